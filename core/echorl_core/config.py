@@ -1,0 +1,254 @@
+"""Typed config of each role. The operator compiles a manifest into them; roles read one JSON file and nothing else.
+
+Identity (run, attempt) and secrets come from the environment, so these files are the same for every attempt.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class RoleConfig(BaseModel):
+    """Base of all role configs: strict about unknown keys, frozen."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @classmethod
+    def load(cls, path: Path) -> "RoleConfig":
+        """Read the config that ``dump`` wrote."""
+        return cls.model_validate_json(path.read_text())
+
+    def dump(self, path: Path) -> None:
+        """Write the config as indented JSON."""
+        path.write_text(self.model_dump_json(indent=2) + "\n")
+
+
+class ModelConfig(RoleConfig):
+    """The model under training."""
+
+    path: str
+    """Folder with config.json, safetensors files and the tokenizer."""
+    dtype: Literal["float32", "bfloat16"]
+    """Of the engines' weights and of the trainer's compute; master weights are float32."""
+    max_model_len: int
+    renderer: str
+    """Name of a message codec, or "engine" when vLLM renders."""
+
+
+class SamplingConfig(RoleConfig):
+    """How tokens are drawn. For training only the temperature may differ from plain sampling."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int | None = None
+    max_completion_tokens: int = 2048
+
+
+class HookConfig(RoleConfig):
+    """A user's function by import path, ``pkg.module:name``."""
+
+    import_path: str
+    kwargs: dict[str, Any] = {}
+
+
+class EchoRoleConfig(RoleConfig):
+    """ECHO on the bodies of one message role."""
+
+    alpha: float
+    tool_names: list[str] | None = None
+    """Only for role ``tool``: bodies of these tools; None means all."""
+
+
+class EchoConfig(RoleConfig):
+    """ECHO of one environment; at least one role is set."""
+
+    system: EchoRoleConfig | None = None
+    user: EchoRoleConfig | None = None
+    assistant: EchoRoleConfig | None = None
+    tool: EchoRoleConfig | None = None
+    warning: EchoRoleConfig | None = None
+    filter: HookConfig | None = None
+
+
+class FilterConfig(RoleConfig):
+    """A rule that takes episodes out of training; they stay in metrics, baselines and records."""
+
+    type: Literal["zeroAdvantage"]
+    enforce: bool = True
+    stage: Literal["group", "batch"] = "batch"
+    scope: Literal["rl", "all"] = "rl"
+
+
+class AdvantageConfig(RoleConfig):
+    """How rewards of a group become advantages."""
+
+    type: Literal["groupMean", "none"] = "groupMean"
+
+
+class EnvironmentConfig(RoleConfig):
+    """One train or eval environment."""
+
+    name: str
+    type: str
+    """``builtin:<name>`` or ``import:pkg.module:factory``."""
+    args: dict[str, Any] = {}
+    weight: float = 1.0
+    workers: int = 1
+    holdout_fraction: float | None = None
+    holdout_seed: int = 0
+    holdout_side: Literal["train", "eval"] = "train"
+    max_turns: int | None = None
+    episode_timeout_s: float = 600.0
+    on_timeout: Literal["drop", "score"] = "drop"
+    max_retries: int = 3
+    max_concurrent: int = 512
+    state_columns: list[str] = []
+    sampling: SamplingConfig = SamplingConfig()
+    echo: EchoConfig | None = None
+
+
+class EvalConfig(RoleConfig):
+    """An eval environment and when it is played."""
+
+    environment: EnvironmentConfig
+    interval: int
+    num_examples: int
+    group_size: int
+    at_start: bool = True
+
+
+class CheckpointConfig(RoleConfig):
+    """When checkpoints are saved, and which are kept."""
+
+    interval: int
+    keep_last: int
+    keep_every: int | None = None
+
+
+class BatchConfig(RoleConfig):
+    """How episodes become batches."""
+
+    group_size: int
+    batch_size: int | None = None
+    """Episodes a step."""
+    token_batch_size: int | None = None
+    """Or: trainable tokens a step (exactly one of the two is set)."""
+    max_staleness: int
+    oversampling: float = 1.0
+    max_branches: int = 8
+    aggregation: Literal["token", "episode"] = "token"
+    rl_weight: float = 1.0
+    echo_normalizer: Literal["globalTokens", "perSequence"] = "globalTokens"
+    advantage: AdvantageConfig = AdvantageConfig()
+    filters: list[FilterConfig] = []
+    seq_len: int
+    """Tokens of one micro-batch at the most."""
+    num_ranks: int
+    """Data-parallel ranks that pull batches."""
+
+
+class EngineDiscovery(RoleConfig):
+    """Where engines are looked for; every address that a name resolves to is an engine."""
+
+    names: list[str]
+    """``host:port``."""
+    interval_s: float = 2.0
+    extra_headers: dict[str, str] = {}
+
+
+class OrchestratorConfig(RoleConfig):
+    """Everything the orchestrator needs but identity and secrets."""
+
+    run_dir: str
+    host: str = "127.0.0.1"
+    port: int
+    model: ModelConfig
+    seed: int
+    max_steps: int
+    batch: BatchConfig
+    train: list[EnvironmentConfig]
+    evals: list[EvalConfig] = []
+    engines: EngineDiscovery
+    weight_mode: Literal["http", "disk"]
+    checkpoint: CheckpointConfig
+    record: bool = False
+    """Keep a copy of every sealed batch under ``record/``, to be trained on again without engines."""
+    python_path: list[str] = []
+    """Folders with user code, put on sys.path of environment workers."""
+    pause_lease_s: float = 30.0
+    update_deadline_s: float = 300.0
+    part_deadline_s: float = 600.0
+    max_consecutive_failures: int = 64
+    """Episodes that may fail one after the other (all environments) before the run fails."""
+    max_empty_batches: int = 3
+
+
+class OptimizerConfig(RoleConfig):
+    """Optimizer and learning-rate schedule."""
+
+    type: Literal["adamw", "sgd"] = "adamw"
+    lr: float = 1.0e-6
+    weight_decay: float = 0.01
+    betas: tuple[float, float] = (0.9, 0.95)
+    eps: float = 1e-8
+    max_grad_norm: float = 1.0
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    warmup_steps: int = 0
+    min_lr_ratio: float = 0.0
+    """Share of ``lr`` that linear and cosine schedules end at."""
+
+
+class LossConfig(RoleConfig):
+    """Component losses of the trainer."""
+
+    type: Literal["dppo"] = "dppo"
+    mask_low: float = 0.2
+    mask_high: float = 0.2
+    kl_tau: float = 1.0e-3
+
+
+class TrainerConfig(RoleConfig):
+    """Everything a trainer rank needs but identity, secrets and its rank (torchrun's variables)."""
+
+    run_dir: str
+    orchestrator_url: str
+    model: ModelConfig
+    seed: int
+    max_steps: int
+    seq_len: int
+    loss: LossConfig = LossConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    compile: bool = False
+    activation_checkpointing: Literal["none", "selective", "full"] = "none"
+    replicate: int = 1
+    """Replicas of the sharded model (HSDP); ranks = replicate x shard."""
+    weight_mode: Literal["http", "disk"]
+    publish_host: str = "127.0.0.1"
+    """Address that rank 0 serves weights on."""
+    advertise_host: str | None = None
+    """Name of that address for engines; None: the same."""
+    metrics_port: int = 0
+    """Rank r serves /metrics, /state and /healthz on ``metrics_port + r``; 0: any free port."""
+    step_timeout_s: float = 1800.0
+    probe_tokens: Annotated[int, Field(ge=2)] = 32
+
+
+class InferenceConfig(RoleConfig):
+    """Everything that one engine's command line needs."""
+
+    model: ModelConfig
+    served_name: str
+    host: str = "127.0.0.1"
+    port: int
+    tensor_parallel: int = 1
+    device: Literal["cpu", "cuda"] = "cpu"
+    extra_args: list[str] = []
+
+
+class RoleConfigs(RoleConfig):
+    """The three configs that one manifest and one placement give."""
+
+    orchestrator: OrchestratorConfig
+    trainer: TrainerConfig
+    inference: list[InferenceConfig]

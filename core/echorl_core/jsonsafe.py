@@ -1,0 +1,32 @@
+"""JSON without NaN or Infinity: non-finite numbers become null and are counted."""
+
+import json
+import math
+from typing import Any
+
+_replaced = 0
+
+
+def replaced_count() -> int:
+    """How many non-finite numbers this process turned into null."""
+    return _replaced
+
+
+def finite(value: Any) -> Any:
+    """``value`` with every NaN and infinity, at any depth, replaced by None."""
+    global _replaced  # noqa: PLW0603 - one process-wide counter, exported as a metric
+    if isinstance(value, float):
+        if math.isfinite(value):
+            return value
+        _replaced += 1
+        return None
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(item) for item in value]
+    return value
+
+
+def dumps(value: Any, *, indent: int | None = None) -> str:
+    """Strict JSON text of ``value``."""
+    return json.dumps(finite(value), allow_nan=False, ensure_ascii=False, indent=indent)

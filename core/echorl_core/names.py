@@ -1,0 +1,80 @@
+"""Names that more than one role must spell the same way: roles, headers, environment variables, exit codes."""
+
+from enum import IntEnum, StrEnum
+
+
+class Role(StrEnum):
+    """One part of a run: a set of processes or pods with one job."""
+
+    TRAINER = "trainer"
+    INFERENCE = "inference"
+    ORCHESTRATOR = "orchestrator"
+
+
+class Phase(StrEnum):
+    """Where a run stands; one word for people (``status.phase``)."""
+
+    PENDING = "Pending"
+    PREPARING = "Preparing"
+    STARTING = "Starting"
+    RUNNING = "Running"
+    RESTARTING = "Restarting"
+    SUSPENDED = "Suspended"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+
+class ExitCode(IntEnum):
+    """What the end of a role's process means; the supervisor and the operator decide by it.
+
+    Every other code, and every signal, is a crash: the role is restarted within ``maxRestarts``.
+    """
+
+    OK = 0
+    """The role finished its work."""
+    CRASH = 1
+    """An unexpected error: restart."""
+    BAD_INPUT = 2
+    """The manifest, a config, a path or a hook is wrong: never restarted."""
+    NON_FINITE = 3
+    """Loss or gradients were NaN or infinite: never restarted."""
+    ENVIRONMENT = 4
+    """Too many consecutive episodes failed: never restarted."""
+    FENCED = 5
+    """The process belongs to an older attempt: never restarted."""
+    LEASE_LOST = 6
+    """An engine's pause lease ran out during an apply: restart the engine alone."""
+    STOPPED = 7
+    """The run stopped on request after its last checkpoint."""
+    NOTHING_TO_TRAIN = 8
+    """No batch with a trainable token within the allowed tries: never restarted."""
+
+
+NEVER_RESTARTED = frozenset(
+    {
+        ExitCode.BAD_INPUT,
+        ExitCode.NON_FINITE,
+        ExitCode.ENVIRONMENT,
+        ExitCode.FENCED,
+        ExitCode.NOTHING_TO_TRAIN,
+    }
+)
+
+# Environment variables that carry a process's identity. Configs are the same for every attempt; the identity is not.
+ENV_RUN_NAME = "ECHORL_RUN_NAME"
+ENV_RUN_UID = "ECHORL_RUN_UID"
+ENV_ATTEMPT = "ECHORL_ATTEMPT"
+ENV_ADMIN_TOKEN = "ECHORL_ADMIN_TOKEN"  # noqa: S105 - the variable's name, not a secret
+ENV_FAULTS = "ECHORL_FAULTS"
+
+# HTTP headers of every message between roles.
+HEADER_RUN = "X-EchoRL-Run"
+HEADER_ATTEMPT = "X-EchoRL-Attempt"
+HEADER_WIRE = "X-EchoRL-Wire"
+HEADER_TOKEN = "X-EchoRL-Token"  # noqa: S105 - the header's name
+HEADER_BOOT = "X-EchoRL-Boot"
+HEADER_VERSION = "X-EchoRL-Version"
+HEADER_SESSION = "X-Session-ID"
+
+SERVED_MODEL_NAME = "policy"
+RESERVED_ENVIRONMENT_NAME = "all"

@@ -1,0 +1,163 @@
+"""Layout of a run's directory, and writes that are either whole or absent.
+
+    RUN/run.json                         identity: uid, name, created
+    RUN/manifest.yaml                    the manifest as resolved
+    RUN/attempts/N/                      configs/, prepared.json, committed.json (checkpoints sealed at its start)
+    RUN/logs/attempt_N/                  one file per role process
+    RUN/batches/step_000012/             sealed batch: seal.json, orchestrator.bin, rank_0.bin ...
+    RUN/checkpoints/step_000010/         attempt_N/{trainer,weights,orchestrator}/..., manifest.json written last
+    RUN/broadcasts/attempt_N/v_000012/   published weights (mode disk)
+    RUN/record/attempt_N/step_000012/    copies of sealed batches, never cleaned
+    RUN/records/attempt_N/               steps.jsonl, episodes.jsonl, evals.jsonl, updates.jsonl
+    RUN/report.html, RUN/report.json
+"""
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_STEP = re.compile(r"^step_(\d+)$")
+_ATTEMPT = re.compile(r"^attempt_(\d+)$")
+TEMPORARY_PREFIX = ".tmp-"
+
+
+def step_name(step: int) -> str:
+    """Folder name of a step, sorted as text up to 999,999 steps."""
+    return f"step_{step:06d}"
+
+
+def numbered(folder: Path, pattern: re.Pattern[str]) -> Iterator[tuple[int, Path]]:
+    """Entries of ``folder`` whose name matches, with their number, ascending."""
+    if not folder.is_dir():
+        return
+    found = [(int(match[1]), path) for path in folder.iterdir() if (match := pattern.match(path.name))]
+    yield from sorted(found)
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """Paths of one run; creates nothing by itself."""
+
+    root: Path
+
+    @property
+    def identity_file(self) -> Path:
+        """The run's uid and name."""
+        return self.root / "run.json"
+
+    @property
+    def manifest_file(self) -> Path:
+        """The resolved manifest."""
+        return self.root / "manifest.yaml"
+
+    @property
+    def batches(self) -> Path:
+        """Sealed batches."""
+        return self.root / "batches"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Checkpoints, committed or being written."""
+        return self.root / "checkpoints"
+
+    @property
+    def broadcasts(self) -> Path:
+        """Weights published through the shared volume."""
+        return self.root / "broadcasts"
+
+    def attempt(self, attempt: int) -> Path:
+        """What one attempt was started with."""
+        return self.root / "attempts" / str(attempt)
+
+    def logs(self, attempt: int) -> Path:
+        """Log files of one attempt."""
+        return self.root / "logs" / f"attempt_{attempt}"
+
+    def records(self, attempt: int) -> Path:
+        """Records that the orchestrator writes in one attempt."""
+        return self.root / "records" / f"attempt_{attempt}"
+
+    def recorded_batch(self, attempt: int, step: int) -> Path:
+        """Copy of a sealed batch, for replay."""
+        return self.root / "record" / f"attempt_{attempt}" / step_name(step)
+
+    def batch(self, step: int) -> Path:
+        """One sealed batch."""
+        return self.batches / step_name(step)
+
+    def checkpoint(self, step: int) -> Path:
+        """One checkpoint."""
+        return self.checkpoints / step_name(step)
+
+    def broadcast(self, attempt: int, version: int) -> Path:
+        """One published policy version."""
+        return self.broadcasts / f"attempt_{attempt}" / f"v_{version:06d}"
+
+    def sealed_steps(self) -> list[tuple[int, Path]]:
+        """Sealed batches that are whole, ascending."""
+        return list(numbered(self.batches, _STEP))
+
+    def checkpoint_steps(self) -> list[tuple[int, Path]]:
+        """Checkpoint folders, committed or not, ascending."""
+        return list(numbered(self.checkpoints, _STEP))
+
+    def last_attempt(self) -> int:
+        """Highest attempt that left a folder; 0 if none."""
+        folder = self.root / "attempts"
+        if not folder.is_dir():
+            return 0
+        return max((int(path.name) for path in folder.iterdir() if path.name.isdigit()), default=0)
+
+    def recorded_attempts(self) -> list[tuple[int, Path]]:
+        """Folders under ``records/``, ascending."""
+        return list(numbered(self.root / "records", _ATTEMPT))
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the folder's entries durable."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Write ``path`` so that a reader sees the old content or the new, never a part; durable on return."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{TEMPORARY_PREFIX}{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def write_folder(path: Path, files: dict[str, bytes]) -> None:
+    """Write a folder with all its files, or nothing; replaces an existing folder; durable on return."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{TEMPORARY_PREFIX}{path.name}.{os.getpid()}")
+    shutil.rmtree(temporary, ignore_errors=True)
+    try:
+        temporary.mkdir()
+        for name, data in files.items():
+            with (temporary / name).open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        sync_folder(temporary)
+        if path.exists():
+            shutil.rmtree(path)
+        temporary.rename(path)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    sync_folder(path.parent)

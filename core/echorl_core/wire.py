@@ -1,0 +1,269 @@
+"""Messages between the roles: keyed, frozen msgspec structs. ``WIRE_VERSION`` is checked at connect.
+
+Who sends what:
+
+    orchestrator -> trainer   RankBatch            (GET  /trainer/batch?step=S&rank=R)
+    trainer -> orchestrator   PolicyAnnouncement   (POST /trainer/policy)
+    trainer -> orchestrator   StepReport           (POST /trainer/step)
+    trainer -> orchestrator   PartsReport          (POST /trainer/parts)
+    orchestrator -> engine    StageRequest ...     (POST /echorl/stage, in echorl_vllm)
+"""
+
+from enum import IntEnum
+from typing import Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+WIRE_VERSION = 1
+
+
+class TokenRole(IntEnum):
+    """Provenance of a token (``Sample.role``). It says where a token came from, never whether it trains."""
+
+    CONTEXT = 0
+    """Prompt, chat scaffold, tool definitions, the model's earlier turns re-rendered."""
+    ACTION = 1
+    """Sampled by an engine under the policy; has a logprob."""
+    ENV_OUTPUT = 2
+    """Body of a message that the environment wrote after the first model token."""
+    WARNING = 3
+    """A harness warning inside a message of the environment."""
+
+
+class MessageRole(IntEnum):
+    """Role of the chat message that a token belongs to (``Sample.message_role``)."""
+
+    NONE = 0
+    SYSTEM = 1
+    USER = 2
+    ASSISTANT = 3
+    TOOL = 4
+
+
+class Sample(msgspec.Struct, frozen=True, kw_only=True):
+    """One token sequence: one branch of one episode, T tokens. Every array has length T.
+
+    What trains is explicit per token (``rl_weight``, ``ce_weight``); the trainer never infers it from roles.
+    Token 0 is never a target: both weights are 0 there.
+    """
+
+    episode: str
+    branch: int
+    group: str
+    environment: str
+    task_key: int | str
+    attempt: int
+    member: str = "learner"
+    seat: str = ""
+    adapter: str = ""
+    reward: float | None = None
+    token_ids: NDArray[np.int32]
+    role: NDArray[np.uint8]
+    """TokenRole of each token."""
+    message_role: NDArray[np.uint8]
+    """MessageRole of each token."""
+    scaffold: NDArray[np.uint8]
+    """1 for template tokens around a message's body, 0 for the body."""
+    tool: NDArray[np.int16]
+    """Index into ``tool_names`` for bodies of tool messages, else -1."""
+    tool_names: list[str] = []
+    logprobs: NDArray[np.float32]
+    """The engine's natural-log probability of each action token; 0 elsewhere."""
+    version_low: NDArray[np.int32]
+    """Policy version that the engine held when the token's request was dispatched; -1 on other tokens."""
+    version_high: NDArray[np.int32]
+    """Policy version that the engine held when the token's request returned; -1 on other tokens."""
+    turn: NDArray[np.int32]
+    """Number of the model turn that sampled the token; -1 on other tokens."""
+    rl_weight: NDArray[np.float32]
+    ce_weight: NDArray[np.float32]
+    advantage: NDArray[np.float32]
+    temperature: NDArray[np.float32]
+    ref_logprobs: NDArray[np.float32] | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        """T."""
+        return int(self.token_ids.shape[0])
+
+    @property
+    def sample_id(self) -> str:
+        """Unique within a run."""
+        return f"{self.episode}/{self.branch}"
+
+
+ARRAY_FIELDS = (
+    "token_ids",
+    "role",
+    "message_role",
+    "scaffold",
+    "tool",
+    "logprobs",
+    "version_low",
+    "version_high",
+    "turn",
+    "rl_weight",
+    "ce_weight",
+    "advantage",
+    "temperature",
+)
+
+
+class MicroBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """Samples packed end to end for one forward pass of one rank: T tokens of S documents.
+
+    A dummy (every weight 0) stands where a rank has fewer micro-batches than its peers.
+    """
+
+    sample_ids: list[str]
+    environments: list[str]
+    """Name of each document's environment, length S."""
+    lengths: NDArray[np.int32]
+    """Tokens of each document, length S; sums to T."""
+    token_ids: NDArray[np.int32]
+    role: NDArray[np.uint8]
+    logprobs: NDArray[np.float32]
+    version_low: NDArray[np.int32]
+    version_high: NDArray[np.int32]
+    rl_weight: NDArray[np.float32]
+    ce_weight: NDArray[np.float32]
+    advantage: NDArray[np.float32]
+    temperature: NDArray[np.float32]
+    ref_logprobs: NDArray[np.float32] | None = None
+
+
+class RankBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """What one data-parallel rank trains at one step. Every rank of a step has the same number of micro-batches."""
+
+    wire_version: int = WIRE_VERSION
+    run_uid: str
+    attempt: int
+    step: int
+    """Trains version ``step - 1`` into version ``step``."""
+    rank: int
+    num_ranks: int
+    denominators: dict[str, float]
+    """Global denominator of each loss component ("rl", "ce"), over all ranks; 0 means that it is skipped."""
+    checkpoint: bool
+    """Save a checkpoint after this step."""
+    last: bool
+    """The run's last step."""
+    micro_batches: list[MicroBatch]
+
+
+class Probe(msgspec.Struct, frozen=True, kw_only=True):
+    """A fixed sequence and its logprobs under a policy version, to check an engine after an update."""
+
+    token_ids: list[int]
+    logprobs: list[float]
+    """Natural log, of tokens 1.. given their prefix: one fewer than ``token_ids``."""
+    tolerance: float
+    """Largest absolute difference that an engine may show."""
+
+
+class PolicyAnnouncement(msgspec.Struct, frozen=True, kw_only=True):
+    """The trainer holds a new policy version and serves its weights at ``url``."""
+
+    attempt: int
+    version: int
+    kind: Literal["full", "adapter"] = "full"
+    name: str = "policy"
+    digest: str
+    """sha256 of the weight manifest's bytes."""
+    url: str
+    """Of the weight manifest: ``http://host:port/...`` or ``file:///...``."""
+    size_bytes: int
+    seconds_gather: float
+    probe: Probe | None = None
+
+
+class WeightFile(msgspec.Struct, frozen=True, kw_only=True):
+    """One safetensors file of a published policy version; ``name`` is relative to the manifest."""
+
+    name: str
+    size: int
+    sha256: str
+
+
+class TensorInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """Shape and safetensors dtype ("F32", "BF16", ...) of one published tensor."""
+
+    dtype: str
+    shape: list[int]
+    file: str
+
+
+class WeightManifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a published policy version consists of, in Hugging Face names; JSON on the wire."""
+
+    run_uid: str
+    attempt: int
+    version: int
+    files: list[WeightFile]
+    tensors: dict[str, TensorInfo]
+
+
+class LogprobGap(msgspec.Struct, frozen=True, kw_only=True):
+    """Engine against trainer logprobs over tokens that both computed under the same version."""
+
+    tokens: int
+    max_abs: float | None
+    """None when no token was compared."""
+    mean_abs: float | None
+    over_tolerance: int
+    """Tokens with ``|difference| > 1e-4 * max(1, |logprob|)``."""
+
+
+class StepReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What rank 0 says after an optimizer step; values are already reduced over ranks."""
+
+    attempt: int
+    step: int
+    metrics: dict[str, float | None]
+    """Scalars by name, e.g. ``loss/rl``, ``loss/ce``, ``env_nll/all``, ``entropy/all``, ``optim/grad_norm``."""
+    gap: LogprobGap
+    trained_tokens: int
+    """Tokens with a non-zero weight in any component, all ranks."""
+    packed_tokens: int
+    """Tokens that went through the model, all ranks."""
+    seconds: dict[str, float]
+    """Wall seconds by part: ``wait_batch``, ``forward_backward``, ``optimizer``, ``publish``, ``checkpoint``, ``step``."""
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """One file of a checkpoint; ``file`` is relative to the checkpoint's folder."""
+
+    role: str
+    rank: int
+    file: str
+    size: int
+    sha256: str
+
+
+class PartsReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Checkpoint files that one rank has written and synced; repeated until acknowledged."""
+
+    attempt: int
+    step: int
+    rank: int
+    parts: list[Part]
+    error: str | None = None
+    """Why this rank could not save; the checkpoint is then not committed."""
+
+
+class PartsReply(msgspec.Struct, frozen=True, kw_only=True):
+    """``state``: waiting for other parts, committed, or abandoned (no manifest will be written)."""
+
+    state: Literal["waiting", "committed", "abandoned"]
+
+
+class StopNotice(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer (HTTP 410) to a pull beyond the last step: save if asked, then exit."""
+
+    reason: Literal["finished", "stopped", "failed"]
+    step: int
+    """The last step that is trained."""
+    checkpoint: bool
+    """Whether step ``step`` must stand in a checkpoint before exit."""

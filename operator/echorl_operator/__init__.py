@@ -1,0 +1,1 @@
+"""The EchoRLRun manifest and what is derived from it."""

@@ -1,0 +1,1 @@
+"""Plays episodes against vLLM engines, seals batches for the trainer, commits checkpoints, drives weight updates."""
