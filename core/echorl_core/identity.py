@@ -21,9 +21,7 @@ class RunIdentity:
         Raises:
             ValueError: a variable is missing, or the attempt is no positive integer.
         """
-        missing = [
-            key for key in (names.ENV_RUN_NAME, names.ENV_RUN_UID, names.ENV_ATTEMPT) if not environ.get(key)
-        ]
+        missing = [key for key in (names.ENV_RUN_NAME, names.ENV_RUN_UID, names.ENV_ATTEMPT) if not environ.get(key)]
         if missing:
             raise ValueError(f"environment variables are missing: {', '.join(missing)}")
         raw = environ[names.ENV_ATTEMPT]

@@ -7,7 +7,9 @@ from typing import Literal
 import structlog
 
 
-def configure(role: str, *, attempt: int, rank: int | None = None, style: Literal["json", "console"] = "console") -> None:
+def configure(
+    role: str, *, attempt: int, rank: int | None = None, style: Literal["json", "console"] = "console"
+) -> None:
     """Send every log line of this process, the standard library's included, to stderr in one form."""
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -36,6 +38,4 @@ def configure(role: str, *, attempt: int, rank: int | None = None, style: Litera
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.INFO)
-    structlog.contextvars.bind_contextvars(
-        role=role, attempt=attempt, **({} if rank is None else {"rank": rank})
-    )
+    structlog.contextvars.bind_contextvars(role=role, attempt=attempt, **({} if rank is None else {"rank": rank}))

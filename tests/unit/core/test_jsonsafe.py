@@ -1,0 +1,27 @@
+import json
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from echorl_core import jsonsafe
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+def refuse(token: str) -> None:
+    raise AssertionError(token)
+
+
+@given(values)
+def test_output_never_holds_a_non_finite_number(value: object) -> None:
+    json.loads(jsonsafe.dumps(value), parse_constant=refuse)
+
+
+def test_replacements_are_counted() -> None:
+    before = jsonsafe.replaced_count()
+    assert jsonsafe.finite({"a": [math.nan, 1.0, -math.inf]}) == {"a": [None, 1.0, None]}
+    assert jsonsafe.replaced_count() == before + 2

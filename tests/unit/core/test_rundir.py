@@ -1,0 +1,51 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from echorl_core import rundir
+from echorl_core.rundir import RunDirectory
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_droppings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "state.json"
+    rundir.write_file(target, b"old")
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        rundir.write_file(target, b"new")
+    assert target.read_bytes() == b"old"
+    assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
+
+
+def test_a_folder_is_replaced_whole(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    rundir.write_folder(run.batch(3), {"rank_0.bin": b"a", "rank_1.bin": b"b"})
+    rundir.write_folder(run.batch(3), {"rank_0.bin": b"c"})
+    assert [(step, path.name) for step, path in run.sealed_steps()] == [(3, "step_000003")]
+    assert {path.name: path.read_bytes() for path in run.batch(3).iterdir()} == {"rank_0.bin": b"c"}
+
+
+def test_a_folder_that_could_not_be_finished_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = RunDirectory(tmp_path)
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        rundir.write_folder(run.batch(1), {"rank_0.bin": b"a"})
+    assert run.sealed_steps() == []
+    assert list(run.batches.iterdir()) == []
+
+
+def test_temporary_and_foreign_names_are_no_steps(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    for name in (".tmp-step_000004.12", "step_x", "step_000002"):
+        (run.batches / name).mkdir(parents=True)
+    assert [step for step, _ in run.sealed_steps()] == [2]
+    (run.root / "attempts" / "3").mkdir(parents=True)
+    assert run.last_attempt() == 3
