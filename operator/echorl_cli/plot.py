@@ -1,0 +1,42 @@
+"""``echorl plot DIR``: curves of a run as SVG files, and the swimlane of one of its episodes."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from echorl_cli.report import figures
+from echorl_cli.report.page import plots
+from echorl_cli.report.records import read_records
+
+PLOT_NAMES = ("reward", "eval_reward", "env_nll", "eval_env_nll", "staleness", "throughput", "time", "entropy")
+
+
+def plot_command(
+    run_dir: Annotated[Path, typer.Argument(help="Directory of a run.", exists=True, file_okay=False)],
+    out: Annotated[Path | None, typer.Option(help="Folder for the pictures; default RUN_DIR/plots.")] = None,
+    episode: Annotated[
+        str | None, typer.Option(help="Episode to draw as a swimlane; default: the last recorded one.")
+    ] = None,
+) -> None:
+    """Draw a run's curves and one episode's swimlane (generation, tool time, aborts) from its records."""
+    records = read_records(run_dir)
+    if not records.steps and not records.evals:
+        typer.echo(
+            f"{run_dir}: no records found; accepted is the directory of a run that has trained or evaluated", err=True
+        )
+        raise typer.Exit(2)
+    chosen = [row for row in records.episodes if episode is None or row.get("episode") == episode]
+    if episode is not None and not chosen:
+        known = ", ".join(str(row.get("episode")) for row in records.episodes[-5:])
+        typer.echo(f"--episode: found {episode!r}, accepted are recorded ones, such as {known or 'none'}", err=True)
+        raise typer.Exit(2)
+    folder = out or run_dir / "plots"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, svg in zip(PLOT_NAMES, plots(records), strict=True):
+        (folder / f"{name}.svg").write_text(svg)
+    if chosen:
+        row = chosen[-1]
+        title = f"episode {row.get('episode')} (step {row.get('step')}, reward {row.get('reward')})"
+        (folder / "episode.svg").write_text(figures.swimlane(title, row.get("turns") or []))
+    typer.echo(f"{len(list(folder.glob('*.svg')))} pictures in {folder}")
