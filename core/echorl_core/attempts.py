@@ -1,0 +1,156 @@
+"""What a run directory says about its run and its attempts: ``run.json`` and ``attempts/N/prepared.json``."""
+
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import TypeVar
+
+import msgspec
+
+from echorl_core import checkpoints
+from echorl_core.rundir import RunDirectory, write_file
+
+T = TypeVar("T")
+
+
+class Policy(StrEnum):
+    """``spec.resume.policy``."""
+
+    AUTO = "Auto"
+    """From the newest committed checkpoint that is whole, else from the start."""
+    NEVER = "Never"
+    """From the start; committed checkpoints that are there are refused or archived."""
+    FROM_STEP = "FromStep"
+    """From this step, once: later attempts of the run go on from there as with Auto."""
+
+
+class OnExisting(StrEnum):
+    """``spec.resume.onExisting``: what to do with another run's directory, or with checkpoints under Never."""
+
+    REFUSE = "Refuse"
+    ARCHIVE = "Archive"
+
+
+class Refused(Exception):
+    """The attempt must not start; the message says what was found and what would be accepted."""
+
+
+class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """``run.json``: whose directory this is. Written once."""
+
+    uid: str
+    name: str
+    created: str
+    """ISO 8601, UTC."""
+
+
+class Sealed(msgspec.Struct, frozen=True, kw_only=True):
+    """A committed checkpoint that counts for an attempt."""
+
+    step: int
+    attempt: int
+    """That committed it."""
+    sha256: str
+    """Of its manifest.json."""
+
+
+class Skipped(msgspec.Struct, frozen=True, kw_only=True):
+    """A checkpoint that is not resumed from."""
+
+    step: int
+    reason: str
+
+
+class Prepared(msgspec.Struct, frozen=True, kw_only=True):
+    """``attempts/N/prepared.json``: what the attempt starts from. Its presence ends prepare for that attempt."""
+
+    run_uid: str
+    attempt: int
+    policy: Policy
+    from_step: int | None = None
+    """The step that policy FromStep named."""
+    resume_step: int
+    """0: from the start."""
+    checkpoint: str | None
+    """Folder of the checkpoint to resume from, relative to the run directory."""
+    committed: list[Sealed]
+    """Checkpoints that count, ascending; the last one is ``resume_step``."""
+    skipped: list[Skipped]
+    removed: list[str]
+    """Relative paths, sorted."""
+    kept: list[str]
+    """Folders of all committed checkpoints, relative."""
+    archived: str | None = None
+    """Where an older run's files went, relative."""
+
+    def lines(self) -> list[str]:
+        """What was done, for people."""
+        return [
+            *([f"moved the directory's older content to {self.archived}"] if self.archived else []),
+            *(f"skipped checkpoint {one.step}: {one.reason}" for one in self.skipped),
+            *(f"removed {path}" for path in self.removed),
+            f"resuming from step {self.resume_step} ({self.checkpoint})" if self.checkpoint else "starting at step 0",
+        ]
+
+
+def read_run(run: RunDirectory) -> RunRecord | None:
+    """Whose directory this is; None if nobody has claimed it.
+
+    Raises:
+        Refused: ``run.json`` is unreadable.
+    """
+    try:
+        return msgspec.json.decode(run.identity_file.read_bytes(), type=RunRecord)
+    except FileNotFoundError:
+        return None
+    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+        raise Refused(f"{run.identity_file}: unreadable: {error}") from error
+
+
+def claim_run(run: RunDirectory, name: str, uid: str) -> RunRecord:
+    """Write ``run.json`` if there is none, and return what it says.
+
+    Raises:
+        Refused: ``run.json`` is unreadable.
+    """
+    record = read_run(run)
+    if record is None:
+        record = RunRecord(uid=uid, name=name, created=datetime.now(UTC).isoformat(timespec="seconds"))
+        write_file(run.identity_file, msgspec.json.format(msgspec.json.encode(record), indent=2))
+    return record
+
+
+def read_prepared(run: RunDirectory, attempt: int) -> Prepared | None:
+    """What prepare decided for an attempt; None if it has not finished."""
+    return _read(run, attempt, "prepared.json", Prepared)
+
+
+def owner_of(run: RunDirectory) -> str:
+    """Uid of the run that the directory's content belongs to; "unknown" if nothing says.
+
+    Raises:
+        Refused: ``run.json`` is unreadable.
+    """
+    record = read_run(run)
+    committed, _ = checkpoints.committed(run)
+    return record.uid if record else next((one.manifest.run_uid for one in committed), "unknown")
+
+
+def prepared_attempts(run: RunDirectory) -> list[tuple[int, Prepared]]:
+    """Attempts that were prepared, ascending."""
+    found = ((number, read_prepared(run, number)) for number in range(1, run.last_attempt() + 1))
+    return [(number, prepared) for number, prepared in found if prepared is not None]
+
+
+def as_json(value: object) -> bytes:
+    """Indented JSON of a struct or a list of structs."""
+    return msgspec.json.format(msgspec.json.encode(value), indent=2)
+
+
+def _read(run: RunDirectory, attempt: int, name: str, kind: type[T]) -> T | None:
+    path = run.attempt(attempt) / name
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except FileNotFoundError:
+        return None
+    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+        raise Refused(f"{path}: unreadable: {error}") from error

@@ -1,0 +1,50 @@
+"""Entry point of ``echorl``. Imports a command's module only when that command, or the list of all, is asked for."""
+
+import importlib
+import sys
+from typing import Annotated
+
+import typer
+
+from echorl_core import __version__
+
+# name -> (module, function). The function's docstring is the command's help.
+COMMANDS = {
+    "validate": ("echorl_cli.validate", "validate_command"),
+    "render": ("echorl_cli.render", "render_command"),
+}
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"echorl {__version__}")
+        raise typer.Exit
+
+
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version.")
+    ] = False,
+) -> None:
+    """Reinforcement learning of language models, described by one manifest."""
+
+
+def app_for(arguments: list[str]) -> typer.Typer:
+    """The command line, with the one command that ``arguments`` name; with all of them if they name none."""
+    app = typer.Typer(name="echorl", no_args_is_help=True, add_completion=False, pretty_exceptions_show_locals=False)
+    app.callback()(_options)
+    named = next((argument for argument in arguments if not argument.startswith("-")), None)
+    for name in [named] if named in COMMANDS else COMMANDS:
+        module, function = COMMANDS[name]
+        app.command(name)(getattr(importlib.import_module(module), function))
+    return app
+
+
+def main() -> None:
+    """Run the command line."""
+    arguments = sys.argv[1:]
+    app_for(arguments)(args=arguments, prog_name="echorl")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+"""What follows when a role's process ends. Pure: no clock, no processes."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Literal
+
+from echorl_core.names import NEVER_RESTARTED, ExitCode, Role
+
+MAX_BACKOFF_S = 300.0
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What certain exit codes of a role mean; stands before everything else."""
+
+    role: Role
+    exit_codes: frozenset[int]
+    action: Literal["Fail", "Restart", "Ignore"]
+
+
+@dataclass(frozen=True)
+class RestartPolicy:
+    """``spec.failurePolicy``."""
+
+    max_restarts: int = 5
+    """Of each role, between two resets."""
+    backoff_s: float = 10.0
+    """Before the first restart; doubled at each further one, 300 s at the most."""
+    reset_after_steps: int = 20
+    """New steps, beyond the highest one that was reached before, after which restarts count from 0 again."""
+    rules: tuple[Rule, ...] = ()
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """Restarts since the last reset, and how far the run had come at the last of them."""
+
+    used: Mapping[Role, int] = field(default_factory=dict)
+    reached: int = 0
+
+    def after_progress(self, highest_step: int, policy: RestartPolicy) -> "Ledger":
+        """Forget restarts once the run is ``reset_after_steps`` new steps beyond them.
+
+        Steps that are redone do not count, or a run that always dies on its way would go on for ever.
+        """
+        if self.used and highest_step - self.reached >= policy.reset_after_steps:
+            return Ledger({}, highest_step)
+        return self
+
+    def with_restart(self, role: Role, highest_step: int) -> "Ledger":
+        """Count a restart."""
+        return replace(self, used={**self.used, role: self.used.get(role, 0) + 1}, reached=highest_step)
+
+
+class Action(StrEnum):
+    """What the supervisor does."""
+
+    IGNORE = "ignore"
+    RESTART_ALONE = "restartAlone"
+    """This process again, in the same attempt."""
+    NEW_ATTEMPT = "newAttempt"
+    """Gang and orchestrator end, and start again at the newest committed checkpoint."""
+    FAIL = "fail"
+    """The run ends."""
+
+
+@dataclass(frozen=True)
+class Death:
+    """A process that ended, or had to be killed, without having finished its work."""
+
+    role: Role
+    name: str
+    exit_code: int
+    """Negative: the signal that ended it."""
+    why: str | None = None
+    """Why it was killed, if it was."""
+
+    @property
+    def cause(self) -> str:
+        """One clause for people."""
+        if self.why is not None:
+            return f"{self.name} was ended: {self.why}"
+        if self.exit_code < 0:
+            return f"{self.name} was ended by signal {-self.exit_code}"
+        known = {int(code): code.name.lower().replace("_", " ") for code in ExitCode}
+        return f"{self.name} ended with code {self.exit_code} ({known.get(self.exit_code, 'crash')})"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What to do, when, and why."""
+
+    action: Action
+    reason: str
+    delay_s: float = 0.0
+    role: Role | None = None
+    """Whose restart it is."""
+    exit_code: int = int(ExitCode.CRASH)
+    """Of the whole run, if it ends."""
+
+
+def decide(deaths: Sequence[Death], *, ledger: Ledger, policy: RestartPolicy, gang_is_whole: bool = True) -> Decision:
+    """Decide over processes that ended at about the same time.
+
+    A code that is never restarted outweighs crashes: when one rank finds a NaN, its peers often crash first.
+
+    Args:
+        deaths: at least one; engines are decided one by one.
+        ledger: restarts so far.
+        policy: limits.
+        gang_is_whole: whether every trainer rank still runs; the orchestrator alone is only restarted then.
+    """
+    acts = [(death, _meaning(death, policy)) for death in deaths]
+    for death, meaning in acts:
+        if meaning is Action.FAIL:
+            code = death.exit_code if death.exit_code > 0 else int(ExitCode.CRASH)
+            return Decision(Action.FAIL, death.cause, exit_code=code)
+    counted = [death for death, meaning in acts if meaning is not Action.IGNORE]
+    if not counted:
+        return Decision(Action.IGNORE, "; ".join(death.cause for death, _ in acts))
+    reason = "; ".join(death.cause for death in counted)
+    roles = {death.role for death in counted}
+    if roles == {Role.INFERENCE}:
+        return _within_limits(Role.INFERENCE, Action.RESTART_ALONE, reason, ledger, policy)
+    if roles == {Role.ORCHESTRATOR} and gang_is_whole:
+        return _within_limits(Role.ORCHESTRATOR, Action.RESTART_ALONE, reason, ledger, policy)
+    return _within_limits(Role.TRAINER, Action.NEW_ATTEMPT, reason, ledger, policy)
+
+
+def _meaning(death: Death, policy: RestartPolicy) -> Action:
+    for rule in policy.rules:
+        if rule.role is death.role and death.exit_code in rule.exit_codes:
+            return {"Fail": Action.FAIL, "Restart": Action.RESTART_ALONE, "Ignore": Action.IGNORE}[rule.action]
+    return Action.FAIL if death.exit_code in NEVER_RESTARTED else Action.RESTART_ALONE
+
+
+def _within_limits(role: Role, action: Action, reason: str, ledger: Ledger, policy: RestartPolicy) -> Decision:
+    used = ledger.used.get(role, 0)
+    if used >= policy.max_restarts:
+        return Decision(Action.FAIL, f"{reason}; {used} restarts of {role} are used up (failurePolicy.maxRestarts)")
+    delay = min(policy.backoff_s * 2.0**used, MAX_BACKOFF_S)
+    return Decision(action, reason, delay_s=delay, role=role)

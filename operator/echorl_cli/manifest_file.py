@@ -1,0 +1,63 @@
+"""A manifest file with its overrides: read, checked, written. Every command that takes a FILE goes through here."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from echorl_cli.overrides import OverrideProblem, apply_override
+from echorl_cli.yaml_text import YamlProblem, parse_yaml
+from echorl_operator.api import EchoRLRun, Problem
+from echorl_operator.api.validation import parsed
+
+
+class InvalidManifest(Exception):
+    """A file that is no valid manifest; carries every problem."""
+
+    def __init__(self, path: Path, problems: list[Problem]) -> None:
+        self.path = path
+        self.problems = tuple(problems)
+        super().__init__("\n".join(f"{path}: {problem}" for problem in problems))
+
+
+def _document(path: Path) -> Any:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        found = error.strerror or str(error)
+        raise InvalidManifest(path, [Problem("file", found, "a readable YAML file")]) from error
+    except UnicodeDecodeError as error:
+        raise InvalidManifest(path, [Problem("file", f"byte {error.start} is no UTF-8", "UTF-8 text")]) from error
+    try:
+        return parse_yaml(text)
+    except YamlProblem as error:
+        raise InvalidManifest(path, [error.problem]) from error
+
+
+def read_manifest(path: Path, overrides: Iterable[str] = ()) -> EchoRLRun:
+    """The run that a file describes, after ``--set`` overrides.
+
+    Raises:
+        InvalidManifest: with every problem of file, overrides and manifest.
+    """
+    document = _document(path)
+    problems = []
+    for override in overrides:
+        if not isinstance(document, dict):
+            break  # the document's own problem says enough
+        try:
+            apply_override(document, override)
+        except OverrideProblem as error:
+            problems.append(error.problem)
+    run, found = parsed(document)
+    problems += found
+    if run is None or problems:
+        raise InvalidManifest(path, problems)
+    return run
+
+
+def manifest_text(run: EchoRLRun) -> str:
+    """A run as YAML, with every default written out; reads back as the same run."""
+    plain = run.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"status"})
+    return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=120)

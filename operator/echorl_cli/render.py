@@ -1,0 +1,32 @@
+"""``echorl render FILE``: the typed config of each role that a manifest compiles to."""
+
+import json
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+import yaml
+
+from echorl_cli.validate import ManifestArgument, SetOption, manifest_or_exit
+from echorl_operator.build import example_placement, role_configs
+
+
+class Format(StrEnum):
+    """Notation of the output."""
+
+    YAML = "yaml"
+    JSON = "json"
+
+
+def render_command(
+    file: ManifestArgument,
+    overrides: SetOption = None,
+    output: Annotated[Format, typer.Option("--format", "-f", help="Notation.")] = Format.YAML,
+) -> None:
+    """Print the resolved config of each role. Folders, hosts and ports are examples; a start chooses its own."""
+    run = manifest_or_exit(file, overrides)
+    configs = role_configs(run, example_placement(run)).model_dump(mode="json")
+    if output is Format.JSON:
+        typer.echo(json.dumps(configs, indent=2, ensure_ascii=False))
+    else:
+        typer.echo(yaml.safe_dump(configs, sort_keys=False, allow_unicode=True, width=120), nl=False)

@@ -1,0 +1,33 @@
+"""``echorl validate FILE``: every problem of a manifest, or that there is none."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from echorl_cli.manifest_file import InvalidManifest, read_manifest
+from echorl_core.names import ExitCode
+from echorl_operator.api import EchoRLRun
+
+ManifestArgument = Annotated[Path, typer.Argument(metavar="FILE", help="Manifest (YAML).")]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="PATH=VALUE", help="Override one field, e.g. maxSteps=3. May be repeated."),
+]
+
+
+def manifest_or_exit(file: Path, overrides: list[str] | None) -> EchoRLRun:
+    """The manifest; or every problem on stderr and the end of the process, with the code for bad input."""
+    try:
+        return read_manifest(file, overrides or ())
+    except InvalidManifest as error:
+        typer.echo(str(error), err=True)
+        count = len(error.problems)
+        typer.echo(f"{file}: {count} problem{'s' if count > 1 else ''}", err=True)
+        raise typer.Exit(int(ExitCode.BAD_INPUT)) from None
+
+
+def validate_command(file: ManifestArgument, overrides: SetOption = None) -> None:
+    """Check a manifest and print every problem. Exit code 2 if there is one."""
+    run = manifest_or_exit(file, overrides)
+    typer.echo(f"{file}: valid, run {run.metadata.name}")

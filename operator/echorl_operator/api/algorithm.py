@@ -1,0 +1,135 @@
+"""spec.algorithm: loss, advantages, batches, filters."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from echorl_operator.api.base import ApiModel, ImportPath, JsonObject, ObjectName, Text
+
+
+class Loss(ApiModel):
+    """The policy-gradient loss."""
+
+    type: Literal["dppo", "custom"] = "dppo"
+    """``dppo``: importance-weighted policy gradient that drops tokens whose probability moved too far."""
+    mask_low: Annotated[float, Field(ge=0, le=1)] = 0.2
+    """A token with advantage <= 0 is dropped when its probability fell by more than this."""
+    mask_high: Annotated[float, Field(ge=0, le=1)] = 0.2
+    """A token with a positive advantage is dropped when its probability rose by more than this."""
+    kl_tau: Annotated[float, Field(ge=0)] = 1.0e-3
+    """Weight of the squared log-ratio between trained and sampling policy."""
+    aggregation: Literal["token", "episode"] = "token"
+    """What counts equally in the mean: every trainable token, or every episode."""
+    import_path: Annotated[ImportPath | None, Field(alias="import")] = None
+    """Only for ``custom``: the loss function."""
+    kwargs: JsonObject = {}
+    """Only for ``custom``: its keyword arguments."""
+
+
+class Advantage(ApiModel):
+    """How the rewards of a group become advantages."""
+
+    type: Literal["groupMean", "none", "rae", "maxRl", "custom"] = "groupMean"
+    """``groupMean``: reward minus the group's mean; ``none``: the reward itself."""
+    momentum: Annotated[float, Field(ge=0, lt=1)] | None = None
+    """Only for ``rae``: of the running baselines."""
+    order: Literal["updateThenSubtract", "subtractThenUpdate"] | None = None
+    """Only for ``rae``: whether an episode moves its own baseline first."""
+    import_path: Annotated[ImportPath | None, Field(alias="import")] = None
+    """Only for ``custom``: the function."""
+    kwargs: JsonObject = {}
+    """Only for ``custom``: its keyword arguments."""
+
+
+class Filter(ApiModel):
+    """A rule that takes episodes out of training; they stay in metrics, baselines and records."""
+
+    type: Literal["zeroAdvantage", "gibberish", "repetition", "custom"]
+    """``zeroAdvantage``: an episode whose advantage is 0."""
+    enforce: bool = True
+    """false: only count what would be filtered."""
+    stage: Literal["group", "batch"] = "batch"
+    """``group``: before an episode takes a place in the batch; ``batch``: after."""
+    scope: Literal["rl", "all"] = "rl"
+    """``rl``: the episode's ECHO tokens still train; ``all``: nothing of it does."""
+    import_path: Annotated[ImportPath | None, Field(alias="import")] = None
+    """Only for ``custom``: the predicate."""
+    kwargs: JsonObject = {}
+    """Only for ``custom``: its keyword arguments."""
+
+
+class EchoNormalizer(ApiModel):
+    """How the ECHO term of a step is averaged."""
+
+    normalizer: Literal["globalTokens", "perSequence"] = "globalTokens"
+    """Divide by all ECHO tokens of the step, or by each sequence's observation tokens and then by the sequences."""
+
+
+class Teacher(ApiModel):
+    """An OpenAI-compatible teacher, for modes ``sft`` and ``opd``."""
+
+    url: Text | None = None
+    """Base URL."""
+    model: Text | None = None
+    """Model name that it serves."""
+    secret_name: ObjectName | None = None
+    """Secret with its key."""
+
+
+class Sft(ApiModel):
+    """Targets of mode ``sft``."""
+
+    train_roles: Annotated[
+        tuple[Literal["system", "user", "assistant", "tool"], ...], Field(strict=False, min_length=1, max_length=4)
+    ] = ("assistant",)
+    """Message roles whose tokens are targets."""
+    tool_names: Annotated[tuple[Text, ...], Field(strict=False, min_length=1, max_length=64)] | None = None
+    """Only outputs of these tools; absent: of all."""
+
+
+class AlgorithmOverrides(ApiModel):
+    """What one environment may set differently."""
+
+    loss: Loss | None = None
+    """Instead of ``spec.algorithm.loss``."""
+    rl_weight: Annotated[float, Field(ge=0)] | None = None
+    """Instead of ``spec.algorithm.rlWeight``."""
+    advantage: Advantage | None = None
+    """Instead of ``spec.algorithm.advantage``."""
+    group_size: Annotated[int, Field(ge=1)] | None = None
+    """Instead of ``spec.algorithm.groupSize``."""
+    filters: Annotated[tuple[Filter, ...], Field(strict=False, max_length=16)] | None = None
+    """Instead of ``spec.algorithm.filters``."""
+
+
+class Algorithm(ApiModel):
+    """What is optimised, and on which episodes."""
+
+    mode: Literal["rl", "sft", "opd"] = "rl"
+    """Reinforcement learning, supervised fine-tuning or on-policy distillation."""
+    loss: Loss = Loss()
+    """The policy-gradient loss."""
+    rl_weight: Annotated[float, Field(ge=0)] = 1.0
+    """Weight of the policy-gradient term. 0: only the ECHO term trains."""
+    advantage: Advantage = Advantage()
+    """How the rewards of a group become advantages."""
+    group_size: Annotated[int, Field(ge=1, le=4096)] = 16
+    """Episodes of one task, which share a baseline."""
+    batch_size: Annotated[int, Field(ge=1)] | None = None
+    """Episodes of a step; a multiple of ``groupSize``. Default: 16 groups."""
+    token_batch_size: Annotated[int, Field(ge=1)] | None = None
+    """Instead of ``batchSize``: trainable tokens of a step."""
+    max_staleness: Annotated[int, Field(ge=0)] = 2
+    """Policy versions that a sample may lie behind the one that trains on it. 0: no update while episodes run."""
+    oversampling: Annotated[float, Field(ge=1, le=16)] = 1.0
+    """Episodes kept in flight, in batches."""
+    filters: Annotated[tuple[Filter, ...], Field(strict=False, max_length=16)] = (Filter(type="zeroAdvantage"),)
+    """Rules that take episodes out of training."""
+    echo: EchoNormalizer = EchoNormalizer()
+    """How the ECHO term is averaged; which tokens it covers is set per environment."""
+    max_branches: Annotated[int, Field(ge=1, le=1024)] = 8
+    """Samples that one episode may become when its history is rewritten."""
+    teacher: Teacher | None = None
+    """For modes ``sft`` and ``opd``."""
+    sft: Sft | None = None
+    """For mode ``sft``."""

@@ -1,0 +1,146 @@
+"""What every part of the manifest is made of: the strict base model and the text types."""
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic.alias_generators import to_camel
+
+API_GROUP = "echorl.dev"
+API_VERSION = "echorl.dev/v1alpha1"
+KIND = "EchoRLRun"
+
+MAX_DEPTH = 32
+
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ns|us|µs|ms|s|m|h)", re.ASCII)
+
+
+class ApiModel(BaseModel):
+    """Base of all parts: camelCase keys, no unknown key, no coercion, immutable; ``null`` means not set."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        alias_generator=to_camel,
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
+        validate_default=True,
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_not_set(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        known = {field.alias for field in cls.model_fields.values()}
+        return {key: value for key, value in data.items() if value is not None or key not in known}
+
+
+@dataclass(frozen=True)
+class Accepts:
+    """Metadata of a type: what it accepts, in words. Errors and the reference say it."""
+
+    text: str
+
+
+def duration_seconds(text: str) -> float:
+    """Seconds of a duration in Go form: ``10m``, ``1h30m``, ``1.5s``.
+
+    Raises:
+        ValueError: the text is no such duration, or is zero.
+    """
+    parts = _DURATION_PART.findall(text)
+    if "".join(number + unit for number, unit in parts) != text or not parts:
+        raise ValueError("no duration")
+    seconds = sum(float(number) * _SECONDS[unit] for number, unit in parts)
+    if not 0.0 < seconds < math.inf:
+        raise ValueError("no positive duration")
+    return seconds
+
+
+def _is_duration(text: str) -> str:
+    duration_seconds(text)
+    return text
+
+
+def _unusable(value: Any, path: str, depth: int) -> str | None:
+    """Path and kind of the first value that JSON cannot hold; None if there is none."""
+    if depth > MAX_DEPTH:
+        return f"values nested deeper than {MAX_DEPTH} levels"
+    if value is None or isinstance(value, bool | int | str):
+        return None
+    if isinstance(value, float):
+        return None if math.isfinite(value) else f"{value} at {path or '.'}"
+    if isinstance(value, list):
+        items = ((f"{path}[{index}]", item) for index, item in enumerate(value))
+    elif isinstance(value, dict):
+        if bad := [key for key in value if not isinstance(key, str)]:
+            return f"the key {bad[0]!r} at {path or '.'}"
+        items = ((f"{path}.{key}", item) for key, item in value.items())
+    else:
+        return f"a {type(value).__name__} at {path or '.'}"
+    return next((found for name, item in items if (found := _unusable(item, name, depth + 1))), None)
+
+
+def _is_json(value: dict[str, Any]) -> dict[str, Any]:
+    if found := _unusable(value, "", 0):
+        raise ValueError(found)
+    return value
+
+
+_LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_DOTTED = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
+IMPORT_PATH = rf"{_DOTTED}:{_DOTTED}"
+
+Text = Annotated[str, Field(min_length=1, max_length=1024), Accepts("text of 1 to 1024 characters")]
+RunName = Annotated[
+    str,
+    Field(pattern=rf"^{_LABEL}$", max_length=40),
+    Accepts("at most 40 lower-case letters, digits and '-', with a letter or digit first and last"),
+]
+DnsLabel = Annotated[
+    str,
+    Field(pattern=rf"^{_LABEL}$", max_length=63),
+    Accepts("at most 63 lower-case letters, digits and '-', with a letter or digit first and last"),
+]
+ObjectName = Annotated[
+    str,
+    Field(pattern=rf"^{_LABEL}(\.{_LABEL})*$", max_length=253),
+    Accepts("the name of a Kubernetes object: lower-case letters, digits, '-' and '.'"),
+]
+ImportPath = Annotated[
+    str, Field(pattern=rf"^{IMPORT_PATH}$", max_length=512), Accepts("an import path such as 'pkg.module:name'")
+]
+Duration = Annotated[
+    str, Field(max_length=32), AfterValidator(_is_duration), Accepts("a duration such as 30s, 10m or 1h30m")
+]
+Quantity = Annotated[
+    str,
+    Field(pattern=r"^\d+(\.\d+)?(Ki|Mi|Gi|Ti|Pi|k|M|G|T|P)?$", max_length=32),
+    Accepts("a Kubernetes quantity such as 500Gi"),
+]
+JsonObject = Annotated[
+    dict[str, Any], AfterValidator(_is_json), Accepts("a mapping with text keys and any finite JSON values")
+]
+
+
+class Hook(ApiModel):
+    """A function of the user's own."""
+
+    import_path: Annotated[ImportPath, Field(alias="import")]
+    """Where it is found, ``pkg.module:name``."""
+    kwargs: JsonObject = {}
+    """Keyword arguments that it is called with."""
+
+
+class PodRole(ApiModel):
+    """What can be set on the pods of any role. No meaning on one machine."""
+
+    image: Text | None = None
+    """Container image; default from the operator's settings."""
+    template: JsonObject = {}
+    """Overlay of the pod template, merged by name: resources, nodeSelector, tolerations, env, volumes ..."""

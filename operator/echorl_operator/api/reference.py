@@ -1,0 +1,122 @@
+"""docs/manifest.md, written from the models: ``python -m echorl_operator.api.reference > docs/manifest.md``."""
+
+import json
+import sys
+from collections.abc import Iterator
+from typing import Any, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from echorl_operator.api.base import ApiModel
+from echorl_operator.api.run import EchoRLRun
+from echorl_operator.api.schema import accepted_text, bare, is_model, keys
+
+_HEAD = """\
+# The manifest: every field of EchoRLRun
+
+Generated from `operator/echorl_operator/api/` by `make generate`; a test fails when it is stale.
+
+The shortest valid manifest:
+
+```yaml
+apiVersion: echorl.dev/v1alpha1
+kind: EchoRLRun
+metadata: {name: first-run}
+spec:
+  model: {name: Qwen/Qwen3-0.6B}
+  environments:
+    train:
+      - {name: digits, type: "builtin:digits"}
+```
+
+`echorl validate FILE` prints every problem at once; `echorl render FILE` prints what each role gets. Both, and
+`echorl run`, take `--set path=value` (`--set maxSteps=3 --set environments.train[0].weight=2`).
+
+Unknown keys are refused. `null` means not set. Text is never read as a number, nor a number as text.
+
+Refused with "not supported yet" until the machinery is there:
+
+"""
+
+
+_NOT_SUPPORTED = (
+    "`spec.algorithm.mode`: `sft`, `opd`; `spec.algorithm.teacher` and `spec.algorithm.sft`",
+    "`spec.algorithm.loss.type`: `custom`",
+    "`spec.algorithm.advantage.type`: `rae`, `maxRl`, `custom`",
+    "`spec.algorithm.filters[].type`: `gibberish`, `repetition`, `custom`",
+    "`spec.model.lora`, `spec.model.tokenSecretName`, `spec.model.revision` other than `main`",
+    "`spec.environments.*[].type` of `openenv:`, `verifiers:`, `agent:`",
+    "`members` and `dropMembers` of environments, `algorithm` of train environments, penalties of eval environments",
+    "`spec.trainer.parallel.context` above 1",
+    "`spec.trainer.optimizer.type`: `muon`, `signSgd`",
+    "`spec.weightTransfer.mode`: `nccl`",
+    "`spec.checkpoint.weightsOnlyEvery`, `spec.code.configMap`, `spec.suspend`",
+    "`spec.failurePolicy.rules`, `spec.stallPolicy.action` other than `Restart`",
+    "`spec.tokenExport.enabled`, `spec.monitors.wandb`",
+)
+
+
+def _default_text(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    default = field.get_default(call_default_factory=True)
+    if default is None or default is PydanticUndefined:
+        return "not set"
+    if isinstance(default, ApiModel):
+        return "see there"
+    if isinstance(default, tuple) and any(isinstance(item, ApiModel) for item in default):
+        items = [item.model_dump(mode="json", by_alias=True, exclude_unset=True) for item in default]
+        return f"`{json.dumps(items)}`"
+    return f"`{json.dumps(default)}`"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.replace("``", "`").split()).replace("|", "\\|")
+
+
+def _models_inside(annotation: Any) -> Iterator[tuple[str, type[ApiModel]]]:
+    """Models that a field holds, with what their path adds to the field's."""
+    core = bare(annotation)
+    if is_model(core):
+        yield "", core
+    elif get_origin(core) is tuple and is_model(bare(get_args(core)[0])):
+        yield "[]", bare(get_args(core)[0])
+    elif get_origin(core) is dict and is_model(bare(get_args(core)[1])):
+        yield ".NAME", bare(get_args(core)[1])
+
+
+def _row(key: str, field: FieldInfo, section: str | None) -> str:
+    accepted = f"[{section}](#{_anchor(section)})" if section else _cell(accepted_text(field.rebuild_annotation()))
+    return f"| `{key}` | {accepted} | {_default_text(field)} | {_cell(field.description or '')} |"
+
+
+def _anchor(path: str) -> str:
+    return "".join(character for character in path.lower() if character.isalnum() or character in "-_")
+
+
+def _sections(path: str, model: type[ApiModel]) -> Iterator[str]:
+    rows, below = [], []
+    for key, field in keys(model).items():
+        if field.annotation is Any:
+            continue
+        section = None
+        for suffix, inner in _models_inside(field.annotation):
+            section = f"{path}.{key}{suffix}".lstrip(".")
+            below.append((section, inner))
+        rows.append(_row(key, field, section))
+    summary = " ".join((model.__doc__ or "").replace("``", "`").split())
+    table = "\n".join(["| field | accepts | default | meaning |", "|---|---|---|---|", *rows])
+    yield f"## {path or 'EchoRLRun'}\n\n{summary}\n\n{table}\n"
+    for section, inner in below:
+        yield from _sections(section, inner)
+
+
+def reference() -> str:
+    """The page as Markdown."""
+    refused = "".join(f"- {line}\n" for line in _NOT_SUPPORTED)
+    return "\n".join([_HEAD + refused, *_sections("", EchoRLRun)])
+
+
+if __name__ == "__main__":
+    sys.stdout.write(reference())

@@ -1,0 +1,254 @@
+"""Rules between fields. Each is a pure function of a typed spec; all are looked at."""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from echorl_core.names import RESERVED_ENVIRONMENT_NAME
+from echorl_operator.api.algorithm import Advantage, Algorithm, Filter, Loss
+from echorl_operator.api.environments import EvalEnvironment, Sampling, TrainEnvironment
+from echorl_operator.api.model import is_path
+from echorl_operator.api.problems import Problem
+from echorl_operator.api.run import EchoRLRunSpec
+from echorl_operator.api.schema import found_text, nearest
+
+BUILTIN_ENVIRONMENTS = ("digits", "terminal")
+ECHO_ROLES = ("system", "user", "assistant", "tool", "warning")
+DEFAULT_MAX_MODEL_LEN = 4096
+DEFAULT_GROUPS = 16
+
+# Arguments of `vllm serve` that follow from the manifest, or that captured tokens and logprobs rest on.
+OWN_ENGINE_ARGUMENTS = (
+    "--config",
+    "--data-parallel-size",
+    "--dtype",
+    "--enable-scale-out",
+    "--generation-config",
+    "--host",
+    "--logits-processors",
+    "--logprobs-mode",
+    "--max-logprobs",
+    "--max-model-len",
+    "--middleware",
+    "--model",
+    "--override-generation-config",
+    "--port",
+    "--return-tokens-as-token-ids",
+    "--served-model-name",
+    "--speculative-config",
+    "--tensor-parallel-size",
+    "--tokenizer",
+    "--worker-extension-cls",
+    "-tp",
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A problem, and the paths whose values it rests on: it is not told when one of these is wrong by itself."""
+
+    problem: Problem
+    depends_on: tuple[str, ...]
+
+
+def finding(path: str, value: object, accepted: str, reason: str = "", *, also: Iterable[str] = ()) -> Finding:
+    """A finding about ``path``; ``also`` are further paths that it rests on."""
+    found = "nothing" if value is None else found_text(value)
+    return Finding(Problem(path, found, accepted, reason), (path, *also))
+
+
+def batch_size(algorithm: Algorithm) -> int | None:
+    """Episodes of a step, or None when a step is counted in tokens."""
+    if algorithm.batch_size is None and algorithm.token_batch_size is None:
+        return DEFAULT_GROUPS * algorithm.group_size
+    return algorithm.batch_size
+
+
+def train_environments(spec: EchoRLRunSpec) -> Iterator[tuple[str, TrainEnvironment]]:
+    """Train environments with their paths."""
+    for index, environment in enumerate(spec.environments.train):
+        yield f"spec.environments.train[{index}]", environment
+
+
+def eval_environments(spec: EchoRLRunSpec) -> Iterator[tuple[str, EvalEnvironment]]:
+    """Eval environments with their paths."""
+    for index, environment in enumerate(spec.environments.eval):
+        yield f"spec.environments.eval[{index}]", environment
+
+
+def _model(spec: EchoRLRunSpec) -> Iterator[Finding]:
+    model, trainer = spec.model, spec.trainer
+    if is_path(model.name) and model.revision != "main":
+        reason = "a path has no revision"
+        yield finding("spec.model.revision", model.revision, "no value", reason, also=("spec.model.name",))
+    if model.max_model_len is not None and trainer.seq_len is not None and trainer.seq_len < model.max_model_len:
+        accepted = f"at least model.maxModelLen ({model.max_model_len})"
+        reason = "a sample of full length must fit into one micro-batch"
+        yield finding("spec.trainer.seqLen", trainer.seq_len, accepted, reason, also=("spec.model.maxModelLen",))
+
+
+def _batches(spec: EchoRLRunSpec) -> Iterator[Finding]:
+    algorithm = spec.algorithm
+    path = "spec.algorithm.batchSize"
+    if algorithm.batch_size is not None and algorithm.token_batch_size is not None:
+        other = "spec.algorithm.tokenBatchSize"
+        accepted = "exactly one of batchSize and tokenBatchSize"
+        yield finding(other, algorithm.token_batch_size, accepted, also=(path,))
+    episodes = batch_size(algorithm)
+    if episodes is not None and episodes % algorithm.group_size:
+        accepted = f"a multiple of groupSize ({algorithm.group_size})"
+        yield finding(path, episodes, accepted, also=("spec.algorithm.groupSize",))
+
+
+def _custom(path: str, part: Loss | Advantage | Filter) -> Iterator[Finding]:
+    if part.type == "custom" and part.import_path is None:
+        yield finding(f"{path}.import", None, "an import path such as 'pkg.module:name'", also=(f"{path}.type",))
+    if part.type != "custom" and part.import_path is not None:
+        yield finding(f"{path}.import", part.import_path, "no value", "only for type custom", also=(f"{path}.type",))
+    if part.type != "custom" and part.kwargs:
+        yield finding(f"{path}.kwargs", part.kwargs, "no value", "only for type custom", also=(f"{path}.type",))
+
+
+def _algorithm(spec: EchoRLRunSpec) -> Iterator[Finding]:
+    algorithm = spec.algorithm
+    yield from _custom("spec.algorithm.loss", algorithm.loss)
+    yield from _custom("spec.algorithm.advantage", algorithm.advantage)
+    for index, rule in enumerate(algorithm.filters):
+        yield from _custom(f"spec.algorithm.filters[{index}]", rule)
+    advantage, path = algorithm.advantage, "spec.algorithm.advantage"
+    if advantage.type != "rae":
+        for key, value in (("momentum", advantage.momentum), ("order", advantage.order)):
+            if value is not None:
+                yield finding(f"{path}.{key}", value, "no value", "only for type rae", also=(f"{path}.type",))
+    if algorithm.mode != "sft" and algorithm.sft is not None:
+        yield finding("spec.algorithm.sft", {}, "no value", "only for mode sft", also=("spec.algorithm.mode",))
+
+
+def _names(spec: EchoRLRunSpec) -> Iterator[Finding]:
+    if not spec.environments.train:
+        path = "spec.environments.train"
+        yield finding(path, [], "at least one environment", "a run needs something to learn in")
+    seen: dict[str, str] = {}
+    for path, environment in (*train_environments(spec), *eval_environments(spec)):
+        name = environment.name
+        if name == RESERVED_ENVIRONMENT_NAME:
+            yield finding(f"{path}.name", name, "any other name", "'all' is reserved for sums over environments")
+        elif name in seen:
+            reason = f"{seen[name]} has it already"
+            yield finding(f"{path}.name", name, "a name of its own", reason, also=(f"{seen[name]}.name",))
+        seen.setdefault(name, path)
+        source, _, builtin = environment.type.partition(":")
+        if source == "builtin" and builtin not in BUILTIN_ENVIRONMENTS:
+            meant = nearest(builtin, BUILTIN_ENVIRONMENTS)
+            accepted = ", ".join(f"builtin:{known}" for known in BUILTIN_ENVIRONMENTS)
+            reason = f"did you mean builtin:{meant}?" if meant else "no such environment"
+            yield finding(f"{path}.type", environment.type, f"{accepted} or import:<pkg.module:factory>", reason)
+
+
+def _echo(spec: EchoRLRunSpec) -> Iterator[Finding]:
+    algorithm = spec.algorithm
+    excluded = (
+        (algorithm.mode != "rl", "spec.algorithm.mode", f"mode {algorithm.mode} has no ECHO term"),
+        (algorithm.loss.type == "custom", "spec.algorithm.loss.type", "a custom loss has no ECHO term"),
+        (spec.model.renderer == "engine", "spec.model.renderer", "renderer engine cannot tell whose a token is"),
+    )
+    for environment_path, environment in train_environments(spec):
+        if environment.echo is None:
+            continue
+        path = f"{environment_path}.echo"
+        if not any(getattr(environment.echo, role) for role in ECHO_ROLES):
+            accepted = f"at least one of {', '.join(ECHO_ROLES)}"
+            yield finding(path, {}, accepted, "an echo block without a role trains nothing")
+        for applies, source, reason in excluded:
+            if applies:
+                yield Finding(Problem(path, "an echo block", "no echo block", reason), (source,))
+
+
+def _sampling(spec: EchoRLRunSpec) -> Iterator[Finding]:
+    for environment_path, environment in train_environments(spec):
+        path, sampling = f"{environment_path}.sampling", environment.sampling
+        if sampling.temperature == 0:
+            reason = "greedy tokens carry no usable logprob"
+            yield finding(f"{path}.temperature", sampling.temperature, "a number above 0", reason)
+        reason = "the trainer's logprobs would not match the sampled ones"
+        if sampling.top_p != 1:
+            yield finding(f"{path}.topP", sampling.top_p, "1 (other values only in eval environments)", reason)
+        for key, value in _reshaping(sampling):
+            yield finding(f"{path}.{key}", value, "no value (only in eval environments)", reason)
+
+
+def _reshaping(sampling: Sampling) -> Iterator[tuple[str, float]]:
+    values = {
+        "topK": sampling.top_k,
+        "presencePenalty": sampling.presence_penalty,
+        "frequencyPenalty": sampling.frequency_penalty,
+        "repetitionPenalty": sampling.repetition_penalty,
+    }
+    yield from ((key, value) for key, value in values.items() if value is not None)
+
+
+def _ranks(spec: EchoRLRunSpec) -> Iterator[Finding]:
+    trainer, parallel = spec.trainer, spec.trainer.parallel
+    sizes = ("spec.trainer.replicas", "spec.trainer.gpusPerReplica")
+    ranks = trainer.replicas * max(1, trainer.gpus_per_replica)
+    fixed = parallel.replicate * parallel.context
+    path = "spec.trainer.parallel"
+    if parallel.fsdp == "auto" and ranks % fixed:
+        key, value = ("replicate", parallel.replicate) if parallel.replicate > 1 else ("context", parallel.context)
+        accepted = f"a divisor of the {ranks} ranks"
+        yield finding(f"{path}.{key}", value, accepted, also=(*sizes, path))
+    elif parallel.fsdp != "auto" and parallel.fsdp * fixed != ranks:
+        reason = f"fsdp x replicate x context is {parallel.fsdp * fixed}, the trainer has {ranks} ranks"
+        yield finding(
+            f"{path}.fsdp", parallel.fsdp, "auto, or a value that makes them equal", reason, also=(*sizes, path)
+        )
+
+
+def _engines(spec: EchoRLRunSpec) -> Iterator[Finding]:
+    inference = spec.inference
+    available = max(1, inference.gpus_per_replica)
+    if inference.tensor_parallel is not None and inference.tensor_parallel > available:
+        path = "spec.inference.tensorParallel"
+        accepted = f"at most {available} (gpusPerReplica is {inference.gpus_per_replica})"
+        yield finding(path, inference.tensor_parallel, accepted, also=("spec.inference.gpusPerReplica",))
+    for index, argument in enumerate(inference.extra_args):
+        flag = re.split(r"[=\s]", argument, maxsplit=1)[0].replace("_", "-")
+        if flag in OWN_ENGINE_ARGUMENTS:
+            yield finding(f"spec.inference.extraArgs[{index}]", argument, "other arguments", "EchoRL sets this itself")
+
+
+def _runtime(spec: EchoRLRunSpec) -> Iterator[Finding]:
+    resume, checkpoint, storage = spec.resume, spec.checkpoint, spec.storage
+    policy = ("spec.resume.policy",)
+    if resume.policy == "FromStep" and resume.step is None:
+        yield finding("spec.resume.step", None, "the step of a committed checkpoint", "needed by FromStep", also=policy)
+    if resume.policy != "FromStep" and resume.step is not None:
+        yield finding("spec.resume.step", resume.step, "no value", "only for policy FromStep", also=policy)
+    if resume.policy != "Never" and resume.on_existing != "Refuse":
+        yield finding("spec.resume.onExisting", resume.on_existing, "Refuse", "only for policy Never", also=policy)
+    if checkpoint.keep_every is not None and checkpoint.keep_every % checkpoint.interval:
+        accepted = f"a multiple of interval ({checkpoint.interval})"
+        also = ("spec.checkpoint.interval",)
+        yield finding("spec.checkpoint.keepEvery", checkpoint.keep_every, accepted, also=also)
+    if spec.code.config_map is not None and spec.code.path is not None:
+        yield finding(
+            "spec.code.path", spec.code.path, "exactly one of configMap and path", also=("spec.code.configMap",)
+        )
+    if storage.access_mode == "ReadWriteOnce" and spec.trainer.replicas > 1:
+        reason = "pods on several nodes share the volume"
+        also = ("spec.trainer.replicas",)
+        yield finding("spec.storage.accessMode", storage.access_mode, "ReadWriteMany", reason, also=also)
+    if storage.claim_name is not None:
+        for key, value in (("size", storage.size), ("storageClassName", storage.storage_class_name)):
+            if value is not None:
+                reason = "claimName names a claim that exists"
+                yield finding(f"spec.storage.{key}", value, "no value", reason, also=("spec.storage.claimName",))
+
+
+RULES = (_names, _model, _algorithm, _batches, _echo, _sampling, _ranks, _engines, _runtime)
+
+
+def rule_findings(spec: EchoRLRunSpec) -> Iterator[Finding]:
+    """What every rule finds."""
+    for rule in RULES:
+        yield from rule(spec)

@@ -1,0 +1,141 @@
+"""The rest of spec: weights on the wire, checkpoints, resume, storage, failures, monitors."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from echorl_operator.api.base import ApiModel, Duration, ObjectName, Quantity, Text
+
+
+class WeightTransfer(ApiModel):
+    """How new weights reach the engines."""
+
+    mode: Literal["http", "disk", "nccl"] = "http"
+    """``http``: engines pull from trainer rank 0; ``disk``: through the run's volume; ``nccl``: from GPU to GPU."""
+
+
+class Checkpoint(ApiModel):
+    """When checkpoints are saved, and which are kept. The last step is always saved."""
+
+    interval: Annotated[int, Field(ge=1)] = 25
+    """Steps between two checkpoints."""
+    keep_last: Annotated[int, Field(ge=1)] = 2
+    """Newest ones that stay."""
+    keep_every: Annotated[int, Field(ge=1)] | None = None
+    """Steps that are multiples of this stay for ever; a multiple of ``interval``."""
+    weights_only_every: Annotated[int, Field(ge=1)] | None = None
+    """Steps between two exports of the weights alone."""
+
+
+class Resume(ApiModel):
+    """What the run's checkpoints mean for its start."""
+
+    policy: Literal["Auto", "Never", "FromStep"] = "Auto"
+    """Where the run starts.
+
+    ``Auto``: at the newest committed checkpoint, if any; ``Never``: at step 0; ``FromStep``: at ``step``.
+    """
+    step: Annotated[int, Field(ge=0)] | None = None
+    """Only for ``FromStep``: a committed checkpoint's step."""
+    on_existing: Literal["Refuse", "Archive"] = "Refuse"
+    """Only for ``Never``: whether committed checkpoints that are there stop the run or are moved aside."""
+
+
+class Code(ApiModel):
+    """The user's own code, put on PYTHONPATH of orchestrator and trainer."""
+
+    config_map: ObjectName | None = None
+    """A ConfigMap with Python files."""
+    path: Text | None = None
+    """A folder."""
+
+
+class PullSecret(ApiModel):
+    """A Secret with registry credentials."""
+
+    name: ObjectName
+    """Its name."""
+
+
+class Storage(ApiModel):
+    """The run's volume. No meaning on one machine."""
+
+    claim_name: ObjectName | None = None
+    """An existing claim; absent: one is made."""
+    size: Quantity | None = None
+    """Of the claim that is made. Default: 500Gi."""
+    storage_class_name: ObjectName | None = None
+    """Of the claim that is made."""
+    access_mode: Literal["ReadWriteMany", "ReadWriteOnce"] = "ReadWriteMany"
+    """``ReadWriteOnce`` only with one trainer replica, which then shares a node with the orchestrator."""
+    retain: bool = True
+    """Whether the claim that was made outlives the run."""
+
+
+class FailureRule(ApiModel):
+    """What certain exit codes of a role mean."""
+
+    role: Literal["trainer", "inference", "orchestrator"]
+    """Whose processes."""
+    exit_codes: Annotated[
+        tuple[Annotated[int, Field(ge=0, le=255)], ...], Field(strict=False, min_length=1, max_length=64)
+    ]
+    """Which codes."""
+    action: Literal["Fail", "Restart", "Ignore"]
+    """What follows."""
+
+
+class FailurePolicy(ApiModel):
+    """How often and how fast the gang is restarted."""
+
+    max_restarts: Annotated[int, Field(ge=0)] = 5
+    """Restarts before the run fails."""
+    backoff_seconds: Annotated[float, Field(ge=0, le=86400)] = 10.0
+    """Wait before the first restart; doubled at each further one."""
+    reset_after_steps: Annotated[int, Field(ge=1)] = 20
+    """Steps without a failure after which restarts count from 0 again."""
+    rules: Annotated[tuple[FailureRule, ...], Field(strict=False, max_length=64)] = ()
+    """What certain exit codes mean; first match wins."""
+    force_delete_on_node_loss: bool = False
+    """Whether pods that hang on a lost node are removed by force. No meaning on one machine."""
+
+
+class StallPolicy(ApiModel):
+    """When a run that makes no step counts as hung."""
+
+    no_step_for: Duration = "30m"
+    """Longest time without a step."""
+    action: Literal["Restart", "Fail", "Ignore"] = "Restart"
+    """What follows."""
+
+
+class TokenExport(ApiModel):
+    """Export of tokens with their provenance."""
+
+    enabled: bool = False
+    """Whether there is one."""
+    every_steps: Annotated[int, Field(ge=1)] = 50
+    """Steps between two exports."""
+
+
+class Wandb(ApiModel):
+    """Weights & Biases."""
+
+    project: Text | None = None
+    """Project that the run appears in; absent: off."""
+    secret_name: ObjectName | None = None
+    """Secret with the API key."""
+
+
+class Monitors(ApiModel):
+    """Where metrics go besides ``/metrics``."""
+
+    wandb: Wandb = Wandb()
+    """Weights & Biases."""
+
+
+class Record(ApiModel):
+    """Copies of sealed batches."""
+
+    enabled: bool = False
+    """Keep every batch under ``record/``, so that it can be trained on again without engines."""

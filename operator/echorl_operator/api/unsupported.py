@@ -1,0 +1,141 @@
+"""What a manifest may say but nothing carries out yet: refused, never ignored; and what one machine has no use for."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from echorl_operator.api.algorithm import Algorithm
+from echorl_operator.api.base import ApiModel
+from echorl_operator.api.model import is_path
+from echorl_operator.api.problems import NOT_SUPPORTED
+from echorl_operator.api.rules import Finding, eval_environments, finding, train_environments
+from echorl_operator.api.run import EchoRLRunSpec
+
+
+def _refused(path: str, value: object, what: str, accepted: str = "no value") -> Finding:
+    return finding(path, value, accepted, f"{NOT_SUPPORTED}: {what}")
+
+
+def _set_fields(part: ApiModel | None, path: str) -> Iterator[tuple[str, Any]]:
+    """Paths and values of the fields that differ from their default."""
+    if part is None:
+        return
+    for name, field in type(part).model_fields.items():
+        value = getattr(part, name)
+        if value != field.get_default(call_default_factory=True):
+            yield f"{path}.{field.alias}", value
+
+
+def _model(spec: EchoRLRunSpec) -> Iterator[Finding]:
+    model = spec.model
+    if model.lora is not None:
+        yield _refused("spec.model.lora", {}, "adapters")
+    if model.token_secret_name is not None:
+        yield _refused("spec.model.tokenSecretName", model.token_secret_name, "fetching gated models from the hub")
+    if model.revision != "main" and not is_path(model.name):
+        yield _refused("spec.model.revision", model.revision, "other revisions of a hub model", "main")
+
+
+def _algorithm(spec: EchoRLRunSpec) -> Iterator[Finding]:
+    algorithm, path = spec.algorithm, "spec.algorithm"
+    if algorithm.mode != "rl":
+        yield _refused(f"{path}.mode", algorithm.mode, f"mode {algorithm.mode}", "rl")
+    if algorithm.loss.type != "dppo":
+        yield _refused(f"{path}.loss.type", algorithm.loss.type, "custom losses", "dppo")
+    if algorithm.advantage.type not in {"groupMean", "none"}:
+        what = f"advantage {algorithm.advantage.type}"
+        yield _refused(f"{path}.advantage.type", algorithm.advantage.type, what, "groupMean or none")
+    yield from _filters(algorithm)
+    for field, value in _set_fields(algorithm.teacher, f"{path}.teacher"):
+        yield _refused(field, value, "teachers")
+    if algorithm.mode == "sft" and algorithm.sft is not None:
+        yield _refused(f"{path}.sft", {}, "mode sft")
+
+
+def _filters(algorithm: Algorithm) -> Iterator[Finding]:
+    for index, rule in enumerate(algorithm.filters):
+        if rule.type != "zeroAdvantage":
+            path = f"spec.algorithm.filters[{index}].type"
+            yield _refused(path, rule.type, f"filter {rule.type}", "zeroAdvantage")
+
+
+def _environments(spec: EchoRLRunSpec) -> Iterator[Finding]:
+    for path, environment in (*train_environments(spec), *eval_environments(spec)):
+        source = environment.type.partition(":")[0]
+        if source not in {"builtin", "import"}:
+            accepted = "builtin:<name> or import:<pkg.module:factory>"
+            yield _refused(f"{path}.type", environment.type, f"environments of {source}", accepted)
+        if environment.members:
+            yield _refused(f"{path}.members", environment.members, "multi-agent environments")
+        if environment.drop_members:
+            yield _refused(f"{path}.dropMembers", environment.drop_members, "multi-agent environments")
+    for path, trained in train_environments(spec):
+        for field, value in _set_fields(trained.algorithm, f"{path}.algorithm"):
+            yield _refused(field, value, "algorithm overrides of one environment")
+    for path, evaluated in eval_environments(spec):
+        for key in ("presence_penalty", "frequency_penalty", "repetition_penalty"):
+            value = getattr(evaluated.sampling, key)
+            if value is not None:
+                alias = type(evaluated.sampling).model_fields[key].alias
+                yield _refused(f"{path}.sampling.{alias}", value, "penalties")
+
+
+def _trainer(spec: EchoRLRunSpec) -> Iterator[Finding]:
+    trainer = spec.trainer
+    if trainer.parallel.context > 1:
+        yield _refused("spec.trainer.parallel.context", trainer.parallel.context, "context parallelism", "1")
+    if trainer.optimizer.type not in {"adamw", "sgd"}:
+        what = f"optimizer {trainer.optimizer.type}"
+        yield _refused("spec.trainer.optimizer.type", trainer.optimizer.type, what, "adamw or sgd")
+
+
+def _runtime(spec: EchoRLRunSpec) -> Iterator[Finding]:
+    if spec.weight_transfer.mode == "nccl":
+        yield _refused("spec.weightTransfer.mode", "nccl", "weight transfer by NCCL", "http or disk")
+    if spec.checkpoint.weights_only_every is not None:
+        value = spec.checkpoint.weights_only_every
+        yield _refused("spec.checkpoint.weightsOnlyEvery", value, "exports of weights alone")
+    if spec.code.config_map is not None:
+        yield _refused(
+            "spec.code.configMap", spec.code.config_map, "code from a ConfigMap", "no value; code.path works"
+        )
+    if spec.suspend:
+        yield _refused("spec.suspend", spec.suspend, "suspended runs", "false")
+    if spec.failure_policy.rules:
+        yield _refused("spec.failurePolicy.rules", spec.failure_policy.rules, "rules by exit code")
+    if spec.stall_policy.action != "Restart":
+        action = spec.stall_policy.action
+        yield _refused("spec.stallPolicy.action", action, f"action {action}", "Restart")
+    if spec.token_export.enabled:
+        yield _refused("spec.tokenExport.enabled", spec.token_export.enabled, "token exports", "false")
+    for path, value in _set_fields(spec.monitors.wandb, "spec.monitors.wandb"):
+        yield _refused(path, value, "Weights & Biases")
+
+
+UNSUPPORTED = (_model, _algorithm, _environments, _trainer, _runtime)
+
+
+def unsupported_findings(spec: EchoRLRunSpec) -> Iterator[Finding]:
+    """What the manifest asks for and nothing carries out yet."""
+    for check in UNSUPPORTED:
+        yield from check(spec)
+
+
+def unused_locally(spec: EchoRLRunSpec) -> list[str]:
+    """Paths of fields that are set and have no meaning on one machine; a local run names them in a notice."""
+    cluster_only = {
+        "spec": {"imagePullSecrets", "egress", "activeDeadlineSeconds", "ttlSecondsAfterFinished"},
+        "spec.failurePolicy": {"forceDeleteOnNodeLoss"},
+        **{f"spec.{role}": {"image", "template"} for role in ("trainer", "inference", "orchestrator")},
+    }
+    parts = {
+        "spec": spec,
+        "spec.trainer": spec.trainer,
+        "spec.inference": spec.inference,
+        "spec.orchestrator": spec.orchestrator,
+        "spec.failurePolicy": spec.failure_policy,
+    }
+    unused = [path for path, _ in _set_fields(spec.storage, "spec.storage")]
+    for name, part in parts.items():
+        wanted = {f"{name}.{key}" for key in cluster_only[name]}
+        unused += [path for path, _ in _set_fields(part, name) if path in wanted]
+    return sorted(unused)
