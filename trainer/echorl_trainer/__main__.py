@@ -1,0 +1,93 @@
+"""One trainer rank: ``python -m echorl_trainer --config trainer.json``.
+
+The rank is in torchrun's variables, the run and the attempt in ``ECHORL_*``. The config is read before torch is
+imported, so a wrong one is reported at once. Exit codes: ``echorl_core.names.ExitCode``.
+"""
+
+import argparse
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import structlog
+from pydantic import ValidationError
+
+from echorl_core import logs, names
+from echorl_core.config import TrainerConfig
+from echorl_core.identity import RunIdentity
+from echorl_core.names import ExitCode
+
+log = structlog.get_logger()
+
+TERMINATED = 128 + signal.SIGTERM
+ANY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104 - refused as an address to tell others
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the rank that the environment names; the exit code."""
+    try:
+        config, identity = read_input(arguments)
+    except (OSError, ValueError) as error:
+        logs.configure(names.Role.TRAINER, attempt=0)
+        log.error("the trainer cannot start", error=str(error))
+        return ExitCode.BAD_INPUT
+    logs.configure(names.Role.TRAINER, attempt=identity.attempt, rank=int(os.environ.get("RANK", "0")))
+    with ExitStack() as at_exit:
+        on_sigterm(at_exit)
+        # torch takes seconds to import and is of no use to a rank with a wrong config.
+        from echorl_trainer.rank import run_to_code  # noqa: PLC0415
+
+        return run_to_code(config, identity, os.environ.get(names.ENV_ADMIN_TOKEN), at_exit)
+
+
+def read_input(arguments: Sequence[str]) -> tuple[TrainerConfig, RunIdentity]:
+    """Config and identity.
+
+    Raises:
+        OSError, ValueError: names the file, field or variable that is wrong.
+    """
+    parser = argparse.ArgumentParser(prog="python -m echorl_trainer", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--config", type=Path, required=True, help="the role's config as JSON")
+    path = parser.parse_args(arguments).config
+    try:
+        config = TrainerConfig.model_validate_json(path.read_text())
+    except ValidationError as error:
+        raise ValueError(f"{path}: {error}") from error
+    if config.weight_mode == "http" and (config.advertise_host or config.publish_host) in ANY_ADDRESS:
+        raise ValueError(f"{path}: advertise_host: engines need an address to pull from, found {config.publish_host!r}")
+    return config, RunIdentity.from_environment(os.environ)
+
+
+def on_sigterm(at_exit: ExitStack) -> None:
+    """End at once on SIGTERM, also while the main thread is inside a collective; every write survives that.
+
+    Python runs signal handlers in the main thread only, between two of its instructions. So a thread of its own
+    reads the signal's number from a socket that the interpreter's C handler writes to.
+    """
+    ours, theirs = socket.socketpair()
+    theirs.settimeout(0)
+    signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
+    signal.signal(signal.SIGTERM, lambda *_: None)
+
+    def wait() -> None:
+        while signal.SIGTERM not in ours.recv(1):
+            continue
+        log.info("terminated")
+        at_exit.close()
+        os._exit(TERMINATED)
+
+    threading.Thread(target=wait, name="sigterm", daemon=True).start()
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1:])
+    logging.shutdown()
+    sys.stderr.flush()
+    # Threads of torch's process groups can abort the interpreter's own shutdown, and with it the exit code.
+    os._exit(code)

@@ -1,0 +1,173 @@
+"""Attention over documents packed end to end: a token attends to earlier tokens of its own document, never beyond.
+
+Registered with transformers as ``echorl_varlen``; the layout of the documents reaches it through the model's keyword
+arguments, so nothing is guessed from position ids and no mask is ever built. Three kernels do the same:
+
+    CUDA, bfloat16   torch's ``varlen_attn``, else flash-attn's ``flash_attn_varlen_func``
+    everything else  sdpa over documents of like length, padded on the right (causal: no token sees the padding)
+"""
+
+import importlib
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import AttentionInterface
+
+NAME = "echorl_varlen"
+
+# A document joins a bucket while it fills this share of the bucket's width: less padding against more kernel calls.
+_MIN_FILL = 0.8
+
+VarlenKernel = Callable[[Tensor, Tensor, Tensor, Tensor, int, float], Tensor]
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Documents of like length: ``tokens`` [documents, width] holds packed positions; padding repeats the last one."""
+
+    tokens: Tensor
+
+
+@dataclass(frozen=True)
+class Documents:
+    """Where the documents of a pack of T tokens lie."""
+
+    cu_seqlens: Tensor
+    """int32 [S + 1], on the device: document s is tokens ``cu_seqlens[s]:cu_seqlens[s + 1]``."""
+    max_len: int
+    buckets: tuple[Bucket, ...] = ()
+    """Empty for a varlen kernel. One bucket without padding and in packed order needs no gathering."""
+    restore: Tensor | None = None
+    """int64 [T]: where each packed token stands in the buckets' concatenated outputs; None: they are in order."""
+
+
+def has_varlen_kernel(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether packs of this kind go through a varlen kernel (which wants CUDA and half precision)."""
+    return device.type == "cuda" and dtype in (torch.bfloat16, torch.float16) and _kernel is not None
+
+
+def document_layout(cu_seqlens: Tensor, max_len: int, dtype: torch.dtype) -> Documents:
+    """The layout of a pack for the kernel that its device and compute dtype get. Once per pack, not per layer."""
+    if has_varlen_kernel(cu_seqlens.device, dtype):
+        return Documents(cu_seqlens, max_len)
+    starts = cu_seqlens.cpu().numpy().astype(np.int64)
+    lengths = np.diff(starts)
+    if (lengths == max_len).all():
+        tokens = torch.arange(int(starts[-1]), device=cu_seqlens.device).view(-1, max_len)
+        return Documents(cu_seqlens, max_len, (Bucket(tokens),))
+    rows = [starts[chosen, None] + np.minimum(np.arange(lengths[chosen].max()), lengths[chosen, None] - 1)
+            for chosen in _like_lengths(lengths)]
+    restore = np.empty(int(starts[-1]), dtype=np.int64)
+    slots = np.concatenate([block.ravel() for block in rows])
+    # Padding repeats a document's last token; assigned in reverse, the first slot of every token wins.
+    restore[slots[::-1]] = np.arange(slots.size)[::-1]
+    buckets = tuple(Bucket(torch.from_numpy(block).to(cu_seqlens.device)) for block in rows)
+    return Documents(cu_seqlens, max_len, buckets, torch.from_numpy(restore).to(cu_seqlens.device))
+
+
+def _like_lengths(lengths: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """Document numbers, longest first, cut wherever one would fill too little of the widest."""
+    order = np.argsort(-lengths, kind="stable")
+    groups: list[NDArray[np.int64]] = []
+    begin = 0
+    while begin < order.size:
+        width = lengths[order[begin]]
+        end = begin + int(np.searchsorted(-lengths[order[begin:]], -_MIN_FILL * width, side="right"))
+        groups.append(order[begin:end])
+        begin = end
+    return groups
+
+
+def packed_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    documents: Documents | None = None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """transformers' attention interface: query [1, H, T, D], key and value [1, G, T, D]; returns [1, T, H, D].
+
+    Raises:
+        ValueError: the layout is missing, or the model wants what is not supported here.
+    """
+    if documents is None:
+        raise ValueError(f"{NAME}: the document layout is missing; call the model through Policy.forward")
+    wanted = {"an attention mask": attention_mask is not None, "dropout": dropout > 0, "softcap": softcap is not None,
+              "a sliding window": sliding_window is not None}
+    if any(wanted.values()):
+        names = ", ".join(name for name, set_ in wanted.items() if set_)
+        raise ValueError(f"{NAME}: not supported yet: {names}")
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    heads = tuple(tensor[0].transpose(0, 1) for tensor in (query, key, value))
+    if documents.buckets or _kernel is None:
+        return _bucketed(*heads, documents, scale)[None], None
+    return _kernel(*heads, documents.cu_seqlens, documents.max_len, scale)[None], None
+
+
+def _bucketed(query: Tensor, key: Tensor, value: Tensor, documents: Documents, scale: float) -> Tensor:
+    """[T, H, D] and [T, G, D] to [T, H, D], one sdpa call per bucket."""
+    outputs = []
+    for bucket in documents.buckets:
+        in_order = documents.restore is None
+        parts = (
+            tensor.unflatten(0, bucket.tokens.shape) if in_order else tensor[bucket.tokens]
+            for tensor in (query, key, value)
+        )
+        heads_first = [part.transpose(1, 2) for part in parts]
+        output = functional.scaled_dot_product_attention(
+            *heads_first, is_causal=True, scale=scale, enable_gqa=query.shape[1] != key.shape[1]
+        )
+        outputs.append(output.transpose(1, 2).flatten(0, 1))
+    if documents.restore is None:
+        return outputs[0]
+    return torch.cat(outputs)[documents.restore]
+
+
+def _torch_kernel() -> VarlenKernel | None:
+    try:
+        varlen_attn = importlib.import_module("torch.nn.attention.varlen").varlen_attn
+    except ImportError:
+        return None
+    parameters = inspect.signature(varlen_attn).parameters
+    fixed: dict[str, Any] = {"window_size": (-1, 0)} if "window_size" in parameters else {"is_causal": True}
+    knows_gqa = "enable_gqa" in parameters
+
+    def kernel(query: Tensor, key: Tensor, value: Tensor, cu: Tensor, longest: int, scale: float) -> Tensor:
+        grouped = query.shape[1] != key.shape[1]
+        options = fixed | ({"enable_gqa": True} if grouped and knows_gqa else {})
+        output: Tensor = varlen_attn(query, key, value, cu, cu, longest, longest, scale=scale, **options)
+        return output
+
+    return kernel
+
+
+def _flash_kernel() -> VarlenKernel | None:
+    try:
+        flash = importlib.import_module("flash_attn").flash_attn_varlen_func
+    except ImportError:
+        return None
+
+    def kernel(query: Tensor, key: Tensor, value: Tensor, cu: Tensor, longest: int, scale: float) -> Tensor:
+        output: Tensor = flash(query, key, value, cu, cu, longest, longest, softmax_scale=scale, causal=True)
+        return output
+
+    return kernel
+
+
+_kernel: VarlenKernel | None = (_torch_kernel() or _flash_kernel()) if torch.cuda.is_available() else None
+
+AttentionInterface.register(NAME, packed_attention)

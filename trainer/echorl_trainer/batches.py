@@ -1,0 +1,110 @@
+"""From the wire to the device: which tokens are scored, and what the losses need to know of each."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from echorl_core.wire import MicroBatch, TokenRole
+from numpy.typing import NDArray
+from torch import Tensor
+
+from echorl_trainer.model import PackedTokens
+
+
+@dataclass(frozen=True)
+class ScoredBatch:
+    """One micro-batch on the device: T packed tokens, and columns over its K scored ones."""
+
+    tokens: PackedTokens
+    sampler_logprobs: Tensor
+    """float32 [K]; 0 on tokens that no engine sampled."""
+    advantages: Tensor
+    """float32 [K]."""
+    rl_weight: Tensor
+    """float32 [K]."""
+    ce_weight: Tensor
+    """float32 [K]."""
+    is_action: Tensor
+    """bool [K]: sampled by an engine."""
+    is_env_output: Tensor
+    """bool [K]: written by the environment."""
+    is_current: Tensor
+    """bool [K]: an action token sampled wholly under the version that the trainer holds."""
+    environment: Tensor
+    """int64 [K]: index into the names that ``score_batch`` was given."""
+
+
+def score_batch(
+    micro: MicroBatch, *, environments: list[str], version: int, vocab_size: int, device: torch.device
+) -> ScoredBatch:
+    """Check a micro-batch and bring it to ``device`` (without waiting, on CUDA).
+
+    Scored are tokens with a weight in any component, action tokens (for the logprob gap) and environment output (for
+    ``env_nll``, with or without ECHO); a document's first token never is.
+
+    Raises:
+        ValueError: columns disagree in length, a first token has a weight, or a value is out of range.
+    """
+    starts = _starts(micro)
+    _check_values(micro, starts, vocab_size)
+    weighted = (micro.rl_weight != 0) | (micro.ce_weight != 0)
+    wanted = weighted | (micro.role == TokenRole.ACTION) | (micro.role == TokenRole.ENV_OUTPUT)
+    wanted[starts[:-1]] = False
+    rows = np.flatnonzero(wanted)
+    lengths = micro.lengths.astype(np.int64)
+    role = micro.role[rows]
+    fresh = (micro.version_low[rows] == version) & (micro.version_high[rows] == version)
+    names = np.array([environments.index(name) for name in micro.environments], dtype=np.int64)
+    floats = np.stack([
+        column[rows].astype(np.float32)
+        for column in (micro.logprobs, micro.advantage, micro.rl_weight, micro.ce_weight)
+    ])
+    flags = np.stack([role == TokenRole.ACTION, role == TokenRole.ENV_OUTPUT, (role == TokenRole.ACTION) & fresh])
+    positions = np.arange(len(micro.token_ids)) - np.repeat(starts[:-1], lengths)
+    integers = _to_device(np.stack([micro.token_ids.astype(np.int64), positions]), device)
+    packed = PackedTokens(
+        token_ids=integers[0],
+        positions=integers[1],
+        cu_seqlens=_to_device(starts.astype(np.int32), device),
+        max_len=int(lengths.max()),
+        rows=_to_device(rows.astype(np.int64), device),
+        temperature=_to_device(micro.temperature.astype(np.float32), device),
+    )
+    environment = _to_device(np.repeat(names, lengths)[rows], device)
+    return ScoredBatch(packed, *_to_device(floats, device), *_to_device(flags, device), environment=environment)
+
+
+def _to_device(values: NDArray[np.generic], device: torch.device) -> Tensor:
+    tensor = torch.from_numpy(np.ascontiguousarray(values))
+    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
+
+
+def _starts(micro: MicroBatch) -> NDArray[np.int64]:
+    """First token of each document, and T."""
+    columns = (
+        micro.token_ids, micro.role, micro.logprobs, micro.version_low, micro.version_high,
+        micro.rl_weight, micro.ce_weight, micro.advantage, micro.temperature,
+    )  # fmt: skip
+    starts = np.concatenate([[0], np.cumsum(micro.lengths, dtype=np.int64)])
+    if any(len(column) != starts[-1] for column in columns):
+        found = sorted({len(column) for column in columns})
+        raise ValueError(f"micro-batch {micro.sample_ids}: lengths sum to {starts[-1]}, columns have {found}")
+    if len({len(micro.sample_ids), len(micro.environments), len(micro.lengths)}) != 1 or not len(micro.lengths):
+        raise ValueError(f"micro-batch {micro.sample_ids}: sample_ids, environments and lengths differ in number")
+    if (micro.lengths < 1).any():
+        raise ValueError(f"micro-batch {micro.sample_ids}: a document has no tokens")
+    return starts
+
+
+def _check_values(micro: MicroBatch, starts: NDArray[np.int64], vocab_size: int) -> None:
+    """On the host: out of range on a GPU would end the process with an unreadable assertion."""
+    weighted = (micro.rl_weight != 0) | (micro.ce_weight != 0)
+    offences = {
+        f"token_ids outside 0..{vocab_size - 1}": (micro.token_ids < 0) | (micro.token_ids >= vocab_size),
+        "a temperature that is not above 0": ~(micro.temperature > 0),
+        "a weight on a document's first token": np.isin(np.arange(len(weighted)), starts[:-1]) & weighted,
+    }
+    for what, where in offences.items():
+        if where.any():
+            document = int(np.searchsorted(starts, np.flatnonzero(where)[0], side="right")) - 1
+            raise ValueError(f"sample {micro.sample_ids[document]}: {what}")

@@ -1,0 +1,198 @@
+"""Saves and restores a rank's part of a checkpoint; the orchestrator commits it.
+
+    RUN/checkpoints/step_S/attempt_N/trainer/    torch.distributed.checkpoint, readable at another number of ranks
+    RUN/checkpoints/step_S/attempt_N/weights/    the same weights in Hugging Face form, from rank 0
+
+The loop stops only while the state is copied to host memory. Then a thread per save writes, syncs, hashes and reports
+the rank's files until the orchestrator says ``committed`` or ``abandoned``; one save is under way at a time. A save
+that fails is reported and costs that checkpoint, never the run.
+"""
+
+import os
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from concurrent.futures import wait as wait_for
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import structlog
+import torch.distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.state_dict_saver import async_save
+
+from echorl_core.checkpoints import part_of
+from echorl_core.faults import fault_point
+from echorl_core.identity import RunIdentity
+from echorl_core.rundir import RunDirectory, sync_folder
+from echorl_core.wire import Part, PartsReply, PartsReport
+from echorl_trainer.client import Link
+from echorl_trainer.health import Health, Phase
+from echorl_trainer.state import TRAINER_FOLDER, ShardWriter, TrainState, reason
+from echorl_trainer.weights import export_weights
+
+log = structlog.get_logger()
+
+REPORT_INTERVAL_S = 1.0
+WEIGHTS_FOLDER = "weights"
+
+
+@dataclass(frozen=True)
+class SaveTarget:
+    """Where this process's saves go, and whom they are reported to."""
+
+    run: RunDirectory
+    identity: RunIdentity
+    model_path: Path
+    link: Link
+
+    def folder(self, step: int) -> Path:
+        """This attempt's folder of a checkpoint."""
+        return self.run.checkpoint(step) / f"attempt_{self.identity.attempt}"
+
+
+class Saver:
+    """Saves in the background, one at a time."""
+
+    def __init__(
+        self,
+        state: TrainState,
+        target: SaveTarget,
+        *,
+        deadline_s: float,
+        health: Health,
+    ) -> None:
+        """``deadline_s`` bounds a write, and the wait for an acknowledgement. Collective."""
+        self._state = state
+        self._target = target
+        self._deadline_s = deadline_s
+        self._watch, self._progress, self._metrics = health.watch, health.progress, health.metrics
+        # Collectives of a save run beside those of training, so they need a group of their own; on the default
+        # group they abort or hang.
+        self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=deadline_s))
+        self._idle = threading.Event()
+        self._idle.set()
+        self.last_step: int | None = None
+        """Step of the newest save that was begun."""
+        self.outcomes: dict[int, Literal["committed", "abandoned"]] = {}
+        """How acknowledged saves of this process ended, by step."""
+
+    def begin(self, step: int, weights: Path | None) -> None:
+        """Start saving the state after ``step``; collective. Returns when the state was copied.
+
+        ``weights``: a folder of published weight files that this save may consume; on rank 0.
+        """
+        self.wait()
+        began = time.monotonic()
+        self._idle.clear()
+        self.last_step = self._progress.saving = step
+        upload = async_save(
+            self._state.collect(step),
+            storage_writer=ShardWriter(self._target.folder(step) / TRAINER_FOLDER, sync_files=False),
+            process_group=self._group,
+        )
+        assert isinstance(upload, Future)  # noqa: S101 - only stagers that are asynchronous answer otherwise
+        self._watch.thread(f"save-{step}", lambda: self._finish(step, upload, weights, began))
+
+    def wait(self) -> None:
+        """Return when no save is under way: the last one is acknowledged.
+
+        Raises:
+            TimeoutError: it took longer than the deadline.
+        """
+        if self._idle.is_set():
+            return
+        until = time.monotonic() + 2 * self._deadline_s
+        with self._progress.during(Phase.SAVING, f"the orchestrator to acknowledge checkpoint {self.last_step}"):
+            while not self._idle.wait(0.1):
+                self._watch.check()
+                if time.monotonic() > until:
+                    raise TimeoutError(f"checkpoint {self.last_step} was not acknowledged in time")
+        self._watch.check()
+
+    def _finish(self, step: int, upload: "Future[Any]", weights: Path | None, began: float) -> None:
+        try:
+            parts, error = self._written(step, upload, weights), None
+        except (OSError, CheckpointException) as failure:
+            parts, error = [], reason(failure)
+            log.error("checkpoint could not be saved; training goes on, the one before stays", step=step, error=error)
+            self._remove(step)
+        self._metrics.checkpoint_seconds.set(time.monotonic() - began)
+        fault_point("trainer.saved")
+        outcome = self._report(step, parts, error)
+        self.outcomes[step] = outcome
+        if outcome == "committed":
+            self._progress.commit(step)
+        self._metrics.checkpoints.labels("failed" if error else outcome).inc()
+        log.info("checkpoint acknowledged", step=step, state=outcome, bytes=sum(part.size for part in parts))
+        self._progress.saving = None
+        self._idle.set()
+
+    def _written(self, step: int, upload: "Future[Any]", weights: Path | None) -> list[Part]:
+        with consumed(weights):
+            if not wait_for([upload], self._deadline_s).done:
+                raise RuntimeError(f"checkpoint {step}: not written within {self._deadline_s:.0f} s")
+            upload.result()
+            folder, rank = self._target.folder(step), self._state.ranks.rank
+            files = {TRAINER_FOLDER: self._own_shards(step)}
+            if weights is not None:
+                export_weights(weights, self._target.model_path, folder / WEIGHTS_FOLDER)
+                files[WEIGHTS_FOLDER] = sorted((folder / WEIGHTS_FOLDER).iterdir())
+        for role, written in files.items():
+            for file in written:
+                sync_file(file)
+            sync_folder(folder / role)
+        for parent in (folder, folder.parent, folder.parent.parent):
+            sync_folder(parent)
+        return [part_of(folder.parent, file, role, rank) for role, written in files.items() for file in written]
+
+    def _own_shards(self, step: int) -> list[Path]:
+        folder, rank = self._target.folder(step) / TRAINER_FOLDER, self._state.ranks.rank
+        shards = sorted(folder.glob(f"__{rank}_*.distcp"))
+        return [*shards, folder / ".metadata"] if rank == 0 else shards
+
+    def _remove(self, step: int) -> None:
+        for file in self._own_shards(step):
+            file.unlink(missing_ok=True)
+        if self._state.ranks.rank == 0:
+            shutil.rmtree(self._target.folder(step) / WEIGHTS_FOLDER, ignore_errors=True)
+
+    def _report(self, step: int, parts: list[Part], error: str | None) -> Literal["committed", "abandoned"]:
+        report = PartsReport(
+            attempt=self._target.identity.attempt, step=step, rank=self._state.ranks.rank, parts=parts, error=error
+        )
+        until = time.monotonic() + self._deadline_s
+        while True:
+            reply = msgspec.json.decode(self._target.link.post("/trainer/parts", report), type=PartsReply)
+            if reply.state != "waiting":
+                return reply.state
+            self._progress.beat(Phase.SAVING)
+            if time.monotonic() > until:
+                raise TimeoutError(f"checkpoint {step}: the orchestrator neither committed nor abandoned it in time")
+            self._watch.failed.wait(REPORT_INTERVAL_S)
+            self._watch.check()
+
+
+@contextmanager
+def consumed(folder: Path | None) -> Iterator[None]:
+    """Remove ``folder`` after the block, whatever happens in it."""
+    try:
+        yield
+    finally:
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def sync_file(file: Path) -> None:
+    """Make a file's content durable."""
+    handle = os.open(file, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,234 @@
+"""A transformers causal language model as a policy: packed tokens in, logprobs of chosen tokens out."""
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+import torch.distributed as dist
+from echorl_core.config import ModelConfig
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from echorl_trainer.attention import NAME as ATTENTION
+from echorl_trainer.attention import document_layout
+from echorl_trainer.logprobs import token_logprobs
+
+Checkpointing = Literal["none", "selective", "full"]
+
+HEAD = "lm_head.weight"
+
+
+@dataclass(frozen=True)
+class PackedTokens:
+    """T tokens of S documents end to end, on the device, and which of them are scored."""
+
+    token_ids: Tensor
+    """int64 [T]."""
+    positions: Tensor
+    """int64 [T], from 0 in every document."""
+    cu_seqlens: Tensor
+    """int32 [S + 1]: document s is tokens ``cu_seqlens[s]:cu_seqlens[s + 1]``."""
+    max_len: int
+    """Tokens of the longest document."""
+    rows: Tensor
+    """int64 [K]: tokens whose logprob is wanted; never a document's first."""
+    temperature: Tensor
+    """float32 [T], above 0 at ``rows``."""
+
+
+class TokenScores(NamedTuple):
+    """What the policy says of the K tokens in ``PackedTokens.rows``. A tuple, so FSDP finds the tensors in it."""
+
+    logprobs: Tensor
+    """float32 [K]: natural log of the tempered probability of the token given its document so far."""
+    entropy: Tensor
+    """float32 [K], nats, of the tempered distribution that the token was drawn from; carries no gradient."""
+
+
+class Policy(nn.Module):
+    """Wraps a causal language model. Dropout is off: the trained function is the one that sampled."""
+
+    def __init__(self, model: Any, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.model = model.eval()
+        self.dtype = dtype
+        """Of published weights."""
+        self.compute_dtype = torch.float32
+        """``shard`` sets it."""
+
+    @property
+    def layers(self) -> nn.ModuleList:
+        """The transformer layers."""
+        layers = self.model.get_decoder().layers
+        assert isinstance(layers, nn.ModuleList)  # noqa: S101 - checked when the policy was loaded
+        return layers
+
+    @property
+    def tied(self) -> bool:
+        """Whether the output head is the embedding."""
+        return self.model.lm_head.weight is self.model.get_input_embeddings().weight
+
+    def forward(self, micro: PackedTokens) -> TokenScores:
+        """Score ``micro.rows``: token t by the logits at t - 1 divided by token t's temperature."""
+        documents = document_layout(micro.cu_seqlens, micro.max_len, self.compute_dtype)
+        hidden = self.model.get_decoder()(
+            input_ids=micro.token_ids[None],
+            position_ids=micro.positions[None],
+            attention_mask=None,
+            use_cache=False,
+            documents=documents,
+        ).last_hidden_state[0]
+        logprobs, entropy = token_logprobs(
+            hidden[micro.rows - 1],
+            self.model.lm_head.weight,
+            micro.token_ids[micro.rows],
+            micro.temperature[micro.rows],
+        )
+        return TokenScores(logprobs, entropy)
+
+
+def load_policy(config: ModelConfig, *, seed: int) -> Policy:
+    """Load a model folder in float32 on the CPU, and check that a packed forward agrees with transformers' own.
+
+    Nothing is downloaded. ``seed`` starts torch's generator, for whatever draws from it later.
+
+    Raises:
+        ValueError: the model is of a kind not supported yet, weights are missing, or the check fails.
+    """
+    torch.manual_seed(seed)
+    if not (Path(config.path) / "config.json").is_file():
+        raise ValueError(f"model.path: {config.path} holds no config.json")
+    described = AutoConfig.from_pretrained(config.path, local_files_only=True)
+    refuse_unsupported(described)
+    model, report = AutoModelForCausalLM.from_pretrained(
+        config.path,
+        local_files_only=True,
+        dtype=torch.float32,
+        attn_implementation=ATTENTION,
+        output_loading_info=True,
+    )
+    missing = sorted(report["missing_keys"])
+    if missing:
+        raise ValueError(f"model.path: {config.path} lacks weights: {', '.join(missing[:5])} ({len(missing)} in all)")
+    policy = Policy(model, getattr(torch, config.dtype))
+    _check_structure(policy)
+    _check_against_reference(policy)
+    return policy
+
+
+def refuse_unsupported(config: Any) -> None:
+    """Refuse model kinds that this trainer would compute wrongly.
+
+    Raises:
+        ValueError: "not supported yet: ..." with what was found.
+    """
+    found = []
+    experts = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+    if any((getattr(config, name, None) or 0) > 1 for name in experts):
+        found.append("mixture of experts")
+    if any(getattr(config, name, None) is not None for name in ("vision_config", "audio_config")):
+        found.append("vision and audio models")
+    kinds = set(getattr(config, "layer_types", None) or []) - {"full_attention"}
+    if getattr(config, "sliding_window", None) is not None and getattr(config, "use_sliding_window", True):
+        kinds.add("sliding_attention")
+    found += sorted(kinds)
+    capping = ("final_logit_softcapping", "attn_logit_softcapping")
+    found += [name for name in capping if getattr(config, name, None) is not None]
+    if found:
+        raise ValueError(f"not supported yet: {', '.join(found)} (model type {config.model_type})")
+
+
+def _check_structure(policy: Policy) -> None:
+    model = policy.model
+    decoder = model.get_decoder()
+    if decoder is None or not isinstance(getattr(decoder, "layers", None), nn.ModuleList):
+        raise ValueError(f"not supported yet: {type(model).__name__} keeps its layers elsewhere than decoder.layers")
+    if not isinstance(getattr(model, "lm_head", None), nn.Linear) or model.lm_head.bias is not None:
+        raise ValueError(f"not supported yet: {type(model).__name__} has no lm_head, or one with a bias")
+
+
+@torch.no_grad()
+def _check_against_reference(policy: Policy) -> None:
+    """Two documents in one pack against transformers' eager forward of each: catches any step that Policy leaves out.
+
+    Among those would be a scaled or capped logit, or an attention that does not go through the registered function.
+    """
+    model = policy.model
+    lengths = (7, 5)
+    token_ids = torch.arange(sum(lengths)) % model.config.vocab_size
+    documents = token_ids.split(list(lengths))
+    offsets = torch.tensor([0, *lengths]).cumsum(0)
+    rows = torch.tensor([row for row in range(1, len(token_ids)) if row != lengths[0]])
+    positions = torch.cat([torch.arange(length) for length in lengths])
+    packed = PackedTokens(
+        token_ids, positions, offsets.to(torch.int32), max(lengths), rows, torch.ones(len(token_ids))
+    )
+    scores = policy(packed).logprobs
+    model.set_attn_implementation("eager")
+    logits = [model(document[None], use_cache=False).logits[0, :-1] for document in documents]
+    model.set_attn_implementation(ATTENTION)
+    expected = torch.cat(
+        [part.log_softmax(-1).gather(1, ids[1:, None])[:, 0] for part, ids in zip(logits, documents, strict=True)]
+    )
+    if not expected.isfinite().all():
+        raise ValueError("model.path: its weights give logits that are not finite")
+    worst = float((scores - expected).abs().max())
+    if not worst <= 1e-3:
+        name = type(model).__name__
+        raise ValueError(f"not supported yet: packed logprobs of {name} differ from transformers' own by {worst:.3g}")
+
+
+_KEPT = {
+    torch.ops.aten.mm.default,
+    torch.ops.aten.addmm.default,
+    torch.ops.aten._scaled_dot_product_flash_attention.default,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
+    torch.ops.aten._scaled_dot_product_efficient_attention.default,
+    torch.ops.aten._flash_attention_forward.default,
+}
+if hasattr(torch.ops, "torch_attn") and hasattr(torch.ops.torch_attn, "_varlen_attn"):
+    _KEPT.add(torch.ops.torch_attn._varlen_attn.default)
+
+
+def _keep_products(_context: Any, operation: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
+    return CheckpointPolicy.MUST_SAVE if operation in _KEPT else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def checkpoint_layers(policy: Policy, mode: Checkpointing) -> None:
+    """Trade memory for time in every layer: ``full`` recomputes all of it in backward, ``selective`` all but products.
+
+    Products are matrix multiplications and attention. Parameter names stay as they are.
+    """
+    if mode == "none":
+        return
+    contexts = functools.partial(create_selective_checkpoint_contexts, _keep_products)
+    options: dict[str, Any] = {"context_fn": contexts} if mode == "selective" else {}
+    for layer in policy.layers:
+        layer.forward = functools.partial(
+            checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False, **options
+        )
+
+
+def compile_layers(policy: Policy) -> None:
+    """Compile every layer by itself, for packs of any length."""
+    for layer in policy.layers:
+        layer.compile(dynamic=True)
+
+
+@torch.no_grad()
+def full_weights(policy: Policy) -> Iterator[tuple[str, Tensor]]:
+    """Whole parameters one by one under their Hugging Face names, in ``policy.dtype``. All ranks iterate together.
+
+    ``lm_head.weight`` is always among them, also when it is the embedding: an engine on the CPU otherwise keeps its
+    old head. Rank 0 gets values on the CPU, other ranks empty tensors on the meta device.
+    """
+    first = not dist.is_initialized() or dist.get_rank() == 0
+    for name, parameter in policy.model.named_parameters(remove_duplicate=False):
+        local = parameter.detach().to(policy.dtype)
+        whole = local.full_tensor() if isinstance(local, DTensor) else local
+        yield name, whole.cpu().clone() if first else torch.empty_like(whole, device="meta")

@@ -1,0 +1,113 @@
+"""Ranks, their mesh, and how a policy is sharded over them (FSDP2)."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Literal
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+
+from echorl_trainer.model import Checkpointing, Policy, checkpoint_layers, compile_layers
+
+_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among its peers."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    device: torch.device
+    mesh: DeviceMesh
+    """("shard",), or ("replicate", "shard") with more than one replica."""
+
+
+def connect(replicate: int = 1, device: Literal["cpu", "cuda"] | None = None, timeout_s: float = 1800.0) -> Ranks:
+    """Join the process group that torchrun's variables describe; without any of them, a group of one.
+
+    gloo serves CPU tensors on every device, NCCL serves CUDA tensors. A collective that waits longer than
+    ``timeout_s`` fails.
+
+    Raises:
+        ValueError: variables are missing or wrong, or ``replicate`` does not divide the number of ranks.
+    """
+    rank, world_size, local_rank = _placement(os.environ)
+    if replicate < 1 or world_size % replicate:
+        raise ValueError(f"replicate: found {replicate}, accepted is a divisor of the {world_size} ranks")
+    kind = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    place = torch.device(kind, local_rank) if kind == "cuda" else torch.device("cpu")
+    if kind == "cuda":
+        torch.cuda.set_device(place)
+    # A group of one needs no address, so no port can be taken.
+    store = dist.HashStore() if world_size == 1 else None
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo",
+        store=store,
+        rank=rank,
+        world_size=world_size,
+        timeout=timedelta(seconds=timeout_s),
+        device_id=place if kind == "cuda" else None,
+    )
+    shape, names = ((world_size,), ("shard",)) if replicate == 1 else (
+        (replicate, world_size // replicate), ("replicate", "shard"))
+    mesh = init_device_mesh(kind, shape, mesh_dim_names=names)
+    return Ranks(rank, world_size, local_rank, place, mesh)
+
+
+def _placement(environ: Mapping[str, str]) -> tuple[int, int, int]:
+    found = [name for name in _VARIABLES if environ.get(name)]
+    if "RANK" not in found and "WORLD_SIZE" not in found:
+        return 0, 1, 0
+    world_size = environ.get("WORLD_SIZE", "")
+    missing = [name for name in _VARIABLES if name not in found]
+    if world_size == "1":
+        missing = [name for name in missing if name in ("RANK", "LOCAL_RANK")]
+    if missing:
+        raise ValueError(f"environment variables are missing: {', '.join(missing)}")
+    values = [environ[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")]
+    if not all(value.isdigit() for value in values) or not int(values[0]) < int(values[1]):
+        raise ValueError(f"RANK, WORLD_SIZE, LOCAL_RANK: found {values}, accepted are integers, RANK below WORLD_SIZE")
+    return int(values[0]), int(values[1]), int(values[2])
+
+
+def disconnect() -> None:
+    """Leave the process group, if one was joined."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def shard(
+    policy: Policy,
+    ranks: Ranks,
+    compute_dtype: torch.dtype,
+    *,
+    compile: bool = False,  # noqa: A002 - the config's word
+    activation_checkpointing: Checkpointing = "none",
+) -> None:
+    """Shard float32 master weights over the ranks, layer by layer; compute in ``compute_dtype``; move to the device.
+
+    Gradients are reduced in float32 by a forced plain sum: a loss is already divided by its global denominator, so
+    nothing is averaged and nothing rescaled. Each replica holds the whole model over its shard ranks.
+    """
+    checkpoint_layers(policy, activation_checkpointing)
+    if compile:
+        compile_layers(policy)
+    precision = MixedPrecisionPolicy(
+        param_dtype=compute_dtype, reduce_dtype=torch.float32, output_dtype=None, cast_forward_inputs=True
+    )
+    for layer in policy.layers:
+        fully_shard(layer, mesh=ranks.mesh, mp_policy=precision)
+    fully_shard(policy, mesh=ranks.mesh, mp_policy=precision)
+    for module in policy.modules():
+        if isinstance(module, FSDPModule):
+            module.set_gradient_divide_factor(1.0)
+            # On gloo the factor alone is no supported reduction; elsewhere it saves a scaling pass.
+            module.set_force_sum_reduction_for_comms(True)
+    policy.to(ranks.device)
+    policy.compute_dtype = compute_dtype

@@ -1,0 +1,146 @@
+"""Puts one rank together, runs its loop, and turns every end into an exit code. Called by ``__main__`` alone."""
+
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+import structlog
+
+from echorl_core import names
+from echorl_core.attempts import Prepared, read_prepared
+from echorl_core.config import TrainerConfig
+from echorl_core.identity import RunIdentity
+from echorl_core.names import ExitCode
+from echorl_core.rundir import RunDirectory, write_file
+from echorl_core.wire import WIRE_VERSION
+from echorl_trainer.checkpoint import Saver, SaveTarget
+from echorl_trainer.client import Fenced, Link, OrchestratorBatches, OrchestratorLost, Outbox, Refused, WrongBatch
+from echorl_trainer.health import Health, Phase, Progress
+from echorl_trainer.parallel import Ranks, connect, disconnect
+from echorl_trainer.publish import Publisher, probe_ids
+from echorl_trainer.server import Server
+from echorl_trainer.state import TrainState, Unreadable, trainer_folder
+from echorl_trainer.step import NonFinite
+from echorl_trainer.train import Trainer, build_learner
+from echorl_trainer.weights import Spool, WeightStore, disk_store
+
+log = structlog.get_logger()
+
+
+class BadInput(Exception):
+    """The config, or the model that it names, cannot be trained."""
+
+
+def run_to_code(config: TrainerConfig, identity: RunIdentity, token: str | None, at_exit: ExitStack) -> ExitCode:
+    """``run_rank``, with every failure logged and told by an exit code."""
+    try:
+        run_rank(config, identity, token, at_exit)
+    except Exception as error:
+        code = exit_code(error)
+        expected = code is not ExitCode.CRASH or isinstance(error, Unreadable | OrchestratorLost | WrongBatch | Refused)
+        log.error("the trainer ends", reason=type(error).__name__, error=str(error), exc_info=not expected)
+        return code
+    return ExitCode.OK
+
+
+def exit_code(error: BaseException) -> ExitCode:
+    """What an exception that ends the role means to whoever restarts it."""
+    meanings = {BadInput: ExitCode.BAD_INPUT, NonFinite: ExitCode.NON_FINITE, Fenced: ExitCode.FENCED}
+    return next((code for kind, code in meanings.items() if isinstance(error, kind)), ExitCode.CRASH)
+
+
+def run_rank(config: TrainerConfig, identity: RunIdentity, token: str | None, at_exit: ExitStack) -> None:
+    """Run one rank until its work is done; what it leaves on the host is undone by ``at_exit``.
+
+    Raises:
+        BadInput, NonFinite, Fenced, OrchestratorLost, Unreadable, ...: see ``exit_code``.
+    """
+    run = RunDirectory(Path(config.run_dir))
+    prepared = read_prepared(run, identity.attempt)
+    if prepared is None:
+        raise Unreadable(f"{run.attempt(identity.attempt) / 'prepared.json'}: missing; prepare writes it first")
+    health = Health(step_timeout_s=config.step_timeout_s)
+    health.progress.committed = [sealed.step for sealed in prepared.committed]
+    try:
+        ranks = connect(config.replicate, timeout_s=config.step_timeout_s)
+        link = Link(
+            config.orchestrator_url,
+            request_headers(identity, token),
+            deadline_s=config.step_timeout_s,
+            watch=health.watch,
+        )
+        store = serve(config, identity, ranks, health, at_exit)
+        learner = build_learner(config, ranks)
+        probe = probe_ids(config.model, identity.uid, config.probe_tokens)
+    except ValueError as error:
+        raise BadInput(str(error)) from error
+    target = SaveTarget(run, identity, Path(config.model.path), link)
+    saver = Saver(learner.state, target, deadline_s=config.step_timeout_s, health=health)
+    resume(learner.state, run, prepared, health.progress)
+    outbox = Outbox(link, health.watch) if ranks.rank == 0 else None
+    source = OrchestratorBatches(
+        link,
+        run_uid=identity.uid,
+        attempt=identity.attempt,
+        rank=ranks.rank,
+        num_ranks=ranks.world_size,
+        idle=partial(idle, health.progress, outbox),
+    )
+    Trainer(
+        learner,
+        source,
+        Publisher(learner.state.policy, ranks, identity, probe_token_ids=probe, store=store),
+        saver=saver,
+        outbox=outbox,
+        health=health,
+        attempt=identity.attempt,
+        start_step=prepared.resume_step,
+    ).train()
+    disconnect()
+
+
+def request_headers(identity: RunIdentity, token: str | None) -> dict[str, str]:
+    """Headers of every call to the orchestrator."""
+    guard = {} if token is None else {names.HEADER_TOKEN: token}
+    return {**identity.headers(), names.HEADER_WIRE: str(WIRE_VERSION), **guard}
+
+
+def idle(progress: Progress, outbox: Outbox | None) -> None:
+    """Called while the orchestrator lives but has no batch yet."""
+    progress.beat(Phase.WAITING_BATCH)
+    if outbox is not None:
+        outbox.remind()
+
+
+def resume(state: TrainState, run: RunDirectory, prepared: Prepared, progress: Progress) -> None:
+    """Take over the checkpoint that prepare chose, if it chose one; collective.
+
+    Raises:
+        Unreadable: it cannot be read, or holds another step.
+    """
+    if prepared.checkpoint is None:
+        return
+    checkpoint = run.root / prepared.checkpoint
+    with progress.during(Phase.RESUMING, f"{checkpoint} to be read"):
+        found = state.restore(trainer_folder(checkpoint))
+    if found != prepared.resume_step:
+        raise Unreadable(f"{checkpoint}: holds step {found}, prepared.json says {prepared.resume_step}")
+    log.info("resumed", step=found, checkpoint=str(checkpoint))
+
+
+def serve(
+    config: TrainerConfig, identity: RunIdentity, ranks: Ranks, health: Health, at_exit: ExitStack
+) -> WeightStore | None:
+    """Start this rank's server, write its port, and on rank 0 open the store of published weights."""
+    run = RunDirectory(Path(config.run_dir))
+    server = Server(identity, ranks.rank, health)
+    bound = server.start(config.publish_host, config.metrics_port + ranks.rank if config.metrics_port else 0)
+    store: WeightStore | None = None
+    if ranks.rank == 0 and config.weight_mode == "disk":
+        store = disk_store(run, identity.attempt)
+    elif ranks.rank == 0:
+        host = config.advertise_host or config.publish_host
+        store = server.weights = Spool(identity.uid, identity.attempt, f"http://{host}:{bound}")
+        at_exit.callback(store.close)
+    write_file(run.attempt(identity.attempt) / f"trainer-{ranks.rank}.port", f"{bound}\n".encode())
+    return store

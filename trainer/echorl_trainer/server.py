@@ -1,0 +1,101 @@
+"""HTTP server of one rank, in a thread of its own: /metrics, /state, /healthz, and on rank 0 the published weights.
+
+A weights request that names a run must name this one; one that names none is served, since the path carries the
+attempt and every file is checked against the digest that the orchestrator passes on.
+"""
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any, Protocol
+
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from echorl_core import jsonsafe, names
+from echorl_core.identity import RunIdentity
+from echorl_trainer.health import Health
+
+START_DEADLINE_S = 30.0
+
+
+class WeightFiles(Protocol):
+    """Where published versions lie on this host."""
+
+    def find(self, attempt: int, version: int, name: str) -> Path | None:
+        """The file, or None when that version is not kept or has no such file."""
+        ...
+
+
+class Server:
+    """Serves one rank until the process ends."""
+
+    def __init__(self, identity: RunIdentity, rank: int, health: Health) -> None:
+        self._identity = identity
+        self._rank = rank
+        self._watch, self._progress, self._metrics = health.watch, health.progress, health.metrics
+        self.weights: WeightFiles | None = None
+        """Set on rank 0 in mode ``http``, once it is known which port its addresses name."""
+        self._bound = threading.Event()
+        self._port = 0
+
+    def start(self, host: str, port: int) -> int:
+        """Listen on ``host:port`` (0: any free port) and return the port.
+
+        Raises:
+            OSError: the address cannot be listened on.
+            TimeoutError: the server did not come up.
+        """
+        self._watch.thread("server", lambda: asyncio.run(self._serve(host, port)))
+        if not self._bound.wait(START_DEADLINE_S):
+            raise TimeoutError(f"server on {host}:{port} did not start within {START_DEADLINE_S:.0f} s")
+        self._watch.check()
+        return self._port
+
+    async def _serve(self, host: str, port: int) -> None:
+        try:
+            runner = web.AppRunner(self.application(), access_log=None)
+            await runner.setup()
+            site = web.TCPSite(runner, host, port)
+            await site.start()
+            self._port = runner.addresses[0][1]
+        except BaseException as error:
+            self._watch.fail(error)
+            raise
+        finally:
+            self._bound.set()
+        await asyncio.Event().wait()
+
+    def application(self) -> web.Application:
+        """The routes."""
+        application = web.Application()
+        application.router.add_get("/metrics", self._get_metrics)
+        application.router.add_get("/state", self._get_state)
+        application.router.add_get("/healthz", self._get_health)
+        application.router.add_get(r"/weights/a{attempt:\d+}/v{version:\d+}/{name}", self._get_weights)
+        return application
+
+    async def _get_metrics(self, _: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(self._metrics.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    async def _get_state(self, _: web.Request) -> web.Response:
+        who = {"run": self._identity.name, "uid": self._identity.uid, "attempt": self._identity.attempt}
+        return _json({**who, "rank": self._rank, **self._progress.state()})
+
+    async def _get_health(self, _: web.Request) -> web.Response:
+        problem = self._progress.problem()
+        return _json({"ok": problem is None, "reason": problem}, status=200 if problem is None else 503)
+
+    async def _get_weights(self, request: web.Request) -> web.StreamResponse:
+        if names.HEADER_RUN in request.headers and request.headers[names.HEADER_RUN] != self._identity.uid:
+            return _json({"error": f"weights of run {self._identity.uid!r} only"}, status=409)
+        matched = request.match_info
+        attempt, version, name = int(matched["attempt"]), int(matched["version"]), matched["name"]
+        path = self.weights.find(attempt, version, name) if self.weights is not None else None
+        if path is None:
+            return _json({"error": f"a{attempt}/v{version}/{name} is not kept; ask for the newest"}, status=404)
+        return web.FileResponse(path)
+
+
+def _json(value: dict[str, Any], *, status: int = 200) -> web.Response:
+    return web.json_response(text=jsonsafe.dumps(value), status=status)

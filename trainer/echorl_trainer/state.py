@@ -1,0 +1,162 @@
+"""All of a rank's training state: collected, written, read back at any number of ranks, and digested."""
+
+import hashlib
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import structlog
+import torch
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.checkpoint.storage import WriteResult
+from torch.distributed.tensor import DTensor
+from torch.futures import Future
+
+from echorl_core.checkpoints import read_manifest
+from echorl_core.faults import fault_point
+from echorl_trainer.model import Policy
+from echorl_trainer.parallel import Ranks
+
+log = structlog.get_logger()
+
+TRAINER_FOLDER = "trainer"
+
+
+class Unreadable(Exception):
+    """A checkpoint that was to be resumed from cannot be read."""
+
+
+@dataclass(frozen=True)
+class TrainState:
+    """Everything of a rank that a later process needs to go on bit for bit.
+
+    The schedule is a function of the step, and the learning rate last used stands in the optimizer's groups.
+    """
+
+    policy: Policy
+    optimizer: torch.optim.Optimizer
+    ranks: Ranks
+
+    def collect(self, step: int) -> dict[str, Any]:
+        """The state after ``step`` as nested dictionaries; tensors are shared with the model. Collective."""
+        model, optimizer = get_state_dict(self.policy, self.optimizer)
+        return {
+            "model": model,
+            "optimizer": optimizer,
+            "step": step,
+            "random": {self._rank_key: self._random_state()},
+        }
+
+    def restore(self, folder: Path) -> int:
+        """Take over what ``save`` wrote to ``folder``, by any number of ranks; the step that it holds. Collective.
+
+        Raises:
+            Unreadable: names the folder and what is missing or broken in it.
+        """
+        metadata = folder / ".metadata"
+        if not metadata.is_file():
+            raise Unreadable(f"{metadata}: missing; this checkpoint cannot be resumed from")
+        reader = FileSystemReader(folder)
+        saved = reader.read_metadata().state_dict_metadata
+        state = self.collect(step=-1)
+        # Ranks that did not exist when the checkpoint was written keep the random state of their seed.
+        if not any(key.startswith(f"random.{self._rank_key}.") for key in saved):
+            log.warning("checkpoint was saved by fewer ranks; this rank's random state starts from the seed")
+            del state["random"]
+        try:
+            load(state, storage_reader=reader)
+        except (CheckpointException, OSError, RuntimeError) as error:
+            raise Unreadable(f"{folder}: cannot be read: {reason(error)}") from error
+        set_state_dict(
+            self.policy, self.optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"]
+        )
+        if "random" in state:
+            self._set_random_state(state["random"][self._rank_key])
+        return int(state["step"])
+
+    @property
+    def _rank_key(self) -> str:
+        return f"rank_{self.ranks.rank}"
+
+    def _random_state(self) -> dict[str, Any]:
+        state = {"torch": torch.get_rng_state(), "python": random.getstate()}
+        if self.ranks.device.type == "cuda":
+            state["cuda"] = torch.cuda.get_rng_state(self.ranks.device)
+        return state
+
+    def _set_random_state(self, state: dict[str, Any]) -> None:
+        torch.set_rng_state(state["torch"])
+        random.setstate(state["python"])
+        if "cuda" in state:
+            torch.cuda.set_rng_state(state["cuda"], self.ranks.device)
+
+
+class ShardWriter(FileSystemWriter):
+    """torch's file writer with a fault point between a rank's shard and the metadata."""
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        """Write this rank's shard."""
+        written = super().write_data(plan, planner)
+        fault_point("trainer.mid_save")
+        return written
+
+
+def save_state(state: TrainState, step: int, folder: Path) -> None:
+    """Write the state and return when it is on disk; collective."""
+    save(state.collect(step), storage_writer=ShardWriter(folder))
+
+
+def state_digest(policy: torch.nn.Module, optimizer: torch.optim.Optimizer) -> str:
+    """sha256 over names, shapes and bytes of all weights and the whole optimizer state; collective.
+
+    Equal on every rank, and at every number of ranks that trained to the same bits.
+    """
+    model, optim = get_state_dict(policy, optimizer)
+    digest = hashlib.sha256()
+    for name, value in sorted(_leaves({"model": model, "optimizer": optim})):
+        if isinstance(value, torch.Tensor):
+            whole = value.full_tensor() if isinstance(value, DTensor) else value
+            digest.update(f"{name} {whole.dtype} {tuple(whole.shape)}\n".encode())
+            digest.update(whole.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        else:
+            digest.update(f"{name} {value!r}\n".encode())
+    return digest.hexdigest()
+
+
+def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None
+    if items is None:
+        yield name, value
+        return
+    for key, item in items:
+        yield from _leaves(item, f"{name}/{key}")
+
+
+def trainer_folder(checkpoint: Path) -> Path:
+    """Where the trainer's state lies in a checkpoint's folder, or in an attempt's folder within it.
+
+    Raises:
+        Unreadable: neither a manifest nor a trainer folder is there.
+    """
+    if (manifest := read_manifest(checkpoint)) is not None:
+        return checkpoint / f"attempt_{manifest.attempt}" / TRAINER_FOLDER
+    if (checkpoint / TRAINER_FOLDER).is_dir():
+        return checkpoint / TRAINER_FOLDER
+    if (checkpoint / ".metadata").is_file():
+        return checkpoint
+    raise Unreadable(f"{checkpoint}: found neither manifest.json nor {TRAINER_FOLDER}/; it is no checkpoint")
+
+
+def reason(error: BaseException) -> str:
+    """One line for a failed save or load: the first failing rank's own error."""
+    if isinstance(error, CheckpointException) and error.failures:
+        rank, (cause, _) = min(error.failures.items())
+        return f"rank {rank}: {type(cause).__name__}: {cause}"
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,185 @@
+"""The loop of one trainer rank: pull a batch, learn, publish, report, save.
+
+    publish v_start
+      +-> batch(s) -> step -> publish v_s -> report -> save if asked --+
+      +---------------------------------------------------------------+
+    410 ends it: save if asked, wait for the acknowledgement
+
+Every rank runs the same loop in lockstep; only rank 0 serves weights, announces and reports. What the orchestrator
+is told goes through an outbox, so a slow orchestrator never holds a step up.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+import torch
+
+from echorl_core.config import TrainerConfig
+from echorl_core.faults import fault_point
+from echorl_core.jsonsafe import finite
+from echorl_core.wire import RankBatch, StepReport, StopNotice
+from echorl_trainer.checkpoint import Saver
+from echorl_trainer.client import BatchSource, Outbox
+from echorl_trainer.health import Health, Phase
+from echorl_trainer.model import full_weights, load_policy
+from echorl_trainer.optimizer import build_optimizer, build_schedule
+from echorl_trainer.parallel import Ranks, shard
+from echorl_trainer.publish import Publisher
+from echorl_trainer.state import TrainState
+from echorl_trainer.step import StepOutcome, StepRunner
+
+log = structlog.get_logger()
+
+FLUSH_DEADLINE_S = 30.0
+
+
+@dataclass(frozen=True)
+class Learner:
+    """The sharded policy with all that trains it."""
+
+    state: TrainState
+    runner: StepRunner
+
+
+def build_learner(config: TrainerConfig, ranks: Ranks) -> Learner:
+    """Load the start model, shard it, and put optimizer, schedule and step around it; collective.
+
+    Raises:
+        ValueError: the model cannot be trained.
+    """
+    policy = load_policy(config.model, seed=config.seed)
+    shard(
+        policy,
+        ranks,
+        getattr(torch, config.model.dtype),
+        compile=config.compile,
+        activation_checkpointing=config.activation_checkpointing,
+    )
+    optimizer = build_optimizer(policy, config.optimizer)
+    schedule = build_schedule(optimizer, config.optimizer, config.max_steps)
+    runner = StepRunner(policy, optimizer, schedule, config.loss, ranks, config.optimizer.max_grad_norm)
+    return Learner(TrainState(policy, optimizer, ranks), runner)
+
+
+def step_report(attempt: int, step: int, outcome: StepOutcome, seconds: Mapping[str, float]) -> StepReport:
+    """What the orchestrator learns about a step; non-finite metrics become null."""
+    return StepReport(
+        attempt=attempt,
+        step=step,
+        metrics=finite(outcome.metrics),
+        gap=outcome.gap,
+        trained_tokens=outcome.trained_tokens,
+        packed_tokens=outcome.packed_tokens,
+        seconds={**outcome.seconds, **seconds},
+    )
+
+
+class Trainer:
+    """One rank's loop over its parts."""
+
+    def __init__(
+        self,
+        learner: Learner,
+        source: BatchSource,
+        publisher: Publisher,
+        *,
+        saver: Saver,
+        outbox: Outbox | None,
+        health: Health,
+        attempt: int,
+        start_step: int,
+    ) -> None:
+        """``outbox``: on rank 0; None elsewhere. ``start_step``: whose state ``learner`` holds."""
+        self._learner = learner
+        self._source = source
+        self._publisher = publisher
+        self._saver = saver
+        self._outbox = outbox
+        self._progress, self._metrics = health.progress, health.metrics
+        self._attempt = attempt
+        self._start_step = self._step = start_step
+        self._checkpoint_s = 0.0
+        """Seconds that the loop stood still for saves since the last report."""
+        learner.state.optimizer.register_step_pre_hook(self._before_optimizer)
+
+    def train(self) -> None:
+        """Train until the orchestrator says that there is nothing left."""
+        self._progress.step = self._step
+        self._publish()
+        while True:
+            began = time.monotonic()
+            batch = self._pull()
+            if isinstance(batch, StopNotice):
+                self._stop(batch)
+                return
+            self._learn(batch, began)
+            if batch.checkpoint or batch.last:
+                self._save()
+            if batch.last:
+                self._saver.wait()
+
+    def _pull(self) -> RankBatch | StopNotice:
+        with self._progress.during(Phase.WAITING_BATCH, f"the orchestrator to seal batch {self._step + 1}"):
+            batch = self._source.batch(self._step + 1)
+        fault_point("trainer.pulled")
+        return batch
+
+    def _learn(self, batch: RankBatch, began: float) -> None:
+        waited = time.monotonic() - began
+        with self._progress.during(Phase.TRAINING):
+            outcome = self._learner.runner.run(batch)
+        self._step = self._progress.step = batch.step
+        publish_s = self._publish()
+        seconds = {
+            "wait_batch": waited,
+            "publish": publish_s,
+            "checkpoint": self._checkpoint_s,
+            "step": time.monotonic() - began + self._checkpoint_s,
+        }
+        self._checkpoint_s = 0.0
+        report = step_report(self._attempt, batch.step, outcome, seconds)
+        self._metrics.observe(report)
+        if self._outbox is not None:
+            self._outbox.report(report)
+
+    def _publish(self) -> float:
+        """Publish the version that the trainer holds; seconds."""
+        began = time.monotonic()
+        with self._progress.during(Phase.PUBLISHING):
+            self._publisher.prepare(self._step)
+            self._publisher.transfer(full_weights(self._learner.state.policy))
+            announcement = self._publisher.complete()
+        self._progress.policy_version = self._step
+        self._metrics.policy_version.set(self._step)
+        if announcement is not None and self._outbox is not None:
+            self._outbox.announce(announcement)
+            self._metrics.publish_bytes.inc(announcement.size_bytes)
+        seconds = time.monotonic() - began
+        self._metrics.publish_seconds.set(seconds)
+        fault_point("trainer.published")
+        return seconds
+
+    def _save(self) -> None:
+        began = time.monotonic()
+        self._saver.begin(self._step, self._publisher.pin())
+        self._checkpoint_s += time.monotonic() - began
+
+    def _stop(self, notice: StopNotice) -> None:
+        log.info("the orchestrator has no further batch", reason=notice.reason, step=notice.step)
+        if notice.checkpoint and notice.step != self._step:
+            raise RuntimeError(f"asked to save step {notice.step}, but this rank holds step {self._step}")
+        # The step that this attempt started from stands in a checkpoint already, or is the start model.
+        if notice.checkpoint and self._step not in (self._start_step, self._saver.last_step):
+            self._save()
+        self._saver.wait()
+        with self._progress.during(Phase.STOPPING, "the orchestrator to accept the last reports"):
+            if self._outbox is not None and not self._outbox.flush(FLUSH_DEADLINE_S):
+                log.warning("not every report was accepted before the end")
+
+    def _before_optimizer(self, *_: Any) -> None:
+        # torch's state-dict functions also step an optimizer without state, so the phase tells the real step.
+        if self._progress.phase is Phase.TRAINING:
+            fault_point("trainer.mid_step")

@@ -1,0 +1,207 @@
+"""An engine's weight updates and pauses, as its API server sees them: who may do what in which state."""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+
+from echorl_vllm.asgi import HttpError, OwnRoutes
+from echorl_vllm.messages import Applied, ApplyReport, PauseRequest, PolicyId, StageRequest, WorkerReport
+
+# Below vLLM's logger, so that its handler and format are used.
+log = logging.getLogger("vllm.echorl.control")
+
+_CALL_DEADLINE_S = 30.0
+_APPLY_DEADLINE_S = 3600.0
+"""Only a bound: what ends a hanging apply is the lease."""
+_MAX_LEASE_S = 3600.0
+_ANSWER_FIRST_S = 0.5
+
+_Report = TypeVar("_Report", WorkerReport, ApplyReport)
+
+
+@dataclass
+class _Lease:
+    deadline: float
+    paused: bool = False
+    apply_began: bool = False
+    ending: bool = False
+    """Expired: generation is being resumed, nothing may be applied any more."""
+
+
+class EngineControl:
+    """State of one engine since its API server started; calls that change the engine run one at a time."""
+
+    def __init__(self, routes: OwnRoutes, *, end_engine: Callable[[], object]) -> None:
+        self.boot_id = secrets.token_hex(8)
+        self.applied: PolicyId | None = None
+        self.broken = False
+        self._routes = routes
+        self._end_engine = end_engine
+        self._turn = asyncio.Lock()
+        self._lease: _Lease | None = None
+        self._watcher: asyncio.Task[None] | None = None
+
+    def identity(self) -> dict[str, Any]:
+        """What the engine is and holds, without asking the engine."""
+        lease = self._lease
+        return {
+            "attempt": self.applied and self.applied.attempt,
+            "version": self.applied and self.applied.version,
+            "digest": self.applied and self.applied.digest,
+            "ready": self.applied is not None and not self.broken,
+            "paused": lease is not None,
+            "lease_s": None if lease is None else round(max(0.0, lease.deadline - time.monotonic()), 3),
+        }
+
+    async def stage(self, request: StageRequest) -> dict[str, Any]:
+        """Make every worker begin to download a version."""
+        self._refuse_older(request.attempt)
+        if not 0 < request.deadline_s <= _MAX_LEASE_S:
+            raise HttpError(400, f"deadline_s is {request.deadline_s}, accepted: more than 0, at most {_MAX_LEASE_S:g}")
+        return self._staged(await self._ask("echorl_stage", WorkerReport, msgspec.json.encode(request).decode()))
+
+    async def staged(self) -> dict[str, Any]:
+        """What every worker has staged."""
+        return self._staged(await self._ask("echorl_status", WorkerReport))
+
+    async def abort(self) -> dict[str, Any]:
+        """Drop what is staged."""
+        return self._staged(await self._ask("echorl_abort", WorkerReport))
+
+    async def pause(self, request: PauseRequest) -> dict[str, Any]:
+        """Stop generation for at most ``lease_s`` seconds from now; again while paused, renew the lease."""
+        if not 0 < request.lease_s <= _MAX_LEASE_S:
+            raise HttpError(400, f"lease_s is {request.lease_s}, accepted: more than 0, at most {_MAX_LEASE_S:g}")
+        if not self._renew(request.lease_s):
+            async with self._turn:
+                if not self._renew(request.lease_s):
+                    await self._begin_pause(request.lease_s)
+        return self.identity()
+
+    def _renew(self, lease_s: float) -> bool:
+        lease = self._lease
+        if lease is None or lease.ending:
+            return False
+        # Without waiting for its turn: a pause may be renewed while an apply is running.
+        lease.deadline = time.monotonic() + lease_s
+        return lease.paused
+
+    async def _begin_pause(self, lease_s: float) -> None:
+        lease = self._lease = _Lease(deadline=time.monotonic() + lease_s)
+        try:
+            await self._routes.call("POST", "/pause", query="mode=keep&clear_cache=true", deadline_s=lease_s)
+        except HttpError:
+            # Whether the engine stopped is unknown, and a pause that nothing ends must not stay.
+            self._lease = None
+            try:
+                await self._routes.call("POST", "/resume", deadline_s=_CALL_DEADLINE_S)
+            except HttpError as error:
+                self._break(f"resume after a failed pause: {error}")
+            raise
+        lease.paused = True
+        self._watcher = asyncio.create_task(self._watch(lease))
+        self._watcher.add_done_callback(self._watcher_done)
+
+    async def apply(self, policy: PolicyId) -> dict[str, Any]:
+        """Put a staged version into the model of every worker; the engine must be paused."""
+        self._refuse_older(policy.attempt)
+        async with self._turn:
+            lease = self._lease
+            if lease is None or not lease.paused or lease.ending or lease.deadline <= time.monotonic():
+                raise HttpError(409, "not paused (or the pause's lease ran out): pause, then apply")
+            workers = await self._ask("echorl_status", WorkerReport)
+            for worker in workers:
+                if not worker.stage.is_staged(policy) and not (worker.applied and worker.applied.policy == policy):
+                    found = f"{worker.stage.state}, attempt {worker.stage.attempt} version {worker.stage.version}"
+                    raise HttpError(409, f"{policy} is not staged on every worker; one is {found}")
+            if lease.ending:
+                raise HttpError(409, "the pause's lease ran out before the apply began")
+            lease.apply_began = True
+            try:
+                reports = await self._ask(
+                    "echorl_apply", ApplyReport, msgspec.json.encode(policy).decode(), deadline_s=_APPLY_DEADLINE_S
+                )
+            except HttpError as error:
+                self._break(f"apply of {policy}: {error}")
+                raise
+            return {"workers": [msgspec.to_builtins(applied) for applied in self._judge(policy, lease, reports)]}
+
+    def _judge(self, policy: PolicyId, lease: _Lease, reports: list[ApplyReport]) -> list[Applied]:
+        errors = [report.error for report in reports if report.error is not None]
+        applied = [report.applied for report in reports if report.applied is not None]
+        if errors and not applied and not any(report.broken for report in reports):
+            lease.apply_began = False
+            raise HttpError(409, errors[0])
+        if errors or any(one.policy != policy for one in applied):
+            self._break(f"apply of {policy}: {errors or 'a worker reports another version'}")
+            raise HttpError(500, f"the engine ends, its model is half replaced: {errors}")
+        self.applied = policy
+        return applied
+
+    async def resume(self) -> dict[str, Any]:
+        """Let generation go on; the lease ends. Harmless when nothing is paused."""
+        async with self._turn:
+            if self.broken:
+                raise HttpError(409, "the engine ends: its model is half replaced")
+            await self._resume()
+        return self.identity()
+
+    async def abort_requests(self) -> dict[str, Any]:
+        """Abort every running and waiting request; they answer with what they have."""
+        answer = await self._routes.call("POST", "/abort_requests", body={}, deadline_s=_CALL_DEADLINE_S)
+        return {"aborted": (answer or {}).get("aborted")}
+
+    async def _resume(self) -> None:
+        await self._routes.call("POST", "/resume", deadline_s=_CALL_DEADLINE_S)
+        self._lease = None
+        if self._watcher is not None and self._watcher is not asyncio.current_task():
+            self._watcher.cancel()
+        self._watcher = None
+
+    async def _watch(self, lease: _Lease) -> None:
+        while True:
+            left = lease.deadline - time.monotonic()
+            if left <= 0:
+                break
+            await asyncio.sleep(left)
+        if lease.apply_began:
+            log.error("the pause's lease expired after an apply began: the engine ends")
+            self._end_engine()
+            return
+        lease.ending = True
+        log.warning("the pause's lease expired before an apply: generation is resumed")
+        async with asyncio.timeout(_CALL_DEADLINE_S), self._turn:
+            await self._resume()
+
+    def _watcher_done(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            log.error("the lease's watch failed: the engine ends", exc_info=task.exception())
+            self._end_engine()
+
+    def _break(self, reason: str) -> None:
+        self.broken = True
+        log.error("the engine ends: %s", reason)
+        # The caller learns why before the process is gone.
+        asyncio.get_running_loop().call_later(_ANSWER_FIRST_S, self._end_engine)
+
+    def _refuse_older(self, attempt: int) -> None:
+        if self.applied is not None and attempt < self.applied.attempt:
+            raise HttpError(409, f"attempt {attempt} is over: the engine holds attempt {self.applied.attempt}")
+
+    @staticmethod
+    def _staged(workers: list[WorkerReport]) -> dict[str, Any]:
+        return {"workers": [msgspec.to_builtins(worker.stage) for worker in workers]}
+
+    async def _ask(
+        self, method: str, answer: type[_Report], *args: str, deadline_s: float = _CALL_DEADLINE_S
+    ) -> list[_Report]:
+        """Call a method of every worker. No deadline is given to vLLM: there, one that passes ends the engine."""
+        body = {"method": method, "args": list(args)}
+        reply = await self._routes.call("POST", "/collective_rpc", body=body, deadline_s=deadline_s)
+        return [msgspec.json.decode(result, type=answer) for result in reply["results"]]

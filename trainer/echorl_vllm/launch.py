@@ -1,0 +1,85 @@
+"""The ``vllm serve`` command line and environment of one engine, as a pure function of its config."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from echorl_core.config import InferenceConfig
+from echorl_vllm.environment import ENV_DIE_WITH_PARENT, ENV_SPOOL, ENV_WORK
+from echorl_vllm.leftovers import TEMPORARY_FOLDER
+
+_OURS = ("--worker-extension-cls", "--middleware", "--api-server-count", "--port", "--host", "--served-model-name")
+"""Options that weight updates depend on; ``extra_args`` may not set them."""
+
+
+@dataclass(frozen=True)
+class Installed:
+    """What the engine's Python environment has."""
+
+    scale_out_flag: bool
+    """vLLM knows ``--enable-scale-out`` (0.32); before that its generate route needs no flag."""
+    flashinfer: bool
+
+    @classmethod
+    def find(cls, vllm_package: Path) -> "Installed":
+        """Look at the package's files; importing vLLM would cost seconds and memory in a process that becomes it."""
+        options = [vllm_package / "entrypoints" / where / "cli_args.py" for where in ("launchers", "openai")]
+        return cls(
+            scale_out_flag=any("enable_scale_out" in path.read_text() for path in options if path.exists()),
+            flashinfer=(vllm_package.parent / "flashinfer").is_dir(),
+        )
+
+
+def command(
+    config: InferenceConfig, *, work: Path, python: str, installed: Installed, spool: Path | None = None
+) -> tuple[list[str], dict[str, str]]:
+    """Argument list of the engine's process, and the variables that its environment gets on top.
+
+    Args:
+        config: the engine's config; its ``extra_args`` come last and win.
+        work: the engine's own folder for caches and temporary files.
+        python: interpreter of the environment that holds vLLM.
+        installed: what that environment has.
+        spool: folder for downloaded weights, to be shared by the engines of a host; None: in ``work``.
+
+    Raises:
+        ValueError: ``extra_args`` sets an option that weight updates depend on.
+    """
+    for argument in config.extra_args:
+        if argument.partition("=")[0].replace("_", "-") in _OURS:
+            raise ValueError(f"extraArgs: {argument}: is set by EchoRL and cannot be changed")
+    # -P: the folder that the engine is started in may hold modules of any name.
+    argv = [python, "-P", "-m", "vllm.entrypoints.cli.main", "serve", config.model.path]
+    argv += ["--host", config.host, "--port", str(config.port), "--served-model-name", config.served_name]
+    argv += ["--dtype", config.model.dtype, "--max-model-len", str(config.model.max_model_len)]
+    argv += ["--tensor-parallel-size", str(config.tensor_parallel)]
+    argv += ["--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"]
+    argv += ["--worker-extension-cls", "echorl_vllm.worker.WeightsExtension"]
+    argv += ["--middleware", "echorl_vllm.middleware.EngineGate"]
+    argv += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
+    argv += ["--enable-prompt-tokens-details", "--disable-uvicorn-access-log"]
+    if installed.scale_out_flag:
+        argv.append("--enable-scale-out")
+    if config.device == "cpu":
+        argv += ["--enforce-eager", "--max-num-seqs", "128", "--kv-cache-memory-bytes", "128M"]
+    return [*argv, *config.extra_args], _environment(config, work=work, installed=installed, spool=spool)
+
+
+def _environment(config: InferenceConfig, *, work: Path, installed: Installed, spool: Path | None) -> dict[str, str]:
+    variables = {
+        "HF_HUB_OFFLINE": "1",
+        "TMPDIR": str(work / TEMPORARY_FOLDER),
+        "VLLM_CACHE_ROOT": str(work / "cache"),
+        # Clients let idle connections go first, so none is closed under a request.
+        "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "75",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_SERVER_DEV_MODE": "1",
+        ENV_DIE_WITH_PARENT: "1",
+        ENV_SPOOL: str(spool or work / "spool"),
+        ENV_WORK: str(work),
+    }
+    if config.device == "cpu":
+        # Even in eager mode the first request with logprobs would compile a helper, which needs a C++ compiler.
+        variables |= {"OMP_NUM_THREADS": "1", "TORCH_COMPILE_DISABLE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+    if not installed.flashinfer:
+        variables["VLLM_USE_FLASHINFER_SAMPLER"] = "0"
+    return variables

@@ -1,0 +1,180 @@
+"""Guard in front of a vLLM API server: ``--middleware echorl_vllm.middleware.EngineGate``.
+
+It adds ``/echorl/*`` (see docs/protocols.md), refuses vLLM's admin and development routes without the run's token,
+refuses generation until a trained version was applied, and stamps every response with what the engine holds.
+"""
+
+import hmac
+import os
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import msgspec
+
+from echorl_core.names import (
+    ENV_ADMIN_TOKEN,
+    ENV_RUN_UID,
+    HEADER_ATTEMPT,
+    HEADER_BOOT,
+    HEADER_RUN,
+    HEADER_TOKEN,
+    HEADER_VERSION,
+    ExitCode,
+)
+from echorl_vllm.asgi import App, HttpError, Message, OwnRoutes, Receive, Scope, Send, header, read_body, send_json
+from echorl_vllm.control import EngineControl
+from echorl_vllm.leftovers import record_segments
+from echorl_vllm.messages import PauseRequest, PolicyId, StageRequest
+from echorl_vllm.processes import end_process_tree
+
+GENERATION_ROUTES = frozenset(
+    {
+        "/inference/v1/generate",
+        "/v1/chat/completions",
+        "/v1/chat/completions/batch",
+        "/v1/completions",
+        "/v1/messages",
+        "/v1/responses",
+    }
+)
+OPEN_ROUTES = frozenset(
+    {
+        "/detokenize",
+        "/health",
+        "/load",
+        "/metrics",
+        "/metrics/",
+        "/ping",
+        "/tokenize",
+        "/v1/chat/completions/render",
+        "/v1/completions/render",
+        "/v1/messages/count_tokens",
+        "/v1/models",
+        "/version",
+    }
+)
+"""Every route that is in neither set needs the token, so a route of a newer vLLM is closed until it is looked at."""
+
+T = TypeVar("T")
+
+_NOTHING_APPLIED = "-1"
+_PREFIX = "/echorl/"
+
+
+def _end_engine() -> None:
+    end_process_tree(ExitCode.LEASE_LOST)
+
+
+class EngineGate:
+    """Pure ASGI middleware; vLLM constructs one per API server."""
+
+    def __init__(
+        self,
+        app: App,
+        *,
+        token: str | None = None,
+        run_uid: str | None = None,
+        end_engine: Callable[[], object] = _end_engine,
+    ) -> None:
+        self._app = app
+        self._token = token or os.environ.get(ENV_ADMIN_TOKEN)
+        self._run_uid = run_uid or os.environ.get(ENV_RUN_UID)
+        self._running = 0
+        self._routes = OwnRoutes(app)
+        self._control = EngineControl(self._routes, end_engine=end_engine)
+        self._calls: dict[tuple[str, str], Callable[[bytes], Awaitable[dict[str, Any]]]] = {
+            ("GET", "identity"): self._identity,
+            ("GET", "stage"): lambda _: self._control.staged(),
+            ("POST", "stage"): lambda body: self._control.stage(_decode(body, StageRequest)),
+            ("POST", "pause"): lambda body: self._control.pause(_decode(body, PauseRequest)),
+            ("POST", "apply"): lambda body: self._control.apply(_decode(body, PolicyId)),
+            ("POST", "resume"): lambda _: self._control.resume(),
+            ("POST", "abort"): lambda _: self._control.abort(),
+            ("POST", "abort_requests"): lambda _: self._control.abort_requests(),
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection."""
+        if scope["type"] == "lifespan":
+            record_segments()
+            await self._app(scope, receive, send)
+        elif scope["type"] == "http":
+            await self._http(scope, receive, self._stamped(send))
+        else:
+            # A websocket generates too, and no caller of ours uses one.
+            await send({"type": "websocket.close", "code": 1008, "reason": "not supported yet: websockets"})
+
+    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._routes.remember(scope)
+        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        try:
+            self._check_caller(scope, path)
+            if path.startswith(_PREFIX):
+                body = await self._own_call(scope["method"], path.removeprefix(_PREFIX), receive)
+                await send_json(send, 200, body)
+                return
+            if path in GENERATION_ROUTES:
+                self._check_generation(scope)
+        except HttpError as error:
+            await send_json(send, error.status, {"error": str(error)})
+            return
+        if path not in GENERATION_ROUTES:
+            await self._app(scope, receive, send)
+            return
+        self._running += 1
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._running -= 1
+
+    def _check_caller(self, scope: Scope, path: str) -> None:
+        run = header(scope, HEADER_RUN)
+        if run is not None and run != self._run_uid:
+            raise HttpError(409, f"{HEADER_RUN} is {run}, this engine belongs to run {self._run_uid}")
+        if path in GENERATION_ROUTES or path in OPEN_ROUTES:
+            return
+        given = header(scope, HEADER_TOKEN) or ""
+        if not self._token or not hmac.compare_digest(given.encode(), self._token.encode()):
+            raise HttpError(403, f"{path}: needs the run's token in {HEADER_TOKEN}")
+
+    def _check_generation(self, scope: Scope) -> None:
+        applied = self._control.applied
+        if applied is None:
+            raise HttpError(409, "no version was applied since this engine started")
+        if self._control.broken:
+            raise HttpError(409, "the engine ends: its model is half replaced")
+        attempt = header(scope, HEADER_ATTEMPT)
+        if attempt is not None and attempt != str(applied.attempt):
+            raise HttpError(409, f"{HEADER_ATTEMPT} is {attempt}, the engine holds attempt {applied.attempt}")
+
+    async def _own_call(self, method: str, name: str, receive: Receive) -> dict[str, Any]:
+        call = self._calls.get((method, name))
+        if call is None:
+            known = {known_method for known_method, known_name in self._calls if known_name == name}
+            raise HttpError(405 if known else 404, f"{method} {_PREFIX}{name}: no such call")
+        return await call(await read_body(receive))
+
+    async def _identity(self, _: bytes) -> dict[str, Any]:
+        mine = {"boot_id": self._control.boot_id, "run_uid": self._run_uid}
+        return {**mine, **self._control.identity(), "running": self._running}
+
+    def _stamped(self, send: Send) -> Send:
+        async def stamped(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                applied = self._control.applied
+                message = {**message, "headers": [*message.get("headers", ())]}
+                message["headers"] += [
+                    (HEADER_BOOT.encode(), self._control.boot_id.encode()),
+                    (HEADER_ATTEMPT.encode(), (_NOTHING_APPLIED if applied is None else str(applied.attempt)).encode()),
+                    (HEADER_VERSION.encode(), (_NOTHING_APPLIED if applied is None else str(applied.version)).encode()),
+                ]
+            await send(message)
+
+        return stamped
+
+
+def _decode(body: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.DecodeError as error:
+        raise HttpError(400, f"{kind.__name__}: {error}") from error

@@ -1,0 +1,136 @@
+"""A worker's staged weights: downloaded and checked in a thread while generation goes on, applied later."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from echorl_core.faults import fault_point
+from echorl_core.names import HEADER_ATTEMPT
+from echorl_vllm.messages import PolicyId, StageRequest, StageState, StageStatus
+from echorl_vllm.spool import Limits, StageAbortedError, fetch, locked
+from echorl_vllm.validation import ModelForm, check_form, check_values, open_tensors
+
+log = logging.getLogger("vllm.echorl.staging")
+
+_CHECKED = ".checked"
+
+
+class NotStagedError(RuntimeError):
+    """The version to apply is not what is staged."""
+
+
+@dataclass
+class _Job:
+    request: StageRequest
+    limits: Limits
+    started: float
+    state: StageState = "staging"
+    error: str | None = None
+    size: int = 0
+    seconds: float | None = None
+    tensors: dict[str, torch.Tensor] = field(default_factory=dict)
+
+
+class Stager:
+    """Holds at most one version, staged or being staged. Methods may be called from any thread and never wait."""
+
+    def __init__(
+        self, *, spool: Path, run_uid: str | None, headers: Mapping[str, str], form: Callable[[], ModelForm]
+    ) -> None:
+        self._spool, self._run_uid, self._headers = spool, run_uid, headers
+        self._form = form
+        self._lock = threading.Lock()
+        self._job: _Job | None = None
+
+    def stage(self, request: StageRequest) -> StageStatus:
+        """Begin to stage; the same version again, unless it failed, is left as it is. Another one takes its place."""
+        with self._lock:
+            job = self._job
+            if job is not None and job.request.policy == request.policy and job.state != "failed":
+                return self._status(job)
+            if job is not None:
+                job.limits.cancelled.set()
+            now = time.monotonic()
+            job = _Job(request=request, limits=Limits(deadline=now + request.deadline_s), started=now)
+            self._job = job
+            # A daemon: a download must never keep a worker alive that wants to end.
+            threading.Thread(target=self._run, args=(job,), name="echorl-stage", daemon=True).start()
+            return self._status(job)
+
+    def status(self) -> StageStatus:
+        """What is staged now."""
+        with self._lock:
+            return self._status(self._job)
+
+    def abort(self) -> None:
+        """Drop what is staged or being staged."""
+        with self._lock:
+            if self._job is not None:
+                self._job.limits.cancelled.set()
+            self._job = None
+
+    def take(self, wanted: PolicyId) -> dict[str, torch.Tensor]:
+        """Hand out the staged tensors of ``wanted`` and forget them.
+
+        Raises:
+            NotStagedError: something else, or nothing, is staged.
+        """
+        with self._lock:
+            job = self._job
+            if job is None or job.state != "staged" or job.request.policy != wanted:
+                found = "nothing is staged" if job is None else f"{job.request.policy} is {job.state}"
+                raise NotStagedError(f"{wanted} is not staged: {found}")
+            self._job = None
+            return job.tensors
+
+    @staticmethod
+    def _status(job: _Job | None) -> StageStatus:
+        if job is None:
+            return StageStatus()
+        return StageStatus(
+            state=job.state,
+            attempt=job.request.attempt,
+            version=job.request.version,
+            digest=job.request.digest,
+            error=job.error,
+            bytes=job.size,
+            seconds=round(time.monotonic() - job.started if job.seconds is None else job.seconds, 4),
+        )
+
+    def _run(self, job: _Job) -> None:
+        tensors: dict[str, torch.Tensor] = {}
+        error: str | None = None
+        try:
+            tensors = self._download(job)
+        except StageAbortedError as aborted:
+            error = str(aborted)
+        except Exception as failure:
+            error = f"{type(failure).__name__}: {failure}"
+            log.warning("staging %s failed: %s", job.request.policy, error)
+        with self._lock:
+            job.seconds = time.monotonic() - job.started
+            job.error, job.state = error, "failed" if error else "staged"
+            if job is self._job:
+                job.tensors = tensors
+
+    def _download(self, job: _Job) -> dict[str, torch.Tensor]:
+        request, limits = job.request, job.limits
+        headers = {**self._headers, HEADER_ATTEMPT: str(request.attempt)}
+        with locked(self._spool, limits):
+            folder, manifest = fetch(self._spool, request, run_uid=self._run_uid, headers=headers, limits=limits)
+            form = self._form()
+            check_form(manifest, form)
+            tensors = open_tensors(folder, manifest)
+            limits.check("checking values")
+            if not (folder / _CHECKED).exists():
+                check_values(tensors, form)
+                (folder / _CHECKED).touch()
+        limits.check("checking values")
+        job.size = sum(file.size for file in manifest.files)
+        fault_point("engine.staged")
+        return tensors

@@ -1,0 +1,163 @@
+"""What a published set of weights must be before the model is touched: complete, of the right form, finite.
+
+A wrong shape ends a vLLM engine for good and a missing tensor keeps its old value with a warning only, so
+everything is checked here first, against the safetensors headers of the folder that the engine loaded.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+
+from echorl_core.wire import WeightManifest
+
+OUTPUT_HEAD = "lm_head.weight"
+_FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\.safetensors")
+_NAMED_IN_MESSAGE = 5
+
+
+class WeightsRefusedError(ValueError):
+    """The published weights cannot be loaded; the message says what was found and what is accepted."""
+
+
+@dataclass(frozen=True)
+class TensorForm:
+    """Shape and safetensors dtype name ("F32", "BF16", ...) of one tensor."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class ModelForm:
+    """What an engine accepts: the tensors of its model folder, in Hugging Face names."""
+
+    tensors: Mapping[str, TensorForm]
+    engine_dtype: str | None = None
+    """Safetensors name of the dtype that the engine computes in; accepted next to the folder's own."""
+    tied: bool = False
+    """Whether the output head shares the embedding; both are published all the same, and must be equal."""
+
+
+def read_forms(files: Iterable[Path]) -> dict[str, TensorForm]:
+    """Names, shapes and dtypes in the headers of safetensors files.
+
+    Raises:
+        WeightsRefusedError: a file is not safetensors.
+    """
+    forms: dict[str, TensorForm] = {}
+    for path in files:
+        try:
+            with safe_open(path, framework="pt") as file:
+                for name in file.keys():  # noqa: SIM118 - the handle is no mapping
+                    header = file.get_slice(name)
+                    forms[name] = TensorForm(tuple(header.get_shape()), header.get_dtype())
+        except Exception as error:
+            raise WeightsRefusedError(f"{path.name}: not a readable safetensors file: {error}") from error
+    return forms
+
+
+def model_form(folder: Path, *, tied: bool, engine_dtype: str | None = None) -> ModelForm:
+    """Read what the model in ``folder`` consists of; the output head is named even where a tied model omits it.
+
+    Raises:
+        WeightsRefusedError: no safetensors files, or no embedding to take the output head's shape from.
+    """
+    index = folder / "model.safetensors.index.json"
+    if index.exists():
+        names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+        files = [folder / name for name in names]
+    else:
+        files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise WeightsRefusedError(
+            f"{folder}: has no safetensors files, so published weights cannot be checked against it"
+        )
+    tensors = read_forms(files)
+    if OUTPUT_HEAD not in tensors:
+        embeddings = [name for name in tensors if name.endswith("embed_tokens.weight")]
+        if len(embeddings) != 1:
+            raise WeightsRefusedError(f"{folder}: has neither {OUTPUT_HEAD} nor exactly one *embed_tokens.weight")
+        tensors[OUTPUT_HEAD] = tensors[embeddings[0]]
+    return ModelForm(tensors=tensors, engine_dtype=engine_dtype, tied=tied)
+
+
+def _some(names: Iterable[str]) -> str:
+    ordered = sorted(names)
+    rest = len(ordered) - _NAMED_IN_MESSAGE
+    return ", ".join(ordered[:_NAMED_IN_MESSAGE]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def check_manifest(manifest: WeightManifest, *, run_uid: str | None, attempt: int, version: int) -> None:
+    """The manifest is of this run, attempt and version, and names plain files only."""
+    for name, found, wanted in (
+        ("run_uid", manifest.run_uid, run_uid if run_uid is not None else manifest.run_uid),
+        ("attempt", manifest.attempt, attempt),
+        ("version", manifest.version, version),
+    ):
+        if found != wanted:
+            raise WeightsRefusedError(f"weight manifest: {name} is {found!r}, expected {wanted!r}")
+    for file in manifest.files:
+        if not _FILE_NAME.fullmatch(file.name):
+            raise WeightsRefusedError(
+                f"weight manifest: file name {file.name!r}; accepted are plain *.safetensors names"
+            )
+
+
+def check_form(manifest: WeightManifest, expected: ModelForm) -> None:
+    """The manifest has exactly the model's tensors, in its shapes, and in its dtype or the engine's."""
+    missing, unknown = (
+        expected.tensors.keys() - manifest.tensors.keys(),
+        manifest.tensors.keys() - expected.tensors.keys(),
+    )
+    if missing:
+        raise WeightsRefusedError(f"published weights: tensors missing: {_some(missing)}")
+    if unknown:
+        raise WeightsRefusedError(f"published weights: tensors that the model does not have: {_some(unknown)}")
+    for name, info in manifest.tensors.items():
+        wanted = expected.tensors[name]
+        if tuple(info.shape) != wanted.shape:
+            raise WeightsRefusedError(f"{name}: shape {list(info.shape)}, the model has {list(wanted.shape)}")
+        accepted = sorted({wanted.dtype, expected.engine_dtype or wanted.dtype})
+        if info.dtype not in accepted:
+            raise WeightsRefusedError(f"{name}: dtype {info.dtype}, accepted: {', '.join(accepted)}")
+
+
+def open_tensors(folder: Path, manifest: WeightManifest) -> dict[str, torch.Tensor]:
+    """Map the manifest's files into host memory: nothing is copied until a tensor is read.
+
+    Raises:
+        WeightsRefusedError: a file's header differs from what the manifest says.
+    """
+    tensors: dict[str, torch.Tensor] = {}
+    for file in manifest.files:
+        listed = {
+            name: TensorForm(tuple(info.shape), info.dtype)
+            for name, info in manifest.tensors.items()
+            if info.file == file.name
+        }
+        found = read_forms([folder / file.name])
+        if found != listed:
+            differing = [name for name in found.keys() | listed.keys() if found.get(name) != listed.get(name)]
+            raise WeightsRefusedError(f"{file.name}: header differs from the weight manifest in {_some(differing)}")
+        with safe_open(folder / file.name, framework="pt") as opened:
+            tensors.update({name: opened.get_tensor(name) for name in listed})
+    if tensors.keys() != manifest.tensors.keys():
+        raise WeightsRefusedError(f"weight manifest: no file holds {_some(manifest.tensors.keys() - tensors.keys())}")
+    return tensors
+
+
+def check_values(tensors: Mapping[str, torch.Tensor], expected: ModelForm) -> None:
+    """Every float is finite, and a tied model's output head equals its embedding."""
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            bad = int(tensor.numel() - torch.isfinite(tensor).sum())
+            raise WeightsRefusedError(f"{name}: {bad} of {tensor.numel()} values are NaN or infinite")
+    if expected.tied:
+        for name in tensors:
+            if name.endswith("embed_tokens.weight") and not torch.equal(tensors[name], tensors[OUTPUT_HEAD]):
+                raise WeightsRefusedError(f"{OUTPUT_HEAD}: differs from {name}, though the model ties them")
