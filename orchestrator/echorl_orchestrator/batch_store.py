@@ -1,0 +1,108 @@
+"""Sealed batches on disk: written whole before anybody may pull them, kept until a later checkpoint is committed.
+
+Blocking file work; callers run it in a thread.
+"""
+
+import shutil
+from pathlib import Path
+
+import msgspec
+import structlog
+from echorl_core import checkpoints
+from echorl_core.attempts import read_prepared
+from echorl_core.checkpoints import Damage
+from echorl_core.faults import fault_point
+from echorl_core.identity import RunIdentity
+from echorl_core.rundir import TEMPORARY_PREFIX, RunDirectory, write_folder
+
+from echorl_orchestrator.sealing import SEAL_NAME, STATE_NAME, SavedState, Seal, rank_file, read_state
+
+log = structlog.get_logger()
+
+
+class BatchStore:
+    """Batches of one attempt. Those that other attempts left are never served."""
+
+    def __init__(self, run: RunDirectory, identity: RunIdentity, *, record: bool) -> None:
+        """``record``: keep a copy of each batch under ``record/`` for replay."""
+        self._run, self._identity, self._record = run, identity, record
+        self._seals: dict[int, Seal] = {}
+
+    def load(self) -> None:
+        """Find the batches that this attempt sealed before the orchestrator restarted."""
+        for step, folder in self._run.sealed_steps():
+            seal = msgspec.json.decode((folder / SEAL_NAME).read_bytes(), type=Seal)
+            if (seal.run_uid, seal.attempt) == (self._identity.uid, self._identity.attempt):
+                self._seals[step] = seal
+
+    @property
+    def newest(self) -> int | None:
+        """Highest sealed step of this attempt that is still kept."""
+        return max(self._seals, default=None)
+
+    def seal(self, step: int) -> Seal | None:
+        """What the batch of ``step`` is; None if it is not sealed, or released."""
+        return self._seals.get(step)
+
+    def write(self, seal: Seal, files: dict[str, bytes]) -> None:
+        """Seal a batch: after this returns it is durable and may be pulled."""
+        fault_point("orchestrator.before_seal")
+        write_folder(self._run.batch(seal.step), files)
+        if self._record:
+            write_folder(self._run.recorded_batch(self._identity.attempt, seal.step), files)
+        fault_point("orchestrator.after_seal")
+        self._seals[seal.step] = seal
+
+    def rank_file(self, step: int, rank: int) -> Path:
+        """The bytes that ``rank`` pulls; the batch must be sealed."""
+        return self._run.batch(step) / rank_file(rank)
+
+    def state(self, step: int) -> bytes:
+        """The orchestrator's state as of a sealed batch, encoded."""
+        return (self._run.batch(step) / STATE_NAME).read_bytes()
+
+    def release(self, step: int) -> None:
+        """Remove batches up to ``step``: a checkpoint made them superfluous."""
+        for found, folder in self._run.sealed_steps():
+            if found > step:
+                continue
+            # Renamed first: a folder that lost some of its files must not pass for a sealed batch.
+            doomed = folder.with_name(f"{TEMPORARY_PREFIX}{folder.name}.released")
+            shutil.rmtree(doomed, ignore_errors=True)
+            folder.rename(doomed)
+            shutil.rmtree(doomed, ignore_errors=True)
+            self._seals.pop(found, None)
+
+
+def starting_state(run: RunDirectory, identity: RunIdentity, store: BatchStore) -> SavedState | None:
+    """Where this attempt stands: its newest sealed batch or checkpoint, else the one it was prepared with, else None.
+
+    Raises:
+        Damage: the checkpoint's state is missing or altered.
+        ValueError: a state is of another run.
+    """
+    candidates: list[tuple[int, bytes]] = []
+    if store.newest is not None:
+        candidates.append((store.newest, store.state(store.newest)))
+    prepared = read_prepared(run, identity.attempt)
+    resumed = None if prepared is None or prepared.checkpoint is None else prepared.resume_step
+    for one in checkpoints.committed(run)[0]:
+        own = (one.manifest.run_uid, one.manifest.attempt) == (identity.uid, identity.attempt)
+        if own or one.step == resumed:
+            candidates.append((one.step, _checkpointed(one)))
+    if resumed is not None and not candidates:
+        raise Damage(f"{run.checkpoint(resumed)}: no readable manifest, but this attempt resumes from it")
+    if not candidates:
+        return None
+    state = read_state(max(candidates)[1])
+    if state.run_uid != identity.uid:
+        raise ValueError(f"{run.root}: saved state of run {state.run_uid!r}; this is run {identity.uid!r}")
+    return state
+
+
+def _checkpointed(one: checkpoints.Committed) -> bytes:
+    part = next((part for part in one.manifest.parts if part.role == "orchestrator"), None)
+    if part is None:
+        raise Damage(f"{one.folder}: its manifest names no orchestrator state")
+    checkpoints.verify(one.folder, msgspec.structs.replace(one.manifest, parts=[part]))
+    return (one.folder / part.file).read_bytes()

@@ -1,0 +1,91 @@
+"""The seam between chat messages and token ids: what a codec must do, and what it returns."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from echorl_orchestrator.types import Message, Tool
+
+WarningSpans = Mapping[int, Sequence[tuple[int, int]]]
+"""Message index -> character spans ``start:end`` of its content that are harness warnings."""
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """N token ids and where each came from."""
+
+    ids: list[int]
+    message: NDArray[np.int32]
+    """Index of the message that a token belongs to, in the list that was rendered; -1: none. Length N."""
+    body: NDArray[np.bool_]
+    """True for tokens of a message's content, False for the template around it. Length N."""
+    warning: NDArray[np.bool_]
+    """True for body tokens that overlap a warning span. Length N."""
+
+    @classmethod
+    def joined(cls, pieces: Sequence["Rendered"]) -> "Rendered":
+        """The pieces one after the other."""
+        return cls(
+            [token for piece in pieces for token in piece.ids],
+            np.concatenate([piece.message for piece in pieces]),
+            np.concatenate([piece.body for piece in pieces]),
+            np.concatenate([piece.warning for piece in pieces]),
+        )
+
+    @classmethod
+    def uniform(cls, ids: list[int], message: int = -1, *, body: bool = False) -> "Rendered":
+        """Tokens that share one origin."""
+        size = len(ids)
+        return cls(ids, np.full(size, message, np.int32), np.full(size, body), np.zeros(size, np.bool_))
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """A completion, read back."""
+
+    text: str
+    """Content without reasoning and tool calls."""
+    tool_calls: list[dict[str, Any]] = field(default_factory=list)
+    """``{"name", "arguments": {...}}`` (and ``id`` where the model writes one), well-formed calls only."""
+    reasoning: str | None = None
+    malformed: bool = False
+    """At least one attempted tool call could not be read."""
+
+
+class ChatCodec(Protocol):
+    """Messages to token ids and back, for one model family.
+
+    Messages are canonical: content is a string, ``tool_calls`` have decoded arguments, tool messages carry ``name``.
+    """
+
+    stop_ids: tuple[int, ...]
+    """Tokens that end a turn; sampled ones belong to the turn."""
+    attributed: bool
+    """Whether ``Rendered`` says where tokens came from. Without it there is no ECHO."""
+
+    def render(self, messages: Sequence[Message], tools: Sequence[Tool], warnings: WarningSpans) -> Rendered:
+        """The whole prompt, generation prompt included."""
+        ...
+
+    def extend(
+        self,
+        prompt_tail: Sequence[int],
+        sampled: Sequence[int],
+        messages: Sequence[Message],
+        tools: Sequence[Tool],
+        warnings: WarningSpans,
+    ) -> Rendered | None:
+        """Only the tokens that follow ``prompt_tail + sampled`` when ``messages`` come next.
+
+        ``prompt_tail`` is the prompt since the previous turn's end (all of it at the first turn), so that the cost
+        depends on the new messages alone. A close token that truncation cut off is the first of the new tokens.
+        None: this family's template would change earlier tokens, so the history must be rendered anew.
+        """
+        ...
+
+    def parse(self, prompt_tail: Sequence[int], sampled: Sequence[int], tools: Sequence[Tool]) -> Parsed:
+        """Read a completion."""
+        ...

@@ -1,0 +1,156 @@
+"""Which task comes next: a seeded permutation per epoch, a weighted choice of environment, and a cursor of few integers.
+
+A task's *ordinal* counts dispatches of its environment: ordinal ``o`` of a source of ``n`` tasks stands for position
+``o % n`` in the permutation of epoch ``o // n``. Everything follows from the seed and the saved integers, so a resumed
+run goes on with the same tasks.
+"""
+
+import hashlib
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import msgspec
+import numpy as np
+import structlog
+from echorl_core.config import EnvironmentConfig
+
+log = structlog.get_logger()
+
+
+class CursorState(msgspec.Struct, frozen=True, kw_only=True):
+    """Where one environment's data stands."""
+
+    next: int
+    """First ordinal that was never dispatched."""
+    returned: list[int]
+    """Ordinals that were dispatched but are part of no sealed batch, ascending."""
+    length: int
+    """Tasks that the source had."""
+
+
+class DeckState(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the data of all environments stands; the random state is ``draws`` and the run's seed."""
+
+    draws: int
+    """Fresh tasks drawn so far, over all environments."""
+    cursors: dict[str, CursorState]
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """One task to play."""
+
+    environment: str
+    ordinal: int
+    index: int
+    """Into the environment's task source."""
+    epoch: int
+
+
+def seed_of(*parts: object) -> int:
+    """A 63-bit seed that depends on every part and on nothing else."""
+    text = "/".join(str(part) for part in parts)
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
+
+
+class Cursor:
+    """The order of one environment's tasks."""
+
+    def __init__(self, *, environment: str, seed: int, length: int, state: CursorState | None = None) -> None:
+        if length < 1:
+            raise ValueError(f"environment {environment!r}: found no tasks, accepted is at least one")
+        self._environment, self._seed, self._length = environment, seed, length
+        self._permutations: dict[int, np.ndarray] = {}
+        self._next = 0
+        self._returned: deque[int] = deque()
+        self._outstanding: set[int] = set()
+        if state is not None and state.length == length:
+            self._next = state.next
+            self._returned.extend(sorted(state.returned))
+        elif state is not None:
+            # Old ordinals would stand for other tasks: go on with the next epoch of the new source.
+            self._next = (-(-state.next // state.length)) * length
+            log.warning(
+                "task source changed its length", environment=environment, before=state.length, now=length
+            )
+
+    @property
+    def has_returned(self) -> bool:
+        """Whether ``take`` would hand out a task that was dispatched before."""
+        return bool(self._returned)
+
+    def take(self) -> Ticket:
+        """The next task: returned ones first."""
+        if self._returned:
+            ordinal = self._returned.popleft()
+        else:
+            ordinal, self._next = self._next, self._next + 1
+        self._outstanding.add(ordinal)
+        epoch, position = divmod(ordinal, self._length)
+        return Ticket(self._environment, ordinal, int(self._permutation(epoch)[position]), epoch)
+
+    def settle(self, ordinal: int) -> None:
+        """The task's group stands in a sealed batch, or was dropped for good. Settling twice does no harm."""
+        self._outstanding.discard(ordinal)
+
+    def state(self) -> CursorState:
+        """To go on from, as if tasks that are not settled had never been dispatched."""
+        returned = sorted(self._outstanding.union(self._returned))
+        return CursorState(next=self._next, returned=returned, length=self._length)
+
+    def _permutation(self, epoch: int) -> np.ndarray:
+        if epoch not in self._permutations:
+            generator = np.random.default_rng(seed_of(self._seed, "epoch", self._environment, epoch))
+            self._permutations[epoch] = generator.permutation(self._length)
+            for old in sorted(self._permutations)[:-2]:
+                del self._permutations[old]
+        return self._permutations[epoch]
+
+
+class Deck:
+    """Tasks of all train environments, mixed by weight."""
+
+    def __init__(
+        self,
+        environments: Sequence[EnvironmentConfig],
+        lengths: Mapping[str, int],
+        seed: int,
+        state: DeckState | None = None,
+    ) -> None:
+        saved = {} if state is None else state.cursors
+        self._seed = seed
+        self._names = [environment.name for environment in environments]
+        self._bounds = list(accumulate(environment.weight for environment in environments))
+        if not self._bounds or self._bounds[-1] <= 0:
+            raise ValueError("environments.train: found no environment with a weight above 0")
+        self._draws = 0 if state is None else state.draws
+        self._cursors = {
+            name: Cursor(environment=name, seed=seed, length=lengths[name], state=saved.get(name))
+            for name in self._names
+        }
+
+    def upcoming(self) -> str:
+        """Environment of the task that ``take`` hands out next."""
+        for name in self._names:
+            if self._cursors[name].has_returned:
+                return name
+        share = (seed_of(self._seed, "environment", self._draws) >> 10) / 2**53
+        return self._names[bisect_right(self._bounds, share * self._bounds[-1])]
+
+    def take(self) -> Ticket:
+        """The next task."""
+        cursor = self._cursors[self.upcoming()]
+        if not cursor.has_returned:
+            self._draws += 1
+        return cursor.take()
+
+    def settle(self, ticket: Ticket) -> None:
+        """See ``Cursor.settle``."""
+        self._cursors[ticket.environment].settle(ticket.ordinal)
+
+    def state(self) -> DeckState:
+        """Where the data stands, with tasks that are not settled returned."""
+        return DeckState(draws=self._draws, cursors={name: cursor.state() for name, cursor in self._cursors.items()})

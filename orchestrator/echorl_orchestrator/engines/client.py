@@ -1,0 +1,222 @@
+"""Requests for tokens in vLLM's shapes: what is sent, and what of the answer can be used.
+
+The token route is ``/inference/v1/generate``; prompt logprobs come from ``/v1/completions``, whose answer has them
+by token id. Both shapes are the same in vLLM 0.25.1 and 0.32 as far as they are read here.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+import aiohttp
+import msgspec
+
+from echorl_core import names
+from echorl_core.config import SamplingConfig
+from echorl_orchestrator.types import EpisodeError, ErrorKind
+
+T = TypeVar("T")
+
+GENERATE = "/inference/v1/generate"
+COMPLETIONS = "/v1/completions"
+
+LOGPROB_FLOOR = -9999.0
+"""vLLM writes this where a logprob is missing or not finite; no such token can be trained on."""
+
+
+class _Entry(msgspec.Struct):
+    logprob: float | None = None
+    token_id: int | None = None
+
+
+class _Logprobs(msgspec.Struct):
+    content: list[_Entry] | None = None
+
+
+class _Choice(msgspec.Struct):
+    finish_reason: str | None = None
+    token_ids: list[int] | None = None
+    logprobs: _Logprobs | None = None
+
+
+class _GenerateAnswer(msgspec.Struct):
+    choices: list[_Choice]
+
+
+class _PromptLogprob(msgspec.Struct):
+    logprob: float | None = None
+
+
+class _PromptChoice(msgspec.Struct):
+    prompt_logprobs: list[dict[str, _PromptLogprob] | None] | None = None
+
+
+class _CompletionAnswer(msgspec.Struct):
+    choices: list[_PromptChoice]
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """The usable part of a completion: ids, natural-log probabilities (one per id), and why it ended."""
+
+    token_ids: list[int]
+    logprobs: list[float]
+    finish_reason: Literal["stop", "length"]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An engine's answer with what its middleware stamped on it."""
+
+    status: int
+    body: bytes
+    boot_id: str | None
+    version: int | None
+
+
+def generate_body(
+    *, prompt_ids: Sequence[int], sampling: SamplingConfig, max_tokens: int, stop_ids: Sequence[int]
+) -> bytes:
+    """A generate request with every sampling field set, so that no default of the model or the server applies.
+
+    There is no seed: a seed per request can end vLLM's CPU engine. ``logprobs: 1`` gives the sampled token's own.
+    """
+    params: dict[str, Any] = {
+        "n": 1,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k or 0,
+        "min_p": 0.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "repetition_penalty": 1.0,
+        "max_tokens": max_tokens,
+        "min_tokens": 0,
+        "ignore_eos": False,
+        "stop_token_ids": list(stop_ids),
+        "logprobs": 1,
+        "detokenize": False,
+        "skip_special_tokens": False,
+    }
+    request = {
+        "model": names.SERVED_MODEL_NAME,
+        "token_ids": list(prompt_ids),
+        "sampling_params": params,
+        "stream": False,
+    }
+    return msgspec.json.encode(request)
+
+
+def prompt_logprobs_body(token_ids: Sequence[int]) -> bytes:
+    """A completion request whose answer has the logprob of every prompt token (``prompt_logprobs: 0``: no others)."""
+    request = {
+        "model": names.SERVED_MODEL_NAME,
+        "prompt": list(token_ids),
+        "n": 1,
+        "max_tokens": 1,
+        "temperature": 0.0,
+        "top_p": 1.0,
+        "top_k": 0,
+        "min_p": 0.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "repetition_penalty": 1.0,
+        "prompt_logprobs": 0,
+        "add_special_tokens": False,
+        "stream": False,
+    }
+    return msgspec.json.encode(request)
+
+
+def parse_generation(raw: bytes) -> Sampled:
+    """Read a generate answer.
+
+    Raises:
+        EpisodeError: INVALID_RESPONSE when ids or logprobs are missing, of different length or not finite; PROVIDER
+            when the engine aborted the request.
+    """
+    choice = _only(_decode(raw, _GenerateAnswer).choices)
+    if choice.finish_reason == "abort":
+        raise EpisodeError(ErrorKind.PROVIDER, "the engine aborted the request")
+    if choice.finish_reason not in {"stop", "length"}:
+        raise _invalid(f"finish_reason: found {choice.finish_reason!r}, accepted are 'stop' and 'length'")
+    entries = choice.logprobs.content if choice.logprobs is not None else None
+    if not choice.token_ids or entries is None or len(entries) != len(choice.token_ids):
+        found = f"{len(choice.token_ids or [])} token ids and {len(entries or [])} logprobs"
+        raise _invalid(f"found {found}, accepted is the same number, at least 1")
+    logprobs = []
+    for position, (token, entry) in enumerate(zip(choice.token_ids, entries, strict=True)):
+        if entry.token_id not in {None, token}:
+            raise _invalid(f"position {position}: logprob of token {entry.token_id} stands at token {token}")
+        logprobs.append(_usable(entry.logprob, position))
+    reason: Literal["stop", "length"] = "stop" if choice.finish_reason == "stop" else "length"
+    return Sampled(choice.token_ids, logprobs, reason)
+
+
+def parse_prompt_logprobs(raw: bytes, token_ids: Sequence[int]) -> list[float]:
+    """Logprobs of tokens 1.. of the prompt, from a completion answer.
+
+    Raises:
+        EpisodeError: INVALID_RESPONSE when one is missing or not finite.
+    """
+    positions = _only(_decode(raw, _CompletionAnswer).choices).prompt_logprobs
+    if positions is None or len(positions) != len(token_ids):
+        raise _invalid(f"prompt_logprobs: found {len(positions or [])} positions, accepted are {len(token_ids)}")
+    logprobs = []
+    for index in range(1, len(token_ids)):
+        entry = (positions[index] or {}).get(str(token_ids[index]))
+        logprobs.append(_usable(None if entry is None else entry.logprob, index))
+    return logprobs
+
+
+class GenerationClient:
+    """Sends requests for tokens. Cancelling a call closes its connection, which aborts the request on the engine."""
+
+    def __init__(self, session: aiohttp.ClientSession) -> None:
+        self._session = session
+
+    async def post(self, address: str, path: str, body: bytes, headers: dict[str, str]) -> Answer:
+        """POST ``body`` to the engine at ``address``; any HTTP status is an Answer.
+
+        Raises:
+            EpisodeError: PROVIDER when the connection fails or the answer does not come in time.
+        """
+        try:
+            async with self._session.post(
+                f"http://{address}{path}", data=body, headers={"Content-Type": "application/json", **headers}
+            ) as response:
+                raw = await response.read()
+                version = response.headers.get(names.HEADER_VERSION, "")
+                return Answer(
+                    status=response.status,
+                    body=raw,
+                    boot_id=response.headers.get(names.HEADER_BOOT),
+                    version=int(version) if version.isdigit() else None,
+                )
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            message = f"engine {address}: {type(error).__name__}: {error}"
+            raise EpisodeError(ErrorKind.PROVIDER, message) from error
+
+
+def _decode(raw: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except msgspec.DecodeError as error:
+        raise _invalid(f"answer cannot be read: {error}") from error
+
+
+def _only(choices: list[T]) -> T:
+    if len(choices) != 1:
+        raise _invalid(f"choices: found {len(choices)}, accepted is 1")
+    return choices[0]
+
+
+def _usable(logprob: float | None, position: int) -> float:
+    if logprob is None or not math.isfinite(logprob) or logprob <= LOGPROB_FLOOR:
+        raise _invalid(f"position {position}: logprob {logprob}, accepted are finite numbers above {LOGPROB_FLOOR}")
+    return logprob
+
+
+def _invalid(message: str) -> EpisodeError:
+    return EpisodeError(ErrorKind.INVALID_RESPONSE, f"engine's answer: {message}")

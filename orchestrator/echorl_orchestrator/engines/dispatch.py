@@ -1,0 +1,163 @@
+"""Requests for tokens to engines: an episode sticks to one engine, and nothing passes while no engine may serve."""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from echorl_core import names
+from echorl_core.config import SamplingConfig
+from echorl_orchestrator.engines.admin import message_of
+from echorl_orchestrator.engines.changes import Changes
+from echorl_orchestrator.engines.client import (
+    COMPLETIONS,
+    GENERATE,
+    Answer,
+    GenerationClient,
+    generate_body,
+    parse_generation,
+    parse_prompt_logprobs,
+    prompt_logprobs_body,
+)
+from echorl_orchestrator.engines.engine import COUNTED, Engine, EngineState
+from echorl_orchestrator.types import EpisodeError, ErrorKind, Generation
+
+
+class Dispatcher:
+    """Chooses engines and sends requests; implements TokenGenerator for the pool."""
+
+    def __init__(
+        self, client: GenerationClient, engines: Callable[[], list[Engine]], changes: Changes, patience_s: float
+    ) -> None:
+        self._client = client
+        self._engines = engines
+        self._changes = changes
+        self._patience_s = patience_s
+        self._episodes: dict[str, Engine] = {}
+
+    async def generate(
+        self,
+        *,
+        episode: str,
+        prompt_ids: Sequence[int],
+        sampling: SamplingConfig,
+        max_tokens: int,
+        stop_ids: Sequence[int],
+    ) -> Generation:
+        """One completion on the episode's engine."""
+        body = generate_body(prompt_ids=prompt_ids, sampling=sampling, max_tokens=max_tokens, stop_ids=stop_ids)
+        engine = await self._wait(lambda: self._of_episode(episode))
+        started, version_low = time.monotonic(), engine.version
+        answer = await self._send(engine, GENERATE, body, {names.HEADER_SESSION: episode})
+        sampled = parse_generation(answer.body)
+        return Generation(
+            token_ids=sampled.token_ids,
+            logprobs=sampled.logprobs,
+            finish_reason=sampled.finish_reason,
+            version_low=version_low,
+            version_high=engine.version if answer.version is None else answer.version,
+            engine=engine.address,
+            boot_id=engine.boot_id or "",
+            seconds=time.monotonic() - started,
+        )
+
+    async def prompt_logprobs(self, *, token_ids: Sequence[int]) -> list[float]:
+        """Log-probabilities of tokens 1.. given their prefix, on the least-loaded engine."""
+        engine = await self._wait(self._least_loaded)
+        answer = await self._send(engine, COMPLETIONS, prompt_logprobs_body(token_ids), {})
+        return parse_prompt_logprobs(answer.body, token_ids)
+
+    def release(self, episode: str) -> None:
+        """Forget which engine an episode sticks to."""
+        engine = self._episodes.pop(episode, None)
+        if engine is not None:
+            engine.pinned -= 1
+
+    def _of_episode(self, episode: str) -> Engine | None:
+        """The engine of the episode if a request may go there now; a new one if its own cannot serve any more."""
+        engine = self._episodes.get(episode)
+        if engine is not None and engine.state in COUNTED:
+            return engine if engine.state is EngineState.SERVING else None
+        chosen = self._least_loaded()
+        if chosen is not None:
+            self.release(episode)
+            self._episodes[episode] = chosen
+            chosen.pinned += 1
+        return chosen
+
+    def _least_loaded(self) -> Engine | None:
+        serving = [engine for engine in self._engines() if engine.state is EngineState.SERVING]
+        return min(serving, key=lambda engine: (engine.in_flight, engine.pinned, engine.address), default=None)
+
+    async def _wait(self, look: Callable[[], Engine | None]) -> Engine:
+        try:
+            return await self._changes.until(look, self._patience_s)
+        except TimeoutError as error:
+            states = ", ".join(f"{engine.address} {engine.state}" for engine in self._engines()) or "none known"
+            message = f"no engine may serve for {self._patience_s} s; engines: {states}"
+            raise EpisodeError(ErrorKind.PROVIDER, message) from error
+
+    async def _send(self, engine: Engine, path: str, body: bytes, headers: dict[str, str]) -> Answer:
+        """The answer of one request, once it is sure that the engine sampled it with verified weights."""
+        interruption = engine.interruption
+        engine.in_flight += 1
+        try:
+            answer = await _unless(interruption, engine, self._client.post(engine.address, path, body, headers))
+            # Between resume and probe nobody knows yet whether the weights are right.
+            if engine.state is EngineState.UPDATING:
+                await self._settled(engine, interruption)
+        except EpisodeError:
+            engine.suspect.set()
+            raise
+        finally:
+            engine.in_flight -= 1
+        if answer.boot_id != engine.boot_id:
+            engine.suspect.set()
+            message = f"engine {engine.address} was restarted: boot id {answer.boot_id}, before {engine.boot_id}"
+            raise EpisodeError(ErrorKind.PROVIDER, message)
+        _check_status(engine, answer)
+        return answer
+
+    async def _settled(self, engine: Engine, interruption: asyncio.Future[str]) -> None:
+        def settled() -> bool | None:
+            return True if interruption.done() or engine.state is not EngineState.UPDATING else None
+
+        try:
+            await self._changes.until(settled, self._patience_s * 2)
+        except TimeoutError as error:
+            message = f"engine {engine.address} is still updating after {self._patience_s * 2} s"
+            raise EpisodeError(ErrorKind.PROVIDER, message) from error
+        if interruption.done():
+            raise _given_up(engine, interruption)
+
+
+async def _unless(interruption: asyncio.Future[str], engine: Engine, post: Coroutine[Any, Any, Answer]) -> Answer:
+    """The answer of ``post``, which is cancelled when the engine gives its calls up or the caller is cancelled."""
+    task = asyncio.ensure_future(post)
+    try:
+        either: set[asyncio.Future[Any]] = {task, interruption}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if interruption.done():
+            raise _given_up(engine, interruption)
+        return task.result()
+    finally:
+        # The connection is closed when this call is over, not some time later.
+        if task.cancel():
+            await asyncio.wait({task})
+        if not task.cancelled():
+            task.exception()
+
+
+def _given_up(engine: Engine, interruption: asyncio.Future[str]) -> EpisodeError:
+    return EpisodeError(ErrorKind.PROVIDER, f"engine {engine.address} is {engine.state}: {interruption.result()}")
+
+
+def _check_status(engine: Engine, answer: Answer) -> None:
+    if answer.status == 200:
+        return
+    message = f"engine {engine.address}: HTTP {answer.status}: {message_of(answer.body)}"
+    # 4xx says that the request itself is wrong, so another engine would refuse it too. 409 comes from the middleware.
+    if 400 <= answer.status < 500 and answer.status != 409:
+        raise EpisodeError(ErrorKind.INVALID_RESPONSE, message)
+    engine.suspect.set()
+    raise EpisodeError(ErrorKind.PROVIDER, message)

@@ -1,0 +1,116 @@
+"""One engine's life: its states, the policy it holds, and the calls that run on it."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+
+class EngineState(StrEnum):
+    """Where an engine stands. Only ``SERVING`` takes new requests."""
+
+    DISCOVERED = "discovered"
+    """An address from a name; nothing that may be used has answered there yet."""
+    STARTING = "starting"
+    """Answers with its identity, its health is not good yet."""
+    SYNCING = "syncing"
+    """Healthy, but does not hold a version that this pool has verified."""
+    SERVING = "serving"
+    UPDATING = "updating"
+    """Between pause and probe. Its requests are frozen or go on; new ones wait."""
+    QUARANTINED = "quarantined"
+    """Holds weights that are not what they should be, or cannot be updated; its requests were given up."""
+    LOST = "lost"
+    """Gone, or restarted. Final: what answers at the address later is another engine."""
+
+
+LEGAL: Mapping[EngineState, frozenset[EngineState]] = {
+    EngineState.DISCOVERED: frozenset({EngineState.STARTING, EngineState.LOST}),
+    EngineState.STARTING: frozenset({EngineState.SYNCING, EngineState.LOST}),
+    EngineState.SYNCING: frozenset(
+        {EngineState.SYNCING, EngineState.SERVING, EngineState.QUARANTINED, EngineState.LOST}
+    ),
+    EngineState.SERVING: frozenset({EngineState.UPDATING, EngineState.QUARANTINED, EngineState.LOST}),
+    EngineState.UPDATING: frozenset({EngineState.SERVING, EngineState.QUARANTINED, EngineState.LOST}),
+    EngineState.QUARANTINED: frozenset({EngineState.SYNCING, EngineState.LOST}),
+    EngineState.LOST: frozenset(),
+}
+
+COUNTED = frozenset({EngineState.SERVING, EngineState.UPDATING})
+"""States in which tokens of the held version may still appear."""
+
+_GIVES_UP_CALLS = frozenset({EngineState.QUARANTINED, EngineState.LOST})
+
+
+@dataclass(frozen=True)
+class Held:
+    """The policy version that an engine holds."""
+
+    attempt: int
+    version: int
+    digest: str
+
+
+class Engine:
+    """One start of one server: another boot id is another Engine, also at the same address."""
+
+    def __init__(self, address: str, changed: Callable[[], None]) -> None:
+        self.address = address
+        self.boot_id: str | None = None
+        self.state = EngineState.DISCOVERED
+        self.held: Held | None = None
+        """What it holds by its own word (before it serves) or by ours (from then on)."""
+        self.paused = False
+        self.running = 0
+        """Requests that run on it, by its own count."""
+        self.error: str | None = None
+        self.in_flight = 0
+        """Calls of this pool that wait for its answer."""
+        self.pinned = 0
+        """Episodes that stick to it."""
+        self.suspect = asyncio.Event()
+        """Set when a call failed in a way that asks for a look at the engine's identity right now."""
+        self.interruption: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        """Done, with the reason, when the calls that run at the moment are given up."""
+        self._changed = changed
+
+    @property
+    def version(self) -> int:
+        """Version that it holds; -1: unknown."""
+        return -1 if self.held is None else self.held.version
+
+    def move(self, state: EngineState, *, error: str | None = None) -> None:
+        """Enter ``state``; ``error`` says why, None clears the last error.
+
+        Raises:
+            ValueError: the transition is not legal: a bug of ours.
+        """
+        if state not in LEGAL[self.state]:
+            raise ValueError(f"engine {self.address}: {self.state} -> {state}; from there: {sorted(LEGAL[self.state])}")
+        self.state = state
+        self.error = error
+        if state in _GIVES_UP_CALLS:
+            self.held = None
+            self.interrupt(error or state)
+        self._changed()
+
+    def interrupt(self, reason: str) -> None:
+        """Give up every call that runs on the engine now; later calls are not concerned."""
+        self.interruption.set_result(reason)
+        self.interruption = asyncio.get_running_loop().create_future()
+
+    def note(self, error: str) -> None:
+        """Keep an error for people without leaving the state."""
+        self.error = error
+
+    def view(self) -> dict[str, Any]:
+        """What people see: ``name``, ``state``, ``version``, ``boot_id``, ``running``, ``error``."""
+        return {
+            "name": self.address,
+            "state": str(self.state),
+            "version": None if self.held is None else self.held.version,
+            "boot_id": self.boot_id,
+            "running": self.running,
+            "error": self.error,
+        }

@@ -1,0 +1,247 @@
+"""The pool: engines found by name, each driven by a task of its own, all asked for tokens through one object."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import aiohttp
+import structlog
+
+from echorl_core import names
+from echorl_core.config import OrchestratorConfig, SamplingConfig
+from echorl_core.identity import RunIdentity
+from echorl_core.wire import PolicyAnnouncement
+from echorl_orchestrator.engines.admin import AdminClient
+from echorl_orchestrator.engines.changes import Changes
+from echorl_orchestrator.engines.client import GenerationClient
+from echorl_orchestrator.engines.discovery import Discovery
+from echorl_orchestrator.engines.dispatch import Dispatcher
+from echorl_orchestrator.engines.driver import Driver
+from echorl_orchestrator.engines.engine import COUNTED, Engine, EngineState
+from echorl_orchestrator.engines.engine_metrics import EngineMetrics
+from echorl_orchestrator.engines.timing import Timing
+from echorl_orchestrator.engines.updater import Goal, Limits, Updater
+from echorl_orchestrator.types import Generation
+
+log = structlog.get_logger()
+
+
+class EnginePool:
+    """All engines of a run, for one attempt. Implements TokenGenerator.
+
+    ``on_update`` gets a record of every finished update: ``engine``, ``attempt``, ``version``, ``stage_s``, ``pause_s``
+    (pause sent to resume answered), ``apply_s``, ``probe_s`` (seconds), ``max_probe_error`` (nats; None without a
+    probe) and ``running_at_pause`` (requests of this pool).
+    """
+
+    def __init__(
+        self,
+        config: OrchestratorConfig,
+        identity: RunIdentity,
+        token: str,
+        *,
+        on_update: Callable[[dict[str, Any]], None],
+        timing: Timing | None = None,
+    ) -> None:
+        self._config = config
+        self._identity = identity
+        self._token = token
+        self._on_update = on_update
+        self._timing = timing or Timing()
+        self._changes = Changes()
+        self._discovery = Discovery(config.engines.names)
+        self._metrics = EngineMetrics()
+        self._engines: dict[str, Engine] = {}
+        self._drivers: dict[str, asyncio.Task[None]] = {}
+        self._target: PolicyAnnouncement | None = None
+        self._open: _Open | None = None
+
+    async def start(self) -> None:
+        """Open the connections and begin to look for engines."""
+        headers = {**self._config.engines.extra_headers, **self._identity.headers()}
+        generation = _session(headers, self._timing, total_s=self._timing.generate_s)
+        admin = _session({**headers, names.HEADER_TOKEN: self._token}, self._timing, total_s=self._timing.admin_s)
+        dispatcher = Dispatcher(GenerationClient(generation), self._list, self._changes, self._config.update_deadline_s)
+        failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        finding = asyncio.create_task(self._find_engines())
+        finding.add_done_callback(self._ended)
+        self._open = _Open(generation, admin, dispatcher, failure, finding)
+
+    async def run_forever(self) -> None:
+        """Wait until cancelled; raises what a task of the pool failed with."""
+        await asyncio.shield(self._opened.failure)
+
+    async def close(self) -> None:
+        """End all tasks (an engine that is paused is resumed) and give calls in flight up."""
+        if self._open is None:
+            return
+        opened, self._open = self._open, None
+        tasks = [opened.finding, *self._drivers.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await opened.generation.close()
+        await opened.admin.close()
+        self._discovery.close()
+        if not opened.failure.cancel():
+            opened.failure.exception()
+
+    def announce(self, policy: PolicyAnnouncement) -> None:
+        """Bring all engines to ``policy``. One that is not newer than the last is ignored.
+
+        Raises:
+            ValueError: the policy belongs to another attempt.
+        """
+        if policy.attempt != self._identity.attempt:
+            raise ValueError(f"policy of attempt {policy.attempt}; this is attempt {self._identity.attempt}")
+        if self._target is not None and policy.version <= self._target.version:
+            log.info("policy is not newer, ignored", version=policy.version, newest=self._target.version)
+            return
+        self._target = policy
+        self._changes.notify()
+
+    def served(self) -> tuple[int, int] | None:
+        """Lowest and highest version that engines serve; None if none serves."""
+        versions = [engine.version for engine in self._engines.values() if engine.state in COUNTED]
+        return (min(versions), max(versions)) if versions else None
+
+    def version_for_dispatch(self) -> int:
+        """Lowest version that a request sent now may be sampled with; -1 if no engine serves."""
+        served = self.served()
+        return -1 if served is None else served[0]
+
+    async def wait_served(self, version: int, deadline_s: float) -> None:
+        """Wait until at least one engine serves, and none serves less than ``version``.
+
+        Raises:
+            TimeoutError: that is not so after ``deadline_s``.
+        """
+        try:
+            await self._changes.until(lambda: True if self.version_for_dispatch() >= version else None, deadline_s)
+        except TimeoutError as error:
+            raise TimeoutError(f"version {version} is not served after {deadline_s} s: {self.views()}") from error
+
+    def views(self) -> list[dict[str, Any]]:
+        """Every known engine: ``name``, ``state``, ``version``, ``boot_id``, ``running``, ``error``."""
+        return [self._engines[address].view() for address in sorted(self._engines)]
+
+    def metrics_snapshot(self) -> dict[str, float]:
+        """Metrics of all engines as one (``EngineMetrics.snapshot``), and ``engines``: how many serve."""
+        serving = sum(engine.state in COUNTED for engine in self._engines.values())
+        return {"engines": float(serving), **self._metrics.snapshot()}
+
+    async def generate(
+        self,
+        *,
+        episode: str,
+        prompt_ids: Sequence[int],
+        sampling: SamplingConfig,
+        max_tokens: int,
+        stop_ids: Sequence[int],
+    ) -> Generation:
+        """Sample one completion on the engine that the episode sticks to; see TokenGenerator."""
+        return await self._opened.dispatcher.generate(
+            episode=episode, prompt_ids=prompt_ids, sampling=sampling, max_tokens=max_tokens, stop_ids=stop_ids
+        )
+
+    async def prompt_logprobs(self, *, token_ids: Sequence[int]) -> list[float]:
+        """Log-probabilities of tokens 1.. given their prefix; see TokenGenerator."""
+        return await self._opened.dispatcher.prompt_logprobs(token_ids=token_ids)
+
+    def release(self, episode: str) -> None:
+        """Forget which engine an episode sticks to. Unknown episodes are ignored."""
+        if self._open is not None:
+            self._open.dispatcher.release(episode)
+
+    def register(self, address: str) -> Engine:
+        """A fresh engine for the address, in place of a lost one (called by its driver)."""
+        self._engines[address] = Engine(address, self._changes.notify)
+        return self._engines[address]
+
+    def twin(self, engine: Engine, boot_id: str) -> str | None:
+        """Another address at which the same start of the same server is known (called by drivers)."""
+        for other in self._engines.values():
+            alive = other.state not in {EngineState.DISCOVERED, EngineState.LOST}
+            if other is not engine and alive and other.boot_id == boot_id:
+                return other.address
+        return None
+
+    @property
+    def _opened(self) -> "_Open":
+        if self._open is None:
+            raise RuntimeError("the engine pool is not started, or closed")
+        return self._open
+
+    def _list(self) -> list[Engine]:
+        return list(self._engines.values())
+
+    async def _find_engines(self) -> None:
+        while True:
+            found = await self._discovery.addresses()
+            for address in found - self._drivers.keys():
+                task = asyncio.create_task(self._driver(address).run())
+                self._drivers[address] = task
+                task.add_done_callback(self._ended)
+                task.add_done_callback(partial(self._forget, address))
+            for address in self._drivers.keys() - found:
+                self._drivers[address].cancel()
+            await asyncio.sleep(self._config.engines.interval_s)
+
+    def _driver(self, address: str) -> Driver:
+        admin = AdminClient(self._opened.admin, address, self._timing)
+
+        def follow(engine: Engine) -> Coroutine[Any, Any, None]:
+            return Updater(
+                engine,
+                admin,
+                goal=Goal(lambda: self._target, self.version_for_dispatch),
+                changes=self._changes,
+                limits=Limits(self._config.pause_lease_s, self._config.update_deadline_s),
+                timing=self._timing,
+                on_update=self._on_update,
+            ).follow()
+
+        return Driver(
+            address,
+            admin,
+            run_uid=self._identity.uid,
+            registry=self,
+            follow=follow,
+            metrics=self._metrics,
+            timing=self._timing,
+        )
+
+    def _forget(self, address: str, _: asyncio.Task[None]) -> None:
+        self._drivers.pop(address, None)
+        self._engines.pop(address, None)
+        self._changes.notify()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Hand the failure of a background task to ``run_forever``."""
+        if task.cancelled() or self._open is None or self._open.failure.done():
+            return
+        error = task.exception() or RuntimeError("a task of the engine pool ended by itself")
+        self._open.failure.set_exception(error)
+
+
+@dataclass(frozen=True)
+class _Open:
+    """What exists between start and close."""
+
+    generation: aiohttp.ClientSession
+    admin: aiohttp.ClientSession
+    dispatcher: Dispatcher
+    failure: asyncio.Future[None]
+    finding: asyncio.Task[None]
+
+
+def _session(headers: dict[str, str], timing: Timing, *, total_s: float) -> aiohttp.ClientSession:
+    """A session without a bound on connections: engines queue requests themselves."""
+    return aiohttp.ClientSession(
+        headers=headers,
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=timing.keep_alive_s),
+        timeout=aiohttp.ClientTimeout(total=total_s, sock_connect=timing.connect_s),
+        skip_auto_headers=["User-Agent"],
+    )

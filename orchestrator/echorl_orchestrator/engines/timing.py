@@ -1,0 +1,34 @@
+"""How often engines are looked at, and how long their answers may take."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds, unless a field says otherwise. What a run may configure is in its config, not here."""
+
+    identity_s: float = 1.0
+    """Between two looks at an engine's identity and health."""
+    silence_s: float = 10.0
+    """Without any answer for so long, a connected engine is lost. Longer than a stalled event loop; a refused
+    connection, a failed health check and a vanished address are seen at once and do not wait for it."""
+    metrics_s: float = 2.0
+    """Between two reads of an engine's metrics."""
+    look_s: float = 5.0
+    """For an answer to a look: identity, health, metrics."""
+    admin_s: float = 30.0
+    """For one short admin call; these wait for the engine's current step."""
+    stage_poll_s: float = 0.05
+    """Between two looks at the workers while they stage; grows to a tenth of the time they have been at it,
+    up to ``stage_poll_max_s``, since each look interrupts generation for a moment."""
+    stage_poll_max_s: float = 0.5
+    retry_first_s: float = 1.0
+    """Before the first retry of a failed update; doubles up to ``retry_max_s``."""
+    retry_max_s: float = 30.0
+    update_tries: int = 3
+    """Failed updates in a row after which an engine that still serves an older version is quarantined."""
+    generate_s: float = 3600.0
+    """For one completion, waiting under pauses included."""
+    connect_s: float = 10.0
+    keep_alive_s: float = 2.0
+    """Shorter than the server's five seconds, so that no request is sent on a connection that is being closed."""

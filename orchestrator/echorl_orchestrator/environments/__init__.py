@@ -1,0 +1,1 @@
+"""Environments: the built-in ones, and the loading of a user's. Their code runs in worker processes."""

@@ -1,0 +1,91 @@
+"""From ``type`` and ``args`` of an environment to its tasks and factory. Runs in worker processes only."""
+
+import importlib
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from pydantic import ValidationError
+
+from echorl_core.config import HookConfig
+from echorl_orchestrator.environments import digits, terminal
+from echorl_orchestrator.refusals import BadInputError
+from echorl_orchestrator.types import Environment
+
+_BUILTIN: dict[str, Callable[..., Environment]] = {"terminal": terminal.build, "digits": digits.build}
+
+
+def import_object(path: str, field: str) -> Any:
+    """The object that ``pkg.module:name`` names.
+
+    Raises:
+        BadInputError: not of that form, the module does not import, or it has no such name.
+    """
+    module_name, _, name = path.partition(":")
+    if not module_name or not name:
+        raise BadInputError(f"{field}: found {path!r}, accepted is 'pkg.module:name'")
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        raise BadInputError(
+            f"{field}: {path!r} does not import: {type(error).__name__}: {error} ({where.filename}:{where.lineno})"
+        ) from error
+    if not hasattr(module, name):
+        raise BadInputError(f"{field}: module {module_name!r} has no {name!r}")
+    return getattr(module, name)
+
+
+def _factory(kind: str, field: str) -> Callable[..., Environment]:
+    scheme, _, rest = kind.partition(":")
+    if scheme == "builtin" and rest in _BUILTIN:
+        return _BUILTIN[rest]
+    if scheme == "import" and rest:
+        factory = import_object(rest, field)
+        if not callable(factory):
+            raise BadInputError(f"{field}: {rest!r} is no function")
+        return factory  # type: ignore[no-any-return]  # what it returns is checked below
+    accepted = ", ".join(f"'builtin:{name}'" for name in sorted(_BUILTIN))
+    raise BadInputError(f"{field}: found {kind!r}; accepted are {accepted} and 'import:pkg.module:factory'")
+
+
+def load_environment(name: str, kind: str, args: dict[str, Any]) -> Environment:
+    """Call the factory that ``kind`` names with ``args``.
+
+    Raises:
+        BadInputError: the factory cannot be found, refuses its arguments, or returns something else.
+    """
+    field = f"environments.{name}"
+    factory = _factory(kind, f"{field}.type")
+    try:
+        environment = factory(**args)
+    except ValidationError as error:
+        problems = "; ".join(
+            f"{'.'.join(map(str, problem['loc'])) or 'args'}: {problem['msg']}, found {problem['input']!r}"
+            for problem in error.errors(include_url=False)
+        )
+        raise BadInputError(f"{field}.args: {problems}") from None
+    except BadInputError:
+        raise
+    except Exception as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        raise BadInputError(
+            f"{field}: {kind} raised {type(error).__name__}: {error} ({where.filename}:{where.lineno})"
+        ) from error
+    if not isinstance(environment, Environment):
+        raise BadInputError(f"{field}: {kind} returned {type(environment).__name__}, accepted is types.Environment")
+    if (environment.text_env is None) == (environment.runner is None):
+        raise BadInputError(f"{field}: {kind} must set exactly one of text_env and runner")
+    return environment
+
+
+def load_hook(hook: HookConfig, field: str) -> Callable[..., Any]:
+    """The function of a hook.
+
+    Raises:
+        BadInputError: it does not resolve to something callable.
+    """
+    function = import_object(hook.import_path, field)
+    if not callable(function):
+        raise BadInputError(f"{field}: {hook.import_path!r} is no function")
+    return function  # type: ignore[no-any-return]  # callable was checked; its result is checked where it is used

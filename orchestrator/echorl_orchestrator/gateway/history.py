@@ -1,0 +1,127 @@
+"""Append-only history of one session: a tree of messages, and the branches of tokens that grew along it.
+
+A node is a message in the context of all messages before it. Where a turn ended, its node knows the branch and how
+many of its tokens lead there. So finding what a request continues costs one lookup a message, and two requests with
+the same messages meet at the same node whichever way they came.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from echorl_orchestrator.gateway.messages import message_key
+from echorl_orchestrator.gateway.tokens import Columns
+
+
+@dataclass(frozen=True)
+class TurnEnd:
+    """The place in a branch where a turn ended."""
+
+    tokens: int
+    """Tokens of the branch up to here, the sampled ones included."""
+    prompt_tail: int
+    """Where the prompt of this turn began, beyond what the branch held before."""
+    sampled: int
+    """Where the sampled tokens of this turn begin."""
+
+
+@dataclass(eq=False)
+class Branch:
+    """One growing token sequence. Tokens are only ever appended."""
+
+    number: int
+    ids: list[int] = field(default_factory=list)
+    parts: list[Columns] = field(default_factory=list)
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while a turn extends the branch."""
+
+    def columns(self) -> Columns:
+        """All tokens of the branch."""
+        if len(self.parts) > 1:
+            self.parts = [Columns.joined(self.parts)]
+        return self.parts[0]
+
+    def append(self, part: Columns) -> None:
+        """Add tokens."""
+        self.parts.append(part)
+        self.ids.extend(part.ids.tolist())
+
+
+@dataclass(eq=False)
+class Node:
+    """One message after its predecessors."""
+
+    uid: int
+    children: dict[tuple[Any, ...], "Node"] = field(default_factory=dict)
+    ends: list[tuple[Branch, TurnEnd]] = field(default_factory=list)
+    """Turns that ended with this message."""
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """What a request continues: ``messages`` of its messages led to the end of a turn of ``branch``."""
+
+    branch: Branch
+    end: TurnEnd
+    messages: int
+
+    @property
+    def in_place(self) -> bool:
+        """The branch has not grown beyond that turn."""
+        return self.end.tokens == len(self.branch.ids)
+
+
+class History:
+    """Messages and branches of one session."""
+
+    def __init__(self) -> None:
+        self.branches: list[Branch] = []
+        self._roots: dict[str, Node] = {}
+        self._nodes = 0
+
+    def _node(self) -> Node:
+        self._nodes += 1
+        return Node(self._nodes)
+
+    def path(self, tools_key: str, messages: Sequence[Mapping[str, Any]]) -> list[Node]:
+        """The node of each message, given that the session's tools are those of ``tools_key``; made where missing."""
+        if tools_key not in self._roots:
+            self._roots[tools_key] = self._node()
+        node = self._roots[tools_key]
+        nodes: list[Node] = []
+        for message in messages:
+            node = self.step(node, message)
+            nodes.append(node)
+        return nodes
+
+    def step(self, node: Node, message: Mapping[str, Any]) -> Node:
+        """The node of ``message`` after ``node``; made where missing."""
+        key = message_key(message)
+        if key not in node.children:
+            node.children[key] = self._node()
+        return node.children[key]
+
+    def find(self, nodes: Sequence[Node]) -> Continuation | None:
+        """The last turn that ended along ``nodes``, with at least one message after it."""
+        for count in range(len(nodes) - 1, 0, -1):
+            options = [Continuation(branch, end, count) for branch, end in nodes[count - 1].ends]
+            if options:
+                return next((option for option in options if option.in_place), options[0])
+        return None
+
+    def longest_shared(self, ids: Sequence[int]) -> tuple[Branch | None, int]:
+        """The branch that shares the longest beginning with ``ids``, and how many tokens that is."""
+        wanted = np.asarray(ids, np.int32)
+        best, most = None, 0
+        for branch in self.branches:
+            own = branch.columns().ids
+            size = min(len(own), len(wanted))
+            differing = np.flatnonzero(own[:size] != wanted[:size])
+            shared = int(differing[0]) if len(differing) else size
+            if shared > most:
+                best, most = branch, shared
+        return best, most

@@ -1,0 +1,117 @@
+"""Canonical messages: one form of what callers send, and the key by which two messages count as the same."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+ROLES = ("system", "user", "assistant", "tool")
+
+
+class MessageError(ValueError):
+    """A message that cannot be used; the text names the field."""
+
+
+def _text(content: Any, where: str) -> str:
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, Sequence):
+        raise MessageError(f"{where}: found {type(content).__name__}, accepted are text and a list of text parts")
+    for part in content:
+        kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
+        if kind != "text" or not isinstance(part.get("text"), str):
+            raise MessageError(f"{where}: not supported yet: parts of type {kind!r}; accepted are text parts")
+    return "".join(part["text"] for part in content)
+
+
+def _arguments(raw: Any, where: str) -> Any:
+    if isinstance(raw, str):
+        try:
+            decoded = json.loads(raw) if raw else {}
+        except ValueError:
+            return raw
+        return decoded if isinstance(decoded, dict) else raw
+    if not isinstance(raw, Mapping):
+        raise MessageError(f"{where}: found {type(raw).__name__}, accepted are a JSON object or its text")
+    return dict(raw)
+
+
+def _call(call: Any, where: str) -> dict[str, Any]:
+    function = call.get("function", call) if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        raise MessageError(f"{where}: a tool call needs function.name")
+    arguments = _arguments(function.get("arguments") or {}, f"{where}.function.arguments")
+    return {
+        "id": str(call.get("id") or ""),
+        "type": "function",
+        "function": {"name": function["name"], "arguments": arguments},
+    }
+
+
+def canonical_message(message: Any, index: int) -> dict[str, Any]:
+    """The message in the form that codecs take: string content, decoded arguments.
+
+    Raises:
+        MessageError: not an OpenAI chat message, or one with content that is not text.
+    """
+    where = f"messages[{index}]"
+    if not isinstance(message, Mapping):
+        raise MessageError(f"{where}: found {type(message).__name__}, accepted is an object")
+    role = "system" if message.get("role") == "developer" else message.get("role")
+    if role not in ROLES:
+        raise MessageError(f"{where}.role: found {message.get('role')!r}, accepted are {', '.join(ROLES)}")
+    result: dict[str, Any] = {"role": role, "content": _text(message.get("content"), f"{where}.content")}
+    calls = message.get("tool_calls") or []
+    if role == "assistant" and calls:
+        result["tool_calls"] = [_call(call, f"{where}.tool_calls[{number}]") for number, call in enumerate(calls)]
+    if role == "assistant" and isinstance(message.get("reasoning_content"), str):
+        result["reasoning_content"] = message["reasoning_content"]
+    if role == "tool":
+        result.update({field: message[field] for field in ("tool_call_id", "name") if message.get(field)})
+    return result
+
+
+def message_key(message: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Equal for messages that say the same: role, content and calls; not ids, names of results, or reasoning.
+
+    Harnesses drop reasoning and renumber calls when they send a turn back; the tokens of the history stay the
+    engine's in any case.
+    """
+    calls = message.get("tool_calls")
+    if not calls:
+        return (message["role"], message["content"])
+    functions = (call["function"] for call in calls)
+    return (
+        message["role"],
+        message["content"],
+        *((function["name"], json.dumps(function["arguments"], sort_keys=True)) for function in functions),
+    )
+
+
+def name_results(messages: list[dict[str, Any]]) -> None:
+    """Give each tool message the name of the tool that its ``tool_call_id`` refers to, unless it has one."""
+    names: dict[str, str] = {}
+    for message in messages:
+        for call in message.get("tool_calls", ()):
+            names[call["id"]] = call["function"]["name"]
+        if message["role"] == "tool" and "name" not in message and message.get("tool_call_id") in names:
+            message["name"] = names[message["tool_call_id"]]
+
+
+def wire_message(message: Mapping[str, Any]) -> dict[str, Any]:
+    """The message in OpenAI's form: arguments as JSON text, null content beside calls without text."""
+    calls = message.get("tool_calls")
+    if not calls:
+        return dict(message)
+    texts = [
+        {
+            **call,
+            "function": {
+                **call["function"],
+                "arguments": json.dumps(call["function"]["arguments"], ensure_ascii=False),
+            },
+        }
+        for call in calls
+    ]
+    return {**message, "content": message["content"] or None, "tool_calls": texts}

@@ -1,0 +1,300 @@
+"""One episode's conversation with the engines: typed turns over an append-only, branching history.
+
+Every trained token is one that an engine returned here. A turn whose messages continue an earlier turn exactly
+extends that turn's tokens; any other turn opens a new branch, which shares the tokens that are the same.
+"""
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from prometheus_client import Counter
+
+from echorl_core.config import SamplingConfig
+from echorl_orchestrator.codec.engine_rendering import ChatGenerator, EngineRendering, PromptTooLongError
+from echorl_orchestrator.codec.protocol import ChatCodec, Parsed, WarningSpans
+from echorl_orchestrator.gateway.history import Branch, Continuation, History, TurnEnd
+from echorl_orchestrator.gateway.messages import MessageError, canonical_message, name_results
+from echorl_orchestrator.gateway.prompts import Conversation, Prompt, prepare, returned_prompt
+from echorl_orchestrator.gateway.tokens import sampled_columns
+from echorl_orchestrator.types import Action, EpisodeError, ErrorKind, Generation, Message, TokenGenerator, Tool
+
+_TURNS = Counter("echorl_orchestrator_gateway_turns", "Finished model turns")
+_BRANCHES = Counter("echorl_orchestrator_gateway_branches", "Token branches that turns opened")
+
+
+_CLOSE_DEADLINE_S = 10.0
+
+
+class SessionClosedError(Exception):
+    """The episode is over; nothing reaches an engine any more."""
+
+
+class TurnLimitError(Exception):
+    """The session had as many turns as ``maxTurns`` allows."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One finished model turn. Seconds count from the opening of the session."""
+
+    number: int
+    message: dict[str, Any]
+    """Canonical assistant message; a caller that sends it back as it is continues the branch."""
+    action: Action
+    finish_reason: Literal["stop", "length", "tool_calls"]
+    prompt_tokens: int
+    completion_tokens: int
+    branch: int
+    malformed: bool
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True)
+class SessionSpec:
+    """What a session is opened with."""
+
+    key: str
+    episode: str
+    codec: ChatCodec | EngineRendering
+    generator: TokenGenerator
+    sampling: SamplingConfig
+    max_model_len: int
+    max_turns: int | None = None
+    evaluation: bool = False
+    """Eval sessions may sample in ways that training refuses."""
+
+
+@dataclass
+class SessionFacts:
+    """What the episode's end needs to know of what happened on the way."""
+
+    turns: list[Turn] = field(default_factory=list)
+    aborted: list[tuple[float, float]] = field(default_factory=list)
+    """Start and end of turns that were cancelled or failed."""
+    sampled_tokens: int = 0
+    prompt_too_long: bool = False
+    turn_limit_hit: bool = False
+    failure: EpisodeError | None = None
+    """The last failure of an engine."""
+
+
+class GatewaySession:
+    """The canonical history of one episode. ``turn`` is the only way to an engine."""
+
+    def __init__(self, spec: SessionSpec) -> None:
+        self.spec = spec
+        self.history = History()
+        self.tool_names: list[str] = []
+        self.facts = SessionFacts()
+        self.closed = False
+        self._opened = time.monotonic()
+        self._running: set[asyncio.Task[Any]] = set()
+        self._calls = 0
+
+    async def turn(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Tool] = (),
+        sampling: SamplingConfig | None = None,
+        warnings: WarningSpans | None = None,
+    ) -> Turn:
+        """Sample the next assistant message. Cancelling the call aborts the request on the engine.
+
+        Args:
+            messages: the whole conversation so far, in order.
+            tools: tool definitions.
+            sampling: None means the environment's.
+            warnings: character spans of ``messages`` that are harness warnings.
+
+        Raises:
+            SessionClosedError: the session is closed.
+            PromptTooLongError: no room for one token under ``max_model_len``.
+            TurnLimitError: ``max_turns`` are used up.
+            MessageError: a message that no codec takes.
+            EpisodeError: the engine's failure.
+        """
+        self._refuse_when_over()
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("a turn needs a running task")
+        start_s = self._seconds()
+        self._running.add(task)
+        try:
+            turn = await self._serialised(self._conversation(messages, tools, warnings), sampling, start_s)
+        except BaseException as error:
+            self._note(error, start_s)
+            raise
+        finally:
+            self._running.discard(task)
+        self.facts.turns.append(turn)
+        _TURNS.inc()
+        return turn
+
+    async def close(self) -> None:
+        """End the session: running turns are cancelled, later ones refused. Idempotent."""
+        self.closed = True
+        running = [task for task in self._running if task is not asyncio.current_task()]
+        for task in running:
+            task.cancel()
+        if running:
+            await asyncio.wait(running, timeout=_CLOSE_DEADLINE_S)
+
+    def _seconds(self) -> float:
+        return time.monotonic() - self._opened
+
+    def _refuse_when_over(self) -> None:
+        if self.closed:
+            raise SessionClosedError(f"session {self.spec.key} is closed")
+        limit = self.spec.max_turns
+        if limit is not None and len(self.facts.turns) + len(self._running) >= limit:
+            self.facts.turn_limit_hit = True
+            raise TurnLimitError(f"the episode had its {limit} turns (maxTurns)")
+
+    def _note(self, error: BaseException, start_s: float) -> None:
+        self.facts.aborted.append((start_s, self._seconds()))
+        if isinstance(error, PromptTooLongError):
+            self.facts.prompt_too_long = True
+        elif isinstance(error, EpisodeError):
+            self.facts.failure = error
+
+    def _conversation(
+        self, messages: Sequence[Message], tools: Sequence[Tool], warnings: WarningSpans | None
+    ) -> Conversation:
+        canonical = [canonical_message(message, index) for index, message in enumerate(messages)]
+        if not canonical:
+            raise MessageError("messages: found none, accepted is at least one")
+        name_results(canonical)
+        tools_key = json.dumps(list(tools), sort_keys=True)
+        return Conversation(canonical, self.history.path(tools_key, canonical), tools, tools_key, warnings or {})
+
+    async def _serialised(self, talk: Conversation, sampling: SamplingConfig | None, start_s: float) -> Turn:
+        """Play the turn; calls that would extend the same branch wait for each other, others run side by side."""
+        while True:
+            found = self.history.find(talk.nodes)
+            in_place = found is not None and found.in_place
+            async with found.branch.lock if found and in_place else contextlib.nullcontext():
+                if self.closed:
+                    raise SessionClosedError(f"session {self.spec.key} is closed")
+                if found and in_place and not found.in_place:
+                    continue
+                return await self._play(talk, found, sampling or self.spec.sampling, start_s)
+
+    async def _play(
+        self, talk: Conversation, found: Continuation | None, sampling: SamplingConfig, start_s: float
+    ) -> Turn:
+        codec = self.spec.codec
+        if isinstance(codec, EngineRendering):
+            prompt, generation, parsed = await self._engine_rendered(talk, found, sampling)
+        else:
+            prompt = prepare(codec, self.history, found, talk, self.tool_names)
+            generation = await self._generate(codec, prompt, sampling)
+            parsed = codec.parse(prompt.new.ids.tolist(), generation.token_ids, talk.tools)
+        self.facts.sampled_tokens += len(generation.token_ids)
+        if generation.finish_reason == "abort":
+            raise EpisodeError(ErrorKind.PROVIDER, f"engine {generation.engine} aborted the request")
+        branch = self._commit(talk, prompt, generation, sampling)
+        message, action = self._answer(parsed, truncated=generation.finish_reason == "length")
+        node = self.history.step(talk.nodes[-1], message)
+        tail = len(prompt) - len(prompt.new)
+        node.ends.append((branch, TurnEnd(len(branch.ids), tail, len(prompt))))
+        branch.messages = [*talk.messages, message]
+        called = generation.finish_reason == "stop" and bool(action.tool_calls)
+        return Turn(
+            number=len(self.facts.turns),
+            message=message,
+            action=action,
+            finish_reason="tool_calls" if called else "length" if action.truncated else "stop",
+            prompt_tokens=len(prompt),
+            completion_tokens=len(generation.token_ids),
+            branch=branch.number,
+            malformed=parsed.malformed,
+            start_s=start_s,
+            end_s=self._seconds(),
+        )
+
+    async def _generate(self, codec: ChatCodec, prompt: Prompt, sampling: SamplingConfig) -> Generation:
+        room = self.spec.max_model_len - len(prompt)
+        if room < 1:
+            raise PromptTooLongError(f"the prompt has {len(prompt)} tokens of at most {self.spec.max_model_len - 1}")
+        generation = await self.spec.generator.generate(
+            episode=self.spec.episode,
+            prompt_ids=prompt.ids,
+            sampling=sampling,
+            max_tokens=min(sampling.max_completion_tokens, room),
+            stop_ids=codec.stop_ids,
+        )
+        return _checked(generation)
+
+    async def _engine_rendered(
+        self, talk: Conversation, found: Continuation | None, sampling: SamplingConfig
+    ) -> tuple[Prompt, Generation, Parsed]:
+        generator = self.spec.generator
+        if not isinstance(generator, ChatGenerator):
+            raise RuntimeError("model.renderer: 'engine' needs a generator that renders chats")
+        answer = await generator.chat(
+            episode=self.spec.episode,
+            messages=talk.messages,
+            tools=talk.tools,
+            sampling=sampling,
+            max_tokens=min(sampling.max_completion_tokens, self.spec.max_model_len),
+        )
+        message = canonical_message({**answer.message, "role": "assistant"}, len(talk.messages))
+        calls = [{"id": call["id"], **call["function"]} for call in message.get("tool_calls", ())]
+        usable = [call for call in calls if isinstance(call["arguments"], dict)]
+        parsed = Parsed(message["content"], usable, message.get("reasoning_content"), len(usable) < len(calls))
+        return returned_prompt(self.history, found, answer.prompt_ids), _checked(answer.generation), parsed
+
+    def _commit(self, talk: Conversation, prompt: Prompt, generation: Generation, sampling: SamplingConfig) -> Branch:
+        if prompt.in_place and prompt.parent is not None:
+            branch = prompt.parent
+        else:
+            branch = Branch(len(self.history.branches))
+            if prompt.parent is not None and prompt.kept:
+                branch.append(prompt.parent.columns().head(prompt.kept))
+            self.history.branches.append(branch)
+            _BRANCHES.inc()
+        branch.append(prompt.new)
+        sampled = sampled_columns(
+            generation.token_ids,
+            generation.logprobs,
+            versions=(generation.version_low, generation.version_high),
+            turn=len(self.facts.turns),
+            # Greedy decoding (eval only) has no temperature that a logprob could be divided by.
+            temperature=sampling.temperature or 1.0,
+            first_origin=self.facts.sampled_tokens - len(generation.token_ids) + 1,
+        )
+        branch.append(sampled)
+        return branch
+
+    def _answer(self, parsed: Parsed, *, truncated: bool) -> tuple[dict[str, Any], Action]:
+        calls: list[dict[str, Any]] = []
+        for call in parsed.tool_calls:
+            self._calls += 1
+            calls.append(
+                {"id": call.get("id") or f"call_{self._calls}", "name": call["name"], "arguments": call["arguments"]}
+            )
+        message: dict[str, Any] = {"role": "assistant", "content": parsed.text}
+        if calls:
+            message["tool_calls"] = [
+                {
+                    "id": call["id"],
+                    "type": "function",
+                    "function": {"name": call["name"], "arguments": call["arguments"]},
+                }
+                for call in calls
+            ]
+        if parsed.reasoning is not None:
+            message["reasoning_content"] = parsed.reasoning
+        return message, Action(parsed.text, calls, truncated)
+
+
+def _checked(generation: Generation) -> Generation:
+    if not generation.token_ids and generation.finish_reason != "abort":
+        raise EpisodeError(ErrorKind.INVALID_RESPONSE, f"engine {generation.engine} returned no token")
+    return generation

@@ -1,0 +1,135 @@
+"""A group: several episodes of one task. It closes when each of them finished or failed, and yields ready episodes."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from echorl_core.config import BatchConfig
+from echorl_core.wire import Sample, TokenRole
+
+from echorl_orchestrator.advantages import advantages
+from echorl_orchestrator.cursor import Ticket
+from echorl_orchestrator.filters import Verdict, judge
+from echorl_orchestrator.types import EpisodeOutcome, ErrorKind
+
+
+@dataclass
+class ReadyEpisode:
+    """A surviving episode of a closed group, with what the group decided about it."""
+
+    outcome: EpisodeOutcome
+    group: str
+    ticket: Ticket
+    advantage: float
+    verdict: Verdict
+    version_low: int
+    """Lowest version bound of its action tokens."""
+    partial: bool
+    """Whether siblings failed."""
+
+    def staleness(self, step: int) -> int:
+        """In versions, if it were trained at ``step``."""
+        return step - 1 - self.version_low
+
+    def trainable_tokens(self) -> int:
+        """Tokens with a weight in a component that the verdict leaves on."""
+        return sum(_trainable(sample, self.verdict) for sample in self.outcome.samples)
+
+
+@dataclass
+class Group:
+    """Episodes of one task that are being played."""
+
+    key: str
+    ticket: Ticket
+    size: int
+    seed: int
+    """Of the environment; one for the whole group, so that its episodes differ by sampling alone."""
+    survivors: dict[int, EpisodeOutcome] = field(default_factory=dict)
+    """By index in the group."""
+    failures: Counter[ErrorKind] = field(default_factory=Counter)
+
+    def add(self, index: int, outcome: EpisodeOutcome) -> ErrorKind | None:
+        """Note that episode ``index`` has ended; why it failed, or None."""
+        kind = failure_of(outcome)
+        if kind is None:
+            self.survivors[index] = outcome
+        else:
+            self.failures[kind] += 1
+        return kind
+
+    @property
+    def pending_or_alive(self) -> int:
+        """Episodes that are being played, wait for a slot, or survived."""
+        return self.size - self.failures.total()
+
+    @property
+    def partial(self) -> bool:
+        """Whether some episodes failed and some survived."""
+        return bool(self.failures) and bool(self.survivors)
+
+    def outcomes(self) -> list[EpisodeOutcome]:
+        """Survivors by index."""
+        return [self.survivors[index] for index in sorted(self.survivors)]
+
+
+def failure_of(outcome: EpisodeOutcome) -> ErrorKind | None:
+    """Why an outcome cannot be used: its error, or a reward that is missing or not finite."""
+    if outcome.error_kind is not None:
+        return outcome.error_kind
+    if outcome.reward is None or not math.isfinite(outcome.reward):
+        return ErrorKind.ENV
+    return None
+
+
+def version_low_of(outcome: EpisodeOutcome) -> int:
+    """Lowest version bound over the action tokens of the kept branches; the outcome's own bound if there are none."""
+    lows = [
+        int(sample.version_low[mask].min())
+        for sample in outcome.samples
+        if (mask := sample.role == TokenRole.ACTION).any()
+    ]
+    return min(lows, default=outcome.version_low)
+
+
+def close(group: Group, config: BatchConfig, scores: Sequence[float] | None = None) -> list[ReadyEpisode]:
+    """Advantages and group-stage filters for the survivors of a group whose episodes have all ended.
+
+    Args:
+        group: the group.
+        config: of batches.
+        scores: rewards from the environment's group scoring, one per survivor; they replace the episodes' own.
+    """
+    outcomes = group.outcomes()
+    if scores is not None:
+        for outcome, score in zip(outcomes, scores, strict=True):
+            outcome.reward = float(score)
+    rewards = [float(outcome.reward or 0.0) for outcome in outcomes]
+    return [
+        ReadyEpisode(
+            outcome=outcome,
+            group=group.key,
+            ticket=group.ticket,
+            advantage=advantage,
+            verdict=judge(config.filters, "group", advantage),
+            version_low=version_low_of(outcome),
+            partial=group.partial,
+        )
+        for outcome, advantage in zip(outcomes, advantages(rewards, config.advantage), strict=True)
+    ]
+
+
+def usable_scores(scores: Sequence[float], survivors: int) -> bool:
+    """Whether a group scoring returned one finite reward per survivor."""
+    return len(scores) == survivors and all(math.isfinite(score) for score in scores)
+
+
+def _trainable(sample: Sample, verdict: Verdict) -> int:
+    mask = np.zeros(sample.num_tokens, dtype=bool)
+    if verdict.rl:
+        mask |= sample.rl_weight != 0
+    if verdict.ce:
+        mask |= sample.ce_weight != 0
+    return int(mask.sum())

@@ -1,0 +1,99 @@
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from echorl_core.config import BatchConfig, CheckpointConfig, EngineDiscovery, ModelConfig, OrchestratorConfig, SamplingConfig
+from echorl_core.identity import RunIdentity
+from echorl_orchestrator.engines import EnginePool
+from echorl_orchestrator.engines.timing import Timing
+from echorl_orchestrator.types import Generation
+from echorl_testing.fake_engine import RUN_UID, TOKEN, FakeEngine
+
+TIMING = Timing(
+    identity_s=0.02,
+    silence_s=0.6,
+    metrics_s=0.05,
+    look_s=0.3,
+    admin_s=2.0,
+    stage_poll_s=0.005,
+    retry_first_s=0.02,
+    retry_max_s=0.1,
+    update_tries=2,
+    generate_s=20.0,
+)
+
+
+class Harness:
+    """A pool that runs, what it reported, and short forms of its calls."""
+
+    def __init__(self, pool: EnginePool, updates: list[dict[str, Any]]) -> None:
+        self.pool = pool
+        self.updates = updates
+
+    def view(self, engine: FakeEngine) -> dict[str, Any]:
+        return next(view for view in self.pool.views() if view["name"] == engine.address)
+
+    async def eventually(self, condition: Callable[[], bool], seconds: float = 10.0) -> None:
+        async with asyncio.timeout(seconds):
+            while not condition():
+                await asyncio.sleep(0.002)
+
+    async def state(self, engine: FakeEngine, state: str) -> None:
+        def reached() -> bool:
+            views = [view for view in self.pool.views() if view["name"] == engine.address]
+            return bool(views) and views[0]["state"] == state
+
+        await self.eventually(reached)
+
+    async def generate(self, episode: str = "e1") -> Generation:
+        return await self.pool.generate(
+            episode=episode, prompt_ids=[1, 2], sampling=SamplingConfig(temperature=0.7), max_tokens=8, stop_ids=[9]
+        )
+
+    def call(self, episode: str = "e1") -> asyncio.Task[Generation]:
+        return asyncio.create_task(self.generate(episode))
+
+
+def config(*names: str, lease_s: float = 5.0, deadline_s: float = 10.0) -> OrchestratorConfig:
+    return OrchestratorConfig(
+        run_dir="run",
+        port=1,
+        model=ModelConfig(path="model", dtype="float32", max_model_len=64, renderer="plain"),
+        seed=0,
+        max_steps=1,
+        batch=BatchConfig(group_size=1, batch_size=1, max_staleness=1, seq_len=64, num_ranks=1),
+        train=[],
+        engines=EngineDiscovery(names=list(names), interval_s=0.05, extra_headers={"X-Extra": "yes"}),
+        weight_mode="http",
+        checkpoint=CheckpointConfig(interval=1, keep_last=1),
+        pause_lease_s=lease_s,
+        update_deadline_s=deadline_s,
+    )
+
+
+@pytest.fixture
+def running_pool() -> Callable[..., Any]:
+    """``async with running_pool(engine, ...) as harness``; fails if a task of the pool failed."""
+
+    @asynccontextmanager
+    async def run(*engines: FakeEngine, attempt: int = 1, timing: Timing = TIMING, **settings: float) -> AsyncIterator[Harness]:
+        updates: list[dict[str, Any]] = []
+        pool = EnginePool(
+            config(*(engine.address for engine in engines), **settings),
+            RunIdentity("run", RUN_UID, attempt),
+            TOKEN,
+            on_update=updates.append,
+            timing=timing,
+        )
+        await pool.start()
+        forever = asyncio.create_task(pool.run_forever())
+        try:
+            yield Harness(pool, updates)
+            assert not forever.done(), forever
+        finally:
+            forever.cancel()
+            await pool.close()
+
+    return run

@@ -1,0 +1,202 @@
+"""Requests for tokens: where they go, what is sent, what is refused, and what cancelling does."""
+
+import asyncio
+import time
+
+import pytest
+from aiohttp import web
+from echorl_orchestrator.types import EpisodeError, ErrorKind, TokenGenerator
+from echorl_testing.fake_engine import FakeEngine, logprob, policy
+
+
+async def test_generation_returns_ids_logprobs_and_where_they_came_from(running_pool):
+    async with FakeEngine() as engine, running_pool(engine) as harness:
+        harness.pool.announce(policy(2))
+        await harness.pool.wait_served(2, 5)
+        generation = await harness.generate()
+        assert generation.token_ids == [7, 8, 9]
+        assert generation.logprobs == pytest.approx([logprob(2, position) for position in (2, 3, 4)])
+        assert generation.finish_reason == "stop"
+        assert (generation.version_low, generation.version_high) == (2, 2)
+        assert (generation.engine, generation.boot_id) == (engine.address, engine.boot_id)
+        assert generation.seconds > 0
+
+
+async def test_every_sampling_field_is_sent_and_no_seed(running_pool):
+    async with FakeEngine() as engine, running_pool(engine) as harness:
+        harness.pool.announce(policy(0))
+        await harness.pool.wait_served(0, 5)
+        await harness.generate()
+        (body,) = engine.bodies("generate")
+        assert body["token_ids"] == [1, 2]
+        assert body["sampling_params"] == {
+            "n": 1,
+            "temperature": 0.7,
+            "top_p": 1.0,
+            "top_k": 0,
+            "min_p": 0.0,
+            "presence_penalty": 0.0,
+            "frequency_penalty": 0.0,
+            "repetition_penalty": 1.0,
+            "max_tokens": 8,
+            "min_tokens": 0,
+            "ignore_eos": False,
+            "stop_token_ids": [9],
+            "logprobs": 1,
+            "detokenize": False,
+            "skip_special_tokens": False,
+        }
+
+
+def choice(**changes):
+    good = {
+        "index": 0,
+        "token_ids": [7, 8],
+        "logprobs": {"content": [{"token_id": 7, "logprob": -1.0}, {"token_id": 8, "logprob": -2.0}]},
+        "finish_reason": "length",
+    }
+    return {"choices": [{**good, **changes}]}
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (choice(logprobs=None), "2 token ids and 0 logprobs"),
+        (choice(token_ids=[7]), "1 token ids and 2 logprobs"),
+        (choice(token_ids=[]), "0 token ids"),
+        (choice(token_ids=[7, 9]), "logprob of token 8 stands at token 9"),
+        (choice(logprobs={"content": [{"logprob": -1.0}, {"logprob": None}]}), "position 1: logprob None"),
+        (choice(logprobs={"content": [{"logprob": -9999.0}, {"logprob": -1.0}]}), "position 0: logprob -9999.0"),
+        (choice(finish_reason="repetition"), "finish_reason: found 'repetition'"),
+        ({"choices": []}, "choices: found 0"),
+        ({"no": "choices"}, "cannot be read"),
+    ],
+)
+async def test_unusable_answer_is_an_invalid_response(running_pool, answer, reason):
+    async with FakeEngine() as engine, running_pool(engine) as harness:
+        harness.pool.announce(policy(0))
+        await harness.pool.wait_served(0, 5)
+        engine.answers["generate"].append(web.json_response(answer))
+        with pytest.raises(EpisodeError, match=reason) as caught:
+            await harness.generate()
+        assert caught.value.kind is ErrorKind.INVALID_RESPONSE
+
+
+async def test_not_a_number_is_an_invalid_response(running_pool):
+    async with FakeEngine() as engine, running_pool(engine) as harness:
+        harness.pool.announce(policy(0))
+        await harness.pool.wait_served(0, 5)
+        text = '{"choices": [{"token_ids": [7], "logprobs": {"content": [{"logprob": NaN}]}, "finish_reason": "stop"}]}'
+        engine.answers["generate"].append(web.Response(text=text, content_type="application/json"))
+        with pytest.raises(EpisodeError) as caught:
+            await harness.generate()
+        assert caught.value.kind is ErrorKind.INVALID_RESPONSE
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [(500, ErrorKind.PROVIDER), (503, ErrorKind.PROVIDER), (409, ErrorKind.PROVIDER), (400, ErrorKind.INVALID_RESPONSE)],
+)
+async def test_error_status_has_a_kind_and_the_engines_words(running_pool, status, kind):
+    async with FakeEngine() as engine, running_pool(engine) as harness:
+        harness.pool.announce(policy(0))
+        await harness.pool.wait_served(0, 5)
+        engine.fail("generate", status)
+        with pytest.raises(EpisodeError, match=f"HTTP {status}: scripted {status}") as caught:
+            await harness.generate()
+        assert caught.value.kind is kind
+
+
+async def test_abort_by_the_engine_is_the_providers_failure(running_pool):
+    async with FakeEngine() as engine, running_pool(engine) as harness:
+        harness.pool.announce(policy(0))
+        await harness.pool.wait_served(0, 5)
+        engine.answers["generate"].append(web.json_response(choice(finish_reason="abort")))
+        with pytest.raises(EpisodeError, match="aborted") as caught:
+            await harness.generate()
+        assert caught.value.kind is ErrorKind.PROVIDER
+
+
+async def test_cancelling_a_call_reaches_the_engine(running_pool):
+    async with FakeEngine() as engine, running_pool(engine) as harness:
+        harness.pool.announce(policy(0))
+        await harness.pool.wait_served(0, 5)
+        engine.hold("generate")
+        call = harness.call()
+        await engine.until(lambda: len(engine.running) == 1)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await engine.until(lambda: engine.cancelled == ["generate"] and not engine.running)
+
+
+async def test_episodes_stick_and_spread_by_load(running_pool):
+    async with FakeEngine() as first, FakeEngine() as second, running_pool(first, second) as harness:
+        harness.pool.announce(policy(0))
+        await harness.eventually(lambda: harness.pool.metrics_snapshot()["engines"] == 2)
+        gates = [first.hold("generate"), second.hold("generate")]
+        calls = [harness.call(f"e{i}") for i in range(6)]
+        await harness.eventually(lambda: len(first.running) == len(second.running) == 3)
+        for gate in gates:
+            gate.set()
+        home = {f"e{i}": generation.engine for i, generation in enumerate(await asyncio.gather(*calls))}
+        again = await asyncio.gather(*(harness.generate(episode) for episode in home))
+        assert [generation.engine for generation in again] == list(home.values())
+
+
+async def test_released_episode_is_placed_anew(running_pool):
+    async with FakeEngine() as first, FakeEngine() as second, running_pool(first, second) as harness:
+        harness.pool.announce(policy(0))
+        await harness.eventually(lambda: harness.pool.metrics_snapshot()["engines"] == 2)
+        home = (await harness.generate("a")).engine
+        other = (await harness.generate("b")).engine
+        assert home != other
+        harness.pool.release("b")
+        harness.pool.release("unknown")
+        loaded = first if first.address == home else second
+        loaded.hold("generate")
+        call = harness.call("a")
+        await loaded.until(lambda: len(loaded.running) == 1)
+        assert (await harness.generate("b")).engine == other
+        loaded.hold("generate").set()
+        await call
+
+
+async def test_call_without_any_engine_ends_with_its_patience(running_pool):
+    async with FakeEngine() as engine, running_pool(engine, deadline_s=0.1) as harness:
+        await harness.state(engine, "syncing")
+        with pytest.raises(EpisodeError, match=rf"no engine may serve for 0\.1 s; engines: {engine.address} syncing") as caught:
+            await harness.generate()
+        assert caught.value.kind is ErrorKind.PROVIDER
+
+
+async def test_prompt_logprobs_of_given_tokens(running_pool):
+    async with FakeEngine() as engine, running_pool(engine) as harness:
+        harness.pool.announce(policy(1))
+        await harness.pool.wait_served(1, 5)
+        found = await harness.pool.prompt_logprobs(token_ids=[5, 6, 7])
+        assert found == pytest.approx([logprob(1, 1), logprob(1, 2)])
+        body = engine.bodies("completions")[-1]
+        assert (body["prompt"], body["prompt_logprobs"], body["max_tokens"]) == ([5, 6, 7], 0, 1)
+
+
+async def test_many_waiting_completions_do_not_delay_admin_calls(running_pool):
+    async with FakeEngine() as engine, running_pool(engine) as harness:
+        harness.pool.announce(policy(0))
+        await harness.pool.wait_served(0, 5)
+        gate = engine.hold("generate")
+        calls = [harness.call(f"e{i}") for i in range(300)]
+        await engine.until(lambda: len(engine.running) == 300, 30)
+        started = time.monotonic()
+        harness.pool.announce(policy(1))
+        await harness.pool.wait_served(1, 5)
+        assert time.monotonic() - started < 2
+        assert harness.updates[-1]["running_at_pause"] == 300
+        gate.set()
+        assert {generation.version_high for generation in await asyncio.gather(*calls)} == {1}
+
+
+async def test_pool_is_a_token_generator(running_pool):
+    async with FakeEngine() as engine, running_pool(engine) as harness:
+        generator: TokenGenerator = harness.pool
+        assert generator is harness.pool

@@ -1,0 +1,193 @@
+"""Engines that come, restart and go, and who gets traffic meanwhile."""
+
+import asyncio
+
+import pytest
+from echorl_core.config import EngineDiscovery
+from echorl_orchestrator.engines.engine import LEGAL, Engine, EngineState
+from echorl_orchestrator.types import EpisodeError, ErrorKind
+from echorl_testing.fake_engine import FakeEngine, policy
+
+
+async def test_no_traffic_before_the_first_sync(running_pool):
+    async with FakeEngine() as engine, running_pool(engine) as harness:
+        call = harness.call()
+        await harness.state(engine, "syncing")
+        assert harness.pool.version_for_dispatch() == -1
+        assert harness.pool.served() is None
+        gate = engine.hold("apply")
+        harness.pool.announce(policy(0))
+        await engine.until(lambda: "apply" in engine.named())
+        assert "generate" not in engine.named()
+        gate.set()
+        assert (await call).version_low == 0
+        assert engine.named("apply", "generate") == ["apply", "generate"]
+
+
+async def test_engine_is_starting_until_its_health_is_good(running_pool):
+    async with FakeEngine() as engine, running_pool(engine) as harness:
+        engine.healthy = False
+        harness.pool.announce(policy(0))
+        await harness.state(engine, "starting")
+        await engine.until(lambda: engine.named().count("health") > 3)
+        assert "stage" not in engine.named()
+        engine.healthy = True
+        await harness.pool.wait_served(0, 5)
+
+
+async def test_lost_engine_fails_its_requests_as_provider_and_others_take_over(running_pool):
+    async with FakeEngine() as first, FakeEngine() as second, running_pool(first, second) as harness:
+        harness.pool.announce(policy(0))
+        await harness.eventually(lambda: harness.pool.metrics_snapshot()["engines"] == 2)
+        first.hold("generate")
+        second.hold("generate")
+        call = harness.call()
+        await harness.eventually(lambda: bool(first.running or second.running))
+        lost, other = (first, second) if first.running else (second, first)
+        await lost.stop()
+        with pytest.raises(EpisodeError) as caught:
+            await call
+        assert caught.value.kind is ErrorKind.PROVIDER
+        await harness.state(lost, "lost")
+        other.hold("generate").set()
+        assert (await harness.generate()).engine == other.address
+
+
+async def test_engine_that_falls_silent_is_lost(running_pool):
+    async with FakeEngine() as engine, running_pool(engine) as harness:
+        harness.pool.announce(policy(0))
+        await harness.pool.wait_served(0, 5)
+        engine.hold("generate")
+        call = harness.call()
+        await engine.until(lambda: len(engine.running) == 1)
+        engine.hold("identity")
+        with pytest.raises(EpisodeError, match="is lost") as caught:
+            await call
+        assert caught.value.kind is ErrorKind.PROVIDER
+        await engine.until(lambda: "generate" in engine.cancelled)
+
+
+async def test_failed_health_check_loses_the_engine(running_pool):
+    async with FakeEngine() as engine, running_pool(engine) as harness:
+        harness.pool.announce(policy(0))
+        await harness.pool.wait_served(0, 5)
+        engine.healthy = False
+        await harness.eventually(lambda: harness.pool.served() is None)
+        assert harness.view(engine)["state"] in {"lost", "starting"}
+
+
+async def test_restarted_engine_is_synced_again_before_it_gets_traffic(running_pool):
+    async with FakeEngine() as engine, running_pool(engine) as harness:
+        harness.pool.announce(policy(0))
+        await harness.pool.wait_served(0, 5)
+        gate = engine.hold("generate")
+        before = harness.call("before")
+        await engine.until(lambda: len(engine.running) == 1)
+        old = engine.boot_id
+        engine.reboot()
+        with pytest.raises(EpisodeError) as caught:
+            await before
+        assert caught.value.kind is ErrorKind.PROVIDER
+        gate.set()
+        generation = await harness.generate("after")
+        assert generation.boot_id == engine.boot_id != old
+        calls = [(name, info["boot_id"]) for name, info in engine.calls if name in {"apply", "generate"}]
+        assert calls == [("apply", old), ("generate", old), ("apply", engine.boot_id), ("generate", engine.boot_id)]
+
+
+async def test_answer_from_another_boot_is_not_used(running_pool):
+    slow_looks = pytest.importorskip("dataclasses").replace
+    from echorl_orchestrator.engines.timing import Timing
+
+    async with FakeEngine() as engine, running_pool(engine, timing=slow_looks(Timing(), identity_s=60.0)) as harness:
+        harness.pool.announce(policy(0))
+        await harness.pool.wait_served(0, 5)
+        held = engine.held
+        engine.reboot()
+        engine.held = held
+        with pytest.raises(EpisodeError, match="was restarted") as caught:
+            await harness.generate()
+        assert caught.value.kind is ErrorKind.PROVIDER
+
+
+async def test_policy_that_someone_else_applied_quarantines(running_pool):
+    async with FakeEngine() as engine, running_pool(engine) as harness:
+        harness.pool.announce(policy(0))
+        await harness.pool.wait_served(0, 5)
+        engine.hold("stage")
+        engine.held = {"attempt": 1, "version": 9, "digest": "digest-1-9"}
+        await harness.state(engine, "quarantined")
+        assert "version=9" in harness.view(engine)["error"]
+
+
+async def test_engine_of_another_run_is_never_used(running_pool):
+    async with FakeEngine(run_uid="other") as engine, running_pool(engine) as harness:
+        harness.pool.announce(policy(0))
+        await harness.eventually(lambda: harness.pool.views() != [] and harness.view(engine)["error"] is not None)
+        assert harness.view(engine)["state"] == "discovered"
+        assert "belongs to run 'other'" in harness.view(engine)["error"]
+        assert "stage" not in engine.named()
+
+
+async def test_one_server_at_two_addresses_is_one_engine(running_pool):
+    async with FakeEngine(boot_id="same") as first, FakeEngine(boot_id="same") as second:
+        async with running_pool(first, second) as harness:
+            harness.pool.announce(policy(0))
+            await harness.pool.wait_served(0, 5)
+            await harness.eventually(lambda: any("already known" in str(view["error"]) for view in harness.pool.views()))
+            assert sorted(view["state"] for view in harness.pool.views()) == ["discovered", "serving"]
+
+
+async def test_run_token_and_extra_headers_go_along(running_pool):
+    async with FakeEngine() as engine, running_pool(engine) as harness:
+        harness.pool.announce(policy(0))
+        await harness.pool.wait_served(0, 5)
+        await harness.generate("episode-7")
+        headers = {name: info["headers"] for name, info in engine.calls}
+        assert all(sent["X-EchoRL-Run"] == "run-uid" for sent in headers.values())
+        assert headers["generate"]["X-Session-ID"] == "episode-7"
+        assert headers["generate"]["X-Extra"] == "yes"
+        assert "X-EchoRL-Token" not in headers["generate"]
+        assert headers["apply"]["X-EchoRL-Token"] == "admin-token"
+
+
+async def test_pool_waits_for_a_server_that_is_not_there_yet(running_pool):
+    engine = FakeEngine()
+    await engine.start()
+    await engine.stop()
+    async with running_pool(engine) as harness:
+        harness.pool.announce(policy(0))
+        await harness.eventually(lambda: harness.pool.views() != [] and harness.view(engine)["error"] is not None)
+        await engine.start()
+        await harness.pool.wait_served(0, 5)
+        await engine.stop()
+
+
+async def test_wait_served_says_what_it_waited_for(running_pool):
+    async with FakeEngine() as engine, running_pool(engine) as harness:
+        with pytest.raises(TimeoutError, match=r"version 0 is not served after 0\.05 s"):
+            await harness.pool.wait_served(0, 0.05)
+
+
+async def test_illegal_transition_is_a_bug():
+    engine = Engine("127.0.0.1:1", lambda: None)
+    with pytest.raises(ValueError, match="discovered -> serving"):
+        engine.move(EngineState.SERVING)
+    assert LEGAL.keys() == set(EngineState)
+
+
+def test_discovery_config_default():
+    assert EngineDiscovery(names=[]).interval_s == 2.0
+
+
+async def test_metrics_are_summed_and_survive_a_restart(running_pool):
+    async with FakeEngine() as engine, running_pool(engine) as harness:
+        harness.pool.announce(policy(0))
+        await harness.pool.wait_served(0, 5)
+        await asyncio.gather(*(harness.generate(f"e{i}") for i in range(4)))
+        await harness.eventually(lambda: harness.pool.metrics_snapshot()["generation_tokens_total"] == 12)
+        engine.reboot()
+        engine.counters.clear()
+        await harness.state(engine, "serving")
+        await harness.generate()
+        await harness.eventually(lambda: harness.pool.metrics_snapshot()["generation_tokens_total"] == 15)
