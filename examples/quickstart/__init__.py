@@ -1,0 +1,1 @@
+"""The quickstart's model: seeded, then warm-started on scripted demonstrations."""
