@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+
 from echorl_cli.manifest_file import read_manifest
 from echorl_core.config import InferenceConfig, OrchestratorConfig, RoleConfigs, TrainerConfig
 from echorl_operator.build import example_placement, role_configs

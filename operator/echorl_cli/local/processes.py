@@ -13,6 +13,7 @@ import structlog
 
 from echorl_cli.local import proctable, tethered
 from echorl_cli.local.notes import Notes, forget, write_notes
+from echorl_cli.local.proctable import Stat
 from echorl_core.names import Role
 
 log = structlog.get_logger()
@@ -55,6 +56,11 @@ class Child:
         return self.process.pid
 
 
+def _look_at(mark: str, known: Mapping[int, int]) -> tuple[list[Stat], set[Path]]:
+    stats = proctable.ours(mark, known)
+    return stats, proctable.shared_memory(stats)
+
+
 class Children:
     """All processes of one supervisor. Each leads a session; none outlives the supervisor.
 
@@ -62,17 +68,22 @@ class Children:
     and the next supervisor in the directory ends what ``.processes.json`` names.
     """
 
-    def __init__(self, root: Path, mark: str, *, on_exit: Callable[[Child], None]) -> None:
-        """``on_exit`` is called in the event loop once a child and all its descendants are gone."""
+    def __init__(
+        self, root: Path, mark: str, *, on_exit: Callable[[Child], None], on_error: Callable[[BaseException], None]
+    ) -> None:
+        """Both are called in the event loop.
+
+        ``on_exit``: a child and all its descendants are gone; ``on_error``: watching one failed.
+        """
         self._root = root
         self._mark = mark
         self._on_exit = on_exit
+        self._on_error = on_error
         self._launches = 0
         self._living: list[Child] = []
         self._watches: dict[Child, asyncio.Task[None]] = {}
         self._keeper: asyncio.subprocess.Process | None = None
-        self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Holds the error of a background task, if one fails."""
+        self._starts: set[asyncio.Task[Child]] = set()
 
     @property
     def living(self) -> list[Child]:
@@ -119,6 +130,17 @@ class Children:
         Raises:
             OSError: the log cannot be written.
         """
+        # A start that is under way when its task is cancelled goes on: no process is ever out of sight.
+        start = asyncio.ensure_future(
+            self._start(role, index, attempt=attempt, command=command, environment=environment, log=log)
+        )
+        self._starts.add(start)
+        start.add_done_callback(self._starts.discard)
+        return await asyncio.shield(start)
+
+    async def _start(
+        self, role: Role, index: int, *, attempt: int, command: Sequence[str], environment: Mapping[str, str], log: Path
+    ) -> Child:
         self._launches += 1
         mark = f"{self._mark}.{role}-{index}.{self._launches}."
         # vLLM's API server ends its own children when it is asked to; the other roles have nothing to put in order.
@@ -145,6 +167,10 @@ class Children:
         self._watches[child] = watch
         return child
 
+    async def settle(self) -> None:
+        """Return when no start is under way."""
+        await asyncio.gather(*self._starts, return_exceptions=True)
+
     async def end(self, child: Child, *, grace_s: float) -> None:
         """End a child with all that it started: SIGTERM, after ``grace_s`` SIGKILL. Returns when all are gone."""
         child.expected = True
@@ -155,12 +181,12 @@ class Children:
         """Return when a child and all its descendants are gone."""
         await asyncio.shield(self._watches[child])
 
-    def observe(self) -> None:
+    async def observe(self) -> None:
         """Note each child's processes and shared memory, for the case that they must be found without it."""
-        for child in self._living:
-            stats = proctable.ours(child.mark, {child.pid: child.started})
+        for child in self.living:
+            stats, segments = await asyncio.to_thread(_look_at, child.mark, {child.pid: child.started})
             child.members = {stat.pid: stat.started for stat in stats}
-            child.shared_memory |= proctable.shared_memory(stats)
+            child.shared_memory |= segments
         self._note()
 
     async def _end_tree(self, child: Child, grace_s: float) -> None:
@@ -182,8 +208,8 @@ class Children:
 
     def _watched(self, watch: asyncio.Task[None]) -> None:
         error = None if watch.cancelled() else watch.exception()
-        if error is not None and not self.failure.done():
-            self.failure.set_exception(error)
+        if error is not None:
+            self._on_error(error)
 
     def _tell(self, line: str) -> None:
         if self._keeper is not None and self._keeper.stdin is not None:

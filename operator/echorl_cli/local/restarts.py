@@ -3,20 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Literal
 
 from echorl_core.names import NEVER_RESTARTED, ExitCode, Role
 
 MAX_BACKOFF_S = 300.0
-
-
-@dataclass(frozen=True)
-class Rule:
-    """What certain exit codes of a role mean; stands before everything else."""
-
-    role: Role
-    exit_codes: frozenset[int]
-    action: Literal["Fail", "Restart", "Ignore"]
 
 
 @dataclass(frozen=True)
@@ -29,7 +19,6 @@ class RestartPolicy:
     """Before the first restart; doubled at each further one, 300 s at the most."""
     reset_after_steps: int = 20
     """New steps, beyond the highest one that was reached before, after which restarts count from 0 again."""
-    rules: tuple[Rule, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -56,7 +45,6 @@ class Ledger:
 class Action(StrEnum):
     """What the supervisor does."""
 
-    IGNORE = "ignore"
     RESTART_ALONE = "restartAlone"
     """This process again, in the same attempt."""
     NEW_ATTEMPT = "newAttempt"
@@ -109,30 +97,18 @@ def decide(deaths: Sequence[Death], *, ledger: Ledger, policy: RestartPolicy, ga
         deaths: at least one; engines are decided one by one.
         ledger: restarts so far.
         policy: limits.
-        gang_is_whole: whether every trainer rank still runs; the orchestrator alone is only restarted then.
+        gang_is_whole: whether every trainer rank still works; the orchestrator alone is only restarted then.
     """
-    acts = [(death, _meaning(death, policy)) for death in deaths]
-    for death, meaning in acts:
-        if meaning is Action.FAIL:
-            code = death.exit_code if death.exit_code > 0 else int(ExitCode.CRASH)
-            return Decision(Action.FAIL, death.cause, exit_code=code)
-    counted = [death for death, meaning in acts if meaning is not Action.IGNORE]
-    if not counted:
-        return Decision(Action.IGNORE, "; ".join(death.cause for death, _ in acts))
-    reason = "; ".join(death.cause for death in counted)
-    roles = {death.role for death in counted}
+    for death in deaths:
+        if death.exit_code in NEVER_RESTARTED:
+            return Decision(Action.FAIL, death.cause, exit_code=death.exit_code)
+    reason = "; ".join(death.cause for death in deaths)
+    roles = {death.role for death in deaths}
     if roles == {Role.INFERENCE}:
         return _within_limits(Role.INFERENCE, Action.RESTART_ALONE, reason, ledger, policy)
     if roles == {Role.ORCHESTRATOR} and gang_is_whole:
         return _within_limits(Role.ORCHESTRATOR, Action.RESTART_ALONE, reason, ledger, policy)
     return _within_limits(Role.TRAINER, Action.NEW_ATTEMPT, reason, ledger, policy)
-
-
-def _meaning(death: Death, policy: RestartPolicy) -> Action:
-    for rule in policy.rules:
-        if rule.role is death.role and death.exit_code in rule.exit_codes:
-            return {"Fail": Action.FAIL, "Restart": Action.RESTART_ALONE, "Ignore": Action.IGNORE}[rule.action]
-    return Action.FAIL if death.exit_code in NEVER_RESTARTED else Action.RESTART_ALONE
 
 
 def _within_limits(role: Role, action: Action, reason: str, ledger: Ledger, policy: RestartPolicy) -> Decision:

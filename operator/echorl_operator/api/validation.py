@@ -74,7 +74,10 @@ def _mend(document: Any, location: Location, kind: str) -> None:
 
 def _repaired(document: Any) -> EchoRLRun | None:
     """The valid part of a document, with defaults in place of the rest; None if it cannot be told."""
-    document = _copy(document)
+    try:
+        document = _copy(document)
+    except RecursionError:
+        return None
     for _ in range(_REPAIR_ROUNDS):
         try:
             return EchoRLRun.model_validate(document)

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from aiohttp import web
+
 from echorl_core import names
 from echorl_core.wire import PolicyAnnouncement, Probe
 
@@ -46,9 +47,17 @@ def policy(version: int, *, attempt: int = 1, probe: bool = True) -> PolicyAnnou
 
 
 class FakeEngine:
-    """One server on 127.0.0.1. Use as an async context manager; ``address`` is ``host:port``."""
+    """One server. Use as an async context manager; ``address`` is ``host:port``."""
 
-    def __init__(self, *, run_uid: str = RUN_UID, workers: int = 1, port: int = 0, boot_id: str | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        run_uid: str = RUN_UID,
+        workers: int = 1,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        boot_id: str | None = None,
+    ) -> None:
         self.run_uid = run_uid
         self.workers = workers
         self.boot_id = boot_id or f"boot-{next(_boots)}"
@@ -74,12 +83,13 @@ class FakeEngine:
         self._resumed.set()
         self._lease: asyncio.TimerHandle | None = None
         self._changed = asyncio.Event()
-        self._port = port
+        self.host = host
+        self.port = port
         self._runner: web.AppRunner | None = None
 
     @property
     def address(self) -> str:
-        return f"127.0.0.1:{self._port}"
+        return f"{self.host}:{self.port}"
 
     async def __aenter__(self) -> "FakeEngine":
         await self.start()
@@ -102,9 +112,9 @@ class FakeEngine:
             app.router.add_post(f"/echorl/{route.__name__[1:]}", route)
         self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", self._port, shutdown_timeout=0)
+        site = web.TCPSite(self._runner, self.host, self.port, shutdown_timeout=0)
         await site.start()
-        self._port = self._runner.addresses[0][1]
+        self.port = self._runner.addresses[0][1]
 
     async def stop(self) -> None:
         """End the server with all its connections."""
@@ -147,7 +157,9 @@ class FakeEngine:
     async def _middleware(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        name = request.path.rsplit("/", 1)[-1] + ("_status" if request.path == "/echorl/stage" and request.method == "GET" else "")
+        name = request.path.rsplit("/", 1)[-1]
+        if (name, request.method) == ("stage", "GET"):
+            name = "stage_status"
         body = await request.json() if request.can_read_body else {}
         request["body"] = body
         self.calls.append((name, {"body": body, "headers": dict(request.headers), "boot_id": self.boot_id}))

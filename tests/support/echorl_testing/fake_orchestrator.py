@@ -38,6 +38,8 @@ class FakeOrchestrator:
         self.finish = True
         """Whether a pull beyond the last step is answered 410 once its checkpoint is committed."""
         self.stop: StopNotice | None = None
+        self.broken = 0
+        """How many further requests are answered 503."""
         self.port = 0
         self._runner: web.AppRunner | None = None
 
@@ -83,6 +85,9 @@ class FakeOrchestrator:
         self, request: web.Request, handler: Callable[[web.Request], "asyncio.Future[web.StreamResponse]"]
     ) -> web.StreamResponse:
         self.headers.append(dict(request.headers))
+        if self.broken > 0:
+            self.broken -= 1
+            return web.Response(status=503, text="starting")
         if refusal := self.identity.refusal(request.headers):
             return web.json_response({"error": refusal}, status=409)
         return await handler(request)

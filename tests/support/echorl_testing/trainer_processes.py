@@ -11,11 +11,16 @@ from pathlib import Path
 from echorl_core.config import ModelConfig, OptimizerConfig, TrainerConfig
 from echorl_core.identity import RunIdentity
 from echorl_core.rundir import RunDirectory
+from echorl_trainer.seeded import SeededShape
 
+TINY = SeededShape(hidden_size=32, intermediate_size=64, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=16)
+"""Small enough that a step takes milliseconds."""
 REPOSITORY = Path(__file__).parents[3]
 
 
-def trainer_config(run: RunDirectory, model: Path, orchestrator_url: str = "http://127.0.0.1:9", **other: object) -> TrainerConfig:
+def trainer_config(
+    run: RunDirectory, model: Path, orchestrator_url: str = "http://127.0.0.1:9", **other: object
+) -> TrainerConfig:
     """A float32 config with Adam and a falling learning rate."""
     settings = {
         "run_dir": str(run.root),

@@ -1,0 +1,71 @@
+"""How a supervised run ends, and what the supervisor tells a view on the way."""
+
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from echorl_core.names import ExitCode, Phase
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The end of ``echorl run``."""
+
+    phase: Phase
+    exit_code: int
+    reason: str
+
+    @classmethod
+    def succeeded(cls) -> "Outcome":
+        """All steps are trained."""
+        return cls(Phase.SUCCEEDED, int(ExitCode.OK), "finished")
+
+    @classmethod
+    def stopped(cls) -> "Outcome":
+        """On request, with nothing lost."""
+        return cls(Phase.SUSPENDED, int(ExitCode.STOPPED), "stopped on request; the same command resumes")
+
+    @classmethod
+    def stopped_at_once(cls, number: int, why: str) -> "Outcome":
+        """On request, without a last checkpoint."""
+        reason = f"{why}, without a last checkpoint; the same command resumes from the newest one"
+        return cls(Phase.SUSPENDED, 128 + number, reason)
+
+    @classmethod
+    def failed(cls, reason: str, exit_code: int = int(ExitCode.CRASH)) -> "Outcome":
+        """For good."""
+        return cls(Phase.FAILED, exit_code, reason)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What a view shows."""
+
+    name: str
+    phase: Phase
+    reason: str
+    attempt: int
+    max_steps: int
+    elapsed_s: float
+    restarts: Mapping[str, int] = field(default_factory=dict)
+    """By cause."""
+    state: Mapping[str, Any] | None = None
+    """The orchestrator's last ``GET /state``; None before the first."""
+
+
+class View(Protocol):
+    """Where people see the run."""
+
+    def event(self, text: str) -> None:
+        """Something happened; one sentence, or an excerpt of several lines."""
+        ...
+
+    def show(self, snapshot: Snapshot) -> None:
+        """The run's present state."""
+        ...
+
+
+def signal_name(number: int) -> str:
+    """``SIGINT`` is what Ctrl-C sends."""
+    return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name

@@ -1,0 +1,107 @@
+"""A supervised run whose roles are ``fake_role.py``: ``fake_local_run.py DIR JSON``.
+
+JSON: ``engines``, ``ranks``, ``max_steps``, ``restart_policy`` and ``limits`` (fields of the dataclasses).
+"""
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from echorl_cli.local.launch import Devices, Limits, LocalRun
+from echorl_cli.local.lock import held
+from echorl_cli.local.notes import end_leftovers
+from echorl_cli.local.outcome import Snapshot
+from echorl_cli.local.ports import free_ports, free_run
+from echorl_cli.local.restarts import RestartPolicy
+from echorl_cli.local.supervisor import Supervisor
+from echorl_core import config
+from echorl_core.attempts import claim_run
+from echorl_core.rundir import RunDirectory
+
+_ROLE = str(Path(__file__).with_name("fake_role.py"))
+
+
+class FakeCommands:
+    """Every role is the same script."""
+
+    def inference(self, config: Path, work: Path) -> Sequence[str]:
+        return [sys.executable, _ROLE, "inference", str(config)]
+
+    def orchestrator(self, config: Path) -> Sequence[str]:
+        return [sys.executable, _ROLE, "orchestrator", str(config)]
+
+    def trainer(self, config: Path) -> Sequence[str]:
+        return [sys.executable, _ROLE, "trainer", str(config)]
+
+
+class Printed:
+    """A view for a test's eyes."""
+
+    def event(self, text: str) -> None:
+        print(text, flush=True)
+
+    def show(self, snapshot: Snapshot) -> None:
+        pass
+
+
+def role_configs(root: Path, *, engines: int, ranks: int, max_steps: int) -> config.RoleConfigs:
+    """Configs with free ports, and nothing else that a fake reads."""
+    port, *engine_ports = free_ports(1 + engines)
+    model = config.ModelConfig(path="model", dtype="float32", max_model_len=64, renderer="compact")
+    orchestrator = config.OrchestratorConfig(
+        run_dir=str(root),
+        port=port,
+        model=model,
+        seed=0,
+        max_steps=max_steps,
+        batch=config.BatchConfig(group_size=2, batch_size=2, max_staleness=1, seq_len=64, num_ranks=ranks),
+        train=[],
+        engines=config.EngineDiscovery(names=[f"127.0.0.1:{engine}" for engine in engine_ports]),
+        weight_mode="http",
+        checkpoint=config.CheckpointConfig(interval=1, keep_last=1),
+    )
+    trainer = config.TrainerConfig(
+        run_dir=str(root),
+        orchestrator_url=f"http://127.0.0.1:{port}",
+        model=model,
+        seed=0,
+        max_steps=max_steps,
+        seq_len=64,
+        weight_mode="http",
+        metrics_port=free_run(ranks),
+    )
+    inference = [config.InferenceConfig(model=model, served_name="policy", port=engine) for engine in engine_ports]
+    return config.RoleConfigs(orchestrator=orchestrator, trainer=trainer, inference=inference)
+
+
+def main() -> int:
+    root, chosen = Path(sys.argv[1]), json.loads(sys.argv[2])
+    with held(root):
+        if (leftovers := end_leftovers(root, grace_s=0.5)) is not None:
+            print(f"leftovers: {[stat.pid for stat in leftovers.ended]}", flush=True)
+        run = RunDirectory(root)
+        record = claim_run(run, "fake", os.urandom(4).hex())
+        ranks = chosen.get("ranks", 2)
+        plan = LocalRun(
+            run=run,
+            name=record.name,
+            uid=record.uid,
+            configs=role_configs(
+                root, engines=chosen.get("engines", 1), ranks=ranks, max_steps=chosen.get("max_steps", 10)
+            ),
+            commands=FakeCommands(),
+            devices=Devices(engines=("",) * chosen.get("engines", 1), trainer=""),
+            restart_policy=RestartPolicy(**chosen.get("restart_policy", {})),
+            limits=Limits(**chosen.get("limits", {})),
+            environment={**os.environ, "FAKE_RUN": str(root)},
+        )
+        outcome = asyncio.run(Supervisor(plan, Printed()).run())
+    print(f"outcome: {outcome}", flush=True)
+    return outcome.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,156 @@
+"""A role's process without its work: speaks the health and state protocol, and ends as a test tells it to.
+
+``fake_role.py ROLE CONFIG``. The test finds it by ``RUN/roles/<role>-<index>/<pid>.json`` and posts to it:
+``/exit?code=N``, ``/sick`` (healthz answers 503 from then on), and to the orchestrator ``/step?n=N`` and ``/finish``.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+ROLE, CONFIG = sys.argv[1], json.loads(Path(sys.argv[2]).read_text())
+RUN = Path(os.environ["FAKE_RUN"])
+ATTEMPT = int(os.environ["ECHORL_ATTEMPT"])
+RANK = int(os.environ.get("RANK", "0"))
+# Ends on its own by the end of any test, whatever the supervisor does.
+LIFETIME_S = 120
+
+
+class Part:
+    """What the process knows."""
+
+    sick = False
+    step = 0
+    notice: str | None = None
+    told: set[str] = set()
+    revision = 0
+
+
+def grandchildren() -> list[int]:
+    """One in our session, one in a session of its own; both ignore SIGTERM."""
+    code = (
+        f"import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep({LIFETIME_S})"
+    )
+    found = []
+    for own_session in (False, True):
+        process = subprocess.Popen(
+            [sys.executable, "-c", code], start_new_session=own_session, stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdout is not None
+        process.stdout.readline()
+        found.append(process.pid)
+    return found
+
+
+def leave(code: int) -> None:
+    threading.Timer(0.05, os._exit, [code]).start()
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        path, _, query = self.path.partition("?")
+        fields = dict(urllib.parse.parse_qsl(query))
+        if path in ("/health", "/healthz"):
+            self.reply(503 if Part.sick else 200, {"sick": Part.sick})
+        elif path == "/state":
+            deadline = time.monotonic() + float(fields.get("wait", 0))
+            while str(Part.revision) == fields.get("since") and time.monotonic() < deadline:
+                time.sleep(0.01)
+            self.reply(200, state())
+        elif path == "/trainer/batch":
+            if Part.notice is None:
+                self.reply(204, None)
+                return
+            self.reply(410, {"reason": Part.notice})
+            Part.told.add(fields["rank"])
+            if len(Part.told) == CONFIG["batch"]["num_ranks"]:
+                leave(7 if Part.notice == "stopped" else 0)
+
+    def do_POST(self) -> None:
+        path, _, query = self.path.partition("?")
+        fields = dict(urllib.parse.parse_qsl(query))
+        if path == "/control/stop":
+            if self.headers.get("X-EchoRL-Token") != os.environ["ECHORL_ADMIN_TOKEN"]:
+                self.reply(403, {})
+                return
+            Part.notice = "stopped"
+        elif path == "/finish":
+            Part.notice = "finished"
+        elif path == "/step":
+            Part.step = int(fields["n"])
+            Part.revision += 1
+        elif path == "/sick":
+            Part.sick = True
+        elif path == "/exit":
+            print(f"leaving with {fields['code']}", flush=True)
+            leave(int(fields["code"]))
+        self.reply(200, {})
+
+    def reply(self, status: int, body: object) -> None:
+        data = b"" if body is None else json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+def state() -> dict[str, object]:
+    return {
+        "run": os.environ["ECHORL_RUN_NAME"],
+        "uid": os.environ["ECHORL_RUN_UID"],
+        "attempt": ATTEMPT,
+        "revision": Part.revision,
+        "phase": "Running",
+        "step": Part.step,
+    }
+
+
+def pull() -> None:
+    """Ask for batches until the end, as a rank does."""
+    while True:
+        try:
+            with urllib.request.urlopen(f"{CONFIG['orchestrator_url']}/trainer/batch?step=1&rank={RANK}") as response:
+                assert response.status == 204
+        except urllib.error.HTTPError as error:
+            assert error.code == 410
+            os._exit(0)
+        except OSError:
+            pass
+        time.sleep(0.02)
+
+
+def main() -> None:
+    threading.Timer(LIFETIME_S, os._exit, [99]).start()
+    port = CONFIG["metrics_port"] + RANK if ROLE == "trainer" else CONFIG["port"]
+    index = RANK if ROLE == "trainer" else int(Path(sys.argv[2]).stem.partition("-")[2] or 0)
+    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    folder = RUN / "roles" / f"{ROLE}-{index}"
+    folder.mkdir(parents=True, exist_ok=True)
+    about = {
+        "pid": os.getpid(),
+        "attempt": ATTEMPT,
+        "port": port,
+        "grandchildren": grandchildren(),
+        "environment": dict(os.environ),
+    }
+    temporary = folder / f".{os.getpid()}"
+    temporary.write_text(json.dumps(about))
+    temporary.rename(folder / f"{os.getpid()}.json")
+    if ROLE == "trainer":
+        threading.Thread(target=pull, daemon=True).start()
+    server.serve_forever()
+
+
+main()

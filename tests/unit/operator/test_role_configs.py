@@ -1,0 +1,100 @@
+"""What role_configs derives; the golden files show the whole of it."""
+
+import dataclasses
+
+import pytest
+
+from echorl_operator.api import load
+from echorl_operator.build import example_placement, role_configs
+from echorl_testing.manifests import full, shortest, with_value
+
+TRAIN = "spec.environments.train.0"
+
+
+def compiled(document, **placed):
+    run = load(document)
+    return role_configs(run, dataclasses.replace(example_placement(run), **placed))
+
+
+@pytest.mark.parametrize(("concurrent", "workers"), [(1, 1), (256, 1), (257, 2), (512, 2), (1024, 4)])
+def test_auto_workers(concurrent, workers):
+    configs = compiled(with_value(shortest(), f"{TRAIN}.maxConcurrent", concurrent))
+    assert configs.orchestrator.train[0].workers == workers
+
+
+@pytest.mark.parametrize(("replicas", "gpus", "ranks"), [(1, 1, 1), (2, 0, 2), (2, 4, 8), (1, 0, 1)])
+def test_ranks(replicas, gpus, ranks):
+    document = with_value(shortest(), "spec.trainer", {"replicas": replicas, "gpusPerReplica": gpus})
+    assert compiled(document).orchestrator.batch.num_ranks == ranks
+
+
+@pytest.mark.parametrize(
+    ("explicit", "seq_len", "of_model", "length", "micro_batch"),
+    [
+        (None, None, None, 4096, 4096),
+        (None, None, 512, 512, 512),
+        (None, None, 32768, 4096, 4096),
+        (None, 1024, None, 1024, 1024),
+        (None, 8192, None, 4096, 8192),
+        (600, None, 512, 600, 600),
+        (600, 1200, None, 600, 1200),
+    ],
+)
+def test_lengths(explicit, seq_len, of_model, length, micro_batch):
+    document = with_value(shortest(), "spec.model.maxModelLen", explicit)
+    document = with_value(document, "spec.trainer", {"seqLen": seq_len})
+    configs = compiled(document, model_max_len=of_model)
+    models = [configs.orchestrator.model, configs.trainer.model, *(engine.model for engine in configs.inference)]
+    assert {model.max_model_len for model in models} == {length}
+    assert configs.trainer.seq_len == configs.orchestrator.batch.seq_len == micro_batch
+
+
+def test_batch_defaults_to_16_groups():
+    assert compiled(with_value(shortest(), "spec.algorithm.groupSize", 6)).orchestrator.batch.batch_size == 96
+
+
+def test_holdout_side_follows_the_list():
+    configs = compiled(full()).orchestrator
+    assert (configs.train[0].holdout_side, configs.evals[0].environment.holdout_side) == ("train", "eval")
+
+
+def test_placement_reaches_every_role():
+    configs = compiled(
+        full(),
+        run_dir="/runs/x",
+        model_path="/m",
+        renderer="compact",
+        device="cpu",
+        orchestrator_host="0.0.0.0",
+        orchestrator_port=1,
+        orchestrator_url="http://o:1",
+        publish_host="0.0.0.0",
+        advertise_host="trainer-0",
+        metrics_port=9,
+        python_path=("/code", "/more"),
+        engine_names=("engines:8000",),
+    )
+    orchestrator, trainer, engine = configs.orchestrator, configs.trainer, configs.inference[0]
+    assert (orchestrator.run_dir, orchestrator.host, orchestrator.port) == ("/runs/x", "0.0.0.0", 1)
+    assert orchestrator.engines.names == ["engines:8000"]
+    assert orchestrator.python_path == ["/code", "/more"]
+    assert (trainer.orchestrator_url, trainer.publish_host, trainer.advertise_host) == (
+        "http://o:1",
+        "0.0.0.0",
+        "trainer-0",
+    )
+    assert trainer.metrics_port == 9
+    assert engine.device == "cpu"
+    assert {model.path for model in (orchestrator.model, trainer.model, engine.model)} == {"/m"}
+    assert {model.renderer for model in (orchestrator.model, trainer.model, engine.model)} == {"compact"}
+
+
+def test_each_engine_gets_its_address():
+    configs = compiled(full())
+    addresses = [f"{engine.host}:{engine.port}" for engine in configs.inference]
+    assert configs.orchestrator.engines.names == addresses
+    assert len(set(addresses)) == 3
+
+
+def test_same_input_same_output():
+    assert compiled(full()) == compiled(full())
