@@ -8,13 +8,14 @@ from pathlib import Path
 
 import msgspec
 import structlog
+
 from echorl_core import checkpoints
 from echorl_core.attempts import read_prepared
 from echorl_core.checkpoints import Damage
 from echorl_core.faults import fault_point
 from echorl_core.identity import RunIdentity
 from echorl_core.rundir import TEMPORARY_PREFIX, RunDirectory, write_folder
-
+from echorl_orchestrator.refusals import BadInputError
 from echorl_orchestrator.sealing import SEAL_NAME, STATE_NAME, SavedState, Seal, rank_file, read_state
 
 log = structlog.get_logger()
@@ -74,30 +75,33 @@ class BatchStore:
             self._seals.pop(found, None)
 
 
-def starting_state(run: RunDirectory, identity: RunIdentity, store: BatchStore) -> SavedState | None:
-    """Where this attempt stands: its newest sealed batch or checkpoint, else the one it was prepared with, else None.
+def starting_state(run: RunDirectory, identity: RunIdentity, store: BatchStore) -> tuple[int, SavedState | None]:
+    """The step that the attempt resumed from (0: none), and the state as of the newest thing that counts.
+
+    That is this attempt's newest sealed batch or checkpoint, else the checkpoint that it was prepared with.
 
     Raises:
+        BadInputError: the attempt was not prepared, or a state is of another run.
         Damage: the checkpoint's state is missing or altered.
-        ValueError: a state is of another run.
     """
+    prepared = read_prepared(run, identity.attempt)
+    if prepared is None or prepared.run_uid != identity.uid:
+        raise BadInputError(f"{run.attempt(identity.attempt)}: attempt {identity.attempt} of this run was not prepared")
     candidates: list[tuple[int, bytes]] = []
     if store.newest is not None:
         candidates.append((store.newest, store.state(store.newest)))
-    prepared = read_prepared(run, identity.attempt)
-    resumed = None if prepared is None or prepared.checkpoint is None else prepared.resume_step
     for one in checkpoints.committed(run)[0]:
         own = (one.manifest.run_uid, one.manifest.attempt) == (identity.uid, identity.attempt)
-        if own or one.step == resumed:
+        if own or (prepared.checkpoint is not None and one.step == prepared.resume_step):
             candidates.append((one.step, _checkpointed(one)))
-    if resumed is not None and not candidates:
-        raise Damage(f"{run.checkpoint(resumed)}: no readable manifest, but this attempt resumes from it")
+    if prepared.checkpoint is not None and not candidates:
+        raise Damage(f"{run.root / prepared.checkpoint}: no readable manifest, but this attempt resumes from it")
     if not candidates:
-        return None
+        return 0, None
     state = read_state(max(candidates)[1])
     if state.run_uid != identity.uid:
-        raise ValueError(f"{run.root}: saved state of run {state.run_uid!r}; this is run {identity.uid!r}")
-    return state
+        raise BadInputError(f"{run.root}: saved state of run {state.run_uid!r}; this is run {identity.uid!r}")
+    return prepared.resume_step, state
 
 
 def _checkpointed(one: checkpoints.Committed) -> bytes:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 import structlog
+
 from echorl_core import checkpoints
 from echorl_core.checkpoints import MANIFEST_NAME, CheckpointManifest, Committed, part_of, to_keep
 from echorl_core.config import CheckpointConfig
@@ -24,7 +25,6 @@ from echorl_core.faults import fault_point
 from echorl_core.identity import RunIdentity
 from echorl_core.rundir import RunDirectory, sync_folder, write_file
 from echorl_core.wire import Part, PartsReply, PartsReport
-
 from echorl_orchestrator.batch_store import BatchStore
 from echorl_orchestrator.sealing import read_state
 
@@ -60,6 +60,7 @@ class Committer:
         self._on_change = on_change
         self._pending: dict[int, _Pending] = {}
         self._settled: dict[int, State] = {}
+        self._answered: dict[int, set[int]] = {}
         self._wake = asyncio.Event()
         self._changed = asyncio.Condition()
         self.newest: CheckpointManifest | None = None
@@ -96,6 +97,8 @@ class Committer:
             self.expect(report.step)
             self._pending[report.step].reports[report.rank] = report
             self._wake.set()
+        else:
+            self._answered.setdefault(report.step, set()).add(report.rank)
         return PartsReply(state=state)
 
     def state(self, step: int) -> State:
@@ -112,6 +115,10 @@ class Committer:
         async with self._changed:
             await self._changed.wait_for(lambda: step in self._settled)
         return self._settled[step]
+
+    def acknowledged(self, step: int) -> bool:
+        """Whether every rank has heard what became of the checkpoint of ``step``."""
+        return len(self._answered.get(step, ())) >= self._num_ranks
 
     async def run(self) -> None:
         """Commit and abandon as reports come in, until cancelled."""

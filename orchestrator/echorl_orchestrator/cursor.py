@@ -1,4 +1,4 @@
-"""Which task comes next: a seeded permutation per epoch, a weighted choice of environment, and a cursor of few integers.
+"""Which task comes next: a seeded permutation per epoch, a weighted choice of environment, a cursor of few integers.
 
 A task's *ordinal* counts dispatches of its environment: ordinal ``o`` of a source of ``n`` tasks stands for position
 ``o % n`` in the permutation of epoch ``o // n``. Everything follows from the seed and the saved integers, so a resumed
@@ -15,6 +15,7 @@ from itertools import accumulate
 import msgspec
 import numpy as np
 import structlog
+
 from echorl_core.config import EnvironmentConfig
 
 log = structlog.get_logger()

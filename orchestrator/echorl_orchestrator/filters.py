@@ -1,4 +1,4 @@
-"""Rules that take episodes out of training: pure functions. Filtered episodes stay in metrics, baselines and records."""
+"""Rules that take episodes out of training: pure functions. Filtered ones stay in metrics, baselines and records."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

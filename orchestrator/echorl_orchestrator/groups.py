@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+
 from echorl_core.config import BatchConfig
 from echorl_core.wire import Sample, TokenRole
-
 from echorl_orchestrator.advantages import advantages
 from echorl_orchestrator.cursor import Ticket
 from echorl_orchestrator.filters import Verdict, judge
@@ -70,16 +70,23 @@ class Group:
         """Whether some episodes failed and some survived."""
         return bool(self.failures) and bool(self.survivors)
 
+    def drop_unscored(self) -> None:
+        """Nobody scores the group: episodes without a reward of their own have failed."""
+        for index, outcome in list(self.survivors.items()):
+            if outcome.reward is None:
+                del self.survivors[index]
+                self.failures[ErrorKind.ENV] += 1
+
     def outcomes(self) -> list[EpisodeOutcome]:
         """Survivors by index."""
         return [self.survivors[index] for index in sorted(self.survivors)]
 
 
 def failure_of(outcome: EpisodeOutcome) -> ErrorKind | None:
-    """Why an outcome cannot be used: its error, or a reward that is missing or not finite."""
+    """Why an outcome cannot be used: its error, or a reward that is not finite. A missing one may yet be scored."""
     if outcome.error_kind is not None:
         return outcome.error_kind
-    if outcome.reward is None or not math.isfinite(outcome.reward):
+    if outcome.reward is not None and not math.isfinite(outcome.reward):
         return ErrorKind.ENV
     return None
 

@@ -13,6 +13,7 @@ from bisect import bisect_left, insort
 from collections.abc import Sequence
 
 import numpy as np
+
 from echorl_core.wire import ARRAY_FIELDS, MicroBatch, Sample, TokenRole
 
 DUMMY_TOKENS = 4

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 from echorl_core.names import ExitCode
-
 from echorl_orchestrator.types import EpisodeOutcome, ErrorKind
 
 

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 import msgspec
 import numpy as np
+
 from echorl_core.config import BatchConfig
 from echorl_core.wire import Sample, TokenRole
-
 from echorl_orchestrator.groups import ReadyEpisode
 
 

@@ -1,20 +1,19 @@
 """Real trainer processes on gloo against an orchestrator at the wire: kills, resumes, full disks, stops."""
 
-import asyncio
 import json
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from echorl_testing.batches import RUN_UID, record
-from echorl_testing.fake_orchestrator import FakeOrchestrator
-from echorl_testing.trainer_processes import Gang, trainer_config
 
 from echorl_core.identity import RunIdentity
 from echorl_core.names import ExitCode
 from echorl_core.prepare import prepare
 from echorl_core.rundir import RunDirectory
+from echorl_testing.batches import RUN_UID, record
+from echorl_testing.fake_orchestrator import FakeOrchestrator
+from echorl_testing.trainer_processes import Gang, trainer_config
 from echorl_trainer.seeded import SeededShape, write_seeded_model
 
 SHAPE = SeededShape(hidden_size=32, intermediate_size=64, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=16)
@@ -40,7 +39,9 @@ class Attempts:
         prepare(self.run, identity)
         return FakeOrchestrator(self.run, identity, steps=steps, num_ranks=self.num_ranks, interval=interval)
 
-    async def start(self, orchestrator: FakeOrchestrator, faults: dict[int, str] | None = None, **config: object) -> Gang:
+    async def start(
+        self, orchestrator: FakeOrchestrator, faults: dict[int, str] | None = None, **config: object
+    ) -> Gang:
         attempt = orchestrator.identity.attempt
         settings = trainer_config(self.run, self.model, orchestrator.url, **config)
         gang = Gang(self.folder / f"attempt_{attempt}", settings, orchestrator.identity, self.num_ranks)

@@ -25,7 +25,11 @@ NAME = "echorl_varlen"
 # A document joins a bucket while it fills this share of the bucket's width: less padding against more kernel calls.
 _MIN_FILL = 0.8
 
-VarlenKernel = Callable[[Tensor, Tensor, Tensor, Tensor, int, float], Tensor]
+Heads = tuple[Tensor, Tensor, Tensor]
+"""Query [T, H, D], key and value [T, G, D]."""
+
+VarlenKernel = Callable[[Heads, Tensor, int, float], Tensor]
+"""Of heads, cu_seqlens, the longest document's length and the scale; gives [T, H, D]."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +66,10 @@ def document_layout(cu_seqlens: Tensor, max_len: int, dtype: torch.dtype) -> Doc
     if (lengths == max_len).all():
         tokens = torch.arange(int(starts[-1]), device=cu_seqlens.device).view(-1, max_len)
         return Documents(cu_seqlens, max_len, (Bucket(tokens),))
-    rows = [starts[chosen, None] + np.minimum(np.arange(lengths[chosen].max()), lengths[chosen, None] - 1)
-            for chosen in _like_lengths(lengths)]
+    rows = [
+        starts[chosen, None] + np.minimum(np.arange(lengths[chosen].max()), lengths[chosen, None] - 1)
+        for chosen in _like_lengths(lengths)
+    ]
     restore = np.empty(int(starts[-1]), dtype=np.int64)
     slots = np.concatenate([block.ravel() for block in rows])
     # Padding repeats a document's last token; assigned in reverse, the first slot of every token wins.
@@ -99,37 +105,40 @@ def packed_attention(
     softcap: float | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """transformers' attention interface: query [1, H, T, D], key and value [1, G, T, D]; returns [1, T, H, D].
+    """Attention in transformers' interface: query [1, H, T, D], key and value [1, G, T, D]; returns [1, T, H, D].
 
     Raises:
         ValueError: the layout is missing, or the model wants what is not supported here.
     """
     if documents is None:
         raise ValueError(f"{NAME}: the document layout is missing; call the model through Policy.forward")
-    wanted = {"an attention mask": attention_mask is not None, "dropout": dropout > 0, "softcap": softcap is not None,
-              "a sliding window": sliding_window is not None}
+    wanted = {
+        "an attention mask": attention_mask is not None,
+        "dropout": dropout > 0,
+        "softcap": softcap is not None,
+        "a sliding window": sliding_window is not None,
+    }
     if any(wanted.values()):
         names = ", ".join(name for name, set_ in wanted.items() if set_)
         raise ValueError(f"{NAME}: not supported yet: {names}")
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    heads = tuple(tensor[0].transpose(0, 1) for tensor in (query, key, value))
+    heads = (query[0].transpose(0, 1), key[0].transpose(0, 1), value[0].transpose(0, 1))
     if documents.buckets or _kernel is None:
-        return _bucketed(*heads, documents, scale)[None], None
-    return _kernel(*heads, documents.cu_seqlens, documents.max_len, scale)[None], None
+        return _bucketed(heads, documents, scale)[None], None
+    return _kernel(heads, documents.cu_seqlens, documents.max_len, scale)[None], None
 
 
-def _bucketed(query: Tensor, key: Tensor, value: Tensor, documents: Documents, scale: float) -> Tensor:
-    """[T, H, D] and [T, G, D] to [T, H, D], one sdpa call per bucket."""
+def _bucketed(heads: Heads, documents: Documents, scale: float) -> Tensor:
+    """One sdpa call per bucket; [T, H, D]."""
     outputs = []
     for bucket in documents.buckets:
-        in_order = documents.restore is None
-        parts = (
-            tensor.unflatten(0, bucket.tokens.shape) if in_order else tensor[bucket.tokens]
-            for tensor in (query, key, value)
-        )
-        heads_first = [part.transpose(1, 2) for part in parts]
+        shape = bucket.tokens.shape
+        rows = [
+            part.view(*shape, *part.shape[1:]) if documents.restore is None else part[bucket.tokens] for part in heads
+        ]
+        query, key, value = (part.transpose(1, 2) for part in rows)
         output = functional.scaled_dot_product_attention(
-            *heads_first, is_causal=True, scale=scale, enable_gqa=query.shape[1] != key.shape[1]
+            query, key, value, is_causal=True, scale=scale, enable_gqa=query.shape[1] != key.shape[1]
         )
         outputs.append(output.transpose(1, 2).flatten(0, 1))
     if documents.restore is None:
@@ -146,10 +155,10 @@ def _torch_kernel() -> VarlenKernel | None:
     fixed: dict[str, Any] = {"window_size": (-1, 0)} if "window_size" in parameters else {"is_causal": True}
     knows_gqa = "enable_gqa" in parameters
 
-    def kernel(query: Tensor, key: Tensor, value: Tensor, cu: Tensor, longest: int, scale: float) -> Tensor:
-        grouped = query.shape[1] != key.shape[1]
+    def kernel(heads: Heads, cu: Tensor, longest: int, scale: float) -> Tensor:
+        grouped = heads[0].shape[1] != heads[1].shape[1]
         options = fixed | ({"enable_gqa": True} if grouped and knows_gqa else {})
-        output: Tensor = varlen_attn(query, key, value, cu, cu, longest, longest, scale=scale, **options)
+        output: Tensor = varlen_attn(*heads, cu, cu, longest, longest, scale=scale, **options)
         return output
 
     return kernel
@@ -161,8 +170,8 @@ def _flash_kernel() -> VarlenKernel | None:
     except ImportError:
         return None
 
-    def kernel(query: Tensor, key: Tensor, value: Tensor, cu: Tensor, longest: int, scale: float) -> Tensor:
-        output: Tensor = flash(query, key, value, cu, cu, longest, longest, softmax_scale=scale, causal=True)
+    def kernel(heads: Heads, cu: Tensor, longest: int, scale: float) -> Tensor:
+        output: Tensor = flash(*heads, cu, cu, longest, longest, softmax_scale=scale, causal=True)
         return output
 
     return kernel

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from echorl_core.wire import MicroBatch, TokenRole
 from numpy.typing import NDArray
 from torch import Tensor
 
+from echorl_core.wire import MicroBatch, TokenRole
 from echorl_trainer.model import PackedTokens
 
 
@@ -46,19 +46,21 @@ def score_batch(
         ValueError: columns disagree in length, a first token has a weight, or a value is out of range.
     """
     starts = _starts(micro)
-    _check_values(micro, starts, vocab_size)
     weighted = (micro.rl_weight != 0) | (micro.ce_weight != 0)
     wanted = weighted | (micro.role == TokenRole.ACTION) | (micro.role == TokenRole.ENV_OUTPUT)
     wanted[starts[:-1]] = False
+    _check_values(micro, starts, wanted, vocab_size)
     rows = np.flatnonzero(wanted)
     lengths = micro.lengths.astype(np.int64)
     role = micro.role[rows]
     fresh = (micro.version_low[rows] == version) & (micro.version_high[rows] == version)
     names = np.array([environments.index(name) for name in micro.environments], dtype=np.int64)
-    floats = np.stack([
-        column[rows].astype(np.float32)
-        for column in (micro.logprobs, micro.advantage, micro.rl_weight, micro.ce_weight)
-    ])
+    floats = np.stack(
+        [
+            column[rows].astype(np.float32)
+            for column in (micro.logprobs, micro.advantage, micro.rl_weight, micro.ce_weight)
+        ]
+    )
     flags = np.stack([role == TokenRole.ACTION, role == TokenRole.ENV_OUTPUT, (role == TokenRole.ACTION) & fresh])
     positions = np.arange(len(micro.token_ids)) - np.repeat(starts[:-1], lengths)
     integers = _to_device(np.stack([micro.token_ids.astype(np.int64), positions]), device)
@@ -71,7 +73,19 @@ def score_batch(
         temperature=_to_device(micro.temperature.astype(np.float32), device),
     )
     environment = _to_device(np.repeat(names, lengths)[rows], device)
-    return ScoredBatch(packed, *_to_device(floats, device), *_to_device(flags, device), environment=environment)
+    sampler_logprobs, advantages, rl_weight, ce_weight = _to_device(floats, device)
+    is_action, is_env_output, is_current = _to_device(flags, device)
+    return ScoredBatch(
+        tokens=packed,
+        sampler_logprobs=sampler_logprobs,
+        advantages=advantages,
+        rl_weight=rl_weight,
+        ce_weight=ce_weight,
+        is_action=is_action,
+        is_env_output=is_env_output,
+        is_current=is_current,
+        environment=environment,
+    )
 
 
 def _to_device(values: NDArray[np.generic], device: torch.device) -> Tensor:
@@ -96,12 +110,12 @@ def _starts(micro: MicroBatch) -> NDArray[np.int64]:
     return starts
 
 
-def _check_values(micro: MicroBatch, starts: NDArray[np.int64], vocab_size: int) -> None:
+def _check_values(micro: MicroBatch, starts: NDArray[np.int64], wanted: NDArray[np.bool_], vocab_size: int) -> None:
     """On the host: out of range on a GPU would end the process with an unreadable assertion."""
     weighted = (micro.rl_weight != 0) | (micro.ce_weight != 0)
     offences = {
         f"token_ids outside 0..{vocab_size - 1}": (micro.token_ids < 0) | (micro.token_ids >= vocab_size),
-        "a temperature that is not above 0": ~(micro.temperature > 0),
+        "a scored token whose temperature is not above 0": wanted & ~(micro.temperature > 0),
         "a weight on a document's first token": np.isin(np.arange(len(weighted)), starts[:-1]) & weighted,
     }
     for what, where in offences.items():

@@ -4,6 +4,7 @@ The loop names every phase that it enters; ``/healthz`` and ``/state`` read it. 
 failure that a background thread leaves in ``Watch`` is raised by the loop at its next ``check``.
 """
 
+import contextvars
 import threading
 import time
 from collections import deque
@@ -58,7 +59,9 @@ class Watch:
             except BaseException as error:
                 self.fail(error)
 
-        thread = threading.Thread(target=watched, name=name, daemon=True)
+        # The context carries what every log line of this process says about its origin.
+        context = contextvars.copy_context()
+        thread = threading.Thread(target=lambda: context.run(watched), name=name, daemon=True)
         thread.start()
         return thread
 

@@ -40,7 +40,7 @@ def _scaled_logits(hidden: Tensor, head: Tensor, temperature: Tensor) -> Tensor:
 
 class _TokenLogprobs(torch.autograd.Function):
     @staticmethod
-    def forward(
+    def forward(  # noqa: PLR0917 - autograd passes by position
         ctx: Any, hidden: Tensor, head: Tensor, targets: Tensor, temperature: Tensor, rows: int
     ) -> tuple[Tensor, Tensor]:
         logprobs = hidden.new_empty(hidden.shape[0], dtype=torch.float32)
@@ -59,7 +59,7 @@ class _TokenLogprobs(torch.autograd.Function):
         return logprobs, entropy
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         hidden, head, targets, temperature, normaliser = ctx.saved_tensors
         grad_hidden = torch.zeros_like(hidden)

@@ -57,7 +57,7 @@ def dppo_loss(
     log_ratio = torch.where(active, policy_logprobs - sampler_logprobs, 0.0)
     ratio = torch.exp(torch.where(keep, log_ratio, 0.0))
     gain = torch.where(keep, advantages, 0.0) * ratio
-    loss = (weights * (kl_tau * log_ratio.square() - gain)).sum() / denominator
+    loss = (weights / denominator * (kl_tau * log_ratio.square() - gain)).sum()
     with torch.no_grad():
         full_ratio = torch.exp(log_ratio)
         metrics = {
@@ -84,7 +84,7 @@ def cross_entropy_loss(policy_logprobs: Tensor, weights: Tensor, *, denominator:
     _check_denominator(denominator)
     # Selecting before the product keeps an untrained token's -inf out: 0 * -inf is nan.
     logprobs = torch.where(weights != 0, policy_logprobs, 0.0)
-    return LossOutput(-(weights * logprobs).sum() / denominator)
+    return LossOutput(-(weights / denominator * logprobs).sum())
 
 
 def graph_anchor(policy_logprobs: Tensor) -> Tensor:

@@ -8,12 +8,12 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.distributed as dist
-from echorl_core.config import ModelConfig
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from echorl_core.config import ModelConfig
 from echorl_trainer.attention import NAME as ATTENTION
 from echorl_trainer.attention import document_layout
 from echorl_trainer.logprobs import token_logprobs
@@ -165,9 +165,7 @@ def _check_against_reference(policy: Policy) -> None:
     offsets = torch.tensor([0, *lengths]).cumsum(0)
     rows = torch.tensor([row for row in range(1, len(token_ids)) if row != lengths[0]])
     positions = torch.cat([torch.arange(length) for length in lengths])
-    packed = PackedTokens(
-        token_ids, positions, offsets.to(torch.int32), max(lengths), rows, torch.ones(len(token_ids))
-    )
+    packed = PackedTokens(token_ids, positions, offsets.to(torch.int32), max(lengths), rows, torch.ones(len(token_ids)))
     scores = policy(packed).logprobs
     model.set_attn_implementation("eager")
     logits = [model(document[None], use_cache=False).logits[0, :-1] for document in documents]

@@ -3,9 +3,10 @@
 import math
 from dataclasses import dataclass
 
-from echorl_core.config import OptimizerConfig
 from torch import nn
 from torch.optim import SGD, AdamW, Optimizer
+
+from echorl_core.config import OptimizerConfig
 
 
 @dataclass(frozen=True)

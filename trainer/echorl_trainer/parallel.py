@@ -8,6 +8,7 @@ from typing import Literal
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
@@ -45,7 +46,7 @@ def connect(replicate: int = 1, device: Literal["cpu", "cuda"] | None = None, ti
     if kind == "cuda":
         torch.cuda.set_device(place)
     # A group of one needs no address, so no port can be taken.
-    store = dist.HashStore() if world_size == 1 else None
+    store = HashStore() if world_size == 1 else None
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo",
         store=store,
@@ -54,8 +55,11 @@ def connect(replicate: int = 1, device: Literal["cpu", "cuda"] | None = None, ti
         timeout=timedelta(seconds=timeout_s),
         device_id=place if kind == "cuda" else None,
     )
-    shape, names = ((world_size,), ("shard",)) if replicate == 1 else (
-        (replicate, world_size // replicate), ("replicate", "shard"))
+    shape, names = (
+        ((world_size,), ("shard",))
+        if replicate == 1
+        else ((replicate, world_size // replicate), ("replicate", "shard"))
+    )
     mesh = init_device_mesh(kind, shape, mesh_dim_names=names)
     return Ranks(rank, world_size, local_rank, place, mesh)
 

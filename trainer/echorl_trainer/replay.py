@@ -11,6 +11,7 @@ batches, the digest of that checkpoint.
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,7 +25,7 @@ from echorl_core import jsonsafe, logs, names
 from echorl_core.arrays import unpack
 from echorl_core.config import TrainerConfig
 from echorl_core.names import ExitCode
-from echorl_core.rundir import step_name, write_file
+from echorl_core.rundir import numbered, step_name, write_file
 from echorl_core.wire import RankBatch, StopNotice
 from echorl_trainer.client import WrongBatch, check_batch
 from echorl_trainer.parallel import Ranks, connect, disconnect
@@ -34,6 +35,7 @@ from echorl_trainer.train import build_learner
 
 log = structlog.get_logger()
 
+STEP_FOLDER = re.compile(r"^step_(\d+)$")
 COLLECTIVE_TIMEOUT_S = 600.0
 
 
@@ -48,13 +50,17 @@ class RecordedBatches:
         self._run_uid: str | None = None
 
     def batch(self, step: int) -> RankBatch | StopNotice:
-        """The recorded batch of ``step``; a stop notice when no folder has it.
+        """The recorded batch of ``step``; a stop notice when no folder has it or a later one.
 
         Raises:
-            WrongBatch: the file is no batch of this step and rank, or of another run than the one before.
+            WrongBatch: a step is missing before a recorded one, or the file is no batch of this step, rank and run.
         """
         found = [folder / step_name(step) for folder in self._folders if (folder / step_name(step)).is_dir()]
-        if not found or (self._last_step is not None and step > self._last_step):
+        if self._last_step is not None and step > self._last_step:
+            found = []
+        elif not found:
+            self._refuse_gap(step)
+        if not found:
             return StopNotice(reason="finished", step=step - 1, checkpoint=False)
         path = found[-1] / f"rank_{self._rank}.bin"
         try:
@@ -67,6 +73,13 @@ class RecordedBatches:
         except WrongBatch as error:
             raise WrongBatch(f"{path}: {error}") from error
         return batch
+
+    def _refuse_gap(self, step: int) -> None:
+        later = [there for folder in self._folders for there, _ in numbered(folder, STEP_FOLDER) if there > step]
+        if later:
+            raise WrongBatch(
+                f"{', '.join(map(str, self._folders))}: step {step} is missing, step {min(later)} is there"
+            )
 
 
 def replay(

@@ -6,27 +6,31 @@
 Weights are touched only after every rank knows that every rank's losses and the gradient are finite.
 """
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from echorl_core.config import LossConfig
-from echorl_core.wire import LogprobGap, MicroBatch, RankBatch
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+from echorl_core.config import LossConfig
+from echorl_core.wire import LogprobGap, MicroBatch, RankBatch
 from echorl_trainer.batches import ScoredBatch, score_batch
 from echorl_trainer.losses import cross_entropy_loss, dppo_loss, graph_anchor
-from echorl_trainer.tally import Tally, merge, summarize, tally_batch
 from echorl_trainer.model import PackedTokens, Policy
 from echorl_trainer.optimizer import Schedule
 from echorl_trainer.parallel import Ranks
+from echorl_trainer.tally import Tally, merge, summarize, tally_batch
 
 COMPONENTS = ("rl", "ce")
+
+Shared = TypeVar("Shared")
 
 
 class NonFinite(Exception):
@@ -51,17 +55,19 @@ class _RankShare:
     """What one rank tells the others after its backwards."""
 
     tally: Tally
-    losses: list[list[float]]
-    """Per micro-batch: the share of each of ``COMPONENTS``."""
+    losses: list[float]
+    """This rank's part of each of ``COMPONENTS``."""
     trained_tokens: int
     packed_tokens: int
-    failure: str | None
+    loss_failure: str | None
+    gradient_failure: int | None
+    """The micro-batch after which this rank's part of the gradient was no longer finite."""
 
 
 class StepRunner:
     """Runs optimizer steps on one rank; all ranks call ``run`` together with batches of the same step."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - in the order in which they are built
         self,
         policy: Policy,
         optimizer: Optimizer,
@@ -89,20 +95,15 @@ class StepRunner:
         begin = time.perf_counter()
         self._optimizer.zero_grad(set_to_none=True)
         environments = sorted({name for micro in batch.micro_batches for name in micro.environments})
-        tally, losses = self._accumulate(batch, environments)
+        tally, checks = self._accumulate(batch, environments)
         norm = self._gradient_norm()
-        share = self._share(batch, tally, losses, norm)
-        shares: list[_RankShare] = [share] * self._ranks.world_size
-        if self._ranks.world_size > 1:
-            dist.all_gather_object(shares, share)
-        failures = [each.failure for each in shares if each.failure]
-        if failures:
-            self._optimizer.zero_grad(set_to_none=True)
-            raise NonFinite("; ".join(failures))
+        shares = self._gather(_share(batch, tally.cpu(), checks.cpu()))
+        grad_norm = float(norm)
+        self._require_finite(batch, shares, grad_norm)
         middle = time.perf_counter()
         lr = self._update(batch.step, norm)
         metrics, gap = summarize(merge([each.tally for each in shares]))
-        metrics |= _losses(shares, batch) | {"optim/grad_norm": float(norm), "optim/lr": lr}
+        metrics |= _losses(shares, batch) | {"optim/grad_norm": grad_norm, "optim/lr": lr}
         return StepOutcome(
             metrics=metrics,
             gap=gap,
@@ -114,8 +115,10 @@ class StepRunner:
     def _check(self, batch: RankBatch) -> None:
         place = (batch.rank, batch.num_ranks)
         if place != (self._ranks.rank, self._ranks.world_size):
-            raise ValueError(f"step {batch.step}: batch is for rank {place[0]} of {place[1]}, this is rank "
-                             f"{self._ranks.rank} of {self._ranks.world_size}")
+            raise ValueError(
+                f"step {batch.step}: batch is for rank {place[0]} of {place[1]}, this is rank "
+                f"{self._ranks.rank} of {self._ranks.world_size}"
+            )
         unknown = sorted(set(batch.denominators) - set(COMPONENTS))
         if unknown:
             raise ValueError(f"step {batch.step}: not supported yet: loss components {unknown}; known: {COMPONENTS}")
@@ -123,9 +126,9 @@ class StepRunner:
             raise ValueError(f"step {batch.step}: rank {batch.rank} has no micro-batches")
 
     def _accumulate(self, batch: RankBatch, environments: list[str]) -> tuple[Tally, Tensor]:
-        """Backward over all micro-batches; tallies and component losses [micro-batch, component] on the device."""
+        """Backward over all micro-batches: tallies, and per micro-batch its losses and the norm of what is summed."""
         tally = Tally.empty(environments, self._ranks.device)
-        losses = []
+        checks = []
         for micro in batch.micro_batches:
             scored = score_batch(
                 micro,
@@ -136,8 +139,8 @@ class StepRunner:
             )
             shares, total = self._forward(scored, batch.denominators, tally)
             total.backward()  # type: ignore[no-untyped-call]
-            losses.append(shares)
-        return tally, torch.stack(losses)
+            checks.append(torch.cat([shares, self._local_norm()[None]]))
+        return tally, torch.stack(checks)
 
     def _forward(self, scored: ScoredBatch, denominators: dict[str, float], tally: Tally) -> tuple[Tensor, Tensor]:
         config = self._loss_config
@@ -164,24 +167,40 @@ class StepRunner:
         shares = torch.stack([outputs[name].loss.detach() if name in outputs else zero for name in COMPONENTS])
         return shares, total
 
+    def _local_norm(self) -> Tensor:
+        """Norm of this rank's part of the gradient so far; once it is not finite it stays so."""
+        gradients = [p.grad for p in self._policy.parameters() if p.grad is not None]
+        local = [g.to_local() if isinstance(g, DTensor) else g for g in gradients]
+        return torch.nn.utils.get_total_norm(local)
+
     def _gradient_norm(self) -> Tensor:
         """Euclidean norm over all ranks' shards; 0-d, on the device."""
         gradients = [p.grad for p in self._policy.parameters() if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
         return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
-    def _share(self, batch: RankBatch, tally: Tally, losses: Tensor, norm: Tensor) -> _RankShare:
-        local = tally.cpu()
-        values = losses.cpu()
-        failure = _loss_failure(batch, values) or _norm_failure(batch, norm, self._policy)
-        active = [batch.denominators.get(name, 0) > 0 for name in COMPONENTS]
-        return _RankShare(
-            tally=local,
-            losses=values.double().tolist(),
-            trained_tokens=sum(_trained_tokens(micro, active) for micro in batch.micro_batches),
-            packed_tokens=sum(len(micro.token_ids) for micro in batch.micro_batches),
-            failure=failure,
-        )
+    def _gather(self, value: Shared) -> list[Shared]:
+        """Every rank's value, in the order of ranks."""
+        if self._ranks.world_size == 1:
+            return [value]
+        values: list[Any] = [None] * self._ranks.world_size
+        dist.all_gather_object(values, value)
+        return values
+
+    def _require_finite(self, batch: RankBatch, shares: Sequence[_RankShare], grad_norm: float) -> None:
+        """The same verdict on every rank."""
+        failures = [share.loss_failure for share in shares if share.loss_failure]
+        micros = [share.gradient_failure for share in shares if share.gradient_failure is not None]
+        if not failures and not micros and math.isfinite(grad_norm):
+            return
+        self._optimizer.zero_grad(set_to_none=True)
+        if not failures and not micros:
+            failures = [f"the gradient's norm is {grad_norm}"]
+        elif not failures:
+            # A reduced gradient does not tell whose it was, so every rank names its samples of that micro-batch.
+            samples = self._gather(", ".join(batch.micro_batches[min(micros)].sample_ids))
+            failures = [f"the gradient is not finite after micro-batch {min(micros)} of samples {', '.join(samples)}"]
+        raise NonFinite(f"step {batch.step}: {'; '.join(failures)}")
 
     def _update(self, step: int, norm: Tensor) -> float:
         torch.nn.utils.clip_grads_with_norm_(self._policy.parameters(), self._max_grad_norm, norm)
@@ -191,31 +210,33 @@ class StepRunner:
         return lr
 
 
-def _trained_tokens(micro: MicroBatch, active: Sequence[bool]) -> int:
-    weighted = (micro.rl_weight != 0) & active[0] | (micro.ce_weight != 0) & active[1]
-    return int(weighted.sum())
-
-
-def _loss_failure(batch: RankBatch, losses: Tensor) -> str | None:
-    bad = (~losses.isfinite()).nonzero()
-    if not len(bad):
-        return None
-    micro, component = bad[0].tolist()
-    return (
-        f"step {batch.step}: loss component {COMPONENTS[component]} is {float(losses[micro, component])} on rank "
-        f"{batch.rank} in the micro-batch of samples {', '.join(batch.micro_batches[micro].sample_ids)}"
+def _share(batch: RankBatch, tally: Tally, checks: Tensor) -> _RankShare:
+    bad = (~checks.isfinite()).nonzero().tolist()
+    in_loss = [(micro, COMPONENTS[column]) for micro, column in bad if column < len(COMPONENTS)]
+    loss_failure = None
+    if in_loss:
+        micro, name = in_loss[0]
+        samples = ", ".join(batch.micro_batches[micro].sample_ids)
+        loss_failure = f"the {name} loss is not finite on rank {batch.rank} in the micro-batch of samples {samples}"
+    return _RankShare(
+        tally=tally,
+        losses=checks[:, : len(COMPONENTS)].double().sum(dim=0).tolist(),
+        trained_tokens=sum(_trained_tokens(micro, batch.denominators) for micro in batch.micro_batches),
+        packed_tokens=sum(len(micro.token_ids) for micro in batch.micro_batches),
+        loss_failure=loss_failure,
+        gradient_failure=bad[0][0] if bad else None,
     )
 
 
-def _norm_failure(batch: RankBatch, norm: Tensor, policy: Policy) -> str | None:
-    if norm.isfinite():
-        return None
-    return f"step {batch.step}: the gradient's norm is {float(norm)}"
+def _trained_tokens(micro: MicroBatch, denominators: dict[str, float]) -> int:
+    rl, ce = (denominators.get(name, 0) > 0 for name in COMPONENTS)
+    weighted = (micro.rl_weight != 0) & rl | (micro.ce_weight != 0) & ce
+    return int(weighted.sum())
 
 
 def _losses(shares: Sequence[_RankShare], batch: RankBatch) -> dict[str, float | None]:
     sums = {
-        name: sum(row[index] for share in shares for row in share.losses)
+        name: sum(share.losses[index] for share in shares)
         for index, name in enumerate(COMPONENTS)
         if batch.denominators.get(name, 0) > 0
     }

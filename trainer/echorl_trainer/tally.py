@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from echorl_core.wire import LogprobGap
 from torch import Tensor
 
+from echorl_core.wire import LogprobGap
 from echorl_trainer.batches import ScoredBatch
 from echorl_trainer.losses import LossOutput
 from echorl_trainer.model import TokenScores

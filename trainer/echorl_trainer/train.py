@@ -16,6 +16,7 @@ from typing import Any
 
 import structlog
 import torch
+from transformers.utils import logging as transformers_logging
 
 from echorl_core.config import TrainerConfig
 from echorl_core.faults import fault_point
@@ -50,6 +51,7 @@ def build_learner(config: TrainerConfig, ranks: Ranks) -> Learner:
     Raises:
         ValueError: the model cannot be trained.
     """
+    transformers_logging.disable_progress_bar()
     policy = load_policy(config.model, seed=config.seed)
     shard(
         policy,

@@ -105,13 +105,11 @@ def wire_message(message: Mapping[str, Any]) -> dict[str, Any]:
     if not calls:
         return dict(message)
     texts = [
-        {
-            **call,
-            "function": {
-                **call["function"],
-                "arguments": json.dumps(call["function"]["arguments"], ensure_ascii=False),
-            },
-        }
+        {**call, "function": {**call["function"], "arguments": _text_of(call["function"]["arguments"])}}
         for call in calls
     ]
     return {**message, "content": message["content"] or None, "tool_calls": texts}
+
+
+def _text_of(arguments: Any) -> str:
+    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)

@@ -96,6 +96,7 @@ class GatewaySession:
         self._opened = time.monotonic()
         self._running: set[asyncio.Task[Any]] = set()
         self._calls = 0
+        self._tools: tuple[Sequence[Tool], str] | None = None
 
     async def turn(
         self,
@@ -170,8 +171,14 @@ class GatewaySession:
         if not canonical:
             raise MessageError("messages: found none, accepted is at least one")
         name_results(canonical)
-        tools_key = json.dumps(list(tools), sort_keys=True)
+        tools_key = self._key_of(tools)
         return Conversation(canonical, self.history.path(tools_key, canonical), tools, tools_key, warnings or {})
+
+    def _key_of(self, tools: Sequence[Tool]) -> str:
+        # Our own loop passes the same list at every turn.
+        if self._tools is None or self._tools[0] is not tools:
+            self._tools = (tools, json.dumps(list(tools), sort_keys=True))
+        return self._tools[1]
 
     async def _serialised(self, talk: Conversation, sampling: SamplingConfig | None, start_s: float) -> Turn:
         """Play the turn; calls that would extend the same branch wait for each other, others run side by side."""

@@ -24,6 +24,12 @@ from echorl_core.rundir import RunDirectory
 _ROLE = str(Path(__file__).with_name("fake_role.py"))
 
 
+def say(text: str) -> None:
+    """Print for the test that reads our output."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
 class FakeCommands:
     """Every role is the same script."""
 
@@ -41,7 +47,7 @@ class Printed:
     """A view for a test's eyes."""
 
     def event(self, text: str) -> None:
-        print(text, flush=True)
+        say(text)
 
     def show(self, snapshot: Snapshot) -> None:
         pass
@@ -81,7 +87,7 @@ def main() -> int:
     root, chosen = Path(sys.argv[1]), json.loads(sys.argv[2])
     with held(root):
         if (leftovers := end_leftovers(root, grace_s=0.5)) is not None:
-            print(f"leftovers: {[stat.pid for stat in leftovers.ended]}", flush=True)
+            say(f"leftovers: {[stat.pid for stat in leftovers.ended]}")
         run = RunDirectory(root)
         record = claim_run(run, "fake", os.urandom(4).hex())
         ranks = chosen.get("ranks", 2)
@@ -99,7 +105,7 @@ def main() -> int:
             environment={**os.environ, "FAKE_RUN": str(root)},
         )
         outcome = asyncio.run(Supervisor(plan, Printed()).run())
-    print(f"outcome: {outcome}", flush=True)
+    say(f"outcome: {outcome}")
     return outcome.exit_code
 
 

@@ -36,9 +36,8 @@ class Part:
 
 def grandchildren() -> list[int]:
     """One in our session, one in a session of its own; both ignore SIGTERM."""
-    code = (
-        f"import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep({LIFETIME_S})"
-    )
+    ready = "signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True)"
+    code = f"import signal, time; {ready}; time.sleep({LIFETIME_S})"
     found = []
     for own_session in (False, True):
         process = subprocess.Popen(
@@ -90,7 +89,8 @@ class Handler(BaseHTTPRequestHandler):
         elif path == "/sick":
             Part.sick = True
         elif path == "/exit":
-            print(f"leaving with {fields['code']}", flush=True)
+            sys.stdout.write(f"leaving with {fields['code']}\n")
+            sys.stdout.flush()
             leave(int(fields["code"]))
         self.reply(200, {})
 
@@ -102,7 +102,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
 
-    def log_message(self, format: str, *args: object) -> None:
+    def log_message(self, *args: object) -> None:
         """Say nothing."""
 
 
@@ -124,8 +124,7 @@ def pull() -> None:
             with urllib.request.urlopen(f"{CONFIG['orchestrator_url']}/trainer/batch?step=1&rank={RANK}") as response:
                 assert response.status == 204
         except urllib.error.HTTPError as error:
-            assert error.code == 410
-            os._exit(0)
+            os._exit(0 if error.code == 410 else 1)
         except OSError:
             pass
         time.sleep(0.02)

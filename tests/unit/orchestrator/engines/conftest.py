@@ -1,10 +1,18 @@
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from echorl_core.config import BatchConfig, CheckpointConfig, EngineDiscovery, ModelConfig, OrchestratorConfig, SamplingConfig
+
+from echorl_core.config import (
+    BatchConfig,
+    CheckpointConfig,
+    EngineDiscovery,
+    ModelConfig,
+    OrchestratorConfig,
+    SamplingConfig,
+)
 from echorl_core.identity import RunIdentity
 from echorl_orchestrator.engines import EnginePool
 from echorl_orchestrator.engines.timing import Timing
@@ -28,16 +36,17 @@ TIMING = Timing(
 class Harness:
     """A pool that runs, what it reported, and short forms of its calls."""
 
-    def __init__(self, pool: EnginePool, updates: list[dict[str, Any]]) -> None:
+    def __init__(self, pool: EnginePool, updates: list[dict[str, Any]], forever: asyncio.Task[None]) -> None:
         self.pool = pool
         self.updates = updates
+        self.forever = forever
 
     def view(self, engine: FakeEngine) -> dict[str, Any]:
         return next(view for view in self.pool.views() if view["name"] == engine.address)
 
     async def eventually(self, condition: Callable[[], bool], seconds: float = 10.0) -> None:
         async with asyncio.timeout(seconds):
-            while not condition():
+            while not condition():  # noqa: ASYNC110 - what a pool shows has no event to wait for
                 await asyncio.sleep(0.002)
 
     async def state(self, engine: FakeEngine, state: str) -> None:
@@ -78,10 +87,17 @@ def running_pool() -> Callable[..., Any]:
     """``async with running_pool(engine, ...) as harness``; fails if a task of the pool failed."""
 
     @asynccontextmanager
-    async def run(*engines: FakeEngine, attempt: int = 1, timing: Timing = TIMING, **settings: float) -> AsyncIterator[Harness]:
+    async def run(
+        *engines: FakeEngine,
+        attempt: int = 1,
+        timing: Timing = TIMING,
+        names: Sequence[str] = (),
+        fails: bool = False,
+        **settings: float,
+    ) -> AsyncIterator[Harness]:
         updates: list[dict[str, Any]] = []
         pool = EnginePool(
-            config(*(engine.address for engine in engines), **settings),
+            config(*names, *(engine.address for engine in engines), **settings),
             RunIdentity("run", RUN_UID, attempt),
             TOKEN,
             on_update=updates.append,
@@ -90,8 +106,8 @@ def running_pool() -> Callable[..., Any]:
         await pool.start()
         forever = asyncio.create_task(pool.run_forever())
         try:
-            yield Harness(pool, updates)
-            assert not forever.done(), forever
+            yield Harness(pool, updates, forever)
+            assert forever.done() == fails, forever
         finally:
             forever.cancel()
             await pool.close()

@@ -3,6 +3,7 @@
 import socket
 
 import pytest
+
 from echorl_orchestrator.engines.discovery import Discovery, resolve, split
 
 

@@ -5,6 +5,7 @@ import time
 
 import pytest
 from aiohttp import web
+
 from echorl_orchestrator.types import EpisodeError, ErrorKind, TokenGenerator
 from echorl_testing.fake_engine import FakeEngine, logprob, policy
 
@@ -95,7 +96,12 @@ async def test_not_a_number_is_an_invalid_response(running_pool):
 
 @pytest.mark.parametrize(
     ("status", "kind"),
-    [(500, ErrorKind.PROVIDER), (503, ErrorKind.PROVIDER), (409, ErrorKind.PROVIDER), (400, ErrorKind.INVALID_RESPONSE)],
+    [
+        (500, ErrorKind.PROVIDER),
+        (503, ErrorKind.PROVIDER),
+        (409, ErrorKind.PROVIDER),
+        (400, ErrorKind.INVALID_RESPONSE),
+    ],
 )
 async def test_error_status_has_a_kind_and_the_engines_words(running_pool, status, kind):
     async with FakeEngine() as engine, running_pool(engine) as harness:
@@ -144,6 +150,18 @@ async def test_episodes_stick_and_spread_by_load(running_pool):
         assert [generation.engine for generation in again] == list(home.values())
 
 
+async def test_episode_stays_although_another_engine_has_less_to_do(running_pool):
+    async with FakeEngine() as first, FakeEngine() as second, running_pool(first, second) as harness:
+        harness.pool.announce(policy(0))
+        await harness.eventually(lambda: harness.pool.metrics_snapshot()["engines"] == 2)
+        home = first if (await harness.generate("a")).engine == first.address else second
+        gate = home.hold("generate")
+        calls = [harness.call("a"), harness.call("a"), harness.call("a")]
+        await home.until(lambda: len(home.running) == 3)
+        gate.set()
+        assert {generation.engine for generation in await asyncio.gather(*calls)} == {home.address}
+
+
 async def test_released_episode_is_placed_anew(running_pool):
     async with FakeEngine() as first, FakeEngine() as second, running_pool(first, second) as harness:
         harness.pool.announce(policy(0))
@@ -165,7 +183,9 @@ async def test_released_episode_is_placed_anew(running_pool):
 async def test_call_without_any_engine_ends_with_its_patience(running_pool):
     async with FakeEngine() as engine, running_pool(engine, deadline_s=0.1) as harness:
         await harness.state(engine, "syncing")
-        with pytest.raises(EpisodeError, match=rf"no engine may serve for 0\.1 s; engines: {engine.address} syncing") as caught:
+        with pytest.raises(
+            EpisodeError, match=rf"no engine may serve for 0\.1 s; engines: {engine.address} syncing"
+        ) as caught:
             await harness.generate()
         assert caught.value.kind is ErrorKind.PROVIDER
 

@@ -1,6 +1,7 @@
 """Metrics of engines as one."""
 
 import pytest
+
 from echorl_orchestrator.engines.engine_metrics import EngineMetrics, parse
 
 TEXT = """# HELP vllm:num_requests_running Number of requests

@@ -1,10 +1,12 @@
 """Engines that come, restart and go, and who gets traffic meanwhile."""
 
 import asyncio
+import socket
 
 import pytest
-from echorl_core.config import EngineDiscovery
+
 from echorl_orchestrator.engines.engine import LEGAL, Engine, EngineState
+from echorl_orchestrator.engines.timing import Timing
 from echorl_orchestrator.types import EpisodeError, ErrorKind
 from echorl_testing.fake_engine import FakeEngine, policy
 
@@ -96,10 +98,7 @@ async def test_restarted_engine_is_synced_again_before_it_gets_traffic(running_p
 
 
 async def test_answer_from_another_boot_is_not_used(running_pool):
-    slow_looks = pytest.importorskip("dataclasses").replace
-    from echorl_orchestrator.engines.timing import Timing
-
-    async with FakeEngine() as engine, running_pool(engine, timing=slow_looks(Timing(), identity_s=60.0)) as harness:
+    async with FakeEngine() as engine, running_pool(engine, timing=Timing(identity_s=60.0)) as harness:
         harness.pool.announce(policy(0))
         await harness.pool.wait_served(0, 5)
         held = engine.held
@@ -130,12 +129,12 @@ async def test_engine_of_another_run_is_never_used(running_pool):
 
 
 async def test_one_server_at_two_addresses_is_one_engine(running_pool):
-    async with FakeEngine(boot_id="same") as first, FakeEngine(boot_id="same") as second:
-        async with running_pool(first, second) as harness:
-            harness.pool.announce(policy(0))
-            await harness.pool.wait_served(0, 5)
-            await harness.eventually(lambda: any("already known" in str(view["error"]) for view in harness.pool.views()))
-            assert sorted(view["state"] for view in harness.pool.views()) == ["discovered", "serving"]
+    same = {"boot_id": "same"}
+    async with FakeEngine(**same) as first, FakeEngine(**same) as second, running_pool(first, second) as harness:
+        harness.pool.announce(policy(0))
+        await harness.pool.wait_served(0, 5)
+        await harness.eventually(lambda: any("already known" in str(view["error"]) for view in harness.pool.views()))
+        assert sorted(view["state"] for view in harness.pool.views()) == ["discovered", "serving"]
 
 
 async def test_run_token_and_extra_headers_go_along(running_pool):
@@ -176,8 +175,43 @@ async def test_illegal_transition_is_a_bug():
     assert LEGAL.keys() == set(EngineState)
 
 
-def test_discovery_config_default():
-    assert EngineDiscovery(names=[]).interval_s == 2.0
+async def test_engines_follow_what_the_name_resolves_to(running_pool, monkeypatch):
+    async with FakeEngine() as first, FakeEngine(host="127.0.0.2", port=first.port) as second:
+        hosts = ["127.0.0.1"]
+
+        def getaddrinfo(host, port, **_):
+            assert host == "engines"
+            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in hosts]
+
+        monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+        async with running_pool(names=[f"engines:{first.port}"]) as harness:
+            harness.pool.announce(policy(0))
+            await harness.pool.wait_served(0, 5)
+            gate = second.hold("apply")
+            hosts.append("127.0.0.2")
+            await second.until(lambda: "apply" in second.named())
+            harness.pool.announce(policy(1))
+            await harness.eventually(lambda: harness.view(first)["version"] == 1)
+            # It comes late with version 0, which the others have left: no traffic before version 1.
+            stage_gate = second.hold("stage")
+            gate.set()
+            await second.until(lambda: second.named("stage") == ["stage"] * 2)
+            assert (harness.view(second)["state"], harness.view(second)["version"]) == ("syncing", 0)
+            stage_gate.set()
+            await harness.state(second, "serving")
+            assert [body["version"] for body in second.bodies("apply")] == [0, 1]
+            assert harness.pool.served() == (1, 1)
+            first.hold("generate")
+            second.hold("generate")
+            calls = {asyncio.create_task(harness.generate(f"e{i}")) for i in range(2)}
+            await harness.eventually(lambda: len(first.running) == len(second.running) == 1)
+            hosts.remove("127.0.0.1")
+            done, _ = await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED, timeout=5)
+            with pytest.raises(EpisodeError, match="is lost"):
+                done.pop().result()
+            second.hold("generate").set()
+            await asyncio.gather(*(calls - done), return_exceptions=True)
+            await harness.eventually(lambda: [view["name"] for view in harness.pool.views()] == [second.address])
 
 
 async def test_metrics_are_summed_and_survive_a_restart(running_pool):
@@ -188,6 +222,7 @@ async def test_metrics_are_summed_and_survive_a_restart(running_pool):
         await harness.eventually(lambda: harness.pool.metrics_snapshot()["generation_tokens_total"] == 12)
         engine.reboot()
         engine.counters.clear()
+        await harness.eventually(lambda: harness.view(engine)["boot_id"] == engine.boot_id)
         await harness.state(engine, "serving")
         await harness.generate()
         await harness.eventually(lambda: harness.pool.metrics_snapshot()["generation_tokens_total"] == 15)

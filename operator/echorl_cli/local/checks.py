@@ -1,0 +1,169 @@
+"""Everything that can be known to be wrong before a process starts. All problems are told at once."""
+
+import json
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from echorl_cli.local import import_check
+from echorl_cli.local.machine import ENV_INFERENCE_PYTHON, Machine, longest_sequence, model_folder
+from echorl_cli.local.ports import is_free
+from echorl_core.attempts import OnExisting, Policy, Refused, read_run
+from echorl_core.prepare import objection
+from echorl_core.rundir import RunDirectory
+from echorl_operator.api import EchoRLRun, Problem
+from echorl_operator.build.role_configs import num_ranks
+
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
+_LAYOUT = re.compile(
+    r"\..*|archive|attempts|batches|broadcasts|checkpoints|control|engine-\d+|events\.jsonl|logs|manifest\.yaml|plots"
+    r"|record|records|report\..*|spool|state\.json|stop"
+)
+_IMPORT_DEADLINE_S = 120
+
+
+def all_problems(run: EchoRLRun, root: Path, machine: Machine, environ: Mapping[str, str]) -> list[Problem]:
+    """Every problem of starting ``run`` in ``root`` on this machine."""
+    return [
+        *model_problems(run, environ),
+        *directory_problems(run, root),
+        *machine_problems(run, machine),
+        *port_problems(run),
+        *import_problems(run, machine.python),
+    ]
+
+
+def model_problems(run: EchoRLRun, environ: Mapping[str, str]) -> Iterator[Problem]:
+    """The model's folder and what must be in it."""
+    spec, path = run.spec.model, "spec.model.name"
+    folder = model_folder(spec.name, environ)
+    if folder is None:
+        accepted = "a folder, or a hub model that was downloaded before (`hf download`)"
+        yield Problem(path, f"{spec.name}: no such folder, and not in the hub's cache", accepted)
+        return
+    if not (folder / "config.json").is_file():
+        yield Problem(path, f"{folder} without config.json", "a folder with config.json")
+    if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
+        yield Problem(path, f"{folder} without a tokenizer", f"a folder with one of {', '.join(_TOKENIZER_FILES)}")
+    if missing := missing_weights(folder):
+        yield Problem(path, f"{folder} without {missing}", "a folder with all safetensors files")
+    longest = longest_sequence(folder)
+    if spec.max_model_len is not None and longest is not None and spec.max_model_len > longest:
+        accepted = f"at most {longest} (max_position_embeddings of the model)"
+        yield Problem("spec.model.maxModelLen", str(spec.max_model_len), accepted)
+
+
+def missing_weights(folder: Path) -> str | None:
+    """What a model folder lacks of its weights; None if they are all there."""
+    index = folder / "model.safetensors.index.json"
+    if not index.is_file():
+        return None if any(folder.glob("*.safetensors")) else "safetensors files"
+    try:
+        shards = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+    except (OSError, ValueError, KeyError, AttributeError):
+        return f"a readable {index.name}"
+    missing = [name for name in shards if not (folder / name).is_file()]
+    return ", ".join(missing) or None
+
+
+def directory_problems(run: EchoRLRun, root: Path) -> Iterator[Problem]:
+    """Whether the run directory is this run's, or may become it."""
+    resume, directory = run.spec.resume, RunDirectory(root)
+    if root.exists() and not root.is_dir():
+        yield Problem("--out", f"{root}, which is no folder", "a folder, or a name for a new one")
+        return
+    try:
+        record = read_run(directory)
+        if resume.on_existing == OnExisting.ARCHIVE:
+            return
+        foreign = objection(directory, record.uid if record else "this one", Policy(resume.policy))
+    except Refused as error:
+        yield Problem("--out", str(error), "the directory of a run, or a new one")
+        return
+    if record is not None and record.name != run.metadata.name:
+        yield Problem(
+            "--out", f"{root}, the directory of run {record.name!r}", f"a directory of run {run.metadata.name!r}"
+        )
+    elif foreign is not None:
+        path = "spec.resume.policy" if resume.policy == Policy.NEVER else "--out"
+        yield Problem(path, foreign, "another directory, policy Auto, or onExisting Archive with policy Never")
+    if record is None and root.is_dir():
+        strangers = sorted(entry.name for entry in root.iterdir() if not _LAYOUT.fullmatch(entry.name))
+        if strangers:
+            found = f"{root}, which holds {', '.join(strangers[:5])} and no run.json"
+            yield Problem("--out", found, "an empty or new directory")
+
+
+def machine_problems(run: EchoRLRun, machine: Machine) -> Iterator[Problem]:
+    """Python environments, GPUs, folders."""
+    spec = run.spec
+    if not machine.inference_python.exists():
+        accepted = (
+            f"the engines' Python environment (`scripts/setup.sh inference`), or its python in ${ENV_INFERENCE_PYTHON}"
+        )
+        yield Problem("inference environment", f"no {machine.inference_python}", accepted)
+    if spec.code.path is not None and not Path(spec.code.path).is_dir():
+        yield Problem("spec.code.path", f"{spec.code.path}, which is no folder", "a folder with Python modules")
+    if spec.code.config_map is not None:
+        yield Problem("spec.code.configMap", spec.code.config_map, "path", "one machine has no ConfigMaps")
+    if not machine.gpus:
+        return
+    ranks, each = num_ranks(spec), spec.inference.tensor_parallel or spec.inference.gpus_per_replica
+    if spec.trainer.gpus_per_replica > 0 and ranks > len(machine.gpus):
+        yield Problem("spec.trainer", f"{ranks} ranks", f"at most one for each of the {len(machine.gpus)} GPUs")
+    if each > len(machine.gpus):
+        yield Problem(
+            "spec.inference.tensorParallel", str(each), f"at most {len(machine.gpus)}, the GPUs of this machine"
+        )
+
+
+def port_problems(run: EchoRLRun) -> Iterator[Problem]:
+    """Ports that the manifest names; all others are chosen among the free ones."""
+    arguments = run.spec.inference.extra_args
+    for index, argument in enumerate(arguments):
+        name, given, value = argument.partition("=")
+        if not given:
+            value = arguments[index + 1] if index + 1 < len(arguments) else ""
+        if name.startswith("--") and name.endswith("port") and value.isdigit() and not is_free(int(value)):
+            yield Problem(f"spec.inference.extraArgs[{index}]", f"port {value}, which is taken", "a free port")
+
+
+def import_problems(run: EchoRLRun, python: str) -> Iterator[Problem]:
+    """Import paths that do not resolve, tried in a process of their own."""
+    wanted = dict(import_paths(run))
+    if not wanted:
+        return
+    path = [str(Path(run.spec.code.path).absolute())] if run.spec.code.path else []
+    with tempfile.TemporaryDirectory() as folder:
+        request, answer = Path(folder) / "request.json", Path(folder) / "answer.json"
+        request.write_text(json.dumps({"path": path, "imports": sorted(set(wanted.values()))}))
+        command = [python, "-P", import_check.__file__, str(request), str(answer)]
+        try:
+            done = subprocess.run(
+                command, cwd=folder, capture_output=True, text=True, timeout=_IMPORT_DEADLINE_S, check=False
+            )
+            failed = json.loads(answer.read_text())
+        except subprocess.TimeoutExpired:
+            failed = dict.fromkeys(wanted.values(), f"not imported within {_IMPORT_DEADLINE_S} s")
+        except (OSError, ValueError):
+            failed = dict.fromkeys(wanted.values(), f"the import ended Python: {done.stderr.strip()[-500:]}")
+    where = f" (with {path[0]} on sys.path)" if path else ""
+    for field, entry in wanted.items():
+        if entry in failed:
+            yield Problem(field, f"{entry}: {failed[entry]}", f"pkg.module:name that can be imported{where}")
+
+
+def import_paths(run: EchoRLRun) -> Iterator[tuple[str, str]]:
+    """Field path and import path of every function that the manifest names."""
+    environments = run.spec.environments
+    for kind, entries in (("train", environments.train), ("eval", environments.eval)):
+        for index, environment in enumerate(entries):
+            path = f"spec.environments.{kind}[{index}]"
+            source, _, name = environment.type.partition(":")
+            if source == "import":
+                yield f"{path}.type", name
+            echo = getattr(environment, "echo", None)
+            if echo is not None and echo.filter is not None:
+                yield f"{path}.echo.filter.import", echo.filter.import_path

@@ -1,0 +1,139 @@
+"""What this machine has: Python environments, GPUs, models; and where a run's roles go on it."""
+
+import json
+import os
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from echorl_cli.local.launch import Devices
+from echorl_cli.local.ports import free_ports, free_run
+from echorl_operator.api import EchoRLRun
+from echorl_operator.build import Placement
+from echorl_operator.build.placement import EnginePlacement
+from echorl_operator.build.role_configs import num_ranks
+
+ENV_INFERENCE_PYTHON = "ECHORL_INFERENCE_PYTHON"
+_INFERENCE_ENVIRONMENT = Path(".venv-inference/bin/python")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Pythons and GPUs."""
+
+    python: str
+    """Of orchestrator and trainer."""
+    inference_python: Path
+    """Of the engines; may not exist."""
+    gpus: tuple[str, ...]
+    """As CUDA_VISIBLE_DEVICES names them."""
+
+    @classmethod
+    def look(cls, environ: Mapping[str, str], device_folder: Path = Path("/dev")) -> "Machine":
+        """Find them. No GPU library is loaded."""
+        return cls(sys.executable, _inference_python(environ), _gpus(environ, device_folder))
+
+
+def _inference_python(environ: Mapping[str, str]) -> Path:
+    if named := environ.get(ENV_INFERENCE_PYTHON):
+        return Path(named)
+    # The working folder, the folder of the environment that we run in, and the repository that we are installed from.
+    homes = [Path.cwd(), Path(sys.prefix).parent, Path(__file__).parents[3]]
+    places = [home / _INFERENCE_ENVIRONMENT for home in homes]
+    return next((place for place in places if place.exists()), places[0])
+
+
+def _gpus(environ: Mapping[str, str], device_folder: Path) -> tuple[str, ...]:
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return tuple(name.strip() for name in visible.split(",") if name.strip() not in {"", "-1"})
+    found = (re.fullmatch(r"nvidia(\d+)", path.name) for path in device_folder.glob("nvidia*"))
+    return tuple(str(index) for index in sorted(int(match[1]) for match in found if match))
+
+
+def model_folder(name: str, environ: Mapping[str, str]) -> Path | None:
+    """The folder that ``spec.model.name`` means: a path, or a hub model that was downloaded before; None if neither."""
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return path.absolute()
+    cache = Path(environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface") / "hub"
+    cache = Path(environ.get("HF_HUB_CACHE") or cache)
+    repository = cache / f"models--{name.replace('/', '--')}"
+    try:
+        commit = (repository / "refs" / "main").read_text().strip()
+    except OSError:
+        return None
+    snapshot = repository / "snapshots" / commit
+    return snapshot if snapshot.is_dir() else None
+
+
+def model_config(folder: Path) -> dict[str, Any]:
+    """``config.json`` of a model folder; empty if it is missing or unreadable."""
+    try:
+        found = json.loads((folder / "config.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def longest_sequence(folder: Path) -> int | None:
+    """``max_position_embeddings`` of a model; None if its config does not say."""
+    config = model_config(folder)
+    text = config.get("text_config")
+    value = (text if isinstance(text, dict) else config).get("max_position_embeddings")
+    return value if isinstance(value, int) else None
+
+
+def place(run: EchoRLRun, root: Path, model: Path, machine: Machine) -> Placement:
+    """Where the roles of a run listen on this machine. The ports are free now.
+
+    Raises:
+        OSError: there are not enough free ports.
+    """
+    spec = run.spec
+    count = spec.inference.replicas
+    metrics = free_run(num_ranks(spec))
+    taken = range(metrics, metrics + num_ranks(spec))
+    port, *engines = free_ports(1 + count, taken=taken)
+    return Placement(
+        run_dir=str(root.absolute()),
+        model_path=str(model),
+        renderer=spec.model.renderer,
+        device="cuda" if machine.gpus and spec.inference.gpus_per_replica > 0 else "cpu",
+        orchestrator_host="127.0.0.1",
+        orchestrator_port=port,
+        orchestrator_url=f"http://127.0.0.1:{port}",
+        engines=tuple(EnginePlacement("127.0.0.1", engine) for engine in engines),
+        metrics_port=metrics,
+        python_path=(str(Path(spec.code.path).absolute()),) if spec.code.path else (),
+        model_max_len=longest_sequence(model),
+    )
+
+
+def divide_gpus(run: EchoRLRun, gpus: tuple[str, ...]) -> Devices:
+    """Engines first, then trainer ranks; where there are too few GPUs for both, they share."""
+    spec = run.spec
+    engines, each = spec.inference.replicas, spec.inference.gpus_per_replica
+    ranks = num_ranks(spec) if spec.trainer.gpus_per_replica > 0 else 0
+
+    def some(first: int, count: int) -> str:
+        return ",".join(gpus[(first + offset) % len(gpus)] for offset in range(min(count, len(gpus)))) if gpus else ""
+
+    return Devices(
+        engines=tuple(some(index * each, each) for index in range(engines)),
+        trainer=some(engines * each, ranks),
+    )
+
+
+def environment_of(environ: Mapping[str, str]) -> dict[str, str]:
+    """What the roles inherit: everything but torchrun's and our own variables of an outer process."""
+    foreign = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "ECHORL_ADMIN_TOKEN", "ECHORL_PROCESS"}
+    return {name: value for name, value in environ.items() if name not in foreign}
+
+
+def folder_of_temporary_files() -> Path:
+    """Where short-lived checks work; never the working folder, whose modules must not be found."""
+    return Path(os.environ.get("TMPDIR") or "/")

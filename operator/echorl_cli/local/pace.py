@@ -1,0 +1,53 @@
+"""How fast a run goes, and how long it will still take."""
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+_WINDOW = 20
+
+
+class Pace:
+    """Seconds per step over the last steps. An attempt that goes back to an earlier step starts it anew."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[int, float]] = deque(maxlen=_WINDOW + 1)
+
+    def note(self, step: int, at_s: float) -> None:
+        """The run stood at ``step`` at that time."""
+        if self._seen and step < self._seen[-1][0]:
+            self._seen.clear()
+        if not self._seen or step > self._seen[-1][0]:
+            self._seen.append((step, at_s))
+
+    def eta_s(self, max_steps: int, now_s: float) -> float | None:
+        """Seconds until the last step; None before two steps were seen."""
+        if len(self._seen) < 2:
+            return None
+        (first, begun), (last, ended) = self._seen[0], self._seen[-1]
+        left = (max_steps - last) * (ended - begun) / (last - first)
+        return max(0.0, left - (now_s - ended))
+
+
+def clock(seconds: float | None) -> str:
+    """``1:02:03`` or ``2:03``; a dash for None."""
+    if seconds is None:
+        return "-"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def number(value: Any, form: str = ".3f") -> str:
+    """A value of the state as text; a dash where there is none."""
+    return format(value, form) if isinstance(value, int | float) else "-"
+
+
+def engine_versions(state: Mapping[str, Any]) -> list[str]:
+    """One word per engine: its name, and the version that it holds or why it holds none."""
+    words = []
+    for engine in state.get("engines") or []:
+        version = engine.get("version")
+        held = f"v{version}" if version is not None else "no version"
+        words.append(f"{engine.get('name')} {held} ({engine.get('state')})")
+    return words

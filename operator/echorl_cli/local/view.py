@@ -1,0 +1,166 @@
+"""What a person sees of a run: a live view on a terminal, plain lines elsewhere."""
+
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from echorl_cli.local.outcome import Snapshot
+from echorl_cli.local.pace import Pace, clock, engine_versions, number
+from echorl_core.names import Phase
+
+_WAITING_INTERVAL_S = 10.0
+
+
+def restarts_text(snapshot: Snapshot) -> str:
+    """``2 (trainer 1, inference 1)``."""
+    causes = ", ".join(f"{cause} {count}" for cause, count in sorted(snapshot.restarts.items()))
+    total = sum(snapshot.restarts.values())
+    return f"{total} ({causes})" if causes else str(total)
+
+
+def waiting_text(snapshot: Snapshot) -> str:
+    """What the run waits for; the orchestrator knows best once it answers."""
+    told = (snapshot.state or {}).get("waiting_for")
+    return str(told or snapshot.reason or "-")
+
+
+def rows(snapshot: Snapshot) -> list[tuple[str, str]]:
+    """Label and value of everything but the progress bar."""
+    state: dict[str, Any] = dict(snapshot.state or {})
+    rates, policy = state.get("rates") or {}, state.get("policy") or {}
+    checkpoint, episodes = state.get("checkpoint") or {}, state.get("episodes") or {}
+    return [
+        ("reward", number(state.get("reward"))),
+        ("env-token NLL", f"{number(state.get('env_nll'))} nats"),
+        ("sampled", f"{number(rates.get('sampled_tokens_per_s'), ',.0f')} tokens/s"),
+        ("trained", f"{number(rates.get('trained_tokens_per_s'), ',.0f')} tokens/s"),
+        ("staleness", f"at most {number(policy.get('staleness_max'), 'd')}"),
+        ("policy", f"version {number(policy.get('trained'), 'd')}"),
+        ("engines", "\n".join(engine_versions(state)) or "-"),
+        (
+            "episodes",
+            f"{number(episodes.get('running'), 'd')} running, {number(episodes.get('finished'), 'd')} finished",
+        ),
+        ("checkpoint", f"step {number(checkpoint.get('step'), 'd')}"),
+        ("restarts", restarts_text(snapshot)),
+        ("waits for", waiting_text(snapshot)),
+    ]
+
+
+def render(snapshot: Snapshot, eta_s: float | None) -> RenderableType:
+    """The live view of one moment."""
+    step = (snapshot.state or {}).get("step") or 0
+    bar = Table.grid(padding=(0, 1), expand=True)
+    bar.add_column(no_wrap=True)
+    bar.add_column(ratio=1)
+    bar.add_column(no_wrap=True, justify="right")
+    times = f"{clock(snapshot.elapsed_s)} elapsed, {clock(eta_s)} left"
+    progress = ProgressBar(total=max(1, snapshot.max_steps), completed=step)
+    bar.add_row(f"step {step}/{snapshot.max_steps}", progress, times)
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(style="dim", no_wrap=True)
+    facts.add_column()
+    for label, value in rows(snapshot):
+        facts.add_row(label, Text(value))
+    title = f"{snapshot.name}: {snapshot.phase}, attempt {snapshot.attempt}"
+    return Panel(Group(bar, facts), title=Text(title), title_align="left")
+
+
+def step_line(snapshot: Snapshot, eta_s: float | None) -> str:
+    """One line about the newest step."""
+    state: dict[str, Any] = dict(snapshot.state or {})
+    rates, policy = state.get("rates") or {}, state.get("policy") or {}
+    served = policy.get("served") or {}
+    parts = [
+        f"step {state.get('step')}/{snapshot.max_steps}",
+        f"reward {number(state.get('reward'))}",
+        f"env_nll {number(state.get('env_nll'))}",
+        f"sampled {number(rates.get('sampled_tokens_per_s'), '.0f')} tok/s",
+        f"trained {number(rates.get('trained_tokens_per_s'), '.0f')} tok/s",
+        f"engines v{number(served.get('min'), 'd')}-v{number(served.get('max'), 'd')}",
+        f"staleness {number(policy.get('staleness_max'), 'd')}",
+        f"{clock(snapshot.elapsed_s)} elapsed",
+        f"{clock(eta_s)} left",
+    ]
+    return "  ".join(parts)
+
+
+class PlainView:
+    """One line per step, event and change of phase."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._pace = Pace()
+        self._step: int | None = None
+        self._phase: tuple[Phase, str, int] | None = None
+        self._waiting = ("", -_WAITING_INTERVAL_S)
+
+    def __enter__(self) -> "PlainView":
+        """For symmetry with ``LiveView``."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is held."""
+
+    def event(self, text: str) -> None:
+        """See ``View``."""
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def show(self, snapshot: Snapshot) -> None:
+        """See ``View``."""
+        phase = (snapshot.phase, snapshot.reason, snapshot.attempt)
+        if phase != self._phase:
+            self._phase = phase
+            why = f": {snapshot.reason}" if snapshot.reason else ""
+            self.event(f"[{clock(snapshot.elapsed_s)}] {snapshot.phase}, attempt {snapshot.attempt}{why}")
+        step = (snapshot.state or {}).get("step")
+        if step is not None and step != self._step:
+            self._pace.note(step, snapshot.elapsed_s)
+            if step > 0:
+                self.event(step_line(snapshot, self._pace.eta_s(snapshot.max_steps, snapshot.elapsed_s)))
+            self._step = step
+        self._show_waiting(snapshot)
+
+    def _show_waiting(self, snapshot: Snapshot) -> None:
+        waiting, (told, at_s) = waiting_text(snapshot), self._waiting
+        if self._step or snapshot.state is None or waiting == told:
+            return
+        if snapshot.elapsed_s - at_s >= _WAITING_INTERVAL_S:
+            self._waiting = (waiting, snapshot.elapsed_s)
+            self.event(f"[{clock(snapshot.elapsed_s)}] waits for {waiting}")
+
+
+class LiveView:
+    """A panel that is drawn anew in place; events scroll above it."""
+
+    def __init__(self, console: Console) -> None:
+        self._pace = Pace()
+        self._live = Live(console=console, refresh_per_second=4)
+
+    def __enter__(self) -> "LiveView":
+        """Take over the terminal's last lines."""
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Leave the last picture where it is."""
+        self._live.stop()
+
+    def event(self, text: str) -> None:
+        """See ``View``."""
+        self._live.console.print(text, markup=False, highlight=False)
+
+    def show(self, snapshot: Snapshot) -> None:
+        """See ``View``."""
+        step = (snapshot.state or {}).get("step")
+        if step is not None:
+            self._pace.note(step, snapshot.elapsed_s)
+        self._live.update(render(snapshot, self._pace.eta_s(snapshot.max_steps, snapshot.elapsed_s)))

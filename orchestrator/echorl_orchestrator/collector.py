@@ -1,0 +1,142 @@
+"""Ready episodes on their way into batches: which are too old, which make the next batch, which are dropped and why."""
+
+import asyncio
+import math
+from collections.abc import Callable
+
+from echorl_core.config import BatchConfig
+from echorl_core.names import ExitCode
+from echorl_orchestrator.cursor import Deck
+from echorl_orchestrator.groups import ReadyEpisode
+from echorl_orchestrator.tally import Drop, RunFailure, Tally
+
+_MEMORY = 0.99
+"""Of the running mean of an episode's tokens: slow, and it follows episodes that grow longer during training."""
+
+
+class Collector:
+    """Episodes of closed groups. Every one that comes in is taken by one batch, or counted as dropped."""
+
+    def __init__(
+        self, config: BatchConfig, *, deck: Deck, tally: Tally, next_step: int, max_empty_batches: int
+    ) -> None:
+        self._config, self._deck, self._tally = config, deck, tally
+        self._max_empty_batches = max_empty_batches
+        self._changed = asyncio.Event()
+        self._mean_tokens: float | None = None
+        self._filtered_in_a_row = 0
+        self._empty_in_a_row = 0
+        self.on_room: Callable[[], None] = lambda: None
+        """Called when more episodes may be started."""
+        self.next_step = next_step
+        """The next batch to be sealed."""
+        self.ready: list[ReadyEpisode] = []
+        """Oldest version first, then in the order of closing."""
+
+    def admit(self, episodes: list[ReadyEpisode]) -> None:
+        """Take in a closed group's episodes; those of which group-stage filters left nothing are dropped.
+
+        Raises:
+            RunFailure: filters have left nothing of as many episodes in a row as the allowed empty batches hold.
+        """
+        admitted = []
+        for episode in episodes:
+            tokens = episode.trainable_tokens()
+            if not tokens and not (episode.verdict.rl and episode.verdict.ce):
+                self._tally.drop(Drop.FILTERED)
+                self._filtered_in_a_row += 1
+                continue
+            self._filtered_in_a_row = 0
+            before = self._mean_tokens
+            self._mean_tokens = tokens if before is None else _MEMORY * before + (1 - _MEMORY) * tokens
+            admitted.append(episode)
+        if not admitted:
+            self._settle(episodes)
+        if self._filtered_in_a_row >= self._max_empty_batches * self.episodes_per_batch():
+            raise RunFailure(
+                ExitCode.NOTHING_TO_TRAIN,
+                f"step {self.next_step}: filters left nothing to train in {self._filtered_in_a_row} episodes in a row",
+            )
+        self.ready = sorted([*self.ready, *admitted], key=lambda one: one.version_low)
+        self._changed.set()
+
+    async def batch(self) -> list[ReadyEpisode]:
+        """Wait for the next batch's episodes; see ``take``."""
+        while (taken := self.take()) is None:
+            self._changed.clear()
+            await self._changed.wait()
+        return taken
+
+    def take(self) -> list[ReadyEpisode] | None:
+        """The next batch's episodes, oldest first; ``next_step`` moves on. None while there are too few.
+
+        Episodes that have become too old for the next batch, and so for every later one, are dropped.
+        """
+        limit = self._config.max_staleness
+        if stale := [one for one in self.ready if one.staleness(self.next_step) > limit]:
+            self._tally.drop(Drop.STALE, len(stale))
+            self._settle(stale)
+            self.ready = [one for one in self.ready if one.staleness(self.next_step) <= limit]
+            self.on_room()
+        count = self._enough()
+        if count is None:
+            return None
+        taken, self.ready = self.ready[:count], self.ready[count:]
+        self._settle(taken)
+        self.next_step += 1
+        self.on_room()
+        return taken
+
+    def give_up(self, episodes: list[ReadyEpisode]) -> None:
+        """The batch just taken has nothing to train: its step is collected again, with other episodes.
+
+        Raises:
+            RunFailure: it was the last allowed try.
+        """
+        self._tally.drop(Drop.EMPTY_BATCH, len(episodes))
+        self.next_step -= 1
+        self.on_room()
+        self._empty_in_a_row += 1
+        if self._empty_in_a_row >= self._max_empty_batches:
+            raise RunFailure(
+                ExitCode.NOTHING_TO_TRAIN,
+                f"step {self.next_step}: {self._empty_in_a_row} batches in a row had no trainable token in any "
+                f"component; rewards of the last one: {_rewards(episodes)}",
+            )
+
+    def sealed(self) -> None:
+        """The batch just taken was sealed."""
+        self._empty_in_a_row = 0
+
+    def discard(self) -> None:
+        """The run is over: what is still ready is dropped."""
+        self._tally.drop(Drop.UNUSED, len(self.ready))
+        self.ready = []
+
+    def episodes_per_batch(self) -> int:
+        """How many episodes a batch takes; an estimate where batches are measured in tokens."""
+        if self._config.batch_size is not None:
+            return self._config.batch_size
+        if not self._mean_tokens:
+            return self._config.group_size
+        return max(self._config.group_size, math.ceil((self._config.token_batch_size or 1) / self._mean_tokens))
+
+    def _enough(self) -> int | None:
+        """How many of the first episodes make a batch; None if all are too few."""
+        if self._config.batch_size is not None:
+            return self._config.batch_size if len(self.ready) >= self._config.batch_size else None
+        tokens = 0
+        for count, episode in enumerate(self.ready, start=1):
+            tokens += episode.trainable_tokens()
+            if tokens >= (self._config.token_batch_size or 1):
+                return count
+        return None
+
+    def _settle(self, episodes: list[ReadyEpisode]) -> None:
+        for episode in episodes:
+            self._deck.settle(episode.ticket)
+
+
+def _rewards(episodes: list[ReadyEpisode]) -> str:
+    rewards = sorted({episode.outcome.reward for episode in episodes if episode.outcome.reward is not None})
+    return ", ".join(f"{reward:g}" for reward in rewards[:8]) + (", ..." if len(rewards) > 8 else "")

@@ -1,0 +1,282 @@
+"""Plays episodes: a session at the gateway, a worker for the environment, and an outcome with samples at the end."""
+
+import asyncio
+import re
+import secrets
+import time
+from dataclasses import replace
+from typing import Any
+
+import structlog
+from aiohttp import web
+from prometheus_client import Counter
+
+from echorl_core.config import EnvironmentConfig, OrchestratorConfig
+from echorl_core.identity import RunIdentity
+from echorl_orchestrator.codec import build_codec
+from echorl_orchestrator.codec.engine_rendering import EngineRendering
+from echorl_orchestrator.codec.protocol import ChatCodec
+from echorl_orchestrator.echo import FilterContractError, filter_input, narrow
+from echorl_orchestrator.episode_loop import Progress, TextLoop, converted, run_runner
+from echorl_orchestrator.gateway.chat_api import ChatApi
+from echorl_orchestrator.gateway.session import GatewaySession, SessionSpec
+from echorl_orchestrator.gateway.sessions import Sessions
+from echorl_orchestrator.outcomes import NOTHING, EpisodeRequest, Try
+from echorl_orchestrator.refusals import BadInputError
+from echorl_orchestrator.samples import Built
+from echorl_orchestrator.types import RETRIED, EpisodeError, EpisodeOutcome, ErrorKind, StopReason, TokenGenerator
+from echorl_orchestrator.workers.background import Background
+from echorl_orchestrator.workers.pool import WorkerPool
+from echorl_orchestrator.workers.worker import WorkerSpec
+
+_log = structlog.get_logger()
+_RETRIES = Counter("echorl_orchestrator_episode_retries", "Tries repeated", ["environment", "kind"])
+_UNATTRIBUTED = Counter(
+    "echorl_orchestrator_echo_unattributed_episodes", "Episodes without ECHO for want of attribution"
+)
+_CALL_DEADLINE_S = 60.0
+_CALL_TRIES = 3
+_ANY_ADDRESS = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - compared with, not bound
+
+
+class EpisodePlayer:
+    """Plays episodes of all environments of a run. Made by ``build_player``."""
+
+    def __init__(
+        self,
+        config: OrchestratorConfig,
+        identity: RunIdentity,
+        generator: TokenGenerator,
+        codec: ChatCodec | EngineRendering,
+    ) -> None:
+        self._config = config
+        self._generator = generator
+        self._codec = codec
+        self._sessions = Sessions()
+        self._background = Background()
+        self._api = ChatApi(self._sessions, self._background.fail)
+        self._evaluations = {entry.environment.name for entry in config.evals}
+        environments = [*config.train, *(entry.environment for entry in config.evals)]
+        names = [environment.name for environment in environments]
+        if len(set(names)) != len(names):
+            raise BadInputError(f"environments: names must be unique, found {', '.join(names)}")
+        self._pools = {
+            environment.name: WorkerPool(
+                WorkerSpec(environment, config.python_path, identity.attempt), self._background
+            )
+            for environment in environments
+        }
+        host = "127.0.0.1" if config.host in _ANY_ADDRESS else config.host
+        self._gateway_url = f"http://{host}:{config.port}"
+
+    async def start(self) -> None:
+        """Start the workers of all environments.
+
+        Raises:
+            BadInputError: environments that cannot be loaded, all of them in one message.
+            WorkerStartError: a worker did not start.
+        """
+        results = await asyncio.gather(*(pool.start() for pool in self._pools.values()), return_exceptions=True)
+        refused = [str(error) for error in results if isinstance(error, BadInputError)]
+        if refused:
+            raise BadInputError("\n".join(refused))
+        for error in results:
+            if isinstance(error, BaseException):
+                raise error
+
+    async def close(self) -> None:
+        """End all sessions and workers."""
+        await self._background.close()
+        await asyncio.gather(*(pool.close() for pool in self._pools.values()))
+
+    async def run_forever(self) -> None:
+        """Wait until cancelled; raises what a background task failed with."""
+        await self._background.watch()
+
+    def routes(self, app: web.Application) -> None:
+        """Add the gateway's chat routes."""
+        self._api.routes(app)
+
+    def pool(self, environment: str) -> WorkerPool:
+        """The workers of an environment, by its name."""
+        return self._pools[environment]
+
+    @property
+    def open_sessions(self) -> int:
+        """Episodes that are being played."""
+        return len(self._sessions)
+
+    async def num_tasks(self, environment: EnvironmentConfig) -> int:
+        """How many tasks the environment has on its side of the holdout."""
+        return self._pools[environment.name].facts.num_tasks
+
+    async def task(self, environment: EnvironmentConfig, index: int) -> dict[str, Any]:
+        """Task ``index``.
+
+        Raises:
+            EpisodeError: the task source raised, or its worker died or hung.
+        """
+        return converted(await self._call(environment, "task", index=index), dict[str, Any], "task")
+
+    async def score_group(
+        self, environment: EnvironmentConfig, task: dict[str, Any], outcomes: list[EpisodeOutcome]
+    ) -> list[float] | None:
+        """Rewards of a whole group, one for each outcome; None where episodes are scored one by one.
+
+        Raises:
+            EpisodeError: scoring raised, hung, or returned anything but a finite number for each; the group falls.
+        """
+        if not self._pools[environment.name].facts.scores_groups:
+            return None
+        fields = ("episode", "reward", "metrics", "info", "messages", "truncated")
+        episodes = [{name: getattr(outcome, name) for name in fields} for outcome in outcomes]
+        rewards = converted(
+            await self._call(environment, "score_group", task=task, episodes=episodes), list[float], "score_group"
+        )
+        if len(rewards) != len(outcomes):
+            raise EpisodeError(ErrorKind.ENV, f"score_group: found {len(rewards)} rewards for {len(outcomes)} episodes")
+        for reward in rewards:
+            Progress().score(reward, {}, {})
+        return rewards
+
+    async def play(
+        self, environment: EnvironmentConfig, task: dict[str, Any], *, episode: str, group: str, seed: int, attempt: int
+    ) -> EpisodeOutcome:
+        """Play one episode to its outcome; failures of infrastructure are tried again up to ``max_retries``.
+
+        Never raises EpisodeError. Cancelling it aborts what runs on the engines and in the worker.
+
+        Args:
+            environment: one of the run's.
+            task: as ``task`` gave it.
+            episode: unique within the run.
+            group: whose baseline it shares.
+            seed: for the environment's reset; the same in every try.
+            attempt: of the run, for the samples.
+        """
+        request = EpisodeRequest(environment, task, episode, group, seed, attempt)
+        tries = 1
+        while True:
+            outcome, error = await self._try(request)
+            if outcome.error_kind not in RETRIED or tries > environment.max_retries:
+                break
+            tries += 1
+            _RETRIES.labels(environment.name, str(outcome.error_kind)).inc()
+        if error is not None:
+            about = {"episode": episode, "environment": environment.name, "kind": str(error.kind), "tries": tries}
+            _log.warning("episode_failed", error=error.message, trace="".join(getattr(error, "__notes__", [])), **about)
+        return outcome
+
+    async def _call(self, environment: EnvironmentConfig, op: str, **args: Any) -> Any:
+        """A call that belongs to no episode; made again when its worker died."""
+        for _ in range(_CALL_TRIES - 1):
+            try:
+                return await self._call_once(environment, op, args)
+            except EpisodeError as error:
+                if error.kind is not ErrorKind.SANDBOX:
+                    raise
+        return await self._call_once(environment, op, args)
+
+    async def _call_once(self, environment: EnvironmentConfig, op: str, args: dict[str, Any]) -> Any:
+        """One call; a worker that does not answer in time is retired."""
+        pool = self._pools[environment.name]
+        try:
+            async with asyncio.timeout(_CALL_DEADLINE_S), pool.borrowed() as worker:
+                try:
+                    return await worker.call(op, **args)
+                except asyncio.CancelledError:
+                    pool.retire(worker)
+                    raise
+        except TimeoutError:
+            raise EpisodeError(ErrorKind.TIMEOUT, f"{op} took more than {_CALL_DEADLINE_S:g} s") from None
+
+    def _open(self, request: EpisodeRequest) -> GatewaySession:
+        environment = request.environment
+        # The random part keeps one environment's code from guessing another episode's session.
+        key = f"{re.sub(r'[^A-Za-z0-9._-]', '-', request.episode)}-{secrets.token_hex(8)}"
+        return self._sessions.open(
+            SessionSpec(
+                key=key,
+                episode=request.episode,
+                codec=self._codec,
+                generator=self._generator,
+                sampling=environment.sampling,
+                max_model_len=self._config.model.max_model_len,
+                max_turns=environment.max_turns,
+                evaluation=environment.name in self._evaluations,
+            )
+        )
+
+    async def _try(self, request: EpisodeRequest) -> tuple[EpisodeOutcome, EpisodeError | None]:
+        session = self._open(request)
+        progress = Progress()
+        started = time.monotonic()
+        try:
+            error = await self._play(request, session, progress)
+        finally:
+            # Before anything is built of it: what comes later must not change it.
+            await self._sessions.close(session.spec.key)
+            self._generator.release(request.episode)
+        return await self._outcome(Try(request, session, progress, time.monotonic() - started), error)
+
+    async def _play(self, request: EpisodeRequest, session: GatewaySession, progress: Progress) -> EpisodeError | None:
+        """Play one try within its deadline; the error that ended it, if any."""
+        environment = request.environment
+        pool = self._pools[environment.name]
+        try:
+            async with asyncio.timeout(environment.episode_timeout_s):
+                worker = await pool.lease()
+                try:
+                    if pool.facts.runner:
+                        await run_runner(
+                            worker, session, environment, progress, task=request.task, gateway_url=self._gateway_url
+                        )
+                    else:
+                        loop = TextLoop(worker, session, environment, progress, session.spec.key)
+                        await loop.play(request.task, seed=request.seed, episode=request.episode)
+                finally:
+                    pool.end_episode(worker, session.spec.key)
+        except EpisodeError as error:
+            return error
+        except TimeoutError:
+            if environment.on_timeout == "drop" or not session.facts.turns:
+                return EpisodeError(
+                    ErrorKind.TIMEOUT, f"not done after {environment.episode_timeout_s:g} s (episodeTimeout)"
+                )
+            progress.stop, progress.truncated = StopReason.TIMEOUT, True
+            progress.reward = progress.reward if progress.reward is not None else 0.0
+        if progress.reward is None and not pool.facts.scores_groups:
+            return EpisodeError(ErrorKind.ENV, f"the episode ended ({progress.stop}) without a reward")
+        return None
+
+    async def _outcome(self, played: Try, error: EpisodeError | None) -> tuple[EpisodeOutcome, EpisodeError | None]:
+        unattributed = played.request.environment.echo is not None and not self._codec.attributed
+        built = NOTHING
+        if error is None:
+            try:
+                built = await self._filtered(played, attributed=not unattributed)
+                if unattributed:
+                    _UNATTRIBUTED.inc()
+            except EpisodeError as failure:
+                error = failure
+        return played.outcome(built, error, unattributed=unattributed), error
+
+    async def _filtered(self, played: Try, *, attributed: bool) -> Built:
+        environment = played.request.environment
+        built = played.built(self._config.batch.max_branches, attributed=attributed)
+        if environment.echo is None or environment.echo.filter is None or not built.samples:
+            return built
+        keep = await self._call(environment, "filter", episode=filter_input(built.samples, played.record()))
+        try:
+            return replace(built, samples=narrow(built.samples, keep))
+        except FilterContractError as error:
+            raise EpisodeError(ErrorKind.ENV, str(error)) from None
+
+
+def build_player(config: OrchestratorConfig, identity: RunIdentity, generator: TokenGenerator) -> EpisodePlayer:
+    """The player of a run; ``start`` it before use.
+
+    Raises:
+        BadInputError: the model's renderer or tokenizer cannot be used.
+    """
+    return EpisodePlayer(config, identity, generator, build_codec(config.model))

@@ -1,0 +1,108 @@
+"""Facts of a batch for the step's record, as flat ``group/name`` columns: pure functions."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from echorl_core.names import RESERVED_ENVIRONMENT_NAME
+from echorl_orchestrator.groups import ReadyEpisode
+from echorl_orchestrator.sealing import Content
+
+Columns = dict[str, float | int | None]
+
+
+def reward_statistics(rewards: Iterable[float]) -> Columns:
+    """``mean``, ``std`` (of the population), ``min``, ``max``; None where there is nothing."""
+    values = list(rewards)
+    if not values:
+        return {"mean": None, "std": None, "min": None, "max": None}
+    mean = math.fsum(values) / len(values)
+    std = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))
+    return {"mean": mean, "std": std, "min": min(values), "max": max(values)}
+
+
+def batch_facts(
+    episodes: Sequence[ReadyEpisode], content: Content, step: int, window: Mapping[str, int]
+) -> Columns:
+    """What a batch consists of.
+
+    Args:
+        episodes: of the batch, verdicts complete.
+        content: what is sealed of them.
+        step: of the batch.
+        window: what was counted since the batch before it (``Tally.new_window``).
+    """
+    staleness = [episode.staleness(step) for episode in episodes]
+    outcomes = [episode.outcome for episode in episodes]
+    facts: Columns = {
+        **window,
+        "batch/episodes": len(episodes),
+        "batch/groups": len({episode.group for episode in episodes}),
+        "batch/partial_groups": len({episode.group for episode in episodes if episode.partial}),
+        "batch/trainable_episodes": content.trainable_episodes,
+        "batch/truncated": sum(outcome.truncated for outcome in outcomes),
+        "batch/echo_unattributed_episodes": sum(outcome.unattributed for outcome in outcomes),
+        "batch/turns_mean": math.fsum(outcome.num_turns for outcome in outcomes) / len(outcomes),
+        "batch/branches": sum(len(outcome.samples) for outcome in outcomes),
+        "batch/branches_dropped": sum(outcome.dropped_branches for outcome in outcomes),
+        "batch/samples": len(content.sample_ids),
+        "batch/micro_batches": len(content.ranks[0]),
+        "tokens/batch_sampled": sum(outcome.sampled_tokens for outcome in outcomes),
+        "tokens/kept": sum(outcome.kept_tokens for outcome in outcomes),
+        "tokens/trained": content.trained_tokens,
+        "staleness/max": max(staleness),
+        "staleness/mean": math.fsum(staleness) / len(staleness),
+        "version/low": min(episode.version_low for episode in episodes),
+        "version/high": max(outcome.version_high for outcome in outcomes),
+        "denominator/rl": content.denominators["rl"],
+        "denominator/ce": content.denominators["ce"],
+    }
+    environments: dict[str, list[ReadyEpisode]] = {RESERVED_ENVIRONMENT_NAME: list(episodes)}
+    for episode in episodes:
+        environments.setdefault(episode.outcome.environment, []).append(episode)
+    for name, found in environments.items():
+        facts |= _of_environment(name, found)
+    return facts
+
+
+def solve_rates(episodes: Sequence[ReadyEpisode]) -> Columns:
+    """Share of groups whose episodes in the batch all have reward 1 (``all``), or all 0 (``none``)."""
+    groups: dict[str, list[float]] = defaultdict(list)
+    for episode in episodes:
+        groups[episode.group].append(float(episode.outcome.reward or 0.0))
+    count = max(1, len(groups))
+    return {
+        "all": sum(all(reward == 1.0 for reward in rewards) for rewards in groups.values()) / count,
+        "none": sum(all(reward == 0.0 for reward in rewards) for rewards in groups.values()) / count,
+    }
+
+
+def _of_environment(name: str, episodes: Sequence[ReadyEpisode]) -> Columns:
+    rewards = [float(episode.outcome.reward) for episode in episodes if episode.outcome.reward is not None]
+    return {
+        **_prefixed(f"reward/{name}", reward_statistics(rewards)),
+        **_prefixed(f"solved/{name}", solve_rates(episodes)),
+        **_prefixed(f"filters/{name}", _filters(episodes)),
+        **_prefixed(f"metrics/{name}", _metrics(episodes)),
+    }
+
+
+def _prefixed(prefix: str, columns: Columns) -> Columns:
+    return {f"{prefix}/{name}": value for name, value in columns.items()}
+
+
+def _metrics(episodes: Sequence[ReadyEpisode]) -> Columns:
+    """Means of what environments measured, each over the episodes that have it."""
+    values: dict[str, list[float]] = defaultdict(list)
+    for episode in episodes:
+        for name, value in episode.outcome.metrics.items():
+            values[name].append(value)
+    return {name: math.fsum(found) / len(found) for name, found in sorted(values.items())}
+
+
+def _filters(episodes: Sequence[ReadyEpisode]) -> Columns:
+    """Share of episodes that each filter matched, and that any enforced one took out of a component."""
+    names = sorted({name for episode in episodes for name in episode.verdict.hits})
+    share = {name: sum(name in episode.verdict.hits for episode in episodes) / len(episodes) for name in names}
+    filtered = sum(not (episode.verdict.rl and episode.verdict.ce) for episode in episodes)
+    return {**share, "is_filtered": filtered / len(episodes)}

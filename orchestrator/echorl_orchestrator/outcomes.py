@@ -1,0 +1,118 @@
+"""What one try of an episode leaves behind: its samples, its record, or its error."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from echorl_core.config import EnvironmentConfig
+from echorl_orchestrator.environments.holdout import task_key
+from echorl_orchestrator.episode_loop import Progress
+from echorl_orchestrator.gateway.messages import wire_message
+from echorl_orchestrator.gateway.session import GatewaySession
+from echorl_orchestrator.samples import Built, Owner, build_samples
+from echorl_orchestrator.types import EpisodeError, EpisodeOutcome, StopReason
+
+NOTHING = Built([], 0, 0, 0, 0)
+
+
+@dataclass(frozen=True)
+class EpisodeRequest:
+    """What is to be played."""
+
+    environment: EnvironmentConfig
+    task: dict[str, Any]
+    episode: str
+    group: str
+    seed: int
+    attempt: int
+
+    @property
+    def task_key(self) -> int | str:
+        """Identity of the task.
+
+        Raises:
+            BadInputError: the task has none.
+        """
+        return task_key(self.task, 0)
+
+
+@dataclass(frozen=True)
+class Try:
+    """One finished try."""
+
+    request: EpisodeRequest
+    session: GatewaySession
+    progress: Progress
+    seconds: float
+
+    def built(self, max_branches: int, *, attributed: bool) -> Built:
+        """The try's samples, before any filter."""
+        request = self.request
+        owner = Owner(request.episode, request.group, request.environment.name, request.task_key, request.attempt)
+        return build_samples(
+            self.session.history.branches,
+            self.session.tool_names,
+            owner,
+            reward=self.progress.reward,
+            max_branches=max_branches,
+            echo=request.environment.echo if attributed else None,
+        )
+
+    def record(self) -> dict[str, Any]:
+        """The episode as filters see it, without its samples."""
+        return {
+            "episode": self.request.episode,
+            "environment": self.request.environment.name,
+            "task": self.request.task,
+            "reward": self.progress.reward,
+            "metrics": self.progress.metrics,
+            "info": self.progress.info,
+            "messages": self.progress.messages,
+        }
+
+    def outcome(self, built: Built, error: EpisodeError | None, *, unattributed: bool) -> EpisodeOutcome:
+        """Samples and record; only the error's record when there is one."""
+        request, progress, facts = self.request, self.progress, self.session.facts
+        return EpisodeOutcome(
+            episode=request.episode,
+            environment=request.environment.name,
+            task_key=request.task_key,
+            samples=built.samples,
+            reward=None if error else progress.reward,
+            stop=StopReason.ERROR if error else progress.stop,
+            error_kind=error.kind if error else None,
+            error=error.message if error else None,
+            num_turns=len(facts.turns),
+            sampled_tokens=facts.sampled_tokens,
+            kept_tokens=built.kept_tokens,
+            dropped_branches=built.dropped_branches,
+            unattributed=unattributed,
+            version_low=built.version_low,
+            version_high=built.version_high,
+            truncated=progress.truncated,
+            metrics=progress.metrics,
+            info={name: progress.info[name] for name in request.environment.state_columns if name in progress.info},
+            messages=[wire_message(message) for message in progress.messages],
+            turns=self._timeline(),
+            seconds=self.seconds,
+        )
+
+    def _timeline(self) -> list[dict[str, Any]]:
+        """Turns and aborted calls in the order of their start."""
+        turns: list[dict[str, Any]] = [
+            {
+                "start_s": turn.start_s,
+                "end_s": turn.end_s,
+                "tool_s": self.progress.tool_s.get(turn.number, 0.0),
+                "tokens": turn.completion_tokens,
+                "aborted": False,
+                "branch": turn.branch,
+                "truncated": turn.action.truncated,
+                "malformed": turn.malformed,
+            }
+            for turn in self.session.facts.turns
+        ]
+        aborted = [
+            {"start_s": start, "end_s": end, "tool_s": 0.0, "tokens": 0, "aborted": True}
+            for start, end in self.session.facts.aborted
+        ]
+        return sorted([*turns, *aborted], key=lambda turn: float(turn["start_s"]))

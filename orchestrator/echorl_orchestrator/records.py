@@ -1,0 +1,155 @@
+"""What a run leaves to read: JSON lines under ``records/attempt_N/``, appended by one thread at a time.
+
+    steps.jsonl      one row per step: facts of the batch and the trainer's report
+    episodes.jsonl   a few episodes per step and eval, with their messages
+    evals.jsonl      one row per eval
+    updates.jsonl    one row per engine and weight update
+"""
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from echorl_core.jsonsafe import dumps
+from echorl_core.rundir import RunDirectory
+from echorl_core.wire import StepReport
+
+from echorl_orchestrator.groups import ReadyEpisode
+from echorl_orchestrator.types import EpisodeOutcome
+
+STEPS, EPISODES, EVALS, UPDATES = "steps.jsonl", "episodes.jsonl", "evals.jsonl", "updates.jsonl"
+EPISODES_A_STEP = 4
+
+
+class Recorder:
+    """Appends rows in the order of asking; a row is in the file when ``append`` returns."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lock = asyncio.Lock()
+        self._pending: set[asyncio.Task[None]] = set()
+
+    def open(self) -> None:
+        """Make the folder, and cut off a row that a killed process left half-written. Blocking."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        for name in (STEPS, EPISODES, EVALS, UPDATES):
+            path = self._folder / name
+            if path.exists() and not (data := path.read_bytes()).endswith(b"\n"):
+                with path.open("r+b") as file:
+                    file.truncate(data.rfind(b"\n") + 1)
+
+    def rows(self, name: str) -> list[dict[str, Any]]:
+        """What the file holds. Blocking."""
+        return read_rows(self._folder / name)
+
+    async def append(self, name: str, rows: Sequence[dict[str, Any]]) -> None:
+        """Add rows, each with the time."""
+        async with self._lock:
+            await asyncio.to_thread(self._write, name, rows)
+
+    def later(self, name: str, row: dict[str, Any]) -> None:
+        """Add a row soon; ``close`` waits for it."""
+        task = asyncio.create_task(self.append(name, [row]))
+        self._pending.add(task)
+        task.add_done_callback(self._pending.discard)
+
+    async def close(self) -> None:
+        """Wait for rows under way."""
+        await asyncio.gather(*self._pending)
+
+    def _write(self, name: str, rows: Sequence[dict[str, Any]]) -> None:
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        lines = "".join(dumps({"time": now, **row}) + "\n" for row in rows)
+        with (self._folder / name).open("a") as file:
+            file.write(lines)
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """Rows of a file of records; a last line without its end is left out."""
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text().split("\n")[:-1] if line]
+
+
+def recorded_evals(run: RunDirectory) -> set[tuple[str, int]]:
+    """Environment and version of every eval that any attempt has recorded."""
+    return {
+        (row["environment"], row["step"])
+        for _, folder in run.recorded_attempts()
+        for row in read_rows(folder / EVALS)
+    }
+
+
+def step_row(
+    attempt: int, report: StepReport, facts: Mapping[str, Any], pace: Mapping[str, Any]
+) -> dict[str, Any]:
+    """One line of steps.jsonl: what the batch was, how time went, what the trainer says."""
+    seconds = report.seconds.get("step") or 0.0
+    return {
+        "step": report.step,
+        "attempt": attempt,
+        **facts,
+        **pace,
+        "tokens/trained": report.trained_tokens,
+        "tokens/packed": report.packed_tokens,
+        "rate/trained_tokens_per_s": report.trained_tokens / seconds if seconds > 0 else None,
+        **{f"seconds/{name}": value for name, value in report.seconds.items()},
+        "gap/tokens": report.gap.tokens,
+        "gap/max_abs": report.gap.max_abs,
+        "gap/mean_abs": report.gap.mean_abs,
+        "gap/over_tolerance": report.gap.over_tolerance,
+        **report.metrics,
+    }
+
+
+def chosen(episodes: Sequence[ReadyEpisode], count: int = EPISODES_A_STEP) -> list[ReadyEpisode]:
+    """A few episodes to read: spread evenly over the batch in the order of reward, worst and best among them."""
+    ordered = sorted(episodes, key=lambda one: (one.outcome.reward or 0.0, one.outcome.episode))
+    if len(ordered) <= count:
+        return ordered
+    return [ordered[round(place * (len(ordered) - 1) / (count - 1))] for place in range(count)]
+
+
+def train_row(step: int, attempt: int, one: ReadyEpisode) -> dict[str, Any]:
+    """One line of episodes.jsonl for an episode of a batch."""
+    return {
+        "kind": "train",
+        "step": step,
+        **_episode(one.outcome, attempt),
+        "group": one.group,
+        "advantage": one.advantage,
+        "staleness": one.staleness(step),
+        "filters": list(one.verdict.hits),
+        "trains": {"rl": one.verdict.rl, "ce": one.verdict.ce},
+    }
+
+
+def eval_row(version: int, attempt: int, outcome: EpisodeOutcome) -> dict[str, Any]:
+    """One line of episodes.jsonl for an eval episode."""
+    return {"kind": "eval", "step": version, **_episode(outcome, attempt), "advantage": None}
+
+
+def _episode(outcome: EpisodeOutcome, attempt: int) -> dict[str, Any]:
+    return {
+        "episode": outcome.episode,
+        "attempt": attempt,
+        "environment": outcome.environment,
+        "task_key": outcome.task_key,
+        "reward": outcome.reward,
+        "stop": outcome.stop,
+        "truncated": outcome.truncated,
+        "num_turns": outcome.num_turns,
+        "sampled_tokens": outcome.sampled_tokens,
+        "kept_tokens": outcome.kept_tokens,
+        "branches": len(outcome.samples),
+        "version_low": outcome.version_low,
+        "version_high": outcome.version_high,
+        "seconds": outcome.seconds,
+        "metrics": outcome.metrics,
+        "info": outcome.info,
+        "messages": outcome.messages,
+        "turns": outcome.turns,
+    }

@@ -1,0 +1,178 @@
+"""Makes the orchestrator's parts and hands them to each other; nothing runs yet."""
+
+import asyncio
+import errno
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from echorl_core.checkpoints import NO_HISTORY
+from echorl_core.config import OrchestratorConfig
+from echorl_core.identity import RunIdentity
+from echorl_core.rundir import RunDirectory
+from echorl_orchestrator.batch_store import BatchStore, starting_state
+from echorl_orchestrator.collector import Collector
+from echorl_orchestrator.committer import Committer
+from echorl_orchestrator.cursor import Deck
+from echorl_orchestrator.engines import EnginePool
+from echorl_orchestrator.episodes import EpisodePlayer, build_player
+from echorl_orchestrator.records import STEPS, Recorder, recorded_evals
+from echorl_orchestrator.refusals import BadInputError
+from echorl_orchestrator.scheduler import Horizon, Scheduler
+from echorl_orchestrator.sealing import SavedState
+from echorl_orchestrator.tally import FailureLimit, Tally
+from echorl_orchestrator.trainer_desk import TrainerDesk
+
+
+@dataclass(frozen=True)
+class Disk:
+    """What the run directory says at the start of the process."""
+
+    run: RunDirectory
+    store: BatchStore
+    committer: Committer
+    desk: TrainerDesk
+    recorder: Recorder
+    state: SavedState | None
+    """As of the newest sealed batch or checkpoint; None on a fresh run."""
+    start_step: int
+    """That the attempt resumed from."""
+    last_row: dict[str, Any]
+    """Of this attempt's steps; empty if there is none."""
+    evals: set[tuple[str, int]]
+    """Recorded before."""
+
+    @property
+    def next_step(self) -> int:
+        """The batch to seal next."""
+        return 1 if self.state is None else self.state.step + 1
+
+    @property
+    def history(self) -> str:
+        """Chain over the batches sealed so far."""
+        return NO_HISTORY if self.state is None else self.state.history
+
+
+def read_disk(config: OrchestratorConfig, identity: RunIdentity, on_commit: Callable[[], None]) -> Disk:
+    """Find out where the attempt stands. Blocking, but needs a running event loop in this thread.
+
+    Raises:
+        Damage: what the attempt resumes from is not what was committed.
+        BadInputError: the attempt was not prepared.
+    """
+    run = RunDirectory(Path(config.run_dir))
+    store = BatchStore(run, identity, record=config.record)
+    store.load()
+    start_step, state = starting_state(run, identity, store)
+    committer = Committer(
+        run,
+        identity,
+        store,
+        config.checkpoint,
+        num_ranks=config.batch.num_ranks,
+        part_deadline_s=config.part_deadline_s,
+        on_change=on_commit,
+    )
+    committer.load(start_step)
+    desk = TrainerDesk(
+        store, num_ranks=config.batch.num_ranks, start_step=start_step, attempt_folder=run.attempt(identity.attempt)
+    )
+    desk.load()
+    recorder = Recorder(run.records(identity.attempt))
+    recorder.open()
+    rows = recorder.rows(STEPS)
+    if rows:
+        desk.reported = max(row["step"] for row in rows)
+    return Disk(
+        run=run,
+        store=store,
+        committer=committer,
+        desk=desk,
+        recorder=recorder,
+        state=state,
+        start_step=start_step,
+        last_row=rows[-1] if rows else {},
+        evals=recorded_evals(run),
+    )
+
+
+@dataclass(frozen=True)
+class Play:
+    """What plays train episodes."""
+
+    deck: Deck
+    collector: Collector
+    scheduler: Scheduler
+
+
+async def build_play(
+    config: OrchestratorConfig,
+    identity: RunIdentity,
+    disk: Disk,
+    *,
+    player: EpisodePlayer,
+    pool: EnginePool,
+    tally: Tally,
+    failures: FailureLimit,
+    on_progress: Callable[[], None],
+) -> Play:
+    """Cursor, collector and scheduler, where the saved state left them; the player has started.
+
+    Raises:
+        BadInputError: an environment has no tasks, or no weight is above 0.
+    """
+    lengths = {one.name: await player.num_tasks(one) for one in config.train}
+    try:
+        deck = Deck(config.train, lengths, config.seed, None if disk.state is None else disk.state.deck)
+    except ValueError as error:
+        raise BadInputError(str(error)) from error
+    collector = Collector(
+        config.batch, deck=deck, tally=tally, next_step=disk.next_step, max_empty_batches=config.max_empty_batches
+    )
+    scheduler = Scheduler(
+        config.batch,
+        config.train,
+        player=player,
+        deck=deck,
+        collector=collector,
+        version=pool.version_for_dispatch,
+        horizon=Horizon(identity.attempt, config.seed, config.max_steps),
+        groups_started=0 if disk.state is None else disk.state.groups,
+        tally=tally,
+        failures=failures,
+        on_progress=on_progress,
+    )
+    return Play(deck, collector, scheduler)
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket bound to the address, before anything expensive is started.
+
+    Raises:
+        BadInputError: the port is taken, or the address is none of this machine's.
+    """
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    found = socket.socket(family, kind, protocol)
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        found.bind(address)
+    except OSError as error:
+        found.close()
+        reason = "is taken by another process" if error.errno == errno.EADDRINUSE else f"cannot be used: {error}"
+        raise BadInputError(f"orchestrator: port {port} on {host} {reason}; accepted is a free one") from error
+    return found
+
+
+async def end(*parts: EnginePool | EpisodePlayer | Recorder, deadline_s: float = 10.0) -> None:
+    """Close parts one after the other; one that hangs does not keep the role alive."""
+    for part in parts:
+        try:
+            async with asyncio.timeout(deadline_s):
+                await part.close()
+        except TimeoutError:
+            continue
+
+
+__all__ = ["Disk", "Play", "bind", "build_play", "build_player", "end", "read_disk"]

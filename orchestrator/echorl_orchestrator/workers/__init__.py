@@ -1,0 +1,1 @@
+"""Processes that run environment code, so that it can never block or end the orchestrator."""

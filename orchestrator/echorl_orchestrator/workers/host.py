@@ -1,0 +1,185 @@
+"""Inside a worker: the environment, and a thread for each episode on which its code runs."""
+
+import asyncio
+import inspect
+import queue
+import threading
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from echorl_core.config import EnvironmentConfig
+from echorl_orchestrator.environments.holdout import one_side, task_key
+from echorl_orchestrator.environments.loader import load_environment, load_hook
+from echorl_orchestrator.refusals import BadInputError
+from echorl_orchestrator.types import Action, Environment, Limits, RunnerResult, Step, TaskSource
+
+Reply = Callable[[dict[str, Any]], None]
+_TRACE_CHARACTERS = 4000
+
+
+def error_of(error: BaseException) -> dict[str, Any]:
+    """An exception of environment code, as it crosses to the orchestrator."""
+    trace = "".join(traceback.format_exception(error))[-_TRACE_CHARACTERS:]
+    return {"message": f"{type(error).__name__}: {error}", "trace": trace}
+
+
+class EpisodeThread:
+    """Runs calls one after the other on a thread of its own, and coroutines on that thread's event loop."""
+
+    def __init__(self, name: str) -> None:
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._runner: asyncio.Runner | None = None
+        self._running: tuple[int, asyncio.AbstractEventLoop, asyncio.Task[Any]] | None = None
+        self._cancelled: set[int] = set()
+        self.env: Any = None
+        threading.Thread(target=self._loop, name=name, daemon=True).start()
+
+    def submit(self, number: int, call: Callable[[], Any], reply: Reply) -> None:
+        """Queue a call; ``reply`` gets its value or error."""
+
+        def work() -> None:
+            try:
+                answer = {"id": number, "value": self._value(number, call)}
+            except BaseException as error:
+                answer = {"id": number, "error": error_of(error)}
+            reply(answer)
+
+        self._work.put(work)
+
+    def cancel(self, number: int) -> None:
+        """Cancel a call that is, or will be, awaiting. Synchronous code cannot be cancelled."""
+        self._cancelled.add(number)
+        running = self._running
+        if running is not None and running[0] == number:
+            running[1].call_soon_threadsafe(running[2].cancel)
+
+    def stop(self) -> None:
+        """End the thread after what is queued."""
+        self._work.put(None)
+
+    def _value(self, number: int, call: Callable[[], Any]) -> Any:
+        if number in self._cancelled:
+            raise asyncio.CancelledError
+        value = call()
+        if not inspect.isawaitable(value):
+            return value
+        self._runner = self._runner or asyncio.Runner()
+        return self._runner.run(self._awaited(number, value))
+
+    async def _awaited(self, number: int, value: Any) -> Any:
+        task = asyncio.current_task()
+        if task is None or number in self._cancelled:
+            raise asyncio.CancelledError
+        self._running = (number, asyncio.get_running_loop(), task)
+        try:
+            return await value
+        finally:
+            self._running = None
+
+    def _loop(self) -> None:
+        while (work := self._work.get()) is not None:
+            work()
+        if self._runner is not None:
+            self._runner.close()
+
+
+def _checked(value: Any, kind: type, what: str) -> Any:
+    if not isinstance(value, kind):
+        raise TypeError(f"{what} returned {type(value).__name__}, accepted is {kind.__name__}")
+    return value
+
+
+async def _awaited(value: Any, kind: type, what: str) -> Any:
+    return _checked(await value, kind, what)
+
+
+def _result(value: Any, kind: type, what: str) -> Any:
+    return _awaited(value, kind, what) if inspect.isawaitable(value) else _checked(value, kind, what)
+
+
+class Host:
+    """One environment and its episodes."""
+
+    def __init__(self, config: EnvironmentConfig) -> None:
+        self._environment: Environment = load_environment(config.name, config.type, config.args)
+        self._tasks: TaskSource = self._environment.tasks
+        if config.holdout_fraction is not None:
+            self._tasks = one_side(
+                self._tasks, fraction=config.holdout_fraction, seed=config.holdout_seed, side=config.holdout_side
+            )
+        if len(self._tasks) == 0:
+            raise BadInputError(f"environments.{config.name}: has no tasks")
+        task_key(self._tasks[0], 0)
+        hook = config.echo.filter if config.echo else None
+        self._filter = load_hook(hook, f"environments.{config.name}.echo.filter") if hook else None
+        self._filter_kwargs = hook.kwargs if hook else {}
+        self._threads: dict[str, EpisodeThread] = {}
+
+    def facts(self) -> dict[str, Any]:
+        """What the orchestrator needs to know of the environment."""
+        return {
+            "num_tasks": len(self._tasks),
+            "runner": self._environment.runner is not None,
+            "scores_groups": self._environment.score_group is not None,
+        }
+
+    def submit(self, number: int, op: str, episode: str | None, args: dict[str, Any], reply: Reply) -> None:
+        """Start one call; answers through ``reply``, from another thread."""
+        thread = self._threads.get(episode) if episode is not None else None
+        if op == "close":
+            if thread is None:
+                return reply({"id": number, "value": None})
+            closing = thread
+            closing.submit(number, lambda: self._close(closing), reply)
+            del self._threads[str(episode)]
+            return closing.stop()
+        owner = thread or EpisodeThread(f"{op}-{episode or number}")
+        owner.submit(number, lambda: getattr(self, f"_op_{op}")(owner, **args), reply)
+        if episode is None:
+            owner.stop()
+        else:
+            self._threads[episode] = owner
+        return None
+
+    def cancel(self, number: int, episode: str | None) -> None:
+        """Cancel a call of an episode, if it is awaiting."""
+        thread = self._threads.get(episode) if episode is not None else None
+        if thread is not None:
+            thread.cancel(number)
+
+    @staticmethod
+    def _close(thread: EpisodeThread) -> Any:
+        return thread.env.close() if thread.env is not None else None
+
+    def _op_task(self, _: EpisodeThread, *, index: int) -> dict[str, Any]:
+        task = self._tasks[index]
+        task_key(task, index)
+        return task
+
+    def _op_reset(self, thread: EpisodeThread, *, task: dict[str, Any], seed: int, episode_id: str) -> Any:
+        thread.env = self._environment.text_env()
+        return _result(thread.env.reset(task, seed=seed, episode_id=episode_id), Step, "reset")
+
+    def _op_step(self, thread: EpisodeThread, *, action: dict[str, Any]) -> Any:
+        return _result(thread.env.step(msgspec.convert(action, Action)), Step, "step")
+
+    def _op_run(
+        self, _: EpisodeThread, *, task: dict[str, Any], base_url: str, session: str, model: str, limits: dict[str, Any]
+    ) -> Any:
+        runner = self._environment.runner
+        if runner is None:
+            raise TypeError("the environment has no runner")
+        bounds = msgspec.convert(limits, Limits)
+        result = runner.run(task, base_url=base_url, session=session, model=model, limits=bounds)
+        return _result(result, RunnerResult, "run")
+
+    def _op_score_group(self, _: EpisodeThread, *, task: dict[str, Any], episodes: list[dict[str, Any]]) -> Any:
+        return self._environment.score_group(task, episodes)
+
+    def _op_filter(self, _: EpisodeThread, *, episode: dict[str, Any]) -> Any:
+        if self._filter is None:
+            raise TypeError("the environment has no filter")
+        return self._filter(episode, **self._filter_kwargs)

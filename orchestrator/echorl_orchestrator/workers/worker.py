@@ -1,0 +1,226 @@
+"""The orchestrator's side of one worker process."""
+
+import asyncio
+import contextlib
+import os
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from echorl_core.config import EnvironmentConfig
+from echorl_orchestrator.refusals import BadInputError
+from echorl_orchestrator.types import EpisodeError, ErrorKind
+from echorl_orchestrator.workers.background import Background
+from echorl_orchestrator.workers.rpc import FrameError, encode, read
+
+_log = structlog.get_logger()
+
+
+class WorkerStartError(Exception):
+    """A worker died or took too long before it was ready."""
+
+
+@dataclass(frozen=True)
+class WorkerSpec:
+    """What a worker is started with."""
+
+    environment: EnvironmentConfig
+    python_path: Sequence[str] = ()
+    attempt: int = 0
+    start_deadline_s: float = 120.0
+    ping_interval_s: float = 5.0
+    ping_deadline_s: float = 60.0
+
+
+@dataclass(frozen=True)
+class EnvironmentFacts:
+    """What a worker says of its environment."""
+
+    num_tasks: int
+    runner: bool
+    scores_groups: bool
+
+
+class Worker:
+    """One process; made by ``start``."""
+
+    def __init__(
+        self,
+        process: asyncio.subprocess.Process,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        spec: WorkerSpec,
+    ) -> None:
+        self.spec = spec
+        self.facts = EnvironmentFacts(0, runner=False, scores_groups=False)
+        self.leases = 0
+        """Episodes that it runs."""
+        self.idle = asyncio.Event()
+        """Set while it runs none."""
+        self.retired = False
+        """Gets no new episodes."""
+        self.gone = asyncio.Event()
+        """Set once it is retired or dead."""
+        self.dead = False
+        self._started = time.monotonic()
+        self._process = process
+        self._reader = reader
+        self._writer = writer
+        self._calls: dict[int, asyncio.Future[Any]] = {}
+        self._number = 0
+        self._ponged = asyncio.Event()
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
+
+    @property
+    def lived_s(self) -> float:
+        """Seconds since its start."""
+        return time.monotonic() - self._started
+
+    @classmethod
+    async def start(cls, spec: WorkerSpec, background: Background) -> "Worker":
+        """Start a process and wait until it has loaded the environment.
+
+        Raises:
+            BadInputError: the environment cannot be loaded.
+            WorkerStartError: the process died or missed its deadline.
+        """
+        own, other = socket.socketpair()
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-P", "-m", "echorl_orchestrator.workers.process", "--fd", str(other.fileno())),
+                *("--parent", str(os.getpid()), "--attempt", str(spec.attempt)),
+                stdin=asyncio.subprocess.DEVNULL,
+                pass_fds=[other.fileno()],
+            )
+        finally:
+            other.close()
+        reader, writer = await asyncio.open_connection(sock=own)
+        worker = cls(process, reader, writer, spec)
+        try:
+            async with asyncio.timeout(spec.start_deadline_s):
+                await worker._greet()
+        except BaseException:
+            await worker.kill()
+            raise
+        background.spawn(worker._listen(), f"worker-{worker.pid}-listen")
+        background.spawn(worker._ping(), f"worker-{worker.pid}-ping")
+        return worker
+
+    async def _greet(self) -> None:
+        environment = self.spec.environment
+        start = {"environment": environment.model_dump(mode="json"), "python_path": list(self.spec.python_path)}
+        self._writer.write(encode({"start": start}))
+        try:
+            answer = await read(self._reader)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            code = await self._process.wait()
+            raise WorkerStartError(
+                f"environments.{environment.name}: a worker ended with {code} at its start"
+            ) from None
+        if "refused" in answer:
+            raise BadInputError(answer["refused"])
+        self.facts = EnvironmentFacts(**answer["ready"])
+
+    async def call(self, op: str, *, episode: str | None = None, **args: Any) -> Any:
+        """Run one call in the worker. Cancelling it asks the worker to cancel what it awaits.
+
+        Raises:
+            EpisodeError: ENV when environment code raised, SANDBOX when the process is dead.
+        """
+        if self.dead:
+            raise EpisodeError(ErrorKind.SANDBOX, f"worker {self.pid} is dead")
+        self._number += 1
+        number = self._number
+        future = asyncio.get_running_loop().create_future()
+        try:
+            frame = encode({"id": number, "op": op, "episode": episode, "args": args})
+        except FrameError as error:
+            raise EpisodeError(ErrorKind.ENV, f"{op}: {error}") from None
+        self._calls[number] = future
+        try:
+            self._writer.write(frame)
+            return await future
+        except asyncio.CancelledError:
+            self._writer.write(encode({"id": number, "episode": episode, "cancel": True}))
+            raise
+        finally:
+            self._calls.pop(number, None)
+
+    async def _listen(self) -> None:
+        try:
+            while True:
+                message = await read(self._reader)
+                if "pong" in message:
+                    self._ponged.set()
+                    continue
+                future = self._calls.get(message["id"])
+                if future is None or future.done():
+                    continue
+                if "error" in message:
+                    error = EpisodeError(ErrorKind.ENV, message["error"]["message"])
+                    error.add_note(message["error"]["trace"])
+                    future.set_exception(error)
+                else:
+                    future.set_result(message["value"])
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            self._bury()
+
+    def _bury(self) -> None:
+        self.dead = True
+        self.gone.set()
+        for future in self._calls.values():
+            if not future.done():
+                future.set_exception(EpisodeError(ErrorKind.SANDBOX, f"worker {self.pid} died"))
+
+    async def _ping(self) -> None:
+        """Kill the process when not even its event loop gets to run any more (code that holds the interpreter)."""
+        while not self.dead:
+            self._ponged.clear()
+            self._writer.write(encode({"ping": 1}))
+            try:
+                async with asyncio.timeout(self.spec.ping_deadline_s):
+                    await self._ponged.wait()
+            except TimeoutError:
+                if not self.dead:
+                    _log.warning("worker_stuck", environment=self.spec.environment.name, pid=self.pid)
+                    await self.kill()
+                return
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self.spec.ping_interval_s):
+                    await self.gone.wait()
+                    return
+
+    def take(self) -> None:
+        """Count one more episode."""
+        self.leases += 1
+        self.idle.clear()
+
+    def give_back(self) -> None:
+        """Count one episode less."""
+        self.leases -= 1
+        if self.leases == 0:
+            self.idle.set()
+
+    def retire(self) -> None:
+        """Give it no new episodes."""
+        self.retired = True
+        self.gone.set()
+
+    async def kill(self) -> None:
+        """End the process now. Idempotent."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+        await self._process.wait()
+        self._writer.close()
+        self._bury()

@@ -1,0 +1,219 @@
+"""The engine pool against a real vLLM engine: sync, numbers, updates in flight, cancel, quarantine, loss."""
+
+import asyncio
+import json
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from echorl_core.config import (
+    BatchConfig,
+    CheckpointConfig,
+    EngineDiscovery,
+    ModelConfig,
+    OrchestratorConfig,
+    SamplingConfig,
+)
+from echorl_core.identity import RunIdentity
+from echorl_core.wire import PolicyAnnouncement, Probe
+from echorl_orchestrator.engines import EnginePool
+from echorl_orchestrator.engines.timing import Timing
+from echorl_orchestrator.types import EpisodeError, ErrorKind, Generation
+from echorl_testing.engine import Engine, running_engine
+from echorl_testing.published import publish, published_tensors
+from echorl_trainer.seeded import SHAPES, write_seeded_model
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
+
+RUN_UID = "pool-run"
+PROBE_IDS = list(range(40, 72))
+
+
+class Policies:
+    """Published versions 0 and 1 (two seeds of one shape), and what transformers computes with them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.digests: dict[int, str] = {}
+        for version in (0, 1):
+            write_seeded_model(folder / f"model{version}", SHAPES["tiny"], seed=version + 1)
+            self.digests[version] = publish(
+                folder / f"v{version}",
+                published_tensors(folder / f"model{version}"),
+                attempt=1,
+                version=version,
+                run_uid=RUN_UID,
+            )
+
+    def logprobs(self, version: int, ids: list[int], temperature: float = 1.0) -> list[float]:
+        model = AutoModelForCausalLM.from_pretrained(self.folder / f"model{version}", dtype=torch.float32)
+        with torch.no_grad():
+            logits = model(torch.tensor([ids])).logits[0, :-1] / temperature
+        chosen = torch.log_softmax(logits, -1).gather(1, torch.tensor(ids[1:])[:, None])
+        return [float(value) for value in chosen[:, 0]]
+
+    def announcement(self, version: int, *, wrong_by: float = 0.0) -> PolicyAnnouncement:
+        expected = [value + wrong_by for value in self.logprobs(version, PROBE_IDS)]
+        return PolicyAnnouncement(
+            attempt=1,
+            version=version,
+            digest=self.digests[version],
+            url=f"file://{self.folder}/v{version}/manifest.json",
+            size_bytes=1,
+            seconds_gather=0.0,
+            probe=Probe(token_ids=PROBE_IDS, logprobs=expected, tolerance=1e-3),
+        )
+
+
+@pytest.fixture(scope="module")
+def policies(tmp_path_factory: pytest.TempPathFactory) -> Policies:
+    return Policies(tmp_path_factory.mktemp("policies"))
+
+
+@pytest.fixture(scope="module")
+def engine(policies: Policies, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    # Without an end-of-sequence token every completion has the length that a test asks for.
+    settings = policies.folder / "model0" / "tokenizer_config.json"
+    settings.write_text(json.dumps({**json.loads(settings.read_text()), "eos_token": None}))
+    with running_engine(policies.folder / "model0", tmp_path_factory.mktemp("engine"), run_uid=RUN_UID) as running:
+        yield running
+
+
+class Pool:
+    def __init__(self, pool: EnginePool, updates: list[dict[str, Any]]) -> None:
+        self.pool, self.updates = pool, updates
+
+    def call(self, episode: str, tokens: int, temperature: float = 1.0) -> asyncio.Task[Generation]:
+        return asyncio.create_task(
+            self.pool.generate(
+                episode=episode,
+                prompt_ids=[10, 20, 30],
+                sampling=SamplingConfig(temperature=temperature),
+                max_tokens=tokens,
+                stop_ids=[],
+            )
+        )
+
+    async def running(self, least: int, most: int) -> None:
+        async with asyncio.timeout(20):
+            while not least <= self.pool.metrics_snapshot()["running"] <= most:  # noqa: ASYNC110 - polled outside
+                await asyncio.sleep(0.02)
+
+    def state(self) -> str:
+        return str(self.pool.views()[0]["state"])
+
+    async def reaches(self, state: str, seconds: float = 30) -> None:
+        async with asyncio.timeout(seconds):
+            while not self.pool.views() or self.state() != state:  # noqa: ASYNC110 - views have no event
+                await asyncio.sleep(0.02)
+
+
+@asynccontextmanager
+async def pool_on(engine: Engine) -> AsyncIterator[Pool]:
+    updates: list[dict[str, Any]] = []
+    config = OrchestratorConfig(
+        run_dir="run",
+        port=1,
+        model=ModelConfig(path=str(engine.model), dtype="float32", max_model_len=1024, renderer="plain"),
+        seed=0,
+        max_steps=1,
+        batch=BatchConfig(group_size=1, batch_size=1, max_staleness=1, seq_len=64, num_ranks=1),
+        train=[],
+        engines=EngineDiscovery(names=[engine.url.removeprefix("http://")], interval_s=0.5),
+        weight_mode="http",
+        checkpoint=CheckpointConfig(interval=1, keep_last=1),
+        update_deadline_s=60.0,
+    )
+    identity = RunIdentity("run", RUN_UID, 1)
+    pool = EnginePool(config, identity, engine.token, on_update=updates.append, timing=Timing(metrics_s=0.1))
+    await pool.start()
+    forever = asyncio.create_task(pool.run_forever())
+    try:
+        yield Pool(pool, updates)
+        assert not forever.done(), forever
+    finally:
+        forever.cancel()
+        await pool.close()
+
+
+async def test_engine_is_synced_before_traffic_and_its_numbers_are_transformers(engine: Engine, policies: Policies):
+    async with pool_on(engine) as pool:
+        early = pool.call("early", 16, temperature=0.7)
+        await pool.reaches("syncing")
+        assert pool.pool.version_for_dispatch() == -1
+        pool.pool.announce(policies.announcement(0))
+        generation = await early
+        assert (generation.version_low, generation.version_high, generation.finish_reason) == (0, 0, "length")
+        expected = policies.logprobs(0, [10, 20, 30, *generation.token_ids], temperature=0.7)[2:]
+        assert generation.logprobs == pytest.approx(expected, abs=1e-4)
+        (update,) = pool.updates
+        assert update["max_probe_error"] < 1e-3
+        held_out = list(range(60, 100))
+        found = await pool.pool.prompt_logprobs(token_ids=held_out)
+        assert found == pytest.approx(policies.logprobs(0, held_out), abs=1e-4)
+
+
+async def test_requests_in_flight_outlive_an_update(engine: Engine, policies: Policies):
+    async with pool_on(engine) as pool:
+        pool.pool.announce(policies.announcement(0))
+        await pool.pool.wait_served(0, 60)
+        calls = [pool.call(f"e{i}", 900) for i in range(8)]
+        await pool.running(8, 8)
+        pool.pool.announce(policies.announcement(1))
+        await pool.pool.wait_served(1, 60)
+        generations = await asyncio.gather(*calls)
+        assert pool.updates[-1]["running_at_pause"] == 8
+        assert pool.updates[-1]["pause_s"] < 10
+        for generation in generations:
+            assert (generation.version_low, generation.version_high) == (0, 1)
+            ids = [10, 20, 30, *generation.token_ids]
+            old, new = (policies.logprobs(version, ids)[2:] for version in (0, 1))
+            # The first tokens are the old version's, the last the new one's: its KV cache was computed anew.
+            assert generation.logprobs[:8] == pytest.approx(old[:8], abs=1e-3)
+            assert generation.logprobs[-8:] == pytest.approx(new[-8:], abs=1e-3)
+
+
+async def test_cancelled_call_is_aborted_on_the_engine(engine: Engine, policies: Policies):
+    async with pool_on(engine) as pool:
+        pool.pool.announce(policies.announcement(1))
+        await pool.pool.wait_served(1, 60)
+        calls = [pool.call(f"e{i}", 1000) for i in range(4)]
+        await pool.running(4, 4)
+        for call in calls:
+            call.cancel()
+        await pool.running(0, 0)
+        assert all(
+            isinstance(end, asyncio.CancelledError) for end in await asyncio.gather(*calls, return_exceptions=True)
+        )
+
+
+async def test_wrong_probe_quarantines_until_a_version_is_right(engine: Engine, policies: Policies):
+    async with pool_on(engine) as pool:
+        pool.pool.announce(policies.announcement(0, wrong_by=0.5))
+        await pool.reaches("quarantined")
+        assert "differ from the trainer's by 0.5" in str(pool.pool.views()[0]["error"])
+        pool.pool.announce(policies.announcement(1))
+        await pool.pool.wait_served(1, 60)
+
+
+async def test_killed_engine_is_lost_within_seconds(engine: Engine, policies: Policies):
+    async with pool_on(engine) as pool:
+        pool.pool.announce(policies.announcement(1))
+        await pool.pool.wait_served(1, 60)
+        call = pool.call("last", 1000)
+        await pool.running(1, 1)
+        killed = time.monotonic()
+        os.killpg(engine.process.pid, signal.SIGKILL)
+        with pytest.raises(EpisodeError) as caught:
+            await call
+        assert caught.value.kind is ErrorKind.PROVIDER
+        await pool.reaches("lost", 3)
+        assert time.monotonic() - killed < 3

@@ -1,0 +1,342 @@
+"""The supervisor with real processes in the roles' places."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from echorl_cli.local import proctable
+from echorl_testing import fake_local_run
+
+pytestmark = pytest.mark.faults
+
+T = TypeVar("T")
+QUICK = {"backoff_s": 0.0, "max_restarts": 3}
+LIMITS = {"settle": 0.2, "health_interval": 0.1, "engine_grace": 0.5, "grace": 0.5}
+
+
+def eventually(question: Callable[[], T], what: str, deadline_s: float = 30.0) -> T:
+    end = time.monotonic() + deadline_s
+    while not (answer := question()):
+        assert time.monotonic() < end, f"not within {deadline_s:.0f} s: {what}"
+        time.sleep(0.02)
+    return answer
+
+
+def alive(pid: int) -> bool:
+    return proctable.stat_of(pid) is not None
+
+
+class Run:
+    """One ``fake_local_run.py``, seen from outside."""
+
+    def __init__(self, root: Path, **chosen: Any) -> None:
+        self.root = root
+        self._output: str | None = None
+        chosen = {
+            **chosen,
+            "restart_policy": {**QUICK, **chosen.get("restart_policy", {})},
+            "limits": {**LIMITS, **chosen.get("limits", {})},
+        }
+        self.process = subprocess.Popen(
+            [sys.executable, str(Path(fake_local_run.__file__)), str(root), json.dumps(chosen)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(Path(fake_local_run.__file__).parents[1])},
+        )
+
+    def all_of(self, name: str) -> list[dict[str, Any]]:
+        """Every process that a role has had, oldest first."""
+        files = sorted((self.root / "roles" / name).glob("[0-9]*.json"), key=lambda path: path.stat().st_mtime_ns)
+        return [json.loads(path.read_text()) for path in files]
+
+    def role(self, name: str, launch: int = 0) -> dict[str, Any]:
+        """The ``launch``-th process of a role, once it is up."""
+        return eventually(lambda: self.all_of(name)[launch : launch + 1], f"{name} number {launch}")[0]
+
+    def tell(self, name: str, what: str, launch: int = 0) -> None:
+        port = self.role(name, launch)["port"]
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{what}", data=b"", timeout=10):
+            pass
+
+    def state(self) -> dict[str, Any]:
+        try:
+            return json.loads((self.root / "state.json").read_text())
+        except FileNotFoundError:
+            return {}
+
+    def until_running(self) -> None:
+        eventually(lambda: self.state().get("phase") == "Running", "running")
+
+    def output(self) -> str:
+        """Everything it printed, once it has ended."""
+        if self._output is None:
+            self._output = self.process.communicate(timeout=60)[0]
+        return self._output
+
+    def every_pid(self) -> list[int]:
+        found = [json.loads(path.read_text()) for path in self.root.glob("roles/*/[0-9]*.json")]
+        return [pid for one in found for pid in (one["pid"], *one["grandchildren"])]
+
+    def assert_nothing_left(self) -> None:
+        pids = self.every_pid()
+        assert pids
+        eventually(lambda: not any(alive(pid) for pid in pids), f"the end of all of {pids}", 15)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Run]]:
+    runs: list[Run] = []
+
+    def begin(**chosen: Any) -> Run:
+        runs.append(Run(tmp_path / "run", **chosen))
+        return runs[-1]
+
+    yield begin
+    for run in runs:
+        if run.process.poll() is None:
+            run.process.kill()
+        run.output()
+        for pid in run.every_pid():
+            if alive(pid):
+                os.kill(pid, signal.SIGKILL)
+
+
+def test_a_clean_end_stops_the_engines_and_succeeds(start) -> None:
+    run = start(engines=2)
+    run.until_running()
+    environment = run.role("trainer-1")["environment"]
+    assert (environment["RANK"], environment["WORLD_SIZE"], environment["LOCAL_RANK"]) == ("1", "2", "1")
+    assert environment["ECHORL_ATTEMPT"] == "1"
+    run.tell("orchestrator-0", "/finish")
+    assert "Outcome(phase=<Phase.SUCCEEDED" in run.output()
+    assert run.process.returncode == 0
+    assert run.state()["phase"] == "Succeeded"
+    assert run.state()["restarts"] == 0
+    assert run.state()["setup_s"] > 0
+    assert [entry["phase"] for entry in run.state()["timeline"]] == ["Preparing", "Starting", "Running", "Succeeded"]
+    assert (run.root / "logs" / "latest" / "trainer-0.log").exists()
+    run.assert_nothing_left()
+
+
+def test_an_engine_restarts_alone(start) -> None:
+    run = start(engines=2)
+    run.until_running()
+    first = run.role("inference-1")
+    run.tell("inference-1", "/exit?code=1")
+    second = run.role("inference-1", launch=1)
+    assert not any(alive(pid) for pid in first["grandchildren"])
+    assert (second["attempt"], second["port"]) == (1, first["port"])
+    assert len(run.all_of("inference-0")) == len(run.all_of("orchestrator-0")) == len(run.all_of("trainer-0")) == 1
+    run.tell("orchestrator-0", "/finish")
+    assert "leaving with 1" in run.output()
+    assert run.state()["restarts_by_cause"] == {"inference": 1}
+    assert (run.root / "logs" / "attempt_1" / "inference-1.1.log").exists()
+
+
+def test_the_orchestrator_restarts_alone_in_its_attempt(start) -> None:
+    run = start()
+    run.until_running()
+    os.kill(run.role("orchestrator-0")["pid"], signal.SIGKILL)
+    assert run.role("orchestrator-0", launch=1)["attempt"] == 1
+    run.tell("orchestrator-0", "/finish", launch=1)
+    run.output()
+    assert run.process.returncode == 0
+    assert len(run.all_of("trainer-0")) == 1
+    assert run.state()["restarts_by_cause"] == {"orchestrator": 1}
+
+
+def test_a_lost_rank_restarts_gang_and_orchestrator_as_a_new_attempt(start) -> None:
+    run = start()
+    run.until_running()
+    stale = run.root / "batches" / "step_000001"
+    stale.mkdir(parents=True)
+    first = [run.role(name) for name in ("trainer-0", "trainer-1", "orchestrator-0")]
+    os.kill(first[0]["pid"], signal.SIGKILL)
+    second = [run.role(name, launch=1) for name in ("trainer-0", "trainer-1", "orchestrator-0")]
+    assert [one["attempt"] for one in second] == [2, 2, 2]
+    assert not any(alive(pid) for one in first for pid in (one["pid"], *one["grandchildren"]))
+    assert not stale.exists()
+    assert second[0]["environment"]["MASTER_PORT"] != first[0]["environment"]["MASTER_PORT"]
+    assert json.loads((run.root / "attempts" / "2" / "prepared.json").read_text())["removed"] == ["batches/step_000001"]
+    assert len(run.all_of("inference-0")) == 1
+    run.tell("orchestrator-0", "/finish", launch=1)
+    run.output()
+    assert run.process.returncode == 0
+    assert run.state()["restarts_by_cause"] == {"trainer": 1}
+    run.assert_nothing_left()
+
+
+def test_too_many_restarts_end_the_run_with_the_reason(start) -> None:
+    run = start(restart_policy={"max_restarts": 1})
+    run.tell("trainer-1", "/exit?code=1")
+    run.tell("trainer-1", "/exit?code=1", launch=1)
+    output = run.output()
+    assert run.process.returncode == 1
+    assert "1 restarts of trainer are used up (failurePolicy.maxRestarts)" in output
+    assert run.state()["phase"] == "Failed"
+    run.assert_nothing_left()
+
+
+@pytest.mark.parametrize(("role", "code"), [("trainer-1", 3), ("orchestrator-0", 4), ("inference-0", 2)])
+def test_a_code_that_is_never_restarted_ends_the_run_at_once(start, role: str, code: int) -> None:
+    run = start()
+    run.until_running()
+    run.tell(role, f"/exit?code={code}")
+    output = run.output()
+    assert run.process.returncode == code
+    assert f"{role} ended with code {code}" in output
+    assert run.state()["restarts"] == 0
+    run.assert_nothing_left()
+
+
+def test_a_sick_engine_is_restarted(start) -> None:
+    run = start(limits={"engine_unhealthy": 0.5})
+    run.until_running()
+    run.tell("inference-0", "/sick")
+    run.role("inference-0", launch=1)
+    run.tell("orchestrator-0", "/finish")
+    assert "inference-0 was ended: unhealthy for" in run.output()
+    assert run.process.returncode == 0
+
+
+def test_a_sick_rank_restarts_the_gang(start) -> None:
+    run = start(limits={"unhealthy": 0.5})
+    run.until_running()
+    run.tell("trainer-1", "/sick")
+    assert run.role("trainer-0", launch=1)["attempt"] == 2
+    run.tell("orchestrator-0", "/finish", launch=1)
+    run.output()
+    assert run.process.returncode == 0
+
+
+def test_a_run_that_makes_no_step_gets_a_new_attempt(start) -> None:
+    run = start(limits={"no_step": 1.0})
+    assert run.role("trainer-0", launch=1)["attempt"] == 2
+    run.tell("orchestrator-0", "/finish", launch=1)
+    assert "stallPolicy.noStepFor" in run.output()
+
+
+def test_ctrl_c_once_stops_after_a_checkpoint(start) -> None:
+    run = start()
+    run.until_running()
+    run.process.send_signal(signal.SIGINT)
+    output = run.output()
+    assert run.process.returncode == 7
+    assert "saving a last checkpoint" in output
+    assert run.state()["phase"] == "Suspended"
+    run.assert_nothing_left()
+
+
+def test_ctrl_c_twice_stops_at_once(start) -> None:
+    run = start()
+    run.until_running()
+    os.kill(run.role("orchestrator-0")["pid"], signal.SIGSTOP)
+    run.process.send_signal(signal.SIGINT)
+    eventually(lambda: '"signal"' in (run.root / "events.jsonl").read_text(), "the first signal was seen")
+    run.process.send_signal(signal.SIGINT)
+    output = run.output()
+    assert run.process.returncode == 128 + signal.SIGINT
+    assert "without a last checkpoint" in output
+    run.assert_nothing_left()
+
+
+def test_a_rank_that_dies_while_stopping_is_not_restarted(start) -> None:
+    run = start()
+    run.until_running()
+    os.kill(run.role("orchestrator-0")["pid"], signal.SIGSTOP)
+    run.process.send_signal(signal.SIGTERM)
+    eventually(lambda: '"signal"' in (run.root / "events.jsonl").read_text(), "the signal was seen")
+    os.kill(run.role("trainer-0")["pid"], signal.SIGKILL)
+    run.output()
+    assert run.process.returncode == 128 + signal.SIGTERM
+    assert len(run.all_of("trainer-0")) == 1
+    run.assert_nothing_left()
+
+
+def test_a_killed_supervisor_leaves_nothing_and_the_same_command_resumes(start) -> None:
+    run = start(engines=2)
+    run.until_running()
+    for name in ("inference-0", "inference-1", "trainer-0", "trainer-1", "orchestrator-0"):
+        run.role(name)
+    uid = run.state()["uid"]
+    run.process.kill()
+    run.assert_nothing_left()
+    run.output()
+    again = start(engines=2)
+    eventually(lambda: again.state().get("attempt") == 2 and again.state()["phase"] == "Running", "attempt 2")
+    assert again.state()["uid"] == uid
+    again.tell("orchestrator-0", "/finish", launch=1)
+    again.output()
+    assert again.process.returncode == 0
+    assert again.state()["restarts_by_cause"] == {"supervisor": 1}
+
+
+def test_a_supervisor_killed_with_its_keeper_leaves_what_the_next_one_ends(start) -> None:
+    run = start()
+    run.until_running()
+    engine = run.role("inference-0")
+    notes = run.root / ".processes.json"
+    eventually(lambda: str(engine["grandchildren"][0]) in notes.read_text(), "grandchildren are noted")
+    [keeper] = [
+        int(entry.name)
+        for entry in Path("/proc").iterdir()
+        if entry.name.isdigit() and _is_keeper_of(int(entry.name), run.process.pid)
+    ]
+    run.process.send_signal(signal.SIGSTOP)  # or it would start another keeper
+    os.kill(keeper, signal.SIGKILL)
+    run.process.kill()
+    run.output()
+    eventually(lambda: not alive(engine["pid"]), "the kernel ends the child")
+    assert all(alive(pid) for pid in engine["grandchildren"])
+    again = start()
+    assert again.role("orchestrator-0", launch=1)["attempt"] == 2
+    assert not any(alive(pid) for pid in engine["grandchildren"])
+    again.tell("orchestrator-0", "/finish", launch=1)
+    output = again.output()
+    assert str(engine["grandchildren"][0]) in output
+    assert again.process.returncode == 0
+
+
+def _is_keeper_of(pid: int, supervisor: int) -> bool:
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return False
+    return parent == supervisor and b"echorl_cli.local.keeper" in command
+
+
+def test_a_second_supervisor_is_refused_by_name(start) -> None:
+    run = start()
+    run.until_running()
+    second = start()
+    assert f"another `echorl run` (pid {run.process.pid}) works in this directory" in second.output()
+    assert second.process.returncode != 0
+    run.tell("orchestrator-0", "/finish")
+    run.output()
+    assert run.process.returncode == 0
+
+
+def test_a_dead_keeper_is_replaced(start) -> None:
+    run = start()
+    run.until_running()
+    keepers = lambda: [  # noqa: E731
+        int(entry.name)
+        for entry in Path("/proc").iterdir()
+        if entry.name.isdigit() and _is_keeper_of(int(entry.name), run.process.pid)
+    ]
+    [keeper] = keepers()
+    os.kill(keeper, signal.SIGKILL)
+    eventually(lambda: keepers() and keepers() != [keeper], "a new keeper")
+    run.process.kill()
+    run.assert_nothing_left()

@@ -1,0 +1,93 @@
+"""What a rank does in the tests that compare numbers of ranks; importable by spawned processes."""
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from echorl_core.config import OptimizerConfig
+from echorl_core.wire import MicroBatch, RankBatch
+from echorl_testing.packs import denominators, document, joined, learner, rank_batch, whole
+from echorl_trainer.model import full_weights
+from echorl_trainer.step import NonFinite, probe_logprobs
+
+LENGTHS = (9, 14, 9, 5, 20, 14, 7)
+
+
+def documents(step: int) -> list[MicroBatch]:
+    """The seven documents of a step."""
+    return [
+        document(100 * step + index, length, version=step - 1, environment="ab"[index % 2])
+        for index, length in enumerate(LENGTHS)
+    ]
+
+
+def dummy(micro: MicroBatch) -> MicroBatch:
+    """The same tokens, nothing trained or measured."""
+    zeros = np.zeros(len(micro.token_ids), np.float32)
+    role = np.zeros(len(zeros), np.uint8)
+    return msgspec.structs.replace(micro, rl_weight=zeros, ce_weight=zeros, advantage=zeros, role=role)
+
+
+def batch(step: int, rank: int, num_ranks: int, *, bad: bool = False) -> RankBatch:
+    """This rank's share: documents in unequal parts, the last rank filled up with a dummy."""
+    parts = documents(step)
+    totals = denominators(parts)
+    if bad:
+        parts[-1] = msgspec.structs.replace(parts[-1], advantage=np.full(LENGTHS[-1], np.nan, np.float32))
+    shares: list[Sequence[MicroBatch]] = [[joined(parts[:3]), joined(parts[3:])]]
+    if num_ranks > 1:
+        shares = [[joined(parts[:4]), joined(parts[4:6])], [parts[6], dummy(parts[6])]]
+    return rank_batch(shares[rank], totals, step=step, rank=rank, num_ranks=num_ranks)
+
+
+def train(folder: Path, config: OptimizerConfig, steps: int, replicate: int = 1) -> dict[str, Any]:
+    """Train ``steps`` steps; first gradient, final weights, optimizer state and outcomes."""
+    rank, num_ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    with learner(folder, optimizer=config, replicate=replicate) as one:
+        outcomes, first = [], {}
+        for step in range(1, steps + 1):
+            outcome = one.runner.run(batch(step, rank, num_ranks))
+            first = first or dict(one.gradient)
+            outcomes.append(dataclasses.replace(outcome, seconds={}))
+        names = {parameter: name for name, parameter in one.policy.named_parameters()}
+        state = {
+            f"{names[parameter]}.{key}": whole(value)
+            for parameter, values in one.optimizer.state.items()
+            for key, value in values.items()
+            if isinstance(value, DTensor)
+        }
+        return {
+            "gradient": plain(first),
+            "weights": plain(one.weights()),
+            "state": plain(state),
+            "outcomes": [(o.metrics, o.gap, o.trained_tokens, o.packed_tokens) for o in outcomes],
+            "probe": probe_logprobs(one.policy, one.ranks, [3, 1, 200, 17]),
+            "published": plain({name: value for name, value in full_weights(one.policy) if not value.is_meta}),
+            "mesh": tuple(one.ranks.mesh.mesh.shape),
+        }
+
+
+def poisoned(folder: Path) -> tuple[str, bool]:
+    """The message that a NaN on the last rank gives, and whether this rank's weights stayed."""
+    rank, num_ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    with learner(folder, optimizer=OptimizerConfig(lr=1.0)) as one:
+        before = one.weights()
+        try:
+            one.runner.run(batch(1, rank, num_ranks, bad=True))
+        except NonFinite as error:
+            kept = all(torch.equal(value, before[name]) for name, value in one.weights().items())
+            return str(error), kept and not one.optimizer.state
+        return "no error", False
+
+
+def plain(tensors: dict[str, Tensor]) -> dict[str, np.ndarray]:
+    """As arrays, which travel between processes by value."""
+    return {name: tensor.numpy() for name, tensor in tensors.items()}

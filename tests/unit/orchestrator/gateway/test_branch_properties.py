@@ -1,0 +1,83 @@
+"""Whatever callers send, a branch's tokens are those the engine saw and said, in that order."""
+
+import asyncio
+import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from echorl_core.config import ModelConfig, SamplingConfig
+from echorl_core.wire import ARRAY_FIELDS, TokenRole
+from echorl_orchestrator.codec import build_codec
+from echorl_orchestrator.codec.tokenizer import TextTokenizer
+from echorl_orchestrator.gateway.session import GatewaySession, SessionSpec
+from echorl_orchestrator.samples import Owner, build_samples
+from echorl_testing.scripted_policy import ScriptedPolicy, write_byte_tokenizer
+
+OWNER = Owner("e", "g", "env", 1, 1)
+TOOLS = [{"type": "function", "function": {"name": "grep", "parameters": {"properties": {"pattern": {}}}}}]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_byte_tokenizer(tmp_path_factory.mktemp("model"))
+
+
+move = st.tuples(
+    st.sampled_from(["go on", "go back", "drift", "start anew"]),
+    st.lists(st.integers(0, 264), min_size=1, max_size=12),
+    st.booleans(),
+    st.text("ab \n", max_size=6),
+)
+
+
+async def play(session: GatewaySession, policy: Any, moves: list[Any]) -> None:
+    talks: list[list[dict[str, Any]]] = []
+    for kind, said, closed, text in moves:
+        talk = copy.deepcopy(talks[-1]) if talks and kind != "start anew" else []
+        if kind == "go back" and talk:
+            talk = copy.deepcopy(talks[0])
+        if kind == "drift" and talk:
+            talk[-1]["content"] += " "
+        calls = talk[-1].get("tool_calls", []) if talk else []
+        answers = [{"role": "tool", "tool_call_id": call["id"], "content": text} for call in calls]
+        talk += answers or [{"role": "user", "content": text}]
+        policy.next = [*said, policy.stop] if closed else said
+        turn = await session.turn(talk, TOOLS)
+        talks.append([*talk, turn.message])
+
+
+@settings(deadline=None, max_examples=80)
+@given(moves=st.lists(move, min_size=1, max_size=6), renderer=st.sampled_from(["compact", "qwen3"]))
+def test_rows_are_what_the_engine_returned(folder: Path, moves: list[Any], renderer: str) -> None:
+    codec = build_codec(ModelConfig(path=str(folder), dtype="float32", max_model_len=4096, renderer=renderer))
+    policy: Any = ScriptedPolicy(TextTokenizer(folder, name="bytes"), lambda _: policy.next)
+    policy.stop = codec.stop_ids[0]
+    session = GatewaySession(SessionSpec("k", "e", codec, policy, SamplingConfig(), 8192))
+    asyncio.run(play(session, policy, moves))
+
+    rows = {tuple(prompt + generation.token_ids): generation for prompt, generation in policy.returned}
+    seen: set[int] = set()
+    built = build_samples(
+        session.history.branches, session.tool_names, OWNER, reward=1.0, max_branches=8, echo=None
+    )
+    for branch, sample in zip(session.history.branches, built.samples, strict=True):
+        # The whole branch is the last request that was made on it, with its answer.
+        generation = rows[tuple(branch.ids)]
+        assert sample.token_ids.tolist() == branch.ids
+        last = len(generation.token_ids)
+        np.testing.assert_array_equal(sample.logprobs[-last:], np.array(generation.logprobs, np.float32))
+        assert {len(getattr(sample, name)) for name in ARRAY_FIELDS} == {len(branch.ids)}
+        action = sample.role == TokenRole.ACTION
+        # Every action token carries the logprob that it was given at its place.
+        np.testing.assert_allclose(sample.logprobs[action], -np.flatnonzero(action) / 1000, rtol=1e-5)
+        trained = branch.columns().origin[sample.rl_weight > 0].tolist()
+        assert seen.isdisjoint(trained)
+        seen.update(trained)
+        assert not sample.rl_weight[~action].any()
+    sampled = sum(len(generation.token_ids) for _, generation in policy.returned)
+    assert len(seen) == built.kept_tokens == sampled

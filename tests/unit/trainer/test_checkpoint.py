@@ -1,0 +1,230 @@
+"""Checkpoints restore every bit, isolate the save from the next step, and never end a run by failing."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from echorl_core.checkpoints import committed, verify
+from echorl_core.config import OptimizerConfig
+from echorl_core.identity import RunIdentity
+from echorl_core.rundir import RunDirectory
+from echorl_testing.batches import RUN_UID
+from echorl_testing.fake_orchestrator import FakeOrchestrator
+from echorl_testing.tiny_learner import alone, tiny_learner, tiny_model, train
+from echorl_trainer.checkpoint import Saver, SaveTarget
+from echorl_trainer.client import Fenced, Link
+from echorl_trainer.health import Health
+from echorl_trainer.model import full_weights
+from echorl_trainer.parallel import Ranks
+from echorl_trainer.publish import Publisher
+from echorl_trainer.rank import request_headers
+from echorl_trainer.state import Unreadable, save_state, state_digest, trainer_folder
+from echorl_trainer.train import Learner
+from echorl_trainer.weights import disk_store
+
+IDENTITY = RunIdentity("test", RUN_UID, 1)
+ADAM = OptimizerConfig(lr=1e-3, schedule="cosine", warmup_steps=2)
+SGD = OptimizerConfig(type="sgd", lr=1e-2)
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[Ranks]:
+    with alone() as ranks:
+        yield ranks
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_model(tmp_path_factory.mktemp("model") / "tiny")
+
+
+@pytest.fixture
+async def orchestrator(tmp_path: Path) -> AsyncIterator[FakeOrchestrator]:
+    async with FakeOrchestrator(RunDirectory(tmp_path / "run"), IDENTITY, steps=9) as running:
+        yield running
+
+
+def digest(learner: Learner) -> str:
+    return state_digest(learner.state.policy, learner.state.optimizer)
+
+
+def saver_of(learner: Learner, model: Path, orchestrator: FakeOrchestrator) -> tuple[Saver, Health]:
+    health = Health(step_timeout_s=30)
+    link = Link(orchestrator.url, request_headers(IDENTITY, None), deadline_s=30, watch=health.watch)
+    target = SaveTarget(orchestrator.run, IDENTITY, model, link)
+    return Saver(learner.state, target, deadline_s=30, health=health), health
+
+
+async def in_thread(work: Callable[[], None]) -> None:
+    await asyncio.wait_for(asyncio.to_thread(work), 60)
+
+
+@pytest.mark.parametrize("optimizer", [ADAM, SGD], ids=["adamw", "sgd"])
+@pytest.mark.parametrize("tie", [False, True], ids=["untied", "tied"])
+def test_resumed_learner_goes_on_bit_for_bit(
+    ranks: Ranks, tmp_path: Path, optimizer: OptimizerConfig, tie: bool
+) -> None:
+    folder = tiny_model(tmp_path / "model", tie=tie)
+    through = tiny_learner(ranks, folder, steps=4, optimizer=optimizer)
+    saved = tiny_learner(ranks, folder, steps=2, optimizer=optimizer)
+    save_state(saved.state, 2, tmp_path / "checkpoint")
+    resumed = tiny_learner(ranks, folder, optimizer=optimizer)
+    assert digest(resumed) != digest(saved)
+    assert resumed.state.restore(tmp_path / "checkpoint") == 2
+    assert digest(resumed) == digest(saved)
+    train(resumed, 3, 4)
+    assert digest(resumed) == digest(through)
+    assert resumed.state.optimizer.param_groups[0]["lr"] == through.state.optimizer.param_groups[0]["lr"]
+
+
+def test_adam_moments_and_learning_rate_are_restored(ranks: Ranks, model: Path, tmp_path: Path) -> None:
+    saved = tiny_learner(ranks, model, steps=3)
+    save_state(saved.state, 3, tmp_path / "checkpoint")
+    resumed = tiny_learner(ranks, model)
+    resumed.state.restore(tmp_path / "checkpoint")
+    before, after = saved.state.optimizer, resumed.state.optimizer
+    assert after.param_groups[0]["lr"] == before.param_groups[0]["lr"] > 0
+    pairs = zip(before.state.values(), after.state.values(), strict=True)
+    for old, new in pairs:
+        assert old["step"] == new["step"] == 3
+        assert torch.equal(old["exp_avg"].full_tensor(), new["exp_avg"].full_tensor())
+        assert torch.equal(old["exp_avg_sq"].full_tensor(), new["exp_avg_sq"].full_tensor())
+        assert old["exp_avg_sq"].full_tensor().any()
+
+
+def test_random_numbers_go_on_where_they_were(ranks: Ranks, model: Path, tmp_path: Path) -> None:
+    learner = tiny_learner(ranks, model, steps=1)
+    torch.manual_seed(77)
+    random.seed(77)
+    torch.rand(3)
+    save_state(learner.state, 1, tmp_path / "checkpoint")
+    expected = (torch.rand(4), random.random())
+    torch.manual_seed(1)
+    random.seed(1)
+    learner.state.restore(tmp_path / "checkpoint")
+    assert torch.equal(torch.rand(4), expected[0])
+    assert random.random() == expected[1]
+
+
+def test_digest_sees_one_bit_of_weights_and_of_optimizer_state(ranks: Ranks, model: Path) -> None:
+    learner = tiny_learner(ranks, model, steps=1)
+    before = digest(learner)
+    assert digest(learner) == before
+    parameter = next(learner.state.policy.parameters())
+    with torch.no_grad():
+        parameter.to_local().view(-1)[0] += 1e-3  # type: ignore[attr-defined]
+    assert digest(learner) != before
+    other = tiny_learner(ranks, model, steps=1)
+    next(iter(other.state.optimizer.state.values()))["exp_avg"].to_local().view(-1)[0] += 1e-3
+    assert digest(other) != before
+
+
+async def test_save_holds_the_step_it_was_begun_at(ranks: Ranks, model: Path, orchestrator: FakeOrchestrator) -> None:
+    learner = tiny_learner(ranks, model, steps=2)
+    saver, health = saver_of(learner, model, orchestrator)
+    at_two = digest(learner)
+
+    def save_and_train_on() -> None:
+        saver.begin(2, None)
+        train(learner, 3, 5)
+        saver.wait()
+
+    await in_thread(save_and_train_on)
+    assert saver.outcomes == {2: "committed"}
+    assert health.progress.committed == [2]
+    resumed = tiny_learner(ranks, model)
+    assert resumed.state.restore(trainer_folder(orchestrator.run.checkpoint(2))) == 2
+    assert digest(resumed) == at_two != digest(learner)
+
+
+async def test_parts_name_every_file_and_the_weights(ranks: Ranks, model: Path, orchestrator: FakeOrchestrator) -> None:
+    learner = tiny_learner(ranks, model, steps=2)
+    saver, _ = saver_of(learner, model, orchestrator)
+    store = disk_store(orchestrator.run, 1)
+    publisher = Publisher(learner.state.policy, ranks, IDENTITY, probe_token_ids=[1, 2, 3], store=store)
+
+    def save() -> None:
+        publisher.prepare(2)
+        publisher.transfer(full_weights(learner.state.policy))
+        publisher.complete()
+        saver.begin(2, publisher.pin())
+        saver.wait()
+
+    await in_thread(save)
+    found, problems = committed(orchestrator.run)
+    assert not problems
+    verify(found[0].folder, found[0].manifest)
+    named = {part.file for part in found[0].manifest.parts}
+    written = {str(f.relative_to(found[0].folder)) for f in found[0].folder.rglob("*") if f.is_file()}
+    assert named == written - {"manifest.json"}
+    assert {"attempt_1/trainer/.metadata", "attempt_1/trainer/__0_0.distcp"} <= named
+    weights = {"model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json"}
+    assert {f"attempt_1/weights/{name}" for name in weights} <= named
+    assert not list(orchestrator.run.broadcasts.rglob(".tmp-*")), "the pin is used up"
+
+
+async def test_failing_save_is_reported_and_training_goes_on(
+    ranks: Ranks, model: Path, orchestrator: FakeOrchestrator
+) -> None:
+    learner = tiny_learner(ranks, model, steps=1)
+    saver, health = saver_of(learner, model, orchestrator)
+    orchestrator.run.checkpoint(1).parent.mkdir(parents=True)
+    orchestrator.run.checkpoint(1).write_text("in the way")
+
+    def save_twice() -> None:
+        saver.begin(1, None)
+        saver.wait()
+        train(learner, 2, 2)
+        saver.begin(2, None)
+        saver.wait()
+
+    await in_thread(save_twice)
+    assert saver.outcomes == {1: "abandoned", 2: "committed"}
+    error = orchestrator.parts[1][0].error
+    assert error is not None
+    assert "rank 0: " in error
+    assert "step_000001" in error
+    assert orchestrator.parts[1][0].parts == []
+    assert health.metrics.registry.get_sample_value("echorl_trainer_checkpoints_total", {"state": "failed"}) == 1
+
+
+async def test_save_waits_for_the_one_before(ranks: Ranks, model: Path, orchestrator: FakeOrchestrator) -> None:
+    learner = tiny_learner(ranks, model, steps=1)
+    saver, health = saver_of(learner, model, orchestrator)
+    await orchestrator.halt()
+    saver.begin(1, None)
+    second = asyncio.create_task(asyncio.to_thread(saver.begin, 2, None))
+    await orchestrator.until(lambda: health.progress.phase == "saving")
+    assert health.progress.state()["waiting_for"] == "the orchestrator to acknowledge checkpoint 1"
+    assert saver.last_step == 1
+    await orchestrator.start()
+    await asyncio.wait_for(second, 30)
+    await in_thread(saver.wait)
+    assert orchestrator.committed == [1, 2]
+
+
+async def test_fenced_saver_ends_the_loop(ranks: Ranks, model: Path, orchestrator: FakeOrchestrator) -> None:
+    learner = tiny_learner(ranks, model, steps=1)
+    saver, _ = saver_of(learner, model, orchestrator)
+    orchestrator.identity = RunIdentity("test", RUN_UID, 2)
+    saver.begin(1, None)
+    with pytest.raises(Fenced):
+        await in_thread(saver.wait)
+
+
+@pytest.mark.parametrize("missing", [".metadata", "__0_0.distcp"])
+def test_missing_file_is_named(ranks: Ranks, model: Path, tmp_path: Path, missing: str) -> None:
+    learner = tiny_learner(ranks, model, steps=1)
+    save_state(learner.state, 1, tmp_path / "trainer")
+    (tmp_path / "trainer" / missing).unlink()
+    with pytest.raises(Unreadable, match=missing.replace(".", r"\.")):
+        learner.state.restore(trainer_folder(tmp_path))
+
+
+def test_folder_without_a_checkpoint_is_named(tmp_path: Path) -> None:
+    with pytest.raises(Unreadable, match="neither manifest.json nor trainer/"):
+        trainer_folder(tmp_path)

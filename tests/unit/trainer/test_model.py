@@ -1,0 +1,155 @@
+"""Loading, refusals, scores, memory-saving options and the weights that are published."""
+
+import json
+import re
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, GemmaConfig, GraniteConfig, MistralConfig, Qwen3MoeConfig
+
+from echorl_core.config import ModelConfig
+from echorl_testing.packs import SHAPE, model_config, packed, tiny_policy
+from echorl_trainer.model import checkpoint_layers, full_weights, load_policy
+
+SIZES = {
+    "vocab_size": 50,
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 8,
+}
+
+
+def documents():
+    generator = torch.Generator().manual_seed(2)
+    return [torch.randint(265, (length,), generator=generator) for length in (7, 12)]
+
+
+def saved(folder, config):
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    return ModelConfig(path=str(folder), dtype="float32", max_model_len=64, renderer="engine")
+
+
+@pytest.mark.parametrize("family", ["qwen3", "llama"])
+@pytest.mark.parametrize("tie", [False, True], ids=["untied", "tied"])
+@torch.no_grad()
+def test_scores_match_the_reference_model_with_a_temperature_per_token(tmp_path, family, tie):
+    policy = tiny_policy(tmp_path / "m", family=family, tie=tie)
+    reference = AutoModelForCausalLM.from_pretrained(tmp_path / "m", dtype=torch.float32, attn_implementation="eager")
+    temperature = 0.5 + torch.rand(19, generator=torch.Generator().manual_seed(0))
+    scores = policy(packed(documents(), temperature))
+    logprobs, entropies = [], []
+    for ids, own in zip(documents(), temperature.split([7, 12]), strict=True):
+        every = (reference(ids[None]).logits[0, :-1] / own[1:, None]).log_softmax(-1)
+        logprobs.append(every.gather(1, ids[1:, None])[:, 0])
+        entropies.append(-(every.exp() * every).sum(-1))
+    torch.testing.assert_close(scores.logprobs, torch.cat(logprobs), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(scores.entropy, torch.cat(entropies), rtol=1e-5, atol=1e-5)
+    assert policy.tied == tie
+
+
+@torch.no_grad()
+def test_only_the_chosen_rows_are_scored(tmp_path):
+    policy = tiny_policy(tmp_path / "m")
+    everything = packed(documents())
+    chosen = torch.tensor([3, 8, 18])
+    some = type(everything)(**{**vars(everything), "rows": chosen})
+    full = dict(zip(everything.rows.tolist(), policy(everything).logprobs.tolist(), strict=True))
+    assert policy(some).logprobs.tolist() == pytest.approx([full[row] for row in chosen.tolist()], abs=1e-6)
+
+
+@pytest.mark.parametrize("mode", ["selective", "full"])
+def test_activation_checkpointing_changes_no_gradient_and_no_name(tmp_path, mode):
+    plain, saving = tiny_policy(tmp_path / "m"), tiny_policy(tmp_path / "m")
+    checkpoint_layers(saving, mode)
+    for policy in (plain, saving):
+        policy(packed(documents())).logprobs.sum().backward()
+    expected = {name: parameter.grad for name, parameter in plain.named_parameters()}
+    for name, parameter in saving.named_parameters():
+        assert torch.equal(parameter.grad, expected.pop(name)), name
+    assert not expected
+
+
+@pytest.mark.parametrize("tie", [False, True], ids=["untied", "tied"])
+def test_published_weights_have_hugging_face_names_and_always_a_head(tmp_path, tie):
+    policy = tiny_policy(tmp_path / "m", tie=tie)
+    weights = dict(full_weights(policy))
+    stored = load_file(tmp_path / "m" / "model.safetensors")
+    assert set(weights) == {*stored, "lm_head.weight"}
+    assert all(torch.equal(weights[name], value) for name, value in stored.items())
+    if tie:
+        assert torch.equal(weights["lm_head.weight"], weights["model.embed_tokens.weight"])
+
+
+def test_published_weights_are_copies_in_the_configured_dtype(tmp_path):
+    config = model_config(tmp_path / "m").model_copy(update={"dtype": "bfloat16"})
+    policy = load_policy(config, seed=0)
+    assert {parameter.dtype for parameter in policy.parameters()} == {torch.float32}
+    weights = dict(full_weights(policy))
+    assert {value.dtype for value in weights.values()} == {torch.bfloat16}
+    before = weights["lm_head.weight"].clone()
+    with torch.no_grad():
+        policy.model.lm_head.weight.zero_()
+    assert torch.equal(weights["lm_head.weight"], before)
+
+
+@pytest.mark.parametrize(
+    ("config", "named"),
+    [
+        pytest.param(
+            Qwen3MoeConfig(**SIZES, num_experts=2, num_experts_per_tok=1, moe_intermediate_size=8),
+            "mixture of experts",
+            id="moe",
+        ),
+        pytest.param(MistralConfig(**SIZES, sliding_window=8), "sliding_attention", id="sliding window"),
+        pytest.param(GraniteConfig(**SIZES, logits_scaling=4.0), "differ from transformers' own", id="scaled logits"),
+    ],
+)
+def test_models_that_would_be_computed_wrongly_are_refused(tmp_path, config, named):
+    with pytest.raises(ValueError, match=f"not supported yet: .*{named}"):
+        load_policy(saved(tmp_path / "m", config), seed=0)
+
+
+def test_other_plain_decoders_work(tmp_path):
+    assert load_policy(saved(tmp_path / "m", GemmaConfig(**SIZES)), seed=0).layers is not None
+
+
+def test_vision_models_are_refused(tmp_path):
+    config = model_config(tmp_path / "m")
+    described = json.loads((tmp_path / "m" / "config.json").read_text())
+    (tmp_path / "m" / "config.json").write_text(json.dumps({**described, "vision_config": {"depth": 1}}))
+    with pytest.raises(ValueError, match="not supported yet: vision"):
+        load_policy(config, seed=0)
+
+
+def test_missing_weights_are_refused(tmp_path):
+    config = model_config(tmp_path / "m")
+    file = tmp_path / "m" / "model.safetensors"
+    weights = load_file(file)
+    del weights["model.layers.1.mlp.up_proj.weight"]
+    save_file(weights, file, metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=re.escape("lacks weights: model.layers.1.mlp.up_proj.weight (1 in all)")):
+        load_policy(config, seed=0)
+
+
+def test_weights_that_are_not_finite_are_named_as_such(tmp_path):
+    config = model_config(tmp_path / "m")
+    file = tmp_path / "m" / "model.safetensors"
+    weights = load_file(file)
+    weights["model.norm.weight"][0] = float("nan")
+    save_file(weights, file, metadata={"format": "pt"})
+    with pytest.raises(ValueError, match="logits that are not finite"):
+        load_policy(config, seed=0)
+
+
+def test_a_folder_without_a_model_is_refused(tmp_path):
+    config = ModelConfig(path=str(tmp_path), dtype="float32", max_model_len=8, renderer="engine")
+    with pytest.raises(ValueError, match=r"holds no config\.json"):
+        load_policy(config, seed=0)
+
+
+def test_shape_of_the_test_model_has_grouped_heads():
+    assert SHAPE.num_heads > SHAPE.num_kv_heads > 1

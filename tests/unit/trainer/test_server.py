@@ -1,0 +1,166 @@
+"""What a rank's server tells: state, health, metrics, weights."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from http.client import HTTPConnection
+
+import pytest
+
+from echorl_core.identity import RunIdentity
+from echorl_core.wire import LogprobGap, StepReport
+from echorl_trainer.health import Health, Metrics, Phase, Progress, Watch
+from echorl_trainer.server import Server
+from echorl_trainer.weights import Spool
+
+IDENTITY = RunIdentity("demo", "uid-1", 2)
+
+
+@dataclass
+class Running:
+    port: int
+    health: Health
+    spool: Spool
+
+    def get(self, path: str, headers: dict[str, str] | None = None) -> tuple[int, bytes]:
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=10)
+        connection.request("GET", path, headers=headers or {})
+        response = connection.getresponse()
+        return response.status, response.read()
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    health = Health(step_timeout_s=60)
+    server = Server(IDENTITY, 0, health)
+    port = server.start("127.0.0.1", 0)
+    spool = server.weights = Spool("uid-1", 2, f"http://127.0.0.1:{port}", tmp_path_factory.mktemp("spool"))
+    for version in (1, 2, 3):
+        (spool.start(version) / "model.safetensors").write_bytes(bytes([version]) * 1_000_000)
+        spool.finish(version)
+    yield Running(port, health, spool)
+    spool.close()
+
+
+def test_state_says_where_the_rank_stands(running: Running) -> None:
+    running.health.progress.commit(4)
+    running.health.progress.step = 5
+    with running.health.progress.during(Phase.WAITING_BATCH, "the orchestrator to seal batch 6"):
+        status, body = running.get("/state")
+    state = json.loads(body)
+    assert status == 200
+    assert {key: state[key] for key in ("run", "uid", "attempt", "rank", "phase", "step")} == {
+        "run": "demo", "uid": "uid-1", "attempt": 2, "rank": 0, "phase": "waitingBatch", "step": 5,
+    }  # fmt: skip
+    assert state["waiting_for"] == "the orchestrator to seal batch 6"
+    assert state["checkpoint"] == {"committed": [4], "saving": None}
+
+
+def test_health_and_metrics_are_served(running: Running) -> None:
+    assert running.get("/healthz") == (200, b'{"ok": true, "reason": null}')
+    status, body = running.get("/metrics")
+    assert status == 200
+    assert b"echorl_trainer_policy_version" in body
+
+
+def test_weights_arrive_byte_for_byte(running: Running) -> None:
+    status, body = running.get("/weights/a2/v3/model.safetensors", {"X-EchoRL-Run": "uid-1"})
+    assert status == 200
+    assert hashlib.sha256(body).digest() == hashlib.sha256(b"\x03" * 1_000_000).digest()
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/weights/a2/v1/model.safetensors", "/weights/a1/v3/model.safetensors", "/weights/a2/v3/..%2Fv_000002%2Fx"],
+    ids=["older version", "older attempt", "outside the folder"],
+)
+def test_what_is_not_kept_is_not_found(running: Running, path: str) -> None:
+    status, body = running.get(path)
+    assert status == 404
+    assert b"ask for the newest" in body
+
+
+def test_request_of_another_run_is_refused(running: Running) -> None:
+    assert running.get("/weights/a2/v3/model.safetensors", {"X-EchoRL-Run": "uid-2"})[0] == 409
+
+
+def test_port_that_is_taken_is_an_error(running: Running) -> None:
+    with pytest.raises(OSError, match=str(running.port)):
+        Server(IDENTITY, 1, Health(step_timeout_s=60)).start("127.0.0.1", running.port)
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_waiting_with_a_living_orchestrator_is_progress() -> None:
+    clock = Clock()
+    progress = Progress(step_timeout_s=60, clock=clock)
+    with progress.during(Phase.WAITING_BATCH, "batch 1"):
+        for _ in range(10):
+            clock.now += 50
+            progress.beat(Phase.WAITING_BATCH)
+            assert progress.problem() is None
+        clock.now += 61
+        assert progress.problem() == (
+            "waitingBatch, waiting for batch 1: no progress for 61 s, at most 60 s are accepted"
+        )
+
+
+def test_sign_of_life_of_another_part_does_not_hide_a_stuck_step() -> None:
+    clock = Clock()
+    progress = Progress(step_timeout_s=60, clock=clock)
+    with progress.during(Phase.TRAINING):
+        clock.now += 61
+        progress.beat(Phase.WAITING_BATCH)
+        assert progress.problem() is not None
+
+
+def test_step_may_last_ten_times_the_median() -> None:
+    clock = Clock()
+    progress = Progress(step_timeout_s=60, clock=clock)
+    for seconds in (20, 20, 50):
+        with progress.during(Phase.TRAINING):
+            clock.now += seconds
+    with progress.during(Phase.TRAINING):
+        clock.now += 199
+        assert progress.problem() is None
+        clock.now += 2
+        assert progress.problem() is not None
+
+
+def test_metrics_take_over_a_report_and_skip_what_is_null() -> None:
+    metrics = Metrics()
+    report = StepReport(
+        attempt=1,
+        step=9,
+        metrics={"loss/rl": 0.5, "loss/ce": None, "env_nll/all": 1.25, "optim/grad_norm": 2.0, "entropy/all": 3.0},
+        gap=LogprobGap(tokens=4, max_abs=1e-6, mean_abs=1e-7, over_tolerance=0),
+        trained_tokens=10,
+        packed_tokens=20,
+        seconds={"wait_batch": 1.5},
+    )
+    metrics.observe(report)
+    value = metrics.registry.get_sample_value
+    assert value("echorl_trainer_loss", {"component": "rl"}) == 0.5
+    assert value("echorl_trainer_loss", {"component": "ce"}) is None
+    assert value("echorl_trainer_env_nll_nats", {"environment": "all"}) == 1.25
+    assert value("echorl_trainer_optim", {"name": "grad_norm"}) == 2.0
+    assert value("echorl_trainer_trained_tokens_total") == 10
+    assert value("echorl_trainer_seconds_total", {"part": "wait_batch"}) == 1.5
+
+
+def test_first_failure_of_a_thread_is_raised_in_the_loop() -> None:
+    watch = Watch()
+
+    def broken() -> None:
+        raise KeyError("first")
+
+    watch.thread("broken", broken).join(10)
+    watch.fail(KeyError("second"))
+    with pytest.raises(KeyError, match="first"):
+        watch.check()

@@ -1,0 +1,232 @@
+"""The engine's command line, the start module's refusals, and what ends and cleans up processes."""
+
+import json
+import mmap
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from echorl_core.config import InferenceConfig, ModelConfig
+from echorl_vllm.launch import Installed, command
+from echorl_vllm.leftovers import EngineRunningError, remove_leftovers
+from echorl_vllm.processes import descendants, parent_of, start_time
+
+MODEL = ModelConfig(path="/m", dtype="float32", max_model_len=512, renderer="engine")
+NEW = Installed(scale_out_flag=True, flashinfer=True)
+OLD = Installed(scale_out_flag=False, flashinfer=False)
+
+
+def build(installed=NEW, **fields):
+    config = InferenceConfig(model=MODEL, served_name="policy", port=8101, **fields)
+    return command(config, work=Path("/w"), python="/py", installed=installed)
+
+
+def test_cpu_command():
+    argv, variables = build()
+    assert argv == [
+        "/py",
+        "-P",
+        "-m",
+        "vllm.entrypoints.cli.main",
+        "serve",
+        "/m",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        "8101",
+        "--served-model-name",
+        "policy",
+        "--dtype",
+        "float32",
+        "--max-model-len",
+        "512",
+        "--tensor-parallel-size",
+        "1",
+        "--logprobs-mode",
+        "processed_logprobs",
+        "--generation-config",
+        "vllm",
+        "--worker-extension-cls",
+        "echorl_vllm.worker.WeightsExtension",
+        "--middleware",
+        "echorl_vllm.middleware.EngineGate",
+        "--enable-auto-tool-choice",
+        "--tool-call-parser",
+        "hermes",
+        "--enable-prompt-tokens-details",
+        "--disable-uvicorn-access-log",
+        "--enable-scale-out",
+        "--enforce-eager",
+        "--max-num-seqs",
+        "128",
+        "--kv-cache-memory-bytes",
+        "128M",
+    ]
+    assert variables == {
+        "ECHORL_DIE_WITH_PARENT": "1",
+        "ECHORL_ENGINE_SPOOL": "/w/spool",
+        "ECHORL_ENGINE_WORK": "/w",
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+        "TMPDIR": "/w/tmp",
+        "TORCH_COMPILE_DISABLE": "1",
+        "VLLM_CACHE_ROOT": "/w/cache",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "75",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_SERVER_DEV_MODE": "1",
+    }
+
+
+def test_cuda_command_of_an_older_vllm():
+    argv, variables = build(OLD, device="cuda", tensor_parallel=2, extra_args=["--max-num-seqs", "7"])
+    assert argv[-2:] == ["--max-num-seqs", "7"]
+    assert argv[argv.index("--tensor-parallel-size") + 1] == "2"
+    assert not {"--enable-scale-out", "--enforce-eager", "--kv-cache-memory-bytes"} & set(argv)
+    assert variables["VLLM_USE_FLASHINFER_SAMPLER"] == "0"
+    assert "TORCH_COMPILE_DISABLE" not in variables
+
+
+@pytest.mark.parametrize("argument", ["--middleware", "--worker_extension_cls=x.Y", "--api-server-count", "--port=1"])
+def test_options_that_weight_updates_depend_on_are_kept(argument):
+    with pytest.raises(ValueError, match="is set by EchoRL"):
+        build(extra_args=["--seed", "1", argument, "x"])
+
+
+def test_what_is_installed_is_seen_in_files(tmp_path):
+    package = tmp_path / "vllm"
+    assert Installed.find(package) == OLD
+    for where, text in (("openai", "enable_other"), ("launchers", "enable_scale_out: bool = False")):
+        (package / "entrypoints" / where).mkdir(parents=True)
+        (package / "entrypoints" / where / "cli_args.py").write_text(text)
+    (tmp_path / "flashinfer").mkdir()
+    assert Installed.find(package) == NEW
+
+
+def start(tmp_path, config, **variables):
+    (tmp_path / "c.json").write_text(json.dumps(config))
+    return subprocess.run(
+        [sys.executable, "-m", "echorl_vllm", "--config", tmp_path / "c.json", "--work", tmp_path / "w"],
+        env={"PATH": os.environ["PATH"], **variables},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+IDENTITY = {"ECHORL_ADMIN_TOKEN": "t", "ECHORL_RUN_UID": "u"}
+
+
+def test_bad_input_is_one_message_and_exit_code_2(tmp_path):
+    config = InferenceConfig(model=MODEL, served_name="policy", port=1).model_dump()
+    for changed, variables, message in [
+        (config, {"ECHORL_RUN_UID": "u"}, "ECHORL_ADMIN_TOKEN: is not set"),
+        ({**config, "prot": 1}, IDENTITY, "prot"),
+        (config, IDENTITY, "model.path: /m has no config.json"),
+    ]:
+        ended = start(tmp_path, changed, **variables)
+        assert ended.returncode == 2
+        assert message in ended.stderr
+        assert "Traceback" not in ended.stderr
+        assert not (tmp_path / "w").exists()
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+FORKING = """
+import multiprocessing, os, signal, sys, time
+{setup}
+def child():
+    {child}
+    print(os.getpid(), flush=True)
+    time.sleep(100)
+process = multiprocessing.get_context("fork").Process(target=child)
+process.start()
+{then}
+"""
+
+
+def forking(child, then, setup=""):
+    program = FORKING.format(child=child, then=then, setup=setup)
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    return process, int(process.stdout.readline())
+
+
+@pytest.mark.parametrize("dies", [True, False])
+def test_children_die_with_a_killed_parent(monkeypatch, dies):
+    monkeypatch.setenv("ECHORL_DIE_WITH_PARENT", "1" if dies else "0")
+    process, child = forking("from echorl_vllm.plugin import register; register()", "process.join()")
+    assert descendants(process.pid) == [child]
+    process.kill()
+    process.wait(10)
+    process.stdout.close()
+    if dies:
+        wait_until(lambda: parent_of(child) is None)
+    else:
+        assert parent_of(child) is not None
+        os.kill(child, signal.SIGKILL)
+
+
+def test_the_first_process_is_left_alone(monkeypatch):
+    monkeypatch.setenv("ECHORL_DIE_WITH_PARENT", "1")
+    program = "from echorl_vllm.plugin import register; register(); import ctypes; s = ctypes.c_int(); "
+    program += "ctypes.CDLL(None).prctl(2, ctypes.byref(s)); raise SystemExit(s.value)"
+    assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0
+
+
+def test_a_process_tree_ends_with_a_code_even_if_a_child_ignores_the_signal():
+    process, child = forking(
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)",
+        "sys.stdin.readline(); processes.end_process_tree(6)",
+        "from echorl_vllm import processes; processes._GRACE_S = 0.2",
+    )
+    process.stdout.close()
+    process.wait(20)
+    assert process.returncode == 6
+    wait_until(lambda: parent_of(child) is None)
+
+
+def own(work, pid, started, segments):
+    work.mkdir(exist_ok=True)
+    (work / "owner.json").write_text(json.dumps({"pid": pid, "started": started, "segments": segments}))
+
+
+def test_only_what_a_dead_engine_left_is_removed(tmp_path):
+    names = [f"echorl-test-{os.getpid()}-{number}" for number in range(3)]
+    paths = [Path("/dev/shm") / name for name in names]
+    try:
+        for path in paths:
+            path.write_bytes(b"x" * 4096)
+        with paths[1].open("r+b") as file, mmap.mmap(file.fileno(), 4096):
+            work = tmp_path / "w"
+            own(work, os.getpid(), 1, [*names[:2], "never-there"])
+            (work / "tmp").mkdir()
+            (work / "tmp" / "socket").touch()
+            (work / "cache").mkdir()
+            assert remove_leftovers(work) == [str(paths[0]), str(work / "tmp")]
+        assert [path.exists() for path in paths] == [False, True, True]
+        assert [path.name for path in work.iterdir()] == ["cache"]
+        assert remove_leftovers(work) == []
+    finally:
+        for path in paths:
+            path.unlink(missing_ok=True)
+
+
+def test_a_living_engine_keeps_its_folder(tmp_path):
+    pid = os.getppid()
+    own(tmp_path / "w", pid, start_time(pid), [])
+    with pytest.raises(EngineRunningError, match=f"process id {pid}"):
+        remove_leftovers(tmp_path / "w")
+    own(tmp_path / "w", pid, start_time(pid) + 1, [])
+    assert remove_leftovers(tmp_path / "w") == []

@@ -1,0 +1,350 @@
+"""A worker's staging and applying, on real safetensors files, over file:// and http://, without vLLM."""
+
+import asyncio
+import hashlib
+import re
+import threading
+import time
+
+import msgspec
+import pytest
+import torch
+from aiohttp import web
+from safetensors.torch import load_file
+
+from echorl_core.wire import WeightManifest
+from echorl_testing.published import publish, published_tensors, write_manifest
+from echorl_trainer.seeded import SeededShape, write_seeded_model
+from echorl_vllm.messages import PolicyId, StageRequest
+from echorl_vllm.validation import WeightsRefusedError, model_form
+from echorl_vllm.weights import WorkerWeights
+
+SHAPE = SeededShape(hidden_size=32, intermediate_size=64, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=16)
+RUN = "run-1"
+HEAD, EMBEDDING, NORM = "lm_head.weight", "model.embed_tokens.weight", "model.norm.weight"
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["untied", "tied"])
+def model(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model") / "m"
+    write_seeded_model(folder, SHAPE, 0, tie=request.param)
+    return folder, request.param
+
+
+@pytest.fixture
+def environment(monkeypatch, tmp_path):
+    monkeypatch.setenv("ECHORL_RUN_UID", RUN)
+    monkeypatch.setenv("ECHORL_ADMIN_TOKEN", "secret")
+    monkeypatch.setenv("ECHORL_ENGINE_SPOOL", str(tmp_path / "spool"))
+    return tmp_path
+
+
+@pytest.fixture
+def worker(environment, model):
+    return Worker(model)
+
+
+class Worker:
+    """The real thing, with a dictionary for a model."""
+
+    def __init__(self, model, engine_dtype="F32"):
+        folder, tied = model
+        self.model = {}
+        self.refuses = None
+        self.weights = WorkerWeights(
+            form=lambda: model_form(folder, tied=tied, engine_dtype=engine_dtype), load=self._load
+        )
+
+    def _load(self, tensors):
+        for name, tensor in tensors:
+            if name == self.refuses:
+                raise RuntimeError(name)
+            self.model[name] = tensor.clone()
+
+    def stage(self, folder, digest, *, version=1, attempt=1, deadline_s=10.0, url=None):
+        url = url or f"file://{folder}/manifest.json"
+        request = StageRequest(attempt=attempt, version=version, url=url, digest=digest, deadline_s=deadline_s)
+        self.weights.stager.stage(request)
+        return request.policy
+
+    def staged(self, *args, **options):
+        """Stage, wait for the end of it, and return the status."""
+        self.stage(*args, **options)
+        return self.settled()
+
+    def settled(self):
+        deadline = time.monotonic() + 20
+        while (status := self.weights.stager.status()).state == "staging":
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        return status
+
+
+def published(model, folder, *, version=1, attempt=1, change=None):
+    tensors = {name: tensor + 1 for name, tensor in published_tensors(model[0]).items()}
+    if change is not None:
+        change(tensors)
+    return publish(folder, tensors, attempt=attempt, version=version, run_uid=RUN)
+
+
+def test_a_staged_version_is_applied_once_and_answers_the_same_again(worker, model, environment):
+    digest = published(model, environment / "p")
+    status = worker.staged(environment / "p", digest)
+    assert (status.state, status.error, status.digest) == ("staged", None, digest)
+    assert status.bytes == sum(path.stat().st_size for path in (environment / "p").glob("*.safetensors"))
+    assert worker.model == {}
+    wanted = PolicyId(attempt=1, version=1, digest=digest)
+    first = worker.weights.apply(wanted)
+    assert first.applied.policy == wanted
+    for name, tensor in published_tensors(model[0]).items():
+        assert torch.equal(worker.model[name], tensor + 1)
+    worker.model.clear()
+    assert worker.weights.apply(wanted) == first
+    assert worker.model == {}
+    assert worker.weights.report().stage.state == "idle"
+    worker.staged(environment / "p", digest)
+    assert worker.weights.apply(wanted).applied.policy == wanted
+    assert HEAD in worker.model
+
+
+def test_only_what_is_staged_is_applied(worker, model, environment):
+    digest = published(model, environment / "p")
+    nothing = worker.weights.apply(PolicyId(attempt=1, version=1, digest=digest))
+    assert (nothing.broken, nothing.applied) == (False, None)
+    assert "nothing is staged" in nothing.error
+    worker.staged(environment / "p", digest)
+    for wrong in ({"version": 2}, {"attempt": 2}, {"digest": "0" * 64}):
+        answer = worker.weights.apply(PolicyId(**{"attempt": 1, "version": 1, "digest": digest, **wrong}))
+        assert "is staged" in answer.error
+    assert worker.model == {}
+    worker.weights.stager.abort()
+    assert worker.weights.stager.status().state == "idle"
+
+
+def test_a_load_that_fails_is_told_apart(worker, model, environment):
+    digest = published(model, environment / "p")
+    worker.staged(environment / "p", digest)
+    worker.refuses = NORM
+    answer = worker.weights.apply(PolicyId(attempt=1, version=1, digest=digest))
+    assert answer.broken
+    assert answer.error == f"RuntimeError: {NORM}"
+    assert worker.weights.report().applied is None
+
+
+def drop(name):
+    return lambda tensors: tensors.pop(name)
+
+
+def put(name, make):
+    return lambda tensors: tensors.update({name: make(tensors.get(name))})
+
+
+def poison(value):
+    def change(tensors):
+        tensors[NORM] = tensors[NORM].clone()
+        tensors[NORM][3] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (drop(HEAD), "tensors missing: lm_head.weight"),
+        (drop(NORM), "tensors missing: model.norm.weight"),
+        (put("model.extra", lambda _: torch.zeros(2)), "does not have: model.extra"),
+        (put(NORM, lambda tensor: tensor[:-1]), r"model.norm.weight: shape \[31\], the model has \[32\]"),
+        (put(NORM, lambda tensor: tensor.half()), "model.norm.weight: dtype F16, accepted: F32"),
+        (poison(float("nan")), "model.norm.weight: 1 of 32 values are NaN or infinite"),
+        (poison(float("-inf")), "model.norm.weight: 1 of 32 values are NaN or infinite"),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused(worker, model, environment, change, message):
+    status = worker.staged(environment / "p", published(model, environment / "p", change=change))
+    assert status.state == "failed"
+    assert re.search(message, status.error)
+
+
+def test_a_tied_head_must_equal_the_embedding(worker, model, environment):
+    digest = published(model, environment / "p", change=put(HEAD, lambda tensor: tensor * 2))
+    status = worker.staged(environment / "p", digest)
+    assert (status.state == "failed") is model[1]
+    if model[1]:
+        assert f"{HEAD}: differs from {EMBEDDING}" in status.error
+
+
+def test_the_engine_dtype_is_accepted_next_to_the_folder_dtype(model, environment):
+    def to_bfloat16(tensors):
+        tensors.update({name: tensor.bfloat16() for name, tensor in tensors.items()})
+
+    digest = published(model, environment / "p", change=to_bfloat16)
+    assert Worker(model, engine_dtype="BF16").staged(environment / "p", digest).state == "staged"
+    assert "accepted: F32" in Worker(model).staged(environment / "p", digest).error
+
+
+def change_manifest(folder, **fields):
+    manifest = msgspec.json.decode((folder / "manifest.json").read_bytes(), type=WeightManifest)
+    return write_manifest(folder, msgspec.structs.replace(manifest, **fields))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [({"run_uid": "run-2"}, "run_uid is 'run-2'"), ({"attempt": 2}, "attempt is 2"), ({"version": 5}, "version is 5")],
+)
+def test_foreign_manifests_are_refused(worker, model, environment, fields, message):
+    published(model, environment / "p")
+    status = worker.staged(environment / "p", change_manifest(environment / "p", **fields))
+    assert message in status.error
+
+
+def test_files_outside_the_published_folder_are_refused(worker, model, environment):
+    published(model, environment / "p")
+    manifest = msgspec.json.decode((environment / "p" / "manifest.json").read_bytes(), type=WeightManifest)
+    for name in ("../x.safetensors", "/etc/x.safetensors", "http://h/x.safetensors", ".hidden.safetensors", "x.bin"):
+        files = [msgspec.structs.replace(manifest.files[0], name=name), *manifest.files[1:]]
+        status = worker.staged(environment / "p", change_manifest(environment / "p", files=files))
+        assert "accepted are plain *.safetensors names" in status.error
+
+
+def damage(path, how):
+    data = bytearray(path.read_bytes())
+    if how == "flip":
+        data[len(data) // 2] ^= 1
+    path.write_bytes(bytes(data[:-1]) if how == "truncate" else bytes(data) + (b"x" if how == "grow" else b""))
+
+
+@pytest.mark.parametrize(("how", "message"), [("flip", "sha256"), ("truncate", "bytes"), ("grow", "longer than")])
+@pytest.mark.parametrize("name", ["part-1.safetensors", "manifest.json"])
+def test_damaged_files_are_refused_and_leave_nothing(worker, model, environment, how, message, name):
+    digest = published(model, environment / "p")
+    damage(environment / "p" / name, how)
+    status = worker.staged(environment / "p", digest)
+    assert status.state == "failed"
+    assert ("sha256" if name == "manifest.json" else message) in status.error
+    assert [path.name for path in (environment / "spool").iterdir()] == [".lock"]
+    published(model, environment / "p")
+    assert worker.staged(environment / "p", digest).state == "staged"
+
+
+def test_a_header_that_differs_from_the_manifest_is_refused(worker, model, environment):
+    published(model, environment / "p")
+    manifest = msgspec.json.decode((environment / "p" / "manifest.json").read_bytes(), type=WeightManifest)
+    swapped = {
+        name: msgspec.structs.replace(info, file="part-0.safetensors") for name, info in manifest.tensors.items()
+    }
+    status = worker.staged(environment / "p", change_manifest(environment / "p", tensors=swapped))
+    assert "part-0.safetensors: header differs from the weight manifest" in status.error
+
+
+def test_staged_tensors_outlive_the_files_and_the_next_version(worker, model, environment):
+    digest = published(model, environment / "p")
+    policy = worker.stage(environment / "p", digest)
+    worker.settled()
+    tensors = worker.weights.stager.take(policy)
+    other = published(model, environment / "q", version=2)
+    assert worker.staged(environment / "q", other, version=2).state == "staged"
+    assert not (environment / "spool" / digest).exists()
+    expected = load_file(environment / "p" / "part-0.safetensors")
+    assert all(torch.equal(tensors[name], tensor) for name, tensor in expected.items())
+
+
+def test_the_model_folder_must_say_what_the_model_is(tmp_path):
+    with pytest.raises(WeightsRefusedError, match="has no safetensors files"):
+        model_form(tmp_path, tied=False)
+
+
+class Publisher:
+    """Rank 0's file server."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.requests = []
+        self.stall = threading.Event()
+        self.stalling = False
+
+    async def serve(self, request):
+        name = request.match_info["name"]
+        self.requests.append((name, dict(request.headers)))
+        if name == "moved.json":
+            raise web.HTTPFound("/manifest.json")
+        if not (self.folder / name).exists():
+            raise web.HTTPNotFound(text="only the newest two versions are kept")
+        data = (self.folder / name).read_bytes()
+        if not self.stalling or name == "manifest.json":
+            return web.Response(body=data)
+        response = web.StreamResponse(headers={"Content-Length": str(len(data))})
+        await response.prepare(request)
+        await response.write(data[:10])
+        await asyncio.to_thread(self.stall.wait, 10)
+        return response
+
+
+@pytest.fixture
+async def publisher(environment):
+    served = Publisher(environment / "p")
+    app = web.Application()
+    app.router.add_get("/{name}", served.serve)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    served.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    yield served
+    served.stall.set()
+    await runner.cleanup()
+
+
+async def test_http_downloads_once_for_all_workers_of_a_host(model, environment, publisher):
+    digest = published(model, environment / "p")
+    workers = [Worker(model) for _ in range(3)]
+    for worker in workers:
+        worker.stage(None, digest, url=f"{publisher.url}/manifest.json")
+    for worker in workers:
+        status = await asyncio.to_thread(worker.settled)
+        assert (status.state, status.error) == ("staged", None)
+    names = [name for name, _ in publisher.requests]
+    assert sorted(names) == ["manifest.json", "part-0.safetensors", "part-1.safetensors"]
+    for _, headers in publisher.requests:
+        assert (headers["X-Echorl-Run"], headers["X-Echorl-Attempt"], headers["X-Echorl-Token"]) == (RUN, "1", "secret")
+
+
+async def test_http_refusals_are_told(worker, model, environment, publisher):
+    digest = published(model, environment / "p")
+    for url, message in [
+        (f"{publisher.url}/gone.json", "HTTP 404 only the newest two versions are kept"),
+        (f"{publisher.url}/moved.json", "HTTP 302"),
+        ("http://127.0.0.1:9/manifest.json", "refused"),
+        ("ftp://x/manifest.json", "accepted are http:// and file://"),
+    ]:
+        status = await asyncio.to_thread(worker.staged, None, digest, url=url)
+        assert status.state == "failed"
+        assert message in status.error
+
+
+async def test_a_stalled_download_ends_at_its_deadline(worker, model, environment, publisher):
+    publisher.stalling = True
+    digest = published(model, environment / "p")
+    status = await asyncio.to_thread(worker.staged, None, digest, url=f"{publisher.url}/manifest.json", deadline_s=0.3)
+    assert status.state == "failed"
+    assert "timed out" in status.error or "deadline passed" in status.error
+
+
+async def test_a_newer_version_takes_the_place_of_a_download(worker, model, environment, publisher):
+    publisher.stalling = True
+    digest = published(model, environment / "p")
+    worker.stage(None, digest, url=f"{publisher.url}/manifest.json")
+    newer = published(model, environment / "q", version=2)
+    policy = worker.stage(environment / "q", newer, version=2)
+    publisher.stall.set()
+    status = await asyncio.to_thread(worker.settled)
+    assert status.is_staged(policy)
+    assert hashlib.sha256((environment / "q" / "manifest.json").read_bytes()).hexdigest() == newer
+
+
+def test_staging_again_leaves_a_good_one_and_repeats_a_failed_one(worker, model, environment):
+    status = worker.staged(environment / "p", "0" * 64)
+    assert "FileNotFoundError" in status.error
+    digest = published(model, environment / "p")
+    assert worker.staged(environment / "p", digest).state == "staged"
+    (environment / "p" / "manifest.json").unlink()
+    assert worker.staged(environment / "p", digest).state == "staged"
