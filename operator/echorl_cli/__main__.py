@@ -12,6 +12,9 @@ from echorl_core import __version__
 COMMANDS = {
     "validate": ("echorl_cli.validate", "validate_command"),
     "render": ("echorl_cli.render", "render_command"),
+    "run": ("echorl_cli.local.run", "run_command"),
+    "prepare": ("echorl_cli.prepare", "prepare_command"),
+    "plot": ("echorl_cli.plot", "plot_command"),
 }
 
 

@@ -45,6 +45,10 @@ class BatchStore:
         """What the batch of ``step`` is; None if it is not sealed, or released."""
         return self._seals.get(step)
 
+    def checkpoint_steps(self, up_to: int) -> list[int]:
+        """Kept batches up to ``up_to`` after which a checkpoint is saved."""
+        return [step for step, seal in sorted(self._seals.items()) if seal.checkpoint and step <= up_to]
+
     def write(self, seal: Seal, files: dict[str, bytes]) -> None:
         """Seal a batch: after this returns it is durable and may be pulled."""
         fault_point("orchestrator.before_seal")

@@ -61,7 +61,7 @@ class Committer:
         self._pending: dict[int, _Pending] = {}
         self._settled: dict[int, State] = {}
         self._answered: dict[int, set[int]] = {}
-        self._wake = asyncio.Event()
+        self._wake, self._heard = asyncio.Event(), asyncio.Event()
         self._changed = asyncio.Condition()
         self.newest: CheckpointManifest | None = None
         """Of the newest checkpoint that counts for this attempt."""
@@ -99,6 +99,7 @@ class Committer:
             self._wake.set()
         else:
             self._answered.setdefault(report.step, set()).add(report.rank)
+            self._heard.set()
         return PartsReply(state=state)
 
     def state(self, step: int) -> State:
@@ -116,9 +117,16 @@ class Committer:
             await self._changed.wait_for(lambda: step in self._settled)
         return self._settled[step]
 
-    def acknowledged(self, step: int) -> bool:
-        """Whether every rank has heard what became of the checkpoint of ``step``."""
-        return len(self._answered.get(step, ())) >= self._num_ranks
+    async def acknowledged(self, step: int, deadline_s: float) -> bool:
+        """Wait until every rank has heard what became of the checkpoint of ``step``; False at the deadline."""
+        try:
+            async with asyncio.timeout(deadline_s):
+                while len(self._answered.get(step, ())) < self._num_ranks:
+                    self._heard.clear()
+                    await self._heard.wait()
+        except TimeoutError:
+            return False
+        return True
 
     async def run(self) -> None:
         """Commit and abandon as reports come in, until cancelled."""

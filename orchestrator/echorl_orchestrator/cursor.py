@@ -74,9 +74,7 @@ class Cursor:
         elif state is not None:
             # Old ordinals would stand for other tasks: go on with the next epoch of the new source.
             self._next = (-(-state.next // state.length)) * length
-            log.warning(
-                "task source changed its length", environment=environment, before=state.length, now=length
-            )
+            log.warning("task source changed its length", environment=environment, before=state.length, now=length)
 
     @property
     def has_returned(self) -> bool:

@@ -21,9 +21,7 @@ def reward_statistics(rewards: Iterable[float]) -> Columns:
     return {"mean": mean, "std": std, "min": min(values), "max": max(values)}
 
 
-def batch_facts(
-    episodes: Sequence[ReadyEpisode], content: Content, step: int, window: Mapping[str, int]
-) -> Columns:
+def batch_facts(episodes: Sequence[ReadyEpisode], content: Content, step: int, window: Mapping[str, int]) -> Columns:
     """What a batch consists of.
 
     Args:
@@ -35,6 +33,7 @@ def batch_facts(
     staleness = [episode.staleness(step) for episode in episodes]
     outcomes = [episode.outcome for episode in episodes]
     facts: Columns = {
+        "tokens/sampled": 0,
         **window,
         "batch/episodes": len(episodes),
         "batch/groups": len({episode.group for episode in episodes}),

@@ -1,9 +1,9 @@
 """What a run leaves to read: JSON lines under ``records/attempt_N/``, appended by one thread at a time.
 
-    steps.jsonl      one row per step: facts of the batch and the trainer's report
-    episodes.jsonl   a few episodes per step and eval, with their messages
-    evals.jsonl      one row per eval
-    updates.jsonl    one row per engine and weight update
+steps.jsonl      one row per step: facts of the batch and the trainer's report
+episodes.jsonl   a few episodes per step and eval, with their messages
+evals.jsonl      one row per eval
+updates.jsonl    one row per engine and weight update
 """
 
 import asyncio
@@ -16,7 +16,6 @@ from typing import Any
 from echorl_core.jsonsafe import dumps
 from echorl_core.rundir import RunDirectory
 from echorl_core.wire import StepReport
-
 from echorl_orchestrator.groups import ReadyEpisode
 from echorl_orchestrator.types import EpisodeOutcome
 
@@ -30,7 +29,7 @@ class Recorder:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._lock = asyncio.Lock()
-        self._pending: set[asyncio.Task[None]] = set()
+        self._queue: asyncio.Queue[tuple[str, dict[str, Any]]] = asyncio.Queue()
 
     def open(self) -> None:
         """Make the folder, and cut off a row that a killed process left half-written. Blocking."""
@@ -51,14 +50,20 @@ class Recorder:
             await asyncio.to_thread(self._write, name, rows)
 
     def later(self, name: str, row: dict[str, Any]) -> None:
-        """Add a row soon; ``close`` waits for it."""
-        task = asyncio.create_task(self.append(name, [row]))
-        self._pending.add(task)
-        task.add_done_callback(self._pending.discard)
+        """Add a row soon: ``run`` does, or ``close``."""
+        self._queue.put_nowait((name, row))
+
+    async def run(self) -> None:
+        """Write what ``later`` was given, until cancelled."""
+        while True:
+            name, row = await self._queue.get()
+            await asyncio.shield(self.append(name, [row]))
 
     async def close(self) -> None:
-        """Wait for rows under way."""
-        await asyncio.gather(*self._pending)
+        """Write what ``later`` was given and ``run`` has not written."""
+        while not self._queue.empty():
+            name, row = self._queue.get_nowait()
+            await self.append(name, [row])
 
     def _write(self, name: str, rows: Sequence[dict[str, Any]]) -> None:
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
@@ -77,15 +82,11 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 def recorded_evals(run: RunDirectory) -> set[tuple[str, int]]:
     """Environment and version of every eval that any attempt has recorded."""
     return {
-        (row["environment"], row["step"])
-        for _, folder in run.recorded_attempts()
-        for row in read_rows(folder / EVALS)
+        (row["environment"], row["step"]) for _, folder in run.recorded_attempts() for row in read_rows(folder / EVALS)
     }
 
 
-def step_row(
-    attempt: int, report: StepReport, facts: Mapping[str, Any], pace: Mapping[str, Any]
-) -> dict[str, Any]:
+def step_row(attempt: int, report: StepReport, facts: Mapping[str, Any], pace: Mapping[str, Any]) -> dict[str, Any]:
     """One line of steps.jsonl: what the batch was, how time went, what the trainer says."""
     seconds = report.seconds.get("step") or 0.0
     return {

@@ -88,9 +88,7 @@ class Content:
     trainable_episodes: int
 
 
-def compose(
-    episodes: Sequence[ReadyEpisode], config: BatchConfig, echo_environments: frozenset[str]
-) -> Content | None:
+def compose(episodes: Sequence[ReadyEpisode], config: BatchConfig, echo_environments: frozenset[str]) -> Content | None:
     """Filter, weigh and lay out a batch; None when no component has anything to train.
 
     The episodes' verdicts are completed by the batch-stage filters.

@@ -21,6 +21,7 @@ class Board:
         # A restarted process must not reach by chance the number that a reader has already seen.
         self._revision = int(time.time())
         self._content = finite(build())
+        self._due = asyncio.Event()
 
     def snapshot(self) -> dict[str, Any]:
         """The newest state with its revision."""
@@ -45,11 +46,20 @@ class Board:
             pass
         return self.snapshot()
 
+    def soon(self) -> None:
+        """Something changed; ``run`` refreshes at its next turn."""
+        self._due.set()
+
     async def run(self) -> None:
-        """Refresh every second until cancelled."""
+        """Refresh when told, and every second, until cancelled."""
         while True:
             await self.refresh()
-            await asyncio.sleep(REFRESH_S)
+            try:
+                async with asyncio.timeout(REFRESH_S):
+                    await self._due.wait()
+            except TimeoutError:
+                continue
+            self._due.clear()
 
 
 @dataclass(frozen=True)
@@ -89,10 +99,12 @@ def waiting_for(facts: Facts) -> str:
     if facts.dispatch_version < 0:
         known = f"{facts.engines} found" if facts.engines else "none found yet"
         return f"an engine to hold version {facts.trained} ({known})"
-    if facts.next_step <= facts.max_steps:
-        return _batch(facts)
-    if facts.trained < facts.max_steps:
-        return f"the trainer to train step {facts.trained + 1} of {facts.max_steps}; every batch is sealed"
+    return _batch(facts) if facts.next_step <= facts.max_steps else _last_things(facts, facts.trained)
+
+
+def _last_things(facts: Facts, trained: int) -> str:
+    if trained < facts.max_steps:
+        return f"the trainer to train step {trained + 1} of {facts.max_steps}; every batch is sealed"
     if facts.checkpoints:
         return _checkpoint(facts)
     if facts.evals:

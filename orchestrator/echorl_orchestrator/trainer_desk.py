@@ -131,7 +131,7 @@ class TrainerDesk:
             await self._notify()
 
     async def all_told(self, deadline_s: float) -> bool:
-        """Wait until every rank knows of the stop; no rank that never showed up is waited for. False at the deadline."""
+        """Wait until every rank knows of the stop; at once if none ever showed up. False at the deadline."""
         if not self._heard_of:
             return True
         try:

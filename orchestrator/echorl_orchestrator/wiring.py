@@ -56,7 +56,7 @@ class Disk:
 
 
 def read_disk(config: OrchestratorConfig, identity: RunIdentity, on_commit: Callable[[], None]) -> Disk:
-    """Find out where the attempt stands. Blocking, but needs a running event loop in this thread.
+    """Find out where the attempt stands. Blocking.
 
     Raises:
         Damage: what the attempt resumes from is not what was committed.
@@ -148,7 +148,7 @@ async def build_play(
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket bound to the address, before anything expensive is started.
+    """A listening socket, before anything expensive is started; callers wait until somebody accepts.
 
     Raises:
         BadInputError: the port is taken, or the address is none of this machine's.
@@ -158,6 +158,7 @@ def bind(host: str, port: int) -> socket.socket:
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         found.bind(address)
+        found.listen(256)
     except OSError as error:
         found.close()
         reason = "is taken by another process" if error.errno == errno.EADDRINUSE else f"cannot be used: {error}"

@@ -81,8 +81,11 @@ def policies(tmp_path_factory: pytest.TempPathFactory) -> Policies:
 @pytest.fixture(scope="module")
 def engine(policies: Policies, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     # Without an end-of-sequence token every completion has the length that a test asks for.
-    settings = policies.folder / "model0" / "tokenizer_config.json"
-    settings.write_text(json.dumps({**json.loads(settings.read_text()), "eos_token": None}))
+    for file, key in (("tokenizer_config.json", "eos_token"), ("config.json", "eos_token_id")):
+        path = policies.folder / "model0" / file
+        path.write_text(json.dumps({**json.loads(path.read_text()), key: None}))
+    for path in (policies.folder / "model0").glob("generation_config.json"):
+        path.unlink()
     with running_engine(policies.folder / "model0", tmp_path_factory.mktemp("engine"), run_uid=RUN_UID) as running:
         yield running
 

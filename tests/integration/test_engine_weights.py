@@ -5,6 +5,7 @@ Two engines, one after the other: an untied model and a tied one.
 
 import asyncio
 import json
+import logging
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from echorl_testing.engine import running_engine
 from echorl_testing.published import publish, published_tensors
 from echorl_trainer.seeded import SHAPES, write_seeded_model
 
+log = logging.getLogger(__name__)
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]
 
 RUN = "test-run"
@@ -67,7 +69,7 @@ def setting(request, tmp_path_factory):
         found = Setting(engine, folder, tie=tie)
         yield found
         if found.pauses:
-            print(f"\n{request.param}: pauses of {[round(1000 * one) for one in found.pauses]} ms")
+            log.info("%s: pauses of %s ms", request.param, [round(1000 * one) for one in found.pauses])
 
 
 @dataclass
@@ -140,7 +142,8 @@ class Client:
 
     async def sample(self, prompt, length):
         """Sampled ids and logprobs from the token route."""
-        sampling = {"max_tokens": length, "min_tokens": length, "temperature": 1.0, "logprobs": 0, "ignore_eos": True}
+        # No min_tokens: it takes the stop tokens out of the distribution.
+        sampling = {"max_tokens": length, "temperature": 1.0, "logprobs": 0, "ignore_eos": True}
         answer = await self.ask(
             "POST",
             "/inference/v1/generate",
@@ -202,7 +205,7 @@ async def test_requests_in_flight_survive_updates(client):
     length = 300
     running = [asyncio.create_task(client.sample([*PROBE, number], length)) for number in range(8)]
     async with asyncio.timeout(30):
-        while (await client.ask("GET", "/echorl/identity"))["running"] < 8:
+        while (await client.ask("GET", "/echorl/identity"))["running"] < 8:  # noqa: ASYNC110 - seen by asking only
             await asyncio.sleep(0.01)
     await client.update(5, mode="http")
     assert (await client.ask("GET", "/echorl/identity"))["running"] == 8
@@ -261,11 +264,11 @@ async def test_running_requests_can_be_aborted(client):
     await client.update(5)
     running = asyncio.create_task(client.sample(PROBE, 900))
     async with asyncio.timeout(30):
-        while (await client.ask("GET", "/echorl/identity"))["running"] == 0:
+        while (await client.ask("GET", "/echorl/identity"))["running"] == 0:  # noqa: ASYNC110 - seen by asking only
             await asyncio.sleep(0.01)
     # The request reaches the engine a moment after the gate has counted it.
     async with asyncio.timeout(30):
-        while not (await client.ask("POST", "/echorl/abort_requests"))["aborted"]:
+        while not (await client.ask("POST", "/echorl/abort_requests"))["aborted"]:  # noqa: ASYNC110 - likewise
             await asyncio.sleep(0.01)
     ids, _ = await running
     assert len(ids) < 900

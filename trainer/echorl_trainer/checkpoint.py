@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -159,7 +159,8 @@ class Saver:
 
     def _remove(self, step: int) -> None:
         for file in self._own_shards(step):
-            file.unlink(missing_ok=True)
+            with suppress(OSError):  # what made the save fail may stand in the way here too
+                file.unlink()
         if self._state.ranks.rank == 0:
             shutil.rmtree(self._target.folder(step) / WEIGHTS_FOLDER, ignore_errors=True)
 

@@ -266,7 +266,7 @@ def probe_logprobs(policy: Policy, ranks: Ranks, token_ids: list[int]) -> list[f
         )
     )
     if isinstance(policy, FSDPModule):
-        # Without a backward the root keeps its gathered weights, which the next optimizer step would leave stale.
+        # Without a backward the root would keep its gathered weights: out of the optimizer's and checkpoints' reach.
         policy.reshard()
     values: list[float] = scores.logprobs.double().tolist()
     return values

@@ -76,9 +76,10 @@ def directory_problems(run: EchoRLRun, root: Path) -> Iterator[Problem]:
         return
     try:
         record = read_run(directory)
-        if resume.on_existing == OnExisting.ARCHIVE:
+        if OnExisting(resume.on_existing) is OnExisting.ARCHIVE:
             return
-        foreign = objection(directory, record.uid if record else "this one", Policy(resume.policy))
+        policy = Policy(resume.policy)
+        foreign = objection(directory, record.uid if record else "this one", policy)
     except Refused as error:
         yield Problem("--out", str(error), "the directory of a run, or a new one")
         return
@@ -87,7 +88,7 @@ def directory_problems(run: EchoRLRun, root: Path) -> Iterator[Problem]:
             "--out", f"{root}, the directory of run {record.name!r}", f"a directory of run {run.metadata.name!r}"
         )
     elif foreign is not None:
-        path = "spec.resume.policy" if resume.policy == Policy.NEVER else "--out"
+        path = "spec.resume.policy" if policy is Policy.NEVER else "--out"
         yield Problem(path, foreign, "another directory, policy Auto, or onExisting Archive with policy Never")
     if record is None and root.is_dir():
         strangers = sorted(entry.name for entry in root.iterdir() if not _LAYOUT.fullmatch(entry.name))
@@ -140,19 +141,23 @@ def import_problems(run: EchoRLRun, python: str) -> Iterator[Problem]:
         request, answer = Path(folder) / "request.json", Path(folder) / "answer.json"
         request.write_text(json.dumps({"path": path, "imports": sorted(set(wanted.values()))}))
         command = [python, "-P", import_check.__file__, str(request), str(answer)]
-        try:
-            done = subprocess.run(
-                command, cwd=folder, capture_output=True, text=True, timeout=_IMPORT_DEADLINE_S, check=False
-            )
-            failed = json.loads(answer.read_text())
-        except subprocess.TimeoutExpired:
-            failed = dict.fromkeys(wanted.values(), f"not imported within {_IMPORT_DEADLINE_S} s")
-        except (OSError, ValueError):
-            failed = dict.fromkeys(wanted.values(), f"the import ended Python: {done.stderr.strip()[-500:]}")
+        ended = _end_of(command, folder)
+        failed = json.loads(answer.read_text()) if answer.exists() else dict.fromkeys(wanted.values(), ended)
     where = f" (with {path[0]} on sys.path)" if path else ""
     for field, entry in wanted.items():
         if entry in failed:
             yield Problem(field, f"{entry}: {failed[entry]}", f"pkg.module:name that can be imported{where}")
+
+
+def _end_of(command: list[str], folder: str) -> str:
+    """Run a command to its end; says how it ended."""
+    try:
+        done = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, timeout=_IMPORT_DEADLINE_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return f"not imported within {_IMPORT_DEADLINE_S} s"
+    return f"the import ended Python with code {done.returncode}: {done.stderr.strip()[-500:]}"
 
 
 def import_paths(run: EchoRLRun) -> Iterator[tuple[str, str]]:

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+NAME = ".lock"
+
 
 class Locked(Exception):
     """Another supervisor works in the directory."""
@@ -19,7 +21,7 @@ def held(root: Path) -> Iterator[None]:
         Locked: names the process that holds it.
     """
     root.mkdir(parents=True, exist_ok=True)
-    path = root / ".lock"
+    path = root / NAME
     with path.open("a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,7 +1,6 @@
 """What this machine has: Python environments, GPUs, models; and where a run's roles go on it."""
 
 import json
-import os
 import re
 import sys
 from collections.abc import Mapping
@@ -132,8 +131,3 @@ def environment_of(environ: Mapping[str, str]) -> dict[str, str]:
     """What the roles inherit: everything but torchrun's and our own variables of an outer process."""
     foreign = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "ECHORL_ADMIN_TOKEN", "ECHORL_PROCESS"}
     return {name: value for name, value in environ.items() if name not in foreign}
-
-
-def folder_of_temporary_files() -> Path:
-    """Where short-lived checks work; never the working folder, whose modules must not be found."""
-    return Path(os.environ.get("TMPDIR") or "/")

@@ -40,7 +40,9 @@ def clock(seconds: float | None) -> str:
 
 def number(value: Any, form: str = ".3f") -> str:
     """A value of the state as text; a dash where there is none."""
-    return format(value, form) if isinstance(value, int | float) else "-"
+    if not isinstance(value, int | float):
+        return "-"
+    return format(round(value) if form.endswith("d") else value, form)
 
 
 def engine_versions(state: Mapping[str, Any]) -> list[str]:

@@ -126,7 +126,7 @@ def running_engine(
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=_die_with_parent,
+            preexec_fn=_die_with_parent,  # noqa: PLW1509 - prctl takes no lock that a thread could hold
         )
     engine = Engine(
         url=f"http://127.0.0.1:{port}",

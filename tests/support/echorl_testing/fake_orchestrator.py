@@ -13,7 +13,7 @@ from echorl_core.arrays import pack
 from echorl_core.checkpoints import NO_HISTORY, CheckpointManifest, verify, write_manifest
 from echorl_core.identity import RunIdentity
 from echorl_core.rundir import RunDirectory
-from echorl_core.wire import PartsReply, PartsReport, PolicyAnnouncement, StepReport, StopNotice
+from echorl_core.wire import PartsReply, PartsReport, PolicyAnnouncement, RankBatch, StepReport, StopNotice
 from echorl_testing.batches import rank_batch
 
 
@@ -32,6 +32,10 @@ class FakeOrchestrator:
         self.abandoned: list[int] = []
         self.pulls: list[tuple[int, int]] = []
         """(step, rank) of every batch that was asked for."""
+        self.events: list[str] = []
+        """What was handed out and came in, in order: ``policy 0``, ``batch 1``, ``step 1``."""
+        self.change: Callable[[RankBatch], RankBatch] = lambda batch: batch
+        """Applied to every batch before it is sent."""
         self.headers: list[dict[str, str]] = []
         self.sealed = steps
         """Batches beyond this step are answered 204."""
@@ -100,7 +104,8 @@ class FakeOrchestrator:
             if notice := self._notice(step):
                 return web.Response(body=msgspec.json.encode(notice), status=410)
             if step <= min(self.sealed, self.steps):
-                return web.Response(body=pack(self._sealed_batch(step, rank)))
+                self.events.append(f"batch {step}")
+                return web.Response(body=self.bytes_of(step, rank))
             await asyncio.sleep(0.02)
         return web.Response(status=204)
 
@@ -111,8 +116,9 @@ class FakeOrchestrator:
             return StopNotice(reason="finished", step=self.steps, checkpoint=False)
         return None
 
-    def _sealed_batch(self, step: int, rank: int) -> msgspec.Struct:
-        return rank_batch(
+    def bytes_of(self, step: int, rank: int) -> bytes:
+        """The sealed batch."""
+        batch = rank_batch(
             step,
             rank,
             num_ranks=self.num_ranks,
@@ -121,13 +127,16 @@ class FakeOrchestrator:
             checkpoint=step % self.interval == 0,
             last=step == self.steps,
         )
+        return pack(self.change(batch))
 
     async def _policy(self, request: web.Request) -> web.Response:
         self.announcements.append(msgspec.json.decode(await request.read(), type=PolicyAnnouncement))
+        self.events.append(f"policy {self.announcements[-1].version}")
         return web.json_response({})
 
     async def _step(self, request: web.Request) -> web.Response:
         self.reports.append(msgspec.json.decode(await request.read(), type=StepReport))
+        self.events.append(f"step {self.reports[-1].step}")
         return web.json_response({})
 
     async def _parts(self, request: web.Request) -> web.Response:

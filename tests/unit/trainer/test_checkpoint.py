@@ -226,5 +226,5 @@ def test_missing_file_is_named(ranks: Ranks, model: Path, tmp_path: Path, missin
 
 
 def test_folder_without_a_checkpoint_is_named(tmp_path: Path) -> None:
-    with pytest.raises(Unreadable, match="neither manifest.json nor trainer/"):
+    with pytest.raises(Unreadable, match=r"neither manifest\.json nor trainer/"):
         trainer_folder(tmp_path)

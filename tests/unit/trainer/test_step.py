@@ -6,6 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from torch.distributed.tensor import DTensor
 
 from echorl_core.config import LossConfig, OptimizerConfig
 from echorl_core.wire import TokenRole
@@ -262,11 +263,11 @@ def test_foreign_batches_and_unknown_components_are_refused(folder):
             one.runner.run(rank_batch([], TOTALS))
 
 
-def test_probe_sees_the_weights_of_every_step(folder):
-    """A forward without a backward must not leave gathered weights behind."""
+def test_probe_sees_the_weights_of_every_step_and_leaves_them_sharded(folder):
     ids = [5, 9, 200, 31]
     with learner(folder, optimizer=OptimizerConfig(type="sgd", lr=0.5, weight_decay=0.0)) as one:
         first = probe_logprobs(one.policy, one.ranks, ids)
+        assert all(isinstance(parameter, DTensor) for parameter in one.policy.parameters())
         one.runner.run(rank_batch(DOCUMENTS, TOTALS))
         second = probe_logprobs(one.policy, one.ranks, ids)
         direct = one.policy(packed([torch.tensor(ids)])).logprobs.tolist()

@@ -28,45 +28,14 @@ def build(installed=NEW, **fields):
 
 def test_cpu_command():
     argv, variables = build()
-    assert argv == [
-        "/py",
-        "-P",
-        "-m",
-        "vllm.entrypoints.cli.main",
-        "serve",
-        "/m",
-        "--host",
-        "127.0.0.1",
-        "--port",
-        "8101",
-        "--served-model-name",
-        "policy",
-        "--dtype",
-        "float32",
-        "--max-model-len",
-        "512",
-        "--tensor-parallel-size",
-        "1",
-        "--logprobs-mode",
-        "processed_logprobs",
-        "--generation-config",
-        "vllm",
-        "--worker-extension-cls",
-        "echorl_vllm.worker.WeightsExtension",
-        "--middleware",
-        "echorl_vllm.middleware.EngineGate",
-        "--enable-auto-tool-choice",
-        "--tool-call-parser",
-        "hermes",
-        "--enable-prompt-tokens-details",
-        "--disable-uvicorn-access-log",
-        "--enable-scale-out",
-        "--enforce-eager",
-        "--max-num-seqs",
-        "128",
-        "--kv-cache-memory-bytes",
-        "128M",
-    ]
+    assert " ".join(argv) == (
+        "/py -P -m vllm.entrypoints.cli.main serve /m --host 127.0.0.1 --port 8101 --served-model-name policy "
+        "--dtype float32 --max-model-len 512 --tensor-parallel-size 1 --logprobs-mode processed_logprobs "
+        "--generation-config vllm --worker-extension-cls echorl_vllm.worker.WeightsExtension "
+        "--middleware echorl_vllm.middleware.EngineGate --enable-auto-tool-choice --tool-call-parser hermes "
+        "--enable-prompt-tokens-details --disable-uvicorn-access-log --enable-scale-out "
+        "--enforce-eager --max-num-seqs 128 --kv-cache-memory-bytes 128M"
+    )
     assert variables == {
         "ECHORL_DIE_WITH_PARENT": "1",
         "ECHORL_ENGINE_SPOOL": "/w/spool",

@@ -1,0 +1,156 @@
+"""``echorl run FILE``: a run on this machine, from its checks to its report."""
+
+import asyncio
+import os
+import sys
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from echorl_cli.local import lock
+from echorl_cli.local.checks import all_problems
+from echorl_cli.local.launch import Limits, LocalRun, ModuleCommands
+from echorl_cli.local.machine import Machine, divide_gpus, environment_of, model_folder, place
+from echorl_cli.local.notes import end_leftovers
+from echorl_cli.local.outcome import Outcome
+from echorl_cli.local.restarts import RestartPolicy
+from echorl_cli.local.supervisor import Supervisor
+from echorl_cli.local.view import LiveView, PlainView
+from echorl_cli.manifest_file import manifest_text
+from echorl_cli.report import write_report
+from echorl_cli.validate import ManifestArgument, SetOption, manifest_or_exit
+from echorl_core import logs
+from echorl_core.attempts import OnExisting, Policy, claim_run, owner_of, read_run
+from echorl_core.leftovers import archive
+from echorl_core.names import ExitCode
+from echorl_core.prepare import objection
+from echorl_core.rundir import RunDirectory, write_file
+from echorl_operator.api import EchoRLRun, Problem, duration_seconds, unused_locally
+from echorl_operator.build import role_configs
+
+_LEFTOVER_GRACE_S = 5.0
+
+Report = Callable[[Path], Path]
+
+
+class BadInput(Exception):
+    """The run cannot start; carries every problem."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        self.problems = problems
+        super().__init__("\n".join(str(problem) for problem in problems))
+
+
+def run_command(
+    file: ManifestArgument,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Directory of the run; default runs/<metadata.name>.")
+    ] = None,
+    overrides: SetOption = None,
+    plain: Annotated[bool, typer.Option("--plain", help="Plain lines also on a terminal.")] = False,
+) -> None:
+    """Train on this machine. The same command goes on where an earlier one stopped."""
+    run = manifest_or_exit(file, overrides)
+    root = out or Path("runs") / run.metadata.name
+    logs.configure("supervisor", attempt=0)
+    for path in unused_locally(run.spec):
+        typer.echo(f"{path}: has no meaning on one machine, and is left out", err=True)
+    created = not root.exists()
+    try:
+        with lock.held(root):
+            outcome = _run_locked(run, root, PlainView if plain or not sys.stdout.isatty() else LiveView)
+    except (BadInput, lock.Locked, FileExistsError, NotADirectoryError) as error:
+        if created:
+            _leave_no_trace(root)
+        typer.echo(str(error), err=True)
+        raise typer.Exit(int(ExitCode.BAD_INPUT)) from None
+    typer.echo(f"{run.metadata.name}: {outcome.phase}: {outcome.reason}", err=outcome.exit_code != 0)
+    raise typer.Exit(outcome.exit_code)
+
+
+def _run_locked(run: EchoRLRun, root: Path, view_of: type[PlainView] | type[LiveView]) -> Outcome:
+    _end_leftovers(root)
+    machine = Machine.look(os.environ)
+    if problems := all_problems(run, root, machine, os.environ):
+        raise BadInput(problems)
+    plan = local_run(run, root, machine)
+    with view_of(Console()) as view:
+        outcome = asyncio.run(Supervisor(plan, view).run())
+    _report(root, lambda folder: write_report(folder, Path(plan.configs.orchestrator.model.path)))
+    return outcome
+
+
+def local_run(run: EchoRLRun, root: Path, machine: Machine) -> LocalRun:
+    """Claim the run directory, and resolve everything that the supervisor needs.
+
+    Raises:
+        OSError: the directory cannot be written, or there are not enough free ports.
+        ValueError: the model's folder is gone.
+    """
+    spec, directory = run.spec, RunDirectory(root)
+    model = model_folder(spec.model.name, os.environ)
+    if model is None:
+        raise ValueError(f"spec.model.name: {spec.model.name} is gone")
+    uid = _claim(run, directory)
+    write_file(directory.manifest_file, manifest_text(run).encode())
+    silence = duration_seconds(spec.stall_policy.no_step_for)
+    failure = spec.failure_policy
+    return LocalRun(
+        run=directory,
+        name=run.metadata.name,
+        uid=uid,
+        configs=role_configs(run, place(run, root, model, machine)),
+        commands=ModuleCommands(machine.python, str(machine.inference_python)),
+        devices=divide_gpus(run, machine.gpus),
+        restart_policy=RestartPolicy(failure.max_restarts, failure.backoff_seconds, failure.reset_after_steps),
+        limits=Limits(unhealthy=silence, no_step=silence, start=max(silence, 600.0)),
+        resume=Policy(spec.resume.policy),
+        resume_step=spec.resume.step,
+        on_existing=OnExisting(spec.resume.on_existing),
+        environment=environment_of(os.environ),
+    )
+
+
+def _claim(run: EchoRLRun, directory: RunDirectory) -> str:
+    """The run's uid: that of the directory, or a new one after what was there has been moved aside."""
+    record, name = read_run(directory), run.metadata.name
+    policy = Policy(run.spec.resume.policy)
+    foreign = record is not None and record.name != name
+    if foreign or objection(directory, record.uid if record else "this one", policy) is not None:
+        # The checks have refused this unless the manifest says Archive.
+        target = archive(directory, owner_of(directory))
+        typer.echo(f"moved what was in {directory.root} to {target}", err=True)
+    return claim_run(directory, name, uuid.uuid4().hex).uid
+
+
+def _end_leftovers(root: Path) -> None:
+    """End what a killed supervisor left in this directory."""
+    leftovers = end_leftovers(root, grace_s=_LEFTOVER_GRACE_S)
+    if leftovers is None:
+        return
+    for stat in leftovers.ended:
+        typer.echo(f"ended process {stat.pid} ({stat.command}), which an earlier supervisor left", err=True)
+    for stat in leftovers.residual:
+        typer.echo(f"process {stat.pid} ({stat.command}) of an earlier supervisor cannot be ended", err=True)
+    for path in leftovers.shared_memory:
+        typer.echo(f"removed {path}, which an earlier run left", err=True)
+
+
+def _report(root: Path, report: Report) -> None:
+    # A report that fails must not hide how the run ended.
+    try:
+        typer.echo(f"report: {report(root)}")
+        typer.echo((root / "report.json").read_text().strip())
+    except Exception as error:
+        typer.echo(f"report: not written: {type(error).__name__}: {error}", err=True)
+
+
+def _leave_no_trace(root: Path) -> None:
+    """Remove the folder that was made only to hold the lock."""
+    (root / lock.NAME).unlink(missing_ok=True)
+    if root.is_dir() and not any(root.iterdir()):
+        root.rmdir()

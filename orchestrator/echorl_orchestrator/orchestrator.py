@@ -1,0 +1,285 @@
+"""The orchestrator: wiring, life and end. This is the data-flow map of the role.
+
+    cursor.Deck --tickets--> scheduler --episodes--> episodes.EpisodePlayer --token ids--> engines.EnginePool --> vLLM
+                                 |                         (gateway, codec, workers)            ^
+                              groups (advantages, group filters)                                | weights
+                                 v                                                              |
+                             collector --batch--> training --compose/seal--> batch_store        |
+                                                     |                          | GET /trainer/batch
+                         records, state, metrics <---+                          v               |
+                                                     |                      trainer_desk <--> trainer ranks
+                              committer <--parts-----+-------------------------- http_api <-----+
+                              evals <--policy versions
+
+Every long-lived task is supervised: if one ends without being asked to, the role ends with its error. A run ends in one
+of four ways: finished (every batch trained, the last checkpoint committed, evals done), stopped on request (after a
+checkpoint), failed (``RunFailure``: an exit code that is not restarted), or crashed (anything else; the role is started
+again and goes on from its newest sealed batch).
+"""
+
+import asyncio
+import socket
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import structlog
+from aiohttp import web
+
+from echorl_core.config import OrchestratorConfig
+from echorl_core.identity import RunIdentity
+from echorl_core.names import ExitCode, Phase
+from echorl_core.wire import StopNotice
+from echorl_orchestrator.engines import EnginePool
+from echorl_orchestrator.episodes import EpisodePlayer, build_player
+from echorl_orchestrator.evals import EvalHorizon, Evals
+from echorl_orchestrator.health import Health
+from echorl_orchestrator.http_api import Actions, Api
+from echorl_orchestrator.metrics import Metrics
+from echorl_orchestrator.pace import Pace
+from echorl_orchestrator.records import UPDATES
+from echorl_orchestrator.refusals import BadInputError
+from echorl_orchestrator.snapshot import View
+from echorl_orchestrator.state import Board
+from echorl_orchestrator.tally import FailureLimit, RunFailure, Tally
+from echorl_orchestrator.training import Training
+from echorl_orchestrator.wiring import Disk, bind, build_play, end, read_disk
+
+log = structlog.get_logger()
+
+T = TypeVar("T")
+
+TOLD_WITHIN_S = 60.0
+"""How long ranks have to fetch the notice of a clean end."""
+FAILURE_SHOWN_S = 5.0
+"""How long a failed role stays up, so that its state can be read."""
+
+
+class Orchestrator:
+    """One attempt of one run."""
+
+    def __init__(self, config: OrchestratorConfig, identity: RunIdentity, token: str) -> None:
+        self._config, self._identity, self._token = config, identity, token
+        self._stop = asyncio.Event()
+
+    async def run(self) -> ExitCode:
+        """Run to an end; the exit code says which.
+
+        Raises:
+            BadInputError: the port is taken, or a model, environment or hook cannot be used.
+            Exception: whatever a supervised task failed with.
+        """
+        listening = bind(self._config.host, self._config.port)
+        try:
+            disk = await asyncio.to_thread(read_disk, self._config, self._identity, self._refresh_soon)
+        except BaseException:
+            listening.close()
+            raise
+        pool = EnginePool(self._config, self._identity, self._token, on_update=self._engine_updated)
+        player = build_player(self._config, self._identity, pool)
+        self._assemble(disk, pool, player)
+        try:
+            return await self._serve(listening, disk, pool, player)
+        finally:
+            await end(player, pool, disk.recorder)
+
+    def _assemble(self, disk: Disk, pool: EnginePool, player: EpisodePlayer) -> None:
+        config, identity = self._config, self._identity
+        self._tally = Tally(None if disk.state is None else disk.state.totals)
+        self._failures = FailureLimit(config.max_consecutive_failures)
+        played = [*config.train, *(one.environment for one in config.evals)]
+        slowest = max(((1 + one.max_retries) * one.episode_timeout_s for one in played), default=0.0)
+        self._health = Health(longest_silence_s=slowest + config.update_deadline_s, busy=self._busy)
+        self._evals = Evals(
+            configs=config.evals,
+            player=player,
+            generator=pool,
+            wait_served=self._wait_served,
+            on_row=self._evaluated,
+            failures=self._failures,
+            horizon=EvalHorizon(identity.attempt, config.seed, config.max_steps),
+            start_step=disk.start_step,
+            done=set(disk.evals),
+            on_progress=self._health.beat,
+        )
+        self._pool, self._player, self._disk = pool, player, disk
+        self._view = View(
+            config=config,
+            identity=identity,
+            disk=disk,
+            pool=pool,
+            evals=self._evals,
+            tally=self._tally,
+            pace=Pace(self._tally, self._health),
+            health=self._health,
+            last_row=disk.last_row,
+        )
+        self._metrics = Metrics(self._view.reading)
+        self._board = Board(self._view.state)
+        self._training = Training(
+            config,
+            identity,
+            disk=disk,
+            pool=pool,
+            evals=self._evals,
+            tally=self._tally,
+            health=self._health,
+            view=self._view,
+            board=self._board,
+        )
+
+    async def _serve(self, listening: socket.socket, disk: Disk, pool: EnginePool, player: EpisodePlayer) -> ExitCode:
+        """Answer HTTP, work, and say how it ended before leaving."""
+        training = self._training
+        api = Api(
+            self._identity,
+            self._token,
+            num_ranks=self._config.batch.num_ranks,
+            desk=disk.desk,
+            actions=Actions(training.policy, training.step, training.parts, self._requested_stop),
+            board=self._board,
+            health=self._health,
+            registry=self._metrics.registry,
+        )
+        app = api.application()
+        player.routes(app)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        await runner.setup()
+        try:
+            await web.SockSite(runner, listening).start()
+            await pool.start()
+            await player.start()
+            return await until(
+                self._to_the_end(),
+                engines=pool.run_forever(),
+                episodes=player.run_forever(),
+                committer=disk.committer.run(),
+                health=self._health.run(),
+                state=self._board.run(),
+                records=disk.recorder.run(),
+            )
+        except Exception as error:
+            failure = failure_in(error)
+            if failure is None:
+                raise
+            return await self._failed(failure)
+        finally:
+            await runner.cleanup()
+
+    async def _to_the_end(self) -> ExitCode:
+        """Work until finished or asked to stop."""
+        if self._disk.desk.notice is not None:
+            self._stop.set()
+        work = asyncio.create_task(self._work())
+        stop = asyncio.create_task(self._stop.wait())
+        try:
+            await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                await work
+                return await self._finished()
+        finally:
+            for task in (work, stop):
+                task.cancel()
+            await asyncio.gather(work, stop, return_exceptions=True)
+        return await self._stopped()
+
+    async def _work(self) -> None:
+        self._view.play = play = await build_play(
+            self._config,
+            self._identity,
+            self._disk,
+            player=self._player,
+            pool=self._pool,
+            tally=self._tally,
+            failures=self._failures,
+            on_progress=self._health.beat,
+        )
+        await until(self._training.run(play), scheduler=play.scheduler.run(), evals=self._evals.run())
+
+    async def _finished(self) -> ExitCode:
+        self._view.ended = Phase.SUCCEEDED
+        await self._disk.desk.finish(self._config.max_steps)
+        await self._board.refresh()
+        log.info("finished", step=self._config.max_steps)
+        if not await self._disk.desk.all_told(TOLD_WITHIN_S):
+            log.warning("not every trainer rank asked whether the run is over", told=sorted(self._disk.desk.told))
+        return ExitCode.OK
+
+    async def _stopped(self) -> ExitCode:
+        """Save at the decided step, and end when the ranks know."""
+        notice = await self._training.stop()
+        log.info("stopping", step=notice.step, checkpoint=notice.checkpoint)
+        if notice.checkpoint:
+            state = await self._disk.committer.settled(notice.step)
+            log.info("stopped", step=notice.step, checkpoint=state)
+        self._view.ended = Phase.SUSPENDED
+        await self._board.refresh()
+        await self._disk.desk.all_told(TOLD_WITHIN_S)
+        if notice.checkpoint:
+            await self._disk.committer.acknowledged(notice.step, TOLD_WITHIN_S)
+        return ExitCode.STOPPED
+
+    async def _failed(self, failure: RunFailure) -> ExitCode:
+        log.error("the run failed", reason=failure.message, exit_code=int(failure.code))
+        self._view.failure = failure
+        await self._disk.desk.fail()
+        await self._board.refresh()
+        await self._disk.desk.all_told(FAILURE_SHOWN_S)
+        return failure.code
+
+    async def _requested_stop(self) -> StopNotice:
+        notice = await self._training.stop()
+        self._stop.set()
+        return notice
+
+    async def _evaluated(self, row: dict[str, Any], outcomes: list[Any]) -> None:
+        await self._training.evaluated(row, outcomes)
+
+    async def _wait_served(self, version: int) -> None:
+        # Engines may need a restart on the way; what takes longer than this is a failure that must be seen.
+        await self._pool.wait_served(version, 3 * self._config.update_deadline_s)
+
+    def _busy(self) -> bool:
+        return self._view.in_flight > 0
+
+    def _engine_updated(self, record: dict[str, Any]) -> None:
+        self._metrics.engine_updated(record)
+        self._disk.recorder.later(UPDATES, record)
+        if self._view.play is not None:
+            self._view.play.scheduler.wake()
+        self._refresh_soon()
+
+    def _refresh_soon(self) -> None:
+        self._board.soon()
+
+
+def failure_in(error: BaseException) -> RunFailure | None:
+    """The RunFailure that an error is or holds, however deep the groups of tasks nest; bad input is one too."""
+    if isinstance(error, RunFailure):
+        return error
+    if isinstance(error, BadInputError):
+        return RunFailure(ExitCode.BAD_INPUT, str(error))
+    if isinstance(error, BaseExceptionGroup):
+        return next((found for one in error.exceptions if (found := failure_in(one)) is not None), None)
+    return None
+
+
+async def until(main: Coroutine[Any, Any, T], **background: Coroutine[Any, Any, None]) -> T:
+    """The result of ``main``; the background tasks are cancelled when it is there.
+
+    Raises:
+        Exception: of the first task that failed; RuntimeError if a background task just ended.
+    """
+    wanted = asyncio.create_task(main, name="main")
+    others = [asyncio.create_task(coroutine, name=name) for name, coroutine in background.items()]
+    tasks: list[asyncio.Task[Any]] = [wanted, *others]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in others:
+            if task in done:
+                await task
+                raise RuntimeError(f"the task {task.get_name()} ended by itself")
+        return await wanted
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,163 @@
+"""What the run's state is, put together from the parts: for ``GET /state`` and ``GET /metrics``."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from echorl_core import jsonsafe
+from echorl_core.config import OrchestratorConfig
+from echorl_core.identity import RunIdentity
+from echorl_core.names import RESERVED_ENVIRONMENT_NAME, Phase
+from echorl_orchestrator.engines import EnginePool
+from echorl_orchestrator.evals import Evals
+from echorl_orchestrator.health import Health
+from echorl_orchestrator.metrics import Reading
+from echorl_orchestrator.pace import Pace
+from echorl_orchestrator.state import Facts, waiting_for
+from echorl_orchestrator.tally import Drop, RunFailure, Tally
+from echorl_orchestrator.wiring import Disk, Play
+
+
+@dataclass
+class View:
+    """Reads the parts; holds only what no part knows."""
+
+    config: OrchestratorConfig
+    identity: RunIdentity
+    disk: Disk
+    pool: EnginePool
+    evals: Evals
+    tally: Tally
+    pace: Pace
+    health: Health
+    play: Play | None = None
+    """None until environments are loaded."""
+    ended: Phase | None = None
+    failure: RunFailure | None = None
+    last_row: dict[str, Any] = field(default_factory=dict)
+    """Of steps.jsonl."""
+    last_evals: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Rows of evals.jsonl without examples, by environment."""
+
+    @property
+    def step(self) -> int:
+        """The newest trained step."""
+        desk = self.disk.desk
+        return desk.start_step if desk.trained is None else desk.trained
+
+    @property
+    def in_flight(self) -> int:
+        """Episodes being played, evals included."""
+        return (self.play.scheduler.in_flight if self.play else 0) + self.evals.in_flight
+
+    def phase(self) -> Phase:
+        """Where the run stands, as far as this role knows."""
+        if self.failure is not None:
+            return Phase.FAILED
+        if self.ended is not None:
+            return self.ended
+        ready = self.disk.desk.trained is not None and self.pool.version_for_dispatch() >= 0
+        return Phase.RUNNING if ready or self.disk.desk.reported > self.disk.start_step else Phase.STARTING
+
+    def state(self) -> dict[str, Any]:
+        """The content of ``GET /state`` but its revision."""
+        served = self.pool.served()
+        return {
+            "run": self.identity.name,
+            "uid": self.identity.uid,
+            "attempt": self.identity.attempt,
+            "phase": self.phase(),
+            "step": self.step,
+            "max_steps": self.config.max_steps,
+            "waiting_for": waiting_for(self._facts()),
+            "policy": {
+                "trained": self.disk.desk.trained,
+                "served": None if served is None else {"min": served[0], "max": served[1]},
+                "staleness_max": self.last_row.get("staleness/max"),
+            },
+            "checkpoint": self._checkpoint(),
+            "reward": self.last_row.get(f"reward/{RESERVED_ENVIRONMENT_NAME}/mean"),
+            "env_nll": self.last_row.get(f"env_nll/{RESERVED_ENVIRONMENT_NAME}"),
+            "engines": self.pool.views(),
+            "rates": {
+                "sampled_tokens_per_s": self.pace.sampled_tokens_per_s,
+                "trained_tokens_per_s": self.pace.trained_tokens_per_s,
+            },
+            "episodes": {
+                "running": self.in_flight,
+                "finished": self.tally.totals["episodes/finished"],
+                "failed": self.tally.totals["episodes/failed"],
+                "dropped_stale": self.tally.totals[f"dropped/{Drop.STALE}"],
+                "groups_partial": self.tally.totals["groups/partial"],
+            },
+            "eval": self.last_evals,
+            "failure": self._failure(),
+        }
+
+    def reading(self) -> Reading:
+        """One scrape of ``GET /metrics``."""
+        served = self.pool.served() or (None, None)
+        newest = self.disk.committer.newest
+        engines = self.pool.metrics_snapshot()
+        return Reading(
+            gauges={
+                "trained_step": self.step,
+                "sealed_step": None if self.play is None else self.play.collector.next_step - 1,
+                "committed_step": None if newest is None else newest.step,
+                "served_version_min": served[0],
+                "served_version_max": served[1],
+                "staleness_max_versions": self.last_row.get("staleness/max"),
+                "env_nll_nats": self.last_row.get(f"env_nll/{RESERVED_ENVIRONMENT_NAME}"),
+                "episodes_running": self.in_flight,
+                "episodes_ready": None if self.play is None else len(self.play.collector.ready),
+                "episodes_capacity": None if self.play is None else self.play.scheduler.capacity(),
+                "loop_lag_seconds": self.health.lag_s,
+                "loop_lag_max_seconds": self.health.max_lag_s,
+                **{f"engines_{name}": value for name, value in engines.items() if not name.endswith("_total")},
+            },
+            counters={
+                "idle_seconds": self.health.idle_s,
+                "checkpoints_abandoned": self.disk.committer.abandoned,
+                "json_non_finite": jsonsafe.replaced_count(),
+                **{f"engines_{n.removesuffix('_total')}": v for n, v in engines.items() if n.endswith("_total")},
+            },
+            totals=self.tally.totals,
+            rewards={
+                name.split("/")[1]: value
+                for name, value in self.last_row.items()
+                if name.startswith("reward/") and name.endswith("/mean")
+            },
+        )
+
+    def _facts(self) -> Facts:
+        play, desk = self.play, self.disk.desk
+        return Facts(
+            next_step=play.collector.next_step if play else self.disk.next_step,
+            max_steps=self.config.max_steps,
+            trained=desk.trained,
+            start_step=desk.start_step,
+            dispatch_version=self.pool.version_for_dispatch(),
+            engines=len(self.pool.views()),
+            ready=len(play.collector.ready) if play else 0,
+            per_batch=play.collector.episodes_per_batch() if play else 0,
+            in_flight=play.scheduler.in_flight if play else 0,
+            evals=self.evals.pending,
+            checkpoints=self.disk.committer.waiting,
+            num_ranks=self.config.batch.num_ranks,
+            notice=desk.notice,
+            failure=None if self.failure is None else self.failure.message,
+        )
+
+    def _checkpoint(self) -> dict[str, Any]:
+        newest = self.disk.committer.newest
+        return {
+            "step": None if newest is None else newest.step,
+            "committed": self.disk.committer.committed_steps,
+            "size_bytes": None if newest is None else newest.size_bytes,
+            "committed_at": None if newest is None else newest.committed_at,
+            "abandoned": self.disk.committer.reason,
+        }
+
+    def _failure(self) -> dict[str, Any] | None:
+        if self.failure is None:
+            return None
+        return {"exit_code": int(self.failure.code), "message": self.failure.message}

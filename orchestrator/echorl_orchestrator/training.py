@@ -1,0 +1,179 @@
+"""The work of a run: seal batch after batch, see each trained, evaluated and committed, and finish."""
+
+import asyncio
+from typing import Any
+
+import structlog
+
+from echorl_core.config import OrchestratorConfig
+from echorl_core.identity import RunIdentity
+from echorl_core.names import ExitCode
+from echorl_core.wire import PartsReply, PartsReport, PolicyAnnouncement, StepReport, StopNotice
+from echorl_orchestrator.engines import EnginePool
+from echorl_orchestrator.evals import Evals
+from echorl_orchestrator.facts import batch_facts
+from echorl_orchestrator.groups import ReadyEpisode
+from echorl_orchestrator.health import Health
+from echorl_orchestrator.records import EPISODES, EVALS, STEPS, chosen, eval_row, step_row, train_row
+from echorl_orchestrator.sealing import Content, Place, SavedState, compose, extend, files, seal_of
+from echorl_orchestrator.snapshot import View
+from echorl_orchestrator.state import Board
+from echorl_orchestrator.tally import RunFailure, Tally
+from echorl_orchestrator.types import EpisodeOutcome
+from echorl_orchestrator.wiring import Disk, Play
+
+log = structlog.get_logger()
+
+LITTLE_TO_TRAIN = 0.1
+"""Share of a batch's episodes at or below which a warning is logged."""
+
+
+class Training:
+    """Drives the batches, and takes what the trainer sends."""
+
+    def __init__(
+        self,
+        config: OrchestratorConfig,
+        identity: RunIdentity,
+        *,
+        disk: Disk,
+        pool: EnginePool,
+        evals: Evals,
+        tally: Tally,
+        health: Health,
+        view: View,
+        board: Board,
+    ) -> None:
+        self._config, self._identity, self._disk = config, identity, disk
+        self._pool, self._evals, self._tally, self._health = pool, evals, tally, health
+        self._view, self._board = view, board
+        self._history = disk.history
+        self._echo = frozenset(one.name for one in config.train if one.echo is not None)
+
+    async def run(self, play: Play) -> None:
+        """Until the last step is trained, committed and evaluated.
+
+        Raises:
+            RunFailure: nothing to train, or the last checkpoint could not be saved.
+        """
+        last = self._config.max_steps
+        while play.collector.next_step <= last:
+            await self._next_batch(play)
+        play.collector.discard()
+        await self._disk.desk.done(last)
+        if last > self._disk.start_step and await self._disk.committer.settled(last) == "abandoned":
+            raise RunFailure(ExitCode.CRASH, f"the last checkpoint was not committed: {self._disk.committer.reason}")
+        await self._evals.finished()
+
+    async def _next_batch(self, play: Play) -> None:
+        step = play.collector.next_step
+        episodes = await play.collector.batch()
+        # No await since the episodes were taken: what is saved is the state as of this batch.
+        state = self._state(play, step)
+        content = await asyncio.to_thread(compose, episodes, self._config.batch, self._echo)
+        if content is None:
+            log.warning("nothing to train in a batch", step=step, episodes=len(episodes))
+            play.collector.give_up(episodes)
+            return
+        _warn(step, episodes, content)
+        await self._seal(step, episodes, content, state)
+        play.collector.sealed()
+        play.scheduler.cancel_hopeless()
+        play.scheduler.wake()
+        await self._disk.desk.sealed()
+        self._health.beat()
+        await self._board.refresh()
+        rows = [train_row(step, self._identity.attempt, one) for one in chosen(episodes)]
+        await self._disk.recorder.append(EPISODES, rows)
+
+    async def _seal(self, step: int, episodes: list[ReadyEpisode], content: Content, state: SavedState) -> None:
+        place = Place(
+            identity=self._identity,
+            step=step,
+            checkpoint=step % self._config.checkpoint.interval == 0 or step == self._config.max_steps,
+            last=step == self._config.max_steps,
+        )
+        seal = seal_of(place, content, batch_facts(episodes, content, step, self._tally.new_window()))
+        extended = extend(state, content)
+
+        def write() -> None:
+            self._disk.store.write(seal, files(place, content, seal, extended))
+
+        await asyncio.to_thread(write)
+        self._history = extended.history
+        log.info("sealed", step=step, episodes=len(episodes), tokens=content.trained_tokens, digest=content.digest[:12])
+
+    def _state(self, play: Play, step: int) -> SavedState:
+        return SavedState(
+            run_uid=self._identity.uid,
+            attempt=self._identity.attempt,
+            step=step,
+            deck=play.deck.state(),
+            groups=play.scheduler.groups_started,
+            history=self._history,
+            totals=dict(self._tally.totals),
+        )
+
+    # What the trainer sends.
+
+    async def policy(self, announcement: PolicyAnnouncement) -> None:
+        """The trainer holds a new version. Repeated announcements do no harm."""
+        self._pool.announce(announcement)
+        for step in self._disk.store.checkpoint_steps(announcement.version):
+            self._disk.committer.expect(step)
+        notice = self._disk.desk.notice
+        if notice is not None and notice.checkpoint and notice.step <= announcement.version:
+            self._disk.committer.expect(notice.step)
+        self._evals.reached(announcement.version)
+        self._health.beat()
+        await self._disk.desk.announced(announcement.version)
+        await self._board.refresh()
+
+    async def step(self, report: StepReport) -> None:
+        """A step was trained: its row is in the records when this returns. Repeated reports do no harm."""
+        if report.step <= self._disk.desk.reported:
+            return
+        seal = self._disk.store.seal(report.step)
+        served = self._pool.served() or (None, None)
+        pace = {
+            **self._view.pace.lap(report.trained_tokens),
+            "version/trained": report.step,
+            "version/served_min": served[0],
+            "version/served_max": served[1],
+        }
+        row = step_row(self._identity.attempt, report, {} if seal is None else seal.counts, pace)
+        self._view.last_row = row
+        self._health.beat()
+        await self._disk.recorder.append(STEPS, [row])
+        await self._disk.desk.step_reported(report.step)
+        await self._board.refresh()
+
+    def parts(self, report: PartsReport) -> PartsReply:
+        """A rank has written its parts of a checkpoint."""
+        self._health.beat()
+        return self._disk.committer.report(report)
+
+    async def stop(self) -> StopNotice:
+        """Decide where the run stops on request. Idempotent."""
+        newest = self._disk.committer.newest
+        notice = await self._disk.desk.stop(committed=0 if newest is None else newest.step)
+        if notice.checkpoint and (self._disk.desk.trained or 0) >= notice.step:
+            self._disk.committer.expect(notice.step)
+        await self._board.refresh()
+        return notice
+
+    async def evaluated(self, row: dict[str, Any], outcomes: list[EpisodeOutcome]) -> None:
+        """An eval is done: record it and a few of its episodes."""
+        await self._disk.recorder.append(EVALS, [row])
+        rows = [eval_row(row["step"], self._identity.attempt, one) for one in outcomes[:: max(1, len(outcomes) // 4)]]
+        await self._disk.recorder.append(EPISODES, rows[:4])
+        kept = {name: value for name, value in row.items() if name not in {"examples", "attempt", "environment"}}
+        self._view.last_evals[row["environment"]] = kept
+        self._health.beat()
+        await self._board.refresh()
+
+
+def _warn(step: int, episodes: list[ReadyEpisode], content: Content) -> None:
+    share = content.trainable_episodes / len(episodes)
+    if share <= LITTLE_TO_TRAIN:
+        log.warning("little to train in a batch", step=step, trainable=content.trainable_episodes, of=len(episodes))

@@ -1,0 +1,72 @@
+import math
+
+import numpy as np
+import pytest
+from echorl_testing.scripted_player import A, C, batch_config, outcome, sample
+
+from echorl_core.config import FilterConfig
+from echorl_orchestrator.cursor import Ticket
+from echorl_orchestrator.groups import Group, close, usable_scores, version_low_of
+from echorl_orchestrator.types import ErrorKind
+
+
+def group(*rewards: float | None, size: int = 4) -> Group:
+    made = Group("g1", Ticket("terminal", 0, 0, 0), size, seed=1)
+    for index, reward in enumerate(rewards):
+        error = ErrorKind.PROVIDER if reward is None else None
+        made.add(index, outcome(f"e{index}", reward=reward, error=error))
+    return made
+
+
+def test_failed_episodes_do_not_count_for_the_baseline() -> None:
+    closed = close(group(1.0, None, 0.0, 0.5), batch_config())
+    assert [(one.outcome.episode, one.advantage) for one in closed] == [("e0", 0.5), ("e2", -0.5), ("e3", 0.0)]
+    assert all(one.partial for one in closed)
+
+
+def test_a_whole_group_is_not_partial() -> None:
+    assert not any(one.partial for one in close(group(1.0, 0.0, 1.0, 1.0), batch_config()))
+    assert not group(None, None, None, None).partial
+
+
+def test_a_reward_that_is_not_finite_is_an_error_of_the_environment() -> None:
+    found = group()
+    assert found.add(0, outcome(reward=math.nan)) is ErrorKind.ENV
+    assert found.failures == {ErrorKind.ENV: 1}
+
+
+def test_an_episode_that_nobody_scores_has_failed() -> None:
+    found = group(1.0, 0.0)
+    found.add(2, outcome("e2", reward=None))
+    found.drop_unscored()
+    assert sorted(found.survivors) == [0, 1]
+    assert found.failures == {ErrorKind.ENV: 1}
+
+
+def test_group_scores_replace_rewards() -> None:
+    closed = close(group(0.0, 0.0, size=2), batch_config(), scores=[3.0, 1.0])
+    assert [(one.outcome.reward, one.advantage) for one in closed] == [(3.0, 1.0), (1.0, -1.0)]
+
+
+@pytest.mark.parametrize(("scores", "fits"), [([1.0, 2.0], True), ([1.0], False), ([1.0, math.inf], False)])
+def test_scores_that_can_be_used(scores: list[float], *, fits: bool) -> None:
+    assert usable_scores(scores, 2) is fits
+
+
+def test_pending_episodes_count_until_they_fail() -> None:
+    assert group(1.0, None).pending_or_alive == 3
+
+
+def test_the_lowest_version_is_that_of_the_action_tokens() -> None:
+    one = outcome(version=9, samples=[sample([C, A, A], version=4), sample([C, A], version=3)])
+    assert version_low_of(one) == 3
+    assert version_low_of(outcome(version=9, samples=[sample([C, C])])) == 9
+
+
+def test_staleness_and_trainable_tokens() -> None:
+    config = batch_config(filters=[FilterConfig(type="zeroAdvantage", stage="group")])
+    (episode, _) = close(group(1.0, 1.0, size=2), config)
+    assert episode.staleness(step=3) == 2
+    assert episode.verdict.hits == ("zeroAdvantage",)
+    assert episode.trainable_tokens() == 2  # the two ECHO tokens; scope rl leaves them on
+    assert np.count_nonzero(episode.outcome.samples[0].rl_weight) == 2

@@ -1,0 +1,143 @@
+import numpy as np
+import pytest
+from echorl_testing.scripted_player import A, C, O, W, batch_config, outcome, sample
+
+from echorl_core.arrays import unpack
+from echorl_core.checkpoints import NO_HISTORY, next_history
+from echorl_core.config import BatchConfig, FilterConfig
+from echorl_core.identity import RunIdentity
+from echorl_core.wire import RankBatch, Sample
+from echorl_orchestrator.cursor import DeckState, Ticket
+from echorl_orchestrator.facts import batch_facts
+from echorl_orchestrator.filters import Verdict
+from echorl_orchestrator.groups import ReadyEpisode
+from echorl_orchestrator.sealing import Place, SavedState, compose, extend, files, read_state, seal_of
+
+ECHO = frozenset({"terminal"})
+RL_FILTER = FilterConfig(type="zeroAdvantage", scope="rl")
+
+
+def episode(samples: list[Sample], advantage: float = 1.0, reward: float = 1.0, group: str = "g") -> ReadyEpisode:
+    name = samples[0].episode if samples else "none"
+    return ReadyEpisode(
+        outcome=outcome(name, reward=reward, samples=samples),
+        group=group,
+        ticket=Ticket("terminal", 0, 0, 0),
+        advantage=advantage,
+        verdict=Verdict(),
+        version_low=0,
+        partial=False,
+    )
+
+
+def weights(config: BatchConfig, *episodes: ReadyEpisode) -> tuple[dict[str, float], dict[str, Sample]]:
+    """Denominators, and weights by sample id as they arrive at the one rank."""
+    content = compose(list(episodes), config, ECHO)
+    assert content is not None
+    found: dict[str, object] = {}
+    for one in content.ranks[0]:
+        ends = np.cumsum(one.lengths)
+        for name, start, end in zip(one.sample_ids, ends - one.lengths, ends, strict=True):
+            found[name] = (one.rl_weight[start:end], one.ce_weight[start:end], one.advantage[start:end])
+    return content.denominators, found  # type: ignore[return-value]
+
+
+def test_tokens_and_advantages_by_hand() -> None:
+    denominators, found = weights(
+        batch_config(), episode([sample([C, A, A, O], episode="a")], 0.5), episode([sample([C, A], episode="b")], -0.5)
+    )
+    assert denominators == {"rl": 3.0, "ce": 1.0}
+    rl, ce, advantage = found["a/0"]
+    assert rl.tolist() == [0, 1, 1, 0]
+    assert ce.tolist() == pytest.approx([0, 0, 0, 0.05])
+    assert advantage.tolist() == [0, 0.5, 0.5, 0]
+
+
+def test_aggregation_by_episode_divides_by_all_its_branches() -> None:
+    two = episode([sample([C, A, A, A], episode="a"), sample([C, A], episode="a", branch=1)])
+    one = episode([sample([C, A, A], episode="b")])
+    nothing = episode([sample([C, O], episode="c")])
+    denominators, found = weights(batch_config(aggregation="episode"), two, one, nothing)
+    assert denominators == {"rl": 2.0, "ce": 1.0}
+    assert found["a/0"][0].tolist() == pytest.approx([0, 0.25, 0.25, 0.25])
+    assert found["a/1"][0].tolist() == pytest.approx([0, 0.25])
+    assert found["b/0"][0].tolist() == pytest.approx([0, 0.5, 0.5])
+
+
+def test_per_sequence_echo_divides_by_every_observation() -> None:
+    kept = sample([C, A, O, O, W], episode="a")  # the warning is observed, but has no weight
+    filtered = sample([C, A, O, O], episode="b", alpha=0.0)
+    none = sample([C, A, A], episode="c")
+    config = batch_config(echo_normalizer="perSequence")
+    denominators, found = weights(config, *[episode([one]) for one in (kept, filtered, none)])
+    assert denominators["ce"] == 2.0  # sequences with observations, whatever was filtered
+    assert found["a/0"][1].tolist() == pytest.approx([0, 0, 0.05 / 3, 0.05 / 3, 0])
+    other = sample([C, A, O], episode="d", environment="digits", alpha=0.0)
+    assert weights(config, episode([kept]), episode([other]))[0]["ce"] == 1.0  # digits has no ECHO block
+
+
+def test_a_component_without_weights_is_skipped() -> None:
+    assert weights(batch_config(), episode([sample([C, A])]))[0] == {"rl": 1.0, "ce": 0.0}
+    assert weights(batch_config(rl_weight=0.0), episode([sample([C, A, O])]))[0] == {"rl": 0.0, "ce": 1.0}
+    assert weights(batch_config(rl_weight=0.5), episode([sample([C, A, O])]))[1]["e/0"][0].tolist() == [0, 0.5, 0]
+
+
+def test_filters_leave_echo_on_unless_they_stop_all() -> None:
+    idle = episode([sample([C, A, O], episode="a")], advantage=0.0)
+    live = episode([sample([C, A, O], episode="b")])
+    denominators, found = weights(batch_config(filters=[RL_FILTER]), idle, live)
+    assert denominators == {"rl": 1.0, "ce": 2.0}
+    assert not found["a/0"][0].any()
+    assert found["a/0"][1].any()
+    everything = FilterConfig(type="zeroAdvantage", scope="all")
+    idle = episode([sample([C, A, O], episode="a")], advantage=0.0)
+    denominators, found = weights(batch_config(filters=[everything]), idle, live)
+    assert denominators == {"rl": 1.0, "ce": 1.0}
+    assert set(found) == {"b/0"}
+
+
+def test_nothing_to_train_is_no_batch() -> None:
+    idle = episode([sample([C, A])], advantage=0.0)
+    assert compose([idle], batch_config(filters=[RL_FILTER]), ECHO) is None
+    assert compose([episode([])], batch_config(), ECHO) is None
+
+
+def test_the_digest_depends_on_what_trains_and_not_on_names() -> None:
+    def digest(**fields: object) -> str:
+        content = compose([episode([sample([C, A, O], **fields)])], batch_config(), ECHO)
+        assert content is not None
+        return content.digest
+
+    assert digest(episode="a1-g1-e0") == digest(episode="a2-g1-e0")
+    assert digest() != digest(alpha=0.06)
+    assert digest() != digest(version=1)
+    assert digest() != digest(tokens=[5, 6, 7])
+
+
+def test_files_hold_one_batch_per_rank_and_the_state() -> None:
+    config = batch_config(num_ranks=2)
+    episodes = [episode([sample([C, A, O], episode=name)]) for name in "abc"]
+    content = compose(episodes, config, ECHO)
+    assert content is not None
+    place = Place(RunIdentity("run", "uid", 3), step=7, checkpoint=True, last=False)
+    state = SavedState(
+        run_uid="uid", attempt=3, step=7, deck=DeckState(draws=1, cursors={}), groups=4, history=NO_HISTORY, totals={}
+    )
+    extended = extend(state, content)
+    assert extended.history == next_history(NO_HISTORY, content.digest)
+    seal = seal_of(place, content, dict(batch_facts(episodes, content, 7, {"failures/env": 2})))
+    assert seal.counts["failures/env"] == 2
+    assert seal.counts["reward/all/mean"] == seal.counts["reward/terminal/mean"] == 1.0
+    assert seal.counts["staleness/max"] == 6
+    written = files(place, content, seal, extended)
+    assert sorted(written) == ["orchestrator.bin", "rank_0.bin", "rank_1.bin", "seal.json"]
+    assert read_state(written["orchestrator.bin"]) == extended
+    ranks = [unpack(written[f"rank_{rank}.bin"], RankBatch) for rank in range(2)]
+    assert [(one.run_uid, one.attempt, one.step, one.rank, one.num_ranks) for one in ranks] == [
+        ("uid", 3, 7, 0, 2),
+        ("uid", 3, 7, 1, 2),
+    ]
+    assert all(one.checkpoint and not one.last and one.denominators == {"rl": 3.0, "ce": 3.0} for one in ranks)
+    names = [name for one in ranks for micro in one.micro_batches for name in micro.sample_ids]
+    assert sorted(names) == seal.sample_ids == ["a/0", "b/0", "c/0"]
+    assert len(ranks[0].micro_batches) == len(ranks[1].micro_batches)
