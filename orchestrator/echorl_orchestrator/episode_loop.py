@@ -12,7 +12,8 @@ from echorl_core.config import EnvironmentConfig
 from echorl_core.names import SERVED_MODEL_NAME
 from echorl_orchestrator.codec.engine_rendering import PromptTooLongError
 from echorl_orchestrator.gateway.messages import MessageError
-from echorl_orchestrator.gateway.session import GatewaySession, Turn
+from echorl_orchestrator.gateway.session import GatewaySession
+from echorl_orchestrator.gateway.turns import Turn
 from echorl_orchestrator.types import (
     Action,
     EpisodeError,

@@ -19,8 +19,9 @@ from echorl_orchestrator.codec.protocol import ChatCodec
 from echorl_orchestrator.echo import FilterContractError, filter_input, narrow
 from echorl_orchestrator.episode_loop import Progress, TextLoop, converted, run_runner
 from echorl_orchestrator.gateway.chat_api import ChatApi
-from echorl_orchestrator.gateway.session import GatewaySession, SessionSpec
+from echorl_orchestrator.gateway.session import GatewaySession
 from echorl_orchestrator.gateway.sessions import Sessions
+from echorl_orchestrator.gateway.turns import SessionSpec
 from echorl_orchestrator.outcomes import NOTHING, EpisodeRequest, Try
 from echorl_orchestrator.refusals import BadInputError
 from echorl_orchestrator.samples import Built
@@ -266,7 +267,7 @@ class EpisodePlayer:
         built = played.built(self._config.batch.max_branches, attributed=attributed)
         if environment.echo is None or environment.echo.filter is None or not built.samples:
             return built
-        keep = await self._call(environment, "filter", episode=filter_input(built.samples, played.record()))
+        keep = await self._call(environment, "filter", record=filter_input(built.samples, played.record()))
         try:
             return replace(built, samples=narrow(built.samples, keep))
         except FilterContractError as error:

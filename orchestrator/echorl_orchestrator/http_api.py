@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import msgspec
 from aiohttp import web
+from aiohttp.abc import AbstractStreamWriter
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, generate_latest
 
 from echorl_core import jsonsafe, names
@@ -96,15 +97,12 @@ class Api:
         if answer is None:
             return web.Response(status=204)
         if isinstance(answer, Path):
-            return await self._send(request, answer, step, rank)
+            return _BatchFile(answer, lambda: self._sent(step, rank))
         return web.Response(status=410, body=msgspec.json.encode(answer), content_type="application/json")
 
-    async def _send(self, request: web.Request, file: Path, step: int, rank: int) -> web.StreamResponse:
-        response = web.FileResponse(file, headers={"Content-Type": "application/msgpack"})
-        await response.prepare(request)
+    def _sent(self, step: int, rank: int) -> None:
         if self._desk.pulled(step, rank) == 1 and self._num_ranks > 1:
             fault_point("orchestrator.one_rank_pulled")
-        return response
 
     async def _policy(self, request: web.Request) -> web.StreamResponse:
         announcement = await self._message(request, PolicyAnnouncement)
@@ -160,6 +158,20 @@ class Api:
             text = f"{kind.__name__} of attempt {message.attempt}; this is attempt {self._identity.attempt}"
             raise _refused(web.HTTPConflict, text)
         return message
+
+
+class _BatchFile(web.FileResponse):
+    """A rank's batch; says when it has been sent."""
+
+    def __init__(self, path: Path, on_sent: Callable[[], None]) -> None:
+        super().__init__(path, headers={"Content-Type": "application/msgpack"})
+        self._on_sent = on_sent
+
+    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
+        """Send the whole file (this is where FileResponse does)."""
+        writer = await super().prepare(request)
+        self._on_sent()
+        return writer
 
 
 def _seconds(text: str) -> float:

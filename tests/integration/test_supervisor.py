@@ -19,6 +19,7 @@ from echorl_testing import fake_local_run
 pytestmark = pytest.mark.faults
 
 T = TypeVar("T")
+SUPPORT = str(Path(fake_local_run.__file__).parents[1])
 QUICK = {"backoff_s": 0.0, "max_restarts": 3}
 LIMITS = {"settle": 0.2, "health_interval": 0.1, "engine_grace": 0.5, "grace": 0.5}
 
@@ -51,7 +52,7 @@ class Run:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env={**os.environ, "PYTHONPATH": str(Path(fake_local_run.__file__).parents[1])},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([SUPPORT, os.environ.get("PYTHONPATH", "")])},
         )
 
     def all_of(self, name: str) -> list[dict[str, Any]]:

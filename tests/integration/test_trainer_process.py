@@ -1,29 +1,35 @@
 """Real trainer processes on gloo against an orchestrator at the wire: kills, resumes, full disks, stops."""
 
+import asyncio
+import hashlib
 import json
+import resource
 import signal
 from collections.abc import AsyncIterator
+from http.client import HTTPConnection
 from pathlib import Path
+from urllib.parse import urlsplit
 
+import msgspec
 import pytest
 
+from echorl_core.checkpoints import committed, verify
 from echorl_core.identity import RunIdentity
 from echorl_core.names import ExitCode
 from echorl_core.prepare import prepare
 from echorl_core.rundir import RunDirectory
+from echorl_core.wire import WeightManifest
 from echorl_testing.batches import RUN_UID, record
 from echorl_testing.fake_orchestrator import FakeOrchestrator
+from echorl_testing.tiny_learner import tiny_model
 from echorl_testing.trainer_processes import Gang, trainer_config
-from echorl_trainer.seeded import SeededShape, write_seeded_model
 
-SHAPE = SeededShape(hidden_size=32, intermediate_size=64, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=16)
+TERMINATED = 128 + signal.SIGTERM
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("models") / "tiny"
-    write_seeded_model(folder, SHAPE, seed=1)
-    return folder
+    return tiny_model(tmp_path_factory.mktemp("models") / "tiny")
 
 
 class Attempts:
@@ -50,7 +56,7 @@ class Attempts:
         environment = [{"ECHORL_FAULTS": faults.get(rank, "")} for rank in range(self.num_ranks)]
         return await gang.start("echorl_trainer", environment=environment)
 
-    async def digest(self, name: str, *arguments: str, num_ranks: int | None = None) -> dict[str, object]:
+    async def replay(self, name: str, *arguments: str, num_ranks: int | None = None) -> dict[str, object]:
         gang = Gang(self.folder / name, trainer_config(self.run, self.model), None, num_ranks or self.num_ranks)
         self.gangs.append(gang)
         await gang.start("echorl_trainer.replay", "--out", str(self.folder / name), "--device", "cpu", *arguments)
@@ -59,34 +65,84 @@ class Attempts:
 
 
 @pytest.fixture
-async def two_ranks(tmp_path: Path, model: Path) -> AsyncIterator[Attempts]:
-    attempts = Attempts(tmp_path, model, num_ranks=2)
+async def attempts(request: pytest.FixtureRequest, tmp_path: Path, model: Path) -> AsyncIterator[Attempts]:
+    attempts = Attempts(tmp_path, model, num_ranks=request.param)
     yield attempts
     for gang in attempts.gangs:
         await gang.stop()
 
 
-async def test_killed_mid_step_and_mid_save_ends_like_an_uninterrupted_replay(two_ranks: Attempts) -> None:
-    async with two_ranks.orchestrator(1) as first:
+def fetched(url: str) -> bytes:
+    parts = urlsplit(url)
+    connection = HTTPConnection(str(parts.hostname), parts.port, timeout=30)
+    connection.request("GET", parts.path)
+    response = connection.getresponse()
+    assert response.status == 200
+    return response.read()
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("attempts", [2], indirect=True)
+async def test_killed_mid_step_and_mid_save_ends_like_an_uninterrupted_replay(attempts: Attempts) -> None:
+    async with attempts.orchestrator(1) as first:
         first.sealed = 2
-        gang = await two_ranks.start(first, {1: "trainer.mid_step@3"})
+        gang = await attempts.start(first, {1: "trainer.mid_step@3"})
         await first.until(lambda: first.committed == [2])
         first.sealed = 4
-        codes = await gang.ended()
-        assert codes[1] == -signal.SIGKILL
-        assert codes[0] == ExitCode.CRASH
-    assert first.committed == [2]
-    async with two_ranks.orchestrator(2) as second:
-        gang = await two_ranks.start(second, {0: "trainer.mid_save"})
-        assert (await gang.ended())[0] == -signal.SIGKILL
-    assert second.committed == []
-    async with two_ranks.orchestrator(3) as third:
-        gang = await two_ranks.start(third)
-        assert await gang.ended() == [0, 0], gang.log()
+        assert await gang.ended() == [ExitCode.CRASH, -signal.SIGKILL], gang.log()
+    async with attempts.orchestrator(2) as second:
+        gang = await attempts.start(second, {0: "trainer.mid_save"})
+        assert await gang.ended() == [-signal.SIGKILL, ExitCode.CRASH], gang.log(1)
+    assert (first.committed, second.committed) == ([2], [])
+    async with attempts.orchestrator(3) as third:
+        gang = await attempts.start(third)
+        assert await gang.ended() == [ExitCode.OK, ExitCode.OK], gang.log()
     assert third.committed == [4]
-    assert {step for step, _ in third.pulls} == {3, 4, 5}
-    record(two_ranks.folder / "recorded", 4, num_ranks=2)
-    resumed = await two_ranks.digest("resumed", "--checkpoint", str(two_ranks.run.checkpoint(4)))
-    replayed = await two_ranks.digest("replayed", "--batches", str(two_ranks.folder / "recorded"))
+    assert {step for step, _ in third.pulls} == {3, 4, 5}, "resumed after the committed step"
+    assert not list((attempts.folder / "attempt_3").glob("echorl-weights-*")), "spools are removed at exit"
+    record(attempts.folder / "recorded", 4, num_ranks=2)
+    replayed = await attempts.replay("replayed", "--batches", str(attempts.folder / "recorded"))
+    # Read by one rank, so this also says that a checkpoint does not depend on the number of ranks.
+    resumed = await attempts.replay("resumed", "--checkpoint", str(attempts.run.checkpoint(4)), num_ranks=1)
     assert resumed == replayed
     assert resumed["step"] == 4
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("attempts", [1], indirect=True)
+async def test_full_disk_keeps_the_old_checkpoint_and_training_goes_on(attempts: Attempts) -> None:
+    async with attempts.orchestrator(1, steps=6) as orchestrator:
+        orchestrator.sealed = 2
+        gang = await attempts.start(orchestrator)
+        await orchestrator.until(lambda: orchestrator.committed == [2])
+        # Enough for a published version, too little for a shard with two moments a weight.
+        resource.prlimit(gang.processes[0].pid, resource.RLIMIT_FSIZE, (300_000, 300_000))
+        orchestrator.sealed = 5
+        await orchestrator.until(lambda: orchestrator.abandoned == [4])
+        await orchestrator.until(lambda: [one.step for one in orchestrator.reports] == [1, 2, 3, 4, 5])
+        error = orchestrator.parts[4][0].error
+        assert error is not None
+        assert "File too large" in error
+        assert "checkpoint could not be saved" in gang.log()
+        found, problems = committed(attempts.run)
+        assert ([one.step for one in found], problems) == ([2], [])
+        verify(found[0].folder, found[0].manifest)
+        assert not list((attempts.run.checkpoint(4) / "attempt_1").rglob("*.distcp")), "the partial shard is removed"
+        await fetched_weights_are_what_was_announced(orchestrator)
+        assert list(gang.folder.glob("echorl-weights-*"))
+        gang.processes[0].terminate()
+        assert await gang.ended(10) == [TERMINATED]
+        assert not list(gang.folder.glob("echorl-weights-*")), "SIGTERM leaves nothing behind"
+        assert "secret-token" not in gang.log()
+
+
+async def fetched_weights_are_what_was_announced(orchestrator: FakeOrchestrator) -> None:
+    newest = orchestrator.announcements[-1]
+    manifest = await asyncio.to_thread(fetched, newest.url)
+    assert hashlib.sha256(manifest).hexdigest() == newest.digest
+    described = msgspec.json.decode(manifest, type=WeightManifest)
+    assert described.version == 5
+    for file in described.files:
+        data = await asyncio.to_thread(fetched, newest.url.replace("manifest.json", file.name))
+        assert (len(data), hashlib.sha256(data).hexdigest()) == (file.size, file.sha256)

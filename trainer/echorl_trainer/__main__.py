@@ -8,7 +8,6 @@ import argparse
 import logging
 import os
 import signal
-import socket
 import sys
 import threading
 from collections.abc import Sequence
@@ -39,11 +38,12 @@ def main(arguments: Sequence[str]) -> int:
         return ExitCode.BAD_INPUT
     logs.configure(names.Role.TRAINER, attempt=identity.attempt, rank=int(os.environ.get("RANK", "0")))
     with ExitStack() as at_exit:
-        on_sigterm(at_exit)
+        terminated = on_sigterm(at_exit)
         # torch takes seconds to import and is of no use to a rank with a wrong config.
         from echorl_trainer.rank import run_to_code  # noqa: PLC0415
 
-        return run_to_code(config, identity, os.environ.get(names.ENV_ADMIN_TOKEN), at_exit)
+        code = run_to_code(config, identity, os.environ.get(names.ENV_ADMIN_TOKEN), at_exit)
+        return TERMINATED if terminated.is_set() else code
 
 
 def read_input(arguments: Sequence[str]) -> tuple[TrainerConfig, RunIdentity]:
@@ -64,25 +64,30 @@ def read_input(arguments: Sequence[str]) -> tuple[TrainerConfig, RunIdentity]:
     return config, RunIdentity.from_environment(os.environ)
 
 
-def on_sigterm(at_exit: ExitStack) -> None:
+def on_sigterm(at_exit: ExitStack) -> threading.Event:
     """End at once on SIGTERM, also while the main thread is inside a collective; every write survives that.
 
     Python runs signal handlers in the main thread only, between two of its instructions. So a thread of its own
-    reads the signal's number from a socket that the interpreter's C handler writes to.
+    reads the signal's number from a pipe that the interpreter's C handler writes to.
+
+    Returns an event that says that the signal came: what the main thread fails with after it is of no interest.
     """
-    ours, theirs = socket.socketpair()
-    theirs.settimeout(0)
-    signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
+    terminated = threading.Event()
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     signal.signal(signal.SIGTERM, lambda *_: None)
 
     def wait() -> None:
-        while signal.SIGTERM not in ours.recv(1):
+        while signal.SIGTERM not in os.read(reading, 1):
             continue
+        terminated.set()
         log.info("terminated")
         at_exit.close()
         os._exit(TERMINATED)
 
     threading.Thread(target=wait, name="sigterm", daemon=True).start()
+    return terminated
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ trained for the tokenizer: it knows the 256 bytes and the chatml and tool marker
 import argparse
 import os
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -87,7 +87,9 @@ SHAPES = {
         vocab_size=151_936,
     ),
 }
-"""Shapes by name: ``tiny`` has 0.66 M parameters, ``0.6b`` is that of Qwen3-0.6B."""
+SHAPES["0.6b-bytes"] = replace(SHAPES["0.6b"], vocab_size=None)
+"""Shapes by name: ``tiny`` has 0.66 M parameters, ``0.6b`` is that of Qwen3-0.6B, ``0.6b-bytes`` has an embedding for
+bytes only, so that random weights sample text."""
 
 
 def byte_tokenizer() -> PreTrainedTokenizerFast:

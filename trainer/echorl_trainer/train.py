@@ -9,6 +9,7 @@ Every rank runs the same loop in lockstep; only rank 0 serves weights, announces
 is told goes through an outbox, so a slow orchestrator never holds a step up.
 """
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -111,6 +112,9 @@ class Trainer:
         """Train until the orchestrator says that there is nothing left."""
         self._progress.step = self._step
         self._publish()
+        if self._outbox is not None:
+            with self._progress.during(Phase.STARTING, f"the orchestrator to note policy version {self._step}"):
+                self._outbox.flush(math.inf)  # the link has a deadline, and the outbox fails with it
         while True:
             began = time.monotonic()
             batch = self._pull()

@@ -19,9 +19,11 @@ _MAX_BODY_BYTES = 1 << 20
 class HttpError(Exception):
     """Ends a request with a status and ``{"error": message}``."""
 
-    def __init__(self, status: int, message: str) -> None:
+    def __init__(self, status: int, message: str, *, inner: int | None = None) -> None:
         super().__init__(message)
         self.status = status
+        self.inner = inner
+        """What the app's own route answered, when that is the reason."""
 
 
 async def send_json(send: Send, status: int, body: Any) -> None:
@@ -101,7 +103,7 @@ class OwnRoutes:
         except Exception as error:
             raise HttpError(502, f"{path}: {type(error).__name__}: {error}") from error
         if status != 200:
-            raise HttpError(502, f"{path}: HTTP {status} {bytes(parts[:500]).decode(errors='replace')}")
+            raise HttpError(502, f"{path}: HTTP {status} {bytes(parts[:500]).decode(errors='replace')}", inner=status)
         return json.loads(parts) if parts else None
 
     def _scope(self, method: str, path: str, query: str, length: int) -> Scope:

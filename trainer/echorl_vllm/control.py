@@ -20,6 +20,8 @@ _CALL_DEADLINE_S = 30.0
 _APPLY_DEADLINE_S = 3600.0
 """Only a bound: what ends a hanging apply is the lease."""
 _MAX_LEASE_S = 3600.0
+_KEEP = "mode=keep&clear_cache=true"
+"""Requests stay in the queue; their cache, of the old weights, goes."""
 _ANSWER_FIRST_S = 0.5
 
 _Report = TypeVar("_Report", WorkerReport, ApplyReport)
@@ -95,7 +97,7 @@ class EngineControl:
     async def _begin_pause(self, lease_s: float) -> None:
         lease = self._lease = _Lease(deadline=time.monotonic() + lease_s)
         try:
-            await self._routes.call("POST", "/pause", query="mode=keep&clear_cache=true", deadline_s=lease_s)
+            await self._routes.call("POST", "/pause", query=_KEEP, deadline_s=lease_s)
         except HttpError:
             # Whether the engine stopped is unknown, and a pause that nothing ends must not stay.
             self._lease = None
@@ -154,8 +156,23 @@ class EngineControl:
 
     async def abort_requests(self) -> dict[str, Any]:
         """Abort every running and waiting request; they answer with what they have."""
-        answer = await self._routes.call("POST", "/abort_requests", body={}, deadline_s=_CALL_DEADLINE_S)
-        return {"aborted": (answer or {}).get("aborted")}
+        try:
+            answer = await self._routes.call("POST", "/abort_requests", body={}, deadline_s=_CALL_DEADLINE_S)
+        except HttpError as error:
+            if error.inner != 404:
+                raise
+            await self._abort_by_pausing()
+            return {"aborted": None}
+        return {"aborted": answer["aborted"]}
+
+    async def _abort_by_pausing(self) -> None:
+        """The same with a vLLM that has no route for it (0.25.1)."""
+        async with self._turn:
+            await self._routes.call("POST", "/pause", query="mode=abort&clear_cache=true", deadline_s=_CALL_DEADLINE_S)
+            if self._lease is None:
+                await self._routes.call("POST", "/resume", deadline_s=_CALL_DEADLINE_S)
+            else:
+                await self._routes.call("POST", "/pause", query=_KEEP, deadline_s=_CALL_DEADLINE_S)
 
     async def _resume(self) -> None:
         await self._routes.call("POST", "/resume", deadline_s=_CALL_DEADLINE_S)

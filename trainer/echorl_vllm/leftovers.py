@@ -6,6 +6,7 @@ are removed, only when that process is gone, and only if nobody else has them ma
 
 import os
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -32,14 +33,28 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
     """Names under /dev/shm."""
 
 
-def _mapped_segments(pid: int) -> set[str]:
-    try:
-        maps = Path(f"/proc/{pid}/maps").read_text(errors="replace")
-    except OSError:
-        return set()
-    prefix = f"{_SHARED_MEMORY}/"
-    paths = (line.split(maxsplit=5)[-1] for line in maps.splitlines() if prefix in line)
-    return {path.removeprefix(prefix) for path in paths if path.startswith(prefix) and not path.endswith("(deleted)")}
+def _mapped_inodes(pids: Iterable[int]) -> set[int]:
+    """Inodes of the shared memory that processes have mapped. By name a semaphore would not be found: its mapping was
+    made under another one."""
+    found = set()
+    for pid in pids:
+        try:
+            maps = Path(f"/proc/{pid}/maps").read_text(errors="replace")
+        except OSError:
+            continue
+        found |= {int(line.split(maxsplit=5)[4]) for line in maps.splitlines() if f" {_SHARED_MEMORY}/" in line}
+    return found
+
+
+def _segments(inodes: set[int]) -> list[str]:
+    names = []
+    for path in _SHARED_MEMORY.iterdir():
+        try:
+            if path.stat().st_ino in inodes:
+                names.append(path.name)
+        except FileNotFoundError:
+            continue
+    return sorted(names)
 
 
 def take_ownership(work: Path) -> None:
@@ -51,8 +66,8 @@ def record_segments() -> None:
     """Add the shared memory of this engine's processes to its work folder's record, if it has such a folder."""
     if os.environ.get(ENV_WORK):
         mine = os.getpid()
-        segments = set().union(*(_mapped_segments(pid) for pid in (mine, *descendants(mine))))
-        _write(work_folder(), Owner(pid=mine, started=start_time(mine) or 0, segments=sorted(segments)))
+        segments = _segments(_mapped_inodes([mine, *descendants(mine)]))
+        _write(work_folder(), Owner(pid=mine, started=start_time(mine) or 0, segments=segments))
 
 
 def _write(work: Path, owner: Owner) -> None:
@@ -73,7 +88,7 @@ def remove_leftovers(work: Path) -> list[str]:
         return []
     if owner.pid != os.getpid() and start_time(owner.pid) == owner.started:
         raise EngineRunningError(f"{work}: in use by the engine with process id {owner.pid}")
-    in_use = set().union(*(_mapped_segments(int(path.name)) for path in Path("/proc").iterdir() if path.name.isdigit()))
+    in_use = _segments(_mapped_inodes(int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()))
     removed = [name for name in owner.segments if name not in in_use and (_SHARED_MEMORY / name).is_file()]
     for name in removed:
         (_SHARED_MEMORY / name).unlink(missing_ok=True)

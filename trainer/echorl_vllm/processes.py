@@ -52,14 +52,25 @@ def _signal_all(pids: list[int], number: signal.Signals) -> None:
             continue
 
 
+def _is_resource_tracker(pid: int) -> bool:
+    try:
+        return b"multiprocessing.resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
 def end_process_tree(code: int) -> None:
-    """End every process below this one, then this one with ``code``; never returns. Nothing is flushed but stderr."""
-    known = descendants(os.getpid())
+    """End every process below this one, then this one with ``code``; never returns. Nothing is flushed but stderr.
+
+    Python's resource trackers are left: they end by themselves after the last process, and remove its shared memory.
+    """
+    known = [pid for pid in descendants(os.getpid()) if not _is_resource_tracker(pid)]
     _signal_all(known, signal.SIGTERM)
     deadline = time.monotonic() + _GRACE_S
     while time.monotonic() < deadline and any(parent_of(pid) is not None for pid in known):
         time.sleep(_POLL_S)
     # A child that was killed leaves its own children to another parent, so those known from before are named as well.
-    _signal_all([*known, *descendants(os.getpid())], signal.SIGKILL)
+    later = [pid for pid in descendants(os.getpid()) if not _is_resource_tracker(pid)]
+    _signal_all([*known, *later], signal.SIGKILL)
     sys.stderr.flush()
     os._exit(code)

@@ -2,6 +2,8 @@
 
 import json
 import re
+import shutil
+import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,6 +18,7 @@ from echorl_operator.build.placement import EnginePlacement
 from echorl_operator.build.role_configs import num_ranks
 
 ENV_INFERENCE_PYTHON = "ECHORL_INFERENCE_PYTHON"
+_TOOL_DEADLINE_S = 20
 _INFERENCE_ENVIRONMENT = Path(".venv-inference/bin/python")
 
 
@@ -51,6 +54,19 @@ def _gpus(environ: Mapping[str, str], device_folder: Path) -> tuple[str, ...]:
         return tuple(name.strip() for name in visible.split(",") if name.strip() not in {"", "-1"})
     found = (re.fullmatch(r"nvidia(\d+)", path.name) for path in device_folder.glob("nvidia*"))
     return tuple(str(index) for index in sorted(int(match[1]) for match in found if match))
+
+
+def gpu_users(environ: Mapping[str, str]) -> list[str]:
+    """Process id and memory of every process that holds GPU memory; empty where ``nvidia-smi`` cannot say."""
+    tool = shutil.which("nvidia-smi", path=environ.get("PATH"))
+    if tool is None:
+        return []
+    command = [tool, "--query-compute-apps=pid,used_memory", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_TOOL_DEADLINE_S, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [line.strip() for line in done.stdout.splitlines() if line.strip()]
 
 
 def model_folder(name: str, environ: Mapping[str, str]) -> Path | None:

@@ -63,10 +63,14 @@ class Death:
     """Negative: the signal that ended it."""
     why: str | None = None
     """Why it was killed, if it was."""
+    message: str | None = None
+    """Its own last words, if it said any."""
 
     @property
     def cause(self) -> str:
         """One clause for people."""
+        if self.message is not None:
+            return f"{self.name}: {self.message}"
         if self.why is not None:
             return f"{self.name} was ended: {self.why}"
         if self.exit_code < 0:

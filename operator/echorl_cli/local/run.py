@@ -14,7 +14,7 @@ from rich.console import Console
 from echorl_cli.local import lock
 from echorl_cli.local.checks import all_problems
 from echorl_cli.local.launch import Limits, LocalRun, ModuleCommands
-from echorl_cli.local.machine import Machine, divide_gpus, environment_of, model_folder, place
+from echorl_cli.local.machine import Machine, divide_gpus, environment_of, gpu_users, model_folder, place
 from echorl_cli.local.notes import end_leftovers
 from echorl_cli.local.outcome import Outcome
 from echorl_cli.local.restarts import RestartPolicy
@@ -77,6 +77,8 @@ def _run_locked(run: EchoRLRun, root: Path, view_of: type[PlainView] | type[Live
     machine = Machine.look(os.environ)
     if problems := all_problems(run, root, machine, os.environ):
         raise BadInput(problems)
+    for user in gpu_users(os.environ) if machine.gpus else ():
+        typer.echo(f"a GPU is in use by process {user}", err=True)
     plan = local_run(run, root, machine)
     with view_of(Console()) as view:
         outcome = asyncio.run(Supervisor(plan, view).run())

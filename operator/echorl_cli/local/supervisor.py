@@ -151,8 +151,8 @@ class Supervisor:
         deaths, self._deaths = self._deaths, []
         failure = (self._state or {}).get("failure")
         if failure and failure.get("exit_code") in NEVER_RESTARTED:
-            reason = str(failure.get("message"))
-            deaths.append(Death(Role.ORCHESTRATOR, "orchestrator-0", int(failure["exit_code"]), reason))
+            said = str(failure.get("message"))
+            deaths.insert(0, Death(Role.ORCHESTRATOR, "orchestrator-0", int(failure["exit_code"]), message=said))
         if self._ending or not deaths:
             return None
         return self._carry_out(deaths)

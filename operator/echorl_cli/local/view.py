@@ -43,10 +43,7 @@ def rows(snapshot: Snapshot) -> list[tuple[str, str]]:
         ("staleness", f"at most {number(policy.get('staleness_max'), 'd')}"),
         ("policy", f"version {number(policy.get('trained'), 'd')}"),
         ("engines", "\n".join(engine_versions(state)) or "-"),
-        (
-            "episodes",
-            f"{number(episodes.get('running'), 'd')} running, {number(episodes.get('finished'), 'd')} finished",
-        ),
+        ("episodes", ", ".join(f"{number(episodes.get(key), 'd')} {key}" for key in ("running", "finished", "failed"))),
         ("checkpoint", f"step {number(checkpoint.get('step'), 'd')}"),
         ("restarts", restarts_text(snapshot)),
         ("waits for", waiting_text(snapshot)),

@@ -23,7 +23,7 @@ class TurnEnd:
     tokens: int
     """Tokens of the branch up to here, the sampled ones included."""
     prompt_tail: int
-    """Where the prompt of this turn began, beyond what the branch held before."""
+    """Where the prompt of this turn began: at the end of the turn before it, or at 0 if it was rendered as a whole."""
     sampled: int
     """Where the sampled tokens of this turn begin."""
 

@@ -31,6 +31,8 @@ class Prompt:
     new: Columns
     in_place: bool
     """The new tokens extend ``parent`` itself; else they begin a branch."""
+    tail: int
+    """Where the part that codecs need to see of it begins: at the last turn's end, or at 0 if rendered as a whole."""
 
     @property
     def ids(self) -> list[int]:
@@ -60,7 +62,7 @@ def _extended(codec: ChatCodec, found: Continuation, talk: Conversation, names: 
         return None
     uids = [node.uid for node in talk.nodes[found.messages :]]
     new = prompt_columns(rendered, messages, uids, tool_index(names, messages))
-    return Prompt(found.branch, end.tokens, new, found.in_place)
+    return Prompt(found.branch, end.tokens, new, found.in_place, tail=end.tokens)
 
 
 def prepare(
@@ -79,11 +81,11 @@ def prepare(
     uids = [node.uid for node in talk.nodes]
     columns = prompt_columns(rendered, talk.messages, uids, tool_index(names, talk.messages))
     in_place = found is not None and found.in_place and parent is found.branch and kept == len(found.branch.ids)
-    return Prompt(parent, kept, columns.tail(kept), in_place)
+    return Prompt(parent, kept, columns.tail(kept), in_place, tail=0)
 
 
 def returned_prompt(history: History, found: Continuation | None, ids: list[int]) -> Prompt:
     """The prompt that an engine rendered, known only by its ids: nothing is attributed."""
     parent, kept = history.longest_shared(ids)
     in_place = found is not None and found.in_place and parent is found.branch and kept == len(found.branch.ids)
-    return Prompt(parent, kept, prompt_columns(Rendered.uniform(ids[kept:]), [], [], {}), in_place)
+    return Prompt(parent, kept, prompt_columns(Rendered.uniform(ids[kept:]), [], [], {}), in_place, tail=0)

@@ -9,8 +9,7 @@ import contextlib
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from prometheus_client import Counter
 
@@ -21,67 +20,14 @@ from echorl_orchestrator.gateway.history import Branch, Continuation, History, T
 from echorl_orchestrator.gateway.messages import MessageError, canonical_message, name_results
 from echorl_orchestrator.gateway.prompts import Conversation, Prompt, prepare, returned_prompt
 from echorl_orchestrator.gateway.tokens import sampled_columns
-from echorl_orchestrator.types import Action, EpisodeError, ErrorKind, Generation, Message, TokenGenerator, Tool
+from echorl_orchestrator.gateway.turns import SessionClosedError, SessionFacts, SessionSpec, Turn, TurnLimitError
+from echorl_orchestrator.types import Action, EpisodeError, ErrorKind, Generation, Message, Tool
 
 _TURNS = Counter("echorl_orchestrator_gateway_turns", "Finished model turns")
 _BRANCHES = Counter("echorl_orchestrator_gateway_branches", "Token branches that turns opened")
 
 
 _CLOSE_DEADLINE_S = 10.0
-
-
-class SessionClosedError(Exception):
-    """The episode is over; nothing reaches an engine any more."""
-
-
-class TurnLimitError(Exception):
-    """The session had as many turns as ``maxTurns`` allows."""
-
-
-@dataclass(frozen=True)
-class Turn:
-    """One finished model turn. Seconds count from the opening of the session."""
-
-    number: int
-    message: dict[str, Any]
-    """Canonical assistant message; a caller that sends it back as it is continues the branch."""
-    action: Action
-    finish_reason: Literal["stop", "length", "tool_calls"]
-    prompt_tokens: int
-    completion_tokens: int
-    branch: int
-    malformed: bool
-    start_s: float
-    end_s: float
-
-
-@dataclass(frozen=True)
-class SessionSpec:
-    """What a session is opened with."""
-
-    key: str
-    episode: str
-    codec: ChatCodec | EngineRendering
-    generator: TokenGenerator
-    sampling: SamplingConfig
-    max_model_len: int
-    max_turns: int | None = None
-    evaluation: bool = False
-    """Eval sessions may sample in ways that training refuses."""
-
-
-@dataclass
-class SessionFacts:
-    """What the episode's end needs to know of what happened on the way."""
-
-    turns: list[Turn] = field(default_factory=list)
-    aborted: list[tuple[float, float]] = field(default_factory=list)
-    """Start and end of turns that were cancelled or failed."""
-    sampled_tokens: int = 0
-    prompt_too_long: bool = False
-    turn_limit_hit: bool = False
-    failure: EpisodeError | None = None
-    """The last failure of an engine."""
 
 
 class GatewaySession:
@@ -201,15 +147,14 @@ class GatewaySession:
         else:
             prompt = prepare(codec, self.history, found, talk, self.tool_names)
             generation = await self._generate(codec, prompt, sampling)
-            parsed = codec.parse(prompt.new.ids.tolist(), generation.token_ids, talk.tools)
+            parsed = codec.parse(prompt.ids[prompt.tail :], generation.token_ids, talk.tools)
         self.facts.sampled_tokens += len(generation.token_ids)
         if generation.finish_reason == "abort":
             raise EpisodeError(ErrorKind.PROVIDER, f"engine {generation.engine} aborted the request")
         branch = self._commit(talk, prompt, generation, sampling)
         message, action = self._answer(parsed, truncated=generation.finish_reason == "length")
         node = self.history.step(talk.nodes[-1], message)
-        tail = len(prompt) - len(prompt.new)
-        node.ends.append((branch, TurnEnd(len(branch.ids), tail, len(prompt))))
+        node.ends.append((branch, TurnEnd(len(branch.ids), prompt.tail, len(prompt))))
         branch.messages = [*talk.messages, message]
         called = generation.finish_reason == "stop" and bool(action.tool_calls)
         return Turn(

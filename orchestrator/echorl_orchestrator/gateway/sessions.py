@@ -2,7 +2,8 @@
 
 from collections import OrderedDict
 
-from echorl_orchestrator.gateway.session import GatewaySession, SessionClosedError, SessionSpec
+from echorl_orchestrator.gateway.session import GatewaySession
+from echorl_orchestrator.gateway.turns import SessionClosedError, SessionSpec
 
 _REMEMBERED = 100_000
 

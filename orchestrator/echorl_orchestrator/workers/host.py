@@ -179,7 +179,7 @@ class Host:
     def _op_score_group(self, _: EpisodeThread, *, task: dict[str, Any], episodes: list[dict[str, Any]]) -> Any:
         return self._environment.score_group(task, episodes)
 
-    def _op_filter(self, _: EpisodeThread, *, episode: dict[str, Any]) -> Any:
+    def _op_filter(self, _: EpisodeThread, *, record: dict[str, Any]) -> Any:
         if self._filter is None:
             raise TypeError("the environment has no filter")
-        return self._filter(episode, **self._filter_kwargs)
+        return self._filter(record, **self._filter_kwargs)

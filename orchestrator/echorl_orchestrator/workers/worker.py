@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import signal
 import socket
 import sys
 import time
@@ -46,6 +47,14 @@ class EnvironmentFacts:
     scores_groups: bool
 
 
+def _handle_of(pid: int) -> int | None:
+    """A descriptor of a child; None when it is dead and reaped already."""
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        return None
+
+
 class Worker:
     """One process; made by ``start``."""
 
@@ -69,6 +78,7 @@ class Worker:
         self.dead = False
         self._started = time.monotonic()
         self._process = process
+        self._handle = _handle_of(process.pid)
         self._reader = reader
         self._writer = writer
         self._calls: dict[int, asyncio.Future[Any]] = {}
@@ -219,8 +229,12 @@ class Worker:
 
     async def kill(self) -> None:
         """End the process now. Idempotent."""
-        with contextlib.suppress(ProcessLookupError):
-            self._process.kill()
+        # By file descriptor: Process.kill would reap a child that has just died, behind asyncio's back.
+        if self._handle is not None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._handle, signal.SIGKILL)
+            os.close(self._handle)
+            self._handle = None
         await self._process.wait()
         self._writer.close()
         self._bury()

@@ -44,6 +44,8 @@ class FakeOrchestrator:
         self.stop: StopNotice | None = None
         self.broken = 0
         """How many further requests are answered 503."""
+        self.refuse_policy = 0
+        """How many further announcements are answered 503."""
         self.port = 0
         self._runner: web.AppRunner | None = None
 
@@ -130,6 +132,9 @@ class FakeOrchestrator:
         return pack(self.change(batch))
 
     async def _policy(self, request: web.Request) -> web.Response:
+        if self.refuse_policy > 0:
+            self.refuse_policy -= 1
+            return web.Response(status=503, text="starting")
         self.announcements.append(msgspec.json.decode(await request.read(), type=PolicyAnnouncement))
         self.events.append(f"policy {self.announcements[-1].version}")
         return web.json_response({})

@@ -14,6 +14,8 @@ class FakeVllm:
     def __init__(self, workers: int = 1) -> None:
         self.paused = False
         self.calls: list[str] = []
+        self.modes: list[str] = []
+        """Of the pauses, in order."""
         self.workers: list[dict[str, Any]] = [{"stage": IDLE, "applied": None} for _ in range(workers)]
         self.apply_answers: list[dict[str, Any]] | None = None
         self.failing: dict[str, int] = {}
@@ -38,7 +40,8 @@ class FakeVllm:
 
     async def _answer(self, path: str, query: dict[str, list[str]], body: Any) -> Any:
         if path == "/pause":
-            assert query == {"mode": ["keep"], "clear_cache": ["true"]}
+            assert query["clear_cache"] == ["true"]
+            self.modes += query["mode"]
             self.paused = True
         elif path == "/resume":
             self.paused = False

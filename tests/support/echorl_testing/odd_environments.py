@@ -143,7 +143,9 @@ class Agent:
         self._turns = turns
         self._ends = ends
 
-    async def run(self, task: dict[str, Any], *, base_url: str, session: str, model: str, limits: Limits) -> RunnerResult:
+    async def run(
+        self, task: dict[str, Any], *, base_url: str, session: str, model: str, limits: Limits
+    ) -> RunnerResult:
         import aiohttp  # noqa: PLC0415 - only this environment needs it
 
         if self._ends == "hang":
@@ -159,7 +161,9 @@ class Agent:
                             break
                         raise RuntimeError(said["error"]["message"])
                 talk += [said["choices"][0]["message"], {"role": "user", "content": "go on"}]
-        return RunnerResult(reward=None if self._ends == "unscored" else 0.5, metrics={"turns": float(limits.max_turns or -1)})
+        return RunnerResult(
+            reward=None if self._ends == "unscored" else 0.5, metrics={"turns": float(limits.max_turns or -1)}
+        )
 
 
 def agent(turns: int = 2, ends: str = "well") -> Environment:

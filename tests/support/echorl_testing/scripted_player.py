@@ -1,4 +1,4 @@
-"""A player that plays episodes by script, samples made by hand, and configs around them: no engines, no environments."""
+"""A player that plays episodes by script, samples made by hand, configs around them: no engines, no environments."""
 
 import asyncio
 from collections import Counter
@@ -12,7 +12,7 @@ from echorl_core.config import BatchConfig, EnvironmentConfig
 from echorl_core.wire import Sample, TokenRole
 from echorl_orchestrator.types import EpisodeOutcome, ErrorKind, StopReason
 
-C, A, O, W = TokenRole.CONTEXT, TokenRole.ACTION, TokenRole.ENV_OUTPUT, TokenRole.WARNING
+C, A, E, W = TokenRole.CONTEXT, TokenRole.ACTION, TokenRole.ENV_OUTPUT, TokenRole.WARNING
 
 
 def sample(
@@ -28,7 +28,7 @@ def sample(
     """One token per role; actions train RL, environment output trains ECHO with ``alpha``, token 0 nothing."""
     role = np.array(roles, np.uint8)
     count = len(roles)
-    action, output = role == A, role == O
+    action, output = role == A, role == E
     action[0] = output[0] = False
     return Sample(
         episode=episode,
@@ -63,7 +63,7 @@ def outcome(
     environment: str = "terminal",
 ) -> EpisodeOutcome:
     """A finished episode: six tokens of which two are actions and two environment output, unless samples are given."""
-    made = [sample([C, C, A, A, O, O], episode=episode, version=version, environment=environment)]
+    made = [sample([C, C, A, A, E, E], episode=episode, version=version, environment=environment)]
     kept = [] if error is not None else made if samples is None else samples
     return EpisodeOutcome(
         episode=episode,
@@ -163,7 +163,7 @@ async def eventually(condition: Callable[[], object], what: str, deadline_s: flo
     """Let the loop turn until ``condition`` holds."""
     try:
         async with asyncio.timeout(deadline_s):
-            while not condition():
+            while not condition():  # noqa: ASYNC110 - whatever comes about need not be told
                 await asyncio.sleep(0)
     except TimeoutError:
         raise AssertionError(f"did not come about in {deadline_s} s: {what}") from None

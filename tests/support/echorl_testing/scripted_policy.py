@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
@@ -59,7 +59,13 @@ class ScriptedPolicy:
         self.version = 3
 
     async def generate(
-        self, *, episode: str, prompt_ids: Sequence[int], sampling: SamplingConfig, max_tokens: int, stop_ids: Sequence[int]
+        self,
+        *,
+        episode: str,
+        prompt_ids: Sequence[int],
+        sampling: SamplingConfig,
+        max_tokens: int,
+        stop_ids: Sequence[int],
     ) -> Generation:
         """See TokenGenerator."""
         prompt = list(prompt_ids)
@@ -75,7 +81,7 @@ class ScriptedPolicy:
             raise self.errors.pop(0)
         said = self._reply(self._tokenizer.decode(prompt))
         ids = self._tokenizer.encode(said) if isinstance(said, str) else said
-        finish = "stop" if len(ids) <= max_tokens and ids[-1] in stop_ids else "length"
+        finish: Literal["stop", "length"] = "stop" if len(ids) <= max_tokens and ids[-1] in stop_ids else "length"
         ids = ids[:max_tokens]
         logprobs = [-(len(prompt) + place) / 1000 for place in range(len(ids))]
         generation = Generation(ids, logprobs, finish, low, self.version, "engine-0", "boot-1")

@@ -43,7 +43,7 @@ class Gang:
     def __init__(self, folder: Path, config: TrainerConfig, identity: RunIdentity | None, num_ranks: int) -> None:
         """``identity`` None: for commands that need none."""
         folder.mkdir(parents=True, exist_ok=True)
-        self._folder, self._num_ranks = folder, num_ranks
+        self.folder, self._num_ranks = folder, num_ranks
         self.config_file = folder / "trainer.json"
         config.dump(self.config_file)
         self._identity = {} if identity is None else identity.environment()
@@ -65,7 +65,7 @@ class Gang:
                 "MASTER_ADDR": "127.0.0.1",
                 "MASTER_PORT": str(port),
                 "OMP_NUM_THREADS": "1",
-                "TMPDIR": str(self._folder),
+                "TMPDIR": str(self.folder),
                 **(environment[rank] if environment else {}),
             }
             with self.log_file(rank).open("ab") as log:
@@ -78,7 +78,7 @@ class Gang:
         return self
 
     def log_file(self, rank: int) -> Path:
-        return self._folder / f"rank_{rank}.log"
+        return self.folder / f"rank_{rank}.log"
 
     def log(self, rank: int = 0) -> str:
         return self.log_file(rank).read_text()

@@ -1,5 +1,6 @@
 import json
 import socket
+import sys
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,6 @@ def model(tmp_path: Path) -> Path:
 @pytest.fixture
 def problems(tmp_path: Path, model: Path):
     """Texts of all problems of the shortest manifest after changes."""
-    import sys
 
     def find(root: Path | None = None, *, machine: Machine | None = None, **values) -> list[str]:
         document = manifests.with_value(manifests.shortest(), "spec.model.name", str(model))
@@ -61,7 +61,11 @@ def test_a_good_start_has_no_problems_and_leaves_no_trace(problems, tmp_path: Pa
 
 @pytest.mark.parametrize(
     ("removed", "message"),
-    [("config.json", "without config.json"), ("tokenizer.json", "without a tokenizer"), ("model.safetensors", "safetensors")],
+    [
+        ("config.json", "without config.json"),
+        ("tokenizer.json", "without a tokenizer"),
+        ("model.safetensors", "safetensors"),
+    ],
 )
 def test_a_model_without_one_of_its_parts(problems, model: Path, removed: str, message: str) -> None:
     (model / removed).unlink()
@@ -125,15 +129,11 @@ def test_a_folder_that_is_no_run_directory(problems, tmp_path: Path) -> None:
 
 
 def test_a_missing_inference_environment(problems, tmp_path: Path) -> None:
-    import sys
-
     [problem] = problems(machine=Machine(sys.executable, tmp_path / "python", ()))
     assert problem.startswith(f"inference environment: found no {tmp_path / 'python'}")
 
 
 def test_more_ranks_than_gpus(problems) -> None:
-    import sys
-
     [problem] = problems(machine=Machine(sys.executable, Path(sys.executable), ("0",)), spec__trainer__replicas=2)
     assert "2 ranks; accepted: at most one for each of the 1 GPUs" in problem
 

@@ -1,10 +1,11 @@
 import json
+import socket
 from pathlib import Path
 
 import pytest
 
 from echorl_cli.local.launch import Devices
-from echorl_cli.local.machine import Machine, divide_gpus, longest_sequence, model_folder, place
+from echorl_cli.local.machine import Machine, divide_gpus, gpu_users, longest_sequence, model_folder, place
 from echorl_cli.local.ports import free_ports, free_run, is_free
 from echorl_operator.api import EchoRLRun, load
 from echorl_operator.build import role_configs
@@ -85,8 +86,6 @@ def test_a_placement_has_a_port_for_everyone(tmp_path: Path) -> None:
 
 
 def test_ports_that_are_listened_on_are_not_free() -> None:
-    import socket
-
     first, second = free_ports(2)
     assert first != second
     assert is_free(first)
@@ -95,3 +94,13 @@ def test_ports_that_are_listened_on_are_not_free() -> None:
         server.bind(("127.0.0.1", first))
         server.listen()
         assert not is_free(first)
+
+
+def test_processes_that_hold_gpu_memory_are_named(tmp_path: Path) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho '4711, 1024 MiB'\n")
+    tool.chmod(0o755)
+    assert gpu_users({"PATH": str(tmp_path)}) == ["4711, 1024 MiB"]
+    tool.write_text("#!/bin/sh\nexit 9\n")
+    assert gpu_users({"PATH": str(tmp_path)}) == []
+    assert gpu_users({"PATH": str(tmp_path / "nowhere")}) == []

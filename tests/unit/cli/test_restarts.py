@@ -38,6 +38,12 @@ def test_a_code_that_is_never_restarted_outweighs_crashes_beside_it() -> None:
     assert decision.reason == "trainer-0 ended with code 3 (non finite)"
 
 
+def test_last_words_are_the_reason() -> None:
+    told = Death(Role.ORCHESTRATOR, "orchestrator-0", ExitCode.ENVIRONMENT, message="64 episodes failed in a row")
+    decision = decide([told, death(Role.TRAINER)], ledger=Ledger(), policy=POLICY)
+    assert (decision.action, decision.reason) == (Action.FAIL, "orchestrator-0: 64 episodes failed in a row")
+
+
 def test_orchestrator_and_rank_together_are_a_new_attempt() -> None:
     deaths = [death(Role.ORCHESTRATOR), death(Role.TRAINER)]
     assert decide(deaths, ledger=Ledger(), policy=POLICY).action is Action.NEW_ATTEMPT

@@ -57,7 +57,7 @@ def test_the_live_view_of_a_running_run() -> None:
         "│ policy         version 12                                                              │",
         "│ engines        127.0.0.1:20001 v12 (serving)                                           │",
         "│                127.0.0.1:20002 no version (starting)                                   │",
-        "│ episodes       32 running, 768 finished                                                │",
+        "│ episodes       32 running, 768 finished, 2 failed                                      │",
         "│ checkpoint     step 10                                                                 │",
         "│ restarts       2 (inference 1, trainer 1)                                              │",
         "│ waits for      the trainer to train step 13                                            │",

@@ -1,11 +1,11 @@
 from collections import Counter
 
 import pytest
-from echorl_testing.scripted_player import environment
 from hypothesis import given
 from hypothesis import strategies as st
 
 from echorl_orchestrator.cursor import Cursor, Deck
+from echorl_testing.scripted_player import environment
 
 
 def cursor(length: int = 5, seed: int = 0, **more: object) -> Cursor:

@@ -2,12 +2,12 @@ import math
 
 import numpy as np
 import pytest
-from echorl_testing.scripted_player import A, C, batch_config, outcome, sample
 
 from echorl_core.config import FilterConfig
 from echorl_orchestrator.cursor import Ticket
 from echorl_orchestrator.groups import Group, close, usable_scores, version_low_of
 from echorl_orchestrator.types import ErrorKind
+from echorl_testing.scripted_player import A, C, batch_config, outcome, sample
 
 
 def group(*rewards: float | None, size: int = 4) -> Group:

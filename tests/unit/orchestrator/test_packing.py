@@ -1,11 +1,11 @@
+import msgspec
 import numpy as np
 import pytest
-from echorl_testing.scripted_player import A, C, O, sample
 from hypothesis import given
 from hypothesis import strategies as st
-import msgspec
 
 from echorl_orchestrator.packing import best_fit_decreasing, check_aligned, lay_out, micro_batch
+from echorl_testing.scripted_player import A, C, E, sample
 
 SEQ_LEN = 32
 LENGTHS = st.lists(st.integers(1, SEQ_LEN), max_size=60)
@@ -58,7 +58,7 @@ def test_a_sample_that_is_too_long_is_refused() -> None:
 
 
 def test_a_micro_batch_is_its_samples_end_to_end() -> None:
-    one, other = sample([C, A, O], episode="a"), sample([C, A], episode="b", branch=1, environment="digits")
+    one, other = sample([C, A, E], episode="a"), sample([C, A], episode="b", branch=1, environment="digits")
     packed = micro_batch([one, other])
     assert packed.sample_ids == ["a/0", "b/1"]
     assert packed.environments == ["terminal", "digits"]

@@ -14,7 +14,7 @@ from echorl_orchestrator.gateway.tokens import prompt_columns, sampled_columns
 from echorl_orchestrator.samples import Built, Owner, build_samples
 
 OWNER = Owner("e7", "g", "env", "task", 2)
-C, A, O, W = TokenRole.CONTEXT, TokenRole.ACTION, TokenRole.ENV_OUTPUT, TokenRole.WARNING
+C, A, E, W = TokenRole.CONTEXT, TokenRole.ACTION, TokenRole.ENV_OUTPUT, TokenRole.WARNING
 
 # One token a part: system and user bodies between scaffold, two sampled tokens, a tool body with a warning, one more.
 #   0 <s>   1 sys   2 usr   3 <gen>   4 a   5 stop   6 <t>   7 tool   8 warn   9 tool2   10 <gen>   11 b   12 stop
@@ -37,11 +37,16 @@ def sampled(ids: list[int], turn: int, origin: int, *, logprobs: list[float] | N
 
 def conversation(*, first_logprobs: list[float] | None = None) -> Branch:
     branch = Branch(0)
-    branch.append(prompt_columns(rendered([10, 11, 12, 13], [-1, 0, 1, -1], [0, 1, 1, 0]), MESSAGES, [1, 2], TOOL_INDEX))
+    branch.append(
+        prompt_columns(rendered([10, 11, 12, 13], [-1, 0, 1, -1], [0, 1, 1, 0]), MESSAGES, [1, 2], TOOL_INDEX)
+    )
     branch.append(sampled([20, 21], 0, 1, logprobs=first_logprobs))
     branch.append(
         prompt_columns(
-            rendered([30, 31, 32, 33, 34], [0, 0, 0, 1, -1], [0, 1, 1, 1, 0], [0, 0, 1, 0, 0]), RESULTS, [4, 5], TOOL_INDEX
+            rendered([30, 31, 32, 33, 34], [0, 0, 0, 1, -1], [0, 1, 1, 1, 0], [0, 0, 1, 0, 0]),
+            RESULTS,
+            [4, 5],
+            TOOL_INDEX,
         )
     )
     branch.append(sampled([40, 41], 1, 3, version=7))
@@ -60,7 +65,7 @@ def test_every_array_of_a_sample() -> None:
     built = build([conversation()])
     (sample,) = built.samples
     assert sample.token_ids.tolist() == [10, 11, 12, 13, 20, 21, 30, 31, 32, 33, 34, 40, 41]
-    assert sample.role.tolist() == [C, C, C, C, A, A, C, O, W, O, C, A, A]
+    assert sample.role.tolist() == [C, C, C, C, A, A, C, E, W, E, C, A, A]
     n, s, u, a, t = MessageRole.NONE, MessageRole.SYSTEM, MessageRole.USER, MessageRole.ASSISTANT, MessageRole.TOOL
     assert sample.message_role.tolist() == [n, s, u, n, a, a, t, t, t, t, n, a, a]
     assert sample.scaffold.tolist() == [1, 0, 0, 1, 0, 0, 1, 0, 0, 0, 1, 0, 0]
@@ -85,7 +90,7 @@ def test_a_turn_with_an_unusable_logprob_does_not_train(bad: list[float]) -> Non
     assert sample.version_low.tolist()[4:6] == [-1, -1]
     assert np.isfinite(sample.logprobs).all()
     # What came after the model's first token is an observation all the same.
-    assert sample.role.tolist()[7:10] == [O, W, O]
+    assert sample.role.tolist()[7:10] == [E, W, E]
     assert sample.ce_weight[7] == np.float32(0.1)
     assert built.kept_tokens == 2
 
@@ -208,5 +213,5 @@ def test_a_misaligned_filter_names_episode_and_field(keep: Any, problem: str) ->
 def test_filters_see_tokens_and_record() -> None:
     seen = filter_input(build([conversation()]).samples, {"episode": "e7", "reward": 1.0})
     assert seen["reward"] == 1.0
-    assert seen["samples"][0]["role"] == [C, C, C, C, A, A, C, O, W, O, C, A, A]
+    assert seen["samples"][0]["role"] == [C, C, C, C, A, A, C, E, W, E, C, A, A]
     assert seen["samples"][0]["tool_names"] == ["bash", "ls"]

@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
-from echorl_testing.scripted_player import A, C, ScriptedPlayer, batch_config, environment, eventually, outcome, sample
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +15,7 @@ from echorl_orchestrator.groups import ReadyEpisode
 from echorl_orchestrator.scheduler import Horizon, Scheduler, capacity
 from echorl_orchestrator.tally import FailureLimit, RunFailure, Tally
 from echorl_orchestrator.types import EpisodeError, EpisodeOutcome, ErrorKind
+from echorl_testing.scripted_player import A, C, ScriptedPlayer, batch_config, environment, eventually, outcome, sample
 
 
 class Rig:

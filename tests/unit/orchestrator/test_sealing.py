@@ -1,6 +1,5 @@
 import numpy as np
 import pytest
-from echorl_testing.scripted_player import A, C, O, W, batch_config, outcome, sample
 
 from echorl_core.arrays import unpack
 from echorl_core.checkpoints import NO_HISTORY, next_history
@@ -12,6 +11,7 @@ from echorl_orchestrator.facts import batch_facts
 from echorl_orchestrator.filters import Verdict
 from echorl_orchestrator.groups import ReadyEpisode
 from echorl_orchestrator.sealing import Place, SavedState, compose, extend, files, read_state, seal_of
+from echorl_testing.scripted_player import A, C, E, W, batch_config, outcome, sample
 
 ECHO = frozenset({"terminal"})
 RL_FILTER = FilterConfig(type="zeroAdvantage", scope="rl")
@@ -44,7 +44,7 @@ def weights(config: BatchConfig, *episodes: ReadyEpisode) -> tuple[dict[str, flo
 
 def test_tokens_and_advantages_by_hand() -> None:
     denominators, found = weights(
-        batch_config(), episode([sample([C, A, A, O], episode="a")], 0.5), episode([sample([C, A], episode="b")], -0.5)
+        batch_config(), episode([sample([C, A, A, E], episode="a")], 0.5), episode([sample([C, A], episode="b")], -0.5)
     )
     assert denominators == {"rl": 3.0, "ce": 1.0}
     rl, ce, advantage = found["a/0"]
@@ -56,7 +56,7 @@ def test_tokens_and_advantages_by_hand() -> None:
 def test_aggregation_by_episode_divides_by_all_its_branches() -> None:
     two = episode([sample([C, A, A, A], episode="a"), sample([C, A], episode="a", branch=1)])
     one = episode([sample([C, A, A], episode="b")])
-    nothing = episode([sample([C, O], episode="c")])
+    nothing = episode([sample([C, E], episode="c")])
     denominators, found = weights(batch_config(aggregation="episode"), two, one, nothing)
     assert denominators == {"rl": 2.0, "ce": 1.0}
     assert found["a/0"][0].tolist() == pytest.approx([0, 0.25, 0.25, 0.25])
@@ -65,32 +65,32 @@ def test_aggregation_by_episode_divides_by_all_its_branches() -> None:
 
 
 def test_per_sequence_echo_divides_by_every_observation() -> None:
-    kept = sample([C, A, O, O, W], episode="a")  # the warning is observed, but has no weight
-    filtered = sample([C, A, O, O], episode="b", alpha=0.0)
+    kept = sample([C, A, E, E, W], episode="a")  # the warning is observed, but has no weight
+    filtered = sample([C, A, E, E], episode="b", alpha=0.0)
     none = sample([C, A, A], episode="c")
     config = batch_config(echo_normalizer="perSequence")
     denominators, found = weights(config, *[episode([one]) for one in (kept, filtered, none)])
     assert denominators["ce"] == 2.0  # sequences with observations, whatever was filtered
     assert found["a/0"][1].tolist() == pytest.approx([0, 0, 0.05 / 3, 0.05 / 3, 0])
-    other = sample([C, A, O], episode="d", environment="digits", alpha=0.0)
+    other = sample([C, A, E], episode="d", environment="digits", alpha=0.0)
     assert weights(config, episode([kept]), episode([other]))[0]["ce"] == 1.0  # digits has no ECHO block
 
 
 def test_a_component_without_weights_is_skipped() -> None:
     assert weights(batch_config(), episode([sample([C, A])]))[0] == {"rl": 1.0, "ce": 0.0}
-    assert weights(batch_config(rl_weight=0.0), episode([sample([C, A, O])]))[0] == {"rl": 0.0, "ce": 1.0}
-    assert weights(batch_config(rl_weight=0.5), episode([sample([C, A, O])]))[1]["e/0"][0].tolist() == [0, 0.5, 0]
+    assert weights(batch_config(rl_weight=0.0), episode([sample([C, A, E])]))[0] == {"rl": 0.0, "ce": 1.0}
+    assert weights(batch_config(rl_weight=0.5), episode([sample([C, A, E])]))[1]["e/0"][0].tolist() == [0, 0.5, 0]
 
 
 def test_filters_leave_echo_on_unless_they_stop_all() -> None:
-    idle = episode([sample([C, A, O], episode="a")], advantage=0.0)
-    live = episode([sample([C, A, O], episode="b")])
+    idle = episode([sample([C, A, E], episode="a")], advantage=0.0)
+    live = episode([sample([C, A, E], episode="b")])
     denominators, found = weights(batch_config(filters=[RL_FILTER]), idle, live)
     assert denominators == {"rl": 1.0, "ce": 2.0}
     assert not found["a/0"][0].any()
     assert found["a/0"][1].any()
     everything = FilterConfig(type="zeroAdvantage", scope="all")
-    idle = episode([sample([C, A, O], episode="a")], advantage=0.0)
+    idle = episode([sample([C, A, E], episode="a")], advantage=0.0)
     denominators, found = weights(batch_config(filters=[everything]), idle, live)
     assert denominators == {"rl": 1.0, "ce": 1.0}
     assert set(found) == {"b/0"}
@@ -104,7 +104,7 @@ def test_nothing_to_train_is_no_batch() -> None:
 
 def test_the_digest_depends_on_what_trains_and_not_on_names() -> None:
     def digest(**fields: object) -> str:
-        content = compose([episode([sample([C, A, O], **fields)])], batch_config(), ECHO)
+        content = compose([episode([sample([C, A, E], **fields)])], batch_config(), ECHO)
         assert content is not None
         return content.digest
 
@@ -116,7 +116,7 @@ def test_the_digest_depends_on_what_trains_and_not_on_names() -> None:
 
 def test_files_hold_one_batch_per_rank_and_the_state() -> None:
     config = batch_config(num_ranks=2)
-    episodes = [episode([sample([C, A, O], episode=name)]) for name in "abc"]
+    episodes = [episode([sample([C, A, E], episode=name)]) for name in "abc"]
     content = compose(episodes, config, ECHO)
     assert content is not None
     place = Place(RunIdentity("run", "uid", 3), step=7, checkpoint=True, last=False)

@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,19 @@ def test_random_numbers_go_on_where_they_were(ranks: Ranks, model: Path, tmp_pat
     learner.state.restore(tmp_path / "checkpoint")
     assert torch.equal(torch.rand(4), expected[0])
     assert random.random() == expected[1]
+
+
+def test_rank_that_the_checkpoint_does_not_know_keeps_its_own_random_numbers(
+    ranks: Ranks, model: Path, tmp_path: Path
+) -> None:
+    saved = tiny_learner(ranks, model, steps=2)
+    save_state(saved.state, 2, tmp_path / "checkpoint")
+    newcomer = tiny_learner(ranks, model)
+    state = replace(newcomer.state, ranks=replace(ranks, rank=1))
+    torch.manual_seed(5)
+    assert state.restore(tmp_path / "checkpoint") == 2
+    assert torch.equal(torch.rand(2), torch.rand(2, generator=torch.Generator().manual_seed(5)))
+    assert digest(newcomer) == digest(saved)
 
 
 def test_digest_sees_one_bit_of_weights_and_of_optimizer_state(ranks: Ranks, model: Path) -> None:

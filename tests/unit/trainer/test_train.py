@@ -80,8 +80,15 @@ async def test_run_to_the_end_announces_reports_and_saves_in_order(orchestrator:
     assert orchestrator.reports[2].seconds["checkpoint"] > 0, "the stall of the save after step 2"
     assert orchestrator.reports[0].trained_tokens > 0
     assert orchestrator.reports[0].gap.tokens > 0
-    assert orchestrator.events.index("policy 0") < orchestrator.events.index("batch 1")
     assert orchestrator.events.index("policy 2") < orchestrator.events.index("step 2")
+
+
+async def test_no_batch_is_pulled_before_the_start_version_is_known(
+    orchestrator: FakeOrchestrator, model: Path
+) -> None:
+    orchestrator.refuse_policy = 3
+    assert await ended(run_rank(orchestrator, model)) == ExitCode.OK
+    assert orchestrator.events[:2] == ["policy 0", "batch 1"]
 
 
 async def test_trained_state_equals_a_replay_of_the_same_batches(

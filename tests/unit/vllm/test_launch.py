@@ -126,10 +126,17 @@ process.start()
 """
 
 
-def forking(child, then, setup=""):
+def forking(child, then, setup="", first=()):
+    """A process with a forked child; also what both print, the child its process id last."""
     program = FORKING.format(child=child, then=then, setup=setup)
-    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
-    return process, int(process.stdout.readline())
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    printed = [process.stdout.readline().strip() for _ in range(len(first) + 1)]
+    process.stdout.close()
+    # Ends the wait of a parent that reads a line.
+    process.stdin.close()
+    return process, int(printed[-1]), *printed[:-1]
 
 
 @pytest.mark.parametrize("dies", [True, False])
@@ -139,7 +146,6 @@ def test_children_die_with_a_killed_parent(monkeypatch, dies):
     assert descendants(process.pid) == [child]
     process.kill()
     process.wait(10)
-    process.stdout.close()
     if dies:
         wait_until(lambda: parent_of(child) is None)
     else:
@@ -160,10 +166,21 @@ def test_a_process_tree_ends_with_a_code_even_if_a_child_ignores_the_signal():
         "sys.stdin.readline(); processes.end_process_tree(6)",
         "from echorl_vllm import processes; processes._GRACE_S = 0.2",
     )
-    process.stdout.close()
     process.wait(20)
     assert process.returncode == 6
     wait_until(lambda: parent_of(child) is None)
+
+
+def test_shared_memory_goes_with_a_process_tree_that_is_ended():
+    process, child, name = forking(
+        "pass",
+        "sys.stdin.readline(); end_process_tree(6)",
+        "from multiprocessing.shared_memory import SharedMemory; from echorl_vllm.processes import end_process_tree; "
+        "print(SharedMemory(create=True, size=4096).name, flush=True)",
+        first=["name"],
+    )
+    assert process.wait(20) == 6
+    wait_until(lambda: parent_of(child) is None and not (Path("/dev/shm") / name).exists())
 
 
 def own(work, pid, started, segments):

@@ -139,6 +139,7 @@ async def test_an_update_calls_the_engine_in_order_and_shows_in_the_identity():
     _, _, (_, applied, _), _ = await engine.update(version=3)
     assert applied["workers"] == [{"attempt": 1, "version": 3, "digest": DIGEST, "seconds": 0.01}] * 2
     assert engine.vllm.calls == ["echorl_stage", "/pause", "echorl_status", "echorl_apply", "/resume"]
+    assert engine.vllm.modes == ["keep"]
     after = await engine.identity()
     assert after == {**before, "attempt": 1, "version": 3, "digest": DIGEST, "ready": True}
     assert after["boot_id"] != (await Engine().identity())["boot_id"]
@@ -321,6 +322,17 @@ async def test_running_generation_is_counted_also_when_it_is_cancelled():
 
 async def test_running_requests_can_be_aborted():
     assert (await Engine().ask("POST", "/echorl/abort_requests"))[:2] == (200, {"aborted": 3})
+
+
+@pytest.mark.parametrize("paused", [False, True])
+async def test_running_requests_can_be_aborted_in_an_older_vllm(paused):
+    engine = Engine()
+    engine.vllm.failing["/abort_requests"] = 404
+    if paused:
+        await engine.pause()
+    assert (await engine.ask("POST", "/echorl/abort_requests"))[:2] == (200, {"aborted": None})
+    assert engine.vllm.modes == (["keep", "abort", "keep"] if paused else ["abort"])
+    assert engine.vllm.paused is paused
 
 
 @pytest.mark.parametrize(

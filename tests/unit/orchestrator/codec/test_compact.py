@@ -84,7 +84,9 @@ def test_markers_in_a_body_stay_text(codec: CompactCodec, tokenizer: TextTokeniz
 
 
 def test_warning_spans_mark_their_tokens_alone(codec: CompactCodec, tokenizer: TextTokenizer) -> None:
-    observed = codec.extend([], codec.stop_ids[:1], [{"role": "tool", "content": "é text [cut]"}], TOOLS, {0: [(7, 12)]})
+    observed = codec.extend(
+        [], codec.stop_ids[:1], [{"role": "tool", "content": "é text [cut]"}], TOOLS, {0: [(7, 12)]}
+    )
     assert observed is not None
     assert tokenizer.decode(np.array(observed.ids)[observed.warning]) == "[cut]"
 
@@ -94,7 +96,12 @@ def test_warning_spans_mark_their_tokens_alone(codec: CompactCodec, tokenizer: T
     [
         ("<tool_call>grep a b</tool_call><|im_end|>", [("grep", {"pattern": "a b"})], "", False),
         ("<tool_call>grep</tool_call><|im_end|>", [("grep", {})], "", False),
-        ("hm <tool_call>write p 3 x y</tool_call>", [("write", {"path": "p", "count": 3, "text": "x y"})], "hm ", False),
+        (
+            "hm <tool_call>write p 3 x y</tool_call>",
+            [("write", {"path": "p", "count": 3, "text": "x y"})],
+            "hm ",
+            False,
+        ),
         ("<tool_call>write p many</tool_call>", [("write", {"path": "p", "count": "many"})], "", False),
         ("<tool_call>dance fast</tool_call><|im_end|>", [("dance", {"input": "fast"})], "", False),
         ("<tool_call>grep a<|im_end|>", [], "", True),
@@ -125,5 +132,5 @@ def test_a_tokenizer_without_the_markers_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_tokenizer_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInputError, match="no tokenizer.json"):
+    with pytest.raises(BadInputError, match=r"no tokenizer\.json"):
         build_codec(ModelConfig(path=str(tmp_path), dtype="float32", max_model_len=8, renderer="compact"))

@@ -18,7 +18,11 @@ TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"proper
 CHAT = [
     {"role": "system", "content": "sum"},
     {"role": "user", "content": "2 + 3"},
-    {"role": "assistant", "content": "", "tool_calls": [{"id": "c", "function": {"name": "add", "arguments": {"a": 2}}}]},
+    {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"id": "c", "function": {"name": "add", "arguments": {"a": 2}}}],
+    },
     {"role": "tool", "content": "five", "name": "add"},
 ]
 
@@ -71,12 +75,21 @@ texts = st.text(max_size=20)
 
 @settings(deadline=None, max_examples=60)
 @given(
-    sampled=sampled_ids, closed=st.booleans(), content=texts, more=texts, system=st.none() | texts, span=st.tuples(
-        st.integers(0, 20), st.integers(0, 20)
-    )
+    sampled=sampled_ids,
+    closed=st.booleans(),
+    content=texts,
+    more=texts,
+    system=st.none() | texts,
+    span=st.tuples(st.integers(0, 20), st.integers(0, 20)),
 )
 def test_extending_never_changes_what_was_sampled(
-    both: list[ChatCodec], sampled: list[int], closed: bool, content: str, more: str, system: str | None, span: tuple[int, int]
+    both: list[ChatCodec],
+    sampled: list[int],
+    closed: bool,
+    content: str,
+    more: str,
+    system: str | None,
+    span: tuple[int, int],
 ) -> None:
     for codec in both:
         messages = [{"role": "user", "content": content}]

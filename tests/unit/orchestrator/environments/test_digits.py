@@ -50,7 +50,10 @@ def test_answers_are_right() -> None:
 
 
 def test_splits_share_no_question() -> None:
-    keys = [{task["key"] for task in map(DigitsTasks(DigitsArgs(split=split)).__getitem__, range(256))} for split in ("train", "test")]
+    keys = [
+        {task["key"] for task in map(DigitsTasks(DigitsArgs(split=split)).__getitem__, range(256))}
+        for split in ("train", "test")
+    ]
     assert keys[0].isdisjoint(keys[1])
 
 

@@ -34,7 +34,11 @@ def test_a_users_factory_gets_its_arguments(module: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "args", "problem"),
     [
-        ("builtin:chess", {}, "environments.mine.type: found 'builtin:chess'; accepted are 'builtin:digits', 'builtin:terminal'"),
+        (
+            "builtin:chess",
+            {},
+            "environments.mine.type: found 'builtin:chess'; accepted are 'builtin:digits', 'builtin:terminal'",
+        ),
         ("chess", {}, "environments.mine.type: found 'chess'; accepted are"),
         ("import:own_environment", {}, "accepted is 'pkg.module:name'"),
         ("import:no_such_module:x", {}, "'no_such_module:x' does not import: ModuleNotFoundError"),
@@ -56,7 +60,7 @@ def test_what_cannot_be_loaded_is_said_once_and_clearly(kind: str, args: dict[st
 @pytest.mark.usefixtures("module")
 def test_hooks_are_resolved_or_refused() -> None:
     assert callable(load_hook(HookConfig(import_path="own_environment:good"), "f"))
-    with pytest.raises(BadInputError, match="f: 'own_environment:number' is no function"):
+    with pytest.raises(BadInputError, match=r"f: 'own_environment:number' is no function"):
         load_hook(HookConfig(import_path="own_environment:number"), "f")
 
 
@@ -75,5 +79,5 @@ def test_a_holdout_splits_by_key_and_not_by_order() -> None:
 
 @pytest.mark.parametrize("task", [{}, {"key": 1.5}, {"key": True}, 3])
 def test_a_task_needs_a_key(task: Any) -> None:
-    with pytest.raises(BadInputError, match="task 4: key: found .*accepted is an int or a str"):
+    with pytest.raises(BadInputError, match=r"task 4: key: found .*accepted is an int or a str"):
         task_key(task, 4)

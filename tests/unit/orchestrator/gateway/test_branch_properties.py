@@ -14,7 +14,8 @@ from echorl_core.config import ModelConfig, SamplingConfig
 from echorl_core.wire import ARRAY_FIELDS, TokenRole
 from echorl_orchestrator.codec import build_codec
 from echorl_orchestrator.codec.tokenizer import TextTokenizer
-from echorl_orchestrator.gateway.session import GatewaySession, SessionSpec
+from echorl_orchestrator.gateway.session import GatewaySession
+from echorl_orchestrator.gateway.turns import SessionSpec
 from echorl_orchestrator.samples import Owner, build_samples
 from echorl_testing.scripted_policy import ScriptedPolicy, write_byte_tokenizer
 
@@ -62,9 +63,7 @@ def test_rows_are_what_the_engine_returned(folder: Path, moves: list[Any], rende
 
     rows = {tuple(prompt + generation.token_ids): generation for prompt, generation in policy.returned}
     seen: set[int] = set()
-    built = build_samples(
-        session.history.branches, session.tool_names, OWNER, reward=1.0, max_branches=8, echo=None
-    )
+    built = build_samples(session.history.branches, session.tool_names, OWNER, reward=1.0, max_branches=8, echo=None)
     for branch, sample in zip(session.history.branches, built.samples, strict=True):
         # The whole branch is the last request that was made on it, with its answer.
         generation = rows[tuple(branch.ids)]

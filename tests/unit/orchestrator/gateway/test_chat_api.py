@@ -15,13 +15,18 @@ from echorl_orchestrator.codec.compact import CompactCodec
 from echorl_orchestrator.codec.tokenizer import TextTokenizer
 from echorl_orchestrator.gateway.chat_api import ChatApi
 from echorl_orchestrator.gateway.sampling import SamplingRefusedError, requested_sampling
-from echorl_orchestrator.gateway.session import GatewaySession, SessionSpec
+from echorl_orchestrator.gateway.session import GatewaySession
 from echorl_orchestrator.gateway.sessions import DuplicateSessionError, Sessions, UnknownSessionError
+from echorl_orchestrator.gateway.turns import SessionSpec
 from echorl_orchestrator.types import EpisodeError, ErrorKind
 from echorl_testing.scripted_policy import ScriptedPolicy, write_byte_tokenizer
+from echorl_testing.waiting import until
 
 TOOLS: Any = [
-    {"type": "function", "function": {"name": "grep", "parameters": {"type": "object", "properties": {"pattern": {"type": "string"}}}}}
+    {
+        "type": "function",
+        "function": {"name": "grep", "parameters": {"type": "object", "properties": {"pattern": {"type": "string"}}}},
+    }
 ]
 PROMPT: Any = [{"role": "user", "content": "port?"}]
 GREP = "look <tool_call>grep port</tool_call><|im_end|>"
@@ -32,7 +37,9 @@ class Gateway:
 
     def __init__(self, tokenizer: TextTokenizer) -> None:
         self.reply = GREP
-        self.policy = ScriptedPolicy(tokenizer, lambda text: "done<|im_end|>" if "tool_response" in text else self.reply)
+        self.policy = ScriptedPolicy(
+            tokenizer, lambda text: "done<|im_end|>" if "tool_response" in text else self.reply
+        )
         self.tokenizer = tokenizer
         self.sessions = Sessions()
         self.bugs: list[BaseException] = []
@@ -160,7 +167,9 @@ async def test_fields_that_training_refuses_are_named(gateway: Gateway, field: s
 async def test_eval_sessions_may_be_greedy_but_not_seeded(gateway: Gateway) -> None:
     gateway.open("eval", evaluation=True)
     async with gateway.client("eval") as client:
-        await client.chat.completions.create(model="policy", messages=PROMPT, temperature=0, top_p=0.9, extra_body={"top_k": 5})
+        await client.chat.completions.create(
+            model="policy", messages=PROMPT, temperature=0, top_p=0.9, extra_body={"top_k": 5}
+        )
         with pytest.raises(openai.BadRequestError, match="seed"):
             await client.chat.completions.create(model="policy", messages=PROMPT, seed=1)
     assert gateway.policy.calls[0]["sampling"] == SamplingConfig(
@@ -223,9 +232,7 @@ async def test_hanging_up_aborts_the_generation(gateway: Gateway) -> None:
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
-    async with asyncio.timeout(5):
-        while not gateway.session.facts.aborted:
-            await asyncio.sleep(0.01)
+    await until(lambda: bool(gateway.session.facts.aborted))
     assert gateway.policy.cancelled == 1
     assert gateway.session.history.branches == []
 
@@ -248,7 +255,9 @@ async def test_large_bodies_are_taken(gateway: Gateway) -> None:
         assert answer.status == 200, await answer.text()
 
 
-@pytest.mark.parametrize("body", [b"{", b"[]", b'{"messages": 1}', b'{"messages": []}', b'{"messages": [1], "tools": 3}'])
+@pytest.mark.parametrize(
+    "body", [b"{", b"[]", b'{"messages": 1}', b'{"messages": []}', b'{"messages": [1], "tools": 3}']
+)
 async def test_malformed_bodies_are_400(gateway: Gateway, body: bytes) -> None:
     url = gateway.server.make_url("/s/k/v1/chat/completions")
     async with aiohttp.ClientSession() as http, http.post(url, data=body) as answer:

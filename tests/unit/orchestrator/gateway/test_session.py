@@ -7,9 +7,11 @@ import pytest
 from echorl_core.config import SamplingConfig
 from echorl_orchestrator.codec.compact import CompactCodec
 from echorl_orchestrator.codec.engine_rendering import ChatGeneration, EngineRendering, PromptTooLongError
+from echorl_orchestrator.codec.renderers_codec import RenderersCodec
 from echorl_orchestrator.codec.tokenizer import TextTokenizer
 from echorl_orchestrator.gateway.messages import MessageError, wire_message
-from echorl_orchestrator.gateway.session import GatewaySession, SessionClosedError, SessionSpec, TurnLimitError
+from echorl_orchestrator.gateway.session import GatewaySession
+from echorl_orchestrator.gateway.turns import SessionClosedError, SessionSpec, TurnLimitError
 from echorl_orchestrator.types import EpisodeError, ErrorKind, Generation
 from echorl_testing.scripted_policy import ScriptedPolicy, write_byte_tokenizer
 
@@ -55,7 +57,10 @@ async def test_a_conversation_is_one_branch_of_engine_tokens(tokenizer: TextToke
     assert (second.finish_reason, second.message["content"]) == ("stop", "done")
     (branch,) = gateway.history.branches
     assert branch.ids == policy.returned[1][0] + policy.returned[1][1].token_ids
-    assert policy.returned[1][0][: len(policy.returned[0][0]) + 12] == policy.returned[0][0] + policy.returned[0][1].token_ids
+    assert (
+        policy.returned[1][0][: len(policy.returned[0][0]) + 12]
+        == policy.returned[0][0] + policy.returned[0][1].token_ids
+    )
     assert (second.prompt_tokens, second.completion_tokens) == (len(policy.returned[1][0]), 5)
     columns = branch.columns()
     sampled = columns.turn >= 0
@@ -100,13 +105,26 @@ async def test_a_second_answer_to_the_same_place_shares_the_tokens_before_it(tok
     assert (b.turn[turn_end - 12 : turn_end] == 0).all()
 
 
+async def test_the_same_request_again_is_a_branch_that_can_go_on(tokenizer: TextTokenizer) -> None:
+    policy = policy_of(tokenizer, "a<|im_end|>", "b<|im_end|>", "c<|im_end|>")
+    gateway = session(tokenizer, policy, codec=RenderersCodec(tokenizer, "qwen3"))
+    await gateway.turn(PROMPT)
+    again = await gateway.turn(PROMPT)
+    assert again.branch == 1
+    result = {"role": "tool", "content": "x", "name": "grep"}
+    assert (await gateway.turn([*PROMPT, again.message, result])).branch == 1
+    assert len(gateway.history.branches) == 2
+
+
 async def test_arguments_are_compared_by_value(tokenizer: TextTokenizer) -> None:
     gateway = session(tokenizer, policy_of(tokenizer, GREP, "a<|im_end|>"))
     first = await gateway.turn(PROMPT, TOOLS)
     echoed = wire_message(first.message)
     echoed["tool_calls"][0]["function"]["arguments"] = '{ "pattern":"port" }'
     echoed["tool_calls"][0]["id"] = "renumbered"
-    second = await gateway.turn([*PROMPT, echoed, {"role": "tool", "tool_call_id": "renumbered", "content": "x"}], TOOLS)
+    second = await gateway.turn(
+        [*PROMPT, echoed, {"role": "tool", "tool_call_id": "renumbered", "content": "x"}], TOOLS
+    )
     assert second.branch == 0
     assert gateway.tool_names == ["grep"]
 
@@ -188,7 +206,10 @@ async def test_turns_are_limited(tokenizer: TextTokenizer) -> None:
     ("message", "problem"),
     [
         ({"role": "robot", "content": "x"}, r"messages\[0\].role: found 'robot', accepted are system"),
-        ({"role": "user", "content": [{"type": "image_url"}]}, r"messages\[0\].content: not supported yet: .*'image_url'"),
+        (
+            {"role": "user", "content": [{"type": "image_url"}]},
+            r"messages\[0\].content: not supported yet: .*'image_url'",
+        ),
         ({"role": "assistant", "tool_calls": [{"function": {}}]}, r"messages\[0\].tool_calls\[0\]: .*function.name"),
     ],
 )
@@ -235,5 +256,3 @@ async def test_engine_rendered_turns_link_by_exact_ids(tokenizer: TextTokenizer)
     assert forked.branch == 1
     columns = gateway.history.branches[0].columns()
     assert not columns.body[columns.turn < 0].any()
-
-

@@ -3,7 +3,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,9 @@ from echorl_orchestrator.types import EpisodeError, ErrorKind
 from echorl_orchestrator.workers.background import Background
 from echorl_orchestrator.workers.pool import WorkerPool
 from echorl_orchestrator.workers.worker import WorkerSpec
+from echorl_testing.waiting import until
 
-SUPPORT = str(Path(__file__).parents[4] / "tests/support")
+SUPPORT = str(Path(__file__).parents[2] / "support")
 ACTION = {"text": "x", "tool_calls": [], "truncated": False}
 
 
@@ -32,7 +33,9 @@ async def started(
         workers=workers,
     )
     background = Background()
-    pool = WorkerPool(WorkerSpec(environment, [SUPPORT]), background, **{"grace_s": 0.5, "drain_s": 0.5, "backoff_s": 0.05, **options})
+    pool = WorkerPool(
+        WorkerSpec(environment, [SUPPORT]), background, **{"grace_s": 0.5, "drain_s": 0.5, "backoff_s": 0.05, **options}
+    )
     try:
         await pool.start()
         yield pool
@@ -41,10 +44,12 @@ async def started(
         await pool.close()
 
 
-async def until(true: Callable[[], bool], seconds: float = 20.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not true():
-            await asyncio.sleep(0.01)
+def alive(pid: int) -> bool:
+    """Whether the process runs; a zombie does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 async def episode(pool: WorkerPool, name: str, index: int) -> Any:
@@ -79,7 +84,7 @@ async def test_a_synchronous_endless_loop_stalls_nobody() -> None:
         await until(lambda: pool.retirements == 1)
         assert (await episode(pool, "later", 1))["reward"] == 0.25
         assert pool.pids != [first]
-        await until(lambda: not Path(f"/proc/{first}").exists())
+        await until(lambda: not alive(first))
         assert pool.deaths == 0
 
 
@@ -142,20 +147,18 @@ async def test_a_stopped_worker_is_noticed() -> None:
         await pool.close()
 
 
-@pytest.mark.parametrize(
-    ("does", "message"),
-    [
-        ("step raises", "KeyError: 'inventory'"),
-        ("system exit", "SystemExit: 3"),
-        ("wrong type", "TypeError: step returned dict, accepted is Step"),
-        ("unsendable", "FrameError: object cannot cross to the orchestrator"),
-    ],
-)
-async def test_what_environment_code_raises_is_its_error(does: str, message: str) -> None:
-    async with started(does) as pool:
-        with pytest.raises(EpisodeError, match=message) as caught:
-            await episode(pool, "e", 0)
-        assert caught.value.kind is ErrorKind.ENV
+async def test_what_environment_code_raises_is_its_error() -> None:
+    messages = {
+        "step raises": "KeyError: 'inventory'",
+        "system exit": "SystemExit: 3",
+        "wrong type": "TypeError: step returned dict, accepted is Step",
+        "unsendable": "FrameError: object cannot cross to the orchestrator",
+    }
+    async with started(*messages) as pool:
+        for index, message in enumerate(messages.values()):
+            with pytest.raises(EpisodeError, match=message) as caught:
+                await episode(pool, f"e{index}", index)
+            assert caught.value.kind is ErrorKind.ENV
         assert pool.deaths == 0
 
 
@@ -166,7 +169,7 @@ async def test_coroutines_share_a_loop_an_episode() -> None:
 
 
 async def test_a_factory_that_does_not_import_is_bad_input() -> None:
-    with pytest.raises(BadInputError, match="module 'echorl_testing.odd_environments' has no 'absent'"):
+    with pytest.raises(BadInputError, match=r"module 'echorl_testing.odd_environments' has no 'absent'"):
         async with started(factory="absent", workers=2):
             pass
 
@@ -178,8 +181,10 @@ from echorl_core.config import EnvironmentConfig
 from echorl_orchestrator.workers.background import Background
 from echorl_orchestrator.workers.pool import WorkerPool
 from echorl_orchestrator.workers.worker import WorkerSpec
+from echorl_testing.waiting import until
 async def main():
-    environment = EnvironmentConfig(name="odd", type="import:echorl_testing.odd_environments:odd", args={{"does": ["loop"]}})
+    kind = "import:echorl_testing.odd_environments:odd"
+    environment = EnvironmentConfig(name="odd", type=kind, args={{"does": ["loop"]}})
     pool = WorkerPool(WorkerSpec(environment, [{SUPPORT!r}]), Background())
     await pool.start()
     worker = await pool.lease()
@@ -196,8 +201,6 @@ asyncio.run(main())
     with process:
         assert process.stdout is not None
         pid = int(await asyncio.to_thread(process.stdout.readline))
-        assert Path(f"/proc/{pid}").exists()
+        assert alive(pid)
         process.kill()
-    await until(lambda: not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text().split(")")[1][:3], 5)
-
-
+    await until(lambda: not alive(pid), 5)

@@ -1,0 +1,216 @@
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from echorl_core.config import EvalConfig, SamplingConfig
+from echorl_orchestrator.eval_scores import fresh_observations, pass_at_k, pass_rates
+from echorl_orchestrator.evals import EvalHorizon, Evals, due
+from echorl_orchestrator.tally import FailureLimit
+from echorl_orchestrator.types import EpisodeError, EpisodeOutcome, ErrorKind, Generation
+from echorl_testing.scripted_player import A, C, E, ScriptedPlayer, environment, eventually, outcome, sample
+
+
+class Scorer:
+    """Logprob of token t is -t; sequences named in ``broken`` fail."""
+
+    def __init__(self) -> None:
+        self.broken: set[int] = set()
+        self.asked = 0
+
+    async def generate(
+        self,
+        *,
+        episode: str,
+        prompt_ids: Sequence[int],
+        sampling: SamplingConfig,
+        max_tokens: int,
+        stop_ids: Sequence[int],
+    ) -> Generation:
+        raise NotImplementedError
+
+    async def prompt_logprobs(self, *, token_ids: Sequence[int]) -> list[float]:
+        self.asked += 1
+        if self.asked in self.broken:
+            raise EpisodeError(ErrorKind.PROVIDER, "scripted")
+        return [-float(position) for position in range(1, len(token_ids))]
+
+    def release(self, episode: str) -> None:
+        raise NotImplementedError
+
+
+class Rig:
+    def __init__(self, player: ScriptedPlayer, *, max_steps: int = 10, start_step: int = 0, **config: Any) -> None:
+        fields = {"interval": 4, "num_examples": 2, "group_size": 2, **config}
+        self.config = EvalConfig(environment=environment("held-out", max_concurrent=3), **fields)
+        self.rows: list[dict[str, Any]] = []
+        self.player, self.scorer = player, Scorer()
+        self.served: list[int] = []
+        self.evals = Evals(
+            configs=[self.config],
+            player=player,
+            generator=self.scorer,
+            wait_served=self._wait,
+            on_row=self._row,
+            failures=FailureLimit(100),
+            horizon=EvalHorizon(attempt=1, seed=0, max_steps=max_steps),
+            start_step=start_step,
+        )
+
+    async def _wait(self, version: int) -> None:
+        self.served.append(version)
+
+    async def _row(self, row: dict[str, Any], outcomes: list[EpisodeOutcome]) -> None:
+        self.rows.append(row)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator["Rig"]:
+        task = asyncio.create_task(self.evals.run())
+        try:
+            async with asyncio.timeout(10):
+                yield self
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+def scripted(episode: str, group: str, version: int) -> EpisodeOutcome:
+    roles = [C, A, E, E]
+    return outcome(episode, reward=float(episode[-1] == "0"), samples=[sample(roles, episode=episode)])
+
+
+@pytest.mark.parametrize(
+    ("version", "at_start", "expected"),
+    [(0, True, True), (0, False, False), (1, True, False), (4, True, True), (10, True, True), (9, True, False)],
+)
+def test_when_an_eval_is_due(version: int, *, at_start: bool, expected: bool) -> None:
+    config = EvalConfig(environment=environment(), interval=4, num_examples=1, group_size=1, at_start=at_start)
+    assert due(config, version, 10) is expected
+
+
+async def test_an_eval_by_hand() -> None:
+    rig = Rig(ScriptedPlayer(script=scripted))
+    async with rig.running():
+        rig.evals.reached(0)
+        assert rig.evals.pending == ["held-out"]
+        await rig.evals.finished()
+    (row,) = rig.rows
+    assert row["reward"] == 0.5
+    assert (row["step"], row["environment"], row["attempt"]) == (0, "held-out", 1)
+    assert (row["episodes"], row["errors"], row["truncated"]) == (4, 0, 0)
+    assert (row["pass@1"], row["pass@2"]) == (0.5, 1.0)
+    assert row["examples"] == [
+        {"index": 0, "key": 0, "rewards": [1.0, 0.0], "errors": 0},
+        {"index": 1, "key": 1, "rewards": [1.0, 0.0], "errors": 0},
+    ]
+    # Positions 2 and 3 are the environment's: -(2 + 3) over two tokens, in each of four episodes.
+    assert (row["env_nll"], row["env_nll/tokens"], row["env_nll/errors"]) == (2.5, 8, 0)
+    assert rig.player.most["held-out"] <= 3
+    assert rig.evals.pending == []
+    assert rig.evals.in_flight == 0
+
+
+async def test_failed_episodes_are_counted_and_left_out() -> None:
+    def script(episode: str, group: str, version: int) -> EpisodeOutcome:
+        return outcome(episode, error=ErrorKind.ENV) if episode.endswith("t0-e1") else scripted(episode, group, version)
+
+    rig = Rig(ScriptedPlayer(script=script))
+    rig.scorer.broken = {1}
+    async with rig.running():
+        rig.evals.reached(0)
+        await rig.evals.finished()
+    (row,) = rig.rows
+    assert row["reward"] == pytest.approx(2 / 3)
+    assert (row["episodes"], row["errors"], row["errors/env"]) == (3, 1, 1)
+    assert row["pass@1"] == 0.75  # means of the examples: 1 of 1, and 1 of 2
+    assert row["pass@2"] == 1.0  # of the example that has two
+    assert (row["env_nll/tokens"], row["env_nll/errors"]) == (4, 1)
+
+
+async def test_an_eval_whose_episodes_all_fail_still_leaves_a_row() -> None:
+    script = lambda episode, group, version: outcome(episode, error=ErrorKind.TIMEOUT)  # noqa: E731
+    rig = Rig(ScriptedPlayer(script=script))
+    async with rig.running():
+        rig.evals.reached(0)
+        await rig.evals.finished()
+    (row,) = rig.rows
+    assert (row["reward"], row["env_nll"], row["episodes"], row["errors"]) == (None, None, 0, 4)
+
+
+async def test_evals_of_one_environment_follow_each_other() -> None:
+    rig = Rig(ScriptedPlayer(script=scripted), num_examples=99)
+    async with rig.running():
+        for version in range(11):
+            rig.evals.reached(version)
+        rig.evals.reached(8)
+        await rig.evals.finished()
+    assert [row["step"] for row in rig.rows] == rig.served == [0, 4, 8, 10]
+    assert len(rig.rows[0]["examples"]) == rig.player.num
+
+
+async def test_recorded_evals_are_not_repeated_and_missed_ones_are_made_up_for() -> None:
+    rig = Rig(ScriptedPlayer(script=scripted), start_step=4)
+    rig.evals.done.add(("held-out", 4))
+    async with rig.running():
+        rig.evals.reached(4)
+        await rig.evals.finished()
+        rig.evals.reached(9)  # version 8 was passed over while nobody listened
+        await rig.evals.finished()
+    assert [row["step"] for row in rig.rows] == [8]
+
+
+async def test_group_scored_examples_fall_as_a_whole() -> None:
+    def script(episode: str, group: str, version: int) -> EpisodeOutcome:
+        return outcome(episode, error=ErrorKind.ENV if episode.endswith("t0-e1") else None, reward=None)
+
+    rig = Rig(ScriptedPlayer(script=script, scores=lambda outcomes: [1.0] * len(outcomes)))
+    async with rig.running():
+        rig.evals.reached(0)
+        await rig.evals.finished()
+    (row,) = rig.rows
+    assert (row["reward"], row["episodes"], row["errors"]) == (1.0, 2, 2)
+
+
+async def test_an_episode_without_any_reward_is_an_error() -> None:
+    rig = Rig(ScriptedPlayer(script=lambda episode, group, version: outcome(episode, reward=None)))
+    async with rig.running():
+        rig.evals.reached(0)
+        await eventually(lambda: rig.rows, "the row is there")
+    assert (rig.rows[0]["episodes"], rig.rows[0]["errors/env"]) == (0, 4)
+
+
+def test_pass_at_k_by_hand() -> None:
+    assert pass_at_k(4, 0, 2) == 0.0
+    assert pass_at_k(4, 1, 2) == 0.5
+    assert pass_at_k(4, 2, 1) == 0.5
+    assert pass_at_k(4, 3, 2) == 1.0
+    with pytest.raises(ValueError, match="k=5"):
+        pass_at_k(4, 1, 5)
+
+
+@given(st.integers(1, 12), st.data())
+def test_pass_at_k_is_a_probability_that_grows_with_k(n: int, data: st.DataObject) -> None:
+    correct = data.draw(st.integers(0, n))
+    rates = [pass_at_k(n, correct, k) for k in range(1, n + 1)]
+    assert rates == sorted(rates)
+    assert all(0.0 <= rate <= 1.0 for rate in rates)
+    assert rates[0] == pytest.approx(correct / n)
+    assert rates[-1] == float(correct > 0)
+
+
+def test_pass_rates_need_rewards_of_zero_and_one() -> None:
+    assert pass_rates([[0.5, 1.0]]) == {}
+    assert pass_rates([]) == {}
+    assert pass_rates([[1.0, 0.0, 0.0, 0.0], [0.0, 0.0]]) == {"1": 0.125, "2": 0.25, "4": 1.0}
+
+
+def test_observations_that_branches_share_are_scored_once() -> None:
+    first = sample([C, A, E, A, E], tokens=[1, 2, 3, 4, 5])
+    second = sample([C, A, E, A, E, E], tokens=[1, 2, 3, 9, 8, 7], branch=1)
+    third = sample([C, A, E], tokens=[1, 2, 3], branch=2)
+    found = [(one.branch, positions) for one, positions in fresh_observations([first, second, third])]
+    assert found == [(0, [2, 4]), (1, [4, 5])]
