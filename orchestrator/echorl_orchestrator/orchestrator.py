@@ -147,6 +147,8 @@ class Orchestrator:
         try:
             await web.SockSite(runner, listening).start()
             await pool.start()
+            if disk.desk.policy is not None:
+                await training.policy(disk.desk.policy)
             await player.start()
             return await until(
                 self._to_the_end(),

@@ -1,7 +1,8 @@
 """What trainer ranks are told: their batch, to ask again, or that it is over.
 
 A stop is decided once. Its step is the highest that any rank was given, so that every rank stops at the same one; it is
-written to the attempt's folder before the first rank hears of it, so that a restarted orchestrator says the same.
+written to the attempt's folder before the first rank hears of it, so that a restarted orchestrator says the same. The
+newest announced policy is kept there too, so that engines are brought to it without waiting for the trainer.
 """
 
 import asyncio
@@ -10,10 +11,11 @@ from pathlib import Path
 import msgspec
 
 from echorl_core.rundir import write_file
-from echorl_core.wire import StopNotice
+from echorl_core.wire import PolicyAnnouncement, StopNotice
 from echorl_orchestrator.batch_store import BatchStore
 
 STOP_NAME = "stop.json"
+POLICY_NAME = "policy.json"
 
 
 class NoSuchBatch(Exception):
@@ -26,13 +28,13 @@ class TrainerDesk:
     def __init__(self, store: BatchStore, *, num_ranks: int, start_step: int, attempt_folder: Path) -> None:
         """``start_step``: the step that this attempt resumed from."""
         self._store, self._num_ranks = store, num_ranks
-        self._marker = attempt_folder / STOP_NAME
+        self._marker, self._policy_file = attempt_folder / STOP_NAME, attempt_folder / POLICY_NAME
         self._changed = asyncio.Condition()
         self._limit: int | None = None
         self._pulled: dict[int, set[int]] = {}
         self.start_step = start_step
-        self.trained: int | None = None
-        """Newest announced version; None before the first announcement."""
+        self.policy: PolicyAnnouncement | None = None
+        """The newest; None before the first announcement."""
         # Whatever was sealed may have been pulled before a restart.
         self.given = max(store.newest or 0, start_step)
         """Highest step that any rank was given."""
@@ -43,17 +45,27 @@ class TrainerDesk:
         """Ranks that were told of the stop."""
         self._heard_of = False
 
+    @property
+    def trained(self) -> int | None:
+        """Newest announced version; None before the first announcement."""
+        return None if self.policy is None else self.policy.version
+
     def load(self) -> None:
-        """Read a stop that was decided before a restart. Blocking."""
+        """Read the stop that was decided, and the policy that was announced, before a restart. Blocking."""
+        if self._policy_file.exists():
+            self.policy = msgspec.json.decode(self._policy_file.read_bytes(), type=PolicyAnnouncement)
         if self._marker.exists():
             self.notice = msgspec.json.decode(self._marker.read_bytes(), type=StopNotice)
             self._limit = self.notice.step
             self._heard_of = True
 
-    async def announced(self, version: int) -> None:
-        """Note a policy version."""
+    async def announced(self, policy: PolicyAnnouncement) -> None:
+        """Note a policy version; a restarted orchestrator knows it when this has returned."""
         self._heard_of = True
-        self.trained = max(version, self.trained or 0)
+        if self.policy is not None and policy.version <= self.policy.version:
+            return
+        await asyncio.to_thread(write_file, self._policy_file, msgspec.json.encode(policy))
+        self.policy = policy
         await self._notify()
 
     async def step_reported(self, step: int) -> None:

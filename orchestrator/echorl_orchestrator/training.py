@@ -126,7 +126,7 @@ class Training:
             self._disk.committer.expect(notice.step)
         self._evals.reached(announcement.version)
         self._health.beat()
-        await self._disk.desk.announced(announcement.version)
+        await self._disk.desk.announced(announcement)
         await self._board.refresh()
 
     async def step(self, report: StepReport) -> None:

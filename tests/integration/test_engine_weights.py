@@ -280,7 +280,11 @@ async def test_a_lease_that_ends_after_an_apply_ends_the_engine_with_code_6(clie
     await client.staged(body)
     await client.ask("POST", "/echorl/pause", {"lease_s": 1.0})
     await client.ask("POST", "/echorl/apply", {key: body[key] for key in ("attempt", "version", "digest")})
-    assert await asyncio.to_thread(client.setting.engine.wait_until_gone) == 6
+    engine = client.setting.engine
+    segments = [Path("/dev/shm") / name for name in json.loads((engine.work / "owner.json").read_bytes())["segments"]]
+    assert any(path.exists() for path in segments)
+    assert await asyncio.to_thread(engine.wait_until_gone) == 6
+    assert not any(path.exists() for path in segments)
 
 
 @TIED

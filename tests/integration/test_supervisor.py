@@ -210,6 +210,16 @@ def test_a_sick_engine_is_restarted(start) -> None:
     assert run.process.returncode == 0
 
 
+def test_an_engine_that_stays_in_quarantine_is_restarted(start) -> None:
+    run = start()
+    run.until_running()
+    run.tell("orchestrator-0", "/quarantine")
+    run.role("inference-0", launch=1)
+    run.tell("orchestrator-0", "/finish")
+    assert "inference-0 was ended: quarantined for" in run.output()
+    assert run.process.returncode == 0
+
+
 def test_a_sick_rank_restarts_the_gang(start) -> None:
     run = start(limits={"unhealthy": 0.5})
     run.until_running()

@@ -34,8 +34,10 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _mapped_inodes(pids: Iterable[int]) -> set[int]:
-    """Inodes of the shared memory that processes have mapped. By name a semaphore would not be found: its mapping was
-    made under another one."""
+    """Inodes of the shared memory that processes have mapped.
+
+    By name a semaphore would not be found: its mapping was made under another one.
+    """
     found = set()
     for pid in pids:
         try:

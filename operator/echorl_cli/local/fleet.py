@@ -77,6 +77,13 @@ class Fleet:
         for rank in range(self._plan.num_ranks):
             self.ranks[rank] = await self._start(Role.TRAINER, rank)
 
+    def engine_at(self, address: str) -> Child | None:
+        """The engine process that listens at ``host:port``."""
+        for index, config in enumerate(self._plan.configs.inference):
+            if address == f"{config.host}:{config.port}":
+                return self.engines.get(index)
+        return None
+
     async def end_gang(self, *, grace_s: float = 0.0) -> None:
         """End orchestrator and ranks; returns when they and their descendants are gone."""
         children = [child for child in self._children.living if child.role is not Role.INFERENCE]

@@ -2,8 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import aiohttp
 
@@ -36,6 +37,28 @@ class Record:
             limit = limits.engine_unhealthy if role is Role.INFERENCE else limits.unhealthy
             silent = now - self.last_good
         return None if silent <= limit else f"unhealthy for {silent:.0f} s (limit {limit:.0f} s): {self.problem}"
+
+
+class Quarantines:
+    """Engines that the orchestrator keeps from traffic and cannot bring back; a fresh start can."""
+
+    def __init__(self, limit_s: float) -> None:
+        """``limit_s``: time that the orchestrator has for its own tries."""
+        self._limit_s = limit_s
+        self._since: dict[str, float] = {}
+
+    def overdue(self, engines: Sequence[Mapping[str, Any]], now: float) -> dict[str, str]:
+        """Names of engines that have been out for too long, and why. ``engines`` is of ``GET /state``."""
+        found = {}
+        for engine in engines:
+            name, state = str(engine.get("name")), engine.get("state")
+            if state == "quarantined":
+                self._since.setdefault(name, now)
+            elif state != "syncing":  # that is one of the tries
+                self._since.pop(name, None)
+            if name in self._since and now - self._since[name] > self._limit_s:
+                found[name] = f"quarantined for {now - self._since.pop(name):.0f} s: {engine.get('error')}"
+        return found
 
 
 class HealthWatch:

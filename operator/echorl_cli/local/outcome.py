@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from echorl_core.attempts import Refused
 from echorl_core.names import ExitCode, Phase
 
 
@@ -36,6 +37,15 @@ class Outcome:
     def failed(cls, reason: str, exit_code: int = int(ExitCode.CRASH)) -> "Outcome":
         """For good."""
         return cls(Phase.FAILED, exit_code, reason)
+
+    @classmethod
+    def of_error(cls, error: BaseException) -> "Outcome":
+        """What the failure of one of the supervisor's tasks means; one that is a bug of ours is raised."""
+        if isinstance(error, Refused):
+            return cls.failed(str(error), int(ExitCode.BAD_INPUT))
+        if isinstance(error, OSError):
+            return cls.failed(f"the supervisor cannot go on: {error}")
+        raise error
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import Any
 import aiohttp
 
 from echorl_cli.local.fleet import Fleet, last_lines
-from echorl_cli.local.health import HealthWatch
+from echorl_cli.local.health import HealthWatch, Quarantines
 from echorl_cli.local.journal import Journal
 from echorl_cli.local.launch import LocalRun
 from echorl_cli.local.mailbox import Mailbox
@@ -23,7 +23,7 @@ from echorl_cli.local.outcome import Outcome, Snapshot, View, signal_name
 from echorl_cli.local.processes import Child, Children
 from echorl_cli.local.restarts import Action, Death, Decision, Ledger, decide
 from echorl_cli.local.statewatch import StateWatch
-from echorl_core.attempts import Policy, Refused
+from echorl_core.attempts import Policy
 from echorl_core.names import NEVER_RESTARTED, ExitCode, Phase, Role
 from echorl_core.prepare import prepare
 
@@ -39,8 +39,9 @@ class Supervisor:
         self._view = view
         self._token = secrets.token_hex(32)
         self._journal = Journal(plan.run.root, plan.name, plan.uid)
-        self._mailbox = Mailbox[Outcome](self._on_error, self._show)
+        self._mailbox = Mailbox[Outcome](Outcome.of_error, self._show)
         self._ledger = Ledger()
+        self._quarantines = Quarantines(plan.configs.orchestrator.update_deadline_s)
         self._begun = self._last_step_at = time.monotonic()
         self._highest_step = 0
         self._state: dict[str, Any] | None = None
@@ -57,7 +58,7 @@ class Supervisor:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, posting(self._on_signal), number)
         self._children = Children(
-            root, secrets.token_hex(8), on_exit=posting(self._on_exit), on_error=posting(self._on_error)
+            root, secrets.token_hex(8), on_exit=posting(self._on_exit), on_error=posting(Outcome.of_error)
         )
         self._fleet = Fleet(self._plan, self._children, self._token)
         async with AsyncExitStack() as stack:
@@ -79,13 +80,6 @@ class Supervisor:
         self._journal.ended(outcome.exit_code)
         self._show()
         return outcome
-
-    def _on_error(self, error: BaseException) -> Outcome:
-        if isinstance(error, Refused):
-            return Outcome.failed(str(error), int(ExitCode.BAD_INPUT))
-        if isinstance(error, OSError):
-            return Outcome.failed(f"the supervisor cannot go on: {error}")
-        raise error
 
     # Handlers.
 
@@ -268,6 +262,9 @@ class Supervisor:
                 observed = now
                 await self._children.observe()
                 self._journal.save()
+            for name, why in self._quarantines.overdue((self._state or {}).get("engines") or [], now).items():
+                if (engine := self._fleet.engine_at(name)) is not None:
+                    self._mailbox.post(partial(self._on_hung, engine, why))
             silent = now - self._last_step_at
             working = self._journal.phase is Phase.RUNNING and not self._starting_attempt and not self._ending
             unfinished = ((self._state or {}).get("step") or 0) < self._max_steps

@@ -39,6 +39,11 @@ class Prompt:
         """All token ids."""
         return [*(self.parent.ids[: self.kept] if self.parent else ()), *self.new.ids.tolist()]
 
+    @property
+    def tail_ids(self) -> list[int]:
+        """Token ids from ``tail`` on."""
+        return self.new.ids.tolist() if self.tail == self.kept else self.ids[self.tail :]
+
     def __len__(self) -> int:
         return self.kept + len(self.new)
 

@@ -147,7 +147,7 @@ class GatewaySession:
         else:
             prompt = prepare(codec, self.history, found, talk, self.tool_names)
             generation = await self._generate(codec, prompt, sampling)
-            parsed = codec.parse(prompt.ids[prompt.tail :], generation.token_ids, talk.tools)
+            parsed = codec.parse(prompt.tail_ids, generation.token_ids, talk.tools)
         self.facts.sampled_tokens += len(generation.token_ids)
         if generation.finish_reason == "abort":
             raise EpisodeError(ErrorKind.PROVIDER, f"engine {generation.engine} aborted the request")

@@ -68,6 +68,7 @@ def role_configs(root: Path, *, engines: int, ranks: int, max_steps: int) -> con
         engines=config.EngineDiscovery(names=[f"127.0.0.1:{engine}" for engine in engine_ports]),
         weight_mode="http",
         checkpoint=config.CheckpointConfig(interval=1, keep_last=1),
+        update_deadline_s=1.0,
     )
     trainer = config.TrainerConfig(
         run_dir=str(root),

@@ -1,7 +1,8 @@
 """A role's process without its work: speaks the health and state protocol, and ends as a test tells it to.
 
 ``fake_role.py ROLE CONFIG``. The test finds it by ``RUN/roles/<role>-<index>/<pid>.json`` and posts to it:
-``/exit?code=N``, ``/sick`` (healthz answers 503 from then on), and to the orchestrator ``/step?n=N`` and ``/finish``.
+``/exit?code=N``, ``/sick`` (healthz answers 503 from then on), and to the orchestrator ``/step?n=N``,
+``/quarantine`` (its state calls every engine quarantined) and ``/finish``.
 """
 
 import json
@@ -28,6 +29,7 @@ class Part:
     """What the process knows."""
 
     sick = False
+    engine_state = "serving"
     step = 0
     notice: str | None = None
     told: set[str] = set()
@@ -86,6 +88,9 @@ class Handler(BaseHTTPRequestHandler):
         elif path == "/step":
             Part.step = int(fields["n"])
             Part.revision += 1
+        elif path == "/quarantine":
+            Part.engine_state = "quarantined"
+            Part.revision += 1
         elif path == "/sick":
             Part.sick = True
         elif path == "/exit":
@@ -114,6 +119,9 @@ def state() -> dict[str, object]:
         "revision": Part.revision,
         "phase": "Running",
         "step": Part.step,
+        "engines": [
+            {"name": name, "state": Part.engine_state, "error": "as told"} for name in CONFIG["engines"]["names"]
+        ],
     }
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from echorl_cli.local.health import Record
+from echorl_cli.local.health import Quarantines, Record
 from echorl_cli.local.launch import Limits
 from echorl_core.names import Role
 
@@ -30,3 +30,23 @@ def test_a_process_that_starts_has_longer() -> None:
     record.note("connection refused", 200.0)
     assert record.verdict(Role.INFERENCE, LIMITS, 299.0) is None
     assert record.verdict(Role.INFERENCE, LIMITS, 301.0) == "unhealthy for 301 s (limit 300 s): connection refused"
+
+
+def engines(state: str) -> list[dict]:
+    return [{"name": "a:1", "state": state, "error": "probe differs"}, {"name": "b:2", "state": "serving"}]
+
+
+def test_an_engine_in_quarantine_for_too_long_is_overdue_once() -> None:
+    quarantines = Quarantines(300.0)
+    assert quarantines.overdue(engines("quarantined"), 0.0) == {}
+    assert quarantines.overdue(engines("syncing"), 200.0) == {}
+    assert quarantines.overdue(engines("quarantined"), 301.0) == {"a:1": "quarantined for 301 s: probe differs"}
+    assert quarantines.overdue(engines("quarantined"), 302.0) == {}
+
+
+@pytest.mark.parametrize("state", ["serving", "lost", "starting"])
+def test_an_engine_that_came_back_or_is_new_is_not_overdue(state: str) -> None:
+    quarantines = Quarantines(300.0)
+    quarantines.overdue(engines("quarantined"), 0.0)
+    assert quarantines.overdue(engines(state), 200.0) == {}
+    assert quarantines.overdue(engines("quarantined"), 301.0) == {}

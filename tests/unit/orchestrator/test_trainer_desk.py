@@ -7,6 +7,7 @@ from echorl_core.rundir import RunDirectory
 from echorl_core.wire import StopNotice
 from echorl_orchestrator.batch_store import BatchStore
 from echorl_orchestrator.trainer_desk import NoSuchBatch, TrainerDesk
+from echorl_testing.fake_engine import policy
 from echorl_testing.sealed import prepared, seal_step, store_of
 
 
@@ -109,9 +110,17 @@ async def test_pulls_that_can_never_succeed_are_refused(
 async def test_done_means_announced_and_reported(store: BatchStore, tmp_path: Path) -> None:
     desk = desk_of(store, tmp_path)
     waiting = asyncio.create_task(desk.done(1))
-    await desk.announced(1)
+    await desk.announced(policy(1))
     await asyncio.sleep(0)
     assert not waiting.done()
     await desk.step_reported(1)
     async with asyncio.timeout(10):
         await waiting
+
+
+async def test_a_successor_knows_the_newest_policy(store: BatchStore, tmp_path: Path) -> None:
+    desk = desk_of(store, tmp_path)
+    for version in (0, 3, 2):
+        await desk.announced(policy(version))
+    assert desk.trained == 3
+    assert desk_of(store, tmp_path).policy == policy(3)

@@ -1,0 +1,286 @@
+"""Real runs for tests: ``echorl run`` with real engines, orchestrator and trainer ranks, seen from outside.
+
+Nothing outlives a test: every process of a run inherits a variable with a value of its own, and is found by it.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+from echorl_cli.local.proctable import Stat, stat_of
+from echorl_core.attempts import Prepared, prepared_attempts
+from echorl_core.rundir import RunDirectory
+from echorl_trainer.seeded import SeededShape, write_seeded_model
+
+T = TypeVar("T")
+
+SHAPE = SeededShape(hidden_size=64, intermediate_size=128, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=32)
+"""Steps and updates take milliseconds."""
+SUPPORT = Path(__file__).parents[1]
+_MARK = "ECHORL_TEST_RUN"
+_POLL_S = 0.05
+
+
+def eventually(question: Callable[[], T], what: str, deadline_s: float) -> T:
+    """The first true answer.
+
+    Raises:
+        TimeoutError: there is none within ``deadline_s``.
+    """
+    end = time.monotonic() + deadline_s
+    while not (answer := question()):
+        if time.monotonic() > end:
+            raise TimeoutError(f"not within {deadline_s:.0f} s: {what}")
+        time.sleep(_POLL_S)
+    return answer
+
+
+def write_model(folder: Path) -> Path:
+    """The model of these runs."""
+    write_seeded_model(folder, SHAPE, seed=5)
+    return folder
+
+
+def manifest(model: Path, **spec: Any) -> dict[str, Any]:
+    """Digits with reward for any digit, so that a random model has something to learn; ``spec`` replaces blocks."""
+    return {
+        "apiVersion": "echorl.dev/v1alpha1",
+        "kind": "EchoRLRun",
+        "metadata": {"name": "faults"},
+        "spec": {
+            "model": {"name": str(model), "renderer": "compact", "maxModelLen": 256, "dtype": "float32"},
+            "maxSteps": 8,
+            "seed": 1,
+            "algorithm": {"groupSize": 4, "batchSize": 16, "maxStaleness": 1},
+            "environments": {"train": [digits()]},
+            "trainer": {
+                "replicas": 1,
+                "gpusPerReplica": 0,
+                "seqLen": 1024,
+                "compile": False,
+                "activationCheckpointing": "none",
+                "optimizer": {"type": "adamw", "lr": 1e-3, "schedule": "linear", "warmupSteps": 3},
+            },
+            "inference": {"replicas": 1, "gpusPerReplica": 0, "tensorParallel": 1},
+            "checkpoint": {"interval": 2, "keepLast": 3},
+            "record": {"enabled": True},
+            "failurePolicy": {"maxRestarts": 20, "backoffSeconds": 0},
+            **spec,
+        },
+    }
+
+
+def digits() -> dict[str, Any]:
+    """A train environment that random weights find rewards in."""
+    return {
+        "name": "digits",
+        "type": "builtin:digits",
+        "args": {"partial": 0.5},
+        "sampling": {"temperature": 1.0, "maxCompletionTokens": 24},
+    }
+
+
+class LocalRun:
+    """One run directory, and the ``echorl run`` that works in it."""
+
+    def __init__(self, folder: Path, document: Mapping[str, Any]) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.root = folder / "run"
+        self.directory = RunDirectory(self.root)
+        self.markers = folder / "markers"
+        self.markers.mkdir(exist_ok=True)
+        self._file = folder / "run.yaml"
+        self._file.write_text(yaml.safe_dump(dict(document)))
+        self._outputs = folder
+        self._starts = 0
+        self._mark = f"{os.getpid()}-{random.randbytes(6).hex()}"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    # Starting and ending.
+
+    def start(self, faults: Mapping[str, str] | None = None) -> "LocalRun":
+        """Start ``echorl run`` in a session of its own.
+
+        ``faults``: "@passage" or "" by point; each happens once in this run directory's life.
+        """
+        points = [f"{point}{when}!{self.markers / point}" for point, when in (faults or {}).items()]
+        self._starts += 1
+        environment = {key: value for key, value in os.environ.items() if not key.startswith(("ECHORL_", "CUDA_"))}
+        inference = os.environ.get("ECHORL_INFERENCE_PYTHON")
+        with self._output_file.open("wb") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "echorl_cli", "run", self._file, "--out", self.root, "--plain"],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env={
+                    **environment,
+                    **({"ECHORL_INFERENCE_PYTHON": inference} if inference else {}),
+                    _MARK: self._mark,
+                    "ECHORL_FAULTS": ",".join(points),
+                    "OMP_NUM_THREADS": "1",
+                },
+            )
+        return self
+
+    @property
+    def supervisor(self) -> subprocess.Popen[bytes]:
+        """The newest ``echorl run``."""
+        assert self.process is not None, "not started"
+        return self.process
+
+    @property
+    def _output_file(self) -> Path:
+        return self._outputs / f"output.{self._starts}.log"
+
+    def output(self) -> str:
+        """What the newest ``echorl run`` has printed."""
+        return self._output_file.read_text(errors="replace")
+
+    def ended(self, deadline_s: float) -> int:
+        """Its exit code, once it has ended.
+
+        Raises:
+            TimeoutError: it still runs at the deadline; says where it stands.
+        """
+        try:
+            return self.supervisor.wait(deadline_s)
+        except subprocess.TimeoutExpired:
+            raise TimeoutError(f"the run did not end within {deadline_s:.0f} s:\n{self.output()[-4000:]}") from None
+
+    def interrupt(self) -> None:
+        """Ctrl-C."""
+        self.supervisor.send_signal(signal.SIGINT)
+
+    def kill(self) -> None:
+        """SIGKILL to the supervisor alone."""
+        self.supervisor.kill()
+        self.supervisor.wait()
+
+    # Looking at it.
+
+    def processes(self) -> list[Stat]:
+        """Living processes that descend from any ``echorl run`` of this object, those included."""
+        wanted = f"{_MARK}={self._mark}".encode()
+        found = []
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdigit() or (stat := stat_of(int(entry.name))) is None:
+                continue
+            try:
+                environ = (entry / "environ").read_bytes()
+            except OSError:
+                continue
+            if wanted in environ.split(b"\0"):
+                found.append(stat)
+        noted = self._noted()
+        return [*found, *(stat for stat in noted if stat not in found)]
+
+    def _noted(self) -> list[Stat]:
+        """Living processes that the supervisor recorded, and the members of their sessions."""
+        try:
+            notes = json.loads((self.root / ".processes.json").read_text())["processes"]
+        except FileNotFoundError:
+            return []
+        known = {int(pid): started for pid, started in notes.items()}
+        stats = [stat_of(int(entry.name)) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+        alive = [stat for stat in stats if stat is not None]
+        return [stat for stat in alive if known.get(stat.pid) == stat.started or stat.session in known]
+
+    def roles(self) -> dict[str, int]:
+        """Process ids of the living role processes, by role and index (``trainer-0``)."""
+        found = {}
+        for stat in self.processes():
+            try:
+                environ = Path(f"/proc/{stat.pid}/environ").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            mark = next((entry for entry in environ if entry.startswith(b"ECHORL_PROCESS=")), None)
+            if mark is not None and stat.session == stat.pid:
+                found[mark.decode().split(".")[1]] = stat.pid
+        return found
+
+    def state(self) -> dict[str, Any]:
+        """``state.json`` of the supervisor; empty before there is one."""
+        try:
+            state: dict[str, Any] = json.loads((self.root / "state.json").read_text())
+        except FileNotFoundError:
+            return {}
+        return state
+
+    def orchestrator_state(self) -> dict[str, Any]:
+        """``GET /state`` of the orchestrator; empty while it does not answer."""
+        configs = self.directory.attempt(self.directory.last_attempt()) / "configs" / "orchestrator.json"
+        try:
+            port = json.loads(configs.read_text())["port"]
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/state", timeout=5) as answer:
+                state: dict[str, Any] = json.load(answer)
+        except (OSError, ValueError):
+            return {}
+        return state
+
+    def until_step(self, step: int, deadline_s: float) -> None:
+        """Wait until the orchestrator says that ``step`` is trained.
+
+        Raises:
+            TimeoutError: it does not within ``deadline_s``, or the run ended before.
+        """
+
+        def reached() -> bool:
+            if self.supervisor.poll() is not None:
+                raise TimeoutError(f"the run ended before step {step}:\n{self.output()[-4000:]}")
+            return (self.orchestrator_state().get("step") or 0) >= step
+
+        try:
+            eventually(reached, f"step {step}", deadline_s)
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}\n{self.output()[-4000:]}") from None
+
+    def assert_nothing_left(self, deadline_s: float = 15.0) -> None:
+        """No process of this run lives any more."""
+        try:
+            eventually(lambda: not self.processes(), "the end of every process", deadline_s)
+        except TimeoutError as error:
+            raise AssertionError(f"{error}: {self.processes()}") from None
+
+    def prepared(self) -> list[tuple[int, Prepared]]:
+        """Attempts with what they were prepared from."""
+        return prepared_attempts(self.directory)
+
+    def log(self, name: str) -> str:
+        """All log lines of a role's processes (``trainer-0``), all attempts."""
+        files = sorted(self.root.glob(f"logs/attempt_*/{name}*.log"))
+        return "\n".join(file.read_text(errors="replace") for file in files)
+
+    def end(self) -> None:
+        """Kill whatever lives."""
+        if self.process is not None and self.process.poll() is None:
+            self.kill()
+        while left := self.processes():
+            for stat in left:
+                try:
+                    os.kill(stat.pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+            time.sleep(_POLL_S)
+
+
+@contextmanager
+def local_run(folder: Path, document: Mapping[str, Any]) -> Iterator[LocalRun]:
+    """A run that is ended with all its processes whatever happens."""
+    run = LocalRun(folder, document)
+    try:
+        yield run
+    finally:
+        run.end()
