@@ -11,14 +11,12 @@ from echorl_orchestrator.environments.terminal_tasks import TerminalArgs
 
 def observation_tokens(demonstration: DemonstrationTokens) -> list[int]:
     """Body tokens of the environment's answers."""
-    return [
-        token
-        for token, observed in zip(demonstration.ids, demonstration.observation, strict=True)
-        if observed
-    ]
+    return [token for token, observed in zip(demonstration.ids, demonstration.observation, strict=True) if observed]
 
 
-def unigram_nats(fitted: Sequence[DemonstrationTokens], held_out: Sequence[DemonstrationTokens], vocabulary: int) -> float:
+def unigram_nats(
+    fitted: Sequence[DemonstrationTokens], held_out: Sequence[DemonstrationTokens], vocabulary: int
+) -> float:
     """NLL per held-out observation token under token frequencies of ``fitted`` (add-one smoothed)."""
     counts = Counter(token for one in fitted for token in observation_tokens(one))
     total = sum(counts.values()) + vocabulary
@@ -29,6 +27,6 @@ def unigram_nats(fitted: Sequence[DemonstrationTokens], held_out: Sequence[Demon
 def entropy_floor_nats(
     demonstrations: Sequence[Demonstration], tokens: Sequence[DemonstrationTokens], args: TerminalArgs
 ) -> float:
-    """Surprisal per observation token of a predictor that knows how trees are made: no model can do better on average."""
+    """Surprisal per observation token of a predictor that knows how trees are made; none does better on average."""
     nats = sum(sum(observation_entropy_nats(one.messages, args)) for one in demonstrations)
     return nats / sum(len(observation_tokens(one)) for one in tokens)

@@ -2,7 +2,7 @@
 
     python -m examples.quickstart.prepare_model --manifest examples/quickstart.yaml
 
-Manifests of other models are left alone. The result is cached in the manifest's model folder, keyed by what it is made from.
+Manifests of other models are left alone. The result is cached in the model's folder, keyed by what it is made from.
 """
 
 import argparse
@@ -15,8 +15,10 @@ import time
 from pathlib import Path
 
 import yaml
+
 from echorl_orchestrator.codec.compact import CompactCodec
 from echorl_orchestrator.codec.tokenizer import TextTokenizer
+from echorl_orchestrator.environments import terminal_policy, terminal_tasks
 from echorl_orchestrator.environments.terminal_policy import (
     Demonstration,
     DemonstrationTokens,
@@ -24,8 +26,8 @@ from echorl_orchestrator.environments.terminal_policy import (
     demonstrations,
 )
 from echorl_orchestrator.environments.terminal_tasks import TerminalArgs, TerminalTasks
+from echorl_trainer import seeded
 from echorl_trainer.seeded import SHAPES, write_seeded_model
-
 from examples.quickstart.baselines import entropy_floor_nats, unigram_nats
 from examples.quickstart.warm_start import fit
 
@@ -70,11 +72,7 @@ def _demonstrations(
 
 def key_of(seed: int) -> str:
     """What the model is made from: the settings, and the code that makes it."""
-    import echorl_orchestrator.environments.terminal_policy as policy
-    import echorl_orchestrator.environments.terminal_tasks as tasks
-    import echorl_trainer.seeded as seeded
-
-    sources = [Path(module.__file__ or "") for module in (policy, tasks, seeded)]
+    sources = [Path(module.__file__ or "") for module in (terminal_policy, terminal_tasks, seeded)]
     sources += [Path(__file__), Path(__file__).with_name("warm_start.py")]
     digest = hashlib.sha256(f"{seed} {STEPS} {PER_STEP} {LR}".encode())
     for source in sources:

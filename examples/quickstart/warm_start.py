@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from safetensors.torch import save_file
+
 from echorl_core.config import LossConfig, ModelConfig, OptimizerConfig
 from echorl_core.wire import MicroBatch, RankBatch, TokenRole
 from echorl_orchestrator.environments.terminal_policy import DemonstrationTokens
@@ -13,7 +15,6 @@ from echorl_trainer.model import full_weights, load_policy
 from echorl_trainer.optimizer import build_optimizer, build_schedule
 from echorl_trainer.parallel import connect, disconnect, shard
 from echorl_trainer.step import StepRunner
-from safetensors.torch import save_file
 
 
 def supervised_batch(step: int, demonstrations: Sequence[DemonstrationTokens]) -> RankBatch:

@@ -173,7 +173,7 @@ def fetch(
                 (partial / file.name).open("wb") as to,
             ):
                 found = _copy(source, to, size=file.size, name=file.name, limits=limits)
-            if False:
+            if found != file.sha256:
                 raise WeightsRefusedError(f"{file.name}: sha256 is {found}, the weight manifest says {file.sha256}")
         partial.rename(folder)
     finally:

@@ -128,15 +128,12 @@ class GatewaySession:
 
     async def _serialised(self, talk: Conversation, sampling: SamplingConfig | None, start_s: float) -> Turn:
         """Play the turn; calls that would extend the same branch wait for each other, others run side by side."""
-        while True:
-            found = self.history.find(talk.nodes)
-            in_place = found is not None and found.in_place
-            async with found.branch.lock if found and in_place else contextlib.nullcontext():
-                if self.closed:
-                    raise SessionClosedError(f"session {self.spec.key} is closed")
-                if found and in_place and not found.in_place:
-                    continue
-                return await self._play(talk, found, sampling or self.spec.sampling, start_s)
+        found = self.history.find(talk.nodes)
+        async with found.branch.lock if found and found.in_place else contextlib.nullcontext():
+            # If the branch grew while this call waited, it is no longer extended in place but forked.
+            if self.closed:
+                raise SessionClosedError(f"session {self.spec.key} is closed")
+            return await self._play(talk, found, sampling or self.spec.sampling, start_s)
 
     async def _play(
         self, talk: Conversation, found: Continuation | None, sampling: SamplingConfig, start_s: float

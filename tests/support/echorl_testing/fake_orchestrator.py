@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
 import msgspec
@@ -88,7 +88,7 @@ class FakeOrchestrator:
 
     @web.middleware
     async def _guard(
-        self, request: web.Request, handler: Callable[[web.Request], "asyncio.Future[web.StreamResponse]"]
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
         self.headers.append(dict(request.headers))
         if self.broken > 0:

@@ -40,7 +40,7 @@ def tiny_learner(ranks: Ranks, model: Path, *, steps: int = 0, **config: object)
 
 def tiny_config(model: Path, **config: object) -> TrainerConfig:
     """A config that reads no run directory."""
-    return trainer_config(RunDirectory(model.parent / "run"), model, **config)
+    return trainer_config(RunDirectory(model.parent / "run"), model, "http://127.0.0.1:9", **config)
 
 
 def train(learner: Learner, first: int, last: int) -> None:

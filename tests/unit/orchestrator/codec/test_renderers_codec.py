@@ -115,6 +115,11 @@ def test_an_assistant_message_cannot_be_appended(both: list[ChatCodec]) -> None:
         assert codec.extend([1], [2, codec.stop_ids[0]], [{"role": "assistant", "content": "x"}], TOOLS, {}) is None
 
 
+def test_tokens_after_a_close_are_never_dropped(qwen3: RenderersCodec) -> None:
+    sampled = [5, qwen3.stop_ids[0], 6]
+    assert qwen3.extend([1], sampled, [{"role": "tool", "content": "x"}], TOOLS, {}) is None
+
+
 def test_auto_goes_by_the_config_then_by_the_folder(tmp_path: Path) -> None:
     renamed = write_byte_tokenizer(tmp_path / "tuned")
     (renamed / "config.json").write_text(json.dumps({"_name_or_path": "Qwen/Qwen3-8B"}))

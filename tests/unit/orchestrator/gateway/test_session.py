@@ -106,8 +106,10 @@ async def test_a_second_answer_to_the_same_place_shares_the_tokens_before_it(tok
 
 
 async def test_the_same_request_again_is_a_branch_that_can_go_on(tokenizer: TextTokenizer) -> None:
-    policy = policy_of(tokenizer, "a<|im_end|>", "b<|im_end|>", "c<|im_end|>")
-    gateway = session(tokenizer, policy, codec=RenderersCodec(tokenizer, "qwen3"))
+    # A double space, which rendering the call anew would not reproduce.
+    call = '<tool_call>\n{"name":  "grep", "arguments": {}}\n</tool_call><|im_end|>'
+    policy = policy_of(tokenizer, "a<|im_end|>", call, "c<|im_end|>")
+    gateway = session(tokenizer, policy, codec=RenderersCodec(tokenizer, "qwen3"), sampling=SamplingConfig())
     await gateway.turn(PROMPT)
     again = await gateway.turn(PROMPT)
     assert again.branch == 1
