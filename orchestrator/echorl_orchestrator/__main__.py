@@ -24,7 +24,7 @@ log = structlog.get_logger()
 
 
 def main() -> int:
-    """Run the role; the exit code is one of ``names.ExitCode``, or 143 after SIGTERM."""
+    """Run the role; the exit code is one of ``names.ExitCode``, or 143 after a signal."""
     parser = argparse.ArgumentParser(prog="echorl_orchestrator", description="The orchestrator of one run.")
     parser.add_argument("--config", type=Path, required=True, help="JSON file with an OrchestratorConfig")
     parser.add_argument("--log-style", choices=["console", "json"], default="console")
@@ -53,14 +53,15 @@ def main() -> int:
 
 
 async def _run(config: OrchestratorConfig, identity: RunIdentity, token: str) -> int:
-    """The role, ended at once by SIGTERM."""
+    """The role, ended at once by SIGTERM or SIGINT."""
     role = asyncio.create_task(Orchestrator(config, identity, token).run())
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGTERM, role.cancel)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, role.cancel)
     try:
         return await role
     except asyncio.CancelledError:
-        log.info("ended by SIGTERM")
+        log.info("ended by a signal")
         return 128 + signal.SIGTERM
 
 

@@ -81,7 +81,9 @@ class Evals:
         for config in self.configs:
             name = config.environment.name
             passed = range(self._reached + 1, version + 1)
-            wanted = max((one for one in passed if due(config, one, self.horizon.max_steps)), default=None)
+            *missed, wanted = [None, *(one for one in passed if due(config, one, self.horizon.max_steps))]
+            if lost := [one for one in missed if one is not None and (name, one) not in self.done]:
+                log.warning("evals were passed over while the orchestrator was down", environment=name, versions=lost)
             if wanted is not None and (name, wanted) not in self.done:
                 self.done.add((name, wanted))
                 self._unfinished[name] += 1

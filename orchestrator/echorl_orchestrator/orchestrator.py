@@ -112,6 +112,7 @@ class Orchestrator:
             pace=Pace(self._tally, self._health),
             health=self._health,
             last_row=disk.last_row,
+            last_evals=disk.last_evals,
         )
         self._metrics = Metrics(self._view.reading)
         self._board = Board(self._view.state)

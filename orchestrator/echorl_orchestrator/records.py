@@ -128,6 +128,11 @@ def train_row(step: int, attempt: int, one: ReadyEpisode) -> dict[str, Any]:
     }
 
 
+def eval_summary(row: Mapping[str, Any]) -> dict[str, Any]:
+    """An eval's row as the run's state shows it: without its examples."""
+    return {name: value for name, value in row.items() if name not in {"examples", "attempt", "environment", "time"}}
+
+
 def eval_row(version: int, attempt: int, outcome: EpisodeOutcome) -> dict[str, Any]:
     """One line of episodes.jsonl for an eval episode."""
     return {"kind": "eval", "step": version, **_episode(outcome, attempt), "advantage": None}

@@ -14,7 +14,7 @@ from echorl_orchestrator.evals import Evals
 from echorl_orchestrator.facts import batch_facts
 from echorl_orchestrator.groups import ReadyEpisode
 from echorl_orchestrator.health import Health
-from echorl_orchestrator.records import EPISODES, EVALS, STEPS, chosen, eval_row, step_row, train_row
+from echorl_orchestrator.records import EPISODES, EVALS, STEPS, chosen, eval_row, eval_summary, step_row, train_row
 from echorl_orchestrator.sealing import Content, Place, SavedState, compose, extend, files, seal_of
 from echorl_orchestrator.snapshot import View
 from echorl_orchestrator.state import Board
@@ -48,6 +48,7 @@ class Training:
         self._pool, self._evals, self._tally, self._health = pool, evals, tally, health
         self._view, self._board = view, board
         self._history = disk.history
+        self._announced = -1
         self._echo = frozenset(one.name for one in config.train if one.echo is not None)
 
     async def run(self, play: Play) -> None:
@@ -118,6 +119,10 @@ class Training:
 
     async def policy(self, announcement: PolicyAnnouncement) -> None:
         """The trainer holds a new version. Repeated announcements do no harm."""
+        self._health.beat()
+        if announcement.version <= self._announced:
+            return
+        self._announced = announcement.version
         self._pool.announce(announcement)
         for step in self._disk.store.checkpoint_steps(announcement.version):
             self._disk.committer.expect(step)
@@ -125,7 +130,6 @@ class Training:
         if notice is not None and notice.checkpoint and notice.step <= announcement.version:
             self._disk.committer.expect(notice.step)
         self._evals.reached(announcement.version)
-        self._health.beat()
         await self._disk.desk.announced(announcement)
         await self._board.refresh()
 
@@ -167,8 +171,7 @@ class Training:
         await self._disk.recorder.append(EVALS, [row])
         rows = [eval_row(row["step"], self._identity.attempt, one) for one in outcomes[:: max(1, len(outcomes) // 4)]]
         await self._disk.recorder.append(EPISODES, rows[:4])
-        kept = {name: value for name, value in row.items() if name not in {"examples", "attempt", "environment"}}
-        self._view.last_evals[row["environment"]] = kept
+        self._view.last_evals[row["environment"]] = eval_summary(row)
         self._health.beat()
         await self._board.refresh()
 

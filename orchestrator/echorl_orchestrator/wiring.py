@@ -17,8 +17,8 @@ from echorl_orchestrator.collector import Collector
 from echorl_orchestrator.committer import Committer
 from echorl_orchestrator.cursor import Deck
 from echorl_orchestrator.engines import EnginePool
-from echorl_orchestrator.episodes import EpisodePlayer, build_player
-from echorl_orchestrator.records import STEPS, Recorder, recorded_evals
+from echorl_orchestrator.episodes import EpisodePlayer
+from echorl_orchestrator.records import EVALS, STEPS, Recorder, eval_summary, recorded_evals
 from echorl_orchestrator.refusals import BadInputError
 from echorl_orchestrator.scheduler import Horizon, Scheduler
 from echorl_orchestrator.sealing import SavedState
@@ -41,8 +41,10 @@ class Disk:
     """That the attempt resumed from."""
     last_row: dict[str, Any]
     """Of this attempt's steps; empty if there is none."""
+    last_evals: dict[str, dict[str, Any]]
+    """Of this attempt, by environment."""
     evals: set[tuple[str, int]]
-    """Recorded before."""
+    """Environment and version of evals that any attempt has recorded."""
 
     @property
     def next_step(self) -> int:
@@ -94,6 +96,7 @@ def read_disk(config: OrchestratorConfig, identity: RunIdentity, on_commit: Call
         state=state,
         start_step=start_step,
         last_row=rows[-1] if rows else {},
+        last_evals={row["environment"]: eval_summary(row) for row in recorder.rows(EVALS)},
         evals=recorded_evals(run),
     )
 
@@ -174,6 +177,3 @@ async def end(*parts: EnginePool | EpisodePlayer | Recorder, deadline_s: float =
                 await part.close()
         except TimeoutError:
             continue
-
-
-__all__ = ["Disk", "Play", "bind", "build_play", "build_player", "end", "read_disk"]

@@ -1,7 +1,7 @@
 """A transformers causal language model as a policy: packed tokens in, logprobs of chosen tokens out."""
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -207,9 +207,15 @@ def checkpoint_layers(policy: Policy, mode: Checkpointing) -> None:
     contexts = functools.partial(create_selective_checkpoint_contexts, _keep_products)
     options: dict[str, Any] = {"context_fn": contexts} if mode == "selective" else {}
     for layer in policy.layers:
-        layer.forward = functools.partial(
-            checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False, **options
-        )
+        layer.forward = _checkpointed(layer.forward, options)
+
+
+def _checkpointed(forward: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
+    # A function of our own, since the compiler looks into no functools.partial around checkpoint.
+    def checkpointed(*args: Any, **kwargs: Any) -> Any:
+        return checkpoint(forward, *args, use_reentrant=False, preserve_rng_state=False, **options, **kwargs)
+
+    return checkpointed
 
 
 def compile_layers(policy: Policy) -> None:

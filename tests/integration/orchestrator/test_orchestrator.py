@@ -15,9 +15,6 @@ import aiohttp
 import msgspec
 import numpy as np
 import pytest
-from echorl_testing.fake_engine import RUN_UID, TOKEN, FakeEngine
-from echorl_testing.scripted_policy import write_byte_tokenizer
-from echorl_testing.scripted_trainer import ScriptedTrainer
 
 from echorl_core import names
 from echorl_core.checkpoints import NO_HISTORY, committed, next_history, verify
@@ -38,6 +35,9 @@ from echorl_core.prepare import prepare
 from echorl_core.rundir import RunDirectory
 from echorl_core.wire import StopNotice, TokenRole
 from echorl_orchestrator.sealing import Seal
+from echorl_testing.fake_engine import RUN_UID, TOKEN, FakeEngine
+from echorl_testing.scripted_policy import write_byte_tokenizer
+from echorl_testing.scripted_trainer import ScriptedTrainer
 
 IDENTITY = RunIdentity("run", RUN_UID, 1)
 DEADLINE_S = 60
@@ -73,7 +73,12 @@ class Run:
             "batch": {"group_size": 2, "batch_size": 4, "max_staleness": 1, "seq_len": 128, "num_ranks": 2},
             "train": [environment("digits")],
             "evals": [
-                EvalConfig(environment=environment("held-out", args={"split": "test"}), interval=2, num_examples=2, group_size=2)
+                EvalConfig(
+                    environment=environment("held-out", args={"split": "test"}),
+                    interval=2,
+                    num_examples=2,
+                    group_size=2,
+                )
             ],
             "engines": EngineDiscovery(names=[engine.address], interval_s=0.2),
             "weight_mode": "http",
@@ -118,7 +123,10 @@ class Run:
 
     async def stop(self) -> int:
         headers = {**IDENTITY.headers(), names.HEADER_TOKEN: TOKEN}
-        async with aiohttp.ClientSession() as session, session.post(f"{self.url}/control/stop", headers=headers) as answer:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(f"{self.url}/control/stop", headers=headers) as answer,
+        ):
             return answer.status
 
     def rows(self, name: str) -> list[dict[str, Any]]:

@@ -24,7 +24,7 @@ USED = {
         "v1/worker/gpu_model_runner.py",
         ["def get_model(self)", "def reset_mm_cache("],
     ),
-    "pause modes": ("v1/engine/core.py", ['PAUSED_ALL if mode == "keep"', "engine._reset_caches()"]),
+    "pause modes": ("v1/engine/core.py", ['PAUSED_ALL if mode == "keep"', "_reset_caches()"]),
     "remote calls": ("entrypoints/serve/dev/rpc/api_router.py", ['"/collective_rpc"', '{"results": response}']),
     "command": ("entrypoints/cli/main.py", ["def main():"]),
     "engine options": (

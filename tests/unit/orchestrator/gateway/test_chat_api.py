@@ -8,7 +8,6 @@ import aiohttp
 import openai
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
 
 from echorl_core.config import SamplingConfig
 from echorl_orchestrator.codec.compact import CompactCodec
@@ -46,22 +45,31 @@ class Gateway:
         self.session = self.open("k")
         app = web.Application()
         ChatApi(self.sessions, self.bugs.append).routes(app)
-        self.server = TestServer(app)
+        # As in production, a handler is not cancelled when its client goes away (aiohttp's TestServer would).
+        self.runner = web.AppRunner(app, handler_cancellation=False)
+
+    def url(self, path: str) -> str:
+        host, port = self.runner.addresses[0]
+        return f"http://{host}:{port}{path}"
 
     def open(self, key: str, **changes: Any) -> GatewaySession:
         spec: dict[str, Any] = {"sampling": SamplingConfig(max_completion_tokens=64), "max_model_len": 512, **changes}
         return self.sessions.open(SessionSpec(key, "e", CompactCodec(self.tokenizer), self.policy, **spec))
 
     def client(self, key: str = "k", *, path: bool = True, **options: Any) -> openai.AsyncOpenAI:
-        base = str(self.server.make_url(f"/s/{key}/v1" if path else "/v1"))
+        base = self.url(f"/s/{key}/v1" if path else "/v1")
         return openai.AsyncOpenAI(base_url=base, api_key=options.pop("api_key", "unused"), max_retries=0, **options)
 
 
 @pytest.fixture
 async def gateway(tmp_path: Any) -> AsyncIterator[Gateway]:
     served = Gateway(TextTokenizer(write_byte_tokenizer(tmp_path), name="bytes"))
-    async with served.server:
+    await served.runner.setup()
+    try:
+        await web.TCPSite(served.runner, "127.0.0.1", 0).start()
         yield served
+    finally:
+        await served.runner.cleanup()
 
 
 async def test_a_tool_conversation_through_the_openai_client(gateway: Gateway) -> None:
@@ -101,7 +109,7 @@ async def test_a_stream_replays_the_finished_turn(gateway: Gateway) -> None:
 
 
 async def test_a_stream_ends_with_done(gateway: Gateway) -> None:
-    url = gateway.server.make_url("/s/k/v1/chat/completions")
+    url = gateway.url("/s/k/v1/chat/completions")
     async with aiohttp.ClientSession() as http, http.post(url, json={"messages": PROMPT, "stream": True}) as answer:
         assert answer.content_type == "text/event-stream"
         assert (await answer.text()).endswith("data: [DONE]\n\n")
@@ -134,7 +142,7 @@ async def test_unknown_closed_and_duplicate_sessions(gateway: Gateway) -> None:
 
 
 async def test_a_missing_session_key_is_401(gateway: Gateway) -> None:
-    url = gateway.server.make_url("/v1/chat/completions")
+    url = gateway.url("/v1/chat/completions")
     async with aiohttp.ClientSession() as http, http.post(url, json={"messages": PROMPT}) as answer:
         assert answer.status == 401
 
@@ -250,7 +258,7 @@ async def test_closing_a_session_answers_its_running_call(gateway: Gateway) -> N
 async def test_large_bodies_are_taken(gateway: Gateway) -> None:
     gateway.open("large", max_model_len=4_000_000)
     body = io.BytesIO(json.dumps({"messages": PROMPT, "metadata": {"pad": "x" * 3_000_000}}).encode())
-    url = gateway.server.make_url("/s/large/v1/chat/completions")
+    url = gateway.url("/s/large/v1/chat/completions")
     async with aiohttp.ClientSession() as http, http.post(url, data=body) as answer:
         assert answer.status == 200, await answer.text()
 
@@ -259,7 +267,7 @@ async def test_large_bodies_are_taken(gateway: Gateway) -> None:
     "body", [b"{", b"[]", b'{"messages": 1}', b'{"messages": []}', b'{"messages": [1], "tools": 3}']
 )
 async def test_malformed_bodies_are_400(gateway: Gateway, body: bytes) -> None:
-    url = gateway.server.make_url("/s/k/v1/chat/completions")
+    url = gateway.url("/s/k/v1/chat/completions")
     async with aiohttp.ClientSession() as http, http.post(url, data=body) as answer:
         assert answer.status == 400
         assert (await answer.json())["error"]["type"] == "invalid_request_error"
