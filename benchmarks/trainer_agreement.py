@@ -12,10 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.distributed.tensor import DTensor
-
-from echorl_core.wire import RankBatch
 from trainer_bench import FROZEN, Bench, Learner
 from trainer_workload import policy_logprobs, recorded
+
+from echorl_core.wire import RankBatch
 
 UNIT_ROUNDOFF = 2.0**-9
 """Largest relative error of rounding to bfloat16."""
@@ -84,7 +84,8 @@ def compare(found: Outcome, reference: Outcome, rl_scale: float) -> dict[str, An
 
 
 def _kind(name: str) -> str:
-    return ".".join(part for part in name.split(".") if part not in ("model", "layers", "weight") and not part.isdigit())
+    parts = name.removesuffix(".weight").replace("model.", "").split(".")
+    return ".".join(part for part in parts if part != "layers" and not part.isdigit())
 
 
 def _root(values: Any) -> float:
@@ -142,9 +143,7 @@ def agreement(bench: Bench) -> None:
     )
 
 
-def _float32(
-    bench: Bench, one: RankBatch, two: RankBatch
-) -> tuple[Outcome, Outcome, Outcome, NDArray[np.float32]]:
+def _float32(bench: Bench, one: RankBatch, two: RankBatch) -> tuple[Outcome, Outcome, Outcome, NDArray[np.float32]]:
     learner = bench.learner("float32", FROZEN)
     exact, repacked = run_step(learner, one), run_step(learner, two)
     logprobs = policy_logprobs(one.micro_batches[0], learner.policy, bench.ranks)

@@ -1,6 +1,7 @@
 """What the parts of the trainer's benchmark share: its set-up, its clock, learners, and where results go."""
 
 import gc
+import math
 import signal
 import sys
 import time
@@ -17,12 +18,12 @@ from torch.optim import Optimizer
 
 from echorl_core import jsonsafe
 from echorl_core.config import LossConfig, ModelConfig, OptimizerConfig
+from echorl_core.wire import RankBatch
 from echorl_trainer.model import Checkpointing, Policy, load_policy
 from echorl_trainer.optimizer import build_optimizer, build_schedule
 from echorl_trainer.parallel import Ranks, shard
 from echorl_trainer.step import StepRunner
 from echorl_trainer.tally import Tally
-from echorl_core.wire import RankBatch
 
 Dtype = Literal["float32", "bfloat16"]
 
@@ -60,7 +61,8 @@ class Bench:
     out: Path
     limit_s: float
     began: float = field(default_factory=time.monotonic)
-    rows: list[dict[str, Any]] = field(default_factory=list)
+    part_ends: float = math.inf
+    """Of ``time.monotonic``: when the running part is interrupted."""
 
     @property
     def cuda(self) -> bool:
@@ -68,8 +70,8 @@ class Bench:
         return self.ranks.device.type == "cuda"
 
     def left_s(self) -> float:
-        """Seconds until the limit."""
-        return self.limit_s - (time.monotonic() - self.began)
+        """Seconds until the running part's limit, or everything's."""
+        return min(self.began + self.limit_s, self.part_ends) - time.monotonic()
 
     def synchronize(self) -> None:
         """Wait for the device."""
@@ -96,7 +98,6 @@ class Bench:
     def report(self, part: str, **values: Any) -> None:
         """Keep a result, write it and say it."""
         row = {"part": part, **values}
-        self.rows.append(row)
         with (self.out / "trainer_gpu.jsonl").open("a") as file:
             file.write(f"{jsonsafe.dumps(row)}\n")
         print(f"[{time.monotonic() - self.began:6.1f} s] {part}", flush=True)
@@ -108,6 +109,7 @@ class Bench:
             self.report(part, skipped="no time left")
             return False
         try:
+            self.part_ends = time.monotonic() + limit_s
             with deadline(limit_s):
                 work()
         except Exception as error:
@@ -117,6 +119,7 @@ class Bench:
             print("\n".join(lines[-14:]), file=sys.stderr, flush=True)
             return False
         finally:
+            self.part_ends = math.inf
             self.clean()
         return True
 

@@ -23,15 +23,15 @@ import numpy as np
 import structlog
 import torch
 import transformers
-
-from echorl_trainer.parallel import connect
-from echorl_trainer.seeded import SHAPES, write_seeded_model
 from trainer_agreement import agreement
 from trainer_bench import FROZEN, Bench
 from trainer_speed import Repeats, speed
 from trainer_table import table
 from trainer_trace import trace
 from trainer_workload import Mix, micro_batch, rank_batch, record, repacked, with_sampler
+
+from echorl_trainer.parallel import connect
+from echorl_trainer.seeded import SHAPES, write_seeded_model
 
 PARTS = ("agreement", "speed", "trace")
 

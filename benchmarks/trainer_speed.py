@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from trainer_bench import ADAMW, Bench, Learner
+from trainer_workload import recorded
 
 from echorl_core.wire import MicroBatch, RankBatch, TokenRole
 from echorl_trainer.model import Checkpointing
-from trainer_bench import ADAMW, Bench, Learner
-from trainer_workload import recorded
 
 GIB = float(1 << 30)
 WORKLOADS = ("rl+echo", "rl")
@@ -43,21 +43,23 @@ def model_flops(micro: MicroBatch, config: Any) -> float:
     lengths = micro.lengths.astype(np.float64)
     scored = int(np.isin(micro.role, (TokenRole.ACTION, TokenRole.ENV_OUTPUT)).sum())
     attention = layers * q * float((lengths * (lengths + 1)).sum())
-    return 6.0 * (float(len(micro.token_ids)) * layers * linear + attention + float(scored) * hidden * config.vocab_size)
+    head = float(scored) * hidden * config.vocab_size
+    return 6.0 * (float(len(micro.token_ids)) * layers * linear + attention + head)
 
 
 def matmul_ceiling(bench: Bench) -> float:
-    """Operations/s of a square bfloat16 matrix product of random numbers; median of 20."""
+    """Operations/s of a square bfloat16 matrix product of random numbers; median of 8 times 10."""
     size = 8192 if bench.cuda else 512
     left, right = (torch.randn(size, size, device=bench.ranks.device, dtype=torch.bfloat16) for _ in range(2))
     seconds = []
-    for _ in range(25):
+    for _ in range(10):
         bench.synchronize()
         begin = time.perf_counter()
-        left @ right
+        for _ in range(10):
+            torch.matmul(left, right)
         bench.synchronize()
-        seconds.append(time.perf_counter() - begin)
-    return 2.0 * size**3 / statistics.median(seconds[5:])
+        seconds.append((time.perf_counter() - begin) / 10)
+    return 2.0 * size**3 / statistics.median(seconds[2:])
 
 
 def run_timed(bench: Bench, learner: Learner, batch: RankBatch) -> dict[str, float]:

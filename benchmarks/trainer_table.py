@@ -84,24 +84,29 @@ def _speed(row: Row) -> list[Line]:
 
 
 def _trace(row: Row) -> list[Line]:
+    warned = row["sync_debug_warn"]
     counts = ("host_waits", "scalar_reads", "copies_to_host", "allocations")
     lines = [
         ("loop", f"{row['micro_batches']} micro-batches, {row['loop_ms']:.0f} ms of host time under the profiler"),
-        ("sync debug mode warn", "not on a GPU" if row["sync_debug_warn"] is None else str(row["sync_debug_warn"] or 0)),
+        ("sync debug mode warn", "not on a GPU" if warned is None else str(warned or 0)),
         ("sync debug mode error", row["sync_debug_error"]),
         *((f"{name.replace('_', ' ')} in the loop", str(row[name] or 0)) for name in counts),
         ("launches, aten operations", f"{row['launches']}, {row['host_operations']}"),
         ("Python calls by tokens", str(row["python_calls"])),
         ("Python calls per added token", f"{row['python_calls_per_added_token']:.4f}"),
     ]
-    if "device_busy_share" in row:
-        lines.append(("device busy", f"{row['device_busy_share']:.1%} of the step, {row['device_ms']:.0f} ms of kernels"))
-        lines.append(("time by kind", ", ".join(f"{name} {share:.1%}" for name, share in row["families"].items())))
-        lines += [
-            ("" if index else "kernels", f"{kernel['share']:6.1%} {kernel['ms']:8.1f} ms {kernel['calls']:6d} x {kernel['name']}")
-            for index, kernel in enumerate(row["top_kernels"])
-        ]
-    return lines
+    return [*lines, *_device(row)] if "device_busy_share" in row else lines
+
+
+def _device(row: Row) -> list[Line]:
+    kernels = [
+        f"{each['share']:6.1%} {each['ms']:8.1f} ms {each['calls']:6d} x {each['name']}" for each in row["top_kernels"]
+    ]
+    return [
+        ("device busy", f"{row['device_busy_share']:.1%} of the step, {row['device_ms']:.0f} ms of kernels"),
+        ("time by kind", ", ".join(f"{name} {share:.1%}" for name, share in row["families"].items())),
+        *(("" if index else "kernels", kernel) for index, kernel in enumerate(kernels)),
+    ]
 
 
 LAYOUTS: dict[str, Callable[[Row], list[Line]]] = {

@@ -14,11 +14,11 @@ import msgspec
 import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function
+from trainer_bench import ADAMW, Bench, Learner
+from trainer_workload import halved, recorded
 
 from echorl_core.wire import RankBatch
 from echorl_trainer.model import Checkpointing
-from trainer_bench import ADAMW, Bench, Learner
-from trainer_workload import chosen_documents, recorded
 
 LOOP = "micro_batch_loop"
 WAITS = {
@@ -28,6 +28,8 @@ WAITS = {
 READS = {"aten::item", "aten::_local_scalar_dense", "aten::nonzero", "aten::is_nonzero"}
 """A wait where the tensor is on the device; on a host tensor, none."""
 ALLOCATIONS = {"cudaMalloc", "cudaFree", "cudaHostAlloc", "cudaFreeHost"}
+LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernel")
+ANNOTATIONS = (LOOP, "FSDP::", "Optimizer.", "ProfilerStep")
 SYNC_WARNING = "called a synchronizing"
 FAMILIES = {
     "attention": r"flash|fmha|attention",
@@ -42,7 +44,7 @@ FAMILIES = {
 
 @contextmanager
 def sync_mode(mode: str) -> Iterator[None]:
-    """torch's own watch over calls that wait for the device."""
+    """Have torch for calls that wait for the device."""
     torch.cuda.set_sync_debug_mode(mode)
     try:
         yield
@@ -112,7 +114,7 @@ def _profiled(bench: Bench, learner: Learner, batch: RankBatch) -> dict[str, Any
     loop = next(e for e in events if e.name == LOOP and e.device_type == DeviceType.CPU)
     inside = [e for e in events if loop.time_range.start <= e.time_range.start <= loop.time_range.end]
     host = Counter(e.name for e in inside if e.device_type == DeviceType.CPU)
-    device = [e for e in events if e.device_type != DeviceType.CPU and not getattr(e, "is_user_annotation", False)]
+    device = [e for e in events if e.device_type != DeviceType.CPU and not _annotation(e)]
     copies = Counter(e.name for e in inside if e.name.startswith("Memcpy DtoH"))
     return {
         "loop_ms": (loop.time_range.end - loop.time_range.start) / 1e3,
@@ -120,10 +122,15 @@ def _profiled(bench: Bench, learner: Learner, batch: RankBatch) -> dict[str, Any
         "scalar_reads": {name: host[name] for name in sorted(READS) if host[name]},
         "copies_to_host": dict(copies),
         "allocations": {name: host[name] for name in sorted(ALLOCATIONS) if host[name]},
-        "launches": sum(count for name, count in host.items() if name.startswith(("cudaLaunchKernel", "cuLaunchKernel"))),
+        "launches": sum(count for name, count in host.items() if name.startswith(LAUNCHES)),
         "host_operations": sum(count for name, count in host.items() if name.startswith("aten::")),
         **(_device_time(device) if device else {}),
     }
+
+
+def _annotation(event: Any) -> bool:
+    """A region's shadow on the device's time line; no kernel."""
+    return bool(getattr(event, "is_user_annotation", False)) or event.name.startswith(ANNOTATIONS)
 
 
 def _device_time(events: Sequence[Any]) -> dict[str, Any]:
@@ -157,12 +164,12 @@ def _family(name: str) -> str:
 
 
 def _python_calls(learner: Learner, batch: RankBatch) -> dict[str, Any]:
-    """Python calls of the loop's own thread, for a micro-batch's first document and for all of it.
+    """Python calls of the loop's own thread, for a micro-batch with its documents cut in half and for all of it.
 
-    Backward's few calls are in autograd's thread on a GPU and are not counted there.
+    On a GPU backward runs in autograd's thread and is not counted. The head's chunks are what may grow with tokens.
     """
     micro = batch.micro_batches[0]
-    small = msgspec.structs.replace(batch, micro_batches=[chosen_documents(micro, [0])])
+    small = msgspec.structs.replace(batch, micro_batches=[halved(micro)])
     whole = msgspec.structs.replace(batch, micro_batches=[micro])
     counts = [_counted(learner, each) for each in (small, whole)]
     tokens = [len(each.micro_batches[0].token_ids) for each in (small, whole)]

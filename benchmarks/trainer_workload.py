@@ -113,6 +113,15 @@ def chosen_documents(micro: MicroBatch, documents: Sequence[int]) -> MicroBatch:
     )
 
 
+def halved(micro: MicroBatch) -> MicroBatch:
+    """The first half of every document."""
+    starts = np.repeat(np.cumsum(micro.lengths) - micro.lengths, micro.lengths)
+    lengths = (micro.lengths + 1) // 2
+    kept = np.arange(len(micro.token_ids)) - starts < np.repeat(lengths, micro.lengths)
+    columns = {name: getattr(micro, name)[kept] for name in TOKEN_COLUMNS}
+    return msgspec.structs.replace(micro, lengths=lengths, **columns)
+
+
 def repacked(micro: MicroBatch) -> list[MicroBatch]:
     """The documents of one pack in two packs, each in reverse order."""
     documents = list(range(len(micro.lengths)))[::-1]
@@ -139,9 +148,7 @@ def policy_logprobs(micro: MicroBatch, policy: Policy, ranks: Ranks) -> NDArray[
     return found
 
 
-def with_sampler(
-    micro: MicroBatch, policy: Policy, ranks: Ranks, generator: np.random.Generator
-) -> MicroBatch:
+def with_sampler(micro: MicroBatch, policy: Policy, ranks: Ranks, generator: np.random.Generator) -> MicroBatch:
     """The micro-batch with logprobs as an engine with slightly other arithmetic would have reported them."""
     noisy = policy_logprobs(micro, policy, ranks) + generator.normal(0.0, SAMPLER_NOISE, len(micro.token_ids))
     logprobs = np.where(micro.role == TokenRole.ACTION, np.minimum(noisy, 0.0), 0.0).astype(np.float32)

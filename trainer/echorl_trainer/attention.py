@@ -137,6 +137,9 @@ def _bucketed(heads: Heads, documents: Documents, scale: float) -> Tensor:
             part.view(*shape, *part.shape[1:]) if documents.restore is None else part[bucket.tokens] for part in heads
         ]
         query, key, value = (part.transpose(1, 2) for part in rows)
+        if query.is_cuda and query.dtype == torch.float32:
+            # With grouped heads, float32 would get the kernel that holds all scores: quadratic memory.
+            key, value = (part.repeat_interleave(query.shape[1] // part.shape[1], dim=1) for part in (key, value))
         output = functional.scaled_dot_product_attention(
             query, key, value, is_causal=True, scale=scale, enable_gqa=query.shape[1] != key.shape[1]
         )

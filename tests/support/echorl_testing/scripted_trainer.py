@@ -110,7 +110,7 @@ class ScriptedTrainer:
         folder = self.folder.checkpoint(step)
         path: Path = folder / f"attempt_{self.identity.attempt}" / "trainer" / f"rank_{rank}.bin"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(f"step {step} rank {rank}".encode())
+        path.write_bytes(f"step {step} rank {rank}".encode())  # noqa: ASYNC240 - a few bytes
         part = part_of(folder, path, "trainer", rank)
         report = PartsReport(attempt=self.identity.attempt, step=step, rank=rank, parts=[part])
         while True:
