@@ -30,6 +30,7 @@ from trainer_table import table
 from trainer_trace import trace
 from trainer_workload import Mix, micro_batch, rank_batch, record, repacked, with_sampler
 
+from echorl_trainer.model import Checkpointing
 from echorl_trainer.parallel import connect
 from echorl_trainer.seeded import SHAPES, write_seeded_model
 
@@ -90,20 +91,21 @@ def write_recordings(bench: Bench, options: argparse.Namespace) -> None:
 def run_parts(bench: Bench, options: argparse.Namespace) -> None:
     """Every part that was asked for, the most wanted first."""
     repeats = Repeats(options.warmups, options.repeats)
-    fits: str | None = None
+    modes: list[Checkpointing] = options.checkpointing
+    fits: Checkpointing | None = None
     if "agreement" in options.parts:
         bench.attempt("agreement", partial(agreement, bench), 150)
     if "speed" in options.parts:
-        first = options.checkpointing[0]
+        first = modes[0]
         fits = first if bench.attempt(f"speed {first}", partial(speed, bench, first, repeats), 120) else None
     if "trace" in options.parts:
-        mode = fits or options.checkpointing[-1]
+        mode = fits or modes[-1]
         bench.attempt(f"trace {mode}", partial(trace, bench, mode), 120)
-    for mode in options.checkpointing[1:] if "speed" in options.parts else ():
+    for mode in modes[1:] if "speed" in options.parts else ():
         if bench.attempt(f"speed {mode}", partial(speed, bench, mode, repeats), 120):
             fits = fits or mode
     if options.compile:
-        mode = fits or options.checkpointing[-1]
+        mode = fits or modes[-1]
         bench.attempt("speed compiled", partial(speed, bench, mode, repeats, compiled=True), 180)
 
 

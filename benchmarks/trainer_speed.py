@@ -44,7 +44,7 @@ def model_flops(micro: MicroBatch, config: Any) -> float:
     scored = int(np.isin(micro.role, (TokenRole.ACTION, TokenRole.ENV_OUTPUT)).sum())
     attention = layers * q * float((lengths * (lengths + 1)).sum())
     head = float(scored) * hidden * config.vocab_size
-    return 6.0 * (float(len(micro.token_ids)) * layers * linear + attention + head)
+    return float(6.0 * (len(micro.token_ids) * layers * linear + attention + head))
 
 
 def matmul_ceiling(bench: Bench) -> float:

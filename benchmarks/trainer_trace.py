@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 import torch
-from torch.autograd import DeviceType
+from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function
 from trainer_bench import ADAMW, Bench, Learner
 from trainer_workload import halved, recorded

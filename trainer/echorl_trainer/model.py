@@ -235,4 +235,4 @@ def full_weights(policy: Policy) -> Iterator[tuple[str, Tensor]]:
     for name, parameter in policy.model.named_parameters(remove_duplicate=False):
         local = parameter.detach().to(policy.dtype)
         whole = local.full_tensor() if isinstance(local, DTensor) else local
-        yield name, whole.cpu().clone() if first else torch.empty_like(whole, device="meta")
+        yield name, whole.to("cpu", copy=True) if first else torch.empty_like(whole, device="meta")

@@ -71,11 +71,11 @@ async def test_calls_reach_the_environment_and_close_is_called(tmp_path: Path) -
         await until((tmp_path / "closed-e1").exists)
 
 
-async def test_a_synchronous_endless_loop_stalls_nobody() -> None:
-    async with started("loop", "fine", grace_s=0.3) as pool:
+async def test_a_synchronous_endless_loop_stalls_nobody(tmp_path: Path) -> None:
+    async with started("loop", "fine", args={"marks": str(tmp_path)}, grace_s=0.3) as pool:
         (first,) = pool.pids
         hung = asyncio.create_task(episode(pool, "hung", 0))
-        await until(lambda: pool._workers[0] is not None and pool._workers[0].leases == 1)
+        await until((tmp_path / "entered").exists)
         others = await asyncio.wait_for(asyncio.gather(*(episode(pool, f"e{n}", 1) for n in range(8))), 20)
         assert [step["reward"] for step in others] == [0.25] * 8
         hung.cancel()
@@ -88,12 +88,12 @@ async def test_a_synchronous_endless_loop_stalls_nobody() -> None:
         assert pool.deaths == 0
 
 
-async def test_a_retired_worker_finishes_its_other_episodes_first() -> None:
-    async with started("sleep", "fine", grace_s=0.2, drain_s=20) as pool:
+async def test_a_retired_worker_finishes_its_other_episodes_first(tmp_path: Path) -> None:
+    async with started("sleep", "fine", args={"marks": str(tmp_path)}, grace_s=0.2, drain_s=20) as pool:
         worker = await pool.lease()
         await worker.call("reset", episode="slow", task={"does": "fine"}, seed=0, episode_id="slow")
         hung = asyncio.create_task(episode(pool, "hung", 0))
-        await until(lambda: worker.leases == 2)
+        await until((tmp_path / "entered").exists)
         hung.cancel()
         await until(lambda: pool.retirements == 1)
         assert (await worker.call("step", episode="slow", action=ACTION))["reward"] == 0.25
@@ -101,12 +101,11 @@ async def test_a_retired_worker_finishes_its_other_episodes_first() -> None:
         await until(lambda: worker.dead)
 
 
-async def test_awaiting_code_is_cancelled_and_the_worker_stays() -> None:
-    async with started("sleep", "fine", factory="async_odd") as pool:
+async def test_awaiting_code_is_cancelled_and_the_worker_stays(tmp_path: Path) -> None:
+    async with started("sleep", "fine", factory="async_odd", args={"marks": str(tmp_path)}) as pool:
         (pid,) = pool.pids
         hung = asyncio.create_task(episode(pool, "hung", 0))
-        await until(lambda: pool._workers[0] is not None and pool._workers[0].leases == 1)
-        await asyncio.sleep(0.1)
+        await until((tmp_path / "entered").exists)
         hung.cancel()
         await until(lambda: pool._workers[0] is not None and pool._workers[0].leases == 0)
         assert (await episode(pool, "e", 1))["reward"] == 0.25
@@ -181,7 +180,6 @@ from echorl_core.config import EnvironmentConfig
 from echorl_orchestrator.workers.background import Background
 from echorl_orchestrator.workers.pool import WorkerPool
 from echorl_orchestrator.workers.worker import WorkerSpec
-from echorl_testing.waiting import until
 async def main():
     kind = "import:echorl_testing.odd_environments:odd"
     environment = EnvironmentConfig(name="odd", type=kind, args={{"does": ["loop"]}})

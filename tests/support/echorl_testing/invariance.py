@@ -4,7 +4,7 @@ import dataclasses
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -16,7 +16,7 @@ from echorl_core.config import OptimizerConfig
 from echorl_core.wire import MicroBatch, RankBatch
 from echorl_testing.packs import denominators, document, joined, learner, rank_batch, whole
 from echorl_trainer.model import full_weights
-from echorl_trainer.step import NonFinite, probe_logprobs
+from echorl_trainer.step import NonFinite, StepOutcome, probe_logprobs
 
 LENGTHS = (9, 14, 9, 5, 20, 14, 7)
 
@@ -48,16 +48,19 @@ def batch(step: int, rank: int, num_ranks: int, *, bad: bool = False) -> RankBat
     return rank_batch(shares[rank], totals, step=step, rank=rank, num_ranks=num_ranks)
 
 
-def train(folder: Path, config: OptimizerConfig, steps: int, replicate: int = 1) -> dict[str, Any]:
+def train(
+    folder: Path, config: OptimizerConfig, steps: int, replicate: int = 1, device: Literal["cpu", "cuda"] = "cpu"
+) -> dict[str, Any]:
     """Train ``steps`` steps; first gradient, final weights, optimizer state and outcomes."""
     rank, num_ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    with learner(folder, optimizer=config, replicate=replicate) as one:
-        outcomes, first = [], {}
+    with learner(folder, optimizer=config, replicate=replicate, device=device) as one:
+        outcomes: list[StepOutcome] = []
+        first: dict[str, Tensor] = {}
         for step in range(1, steps + 1):
             outcome = one.runner.run(batch(step, rank, num_ranks))
             first = first or dict(one.gradient)
             outcomes.append(dataclasses.replace(outcome, seconds={}))
-        names = {parameter: name for name, parameter in one.policy.named_parameters()}
+        names: dict[Tensor, str] = {parameter: name for name, parameter in one.policy.named_parameters()}
         state = {
             f"{names[parameter]}.{key}": whole(value)
             for parameter, values in one.optimizer.state.items()

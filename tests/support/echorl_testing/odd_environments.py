@@ -41,11 +41,18 @@ class Odd:
         if self._does == "close raises":
             raise OSError("busy")
 
+    def enter(self) -> None:
+        """Leave a mark for tests that wait until code hangs."""
+        if self._marks:
+            (Path(self._marks) / "entered").touch()
+
     def loop(self) -> Step:
+        self.enter()
         while True:
             pass
 
     def sleep(self) -> Step:
+        self.enter()
         time.sleep(3600)
         return Step([])
 
@@ -101,6 +108,7 @@ class AsyncOdd(Odd):
         return super().reset(task, seed=seed, episode_id=episode_id)
 
     async def step(self, action: Action) -> Any:
+        self.enter()
         await asyncio.sleep(3600 if self._does == "sleep" else 0)
         if asyncio.get_running_loop() is not self._loop:
             raise RuntimeError("another loop")

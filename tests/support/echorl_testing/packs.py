@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ from torch.distributed.tensor import DTensor
 
 from echorl_core.config import LossConfig, ModelConfig, OptimizerConfig
 from echorl_core.wire import MicroBatch, RankBatch, TokenRole
-from echorl_trainer.model import PackedTokens, Policy, load_policy
+from echorl_trainer.model import Checkpointing, PackedTokens, Policy, load_policy
 from echorl_trainer.optimizer import build_optimizer, build_schedule
 from echorl_trainer.parallel import Ranks, connect, disconnect, shard
 from echorl_trainer.seeded import Family, SeededShape, write_seeded_model
@@ -141,9 +142,9 @@ class Learner:
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """A copy of the unsharded tensor; collective."""
+    """A copy of the unsharded tensor on the CPU; collective."""
     detached = tensor.detach()
-    return (detached.full_tensor() if isinstance(detached, DTensor) else detached).clone()
+    return (detached.full_tensor() if isinstance(detached, DTensor) else detached).to("cpu", copy=True)
 
 
 def distance(left: dict[str, Tensor], right: dict[str, Tensor]) -> float:
@@ -162,12 +163,16 @@ def learner(
     optimizer: OptimizerConfig = SGD,
     loss: LossConfig | None = None,
     replicate: int = 1,
+    device: Literal["cpu", "cuda"] = "cpu",
+    compute_dtype: torch.dtype = torch.float32,
+    compiled: bool = False,
+    checkpointing: Checkpointing = "none",
 ) -> Iterator[Learner]:
     """A policy of ``SHAPE`` sharded over the ranks of torchrun's variables, or over one."""
     policy = tiny_policy(folder, family=family, tie=tie)
-    ranks = connect(replicate, "cpu", 60.0)
+    ranks = connect(replicate, device, 60.0)
     try:
-        shard(policy, ranks, torch.float32)
+        shard(policy, ranks, compute_dtype, compile=compiled, activation_checkpointing=checkpointing)
         chosen = build_optimizer(policy, optimizer)
         schedule = build_schedule(chosen, optimizer, 10)
         runner = StepRunner(policy, chosen, schedule, loss or LossConfig(), ranks, optimizer.max_grad_norm)

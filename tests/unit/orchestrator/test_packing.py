@@ -48,6 +48,8 @@ def test_by_hand() -> None:
     assert best_fit_decreasing([5, 7, 3, 5], 10) == [[1, 2], [0, 3]]
     # One bin would do, but two ranks share the work.
     assert lay_out([4, 3, 2, 1], 10, 2) == [[[0, 3]], [[1, 2]]]
+    # The rank with fewer tokens so far takes the larger bin of a row: 10 + 7 and 9 + 8.
+    assert lay_out([10, 9, 8, 7], 10, 2) == [[[0], [3]], [[1], [2]]]
     # One sample for two ranks: the second runs a dummy.
     assert lay_out([4], 10, 2) == [[[0]], [[]]]
 

@@ -148,6 +148,29 @@ async def test_concurrency_per_environment_is_bounded() -> None:
     assert rig.player.most.total() >= 4
 
 
+async def test_an_environment_without_free_slots_is_waited_for() -> None:
+    rig = Rig(batch_config(max_staleness=9), ScriptedPlayer(), [environment(max_concurrent=2)])
+    rig.player.gate.clear()
+    async with rig.running():
+        await eventually(lambda: len(rig.player.playing) == 2, "the slots are full")
+        rig.scheduler.wake()
+        await asyncio.sleep(0)
+        assert rig.scheduler.groups_started == 1
+        rig.player.gate.set()
+        await rig.collector.batch()
+
+
+async def test_tasks_in_batches_are_used_up_and_those_in_flight_come_back() -> None:
+    rig = Rig(batch_config(max_staleness=1), ScriptedPlayer())
+    async with rig.running():
+        batch = await rig.collector.batch()
+        state = rig.deck.state().cursors["terminal"]
+        used = {one.ticket.ordinal for one in batch}
+        assert len(used) == 2
+        assert set(state.returned) == set(range(state.next)) - used
+        assert state.next >= 3
+
+
 async def test_survivors_of_a_broken_group_make_a_partial_one() -> None:
     rig = Rig(batch_config(group_size=4), ScriptedPlayer(script=failing("e3")))
     async with rig.running():

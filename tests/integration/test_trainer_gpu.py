@@ -1,0 +1,93 @@
+"""The trainer's numerics on CUDA: the varlen kernel, no host synchronisation, compiled layers, NCCL."""
+
+import numpy as np
+import pytest
+import torch
+
+from echorl_testing.gang import on_ranks
+from echorl_testing.invariance import plain, train
+from echorl_testing.packs import SGD, denominators, distance, document, joined, learner, rank_batch, tiny_policy
+from echorl_trainer.attention import has_varlen_kernel
+from echorl_trainer.batches import score_batch
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+
+DOCUMENTS = [document(seed, length) for seed, length in enumerate([9, 14, 9, 5, 20, 14, 7, 9], start=1)]
+TOTALS = denominators(DOCUMENTS)
+HALVES = [joined(DOCUMENTS[:4]), joined(DOCUMENTS[4:])]
+HALF = torch.bfloat16
+
+
+def scores(one, parts):
+    scored = score_batch(joined(parts), environments=["a"], version=0, vocab_size=265, device=one.ranks.device)
+    found = one.policy(scored.tokens).logprobs.detach().cpu()
+    one.policy.reshard()
+    return found
+
+
+def gradient_of(folder, **options):
+    with learner(folder, **options) as one:
+        one.runner.run(rank_batch(HALVES, TOTALS))
+        return one.gradient
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, HALF], ids=str)
+@torch.no_grad()
+def test_documents_are_isolated_and_score_as_on_the_cpu(tmp_path, dtype):
+    with learner(tmp_path / "m") as one:
+        expected = scores(one, DOCUMENTS)
+    with learner(tmp_path / "m", device="cuda", compute_dtype=dtype) as one:
+        assert has_varlen_kernel(one.ranks.device, dtype) == (dtype == HALF)
+        found = scores(one, DOCUMENTS)
+        other = scores(one, [document(99, 9), *DOCUMENTS[1:]])
+    own = 7
+    assert not torch.equal(found[:own], other[:own])
+    assert torch.equal(found[own:], other[own:])
+    mean = float((found - expected).abs().mean())
+    assert mean <= (1e-5 if dtype == torch.float32 else 0.1)
+
+
+def test_gradient_is_that_of_the_cpu(tmp_path):
+    expected = gradient_of(tmp_path / "m")
+    assert distance(gradient_of(tmp_path / "m", device="cuda"), expected) <= 1e-4
+    assert distance(gradient_of(tmp_path / "m", device="cuda", compute_dtype=HALF), expected) <= 0.1
+
+
+@pytest.mark.parametrize("mode", ["none", "selective", "full"])
+def test_compiled_layers_change_no_gradient(tmp_path, mode):
+    options = {"device": "cuda", "compute_dtype": HALF}
+    expected = gradient_of(tmp_path / "m", **options)
+    assert distance(gradient_of(tmp_path / "m", compiled=True, checkpointing=mode, **options), expected) <= 0.03
+
+
+def test_nothing_waits_for_the_device_between_micro_batches(tmp_path, monkeypatch):
+    with learner(tmp_path / "m", device="cuda", compute_dtype=HALF) as one:
+        one.runner.run(rank_batch(HALVES, TOTALS))
+        accumulate = one.runner._accumulate
+
+        def strictly(*arguments):
+            torch.cuda.set_sync_debug_mode("error")
+            try:
+                return accumulate(*arguments)
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+
+        monkeypatch.setattr(one.runner, "_accumulate", strictly)
+        one.runner.run(rank_batch(HALVES, TOTALS, step=2))
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+@pytest.mark.parametrize("replicate", [1, 2], ids=["two shards", "two replicas"])
+def test_two_devices_train_as_one(tmp_path, replicate):
+    start = {name: value.detach() for name, value in tiny_policy(tmp_path / "m").named_parameters()}
+    one = train(tmp_path / "m", SGD, 3, 1, "cuda")
+    two = on_ranks(2, train, tmp_path / "m", SGD, 3, replicate, "cuda")
+    assert compared(one["weights"], plain(start)) > 1e-3
+    assert compared(two[0]["gradient"], one["gradient"]) <= 1e-5
+    assert compared(two[0]["weights"], one["weights"]) <= 1e-5
+    assert two[0]["outcomes"] == two[1]["outcomes"]
+    assert np.allclose(two[1]["probe"], one["probe"], atol=1e-4)
+
+
+def compared(left, right):
+    return distance(*({name: torch.from_numpy(value) for name, value in side.items()} for side in (left, right)))
