@@ -52,9 +52,12 @@ class BatchStore:
     def write(self, seal: Seal, files: dict[str, bytes]) -> None:
         """Seal a batch: after this returns it is durable and may be pulled."""
         fault_point("orchestrator.before_seal")
-        write_folder(self._run.batch(seal.step), files)
+        # The copy first: a sealed batch is trained whatever happens next, and must not be missing from the record. One
+        # that was never sealed is replaced when its step is.
         if self._record:
             write_folder(self._run.recorded_batch(self._identity.attempt, seal.step), files)
+        fault_point("orchestrator.recorded")
+        write_folder(self._run.batch(seal.step), files)
         fault_point("orchestrator.after_seal")
         self._seals[seal.step] = seal
 

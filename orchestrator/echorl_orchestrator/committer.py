@@ -61,6 +61,8 @@ class Committer:
         self._pending: dict[int, _Pending] = {}
         self._settled: dict[int, State] = {}
         self._answered: dict[int, set[int]] = {}
+        self._owed: dict[int, set[int]] = {}
+        """Ranks whose report was taken when the checkpoint was not settled yet."""
         self._wake, self._heard = asyncio.Event(), asyncio.Event()
         self._changed = asyncio.Condition()
         self.newest: CheckpointManifest | None = None
@@ -96,6 +98,7 @@ class Committer:
         if state == "waiting":
             self.expect(report.step)
             self._pending[report.step].reports[report.rank] = report
+            self._owed.setdefault(report.step, set()).add(report.rank)
             self._wake.set()
         else:
             self._answered.setdefault(report.step, set()).add(report.rank)
@@ -122,6 +125,17 @@ class Committer:
         try:
             async with asyncio.timeout(deadline_s):
                 while len(self._answered.get(step, ())) < self._num_ranks:
+                    self._heard.clear()
+                    await self._heard.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def heard(self, deadline_s: float) -> bool:
+        """Wait until every rank that has reported parts has heard what became of them; False at the deadline."""
+        try:
+            async with asyncio.timeout(deadline_s):
+                while any(ranks - self._answered.get(step, set()) for step, ranks in self._owed.items()):
                     self._heard.clear()
                     await self._heard.wait()
         except TimeoutError:

@@ -219,6 +219,8 @@ class Orchestrator:
         await self._disk.desk.all_told(TOLD_WITHIN_S)
         if notice.checkpoint:
             await self._disk.committer.acknowledged(notice.step, TOLD_WITHIN_S)
+        else:
+            await self._disk.committer.heard(TOLD_WITHIN_S)
         return ExitCode.STOPPED
 
     async def _failed(self, failure: RunFailure) -> ExitCode:

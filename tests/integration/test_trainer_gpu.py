@@ -60,6 +60,7 @@ def test_compiled_layers_change_no_gradient(tmp_path, mode):
     assert distance(gradient_of(tmp_path / "m", compiled=True, checkpointing=mode, **options), expected) <= 0.03
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_nothing_waits_for_the_device_between_micro_batches(tmp_path, monkeypatch):
     with learner(tmp_path / "m", device="cuda", compute_dtype=HALF) as one:
         one.runner.run(rank_batch(HALVES, TOTALS))

@@ -21,7 +21,7 @@ from echorl_trainer.publish import Publisher, probe_ids
 from echorl_trainer.server import Server
 from echorl_trainer.state import TrainState, Unreadable, trainer_folder
 from echorl_trainer.step import NonFinite
-from echorl_trainer.train import Trainer, build_learner
+from echorl_trainer.train import LastCheckpointLost, Trainer, build_learner
 from echorl_trainer.weights import Spool, WeightStore, disk_store
 
 log = structlog.get_logger()
@@ -37,7 +37,8 @@ def run_to_code(config: TrainerConfig, identity: RunIdentity, token: str | None,
         run_rank(config, identity, token, at_exit)
     except Exception as error:
         code = exit_code(error)
-        expected = code is not ExitCode.CRASH or isinstance(error, Unreadable | OrchestratorLost | WrongBatch | Refused)
+        known = Unreadable | OrchestratorLost | WrongBatch | Refused | LastCheckpointLost
+        expected = code is not ExitCode.CRASH or isinstance(error, known)
         log.error("the trainer ends", reason=type(error).__name__, error=str(error), exc_info=not expected)
         return code
     return ExitCode.OK

@@ -102,8 +102,18 @@ class ShardWriter(FileSystemWriter):
     """torch's file writer with a fault point between a rank's shard and the metadata."""
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
-        """Write this rank's shard."""
-        written = super().write_data(plan, planner)
+        """Write this rank's shard.
+
+        Raises:
+            OSError: the disk refused a write.
+        """
+        try:
+            written = super().write_data(plan, planner)
+        except RuntimeError as error:
+            # Closing a file that could not be written, torch's zip writer fails again and hides why.
+            if isinstance(error.__context__, OSError):
+                raise error.__context__ from None
+            raise
         fault_point("trainer.mid_save")
         return written
 

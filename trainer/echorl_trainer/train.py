@@ -38,6 +38,10 @@ log = structlog.get_logger()
 FLUSH_DEADLINE_S = 30.0
 
 
+class LastCheckpointLost(Exception):
+    """The run's last checkpoint was abandoned."""
+
+
 @dataclass(frozen=True)
 class Learner:
     """The sharded policy with all that trains it."""
@@ -126,6 +130,9 @@ class Trainer:
                 self._save()
             if batch.last:
                 self._saver.wait()
+                # Nothing later would make up for it: a new attempt redoes the steps since the checkpoint before.
+                if self._saver.outcomes.get(batch.step) == "abandoned":
+                    raise LastCheckpointLost(f"checkpoint {batch.step}, the run's last one, was not committed")
 
     def _pull(self) -> RankBatch | StopNotice:
         with self._progress.during(Phase.WAITING_BATCH, f"the orchestrator to seal batch {self._step + 1}"):

@@ -111,9 +111,13 @@ class Worker:
                 stdin=asyncio.subprocess.DEVNULL,
                 pass_fds=[other.fileno()],
             )
+            reader, writer = await asyncio.open_connection(sock=own)
+        except BaseException:
+            # A process that was made already ends with its socket.
+            own.close()
+            raise
         finally:
             other.close()
-        reader, writer = await asyncio.open_connection(sock=own)
         worker = cls(process, reader, writer, spec)
         try:
             async with asyncio.timeout(spec.start_deadline_s):
@@ -229,6 +233,7 @@ class Worker:
 
     async def kill(self) -> None:
         """End the process now. Idempotent."""
+        self._writer.close()
         # By file descriptor: Process.kill would reap a child that has just died, behind asyncio's back.
         if self._handle is not None:
             with contextlib.suppress(ProcessLookupError):
@@ -236,5 +241,6 @@ class Worker:
             os.close(self._handle)
             self._handle = None
         await self._process.wait()
-        self._writer.close()
+        with contextlib.suppress(ConnectionError):
+            await self._writer.wait_closed()
         self._bury()

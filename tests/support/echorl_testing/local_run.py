@@ -53,7 +53,7 @@ def write_model(folder: Path) -> Path:
 
 
 def manifest(model: Path, **spec: Any) -> dict[str, Any]:
-    """Digits with reward for any digit, so that a random model has something to learn; ``spec`` replaces blocks."""
+    """A run whose batches have something to train for RL and for ECHO; ``spec`` replaces blocks."""
     return {
         "apiVersion": "echorl.dev/v1alpha1",
         "kind": "EchoRLRun",
@@ -63,7 +63,7 @@ def manifest(model: Path, **spec: Any) -> dict[str, Any]:
             "maxSteps": 8,
             "seed": 1,
             "algorithm": {"groupSize": 4, "batchSize": 16, "maxStaleness": 1},
-            "environments": {"train": [digits()]},
+            "environments": {"train": [digits(), terminal()]},
             "trainer": {
                 "replicas": 1,
                 "gpusPerReplica": 0,
@@ -88,6 +88,17 @@ def digits() -> dict[str, Any]:
         "type": "builtin:digits",
         "args": {"partial": 0.5},
         "sampling": {"temperature": 1.0, "maxCompletionTokens": 24},
+    }
+
+
+def terminal() -> dict[str, Any]:
+    """A train environment that random weights find no reward in, but warnings to learn."""
+    return {
+        "name": "terminal",
+        "type": "builtin:terminal",
+        "maxTurns": 2,
+        "sampling": {"temperature": 1.0, "maxCompletionTokens": 8},
+        "echo": {"warning": {"alpha": 0.05}, "tool": {"alpha": 0.05}},
     }
 
 

@@ -54,15 +54,16 @@ def test_batches_of_another_attempt_are_not_served(run: RunDirectory) -> None:
     assert store_of(run.root, attempt=2).newest is None
 
 
-@pytest.mark.parametrize(("point", "sealed"), [("before", None), ("after", 1)])
-def test_a_crash_leaves_a_whole_batch_or_none(
+@pytest.mark.parametrize(("point", "sealed"), [("before_seal", None), ("recorded", None), ("after_seal", 1)])
+def test_a_crash_leaves_a_whole_batch_or_none_and_never_one_without_its_record(
     run: RunDirectory, monkeypatch: pytest.MonkeyPatch, point: str, sealed: int | None
 ) -> None:
-    monkeypatch.setenv("ECHORL_FAULTS", f"orchestrator.{point}_seal=raise")
+    monkeypatch.setenv("ECHORL_FAULTS", f"orchestrator.{point}=raise")
     monkeypatch.setattr(faults, "_passages", type(faults._passages)())
     with pytest.raises(faults.InjectedFault):
-        seal_step(store_of(run.root), 1)
+        seal_step(store_of(run.root, record=True), 1)
     assert store_of(run.root).newest == sealed
+    assert run.recorded_batch(1, 1).exists() == (point != "before_seal")
     step, state = starting_state(run, identity(), store_of(run.root))
     assert step == 0
     assert (state.step if state else None) == sealed

@@ -77,6 +77,22 @@ async def test_the_manifest_is_written_when_every_part_is_in(run: RunDirectory) 
     assert store.newest is None  # released
 
 
+async def test_ranks_that_have_reported_are_waited_for_until_they_know_the_outcome(run: RunDirectory) -> None:
+    store = store_of(run.root)
+    seal_step(store, 1, ranks=2)
+    async with running(committer(run, store, ranks=2)) as made:
+        assert await made.heard(0.0)
+        reports = [parts_report(run, 1, rank) for rank in range(2)]
+        for report in reports:
+            made.report(report)
+        assert await made.settled(1) == "committed"
+        made.report(reports[0])
+        assert not await made.heard(0.01)
+        waiting = asyncio.create_task(made.heard(10.0))
+        made.report(reports[1])
+        assert await waiting
+
+
 async def test_retention_removes_the_oldest_and_leaves_what_lies_ahead(run: RunDirectory) -> None:
     store = store_of(run.root)
     # A later checkpoint of a lineage that this attempt went back behind, and one that was never committed.

@@ -2,12 +2,14 @@
 
 import asyncio
 import random
+import resource
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from torch.distributed.checkpoint.api import CheckpointException
 
 from echorl_core.checkpoints import committed, verify
 from echorl_core.config import OptimizerConfig
@@ -23,7 +25,7 @@ from echorl_trainer.model import full_weights
 from echorl_trainer.parallel import Ranks
 from echorl_trainer.publish import Publisher
 from echorl_trainer.rank import request_headers
-from echorl_trainer.state import Unreadable, save_state, state_digest, trainer_folder
+from echorl_trainer.state import Unreadable, reason, save_state, state_digest, trainer_folder
 from echorl_trainer.train import Learner
 from echorl_trainer.weights import disk_store
 
@@ -228,6 +230,21 @@ async def test_fenced_saver_ends_the_loop(ranks: Ranks, model: Path, orchestrato
     saver.begin(1, None)
     with pytest.raises(Fenced):
         await in_thread(saver.wait)
+
+
+def test_refused_write_is_named_wherever_in_a_file_it_happens(ranks: Ranks, model: Path, tmp_path: Path) -> None:
+    learner = tiny_learner(ranks, model, steps=1)
+    save_state(learner.state, 1, tmp_path / "whole")
+    size = max(file.stat().st_size for file in (tmp_path / "whole").iterdir())
+    unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for limit in range(size // 2, size, size // 16):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, unlimited[1]))
+        try:
+            with pytest.raises(CheckpointException) as caught:
+                save_state(learner.state, 1, tmp_path / str(limit))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+        assert "OSError: [Errno 27] File too large" in reason(caught.value)
 
 
 @pytest.mark.parametrize("missing", [".metadata", "__0_0.distcp"])

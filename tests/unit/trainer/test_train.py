@@ -155,6 +155,16 @@ async def test_failed_save_costs_its_checkpoint_and_nothing_else(orchestrator: F
     assert (orchestrator.abandoned, orchestrator.committed) == ([2], [3])
 
 
+async def test_last_checkpoint_that_cannot_be_saved_ends_the_attempt(
+    orchestrator: FakeOrchestrator, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    orchestrator.run.checkpoints.mkdir(parents=True)
+    orchestrator.run.checkpoint(3).write_text("in the way")
+    assert await ended(run_rank(orchestrator, model)) == ExitCode.CRASH
+    assert (orchestrator.abandoned, orchestrator.committed) == ([3], [2])
+    assert "checkpoint 3, the run's last one, was not committed" in capsys.readouterr().out
+
+
 async def test_orchestrator_that_restarts_costs_nothing_and_hears_the_version_again(
     orchestrator: FakeOrchestrator, model: Path
 ) -> None:

@@ -1,0 +1,154 @@
+"""One run whose environments misbehave, whose disk fills up, that is stopped, resumed behind damage, and ended at once."""
+
+import json
+import os
+import resource
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from echorl_core.names import ExitCode
+from echorl_testing import history
+from echorl_testing.local_run import SUPPORT, LocalRun, eventually, local_run, manifest, terminal, write_model
+
+pytestmark = [pytest.mark.vllm, pytest.mark.faults]
+
+START_S = 300.0
+STEP_S = 120.0
+FAULTY = {
+    "name": "faulty",
+    "type": "import:echorl_testing.faulty_environments:partly",
+    "episodeTimeout": "4s",
+    "maxRetries": 0,
+    "sampling": {"temperature": 1.0, "maxCompletionTokens": 12},
+}
+
+
+def rows(run: LocalRun, attempt: int) -> list[dict[str, Any]]:
+    lines = (run.directory.records(attempt) / "steps.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def checkpoint(run: LocalRun) -> dict[str, Any]:
+    found: dict[str, Any] = run.orchestrator_state().get("checkpoint") or {}
+    return found
+
+
+@contextmanager
+def full_disk(pid: int, limit: int) -> Iterator[None]:
+    """No file of a process may become larger than ``limit`` bytes."""
+    unlimited = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (limit, unlimited[1]))
+    try:
+        yield
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, unlimited)
+
+
+@pytest.mark.timeout(900)
+def test_a_disturbed_run(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "model")
+    environments = {"train": [FAULTY, terminal()]}
+    document = manifest(model, maxSteps=400, environments=environments, code={"path": str(SUPPORT)})
+    with local_run(tmp_path, document) as run:
+        run.start()
+        run.until_step(4, START_S)
+        a_full_disk_costs_one_checkpoint(run)
+        bad_episodes_are_counted_and_their_groups_go_on(run)
+        ctrl_c_saves_and_stops(run)
+        skipped = truncated_shard(run)
+        run.start()
+        run.until_step(skipped + 1, START_S)
+        the_checkpoint_before_was_used(run, skipped)
+        ctrl_c_twice_ends_everything_at_once(run)
+
+
+def a_full_disk_costs_one_checkpoint(run: LocalRun) -> None:
+    before = eventually(lambda: checkpoint(run).get("step"), "a checkpoint", STEP_S)
+    # Enough for published weights, too little for a shard with two moments a weight.
+    largest = max(file.stat().st_size for file in run.directory.checkpoint(before).rglob("*.safetensors"))
+    with full_disk(run.roles()["trainer-0"], largest * 3 // 2):
+        told = eventually(lambda: checkpoint(run).get("abandoned"), "an abandoned checkpoint", STEP_S)
+        lost = int(told.split(":")[0].removeprefix("checkpoint "))
+        assert "could not save" in told
+        assert "File too large" in told
+        assert "checkpoint could not be saved; training goes on, the one before stays" in run.log("trainer-0")
+        run.until_step(lost + 1, STEP_S)
+        assert lost not in [one.step for one in history.committed(run.directory)]
+        assert max(one.step for one in history.committed(run.directory)) >= before
+    eventually(lambda: checkpoint(run)["step"] > lost, "the next checkpoint", STEP_S)
+    assert run.state()["restarts"] == 0
+
+
+def bad_episodes_are_counted_and_their_groups_go_on(run: LocalRun) -> None:
+    def counted() -> Counter[str]:
+        names = ("failures/env", "failures/timeout", "groups/partial")
+        return Counter({name: sum(row.get(name, 0) for row in rows(run, 1)) for name in names})
+
+    eventually(lambda: min(counted().values()) > 0, "episodes that raise, hang and return NaN", STEP_S)
+    log = run.log("orchestrator-0")
+    assert "KeyError: 'inventory'" in log
+    assert "reward: found nan, accepted is a finite number" in log
+    assert "not done after 4 s (episodeTimeout)" in log
+    assert any(row["batch/partial_groups"] for row in rows(run, 1))
+    assert all(row["denominator/rl"] + row["denominator/ce"] > 0 for row in rows(run, 1))
+
+
+def ctrl_c_saves_and_stops(run: LocalRun) -> None:
+    run.interrupt()
+    assert run.ended(60) == ExitCode.STOPPED, run.output()
+    assert run.state()["phase"] == "Suspended"
+    run.assert_nothing_left()
+    last = history.committed(run.directory)[-1].step
+    assert last == max(history.reported_steps(run.directory, 1))
+
+
+def truncated_shard(run: LocalRun) -> int:
+    """Damage the newest checkpoint; its step."""
+    newest = history.committed(run.directory)[-1]
+    part = next(part for part in newest.manifest.parts if part.role == "trainer" and part.file.endswith(".distcp"))
+    os.truncate(newest.folder / part.file, part.size // 2)
+    return newest.step
+
+
+def the_checkpoint_before_was_used(run: LocalRun, skipped: int) -> None:
+    attempt, prepared = run.prepared()[-1]
+    assert attempt == 2
+    assert [one.step for one in prepared.skipped] == [skipped]
+    assert "bytes" in prepared.skipped[0].reason
+    assert 0 < prepared.resume_step < skipped
+    assert f"attempt 2: skipped checkpoint {skipped}: " in run.output()
+    assert f"attempt 2: resuming from step {prepared.resume_step}" in run.output()
+    assert min(history.reported_steps(run.directory, 2)) == prepared.resume_step + 1
+
+
+def ctrl_c_twice_ends_everything_at_once(run: LocalRun) -> None:
+    events = run.root / "events.jsonl"
+    seen = events.read_text().count('"event": "signal"')
+    # Held, so that the first Ctrl-C cannot end the run by itself.
+    os.kill(run.roles()["orchestrator-0"], signal.SIGSTOP)
+    run.interrupt()
+    eventually(lambda: events.read_text().count('"event": "signal"') > seen, "the first signal was seen", 10)
+    run.interrupt()
+    assert run.ended(30) == 128 + signal.SIGINT
+    run.assert_nothing_left()
+
+
+@pytest.mark.timeout(600)
+def test_an_environment_that_always_fails_ends_the_run_with_the_reason(tmp_path: Path) -> None:
+    hopeless = {"name": "hopeless", "type": "import:echorl_testing.faulty_environments:hopeless"}
+    document = manifest(
+        write_model(tmp_path / "model"), environments={"train": [hopeless]}, code={"path": str(SUPPORT)}
+    )
+    with local_run(tmp_path, document) as run:
+        assert run.start().ended(START_S) == ExitCode.ENVIRONMENT, run.output()
+        assert "64 episodes failed one after the other; the last one: env: ValueError: no such level" in run.output()
+        assert run.state()["phase"] == "Failed"
+        assert "no such level" in run.state()["reason"]
+        assert run.state()["restarts"] == 0
+        run.assert_nothing_left()
