@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from echorl_core.config import InferenceConfig
 from echorl_core.names import ENV_ADMIN_TOKEN, ENV_RUN_UID, ExitCode
+from echorl_vllm.environment import short_path
 from echorl_vllm.launch import Installed, command
 from echorl_vllm.leftovers import TEMPORARY_FOLDER, EngineRunningError, remove_leftovers, take_ownership
 
@@ -48,8 +49,10 @@ def _prepare(config_path: Path, work: Path, spool: Path | None) -> tuple[list[st
         log.info("removed what a dead engine left: %s", ", ".join(removed))
     for name in (TEMPORARY_FOLDER, "cache"):
         (work / name).mkdir(exist_ok=True)
+    temporary = short_path(work / TEMPORARY_FOLDER)
     take_ownership(work)
-    return command(config, work=work, python=sys.executable, installed=Installed.find(_vllm_package()), spool=spool)
+    installed = Installed.find(_vllm_package())
+    return command(config, work=work, python=sys.executable, installed=installed, spool=spool, temporary=temporary)
 
 
 def main() -> NoReturn:

@@ -1,5 +1,6 @@
 """Environment variables that only an engine's processes know, and folders found through them."""
 
+import hashlib
 import os
 import tempfile
 from pathlib import Path
@@ -10,6 +11,35 @@ ENV_SPOOL = "ECHORL_ENGINE_SPOOL"
 """Folder for downloaded weights, shared by the engines of a host; default: ``spool`` in the work folder."""
 ENV_DIE_WITH_PARENT = "ECHORL_DIE_WITH_PARENT"
 """``1``: vLLM's child processes are killed when their parent dies."""
+
+_SOCKET_ADDRESS = 107
+"""Bytes that Linux allows in a Unix socket's path."""
+_SOCKET_NAME = 40
+"""Bytes that vLLM's and Python's own socket names may add to the temporary folder's path."""
+
+
+def short_path(folder: Path) -> Path:
+    """``folder`` under a name short enough for sockets: itself, or a link to it in the temporary folder.
+
+    Raises:
+        ValueError: there is no room for a link either, or its name is taken.
+    """
+    if _has_room(folder):
+        return folder
+    link = Path(tempfile.gettempdir()) / f"echorl-{hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]}"
+    if not _has_room(link):
+        raise ValueError(f"{folder}: too long a path for sockets, and so is {link}")
+    try:
+        link.symlink_to(folder)
+    except FileExistsError:
+        # Anyone may make files in a temporary folder.
+        if not link.is_symlink() or link.readlink() != folder or link.lstat().st_uid != os.getuid():
+            raise ValueError(f"{link}: is not this engine's link to {folder}; accepted after its removal") from None
+    return link
+
+
+def _has_room(folder: Path) -> bool:
+    return len(os.fsencode(folder)) + _SOCKET_NAME <= _SOCKET_ADDRESS
 
 
 def work_folder() -> Path:

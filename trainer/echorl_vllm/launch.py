@@ -30,7 +30,13 @@ class Installed:
 
 
 def command(
-    config: InferenceConfig, *, work: Path, python: str, installed: Installed, spool: Path | None = None
+    config: InferenceConfig,
+    *,
+    work: Path,
+    python: str,
+    installed: Installed,
+    spool: Path | None = None,
+    temporary: Path | None = None,
 ) -> tuple[list[str], dict[str, str]]:
     """Argument list of the engine's process, and the variables that its environment gets on top.
 
@@ -40,6 +46,7 @@ def command(
         python: interpreter of the environment that holds vLLM.
         installed: what that environment has.
         spool: folder for downloaded weights, to be shared by the engines of a host; None: in ``work``.
+        temporary: folder for temporary files and sockets; None: in ``work``.
 
     Raises:
         ValueError: ``extra_args`` sets an option that weight updates depend on.
@@ -61,20 +68,20 @@ def command(
         argv.append("--enable-scale-out")
     if config.device == "cpu":
         argv += ["--enforce-eager", "--max-num-seqs", "128", "--kv-cache-memory-bytes", "128M"]
-    return [*argv, *config.extra_args], _environment(config, work=work, installed=installed, spool=spool)
+    variables = _environment(config, work=work, installed=installed)
+    variables |= {"TMPDIR": str(temporary or work / TEMPORARY_FOLDER), ENV_SPOOL: str(spool or work / "spool")}
+    return [*argv, *config.extra_args], variables
 
 
-def _environment(config: InferenceConfig, *, work: Path, installed: Installed, spool: Path | None) -> dict[str, str]:
+def _environment(config: InferenceConfig, *, work: Path, installed: Installed) -> dict[str, str]:
     variables = {
         "HF_HUB_OFFLINE": "1",
-        "TMPDIR": str(work / TEMPORARY_FOLDER),
         "VLLM_CACHE_ROOT": str(work / "cache"),
         # Clients let idle connections go first, so none is closed under a request.
         "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "75",
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_SERVER_DEV_MODE": "1",
         ENV_DIE_WITH_PARENT: "1",
-        ENV_SPOOL: str(spool or work / "spool"),
         ENV_WORK: str(work),
     }
     if config.device == "cpu":

@@ -44,6 +44,7 @@ class WorkerPool:
         self._workers: list[Worker | None] = [None] * spec.environment.workers
         self._changed = asyncio.Condition()
         self._draining: set[Worker] = set()
+        """Workers without a slot whose process may still be there."""
         self._facts = EnvironmentFacts(0, runner=False, scores_groups=False)
         self.deaths = 0
         self.retirements = 0
@@ -148,7 +149,9 @@ class WorkerPool:
                 self.deaths += 1
                 _DEATHS.labels(self._spec.environment.name).inc()
                 _log.warning("worker_died", environment=self._spec.environment.name, pid=worker.pid)
+                self._draining.add(worker)
                 await worker.kill()
+                self._draining.discard(worker)
                 failures = failures + 1 if worker.lived_s < _HEALTHY_AFTER_S else 1
                 await asyncio.sleep(min(self._backoff_s * 2 ** (failures - 1), _MAX_BACKOFF_S))
             worker = await self._replacement()

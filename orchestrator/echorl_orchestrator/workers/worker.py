@@ -104,6 +104,7 @@ class Worker:
             WorkerStartError: the process died or missed its deadline.
         """
         own, other = socket.socketpair()
+        process: asyncio.subprocess.Process | None = None
         try:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-P", "-m", "echorl_orchestrator.workers.process", "--fd", str(other.fileno())),
@@ -113,8 +114,10 @@ class Worker:
             )
             reader, writer = await asyncio.open_connection(sock=own)
         except BaseException:
-            # A process that was made already ends with its socket.
             own.close()
+            if process is not None:
+                # It ends with its socket.
+                await process.wait()
             raise
         finally:
             other.close()

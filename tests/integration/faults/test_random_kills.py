@@ -1,23 +1,24 @@
 """A run whose processes are killed at random moments, its supervisor last; the same command completes it."""
 
+import json
+import os
 import random
 import shutil
+import signal
 import time
 from pathlib import Path
 
 import pytest
 
-from echorl_core.attempts import Prepared
 from echorl_core.rundir import TEMPORARY_PREFIX
 from echorl_testing import history
-from echorl_testing.local_run import LocalRun, local_run, manifest, write_model
+from echorl_testing.local_run import LocalRun, eventually, local_run, manifest, write_model
 
 pytestmark = [pytest.mark.vllm, pytest.mark.faults]
 
 SEED = 20
-MAX_STEPS, INTERVAL = 60, 2
+MAX_STEPS, INTERVAL = 40, 2
 START_S, STEP_S = 300.0, 200.0
-FOREIGN_UID = "another-runs-uid"
 
 
 @pytest.mark.timeout(900)
@@ -28,28 +29,33 @@ def test_random_kills_of_every_role_and_of_the_supervisor(tmp_path: Path) -> Non
     chance = random.Random(SEED)
     with local_run(tmp_path, document) as run:
         run.start()
-        run.until_step(INTERVAL, START_S)
+        run.until_step(2 * INTERVAL, START_S)
         victims = ["trainer-0", "inference-0", "orchestrator-0", "trainer-0"]
         chance.shuffle(victims)
         for victim in victims:
             kill_at_some_moment(run, victim, chance)
-        step = run.step() + 1 + chance.randrange(3)
-        run.until_step(step, STEP_S)
+        run.until_step(run.step() + 1 + chance.randrange(2), STEP_S)
         a_moment(chance)
         run.kill()
         run.assert_nothing_left()
         damaged = flipped_bit(run)
         planted = stale_leftovers(run)
-        assert run.start().ended(START_S) == 0, run.output()
+        run.start()
+        run.until_step(damaged, START_S)
+        a_planted_batch_is_not_served(run)
+        assert run.ended(STEP_S) == 0, run.output()
         run.assert_nothing_left()
-        restarts = run.state()["restarts_by_cause"]
-        assert restarts == {"trainer": 2, "inference": 1, "orchestrator": 1, "supervisor": 1}
+        assert run.state()["restarts_by_cause"] == {"trainer": 2, "inference": 1, "orchestrator": 2, "supervisor": 1}
         attempt, prepared = run.prepared()[-1]
         assert attempt == 4
-        the_damaged_checkpoint_was_skipped(run, prepared, damaged)
+        assert [one.step for one in prepared.skipped] == [damaged]
+        assert "content differs from what was committed" in prepared.skipped[0].reason
+        assert f"attempt 4: skipped checkpoint {damaged}: " in run.output()
+        assert 0 < prepared.resume_step < damaged
         assert set(planted) <= set(prepared.removed)
         history.assert_nothing_was_trained_twice(run.directory, MAX_STEPS)
-        assert all(attempt > 0 for attempt in history.recorded_attempts(run.directory))
+        replayed, loaded = history.never_killed(run.directory, tmp_path / "check", last_step=MAX_STEPS)
+        assert replayed == loaded
 
 
 def a_moment(chance: random.Random) -> None:
@@ -58,12 +64,12 @@ def a_moment(chance: random.Random) -> None:
 
 
 def kill_at_some_moment(run: LocalRun, victim: str, chance: random.Random) -> None:
-    """Kill a role's process while the run trains, and wait until it trains again."""
+    """Kill a role's process while the run trains, and wait for its successor."""
     run.until_step(run.step() + 1 + chance.randrange(2), STEP_S)
-    pid = run.roles()[victim]
+    before = run.roles()
     a_moment(chance)
-    run.kill_role(pid)
-    run.until_restarted(victim, pid, STEP_S)
+    os.kill(before[victim], signal.SIGKILL)
+    eventually(lambda: run.roles().get(victim, before[victim]) != before[victim], f"a new {victim}", STEP_S)
 
 
 def flipped_bit(run: LocalRun) -> int:
@@ -76,3 +82,39 @@ def flipped_bit(run: LocalRun) -> int:
         file.seek(part.size // 2)
         file.write(bytes([byte ^ 1]))
     return newest.step
+
+
+def planted_batch(run: LocalRun, step: int, **changes: object) -> str:
+    """What attempt 1 sealed for its first step, as the batch of ``step``."""
+    folder = run.directory.batch(step)
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(run.directory.recorded_batch(1, 1), folder)
+    seal = json.loads((folder / "seal.json").read_text())
+    (folder / "seal.json").write_text(json.dumps({**seal, "step": step, **changes}))
+    return str(folder.relative_to(run.root))
+
+
+def stale_leftovers(run: LocalRun) -> list[str]:
+    """Batches and broadcasts of an older attempt and of another run, a half-written file, a stop marker."""
+    resumed = history.committed_steps(run.directory)[-2]
+    broadcasts = [run.directory.broadcast(1, resumed), run.directory.broadcast(9, 99)]
+    for folder, uid in zip(broadcasts, (run.state()["uid"], "another-run"), strict=True):
+        folder.mkdir(parents=True)
+        (folder / "manifest.json").write_text(json.dumps({"run_uid": uid, "version": resumed}))
+    files = [run.directory.checkpoint(resumed) / f"{TEMPORARY_PREFIX}manifest.json.1", run.root / "stop"]
+    for file in files:
+        file.touch()
+    return [
+        planted_batch(run, resumed + 1),
+        planted_batch(run, resumed + 2, run_uid="another-run"),
+        *(str(folder.parent.relative_to(run.root)) for folder in broadcasts),
+        *(str(file.relative_to(run.root)) for file in files),
+    ]
+
+
+def a_planted_batch_is_not_served(run: LocalRun) -> None:
+    """A batch that an older attempt's writer leaves behind while a newer one works; a successor finds it at its start."""
+    before = run.roles()["orchestrator-0"]
+    planted_batch(run, MAX_STEPS)
+    os.kill(before, signal.SIGKILL)
+    eventually(lambda: run.roles().get("orchestrator-0", before) != before, "a new orchestrator", STEP_S)

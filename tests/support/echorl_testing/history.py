@@ -55,6 +55,11 @@ def assert_nothing_was_trained_twice(run: RunDirectory, last_step: int) -> None:
     assert len(samples) == len(set(samples))
 
 
+def committed_steps(run: RunDirectory) -> list[int]:
+    """Steps of committed checkpoints, ascending, damaged ones included."""
+    return [one.step for one in checkpoints.committed(run)[0]]
+
+
 def committed(run: RunDirectory) -> list[Committed]:
     """Committed checkpoints, each verified."""
     found, problems = checkpoints.committed(run)

@@ -241,6 +241,10 @@ class LocalRun:
             return {}
         return state
 
+    def step(self) -> int:
+        """The newest trained step that the orchestrator tells; 0 while it tells none."""
+        return int(self.orchestrator_state().get("step") or 0)
+
     def until_step(self, step: int, deadline_s: float) -> None:
         """Wait until the orchestrator says that ``step`` is trained.
 
@@ -251,7 +255,7 @@ class LocalRun:
         def reached() -> bool:
             if self.supervisor.poll() is not None:
                 raise TimeoutError(f"the run ended before step {step}:\n{self.output()[-4000:]}")
-            return (self.orchestrator_state().get("step") or 0) >= step
+            return self.step() >= step
 
         try:
             eventually(reached, f"step {step}", deadline_s)

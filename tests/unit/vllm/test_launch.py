@@ -3,15 +3,20 @@
 import json
 import mmap
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import time
+import uuid
 from pathlib import Path
 
 import pytest
 
 from echorl_core.config import InferenceConfig, ModelConfig
+from echorl_vllm.environment import short_path
 from echorl_vllm.launch import Installed, command
 from echorl_vllm.leftovers import EngineRunningError, remove_leftovers
 from echorl_vllm.processes import descendants, parent_of, start_time
@@ -21,9 +26,9 @@ NEW = Installed(scale_out_flag=True, flashinfer=True)
 OLD = Installed(scale_out_flag=False, flashinfer=False)
 
 
-def build(installed=NEW, **fields):
+def build(installed=NEW, *, temporary=None, **fields):
     config = InferenceConfig(model=MODEL, served_name="policy", port=8101, **fields)
-    return command(config, work=Path("/w"), python="/py", installed=installed)
+    return command(config, work=Path("/w"), python="/py", installed=installed, temporary=temporary)
 
 
 def test_cpu_command():
@@ -65,6 +70,30 @@ def test_cuda_command_of_an_older_vllm():
 def test_options_that_weight_updates_depend_on_are_kept(argument):
     with pytest.raises(ValueError, match="is set by EchoRL"):
         build(extra_args=["--seed", "1", argument, "x"])
+
+
+def test_sockets_can_be_made_however_long_the_work_folders_path_is(tmp_path, monkeypatch):
+    short = Path(tempfile.mkdtemp(prefix="e"))
+    monkeypatch.setattr(tempfile, "tempdir", str(short))
+    try:
+        assert short_path(Path("/w/tmp")) == Path("/w/tmp")
+        deep = tmp_path.joinpath(*["folder-with-a-name"] * 5)
+        deep.mkdir(parents=True)
+        link = short_path(deep)
+        assert link.resolve() == deep.resolve()
+        assert short_path(deep) == link
+        assert build(temporary=link)[1]["TMPDIR"] == str(link)
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(str(link / str(uuid.uuid4())))
+        link.unlink()
+        link.symlink_to("/etc")
+        with pytest.raises(ValueError, match="is not this engine's link"):
+            short_path(deep)
+        monkeypatch.setattr(tempfile, "tempdir", str(deep))
+        with pytest.raises(ValueError, match="too long a path for sockets"):
+            short_path(deep)
+    finally:
+        shutil.rmtree(short)
 
 
 def test_what_is_installed_is_seen_in_files(tmp_path):
