@@ -77,7 +77,13 @@ class TokenGenerator(Protocol):
     """Token ids in, token ids and logprobs out; implemented by the engine pool."""
 
     async def generate(
-        self, *, episode: str, prompt_ids: Sequence[int], sampling: SamplingConfig, max_tokens: int, stop_ids: Sequence[int]
+        self,
+        *,
+        episode: str,
+        prompt_ids: Sequence[int],
+        sampling: SamplingConfig,
+        max_tokens: int,
+        stop_ids: Sequence[int],
     ) -> Generation:
         """Sample one completion on the engine that the episode sticks to (least-loaded at its first call).
 
@@ -175,14 +181,16 @@ class RunnerResult:
 class EpisodeRunner(Protocol):
     """An agent that owns its loop and calls an OpenAI-compatible URL. Runs in a worker process."""
 
-    async def run(self, task: dict[str, Any], *, base_url: str, session: str, model: str, limits: Limits) -> RunnerResult:
+    async def run(
+        self, task: dict[str, Any], *, base_url: str, session: str, model: str, limits: Limits
+    ) -> RunnerResult:
         """Play one episode against ``base_url`` (session key in the path and in ``X-Session-ID``)."""
         ...
 
 
 @runtime_checkable
 class TaskSource(Protocol):
-    """Tasks by index, so that a data cursor is one integer. ``key`` in a task (int or str) is its identity, kept as it is."""
+    """Tasks by index, so that a cursor is one integer. A task's ``key`` (int or str) is its identity, kept as it is."""
 
     def __len__(self) -> int:
         """How many tasks there are."""

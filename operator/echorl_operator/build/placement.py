@@ -1,4 +1,4 @@
-"""What a manifest cannot know: folders, addresses and the device of one start. The supervisor or the operator fills it."""
+"""What a manifest cannot know: folders, addresses, the device of one start. Supervisor or operator fill it in."""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -25,13 +25,15 @@ LOGPROB_FLOOR = -9999.0
 """vLLM writes this where a logprob is missing or not finite; no such token can be trained on."""
 
 
-class _Entry(msgspec.Struct):
+class Entry(msgspec.Struct):
+    """A sampled token's logprob; ``token_id`` is None where the answer does not say whose it is."""
+
     logprob: float | None = None
     token_id: int | None = None
 
 
 class _Logprobs(msgspec.Struct):
-    content: list[_Entry] | None = None
+    content: list[Entry] | None = None
 
 
 class _Choice(msgspec.Struct):
@@ -136,22 +138,32 @@ def parse_generation(raw: bytes) -> Sampled:
         EpisodeError: INVALID_RESPONSE when ids or logprobs are missing, of different length or not finite; PROVIDER
             when the engine aborted the request.
     """
-    choice = _only(_decode(raw, _GenerateAnswer).choices)
-    if choice.finish_reason == "abort":
-        raise EpisodeError(ErrorKind.PROVIDER, "the engine aborted the request")
-    if choice.finish_reason not in {"stop", "length"}:
-        raise _invalid(f"finish_reason: found {choice.finish_reason!r}, accepted are 'stop' and 'length'")
+    choice = only(decode(raw, _GenerateAnswer).choices)
     entries = choice.logprobs.content if choice.logprobs is not None else None
-    if not choice.token_ids or entries is None or len(entries) != len(choice.token_ids):
-        found = f"{len(choice.token_ids or [])} token ids and {len(entries or [])} logprobs"
-        raise _invalid(f"found {found}, accepted is the same number, at least 1")
+    return usable(choice.token_ids, entries, choice.finish_reason)
+
+
+def usable(token_ids: list[int] | None, entries: list[Entry] | None, finish_reason: str | None) -> Sampled:
+    """What was sampled, if it can be used; ``entries`` stand beside ``token_ids``.
+
+    Raises:
+        EpisodeError: INVALID_RESPONSE when ids or logprobs are missing, of different length or not finite; PROVIDER
+            when the engine aborted the request.
+    """
+    if finish_reason == "abort":
+        raise EpisodeError(ErrorKind.PROVIDER, "the engine aborted the request")
+    if finish_reason not in {"stop", "length"}:
+        raise invalid(f"finish_reason: found {finish_reason!r}, accepted are 'stop' and 'length'")
+    if not token_ids or entries is None or len(entries) != len(token_ids):
+        found = f"{len(token_ids or [])} token ids and {len(entries or [])} logprobs"
+        raise invalid(f"found {found}, accepted is the same number, at least 1")
     logprobs = []
-    for position, (token, entry) in enumerate(zip(choice.token_ids, entries, strict=True)):
+    for position, (token, entry) in enumerate(zip(token_ids, entries, strict=True)):
         if entry.token_id not in {None, token}:
-            raise _invalid(f"position {position}: logprob of token {entry.token_id} stands at token {token}")
-        logprobs.append(_usable(entry.logprob, position))
-    reason: Literal["stop", "length"] = "stop" if choice.finish_reason == "stop" else "length"
-    return Sampled(choice.token_ids, logprobs, reason)
+            raise invalid(f"position {position}: logprob of token {entry.token_id} stands at token {token}")
+        logprobs.append(_finite(entry.logprob, position))
+    reason: Literal["stop", "length"] = "stop" if finish_reason == "stop" else "length"
+    return Sampled(token_ids, logprobs, reason)
 
 
 def parse_prompt_logprobs(raw: bytes, token_ids: Sequence[int]) -> list[float]:
@@ -160,13 +172,13 @@ def parse_prompt_logprobs(raw: bytes, token_ids: Sequence[int]) -> list[float]:
     Raises:
         EpisodeError: INVALID_RESPONSE when one is missing or not finite.
     """
-    positions = _only(_decode(raw, _CompletionAnswer).choices).prompt_logprobs
+    positions = only(decode(raw, _CompletionAnswer).choices).prompt_logprobs
     if positions is None or len(positions) != len(token_ids):
-        raise _invalid(f"prompt_logprobs: found {len(positions or [])} positions, accepted are {len(token_ids)}")
+        raise invalid(f"prompt_logprobs: found {len(positions or [])} positions, accepted are {len(token_ids)}")
     logprobs = []
     for index in range(1, len(token_ids)):
         entry = (positions[index] or {}).get(str(token_ids[index]))
-        logprobs.append(_usable(None if entry is None else entry.logprob, index))
+        logprobs.append(_finite(None if entry is None else entry.logprob, index))
     return logprobs
 
 
@@ -199,24 +211,27 @@ class GenerationClient:
             raise EpisodeError(ErrorKind.PROVIDER, message) from error
 
 
-def _decode(raw: bytes, kind: type[T]) -> T:
+def decode(raw: bytes, kind: type[T]) -> T:
+    """An answer's body as ``kind``; EpisodeError INVALID_RESPONSE if it does not fit."""
     try:
         return msgspec.json.decode(raw, type=kind)
     except msgspec.DecodeError as error:
-        raise _invalid(f"answer cannot be read: {error}") from error
+        raise invalid(f"answer cannot be read: {error}") from error
 
 
-def _only(choices: list[T]) -> T:
+def only(choices: list[T]) -> T:
+    """The one choice of an answer; EpisodeError INVALID_RESPONSE if there are none or several."""
     if len(choices) != 1:
-        raise _invalid(f"choices: found {len(choices)}, accepted is 1")
+        raise invalid(f"choices: found {len(choices)}, accepted is 1")
     return choices[0]
 
 
-def _usable(logprob: float | None, position: int) -> float:
+def _finite(logprob: float | None, position: int) -> float:
     if logprob is None or not math.isfinite(logprob) or logprob <= LOGPROB_FLOOR:
-        raise _invalid(f"position {position}: logprob {logprob}, accepted are finite numbers above {LOGPROB_FLOOR}")
+        raise invalid(f"position {position}: logprob {logprob}, accepted are finite numbers above {LOGPROB_FLOOR}")
     return logprob
 
 
-def _invalid(message: str) -> EpisodeError:
+def invalid(message: str) -> EpisodeError:
+    """The error of an answer that cannot be used."""
     return EpisodeError(ErrorKind.INVALID_RESPONSE, f"engine's answer: {message}")

@@ -3,28 +3,32 @@
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from echorl_core import names
 from echorl_core.config import SamplingConfig
+from echorl_orchestrator.codec.engine_rendering import ChatGeneration
 from echorl_orchestrator.engines.admin import message_of
 from echorl_orchestrator.engines.changes import Changes
+from echorl_orchestrator.engines.chat import CHAT, chat_body, check_prompt_fits, parse_chat
 from echorl_orchestrator.engines.client import (
     COMPLETIONS,
     GENERATE,
     Answer,
     GenerationClient,
+    Sampled,
     generate_body,
     parse_generation,
     parse_prompt_logprobs,
     prompt_logprobs_body,
 )
 from echorl_orchestrator.engines.engine import COUNTED, Engine, EngineState
-from echorl_orchestrator.types import EpisodeError, ErrorKind, Generation
+from echorl_orchestrator.types import EpisodeError, ErrorKind, Generation, Message, Tool
 
 
 class Dispatcher:
-    """Chooses engines and sends requests; implements TokenGenerator for the pool."""
+    """Chooses engines and sends requests; implements TokenGenerator and ChatGenerator for the pool."""
 
     def __init__(
         self, client: GenerationClient, engines: Callable[[], list[Engine]], changes: Changes, patience_s: float
@@ -46,25 +50,32 @@ class Dispatcher:
     ) -> Generation:
         """One completion on the episode's engine."""
         body = generate_body(prompt_ids=prompt_ids, sampling=sampling, max_tokens=max_tokens, stop_ids=stop_ids)
-        engine = await self._wait(lambda: self._of_episode(episode))
-        started, version_low = time.monotonic(), engine.version
-        answer = await self._send(engine, GENERATE, body, {names.HEADER_SESSION: episode})
-        sampled = parse_generation(answer.body)
-        return Generation(
-            token_ids=sampled.token_ids,
-            logprobs=sampled.logprobs,
-            finish_reason=sampled.finish_reason,
-            version_low=version_low,
-            version_high=engine.version if answer.version is None else answer.version,
-            engine=engine.address,
-            boot_id=engine.boot_id or "",
-            seconds=time.monotonic() - started,
-        )
+        sent = await self._ask(episode, GENERATE, body)
+        _check_status(sent.engine, sent.answer)
+        return sent.generation(parse_generation(sent.answer.body))
+
+    async def chat(
+        self,
+        *,
+        episode: str,
+        messages: Sequence[Message],
+        tools: Sequence[Tool],
+        sampling: SamplingConfig,
+        max_tokens: int,
+    ) -> ChatGeneration:
+        """One chat completion on the episode's engine, which renders the messages."""
+        body = chat_body(messages=messages, tools=tools, sampling=sampling, max_tokens=max_tokens)
+        sent = await self._ask(episode, CHAT, body)
+        check_prompt_fits(sent.answer)
+        _check_status(sent.engine, sent.answer)
+        said = parse_chat(sent.answer.body, max_tokens)
+        return ChatGeneration(said.prompt_ids, sent.generation(said.sampled), said.message)
 
     async def prompt_logprobs(self, *, token_ids: Sequence[int]) -> list[float]:
         """Log-probabilities of tokens 1.. given their prefix, on the least-loaded engine."""
         engine = await self._wait(self._least_loaded)
         answer = await self._send(engine, COMPLETIONS, prompt_logprobs_body(token_ids), {})
+        _check_status(engine, answer)
         return parse_prompt_logprobs(answer.body, token_ids)
 
     def release(self, episode: str) -> None:
@@ -97,6 +108,13 @@ class Dispatcher:
             message = f"no engine may serve for {self._patience_s} s; engines: {states}"
             raise EpisodeError(ErrorKind.PROVIDER, message) from error
 
+    async def _ask(self, episode: str, path: str, body: bytes) -> "_Sent":
+        """Have the episode's engine sample."""
+        engine = await self._wait(lambda: self._of_episode(episode))
+        started, version_low = time.monotonic(), engine.version
+        answer = await self._send(engine, path, body, {names.HEADER_SESSION: episode})
+        return _Sent(engine, answer, version_low, time.monotonic() - started)
+
     async def _send(self, engine: Engine, path: str, body: bytes, headers: dict[str, str]) -> Answer:
         """The answer of one request, once it is sure that the engine sampled it with verified weights."""
         interruption = engine.interruption
@@ -115,7 +133,6 @@ class Dispatcher:
             engine.suspect.set()
             message = f"engine {engine.address} was restarted: boot id {answer.boot_id}, before {engine.boot_id}"
             raise EpisodeError(ErrorKind.PROVIDER, message)
-        _check_status(engine, answer)
         return answer
 
     async def _settled(self, engine: Engine, interruption: asyncio.Future[str]) -> None:
@@ -129,6 +146,28 @@ class Dispatcher:
             raise EpisodeError(ErrorKind.PROVIDER, message) from error
         if interruption.done():
             raise _given_up(engine, interruption)
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """An answer to a request for tokens, and where and when it was sampled."""
+
+    engine: Engine
+    answer: Answer
+    version_low: int
+    seconds: float
+
+    def generation(self, sampled: Sampled) -> Generation:
+        return Generation(
+            token_ids=sampled.token_ids,
+            logprobs=sampled.logprobs,
+            finish_reason=sampled.finish_reason,
+            version_low=self.version_low,
+            version_high=self.engine.version if self.answer.version is None else self.answer.version,
+            engine=self.engine.address,
+            boot_id=self.engine.boot_id or "",
+            seconds=self.seconds,
+        )
 
 
 async def _unless(interruption: asyncio.Future[str], engine: Engine, post: Coroutine[Any, Any, Answer]) -> Answer:

@@ -13,6 +13,7 @@ from echorl_core import names
 from echorl_core.config import OrchestratorConfig, SamplingConfig
 from echorl_core.identity import RunIdentity
 from echorl_core.wire import PolicyAnnouncement
+from echorl_orchestrator.codec.engine_rendering import ChatGeneration
 from echorl_orchestrator.engines.admin import AdminClient
 from echorl_orchestrator.engines.changes import Changes
 from echorl_orchestrator.engines.client import GenerationClient
@@ -23,13 +24,13 @@ from echorl_orchestrator.engines.engine import COUNTED, Engine, EngineState
 from echorl_orchestrator.engines.engine_metrics import EngineMetrics
 from echorl_orchestrator.engines.timing import Timing
 from echorl_orchestrator.engines.updater import Goal, Limits, Updater
-from echorl_orchestrator.types import Generation
+from echorl_orchestrator.types import Generation, Message, Tool
 
 log = structlog.get_logger()
 
 
 class EnginePool:
-    """All engines of a run, for one attempt. Implements TokenGenerator.
+    """All engines of a run, for one attempt. Implements TokenGenerator and ChatGenerator.
 
     ``on_update`` gets a record of every finished update: ``engine``, ``attempt``, ``version``, ``stage_s``, ``pause_s``
     (pause sent to resume answered), ``apply_s``, ``probe_s`` (seconds), ``max_probe_error`` (nats; None without a
@@ -144,6 +145,20 @@ class EnginePool:
         """Sample one completion on the engine that the episode sticks to; see TokenGenerator."""
         return await self._opened.dispatcher.generate(
             episode=episode, prompt_ids=prompt_ids, sampling=sampling, max_tokens=max_tokens, stop_ids=stop_ids
+        )
+
+    async def chat(
+        self,
+        *,
+        episode: str,
+        messages: Sequence[Message],
+        tools: Sequence[Tool],
+        sampling: SamplingConfig,
+        max_tokens: int,
+    ) -> ChatGeneration:
+        """Chat completion on the engine that the episode sticks to; see ChatGenerator."""
+        return await self._opened.dispatcher.chat(
+            episode=episode, messages=messages, tools=tools, sampling=sampling, max_tokens=max_tokens
         )
 
     async def prompt_logprobs(self, *, token_ids: Sequence[int]) -> list[float]:

@@ -14,12 +14,14 @@ from aiohttp import web
 
 from echorl_core import names
 from echorl_core.wire import PolicyAnnouncement, Probe
+from echorl_testing.fake_chat import Reply, chat_answer, rendered, said, too_long
 
 _boots = itertools.count(1)
 
 RUN_UID = "run-uid"
 TOKEN = "admin-token"
 PROBE_IDS = [1, 2, 3, 4]
+_CHAT = "/v1/chat/completions"
 
 
 def logprob(version: int, position: int) -> float:
@@ -70,6 +72,9 @@ class FakeEngine:
         self.wrong_by = 0.0
         """Added to every prompt logprob: an engine whose weights are not the trainer's."""
         self.tokens_per_answer = 3
+        self.reply: Reply = lambda _: {"content": "ok"}
+        self.max_model_len = 4096
+        """For chats; longer prompts are refused."""
         self.counters: dict[str, float] = defaultdict(float)
         self.calls: list[tuple[str, dict[str, Any]]] = []
         """Every call in order, by its route's last part (``generate``, ``pause``, ...), with body and headers."""
@@ -104,6 +109,7 @@ class FakeEngine:
         app.router.add_get("/health", self._health)
         app.router.add_get("/metrics", self._metrics)
         app.router.add_post("/inference/v1/generate", self._generate)
+        app.router.add_post(_CHAT, self._chat)
         app.router.add_post("/v1/completions", self._completions)
         app.router.add_get("/echorl/identity", self._identity)
         app.router.add_post("/echorl/stage", self._stage)
@@ -157,7 +163,7 @@ class FakeEngine:
     async def _middleware(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        name = request.path.rsplit("/", 1)[-1]
+        name = "chat" if request.path == _CHAT else request.path.rsplit("/", 1)[-1]
         if (name, request.method) == ("stage", "GET"):
             name = "stage_status"
         body = await request.json() if request.can_read_body else {}
@@ -183,9 +189,9 @@ class FakeEngine:
         guarded = request.path.startswith("/echorl/")
         if guarded and request.headers.get(names.HEADER_TOKEN) != TOKEN:
             return web.json_response({"error": "admin token is missing or wrong"}, status=403)
-        if name in {"generate", "completions"} and self.held is None:
+        if name in {"generate", "chat", "completions"} and self.held is None:
             return web.json_response({"error": "no policy was applied yet"}, status=409)
-        if name != "generate":
+        if name not in {"generate", "chat"}:
             await self._gate(name)
         if self.answers[name]:
             return self.answers[name].pop(0)
@@ -208,13 +214,7 @@ class FakeEngine:
         return web.Response(text="\n".join(lines) + "\n")
 
     async def _generate(self, request: web.Request) -> web.Response:
-        aborted = asyncio.Event()
-        self.running.add(aborted)
-        self._wake()
-        try:
-            reason = await self._frozen(aborted)
-        finally:
-            self.running.discard(aborted)
+        reason = await self._finished("generate")
         ids = [] if reason == "abort" else [7 + i for i in range(self.tokens_per_answer)]
         self.counters["generation_tokens_total"] += len(ids)
         start = len(request["body"]["token_ids"])
@@ -225,18 +225,36 @@ class FakeEngine:
         choice = {"index": 0, "token_ids": ids, "logprobs": {"content": content}, "finish_reason": reason}
         return web.json_response({"request_id": "r", "choices": [choice]})
 
-    async def _frozen(self, aborted: asyncio.Event) -> str:
+    async def _chat(self, request: web.Request) -> web.Response:
+        body = request["body"]
+        prompt = rendered(body["messages"])
+        if len(prompt) >= self.max_model_len:
+            return web.json_response(too_long(len(prompt), self.max_model_len), status=400)
+        reason = await self._finished("chat")
+        message = self.reply(body["messages"])
+        ids = said(message)[: min(body["max_completion_tokens"], self.max_model_len - len(prompt))]
+        logprobs = [logprob(self._version, len(prompt) + i) for i in range(len(ids))]
+        answer = chat_answer(body, ids, logprobs, message)
+        if reason == "abort":
+            answer["choices"][0]["finish_reason"] = reason
+        return web.json_response(answer)
+
+    async def _finished(self, name: str) -> str:
         """Wait while held or paused; "abort" if the request is ended meanwhile, else "stop"."""
-        waits = [asyncio.ensure_future(aborted.wait()), asyncio.ensure_future(self._may_finish())]
+        aborted = asyncio.Event()
+        self.running.add(aborted)
+        self._wake()
+        waits = [asyncio.ensure_future(aborted.wait()), asyncio.ensure_future(self._may_finish(name))]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            self.running.discard(aborted)
             for wait in waits:
                 wait.cancel()
         return "abort" if aborted.is_set() else "stop"
 
-    async def _may_finish(self) -> None:
-        await self._gate("generate")
+    async def _may_finish(self, name: str) -> None:
+        await self._gate(name)
         await self._resumed.wait()
 
     async def _gate(self, name: str) -> None:

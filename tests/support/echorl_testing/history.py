@@ -21,7 +21,15 @@ from echorl_testing.trainer_processes import Gang
 
 def recordings(run: RunDirectory) -> list[Path]:
     """Folders of recorded batches, one for each attempt that sealed any, oldest attempt first."""
-    return [folder for attempt, _ in prepared_attempts(run) if (folder := run.recorded_batch(attempt, 0).parent).is_dir()]
+    return [
+        folder for attempt, _ in prepared_attempts(run) if (folder := run.recorded_batch(attempt, 0).parent).is_dir()
+    ]
+
+
+def events(run: RunDirectory, kind: str) -> list[dict[str, Any]]:
+    """Lines of one kind in the supervisor's ``events.jsonl``."""
+    lines = (json.loads(line) for line in (run.root / "events.jsonl").read_text().splitlines())
+    return [line for line in lines if line["event"] == kind]
 
 
 def trained_seals(run: RunDirectory) -> dict[int, Seal]:
@@ -78,11 +86,16 @@ def reported_steps(run: RunDirectory, attempt: int) -> list[int]:
 
 
 def redone(run: RunDirectory) -> dict[int, int]:
-    """By attempt from the second on: how many steps that an earlier attempt had trained it trained again."""
+    """By attempt, from the second on: how many trained steps it had to train again.
+
+    Steps that were trained while a checkpoint was being written count up to that checkpoint's step: they are what
+    writing in the background costs.
+    """
     lost = {}
     for (before, _), (attempt, prepared) in pairwise(prepared_attempts(run)):
         reached = max(reported_steps(run, before), default=prepared.resume_step)
-        lost[attempt] = reached - prepared.resume_step
+        begun = [int(path.rpartition("_")[2]) for path in prepared.removed if path.startswith("checkpoints/step_")]
+        lost[attempt] = min(reached, *begun) - prepared.resume_step if begun else reached - prepared.resume_step
     return lost
 
 

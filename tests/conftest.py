@@ -1,0 +1,40 @@
+"""What holds for every test: logging starts as it was, and skips are named and counted."""
+
+import logging
+import os
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+
+@pytest.fixture(autouse=True)
+def untouched_logging() -> Iterator[None]:
+    """A test that configures a role's logs leaves none of it to the next one."""
+    root = logging.getLogger()
+    before = root.handlers[:], root.level
+    structlog.reset_defaults()
+    yield
+    structlog.reset_defaults()
+    structlog.contextvars.clear_contextvars()
+    root.handlers[:], root.level = before
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """With CI=true a test that is skipped for lack of privileges fails; only a missing GPU may skip."""
+    outcome = yield
+    report = outcome.get_result()
+    if report.skipped and os.environ.get("CI") == "true" and not item.get_closest_marker("gpu"):
+        report.outcome = "failed"
+        report.longrepr = f"{item.nodeid} was skipped, and CI=true: {report.longrepr}"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how many tests did not run, and why."""
+    reasons: dict[str, int] = {}
+    for report in terminalreporter.stats.get("skipped", []):
+        reason = str(report.longrepr[-1]) if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        reasons[reason] = reasons.get(reason, 0) + 1
+    for reason, count in sorted(reasons.items()):
+        terminalreporter.write_line(f"{count} not run here: {reason}")
