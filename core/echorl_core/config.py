@@ -140,6 +140,8 @@ class BatchConfig(RoleConfig):
     aggregation: Literal["token", "episode"] = "token"
     rl_weight: float = 1.0
     echo_normalizer: Literal["globalTokens", "perSequence"] = "globalTokens"
+    echo_warmup_steps: int = 0
+    """Steps over which every alpha rises linearly to its full value; 0: full from the first step."""
     advantage: AdvantageConfig = AdvantageConfig()
     filters: list[FilterConfig] = []
     seq_len: int

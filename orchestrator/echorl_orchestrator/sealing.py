@@ -23,7 +23,7 @@ from echorl_orchestrator.cursor import DeckState
 from echorl_orchestrator.filters import judge
 from echorl_orchestrator.groups import ReadyEpisode
 from echorl_orchestrator.packing import check_aligned, lay_out, micro_batch
-from echorl_orchestrator.weighting import weigh
+from echorl_orchestrator.weighting import echo_scale, weigh
 
 SEAL_NAME, STATE_NAME = "seal.json", "orchestrator.bin"
 
@@ -88,8 +88,10 @@ class Content:
     trainable_episodes: int
 
 
-def compose(episodes: Sequence[ReadyEpisode], config: BatchConfig, echo_environments: frozenset[str]) -> Content | None:
-    """Filter, weigh and lay out a batch; None when no component has anything to train.
+def compose(
+    episodes: Sequence[ReadyEpisode], config: BatchConfig, echo_environments: frozenset[str], *, step: int
+) -> Content | None:
+    """Filter, weigh and lay out batch ``step``; None when no component has anything to train.
 
     The episodes' verdicts are completed by the batch-stage filters.
 
@@ -100,7 +102,9 @@ def compose(episodes: Sequence[ReadyEpisode], config: BatchConfig, echo_environm
         episode.verdict = episode.verdict.and_then(judge(config.filters, "batch", episode.advantage))
         for sample in episode.outcome.samples:
             check_aligned(sample)
-    samples, denominators = weigh(episodes, config, echo_environments)
+    samples, denominators = weigh(
+        episodes, config, echo_environments, echo_scale=echo_scale(step, config.echo_warmup_steps)
+    )
     if not any(denominators.values()):
         return None
     layout = lay_out([sample.num_tokens for sample in samples], config.seq_len, config.num_ranks)

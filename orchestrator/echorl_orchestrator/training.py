@@ -71,7 +71,7 @@ class Training:
         episodes = await play.collector.batch()
         # No await since the episodes were taken: what is saved is the state as of this batch.
         state = self._state(play, step)
-        content = await asyncio.to_thread(compose, episodes, self._config.batch, self._echo)
+        content = await asyncio.to_thread(compose, episodes, self._config.batch, self._echo, step=step)
         if content is None:
             log.warning("nothing to train in a batch", step=step, episodes=len(episodes))
             play.collector.give_up(episodes)

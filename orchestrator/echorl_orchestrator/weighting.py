@@ -16,7 +16,7 @@ from echorl_orchestrator.groups import ReadyEpisode
 
 
 def weigh(
-    episodes: Sequence[ReadyEpisode], config: BatchConfig, echo_environments: frozenset[str]
+    episodes: Sequence[ReadyEpisode], config: BatchConfig, echo_environments: frozenset[str], *, echo_scale: float = 1.0
 ) -> tuple[list[Sample], dict[str, float]]:
     """Samples with something to train, weights final, and the denominators ``rl`` and ``ce`` (0: skipped).
 
@@ -24,6 +24,7 @@ def weigh(
         episodes: of the batch; verdicts say which components each may train.
         config: aggregation, rlWeight and ECHO's normaliser.
         echo_environments: environments with an ECHO block; only their sequences count for ``perSequence``.
+        echo_scale: share of every alpha that this step trains with; denominators do not depend on it.
     """
     kept: list[Sample] = []
     rl_total = ce_total = 0.0
@@ -37,12 +38,19 @@ def weigh(
             # A sequence that counts for a denominator must not vanish from it because nothing of it is left to train.
             ce_total += ce_count if episode.verdict.ce else 0.0
             final = msgspec.structs.replace(
-                sample, rl_weight=(sample.rl_weight * scale).astype(np.float32), ce_weight=ce_weight
+                sample,
+                rl_weight=(sample.rl_weight * scale).astype(np.float32),
+                ce_weight=(ce_weight * np.float32(echo_scale)).astype(np.float32),
             )
             if final.rl_weight.any() or final.ce_weight.any():
                 kept.append(final)
     any_ce = any(sample.ce_weight.any() for sample in kept)
     return kept, {"rl": rl_total if config.rl_weight else 0.0, "ce": ce_total if any_ce else 0.0}
+
+
+def echo_scale(step: int, warmup_steps: int) -> float:
+    """Share of every alpha at a step: ``step / warmup_steps`` until it is 1."""
+    return min(1.0, step / warmup_steps) if warmup_steps else 1.0
 
 
 def _masked(sample: Sample, episode: ReadyEpisode) -> Sample:

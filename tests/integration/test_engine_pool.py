@@ -24,12 +24,13 @@ from echorl_core.config import (
 )
 from echorl_core.identity import RunIdentity
 from echorl_core.wire import PolicyAnnouncement, Probe
+from echorl_orchestrator.codec.engine_rendering import ChatGeneration, PromptTooLongError
 from echorl_orchestrator.engines import EnginePool
 from echorl_orchestrator.engines.timing import Timing
 from echorl_orchestrator.types import EpisodeError, ErrorKind, Generation
 from echorl_testing.engine import Engine, running_engine
 from echorl_testing.published import publish, published_tensors
-from echorl_trainer.seeded import SHAPES, write_seeded_model
+from echorl_trainer.seeded import SHAPES, byte_tokenizer, write_seeded_model
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
 
@@ -162,6 +163,46 @@ async def test_engine_is_synced_before_traffic_and_its_numbers_are_transformers(
         held_out = list(range(60, 100))
         found = await pool.pool.prompt_logprobs(token_ids=held_out)
         assert found == pytest.approx(policies.logprobs(0, held_out), abs=1e-4)
+
+
+async def test_chat_is_rendered_by_the_engine_and_its_numbers_are_transformers(engine: Engine, policies: Policies):
+    schema = {"type": "object", "properties": {"path": {"type": "string"}}}
+    tool = {"type": "function", "function": {"name": "cat", "parameters": schema, "strict": True}}
+    made = {"id": "call_1", "type": "function", "function": {"name": "cat", "arguments": {"path": "etc/a"}}}
+    talk: list[dict[str, Any]] = [
+        {"role": "user", "content": "port?"},
+        {"role": "assistant", "content": "", "tool_calls": [made]},
+        {"role": "tool", "tool_call_id": "call_1", "name": "cat", "content": "port=fern"},
+    ]
+    tokenizer = byte_tokenizer()
+    async with pool_on(engine) as pool:
+        pool.pool.announce(policies.announcement(0))
+        await pool.pool.wait_served(0, 60)
+
+        async def chat(messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> ChatGeneration:
+            return await pool.pool.chat(
+                episode="chat", messages=messages, tools=tools, sampling=SamplingConfig(temperature=0.7), max_tokens=16
+            )
+
+        answer = await chat(talk, [tool])
+        ids = answer.generation.token_ids
+        expected = policies.logprobs(0, [*answer.prompt_ids, *ids], temperature=0.7)[len(answer.prompt_ids) - 1 :]
+        assert answer.generation.logprobs == pytest.approx(expected, abs=1e-4)
+        assert (len(ids), answer.generation.finish_reason) == (16, "length")
+        prompt = tokenizer.decode(answer.prompt_ids)
+        assert '{"name": "cat", "arguments": {"path": "etc/a"}}' in prompt
+        assert "<tool_response>\nport=fern\n</tool_response>" in prompt
+        # Random bytes are rarely UTF-8, and the engine keeps the first bytes of an unfinished character back.
+        texts = answer.message["content"], tokenizer.decode(ids)
+        content, decoded = (text.encode("ascii", errors="ignore") for text in texts)
+        assert content == decoded
+
+        room = 1024 - len((await chat([{"role": "user", "content": ""}], [])).prompt_ids)
+        last = await chat([{"role": "user", "content": "x" * (room - 1)}], [])
+        assert (len(last.prompt_ids), len(last.generation.token_ids)) == (1023, 1)
+        for length in (room, room + 1, 20_000):
+            with pytest.raises(PromptTooLongError):
+                await chat([{"role": "user", "content": "x" * length}], [])
 
 
 async def test_requests_in_flight_outlive_an_update(engine: Engine, policies: Policies):

@@ -63,6 +63,8 @@ class EchoNormalizer(ApiModel):
 
     normalizer: Literal["globalTokens", "perSequence"] = "globalTokens"
     """Divide by all ECHO tokens of the step, or by each sequence's observation tokens and then by the sequences."""
+    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    """Steps over which every alpha rises linearly to its full value; 0: full from the first step."""
 
 
 class Teacher(ApiModel):

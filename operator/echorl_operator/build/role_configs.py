@@ -116,6 +116,7 @@ def _batch(spec: EchoRLRunSpec, placement: Placement) -> config.BatchConfig:
         aggregation=algorithm.loss.aggregation,
         rl_weight=algorithm.rl_weight,
         echo_normalizer=algorithm.echo.normalizer,
+        echo_warmup_steps=algorithm.echo.warmup_steps,
         advantage=config.AdvantageConfig(type="groupMean" if advantage == "groupMean" else "none"),
         filters=[_filter(rule) for rule in algorithm.filters],
         seq_len=spec.trainer.seq_len or max_model_len(spec, placement),

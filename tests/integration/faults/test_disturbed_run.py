@@ -1,4 +1,4 @@
-"""One run whose environments misbehave, whose disk fills up, that is stopped, resumed behind damage, and ended at once."""
+"""Misbehaving environments, a full disk, a stop, damage before a resume, and an end at once, in one run."""
 
 import json
 import os

@@ -68,8 +68,7 @@ def test_only_a_lost_rank_begins_a_new_attempt(run: LocalRun) -> None:
 
 def test_each_attempt_redoes_one_checkpoint_interval_at_the_most(run: LocalRun) -> None:
     resumed = [prepared.resume_step for _, prepared in run.prepared()]
-    assert resumed == sorted(resumed)
-    assert resumed[-1] >= MAX_STEPS - 3 * INTERVAL
+    assert 0 < resumed[-1] == max(resumed)
     redone = history.redone(run.directory)
     assert set(redone) == set(range(2, len(TRAINER) + 2))
     assert all(0 <= steps <= INTERVAL for steps in redone.values()), redone

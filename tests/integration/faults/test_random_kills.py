@@ -113,7 +113,7 @@ def stale_leftovers(run: LocalRun) -> list[str]:
 
 
 def a_planted_batch_is_not_served(run: LocalRun) -> None:
-    """A batch that an older attempt's writer leaves behind while a newer one works; a successor finds it at its start."""
+    """An older attempt's writer leaves a batch behind while a newer one works; its next orchestrator finds it."""
     before = run.roles()["orchestrator-0"]
     planted_batch(run, MAX_STEPS)
     os.kill(before, signal.SIGKILL)

@@ -12,6 +12,7 @@ Message = dict[str, Any]
 Reply = Callable[[Sequence[Message]], Message]
 """What the fake model says to a conversation: content, and tool_calls in OpenAI's form."""
 
+PATH = "/v1/chat/completions"
 END = 260
 ROLES = {"system": 261, "user": 262, "assistant": 263, "tool": 264}
 
@@ -32,7 +33,7 @@ def chat_answer(request: dict[str, Any], ids: list[int], logprobs: list[float], 
     """A chat completion of ``ids``, as vLLM answers a request for ids and logprobs."""
     cut = ids[-1:] != [END]
     reason = "tool_calls" if message.get("tool_calls") else "length" if cut else "stop"
-    content = [
+    content: list[dict[str, Any]] = [
         {"token": f"token_id:{token}", "logprob": logprob, "bytes": None, "top_logprobs": []}
         for token, logprob in zip(ids, logprobs, strict=True)
     ]

@@ -13,39 +13,15 @@ from typing import Any
 from aiohttp import web
 
 from echorl_core import names
-from echorl_core.wire import PolicyAnnouncement, Probe
-from echorl_testing.fake_chat import Reply, chat_answer, rendered, said, too_long
+from echorl_testing.fake_chat import PATH, Reply, chat_answer, rendered, said, too_long
+from echorl_testing.fake_policies import logprob, policy, probe_of
+
+__all__ = ["RUN_UID", "TOKEN", "FakeEngine", "logprob", "policy", "probe_of"]
 
 _boots = itertools.count(1)
 
 RUN_UID = "run-uid"
 TOKEN = "admin-token"
-PROBE_IDS = [1, 2, 3, 4]
-_CHAT = "/v1/chat/completions"
-
-
-def logprob(version: int, position: int) -> float:
-    """Natural-log probability of any token at ``position`` (0-based) under ``version``."""
-    return -1.0 - 0.01 * position - 0.1 * version
-
-
-def probe_of(version: int, *, tolerance: float = 1e-3) -> Probe:
-    """What the trainer would send with ``version``."""
-    logprobs = [logprob(version, position) for position in range(1, len(PROBE_IDS))]
-    return Probe(token_ids=PROBE_IDS, logprobs=logprobs, tolerance=tolerance)
-
-
-def policy(version: int, *, attempt: int = 1, probe: bool = True) -> PolicyAnnouncement:
-    """An announcement of ``version``, with its probe."""
-    return PolicyAnnouncement(
-        attempt=attempt,
-        version=version,
-        digest=f"digest-{attempt}-{version}",
-        url=f"http://trainer/weights/a{attempt}/v{version}/manifest.json",
-        size_bytes=1,
-        seconds_gather=0.0,
-        probe=probe_of(version) if probe else None,
-    )
 
 
 class FakeEngine:
@@ -109,7 +85,7 @@ class FakeEngine:
         app.router.add_get("/health", self._health)
         app.router.add_get("/metrics", self._metrics)
         app.router.add_post("/inference/v1/generate", self._generate)
-        app.router.add_post(_CHAT, self._chat)
+        app.router.add_post(PATH, self._chat)
         app.router.add_post("/v1/completions", self._completions)
         app.router.add_get("/echorl/identity", self._identity)
         app.router.add_post("/echorl/stage", self._stage)
@@ -163,7 +139,7 @@ class FakeEngine:
     async def _middleware(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        name = "chat" if request.path == _CHAT else request.path.rsplit("/", 1)[-1]
+        name = "chat" if request.path == PATH else request.path.rsplit("/", 1)[-1]
         if (name, request.method) == ("stage", "GET"):
             name = "stage_status"
         body = await request.json() if request.can_read_body else {}

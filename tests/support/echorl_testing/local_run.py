@@ -32,7 +32,7 @@ _MARK = "ECHORL_TEST_RUN"
 _POLL_S = 0.05
 
 
-def eventually(question: Callable[[], T], what: str, deadline_s: float) -> T:
+def eventually(question: Callable[[], T | None], what: str, deadline_s: float) -> T:
     """The first true answer.
 
     Raises:

@@ -67,7 +67,7 @@ def seal_step(
         version_low=step - 1,
         partial=False,
     )
-    content = compose([episode], batch_config(num_ranks=ranks), frozenset({"terminal"}))
+    content = compose([episode], batch_config(num_ranks=ranks), frozenset({"terminal"}), step=step)
     assert content is not None
     place = Place(identity(attempt), step, checkpoint=checkpoint, last=last)
     seal = seal_of(place, content, {"batch/episodes": 1})

@@ -30,9 +30,11 @@ def episode(samples: list[Sample], advantage: float = 1.0, reward: float = 1.0, 
     )
 
 
-def weights(config: BatchConfig, *episodes: ReadyEpisode) -> tuple[dict[str, float], dict[str, Sample]]:
+def weights(
+    config: BatchConfig, *episodes: ReadyEpisode, step: int = 1
+) -> tuple[dict[str, float], dict[str, Sample]]:
     """Denominators, and weights by sample id as they arrive at the one rank."""
-    content = compose(list(episodes), config, ECHO)
+    content = compose(list(episodes), config, ECHO, step=step)
     assert content is not None
     found: dict[str, object] = {}
     for one in content.ranks[0]:
@@ -51,6 +53,17 @@ def test_tokens_and_advantages_by_hand() -> None:
     assert rl.tolist() == [0, 1, 1, 0]
     assert ce.tolist() == pytest.approx([0, 0, 0, 0.05])
     assert advantage.tolist() == [0, 0.5, 0.5, 0]
+
+
+@pytest.mark.parametrize(("step", "alpha"), [(1, 0.0125), (2, 0.025), (4, 0.05), (9, 0.05)])
+def test_alpha_rises_over_the_warmup_and_its_denominator_does_not(step: int, alpha: float) -> None:
+    denominators, found = weights(
+        batch_config(echo_warmup_steps=4), episode([sample([C, A, A, E], episode="a")]), step=step
+    )
+    assert denominators == {"rl": 2.0, "ce": 1.0}
+    rl, ce, _ = found["a/0"]
+    assert rl.tolist() == [0, 1, 1, 0]
+    assert ce.tolist() == pytest.approx([0, 0, 0, alpha])
 
 
 def test_aggregation_by_episode_divides_by_all_its_branches() -> None:
@@ -98,13 +111,13 @@ def test_filters_leave_echo_on_unless_they_stop_all() -> None:
 
 def test_nothing_to_train_is_no_batch() -> None:
     idle = episode([sample([C, A])], advantage=0.0)
-    assert compose([idle], batch_config(filters=[RL_FILTER]), ECHO) is None
-    assert compose([episode([])], batch_config(), ECHO) is None
+    assert compose([idle], batch_config(filters=[RL_FILTER]), ECHO, step=1) is None
+    assert compose([episode([])], batch_config(), ECHO, step=1) is None
 
 
 def test_the_digest_depends_on_what_trains_and_not_on_names() -> None:
     def digest(**fields: object) -> str:
-        content = compose([episode([sample([C, A, E], **fields)])], batch_config(), ECHO)
+        content = compose([episode([sample([C, A, E], **fields)])], batch_config(), ECHO, step=1)
         assert content is not None
         return content.digest
 
@@ -117,7 +130,7 @@ def test_the_digest_depends_on_what_trains_and_not_on_names() -> None:
 def test_files_hold_one_batch_per_rank_and_the_state() -> None:
     config = batch_config(num_ranks=2)
     episodes = [episode([sample([C, A, E], episode=name)]) for name in "abc"]
-    content = compose(episodes, config, ECHO)
+    content = compose(episodes, config, ECHO, step=1)
     assert content is not None
     place = Place(RunIdentity("run", "uid", 3), step=7, checkpoint=True, last=False)
     state = SavedState(
