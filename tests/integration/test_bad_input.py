@@ -19,8 +19,10 @@ from echorl_testing.manifests import with_value
 
 ECHO = "spec.environments.train.1.echo"
 CASES = [
-    pytest.param({"spec.maxStep": 5}, "spec.maxStep: ", "maxSteps", id="unknown key"),
-    pytest.param({"spec.weightTransfer": {"mode": "htpp"}}, "spec.weightTransfer.mode: found", "http", id="enum"),
+    pytest.param({"spec.maxStep": 5}, "spec.maxStep: unknown key, ", "did you mean maxSteps?", id="unknown key"),
+    pytest.param(
+        {"spec.weightTransfer": {"mode": "htpp"}}, "spec.weightTransfer.mode: did you mean http?", "htpp", id="enum"
+    ),
     pytest.param(
         {"spec.algorithm.batchSize": 18}, "spec.algorithm.batchSize: found 18", "groupSize (4)", id="batchSize"
     ),
@@ -28,23 +30,36 @@ CASES = [
         {"spec.environments.train": []}, "spec.environments.train: ", "at least one", id="no train environment"
     ),
     pytest.param(
-        {"spec.environments.train.1.name": "digits"}, "spec.environments.train[1].name: ", "'digits'", id="same name"
+        {"spec.environments.train.1.name": "digits"},
+        "spec.environments.train[1].name: ",
+        "a name of its own",
+        id="same name",
     ),
     pytest.param(
-        {"spec.environments.train.0.name": "all"}, "spec.environments.train[0].name: found 'all'", "", id="reserved"
+        {"spec.environments.train.0.name": "all"},
+        "spec.environments.train[0].name: ",
+        "'all' is reserved",
+        id="reserved",
     ),
-    pytest.param({"spec.algorithm.mode": "sft"}, "spec.environments.train[1].echo: ", "", id="echo with sft"),
-    pytest.param({"spec.algorithm.mode": "opd"}, "spec.environments.train[1].echo: ", "", id="echo with opd"),
+    pytest.param({"spec.algorithm.mode": "sft"}, "spec.environments.train[1].echo: ", "mode sft has no ECHO", id="sft"),
+    pytest.param({"spec.algorithm.mode": "opd"}, "spec.environments.train[1].echo: ", "mode opd has no ECHO", id="opd"),
     pytest.param(
         {"spec.algorithm.loss": {"type": "custom", "import": "a:b"}},
         "spec.environments.train[1].echo: ",
-        "",
+        "a custom loss has no ECHO term",
         id="echo with a custom loss",
     ),
-    pytest.param({f"{ECHO}.tool.alpha": math.nan}, "spec.environments.train[1].echo.tool.alpha: ", "nan", id="NaN"),
-    pytest.param({f"{ECHO}.tool.alpha": math.inf}, "spec.environments.train[1].echo.tool.alpha: ", "inf", id="inf"),
     pytest.param(
-        {f"{ECHO}.tool.toolNames": []}, "spec.environments.train[1].echo.tool.toolNames: ", "at least", id="toolNames"
+        {f"{ECHO}.tool.alpha": math.nan}, "spec.environments.train[1].echo.tool.alpha: ", "found NaN", id="NaN"
+    ),
+    pytest.param(
+        {f"{ECHO}.tool.alpha": math.inf}, "spec.environments.train[1].echo.tool.alpha: ", "found Infinity", id="inf"
+    ),
+    pytest.param(
+        {f"{ECHO}.tool.toolNames": []},
+        "spec.environments.train[1].echo.tool.toolNames: ",
+        "found an empty list",
+        id="toolNames",
     ),
     pytest.param(
         {"spec.model.name": "/no/such/model"}, "spec.model.name: found /no/such/model", "no such folder", id="model"

@@ -292,6 +292,23 @@ def test_a_killed_supervisor_leaves_nothing_and_the_same_command_resumes(start) 
     assert again.state()["restarts_by_cause"] == {"supervisor": 1}
 
 
+@pytest.mark.parametrize("point", ["attempt_begun", "prepared", "half_started"])
+def test_a_supervisor_killed_while_it_begins_an_attempt_leaves_nothing_and_is_made_good(
+    start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    monkeypatch.setenv("ECHORL_FAULTS", f"supervisor.{point}!{tmp_path / 'happened'}")
+    run = start()
+    run.output()
+    assert run.process.returncode == -signal.SIGKILL
+    eventually(lambda: not any(alive(pid) for pid in run.every_pid()), "the end of what was started", 15)
+    again = start()
+    eventually(lambda: again.state().get("attempt") == 2 and again.state()["phase"] == "Running", "attempt 2")
+    again.tell("orchestrator-0", "/finish", launch=len(again.all_of("orchestrator-0")) - 1)
+    again.output()
+    assert again.process.returncode == 0
+    again.assert_nothing_left()
+
+
 def test_a_supervisor_killed_with_its_keeper_leaves_what_the_next_one_ends(start) -> None:
     run = start()
     run.until_running()

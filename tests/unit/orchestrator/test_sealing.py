@@ -30,9 +30,7 @@ def episode(samples: list[Sample], advantage: float = 1.0, reward: float = 1.0, 
     )
 
 
-def weights(
-    config: BatchConfig, *episodes: ReadyEpisode, step: int = 1
-) -> tuple[dict[str, float], dict[str, Sample]]:
+def weights(config: BatchConfig, *episodes: ReadyEpisode, step: int = 1) -> tuple[dict[str, float], dict[str, Sample]]:
     """Denominators, and weights by sample id as they arrive at the one rank."""
     content = compose(list(episodes), config, ECHO, step=step)
     assert content is not None
