@@ -24,6 +24,7 @@ from echorl_cli.local.processes import Child, Children
 from echorl_cli.local.restarts import Action, Death, Decision, Ledger, decide
 from echorl_cli.local.statewatch import StateWatch
 from echorl_core.attempts import Policy
+from echorl_core.faults import fault_point
 from echorl_core.names import NEVER_RESTARTED, ExitCode, Phase, Role
 from echorl_core.prepare import prepare
 
