@@ -6,6 +6,7 @@ from pathlib import Path
 from echorl_cli.local.launch import LocalRun, process_environment
 from echorl_cli.local.ports import free_ports
 from echorl_cli.local.processes import Child, Children
+from echorl_core.faults import fault_point
 from echorl_core.identity import RunIdentity
 from echorl_core.names import Role
 
@@ -53,10 +54,12 @@ class Fleet:
         latest.symlink_to(logs.name)
         self.identity = RunIdentity(self._plan.name, self._plan.uid, attempt)
         [self._master_port] = free_ports(1)
+        fault_point("supervisor.attempt_begun")
         return self.identity
 
     async def start_missing_engines(self) -> None:
         """Start every engine that does not run; engines outlive attempts."""
+        fault_point("supervisor.prepared")
         for index in range(len(self._plan.configs.inference)):
             if index not in self.engines:
                 await self.start_engine(index)
@@ -73,6 +76,7 @@ class Fleet:
 
     async def start_ranks(self) -> None:
         """Start the gang."""
+        fault_point("supervisor.half_started")
         self.ranks = {}
         for rank in range(self._plan.num_ranks):
             self.ranks[rank] = await self._start(Role.TRAINER, rank)

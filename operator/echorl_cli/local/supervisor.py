@@ -24,7 +24,6 @@ from echorl_cli.local.processes import Child, Children
 from echorl_cli.local.restarts import Action, Death, Decision, Ledger, decide
 from echorl_cli.local.statewatch import StateWatch
 from echorl_core.attempts import Policy
-from echorl_core.faults import fault_point
 from echorl_core.names import NEVER_RESTARTED, ExitCode, Phase, Role
 from echorl_core.prepare import prepare
 
@@ -211,19 +210,16 @@ class Supervisor:
         await self._fleet.end_gang()
         await asyncio.sleep(delay_s)
         identity = self._fleet.begin_attempt()
-        fault_point("supervisor.attempt_begun")
         self._journal.enter(Phase.PREPARING, "choosing the step to start from", attempt=identity.attempt)
         step = self._plan.resume_step if policy is Policy.FROM_STEP else None
         prepared = await asyncio.to_thread(
             prepare, self._plan.run, identity, policy=policy, step=step, on_existing=self._plan.on_existing
         )
-        fault_point("supervisor.prepared")
         self._view.event("\n".join(f"attempt {identity.attempt}: {line}" for line in prepared.lines()))
         self._highest_step = max(self._highest_step, prepared.resume_step)
         self._journal.enter(Phase.STARTING, "waiting for engines, orchestrator and trainer")
         await self._fleet.start_missing_engines()
         await self._fleet.start_orchestrator()
-        fault_point("supervisor.half_started")
         await self._fleet.start_ranks()
         self._last_step_at = time.monotonic()
         self._starting_attempt = False
