@@ -40,7 +40,7 @@ from echorl_testing.scripted_policy import write_byte_tokenizer
 from echorl_testing.scripted_trainer import ScriptedTrainer
 
 IDENTITY = RunIdentity("run", RUN_UID, 1)
-DEADLINE_S = 60
+DEADLINE_S = 150
 
 
 def free_port() -> int:
