@@ -30,7 +30,10 @@ class BatchStore:
         self._seals: dict[int, Seal] = {}
 
     def load(self) -> None:
-        """Find the batches that this attempt sealed before the orchestrator restarted."""
+        """Find the batches that this attempt sealed before the orchestrator restarted, and remove what it left half."""
+        for parent in (self._run.batches, self._run.recorded_batch(self._identity.attempt, 0).parent):
+            for half in parent.glob(f"{TEMPORARY_PREFIX}*"):
+                shutil.rmtree(half, ignore_errors=True)
         for step, folder in self._run.sealed_steps():
             seal = msgspec.json.decode((folder / SEAL_NAME).read_bytes(), type=Seal)
             if (seal.run_uid, seal.attempt) == (self._identity.uid, self._identity.attempt):

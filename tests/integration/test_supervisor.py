@@ -24,7 +24,7 @@ QUICK = {"backoff_s": 0.0, "max_restarts": 3}
 LIMITS = {"settle": 0.2, "health_interval": 0.1, "engine_grace": 0.5, "grace": 0.5}
 
 
-def eventually(question: Callable[[], T], what: str, deadline_s: float = 30.0) -> T:
+def eventually(question: Callable[[], T], what: str, deadline_s: float = 90.0) -> T:
     end = time.monotonic() + deadline_s
     while not (answer := question()):
         assert time.monotonic() < end, f"not within {deadline_s:.0f} s: {what}"
@@ -91,7 +91,7 @@ class Run:
     def assert_nothing_left(self) -> None:
         pids = self.every_pid()
         assert pids
-        eventually(lambda: not any(alive(pid) for pid in pids), f"the end of all of {pids}", 15)
+        eventually(lambda: not any(alive(pid) for pid in pids), f"the end of all of {pids}", 60)
 
 
 @pytest.fixture
@@ -300,7 +300,7 @@ def test_a_supervisor_killed_while_it_begins_an_attempt_leaves_nothing_and_is_ma
     run = start()
     run.output()
     assert run.process.returncode == -signal.SIGKILL
-    eventually(lambda: not any(alive(pid) for pid in run.every_pid()), "the end of what was started", 15)
+    eventually(lambda: not any(alive(pid) for pid in run.every_pid()), "the end of what was started", 60)
     again = start()
     eventually(lambda: again.state().get("attempt") == 2 and again.state()["phase"] == "Running", "attempt 2")
     again.tell("orchestrator-0", "/finish", launch=len(again.all_of("orchestrator-0")) - 1)

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 ENV_WORK = "ECHORL_ENGINE_WORK"
@@ -29,6 +30,10 @@ def short_path(folder: Path) -> Path:
     link = Path(tempfile.gettempdir()) / f"echorl-{hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]}"
     if not _has_room(link):
         raise ValueError(f"{folder}: too long a path for sockets, and so is {link}")
+    for other in link.parent.glob(f"echorl-{'?' * 16}"):
+        with suppress(FileNotFoundError):  # another engine is as quick
+            if other.lstat().st_uid == os.getuid() and other.is_symlink() and not other.exists():
+                other.unlink()  # its folder was removed
     try:
         link.symlink_to(folder)
     except FileExistsError:

@@ -69,6 +69,15 @@ def test_a_crash_leaves_a_whole_batch_or_none_and_never_one_without_its_record(
     assert (state.step if state else None) == sealed
 
 
+def test_what_a_crash_left_half_written_is_removed(run: RunDirectory) -> None:
+    halves = [run.batches / ".tmp-step_000001.7", run.recorded_batch(1, 1).with_name(".tmp-step_000001.7")]
+    for half in halves:
+        half.mkdir(parents=True)
+        (half / "seal.json").touch()
+    assert store_of(run.root, record=True).newest is None
+    assert not any(half.exists() for half in halves)
+
+
 def test_recorded_batches_are_copies_that_stay(run: RunDirectory) -> None:
     store = store_of(run.root, record=True)
     seal_step(store, 1)

@@ -79,7 +79,9 @@ def test_sockets_can_be_made_however_long_the_work_folders_path_is(tmp_path, mon
         assert short_path(Path("/w/tmp")) == Path("/w/tmp")
         deep = tmp_path.joinpath(*["folder-with-a-name"] * 5)
         deep.mkdir(parents=True)
+        (short / f"echorl-{'0' * 16}").symlink_to(deep / "gone")
         link = short_path(deep)
+        assert list(short.iterdir()) == [link]
         assert link.resolve() == deep.resolve()
         assert short_path(deep) == link
         assert build(temporary=link)[1]["TMPDIR"] == str(link)
