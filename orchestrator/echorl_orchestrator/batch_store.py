@@ -5,6 +5,7 @@ Blocking file work; callers run it in a thread.
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import structlog
@@ -28,6 +29,7 @@ class BatchStore:
         """``record``: keep a copy of each batch under ``record/`` for replay."""
         self._run, self._identity, self._record = run, identity, record
         self._seals: dict[int, Seal] = {}
+        self._counts: dict[int, dict[str, Any]] = {}
 
     def load(self) -> None:
         """Find the batches that this attempt sealed before the orchestrator restarted, and remove what it left half."""
@@ -36,8 +38,12 @@ class BatchStore:
                 shutil.rmtree(half, ignore_errors=True)
         for step, folder in self._run.sealed_steps():
             seal = msgspec.json.decode((folder / SEAL_NAME).read_bytes(), type=Seal)
-            if (seal.run_uid, seal.attempt) == (self._identity.uid, self._identity.attempt):
-                self._seals[step] = seal
+            if (seal.run_uid, seal.attempt, seal.step) == (self._identity.uid, self._identity.attempt, step):
+                self._keep(seal)
+
+    def _keep(self, seal: Seal) -> None:
+        self._seals[seal.step] = seal
+        self._counts[seal.step] = seal.counts
 
     @property
     def newest(self) -> int | None:
@@ -47,6 +53,15 @@ class BatchStore:
     def seal(self, step: int) -> Seal | None:
         """What the batch of ``step`` is; None if it is not sealed, or released."""
         return self._seals.get(step)
+
+    def counts(self, step: int) -> dict[str, Any]:
+        """Facts for the record of ``step``; a checkpoint may have released its batch before its report came in.
+
+        Those of earlier steps are forgotten: reports come in order.
+        """
+        for old in [other for other in list(self._counts) if other < step]:
+            del self._counts[old]
+        return self._counts.get(step, {})
 
     def checkpoint_steps(self, up_to: int) -> list[int]:
         """Kept batches up to ``up_to`` after which a checkpoint is saved."""
@@ -62,7 +77,7 @@ class BatchStore:
         fault_point("orchestrator.recorded")
         write_folder(self._run.batch(seal.step), files)
         fault_point("orchestrator.after_seal")
-        self._seals[seal.step] = seal
+        self._keep(seal)
 
     def rank_file(self, step: int, rank: int) -> Path:
         """The bytes that ``rank`` pulls; the batch must be sealed."""

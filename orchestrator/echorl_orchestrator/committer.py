@@ -159,7 +159,7 @@ class Committer:
     async def _look_at(self, step: int, pending: _Pending, now: float) -> None:
         failed = next((one for one in pending.reports.values() if one.error is not None), None)
         if failed is not None:
-            await self._settle(step, "abandoned", f"rank {failed.rank} could not save: {failed.error}")
+            await self._settle(step, "abandoned", f"could not save: {failed.error}")
         elif len(pending.reports) >= self._num_ranks:
             problem = await asyncio.to_thread(self._commit, step, dict(pending.reports))
             await self._settle(step, "committed" if problem is None else "abandoned", problem)

@@ -203,7 +203,7 @@ class Orchestrator:
         await self._disk.desk.finish(self._config.max_steps)
         await self._board.refresh()
         log.info("finished", step=self._config.max_steps)
-        if not await self._disk.desk.all_told(TOLD_WITHIN_S):
+        if not await self._disk.desk.concluded(TOLD_WITHIN_S):
             log.warning("not every trainer rank asked whether the run is over", told=sorted(self._disk.desk.told))
         return ExitCode.OK
 
@@ -216,7 +216,8 @@ class Orchestrator:
             log.info("stopped", step=notice.step, checkpoint=state)
         self._view.ended = Phase.SUSPENDED
         await self._board.refresh()
-        await self._disk.desk.all_told(TOLD_WITHIN_S)
+        if not await self._disk.desk.concluded(TOLD_WITHIN_S):
+            log.warning("not every trainer rank heard of the stop, or a report is missing", step=notice.step)
         if notice.checkpoint:
             await self._disk.committer.acknowledged(notice.step, TOLD_WITHIN_S)
         else:
@@ -228,7 +229,7 @@ class Orchestrator:
         self._view.failure = failure
         await self._disk.desk.fail()
         await self._board.refresh()
-        await self._disk.desk.all_told(FAILURE_SHOWN_S)
+        await self._disk.desk.concluded(FAILURE_SHOWN_S)
         return failure.code
 
     async def _requested_stop(self) -> StopNotice:

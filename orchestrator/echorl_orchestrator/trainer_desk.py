@@ -142,16 +142,24 @@ class TrainerDesk:
             self.notice, self._limit = StopNotice(reason="failed", step=step, checkpoint=False), step
             await self._notify()
 
-    async def all_told(self, deadline_s: float) -> bool:
-        """Wait until every rank knows of the stop; at once if none ever showed up. False at the deadline."""
+    async def concluded(self, deadline_s: float) -> bool:
+        """Wait until every rank knows of the end and, unless the run failed, the last step's report is in.
+
+        At once if no rank ever showed up. False at the deadline.
+        """
         if not self._heard_of:
             return True
         try:
             async with asyncio.timeout(deadline_s), self._changed:
-                await self._changed.wait_for(lambda: len(self.told) >= self._num_ranks)
+                await self._changed.wait_for(lambda: len(self.told) >= self._num_ranks and self._has_its_reports())
         except TimeoutError:
             return False
         return True
+
+    def _has_its_reports(self) -> bool:
+        # Rank 0 posts reports beside its work: its pull of the step after may come in before them.
+        notice = self.notice
+        return notice is None or notice.reason == "failed" or self.reported >= notice.step
 
     def _is_there(self, step: int) -> bool:
         return self._store.seal(step) is not None and (self._limit is None or step <= self._limit)

@@ -137,7 +137,6 @@ class Training:
         """A step was trained: its row is in the records when this returns. Repeated reports do no harm."""
         if report.step <= self._disk.desk.reported:
             return
-        seal = self._disk.store.seal(report.step)
         served = self._pool.served() or (None, None)
         pace = {
             **self._view.pace.lap(report.trained_tokens),
@@ -145,7 +144,7 @@ class Training:
             "version/served_min": served[0],
             "version/served_max": served[1],
         }
-        row = step_row(self._identity.attempt, report, {} if seal is None else seal.counts, pace)
+        row = step_row(self._identity.attempt, report, self._disk.store.counts(report.step), pace)
         self._view.last_row = row
         self._health.beat()
         await self._disk.recorder.append(STEPS, [row])

@@ -106,9 +106,20 @@ class Pool:
             )
         )
 
-    async def running(self, least: int, most: int) -> None:
+    async def running_calls(self, number: int, tokens: int) -> list[asyncio.Task[Generation]]:
+        """Calls that the engine works on. Where it has ended some before they were seen, all are made anew."""
+        async with asyncio.timeout(60):
+            while True:
+                calls = [self.call(f"e{i}", tokens) for i in range(number)]
+                while not any(call.done() for call in calls):
+                    if self.pool.metrics_snapshot()["running"] == number:
+                        return calls
+                    await asyncio.sleep(0.02)
+                await asyncio.gather(*calls)
+
+    async def idle(self) -> None:
         async with asyncio.timeout(20):
-            while not least <= self.pool.metrics_snapshot()["running"] <= most:  # noqa: ASYNC110 - polled outside
+            while self.pool.metrics_snapshot()["running"]:  # noqa: ASYNC110 - polled outside
                 await asyncio.sleep(0.02)
 
     def state(self) -> str:
@@ -205,35 +216,43 @@ async def test_chat_is_rendered_by_the_engine_and_its_numbers_are_transformers(e
                 await chat([{"role": "user", "content": "x" * length}], [])
 
 
-async def test_requests_in_flight_outlive_an_update(engine: Engine, policies: Policies):
+async def generations_through_an_update(engine: Engine, policies: Policies) -> tuple[list[Generation], dict[str, Any]]:
+    """Eight calls that began on version 0, and the update to version 1 that came in between."""
+    announcements = [policies.announcement(version) for version in (0, 1)]
     async with pool_on(engine) as pool:
-        pool.pool.announce(policies.announcement(0))
+        pool.pool.announce(announcements[0])
         await pool.pool.wait_served(0, 60)
-        calls = [pool.call(f"e{i}", 900) for i in range(8)]
-        await pool.running(8, 8)
-        pool.pool.announce(policies.announcement(1))
+        calls = await pool.running_calls(8, 900)
+        pool.pool.announce(announcements[1])
         await pool.pool.wait_served(1, 60)
-        generations = await asyncio.gather(*calls)
-        assert pool.updates[-1]["running_at_pause"] == 8
-        assert pool.updates[-1]["pause_s"] < 10
-        for generation in generations:
-            assert (generation.version_low, generation.version_high) == (0, 1)
-            ids = [10, 20, 30, *generation.token_ids]
-            old, new = (policies.logprobs(version, ids)[2:] for version in (0, 1))
-            # The first tokens are the old version's, the last the new one's: its KV cache was computed anew.
-            assert generation.logprobs[:8] == pytest.approx(old[:8], abs=1e-3)
-            assert generation.logprobs[-8:] == pytest.approx(new[-8:], abs=1e-3)
+        return await asyncio.gather(*calls), pool.updates[-1]
+
+
+async def test_requests_in_flight_outlive_an_update(engine: Engine, policies: Policies):
+    generations, update = await generations_through_an_update(engine, policies)
+    for _ in range(3):
+        # On a busy machine the engine may be through with a call before the update comes.
+        if update["running_at_pause"] < 8:
+            generations, update = await generations_through_an_update(engine, policies)
+    assert update["running_at_pause"] == 8
+    assert update["pause_s"] < 10
+    for generation in generations:
+        assert (generation.version_low, generation.version_high) == (0, 1)
+        ids = [10, 20, 30, *generation.token_ids]
+        old, new = (policies.logprobs(version, ids)[2:] for version in (0, 1))
+        # The first tokens are the old version's, the last the new one's: its KV cache was computed anew.
+        assert generation.logprobs[:8] == pytest.approx(old[:8], abs=1e-3)
+        assert generation.logprobs[-8:] == pytest.approx(new[-8:], abs=1e-3)
 
 
 async def test_cancelled_call_is_aborted_on_the_engine(engine: Engine, policies: Policies):
     async with pool_on(engine) as pool:
         pool.pool.announce(policies.announcement(1))
         await pool.pool.wait_served(1, 60)
-        calls = [pool.call(f"e{i}", 1000) for i in range(4)]
-        await pool.running(4, 4)
+        calls = await pool.running_calls(4, 1000)
         for call in calls:
             call.cancel()
-        await pool.running(0, 0)
+        await pool.idle()
         assert all(
             isinstance(end, asyncio.CancelledError) for end in await asyncio.gather(*calls, return_exceptions=True)
         )
@@ -252,8 +271,7 @@ async def test_killed_engine_is_lost_within_seconds(engine: Engine, policies: Po
     async with pool_on(engine) as pool:
         pool.pool.announce(policies.announcement(1))
         await pool.pool.wait_served(1, 60)
-        call = pool.call("last", 1000)
-        await pool.running(1, 1)
+        (call,) = await pool.running_calls(1, 1000)
         killed = time.monotonic()
         os.killpg(engine.process.pid, signal.SIGKILL)
         with pytest.raises(EpisodeError) as caught:

@@ -120,7 +120,8 @@ class Saver:
         try:
             parts, error = self._written(step, upload, weights), None
         except (OSError, CheckpointException) as failure:
-            parts, error = [], reason(failure)
+            folder = self._target.folder(step)
+            parts, error = [], f"{reason(failure, self._state.ranks.rank)}, writing {folder}"
             log.error("checkpoint could not be saved; training goes on, the one before stays", step=step, error=error)
             self._remove(step)
         self._metrics.checkpoint_seconds.set(time.monotonic() - began)

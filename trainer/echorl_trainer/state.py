@@ -73,7 +73,7 @@ class TrainState:
         try:
             load(state, storage_reader=reader)
         except (CheckpointException, OSError, RuntimeError) as error:
-            raise Unreadable(f"{folder}: cannot be read: {reason(error)}") from error
+            raise Unreadable(f"{folder}: cannot be read: {reason(error, self.ranks.rank)}") from error
         set_state_dict(
             self.policy, self.optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"]
         )
@@ -164,9 +164,9 @@ def trainer_folder(checkpoint: Path) -> Path:
     raise Unreadable(f"{checkpoint}: found neither manifest.json nor {TRAINER_FOLDER}/; it is no checkpoint")
 
 
-def reason(error: BaseException) -> str:
-    """One line for a failed save or load: the first failing rank's own error."""
+def reason(error: BaseException, rank: int) -> str:
+    """One line for a save or load that failed on ``rank``, or the first failing rank's own error if it names one."""
     if isinstance(error, CheckpointException) and error.failures:
         rank, (cause, _) = min(error.failures.items())
         return f"rank {rank}: {type(cause).__name__}: {cause}"
-    return f"{type(error).__name__}: {error}"
+    return f"rank {rank}: {type(error).__name__}: {error}"

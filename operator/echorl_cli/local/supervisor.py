@@ -121,6 +121,9 @@ class Supervisor:
         self._state = state
         if state.get("step") != before.get("step") or state.get("phase") != before.get("phase"):
             self._last_step_at = time.monotonic()
+        lost = (state.get("checkpoint") or {}).get("abandoned")
+        if lost and lost != (before.get("checkpoint") or {}).get("abandoned"):
+            self._view.event(f"{lost}; training goes on, and the checkpoint before stays")
         self._highest_step = max(self._highest_step, state.get("step") or 0)
         self._ledger = self._ledger.after_progress(self._highest_step, self._plan.restart_policy)
         if state.get("phase") == Phase.RUNNING and self._signal is None and not self._ending:

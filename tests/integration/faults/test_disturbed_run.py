@@ -1,4 +1,4 @@
-"""Misbehaving environments, a full disk, a stop, damage before a resume, and an end at once, in one run."""
+"""Misbehaving environments, a full disk, a stop, damage before a resume, an environment that breaks; an end at once."""
 
 import json
 import os
@@ -14,19 +14,12 @@ import pytest
 
 from echorl_core.names import ExitCode
 from echorl_testing import history
-from echorl_testing.local_run import SUPPORT, LocalRun, eventually, local_run, manifest, terminal, write_model
+from echorl_testing.local_run import SUPPORT, LocalRun, eventually, local_run, manifest, write_model
 
 pytestmark = [pytest.mark.vllm, pytest.mark.faults]
 
 START_S = 300.0
 STEP_S = 120.0
-FAULTY = {
-    "name": "faulty",
-    "type": "import:echorl_testing.faulty_environments:partly",
-    "episodeTimeout": "4s",
-    "maxRetries": 0,
-    "sampling": {"temperature": 1.0, "maxCompletionTokens": 12},
-}
 
 
 def rows(run: LocalRun, attempt: int) -> list[dict[str, Any]]:
@@ -52,9 +45,17 @@ def full_disk(pid: int, limit: int) -> Iterator[None]:
 
 @pytest.mark.timeout(900)
 def test_a_disturbed_run(tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    environment = {
+        "name": "faulty",
+        "type": "import:echorl_testing.faulty_environments:faulty",
+        "args": {"broken": str(broken)},
+        "episodeTimeout": "4s",
+        "maxRetries": 0,
+        "sampling": {"temperature": 1.0, "maxCompletionTokens": 12},
+    }
     model = write_model(tmp_path / "model")
-    environments = {"train": [FAULTY, terminal()]}
-    document = manifest(model, maxSteps=400, environments=environments, code={"path": str(SUPPORT)})
+    document = manifest(model, maxSteps=400, environments={"train": [environment]}, code={"path": str(SUPPORT)})
     with local_run(tmp_path, document) as run:
         run.start()
         run.until_step(4, START_S)
@@ -65,7 +66,8 @@ def test_a_disturbed_run(tmp_path: Path) -> None:
         run.start()
         run.until_step(skipped + 1, START_S)
         the_checkpoint_before_was_used(run, skipped)
-        ctrl_c_twice_ends_everything_at_once(run)
+        broken.touch()
+        a_broken_environment_ends_the_run(run)
 
 
 def a_full_disk_costs_one_checkpoint(run: LocalRun) -> None:
@@ -77,6 +79,8 @@ def a_full_disk_costs_one_checkpoint(run: LocalRun) -> None:
         lost = int(told.split(":")[0].removeprefix("checkpoint "))
         assert "could not save" in told
         assert "File too large" in told
+        assert str(run.directory.checkpoint(lost)) in told
+        assert told in run.output()
         assert "checkpoint could not be saved; training goes on, the one before stays" in run.log("trainer-0")
         run.until_step(lost + 1, STEP_S)
         assert lost not in [one.step for one in history.committed(run.directory)]
@@ -127,28 +131,27 @@ def the_checkpoint_before_was_used(run: LocalRun, skipped: int) -> None:
     assert min(history.reported_steps(run.directory, 2)) == prepared.resume_step + 1
 
 
-def ctrl_c_twice_ends_everything_at_once(run: LocalRun) -> None:
-    events = run.root / "events.jsonl"
-    seen = events.read_text().count('"event": "signal"')
-    # Held, so that the first Ctrl-C cannot end the run by itself.
-    os.kill(run.roles()["orchestrator-0"], signal.SIGSTOP)
-    run.interrupt()
-    eventually(lambda: events.read_text().count('"event": "signal"') > seen, "the first signal was seen", 10)
-    run.interrupt()
-    assert run.ended(30) == 128 + signal.SIGINT
+def a_broken_environment_ends_the_run(run: LocalRun) -> None:
+    assert run.ended(STEP_S) == ExitCode.ENVIRONMENT, run.output()
+    assert "64 episodes failed one after the other; the last one: env: ValueError: no such level" in run.output()
+    assert run.state()["phase"] == "Failed"
+    assert "no such level" in run.state()["reason"]
+    assert run.state()["restarts"] == 0
     run.assert_nothing_left()
 
 
 @pytest.mark.timeout(600)
-def test_an_environment_that_always_fails_ends_the_run_with_the_reason(tmp_path: Path) -> None:
-    hopeless = {"name": "hopeless", "type": "import:echorl_testing.faulty_environments:hopeless"}
-    document = manifest(
-        write_model(tmp_path / "model"), environments={"train": [hopeless]}, code={"path": str(SUPPORT)}
-    )
-    with local_run(tmp_path, document) as run:
-        assert run.start().ended(START_S) == ExitCode.ENVIRONMENT, run.output()
-        assert "64 episodes failed one after the other; the last one: env: ValueError: no such level" in run.output()
-        assert run.state()["phase"] == "Failed"
-        assert "no such level" in run.state()["reason"]
-        assert run.state()["restarts"] == 0
+def test_ctrl_c_twice_ends_everything_at_once(tmp_path: Path) -> None:
+    with local_run(tmp_path, manifest(write_model(tmp_path / "model"))) as run:
+        run.start()
+        # The engine has begun to load by then.
+        eventually(run.orchestrator_state, "an orchestrator", START_S)
+        roles = run.roles()
+        assert set(roles) == {"inference-0", "orchestrator-0", "trainer-0"}
+        # Held, so that the first Ctrl-C cannot end the run by itself.
+        os.kill(roles["orchestrator-0"], signal.SIGSTOP)
+        run.interrupt()
+        eventually(lambda: history.events(run.directory, "signal"), "the first signal was seen", 30)
+        run.interrupt()
+        assert run.ended(30) == 128 + signal.SIGINT
         run.assert_nothing_left()

@@ -17,7 +17,7 @@ from echorl_testing.local_run import LocalRun, eventually, local_run, manifest, 
 pytestmark = [pytest.mark.vllm, pytest.mark.faults]
 
 SEED = 20
-MAX_STEPS, INTERVAL = 40, 2
+MAX_STEPS, INTERVAL = 30, 2
 START_S, STEP_S = 300.0, 200.0
 
 

@@ -1,15 +1,24 @@
-"""Environments of whole runs, some of whose episodes go wrong. Runs in worker processes."""
+"""An environment of whole runs, some of whose episodes go wrong. Runs in worker processes."""
 
 import random
+from pathlib import Path
 from typing import Any
 
 from echorl_orchestrator.types import Action, Environment, Step
+
+_DOES = ("well", "raises", "well", "NaN", "well", "well", "well", "hangs", "well", "NaN", "well", "well")
 
 
 class Faulty:
     """One question. The first episode of some tasks' groups raises, hangs or returns NaN."""
 
+    def __init__(self, broken: Path) -> None:
+        """Every episode raises once ``broken`` exists."""
+        self._broken = broken
+
     def reset(self, task: dict[str, Any], *, seed: int, episode_id: str) -> Step:
+        if self._broken.exists():
+            raise ValueError("no such level")
         self._does = task["does"] if episode_id.rpartition("-e")[2] == "0" else "well"
         return Step([{"role": "user", "content": f"digit {task['key']}"}])
 
@@ -26,21 +35,9 @@ class Faulty:
         pass
 
 
-class Hopeless(Faulty):
-    """Every episode raises."""
-
-    def reset(self, task: dict[str, Any], *, seed: int, episode_id: str) -> Step:
-        raise ValueError("no such level")
-
-
-def partly(tasks: int = 400) -> Environment:
-    """In any 8 tasks one has an episode that raises, one that hangs, and two that return NaN."""
-    does = ["well", "raises", "well", "NaN", "well", "hangs", "well", "NaN"]
+def faulty(broken: str, tasks: int = 480) -> Environment:
+    """In any 12 tasks one has an episode that raises, one has one that hangs, and two have one that returns NaN."""
     numbers = list(range(tasks))
     random.Random(0).shuffle(numbers)
-    return Environment([{"key": number, "does": does[number % 8]} for number in numbers], text_env=Faulty)
-
-
-def hopeless() -> Environment:
-    """No episode ever ends well."""
-    return Environment([{"key": number} for number in range(8)], text_env=Hopeless)
+    found = [{"key": number, "does": _DOES[number % len(_DOES)]} for number in numbers]
+    return Environment(found, text_env=lambda: Faulty(Path(broken)))

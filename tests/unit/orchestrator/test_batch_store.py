@@ -87,6 +87,18 @@ def test_recorded_batches_are_copies_that_stay(run: RunDirectory) -> None:
     assert {path.name: path.read_bytes() for path in run.recorded_batch(1, 1).iterdir()} == files
 
 
+def test_facts_of_a_released_batch_are_there_for_its_report(run: RunDirectory) -> None:
+    store = store_of(run.root)
+    for step in (1, 2):
+        seal_step(store, step)
+    successor = store_of(run.root)
+    for one in (store, successor):
+        one.release(2)
+        assert one.counts(1) == one.counts(2) == {"batch/episodes": 1}
+        assert one.counts(1) == {}
+    assert store_of(run.root).counts(2) == {}
+
+
 def test_release_takes_batches_up_to_the_step(run: RunDirectory) -> None:
     store = store_of(run.root)
     for step in (1, 2, 3):

@@ -124,7 +124,7 @@ async def test_a_rank_that_could_not_save_abandons_the_checkpoint(run: RunDirect
         made.report(PartsReport(attempt=1, step=1, rank=1, parts=[], error="No space left on device"))
         assert await made.settled(1) == "abandoned"
         assert made.report(parts_report(run, 1, 0)).state == "abandoned"
-    assert made.reason == "checkpoint 1: rank 1 could not save: No space left on device"
+    assert made.reason == "checkpoint 1: could not save: No space left on device"
     assert made.abandoned == 1
     assert read_manifest(run.checkpoint(1)) is None
     assert store.seal(1) is not None

@@ -47,9 +47,26 @@ async def test_a_stop_is_decided_once_at_the_highest_step_given(store: BatchStor
     assert await desk.pull(2, 1, 0.0) == store.rank_file(2, 1)
     assert await desk.pull(3, 0, 0.0) == notice
     assert await desk.stop(committed=2) == notice
-    assert not await desk.all_told(0.0)
-    assert await desk.pull(3, 1, 0.0) == notice
-    assert await desk.all_told(0.0)
+
+
+async def test_a_stop_is_concluded_when_all_ranks_know_and_the_last_report_is_in(
+    store: BatchStore, tmp_path: Path
+) -> None:
+    desk = desk_of(store, tmp_path)
+    seal_step(store, 1, ranks=2)
+    await desk.pull(1, 0, 0.0)
+    await desk.stop(committed=1)
+    await desk.pull(2, 0, 0.0)
+    await desk.step_reported(1)
+    assert not await desk.concluded(0.0)
+    successor = desk_of(store_of(tmp_path), tmp_path)
+    for rank in (0, 1):
+        await successor.pull(2, rank, 0.0)
+    assert not await successor.concluded(0.0)
+    waiting = asyncio.create_task(successor.concluded(10.0))
+    await asyncio.sleep(0)
+    await successor.step_reported(1)
+    assert await waiting
 
 
 async def test_nothing_is_given_out_while_a_stop_is_written(store: BatchStore, tmp_path: Path) -> None:
@@ -81,7 +98,7 @@ async def test_what_was_sealed_before_a_restart_may_have_been_given(store: Batch
 async def test_a_run_that_nobody_has_joined_stops_at_its_start(store: BatchStore, tmp_path: Path) -> None:
     desk = desk_of(store, tmp_path, start_step=4)
     assert await desk.stop(committed=4) == StopNotice(reason="stopped", step=4, checkpoint=False)
-    assert await desk.all_told(0.0)
+    assert await desk.concluded(0.0)
 
 
 async def test_a_finished_run_tells_those_who_wait(store: BatchStore, tmp_path: Path) -> None:
@@ -90,9 +107,10 @@ async def test_a_finished_run_tells_those_who_wait(store: BatchStore, tmp_path: 
     await desk.pull(1, 0, 0.0)
     waiting = asyncio.create_task(desk.pull(2, 0, 10.0))
     await asyncio.sleep(0)
+    await desk.step_reported(1)
     await desk.finish(1)
     assert await waiting == StopNotice(reason="finished", step=1, checkpoint=False)
-    assert await desk.all_told(0.0)
+    assert await desk.concluded(0.0)
 
 
 @pytest.mark.parametrize(("step", "rank", "words"), [(1, 2, "rank: found 2"), (2, 0, "step: found 2"), (3, 0, "kept")])

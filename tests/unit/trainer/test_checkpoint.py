@@ -244,7 +244,7 @@ def test_refused_write_is_named_wherever_in_a_file_it_happens(ranks: Ranks, mode
                 save_state(learner.state, 1, tmp_path / str(limit))
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
-        assert "OSError: [Errno 27] File too large" in reason(caught.value)
+        assert "OSError: [Errno 27] File too large" in reason(caught.value, 0)
 
 
 @pytest.mark.parametrize("missing", [".metadata", "__0_0.distcp"])
