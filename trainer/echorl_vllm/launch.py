@@ -68,6 +68,8 @@ def command(
         argv.append("--enable-scale-out")
     if config.device == "cpu":
         argv += ["--enforce-eager", "--max-num-seqs", "128", "--kv-cache-memory-bytes", "128M"]
+        if config.tensor_parallel == 1:
+            argv += ["--distributed-executor-backend", "uni"]
     variables = _environment(config, work=work, installed=installed)
     variables |= {"TMPDIR": str(temporary or work / TEMPORARY_FOLDER), ENV_SPOOL: str(spool or work / "spool")}
     return [*argv, *config.extra_args], variables
@@ -87,6 +89,10 @@ def _environment(config: InferenceConfig, *, work: Path, installed: Installed) -
     if config.device == "cpu":
         # Even in eager mode the first request with logprobs would compile a helper, which needs a C++ compiler.
         variables |= {"OMP_NUM_THREADS": "1", "TORCH_COMPILE_DISABLE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+        if config.tensor_parallel == 1:
+            # A worker process of its own and the engine core wait for each other in busy loops, a core each. With 0
+            # the CPU platform lets the worker run inside the engine core; the API server stays a process of its own.
+            variables["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     if not installed.flashinfer:
         variables["VLLM_USE_FLASHINFER_SAMPLER"] = "0"
     return variables

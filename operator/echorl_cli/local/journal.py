@@ -1,6 +1,7 @@
 """What the supervisor itself knows of a run, on disk: ``state.json`` and ``events.jsonl``."""
 
 import json
+import resource
 import time
 from collections import Counter
 from datetime import UTC, datetime
@@ -36,6 +37,7 @@ class Journal:
         self.restarts: Counter[str] = Counter(before.get("restarts_by_cause", {}))
         self._created = before.get("created", now())
         self._wall_before = float(before.get("wall_s") or 0.0)
+        self._cpu_before = float(before.get("cpu_s") or 0.0)
         self._started = now()
         self._setup_s: float | None = None
         self._exit_code: int | None = None
@@ -84,10 +86,17 @@ class Journal:
             "started": self._started,
             "setup_s": self._setup_s,
             "wall_s": round(self._wall_before + time.monotonic() - self._begun, 3),
+            "cpu_s": round(self._cpu_before + _cpu_s(), 3),
             "exit_code": self._exit_code,
             "timeline": self._timeline,
         }
         write_file(self._file, (jsonsafe.dumps(state, indent=2) + "\n").encode())
+
+
+def _cpu_s() -> float:
+    """CPU seconds of this process and of all its descendants that have ended and were waited for."""
+    usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
 def _read(path: Path, uid: str) -> dict[str, Any]:

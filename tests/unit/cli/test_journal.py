@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 from echorl_cli.local.journal import Journal
@@ -43,3 +45,15 @@ def test_another_runs_state_is_not_taken_over(tmp_path: Path) -> None:
     Journal(tmp_path, "name", "uid").restarted(Role.TRAINER, "died")
     Journal(tmp_path, "name", "other").save()
     assert state(tmp_path)["restarts"] == 0
+
+
+def test_cpu_seconds_are_those_of_ended_children_and_of_earlier_supervisors(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, "name", "uid")
+    journal.save()
+    before = state(tmp_path)["cpu_s"]
+    subprocess.run([sys.executable, "-c", "sum(i * i for i in range(3_000_000))"], check=True)
+    journal.save()
+    assert state(tmp_path)["cpu_s"] > before + 0.05
+    ended = state(tmp_path)["cpu_s"]
+    Journal(tmp_path, "name", "uid").save()
+    assert state(tmp_path)["cpu_s"] >= 2 * before + (ended - before)

@@ -39,7 +39,7 @@ def test_cpu_command():
         "--generation-config vllm --worker-extension-cls echorl_vllm.worker.WeightsExtension "
         "--middleware echorl_vllm.middleware.EngineGate --enable-auto-tool-choice --tool-call-parser hermes "
         "--enable-prompt-tokens-details --disable-uvicorn-access-log --enable-scale-out "
-        "--enforce-eager --max-num-seqs 128 --kv-cache-memory-bytes 128M"
+        "--enforce-eager --max-num-seqs 128 --kv-cache-memory-bytes 128M --distributed-executor-backend uni"
     )
     assert variables == {
         "ECHORL_DIE_WITH_PARENT": "1",
@@ -51,10 +51,17 @@ def test_cpu_command():
         "TORCH_COMPILE_DISABLE": "1",
         "VLLM_CACHE_ROOT": "/w/cache",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "75",
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_SERVER_DEV_MODE": "1",
     }
+
+
+def test_cpu_workers_of_one_model_copy_stay_processes():
+    argv, variables = build(tensor_parallel=2)
+    assert "--distributed-executor-backend" not in argv
+    assert "VLLM_ENABLE_V1_MULTIPROCESSING" not in variables
 
 
 def test_cuda_command_of_an_older_vllm():
