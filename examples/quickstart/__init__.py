@@ -1,1 +1,6 @@
 """The quickstart's model: seeded, then warm-started on scripted demonstrations."""
+
+import os
+
+# Before torch is imported: on a busy machine, threads that spin while they wait for one another hold one another up.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
