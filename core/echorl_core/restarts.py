@@ -21,6 +21,32 @@ class RestartPolicy:
     """New steps, beyond the highest one that was reached before, after which restarts count from 0 again."""
 
 
+class RuleAction(StrEnum):
+    """What an exit code means by a rule."""
+
+    FAIL = "Fail"
+    """The run ends."""
+    RESTART = "Restart"
+    """As a crash, whatever the code says by itself."""
+    IGNORE = "Ignore"
+    """As a crash that does not count against ``maxRestarts``."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One entry of ``spec.failurePolicy.rules``."""
+
+    role: Role
+    exit_codes: frozenset[int]
+    """Of a process that a signal ended: 128 + the signal."""
+    action: RuleAction
+
+    def matches(self, death: "Death") -> bool:
+        """Whether it speaks of this end."""
+        code = death.exit_code if death.exit_code >= 0 else 128 - death.exit_code
+        return death.role is self.role and death.why is None and code in self.exit_codes
+
+
 @dataclass(frozen=True)
 class Ledger:
     """Restarts since the last reset, and how far the run had come at the last of them."""
@@ -90,9 +116,18 @@ class Decision:
     """Whose restart it is."""
     exit_code: int = int(ExitCode.CRASH)
     """Of the whole run, if it ends."""
+    counts: bool = True
+    """Whether it counts against ``maxRestarts``."""
 
 
-def decide(deaths: Sequence[Death], *, ledger: Ledger, policy: RestartPolicy, gang_is_whole: bool = True) -> Decision:
+def decide(
+    deaths: Sequence[Death],
+    *,
+    ledger: Ledger,
+    policy: RestartPolicy,
+    rules: Sequence[Rule] = (),
+    gang_is_whole: bool = True,
+) -> Decision:
     """Decide over processes that ended at about the same time.
 
     A code that is never restarted outweighs crashes: when one rank finds a NaN, its peers often crash first.
@@ -101,23 +136,28 @@ def decide(deaths: Sequence[Death], *, ledger: Ledger, policy: RestartPolicy, ga
         deaths: at least one; engines are decided one by one.
         ledger: restarts so far.
         policy: limits.
+        rules: of the user; the first that matches a death decides what its code means.
         gang_is_whole: whether every trainer rank still works; the orchestrator alone is only restarted then.
     """
-    for death in deaths:
-        if death.exit_code in NEVER_RESTARTED:
+    ruled = [next((rule.action for rule in rules if rule.matches(death)), None) for death in deaths]
+    for death, action in zip(deaths, ruled, strict=True):
+        if action is RuleAction.FAIL or (action is None and death.exit_code in NEVER_RESTARTED):
             return Decision(Action.FAIL, death.cause, exit_code=death.exit_code)
     reason = "; ".join(death.cause for death in deaths)
     roles = {death.role for death in deaths}
+    counts = any(action is not RuleAction.IGNORE for action in ruled)
     if roles == {Role.INFERENCE}:
-        return _within_limits(Role.INFERENCE, Action.RESTART_ALONE, reason, ledger, policy)
+        return _within_limits(Role.INFERENCE, Action.RESTART_ALONE, reason, ledger, policy, counts=counts)
     if roles == {Role.ORCHESTRATOR} and gang_is_whole:
-        return _within_limits(Role.ORCHESTRATOR, Action.RESTART_ALONE, reason, ledger, policy)
-    return _within_limits(Role.TRAINER, Action.NEW_ATTEMPT, reason, ledger, policy)
+        return _within_limits(Role.ORCHESTRATOR, Action.RESTART_ALONE, reason, ledger, policy, counts=counts)
+    return _within_limits(Role.TRAINER, Action.NEW_ATTEMPT, reason, ledger, policy, counts=counts)
 
 
-def _within_limits(role: Role, action: Action, reason: str, ledger: Ledger, policy: RestartPolicy) -> Decision:
+def _within_limits(
+    role: Role, action: Action, reason: str, ledger: Ledger, policy: RestartPolicy, *, counts: bool
+) -> Decision:
     used = ledger.used.get(role, 0)
-    if used >= policy.max_restarts:
+    if counts and used >= policy.max_restarts:
         return Decision(Action.FAIL, f"{reason}; {used} restarts of {role} are used up (failurePolicy.maxRestarts)")
     delay = min(policy.backoff_s * 2.0**used, MAX_BACKOFF_S)
-    return Decision(action, reason, delay_s=delay, role=role)
+    return Decision(action, reason, delay_s=delay, role=role, counts=counts)

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from echorl_cli.local.restarts import RestartPolicy
 from echorl_core import names
 from echorl_core.attempts import OnExisting, Policy
 from echorl_core.config import RoleConfig, RoleConfigs
 from echorl_core.identity import RunIdentity
 from echorl_core.names import Role
+from echorl_core.restarts import RestartPolicy
 from echorl_core.rundir import RunDirectory
 
 ENV_DIE_WITH_PARENT = "ECHORL_DIE_WITH_PARENT"

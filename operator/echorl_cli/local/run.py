@@ -17,7 +17,6 @@ from echorl_cli.local.launch import Limits, LocalRun, ModuleCommands
 from echorl_cli.local.machine import Machine, divide_gpus, environment_of, gpu_users, model_folder, place
 from echorl_cli.local.notes import end_leftovers
 from echorl_cli.local.outcome import Outcome
-from echorl_cli.local.restarts import RestartPolicy
 from echorl_cli.local.supervisor import Supervisor
 from echorl_cli.local.view import LiveView, PlainView
 from echorl_cli.manifest_file import manifest_text
@@ -28,6 +27,7 @@ from echorl_core.attempts import OnExisting, Policy, claim_run, owner_of, read_r
 from echorl_core.leftovers import archive
 from echorl_core.names import ExitCode
 from echorl_core.prepare import objection
+from echorl_core.restarts import RestartPolicy
 from echorl_core.rundir import RunDirectory, write_file
 from echorl_operator.api import EchoRLRun, Problem, duration_seconds, unused_locally
 from echorl_operator.build import role_configs

@@ -21,11 +21,11 @@ from echorl_cli.local.launch import LocalRun
 from echorl_cli.local.mailbox import Mailbox
 from echorl_cli.local.outcome import Outcome, Snapshot, View, signal_name
 from echorl_cli.local.processes import Child, Children
-from echorl_cli.local.restarts import Action, Death, Decision, Ledger, decide
 from echorl_cli.local.statewatch import StateWatch
 from echorl_core.attempts import Policy
 from echorl_core.names import NEVER_RESTARTED, ExitCode, Phase, Role
 from echorl_core.prepare import prepare
+from echorl_core.restarts import Action, Death, Decision, Ledger, decide
 
 _OBSERVE_S = 5.0
 _TICK_S = 1.0

@@ -15,10 +15,10 @@ from echorl_cli.local.lock import held
 from echorl_cli.local.notes import end_leftovers
 from echorl_cli.local.outcome import Snapshot
 from echorl_cli.local.ports import free_ports, free_run
-from echorl_cli.local.restarts import RestartPolicy
 from echorl_cli.local.supervisor import Supervisor
 from echorl_core import config
 from echorl_core.attempts import claim_run
+from echorl_core.restarts import RestartPolicy
 from echorl_core.rundir import RunDirectory
 
 _ROLE = str(Path(__file__).with_name("fake_role.py"))

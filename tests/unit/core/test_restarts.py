@@ -1,6 +1,6 @@
 import pytest
 
-from echorl_cli.local.restarts import MAX_BACKOFF_S, Action, Death, Ledger, RestartPolicy, decide
+from echorl_core.restarts import MAX_BACKOFF_S, Action, Death, Ledger, RestartPolicy, Rule, RuleAction, decide
 from echorl_core.names import NEVER_RESTARTED, ExitCode, Role
 
 POLICY = RestartPolicy(max_restarts=2, backoff_s=10.0, reset_after_steps=20)
@@ -87,3 +87,23 @@ def test_a_run_that_always_dies_at_the_same_step_uses_up_its_restarts() -> None:
         assert decide([death(Role.TRAINER)], ledger=ledger, policy=POLICY).action is Action.NEW_ATTEMPT
         ledger = ledger.with_restart(Role.TRAINER, highest)
     assert decide([death(Role.TRAINER)], ledger=ledger, policy=POLICY).action is Action.FAIL
+
+
+def test_the_first_rule_that_matches_decides_what_a_code_means() -> None:
+    def rule(codes: set[int], action: RuleAction, role: Role = Role.TRAINER) -> Rule:
+        return Rule(role, frozenset(codes), action)
+
+    rules = [rule({3}, RuleAction.RESTART), rule({3, 17, 137}, RuleAction.FAIL), rule({1}, RuleAction.IGNORE)]
+    policy = RestartPolicy(max_restarts=0)
+
+    def outcome(code: int, role: Role = Role.TRAINER, max_restarts: int = 5) -> tuple[Action, bool]:
+        decision = decide([Death(role, "one", code)], ledger=Ledger(), policy=RestartPolicy(max_restarts), rules=rules)
+        return decision.action, decision.counts
+
+    assert outcome(3) == (Action.NEW_ATTEMPT, True)
+    assert outcome(17) == (Action.FAIL, True)
+    assert outcome(-9) == (Action.FAIL, True)
+    assert outcome(17, Role.INFERENCE) == (Action.RESTART_ALONE, True)
+    assert outcome(1, max_restarts=0) == (Action.NEW_ATTEMPT, False)
+    killed = Death(Role.TRAINER, "one", 137, why="node lost")
+    assert decide([killed], ledger=Ledger(), policy=policy, rules=rules).reason.startswith("one was ended: node lost;")
