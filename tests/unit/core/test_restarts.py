@@ -1,7 +1,7 @@
 import pytest
 
-from echorl_core.restarts import MAX_BACKOFF_S, Action, Death, Ledger, RestartPolicy, Rule, RuleAction, decide
 from echorl_core.names import NEVER_RESTARTED, ExitCode, Role
+from echorl_core.restarts import MAX_BACKOFF_S, Action, Death, Ledger, RestartPolicy, Rule, RuleAction, decide
 
 POLICY = RestartPolicy(max_restarts=2, backoff_s=10.0, reset_after_steps=20)
 
