@@ -1,7 +1,7 @@
 """Scripted, imperfect play of ``builtin:terminal``, for warm starts and for held-out conversations to measure on.
 
-The scripts know the tree, but most of them use it badly: 30 % find the answer; 20 % list, look into a file at random
-and submit its word; 18 % submit blindly; 32 % find the right file, look into a wrong one and submit that one's word.
+The scripts know the tree, but most of them use it badly: 34 % find the answer; 20 % list, look into a file at random
+and submit its word; 16 % submit blindly; 30 % find the right file, look into a wrong one and submit that one's word.
 """
 
 import random
@@ -15,7 +15,7 @@ from echorl_orchestrator.environments.terminal_tasks import TerminalArgs
 from echorl_orchestrator.types import Action
 
 Script = Literal["find", "browse", "blind", "misread"]
-MIX: dict[Script, float] = {"find": 0.30, "browse": 0.20, "blind": 0.18, "misread": 0.32}
+MIX: dict[Script, float] = {"find": 0.34, "browse": 0.20, "blind": 0.16, "misread": 0.30}
 Call = tuple[str, dict[str, str]]
 
 
