@@ -67,6 +67,18 @@ ENV_ATTEMPT = "ECHORL_ATTEMPT"
 ENV_ADMIN_TOKEN = "ECHORL_ADMIN_TOKEN"  # noqa: S105 - the variable's name, not a secret
 ENV_FAULTS = "ECHORL_FAULTS"
 
+# What a pod tells its processes besides; unset on one machine.
+ENV_PODS = "ECHORL_PODS"
+"""Pods of the trainer gang."""
+ENV_POD_INDEX = "ECHORL_POD_INDEX"
+"""Which of them this is, from 0."""
+ENV_RANKS_PER_POD = "ECHORL_RANKS_PER_POD"
+"""Trainer processes of each of them."""
+ENV_ADVERTISE_HOST = "ECHORL_ADVERTISE_HOST"
+"""Name or address that other pods reach this one by; it overrides the config's ``advertise_host``."""
+ENV_TERMINATION_LOG = "ECHORL_TERMINATION_LOG"
+"""File for a role's last words; set but empty: the kubelet's own, ``/dev/termination-log``. Unset: none is written."""
+
 # HTTP headers of every message between roles.
 HEADER_RUN = "X-EchoRL-Run"
 HEADER_ATTEMPT = "X-EchoRL-Attempt"

@@ -104,13 +104,14 @@ def prepare(
     """
     if (policy is Policy.FROM_STEP) != (step is not None):
         raise Refused(f"resume.step: found {step} with policy {policy}; a step belongs to FromStep alone")
-    later = [number for number, _ in prepared_attempts(run) if number > identity.attempt]
-    if later:
-        raise Refused(f"{run.root}: attempt {max(later)} has begun, attempt {identity.attempt} is over")
+    own = [number for number, prepared in prepared_attempts(run) if prepared.run_uid == identity.uid]
+    if own and max(own) > identity.attempt:
+        raise Refused(f"{run.root}: attempt {max(own)} has begun, attempt {identity.attempt} is over")
     done = read_prepared(run, identity.attempt)
     if done is not None and done.run_uid == identity.uid:
         return done
-    archived = _make_room(run, identity, policy, on_existing)
+    # Whoever starts this attempt may have written its folder, but not if another run has.
+    archived = _make_room(run, identity, policy, on_existing, keep_attempt=identity.attempt if done is None else None)
     claim_run(run, identity.name, identity.uid)
     lineage = _lineage(run, identity.attempt)
     once = policy is Policy.FROM_STEP and step in lineage.went_back
@@ -135,13 +136,15 @@ def prepare(
     return prepared
 
 
-def _make_room(run: RunDirectory, identity: RunIdentity, policy: Policy, on_existing: OnExisting) -> str | None:
+def _make_room(
+    run: RunDirectory, identity: RunIdentity, policy: Policy, on_existing: OnExisting, *, keep_attempt: int | None
+) -> str | None:
     reason = objection(run, identity.uid, policy)
     if reason is None:
         return None
     if on_existing is OnExisting.REFUSE:
         raise Refused(f"{reason}. Use another directory, or set resume.onExisting to Archive to move it aside")
-    return str(archive(run, owner_of(run), keep_attempt=identity.attempt).relative_to(run.root))
+    return str(archive(run, owner_of(run), keep_attempt=keep_attempt).relative_to(run.root))
 
 
 def _resolve(

@@ -9,6 +9,7 @@ RUN/checkpoints/step_000010/         attempt_N/{trainer,weights,orchestrator}/..
 RUN/broadcasts/attempt_N/v_000012/   published weights (mode disk)
 RUN/record/attempt_N/step_000012/    copies of sealed batches, never cleaned
 RUN/records/attempt_N/               steps.jsonl, episodes.jsonl, evals.jsonl, updates.jsonl
+RUN/.model, RUN/model.json           in a cluster: link to the model's folder, and which commit it is
 RUN/report.html, RUN/report.json
 """
 
@@ -67,6 +68,11 @@ class RunDirectory:
     def broadcasts(self) -> Path:
         """Weights published through the shared volume."""
         return self.root / "broadcasts"
+
+    @property
+    def model_file(self) -> Path:
+        """What the model's revision was resolved to."""
+        return self.root / "model.json"
 
     def attempt(self, attempt: int) -> Path:
         """What one attempt was started with."""
