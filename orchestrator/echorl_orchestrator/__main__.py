@@ -16,7 +16,8 @@ from echorl_core.attempts import Refused
 from echorl_core.checkpoints import Damage
 from echorl_core.config import OrchestratorConfig
 from echorl_core.identity import RunIdentity
-from echorl_core.names import ExitCode
+from echorl_core.last_words import LastWords, code_name, say, words_of
+from echorl_core.names import ExitCode, Role
 from echorl_orchestrator.orchestrator import Orchestrator
 from echorl_orchestrator.refusals import BadInputError
 
@@ -37,31 +38,52 @@ def main() -> int:
         config = OrchestratorConfig.model_validate_json(arguments.config.read_text())
     except (OSError, ValueError, ValidationError) as error:
         sys.stderr.write(f"{arguments.config}: {error}\n")
+        say(words_of(Role.ORCHESTRATOR, ExitCode.BAD_INPUT, f"{arguments.config}: {error}"))
         return ExitCode.BAD_INPUT
-    logs.configure(names.Role.ORCHESTRATOR, attempt=identity.attempt, style=arguments.log_style)
+    logs.configure(Role.ORCHESTRATOR, attempt=identity.attempt, style=arguments.log_style)
+    words = _run_to_words(config, identity, token)
+    say(words)
+    return words.exit_code
+
+
+def _run_to_words(config: OrchestratorConfig, identity: RunIdentity, token: str) -> LastWords:
+    """The role, with every failure logged and told by an exit code."""
+    role = Orchestrator(config, identity, token)
+    unexpected = None
     try:
-        return int(uvloop.run(_run(config, identity, token)))
+        code = uvloop.run(_run(role))
+        message = role.ending or code_name(code)
     except (BadInputError, Refused) as error:
         log.error("bad input", error=str(error))
-        return ExitCode.BAD_INPUT
+        code, message = ExitCode.BAD_INPUT, str(error)
     except Damage as error:
         log.error("the checkpoint to resume from is damaged", error=str(error))
-        return ExitCode.CRASH
-    except Exception:
+        code, message = ExitCode.CRASH, f"the checkpoint to resume from is damaged: {error}"
+    except Exception as error:
         log.exception("crash")
-        return ExitCode.CRASH
+        code, message, unexpected = ExitCode.CRASH, _causes(error), error
+    attempt = identity.attempt
+    return words_of(Role.ORCHESTRATOR, code, message, attempt=attempt, step=role.step, error=unexpected)
 
 
-async def _run(config: OrchestratorConfig, identity: RunIdentity, token: str) -> int:
+def _causes(error: BaseException) -> str:
+    """An error in one line; those that a group of tasks holds in place of the group."""
+    if isinstance(error, BaseExceptionGroup):
+        return "; ".join(_causes(one) for one in error.exceptions)
+    return f"{type(error).__name__}: {error}"
+
+
+async def _run(orchestrator: Orchestrator) -> int:
     """The role, ended at once by SIGTERM or SIGINT."""
-    role = asyncio.create_task(Orchestrator(config, identity, token).run())
+    role = asyncio.create_task(orchestrator.run())
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, role.cancel)
     try:
-        return await role
+        return int(await role)
     except asyncio.CancelledError:
         log.info("ended by a signal")
+        orchestrator.ending = "terminated"
         return 128 + signal.SIGTERM
 
 

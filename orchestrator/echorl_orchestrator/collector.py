@@ -62,10 +62,22 @@ class Collector:
 
     async def batch(self) -> list[ReadyEpisode]:
         """Wait for the next batch's episodes; see ``take``."""
-        while (taken := self.take()) is None:
+        while (taken := await self.batch_unless(lambda: False)) is None:
+            continue
+        return taken
+
+    async def batch_unless(self, interrupted: Callable[[], bool]) -> list[ReadyEpisode] | None:
+        """Wait for the next batch's episodes; None, with nothing taken, if ``interrupted`` says so (after ``wake``)."""
+        while not interrupted():
+            if (taken := self.take()) is not None:
+                return taken
             self._changed.clear()
             await self._changed.wait()
-        return taken
+        return None
+
+    def wake(self) -> None:
+        """Look again whether there is a batch, or an interruption."""
+        self._changed.set()
 
     def take(self) -> list[ReadyEpisode] | None:
         """The next batch's episodes, oldest first; ``next_step`` moves on. None while there are too few.

@@ -86,6 +86,10 @@ class Committer:
         if own:
             self._tidy(own[-1].step)
 
+    def adopt(self, config: CheckpointConfig) -> None:
+        """Keep checkpoints by this rule from the next commit on."""
+        self._config = config
+
     def expect(self, step: int) -> None:
         """The trainer holds version ``step``, a checkpoint step: its parts are due within the deadline. Idempotent."""
         if step not in self._settled and step not in self._pending:

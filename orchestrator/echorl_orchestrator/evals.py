@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import structlog
@@ -72,6 +72,16 @@ class Evals:
         self._queues: dict[str, asyncio.Queue[int]] = {one.environment.name: asyncio.Queue() for one in self.configs}
         self._slots = {one.environment.name: asyncio.Semaphore(one.environment.max_concurrent) for one in self.configs}
 
+    def adopt(self, configs: list[EvalConfig], max_steps: int) -> None:
+        """Intervals, sampling and last step as they are from here on; the same environments.
+
+        The eval after the last step is queued now if the trainer is there already.
+        """
+        self.configs, self.horizon = configs, replace(self.horizon, max_steps=max_steps)
+        if self._reached == max_steps:
+            for config in configs:
+                self._queue(config.environment.name, max_steps)
+
     def reached(self, version: int) -> None:
         """The trainer holds ``version``: queue the evals that are due.
 
@@ -84,11 +94,15 @@ class Evals:
             *missed, wanted = [None, *(one for one in passed if due(config, one, self.horizon.max_steps))]
             if lost := [one for one in missed if one is not None and (name, one) not in self.done]:
                 log.warning("evals were passed over while the orchestrator was down", environment=name, versions=lost)
-            if wanted is not None and (name, wanted) not in self.done:
-                self.done.add((name, wanted))
-                self._unfinished[name] += 1
-                self._queues[name].put_nowait(wanted)
+            if wanted is not None:
+                self._queue(name, wanted)
         self._reached = max(self._reached, version)
+
+    def _queue(self, name: str, version: int) -> None:
+        if (name, version) not in self.done:
+            self.done.add((name, version))
+            self._unfinished[name] += 1
+            self._queues[name].put_nowait(version)
 
     @property
     def pending(self) -> list[str]:
@@ -103,17 +117,18 @@ class Evals:
     async def run(self) -> None:
         """Play queued evals until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            for config in self.configs:
-                tasks.create_task(self._serve(config))
+            for name in self._queues:
+                tasks.create_task(self._serve(name))
             await asyncio.Event().wait()
 
-    async def _serve(self, config: EvalConfig) -> None:
-        queue = self._queues[config.environment.name]
+    async def _serve(self, name: str) -> None:
+        queue = self._queues[name]
         while True:
             version = await queue.get()
             await self.wait_served(version)
+            config = next(one for one in self.configs if one.environment.name == name)
             await self._evaluate(config, version)
-            self._unfinished[config.environment.name] -= 1
+            self._unfinished[name] -= 1
             queue.task_done()
 
     async def _evaluate(self, config: EvalConfig, version: int) -> None:

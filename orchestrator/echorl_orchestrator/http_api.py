@@ -15,8 +15,10 @@ from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, 
 from echorl_core import jsonsafe, names
 from echorl_core.faults import fault_point
 from echorl_core.identity import RunIdentity
+from echorl_core.live import LiveReply, LiveSettings
 from echorl_core.wire import WIRE_VERSION, PartsReply, PartsReport, PolicyAnnouncement, StepReport, StopNotice
 from echorl_orchestrator.health import Health
+from echorl_orchestrator.live import LiveRefused
 from echorl_orchestrator.state import Board
 from echorl_orchestrator.trainer_desk import NoSuchBatch, TrainerDesk
 
@@ -36,6 +38,7 @@ class Actions:
     step: Callable[[StepReport], Awaitable[None]]
     parts: Callable[[PartsReport], PartsReply]
     stop: Callable[[], Awaitable[StopNotice]]
+    live: Callable[[LiveSettings], Awaitable[LiveReply]]
 
 
 class Api:
@@ -65,6 +68,7 @@ class Api:
         app.router.add_post("/trainer/step", self._fenced(self._step))
         app.router.add_post("/trainer/parts", self._fenced(self._parts))
         app.router.add_post("/control/stop", self._fenced(self._stop))
+        app.router.add_post("/control/live", self._fenced(self._live))
         app.router.add_get("/state", self._state)
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/metrics", self._metrics)
@@ -122,10 +126,25 @@ class Api:
         return web.Response(body=msgspec.json.encode(reply), content_type="application/json")
 
     async def _stop(self, request: web.Request) -> web.StreamResponse:
-        if not hmac.compare_digest(request.headers.get(names.HEADER_TOKEN, ""), self._token):
-            return _error(403, f"{names.HEADER_TOKEN} is missing or wrong")
+        self._authenticate(request)
         notice = await self._actions.stop()
         return web.Response(body=msgspec.json.encode(notice), content_type="application/json")
+
+    async def _live(self, request: web.Request) -> web.StreamResponse:
+        self._authenticate(request)
+        try:
+            settings = msgspec.json.decode(await request.read(), type=LiveSettings)
+            reply = await self._actions.live(settings)
+        except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+            return _error(400, f"LiveSettings: {error}")
+        except LiveRefused as refused:
+            return _error(refused.status, str(refused))
+        return web.Response(body=msgspec.json.encode(reply), content_type="application/json")
+
+    def _authenticate(self, request: web.Request) -> None:
+        """Answer 403 to a caller that does not hold the run's token."""
+        if not hmac.compare_digest(request.headers.get(names.HEADER_TOKEN, "").encode(), self._token.encode()):
+            raise _refused(web.HTTPForbidden, f"{names.HEADER_TOKEN} is missing or wrong")
 
     async def _state(self, request: web.Request) -> web.StreamResponse:
         named = names.HEADER_RUN in request.headers or names.HEADER_ATTEMPT in request.headers

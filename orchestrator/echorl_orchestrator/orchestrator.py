@@ -20,6 +20,7 @@ again and goes on from its newest sealed batch).
 import asyncio
 import socket
 from collections.abc import Coroutine
+from pathlib import Path
 from typing import Any, TypeVar
 
 import structlog
@@ -28,12 +29,14 @@ from aiohttp import web
 from echorl_core.config import OrchestratorConfig
 from echorl_core.identity import RunIdentity
 from echorl_core.names import ExitCode, Phase
+from echorl_core.rundir import RunDirectory
 from echorl_core.wire import StopNotice
 from echorl_orchestrator.engines import EnginePool
 from echorl_orchestrator.episodes import EpisodePlayer, build_player
 from echorl_orchestrator.evals import EvalHorizon, Evals
 from echorl_orchestrator.health import Health
 from echorl_orchestrator.http_api import Actions, Api
+from echorl_orchestrator.live import Live
 from echorl_orchestrator.metrics import Metrics
 from echorl_orchestrator.pace import Pace
 from echorl_orchestrator.records import UPDATES
@@ -59,7 +62,16 @@ class Orchestrator:
 
     def __init__(self, config: OrchestratorConfig, identity: RunIdentity, token: str) -> None:
         self._config, self._identity, self._token = config, identity, token
+        self._live = Live(config, RunDirectory(Path(config.run_dir)).attempt(identity.attempt))
         self._stop = asyncio.Event()
+        self.ending = ""
+        """One sentence: how the run ended, as far as it has."""
+
+    @property
+    def step(self) -> int | None:
+        """The newest trained step; None before the run directory was read."""
+        view = getattr(self, "_view", None)
+        return None if view is None else int(view.step)
 
     async def run(self) -> ExitCode:
         """Run to an end; the exit code says which.
@@ -70,6 +82,8 @@ class Orchestrator:
         """
         listening = bind(self._config.host, self._config.port)
         try:
+            await asyncio.to_thread(self._live.load)
+            self._config = self._live.config
             disk = await asyncio.to_thread(read_disk, self._config, self._identity, self._refresh_soon)
         except BaseException:
             listening.close()
@@ -111,6 +125,7 @@ class Orchestrator:
             tally=self._tally,
             pace=Pace(self._tally, self._health),
             health=self._health,
+            live=self._live,
             last_row=disk.last_row,
             last_evals=disk.last_evals,
         )
@@ -126,6 +141,7 @@ class Orchestrator:
             health=self._health,
             view=self._view,
             board=self._board,
+            live=self._live,
         )
 
     async def _serve(self, listening: socket.socket, disk: Disk, pool: EnginePool, player: EpisodePlayer) -> ExitCode:
@@ -136,7 +152,7 @@ class Orchestrator:
             self._token,
             num_ranks=self._config.batch.num_ranks,
             desk=disk.desk,
-            actions=Actions(training.policy, training.step, training.parts, self._requested_stop),
+            actions=Actions(training.policy, training.step, training.parts, self._requested_stop, self._live.accept),
             board=self._board,
             health=self._health,
             registry=self._metrics.registry,
@@ -199,10 +215,18 @@ class Orchestrator:
         await until(self._training.run(play), scheduler=play.scheduler.run(), evals=self._evals.run())
 
     async def _finished(self) -> ExitCode:
+        last = self._live.last
+        missing = self._training.unsaved(last)
+        await self._disk.desk.finish(last, checkpoint=missing)
+        if missing:
+            self._disk.committer.expect(last)
+            await self._board.refresh()
+            self._training.check_saved(last, await self._disk.committer.settled(last))
+            await self._disk.committer.acknowledged(last, TOLD_WITHIN_S)
         self._view.ended = Phase.SUCCEEDED
-        await self._disk.desk.finish(self._config.max_steps)
         await self._board.refresh()
-        log.info("finished", step=self._config.max_steps)
+        self.ending = f"finished: step {last} is trained, committed and evaluated"
+        log.info("finished", step=last)
         if not await self._disk.desk.concluded(TOLD_WITHIN_S):
             log.warning("not every trainer rank asked whether the run is over", told=sorted(self._disk.desk.told))
         return ExitCode.OK
@@ -214,6 +238,7 @@ class Orchestrator:
         if notice.checkpoint:
             state = await self._disk.committer.settled(notice.step)
             log.info("stopped", step=notice.step, checkpoint=state)
+        self.ending = f"stopped on request at step {notice.step}"
         self._view.ended = Phase.SUSPENDED
         await self._board.refresh()
         if not await self._disk.desk.concluded(TOLD_WITHIN_S):
@@ -226,7 +251,7 @@ class Orchestrator:
 
     async def _failed(self, failure: RunFailure) -> ExitCode:
         log.error("the run failed", reason=failure.message, exit_code=int(failure.code))
-        self._view.failure = failure
+        self._view.failure, self.ending = failure, failure.message
         await self._disk.desk.fail()
         await self._board.refresh()
         await self._disk.desk.concluded(FAILURE_SHOWN_S)

@@ -12,7 +12,7 @@ import asyncio
 import math
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import structlog
@@ -135,6 +135,13 @@ class Scheduler:
             max_steps=self._horizon.max_steps,
             per_batch=self._collector.episodes_per_batch(),
         )
+
+    def adopt(self, environments: list[EnvironmentConfig], max_steps: int) -> None:
+        """Groups that start from here on are sampled as these environments say, for batches up to ``max_steps``."""
+        self._environments = {environment.name: environment for environment in environments}
+        self._horizon = replace(self._horizon, max_steps=max_steps)
+        self.cancel_hopeless()
+        self.wake()
 
     def wake(self) -> None:
         """Something changed that admission depends on: a seal, an update of the engines."""

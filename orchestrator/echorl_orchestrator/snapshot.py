@@ -1,6 +1,7 @@
 """What the run's state is, put together from the parts: for ``GET /state`` and ``GET /metrics``."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from echorl_core import jsonsafe
@@ -10,6 +11,7 @@ from echorl_core.names import RESERVED_ENVIRONMENT_NAME, Phase
 from echorl_orchestrator.engines import EnginePool
 from echorl_orchestrator.evals import Evals
 from echorl_orchestrator.health import Health
+from echorl_orchestrator.live import Live
 from echorl_orchestrator.metrics import Reading
 from echorl_orchestrator.pace import Pace
 from echorl_orchestrator.state import Facts, waiting_for
@@ -29,6 +31,7 @@ class View:
     tally: Tally
     pace: Pace
     health: Health
+    live: Live
     play: Play | None = None
     """None until environments are loaded."""
     ended: Phase | None = None
@@ -67,7 +70,9 @@ class View:
             "attempt": self.identity.attempt,
             "phase": self.phase(),
             "step": self.step,
-            "max_steps": self.config.max_steps,
+            "max_steps": self.live.last,
+            "start_step": self.disk.start_step,
+            "live_generation": self.live.generation,
             "waiting_for": waiting_for(self._facts()),
             "policy": {
                 "trained": self.disk.desk.trained,
@@ -132,7 +137,7 @@ class View:
         play, desk = self.play, self.disk.desk
         return Facts(
             next_step=play.collector.next_step if play else self.disk.next_step,
-            max_steps=self.config.max_steps,
+            max_steps=self.live.last,
             trained=desk.trained,
             start_step=desk.start_step,
             dispatch_version=self.pool.version_for_dispatch(),
@@ -154,8 +159,12 @@ class View:
             "committed": self.disk.committer.committed_steps,
             "size_bytes": None if newest is None else newest.size_bytes,
             "committed_at": None if newest is None else newest.committed_at,
+            "path": None if newest is None else str(self._folder(newest.step)),
             "abandoned": self.disk.committer.reason,
         }
+
+    def _folder(self, step: int) -> Path:
+        return self.disk.run.checkpoint(step).relative_to(self.disk.run.root)
 
     def _failure(self) -> dict[str, Any] | None:
         if self.failure is None:

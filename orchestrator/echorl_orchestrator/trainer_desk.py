@@ -130,9 +130,9 @@ class TrainerDesk:
             await self._notify()
         return self.notice
 
-    async def finish(self, step: int) -> None:
-        """The run is complete: ranks that ask for more may exit."""
-        self.notice, self._limit = StopNotice(reason="finished", step=step, checkpoint=False), step
+    async def finish(self, step: int, *, checkpoint: bool = False) -> None:
+        """The run is complete: ranks that ask for more may exit; with ``checkpoint`` they save ``step`` first."""
+        self.notice, self._limit = StopNotice(reason="finished", step=step, checkpoint=checkpoint), step
         await self._notify()
 
     async def fail(self) -> None:

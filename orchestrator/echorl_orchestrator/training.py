@@ -14,6 +14,7 @@ from echorl_orchestrator.evals import Evals
 from echorl_orchestrator.facts import batch_facts
 from echorl_orchestrator.groups import ReadyEpisode
 from echorl_orchestrator.health import Health
+from echorl_orchestrator.live import Live
 from echorl_orchestrator.records import EPISODES, EVALS, STEPS, chosen, eval_row, eval_summary, step_row, train_row
 from echorl_orchestrator.sealing import Content, Place, SavedState, compose, extend, files, seal_of
 from echorl_orchestrator.snapshot import View
@@ -43,8 +44,9 @@ class Training:
         health: Health,
         view: View,
         board: Board,
+        live: Live,
     ) -> None:
-        self._config, self._identity, self._disk = config, identity, disk
+        self._config, self._identity, self._disk, self._live = config, identity, disk, live
         self._pool, self._evals, self._tally, self._health = pool, evals, tally, health
         self._view, self._board = view, board
         self._history = disk.history
@@ -54,21 +56,77 @@ class Training:
     async def run(self, play: Play) -> None:
         """Until the last step is trained, committed and evaluated.
 
+        The last checkpoint is saved only when the ranks are told of the end if the run was cut short behind a batch
+        that asked for none (``unsaved``).
+
         Raises:
             RunFailure: nothing to train, or the last checkpoint could not be saved.
         """
-        last = self._config.max_steps
-        while play.collector.next_step <= last:
-            await self._next_batch(play)
+        self._live.on_change = play.collector.wake
+        self._adopt(play)
+        done = False
+        while not done:
+            if self._live.adopt():
+                self._adopt(play)
+                await self._board.refresh()
+            if play.collector.next_step <= self._live.last:
+                await self._next_batch(play)
+            else:
+                done = await self._completed()
         play.collector.discard()
+
+    def unsaved(self, step: int) -> bool:
+        """Whether a checkpoint of ``step`` is missing that no batch has asked the ranks for."""
+        seal, state = self._disk.store.seal(step), self._disk.committer.state(step)
+        return step > self._disk.start_step and state == "waiting" and (seal is None or not seal.checkpoint)
+
+    def check_saved(self, step: int, state: str) -> None:
+        """The run's last checkpoint must be there.
+
+        Raises:
+            RunFailure: it was abandoned.
+        """
+        if state == "abandoned":
+            reason = self._disk.committer.reason
+            raise RunFailure(ExitCode.CRASH, f"the last checkpoint, of step {step}, was not committed: {reason}")
+
+    def _adopt(self, play: Play) -> None:
+        """Hand the settings in effect to those who act by them. What is sealed is trained, whatever they say."""
+        live = self._live
+        live.last = max(live.config.max_steps, play.collector.next_step - 1, self._disk.start_step)
+        play.scheduler.adopt(live.config.train, live.last)
+        self._evals.adopt(live.config.evals, live.last)
+        self._disk.committer.adopt(live.config.checkpoint)
+
+    async def _completed(self) -> bool:
+        """Wait for the end of the last step; False: new settings came before."""
+        ended = asyncio.create_task(self._last_things(self._live.last))
+        changed = asyncio.create_task(self._live.changed())
+        try:
+            await asyncio.wait({ended, changed}, return_when=asyncio.FIRST_COMPLETED)
+            if ended.done():
+                ended.result()
+            if self._live.waiting:
+                return False
+            self._live.close(f"the run is over: it ended at step {self._live.last}")
+            return True
+        finally:
+            for task in (ended, changed):
+                task.cancel()
+            await asyncio.gather(ended, changed, return_exceptions=True)
+
+    async def _last_things(self, last: int) -> None:
         await self._disk.desk.done(last)
-        if last > self._disk.start_step and await self._disk.committer.settled(last) == "abandoned":
-            raise RunFailure(ExitCode.CRASH, f"the last checkpoint was not committed: {self._disk.committer.reason}")
+        if last > self._disk.start_step and not self.unsaved(last):
+            self.check_saved(last, await self._disk.committer.settled(last))
         await self._evals.finished()
 
     async def _next_batch(self, play: Play) -> None:
+        """Seal one batch; or none, if new settings came before its episodes were chosen."""
         step = play.collector.next_step
-        episodes = await play.collector.batch()
+        episodes = await play.collector.batch_unless(lambda: self._live.waiting)
+        if episodes is None:
+            return
         # No await since the episodes were taken: what is saved is the state as of this batch.
         state = self._state(play, step)
         content = await asyncio.to_thread(compose, episodes, self._config.batch, self._echo, step=step)
@@ -91,8 +149,8 @@ class Training:
         place = Place(
             identity=self._identity,
             step=step,
-            checkpoint=step % self._config.checkpoint.interval == 0 or step == self._config.max_steps,
-            last=step == self._config.max_steps,
+            checkpoint=step % self._live.config.checkpoint.interval == 0 or step == self._live.last,
+            last=step == self._live.last,
         )
         seal = seal_of(place, content, batch_facts(episodes, content, step, self._tally.new_window()))
         extended = extend(state, content)
@@ -158,6 +216,7 @@ class Training:
 
     async def stop(self) -> StopNotice:
         """Decide where the run stops on request. Idempotent."""
+        self._live.close("the run is stopping")
         newest = self._disk.committer.newest
         notice = await self._disk.desk.stop(committed=0 if newest is None else newest.step)
         if notice.checkpoint and (self._disk.desk.trained or 0) >= notice.step:

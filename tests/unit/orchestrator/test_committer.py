@@ -77,6 +77,18 @@ async def test_the_manifest_is_written_when_every_part_is_in(run: RunDirectory) 
     assert store.newest is None  # released
 
 
+async def test_another_rule_holds_from_the_next_commit_on(run: RunDirectory) -> None:
+    store = store_of(run.root)
+    async with running(committer(run, store, keep=1)) as made:
+        for step in (1, 2, 3):
+            if step == 2:
+                made.adopt(CheckpointConfig(interval=1, keep_last=3))
+            seal_step(store, step)
+            made.report(parts_report(run, step))
+            assert await made.settled(step) == "committed"
+        assert made.committed_steps == [1, 2, 3]
+
+
 async def test_ranks_that_have_reported_are_waited_for_until_they_know_the_outcome(run: RunDirectory) -> None:
     store = store_of(run.root)
     seal_step(store, 1, ranks=2)

@@ -163,6 +163,39 @@ async def test_recorded_evals_are_not_repeated_and_missed_ones_are_made_up_for()
     assert [row["step"] for row in rig.rows] == [8]
 
 
+async def test_another_interval_last_step_and_sampling_hold_from_the_next_version_on() -> None:
+    rig = Rig(ScriptedPlayer(script=scripted), max_steps=10)
+    cooler = rig.config.environment.model_copy(update={"sampling": SamplingConfig(temperature=0.25)})
+    async with rig.running():
+        rig.evals.reached(4)
+        await rig.evals.finished()
+        rig.evals.adopt([rig.config.model_copy(update={"interval": 3, "environment": cooler})], 7)
+        for version in (5, 6, 7):
+            rig.evals.reached(version)
+        await rig.evals.finished()
+    assert [row["step"] for row in rig.rows] == [4, 6, 7]
+    assert {episode.rpartition("-t")[0]: value for episode, value in rig.player.temperatures.items()} == {
+        "a1-eval-held-out-v4": 1.0,
+        "a1-eval-held-out-v6": 0.25,
+        "a1-eval-held-out-v7": 0.25,
+    }
+
+
+async def test_the_eval_after_the_last_step_is_played_if_the_trainer_is_there_already() -> None:
+    rig = Rig(ScriptedPlayer(script=scripted), max_steps=10)
+    async with rig.running():
+        rig.evals.adopt([rig.config], 3)
+        assert rig.evals.pending == []
+        rig.evals.reached(3)
+        rig.evals.adopt([rig.config], 10)
+        rig.evals.reached(5)
+        await rig.evals.finished()
+        rig.evals.adopt([rig.config], 5)
+        rig.evals.adopt([rig.config], 5)
+        await rig.evals.finished()
+    assert [row["step"] for row in rig.rows] == [3, 4, 5]
+
+
 async def test_group_scored_examples_fall_as_a_whole() -> None:
     def script(episode: str, group: str, version: int) -> EpisodeOutcome:
         return outcome(episode, error=ErrorKind.ENV if episode.endswith("t0-e1") else None, reward=None)

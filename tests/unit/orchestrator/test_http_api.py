@@ -24,9 +24,11 @@ from echorl_core.wire import (
 from echorl_orchestrator.batch_store import BatchStore
 from echorl_orchestrator.health import Health
 from echorl_orchestrator.http_api import Actions, Api
+from echorl_orchestrator.live import Live
 from echorl_orchestrator.metrics import Metrics, Reading
 from echorl_orchestrator.state import Board
 from echorl_orchestrator.trainer_desk import TrainerDesk
+from echorl_testing.role_config import orchestrator_config
 from echorl_testing.sealed import identity, parts_report, prepared, seal_step, store_of
 
 Client = TestClient[web.Request, web.Application]
@@ -44,6 +46,7 @@ class Served:
         self.desk = TrainerDesk(self.store, num_ranks=2, start_step=0, attempt_folder=self.run.attempt(1))
         self.content: dict[str, Any] = {"phase": "Running", "reward": float("nan")}
         self.board = Board(lambda: dict(self.content))
+        self.live = Live(orchestrator_config(root), self.run.attempt(1))
         self.health = Health(longest_silence_s=10.0, busy=lambda: True)
         self.arrived: list[PolicyAnnouncement | StepReport | PartsReport] = []
         self.metrics = Metrics(lambda: Reading({"trained_step": 3, "hidden": None}, {"beats": 2}, {"failures/env": 5}))
@@ -53,7 +56,7 @@ class Served:
             TOKEN,
             num_ranks=2,
             desk=self.desk,
-            actions=Actions(self._take, self._take, self._parts, lambda: self.desk.stop(committed=0)),
+            actions=Actions(self._take, self._take, self._parts, lambda: self.desk.stop(committed=0), self.live.accept),
             board=self.board,
             health=self.health,
             registry=self.metrics.registry,
@@ -116,10 +119,44 @@ async def test_a_batch_that_is_not_sealed_is_204_and_a_stop_is_410(served: Serve
 
 
 @pytest.mark.parametrize("token", [None, "wrong", TOKEN + "x"])
-async def test_a_stop_needs_the_token(served: Served, client: Client, token: str | None) -> None:
+async def test_control_needs_the_token(served: Served, client: Client, token: str | None) -> None:
     headers = HEADERS if token is None else {**HEADERS, names.HEADER_TOKEN: token}
     assert (await client.post("/control/stop", headers=headers)).status == 403
+    assert (await client.post("/control/live", headers=headers, data=b'{"generation": 1}')).status == 403
     assert served.desk.notice is None
+    assert not served.live.waiting
+
+
+async def test_live_settings_are_taken_in_once(served: Served, client: Client) -> None:
+    call = {"data": b'{"generation": 7, "max_steps": 99}', "headers": {**HEADERS, names.HEADER_TOKEN: TOKEN}}
+    answer = await client.post("/control/live", **call)
+    assert (answer.status, await answer.json()) == (200, {"generation": 7, "in_effect": False})
+    served.live.adopt()
+    answer = await client.post("/control/live", **call)
+    assert (answer.status, await answer.json()) == (200, {"generation": 7, "in_effect": True})
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        (b"", 400, "LiveSettings: "),
+        (b"{", 400, "LiveSettings: "),
+        (b'{"generation": 2, "max_steps": -1}', 400, "$.max_steps"),
+        (b'{"generation": 2, "seed": 3}', 400, "unknown field `seed`"),
+        (b'{"generation": 2, "eval_intervals": {"x": 1}}', 400, "no such eval environment, accepted are held-out"),
+        (b'{"generation": 1, "max_steps": 5}', 409, "generation: found 1"),
+    ],
+)
+async def test_live_settings_that_are_refused(
+    served: Served, client: Client, body: bytes, status: int, words: str
+) -> None:
+    headers = {**HEADERS, names.HEADER_TOKEN: TOKEN}
+    assert (await client.post("/control/live", data=b'{"generation": 1}', headers=headers)).status == 200
+    served.live.adopt()
+    answer = await client.post("/control/live", data=body, headers=headers)
+    assert answer.status == status
+    assert words in (await answer.json())["error"]
+    assert not served.live.waiting
 
 
 @pytest.mark.parametrize(
@@ -139,6 +176,7 @@ async def test_a_stop_needs_the_token(served: Served, client: Client, token: str
         ("POST", "/trainer/step"),
         ("POST", "/trainer/parts"),
         ("POST", "/control/stop"),
+        ("POST", "/control/live"),
     ],
 )
 async def test_foreign_messages_are_refused(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from echorl_core.config import BatchConfig, EnvironmentConfig, FilterConfig
+from echorl_core.config import BatchConfig, EnvironmentConfig, FilterConfig, SamplingConfig
 from echorl_core.names import ExitCode
 from echorl_orchestrator.collector import Collector
 from echorl_orchestrator.cursor import Deck
@@ -288,6 +288,52 @@ async def test_after_the_last_step_nothing_is_started_and_the_rest_is_cancelled(
         await eventually(lambda: not rig.player.playing, "episodes in flight end")
         assert rig.scheduler.capacity() == 0
         assert len(rig.player.played) == 8
+
+
+async def test_a_later_last_step_starts_episodes_again_and_an_earlier_one_ends_them() -> None:
+    rig = Rig(batch_config(max_staleness=5), ScriptedPlayer(), max_steps=1)
+    async with rig.running():
+        await rig.collector.batch()
+        rig.scheduler.cancel_hopeless()
+        await rig.idle()
+        assert len(rig.player.played) == 4
+        rig.player.gate.clear()
+        rig.scheduler.adopt(rig.environments, 3)
+        await eventually(lambda: len(rig.player.playing) == 8, "two more batches are played")
+        rig.scheduler.adopt(rig.environments, 1)
+        await eventually(lambda: not rig.player.playing, "episodes in flight end")
+    assert rig.tally.totals["failures/cancelled"] == 8
+
+
+async def test_a_group_keeps_the_sampling_that_it_began_with() -> None:
+    rig = Rig(batch_config(max_staleness=5), ScriptedPlayer(), [environment(max_concurrent=2)])
+    warmer = environment(max_concurrent=2, sampling=SamplingConfig(temperature=0.5))
+    rig.player.gate.clear()
+    async with rig.running():
+        await eventually(lambda: len(rig.player.playing) == 2, "one group is played")
+        rig.scheduler.adopt([warmer], 100)
+        rig.player.gate.set()
+        await rig.collector.batch()
+    groups: dict[str, set[float]] = {}
+    for episode, temperature in rig.player.temperatures.items():
+        groups.setdefault(episode.rpartition("-")[0], set()).add(temperature)
+    assert list(groups.values())[:2] == [{1.0}, {0.5}]
+
+
+async def test_a_wait_for_a_batch_can_be_interrupted_and_loses_nothing() -> None:
+    rig = Rig(batch_config(), ScriptedPlayer())
+    rig.player.gate.clear()
+    stop: list[bool] = []
+    async with rig.running():
+        waiting = asyncio.create_task(rig.collector.batch_unless(lambda: bool(stop)))
+        await eventually(lambda: len(rig.player.playing) == 4, "a batch is played")
+        stop.append(True)
+        rig.collector.wake()
+        assert await waiting is None
+        rig.player.gate.set()
+        await eventually(lambda: len(rig.collector.ready) == 4, "its episodes are ready")
+        assert await rig.collector.batch_unless(lambda: True) is None
+        assert len(await rig.collector.batch()) == 4
 
 
 async def test_too_many_failures_in_a_row_end_the_run_with_the_reason() -> None:

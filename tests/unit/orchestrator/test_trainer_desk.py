@@ -113,6 +113,14 @@ async def test_a_finished_run_tells_those_who_wait(store: BatchStore, tmp_path: 
     assert await desk.concluded(0.0)
 
 
+async def test_ranks_of_a_run_that_was_cut_short_save_before_they_end(store: BatchStore, tmp_path: Path) -> None:
+    desk = desk_of(store, tmp_path, ranks=1)
+    seal_step(store, 1)
+    await desk.pull(1, 0, 0.0)
+    await desk.finish(1, checkpoint=True)
+    assert await desk.pull(2, 0, 0.0) == StopNotice(reason="finished", step=1, checkpoint=True)
+
+
 @pytest.mark.parametrize(("step", "rank", "words"), [(1, 2, "rank: found 2"), (2, 0, "step: found 2"), (3, 0, "kept")])
 async def test_pulls_that_can_never_succeed_are_refused(
     store: BatchStore, tmp_path: Path, step: int, rank: int, words: str
