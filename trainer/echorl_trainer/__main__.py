@@ -15,12 +15,14 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import structlog
+from msgspec.structs import replace
 from pydantic import ValidationError
 
 from echorl_core import logs, names
 from echorl_core.config import TrainerConfig
 from echorl_core.identity import RunIdentity
-from echorl_core.names import ExitCode
+from echorl_core.last_words import LastWords, say, words_of
+from echorl_core.names import ExitCode, Role
 
 log = structlog.get_logger()
 
@@ -33,17 +35,23 @@ def main(arguments: Sequence[str]) -> int:
     try:
         config, identity = read_input(arguments)
     except (OSError, ValueError) as error:
-        logs.configure(names.Role.TRAINER, attempt=0)
+        logs.configure(Role.TRAINER, attempt=0)
         log.error("the trainer cannot start", error=str(error))
+        say(words_of(Role.TRAINER, ExitCode.BAD_INPUT, str(error)))
         return ExitCode.BAD_INPUT
-    logs.configure(names.Role.TRAINER, attempt=identity.attempt, rank=int(os.environ.get("RANK", "0")))
+    rank = int(os.environ.get("RANK", "0"))
+    logs.configure(Role.TRAINER, attempt=identity.attempt, rank=rank)
     with ExitStack() as at_exit:
-        terminated = on_sigterm(at_exit)
+        last = words_of(Role.TRAINER, TERMINATED, "terminated", attempt=identity.attempt, rank=rank)
+        terminated = on_sigterm(at_exit, last)
         # torch takes seconds to import and is of no use to a rank with a wrong config.
-        from echorl_trainer.rank import run_to_code  # noqa: PLC0415
+        from echorl_trainer.rank import run_to_words  # noqa: PLC0415
 
-        code = run_to_code(config, identity, os.environ.get(names.ENV_ADMIN_TOKEN), at_exit)
-        return TERMINATED if terminated.is_set() else code
+        words = run_to_words(config, identity, os.environ.get(names.ENV_ADMIN_TOKEN), at_exit)
+        if terminated.is_set():
+            return TERMINATED
+        say(replace(words, rank=rank))
+        return words.exit_code
 
 
 def read_input(arguments: Sequence[str]) -> tuple[TrainerConfig, RunIdentity]:
@@ -59,12 +67,15 @@ def read_input(arguments: Sequence[str]) -> tuple[TrainerConfig, RunIdentity]:
         config = TrainerConfig.model_validate_json(path.read_text())
     except ValidationError as error:
         raise ValueError(f"{path}: {error}") from error
+    if host := os.environ.get(names.ENV_ADVERTISE_HOST):
+        config = config.model_copy(update={"advertise_host": host})
     if config.weight_mode == "http" and (config.advertise_host or config.publish_host) in ANY_ADDRESS:
-        raise ValueError(f"{path}: advertise_host: engines need an address to pull from, found {config.publish_host!r}")
+        found = config.advertise_host or config.publish_host
+        raise ValueError(f"{path}: advertise_host: engines need an address to pull from, found {found!r}")
     return config, RunIdentity.from_environment(os.environ)
 
 
-def on_sigterm(at_exit: ExitStack) -> threading.Event:
+def on_sigterm(at_exit: ExitStack, last: LastWords) -> threading.Event:
     """End at once on SIGTERM, also while the main thread is inside a collective; every write survives that.
 
     Python runs signal handlers in the main thread only, between two of its instructions. So a thread of its own
@@ -83,6 +94,7 @@ def on_sigterm(at_exit: ExitStack) -> threading.Event:
             continue
         terminated.set()
         log.info("terminated")
+        say(last)
         at_exit.close()
         os._exit(TERMINATED)
 

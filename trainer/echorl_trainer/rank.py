@@ -10,7 +10,8 @@ from echorl_core import names
 from echorl_core.attempts import Prepared, read_prepared
 from echorl_core.config import TrainerConfig
 from echorl_core.identity import RunIdentity
-from echorl_core.names import ExitCode
+from echorl_core.last_words import LastWords, words_of
+from echorl_core.names import ExitCode, Role
 from echorl_core.rundir import RunDirectory, write_file
 from echorl_core.wire import WIRE_VERSION
 from echorl_trainer.checkpoint import Saver, SaveTarget
@@ -31,17 +32,19 @@ class BadInput(Exception):
     """The config, or the model that it names, cannot be trained."""
 
 
-def run_to_code(config: TrainerConfig, identity: RunIdentity, token: str | None, at_exit: ExitStack) -> ExitCode:
+def run_to_words(config: TrainerConfig, identity: RunIdentity, token: str | None, at_exit: ExitStack) -> LastWords:
     """``run_rank``, with every failure logged and told by an exit code."""
+    health = Health(step_timeout_s=config.step_timeout_s)
+    code, message, unexpected = ExitCode.OK, "finished: the orchestrator has no further batch", None
     try:
-        run_rank(config, identity, token, at_exit)
+        run_rank(config, identity, token, at_exit, health)
     except Exception as error:
-        code = exit_code(error)
+        code, message = exit_code(error), f"{type(error).__name__}: {error}"
         known = Unreadable | OrchestratorLost | WrongBatch | Refused | LastCheckpointLost
-        expected = code is not ExitCode.CRASH or isinstance(error, known)
-        log.error("the trainer ends", reason=type(error).__name__, error=str(error), exc_info=not expected)
-        return code
-    return ExitCode.OK
+        unexpected = error if code is ExitCode.CRASH and not isinstance(error, known) else None
+        log.error("the trainer ends", reason=type(error).__name__, error=str(error), exc_info=unexpected is not None)
+    step = health.progress.step
+    return words_of(Role.TRAINER, code, message, attempt=identity.attempt, step=step, error=unexpected)
 
 
 def exit_code(error: BaseException) -> ExitCode:
@@ -50,7 +53,9 @@ def exit_code(error: BaseException) -> ExitCode:
     return next((code for kind, code in meanings.items() if isinstance(error, kind)), ExitCode.CRASH)
 
 
-def run_rank(config: TrainerConfig, identity: RunIdentity, token: str | None, at_exit: ExitStack) -> None:
+def run_rank(
+    config: TrainerConfig, identity: RunIdentity, token: str | None, at_exit: ExitStack, health: Health
+) -> None:
     """Run one rank until its work is done; what it leaves on the host is undone by ``at_exit``.
 
     Raises:
@@ -60,7 +65,6 @@ def run_rank(config: TrainerConfig, identity: RunIdentity, token: str | None, at
     prepared = read_prepared(run, identity.attempt)
     if prepared is None:
         raise Unreadable(f"{run.attempt(identity.attempt) / 'prepared.json'}: missing; prepare writes it first")
-    health = Health(step_timeout_s=config.step_timeout_s)
     health.progress.committed = [sealed.step for sealed in prepared.committed]
     try:
         ranks = connect(config.replicate, timeout_s=config.step_timeout_s)
@@ -135,13 +139,15 @@ def serve(
     """Start this rank's server, write its port, and on rank 0 open the store of published weights."""
     run = RunDirectory(Path(config.run_dir))
     server = Server(identity, ranks.rank, health)
-    bound = server.start(config.publish_host, config.metrics_port + ranks.rank if config.metrics_port else 0)
+    # By its place on the host: in pods, each of which has an address of its own, probes ask at fixed ports.
+    bound = server.start(config.publish_host, config.metrics_port + ranks.local_rank if config.metrics_port else 0)
     store: WeightStore | None = None
     if ranks.rank == 0 and config.weight_mode == "disk":
         store = disk_store(run, identity.attempt)
     elif ranks.rank == 0:
         host = config.advertise_host or config.publish_host
-        store = server.weights = Spool(identity.uid, identity.attempt, f"http://{host}:{bound}")
+        url = f"http://[{host}]:{bound}" if ":" in host else f"http://{host}:{bound}"
+        store = server.weights = Spool(identity.uid, identity.attempt, url)
         at_exit.callback(store.close)
     write_file(run.attempt(identity.attempt) / f"trainer-{ranks.rank}.port", f"{bound}\n".encode())
     return store

@@ -129,10 +129,7 @@ class Trainer:
             if batch.checkpoint or batch.last:
                 self._save()
             if batch.last:
-                self._saver.wait()
-                # Nothing later would make up for it: a new attempt redoes the steps since the checkpoint before.
-                if self._saver.outcomes.get(batch.step) == "abandoned":
-                    raise LastCheckpointLost(f"checkpoint {batch.step}, the run's last one, was not committed")
+                self._await_last(batch.step)
 
     def _pull(self) -> RankBatch | StopNotice:
         with self._progress.during(Phase.WAITING_BATCH, f"the orchestrator to seal batch {self._step + 1}"):
@@ -188,9 +185,21 @@ class Trainer:
         if notice.checkpoint and self._step not in (self._start_step, self._saver.last_step):
             self._save()
         self._saver.wait()
+        if notice.reason == "finished":
+            self._await_last(notice.step)
         with self._progress.during(Phase.STOPPING, "the orchestrator to accept the last reports"):
             if self._outbox is not None and not self._outbox.flush(FLUSH_DEADLINE_S):
                 log.warning("not every report was accepted before the end")
+
+    def _await_last(self, step: int) -> None:
+        """Wait until the run's last checkpoint is acknowledged.
+
+        Raises:
+            LastCheckpointLost: nothing later would make up for it; a new attempt redoes the steps since the one before.
+        """
+        self._saver.wait()
+        if self._saver.outcomes.get(step) == "abandoned":
+            raise LastCheckpointLost(f"checkpoint {step}, the run's last one, was not committed")
 
     def _before_optimizer(self, *_: Any) -> None:
         # torch's state-dict functions also step an optimizer without state, so the phase tells the real step.

@@ -14,7 +14,8 @@ from typing import NoReturn
 from pydantic import ValidationError
 
 from echorl_core.config import InferenceConfig
-from echorl_core.names import ENV_ADMIN_TOKEN, ENV_RUN_UID, ExitCode
+from echorl_core.last_words import say, words_of
+from echorl_core.names import ENV_ADMIN_TOKEN, ENV_RUN_UID, ExitCode, Role
 from echorl_vllm.environment import short_path
 from echorl_vllm.launch import Installed, command
 from echorl_vllm.leftovers import TEMPORARY_FOLDER, EngineRunningError, remove_leftovers, take_ownership
@@ -55,6 +56,12 @@ def _prepare(config_path: Path, work: Path, spool: Path | None) -> tuple[list[st
     return command(config, work=work, python=sys.executable, installed=installed, spool=spool, temporary=temporary)
 
 
+def _give_up(code: ExitCode, error: Exception) -> NoReturn:
+    log.error("engine not started: %s", error)
+    say(words_of(Role.INFERENCE, code, f"engine not started: {error}"))
+    sys.exit(code)
+
+
 def main() -> NoReturn:
     """Command line."""
     parser = argparse.ArgumentParser(prog="python -m echorl_vllm", description=__doc__)
@@ -68,11 +75,9 @@ def main() -> NoReturn:
     try:
         argv, variables = _prepare(chosen.config, chosen.work.absolute(), spool)
     except EngineRunningError as error:
-        log.error("engine not started: %s", error)
-        sys.exit(ExitCode.CRASH)
+        _give_up(ExitCode.CRASH, error)
     except ValueError as error:
-        log.error("engine not started: %s", error)
-        sys.exit(ExitCode.BAD_INPUT)
+        _give_up(ExitCode.BAD_INPUT, error)
     log.info("starting %s", " ".join(argv))
     os.execve(argv[0], argv, {**os.environ, **variables})  # noqa: S606 - the arguments are a list
 

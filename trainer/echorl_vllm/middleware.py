@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from echorl_core.last_words import say, words_of
 from echorl_core.names import (
     ENV_ADMIN_TOKEN,
     ENV_RUN_UID,
@@ -20,6 +21,7 @@ from echorl_core.names import (
     HEADER_TOKEN,
     HEADER_VERSION,
     ExitCode,
+    Role,
 )
 from echorl_vllm.asgi import App, HttpError, Message, OwnRoutes, Receive, Scope, Send, header, read_body, send_json
 from echorl_vllm.control import EngineControl
@@ -62,6 +64,7 @@ _PREFIX = "/echorl/"
 
 
 def _end_engine() -> None:
+    say(words_of(Role.INFERENCE, ExitCode.LEASE_LOST, "the pause lease ran out while weights were applied"))
     end_process_tree(ExitCode.LEASE_LOST)
 
 

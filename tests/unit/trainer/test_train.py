@@ -22,7 +22,7 @@ from echorl_testing.tiny_learner import alone, tiny_model
 from echorl_testing.trainer_processes import trainer_config
 from echorl_trainer import __main__ as entry
 from echorl_trainer.parallel import disconnect
-from echorl_trainer.rank import run_to_code
+from echorl_trainer.rank import run_to_words
 from echorl_trainer.replay import replay
 from echorl_trainer.state import TrainState, state_digest, trainer_folder
 from echorl_trainer.train import build_learner
@@ -57,7 +57,7 @@ def run_rank(orchestrator: FakeOrchestrator, model: Path, **config: object) -> "
 
     def work() -> ExitCode:
         with ExitStack() as at_exit:
-            return run_to_code(settings, orchestrator.identity, None, at_exit)
+            return ExitCode(run_to_words(settings, orchestrator.identity, None, at_exit).exit_code)
 
     return asyncio.create_task(asyncio.to_thread(work))
 
@@ -163,6 +163,21 @@ async def test_last_checkpoint_that_cannot_be_saved_ends_the_attempt(
     assert await ended(run_rank(orchestrator, model)) == ExitCode.CRASH
     assert (orchestrator.abandoned, orchestrator.committed) == ([3], [2])
     assert "checkpoint 3, the run's last one, was not committed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("blocked", "code"), [(False, ExitCode.OK), (True, ExitCode.CRASH)])
+async def test_a_run_that_is_cut_short_ends_with_a_checkpoint(
+    orchestrator: FakeOrchestrator, model: Path, *, blocked: bool, code: ExitCode
+) -> None:
+    orchestrator.sealed = 1
+    if blocked:
+        orchestrator.run.checkpoints.mkdir(parents=True)
+        orchestrator.run.checkpoint(1).write_text("in the way")
+    task = run_rank(orchestrator, model)
+    await orchestrator.until(holding(orchestrator, 2))
+    orchestrator.stop = StopNotice(reason="finished", step=1, checkpoint=True)
+    assert await ended(task) == code
+    assert (orchestrator.committed, orchestrator.abandoned) == (([], [1]) if blocked else ([1], []))
 
 
 async def test_orchestrator_that_restarts_costs_nothing_and_hears_the_version_again(

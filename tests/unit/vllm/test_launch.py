@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from echorl_core.config import InferenceConfig, ModelConfig
+from echorl_core.last_words import read
 from echorl_vllm.environment import short_path
 from echorl_vllm.launch import Installed, command
 from echorl_vllm.leftovers import EngineRunningError, remove_leftovers
@@ -137,8 +138,12 @@ def test_bad_input_is_one_message_and_exit_code_2(tmp_path):
         ({**config, "prot": 1}, IDENTITY, "prot"),
         (config, IDENTITY, "model.path: /m has no config.json"),
     ]:
-        ended = start(tmp_path, changed, **variables)
+        ended = start(tmp_path, changed, **variables, ECHORL_TERMINATION_LOG=str(tmp_path / "words"))
         assert ended.returncode == 2
+        words = read((tmp_path / "words").read_bytes())
+        assert words is not None
+        assert (words.role, words.exit_name) == ("inference", "BAD_INPUT")
+        assert message in words.message
         assert message in ended.stderr
         assert "Traceback" not in ended.stderr
         assert not (tmp_path / "w").exists()

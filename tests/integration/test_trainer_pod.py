@@ -1,0 +1,167 @@
+"""Pods of real trainer ranks on gloo, against an orchestrator at the wire: one rank's end is its pod's end."""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from echorl_core.identity import RunIdentity
+from echorl_core.last_words import LastWords, read
+from echorl_core.names import ExitCode
+from echorl_core.prepare import prepare
+from echorl_core.rundir import RunDirectory
+from echorl_testing.batches import RUN_UID
+from echorl_testing.fake_orchestrator import FakeOrchestrator
+from echorl_testing.tiny_learner import tiny_model
+from echorl_testing.trainer_processes import REPOSITORY, trainer_config
+
+TERMINATED = 128 + signal.SIGTERM
+IDENTITY = RunIdentity("test", RUN_UID, 1)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_model(tmp_path_factory.mktemp("models") / "tiny")
+
+
+class Pods:
+    """All pods of one gang of two ranks, on one machine."""
+
+    def __init__(self, folder: Path, model: Path) -> None:
+        self.folder, self.model = folder, model
+        self.run = RunDirectory(folder / "run")
+        self.processes: list[Process] = []
+        prepare(self.run, IDENTITY)
+
+    def orchestrator(self, steps: int) -> FakeOrchestrator:
+        return FakeOrchestrator(self.run, IDENTITY, steps=steps, num_ranks=2, interval=2)
+
+    async def start(self, url: str, *, pods: int, fault: str = "") -> None:
+        """``fault``: of the first pod."""
+        config = self.folder / "trainer.json"
+        # As in a cluster, where every pod has an address of its own.
+        trainer_config(self.run, self.model, url, publish_host="0.0.0.0").dump(config)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        for index in range(pods):
+            variables = {
+                **{key: value for key, value in os.environ.items() if not key.startswith("ECHORL_")},
+                **IDENTITY.environment(),
+                "ECHORL_ADMIN_TOKEN": "secret-token",
+                "ECHORL_PODS": str(pods),
+                "ECHORL_POD_INDEX": str(index),
+                "ECHORL_RANKS_PER_POD": str(2 // pods),
+                "ECHORL_ADVERTISE_HOST": "localhost",
+                "ECHORL_TERMINATION_LOG": str(self.words_file(index)),
+                "ECHORL_FAULTS": "" if index else fault,
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(port),
+                "OMP_NUM_THREADS": "1",
+                "TMPDIR": str(self.folder),
+            }
+            with (self.folder / f"pod_{index}.log").open("ab") as log:
+                self.processes.append(
+                    await asyncio.create_subprocess_exec(
+                        sys.executable, "-m", "echorl_trainer.pod", "--config", str(config),
+                        env=variables, stdout=log, stderr=log, cwd=REPOSITORY,
+                    )
+                )  # fmt: skip
+
+    def words_file(self, index: int) -> Path:
+        return self.folder / f"words_{index}.json"
+
+    def words(self, index: int = 0) -> LastWords:
+        words = read(self.words_file(index).read_bytes())
+        assert words is not None
+        return words
+
+    def log(self) -> str:
+        return "".join(path.read_text() for path in sorted(self.folder.glob("pod_*.log")))
+
+    def ranks(self) -> list[int]:
+        """Process ids of the first pod's ranks, in order."""
+        pid = self.processes[0].pid
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        return sorted(int(child) for child in children)
+
+    async def ended(self, seconds: float = 120.0) -> list[int]:
+        return await asyncio.wait_for(asyncio.gather(*(process.wait() for process in self.processes)), seconds)
+
+    async def stop(self) -> None:
+        for process in self.processes:
+            if process.returncode is None:
+                process.terminate()
+        await asyncio.gather(*(process.wait() for process in self.processes))
+
+
+@pytest.fixture
+async def gang(tmp_path: Path, model: Path) -> AsyncIterator[Pods]:
+    gang = Pods(tmp_path, model)
+    yield gang
+    await gang.stop()
+
+
+async def test_a_pod_of_two_ranks_trains_to_the_end(gang: Pods) -> None:
+    async with gang.orchestrator(2) as orchestrator:
+        await gang.start(orchestrator.url, pods=1)
+        assert await gang.ended() == [ExitCode.OK], gang.log()
+    assert orchestrator.committed == [2]
+    assert {rank for _, rank in orchestrator.pulls} == {0, 1}
+    assert (gang.words().message, gang.words().step) == ("2 ranks finished", 2)
+    hosts = {urlsplit(one.url).hostname for one in orchestrator.announcements}
+    assert hosts == {"localhost"}, "engines are told the name that the pod is reached by"
+
+
+@pytest.mark.faults
+async def test_a_killed_rank_ends_its_pod(gang: Pods) -> None:
+    async with gang.orchestrator(4) as orchestrator:
+        orchestrator.sealed = 1
+        await gang.start(orchestrator.url, pods=1)
+        await orchestrator.until(lambda: [one.step for one in orchestrator.reports] == [1])
+        ranks = gang.ranks()
+        assert len(ranks) == 2
+        os.kill(ranks[1], signal.SIGKILL)
+        assert await gang.ended() == [128 + signal.SIGKILL], gang.log()
+    words = gang.words()
+    assert (words.role, words.attempt, words.rank) == ("trainer", 1, 1)
+    assert words.message == "rank 1 was ended by SIGKILL without a word"
+    assert not any(os.path.exists(f"/proc/{rank}") for rank in ranks)  # noqa: ASYNC240, PTH110 - no file system
+    assert "secret-token" not in gang.log()
+
+
+@pytest.mark.faults
+async def test_the_cause_is_the_code_that_is_not_1(gang: Pods) -> None:
+    async with gang.orchestrator(4) as orchestrator:
+        await gang.start(orchestrator.url, pods=2, fault="trainer.mid_step@2")
+        assert await gang.ended() == [128 + signal.SIGKILL, ExitCode.CRASH], gang.log()
+    assert {rank for _, rank in orchestrator.pulls} == {0, 1}
+    assert [gang.words(index).rank for index in range(2)] == [0, 1]
+    assert gang.words(1).exit_name == "CRASH"
+    assert "without a word" not in gang.words(1).message
+
+
+async def test_sigterm_ends_all_ranks_at_once(gang: Pods) -> None:
+    async with gang.orchestrator(4) as orchestrator:
+        orchestrator.sealed = 1
+        await gang.start(orchestrator.url, pods=1)
+        await orchestrator.until(lambda: [one.step for one in orchestrator.reports] == [1])
+        gang.processes[0].terminate()
+        assert await gang.ended(15) == [TERMINATED], gang.log()
+    assert (gang.words().message, gang.words().exit_name) == ("terminated", "SIGTERM")
+
+
+async def test_bad_input_is_told_by_the_pod(gang: Pods, tmp_path: Path) -> None:
+    gang.model = tmp_path / "nowhere"
+    async with gang.orchestrator(4) as orchestrator:
+        await gang.start(orchestrator.url, pods=1)
+        assert await gang.ended() == [ExitCode.BAD_INPUT], gang.log()
+    assert "nowhere" in gang.words().message
+    assert gang.words().exit_name == "BAD_INPUT"

@@ -1,0 +1,215 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from echorl_core.last_words import LastWords, read
+from echorl_core.names import ExitCode
+from echorl_core.rundir import RunDirectory
+from echorl_testing import scripted_pod
+from echorl_testing.trainer_processes import trainer_config
+from echorl_trainer.__main__ import read_input
+from echorl_trainer.pod import End, Layout, main, telling
+
+VARIABLES = {
+    "ECHORL_PODS": "4",
+    "ECHORL_POD_INDEX": "2",
+    "ECHORL_RANKS_PER_POD": "8",
+    "MASTER_ADDR": "run-trainer-0.run-trainer",
+    "MASTER_PORT": "29500",
+}
+
+
+def test_ranks_are_numbered_through_the_pods() -> None:
+    layout = Layout.from_environment(VARIABLES)
+    assert layout.environment(3) == {"RANK": "19", "LOCAL_RANK": "3", "WORLD_SIZE": "32"}
+    ranks = [Layout(4, index, 8).rank(local) for index in range(4) for local in range(8)]
+    assert ranks == list(range(32))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"ECHORL_PODS": ""}, "ECHORL_PODS: found '', accepted is an integer from 1"),
+        ({"ECHORL_RANKS_PER_POD": "0"}, "ECHORL_RANKS_PER_POD: found '0'"),
+        ({"ECHORL_POD_INDEX": "4"}, "ECHORL_POD_INDEX: found 4, accepted is 0 to 3"),
+        ({"ECHORL_POD_INDEX": "-1"}, "ECHORL_POD_INDEX: found '-1'"),
+        ({"MASTER_PORT": ""}, "missing: MASTER_PORT"),
+    ],
+)
+def test_a_wrong_layout_is_named(changes: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Layout.from_environment({**VARIABLES, **changes})
+
+
+def test_a_gang_of_one_needs_no_address() -> None:
+    one = {"ECHORL_PODS": "1", "ECHORL_POD_INDEX": "0", "ECHORL_RANKS_PER_POD": "1"}
+    assert Layout.from_environment(one).world_size == 1
+
+
+@pytest.mark.parametrize(
+    ("ends", "rank"),
+    [
+        ([End(0, 0), End(1, 0)], None),
+        ([End(0, 0), End(1, 143, asked=True)], None),
+        ([End(0, 1), End(1, 143, asked=True)], 0),
+        ([End(0, 1), End(1, 3)], 1),
+        ([End(0, 1), End(1, 3, asked=True)], 1),
+        ([End(0, 1), End(1, -signal.SIGSEGV)], 1),
+        ([End(0, 1), End(1, 1)], 0),
+        ([End(0, -9), End(1, 5), End(2, 2)], 1),
+    ],
+)
+def test_the_telling_end(ends: list[End], rank: int | None) -> None:
+    found = telling(ends)
+    assert (None if found is None else found.rank) == rank
+
+
+def test_a_pod_without_its_variables_is_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    file = tmp_path / "log"
+    monkeypatch.setenv("ECHORL_TERMINATION_LOG", str(file))
+    for name, value in {"ECHORL_RUN_NAME": "n", "ECHORL_RUN_UID": "u", "ECHORL_ATTEMPT": "2"}.items():
+        monkeypatch.setenv(name, value)
+    assert main(["--config", "nowhere.json"]) == ExitCode.BAD_INPUT
+    words = read(file.read_bytes())
+    assert words is not None
+    assert words.message.startswith("ECHORL_PODS: found ''")
+
+
+class ScriptedPod:
+    def __init__(self, folder: Path, *scripts: str) -> None:
+        self.folder = folder
+        identity = {"ECHORL_RUN_NAME": "run", "ECHORL_RUN_UID": "uid", "ECHORL_ATTEMPT": "7"}
+        command = [sys.executable, scripted_pod.__file__, str(folder), *scripts]
+        support = str(Path(scripted_pod.__file__).parents[1])
+        environment = {**os.environ, **identity, "PYTHONPATH": support}
+        self.process = subprocess.Popen(command, env=environment)
+
+    def wait_for(self, *names: str) -> None:
+        until = time.monotonic() + 30
+        while not all((self.folder / name).exists() for name in names):
+            assert time.monotonic() < until, names
+            assert self.process.poll() is None, self.process.returncode
+            time.sleep(0.01)
+
+    def ended(self) -> tuple[int, LastWords]:
+        code = self.process.wait(30)
+        words = read((self.folder / "said.json").read_bytes())
+        assert words is not None
+        assert words.exit_code == code
+        return code, words
+
+    def text(self, name: str) -> str:
+        return (self.folder / name).read_text()
+
+
+SLEEPS = "done(f'up_{rank}'); signal.pause()"
+"""Ends on SIGTERM as Python does by itself."""
+
+
+def test_all_ranks_finish(tmp_path: Path) -> None:
+    said = "say(words_of('trainer', 0, 'finished', step=12))"
+    code, words = ScriptedPod(tmp_path, said, "pass").ended()
+    assert (code, words.message, words.step) == (0, "2 ranks finished", 12)
+
+
+def test_a_nan_outweighs_the_crash_that_it_causes(tmp_path: Path) -> None:
+    crash = "say(words_of('trainer', 1, 'connection reset')); done('crashed'); sys.exit(1)"
+    nan = "wait_for('crashed'); say(words_of('trainer', 3, 'loss is NaN', step=5, attempt=7)); sys.exit(3)"
+    code, words = ScriptedPod(tmp_path, crash, nan, SLEEPS).ended()
+    assert code == ExitCode.NON_FINITE
+    assert (words.rank, words.message, words.step, words.attempt) == (1, "loss is NaN", 5, 7)
+
+
+def test_a_killed_rank_ends_the_others_and_its_signal_is_told(tmp_path: Path) -> None:
+    killed = "wait_for('up_1'); os.kill(os.getpid(), signal.SIGKILL)"
+    code, words = ScriptedPod(tmp_path, killed, SLEEPS).ended()
+    assert code == 128 + signal.SIGKILL
+    assert words.message == "rank 0 was ended by SIGKILL without a word"
+    assert (words.rank, words.attempt) == (0, 7)
+
+
+def test_a_rank_that_ignores_sigterm_is_killed_with_its_children(tmp_path: Path) -> None:
+    stubborn = (
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "child = subprocess.Popen(['sleep', '300'])\n"
+        "(folder / 'child').write_text(str(child.pid)); done('up_0'); child.wait()"
+    )
+    pod = ScriptedPod(tmp_path, stubborn, "wait_for('up_0'); sys.exit(4)")
+    code, words = pod.ended()
+    assert (code, words.rank) == (ExitCode.ENVIRONMENT, 1)
+    # The pod has reaped it, or the kernel is about to.
+    until = time.monotonic() + 10
+    while Path(f"/proc/{pod.text('child')}").exists():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_sigterm_is_passed_on(tmp_path: Path) -> None:
+    polite = (
+        "def leave(*_):\n    done(f'asked_{rank}'); os._exit(143)\n"
+        "signal.signal(signal.SIGTERM, leave)\n"
+        "done(f'up_{rank}')\nwhile True: time.sleep(60)"
+    )
+    pod = ScriptedPod(tmp_path, polite, polite)
+    pod.wait_for("up_0", "up_1")
+    pod.process.send_signal(signal.SIGTERM)
+    code, words = pod.ended()
+    assert (code, words.message) == (143, "terminated")
+    assert (tmp_path / "asked_0").exists()
+    assert (tmp_path / "asked_1").exists()
+
+
+def test_orphans_are_reaped(tmp_path: Path) -> None:
+    # A grandchild that outlives its parent and ends while the rank goes on.
+    script = (
+        "subprocess.run(['sh', '-c', f'(sleep 0.1; echo $$ > {folder}/gone) & echo $! > {folder}/orphan'])\n"
+        "wait_for('gone')\n"
+        "pid = (folder / 'orphan').read_text().strip()\n"
+        "until = time.monotonic() + 10\n"
+        "while pathlib.Path(f'/proc/{pid}').exists() and time.monotonic() < until: time.sleep(0.01)\n"
+        "sys.exit(1 if pathlib.Path(f'/proc/{pid}').exists() else 0)"
+    )
+    code, words = ScriptedPod(tmp_path, script).ended()
+    assert code == 0, words
+
+
+@pytest.mark.parametrize(
+    ("publish", "advertise", "variable", "found"),
+    [
+        ("10.0.0.1", None, None, None),
+        ("0.0.0.0", "trainer-0", None, "trainer-0"),
+        ("0.0.0.0", "trainer-0", "10.0.0.7", "10.0.0.7"),
+        ("0.0.0.0", None, "10.0.0.7", "10.0.0.7"),
+    ],
+)
+def test_the_pods_own_name_overrides_the_configs(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    publish: str,
+    advertise: str | None,
+    variable: str | None,
+    found: str | None,
+) -> None:
+    for name, value in {"ECHORL_RUN_NAME": "n", "ECHORL_RUN_UID": "u", "ECHORL_ATTEMPT": "2"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("ECHORL_ADVERTISE_HOST", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("ECHORL_ADVERTISE_HOST", variable)
+    config = trainer_config(RunDirectory(tmp_path), tmp_path, publish_host=publish, advertise_host=advertise)
+    config.dump(tmp_path / "trainer.json")
+    read_config, _ = read_input(["--config", str(tmp_path / "trainer.json")])
+    assert read_config.advertise_host == found
+
+
+def test_an_address_that_means_any_is_told_to_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ECHORL_ADVERTISE_HOST", "0.0.0.0")
+    trainer_config(RunDirectory(tmp_path), tmp_path, publish_host="0.0.0.0").dump(tmp_path / "trainer.json")
+    with pytest.raises(ValueError, match=r"advertise_host: .* found '0\.0\.0\.0'"):
+        read_input(["--config", str(tmp_path / "trainer.json")])

@@ -1,0 +1,261 @@
+"""The trainer ranks of one pod: ``python -m echorl_trainer.pod --config trainer.json``, process 1 of its container.
+
+    pod --starts--> python -m echorl_trainer --config ..., one process a rank
+        <--exit code, last words-- each
+
+It starts the ranks, passes SIGTERM on, reaps every child that the kernel hands it, ends all ranks when one has failed,
+and ends itself with the code, and the last words, of the rank that says most about the cause. It starts a single rank
+too, rather than becoming it: a rank that is killed by a signal cannot say so itself.
+"""
+
+import argparse
+import logging
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+import msgspec
+import structlog
+
+from echorl_core import last_words, logs, names
+from echorl_core.identity import RunIdentity
+from echorl_core.last_words import LastWords, code_name, words_of
+from echorl_core.names import NEVER_RESTARTED, ExitCode, Role
+
+log = structlog.get_logger()
+
+TERMINATED = 128 + signal.SIGTERM
+SETTLE_S = 1.0
+"""After a rank has failed, for its peers to fail of the same cause: a NaN's code often comes after a crash's."""
+GRACE_S = 10.0
+"""Between SIGTERM and SIGKILL. A rank ends at once unless it hangs in a driver."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where this pod's ranks stand in the gang."""
+
+    pods: int
+    index: int
+    ranks_per_pod: int
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str]) -> "Layout":
+        """Read what the operator gave this pod.
+
+        Raises:
+            ValueError: names every variable that is missing or wrong.
+        """
+        lowest = {names.ENV_PODS: 1, names.ENV_POD_INDEX: 0, names.ENV_RANKS_PER_POD: 1}
+        problems = [
+            f"{name}: found {environ.get(name, '')!r}, accepted is an integer from {least}"
+            for name, least in lowest.items()
+            if not environ.get(name, "").isdigit() or int(environ[name]) < least
+        ]
+        if problems:
+            raise ValueError("; ".join(problems))
+        found = cls(*(int(environ[name]) for name in lowest))
+        if found.index >= found.pods:
+            raise ValueError(f"{names.ENV_POD_INDEX}: found {found.index}, accepted is 0 to {found.pods - 1}")
+        missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not environ.get(name)]
+        if found.world_size > 1 and missing:
+            raise ValueError(f"environment variables are missing: {', '.join(missing)}")
+        return found
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of the whole gang."""
+        return self.pods * self.ranks_per_pod
+
+    def rank(self, local: int) -> int:
+        """Number in the gang of this pod's rank ``local``."""
+        return self.index * self.ranks_per_pod + local
+
+    def environment(self, local: int) -> dict[str, str]:
+        """Variables of one rank, as torchrun sets them."""
+        return {"RANK": str(self.rank(local)), "LOCAL_RANK": str(local), "WORLD_SIZE": str(self.world_size)}
+
+
+@dataclass(frozen=True)
+class End:
+    """How a rank ended by itself, or because we asked it to."""
+
+    rank: int
+    status: int
+    """Exit code; negative: the signal that ended it."""
+    asked: bool = False
+    """It was told to end before."""
+
+    @property
+    def code(self) -> int:
+        """Exit code as a shell writes it."""
+        return self.status if self.status >= 0 else 128 - self.status
+
+
+def telling(ends: Sequence[End]) -> End | None:
+    """The end that says most about the cause; None if every rank finished, or ended because it was told to.
+
+    A code that is never restarted outweighs crashes: when one rank finds a NaN, its peers often crash first. Among
+    crashes a code that is not 1 does, because 1 is also what a peer's broken connection gives; then the earliest.
+
+    Args:
+        ends: in the order in which they were seen.
+    """
+    for end in ends:
+        if end.code in NEVER_RESTARTED:
+            return end
+    failed = [end for end in ends if end.code != ExitCode.OK and not end.asked]
+    return next((end for end in failed if end.code != ExitCode.CRASH), failed[0] if failed else None)
+
+
+@dataclass
+class Pod:
+    """The ranks, from their start to the last one's end."""
+
+    layout: Layout
+    command: Sequence[str]
+    """Of a rank; the first is a path."""
+    words: Path | None
+    """Folder for the ranks' last words; None: nobody reads them."""
+    settle_s: float = SETTLE_S
+    grace_s: float = GRACE_S
+    ends: list[End] = field(default_factory=list)
+    _alive: dict[int, int] = field(default_factory=dict)
+    """Rank by process id."""
+    _ending: bool = False
+    _killing: bool = False
+
+    def run(self) -> int:
+        """Start the ranks and wait until all have ended; the pod's exit code."""
+        signal.signal(signal.SIGTERM, self._on_sigterm)
+        signal.signal(signal.SIGINT, self._on_sigterm)
+        signal.signal(signal.SIGALRM, self._on_alarm)
+        for local in range(self.layout.ranks_per_pod):
+            if not self._ending:
+                self._start(local)
+        while self._alive:
+            # A handler that runs meanwhile does not end the wait.
+            pid, status = os.waitpid(-1, 0)
+            if (rank := self._alive.pop(pid, None)) is not None:
+                self._ended(rank, os.waitstatus_to_exitcode(status))
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        return self._code()
+
+    def last_words(self, identity: RunIdentity) -> LastWords:
+        """What the pod has to say at its end."""
+        end = telling(self.ends)
+        if end is None:
+            text = "terminated" if self._code() == TERMINATED else f"{len(self.ends)} ranks finished"
+            steps = [said.step for one in self.ends if (said := self._said(one.rank)) is not None]
+            step = max((step for step in steps if step is not None), default=None)
+            return words_of(Role.TRAINER, self._code(), text, attempt=identity.attempt, step=step)
+        said = self._said(end.rank)
+        if said is not None and said.exit_code == end.code:
+            return msgspec.structs.replace(said, rank=end.rank)
+        name = code_name(end.code)
+        how = f"was ended by {name}" if end.status < 0 else f"ended with code {end.code} ({name})"
+        text = f"rank {end.rank} {how} without a word"
+        return words_of(Role.TRAINER, end.code, text, attempt=identity.attempt, rank=end.rank)
+
+    def _code(self) -> int:
+        end = telling(self.ends)
+        if end is not None:
+            return end.code
+        failed = any(one.code != ExitCode.OK for one in self.ends) or len(self.ends) < self.layout.ranks_per_pod
+        return TERMINATED if failed else ExitCode.OK
+
+    def _start(self, local: int) -> None:
+        rank = self.layout.rank(local)
+        environment = {**os.environ, **self.layout.environment(local)}
+        if self.words is not None:
+            environment[names.ENV_TERMINATION_LOG] = str(self._words_file(rank))
+        # A session of its own, so that a rank can be ended with all that it started. The mask is cleared: a signal
+        # that is blocked here would be blocked there for ever.
+        pid = os.posix_spawn(self.command[0], list(self.command), environment, setsid=True, setsigmask=[])
+        self._alive[pid] = rank
+        log.info("rank started", rank=rank, pid=pid)
+        if self._ending:
+            # The signal came while this rank was being made.
+            self._signal(signal.SIGTERM)
+
+    def _ended(self, rank: int, status: int) -> None:
+        end = End(rank, status, asked=self._ending)
+        self.ends.append(end)
+        log.info("rank ended", rank=rank, code=end.code, meaning=code_name(end.code))
+        if end.code != ExitCode.OK and not self._ending and self._alive:
+            signal.setitimer(signal.ITIMER_REAL, self.settle_s)
+
+    def _on_sigterm(self, number: int, _: FrameType | None) -> None:
+        self._end_all()
+
+    def _on_alarm(self, number: int, _: FrameType | None) -> None:
+        if self._ending:
+            self._signal(signal.SIGKILL)
+        else:
+            self._end_all()
+
+    def _end_all(self) -> None:
+        if not self._ending:
+            self._ending = True
+            signal.setitimer(signal.ITIMER_REAL, self.grace_s)
+        self._signal(signal.SIGTERM)
+
+    def _signal(self, number: signal.Signals) -> None:
+        for pid in list(self._alive):
+            try:
+                # What a rank started may be asked to end by the rank alone; killed it is with it.
+                (os.killpg if number is signal.SIGKILL else os.kill)(pid, number)
+            except ProcessLookupError:
+                continue
+
+    def _words_file(self, rank: int) -> Path:
+        return (self.words or Path()) / f"rank_{rank}.json"
+
+    def _said(self, rank: int) -> LastWords | None:
+        try:
+            return last_words.read(self._words_file(rank).read_bytes())
+        except OSError:
+            return None
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the pod's ranks; its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m echorl_trainer.pod", description="The trainer ranks of one pod.")
+    parser.add_argument("--config", type=Path, required=True, help="the trainer's config as JSON")
+    config = parser.parse_args(arguments).config
+    try:
+        identity = RunIdentity.from_environment(os.environ)
+        layout = Layout.from_environment(os.environ)
+    except ValueError as error:
+        logs.configure(Role.TRAINER, attempt=0)
+        log.error("the trainer's pod cannot start", error=str(error))
+        last_words.say(words_of(Role.TRAINER, ExitCode.BAD_INPUT, str(error)))
+        return ExitCode.BAD_INPUT
+    logs.configure(Role.TRAINER, attempt=identity.attempt)
+    # -P: the working folder may hold modules of any name.
+    command = [sys.executable, "-P", "-m", "echorl_trainer", "--config", str(config)]
+    with tempfile.TemporaryDirectory(prefix="echorl-words-", ignore_cleanup_errors=True) as folder:
+        words = Path(folder) if names.ENV_TERMINATION_LOG in os.environ else None
+        pod = Pod(layout, command, words)
+        code = pod.run()
+        said = pod.last_words(identity)
+    last_words.say(said)
+    log.info("the pod ends", code=code, meaning=code_name(code), message=said.message)
+    return code
+
+
+def run() -> NoReturn:
+    """Command line."""
+    code = main(sys.argv[1:])
+    logging.shutdown()
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    run()
