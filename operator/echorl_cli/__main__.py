@@ -14,6 +14,7 @@ COMMANDS = {
     "render": ("echorl_cli.render", "render_command"),
     "run": ("echorl_cli.local.run", "run_command"),
     "prepare": ("echorl_cli.prepare", "prepare_command"),
+    "prepare-pod": ("echorl_cli.prepare_pod", "prepare_pod_command"),
     "plot": ("echorl_cli.plot", "plot_command"),
 }
 

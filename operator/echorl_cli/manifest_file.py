@@ -35,8 +35,13 @@ def _document(path: Path) -> Any:
         raise InvalidManifest(path, [error.problem]) from error
 
 
-def read_manifest(path: Path, overrides: Iterable[str] = ()) -> EchoRLRun:
+def read_manifest(path: Path, overrides: Iterable[str] = (), *, local: bool = False) -> EchoRLRun:
     """The run that a file describes, after ``--set`` overrides.
+
+    Args:
+        path: of the file.
+        overrides: ``path=value`` each.
+        local: refuse also what a cluster carries out and one machine does not.
 
     Raises:
         InvalidManifest: with every problem of file, overrides and manifest.
@@ -50,7 +55,7 @@ def read_manifest(path: Path, overrides: Iterable[str] = ()) -> EchoRLRun:
             apply_override(document, override)
         except OverrideProblem as error:
             problems.append(error.problem)
-    run, found = parsed(document)
+    run, found = parsed(document, local=local)
     problems += found
     if run is None or problems:
         raise InvalidManifest(path, problems)

@@ -7,7 +7,7 @@ import typer
 
 from echorl_cli.manifest_file import InvalidManifest, read_manifest
 from echorl_core.names import ExitCode
-from echorl_operator.api import EchoRLRun
+from echorl_operator.api import EchoRLRun, refused_locally
 
 ManifestArgument = Annotated[Path, typer.Argument(metavar="FILE", help="Manifest (YAML).")]
 SetOption = Annotated[
@@ -16,10 +16,13 @@ SetOption = Annotated[
 ]
 
 
-def manifest_or_exit(file: Path, overrides: list[str] | None) -> EchoRLRun:
-    """The manifest; or every problem on stderr and the end of the process, with the code for bad input."""
+def manifest_or_exit(file: Path, overrides: list[str] | None, *, local: bool = False) -> EchoRLRun:
+    """The manifest; or every problem on stderr and the end of the process, with the code for bad input.
+
+    ``local``: what only a cluster carries out is a problem too.
+    """
     try:
-        return read_manifest(file, overrides or ())
+        return read_manifest(file, overrides or (), local=local)
     except InvalidManifest as error:
         typer.echo(str(error), err=True)
         count = len(error.problems)
@@ -30,4 +33,6 @@ def manifest_or_exit(file: Path, overrides: list[str] | None) -> EchoRLRun:
 def validate_command(file: ManifestArgument, overrides: SetOption = None) -> None:
     """Check a manifest and print every problem. Exit code 2 if there is one."""
     run = manifest_or_exit(file, overrides)
+    for path in refused_locally(run.spec):
+        typer.echo(f"{path}: works in a cluster, and is refused by `echorl run`", err=True)
     typer.echo(f"{file}: valid, run {run.metadata.name}")

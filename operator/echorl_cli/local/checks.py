@@ -1,14 +1,11 @@
 """Everything that can be known to be wrong before a process starts. All problems are told at once."""
 
-import json
 import re
-import subprocess
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from echorl_cli.local import import_check
-from echorl_cli.local.machine import ENV_INFERENCE_PYTHON, Machine, longest_sequence, model_folder
+from echorl_cli import preflight
+from echorl_cli.local.machine import ENV_INFERENCE_PYTHON, Machine, model_folder
 from echorl_cli.local.ports import is_free
 from echorl_core.attempts import OnExisting, Policy, Refused, read_run
 from echorl_core.prepare import objection
@@ -16,12 +13,10 @@ from echorl_core.rundir import RunDirectory
 from echorl_operator.api import EchoRLRun, Problem
 from echorl_operator.build.role_configs import num_ranks
 
-_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 _LAYOUT = re.compile(
     r"\..*|archive|attempts|batches|broadcasts|checkpoints|control|engine-\d+|events\.jsonl|logs|manifest\.yaml|plots"
     r"|record|records|report\..*|spool|state\.json|stop"
 )
-_IMPORT_DEADLINE_S = 120
 
 
 def all_problems(run: EchoRLRun, root: Path, machine: Machine, environ: Mapping[str, str]) -> list[Problem]:
@@ -37,35 +32,13 @@ def all_problems(run: EchoRLRun, root: Path, machine: Machine, environ: Mapping[
 
 def model_problems(run: EchoRLRun, environ: Mapping[str, str]) -> Iterator[Problem]:
     """The model's folder and what must be in it."""
-    spec, path = run.spec.model, "spec.model.name"
+    spec, path = run.spec.model, preflight.MODEL_NAME
     folder = model_folder(spec.name, environ)
     if folder is None:
         accepted = "a folder, or a hub model that was downloaded before (`hf download`)"
         yield Problem(path, f"{spec.name}: no such folder, and not in the hub's cache", accepted)
         return
-    if not (folder / "config.json").is_file():
-        yield Problem(path, f"{folder} without config.json", "a folder with config.json")
-    if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
-        yield Problem(path, f"{folder} without a tokenizer", f"a folder with one of {', '.join(_TOKENIZER_FILES)}")
-    if missing := missing_weights(folder):
-        yield Problem(path, f"{folder} without {missing}", "a folder with all safetensors files")
-    longest = longest_sequence(folder)
-    if spec.max_model_len is not None and longest is not None and spec.max_model_len > longest:
-        accepted = f"at most {longest} (max_position_embeddings of the model)"
-        yield Problem("spec.model.maxModelLen", str(spec.max_model_len), accepted)
-
-
-def missing_weights(folder: Path) -> str | None:
-    """What a model folder lacks of its weights; None if they are all there."""
-    index = folder / "model.safetensors.index.json"
-    if not index.is_file():
-        return None if any(folder.glob("*.safetensors")) else "safetensors files"
-    try:
-        shards = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-    except (OSError, ValueError, KeyError, AttributeError):
-        return f"a readable {index.name}"
-    missing = [name for name in shards if not (folder / name).is_file()]
-    return ", ".join(missing) or None
+    yield from preflight.model_problems(folder, spec.max_model_len)
 
 
 def directory_problems(run: EchoRLRun, root: Path) -> Iterator[Problem]:
@@ -133,31 +106,8 @@ def port_problems(run: EchoRLRun) -> Iterator[Problem]:
 
 def import_problems(run: EchoRLRun, python: str) -> Iterator[Problem]:
     """Import paths that do not resolve, tried in a process of their own."""
-    wanted = dict(import_paths(run))
-    if not wanted:
-        return
     path = [str(Path(run.spec.code.path).absolute())] if run.spec.code.path else []
-    with tempfile.TemporaryDirectory() as folder:
-        request, answer = Path(folder) / "request.json", Path(folder) / "answer.json"
-        request.write_text(json.dumps({"path": path, "imports": sorted(set(wanted.values()))}))
-        command = [python, "-P", import_check.__file__, str(request), str(answer)]
-        ended = _end_of(command, folder)
-        failed = json.loads(answer.read_text()) if answer.exists() else dict.fromkeys(wanted.values(), ended)
-    where = f" (with {path[0]} on sys.path)" if path else ""
-    for field, entry in wanted.items():
-        if entry in failed:
-            yield Problem(field, f"{entry}: {failed[entry]}", f"pkg.module:name that can be imported{where}")
-
-
-def _end_of(command: list[str], folder: str) -> str:
-    """Run a command to its end; says how it ended."""
-    try:
-        done = subprocess.run(
-            command, cwd=folder, capture_output=True, text=True, timeout=_IMPORT_DEADLINE_S, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return f"not imported within {_IMPORT_DEADLINE_S} s"
-    return f"the import ended Python with code {done.returncode}: {done.stderr.strip()[-500:]}"
+    yield from preflight.import_problems(dict(import_paths(run)), path, python)
 
 
 def import_paths(run: EchoRLRun) -> Iterator[tuple[str, str]]:

@@ -54,7 +54,7 @@ def run_command(
     plain: Annotated[bool, typer.Option("--plain", help="Plain lines also on a terminal.")] = False,
 ) -> None:
     """Train on this machine. The same command goes on where an earlier one stopped."""
-    run = manifest_or_exit(file, overrides)
+    run = manifest_or_exit(file, overrides, local=True)
     root = out or Path("runs") / run.metadata.name
     logs.configure("supervisor", attempt=0)
     for path in unused_locally(run.spec):
