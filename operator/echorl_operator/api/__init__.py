@@ -3,7 +3,7 @@
 from echorl_operator.api.base import API_GROUP, API_VERSION, KIND, duration_seconds
 from echorl_operator.api.problems import NOT_SUPPORTED, Problem
 from echorl_operator.api.run import EchoRLRun, EchoRLRunSpec
-from echorl_operator.api.unsupported import unused_locally
+from echorl_operator.api.unsupported import refused_locally, unused_locally
 from echorl_operator.api.validation import InvalidRun, load, problems
 
 __all__ = [
@@ -18,5 +18,6 @@ __all__ = [
     "duration_seconds",
     "load",
     "problems",
+    "refused_locally",
     "unused_locally",
 ]

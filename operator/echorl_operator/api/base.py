@@ -5,8 +5,9 @@ import re
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
 from pydantic.alias_generators import to_camel
+from pydantic_core import CoreSchema
 
 API_GROUP = "echorl.dev"
 API_VERSION = "echorl.dev/v1alpha1"
@@ -14,6 +15,7 @@ KIND = "EchoRLRun"
 
 MAX_DEPTH = 32
 
+_LONGEST_S = 2**63 / 1e9  # what a Kubernetes duration can hold
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ns|us|µs|ms|s|m|h)", re.ASCII)
 
@@ -42,22 +44,28 @@ class ApiModel(BaseModel):
 
 @dataclass(frozen=True)
 class Accepts:
-    """Metadata of a type: what it accepts, in words. Errors and the reference say it."""
+    """Metadata of a type: what it accepts, in words. Errors, the reference and the CRD say it."""
 
     text: str
+    check: str = ""
+    """CEL over ``self`` for what a JSON schema cannot say; the CRD checks it."""
+
+    def __get_pydantic_json_schema__(self, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """The type's schema, with both under ``x-accepts``."""
+        return {**handler(core_schema), "x-accepts": {"text": self.text, "check": self.check}}
 
 
 def duration_seconds(text: str) -> float:
     """Seconds of a duration in Go form: ``10m``, ``1h30m``, ``1.5s``.
 
     Raises:
-        ValueError: the text is no such duration, or is zero.
+        ValueError: the text is no such duration, is zero, or is longer than 292 years.
     """
     parts = _DURATION_PART.findall(text)
     if "".join(number + unit for number, unit in parts) != text or not parts:
         raise ValueError("no duration")
     seconds = sum(float(number) * _SECONDS[unit] for number, unit in parts)
-    if not 0.0 < seconds < math.inf:
+    if not 1e-9 <= seconds < _LONGEST_S:
         raise ValueError("no positive duration")
     return seconds
 
@@ -65,6 +73,12 @@ def duration_seconds(text: str) -> float:
 def _is_duration(text: str) -> str:
     duration_seconds(text)
     return text
+
+
+def _is_positive(quantity: str) -> str:
+    if not any(digit in quantity for digit in "123456789"):
+        raise ValueError("zero")
+    return quantity
 
 
 def _unusable(value: Any, path: str, depth: int) -> str | None:
@@ -93,7 +107,7 @@ def _is_json(value: dict[str, Any]) -> dict[str, Any]:
 
 
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
-_DOTTED = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
+_DOTTED = r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*"
 IMPORT_PATH = rf"{_DOTTED}:{_DOTTED}"
 
 Text = Annotated[str, Field(min_length=1, max_length=1024), Accepts("text of 1 to 1024 characters")]
@@ -116,15 +130,32 @@ ImportPath = Annotated[
     str, Field(pattern=rf"^{IMPORT_PATH}$", max_length=512), Accepts("an import path such as 'pkg.module:name'")
 ]
 Duration = Annotated[
-    str, Field(max_length=32), AfterValidator(_is_duration), Accepts("a duration such as 30s, 10m or 1h30m")
+    str,
+    Field(max_length=32),
+    AfterValidator(_is_duration),
+    Accepts(
+        "a duration such as 30s, 10m or 1h30m",
+        r"self.matches('^([0-9]+([.][0-9]+)?(ns|us|µs|ms|s|m|h))+$') && duration(self) > duration('0s')",
+    ),
 ]
 Quantity = Annotated[
     str,
     Field(pattern=r"^\d+(\.\d+)?(Ki|Mi|Gi|Ti|Pi|k|M|G|T|P)?$", max_length=32),
-    Accepts("a Kubernetes quantity such as 500Gi"),
+    AfterValidator(_is_positive),
+    Accepts(
+        "a Kubernetes quantity above 0, such as 500Gi",
+        "isQuantity(self) && quantity(self).isGreaterThan(quantity('0'))",
+    ),
 ]
+Time = Annotated[
+    str, Field(max_length=64, json_schema_extra={"format": "date-time"}), Accepts("a time such as 2026-01-31T12:00:00Z")
+]
+"""A time as the API server writes it: ``2026-01-31T12:00:00Z``."""
 JsonObject = Annotated[
-    dict[str, Any], AfterValidator(_is_json), Accepts("a mapping with text keys and any finite JSON values")
+    dict[str, Any],
+    Field(max_length=256),
+    AfterValidator(_is_json),
+    Accepts("a mapping with at most 256 text keys and any finite JSON values"),
 ]
 
 

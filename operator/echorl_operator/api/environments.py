@@ -19,7 +19,7 @@ from echorl_operator.api.base import (
 
 EnvironmentType = Annotated[
     str,
-    Field(pattern=rf"^((builtin|openenv|verifiers|agent):[\w./:@-]+|import:{IMPORT_PATH})$", max_length=512),
+    Field(pattern=rf"^((builtin|openenv|verifiers|agent):[A-Za-z0-9_./:@-]+|import:{IMPORT_PATH})$", max_length=512),
     Accepts("builtin:<name> or import:<pkg.module:factory>"),
 ]
 Workers = Annotated[

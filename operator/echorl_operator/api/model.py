@@ -8,7 +8,7 @@ from echorl_operator.api.base import Accepts, ApiModel, ObjectName, Text
 
 RendererName = Annotated[
     str,
-    Field(pattern=r"^[A-Za-z0-9][\w.-]*$", max_length=63),
+    Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=63),
     Accepts("auto, engine, or the name of a message codec such as qwen3"),
 ]
 

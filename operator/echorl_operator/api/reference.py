@@ -2,15 +2,17 @@
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from echorl_operator.api.base import ApiModel
+from echorl_operator.api.mutability import Effect, effect_of
 from echorl_operator.api.run import EchoRLRun
 from echorl_operator.api.schema import accepted_text, bare, is_model, keys
+from echorl_operator.api.status import RunStatus
 
 _HEAD = """\
 # The manifest: every field of EchoRLRun
@@ -33,9 +35,15 @@ spec:
 `echorl validate FILE` prints every problem at once; `echorl render FILE` prints what each role gets. Both, and
 `echorl run`, take `--set path=value` (`--set maxSteps=3 --set environments.train[0].weight=2`).
 
+In a cluster `kubectl apply --dry-run=server -f FILE` says the same of nearly all of it, and `kubectl explain
+erl.spec.trainer` prints what stands here.
+
 Unknown keys are refused. `null` means not set. Text is never read as a number, nor a number as text.
 
-Refused with "not supported yet" until the machinery is there:
+What a change does to a run that exists: **live**: the run takes it over, and no trainer process is restarted (engines
+whose pods change are replaced one by one); **restart**: the gang is restarted at its last checkpoint, as a new attempt;
+**refused**: it takes a new run. To write out a default, or null for a key that is left out, is no change. Adding,
+removing or reordering environments restarts the gang.
 
 """
 
@@ -45,16 +53,21 @@ _NOT_SUPPORTED = (
     "`spec.algorithm.loss.type`: `custom`",
     "`spec.algorithm.advantage.type`: `rae`, `maxRl`, `custom`",
     "`spec.algorithm.filters[].type`: `gibberish`, `repetition`, `custom`",
-    "`spec.model.lora`, `spec.model.tokenSecretName`, `spec.model.revision` other than `main`",
+    "`spec.model.lora`",
     "`spec.environments.*[].type` of `openenv:`, `verifiers:`, `agent:`",
     "`members` and `dropMembers` of environments, `algorithm` of train environments, penalties of eval environments",
     "`spec.trainer.parallel.context` above 1",
     "`spec.trainer.optimizer.type`: `muon`, `signSgd`",
     "`spec.weightTransfer.mode`: `nccl`",
-    "`spec.checkpoint.weightsOnlyEvery`, `spec.code.configMap`, `spec.suspend`",
-    "`spec.failurePolicy.rules`, `spec.stallPolicy.action` other than `Restart`",
+    "`spec.checkpoint.weightsOnlyEvery`",
     "`spec.tokenExport.enabled`, `spec.monitors.wandb`",
 )
+_CLUSTER_ONLY = (
+    "`spec.model.tokenSecretName`, `spec.model.revision` other than `main`",
+    "`spec.code.configMap`, `spec.suspend`",
+    "`spec.failurePolicy.rules`, `spec.stallPolicy.action` other than `Restart`",
+)
+_CHANGES = {Effect.LIVE: "live", Effect.NEW_ATTEMPT: "restart", Effect.IMMUTABLE: "refused"}
 
 
 def _default_text(field: FieldInfo) -> str:
@@ -86,9 +99,17 @@ def _models_inside(annotation: Any) -> Iterator[tuple[str, type[ApiModel]]]:
         yield ".NAME", bare(get_args(core)[1])
 
 
-def _row(key: str, field: FieldInfo, section: str | None) -> str:
+def _row(key: str, field: FieldInfo, section: str | None, change: str | None) -> str:
     accepted = f"[{section}](#{_anchor(section)})" if section else _cell(accepted_text(field.rebuild_annotation()))
-    return f"| `{key}` | {accepted} | {_default_text(field)} | {_cell(field.description or '')} |"
+    cells = [f"`{key}`", accepted, _default_text(field), *([] if change is None else [change])]
+    return f"| {' | '.join(cells)} | {_cell(field.description or '')} |"
+
+
+def _change(path: str, section: str | None) -> str | None:
+    """The cell of a field of spec; None for what is not in spec."""
+    if not path.startswith("spec."):
+        return None
+    return "see there" if section else _CHANGES[effect_of(path)]
 
 
 def _anchor(path: str) -> str:
@@ -104,18 +125,24 @@ def _sections(path: str, model: type[ApiModel]) -> Iterator[str]:
         for suffix, inner in _models_inside(field.annotation):
             section = f"{path}.{key}{suffix}".lstrip(".")
             below.append((section, inner))
-        rows.append(_row(key, field, section))
+        rows.append(_row(key, field, section, _change(f"{path}.{key}", section)))
     summary = " ".join((model.__doc__ or "").replace("``", "`").split())
-    table = "\n".join(["| field | accepts | default | meaning |", "|---|---|---|---|", *rows])
+    columns = ["field", "accepts", "default", *(["change"] if path.startswith("spec") else []), "meaning"]
+    table = "\n".join([f"| {' | '.join(columns)} |", "|---" * len(columns) + "|", *rows])
     yield f"## {path or 'EchoRLRun'}\n\n{summary}\n\n{table}\n"
     for section, inner in below:
         yield from _sections(section, inner)
 
 
+def _listed(head: str, lines: Iterable[str]) -> str:
+    return f"{head}\n\n" + "".join(f"- {line}\n" for line in lines)
+
+
 def reference() -> str:
     """The page as Markdown."""
-    refused = "".join(f"- {line}\n" for line in _NOT_SUPPORTED)
-    return "\n".join([_HEAD + refused, *_sections("", EchoRLRun)])
+    refused = _listed('Refused with "not supported yet" until the machinery is there:', _NOT_SUPPORTED)
+    cluster = _listed('Works in a cluster; refused with "not supported yet" by `echorl run`:', _CLUSTER_ONLY)
+    return "\n".join([_HEAD + refused, cluster, *_sections("", EchoRLRun), *_sections("status", RunStatus)])
 
 
 if __name__ == "__main__":

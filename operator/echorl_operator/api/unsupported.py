@@ -1,4 +1,7 @@
-"""What a manifest may say but nothing carries out yet: refused, never ignored; and what one machine has no use for."""
+"""What a manifest may say but nothing carries out yet: refused, never ignored; and what one machine has no use for.
+
+Some of it only a cluster carries out: ``echorl run`` refuses that, ``echorl validate`` and a cluster take it.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -29,10 +32,6 @@ def _model(spec: EchoRLRunSpec) -> Iterator[Finding]:
     model = spec.model
     if model.lora is not None:
         yield _refused("spec.model.lora", {}, "adapters")
-    if model.token_secret_name is not None:
-        yield _refused("spec.model.tokenSecretName", model.token_secret_name, "fetching gated models from the hub")
-    if model.revision != "main" and not is_path(model.name):
-        yield _refused("spec.model.revision", model.revision, "other revisions of a hub model", "main")
 
 
 def _algorithm(spec: EchoRLRunSpec) -> Iterator[Finding]:
@@ -94,6 +93,19 @@ def _runtime(spec: EchoRLRunSpec) -> Iterator[Finding]:
     if spec.checkpoint.weights_only_every is not None:
         value = spec.checkpoint.weights_only_every
         yield _refused("spec.checkpoint.weightsOnlyEvery", value, "exports of weights alone")
+    if spec.token_export.enabled:
+        yield _refused("spec.tokenExport.enabled", spec.token_export.enabled, "token exports", "false")
+    for path, value in _set_fields(spec.monitors.wandb, "spec.monitors.wandb"):
+        yield _refused(path, value, "Weights & Biases")
+
+
+def _on_one_machine(spec: EchoRLRunSpec) -> Iterator[Finding]:
+    """What only a cluster carries out."""
+    model = spec.model
+    if model.token_secret_name is not None:
+        yield _refused("spec.model.tokenSecretName", model.token_secret_name, "fetching gated models from the hub")
+    if model.revision != "main" and not is_path(model.name):
+        yield _refused("spec.model.revision", model.revision, "other revisions of a hub model", "main")
     if spec.code.config_map is not None:
         yield _refused(
             "spec.code.configMap", spec.code.config_map, "code from a ConfigMap", "no value; code.path works"
@@ -105,19 +117,22 @@ def _runtime(spec: EchoRLRunSpec) -> Iterator[Finding]:
     if spec.stall_policy.action != "Restart":
         action = spec.stall_policy.action
         yield _refused("spec.stallPolicy.action", action, f"action {action}", "Restart")
-    if spec.token_export.enabled:
-        yield _refused("spec.tokenExport.enabled", spec.token_export.enabled, "token exports", "false")
-    for path, value in _set_fields(spec.monitors.wandb, "spec.monitors.wandb"):
-        yield _refused(path, value, "Weights & Biases")
 
 
 UNSUPPORTED = (_model, _algorithm, _environments, _trainer, _runtime)
 
 
-def unsupported_findings(spec: EchoRLRunSpec) -> Iterator[Finding]:
-    """What the manifest asks for and nothing carries out yet."""
+def unsupported_findings(spec: EchoRLRunSpec, *, local: bool = False) -> Iterator[Finding]:
+    """What the manifest asks for and nothing carries out yet; with ``local`` also what one machine cannot do."""
     for check in UNSUPPORTED:
         yield from check(spec)
+    if local:
+        yield from _on_one_machine(spec)
+
+
+def refused_locally(spec: EchoRLRunSpec) -> list[str]:
+    """Paths of fields that a cluster carries out and ``echorl run`` refuses."""
+    return [finding.problem.path for finding in _on_one_machine(spec)]
 
 
 def unused_locally(spec: EchoRLRunSpec) -> list[str]:

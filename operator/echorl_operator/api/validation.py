@@ -101,13 +101,18 @@ def _within(path: str, other: str) -> bool:
     return path == other or path.startswith((f"{other}.", f"{other}["))
 
 
-def _findings(run: EchoRLRun) -> Iterator[Finding]:
+def _findings(run: EchoRLRun, *, local: bool) -> Iterator[Finding]:
     yield from rule_findings(run.spec)
-    yield from unsupported_findings(run.spec)
+    yield from unsupported_findings(run.spec, local=local)
 
 
-def parsed(document: object) -> tuple[EchoRLRun | None, list[Problem]]:
-    """The run of a document, or None and every problem; never both."""
+def parsed(document: object, *, local: bool = False) -> tuple[EchoRLRun | None, list[Problem]]:
+    """The run of a document, or None and every problem; never both.
+
+    Args:
+        document: parsed YAML.
+        local: refuse also what a cluster carries out and one machine does not.
+    """
     try:
         run = EchoRLRun.model_validate(document)
     except ValidationError as error:
@@ -115,7 +120,7 @@ def parsed(document: object) -> tuple[EchoRLRun | None, list[Problem]]:
     except RecursionError:
         return None, [Problem("manifest", "values that contain themselves", "a mapping of finite depth")]
     else:
-        problems = [finding.problem for finding in _findings(run)]
+        problems = [finding.problem for finding in _findings(run, local=local)]
         return (None, problems) if problems else (run, [])
     problems = list(wrong.values())
     rest = _repaired(document)
@@ -123,24 +128,33 @@ def parsed(document: object) -> tuple[EchoRLRun | None, list[Problem]]:
         paths = [path_text(location) for location in wrong]
         problems += [
             finding.problem
-            for finding in _findings(rest)
+            for finding in _findings(rest, local=local)
             if not any(_touches(finding.depends_on, path) for path in paths)
         ]
     return None, problems
 
 
-def problems(document: object) -> list[Problem]:
-    """Every problem of a parsed YAML document; empty when it is a valid manifest. Raises nothing."""
-    return parsed(document)[1]
+def problems(document: object, *, local: bool = False) -> list[Problem]:
+    """Every problem of a parsed YAML document; empty when it is a valid manifest. Raises nothing.
+
+    Args:
+        document: parsed YAML.
+        local: refuse also what a cluster carries out and one machine does not.
+    """
+    return parsed(document, local=local)[1]
 
 
-def load(document: object) -> EchoRLRun:
+def load(document: object, *, local: bool = False) -> EchoRLRun:
     """The run that a parsed YAML document describes.
+
+    Args:
+        document: parsed YAML.
+        local: refuse also what a cluster carries out and one machine does not.
 
     Raises:
         InvalidRun: with every problem.
     """
-    run, found = parsed(document)
+    run, found = parsed(document, local=local)
     if run is None:
         raise InvalidRun(found)
     return run

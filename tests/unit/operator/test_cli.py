@@ -33,6 +33,16 @@ def test_valid_manifest(manifest):
     assert (result.exit_code, result.stdout) == (0, f"{manifest}: valid, run full\n")
 
 
+def test_what_only_a_cluster_does_is_valid_with_a_notice_and_refused_by_run(manifest):
+    override = ("--set", "suspend=true")
+    valid = call("validate", manifest, *override)
+    assert (valid.exit_code, valid.stdout) == (0, f"{manifest}: valid, run full\n")
+    assert valid.stderr == "spec.suspend: works in a cluster, and is refused by `echorl run`\n"
+    refused = call("run", manifest, *override)
+    assert refused.exit_code == 2
+    assert "spec.suspend: not supported yet: suspended runs; found true; accepted: false" in refused.stderr
+
+
 def test_every_problem_is_printed(manifest):
     result = call("validate", manifest, "--set", "maxSteps=-1", "--set", "algorithm.batchSize=9", "--set", "seeds=1")
     assert result.exit_code == 2

@@ -2,67 +2,45 @@
 
 import pytest
 
-from echorl_operator.api import problems
+from echorl_operator.api import load, problems, refused_locally
 from echorl_operator.api.reference import reference
-from echorl_testing.manifests import full, shortest, with_value
-
-TRAIN = "spec.environments.train.0"
-EVAL = {"name": "held-out", "type": "builtin:digits"}
-
-CASES = [
-    ("spec.algorithm.mode", "sft"),
-    ("spec.algorithm.mode", "opd"),
-    ("spec.algorithm.teacher.url", "http://teacher"),
-    ("spec.algorithm.loss.type", "custom"),
-    ("spec.algorithm.advantage.type", "rae"),
-    ("spec.algorithm.advantage.type", "maxRl"),
-    ("spec.algorithm.advantage.type", "custom"),
-    ("spec.algorithm.filters.0.type", "gibberish"),
-    ("spec.algorithm.filters.0.type", "repetition"),
-    ("spec.algorithm.filters.0.type", "custom"),
-    ("spec.model.lora", {}),
-    ("spec.model.tokenSecretName", "hub"),
-    ("spec.model.revision", "v2"),
-    (f"{TRAIN}.type", "openenv:echo"),
-    (f"{TRAIN}.type", "verifiers:owner/env"),
-    (f"{TRAIN}.type", "agent:coder"),
-    (f"{TRAIN}.members", {"judge": {"policy": "base"}}),
-    (f"{TRAIN}.dropMembers", ["judge"]),
-    (f"{TRAIN}.algorithm.groupSize", 4),
-    (f"{TRAIN}.algorithm.loss", {"klTau": 0.1}),
-    ("spec.environments.eval.0.sampling.frequencyPenalty", 0.5),
-    ("spec.trainer.parallel.context", 2),
-    ("spec.trainer.optimizer.type", "muon"),
-    ("spec.trainer.optimizer.type", "signSgd"),
-    ("spec.weightTransfer.mode", "nccl"),
-    ("spec.tokenExport.enabled", True),
-    ("spec.monitors.wandb.project", "runs"),
-    ("spec.monitors.wandb.secretName", "key"),
-    ("spec.checkpoint.weightsOnlyEvery", 10),
-    ("spec.suspend", True),
-    ("spec.stallPolicy.action", "Fail"),
-    ("spec.failurePolicy.rules", [{"role": "trainer", "exitCodes": [3], "action": "Fail"}]),
-    ("spec.code.configMap", "code"),
-]
+from echorl_testing.manifests import full, with_value
+from echorl_testing.refused_manifests import CLUSTER_ONLY, ENV, NOT_SUPPORTED_YET, indexed, unsupported_base
 
 
-def base():
-    document = with_value(shortest(), "spec.algorithm.filters", [{"type": "zeroAdvantage"}])
-    return with_value(document, "spec.environments.eval", [EVAL])
-
-
-@pytest.mark.parametrize(("path", "value"), CASES, ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize(("path", "value"), NOT_SUPPORTED_YET, ids=lambda value: str(value)[:40])
 def test_refused_by_path(path, value):
-    found = problems(with_value(base(), path, value))
-    expected = path.replace("train.0", "train[0]").replace("eval.0", "eval[0]").replace("filters.0", "filters[0]")
-    assert any(problem.path == expected and problem.reason.startswith("not supported yet: ") for problem in found), (
-        found
-    )
+    found = problems(with_value(unsupported_base(), path, value))
+    assert any(
+        problem.path == indexed(path) and problem.reason.startswith("not supported yet: ") for problem in found
+    ), found
 
 
-@pytest.mark.parametrize("path", sorted({path for path, _ in CASES}))
+@pytest.mark.parametrize(("path", "value"), CLUSTER_ONLY, ids=lambda value: str(value)[:40])
+def test_refused_on_one_machine_alone(path, value):
+    document = with_value(unsupported_base(), path, value)
+    (problem,) = problems(document, local=True)
+    assert problem.path == path
+    assert problem.reason.startswith("not supported yet: ")
+    assert problems(document) == []
+    assert refused_locally(load(document).spec) == [path]
+
+
+@pytest.mark.parametrize(("path", "value"), NOT_SUPPORTED_YET, ids=lambda value: str(value)[:40])
+def test_what_nothing_carries_out_is_refused_on_one_machine_too(path, value):
+    document = with_value(unsupported_base(), path, value)
+    assert set(problems(document)) <= set(problems(document, local=True))
+
+
+@pytest.mark.parametrize("path", sorted({path for path, _ in CLUSTER_ONLY}))
+def test_reference_lists_what_only_a_cluster_does(path):
+    listed = reference().partition("Works in a cluster")[2].partition("## ")[0]
+    assert f"`{path}`" in listed
+
+
+@pytest.mark.parametrize("path", sorted({path for path, _ in NOT_SUPPORTED_YET}))
 def test_reference_lists_it(path):
-    listed = reference().partition("Refused with")[2].partition("## ")[0]
+    listed = reference().partition("Refused with")[2].partition("Works in")[0]
     assert path.split(".")[-1] in listed or path.split(".")[-2] in listed or "penalties" in listed
 
 
@@ -74,7 +52,7 @@ def test_what_is_refused_does_not_hide_the_rest():
 
 
 def test_empty_blocks_of_later_features_are_no_demand():
-    document = with_value(base(), "spec.algorithm.teacher", {"url": None})
-    document = with_value(document, f"{TRAIN}.algorithm", {})
-    document = with_value(document, f"{TRAIN}.members", {})
+    document = with_value(unsupported_base(), "spec.algorithm.teacher", {"url": None})
+    document = with_value(document, f"{ENV}.algorithm", {})
+    document = with_value(document, f"{ENV}.members", {})
     assert problems(document) == []

@@ -1,0 +1,81 @@
+"""What nothing carries out yet, anywhere, as CEL: refused in the words of ``echorl validate``, never ignored."""
+
+from collections.abc import Iterable, Mapping
+
+from echorl_operator.api.algorithm import AlgorithmOverrides
+from echorl_operator.api.problems import NOT_SUPPORTED
+from echorl_operator.api.schema import keys
+from echorl_operator.crd.validations import Validation, refusal, validation
+
+_IS_BUILTIN_OR_IMPORT = "(self.type.startsWith('builtin:') || self.type.startsWith('import:'))"
+
+
+def _other(key: str, supported: Iterable[str], what: str, accepted: str) -> Validation:
+    """``key`` is a word that is none of the supported ones."""
+    words = ", ".join(f"'{word}'" for word in supported)
+    condition = f"has(self.{key}) && !(self.{key} in [{words}])"
+    return refusal(condition, key, f"{NOT_SUPPORTED}: {what}", accepted, found=f'"{{self.{key}}}"')
+
+
+def _environment() -> Iterable[Validation]:
+    yield validation(
+        _IS_BUILTIN_OR_IMPORT,
+        f"{NOT_SUPPORTED}: environments of {{self.type.split(':')[0]}}; found \"{{self.type}}\"; "
+        "accepted: builtin:<name> or import:<pkg.module:factory>",
+        field="type",
+        reason="FieldValueForbidden",
+    )
+    for key, found in (("members", "a mapping"), ("dropMembers", "a list")):
+        several = f"has(self.{key}) && size(self.{key}) > 0"
+        yield refusal(several, key, f"{NOT_SUPPORTED}: multi-agent environments", found=found)
+
+
+def _set(keys_found: Mapping[str, str], what: str) -> Iterable[Validation]:
+    """None of the keys may be set; the values are what messages say was found."""
+    for key, found in keys_found.items():
+        yield refusal("", key, f"{NOT_SUPPORTED}: {what}", found=found)
+
+
+def _quoted(*names: str) -> dict[str, str]:
+    return {name: f'"{{self.{name}}}"' for name in names}
+
+
+def _overrides() -> Iterable[Validation]:
+    found = {"loss": "a mapping", "advantage": "a mapping", "filters": "a list"}
+    fields = {key: found.get(key, f"{{self.{key}}}") for key in keys(AlgorithmOverrides)}
+    return _set(fields, "algorithm overrides of one environment")
+
+
+def _penalties() -> Iterable[Validation]:
+    names = ("presencePenalty", "frequencyPenalty", "repetitionPenalty")
+    return _set({name: f"{{self.{name}}}" for name in names}, "penalties")
+
+
+_TABLE: Mapping[str, Iterable[Validation]] = {
+    "spec.model": _set({"lora": "a mapping"}, "adapters"),
+    "spec.algorithm": (
+        _other("mode", ("rl",), "mode {self.mode}", "rl"),
+        refusal("has(self.mode) && self.mode == 'sft'", "sft", f"{NOT_SUPPORTED}: mode sft", found="a mapping"),
+    ),
+    "spec.algorithm.loss": (_other("type", ("dppo",), "custom losses", "dppo"),),
+    "spec.algorithm.advantage": (_other("type", ("groupMean", "none"), "advantage {self.type}", "groupMean or none"),),
+    "spec.algorithm.filters[]": (_other("type", ("zeroAdvantage",), "filter {self.type}", "zeroAdvantage"),),
+    "spec.algorithm.teacher": _set(_quoted("url", "model", "secretName"), "teachers"),
+    "spec.environments.train[]": _environment(),
+    "spec.environments.train[].algorithm": _overrides(),
+    "spec.environments.eval[]": _environment(),
+    "spec.environments.eval[].sampling": _penalties(),
+    "spec.trainer.parallel": (
+        refusal("has(self.context) && self.context > 1", "context", f"{NOT_SUPPORTED}: context parallelism", "1"),
+    ),
+    "spec.trainer.optimizer": (_other("type", ("adamw", "sgd"), "optimizer {self.type}", "adamw or sgd"),),
+    "spec.weightTransfer": (_other("mode", ("http", "disk"), "weight transfer by NCCL", "http or disk"),),
+    "spec.checkpoint": _set({"weightsOnlyEvery": "{self.weightsOnlyEvery}"}, "exports of weights alone"),
+    "spec.tokenExport": (
+        refusal("has(self.enabled) && self.enabled", "enabled", f"{NOT_SUPPORTED}: token exports", "false"),
+    ),
+    "spec.monitors.wandb": _set(_quoted("project", "secretName"), "Weights & Biases"),
+}
+
+REFUSALS: Mapping[str, tuple[Validation, ...]] = {path: tuple(rules) for path, rules in _TABLE.items()}
+"""By the place in the schema that they stand at."""
