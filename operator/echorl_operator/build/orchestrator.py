@@ -1,0 +1,32 @@
+"""The orchestrator's pod: one, under one name for all attempts, re-created by the operator."""
+
+from echorl_operator import names
+from echorl_operator.build import cluster_placement as places
+from echorl_operator.build import pods, storage
+from echorl_operator.build.target import Object, Target
+from echorl_operator.names import PodRole
+
+ROLE = PodRole.ORCHESTRATOR
+
+
+def orchestrator_pod(target: Target, config: str) -> Object:
+    """The pod without attempt. ``config``: name of the ConfigMap with its config."""
+    return pods.bare_pod(target, names.orchestrator(target.name), _role(target, config))
+
+
+def _role(target: Target, config: str) -> pods.Role:
+    env = pods.identity(target, attempt=True, token=True)
+    if (code := storage.code_path(target, ROLE)) is not None:
+        env.append(pods.variable("PYTHONPATH", code))
+    command = ["python", "-P", "-m", "echorl_orchestrator", "--config", f"{pods.CONFIG}/orchestrator.json"]
+    return pods.Role(
+        role=ROLE,
+        image=target.spec.orchestrator.image or target.image("orchestrator"),
+        command=[*command, "--log-style", "json"],
+        config=config,
+        env=env,
+        mounts=storage.mounts(target, ROLE),
+        volumes=storage.volumes(target, ROLE),
+        ports={"http": places.ORCHESTRATOR_PORT},
+        probes=pods.probes(target, "/healthz", "http", unhealthy_s=pods.stall_s(target)),
+    )

@@ -1,0 +1,86 @@
+"""Quantities as the API server writes them back: ``1Gi`` for ``1024Mi``, ``2`` for ``2000m``.
+
+Desired objects are compared with live ones, so what differs only in notation would be applied for ever. The rules are
+those of apimachinery's ``resource.Quantity``: no digits after the point, the largest suffix that loses nothing, the
+suffix family (1024 or 1000) of the input, except that binary values below 1024 or with fractions turn decimal.
+"""
+
+import re
+from collections.abc import Mapping
+from fractions import Fraction
+
+_FORM = re.compile(
+    r"(?P<number>[+-]?(\d+(\.\d*)?|\.\d+))(?P<suffix>Ki|Mi|Gi|Ti|Pi|Ei|n|u|m|k|M|G|T|P|E|[eE][+-]?\d+)?", re.ASCII
+)
+_BINARY = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
+_DECIMAL = {"n": -3, "u": -2, "m": -1, "": 0, "k": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
+_LARGEST = 2**63 - 1
+"""The API server caps larger values to this."""
+
+
+def value(quantity: str | int | float) -> Fraction:
+    """The number that a quantity stands for.
+
+    Raises:
+        ValueError: it is none.
+    """
+    return _parsed(quantity)[0]
+
+
+def canonical(quantity: str | int | float) -> str:
+    """The quantity in the API server's notation; finer than a billionth is rounded up, as there.
+
+    Raises:
+        ValueError: it is no quantity.
+    """
+    number, family = _parsed(quantity)
+    if family == "binary" and not (abs(number) < 1024 or number.denominator > 1):
+        return _with_suffix(number, 1024, {power: suffix for suffix, power in _BINARY.items()} | {0: ""})
+    if family == "exponent":
+        return _with_suffix(number, 1000, {power: f"e{3 * power}" if power else "" for power in range(-3, 7)})
+    return _with_suffix(number, 1000, {power: suffix for suffix, power in _DECIMAL.items()})
+
+
+def total(base: str, each: str, count: int) -> str:
+    """``base + count * each``, in the notation of ``base``.
+
+    Raises:
+        ValueError: one is no quantity.
+    """
+    number = value(base) + count * value(each)
+    binary = "binary" in (_parsed(base)[1], _parsed(each)[1])
+    return canonical(f"{number / 1024}Ki") if binary and number % 1024 == 0 else canonical(_decimal(number))
+
+
+def _parsed(quantity: object) -> tuple[Fraction, str]:
+    text = str(quantity).strip() if isinstance(quantity, str | int | float) else ""
+    match = _FORM.fullmatch(text)
+    if match is None or isinstance(quantity, bool):
+        raise ValueError(f"found {quantity!r}, accepted is a Kubernetes quantity such as 500m or 16Gi")
+    number, suffix = Fraction(match["number"]), match["suffix"] or ""
+    if suffix in _BINARY:
+        number, family = number * 1024 ** _BINARY[suffix], "binary"
+    elif suffix in _DECIMAL:
+        number, family = number * Fraction(1000) ** _DECIMAL[suffix], "decimal"
+    else:
+        number, family = number * Fraction(10) ** int(suffix[1:]), "exponent"
+    return min(number, Fraction(_LARGEST)), family
+
+
+def _with_suffix(number: Fraction, base: int, suffixes: Mapping[int, str]) -> str:
+    """The largest power of ``base`` that divides ``number``; below the smallest it is rounded away from 0."""
+    if number == 0:
+        return "0"
+    for power in sorted(suffixes, reverse=True):
+        digits = number / Fraction(base) ** power
+        if digits.denominator == 1:
+            return f"{digits.numerator}{suffixes[power]}"
+    smallest = min(suffixes)
+    digits = abs(number) / Fraction(base) ** smallest
+    rounded = Fraction(-(-digits.numerator // digits.denominator)) * Fraction(base) ** smallest
+    return _with_suffix(rounded if number > 0 else -rounded, base, suffixes)
+
+
+def _decimal(number: Fraction) -> str:
+    """The number as text, to a billionth."""
+    return f"{-(-number * 10**9 // 1)}n"

@@ -1,0 +1,20 @@
+"""The children of two runs, as YAML. ``ECHORL_UPDATE_GOLDEN=1`` writes the files anew."""
+
+import os
+from pathlib import Path
+
+import pytest
+import yaml
+
+from echorl_testing.rendered import MANIFESTS, children, manifest, rendered
+
+GOLDEN = Path(__file__).parents[3] / "golden" / "children"
+
+
+@pytest.mark.parametrize("name", MANIFESTS)
+def test_manifest_renders_to_golden_children(name):
+    text = yaml.safe_dump_all(children(rendered(manifest(name))), sort_keys=False, width=120)
+    golden = GOLDEN / f"{name}.yaml"
+    if os.environ.get("ECHORL_UPDATE_GOLDEN"):
+        golden.write_text(text)
+    assert text == golden.read_text()
