@@ -42,6 +42,16 @@ def commit(run: RunDirectory, step: int, attempt: int = 1, uid: str = "uid") -> 
     return file
 
 
+def test_another_runs_attempts_are_none_of_ours(run: RunDirectory) -> None:
+    for attempt in (1, 2, 3):
+        prepare(run, identity(attempt))
+        (run.attempt(attempt) / "stop.json").write_text("{}")
+    commit(run, 4)
+    prepared = prepare(run, identity(1, uid="new"), on_existing=OnExisting.ARCHIVE)
+    assert (prepared.resume_step, prepared.archived) == (0, "archive/uid")
+    assert sorted(path.name for path in run.attempt(1).iterdir()) == ["committed.json", "prepared.json"]
+
+
 def plant(run: RunDirectory) -> set[str]:
     """Everything that an attempt leaves behind; returns the paths that must go."""
     for step in (5, 6, 7):

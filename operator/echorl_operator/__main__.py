@@ -1,0 +1,152 @@
+"""``python -m echorl_operator``: looks after EchoRLRuns until it is told to stop.
+
+Exit codes: 0 stopped on request; 1 a part failed; 2 bad input; 70 the lease was lost.
+"""
+
+import argparse
+import asyncio
+import os
+import secrets
+import signal
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+import kopf
+import structlog
+import yaml
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from pydantic import ValidationError
+
+from echorl_core import logs
+from echorl_core.names import ExitCode
+from echorl_operator.build.settings import Settings
+from echorl_operator.cluster import credentials, tokens
+from echorl_operator.handlers import registry
+from echorl_operator.metrics import Metrics
+from echorl_operator.process import Operator, Options, running
+
+_log = structlog.get_logger()
+
+
+def parser() -> argparse.ArgumentParser:
+    """Of the command line."""
+    made = argparse.ArgumentParser(prog="python -m echorl_operator", description=(__doc__ or "").split("\n")[0])
+    made.add_argument("--settings", type=Path, help="YAML file with the installation's settings")
+    made.add_argument("--namespace", action="append", help="look after runs here alone; may be repeated")
+    made.add_argument("--kubeconfig", type=Path, help="default: the pod's service account")
+    made.add_argument("--lease-namespace", help="namespace of the Lease; default: the first of --namespace")
+    made.add_argument("--no-election", action="store_true", help="this is the only process there will ever be")
+    made.add_argument("--probe-port", type=int, default=8080, help="port of /healthz (default: 8080)")
+    made.add_argument("--metrics-port", type=int, default=9090, help="port of /metrics and /readyz (default: 9090)")
+    made.add_argument("--bind", default="0.0.0.0", help="address of both (default: all)")  # noqa: S104 - probes come from outside
+    made.add_argument("--workers", type=int, default=16, help="runs worked on at a time (default: 16)")
+    made.add_argument("--log-style", choices=["json", "console"], default="json")
+    made.add_argument("--version", action="version", version=version("echorl-operator"))
+    return made
+
+
+def read_settings(path: Path | None) -> Settings:
+    """The installation's settings.
+
+    Raises:
+        ValueError: names the file and every field that is wrong.
+    """
+    try:
+        found = {} if path is None else yaml.safe_load(path.read_text()) or {}
+        if not isinstance(found, dict):
+            raise ValueError(f"{path}: found a {type(found).__name__}, accepted is a mapping")
+        return Settings.model_validate({"operatorVersion": version("echorl-operator"), **found})
+    except (OSError, yaml.YAMLError, ValidationError) as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run until told to stop; the exit code."""
+    chosen = parser().parse_args(arguments)
+    logs.configure("operator", attempt=0, style=chosen.log_style)
+    try:
+        settings = read_settings(chosen.settings)
+        made = tokens.from_file(Path(settings.master_key_path))
+    except ValueError as error:
+        _log.error("the operator cannot start", error=str(error))
+        return ExitCode.BAD_INPUT
+    return asyncio.run(_run(chosen, settings, made))
+
+
+async def _run(chosen: argparse.Namespace, settings: Settings, made: tokens.Tokens) -> int:
+    found = credentials.from_kubeconfig(chosen.kubeconfig) if chosen.kubeconfig else credentials.in_cluster()
+    try:
+        await found.load()
+    except credentials.NoCredentials as error:
+        _log.error("the operator cannot start", error=str(error))
+        return ExitCode.BAD_INPUT
+    options = Options(
+        instance=f"{os.environ.get('POD_NAME', 'operator')}-{secrets.token_hex(4)}",
+        lease_namespace=chosen.lease_namespace or (chosen.namespace or [settings.operator_namespace])[0],
+        namespaces=chosen.namespace,
+        workers=chosen.workers,
+        lead=not chosen.no_election,
+    )
+    metrics, stop = Metrics(), asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with running(options, settings, made, found, metrics) as (operator, task):
+        server = await _serve_metrics(operator, chosen.bind, chosen.metrics_port)
+        frame = asyncio.create_task(_frame(operator, task, chosen, stop), name="kopf")
+        stopping = asyncio.create_task(stop.wait(), name="stop")
+        try:
+            await asyncio.wait({task, frame, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            return _ended(task, frame, stop)
+        finally:
+            stop.set()
+            await asyncio.wait({frame}, timeout=10)
+            stopping.cancel()
+            await server.cleanup()
+
+
+def _ended(task: "asyncio.Task[object]", frame: "asyncio.Task[None]", stop: asyncio.Event) -> int:
+    if stop.is_set():
+        return ExitCode.OK
+    for one in (task, frame):
+        if one.done() and not one.cancelled() and (error := one.exception()) is not None:
+            _log.error("a part of the operator failed", part=one.get_name(), exc_info=error)
+    return ExitCode.CRASH
+
+
+async def _frame(
+    operator: Operator, task: "asyncio.Task[object]", chosen: argparse.Namespace, stop: asyncio.Event
+) -> None:
+    await kopf.operator(
+        registry=registry(operator, task),  # type: ignore[arg-type]
+        standalone=True,
+        clusterwide=chosen.namespace is None,
+        namespaces=chosen.namespace or (),
+        liveness_endpoint=f"http://{chosen.bind}:{chosen.probe_port}/healthz",
+        stop_flag=stop,
+    )
+
+
+async def _serve_metrics(operator: Operator, host: str, port: int) -> web.AppRunner:
+    async def scrape(_: web.Request) -> web.Response:
+        return web.Response(
+            body=generate_latest(operator.metrics.registry), headers={"Content-Type": CONTENT_TYPE_LATEST}
+        )
+
+    async def ready(_: web.Request) -> web.Response:
+        why = operator.watchdog.not_ready()
+        return web.Response(text=why or "ok", status=503 if why else 200)
+
+    app = web.Application()
+    app.router.add_get("/metrics", scrape)
+    app.router.add_get("/readyz", ready)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+    await runner.setup()
+    await web.TCPSite(runner, host, port).start()
+    return runner
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

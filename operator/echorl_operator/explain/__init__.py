@@ -1,0 +1,1 @@
+"""Why a run waits, in one causal sentence, from what is observed. Pure."""

@@ -1,0 +1,61 @@
+"""The frame: kopf runs the process, tells of changed runs, and answers the kubelet's probes.
+
+kopf only reads here: its handlers add a key to the queue. It writes no annotation, no finalizer and no status, keeps
+no peering object, and posts no event.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Never
+
+import kopf
+
+from echorl_operator import names
+from echorl_operator.observed.runs import RunKey
+from echorl_operator.process import Operator
+
+WATCH_S = 240
+"""A watch of kopf's ends after so long and begins anew; bookmarks come more often."""
+
+
+def configure(settings: kopf.OperatorSettings) -> None:
+    """Set what keeps kopf quiet and its watches alive."""
+    settings.posting.enabled = False
+    settings.peering.standalone = True
+    settings.scanning.disabled = True
+    settings.watching.server_timeout = WATCH_S
+    settings.watching.client_timeout = WATCH_S + 30
+    settings.networking.connect_timeout = 5
+    settings.networking.request_timeout = 30
+    # With the default, a watch dies for good when the API server is away for a minute.
+    settings.networking.error_backoffs = [1, 2, 3, 5, *([5] * 10_000)]
+    settings.execution.max_workers = 1
+
+
+def registry(operator: Operator, task: "asyncio.Task[Never]") -> kopf.OperatorRegistry:
+    """Handlers of one process.
+
+    Args:
+        operator: whose queue gets the runs.
+        task: of the operator; a process whose task has ended is not alive.
+    """
+    made = kopf.OperatorRegistry()
+
+    @kopf.on.startup(registry=made)
+    async def startup(settings: kopf.OperatorSettings, **_: Any) -> None:
+        configure(settings)
+
+    @kopf.on.event(names.GROUP, names.VERSION, names.PLURAL, registry=made)
+    async def changed(meta: Mapping[str, Any], **_: Any) -> None:
+        operator.notice(RunKey(meta["namespace"], meta["name"]))
+
+    @kopf.on.probe(id="alive", registry=made)
+    async def alive(**_: Any) -> str:
+        if task.done():
+            raise kopf.PermanentError("the operator has ended")
+        if (why := operator.watchdog.not_alive()) is not None:
+            # Anything but a permanent error makes the probe itself hang.
+            raise kopf.PermanentError(why)
+        return "ok"
+
+    return made

@@ -1,0 +1,77 @@
+"""Names that the operator, the API server and users spell the same way: labels, annotations, child names. Pure."""
+
+from enum import StrEnum
+
+GROUP = "echorl.dev"
+VERSION = "v1alpha1"
+PLURAL = "echorlruns"
+KIND = "EchoRLRun"
+
+FIELD_MANAGER = "echorl-operator"
+
+LABEL_RUN = f"{GROUP}/run"
+LABEL_RUN_UID = f"{GROUP}/run-uid"
+LABEL_ROLE = f"{GROUP}/role"
+LABEL_ATTEMPT = f"{GROUP}/attempt"
+LABEL_NAME = "app.kubernetes.io/name"
+LABEL_COMPONENT = "app.kubernetes.io/component"
+LABEL_MANAGED_BY = "app.kubernetes.io/managed-by"
+OUR_LABELS = frozenset(
+    {LABEL_RUN, LABEL_RUN_UID, LABEL_ROLE, LABEL_ATTEMPT, LABEL_NAME, LABEL_COMPONENT, LABEL_MANAGED_BY}
+)
+MANAGED_BY = "echorl-operator"
+APP_NAME = "echorl"
+
+ANNOTATION_HASH = f"{GROUP}/hash"
+"""Of the object that was applied last, so that a changed list element cannot hide in a superset."""
+SCHEDULING_GATE = f"{GROUP}/attempt"
+"""Holds trainer pods back until the whole gang of an attempt is there and prepare has finished."""
+
+
+class PodRole(StrEnum):
+    """What a pod of a run does. Values are labels."""
+
+    TRAINER = "trainer"
+    INFERENCE = "inference"
+    ORCHESTRATOR = "orchestrator"
+    PREPARE = "prepare"
+
+
+def trainer(run: str) -> str:
+    """StatefulSet and headless Service of the gang; its pods are ``<this>-<ordinal>``."""
+    return f"{run}-trainer"
+
+
+def inference(run: str) -> str:
+    """Deployment and headless Service of the engines."""
+    return f"{run}-inference"
+
+
+def orchestrator(run: str) -> str:
+    """The orchestrator's pod and Service. One name for all attempts: there can never be two."""
+    return f"{run}-orchestrator"
+
+
+def prepare(run: str, attempt: int) -> str:
+    """The pod that prepares an attempt."""
+    return f"{run}-prepare-{attempt}"
+
+
+def token(run: str) -> str:
+    """Secret with the token that guards calls between a run's roles."""
+    return f"{run}-token"
+
+
+def claim(run: str) -> str:
+    """The volume claim that is made for a run that names none."""
+    return f"{run}-volume"
+
+
+def role_account(run: str, role: PodRole) -> str:
+    """ServiceAccount of a role's pods; it has no rights and its token is not mounted."""
+    return f"{run}-{role}"
+
+
+def revision(run: str, attempt: int, generation: int) -> str:
+    """ControllerRevision that freezes how an attempt is rendered since the run's ``generation``."""
+    return f"{run}-{attempt}-{generation}"

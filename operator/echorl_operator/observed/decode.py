@@ -1,0 +1,203 @@
+"""From the API server's JSON to records. Typed, so that what no record keeps is skipped and never becomes objects."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from sys import intern
+from typing import Any
+
+import msgspec
+
+from echorl_operator import names
+from echorl_operator.names import PodRole
+from echorl_operator.observed import shapes
+from echorl_operator.observed.records import (
+    ChildRecord,
+    ContainerPhase,
+    ContainerRecord,
+    Kind,
+    Meta,
+    PodPhase,
+    PodRecord,
+)
+from echorl_operator.observed.runs import RunKey, RunRecord
+
+MESSAGE_LIMIT = 4096
+"""Characters of a container's message that are kept; the kubelet cuts termination messages there too."""
+
+_POD_INDEX = "apps.kubernetes.io/pod-index"
+
+
+_POD = msgspec.json.Decoder(shapes.Pod)
+_SCALABLE = msgspec.json.Decoder(shapes.Scalable)
+_PLAIN = msgspec.json.Decoder(shapes.Plain)
+_RUN = msgspec.json.Decoder(shapes.Run)
+_TOP = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_PHASES: dict[str, PodPhase] = {phase.value: phase for phase in PodPhase}
+_ROLES: dict[str, PodRole] = {role.value: role for role in PodRole}
+_WITH_STATUS = frozenset({Kind.STATEFUL_SET, Kind.DEPLOYMENT, Kind.CLAIM})
+
+
+def pod(body: bytes) -> PodRecord:
+    """A pod from its JSON.
+
+    Raises:
+        msgspec.MsgspecError: it is no pod.
+    """
+    found = _POD.decode(body)
+    labels, status = found.metadata.labels or {}, found.status
+    conditions = {one.type: one for one in status.conditions or ()}
+    ready, disruption = _true(conditions, "Ready"), _true(conditions, "DisruptionTarget")
+    return PodRecord(
+        meta=_meta(found.metadata),
+        role=_ROLES.get(labels.get(names.LABEL_ROLE, "")),
+        attempt=_count(labels.get(names.LABEL_ATTEMPT)) or 0,
+        index=_count(labels.get(_POD_INDEX)),
+        phase=_PHASES.get(status.phase, PodPhase.UNKNOWN),
+        reason=intern(status.reason),
+        message=status.message[:MESSAGE_LIMIT],
+        gated=any(gate.name == names.SCHEDULING_GATE for gate in found.spec.scheduling_gates or ()),
+        node=intern(found.spec.node_name),
+        ip=status.pod_ip,
+        unscheduled=_unscheduled(conditions.get("PodScheduled")),
+        ready=ready is not None,
+        ready_since=None if ready is None else _seconds(ready.last_transition_time),
+        disrupted="" if disruption is None else intern(disruption.reason),
+        containers=(
+            *_containers(found.spec.init_containers, status.init_container_statuses),
+            *_containers(found.spec.containers, status.container_statuses),
+        ),
+    )
+
+
+def child(kind: Kind, body: bytes) -> ChildRecord:
+    """A child that is no pod from its JSON; of a Secret nothing but its identity is kept.
+
+    Raises:
+        msgspec.MsgspecError: it is no such object.
+    """
+    if kind not in _WITH_STATUS:
+        meta = _meta(_PLAIN.decode(body).metadata)
+        return ChildRecord(kind=kind, meta=meta, body=b"" if kind is Kind.SECRET else _comparable(body))
+    found = _SCALABLE.decode(body)
+    status = found.status
+    conditions = {one.type: one for one in status.conditions or ()}
+    failure = _true(conditions, "ReplicaFailure")
+    return ChildRecord(
+        kind=kind,
+        meta=_meta(found.metadata),
+        body=_comparable(body),
+        observed_generation=status.observed_generation,
+        replicas=status.replicas,
+        ready=status.ready_replicas,
+        updated=status.updated_replicas,
+        phase=intern(status.phase),
+        failure="" if failure is None else failure.message,
+    )
+
+
+def run(body: bytes) -> RunRecord:
+    """An EchoRLRun from its JSON.
+
+    Raises:
+        msgspec.MsgspecError: it is no such object.
+    """
+    return _run(_RUN.decode(body))
+
+
+def run_from_object(body: Mapping[str, Any]) -> RunRecord:
+    """The same from an object that is decoded already. ``spec`` and ``status`` are taken over, not copied."""
+    return _run(msgspec.convert(dict(body), shapes.Run))
+
+
+def _run(found: shapes.Run) -> RunRecord:
+    meta = found.metadata
+    return RunRecord(
+        key=RunKey(meta.namespace, meta.name),
+        uid=meta.uid,
+        resource_version=meta.resource_version,
+        generation=meta.generation,
+        created_at=_seconds(meta.creation_timestamp) or 0.0,
+        deleted_at=_seconds(meta.deletion_timestamp),
+        labels=meta.labels or {},
+        annotations=meta.annotations or {},
+        spec=found.spec,
+        status=found.status or {},
+    )
+
+
+def _meta(found: shapes.Meta) -> Meta:
+    labels = found.labels or {}
+    return Meta(
+        namespace=intern(found.namespace),
+        name=found.name,
+        uid=found.uid,
+        resource_version=found.resource_version,
+        generation=found.generation,
+        run_uid=intern(labels.get(names.LABEL_RUN_UID, "")),
+        owner_uid=intern(next((owner.uid for owner in found.owner_references or () if owner.controller), "")),
+        created_at=_seconds(found.creation_timestamp) or 0.0,
+        deleted_at=_seconds(found.deletion_timestamp),
+        run=intern(labels.get(names.LABEL_RUN, "")),
+    )
+
+
+def _containers(
+    declared: Sequence[shapes.Named] | None, statuses: Iterable[shapes.ContainerStatus] | None
+) -> Iterable[ContainerRecord]:
+    """In the pod's order; the kubelet reports them sorted by name. One without a status yet is left out."""
+    found = {status.name: status for status in statuses or ()}
+    return (_container(found[one.name]) for one in declared or () if one.name in found)
+
+
+def _container(found: shapes.ContainerStatus) -> ContainerRecord:
+    state = found.state or shapes.State()
+    phase, reason, message, since = ContainerPhase.WAITING, "", "", None
+    if state.terminated is not None:
+        ended = state.terminated
+        phase, reason, message = ContainerPhase.TERMINATED, ended.reason, ended.message
+        since = _seconds(ended.finished_at)
+    elif state.running is not None:
+        phase, since = ContainerPhase.RUNNING, _seconds(state.running.started_at)
+    elif state.waiting is not None:
+        reason, message = state.waiting.reason, state.waiting.message
+    return ContainerRecord(
+        name=intern(found.name),
+        phase=phase,
+        reason=intern(reason),
+        message=message[:MESSAGE_LIMIT],
+        exit_code=None if state.terminated is None else state.terminated.exit_code,
+        signal=None if state.terminated is None else state.terminated.signal or None,
+        restarts=found.restart_count,
+        ready=found.ready,
+        since=since,
+    )
+
+
+def _unscheduled(condition: shapes.Condition | None) -> str:
+    if condition is None or condition.status != "False" or condition.reason == "SchedulingGated":
+        return ""
+    return condition.message or condition.reason
+
+
+def _true(conditions: Mapping[str, shapes.Condition], kind: str) -> shapes.Condition | None:
+    found = conditions.get(kind)
+    return found if found is not None and found.status == "True" else None
+
+
+def _count(label: str | None) -> int | None:
+    """A label's number from 0; None if it is none."""
+    return int(label) if label is not None and label.isascii() and label.isdigit() else None
+
+
+def _seconds(time: datetime | None) -> float | None:
+    return None if time is None else time.timestamp()
+
+
+def _comparable(body: bytes) -> bytes:
+    """The object without its status and managed fields."""
+    top = _TOP.decode(body)
+    top.pop("status", None)
+    metadata = _TOP.decode(top["metadata"])
+    metadata.pop("managedFields", None)
+    top["metadata"] = msgspec.Raw(msgspec.json.encode(metadata))
+    return msgspec.json.encode(top)

@@ -1,0 +1,141 @@
+"""What the operator must know of earlier passes and cannot see in the world: kept in ``status``, read back from there.
+
+Whatever fences an action is written before the action is carried out. If status was lost, the attempt is found again in
+the labels of what is there, and prepare refuses attempts that the volume has seen.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from echorl_core.names import Phase, Role
+from echorl_core.restarts import Ledger
+from echorl_operator.observed.times import from_text, to_text
+
+ENDED = frozenset({Phase.SUCCEEDED, Phase.FAILED})
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """That a gang's pods were let through to the scheduler."""
+
+    attempt: int
+    pods: str
+    """Digest of their uids: a pod that is not among these is a replacement, and its gang is lost."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Read from ``status``; every change makes a new one."""
+
+    phase: Phase = Phase.PENDING
+    attempt: int = 0
+    revision: str = ""
+    """ControllerRevision that the attempt's children are applied from; empty before the first attempt."""
+    observed_generation: int = 0
+    started_at: float | None = None
+    ended_at: float | None = None
+    failure: str = ""
+    """Reason of the end in Failed, one CamelCase word."""
+    prepared: int = 0
+    """Attempt that prepare has finished for."""
+    resume_step: int | None = None
+    """Step that this attempt begins at."""
+    model_commit: str = ""
+    admission: Admission | None = None
+    not_before: float | None = None
+    """Back-off: the attempt is not prepared earlier."""
+    stop_asked_at: float | None = None
+    """When the orchestrator was first asked for a last checkpoint and the end."""
+    ledger: Ledger = field(default_factory=Ledger)
+    restarts: Mapping[str, int] = field(default_factory=dict)
+    """All so far, by the role that caused them."""
+    counted: str = ""
+    """Uid of the pod whose end was counted last: it may still be there when the next pass looks."""
+    preparations: int = 0
+    """Prepare pods of this attempt that failed."""
+    step: int = 0
+    """Highest step that was ever reached."""
+
+    @classmethod
+    def of(cls, status: Mapping[str, Any]) -> "Memory":
+        """What a status holds; what cannot be read is as if it had never been written."""
+        control = _mapping(status.get("control"))
+        admitted = control.get("admittedAttempt")
+        return cls(
+            phase=_phase(status.get("phase")),
+            attempt=_count(status.get("attempt")),
+            revision=_text(status.get("revision")),
+            observed_generation=_count(status.get("observedGeneration")),
+            started_at=from_text(status.get("startTime")),
+            ended_at=from_text(status.get("completionTime")),
+            failure=_text(control.get("failure")),
+            prepared=_count(control.get("preparedAttempt")),
+            resume_step=_count(status.get("resumeStep")) if "resumeStep" in status else None,
+            model_commit=_text(_mapping(status.get("model")).get("revision")),
+            admission=Admission(admitted, _text(control.get("admittedPods"))) if isinstance(admitted, int) else None,
+            not_before=from_text(control.get("notBefore")),
+            stop_asked_at=from_text(control.get("stopAskedAt")),
+            ledger=Ledger(_roles(control.get("restartsUsed")), _count(control.get("reachedStep"))),
+            restarts={
+                key: value for key, value in _mapping(status.get("restartsByRole")).items() if isinstance(value, int)
+            },
+            counted=_text(control.get("countedPod")),
+            preparations=_count(control.get("failedPreparations")),
+            step=_count(status.get("step")),
+        )
+
+    def control(self) -> dict[str, Any]:
+        """``status.control``; what is at its default is left out."""
+        written = {
+            "failure": self.failure,
+            "preparedAttempt": self.prepared,
+            "admittedAttempt": None if self.admission is None else self.admission.attempt,
+            "admittedPods": None if self.admission is None else self.admission.pods,
+            "notBefore": to_text(self.not_before),
+            "stopAskedAt": to_text(self.stop_asked_at),
+            "restartsUsed": {str(role): count for role, count in self.ledger.used.items()},
+            "reachedStep": self.ledger.reached,
+            "countedPod": self.counted,
+            "failedPreparations": self.preparations,
+        }
+        return {key: value for key, value in written.items() if value}
+
+    def admitted(self) -> bool:
+        """Whether the current attempt's gang was let through."""
+        return self.admission is not None and self.admission.attempt == self.attempt
+
+    def next_attempt(self, attempt: int, revision: str, generation: int) -> "Memory":
+        """As ``attempt`` begins."""
+        return replace(
+            self,
+            attempt=attempt,
+            revision=revision,
+            observed_generation=generation,
+            resume_step=None,
+            admission=None,
+            stop_asked_at=None,
+            preparations=0,
+            ended_at=None,
+            failure="",
+        )
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) and value > 0 else 0
+
+
+def _phase(value: object) -> Phase:
+    return Phase(value) if isinstance(value, str) and value in set(Phase) else Phase.PENDING
+
+
+def _roles(value: object) -> dict[Role, int]:
+    return {Role(key): count for key, count in _mapping(value).items() if key in set(Role) and isinstance(count, int)}

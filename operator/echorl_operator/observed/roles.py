@@ -1,0 +1,53 @@
+"""What a run's orchestrator says of itself, of the trainer and of the engines (``GET /state``)."""
+
+from dataclasses import dataclass
+
+from echorl_core.names import Phase
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The newest committed one."""
+
+    step: int
+    committed_at: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class EngineState:
+    """One engine as the orchestrator sees it."""
+
+    name: str
+    """``host:port``."""
+    state: str
+    """discovered, starting, syncing, serving, draining, quarantined, lost."""
+    version: int | None
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class RoleState:
+    """One answer of ``GET /state`` that carries the run's uid. Unreachable means unknown: there is no record then."""
+
+    attempt: int
+    phase: Phase
+    step: int | None
+    waiting_for: str
+    reward: float | None
+    trained: int | None
+    served_min: int | None
+    served_max: int | None
+    staleness_max: int | None
+    checkpoint: Checkpoint | None
+    abandoned: str
+    """Why the latest checkpoint that could not be saved was; empty if none."""
+    engines: tuple[EngineState, ...]
+    failure_code: int | None
+    """Exit code of a failure that is not restarted."""
+    failure_message: str
+    last_step_at: float
+    """When the step, or the phase, was last seen to change."""
+    seen_at: float
+    live_generation: int = 0
+    """Generation of the run whose live settings are in effect; 0: those that it was started with."""

@@ -1,0 +1,100 @@
+"""The writes that a plan is made of. They are carried out in order; the first that fails ends the pass."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from echorl_core.live import LiveSettings
+
+
+@dataclass(frozen=True)
+class Apply:
+    """Server-side apply of one child, forced, with our field manager."""
+
+    body: dict[str, Any]
+    resource_version: str | None = None
+    """With one, the write fails with 409 unless the object is still at it."""
+
+
+@dataclass(frozen=True)
+class Create:
+    """Create an object that is never changed; one that is there already is left as it is."""
+
+    body: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Delete:
+    """Delete exactly this object: by name, with its uid as precondition. One that is gone or replaced is no error."""
+
+    api_version: str
+    kind: str
+    name: str
+    uid: str
+    why: str
+    grace_s: int | None = None
+    """0 removes a pod without waiting for its node. None: its own grace period."""
+
+
+@dataclass(frozen=True)
+class LiftGate:
+    """Take our scheduling gate off a pod, if it is still the pod that was seen."""
+
+    name: str
+    uid: str
+    resource_version: str
+
+
+@dataclass(frozen=True)
+class AskToStop:
+    """Ask the orchestrator for a last checkpoint and the end."""
+
+    address: str
+    """``host:port``."""
+    attempt: int
+
+
+@dataclass(frozen=True)
+class ChangeLive:
+    """Tell the orchestrator what the user changed that needs no restart."""
+
+    address: str
+    """``host:port``."""
+    attempt: int
+    settings: LiveSettings
+
+
+@dataclass(frozen=True)
+class DeleteRun:
+    """Delete the run itself (``ttlSecondsAfterFinished``)."""
+
+    uid: str
+
+
+Action = Apply | Create | Delete | LiftGate | AskToStop | ChangeLive | DeleteRun
+
+
+@dataclass(frozen=True)
+class Note:
+    """A Kubernetes event on the run; posted once the pass's status is written."""
+
+    type: str
+    """Normal or Warning."""
+    reason: str
+    """CamelCase."""
+    message: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One pass."""
+
+    status: dict[str, Any]
+    """The whole of ``status``, as it should read now. Written first where ``fence`` says so, else last."""
+    actions: tuple[Action, ...] = ()
+    fence: bool = False
+    """The status must be written, at the resource version that was read, before any action is carried out."""
+    notes: tuple[Note, ...] = ()
+    wake_after_s: float | None = None
+    """When to look again although nothing changed: deadlines, back-off, times to live."""
+    waiting: frozenset[str] = field(default_factory=frozenset)
+    """What would be told by metrics of runs that wait: causes, of a small fixed set."""

@@ -1,0 +1,49 @@
+"""From pods that ended to what their ends mean."""
+
+from echorl_core import last_words
+from echorl_core.names import ExitCode, Role
+from echorl_core.restarts import Death
+from echorl_operator.names import PodRole
+from echorl_operator.observed.records import ContainerPhase, ContainerRecord, PodRecord
+
+ROLES = {
+    PodRole.TRAINER: Role.TRAINER,
+    PodRole.INFERENCE: Role.INFERENCE,
+    PodRole.ORCHESTRATOR: Role.ORCHESTRATOR,
+}
+
+
+def main_container(pod: PodRecord) -> ContainerRecord | None:
+    """The container that is named like the pod's role."""
+    return next((one for one in pod.containers if one.name == pod.role), None)
+
+
+def exit_code(pod: PodRecord) -> int | None:
+    """Exit code of the role's process; None if it has not ended by itself, or nobody knows."""
+    main = main_container(pod)
+    return main.exit_code if main is not None and main.phase is ContainerPhase.TERMINATED else None
+
+
+def words(pod: PodRecord) -> last_words.LastWords | None:
+    """The last words of the role's process, if it said any in our form."""
+    main = main_container(pod)
+    if main is None or main.phase is not ContainerPhase.TERMINATED:
+        return None
+    return last_words.read(main.message)
+
+
+def death_of(pod: PodRecord) -> Death:
+    """Why a pod's work ended too early: its process's code and words, or what Kubernetes did to it."""
+    role = ROLES[pod.role or PodRole.TRAINER]
+    code = exit_code(pod)
+    said = words(pod)
+    main = main_container(pod)
+    if main is not None and main.reason == "OOMKilled":
+        return Death(role, pod.meta.name, 137, why="out of memory (the container's limit or the node's)")
+    if pod.disrupted or (code is None and pod.reason):
+        return Death(role, pod.meta.name, int(ExitCode.CRASH), why=pod.disrupted or f"{pod.reason}: {pod.message}")
+    if code is None:
+        return Death(role, pod.meta.name, int(ExitCode.CRASH), why="its pod was deleted")
+    if code > 128:
+        return Death(role, pod.meta.name, 128 - code, message=None if said is None else said.message or None)
+    return Death(role, pod.meta.name, code, message=None if said is None else said.message or None)

@@ -1,0 +1,130 @@
+"""When the manifest has changed: what an attempt is rendered from, and when a new one begins."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from echorl_core.names import Phase
+from echorl_operator import names
+from echorl_operator.api.mutability import Effect, effect_of_change
+from echorl_operator.api.run import EchoRLRun, EchoRLRunSpec
+from echorl_operator.api.validation import parsed
+from echorl_operator.build.children import cluster_problems, render
+from echorl_operator.build.rendering import Rendering
+from echorl_operator.build.revision import from_revision, to_revision
+from echorl_operator.observed.records import Kind
+from echorl_operator.plan import attempts
+from echorl_operator.plan.actions import Create
+from echorl_operator.plan.draft import Draft
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The manifest as it stands: the run if it can be carried out, else why not."""
+
+    run: EchoRLRun | None
+    problems: str
+
+    @property
+    def spec(self) -> EchoRLRunSpec | None:
+        """Its spec; None if it has problems."""
+        return None if self.run is None else self.run.spec
+
+
+def wanted(draft: Draft) -> Wanted:
+    """The run's manifest, validated by today's rules."""
+    record = draft.observed.run
+    document: dict[str, Any] = {
+        "apiVersion": f"{names.GROUP}/{names.VERSION}",
+        "kind": names.KIND,
+        "metadata": {"name": record.key.name, "namespace": record.key.namespace},
+        "spec": record.spec,
+    }
+    run, problems = parsed(document)
+    if run is not None and not problems:
+        problems = cluster_problems(run, draft.settings)
+    if run is None or problems:
+        return Wanted(None, "; ".join(str(problem) for problem in problems))
+    return Wanted(run, "")
+
+
+def frozen(draft: Draft) -> Rendering | None:
+    """What the current attempt is applied from; None if its ControllerRevision is not there or of no use."""
+    revision = draft.child(Kind.REVISION, draft.memory.revision) if draft.memory.revision else None
+    if revision is None:
+        return None
+    try:
+        return from_revision(json.loads(revision.body))
+    except ValueError:
+        return None
+
+
+def _rendered(draft: Draft, run: EchoRLRun) -> Rendering:
+    record = draft.observed.run
+    return render(
+        run,
+        uid=record.uid,
+        namespace=record.key.namespace,
+        generation=record.generation,
+        settings=draft.settings,
+    )
+
+
+def begin_attempt(draft: Draft, spec: EchoRLRunSpec, phase: Phase, reason: str, message: str) -> None:
+    """The next attempt: status first, then its ControllerRevision; the rest follows from these."""
+    run = wanted(draft).run
+    record = draft.observed.run
+    number = attempts.highest_attempt(draft) + 1
+    # With a manifest that today's rules refuse, the run goes on as it was rendered last.
+    rendering = frozen(draft) if run is None else _rendered(draft, run)
+    if rendering is None:
+        return
+    source = run or _frozen_run(draft, spec)
+    revision = to_revision(rendering, source, number, record.generation)
+    draft.fenced()
+    draft.memory = draft.memory.next_attempt(number, revision["metadata"]["name"], record.generation)
+    draft.do(Create(revision))
+    draft.say(phase, reason, message)
+    draft.note(reason, f"attempt {number}: {message}", warning=phase is Phase.RESTARTING)
+
+
+def _frozen_run(draft: Draft, spec: EchoRLRunSpec) -> EchoRLRun:
+    record = draft.observed.run
+    return EchoRLRun.model_validate(
+        {
+            "apiVersion": f"{names.GROUP}/{names.VERSION}",
+            "kind": names.KIND,
+            "metadata": {"name": record.key.name},
+            "spec": spec.model_dump(mode="json", by_alias=True),
+        }
+    )
+
+
+def restore(draft: Draft, run: EchoRLRun) -> None:
+    """Somebody took away the ControllerRevision that status names, or an operator died before it made it."""
+    record = draft.observed.run
+    revision = to_revision(_rendered(draft, run), run, draft.memory.attempt, record.generation)
+    draft.fenced(revision=revision["metadata"]["name"], observed_generation=record.generation)
+    draft.do(Create(revision))
+    draft.say(draft.phase, "Rendering", f"attempt {draft.memory.attempt} is rendered anew")
+
+
+def edited(draft: Draft, rendering: Rendering, run: EchoRLRun) -> bool:
+    """Carry out what the user changed since the attempt was rendered. True if this pass must do nothing else."""
+    record = draft.observed.run
+    if record.generation == draft.memory.observed_generation:
+        return False
+    effect, paths = effect_of_change(rendering.spec, record.spec)
+    if effect is Effect.NONE:
+        draft.remember(observed_generation=record.generation)
+        return False
+    listed = ", ".join(paths[:5]) + (" ..." if len(paths) > 5 else "")
+    if effect >= Effect.NEW_ATTEMPT:
+        begin_attempt(draft, run.spec, Phase.RESTARTING, "Edited", f"{listed} changed")
+        return True
+    revision = to_revision(_rendered(draft, run), run, draft.memory.attempt, record.generation)
+    draft.fenced(revision=revision["metadata"]["name"], observed_generation=record.generation)
+    draft.do(Create(revision))
+    draft.say(draft.phase, "Edited", f"{listed} changed")
+    draft.note("Edited", f"{listed} changed; no pod of the gang restarts")
+    return True

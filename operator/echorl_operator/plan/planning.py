@@ -1,0 +1,228 @@
+"""One pass over a run: from what is observed to what is written.
+
+    nothing has begun ---> begin an attempt ---> prepare ---> admit the gang ---> running ---> succeeded | failed
+    (attempts.py)              ^                                                    |
+                               +--------- edits.py, recovery.py <-------------------+        suspended (endings.py)
+
+The pass decides the first thing that is due and leaves the rest to the passes that follow from it, so an operator that
+dies between any two writes goes on where it was.
+"""
+
+from echorl_core.live import settings_of
+from echorl_core.names import Phase
+from echorl_operator.api.run import EchoRLRun, EchoRLRunSpec
+from echorl_operator.build.children import common, inference_deployment, token_secret
+from echorl_operator.build.cluster_placement import ORCHESTRATOR_PORT
+from echorl_operator.build.rendering import Rendering, orchestrator_config, spec_of
+from echorl_operator.build.settings import Settings
+from echorl_operator.explain.obstacles import Obstacle, first_obstacle
+from echorl_operator.names import PodRole
+from echorl_operator.observed.memory import ENDED
+from echorl_operator.observed.records import Kind
+from echorl_operator.observed.world import Observed
+from echorl_operator.plan import attempts, edits, endings, recovery
+from echorl_operator.plan.actions import ChangeLive, Create, Plan
+from echorl_operator.plan.draft import Draft, restart_policy
+from echorl_operator.plan.gang import Gang
+from echorl_operator.status.report import status_of
+from echorl_operator.status.said import Said
+
+TELL_AGAIN_S = 10.0
+
+CREATED_ONLY = frozenset({Kind.CLAIM, Kind.SECRET})
+"""Made for an attempt that is not prepared yet, and never changed. One that an earlier run of the name left is taken as
+it is; secrets are not watched, so that the operator needs no right to read them."""
+
+
+def plan(observed: Observed, settings: Settings, token: str) -> Plan:
+    """What to write for one run, now.
+
+    Args:
+        observed: the run and all that carries its uid.
+        settings: of the installation.
+        token: that guards the calls between the run's roles.
+    """
+    draft = Draft(observed, settings, token)
+    if observed.run.deleted_at is not None:
+        # Owner references do the rest.
+        return Plan(status=observed.run.status)
+    if draft.memory.started_at is None:
+        draft.remember(started_at=observed.now)
+    spec = _pass(draft)
+    _explain(draft)
+    draft.remember(phase=draft.phase)
+    wake = None if not draft.wakes else max(0.0, min(draft.wakes) - observed.now)
+    return Plan(
+        status=status_of(observed, draft.memory, _said(draft, spec)),
+        actions=tuple(draft.actions),
+        fence=draft.fence,
+        notes=tuple(draft.notes),
+        wake_after_s=wake,
+        waiting=frozenset({draft.reason} if draft.reason else ()),
+    )
+
+
+def _explain(draft: Draft) -> None:
+    """What stands in the way says more than what the plan waits for."""
+    if draft.phase in (*ENDED, Phase.SUSPENDED):
+        return
+    refusal = draft.observed.refusal
+    if refusal and draft.actions:
+        obstacle: Obstacle | None = Obstacle("Refused", refusal)
+    else:
+        obstacle = first_obstacle(draft.observed)
+    if obstacle is not None:
+        draft.problem("Blocked", obstacle.reason, obstacle.message)
+        draft.say(draft.phase, obstacle.reason, obstacle.message)
+        # Its message tells how long.
+        draft.wake(draft.now + 60.0)
+
+
+def _pass(draft: Draft) -> EchoRLRunSpec | None:
+    """Decide; the spec that the decision rests on."""
+    wanted = edits.wanted(draft)
+    rendering = edits.frozen(draft)
+    if draft.memory.phase in ENDED and not _goes_on(draft, wanted.spec, rendering):
+        endings.after_the_end(draft, rendering, wanted.spec)
+        return wanted.spec
+    if wanted.run is None:
+        draft.problem("InvalidSpec", "Invalid", wanted.problems)
+        if rendering is None:
+            draft.say(Phase.PENDING, "InvalidSpec", wanted.problems)
+            return None
+    spec = wanted.spec or spec_of(_known(rendering))
+    if not _is_too_late(draft, spec):
+        _active(draft, wanted.run, rendering, spec)
+    return spec
+
+
+def _active(draft: Draft, run: EchoRLRun | None, rendering: Rendering | None, spec: EchoRLRunSpec) -> None:
+    if spec.suspend:
+        endings.suspend(draft, rendering)
+        return
+    if draft.memory.attempt == 0 or draft.memory.phase in (Phase.SUSPENDED, *ENDED):
+        why = "the run begins" if draft.memory.attempt == 0 else "the run goes on"
+        edits.begin_attempt(draft, spec, Phase.PREPARING, "AttemptBegins", why)
+        return
+    if rendering is None:
+        if run is not None:
+            edits.restore(draft, run)
+        return
+    if run is not None and edits.edited(draft, rendering, run):
+        return
+    _attempt(draft, rendering, spec)
+
+
+def _known(rendering: Rendering | None) -> Rendering:
+    assert rendering is not None  # noqa: S101 - the caller has returned otherwise
+    return rendering
+
+
+def _goes_on(draft: Draft, spec: EchoRLRunSpec | None, rendering: Rendering | None) -> bool:
+    """Whether the user has changed the manifest of a run that ended so that there is something left to do."""
+    if spec is None or draft.observed.run.generation == draft.memory.observed_generation:
+        return False
+    if draft.memory.phase is Phase.FAILED:
+        return True
+    before = None if rendering is None else spec_of(rendering).max_steps
+    return before is None or spec.max_steps > before
+
+
+def _is_too_late(draft: Draft, spec: EchoRLRunSpec) -> bool:
+    limit, begun = spec.active_deadline_seconds, draft.memory.started_at
+    if limit is None or begun is None:
+        return False
+    if draft.now < begun + limit:
+        draft.wake(begun + limit)
+        return False
+    endings.fail(draft, "DeadlineExceeded", f"the run is active for more than {limit} s (activeDeadlineSeconds)")
+    return True
+
+
+def _attempt(draft: Draft, rendering: Rendering, spec: EchoRLRunSpec) -> None:
+    _shared_children(draft, rendering)
+    gang = Gang.of(draft.observed, draft.memory.attempt, spec.trainer.replicas)
+    _note_progress(draft, spec)
+    if draft.memory.admitted() and recovery.is_over(draft, gang, spec):
+        return
+    # Without a gang of this attempt in front of the scheduler nothing stands in the way of its template.
+    if not attempts.template_is_current(draft, rendering, spec.trainer.replicas):
+        draft.say(draft.phase, "ApplyingTemplate", f"attempt {draft.memory.attempt} is being set up")
+        return
+    if not attempts.others_are_gone(draft) or not attempts.is_prepared(draft, rendering, spec):
+        return
+    if draft.fence:
+        return  # what prepare found must be in status before anybody acts on it
+    _engines(draft, rendering, spec)
+    if recovery.engines_are_hopeless(draft):
+        return
+    orchestrated = attempts.has_orchestrator(draft, rendering)
+    admitted = attempts.admit(draft, gang)
+    if orchestrated and admitted:
+        _running(draft)
+        _live_settings(draft, rendering)
+    elif draft.phase not in (Phase.RUNNING, Phase.STARTING):
+        draft.say(
+            Phase.STARTING, "Starting", f"attempt {draft.memory.attempt}: starting engines, orchestrator, trainer"
+        )
+
+
+def _shared_children(draft: Draft, rendering: Rendering) -> None:
+    created = []
+    for desired in common(rendering):
+        kind = Kind(desired["kind"])
+        if kind in CREATED_ONLY:
+            created.append(desired)
+        else:
+            draft.apply(desired, kind)
+    created.append(token_secret(rendering, draft.token))
+    if draft.memory.prepared != draft.memory.attempt and not draft.pods(PodRole.PREPARE):
+        draft.do(*(Create(one) for one in created))
+
+
+def _engines(draft: Draft, rendering: Rendering, spec: EchoRLRunSpec) -> None:
+    draft.apply(inference_deployment(rendering, spec.inference.replicas), Kind.DEPLOYMENT)
+
+
+def _note_progress(draft: Draft, spec: EchoRLRunSpec) -> None:
+    state = draft.observed.role_state
+    if state is None or state.step is None or state.attempt != draft.memory.attempt:
+        return
+    step = max(draft.memory.step, state.step)
+    draft.remember(step=step, ledger=draft.memory.ledger.after_progress(step, restart_policy(spec)))
+
+
+def _running(draft: Draft) -> None:
+    state = draft.observed.role_state
+    if state is None or state.attempt != draft.memory.attempt:
+        draft.say(Phase.STARTING, "WaitingForOrchestrator", "waiting for the orchestrator to answer")
+        return
+    # Once a run is Running it stays so in this attempt: a role that starts again alone is told by conditions.
+    running = state.phase is Phase.RUNNING or draft.memory.phase is Phase.RUNNING
+    message = state.waiting_for or "training"
+    draft.say(Phase.RUNNING if running else Phase.STARTING, "Training" if running else "Starting", message)
+
+
+def _live_settings(draft: Draft, rendering: Rendering) -> None:
+    """Send what was edited since the orchestrator was started; sending it again does no harm."""
+    state, orchestrator = draft.observed.role_state, draft.orchestrator()
+    first = 1
+    if state is None or orchestrator is None or not orchestrator.ip or rendering.generation == first:
+        return
+    if state.attempt == draft.memory.attempt and state.live_generation < rendering.generation:
+        settings = settings_of(orchestrator_config(rendering), rendering.generation)
+        draft.do(ChangeLive(f"{orchestrator.ip}:{ORCHESTRATOR_PORT}", draft.memory.attempt, settings))
+        # What is sent takes effect at the next batch; an orchestrator that did not listen is told again.
+        draft.wake(draft.now + TELL_AGAIN_S)
+
+
+def _said(draft: Draft, spec: EchoRLRunSpec | None) -> Said:
+    return Said(
+        phase=draft.phase,
+        reason=draft.reason,
+        message=draft.message,
+        problems=draft.problems,
+        checkpoint_interval=None if spec is None else spec.checkpoint.interval,
+        trainer_pods=0 if spec is None else spec.trainer.replicas,
+        engines=0 if spec is None else spec.inference.replicas,
+    )

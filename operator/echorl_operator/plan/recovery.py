@@ -1,0 +1,202 @@
+"""What follows when part of an admitted attempt ends: an engine alone, the orchestrator alone, the gang, the run."""
+
+from echorl_core.names import ExitCode, Phase, Role
+from echorl_core.restarts import Action, Death, Decision, decide
+from echorl_operator.api.base import duration_seconds
+from echorl_operator.api.run import EchoRLRunSpec
+from echorl_operator.names import PodRole
+from echorl_operator.observed.records import PodRecord
+from echorl_operator.observed.roles import RoleState
+from echorl_operator.plan import edits, endings
+from echorl_operator.plan.deaths import death_of, exit_code, main_container, words
+from echorl_operator.plan.draft import Draft, restart_policy, rules
+from echorl_operator.plan.gang import Gang
+
+SETTLE_S = 3.0
+"""After a death, for others of the same cause."""
+PART_S = 120.0
+"""Between the ends of the ranks and of the orchestrator."""
+
+
+def is_over(draft: Draft, gang: Gang, spec: EchoRLRunSpec) -> bool:
+    """Look at what has ended, and see to it. True if this pass must do nothing else."""
+    state = _state(draft)
+    orchestrator = _ended_orchestrator(draft)
+    if _has_finished(draft, state, orchestrator):
+        endings.succeed(draft, f"all {spec.max_steps} steps are done")
+        return True
+    if orchestrator is not None and exit_code(orchestrator) == ExitCode.STOPPED:
+        # Somebody stopped the run past us; the manifest says that it goes on.
+        return _restart(draft, spec, [], "the orchestrator was stopped on request, and spec.suspend is false")
+    if state is not None and state.failure_code is not None:
+        message = f"orchestrator: {state.failure_message}"
+        endings.fail(draft, reason_of(state.failure_code), message)
+        return True
+    if orchestrator is not None and orchestrator.meta.uid == draft.memory.counted:
+        draft.delete_pods([orchestrator], "its end is seen to")
+        orchestrator = None
+    deaths = _deaths(draft, gang, orchestrator)
+    if deaths:
+        return _see_to(draft, gang, spec, deaths, orchestrator)
+    return _is_stalled(draft, spec, state)
+
+
+def _state(draft: Draft) -> RoleState | None:
+    state = draft.observed.role_state
+    return state if state is not None and state.attempt == draft.memory.attempt else None
+
+
+def _ended_orchestrator(draft: Draft) -> PodRecord | None:
+    return next((pod for pod in draft.pods(PodRole.ORCHESTRATOR) if pod.ended), None)
+
+
+def _has_finished(draft: Draft, state: RoleState | None, orchestrator: PodRecord | None) -> bool:
+    if orchestrator is not None:
+        return exit_code(orchestrator) == ExitCode.OK and orchestrator.attempt == draft.memory.attempt
+    return state is not None and state.phase is Phase.SUCCEEDED
+
+
+def _deaths(draft: Draft, gang: Gang, orchestrator: PodRecord | None) -> list[tuple[Death, float | None]]:
+    """What ended too early, and when."""
+    found: list[tuple[Death, float | None]] = []
+    crashed = [pod for pod in gang.ended if exit_code(pod) != ExitCode.OK]
+    finished = [pod for pod in gang.ended if exit_code(pod) == ExitCode.OK]
+    found += [(death_of(pod), _ended_at(pod)) for pod in crashed]
+    ending = [pod for pod in gang.current if pod.meta.deleted_at is not None and not pod.ended]
+    found += [(death_of(pod), None) for pod in ending]
+    admission = draft.memory.admission
+    if not found and admission is not None and not gang.is_admitted(admission.pods):
+        if finished and len(finished) + len([pod for pod in gang.current if not pod.gated]) >= gang.wanted:
+            found += _parted(draft, finished)
+        else:
+            found.append((Death(Role.TRAINER, "trainer", int(ExitCode.CRASH), why=_what_is_missing(gang)), None))
+    elif not found and finished:
+        found += _parted(draft, finished)
+    if orchestrator is not None:
+        found.append((death_of(orchestrator), _ended_at(orchestrator)))
+    return found
+
+
+def _parted(draft: Draft, finished: list[PodRecord]) -> list[tuple[Death, float | None]]:
+    """Ranks that finished; so should the orchestrator, soon."""
+    latest = max((_ended_at(pod) or draft.now for pod in finished), default=draft.now)
+    if draft.now < latest + PART_S:
+        draft.wake(latest + PART_S)
+        return []
+    why = "its ranks finished, and the orchestrator goes on"
+    return [(Death(Role.TRAINER, finished[0].meta.name, int(ExitCode.OK), why=why), latest)]
+
+
+def _what_is_missing(gang: Gang) -> str:
+    replaced = [pod.meta.name for pod in gang.current if pod.gated]
+    if replaced:
+        return f"{', '.join(replaced[:3])} took the place of a pod that is gone"
+    return f"{gang.wanted - len(gang.current)} of {gang.wanted} pods are gone"
+
+
+def _ended_at(pod: PodRecord) -> float | None:
+    main = main_container(pod)
+    return None if main is None else main.since
+
+
+def _see_to(
+    draft: Draft,
+    gang: Gang,
+    spec: EchoRLRunSpec,
+    found: list[tuple[Death, float | None]],
+    orchestrator: PodRecord | None,
+) -> bool:
+    deaths = [death for death, _ in found]
+    gang_is_whole = all(death.role is not Role.TRAINER for death in deaths)
+    decision = decide(
+        deaths,
+        ledger=draft.memory.ledger,
+        policy=restart_policy(spec),
+        rules=rules(spec),
+        gang_is_whole=gang_is_whole,
+    )
+    newest = max((at for _, at in found if at is not None), default=None)
+    if decision.action is not Action.FAIL and newest is not None and draft.now < newest + SETTLE_S:
+        draft.wake(newest + SETTLE_S)
+        draft.say(draft.phase, "Settling", decision.reason)
+        return True
+    if decision.action is Action.FAIL:
+        code = next((death.exit_code for death in deaths if death.cause == decision.reason), decision.exit_code)
+        endings.fail(draft, reason_of(code), decision.reason)
+        return True
+    if decision.action is Action.RESTART_ALONE and orchestrator is not None:
+        _count(draft, decision)
+        draft.fenced(counted=orchestrator.meta.uid)
+        draft.delete_pods([orchestrator], decision.reason)
+        draft.note("OrchestratorRestarted", decision.reason, warning=True)
+        draft.say(draft.phase, "OrchestratorRestarted", decision.reason)
+        return True
+    return _restart(draft, spec, [decision], decision.reason)
+
+
+def _count(draft: Draft, decision: Decision) -> None:
+    role = decision.role or Role.TRAINER
+    restarts = {**draft.memory.restarts, str(role): draft.memory.restarts.get(str(role), 0) + 1}
+    draft.remember(restarts=restarts)
+    if decision.counts:
+        draft.remember(ledger=draft.memory.ledger.with_restart(role, draft.memory.step))
+
+
+def _restart(draft: Draft, spec: EchoRLRunSpec, decisions: list[Decision], reason: str) -> bool:
+    """A new attempt; its pods are asked for at once, and let through after the back-off."""
+    delay = 0.0
+    for decision in decisions:
+        _count(draft, decision)
+        delay = decision.delay_s
+    edits.begin_attempt(draft, spec, Phase.RESTARTING, "GangRestarted", reason)
+    draft.remember(not_before=draft.now + delay if delay else None)
+    return True
+
+
+def _is_stalled(draft: Draft, spec: EchoRLRunSpec, state: RoleState | None) -> bool:
+    """See to a run that makes no step; an orchestrator that nobody reaches is unknown, not stalled."""
+    if state is None or state.phase is not Phase.RUNNING:
+        return False
+    limit = duration_seconds(spec.stall_policy.no_step_for)
+    silent = draft.now - state.last_step_at
+    if silent < limit:
+        draft.wake(state.last_step_at + limit)
+        return False
+    why = f"no step for {silent:.0f} s (stallPolicy.noStepFor is {spec.stall_policy.no_step_for})"
+    if state.waiting_for:
+        why += f"; it waits for {state.waiting_for}"
+    draft.problem("Stalled", "NoStep", why)
+    if spec.stall_policy.action == "Ignore":
+        return False
+    if spec.stall_policy.action == "Fail":
+        endings.fail(draft, "Stalled", why)
+        return True
+    death = Death(Role.TRAINER, "the gang", -9, why=why)
+    decision = decide([death], ledger=draft.memory.ledger, policy=restart_policy(spec))
+    if decision.action is Action.FAIL:
+        endings.fail(draft, "Stalled", decision.reason)
+        return True
+    return _restart(draft, spec, [decision], why)
+
+
+def engines_are_hopeless(draft: Draft) -> bool:
+    """Whether an engine was given what no restart can mend; then the run fails."""
+    for pod in draft.pods(PodRole.INFERENCE):
+        said = words(pod)
+        if exit_code(pod) == ExitCode.BAD_INPUT:
+            message = said.message if said is not None else f"{pod.meta.name} ended with code 2 (bad input)"
+            endings.fail(draft, "InvalidInput", f"inference: {message}")
+            return True
+    return False
+
+
+def reason_of(code: int) -> str:
+    """One CamelCase word for an exit code that ends a run."""
+    known = {
+        ExitCode.BAD_INPUT: "InvalidInput",
+        ExitCode.NON_FINITE: "NonFinite",
+        ExitCode.ENVIRONMENT: "EnvironmentFailed",
+        ExitCode.FENCED: "Fenced",
+        ExitCode.NOTHING_TO_TRAIN: "NothingToTrain",
+    }
+    return known.get(ExitCode(code), "RestartsUsedUp") if code in set(ExitCode) else "RestartsUsedUp"

@@ -1,0 +1,197 @@
+"""The operator's parts, put together: this is the data-flow map of the process.
+
+    API server --lists/watches--> cluster.Cache --on_change--> reconcile.WorkQueue --> worker --> passes.Passes
+        ^                                                          ^                                |  observe
+        |                                                          |                                v
+        +------------------- cluster.Writer <------- actions -- plan.planning <-------------- Observed
+                                                                   |
+    orchestrators <--long poll-- cluster.Orchestrators ------------+
+
+Only a leader works; a process in reserve keeps its cache warm. Every task is supervised: one that ends, ends the
+process, and the kubelet starts it again.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Never
+
+import structlog
+
+from echorl_operator.build.settings import Settings
+from echorl_operator.cluster import errors
+from echorl_operator.cluster.cache import Cache
+from echorl_operator.cluster.connection import Call, Connection
+from echorl_operator.cluster.credentials import Credentials
+from echorl_operator.cluster.election import Election
+from echorl_operator.cluster.events import Events
+from echorl_operator.cluster.orchestrators import Orchestrators
+from echorl_operator.cluster.tokens import Tokens
+from echorl_operator.cluster.watchdog import Vitals, Watchdog
+from echorl_operator.cluster.writer import Writer
+from echorl_operator.metrics import Metrics
+from echorl_operator.observed.records import Kind
+from echorl_operator.observed.runs import RunKey
+from echorl_operator.reconcile.breaker import Breaker
+from echorl_operator.reconcile.passes import Passes
+from echorl_operator.reconcile.queue import WorkQueue
+from echorl_operator.reconcile.workers import Workers, WorkerSettings
+
+_log = structlog.get_logger()
+
+WORKERS = 16
+PROBE_TIMEOUT_S = 5.0
+LEASE_NAME = "echorl-operator"
+WATCHED = frozenset(Kind) - {Kind.SECRET}
+"""Secrets are made and never read, so the operator needs no right to read any."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """Of one process."""
+
+    instance: str
+    """Different from every other process's: the pod's name and something random."""
+    lease_namespace: str
+    namespaces: Sequence[str] | None = None
+    """Where runs are looked after; None: everywhere."""
+    workers: int = WORKERS
+    lead: bool = True
+    """False: without an election, as the only process."""
+
+
+class Operator:
+    """One process. Open it with ``running``."""
+
+    def __init__(
+        self,
+        options: Options,
+        settings: Settings,
+        tokens: Tokens,
+        connection: Connection,
+        metrics: Metrics,
+        *,
+        on_lost: Callable[[str], None],
+    ) -> None:
+        """``on_lost`` is called when this process must not lead any more; it should end the process at once."""
+        self._options, self._connection, self.metrics = options, connection, metrics
+        self.queue = WorkQueue(metrics)
+        self.breaker = Breaker(self._probe, on_open=self.queue.pause, on_close=self._resume, metrics=metrics)
+        self.cache = Cache(
+            connection,
+            options.namespaces,
+            kinds=WATCHED,
+            on_change=self.queue.add,
+            metrics=metrics,
+            on_failure=self.breaker.suspect,
+        )
+        self.election = (
+            Election(
+                connection, options.lease_namespace, LEASE_NAME, options.instance, on_lost=on_lost, metrics=metrics
+            )
+            if options.lead
+            else None
+        )
+        writer = Writer(connection, self.cache, may_write=self.leading)
+        self.orchestrators = Orchestrators(tokens, on_change=self.queue.add, metrics=metrics)
+        events = Events(connection, options.instance, metrics)
+        self._passes = Passes(
+            self.cache, writer, orchestrators=self.orchestrators, events=events, tokens=tokens, settings=settings
+        )
+        self.watchdog = Watchdog(
+            Vitals(
+                streams=lambda: self.cache.streams,
+                synced=lambda: self.cache.synced,
+                api_down=lambda: self.breaker.open,
+                reachable_since=lambda: self.breaker.reachable_since,
+                longest_pass_s=self.queue.longest_running,
+                election_round=lambda: None if self.election is None else self.election.last_round,
+            )
+        )
+
+    def leading(self) -> bool:
+        """Whether this process may write."""
+        return self.election is None or self.election.leading
+
+    async def run(self) -> Never:
+        """Work until cancelled.
+
+        Raises:
+            ExceptionGroup: with what a part failed with.
+        """
+        parts: list[Coroutine[Any, Any, Any]] = [
+            self.cache.run(),
+            self.breaker.run(),
+            self.orchestrators.run(),
+            self._lead(),
+        ]
+        if self.election is not None:
+            parts.append(self.election.run())
+        async with asyncio.TaskGroup() as group:
+            for part in parts:
+                group.create_task(part)
+        raise RuntimeError("every part of the operator ended by itself")
+
+    async def _lead(self) -> None:
+        if self.election is not None:
+            await self.election.wait_elected()
+        while not self.cache.synced:
+            await asyncio.gather(*(stream.synced.wait() for stream in self.cache.streams))
+        self.queue.add_all(record.key for record in self.cache.runs)
+        settings = WorkerSettings(workers=self._options.workers)
+        await Workers(self.queue, self.breaker, self._passes.run, self.metrics, settings).run()
+
+    async def _probe(self) -> None:
+        """A read with our own rights: runs, in the first namespace that is looked after."""
+        namespaces = self._options.namespaces
+        where = f"namespaces/{namespaces[0]}/" if namespaces else ""
+        path = f"/apis/echorl.dev/v1alpha1/{where}echorlruns"
+        await self._connection.request(Call("list", path, "echorlruns", {"limit": "1"}, timeout_s=PROBE_TIMEOUT_S))
+
+    def _resume(self) -> None:
+        self.queue.resume()
+        self.queue.add_all(record.key for record in self.cache.runs)
+
+    def notice(self, key: RunKey) -> None:
+        """Somebody else saw that a run changed."""
+        self.queue.add(key, urgent=True)
+
+
+def end_at_once(reason: str) -> None:
+    """For ``on_lost``: whoever leads now must not meet a write of ours."""
+    _log.error("ending at once", reason=reason)
+    os._exit(LOST_LEADERSHIP)
+
+
+LOST_LEADERSHIP = 70
+"""Exit code of a process that lost its lease; started again, it is a candidate like any other."""
+
+
+@asynccontextmanager
+async def running(
+    options: Options,
+    settings: Settings,
+    tokens: Tokens,
+    credentials: Credentials,
+    metrics: Metrics,
+    *,
+    on_lost: Callable[[str], None] = end_at_once,
+) -> AsyncIterator[tuple[Operator, asyncio.Task[Never]]]:
+    """An operator at work, and the task that ends if one of its parts fails. Releases the lease at the end."""
+    async with AsyncExitStack() as stack:
+        connection = await stack.enter_async_context(Connection(credentials, metrics))
+        operator = Operator(options, settings, tokens, connection, metrics, on_lost=on_lost)
+        await stack.enter_async_context(operator.orchestrators)
+        task = asyncio.create_task(operator.run(), name="operator")
+        try:
+            yield operator, task
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            if operator.election is not None:
+                try:
+                    await operator.election.release()
+                except errors.ApiError as error:
+                    _log.warning("the lease was not released", error=str(error))

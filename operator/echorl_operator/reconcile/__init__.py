@@ -1,0 +1,1 @@
+"""What makes a run right: a queue of runs, and one pass over each."""

@@ -1,0 +1,122 @@
+"""One pass over a run: observe, plan, write. The only place where plans meet the API server."""
+
+import time
+from collections.abc import Callable
+
+from echorl_operator.build.cluster_placement import ORCHESTRATOR_PORT
+from echorl_operator.build.settings import Settings
+from echorl_operator.cluster import errors
+from echorl_operator.cluster.cache import Cache
+from echorl_operator.cluster.events import Events
+from echorl_operator.cluster.orchestrators import Orchestrators, Target
+from echorl_operator.cluster.tokens import Tokens
+from echorl_operator.cluster.writer import NotLeading, Writer
+from echorl_operator.names import PodRole
+from echorl_operator.observed.runs import RunKey, RunRecord
+from echorl_operator.observed.world import Observed
+from echorl_operator.plan.actions import Plan
+from echorl_operator.plan.planning import plan
+from echorl_operator.reconcile.execution import Executor, StillDiffers
+
+_REFUSALS = (errors.Invalid, errors.Forbidden, errors.Refused, errors.BadRequest, StillDiffers)
+
+
+class Passes:
+    """Carries out passes; keeps nothing that a successor would miss."""
+
+    def __init__(
+        self,
+        cache: Cache,
+        writer: Writer,
+        *,
+        orchestrators: Orchestrators,
+        events: Events,
+        tokens: Tokens,
+        settings: Settings,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """``wall``: seconds since the epoch."""
+        self._cache, self._writer, self._orchestrators = cache, writer, orchestrators
+        self._executor = Executor(writer, orchestrators)
+        self._events, self._tokens, self._settings, self._wall = events, tokens, settings, wall
+        self._refusals: dict[str, str] = {}
+        """By run uid: what the API server refused of the newest plan."""
+
+    async def run(self, key: RunKey) -> float | None:
+        """One pass; seconds after which to look again although nothing changed, or None.
+
+        Raises:
+            errors.ApiError: a write failed; the queue decides when to try again.
+        """
+        record = self._cache.runs.get(key.namespace, key.name)
+        if record is None:
+            self._orchestrators.forget(key)
+            return None
+        observed = self._observe(record)
+        made = plan(observed, self._settings, self._tokens.token(record.uid))
+        try:
+            await self._carry_out(observed, made)
+        except NotLeading:
+            return None
+        except (errors.ApiError, StillDiffers) as error:
+            await self._note_refusal(record, error)
+            raise
+        self._refusals.pop(record.uid, None)
+        return made.wake_after_s
+
+    def _observe(self, record: RunRecord) -> Observed:
+        pods = self._cache.pods_of(record.uid)
+        attempt = record.status.get("attempt")
+        orchestrator = next(
+            (
+                pod
+                for pod in pods
+                if pod.role is PodRole.ORCHESTRATOR and pod.attempt == attempt and pod.ip and not pod.ended
+            ),
+            None,
+        )
+        if orchestrator is None:
+            self._orchestrators.forget(record.key)
+        else:
+            address = f"{orchestrator.ip}:{ORCHESTRATOR_PORT}"
+            self._orchestrators.follow(Target(record.key, record.uid, orchestrator.attempt, address))
+        return Observed(
+            run=record,
+            pods=pods,
+            children=self._cache.children_of(record.uid),
+            departed=self._cache.departed_of(record.uid),
+            role_state=self._orchestrators.state(record.key),
+            refusal=self._refusals.get(record.uid, ""),
+            now=self._wall(),
+        )
+
+    async def _carry_out(self, observed: Observed, made: Plan) -> None:
+        """Status first where it fences, else last; nothing is written that is there already."""
+        record = observed.run
+        differs = made.status != record.status
+        if made.fence and differs:
+            await self._writer.write_status(record, made.status)
+        for action in made.actions:
+            await self._executor.carry_out(record, action)
+        if not made.fence and differs:
+            await self._writer.write_status(record, made.status)
+        if differs:
+            # Notes of a pass that changed nothing would be told again by every pass.
+            for note in made.notes:
+                await self._events.post(record, note.type, note.reason, note.message)
+
+    async def _note_refusal(self, record: RunRecord, error: Exception) -> None:
+        """Tell in status what the API server does not accept: quota, admission, a missing right."""
+        if not isinstance(error, _REFUSALS):
+            return
+        said = str(error)
+        if self._refusals.get(record.uid) == said:
+            return
+        self._refusals[record.uid] = said
+        fresh = self._cache.runs.get(record.key.namespace, record.key.name)
+        if fresh is None or fresh.uid != record.uid:
+            return
+        told = plan(self._observe(fresh), self._settings, self._tokens.token(fresh.uid))
+        # Fences stand for actions of a pass that has failed: only what people read is written here.
+        readable: dict[str, object] = {key: told.status[key] for key in ("message", "conditions") if key in told.status}
+        await self._writer.write_status(fresh, {**fresh.status, **readable})

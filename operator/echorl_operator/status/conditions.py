@@ -1,0 +1,108 @@
+"""Conditions: the run's state by aspect. A condition's time changes only when its status does."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from echorl_core.names import Phase
+from echorl_operator.api.status import MAX_MESSAGE
+from echorl_operator.names import PodRole
+from echorl_operator.observed.memory import Memory
+from echorl_operator.observed.roles import RoleState
+from echorl_operator.observed.times import to_text
+from echorl_operator.observed.world import Observed
+from echorl_operator.status.said import Said
+
+OVERDUE_INTERVALS = 3
+"""Checkpoint intervals without a committed checkpoint after which that is told."""
+
+PROBLEMS = ("Blocked", "InvalidSpec", "NodeLost", "Stalled")
+"""Conditions that are there only since something was wrong."""
+
+Aspect = tuple[str, str, str]
+"""Status (True, False, Unknown), reason and message."""
+
+
+def conditions(observed: Observed, memory: Memory, said: Said, state: RoleState | None) -> list[dict[str, Any]]:
+    """All conditions, sorted by type."""
+    found: dict[str, Aspect] = {
+        "Ready": _ready(said),
+        "Progressing": _progressing(said),
+        "TrainerReady": _role_ready(observed, PodRole.TRAINER, said.trainer_pods),
+        "InferenceReady": _role_ready(observed, PodRole.INFERENCE, said.engines),
+        "OrchestratorReady": _role_ready(observed, PodRole.ORCHESTRATOR, 1),
+        "Failed": _failed(said),
+    }
+    if (committed := _checkpoint(memory, said, state)) is not None:
+        found["CheckpointCommitted"] = committed
+    if (bounded := _off_policy(observed, state)) is not None:
+        found["OffPolicyBounded"] = bounded
+    # A problem that is over stays to be read, as False.
+    before = {one.get("type"): one for one in observed.run.status.get("conditions", []) if isinstance(one, Mapping)}
+    for kind in PROBLEMS:
+        if kind in said.problems:
+            found[kind] = ("True", *said.problems[kind])
+        elif kind in before:
+            found[kind] = ("False", "Healed", "")
+    return [_written(kind, aspect, before.get(kind), observed) for kind, aspect in sorted(found.items())]
+
+
+def _written(kind: str, aspect: Aspect, before: Mapping[str, Any] | None, observed: Observed) -> dict[str, Any]:
+    status, reason, message = aspect
+    since = to_text(observed.now)
+    if before is not None and before.get("status") == status:
+        since = before.get("lastTransitionTime", since)
+    return {
+        "type": kind,
+        "status": status,
+        "reason": reason,
+        "message": message[:MAX_MESSAGE],
+        "lastTransitionTime": since,
+        "observedGeneration": observed.run.generation,
+    }
+
+
+def _ready(said: Said) -> Aspect:
+    ready = said.phase in (Phase.RUNNING, Phase.SUCCEEDED)
+    return ("True" if ready else "False", said.reason or str(said.phase), "" if ready else said.message)
+
+
+def _progressing(said: Said) -> Aspect:
+    still = said.phase in (Phase.SUCCEEDED, Phase.FAILED, Phase.SUSPENDED)
+    return ("False" if still or said.problems else "True", said.reason or str(said.phase), said.message)
+
+
+def _role_ready(observed: Observed, role: PodRole, wanted: int) -> Aspect:
+    ready = sum(pod.ready and pod.meta.deleted_at is None for pod in observed.of(role))
+    reason = "PodsReady" if ready >= wanted else "PodsNotReady"
+    return ("True" if ready >= wanted else "False", reason, f"{ready} of {wanted} pods are ready")
+
+
+def _failed(said: Said) -> Aspect:
+    if said.phase is Phase.FAILED:
+        return ("True", said.reason, said.message)
+    return ("False", "NotFailed", "")
+
+
+def _checkpoint(memory: Memory, said: Said, state: RoleState | None) -> Aspect | None:
+    """False when the newest committed checkpoint is older than three intervals, or could not be saved."""
+    if state is None or state.step is None or said.checkpoint_interval is None:
+        return None
+    newest = state.checkpoint.step if state.checkpoint is not None else memory.resume_step or 0
+    overdue = state.step - newest
+    if overdue > OVERDUE_INTERVALS * said.checkpoint_interval:
+        why = f"; the last one was lost: {state.abandoned}" if state.abandoned else ""
+        return ("False", "Overdue", f"step {state.step}, and the newest committed checkpoint is of step {newest}{why}")
+    if state.checkpoint is None:
+        return ("Unknown", "NoneYet", "no checkpoint has been due")
+    return ("True", "Committed", f"step {newest}")
+
+
+def _off_policy(observed: Observed, state: RoleState | None) -> Aspect | None:
+    if state is None or state.staleness_max is None:
+        return None
+    limit = observed.run.spec.get("algorithm", {}).get("maxStaleness")
+    if not isinstance(limit, int):
+        return None
+    within = state.staleness_max <= limit
+    reason = "WithinBound" if within else "BoundExceeded"
+    return ("True" if within else "False", reason, f"samples are up to {state.staleness_max} versions old, of {limit}")

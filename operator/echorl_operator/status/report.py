@@ -1,0 +1,123 @@
+"""The whole of ``status``: written when it differs from what is there, once a pass."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from echorl_core.names import Phase
+from echorl_operator import names
+from echorl_operator.api.status import MAX_MESSAGE, MAX_TIMELINE
+from echorl_operator.names import PodRole
+from echorl_operator.observed.memory import Memory
+from echorl_operator.observed.records import Kind
+from echorl_operator.observed.roles import RoleState
+from echorl_operator.observed.times import to_text
+from echorl_operator.observed.world import Observed
+from echorl_operator.status.conditions import conditions
+from echorl_operator.status.said import Said
+
+
+def status_of(observed: Observed, memory: Memory, said: Said) -> dict[str, Any]:
+    """``status`` as it should read now.
+
+    Parts that nobody tells at the moment (the orchestrator does not answer) stay as they were told last.
+    """
+    before = observed.run.status
+    state = observed.role_state
+    if state is not None and state.attempt != memory.attempt:
+        state = None
+    status: dict[str, Any] = {
+        "phase": str(said.phase),
+        "message": said.message[:MAX_MESSAGE],
+        "conditions": conditions(observed, memory, said, state),
+        "observedGeneration": memory.observed_generation or observed.run.generation,
+        "attempt": memory.attempt,
+        "revision": memory.revision,
+        "resumeStep": memory.resume_step,
+        "step": _step(memory, state, before),
+        "restarts": sum(memory.restarts.values()),
+        "restartsByRole": dict(memory.restarts),
+        "startTime": to_text(memory.started_at),
+        "completionTime": to_text(memory.ended_at),
+        "roles": _roles(observed, memory, said),
+        "inference": _inference(observed),
+        "timeline": _timeline(observed, memory, said),
+        "control": memory.control(),
+        **_from_state(state, before),
+    }
+    if memory.model_commit:
+        status["model"] = {"revision": memory.model_commit}
+    return {key: value for key, value in status.items() if value not in (None, "", {}, [])}
+
+
+def _step(memory: Memory, state: RoleState | None, before: Mapping[str, Any]) -> int | None:
+    """Where the run stands now: after a restart it goes back to the step that it resumed from."""
+    if state is not None and state.step is not None:
+        return state.step
+    if memory.prepared == memory.attempt and memory.resume_step is not None and before.get("attempt") != memory.attempt:
+        return memory.resume_step
+    known = before.get("step")
+    return known if isinstance(known, int) else None
+
+
+def _from_state(state: RoleState | None, before: Mapping[str, Any]) -> dict[str, Any]:
+    kept = {key: before.get(key) for key in ("policy", "checkpoint", "reward")}
+    if state is None:
+        return kept
+    if state.reward is not None:
+        kept["reward"] = f"{state.reward:.3f}"
+    if state.trained is not None:
+        served = None if state.served_min is None else {"min": state.served_min, "max": state.served_max}
+        kept["policy"] = {
+            key: value
+            for key, value in (
+                ("trained", state.trained),
+                ("served", served),
+                ("stalenessMax", state.staleness_max),
+            )
+            if value is not None
+        }
+    if state.checkpoint is not None:
+        kept["checkpoint"] = {
+            "step": state.checkpoint.step,
+            "committedAt": state.checkpoint.committed_at,
+            "sizeBytes": state.checkpoint.size_bytes,
+            "path": f"checkpoints/step_{state.checkpoint.step:06d}",
+        }
+    return kept
+
+
+def _roles(observed: Observed, memory: Memory, said: Said) -> dict[str, Any]:
+    active = said.phase not in (Phase.SUCCEEDED, Phase.FAILED, Phase.SUSPENDED)
+    desired = {
+        PodRole.TRAINER: said.trainer_pods if active and memory.attempt else 0,
+        PodRole.INFERENCE: said.engines if active and memory.prepared else 0,
+        PodRole.ORCHESTRATOR: 1 if active and memory.prepared == memory.attempt and memory.attempt else 0,
+    }
+    return {
+        str(role): {
+            "ready": sum(pod.ready and pod.meta.deleted_at is None for pod in observed.of(role)),
+            "desired": count,
+        }
+        for role, count in desired.items()
+    }
+
+
+def _inference(observed: Observed) -> dict[str, Any]:
+    engines = observed.child(Kind.DEPLOYMENT, names.inference(observed.run.key.name))
+    selector = f"{names.LABEL_RUN_UID}={observed.run.uid},{names.LABEL_ROLE}={PodRole.INFERENCE}"
+    return {"replicas": 0 if engines is None else engines.replicas, "selector": selector}
+
+
+def _timeline(observed: Observed, memory: Memory, said: Said) -> list[dict[str, Any]]:
+    entries = [dict(entry) for entry in observed.run.status.get("timeline", [])]
+    newest = entries[-1] if entries else {}
+    if (newest.get("phase"), newest.get("attempt")) != (str(said.phase), memory.attempt):
+        entries.append(
+            {
+                "phase": str(said.phase),
+                "since": to_text(observed.now),
+                "attempt": memory.attempt,
+                "reason": said.reason or str(said.phase),
+            }
+        )
+    return entries[-MAX_TIMELINE:]

@@ -1,0 +1,22 @@
+"""What a pass over a run has to say to people."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from echorl_core.names import Phase
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a pass has to say."""
+
+    phase: Phase
+    reason: str
+    message: str
+    problems: Mapping[str, tuple[str, str]]
+    """Reason and message by condition, where something is wrong."""
+    checkpoint_interval: int | None
+    """Steps; None if the manifest cannot be read."""
+    trainer_pods: int
+    engines: int
+    """Pods that there should be."""

@@ -1,0 +1,83 @@
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from echorl_operator.cluster import errors
+from echorl_operator.cluster.cache import Cache
+from echorl_operator.cluster.connection import Connection
+from echorl_operator.cluster.orchestrators import Orchestrators
+from echorl_operator.cluster.tokens import Tokens
+from echorl_operator.cluster.writer import Writer
+from echorl_operator.metrics import Metrics
+from echorl_operator.observed.runs import RunKey, RunRecord
+from echorl_operator.plan.actions import Action, Apply, AskToStop, Create, Delete, DeleteRun, LiftGate
+from echorl_operator.reconcile.execution import Executor, StillDiffers
+from echorl_testing.wire_api import WireApi
+
+RUN = RunRecord(RunKey("ns", "r"), "uid", "1", 1, 0.0, None, {}, {}, {})
+SERVICES = "/api/v1/namespaces/ns/services"
+PODS = "/api/v1/namespaces/ns/pods"
+RUNS = "/apis/echorl.dev/v1alpha1/namespaces/ns/echorlruns"
+SERVICE = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a"}, "spec": {"x": 1}}
+
+
+@pytest.fixture
+async def executor(connection: Connection, metrics: Metrics) -> AsyncIterator[Executor]:
+    cache = Cache(connection, ["ns"], on_change=lambda _: None, metrics=metrics)
+    writer = Writer(connection, cache, may_write=lambda: True)
+    async with Orchestrators(Tokens(b"k" * 32), on_change=lambda _: None, metrics=metrics) as orchestrators:
+        yield Executor(writer, orchestrators)
+
+
+def _sent(api: WireApi) -> tuple[str, str]:
+    method, path, *_ = api.requests[-1]
+    return method, path
+
+
+async def test_each_action_is_one_call(executor: Executor, api: WireApi) -> None:
+    pod = (await api.set(PODS, "p", apiVersion="v1", kind="Pod"))["metadata"]
+    run = (await api.set(RUNS, "r"))["metadata"]
+    expected: list[tuple[Action, tuple[str, str]]] = [
+        (Apply(SERVICE), ("PATCH", f"{SERVICES}/a")),
+        (Create({**SERVICE, "metadata": {"name": "b"}}), ("POST", SERVICES)),
+        (LiftGate("p", pod["uid"], pod["resourceVersion"]), ("PATCH", f"{PODS}/p")),
+        (Delete("v1", "Pod", "p", pod["uid"], "an old attempt's", 0), ("DELETE", f"{PODS}/p")),
+        (DeleteRun(run["uid"]), ("DELETE", f"{RUNS}/r")),
+    ]
+    for action, call in expected:
+        before = len(api.requests)
+        await executor.carry_out(RUN, action)
+        assert _sent(api) == call
+        assert len(api.requests) == before + 1
+    assert set(api.objects) == {(SERVICES, "a"), (SERVICES, "b")}
+
+
+async def test_the_orchestrator_is_asked_to_stop(executor: Executor) -> None:
+    asked: list[Any] = []
+
+    async def stop(request: web.Request) -> web.Response:
+        asked.append((request.headers["X-EchoRL-Run"], request.headers["X-EchoRL-Attempt"]))
+        return web.json_response({})
+
+    app = web.Application()
+    app.router.add_post("/control/stop", stop)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    await executor.carry_out(RUN, AskToStop(f"127.0.0.1:{runner.addresses[0][1]}", 4))
+    await runner.cleanup()
+    assert asked == [("uid", "4")]
+
+
+async def test_a_failure_ends_the_action(executor: Executor, api: WireApi) -> None:
+    pod = (await api.set(PODS, "p", apiVersion="v1", kind="Pod"))["metadata"]
+    with pytest.raises(errors.Conflict):
+        await executor.carry_out(RUN, LiftGate("p", pod["uid"], "1"))
+
+
+async def test_an_apply_without_lasting_effect_is_told(executor: Executor, api: WireApi) -> None:
+    api.webhook = lambda body: {**body, "spec": {"x": 2}}
+    with pytest.raises(StillDiffers, match="Service a does not keep what is applied"):
+        await executor.carry_out(RUN, Apply(SERVICE))

@@ -1,0 +1,125 @@
+import dataclasses
+
+from echorl_core.names import Phase, Role
+from echorl_core.restarts import Ledger
+from echorl_operator.api.status import RunStatus
+from echorl_operator.names import PodRole
+from echorl_operator.observed.memory import Admission, Memory
+from echorl_operator.observed.roles import Checkpoint, RoleState
+from echorl_operator.status.report import status_of
+from echorl_operator.status.said import Said
+from echorl_testing.observed_worlds import NOW, observed, pod, run
+
+MEMORY = Memory(
+    phase=Phase.RUNNING,
+    attempt=2,
+    revision="one-2-1",
+    observed_generation=1,
+    started_at=NOW - 100,
+    prepared=2,
+    resume_step=5,
+    model_commit="abc",
+    admission=Admission(2, "0123456789abcdef"),
+    not_before=NOW + 3,
+    stop_asked_at=NOW,
+    ledger=Ledger({Role.TRAINER: 1}, 4),
+    restarts={"trainer": 1, "orchestrator": 2},
+    counted="uid-x",
+    preparations=1,
+    step=7,
+)
+SAID = Said(Phase.RUNNING, "Training", "waiting for episodes", {}, 5, trainer_pods=2, engines=1)
+STATE = RoleState(
+    attempt=2,
+    phase=Phase.RUNNING,
+    step=7,
+    waiting_for="episodes",
+    reward=0.25,
+    trained=7,
+    served_min=6,
+    served_max=7,
+    staleness_max=1,
+    checkpoint=Checkpoint(5, "2026-01-01T00:00:00Z", 99),
+    abandoned="",
+    engines=(),
+    failure_code=None,
+    failure_message="",
+    last_step_at=NOW,
+    seen_at=NOW,
+)
+
+
+def world(status=None, **changes):
+    pods = [pod(f"one-trainer-{index}", PodRole.TRAINER, attempt=2) for index in range(2)]
+    return observed(*pods, run=run(status), role_state=STATE, **changes)
+
+
+def condition(status, kind):
+    return next(one for one in status["conditions"] if one["type"] == kind)
+
+
+def test_memory_comes_back_from_status_as_it_was_written():
+    status = status_of(world(), MEMORY, SAID)
+    assert Memory.of(status) == MEMORY
+    assert Memory.of({}) == Memory()
+    broken = {"attempt": "x", "control": 3, "phase": "Odd", "startTime": "soon", "restartsByRole": {"trainer": "many"}}
+    assert Memory.of(broken) == Memory()
+
+
+def test_the_api_server_prunes_nothing_of_it():
+    status = status_of(world(), MEMORY, SAID)
+    assert RunStatus.model_validate(status, strict=False).phase == "Running"
+
+
+def test_a_second_pass_writes_the_same():
+    once = status_of(world(), MEMORY, SAID)
+    later = status_of(dataclasses.replace(world(once), now=NOW + 60), MEMORY, SAID)
+    assert later == once
+
+
+def test_what_the_orchestrator_says_stays_while_it_is_silent():
+    once = status_of(world(), MEMORY, SAID)
+    assert (once["step"], once["reward"], once["policy"]["served"]) == (7, "0.250", {"min": 6, "max": 7})
+    silent = status_of(dataclasses.replace(world(once), role_state=None), MEMORY, SAID)
+    assert {key: silent[key] for key in ("step", "reward", "policy", "checkpoint")} == {
+        key: once[key] for key in ("step", "reward", "policy", "checkpoint")
+    }
+
+
+def test_an_older_attempts_orchestrator_is_not_listened_to():
+    stale = dataclasses.replace(STATE, attempt=1, step=19)
+    status = status_of(dataclasses.replace(world({"attempt": 1, "step": 3}), role_state=stale), MEMORY, SAID)
+    assert status["step"] == MEMORY.resume_step
+
+
+def test_checkpoints_that_are_overdue_are_told():
+    def committed(step: int, saved: int | None) -> dict:
+        checkpoint = None if saved is None else Checkpoint(saved, "2026-01-01T00:00:00Z", 9)
+        state = dataclasses.replace(STATE, step=step, checkpoint=checkpoint, abandoned="disk full")
+        status = status_of(dataclasses.replace(world(), role_state=state), MEMORY, SAID)
+        return condition(status, "CheckpointCommitted")
+
+    assert committed(20, 5)["status"] == "True"
+    late = committed(21, 5)
+    assert (late["status"], late["reason"]) == ("False", "Overdue")
+    assert "disk full" in late["message"]
+    assert committed(7, None)["status"] == "Unknown"
+
+
+def test_a_problem_is_told_and_stays_to_be_read_when_it_is_over():
+    wrong = dataclasses.replace(SAID, problems={"Blocked": ("Unschedulable", "no GPU")})
+    once = status_of(world(), MEMORY, wrong)
+    assert condition(once, "Blocked")["message"] == "no GPU"
+    assert condition(once, "Progressing")["status"] == "False"
+    healed = status_of(dataclasses.replace(world(once), now=NOW + 5), MEMORY, SAID)
+    assert (condition(healed, "Blocked")["status"], condition(healed, "Blocked")["reason"]) == ("False", "Healed")
+
+
+def test_the_timeline_is_bounded_and_grows_with_phase_and_attempt_alone():
+    status = {}
+    for number in range(1, 80):
+        memory = dataclasses.replace(MEMORY, attempt=number)
+        status = status_of(world(status), memory, SAID)
+        assert status_of(world(status), memory, SAID)["timeline"] == status["timeline"]
+    assert len(status["timeline"]) == 64
+    assert status["timeline"][-1]["attempt"] == 79
