@@ -6,7 +6,7 @@ PACKAGES = core/echorl_core operator/echorl_operator operator/echorl_cli orchest
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test unit check fmt generate verify clean
+.PHONY: help setup run test unit check fmt generate verify test-cluster cluster-up cluster-down clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -41,9 +41,20 @@ fmt: ## Format the code
 generate: ## Write generated files anew
 	@scripts/setup.sh main
 	@.venv/bin/python -m echorl_operator.api.reference > docs/manifest.md
+	@.venv/bin/python -m echorl_operator.crd > crds/echorlruns.yaml
 
 verify: generate ## Fail when a generated file is stale
-	@git diff --exit-code -- docs/manifest.md
+	@git diff --exit-code -- docs/manifest.md crds
+
+test-cluster: ## The operator against a real Kubernetes, as root; builds its programs once
+	@scripts/setup.sh main
+	@.venv/bin/python -m pytest tests/cluster
+
+cluster-up: ## A real Kubernetes on this machine, as root: make cluster-up [KWOK=fake GPU nodes] [HELM=1]
+	@PYTHONPATH=tests/support $(PYTHON) -m echorl_testing.cluster up --kwok $(or $(KWOK),0) $(if $(HELM),--helm)
+
+cluster-down: ## End it and leave nothing
+	@PYTHONPATH=tests/support $(PYTHON) -m echorl_testing.cluster down
 
 clean: ## Remove environments and caches; runs stay
 	rm -rf .venv .venv-bootstrap .venv-inference .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -114,6 +114,8 @@ class ScriptedPlayer:
     played: list[EpisodeOutcome] = field(default_factory=list)
     started: list[tuple[str, int, int]] = field(default_factory=list)
     """Group, task index and seed of every episode that was started."""
+    temperatures: dict[str, float] = field(default_factory=dict)
+    """By episode that was started."""
     cancelled: list[str] = field(default_factory=list)
     across: list[str] = field(default_factory=list)
     """Episodes that were in flight while ``update`` was called."""
@@ -137,6 +139,7 @@ class ScriptedPlayer:
     ) -> EpisodeOutcome:
         version = self.version
         self.started.append((group, task["key"], seed))
+        self.temperatures[episode] = environment.sampling.temperature
         self.playing[episode] = (environment.name, version)
         running = Counter(name for name, _ in self.playing.values())
         self.most |= running

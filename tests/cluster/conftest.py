@@ -1,0 +1,110 @@
+"""A real control plane for every test below this folder; see docs/test-cluster.md."""
+
+import itertools
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from echorl_testing.cluster import cluster as clusters
+from echorl_testing.cluster import packages
+from echorl_testing.cluster.api import Api
+from echorl_testing.cluster.binaries import Binaries
+from echorl_testing.cluster.cluster import Cluster
+from echorl_testing.cluster.credentials import Connection
+from echorl_testing.cluster.errors import ClusterError, Unavailable
+from echorl_testing.cluster.processes import wait_for
+from echorl_testing.cluster.sandbox import check_possible
+
+_ACCOUNT_DEADLINE_S = 20.0
+_numbers = itertools.count(1)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Build what is missing before the first test: a build takes longer than a test may."""
+    wanted = {name for item in session.items for name in getattr(item, "fixturenames", ())}
+    if session.config.option.collectonly or "control_plane" not in wanted:
+        return
+    programs = ["kube-apiserver", "kwok", *(["coredns"] if "real_node" in wanted else [])]
+    capture = session.config.pluginmanager.getplugin("capturemanager")
+    try:
+        check_possible()
+        with capture.global_and_fixture_disabled():
+            if "real_node" in wanted:
+                packages.ensure_node()
+            for program in programs:
+                Binaries().path(program)
+    except ClusterError:
+        return  # the fixture meets it again, and a test can skip or fail with it
+
+
+@pytest.fixture(scope="session")
+def control_plane() -> Iterator[Cluster]:
+    """etcd, API server, controller manager, scheduler and kwok; no nodes. Ends with the session, however that ends."""
+    try:
+        cluster = clusters.start(tethered=True)
+    except Unavailable as error:
+        pytest.skip(str(error))
+    yield cluster
+    cluster.stop()
+
+
+@pytest.fixture(scope="session")
+def connection(control_plane: Cluster) -> Connection:
+    """How to reach the control plane: URL, authority, kubeconfig, tokens of the admin and of users."""
+    return control_plane.connection
+
+
+@pytest.fixture(scope="session")
+def api(control_plane: Cluster) -> Api:
+    """Requests as the admin."""
+    return control_plane.api
+
+
+@pytest.fixture
+def make_namespace(api: Api) -> Iterator[Callable[..., str]]:
+    """Makes namespaces that accept pods, with the labels that are given. Deleted after the test."""
+    made: list[str] = []
+
+    def make(labels: dict[str, str] | None = None) -> str:
+        name = f"test-{next(_numbers)}"
+        api.create("/api/v1/namespaces", {"metadata": {"name": name, "labels": labels or {}}})
+        made.append(name)
+        account = f"/api/v1/namespaces/{name}/serviceaccounts/default"
+        wait_for(f"{account} exists", lambda: api.find(account) is not None, seconds=_ACCOUNT_DEADLINE_S)
+        return name
+
+    yield make
+    for name in made:
+        api.delete(f"/api/v1/namespaces/{name}")
+
+
+@pytest.fixture
+def namespace(make_namespace: Callable[..., str]) -> str:
+    """An empty namespace of a name that no other test of the session has."""
+    return make_namespace()
+
+
+@pytest.fixture
+def fake_nodes(control_plane: Cluster) -> Iterator[Callable[..., list[str]]]:
+    """Adds fake nodes for the test: ``fake_nodes(gpu=2, cpu=1, gpus=8)`` returns their names."""
+    added: list[str] = []
+    sets = itertools.count(1)
+
+    def add(*, gpu: int = 0, cpu: int = 0, gpus: int = 8) -> list[str]:
+        names = control_plane.add_fake_nodes(gpu=gpu, cpu=cpu, gpus=gpus, prefix=f"fake{next(sets)}")
+        added.extend(names)
+        return names
+
+    yield add
+    control_plane.remove_nodes(added)
+
+
+@pytest.fixture(scope="module")
+def real_node(control_plane: Cluster) -> Iterator[str]:
+    """Name of a node that runs real pods from ``echorl_testing.cluster.images.BUSYBOX``; there for one module."""
+    try:
+        control_plane.node.ensure()
+    except Unavailable as error:
+        pytest.skip(str(error))
+    yield control_plane.node.name
+    control_plane.node.stop()

@@ -1,0 +1,238 @@
+"""A run's life on a real control plane: the operator's own passes, real controllers, played pods."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from echorl_core.last_words import words_of
+from echorl_core.names import ExitCode
+from echorl_testing.cluster.api import Api, ApiError
+from echorl_testing.cluster.credentials import Connection
+from echorl_testing.operator_world import World, operating
+from echorl_testing.run_objects import install_crd
+from echorl_testing.scripted_cluster import prepared, scripted
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture(scope="module")
+def crd(api: Api) -> None:
+    install_crd(api)
+
+
+@pytest.fixture
+async def world(api: Api, connection: Connection, namespace: str, crd: None) -> AsyncIterator[World]:
+    async with scripted(api, namespace) as cluster, operating(connection.kubeconfig, namespace) as operator:
+        yield World(api, namespace, cluster, operator)
+
+
+async def test_a_run_is_prepared_admitted_trained_and_finished(world: World) -> None:
+    world.create()
+    await world.phase("Running", attempt=1)
+    assert set(world.pods("trainer")) == {"one-trainer-0", "one-trainer-1"}
+    assert len(world.pods("inference")) == 2
+    status = world.status()
+    assert status.get("resumeStep", 0) == 0
+    assert [entry["phase"] for entry in status["timeline"]] == ["Preparing", "Starting", "Running"]
+    played = world.cluster.orchestrators["one"]
+    played.say(step=7, reward=0.5, checkpoint={"step": 5, "committed_at": "2026-01-01T00:00:00Z", "size_bytes": 9})
+    await world.until("progress in status", lambda: world.status().get("step") == 7)
+    assert world.status()["reward"] == "0.500"
+    assert world.status()["checkpoint"]["step"] == 5
+    played.say(step=20, phase="Succeeded")
+    await world.phase("Succeeded")
+    await world.until("GPUs are free", lambda: not world.pods("trainer") and not world.pods("inference"))
+    assert world.condition("Failed")["status"] == "False"
+
+
+async def test_nothing_is_written_while_nothing_changes(world: World) -> None:
+    world.create()
+    await world.phase("Running")
+    await world.until(
+        "every pod is ready", lambda: sum(role["ready"] for role in world.status()["roles"].values()) == 5
+    )
+    before, version = world.writes(), world.run()["metadata"]["resourceVersion"]
+    for _ in range(20):
+        world.operator.queue.add_all(record.key for record in world.operator.cache.runs)
+        await world.until("the queue is empty", lambda: not len(world.operator.queue))
+    assert world.writes() == before
+    assert world.run()["metadata"]["resourceVersion"] == version
+
+
+async def test_a_rank_that_crashes_takes_the_gang_to_a_new_attempt(world: World) -> None:
+    world.create()
+    await world.phase("Running", attempt=1)
+    engines = {name: pod["metadata"]["uid"] for name, pod in world.pods("inference").items()}
+    old = {pod["metadata"]["uid"] for pod in world.pods("trainer").values()}
+    world.cluster.prepare = lambda attempt: prepared(attempt, resume_step=5)
+    await world.cluster.end("one-trainer-1", 1, words_of("trainer", 1, "index out of range", attempt=1))
+    await world.phase("Running", attempt=2, seconds=40)
+    status = world.status()
+    assert status["restartsByRole"] == {"trainer": 1}
+    assert status["resumeStep"] == 5
+    assert old.isdisjoint(pod["metadata"]["uid"] for pod in world.pods("trainer").values())
+    assert {name: pod["metadata"]["uid"] for name, pod in world.pods("inference").items()} == engines
+    await world.until("a whole gang", lambda: len(world.cluster.admitted) >= 4)
+    assert [attempt for _, attempt in world.cluster.admitted] == [1, 1, 2, 2]
+
+
+async def test_a_deleted_rank_is_a_lost_gang(world: World) -> None:
+    world.create()
+    await world.phase("Running", attempt=1)
+    world.api.delete(f"/api/v1/namespaces/{world.namespace}/pods/one-trainer-0")
+    await world.phase("Running", attempt=2, seconds=40)
+    await world.until("a whole gang", lambda: len(world.cluster.admitted) >= 4)
+    assert [attempt for _, attempt in world.cluster.admitted] == [1, 1, 2, 2]
+
+
+async def test_an_orchestrator_that_crashes_restarts_alone(world: World) -> None:
+    world.create()
+    await world.phase("Running", attempt=1)
+    trainers = {name: pod["metadata"]["uid"] for name, pod in world.pods("trainer").items()}
+    first = world.cluster.orchestrators["one"]
+    await world.cluster.end("one-orchestrator", 1)
+    await world.until("another orchestrator", lambda: world.cluster.orchestrators["one"] is not first, seconds=40)
+    await world.phase("Running", attempt=1)
+    assert {name: pod["metadata"]["uid"] for name, pod in world.pods("trainer").items()} == trainers
+    assert world.status()["restartsByRole"] == {"orchestrator": 1}
+
+
+async def test_a_code_that_is_never_restarted_fails_the_run_with_its_words(world: World) -> None:
+    world.create()
+    await world.phase("Running")
+    words = words_of("trainer", ExitCode.NON_FINITE, "step 3: the loss is NaN (sample 17)", attempt=1)
+    await world.cluster.end("one-trainer-0", int(ExitCode.NON_FINITE), words)
+    await world.phase("Failed")
+    failed = world.condition("Failed")
+    assert (failed["status"], failed["reason"]) == ("True", "NonFinite")
+    assert "step 3: the loss is NaN (sample 17)" in failed["message"]
+    await world.until("GPUs are free", lambda: not world.pods("trainer") and not world.pods("inference"))
+
+
+async def test_restarts_are_used_up(world: World) -> None:
+    world.create()
+    for attempt in (1, 2, 3):
+        await world.phase("Running", attempt=attempt, seconds=40)
+        await world.cluster.end("one-trainer-0", 1)
+    await world.phase("Failed", attempt=3, seconds=40)
+    assert "2 restarts of trainer are used up (failurePolicy.maxRestarts)" in world.condition("Failed")["message"]
+
+
+async def test_bad_input_of_prepare_fails_the_run(world: World) -> None:
+    message = "model.name: /models/tiny does not exist"
+    world.cluster.prepare = lambda attempt: words_of("prepare", ExitCode.BAD_INPUT, message, attempt=attempt)
+    world.create()
+    await world.phase("Failed")
+    assert message in world.condition("Failed")["message"]
+    assert not world.cluster.admitted
+
+
+async def test_suspend_asks_for_a_checkpoint_and_resume_goes_on(world: World) -> None:
+    world.create()
+    await world.phase("Running")
+    played = world.cluster.orchestrators["one"]
+    world.edit({"suspend": True})
+    await world.until("the orchestrator is asked to stop", lambda: played.asked_to_stop)
+    assert world.pods("trainer")
+    await world.cluster.end("one-orchestrator", int(ExitCode.STOPPED))
+    await world.phase("Suspended")
+    assert not world.pods()
+    world.edit({"suspend": False})
+    await world.phase("Running", attempt=2)
+
+
+async def test_live_edits_restart_nothing_and_others_restart_the_gang(world: World) -> None:
+    world.create()
+    await world.phase("Running")
+    trainers = {pod["metadata"]["uid"] for pod in world.pods("trainer").values()}
+    world.edit({"inference": {"replicas": 3}})
+    await world.until("a third engine", lambda: len(world.pods("inference")) == 3)
+    assert {pod["metadata"]["uid"] for pod in world.pods("trainer").values()} == trainers
+    assert world.status()["attempt"] == 1
+    played = world.cluster.orchestrators["one"]
+    world.edit({"maxSteps": 33, "checkpoint": {"interval": 11}})
+    await world.until(
+        "the orchestrator hears of it", lambda: [one.get("max_steps") for one in played.live][-1:] == [33]
+    )
+    assert (played.live[-1]["checkpoint"]["interval"], played.live[-1]["generation"]) == (11, 3)
+    assert {pod["metadata"]["uid"] for pod in world.pods("trainer").values()} == trainers
+    world.edit({"trainer": {"optimizer": {"lr": 1e-4}}})
+    await world.phase("Running", attempt=2)
+    with pytest.raises(ApiError, match="model"):
+        world.edit({"model": {"name": "/models/other"}})
+
+
+async def test_a_run_that_is_deleted_takes_its_children_along(world: World) -> None:
+    world.create()
+    await world.phase("Running")
+    world.api.delete(f"{world.runs}/one")
+    await world.until("no pod is left", lambda: not world.pods())
+    claims = world.api.get(f"/api/v1/namespaces/{world.namespace}/persistentvolumeclaims")["items"]
+    assert [claim["metadata"]["name"] for claim in claims] == ["one-volume"]
+
+
+async def test_what_the_user_can_mend_is_told_within_seconds_and_heals(world: World) -> None:
+    quota = {"metadata": {"name": "no-pods"}, "spec": {"hard": {"count/pods": "0"}}}
+    path = f"/api/v1/namespaces/{world.namespace}/resourcequotas"
+    world.api.create(path, {"apiVersion": "v1", "kind": "ResourceQuota", **quota})
+    await world.until("the quota counts", lambda: world.api.get(f"{path}/no-pods").get("status", {}).get("used"))
+    world.create()
+    await world.until("the quota is told", lambda: "exceeded quota: no-pods" in world.status().get("message", ""), 10)
+    blocked = world.condition("Blocked")
+    assert (blocked["status"], blocked["reason"]) == ("True", "Refused")
+    world.api.delete(f"{path}/no-pods")
+    await world.phase("Running", seconds=40)
+    assert world.condition("Blocked")["status"] == "False"
+
+
+async def test_a_manifest_that_only_the_operator_can_refuse_waits_with_the_words_of_validate(world: World) -> None:
+    kwargs = {"loss": {"type": "dppo", "kwargs": {"x": 1}}}
+    world.create(algorithm={"groupSize": 4, "batchSize": 16, **kwargs})
+    await world.until(
+        "the problem is told", lambda: "spec.algorithm.loss.kwargs" in world.status().get("message", ""), 10
+    )
+    assert world.condition("InvalidSpec")["status"] == "True"
+    world.edit({"algorithm": {"loss": None}})
+    await world.phase("Running", seconds=40)
+
+
+async def test_a_stall_restarts_the_gang_and_says_so(world: World) -> None:
+    world.create(stallPolicy={"noStepFor": "3s"})
+    await world.phase("Running", attempt=1)
+    await world.phase("Running", attempt=2, seconds=40)
+    events = world.api.get(f"/apis/events.k8s.io/v1/namespaces/{world.namespace}/events")["items"]
+    assert any("no step for" in event.get("note", "") for event in events)
+
+
+async def test_time_limits(world: World) -> None:
+    world.create(activeDeadlineSeconds=4, ttlSecondsAfterFinished=1)
+    await world.until("the deadline is told", lambda: world.condition("Failed").get("reason") == "DeadlineExceeded", 20)
+    await world.until("the run is gone", lambda: world.api.find(f"{world.runs}/one") is None, 20)
+
+
+async def test_a_child_that_somebody_takes_away_comes_back(world: World) -> None:
+    world.create()
+    await world.phase("Running")
+    services = f"/api/v1/namespaces/{world.namespace}/services"
+    world.api.delete(f"{services}/one-trainer")
+    await world.until("the Service is back", lambda: world.api.find(f"{services}/one-trainer") is not None)
+    deployment = f"/apis/apps/v1/namespaces/{world.namespace}/deployments/one-inference"
+    world.api.patch(deployment, {"spec": {"replicas": 5}})
+    await world.until("replicas are as the manifest says", lambda: world.api.get(deployment)["spec"]["replicas"] == 2)
+    assert world.status()["attempt"] == 1
+
+
+async def test_two_runs_of_one_name_one_after_the_other_do_not_meet(world: World) -> None:
+    world.create()
+    await world.phase("Running", attempt=1)
+    first = world.run()["metadata"]["uid"]
+    world.api.delete(f"{world.runs}/one")
+    await world.until("the run is gone", lambda: world.api.find(f"{world.runs}/one") is None)
+    world.create()
+    await world.phase("Running", seconds=60)
+    second = world.run()["metadata"]["uid"]
+    await world.until(
+        "only the new run's pods are left",
+        lambda: {pod["metadata"]["labels"]["echorl.dev/run-uid"] for pod in world.pods().values()} == {second},
+    )
+    assert first != second

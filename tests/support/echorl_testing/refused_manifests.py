@@ -1,0 +1,232 @@
+"""Manifests with one thing wrong each: what ``echorl validate`` and the API server must both refuse, by its field."""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from echorl_testing.manifests import full, shortest, with_value
+
+ENV = "spec.environments.train.0"
+EVAL = {"name": "held-out", "type": "builtin:digits"}
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A manifest that breaks one rule."""
+
+    changes: list[tuple[str, Any]]
+    """To a manifest that sets every field."""
+    path: str
+    """That the problem must name."""
+    accepted: str
+    """Words that must stand in what is accepted."""
+    id: str
+    server_path: str = ""
+    """Path that the API server's error names instead, where it cannot name an item of a list."""
+    server_says: str = ""
+    """Words in the API server's error instead."""
+
+    def document(self) -> dict[str, Any]:
+        """The manifest."""
+        document = full()
+        for path, value in self.changes:
+            document = with_value(document, path, value)
+        return document
+
+
+BROKEN_RULES: list[Refused] = [
+    Refused([("spec.algorithm.batchSize", 65)], "spec.algorithm.batchSize", "groupSize (8)", id="not a multiple"),
+    Refused(
+        [("spec.algorithm.tokenBatchSize", 4096)],
+        "spec.algorithm.tokenBatchSize",
+        "exactly one of batchSize and tokenBatchSize",
+        id="both batch sizes",
+    ),
+    Refused([("spec.environments.train", [])], "spec.environments.train", "at least one", id="no train environment"),
+    Refused(
+        [(f"{ENV}.name", "own")],
+        "spec.environments.train[1].name",
+        "of its own",
+        id="duplicate train name",
+        server_path="spec.environments.train[1]",
+        server_says="own",
+    ),
+    Refused([(f"{ENV}.name", "all")], "spec.environments.train[0].name", "other name", id="reserved name"),
+    Refused(
+        [("spec.environments.eval.0.name", "terminal")],
+        "spec.environments.eval[0].name",
+        "of its own",
+        id="eval as train",
+        server_path="spec.environments.eval",
+    ),
+    Refused(
+        [(f"{ENV}.type", "builtin:terminl")],
+        "spec.environments.train[0].type",
+        "builtin:digits, builtin:terminal",
+        id="unknown built-in",
+    ),
+    Refused(
+        [(f"{ENV}.echo", {"filter": {"import": "a:b"}})],
+        "spec.environments.train[0].echo",
+        "at least one of system, user",
+        id="echo without role",
+    ),
+    Refused(
+        [("spec.model.renderer", "engine")],
+        "spec.environments.train[0].echo",
+        "no echo",
+        id="echo, engine renders",
+        server_path="spec.environments.train",
+    ),
+    Refused(
+        [(f"{ENV}.sampling.temperature", 0)], "spec.environments.train[0].sampling.temperature", "above 0", id="greedy"
+    ),
+    Refused([(f"{ENV}.sampling.topP", 0.9)], "spec.environments.train[0].sampling.topP", "eval", id="topP"),
+    Refused([(f"{ENV}.sampling.topK", 5)], "spec.environments.train[0].sampling.topK", "eval", id="topK"),
+    Refused(
+        [(f"{ENV}.sampling.presencePenalty", 0.5)],
+        "spec.environments.train[0].sampling.presencePenalty",
+        "eval",
+        id="penalty",
+    ),
+    Refused([("spec.trainer.seqLen", 16383)], "spec.trainer.seqLen", "16384", id="seqLen below maxModelLen"),
+    Refused([("spec.trainer.parallel.fsdp", 2)], "spec.trainer.parallel.fsdp", "auto", id="fsdp x replicate"),
+    Refused(
+        [("spec.trainer.parallel", {"replicate": 3})],
+        "spec.trainer.parallel.replicate",
+        "divisor of the 8",
+        id="replicate",
+    ),
+    Refused([("spec.inference.tensorParallel", 4)], "spec.inference.tensorParallel", "at most 2", id="tensorParallel"),
+    Refused([("spec.inference.extraArgs", ["--model=x"])], "spec.inference.extraArgs[0]", "other", id="own argument"),
+    Refused(
+        [("spec.inference.extraArgs", ["-q", "--logprobs_mode", "raw_logprobs"])],
+        "spec.inference.extraArgs[1]",
+        "other",
+        id="own argument, underscores",
+    ),
+    Refused([("spec.resume", {"policy": "FromStep"})], "spec.resume.step", "step of a", id="FromStep without step"),
+    Refused([("spec.resume", {"step": 3})], "spec.resume.step", "no value", id="step without FromStep"),
+    Refused([("spec.resume", {"onExisting": "Archive"})], "spec.resume.onExisting", "Refuse", id="Archive, not Never"),
+    Refused([("spec.checkpoint.keepEvery", 30)], "spec.checkpoint.keepEvery", "interval (25)", id="keepEvery"),
+    Refused([("spec.storage.claimName", "c")], "spec.storage.size", "no value", id="size of a claim that exists"),
+    Refused(
+        [("spec.storage.accessMode", "ReadWriteOnce")],
+        "spec.storage.accessMode",
+        "ReadWriteMany",
+        id="one node, 2 replicas",
+    ),
+    Refused([("spec.algorithm.loss.import", "a:b")], "spec.algorithm.loss.import", "no value", id="import of dppo"),
+    Refused(
+        [("spec.algorithm.advantage.momentum", 0.9)], "spec.algorithm.advantage.momentum", "no value", id="momentum"
+    ),
+    Refused([("spec.algorithm.sft", {})], "spec.algorithm.sft", "no value", id="sft block of mode rl"),
+    Refused(
+        [("spec.model.name", "/models/x"), ("spec.model.revision", "v2")],
+        "spec.model.revision",
+        "no value",
+        id="revision of a path",
+    ),
+    Refused(
+        [("spec.algorithm.loss", {"type": "custom"})],
+        "spec.algorithm.loss.import",
+        "an import path such as",
+        id="custom loss without import",
+    ),
+    Refused(
+        [("spec.algorithm.filters.0", {"type": "zeroAdvantage", "import": "a:b"})],
+        "spec.algorithm.filters[0].import",
+        "no value",
+        id="import of zeroAdvantage",
+    ),
+    Refused(
+        [("spec.algorithm.advantage.order", "updateThenSubtract")],
+        "spec.algorithm.advantage.order",
+        "no value",
+        id="order",
+    ),
+    Refused(
+        [("spec.code.configMap", "c")], "spec.code.path", "exactly one of configMap and path", id="both kinds of code"
+    ),
+    Refused(
+        [("spec.storage.claimName", "c"), ("spec.storage.size", None)],
+        "spec.storage.storageClassName",
+        "no value",
+        id="class of a claim that exists",
+    ),
+    Refused(
+        [("spec.algorithm.mode", "sft")],
+        "spec.environments.train[0].echo",
+        "no echo block",
+        id="echo in mode sft",
+        server_path="spec.environments.train",
+    ),
+    Refused(
+        [("spec.algorithm.mode", "opd")],
+        "spec.environments.train[0].echo",
+        "no echo block",
+        id="echo in mode opd",
+        server_path="spec.environments.train",
+    ),
+    Refused(
+        [("spec.algorithm.loss", {"type": "custom", "import": "a:b"})],
+        "spec.environments.train[0].echo",
+        "no echo block",
+        id="echo, custom loss",
+        server_path="spec.environments.train",
+    ),
+    Refused(
+        [("spec.trainer.parallel", {"context": 3})], "spec.trainer.parallel.context", "divisor of the 8", id="context"
+    ),
+    Refused([("metadata.name", "a" * 41)], "metadata.name", "at most 40", id="long name"),
+]
+
+
+NOT_SUPPORTED_YET: list[tuple[str, Any]] = [
+    ("spec.algorithm.mode", "sft"),
+    ("spec.algorithm.mode", "opd"),
+    ("spec.algorithm.teacher.url", "http://teacher"),
+    ("spec.algorithm.loss.type", "custom"),
+    ("spec.algorithm.advantage.type", "rae"),
+    ("spec.algorithm.advantage.type", "maxRl"),
+    ("spec.algorithm.advantage.type", "custom"),
+    ("spec.algorithm.filters.0.type", "gibberish"),
+    ("spec.algorithm.filters.0.type", "repetition"),
+    ("spec.algorithm.filters.0.type", "custom"),
+    ("spec.model.lora", {}),
+    (f"{ENV}.type", "openenv:echo"),
+    (f"{ENV}.type", "verifiers:owner/env"),
+    (f"{ENV}.type", "agent:coder"),
+    (f"{ENV}.members", {"judge": {"policy": "base"}}),
+    (f"{ENV}.dropMembers", ["judge"]),
+    (f"{ENV}.algorithm.groupSize", 4),
+    (f"{ENV}.algorithm.loss", {"klTau": 0.1}),
+    ("spec.environments.eval.0.sampling.frequencyPenalty", 0.5),
+    ("spec.trainer.parallel.context", 2),
+    ("spec.trainer.optimizer.type", "muon"),
+    ("spec.trainer.optimizer.type", "signSgd"),
+    ("spec.weightTransfer.mode", "nccl"),
+    ("spec.tokenExport.enabled", True),
+    ("spec.monitors.wandb.project", "runs"),
+    ("spec.monitors.wandb.secretName", "key"),
+    ("spec.checkpoint.weightsOnlyEvery", 10),
+]
+CLUSTER_ONLY: list[tuple[str, Any]] = [
+    ("spec.model.tokenSecretName", "hub"),
+    ("spec.model.revision", "v2"),
+    ("spec.suspend", True),
+    ("spec.stallPolicy.action", "Fail"),
+    ("spec.failurePolicy.rules", [{"role": "trainer", "exitCodes": [3], "action": "Fail"}]),
+    ("spec.code.configMap", "code"),
+]
+
+
+def unsupported_base() -> dict[str, Any]:
+    """A short manifest that each of ``NOT_SUPPORTED_YET`` and ``CLUSTER_ONLY`` is one change to."""
+    document = with_value(shortest(), "spec.algorithm.filters", [{"type": "zeroAdvantage"}])
+    return with_value(document, "spec.environments.eval", [EVAL])
+
+
+def indexed(path: str) -> str:
+    """A dotted path as problems write it: ``train.0`` is ``train[0]``."""
+    return re.sub(r"\.(\d+)", r"[\1]", path)
