@@ -126,6 +126,19 @@ async def test_views_come_right_after_an_outage(
     await until(lambda: [child.meta.name for child in cache.children_of("run-uid")] == ["after"], 30)
 
 
+async def test_a_child_that_lost_its_label_comes_back(cache: Cache, writer: Writer, api: Api, namespace: str) -> None:
+    await writer.apply(namespace, config_map("a"))
+    path = f"/api/v1/namespaces/{namespace}/configmaps/a"
+    for restore in (True, False):
+        api.patch(path, {"metadata": {"labels": {"app.kubernetes.io/managed-by": "somebody"}}})
+        await until(lambda: cache.children_of("run-uid") == ())
+        if restore:
+            await writer.apply(namespace, config_map("a"))
+        else:
+            api.patch(path, {"metadata": {"labels": {"app.kubernetes.io/managed-by": "echorl-operator"}}})
+        await until(lambda: len(cache.children_of("run-uid")) == 1)
+
+
 async def test_a_stale_view_never_goes_back(cache: Cache, writer: Writer, proxy: FaultProxy, namespace: str) -> None:
     seen: list[str] = []
     with proxy.fault(faults.delay(0.5)) as lag:

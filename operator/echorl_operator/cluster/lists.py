@@ -228,7 +228,7 @@ class Stream(Generic[R]):
 
     def _deleted(self, body: bytes) -> str:
         gone = _GONE.decode(body).metadata
-        self.store.remove(gone.namespace, gone.name, gone.uid)
+        self.store.remove(gone.namespace, gone.name, gone.uid, version_number(gone.resource_version))
         return gone.resource_version
 
     def _heard(self) -> None:

@@ -69,8 +69,8 @@ class Store(Generic[R]):
         """When a record of which run went, oldest first."""
         self._records: dict[ObjectKey, tuple[Identity, R]] = {}
         self._by_run: dict[str, dict[ObjectKey, R]] = {}
-        self._gone: OrderedDict[str, None] = OrderedDict()
-        """Uids that a stream said are gone, the newest ones."""
+        self._gone: OrderedDict[str, int] = OrderedDict()
+        """Uids that a stream said are gone, the newest ones, and at which version."""
         self._buried: dict[str, ObjectKey] = {}
         """Uids that we saw deleted, until their stream says so too: late news must not raise the dead."""
 
@@ -98,7 +98,7 @@ class Store(Generic[R]):
     def put(self, record: R) -> bool:
         """Take a record in; False if it is not newer than what is known."""
         who = identity(record)
-        if who.uid in self._buried or who.uid in self._gone:
+        if who.uid in self._buried or who.version <= self._gone.get(who.uid, -1):
             return False
         known = self._records.get(who.key)
         if known is not None and known[0].version >= who.version:
@@ -115,11 +115,14 @@ class Store(Generic[R]):
             self._tell(known[0])
         return True
 
-    def remove(self, namespace: str, name: str, uid: str) -> bool:
-        """A stream says that this object is gone; False if it was not known."""
+    def remove(self, namespace: str, name: str, uid: str, version: int) -> bool:
+        """A stream says that this object is gone, at this version; False if it was not known.
+
+        An object that lost the label by which it is watched is gone as well, and comes back at a later version.
+        """
         self._buried.pop(uid, None)
-        # The reply to our own delete may come after the stream's word; it holds the object as it was.
-        self._gone[uid] = None
+        # The reply to a write of our own may come after the stream's word; it holds the object as it was.
+        self._gone[uid] = version
         if len(self._gone) > REMEMBERED_UIDS:
             self._gone.popitem(last=False)
         return self._drop((namespace, name), uid)

@@ -58,8 +58,8 @@ def test_an_object_that_moves_to_another_run_tells_both(store: Store[ChildRecord
 
 def test_a_removal_of_a_predecessor_leaves_the_successor(store: Store[ChildRecord]) -> None:
     store.put(child("a", 7, uid="new"))
-    assert not store.remove("ns", "a", "old")
-    assert store.remove("ns", "a", "new")
+    assert not store.remove("ns", "a", "old", 8)
+    assert store.remove("ns", "a", "new", 9)
     assert len(store) == 0
 
 
@@ -68,7 +68,7 @@ def test_late_news_do_not_raise_what_we_deleted(store: Store[ChildRecord], chang
     assert store.bury("ns", "a", "u")
     assert not store.put(child("a", 6)), "the watch is behind our delete"
     assert store.put(child("a", 9, uid="next")), "a successor of the name is another object"
-    store.remove("ns", "a", "u")
+    store.remove("ns", "a", "u", 10)
     assert [one.meta.uid for one in store] == ["next"]
 
 
@@ -112,7 +112,7 @@ def test_what_went_is_known_for_a_while() -> None:
     store: Store[ChildRecord] = Store(lambda _: None, remember_s=10, clock=lambda: now[0])
     for name in "ab":
         store.put(child(name, 1, uid=name))
-        store.remove("ns", name, name)
+        store.remove("ns", name, name, 2)
         now[0] += 6
     assert [one.meta.name for one in store.departed("uid-of-r")] == ["b"]
     store.put(child("c", 3, uid="c", run="other"))
@@ -126,6 +126,12 @@ def test_what_went_is_known_for_a_while() -> None:
 
 def test_the_reply_of_a_write_may_come_after_the_news_of_the_deletion(store: Store[ChildRecord]) -> None:
     store.put(child("a", 5))
-    store.remove("ns", "a", "u")
+    store.remove("ns", "a", "u", 10)
     assert not store.put(child("a", 4))
     assert len(store) == 0
+
+
+def test_an_object_that_lost_its_label_can_come_back(store: Store[ChildRecord]) -> None:
+    store.put(child("a", 5))
+    store.remove("ns", "a", "u", 6)
+    assert store.put(child("a", 7))
