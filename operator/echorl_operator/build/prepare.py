@@ -58,7 +58,8 @@ def _role(target: Target, config: str) -> pods.Role:
     return pods.Role(
         role=ROLE,
         image=target.spec.orchestrator.image or target.image("orchestrator"),
-        command=["echorl", "prepare-pod", "--config", f"{pods.CONFIG}/prepare.json"],
+        # Not `echorl prepare-pod`, which is the same but needs the command line's own packages in that image.
+        command=["python", "-P", "-m", "echorl_cli.prepare_pod", "--config", f"{pods.CONFIG}/prepare.json"],
         config=config,
         env=env,
         mounts=storage.mounts(target, ROLE),
