@@ -221,7 +221,7 @@ def test_an_engine_that_stays_in_quarantine_is_restarted(start) -> None:
 
 
 def test_a_sick_rank_restarts_the_gang(start) -> None:
-    run = start(limits={"unhealthy": 0.5})
+    run = start(limits={"unhealthy": 3.0})
     run.until_running()
     run.tell("trainer-1", "/sick")
     assert run.role("trainer-0", launch=1)["attempt"] == 2
