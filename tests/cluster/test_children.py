@@ -125,6 +125,8 @@ def test_roles_can_read_and_write_what_they_mount(real_node, api, make_rendering
     pod = build.orchestrator_pod(rendering, 1)
     secret = build.token_secret(rendering, "token")
     api.apply(path_of(secret), secret)
+    hub = {"metadata": {"name": "hub"}, "stringData": {"token": "the user's"}}
+    api.create(f"/api/v1/namespaces/{restricted}/secrets", hub)
     containers, volumes = {}, {}
     for body in (
         build.prepare_pod(rendering, 1),
