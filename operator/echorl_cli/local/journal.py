@@ -1,6 +1,7 @@
 """What the supervisor itself knows of a run, on disk: ``state.json`` and ``events.jsonl``."""
 
 import json
+import os
 import resource
 import time
 from collections import Counter
@@ -8,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from echorl_cli.local.proctable import cpu_of_descendants_s
 from echorl_core import jsonsafe
 from echorl_core.names import Phase, Role
 from echorl_core.rundir import write_file
@@ -40,6 +42,7 @@ class Journal:
         self._cpu_before = float(before.get("cpu_s") or 0.0)
         self._started = now()
         self._setup_s: float | None = None
+        self._setup_cpu_s: float | None = None
         self._exit_code: int | None = None
         if before and before.get("phase") not in _ENDED:
             self.restarts["supervisor"] += 1
@@ -52,6 +55,7 @@ class Journal:
         self.phase, self.reason, self.attempt = phase, reason, attempt
         if phase is Phase.RUNNING and self._setup_s is None:
             self._setup_s = round(time.monotonic() - self._begun, 3)
+            self._setup_cpu_s = round(_cpu_s() + cpu_of_descendants_s(os.getpid()), 3)
         self._timeline.append({"phase": phase, "since": now(), "attempt": attempt, "reason": reason})
         del self._timeline[:-_TIMELINE_LENGTH]
         self.event("phase", phase=phase, reason=reason)
@@ -85,6 +89,7 @@ class Journal:
             "created": self._created,
             "started": self._started,
             "setup_s": self._setup_s,
+            "setup_cpu_s": self._setup_cpu_s,
             "wall_s": round(self._wall_before + time.monotonic() - self._begun, 3),
             "cpu_s": round(self._cpu_before + _cpu_s(), 3),
             "exit_code": self._exit_code,

@@ -94,6 +94,26 @@ def _carries(pid: int, mark: str) -> bool:
     return any(entry.startswith(f"{MARK}={mark}".encode()) for entry in environ.split(b"\0"))
 
 
+def cpu_of_descendants_s(pid: int) -> float:
+    """CPU seconds of a process's living descendants, and of those of theirs that they have waited for."""
+    ticks: dict[int, int] = {}
+    children: dict[int, list[int]] = {}
+    for entry in _PROC.iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        # proc_pid_stat(5): ppid, then utime, stime, cutime, cstime.
+        children.setdefault(int(fields[1]), []).append(int(entry.name))
+        ticks[int(entry.name)] = sum(map(int, fields[11:15]))
+    found = list(children.get(pid, ()))
+    for one in found:
+        found.extend(children.get(one, ()))
+    return sum(ticks[one] for one in found) / os.sysconf("SC_CLK_TCK")
+
+
 def send(processes: Iterable[Stat], number: signal.Signals) -> None:
     """Signal processes; those that ended meanwhile are left out."""
     for stat in processes:

@@ -49,6 +49,7 @@ def summary(records: RunRecords) -> dict[str, Any]:
         "max_pause_s": max_or_none(column(records.updates, "pause_s")),
         "restarts": records.supervisor.get("restarts", 0),
         "setup_s": records.supervisor.get("setup_s"),
+        "setup_cpu_s": records.supervisor.get("setup_cpu_s"),
         "wall_s": records.supervisor.get("wall_s"),
         "cpu_s": records.supervisor.get("cpu_s"),
         "baselines": records.baselines,

@@ -27,6 +27,7 @@ def test_phases_make_a_timeline_and_repetitions_do_not(tmp_path: Path) -> None:
     ]
     assert (found["restarts"], found["restarts_by_cause"], found["exit_code"]) == (1, {"inference": 1}, 0)
     assert found["setup_s"] >= 0
+    assert found["setup_cpu_s"] > 0
     events = [json.loads(line)["event"] for line in (tmp_path / "events.jsonl").read_text().splitlines()]
     assert events == ["phase", "phase", "restart", "phase"]
 

@@ -133,3 +133,17 @@ def test_broken_notes_are_dropped(tmp_path: Path) -> None:
     (tmp_path / ".processes.json").write_text('{"mark": "aa"')
     assert end_leftovers(tmp_path, grace_s=0.1) is not None
     assert end_leftovers(tmp_path, grace_s=0.1) is None
+
+
+def test_cpu_of_descendants_is_that_of_children_and_theirs() -> None:
+    burn = "import time; end = time.process_time() + 0.3\nwhile time.process_time() < end: pass\n"
+    inner = (
+        f"import subprocess, sys; subprocess.run([sys.executable, '-c', {burn!r}]); print(flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen([sys.executable, "-c", inner], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        assert proctable.cpu_of_descendants_s(os.getpid()) >= 0.3
+        assert proctable.cpu_of_descendants_s(child.pid) == 0.0
+        assert child.stdin is not None
+        child.stdin.close()
