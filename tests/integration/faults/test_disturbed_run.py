@@ -55,7 +55,14 @@ def test_a_disturbed_run(tmp_path: Path) -> None:
         "sampling": {"temperature": 1.0, "maxCompletionTokens": 12},
     }
     model = write_model(tmp_path / "model")
-    document = manifest(model, maxSteps=400, environments={"train": [environment]}, code={"path": str(SUPPORT)})
+    document = manifest(
+        model,
+        maxSteps=400,
+        environments={"train": [environment]},
+        code={"path": str(SUPPORT)},
+        # An episode that hangs shall meet its time-out before it is too old to be of use: steps take under a second.
+        algorithm={"groupSize": 4, "batchSize": 16, "maxStaleness": 12},
+    )
     with local_run(tmp_path, document) as run:
         run.start()
         run.until_step(4, START_S)
@@ -71,11 +78,11 @@ def test_a_disturbed_run(tmp_path: Path) -> None:
 
 
 def a_full_disk_costs_one_checkpoint(run: LocalRun) -> None:
-    before = eventually(lambda: checkpoint(run).get("step"), "a checkpoint", STEP_S)
+    before = run.until(lambda: checkpoint(run).get("step"), "a checkpoint", STEP_S)
     # Enough for published weights, too little for a shard with two moments a weight.
     largest = max(file.stat().st_size for file in run.directory.checkpoint(before).rglob("*.safetensors"))
     with full_disk(run.roles()["trainer-0"], largest * 3 // 2):
-        told = eventually(lambda: checkpoint(run).get("abandoned"), "an abandoned checkpoint", STEP_S)
+        told = run.until(lambda: checkpoint(run).get("abandoned"), "an abandoned checkpoint", STEP_S)
         lost = int(told.split(":")[0].removeprefix("checkpoint "))
         assert "could not save" in told
         assert "File too large" in told
@@ -85,7 +92,7 @@ def a_full_disk_costs_one_checkpoint(run: LocalRun) -> None:
         run.until_step(lost + 1, STEP_S)
         assert lost not in [one.step for one in history.committed(run.directory)]
         assert max(one.step for one in history.committed(run.directory)) >= before
-    eventually(lambda: checkpoint(run)["step"] > lost, "the next checkpoint", STEP_S)
+    run.until(lambda: checkpoint(run)["step"] > lost, "the next checkpoint", STEP_S)
     assert run.state()["restarts"] == 0
 
 
@@ -94,7 +101,7 @@ def bad_episodes_are_counted_and_their_groups_go_on(run: LocalRun) -> None:
         names = ("failures/env", "failures/timeout", "groups/partial")
         return Counter({name: sum(row.get(name, 0) for row in rows(run, 1)) for name in names})
 
-    eventually(lambda: min(counted().values()) > 0, "episodes that raise, hang and return NaN", STEP_S)
+    run.until(lambda: min(counted().values()) > 0, "episodes that raise, hang and return NaN", STEP_S)
     log = run.log("orchestrator-0")
     assert "KeyError: 'inventory'" in log
     assert "reward: found nan, accepted is a finite number" in log

@@ -245,22 +245,26 @@ class LocalRun:
         """The newest trained step that the orchestrator tells; 0 while it tells none."""
         return int(self.orchestrator_state().get("step") or 0)
 
-    def until_step(self, step: int, deadline_s: float) -> None:
-        """Wait until the orchestrator says that ``step`` is trained.
+    def until(self, question: Callable[[], T | None], what: str, deadline_s: float) -> T:
+        """The first true answer while the run goes on.
 
         Raises:
-            TimeoutError: it does not within ``deadline_s``, or the run ended before.
+            TimeoutError: there is none within ``deadline_s``, or the run ended before; says where it stands.
         """
 
-        def reached() -> bool:
+        def asked() -> T | None:
             if self.supervisor.poll() is not None:
-                raise TimeoutError(f"the run ended before step {step}:\n{self.output()[-4000:]}")
-            return self.step() >= step
+                raise TimeoutError(f"the run ended before: {what}")
+            return question()
 
         try:
-            eventually(reached, f"step {step}", deadline_s)
+            return eventually(asked, what, deadline_s)
         except TimeoutError as error:
             raise TimeoutError(f"{error}\n{self.output()[-4000:]}") from None
+
+    def until_step(self, step: int, deadline_s: float) -> None:
+        """Wait until the orchestrator says that ``step`` is trained; raises as ``until``."""
+        self.until(lambda: self.step() >= step, f"step {step}", deadline_s)
 
     def assert_nothing_left(self, deadline_s: float = 15.0) -> None:
         """No process of this run lives any more."""
