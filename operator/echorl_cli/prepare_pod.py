@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from echorl_cli.hub import Hub, HubUnreachable, NoSuchModel
 from echorl_cli.pod_checks import code_problems, free_bytes, model_problems, room_problems, volume_problems
-from echorl_core import checkpoints, logs, names
+from echorl_core import __version__, checkpoints, logs, names
 from echorl_core.attempts import OnExisting, Policy, Prepared, Refused, read_run
 from echorl_core.config import PrepareConfig
 from echorl_core.identity import RunIdentity
@@ -226,6 +226,7 @@ def main() -> NoReturn:
     parser.add_argument("--policy", type=Policy, choices=list(Policy), default=Policy.AUTO)
     parser.add_argument("--step", type=int)
     parser.add_argument("--on-existing", type=OnExisting, choices=list(OnExisting), default=OnExisting.REFUSE)
+    parser.add_argument("--version", action="version", version=__version__)
     chosen = parser.parse_args()
     sys.exit(run(chosen.config, Resume(chosen.policy, chosen.step, chosen.on_existing)))
 

@@ -11,7 +11,7 @@ import structlog
 import uvloop
 from pydantic import ValidationError
 
-from echorl_core import logs, names
+from echorl_core import __version__, logs, names
 from echorl_core.attempts import Refused
 from echorl_core.checkpoints import Damage
 from echorl_core.config import OrchestratorConfig
@@ -29,6 +29,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="echorl_orchestrator", description="The orchestrator of one run.")
     parser.add_argument("--config", type=Path, required=True, help="JSON file with an OrchestratorConfig")
     parser.add_argument("--log-style", choices=["console", "json"], default="console")
+    parser.add_argument("--version", action="version", version=__version__)
     arguments = parser.parse_args()
     try:
         identity = RunIdentity.from_environment(os.environ)

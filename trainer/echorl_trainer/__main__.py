@@ -18,7 +18,7 @@ import structlog
 from msgspec.structs import replace
 from pydantic import ValidationError
 
-from echorl_core import logs, names
+from echorl_core import __version__, logs, names
 from echorl_core.config import TrainerConfig
 from echorl_core.identity import RunIdentity
 from echorl_core.last_words import LastWords, say, words_of
@@ -62,6 +62,7 @@ def read_input(arguments: Sequence[str]) -> tuple[TrainerConfig, RunIdentity]:
     """
     parser = argparse.ArgumentParser(prog="python -m echorl_trainer", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--config", type=Path, required=True, help="the role's config as JSON")
+    parser.add_argument("--version", action="version", version=__version__)
     path = parser.parse_args(arguments).config
     try:
         config = TrainerConfig.model_validate_json(path.read_text())

@@ -23,7 +23,7 @@ from typing import NoReturn
 import msgspec
 import structlog
 
-from echorl_core import last_words, logs, names
+from echorl_core import __version__, last_words, logs, names
 from echorl_core.identity import RunIdentity
 from echorl_core.last_words import LastWords, code_name, words_of
 from echorl_core.names import NEVER_RESTARTED, ExitCode, Role
@@ -228,6 +228,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run the pod's ranks; its exit code."""
     parser = argparse.ArgumentParser(prog="python -m echorl_trainer.pod", description="The trainer ranks of one pod.")
     parser.add_argument("--config", type=Path, required=True, help="the trainer's config as JSON")
+    parser.add_argument("--version", action="version", version=__version__)
     config = parser.parse_args(arguments).config
     try:
         identity = RunIdentity.from_environment(os.environ)

@@ -13,6 +13,7 @@ from typing import NoReturn
 
 from pydantic import ValidationError
 
+from echorl_core import __version__
 from echorl_core.config import InferenceConfig
 from echorl_core.last_words import say, words_of
 from echorl_core.names import ENV_ADMIN_TOKEN, ENV_RUN_UID, ExitCode, Role
@@ -68,6 +69,7 @@ def main() -> NoReturn:
     parser.add_argument("--config", type=Path, required=True, help="JSON of the engine's config (InferenceConfig)")
     parser.add_argument("--work", type=Path, required=True, help="the engine's own folder, kept over restarts")
     parser.add_argument("--spool", type=Path, help="folder for downloaded weights, shared by the engines of a host")
+    parser.add_argument("--version", action="version", version=__version__)
     chosen = parser.parse_args()
     # The process becomes vLLM, whose logs are plain lines; these are too.
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(asctime)s [%(name)s] %(message)s")
