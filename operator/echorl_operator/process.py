@@ -23,6 +23,7 @@ import structlog
 from echorl_operator.build.settings import Settings
 from echorl_operator.cluster import errors
 from echorl_operator.cluster.cache import Cache
+from echorl_operator.cluster.complaints import Complaints
 from echorl_operator.cluster.connection import Call, Connection
 from echorl_operator.cluster.credentials import Credentials
 from echorl_operator.cluster.election import Election
@@ -98,7 +99,13 @@ class Operator:
         self.orchestrators = Orchestrators(tokens, on_change=self.queue.add, metrics=metrics)
         events = Events(connection, options.instance, metrics)
         self._passes = Passes(
-            self.cache, writer, orchestrators=self.orchestrators, events=events, tokens=tokens, settings=settings
+            self.cache,
+            writer,
+            orchestrators=self.orchestrators,
+            events=events,
+            complaints=Complaints(connection),
+            tokens=tokens,
+            settings=settings,
         )
         self.watchdog = Watchdog(
             Vitals(

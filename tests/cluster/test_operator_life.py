@@ -179,7 +179,7 @@ async def test_what_the_user_can_mend_is_told_within_seconds_and_heals(world: Wo
     world.create()
     await world.until("the quota is told", lambda: "exceeded quota: no-pods" in world.status().get("message", ""), 10)
     blocked = world.condition("Blocked")
-    assert (blocked["status"], blocked["reason"]) == ("True", "Refused")
+    assert (blocked["status"], blocked["reason"]) == ("True", "QuotaExceeded")
     world.api.delete(f"{path}/no-pods")
     await world.phase("Running", seconds=40)
     assert world.condition("Blocked")["status"] == "False"

@@ -7,10 +7,10 @@ from echorl_operator.api.problems import Problem
 from echorl_operator.api.schema import found_text
 from echorl_operator.build import pods
 from echorl_operator.build.overlay import merged
-from echorl_operator.build.resources import value
 from echorl_operator.build.stored import stored
 from echorl_operator.build.target import Target
 from echorl_operator.names import PodRole
+from echorl_operator.observed.quantities import value
 
 
 def pod_problems(target: Target, role: PodRole, path: str) -> list[Problem]:

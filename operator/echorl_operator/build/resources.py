@@ -5,26 +5,10 @@ those of apimachinery's ``resource.Quantity``: no digits after the point, the la
 suffix family (1024 or 1000) of the input, except that binary values below 1024 or with fractions turn decimal.
 """
 
-import re
 from collections.abc import Mapping
 from fractions import Fraction
 
-_FORM = re.compile(
-    r"(?P<number>[+-]?(\d+(\.\d*)?|\.\d+))(?P<suffix>Ki|Mi|Gi|Ti|Pi|Ei|n|u|m|k|M|G|T|P|E|[eE][+-]?\d+)?", re.ASCII
-)
-_BINARY = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
-_DECIMAL = {"n": -3, "u": -2, "m": -1, "": 0, "k": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
-_LARGEST = 2**63 - 1
-"""The API server caps larger values to this."""
-
-
-def value(quantity: str | int | float) -> Fraction:
-    """The number that a quantity stands for.
-
-    Raises:
-        ValueError: it is none.
-    """
-    return _parsed(quantity)[0]
+from echorl_operator.observed.quantities import BINARY, DECIMAL, parsed, value
 
 
 def canonical(quantity: str | int | float) -> str:
@@ -33,12 +17,12 @@ def canonical(quantity: str | int | float) -> str:
     Raises:
         ValueError: it is no quantity.
     """
-    number, family = _parsed(quantity)
+    number, family = parsed(quantity)
     if family == "binary" and not (abs(number) < 1024 or number.denominator > 1):
-        return _with_suffix(number, 1024, {power: suffix for suffix, power in _BINARY.items()} | {0: ""})
+        return _with_suffix(number, 1024, {power: suffix for suffix, power in BINARY.items()} | {0: ""})
     if family == "exponent":
         return _with_suffix(number, 1000, {power: f"e{3 * power}" if power else "" for power in range(-3, 7)})
-    return _with_suffix(number, 1000, {power: suffix for suffix, power in _DECIMAL.items()})
+    return _with_suffix(number, 1000, {power: suffix for suffix, power in DECIMAL.items()})
 
 
 def total(base: str, each: str, count: int) -> str:
@@ -48,23 +32,8 @@ def total(base: str, each: str, count: int) -> str:
         ValueError: one is no quantity.
     """
     number = value(base) + count * value(each)
-    binary = "binary" in (_parsed(base)[1], _parsed(each)[1])
+    binary = "binary" in (parsed(base)[1], parsed(each)[1])
     return canonical(f"{number / 1024}Ki") if binary and number % 1024 == 0 else canonical(_decimal(number))
-
-
-def _parsed(quantity: object) -> tuple[Fraction, str]:
-    text = str(quantity).strip() if isinstance(quantity, str | int | float) else ""
-    match = _FORM.fullmatch(text)
-    if match is None or isinstance(quantity, bool):
-        raise ValueError(f"found {quantity!r}, accepted is a Kubernetes quantity such as 500m or 16Gi")
-    number, suffix = Fraction(match["number"]), match["suffix"] or ""
-    if suffix in _BINARY:
-        number, family = number * 1024 ** _BINARY[suffix], "binary"
-    elif suffix in _DECIMAL:
-        number, family = number * Fraction(1000) ** _DECIMAL[suffix], "decimal"
-    else:
-        number, family = number * Fraction(10) ** int(suffix[1:]), "exponent"
-    return min(number, Fraction(_LARGEST)), family
 
 
 def _with_suffix(number: Fraction, base: int, suffixes: Mapping[int, str]) -> str:

@@ -33,6 +33,8 @@ POD = Resource("v1", "Pod", "pods")
 RUN = Resource(f"{names.GROUP}/{names.VERSION}", names.KIND, names.PLURAL)
 LEASE = Resource("coordination.k8s.io/v1", "Lease", "leases")
 EVENT = Resource("events.k8s.io/v1", "Event", "events")
+CORE_EVENT = Resource("v1", "Event", "events")
+"""The same objects; those of one object can be asked for alone."""
 CHILDREN = (
     Resource("apps/v1", "StatefulSet", "statefulsets"),
     Resource("apps/v1", "Deployment", "deployments"),

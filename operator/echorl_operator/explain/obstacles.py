@@ -1,17 +1,37 @@
 """What stands in the way of a run's pods: the first cause that somebody can do something about."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from echorl_operator import names
+from echorl_operator.explain import refusals, scheduler
+from echorl_operator.explain.spans import waited
+from echorl_operator.explain.subjects import claim_of, missing_pods
 from echorl_operator.names import PodRole
-from echorl_operator.observed.records import ChildRecord, ContainerPhase, ContainerRecord, Kind, PodPhase, PodRecord
+from echorl_operator.observed.complaints import Complaint, Subject
+from echorl_operator.observed.quantities import readable, value
+from echorl_operator.observed.records import ContainerPhase, ContainerRecord, Kind, PodPhase, PodRecord
+from echorl_operator.observed.times import from_text
 from echorl_operator.observed.world import Observed
 
 _PULL = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable"})
 _CONFIG = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
 _CRASH = frozenset({"CrashLoopBackOff"})
+_SETUP = {
+    "FailedMount": "VolumeNotMounted",
+    "FailedAttachVolume": "VolumeNotMounted",
+    "FailedMapVolume": "VolumeNotMounted",
+    "FailedCreatePodSandBox": "SandboxNotCreated",
+}
+"""Events of a pod whose containers cannot begin, and what is said of them."""
+_ENDING = "object is being deleted"
+"""The pod before this one is not gone yet; that is no obstacle."""
+_CLOCKS_DIFFER_S = 30.0
 ORDER = (PodRole.PREPARE, PodRole.ORCHESTRATOR, PodRole.TRAINER, PodRole.INFERENCE)
 """Of roles: what comes first in an attempt holds up what comes later."""
+
+Figures = Callable[[str, str], str]
+"""From a resource and what a pod wants of it to words on what is free: see ``capacity.words``."""
 
 
 @dataclass(frozen=True)
@@ -24,46 +44,134 @@ class Obstacle:
     """Who, what, why, and since when."""
 
 
-def first_obstacle(observed: Observed) -> Obstacle | None:
-    """The first thing in the way, by role and then by how early in a pod's life it is."""
+def first_obstacle(observed: Observed, figures: Figures | None = None) -> Obstacle | None:
+    """The first thing in the way, by role and then by how early in a pod's life it is.
+
+    Args:
+        observed: the run's world.
+        figures: what nodes have free; None where one may not look at nodes. The scheduler's words must do then.
+    """
+    return next(_obstacles(observed, figures), None)
+
+
+def refused(message: str) -> Obstacle:
+    """What a write that the API server does not take means. ``message``: its error."""
+    found = refusals.read(message)
+    who = f"{found.object} cannot be created" if found.object else "the API server refuses a write"
+    return Obstacle(found.reason, f"{who}: {found.words}")
+
+
+def _obstacles(observed: Observed, figures: Figures | None) -> Iterator[Obstacle]:
     living = [pod for pod in observed.pods if pod.meta.deleted_at is None and not pod.ended]
     for role in ORDER:
         pods = [pod for pod in living if pod.role is role]
-        for look in (_unscheduled, _unpulled, _unconfigured, _crashing):
-            if (found := look(pods, observed.now)) is not None:
-                return found
-    return next(_without_pods(observed), None)
+        if role is PodRole.TRAINER:
+            yield from _uncreated(observed)
+        yield from _unscheduled(observed, pods, figures)
+        yield from _unprepared(observed, pods)
+        for reasons, reason, what in (
+            (_PULL, "ImagePullFailed", "cannot get its image"),
+            (_CONFIG, "ContainerNotCreated", "cannot be started"),
+            (_CRASH, "CrashLoop", "ends again and again"),
+        ):
+            yield from _waiting(pods, reasons, reason, what, observed.now)
+    yield from _without_pods(observed)
 
 
-def _unscheduled(pods: list[PodRecord], now: float) -> Obstacle | None:
+def _unscheduled(observed: Observed, pods: list[PodRecord], figures: Figures | None) -> Iterator[Obstacle]:
     waiting = [pod for pod in pods if pod.unscheduled and not pod.gated and pod.phase is PodPhase.PENDING]
     if not waiting:
-        return None
+        return
     first = waiting[0]
+    verdict = scheduler.read(first.unscheduled)
+    reason, why = "Unschedulable", _why_nowhere(first, verdict, figures)
+    if verdict.missing_claim:
+        reason, why = "ClaimNotFound", f"there is no claim {verdict.missing_claim} in namespace {first.meta.namespace}"
+    elif verdict.unbound:
+        reason, why = "ClaimPending", _why_unbound(observed)
     who = _who(waiting, "cannot be scheduled")
-    return Obstacle("Unschedulable", f"{who}: {first.unscheduled}; waiting {_span(now - first.meta.created_at)}")
+    yield Obstacle(reason, f"{who}: {why}; waiting {waited(observed.now - _waits_since(observed, first))}")
 
 
-def _unpulled(pods: list[PodRecord], now: float) -> Obstacle | None:
-    return _waiting(pods, _PULL, "ImagePullFailed", "cannot get its image", now)
+def _why_nowhere(pod: PodRecord, verdict: scheduler.Verdict, figures: Figures | None) -> str:
+    wants = dict(pod.wants)
+    short = [resource for resource in verdict.resources if resource in wants]
+    if not short:
+        return verdict.words
+    if figures is None:
+        asked = ", ".join(readable(resource, value(wants[resource])) for resource in short)
+        return f"{asked} wanted; {verdict.words}"
+    lacking = "; ".join(figures(resource, wants[resource]) for resource in short)
+    others = ", ".join(one.words for one in verdict.unfit if one.resource not in short)
+    return f"{lacking}; {others}" if others else lacking
 
 
-def _unconfigured(pods: list[PodRecord], now: float) -> Obstacle | None:
-    return _waiting(pods, _CONFIG, "ContainerNotCreated", "cannot be started", now)
+def _why_unbound(observed: Observed) -> str:
+    name = claim_of(observed)
+    text = f"its claim {name} has no volume yet"
+    said = observed.said_of(Subject("PersistentVolumeClaim", name))
+    return f"{text} ({said[0].message})" if said else text
 
 
-def _crashing(pods: list[PodRecord], now: float) -> Obstacle | None:
-    return _waiting(pods, _CRASH, "CrashLoop", "ends again and again", now)
+def _waits_since(observed: Observed, pod: PodRecord) -> float:
+    """Pods of the gang are there long before they are let through to the scheduler."""
+    if pod.role is not PodRole.TRAINER:
+        return pod.meta.created_at
+    begun = [
+        since
+        for entry in _of_attempt(observed)
+        if entry.get("phase") == "Starting" and (since := from_text(entry.get("since"))) is not None
+    ]
+    return max([pod.meta.created_at, *begun[:1]])
 
 
-def _waiting(pods: list[PodRecord], reasons: frozenset[str], reason: str, what: str, now: float) -> Obstacle | None:
-    found = [(pod, container) for pod in pods for container in pod.containers if _is_waiting(container, reasons)]
-    if not found:
+def _of_attempt(observed: Observed) -> list[dict[str, object]]:
+    """The current attempt's entries of the timeline."""
+    status = observed.run.status
+    return [entry for entry in status.get("timeline", ()) if entry.get("attempt") == status.get("attempt")]
+
+
+def _uncreated(observed: Observed) -> Iterator[Obstacle]:
+    """Trainer pods that are not even made."""
+    missing = missing_pods(observed)
+    if not missing:
+        return
+    begun = next((from_text(entry.get("since")) for entry in _of_attempt(observed)), None) or observed.run.created_at
+    name = names.trainer(observed.run.key.name)
+    said = [
+        one
+        for one in observed.said_of(Subject("StatefulSet", name))
+        if one.reason == "FailedCreate" and one.last > begun - _CLOCKS_DIFFER_S and _ENDING not in one.message
+    ]
+    if said:
+        found = refusals.read(said[0].message)
+        since = waited(observed.now - max(begun, min(one.first for one in said)))
+        pods = "pod" if missing == 1 else "pods"
+        yield Obstacle(found.reason, f"{missing} trainer {pods} cannot be created: {found.words}; since {since}")
+
+
+def _unprepared(observed: Observed, pods: list[PodRecord]) -> Iterator[Obstacle]:
+    """Pods on a node whose volumes or network are not there; the pod itself says only ContainerCreating."""
+    for pod in pods:
+        if pod.phase is PodPhase.PENDING and (said := _setup_failure(observed, pod)) is not None:
+            since = waited(observed.now - pod.meta.created_at)
+            yield Obstacle(_SETUP[said.reason], f"{pod.meta.name} cannot be started: {said.message}; since {since}")
+
+
+def _setup_failure(observed: Observed, pod: PodRecord) -> Complaint | None:
+    if any(one.phase is not ContainerPhase.WAITING for one in pod.containers):
         return None
-    pod, container = found[0]
-    who = _who([one for one, _ in found], what)
-    said = f"{container.reason}: {container.message}" if container.message else container.reason
-    return Obstacle(reason, f"{who}: {said}; since {_span(now - pod.meta.created_at)}")
+    said = observed.said_of(Subject("Pod", pod.meta.name))
+    return next((one for one in said if one.reason in _SETUP and one.last >= pod.meta.created_at), None)
+
+
+def _waiting(pods: list[PodRecord], reasons: frozenset[str], reason: str, what: str, now: float) -> Iterator[Obstacle]:
+    found = [(pod, container) for pod in pods for container in pod.containers if _is_waiting(container, reasons)]
+    if found:
+        pod, container = found[0]
+        who = _who([one for one, _ in found], what)
+        said = f"{container.reason}: {container.message}" if container.message else container.reason
+        yield Obstacle(reason, f"{who}: {said}; since {waited(now - pod.meta.created_at)}")
 
 
 def _is_waiting(container: ContainerRecord, reasons: frozenset[str]) -> bool:
@@ -71,25 +179,15 @@ def _is_waiting(container: ContainerRecord, reasons: frozenset[str]) -> bool:
 
 
 def _without_pods(observed: Observed) -> Iterator[Obstacle]:
-    """Pods that are not even made: quota, admission; a claim that is bound to nothing."""
+    """Engines that are not even made; a claim that is bound to nothing any more."""
     for child in observed.children:
         if child.failure:
-            yield Obstacle("PodsRefused", f"{_short(child)}: {child.failure}")
+            found = refusals.read(child.failure)
+            yield Obstacle(found.reason, f"pods of {child.kind} {child.meta.name} cannot be created: {found.words}")
         if child.kind is Kind.CLAIM and child.phase == "Lost":
             yield Obstacle("VolumeLost", f"the claim {child.meta.name} has lost its volume")
 
 
-def _short(child: ChildRecord) -> str:
-    return f"{child.kind} {child.meta.name}"
-
-
 def _who(pods: list[PodRecord], what: str) -> str:
-    names = list(dict.fromkeys(pod.meta.name for pod in pods))
-    return f"{names[0]} {what}" if len(names) == 1 else f"{names[0]} and {len(names) - 1} more: {what}"
-
-
-def _span(seconds: float) -> str:
-    """``40 s``, ``4 min``, ``3 h``: minutes and hours rounded down, so that a message rarely changes."""
-    if seconds < 60:
-        return "less than a minute"
-    return f"{int(seconds // 60)} min" if seconds < 7200 else f"{int(seconds // 3600)} h"
+    found = list(dict.fromkeys(pod.meta.name for pod in pods))
+    return f"{found[0]} {what}" if len(found) == 1 else f"{found[0]} and {len(found) - 1} more {what}"

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import lru_cache
 from sys import intern
 from typing import Any
 
@@ -10,6 +11,8 @@ import msgspec
 from echorl_operator import names
 from echorl_operator.names import PodRole
 from echorl_operator.observed import shapes
+from echorl_operator.observed.complaints import Complaint, Subject
+from echorl_operator.observed.quantities import value
 from echorl_operator.observed.records import (
     ChildRecord,
     ContainerPhase,
@@ -31,6 +34,8 @@ _POD = msgspec.json.Decoder(shapes.Pod)
 _SCALABLE = msgspec.json.Decoder(shapes.Scalable)
 _PLAIN = msgspec.json.Decoder(shapes.Plain)
 _RUN = msgspec.json.Decoder(shapes.Run)
+_ITEMS = msgspec.json.Decoder(shapes.Items)
+_EVENT = msgspec.json.Decoder(shapes.Event)
 _TOP = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _PHASES: dict[str, PodPhase] = {phase.value: phase for phase in PodPhase}
 _ROLES: dict[str, PodRole] = {role.value: role for role in PodRole}
@@ -66,6 +71,7 @@ def pod(body: bytes) -> PodRecord:
             *_containers(found.spec.init_containers, status.init_container_statuses),
             *_containers(found.spec.containers, status.container_statuses),
         ),
+        wants=_wants(found.spec),
     )
 
 
@@ -87,11 +93,42 @@ def child(kind: Kind, body: bytes) -> ChildRecord:
         meta=_meta(found.metadata),
         body=_comparable(body),
         observed_generation=status.observed_generation,
+        desired=0 if kind is Kind.CLAIM else found.spec.replicas,
         replicas=status.replicas,
         ready=status.ready_replicas,
         updated=status.updated_replicas,
         phase=intern(status.phase),
         failure="" if failure is None else failure.message,
+    )
+
+
+def items(body: bytes) -> list[bytes]:
+    """Each object's JSON of a list.
+
+    Raises:
+        msgspec.MsgspecError: it is no list of objects.
+    """
+    return [bytes(one) for one in _ITEMS.decode(body).items or ()]
+
+
+def complaint(body: bytes) -> Complaint:
+    """An event of ``v1`` from its JSON.
+
+    Raises:
+        msgspec.MsgspecError: it is no event.
+    """
+    found = _EVENT.decode(body)
+    series = found.series or shapes.Series()
+    made = found.event_time or found.metadata.creation_timestamp
+    return Complaint(
+        subject=Subject(intern(found.involved_object.kind), found.involved_object.name),
+        type=intern(found.type),
+        reason=intern(found.reason),
+        message=found.message[:MESSAGE_LIMIT].strip(),
+        count=max(1, found.count or 0, series.count),
+        first=_seconds(found.first_timestamp or made) or 0.0,
+        last=_seconds(series.last_observed_time or found.last_timestamp or made) or 0.0,
+        source=intern(found.reporting_component),
     )
 
 
@@ -142,7 +179,7 @@ def _meta(found: shapes.Meta) -> Meta:
 
 
 def _containers(
-    declared: Sequence[shapes.Named] | None, statuses: Iterable[shapes.ContainerStatus] | None
+    declared: Sequence[shapes.Container] | None, statuses: Iterable[shapes.ContainerStatus] | None
 ) -> Iterable[ContainerRecord]:
     """In the pod's order; the kubelet reports them sorted by name. One without a status yet is left out."""
     found = {status.name: status for status in statuses or ()}
@@ -171,6 +208,41 @@ def _container(found: shapes.ContainerStatus) -> ContainerRecord:
         ready=found.ready,
         since=since,
     )
+
+
+_Requests = tuple[tuple[str, str], ...]
+
+
+def _wants(spec: shapes.PodSpec) -> _Requests:
+    side = [one for one in spec.init_containers or () if one.restart_policy == "Always"]
+    first = [one for one in spec.init_containers or () if one.restart_policy != "Always"]
+    together = tuple(_requests(one) for one in (*(spec.containers or ()), *side))
+    return _sum(together, tuple(_requests(one) for one in first))
+
+
+def _requests(container: shapes.Container) -> _Requests:
+    found = container.resources and container.resources.requests
+    return tuple(sorted((intern(name), amount) for name, amount in found.items())) if found else ()
+
+
+@lru_cache(maxsize=1024)
+def _sum(together: tuple[_Requests, ...], first: tuple[_Requests, ...]) -> _Requests:
+    """What containers that run together need, or the largest of those that run before them.
+
+    Pods of one gang get the same object.
+    """
+    sums: dict[str, str] = {}
+    for name, amount in (one for requests in together for one in requests):
+        sums[name] = _added(sums[name], amount) if name in sums else amount
+    for name, amount in (one for requests in first for one in requests):
+        if name not in sums or value(amount) > value(sums[name]):
+            sums[name] = amount
+    return tuple(sorted(sums.items()))
+
+
+def _added(one: str, other: str) -> str:
+    thousandths = (value(one) + value(other)) * 1000
+    return f"{-(-thousandths.numerator // thousandths.denominator)}m"
 
 
 def _unscheduled(condition: shapes.Condition | None) -> str:

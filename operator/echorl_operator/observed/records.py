@@ -110,6 +110,8 @@ class PodRecord:
     """Reason of a true ``DisruptionTarget`` condition; empty if there is none."""
     containers: tuple[ContainerRecord, ...]
     """Init containers first, in the pod's order."""
+    wants: tuple[tuple[str, str], ...] = ()
+    """What the scheduler must find for it: resource and quantity, sorted."""
 
     @property
     def ended(self) -> bool:
@@ -127,6 +129,8 @@ class ChildRecord:
     """The object as JSON without status and managed fields, to compare with what is desired; empty for a Secret."""
     observed_generation: int = 0
     """Of a StatefulSet or Deployment."""
+    desired: int = 0
+    """``spec.replicas`` of these."""
     replicas: int = 0
     """``status.replicas`` of these."""
     ready: int = 0

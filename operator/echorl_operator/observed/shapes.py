@@ -38,12 +38,25 @@ class Named(Base):
     name: str
 
 
+class Resources(Base):
+    """``resources`` of a container."""
+
+    requests: dict[str, str] | None = None
+
+
+class Container(Named):
+    """One of ``containers`` or ``initContainers``."""
+
+    resources: Resources | None = None
+    restart_policy: str = ""
+
+
 class PodSpec(Base):
     """``spec`` of a pod."""
 
     node_name: str = ""
-    containers: list[Named] | None = None
-    init_containers: list[Named] | None = None
+    containers: list[Container] | None = None
+    init_containers: list[Container] | None = None
     scheduling_gates: list[Named] | None = None
 
 
@@ -128,10 +141,17 @@ class ChildStatus(Base):
     conditions: list[Condition] | None = None
 
 
+class ChildSpec(Base):
+    """``spec`` of these."""
+
+    replicas: int = 1
+
+
 class Scalable(Base):
     """A child whose status says something to us."""
 
     metadata: Meta
+    spec: ChildSpec = msgspec.field(default_factory=ChildSpec)
     status: ChildStatus = msgspec.field(default_factory=ChildStatus)
 
 
@@ -139,6 +159,42 @@ class Plain(Base):
     """Any other child."""
 
     metadata: Meta
+
+
+class ObjectReference(Base):
+    """``involvedObject`` of an event."""
+
+    kind: str = ""
+    name: str = ""
+
+
+class Series(Base):
+    """``series`` of an event."""
+
+    count: int = 0
+    last_observed_time: datetime | None = None
+
+
+class Event(Base):
+    """An event of ``v1``; what was reported by ``events.k8s.io/v1`` has times in other places."""
+
+    metadata: Meta
+    involved_object: ObjectReference = msgspec.field(default_factory=ObjectReference)
+    type: str = ""
+    reason: str = ""
+    message: str = ""
+    count: int | None = None
+    first_timestamp: datetime | None = None
+    last_timestamp: datetime | None = None
+    event_time: datetime | None = None
+    series: Series | None = None
+    reporting_component: str = ""
+
+
+class Items(Base):
+    """A list, its objects undecoded."""
+
+    items: list[msgspec.Raw] | None = None
 
 
 class Run(Base):

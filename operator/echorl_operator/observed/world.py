@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from echorl_operator.names import PodRole
+from echorl_operator.observed.complaints import Complaint, Subject
 from echorl_operator.observed.records import ChildRecord, Kind, PodRecord
 from echorl_operator.observed.roles import RoleState
 from echorl_operator.observed.runs import RunRecord
@@ -26,6 +27,8 @@ class Observed:
     """Why the API server refused a write of the last pass (quota, admission); empty if it did not."""
     now: float
     """Seconds since the epoch."""
+    complaints: tuple[Complaint, ...] = ()
+    """Events of objects that something is wrong with."""
 
     def of(self, role: PodRole) -> Iterator[PodRecord]:
         """Pods of one role, all attempts."""
@@ -34,3 +37,8 @@ class Observed:
     def child(self, kind: Kind, name: str) -> ChildRecord | None:
         """One child, or None."""
         return next((one for one in self.children if one.kind is kind and one.meta.name == name), None)
+
+    def said_of(self, subject: Subject) -> list[Complaint]:
+        """Events of one object, newest first."""
+        found = (one for one in self.complaints if one.subject == subject)
+        return sorted(found, key=lambda one: one.last, reverse=True)

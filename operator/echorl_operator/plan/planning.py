@@ -15,7 +15,7 @@ from echorl_operator.build.children import common, inference_deployment, token_s
 from echorl_operator.build.cluster_placement import ORCHESTRATOR_PORT
 from echorl_operator.build.rendering import Rendering, orchestrator_config, spec_of
 from echorl_operator.build.settings import Settings
-from echorl_operator.explain.obstacles import Obstacle, first_obstacle
+from echorl_operator.explain.obstacles import first_obstacle, refused
 from echorl_operator.names import PodRole
 from echorl_operator.observed.memory import ENDED
 from echorl_operator.observed.records import Kind
@@ -58,7 +58,7 @@ def plan(observed: Observed, settings: Settings, token: str) -> Plan:
         fence=draft.fence,
         notes=tuple(draft.notes),
         wake_after_s=wake,
-        waiting=frozenset({draft.reason} if draft.reason else ()),
+        restart=draft.restart,
     )
 
 
@@ -67,10 +67,7 @@ def _explain(draft: Draft) -> None:
     if draft.phase in (*ENDED, Phase.SUSPENDED):
         return
     refusal = draft.observed.refusal
-    if refusal and draft.actions:
-        obstacle: Obstacle | None = Obstacle("Refused", refusal)
-    else:
-        obstacle = first_obstacle(draft.observed)
+    obstacle = refused(refusal) if refusal and draft.actions else first_obstacle(draft.observed)
     if obstacle is not None:
         draft.problem("Blocked", obstacle.reason, obstacle.message)
         draft.say(draft.phase, obstacle.reason, obstacle.message)

@@ -7,10 +7,12 @@ from echorl_operator.build.cluster_placement import ORCHESTRATOR_PORT
 from echorl_operator.build.settings import Settings
 from echorl_operator.cluster import errors
 from echorl_operator.cluster.cache import Cache
+from echorl_operator.cluster.complaints import Complaints
 from echorl_operator.cluster.events import Events
 from echorl_operator.cluster.orchestrators import Orchestrators, Target
 from echorl_operator.cluster.tokens import Tokens
 from echorl_operator.cluster.writer import NotLeading, Writer
+from echorl_operator.explain.subjects import silent
 from echorl_operator.names import PodRole
 from echorl_operator.observed.runs import RunKey, RunRecord
 from echorl_operator.observed.world import Observed
@@ -31,6 +33,7 @@ class Passes:
         *,
         orchestrators: Orchestrators,
         events: Events,
+        complaints: Complaints,
         tokens: Tokens,
         settings: Settings,
         wall: Callable[[], float] = time.time,
@@ -39,6 +42,7 @@ class Passes:
         self._cache, self._writer, self._orchestrators = cache, writer, orchestrators
         self._executor = Executor(writer, orchestrators)
         self._events, self._tokens, self._settings, self._wall = events, tokens, settings, wall
+        self._complaints = complaints
         self._refusals: dict[str, str] = {}
         """By run uid: what the API server refused of the newest plan."""
 
@@ -48,11 +52,12 @@ class Passes:
         Raises:
             errors.ApiError: a write failed; the queue decides when to try again.
         """
-        record = self._cache.runs.get(key.namespace, key.name)
-        if record is None:
+        observed = await self._observed(key)
+        if observed is None:
             self._orchestrators.forget(key)
+            self._complaints.forget(key)
             return None
-        observed = self._observe(record)
+        record = observed.run
         made = plan(observed, self._settings, self._tokens.token(record.uid))
         try:
             await self._carry_out(observed, made)
@@ -62,7 +67,20 @@ class Passes:
             await self._note_refusal(record, error)
             raise
         self._refusals.pop(record.uid, None)
-        return made.wake_after_s
+        waits = [seconds for seconds in (made.wake_after_s, self._complaints.due_s(key)) if seconds is not None]
+        return min(waits, default=None)
+
+    async def _observed(self, key: RunKey) -> Observed | None:
+        """The run's world, with what events say where something is wrong; None: there is no such run."""
+        record = self._cache.runs.get(key.namespace, key.name)
+        if record is None:
+            return None
+        observed = self._observe(record)
+        if await self._complaints.ask(record, silent(observed)):
+            # The world has gone on while events were read.
+            record = self._cache.runs.get(key.namespace, key.name)
+            return None if record is None else self._observe(record)
+        return observed
 
     def _observe(self, record: RunRecord) -> Observed:
         pods = self._cache.pods_of(record.uid)
@@ -88,6 +106,7 @@ class Passes:
             role_state=self._orchestrators.state(record.key),
             refusal=self._refusals.get(record.uid, ""),
             now=self._wall(),
+            complaints=self._complaints.known(record),
         )
 
     async def _carry_out(self, observed: Observed, made: Plan) -> None:

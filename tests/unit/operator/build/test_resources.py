@@ -2,8 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echorl_operator.build.resources import canonical, total, value
+from echorl_operator.build.resources import canonical, total
 from echorl_operator.build.stored import stored
+from echorl_operator.observed.quantities import value
 
 # Inputs and outputs of apimachinery's resource.Quantity.
 CANONICAL = {
