@@ -47,6 +47,7 @@ class Cluster:
     connection: Connection
     binaries: Binaries
     apiserver_arguments: Sequence[str] = ()
+    kwok_arguments: Sequence[str] = ()
     node: RealNode = field(init=False)
 
     def __post_init__(self) -> None:
@@ -173,8 +174,7 @@ class Cluster:
         if found is not None and found.process.alive:
             return found
         arguments = _ARGUMENTS[name](self.layout)
-        if name == "kube-apiserver":
-            arguments += self.apiserver_arguments
+        arguments += {"kube-apiserver": self.apiserver_arguments, "kwok": self.kwok_arguments}.get(name, ())
         log = self.layout.logs / f"{name}.log"
         component = self.sandbox.spawn(name, [self.binaries.path(name), *arguments], log)
         self._note(name).write_text(component.process.to_json())
@@ -190,10 +190,12 @@ def start(
     numbers: Sequence[int] = NUMBERS,
     binaries: Binaries | None = None,
     apiserver_arguments: Sequence[str] = (),
+    kwok_arguments: Sequence[str] = (),
 ) -> Cluster:
     """Start a control plane under the first free number; the real node is :attr:`Cluster.node`'s to start.
 
     ``tethered``: the cluster ends with this process, even if that is killed; else it lives until :meth:`Cluster.stop`.
+    The last two come after the arguments that these programs get anyway.
 
     Raises:
         Unavailable: this machine cannot hold one.
@@ -210,7 +212,7 @@ def start(
         instances.note_sandbox(layout, box)
         network.connect(layout, box)
         connection = credentials.create(layout, programs, node=layout.name)
-        cluster = Cluster(layout, box, connection, programs, apiserver_arguments)
+        cluster = Cluster(layout, box, connection, programs, apiserver_arguments, kwok_arguments)
         cluster.ensure_control_plane()
         if not tethered:
             instances.hand_over(layout, box.init)
