@@ -15,7 +15,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Never
 
 import structlog
@@ -28,6 +28,7 @@ from echorl_operator.cluster.connection import Call, Connection
 from echorl_operator.cluster.credentials import Credentials
 from echorl_operator.cluster.election import Election
 from echorl_operator.cluster.events import Events
+from echorl_operator.cluster.lists import StreamSettings
 from echorl_operator.cluster.orchestrators import Orchestrators
 from echorl_operator.cluster.tokens import Tokens
 from echorl_operator.cluster.watchdog import Vitals, Watchdog
@@ -61,6 +62,8 @@ class Options:
     workers: int = WORKERS
     lead: bool = True
     """False: without an election, as the only process."""
+    streams: StreamSettings = field(default_factory=StreamSettings)
+    """Time-outs and waits of lists and watches."""
 
 
 class Operator:
@@ -86,6 +89,7 @@ class Operator:
             kinds=WATCHED,
             on_change=self.queue.add,
             metrics=metrics,
+            settings=options.streams,
             on_failure=self.breaker.suspect,
         )
         self.election = (

@@ -21,14 +21,12 @@ from echorl_operator.build.rendering import Rendering
 from echorl_operator.names import PodRole
 from echorl_operator.observed.memory import Admission
 from echorl_operator.observed.records import Kind, PodPhase, PodRecord
-from echorl_operator.plan import endings
-from echorl_operator.plan.actions import Create, Delete, LiftGate
+from echorl_operator.plan import endings, lost_nodes
+from echorl_operator.plan.actions import Create, LiftGate
 from echorl_operator.plan.deaths import death_of, exit_code, words
 from echorl_operator.plan.draft import Draft
 from echorl_operator.plan.gang import Gang, digest
 
-LOST_NODE_S = 60.0
-"""A pod that is still there so long after its grace period hangs on a node that is gone."""
 ATTEMPT_ROLES = (PodRole.TRAINER, PodRole.ORCHESTRATOR, PodRole.PREPARE)
 
 
@@ -56,33 +54,13 @@ def others_are_gone(draft: Draft) -> bool:
     """Whether no pod of another attempt is left; else they are deleted and waited for."""
     old = [pod for pod in draft.observed.pods if pod.role in ATTEMPT_ROLES and pod.attempt != draft.memory.attempt]
     draft.delete_pods(old, f"attempt {draft.memory.attempt} begins")
-    hung = [pod for pod in old if _hangs(pod, draft.now)]
-    for pod in old:
-        if pod.meta.deleted_at is not None and pod not in hung:
-            draft.wake(pod.meta.deleted_at + LOST_NODE_S + 1)
+    hung = lost_nodes.hung(draft, old)
     if hung:
-        _node_lost(draft, hung)
+        draft.say(draft.phase, "NodeLost", lost_nodes.see_to(draft, hung))
     elif old:
         listed = ", ".join(pod.meta.name for pod in old[:3]) + (" ..." if len(old) > 3 else "")
         draft.say(draft.phase, "EndingOldAttempt", f"waiting for {len(old)} pods of older attempts to end: {listed}")
     return not old
-
-
-def _hangs(pod: PodRecord, now: float) -> bool:
-    return pod.meta.deleted_at is not None and now > pod.meta.deleted_at + LOST_NODE_S
-
-
-def _node_lost(draft: Draft, hung: list[PodRecord]) -> None:
-    force = draft.observed.run.spec.get("failurePolicy", {}).get("forceDeleteOnNodeLoss") is True
-    nodes = ", ".join(sorted({pod.node or "no node" for pod in hung}))
-    hung_names = ", ".join(pod.meta.name for pod in hung[:3])
-    why = f"{hung_names} does not end on {nodes}: the node may be lost, and its GPUs still at work"
-    if force:
-        draft.do(*(Delete("v1", "Pod", pod.meta.name, pod.meta.uid, why, grace_s=0) for pod in hung))
-        return
-    hint = "delete the pods by force, taint the node out-of-service, or set failurePolicy.forceDeleteOnNodeLoss"
-    draft.problem("NodeLost", "PodsHang", f"{why}; {hint}")
-    draft.say(draft.phase, "NodeLost", f"{why}; {hint}")
 
 
 def is_prepared(draft: Draft, rendering: Rendering, spec: EchoRLRunSpec) -> bool:

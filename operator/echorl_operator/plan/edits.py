@@ -103,6 +103,11 @@ def _frozen_run(draft: Draft, spec: EchoRLRunSpec) -> EchoRLRun:
 def restore(draft: Draft, run: EchoRLRun) -> None:
     """Somebody took away the ControllerRevision that status names, or an operator died before it made it."""
     record = draft.observed.run
+    if record.generation != draft.memory.observed_generation:
+        # Nobody knows any more what the user has changed since: pods of this attempt may be of either manifest.
+        why = "how the attempt was rendered is lost, and the manifest has changed since"
+        begin_attempt(draft, run.spec, Phase.RESTARTING, "RevisionLost", why)
+        return
     revision = to_revision(_rendered(draft, run), run, draft.memory.attempt, record.generation)
     draft.fenced(revision=revision["metadata"]["name"], observed_generation=record.generation)
     draft.do(Create(revision))

@@ -9,6 +9,7 @@ from echorl_operator.build.rendering import Rendering
 from echorl_operator.names import PodRole
 from echorl_operator.observed.memory import ENDED
 from echorl_operator.observed.records import Kind
+from echorl_operator.plan import lost_nodes
 from echorl_operator.plan.actions import AskToStop, DeleteRun
 from echorl_operator.plan.draft import Draft
 
@@ -59,6 +60,9 @@ def after_the_end(draft: Draft, rendering: Rendering | None, spec: EchoRLRunSpec
     # A pod that has ended by itself stays, for its logs.
     living = [pod for role in (PodRole.ORCHESTRATOR, PodRole.PREPARE) for pod in draft.pods(role) if not pod.ended]
     draft.delete_pods(living, "the run has ended")
+    hung = lost_nodes.hung(draft, (pod for pod in draft.observed.pods if pod.role is not None))
+    if hung:
+        lost_nodes.see_to(draft, hung)
     ttl = None if spec is None else spec.ttl_seconds_after_finished
     if ttl is not None and draft.memory.ended_at is not None:
         if draft.now >= draft.memory.ended_at + ttl:
@@ -75,7 +79,9 @@ def suspend(draft: Draft, rendering: Rendering | None) -> None:
     pods = [pod for pod in draft.observed.pods if pod.role is not None]
     bare = [pod for pod in pods if pod.role in (PodRole.ORCHESTRATOR, PodRole.PREPARE)]
     draft.delete_pods(bare, "the run is suspended")
-    if pods:
+    if hung := lost_nodes.hung(draft, pods):
+        draft.say(draft.memory.phase, "NodeLost", lost_nodes.see_to(draft, hung))
+    elif pods:
         draft.say(draft.memory.phase, "Suspending", f"waiting for {len(pods)} pods to end")
     else:
         draft.remember(admission=None, prepared=0, stop_asked_at=None, not_before=None)

@@ -20,7 +20,7 @@ from echorl_operator.names import PodRole
 from echorl_operator.observed.memory import ENDED
 from echorl_operator.observed.records import Kind
 from echorl_operator.observed.world import Observed
-from echorl_operator.plan import attempts, edits, endings, recovery
+from echorl_operator.plan import attempts, edits, endings, housekeeping, lost_nodes, recovery
 from echorl_operator.plan.actions import ChangeLive, Create, Plan
 from echorl_operator.plan.draft import Draft, restart_policy
 from echorl_operator.plan.gang import Gang
@@ -140,6 +140,9 @@ def _attempt(draft: Draft, rendering: Rendering, spec: EchoRLRunSpec) -> None:
     _shared_children(draft, rendering)
     gang = Gang.of(draft.observed, draft.memory.attempt, spec.trainer.replicas)
     _note_progress(draft, spec)
+    if (lost := lost_nodes.lost_alone(draft)) is not None:
+        edits.begin_attempt(draft, spec, Phase.RESTARTING, "NodeLost", lost)
+        return
     if draft.memory.admitted() and recovery.is_over(draft, gang, spec):
         return
     # Without a gang of this attempt in front of the scheduler nothing stands in the way of its template.
@@ -165,6 +168,8 @@ def _attempt(draft: Draft, rendering: Rendering, spec: EchoRLRunSpec) -> None:
 
 
 def _shared_children(draft: Draft, rendering: Rendering) -> None:
+    housekeeping.drop_old_revisions(draft)
+    housekeeping.restore_token(draft, rendering)
     created = []
     for desired in common(rendering):
         kind = Kind(desired["kind"])
@@ -191,11 +196,14 @@ def _note_progress(draft: Draft, spec: EchoRLRunSpec) -> None:
 
 def _running(draft: Draft) -> None:
     state = draft.observed.role_state
+    # Once a run is Running it stays so in this attempt: a role that starts again alone is told by conditions, and an
+    # orchestrator that does not answer us, or not yet, may well be at work.
+    was_running = draft.memory.phase is Phase.RUNNING
     if state is None or state.attempt != draft.memory.attempt:
-        draft.say(Phase.STARTING, "WaitingForOrchestrator", "waiting for the orchestrator to answer")
+        phase = Phase.RUNNING if was_running else Phase.STARTING
+        draft.say(phase, "WaitingForOrchestrator", "waiting for the orchestrator to answer")
         return
-    # Once a run is Running it stays so in this attempt: a role that starts again alone is told by conditions.
-    running = state.phase is Phase.RUNNING or draft.memory.phase is Phase.RUNNING
+    running = state.phase is Phase.RUNNING or was_running
     message = state.waiting_for or "training"
     draft.say(Phase.RUNNING if running else Phase.STARTING, "Training" if running else "Starting", message)
 

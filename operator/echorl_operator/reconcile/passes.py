@@ -115,14 +115,18 @@ class Passes:
         differs = made.status != record.status
         if made.fence and differs:
             await self._writer.write_status(record, made.status)
+            # What was decided is told even if carrying it out fails: the next pass has nothing left to decide.
+            await self._tell(record, made)
         for action in made.actions:
             await self._executor.carry_out(record, action)
         if not made.fence and differs:
             await self._writer.write_status(record, made.status)
-        if differs:
-            # Notes of a pass that changed nothing would be told again by every pass.
-            for note in made.notes:
-                await self._events.post(record, note.type, note.reason, note.message)
+            await self._tell(record, made)
+
+    async def _tell(self, record: RunRecord, made: Plan) -> None:
+        """Post a plan's notes, once its status is written: those of a pass that changes nothing would come again."""
+        for note in made.notes:
+            await self._events.post(record, note.type, note.reason, note.message)
 
     async def _note_refusal(self, record: RunRecord, error: Exception) -> None:
         """Tell in status what the API server does not accept: quota, admission, a missing right."""

@@ -28,7 +28,9 @@ class WorkerSettings:
     pass_s: float = 120.0
     """Longest pass; over it, it is cancelled and counts as failed."""
     throttled_s: float = 5.0
-    """Longest wait after a 429 that names no time itself."""
+    """Wait after a 429 that names no time itself."""
+    longest_throttled_s: float = 20.0
+    """Longest wait after a 429, whatever it says: a server that asked for more may be well again long before."""
 
 
 class Workers:
@@ -88,7 +90,8 @@ class Workers:
             return "unavailable"
         if isinstance(error, errors.TooManyRequests):
             wait_s = error.retry_after_s
-            self._retry(key, str(error), self._settings.throttled_s if wait_s is None else wait_s)
+            wait_s = self._settings.throttled_s if wait_s is None else wait_s
+            self._retry(key, str(error), min(wait_s, self._settings.longest_throttled_s))
             return "throttled"
         self._retry(key, str(error))
         return type(error).__name__
