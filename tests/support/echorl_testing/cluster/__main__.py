@@ -6,8 +6,8 @@ import sys
 import time
 from pathlib import Path
 
+from echorl_testing.cluster import built_images, credentials, instances, sandbox
 from echorl_testing.cluster import cluster as clusters
-from echorl_testing.cluster import credentials, instances, sandbox
 from echorl_testing.cluster.binaries import MODULES, Binaries
 from echorl_testing.cluster.cluster import Cluster
 from echorl_testing.cluster.errors import ClusterError, Unavailable
@@ -41,6 +41,11 @@ def _parser() -> argparse.ArgumentParser:
     up.add_argument("--helm", action="store_true", help="leave helm beside kubectl; built when it is first asked for")
     up.add_argument("--no-node", action="store_true", help="control plane and fake nodes only: no real pods")
     up.set_defaults(run=_up)
+    load = commands.add_parser("load", help="import images that `make images` built into the cluster's real node")
+    load.add_argument(
+        "images", nargs="*", metavar="IMAGE", help=f"of {', '.join(built_images.NAMES)}; default: all built"
+    )
+    load.set_defaults(run=_load)
     commands.add_parser("down", help="end it and leave nothing").set_defaults(run=_down)
     build = commands.add_parser("build", help="build programs into the cache and say where they are")
     build.add_argument("programs", nargs="*", metavar="PROGRAM", help="all but helm if none is named")
@@ -87,6 +92,17 @@ def _down(options: argparse.Namespace) -> None:
         _say(f"cluster {cluster.layout.number} is gone")
     instances.sweep()
     shutil.rmtree(options.folder, ignore_errors=True)
+
+
+def _load(options: argparse.Namespace) -> None:
+    sandbox.check_root()
+    cluster = _existing(options.folder, Binaries(say=_say))
+    if cluster is None:
+        raise ClusterError("there is no cluster to load images into (make cluster-up)")
+    for name in options.images or built_images.built():
+        began = time.monotonic()
+        built_images.load(cluster.node, [name])
+        _say(f"{built_images.tag(name)} is on the node after {time.monotonic() - began:.1f} s")
 
 
 def _build(options: argparse.Namespace) -> None:

@@ -118,6 +118,19 @@ class RealNode:
         archive = images.archive(image) if isinstance(image, Image) else image
         self._ctr(sandbox, "images", "import", "-", stdin=archive)
 
+    def kill_container(self, container: str) -> None:
+        """End every process of a container at once, as the kernel does when memory runs out.
+
+        ``container``: as a pod's status has it, ``containerd://ID``.
+
+        Raises:
+            ClusterError: the node does not run, or there is no such container.
+        """
+        sandbox = self.sandbox
+        if sandbox is None:
+            raise ClusterError(f"{self.name} does not run")
+        self._ctr(sandbox, "tasks", "kill", "--signal", "SIGKILL", container.removeprefix("containerd://"))
+
     def stop(self) -> None:
         """End the node with all its pods, at once, and remove it from the cluster."""
         found = Sandbox.find(self._folder)

@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# Builds the images with buildah, from the repository as it is.
+#   scripts/images.sh [IMAGE...]    operator orchestrator trainer inference-cpu inference; all if none is named
+# BASE=IMAGE: Debian 12 or newer with Python 3.11; default python:3.11-slim-bookworm, or where it cannot be pulled,
+# an image made from Debian's packages. SSL_CERT_FILE, UV_CACHE_DIR: used while building, kept out of the images.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+all=(operator orchestrator trainer inference-cpu inference)
+public=python:3.11-slim-bookworm
+stand_in=echorl.test/base:bookworm
+policy=(--signature-policy images/signature-policy.json)
+version=$(sed -n 's/^__version__ = "\(.*\)"$/\1/p' core/echorl_core/__init__.py)
+revision=$(git rev-parse HEAD 2>/dev/null || echo unknown)
+cache=${UV_CACHE_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/uv}
+
+fail() { echo "images: $*" >&2; exit 2; }
+
+choose_base() {
+  [ -z "${BASE:-}" ] || return 0
+  if timeout 120 scripts/buildah.sh pull --quiet "${policy[@]}" "$public" >/dev/null 2>&1; then
+    BASE=$public
+  else
+    BASE=$stand_in
+    scripts/base-image.sh "$BASE"
+  fi
+}
+
+build() { # image
+  local image=$1 folder=${1%-cpu} began=$SECONDS
+  local options=(--layers --quiet --file "images/$folder/Dockerfile" --tag "echorl/$image:$version")
+  options+=(--build-arg "BASE=$BASE" --build-arg "VERSION=$version" --build-arg "REVISION=$revision")
+  case "$image" in
+    inference) options+=(--build-arg VARIANT=cuda) ;;
+    inference-cpu) options+=(--build-arg VARIANT=cpu) ;;
+  esac
+  # Mounted for the time of each step, at folders that the base has: nothing of it is in a layer.
+  mkdir -p "$cache"
+  options+=(--volume "$cache:/srv:rw" --build-arg UV_CACHE_DIR=/srv)
+  if [ -n "${SSL_CERT_FILE:-}" ]; then
+    options+=(--volume "$(dirname "$(realpath "$SSL_CERT_FILE")"):/media:ro")
+    local inside; inside=/media/$(basename "$(realpath "$SSL_CERT_FILE")")
+    options+=(--build-arg "SSL_CERT_FILE=$inside" --build-arg "PIP_CERT=$inside")
+  fi
+  scripts/buildah.sh bud "${policy[@]}" "${options[@]}" . >/dev/null
+  echo "images: echorl/$image:$version after $((SECONDS - began)) s"
+}
+
+images=("$@")
+[ "${#images[@]}" -gt 0 ] || images=("${all[@]}")
+for image in "${images[@]}"; do
+  [[ " ${all[*]} " == *" $image "* ]] || fail "found $image, accepted are: ${all[*]}"
+done
+choose_base
+for image in "${images[@]}"; do build "$image"; done
