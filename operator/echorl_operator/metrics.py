@@ -1,42 +1,66 @@
-"""What the operator counts of itself. One registry a process; names are ``echorl_operator_<what>_<unit>``."""
+"""What the operator counts. One registry a process; names are ``echorl_operator_<what>_<unit>``.
+
+``python -m echorl_operator.metrics_page`` writes docs/operator/metrics.md from what is declared here and by those who
+declare gauges that are read at each scrape.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 PREFIX = "echorl_operator"
 
 _REQUEST_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _WAIT_BUCKETS = (0.001, 0.01, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+_START_BUCKETS = (10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 43200, 86400)
+_STEP_BUCKETS = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 
 Sample = tuple[Sequence[str], float]
 """Label values of one series, and its value."""
 
 
-class _AtScrape(Collector):
-    """A gauge that is read when Prometheus asks, so that an age is right at that moment."""
+@dataclass(frozen=True)
+class Declared:
+    """One metric, for the reference."""
 
-    def __init__(self, name: str, text: str, labels: Sequence[str], read: Callable[[], Iterable[Sample]]) -> None:
-        self._name, self._text, self._labels, self._read = name, text, labels, read
+    name: str
+    """As Prometheus shows it; of a histogram without ``_bucket``, ``_sum`` and ``_count``."""
+    type: str
+    """counter, gauge or histogram."""
+    labels: Sequence[str]
+    text: str
+
+
+class _AtScrape(Collector):
+    """A metric that is read when Prometheus asks, so that an age is right at that moment."""
+
+    def __init__(
+        self,
+        family: Callable[[], GaugeMetricFamily | CounterMetricFamily],
+        read: Callable[[], Iterable[Sample]],
+    ) -> None:
+        self._family, self._read = family, read
 
     def describe(self) -> Iterator[Metric]:
-        yield GaugeMetricFamily(self._name, self._text, labels=self._labels)
+        yield self._family()
 
     def collect(self) -> Iterator[Metric]:
-        family = GaugeMetricFamily(self._name, self._text, labels=self._labels)
+        family = self._family()
         for values, value in self._read():
             family.add_metric(list(values), value)
         yield family
 
 
 class Metrics:
-    """The registry, and the counters of API calls, watches, election, queue and long polls."""
+    """The registry, and what more than one part counts; gauges of one part alone are declared by it."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         """``registry``: where to count; a fresh one if there is none."""
         self.registry = CollectorRegistry() if registry is None else registry
+        self.declared: list[Declared] = []
         self.api_requests = self._counter("api_requests", "Calls of the API server.", ("verb", "resource", "code"))
         self.api_seconds = self._histogram(
             "api_request_duration_seconds", "Until the whole reply was read.", ("verb", "resource"), _REQUEST_BUCKETS
@@ -53,16 +77,43 @@ class Metrics:
         self.breaker_opened = self._counter("api_breaker_opened", "Times that the API server stopped answering.")
         self.events = self._counter("events", "Kubernetes events of runs.", ("result",))
         self.polls = self._counter("orchestrator_polls", "Answers of orchestrators.", ("result",))
+        self.restarts = self._counter(
+            "restarts", "Restarts: of a gang, an orchestrator, an engine, a prepare pod.", ("role", "cause")
+        )
+        self.first_step = self._histogram(
+            "first_step_seconds",
+            "From a run's creation to its first step; of runs that were not suspended before it.",
+            (),
+            _START_BUCKETS,
+        )
+        self.lost_steps = self._histogram(
+            "lost_steps", "Steps that an attempt after the first has to make again.", (), _STEP_BUCKETS
+        )
 
     def at_scrape(self, name: str, text: str, labels: Sequence[str], read: Callable[[], Iterable[Sample]]) -> None:
         """A gauge ``echorl_operator_<name>`` whose series ``read`` gives at each scrape."""
-        self.registry.register(_AtScrape(f"{PREFIX}_{name}", text, labels, read))
+        full = self._declare(name, "gauge", labels, text)
+        self.registry.register(_AtScrape(lambda: GaugeMetricFamily(full, text, labels=labels), read))
+
+    def counter_at_scrape(
+        self, name: str, text: str, labels: Sequence[str], read: Callable[[], Iterable[Sample]]
+    ) -> None:
+        """A counter ``echorl_operator_<name>_total``; the same."""
+        full = self._declare(name, "counter", labels, text)
+        self.registry.register(_AtScrape(lambda: CounterMetricFamily(full, text, labels=labels), read))
 
     def _counter(self, name: str, text: str, labels: Sequence[str] = ()) -> Counter:
-        return Counter(f"{PREFIX}_{name}", text, labels, registry=self.registry)
+        return Counter(self._declare(name, "counter", labels, text), text, labels, registry=self.registry)
 
     def _gauge(self, name: str, text: str) -> Gauge:
-        return Gauge(f"{PREFIX}_{name}", text, registry=self.registry)
+        return Gauge(self._declare(name, "gauge", (), text), text, registry=self.registry)
 
     def _histogram(self, name: str, text: str, labels: Sequence[str], buckets: Sequence[float]) -> Histogram:
-        return Histogram(f"{PREFIX}_{name}", text, labels, buckets=buckets, registry=self.registry)
+        full = self._declare(name, "histogram", labels, text)
+        return Histogram(full, text, labels, buckets=buckets, registry=self.registry)
+
+    def _declare(self, name: str, kind: str, labels: Sequence[str], text: str) -> str:
+        """The full name, without a counter's ``_total``."""
+        full = f"{PREFIX}_{name}"
+        self.declared.append(Declared(f"{full}_total" if kind == "counter" else full, kind, tuple(labels), text))
+        return full

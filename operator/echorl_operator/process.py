@@ -39,6 +39,7 @@ from echorl_operator.observed.runs import RunKey
 from echorl_operator.reconcile.breaker import Breaker
 from echorl_operator.reconcile.passes import Passes
 from echorl_operator.reconcile.queue import WorkQueue
+from echorl_operator.reconcile.run_metrics import RunMetrics
 from echorl_operator.reconcile.workers import Workers, WorkerSettings
 
 _log = structlog.get_logger()
@@ -110,6 +111,7 @@ class Operator:
             complaints=Complaints(connection),
             tokens=tokens,
             settings=settings,
+            run_metrics=RunMetrics(metrics, settings.gpu_resource, self.leading),
         )
         self.watchdog = Watchdog(
             Vitals(

@@ -1,9 +1,10 @@
 """The writes that a plan is made of. They are carried out in order; the first that fails ends the pass."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from echorl_core.live import LiveSettings
+from echorl_operator.tally.restarts import Restart
 
 
 @dataclass(frozen=True)
@@ -96,5 +97,5 @@ class Plan:
     notes: tuple[Note, ...] = ()
     wake_after_s: float | None = None
     """When to look again although nothing changed: deadlines, back-off, times to live."""
-    waiting: frozenset[str] = field(default_factory=frozenset)
-    """What would be told by metrics of runs that wait: causes, of a small fixed set."""
+    restart: Restart | None = None
+    """What this pass starts again; for metrics."""

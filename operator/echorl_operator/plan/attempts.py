@@ -23,9 +23,11 @@ from echorl_operator.observed.memory import Admission
 from echorl_operator.observed.records import Kind, PodPhase, PodRecord
 from echorl_operator.plan import endings, lost_nodes
 from echorl_operator.plan.actions import Create, LiftGate
+from echorl_operator.plan.causes import cause_of_pod
 from echorl_operator.plan.deaths import death_of, exit_code, words
 from echorl_operator.plan.draft import Draft
 from echorl_operator.plan.gang import Gang, digest
+from echorl_operator.tally.restarts import Restart
 
 ATTEMPT_ROLES = (PodRole.TRAINER, PodRole.ORCHESTRATOR, PodRole.PREPARE)
 
@@ -124,6 +126,7 @@ def _preparation_failed(draft: Draft, pod: PodRecord, spec: EchoRLRunSpec) -> No
     else:
         delay = min(spec.failure_policy.backoff_seconds * 2.0 ** (failures - 1), MAX_BACKOFF_S)
         draft.fenced(counted=pod.meta.uid, preparations=failures, not_before=draft.now + delay)
+        draft.restart = Restart(PodRole.PREPARE, cause_of_pod(pod))
         draft.delete_pods([pod], "prepare is tried again")
         draft.note("PrepareFailed", death, warning=True)
         draft.say(Phase.PREPARING, "PrepareFailed", f"{death}; next try in {delay:.0f} s")

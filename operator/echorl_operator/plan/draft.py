@@ -14,6 +14,7 @@ from echorl_operator.observed.records import ChildRecord, Kind, PodRecord
 from echorl_operator.observed.world import Observed
 from echorl_operator.plan.actions import Action, Apply, Delete, Note
 from echorl_operator.plan.drift import needs_apply
+from echorl_operator.tally.restarts import Restart
 
 _VERSIONS = {
     Kind.STATEFUL_SET: "apps/v1",
@@ -35,6 +36,8 @@ class Draft:
         self.notes: list[Note] = []
         self.fence = False
         self.wakes: list[float] = []
+        self.restart: Restart | None = None
+        """What this pass starts again; for metrics."""
         self.phase: Phase = self.memory.phase
         self.reason = ""
         self.message = ""

@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from echorl_core.names import Phase
+from echorl_core.names import Phase, Role
 from echorl_operator import names
 from echorl_operator.api.mutability import Effect, effect_of_change
 from echorl_operator.api.run import EchoRLRun, EchoRLRunSpec
@@ -16,6 +16,10 @@ from echorl_operator.observed.records import Kind
 from echorl_operator.plan import attempts
 from echorl_operator.plan.actions import Create
 from echorl_operator.plan.draft import Draft
+from echorl_operator.tally.restarts import Cause, Restart
+
+_CAUSES = {"Edited": Cause.EDITED, "RevisionLost": Cause.EDITED, "NodeLost": Cause.NODE_LOST}
+"""By the reason that an attempt begins for; of a death the cause is known before."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,8 @@ def begin_attempt(draft: Draft, spec: EchoRLRunSpec, phase: Phase, reason: str, 
     revision = to_revision(rendering, source, number, record.generation)
     draft.fenced()
     draft.memory = draft.memory.next_attempt(number, revision["metadata"]["name"], record.generation)
+    if phase is Phase.RESTARTING and draft.restart is None:
+        draft.restart = Restart(Role.TRAINER, _CAUSES.get(reason, Cause.UNKNOWN))
     draft.do(Create(revision))
     draft.say(phase, reason, message)
     draft.note(reason, f"attempt {number}: {message}", warning=phase is Phase.RESTARTING)

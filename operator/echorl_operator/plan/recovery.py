@@ -8,9 +8,11 @@ from echorl_operator.names import PodRole
 from echorl_operator.observed.records import PodRecord
 from echorl_operator.observed.roles import RoleState
 from echorl_operator.plan import edits, endings
+from echorl_operator.plan.causes import cause_of
 from echorl_operator.plan.deaths import death_of, exit_code, main_container, words
 from echorl_operator.plan.draft import Draft, restart_policy, rules
 from echorl_operator.plan.gang import Gang
+from echorl_operator.tally.restarts import Cause, Restart
 
 SETTLE_S = 3.0
 """After a death, for others of the same cause."""
@@ -27,6 +29,7 @@ def is_over(draft: Draft, gang: Gang, spec: EchoRLRunSpec) -> bool:
         return True
     if orchestrator is not None and exit_code(orchestrator) == ExitCode.STOPPED:
         # Somebody stopped the run past us; the manifest says that it goes on.
+        draft.restart = Restart(Role.TRAINER, Cause.STOPPED)
         return _restart(draft, spec, [], "the orchestrator was stopped on request, and spec.suspend is false")
     if state is not None and state.failure_code is not None:
         message = f"orchestrator: {state.failure_message}"
@@ -124,6 +127,7 @@ def _see_to(
         code = next((death.exit_code for death in deaths if death.cause == decision.reason), decision.exit_code)
         endings.fail(draft, reason_of(code), decision.reason)
         return True
+    draft.restart = Restart(decision.role or Role.TRAINER, cause_of(gang, orchestrator))
     if decision.action is Action.RESTART_ALONE and orchestrator is not None:
         _count(draft, decision)
         draft.fenced(counted=orchestrator.meta.uid)
@@ -176,6 +180,7 @@ def _is_stalled(draft: Draft, spec: EchoRLRunSpec, state: RoleState | None) -> b
     if decision.action is Action.FAIL:
         endings.fail(draft, "Stalled", decision.reason)
         return True
+    draft.restart = Restart(Role.TRAINER, Cause.STALLED)
     return _restart(draft, spec, [decision], why)
 
 

@@ -19,6 +19,7 @@ from echorl_operator.observed.world import Observed
 from echorl_operator.plan.actions import Plan
 from echorl_operator.plan.planning import plan
 from echorl_operator.reconcile.execution import Executor, StillDiffers
+from echorl_operator.reconcile.run_metrics import RunMetrics
 
 _REFUSALS = (errors.Invalid, errors.Forbidden, errors.Refused, errors.BadRequest, StillDiffers)
 
@@ -36,13 +37,14 @@ class Passes:
         complaints: Complaints,
         tokens: Tokens,
         settings: Settings,
+        run_metrics: RunMetrics,
         wall: Callable[[], float] = time.time,
     ) -> None:
         """``wall``: seconds since the epoch."""
         self._cache, self._writer, self._orchestrators = cache, writer, orchestrators
         self._executor = Executor(writer, orchestrators)
         self._events, self._tokens, self._settings, self._wall = events, tokens, settings, wall
-        self._complaints = complaints
+        self._complaints, self._run_metrics = complaints, run_metrics
         self._refusals: dict[str, str] = {}
         """By run uid: what the API server refused of the newest plan."""
 
@@ -56,9 +58,12 @@ class Passes:
         if observed is None:
             self._orchestrators.forget(key)
             self._complaints.forget(key)
+            self._run_metrics.forget(key)
             return None
         record = observed.run
+        self._run_metrics.observe(observed)
         made = plan(observed, self._settings, self._tokens.token(record.uid))
+        self._run_metrics.planned(key, made)
         try:
             await self._carry_out(observed, made)
         except NotLeading:

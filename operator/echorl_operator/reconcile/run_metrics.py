@@ -1,0 +1,73 @@
+"""From what the tally finds to Prometheus. Only passes feed it, and only a leader makes passes."""
+
+import time
+from collections.abc import Callable
+
+from echorl_operator.metrics import Metrics, Sample
+from echorl_operator.observed.runs import RunKey
+from echorl_operator.observed.world import Observed
+from echorl_operator.plan.actions import Plan
+from echorl_operator.tally.runs import Tally
+
+
+class RunMetrics:
+    """The runs that this process looks after, as metrics. A process that never led shows no series of runs."""
+
+    def __init__(
+        self, metrics: Metrics, gpu_resource: str, leading: Callable[[], bool], wall: Callable[[], float] = time.time
+    ) -> None:
+        """Declare the metrics.
+
+        Args:
+            metrics: Where to count.
+            gpu_resource: Of nodes, such as ``nvidia.com/gpu``.
+            leading: Whether this process looks after runs.
+            wall: Seconds since the epoch.
+        """
+        self._metrics, self._leading, self._wall = metrics, leading, wall
+        self._tally = Tally(gpu_resource)
+        metrics.at_scrape("runs", "Runs, by where they stand.", ("phase",), self._phases)
+        metrics.at_scrape(
+            "checkpoint_age_seconds",
+            "Since the newest committed checkpoint of a run that is neither suspended nor ended.",
+            ("namespace", "run"),
+            self._ages,
+        )
+        metrics.counter_at_scrape(
+            "gpu_seconds",
+            "GPUs that trainer pods and engines ask for, times seconds, by what they do. Of this process: what passes "
+            "while no operator leads is not counted.",
+            ("role", "state"),
+            self._gpu_seconds,
+        )
+
+    def observe(self, observed: Observed) -> None:
+        """A pass begins."""
+        found = self._tally.observe(observed)
+        for restart in found.restarts:
+            self._metrics.restarts.labels(restart.role, restart.cause).inc()
+        if found.first_step_s is not None:
+            self._metrics.first_step.observe(found.first_step_s)
+        if found.lost_steps is not None:
+            self._metrics.lost_steps.observe(found.lost_steps)
+
+    def planned(self, key: RunKey, plan: Plan) -> None:
+        """What the pass is about to write."""
+        self._tally.planned(key, plan.restart)
+
+    def forget(self, key: RunKey) -> None:
+        """A run is gone."""
+        self._tally.forget(key, self._wall())
+
+    def _phases(self) -> list[Sample]:
+        return [((phase,), float(count)) for phase, count in self._tally.phases().items()] if self._leading() else []
+
+    def _ages(self) -> list[Sample]:
+        if not self._leading():
+            return []
+        return [((key.namespace, key.name), age) for key, age in self._tally.checkpoint_ages(self._wall())]
+
+    def _gpu_seconds(self) -> list[Sample]:
+        if not self._leading():
+            return []
+        return [(key, seconds) for key, seconds in self._tally.gpu_seconds(self._wall()).items()]

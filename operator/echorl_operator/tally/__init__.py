@@ -1,0 +1,1 @@
+"""What runs cost and how often they restart, from what is observed and the time. Pure."""

@@ -1,0 +1,44 @@
+"""Why pods were started again, in words of a small fixed set."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Cause(StrEnum):
+    """Label ``cause`` of the operator's metric ``restarts``; the first that holds."""
+
+    OUT_OF_MEMORY = "OutOfMemory"
+    """The container's limit, or the node's."""
+    EVICTED = "Evicted"
+    """By the kubelet, for the node's sake."""
+    DISRUPTED = "Disrupted"
+    """Drained, preempted, or its node is gone: ``DisruptionTarget``."""
+    NODE_LOST = "NodeLost"
+    """Its pods hang on a node that is gone."""
+    SIGNALLED = "Signalled"
+    """A signal ended the process."""
+    CRASHED = "Crashed"
+    """The process ended with a code that is restarted."""
+    POD_LOST = "PodLost"
+    """Deleted, replaced, or ended for a reason of the kubelet's."""
+    FINISHED_EARLY = "FinishedEarly"
+    """The ranks finished, and the orchestrator goes on."""
+    STOPPED = "Stopped"
+    """Somebody stopped the orchestrator past the operator."""
+    STALLED = "Stalled"
+    """No step for ``stallPolicy.noStepFor``."""
+    EDITED = "Edited"
+    """The manifest changed."""
+    CONTAINER = "ContainerRestarted"
+    """Its kubelet started an engine's container again."""
+    UNKNOWN = "Unknown"
+    """Decided by a process of the operator that is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """One restart."""
+
+    role: str
+    """trainer (the whole gang), orchestrator, inference (one engine) or prepare (another try)."""
+    cause: Cause

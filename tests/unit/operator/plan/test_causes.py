@@ -1,0 +1,57 @@
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from echorl_operator.names import PodRole
+from echorl_operator.observed.records import PodPhase, PodRecord
+from echorl_operator.plan.causes import cause_of
+from echorl_operator.plan.gang import Gang
+from echorl_operator.tally.restarts import Cause
+from echorl_testing.observed_worlds import NOW, ended, observed, pod
+
+
+def rank(index: int, code: int, **changes: Any) -> PodRecord:
+    return ended(f"one-trainer-{index}", PodRole.TRAINER, code, **changes)
+
+
+def gang(*pods: PodRecord, departed: tuple[PodRecord, ...] = ()) -> Gang:
+    return Gang.of(observed(*pods, departed=departed), attempt=1, wanted=2)
+
+
+ALIVE = pod("one-trainer-1", PodRole.TRAINER)
+
+
+@pytest.mark.parametrize(
+    ("found", "cause"),
+    [
+        (gang(rank(0, 1), ALIVE), Cause.CRASHED),
+        (gang(rank(0, 137), ALIVE), Cause.SIGNALLED),
+        (gang(rank(0, 137, container={"reason": "OOMKilled"}), rank(1, 1)), Cause.OUT_OF_MEMORY),
+        (gang(rank(1, 1), ALIVE, departed=(rank(0, 139),)), Cause.SIGNALLED),
+        (gang(rank(0, 143, disrupted="PreemptionByScheduler"), ALIVE), Cause.DISRUPTED),
+        (gang(pod("one-trainer-0", PodRole.TRAINER, deleted_at=NOW), ALIVE), Cause.POD_LOST),
+        (
+            gang(pod("one-trainer-0", PodRole.TRAINER, deleted_at=NOW, disrupted="DeletionByTaintManager"), ALIVE),
+            Cause.DISRUPTED,
+        ),
+        (
+            gang(pod("one-trainer-0", PodRole.TRAINER, phase=PodPhase.FAILED, reason="Evicted", containers=()), ALIVE),
+            Cause.EVICTED,
+        ),
+        (
+            gang(pod("one-trainer-0", PodRole.TRAINER, phase=PodPhase.FAILED, reason="NodeLost", containers=())),
+            Cause.POD_LOST,
+        ),
+        (gang(replace(ALIVE, gated=True)), Cause.POD_LOST),
+        (gang(ALIVE), Cause.POD_LOST),
+        (gang(rank(0, 0), rank(1, 0)), Cause.FINISHED_EARLY),
+    ],
+)
+def test_cause_of_a_lost_gang(found: Gang, cause: Cause) -> None:
+    assert cause_of(found, None) is cause
+
+
+def test_cause_of_an_orchestrators_end() -> None:
+    dead = ended("one-orchestrator", PodRole.ORCHESTRATOR, 1)
+    assert cause_of(gang(ALIVE, pod("one-trainer-0", PodRole.TRAINER)), dead) is Cause.CRASHED
