@@ -18,28 +18,30 @@ from echorl_operator.tally.usage import GpuState
 
 _HEAD = """# Metrics of the operator
 
-Generated from the code by `make generate`. Served at `/metrics` on port 9090. Metrics of a run's own processes: their `/metrics`, on their ports.
+Generated from the code by `make generate`. Served at `/metrics` on port 9090. A run's own processes have metrics too,
+each at its `/metrics`.
 
-Every process tells of itself; only the leader tells of runs (`runs`, `checkpoint_age_seconds`, `gpu_seconds_total`, `restarts_total`,
-`first_step_seconds`, `lost_steps`), so a sum over the operator's pods counts no run twice. Counters and histograms begin at 0 with each process, as
-Prometheus expects. What happens while no operator leads shows in a run's status and not here, but for lost steps: these are found by whoever leads when
-the next attempt is prepared.
+Every process tells of itself; only the leader tells of runs (`runs`, `checkpoint_age_seconds`, `gpu_seconds_total`,
+`restarts_total`, `first_step_seconds`, `lost_steps`), so a sum over the operator's pods counts no run twice. Counters
+and histograms begin at 0 with each process, as Prometheus expects. What happens while no operator leads shows in a
+run's status and not here, but for lost steps: these are found by whoever leads when the next attempt is prepared.
 
-Only `checkpoint_age_seconds` and `watch_age_seconds` have series by namespace, and only the former by run. All other labels take values of small fixed sets.
+Only `checkpoint_age_seconds` and `watch_age_seconds` have series by namespace, and only the former by run. All other
+labels take values of small fixed sets.
 """
 
-_EXAMPLES = """## Questions that they answer
-
-| question | query |
-|---|---|
-| share of GPU time that makes new steps | `sum(rate(echorl_operator_gpu_seconds_total{state="useful"}[1h])) / sum(rate(echorl_operator_gpu_seconds_total[1h]))` |
-| GPUs that wait for a node | `sum(rate(echorl_operator_gpu_seconds_total{state="waiting"}[5m]))` |
-| what restarts runs | `sum by (role, cause) (increase(echorl_operator_restarts_total[1d]))` |
-| steps lost by a restart, 9 of 10 lose less | `histogram_quantile(0.9, sum by (le) (rate(echorl_operator_lost_steps_bucket[1d])))` |
-| runs whose checkpoint is older than an hour | `echorl_operator_checkpoint_age_seconds > 3600` |
-| nobody leads | `sum(echorl_operator_leader) < 1` |
-| a watch that has gone silent | `max(echorl_operator_watch_age_seconds) > 60` |
-"""
+_GPU = "echorl_operator_gpu_seconds_total"
+_QUESTIONS = {
+    "share of GPU time that makes new steps": f'sum(rate({_GPU}{{state="useful"}}[1h])) / sum(rate({_GPU}[1h]))',
+    "GPUs that wait for a node": f'sum(rate({_GPU}{{state="waiting"}}[5m]))',
+    "what restarts runs": "sum by (role, cause) (increase(echorl_operator_restarts_total[1d]))",
+    "steps that 9 of 10 restarts lose at most": (
+        "histogram_quantile(0.9, sum by (le) (rate(echorl_operator_lost_steps_bucket[1d])))"
+    ),
+    "runs whose checkpoint is older than an hour": "echorl_operator_checkpoint_age_seconds > 3600",
+    "nobody leads": "sum(echorl_operator_leader) < 1",
+    "a watch that has gone silent": "max(echorl_operator_watch_age_seconds) > 60",
+}
 
 
 def declared() -> list[Declared]:
@@ -57,7 +59,9 @@ def page() -> str:
     """The page as Markdown."""
     rows = [_row(one) for one in declared()]
     table = "\n".join(["| name | type | labels | meaning |", "|---|---|---|---|", *rows])
-    return "\n".join([_HEAD, table, "", *_values("state", GpuState), *_values("cause", Cause), _EXAMPLES])
+    asked = [f"| {question} | `{query}` |" for question, query in _QUESTIONS.items()]
+    questions = ["## Questions that they answer", "", "| question | query |", "|---|---|", *asked, ""]
+    return "\n".join([_HEAD, table, "", *_values("state", GpuState), *_values("cause", Cause), *questions])
 
 
 def _row(one: Declared) -> str:
