@@ -108,9 +108,9 @@ def _rendering(target: Target, generation: int) -> Rendering:
 def common(rendering: Rendering) -> list[Object]:
     """Children that no attempt changes, in the order to apply them: policies stand before there are pods.
 
-    The claim (kind PersistentVolumeClaim) is to be created only: see ``storage.claims``.
+    The claim (kind PersistentVolumeClaim) is to be created only: see ``storage.claims``. Not to be changed.
     """
-    return copy.deepcopy(rendering.common)
+    return list(rendering.common)
 
 
 def token_secret(rendering: Rendering, token: str) -> Object:

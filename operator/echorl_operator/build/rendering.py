@@ -1,6 +1,5 @@
 """What a run is to look like, whatever its attempt: plain JSON, so that it can be frozen and read back as it was."""
 
-import copy
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -47,7 +46,7 @@ class Rendering:
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> "Rendering":
-        """What ``to_json`` gave.
+        """What ``to_json`` gave; its parts are taken over, not copied.
 
         Raises:
             ValueError: names the fields that are missing or unknown.
@@ -56,7 +55,7 @@ class Rendering:
         if known != body.keys():
             wrong = ", ".join(sorted(known ^ body.keys()))
             raise ValueError(f"rendering: missing or unknown fields: {wrong}")
-        return cls(**copy.deepcopy(dict(body)))
+        return cls(**body)
 
 
 def arrows(rendering: Rendering) -> list[Arrow]:

@@ -8,12 +8,13 @@ from echorl_core.names import Phase, Role
 from echorl_core.restarts import RestartPolicy, Rule, RuleAction
 from echorl_operator.api.run import EchoRLRunSpec
 from echorl_operator.build.settings import Settings
-from echorl_operator.names import PodRole
+from echorl_operator.names import ANNOTATION_HASH, PodRole
 from echorl_operator.observed.memory import Memory
 from echorl_operator.observed.records import ChildRecord, Kind, PodRecord
 from echorl_operator.observed.world import Observed
 from echorl_operator.plan.actions import Action, Apply, Delete, Note
 from echorl_operator.plan.drift import needs_apply
+from echorl_operator.plan.memo import Memo
 from echorl_operator.tally.restarts import Restart
 
 _VERSIONS = {
@@ -28,9 +29,9 @@ _VERSIONS = {
 class Draft:
     """Collects memory, actions, notes and what to say. Used for one pass."""
 
-    def __init__(self, observed: Observed, settings: Settings, token: str) -> None:
-        """``token`` guards the calls between this run's roles."""
-        self.observed, self.settings, self.token = observed, settings, token
+    def __init__(self, observed: Observed, settings: Settings, token: str, memo: Memo | None = None) -> None:
+        """``token`` guards the calls between this run's roles; ``memo`` is of earlier passes over it."""
+        self.observed, self.settings, self.token, self.memo = observed, settings, token, memo or Memo()
         self.memory = Memory.of(observed.run.status)
         self.actions: list[Action] = []
         self.notes: list[Note] = []
@@ -74,10 +75,15 @@ class Draft:
     def apply(self, desired: dict[str, Any], kind: Kind, *, guarded: bool = False) -> bool:
         """Apply a child unless it is as desired; whether it is. ``guarded``: only at the version that was seen."""
         live = self.child(kind, desired["metadata"]["name"])
-        if live is not None and not needs_apply(desired, live.body):
+        if live is not None and not self._differs(desired, live):
             return True
         self.do(Apply(desired, live.meta.resource_version if guarded and live is not None else None))
         return False
+
+    def _differs(self, desired: dict[str, Any], live: ChildRecord) -> bool:
+        # The hash stands for all of ``desired``.
+        given = (desired["metadata"]["annotations"][ANNOTATION_HASH], live.body)
+        return self.memo.of(live.meta.uid, given, lambda: needs_apply(desired, live.body))
 
     def delete_pods(self, pods: Iterable[PodRecord], why: str) -> None:
         """Delete pods that are not being deleted already."""

@@ -1,8 +1,9 @@
 """When the manifest has changed: what an attempt is rendered from, and when a new one begins."""
 
-import json
 from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from echorl_core.names import Phase, Role
 from echorl_operator import names
@@ -12,7 +13,9 @@ from echorl_operator.api.validation import parsed
 from echorl_operator.build.children import cluster_problems, render
 from echorl_operator.build.rendering import Rendering
 from echorl_operator.build.revision import from_revision, to_revision
+from echorl_operator.build.settings import Settings
 from echorl_operator.observed.records import Kind
+from echorl_operator.observed.runs import RunRecord
 from echorl_operator.plan import attempts
 from echorl_operator.plan.actions import Create
 from echorl_operator.plan.draft import Draft
@@ -38,6 +41,10 @@ class Wanted:
 def wanted(draft: Draft) -> Wanted:
     """The run's manifest, validated by today's rules."""
     record = draft.observed.run
+    return draft.memo.of("wanted", (record.spec, draft.settings), lambda: _wanted(record, draft.settings))
+
+
+def _wanted(record: RunRecord, settings: Settings) -> Wanted:
     document: dict[str, Any] = {
         "apiVersion": f"{names.GROUP}/{names.VERSION}",
         "kind": names.KIND,
@@ -46,7 +53,7 @@ def wanted(draft: Draft) -> Wanted:
     }
     run, problems = parsed(document)
     if run is not None and not problems:
-        problems = cluster_problems(run, draft.settings)
+        problems = cluster_problems(run, settings)
     if run is None or problems:
         return Wanted(None, "; ".join(str(problem) for problem in problems))
     return Wanted(run, "")
@@ -58,7 +65,7 @@ def frozen(draft: Draft) -> Rendering | None:
     if revision is None:
         return None
     try:
-        return from_revision(json.loads(revision.body))
+        return from_revision(msgspec.json.decode(revision.body))
     except ValueError:
         return None
 

@@ -24,6 +24,7 @@ from echorl_operator.plan import attempts, edits, endings, housekeeping, lost_no
 from echorl_operator.plan.actions import ChangeLive, Create, Plan
 from echorl_operator.plan.draft import Draft, restart_policy
 from echorl_operator.plan.gang import Gang
+from echorl_operator.plan.memo import Memo
 from echorl_operator.status.report import status_of
 from echorl_operator.status.said import Said
 
@@ -34,15 +35,16 @@ CREATED_ONLY = frozenset({Kind.CLAIM, Kind.SECRET})
 it is; secrets are not watched, so that the operator needs no right to read them."""
 
 
-def plan(observed: Observed, settings: Settings, token: str) -> Plan:
+def plan(observed: Observed, settings: Settings, token: str, memo: Memo | None = None) -> Plan:
     """What to write for one run, now.
 
     Args:
         observed: the run and all that carries its uid.
         settings: of the installation.
         token: that guards the calls between the run's roles.
+        memo: of earlier passes over this run. The plan is the same with any, and takes less time with that one.
     """
-    draft = Draft(observed, settings, token)
+    draft = Draft(observed, settings, token, memo)
     if observed.run.deleted_at is not None:
         # Owner references do the rest.
         return Plan(status=observed.run.status)

@@ -17,6 +17,7 @@ from echorl_operator.names import PodRole
 from echorl_operator.observed.runs import RunKey, RunRecord
 from echorl_operator.observed.world import Observed
 from echorl_operator.plan.actions import Plan
+from echorl_operator.plan.memo import Memos
 from echorl_operator.plan.planning import plan
 from echorl_operator.reconcile.execution import Executor, StillDiffers
 from echorl_operator.reconcile.run_metrics import RunMetrics
@@ -45,6 +46,7 @@ class Passes:
         self._executor = Executor(writer, orchestrators)
         self._events, self._tokens, self._settings, self._wall = events, tokens, settings, wall
         self._complaints, self._run_metrics = complaints, run_metrics
+        self._memos = Memos()
         self._refusals: dict[str, str] = {}
         """By run uid: what the API server refused of the newest plan."""
 
@@ -62,7 +64,7 @@ class Passes:
             return None
         record = observed.run
         self._run_metrics.observe(observed)
-        made = plan(observed, self._settings, self._tokens.token(record.uid))
+        made = self._plan(observed)
         self._run_metrics.planned(key, made)
         try:
             await self._carry_out(observed, made)
@@ -74,6 +76,10 @@ class Passes:
         self._refusals.pop(record.uid, None)
         waits = [seconds for seconds in (made.wake_after_s, self._complaints.due_s(key)) if seconds is not None]
         return min(waits, default=None)
+
+    def _plan(self, observed: Observed) -> Plan:
+        uid = observed.run.uid
+        return plan(observed, self._settings, self._tokens.token(uid), self._memos.of_run(uid))
 
     async def _observed(self, key: RunKey) -> Observed | None:
         """The run's world, with what events say where something is wrong; None: there is no such run."""
@@ -144,7 +150,7 @@ class Passes:
         fresh = self._cache.runs.get(record.key.namespace, record.key.name)
         if fresh is None or fresh.uid != record.uid:
             return
-        told = plan(self._observe(fresh), self._settings, self._tokens.token(fresh.uid))
+        told = self._plan(self._observe(fresh))
         # Fences stand for actions of a pass that has failed: only what people read is written here.
         readable: dict[str, object] = {key: told.status[key] for key in ("message", "conditions") if key in told.status}
         await self._writer.write_status(fresh, {**fresh.status, **readable})

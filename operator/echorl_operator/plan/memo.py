@@ -1,0 +1,49 @@
+"""What passes over one run need not find out again. It changes no plan, only what a plan costs."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Any, Final, TypeVar
+
+T = TypeVar("T")
+
+MOST_RUNS: Final = 512
+"""Of which ``Memos`` knows something; it takes some 15 KB each."""
+
+
+class Memo:
+    """Results of pure functions, each with the arguments that it is the result of. One run's; may be lost any time."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, tuple[tuple[Any, ...], Any]] = {}
+
+    def of(self, what: Hashable, given: tuple[Any, ...], find: Callable[[], T]) -> T:
+        """The result of ``find``, which rests on nothing but ``given``.
+
+        Args:
+            what: Is found; under one name only the newest result is known.
+            given: Compared by value. Must not be changed afterwards.
+            find: Called if ``given`` differs from that of the last call; what it returns must not be changed either.
+        """
+        known = self._known.get(what)
+        if known is not None and known[0] == given:
+            found: T = known[1]
+            return found
+        found = find()
+        self._known[what] = (given, found)
+        return found
+
+
+class Memos:
+    """One for each of the runs that were worked on last."""
+
+    def __init__(self, most: int = MOST_RUNS) -> None:
+        self._most = most
+        self._memos: OrderedDict[str, Memo] = OrderedDict()
+
+    def of_run(self, uid: str) -> Memo:
+        """That of one run; an empty one if nothing is known of it (any more)."""
+        memo = self._memos.setdefault(uid, Memo())
+        self._memos.move_to_end(uid)
+        if len(self._memos) > self._most:
+            self._memos.popitem(last=False)
+        return memo
