@@ -1,7 +1,7 @@
 """The frame: kopf runs the process, tells of changed runs, and answers the kubelet's probes.
 
-kopf only reads here: its handlers add a key to the queue. It writes no annotation, no finalizer and no status, keeps
-no peering object, and posts no event.
+kopf only reads here: its handlers put the key of a run that somebody has edited into the queue. It writes no
+annotation, no finalizer and no status, keeps no peering object, and posts no event.
 """
 
 import asyncio
@@ -11,6 +11,8 @@ from typing import Any, Never
 import kopf
 
 from echorl_operator import names
+from echorl_operator.cluster.credentials import Credentials
+from echorl_operator.cluster.login import Login
 from echorl_operator.observed.runs import RunKey
 from echorl_operator.process import Operator
 
@@ -32,22 +34,37 @@ def configure(settings: kopf.OperatorSettings) -> None:
     settings.execution.max_workers = 1
 
 
-def registry(operator: Operator, task: "asyncio.Task[Never]") -> kopf.OperatorRegistry:
+def registry(operator: Operator, task: "asyncio.Task[Never]", credentials: Credentials) -> kopf.OperatorRegistry:
     """Handlers of one process.
 
     Args:
         operator: whose queue gets the runs.
         task: of the operator; a process whose task has ended is not alive.
+        credentials: for the API server.
     """
     made = kopf.OperatorRegistry()
+    known: dict[RunKey, tuple[str, int]] = {}
+
+    entrance = Login(credentials)
+
+    @kopf.on.login(registry=made)
+    async def login(**_: Any) -> kopf.AiohttpSession:
+        return await entrance.session()
 
     @kopf.on.startup(registry=made)
     async def startup(settings: kopf.OperatorSettings, **_: Any) -> None:
         configure(settings)
 
     @kopf.on.event(names.GROUP, names.VERSION, names.PLURAL, registry=made)
-    async def changed(meta: Mapping[str, Any], **_: Any) -> None:
-        operator.notice(RunKey(meta["namespace"], meta["name"]))
+    async def changed(type: str | None, meta: Mapping[str, Any], **_: Any) -> None:  # noqa: A002 - kopf's name
+        key, version = RunKey(meta["namespace"], meta["name"]), (meta["uid"], meta.get("generation", 0))
+        if type == "DELETED":
+            known.pop(key, None)
+        elif known.get(key) == version:
+            return  # a write of status, most likely our own: nobody's edit, so it must not go before others
+        else:
+            known[key] = version
+        operator.notice(key)
 
     @kopf.on.probe(id="alive", registry=made)
     async def alive(**_: Any) -> str:

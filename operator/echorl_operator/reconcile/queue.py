@@ -4,13 +4,13 @@ import asyncio
 import heapq
 import random
 import time
-from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from echorl_operator.metrics import Metrics
 from echorl_operator.observed.runs import RunKey
+from echorl_operator.reconcile.lanes import Lanes
 
 LONGEST_SLEEP_S: Final = 3600.0
 
@@ -37,10 +37,11 @@ class WorkQueue:
     ) -> None:
         self._metrics, self._settings = metrics, settings or QueueSettings()
         self._clock, self._rng = clock, rng or random.Random()
-        self._ready: OrderedDict[str, deque[RunKey]] = OrderedDict()
+        self._ready = Lanes()
         self._ready_since: dict[RunKey, float] = {}
         self._working: dict[RunKey, float] = {}
-        self._again: set[RunKey] = set()
+        self._again: dict[RunKey, bool] = {}
+        """Added while it is worked on, and whether urgently."""
         self._later: list[tuple[float, int, RunKey]] = []
         self._due_at: dict[RunKey, float] = {}
         self._held_until: dict[RunKey, float] = {}
@@ -73,16 +74,18 @@ class WorkQueue:
         """A key is due: something changed.
 
         A key that backs off after a failure waits on, unless it is ``urgent`` (a person edited it): its own failing
-        writes make events, and these must not turn back-off into a busy loop.
+        writes make events, and these must not turn back-off into a busy loop. Urgent keys go before others.
         """
         if urgent:
             self._held_until.pop(key, None)
         if self._clock() < self._held_until.get(key, 0.0):
             return
         if key in self._working:
-            self._again.add(key)
+            self._again[key] = urgent or self._again.get(key, False)
         elif key not in self._ready_since:
-            self._push(key)
+            self._push(key, urgent=urgent)
+        elif urgent:
+            self._ready.hurry(key)
 
     def add_after(self, key: RunKey, seconds: float) -> None:
         """A key is due in ``seconds``, or earlier if that was said before; never before its back-off ends."""
@@ -96,7 +99,7 @@ class WorkQueue:
         ceiling = min(self._settings.longest_retry_s, self._settings.first_retry_s * 2.0 ** min(failures - 1, 60))
         wait_s = max(at_least_s, ceiling * (0.5 + self._rng.random() / 2))
         self._held_until[key] = self._clock() + wait_s
-        self._again.discard(key)
+        self._again.pop(key, None)
         # What the last good pass wanted to wake up for is past; the next one will say anew.
         self._schedule(key, self._held_until[key])
         return wait_s
@@ -141,9 +144,9 @@ class WorkQueue:
     def done(self, key: RunKey) -> None:
         """The pass over a key ended; if it was added meanwhile it is due again."""
         del self._working[key]
-        if key in self._again:
-            self._again.discard(key)
-            self.add(key)
+        urgent = self._again.pop(key, None)
+        if urgent is not None:
+            self.add(key, urgent=urgent)
 
     def _schedule(self, key: RunKey, due: float) -> None:
         self._due_at[key] = due
@@ -154,23 +157,17 @@ class WorkQueue:
             heapq.heapify(self._later)
         self._changed.set()
 
-    def _push(self, key: RunKey) -> None:
+    def _push(self, key: RunKey, *, urgent: bool) -> None:
         self._metrics.queue_adds.inc()
         self._ready_since[key] = self._clock()
-        self._ready.setdefault(key.namespace, deque()).append(key)
+        self._ready.push(key, urgent=urgent)
         self._changed.set()
 
     def _pop(self) -> RunKey:
-        namespace, keys = next(iter(self._ready.items()))
-        key = keys.popleft()
-        if keys:
-            self._ready.move_to_end(namespace)
+        key = self._ready.pop()
+        if self._ready:
             # Another worker may sleep although this one found more than it takes.
             self._changed.set()
-        else:
-            del self._ready[namespace]
-            if self._ready:
-                self._changed.set()
         now = self._clock()
         self._metrics.queue_wait.observe(now - self._ready_since.pop(key))
         self._working[key] = now

@@ -74,6 +74,29 @@ async def test_namespaces_take_turns(queue: WorkQueue) -> None:
     assert order == [busy[0], RunKey("calm", "x"), *busy[1:]]
 
 
+async def test_what_a_person_changed_goes_first_and_yet_stops_nobody(queue: WorkQueue) -> None:
+    routine = [RunKey("ns", str(number)) for number in range(3)]
+    edited = [RunKey("ns", f"edited-{number}") for number in range(5)]
+    for key in [*routine, edited[4]]:
+        queue.add(key)
+    for key in edited:
+        queue.add(key, urgent=True)
+    assert len(queue) == 8
+    order = [await take(queue) for _ in range(8)]
+    assert order == [*edited[:3], routine[0], *edited[3:], *routine[1:]]
+
+
+async def test_an_edit_of_what_is_worked_on_is_still_urgent_afterwards(queue: WorkQueue) -> None:
+    queue.add(A)
+    await take(queue)
+    queue.add(A)
+    queue.add(A, urgent=True)
+    queue.add(A)
+    queue.add(B)
+    queue.done(A)
+    assert [await take(queue), await take(queue)] == [A, B]
+
+
 async def test_later_is_later_and_the_earliest_wins(queue: WorkQueue, clock: Clock) -> None:
     queue.add_after(A, 10)
     queue.add_after(A, 5)
