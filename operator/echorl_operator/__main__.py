@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import kopf
 import structlog
@@ -91,11 +92,10 @@ async def _run(chosen: argparse.Namespace, settings: Settings, made: tokens.Toke
         lead=not chosen.no_election,
     )
     metrics, stop = Metrics(), asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    _stop_on_signals(stop)
     async with running(options, settings, made, found, metrics) as (operator, task):
         server = await _serve_metrics(operator, chosen.bind, chosen.metrics_port)
-        frame = asyncio.create_task(_frame(operator, task, chosen, stop), name="kopf")
+        frame = asyncio.create_task(_frame(operator, task, chosen, stop, found), name="kopf")
         stopping = asyncio.create_task(stop.wait(), name="stop")
         try:
             await asyncio.wait({task, frame, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -105,6 +105,11 @@ async def _run(chosen: argparse.Namespace, settings: Settings, made: tokens.Toke
             await asyncio.wait({frame}, timeout=10)
             stopping.cancel()
             await server.cleanup()
+
+
+def _stop_on_signals(stop: asyncio.Event) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
 
 
 def _ended(task: "asyncio.Task[object]", frame: "asyncio.Task[None]", stop: asyncio.Event) -> int:
@@ -117,10 +122,21 @@ def _ended(task: "asyncio.Task[object]", frame: "asyncio.Task[None]", stop: asyn
 
 
 async def _frame(
-    operator: Operator, task: "asyncio.Task[object]", chosen: argparse.Namespace, stop: asyncio.Event
+    operator: Operator,
+    task: "asyncio.Task[object]",
+    chosen: argparse.Namespace,
+    stop: asyncio.Event,
+    found: credentials.Credentials,
 ) -> None:
+    handlers = registry(operator, task, found)  # type: ignore[arg-type]
+
+    @kopf.on.startup(registry=handlers)
+    async def keep_signals(**_: Any) -> None:
+        # kopf takes them over when it starts, and would end before the lease is released.
+        _stop_on_signals(stop)
+
     await kopf.operator(
-        registry=registry(operator, task),  # type: ignore[arg-type]
+        registry=handlers,
         standalone=True,
         clusterwide=chosen.namespace is None,
         namespaces=chosen.namespace or (),
