@@ -12,7 +12,6 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import kopf
 import structlog
@@ -92,7 +91,8 @@ async def _run(chosen: argparse.Namespace, settings: Settings, made: tokens.Toke
         lead=not chosen.no_election,
     )
     metrics, stop = Metrics(), asyncio.Event()
-    _stop_on_signals(stop)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with running(options, settings, made, found, metrics) as (operator, task):
         server = await _serve_metrics(operator, chosen.bind, chosen.metrics_port)
         frame = asyncio.create_task(_frame(operator, task, chosen, stop, found), name="kopf")
@@ -107,13 +107,9 @@ async def _run(chosen: argparse.Namespace, settings: Settings, made: tokens.Toke
             await server.cleanup()
 
 
-def _stop_on_signals(stop: asyncio.Event) -> None:
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-
-
 def _ended(task: "asyncio.Task[object]", frame: "asyncio.Task[None]", stop: asyncio.Event) -> int:
-    if stop.is_set():
+    # Once it runs, kopf has the signals; it ends without an error only after one.
+    if stop.is_set() or (frame.done() and not frame.cancelled() and frame.exception() is None):
         return ExitCode.OK
     for one in (task, frame):
         if one.done() and not one.cancelled() and (error := one.exception()) is not None:
@@ -128,15 +124,8 @@ async def _frame(
     stop: asyncio.Event,
     found: credentials.Credentials,
 ) -> None:
-    handlers = registry(operator, task, found)  # type: ignore[arg-type]
-
-    @kopf.on.startup(registry=handlers)
-    async def keep_signals(**_: Any) -> None:
-        # kopf takes them over when it starts, and would end before the lease is released.
-        _stop_on_signals(stop)
-
     await kopf.operator(
-        registry=handlers,
+        registry=registry(operator, task, found),  # type: ignore[arg-type]
         standalone=True,
         clusterwide=chosen.namespace is None,
         namespaces=chosen.namespace or (),
