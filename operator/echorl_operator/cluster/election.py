@@ -134,7 +134,7 @@ class Election:
         while True:
             if await self._try():
                 break
-            await asyncio.sleep(self._settings.retry_s * (0.8 + 0.4 * random.random()))
+            await asyncio.sleep(self._pause_s())
         self._elected.set()
         self._metrics.leader.set(1)
         self._metrics.leader_transitions.inc()
@@ -158,6 +158,12 @@ class Election:
             await self._put(spec, known.metadata.resource_version)
         except errors.ApiError as error:
             _log.warning("the lease could not be released; others wait until it ends", error=str(error))
+
+    def _pause_s(self) -> float:
+        """Until the next try to take the lease: sooner than usual if another's ends sooner."""
+        retry_s = self._settings.retry_s * (0.8 + 0.4 * random.random())
+        left_s = 0.0 if self._known is None else self._ends_at(self._known) - self._clock()
+        return min(retry_s, left_s) if left_s > 0 else retry_s
 
     @property
     def _deadline(self) -> float:
@@ -229,8 +235,10 @@ class Election:
         return found
 
     def _expired(self, lease: _Lease) -> bool:
-        duration_s = float(lease.spec.lease_duration_seconds or self._settings.lease_s)
-        return self._clock() >= self._changed_at + duration_s
+        return self._clock() >= self._ends_at(lease)
+
+    def _ends_at(self, lease: _Lease) -> float:
+        return self._changed_at + float(lease.spec.lease_duration_seconds or self._settings.lease_s)
 
     async def _create(self) -> bool:
         sent_at = self._clock()
