@@ -16,6 +16,8 @@ COMMANDS = {
     "prepare": ("echorl_cli.prepare", "prepare_command"),
     "prepare-pod": ("echorl_cli.prepare_pod", "prepare_pod_command"),
     "plot": ("echorl_cli.plot", "plot_command"),
+    "status": ("echorl_cli.cluster.status", "status_command"),
+    "why": ("echorl_cli.cluster.why", "why_command"),
 }
 
 
@@ -44,10 +46,15 @@ def app_for(arguments: list[str]) -> typer.Typer:
     return app
 
 
-def main() -> None:
-    """Run the command line."""
+def main(name: str = "echorl") -> None:
+    """Run the command line. ``name``: as the user calls it."""
     arguments = sys.argv[1:]
-    app_for(arguments)(args=arguments, prog_name="echorl")
+    app_for(arguments)(args=arguments, prog_name=name)
+
+
+def kubectl_main() -> None:
+    """The same as a plug-in of kubectl: ``kubectl echorl ...``."""
+    main("kubectl echorl")
 
 
 if __name__ == "__main__":

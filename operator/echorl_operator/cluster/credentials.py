@@ -96,10 +96,11 @@ def _tls(found: client.Configuration) -> ssl.SSLContext | bool:
 
 
 def from_kubeconfig(path: Path, context: str | None = None, clock: Callable[[], float] = time.monotonic) -> Credentials:
-    """Credentials of one context; the current one if none is named."""
+    """Credentials of one context; the current one if none is named. ``path`` may be several files, as ``KUBECONFIG``."""
+    files = [Path(part).expanduser() for part in str(path).split(os.pathsep) if part]
 
     async def load(into: client.Configuration) -> None:
-        if not path.is_file():  # noqa: ASYNC240 - once, at the start
+        if not any(file.is_file() for file in files):
             raise config.ConfigException(f"there is no kubeconfig {path}")
         await config.load_kube_config(  # type: ignore[no-untyped-call]
             str(path), context=context, client_configuration=into, persist_config=False

@@ -1,0 +1,1 @@
+"""What is read from a cluster: `echorl status`, `echorl why`."""

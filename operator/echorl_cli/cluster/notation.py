@@ -1,0 +1,10 @@
+"""How a command's answer is written."""
+
+from enum import StrEnum
+
+
+class Notation(StrEnum):
+    """Of ``-o``."""
+
+    TEXT = "text"
+    JSON = "json"

@@ -1,0 +1,144 @@
+"""Reads what a run's state can be told from, with the user's rights: what may not be read is left out, and named."""
+
+import asyncio
+import json
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from echorl_cli.cluster.access import Cluster
+from echorl_operator import names
+from echorl_operator.build.settings import Settings
+from echorl_operator.cluster import errors
+from echorl_operator.cluster.complaints import read_events
+from echorl_operator.cluster.resources import CHILDREN, CORE_EVENT, LEASE, POD, Resource
+from echorl_operator.explain.capacity import Node, Room, rooms
+from echorl_operator.explain.subjects import claim_of, silent
+from echorl_operator.observed import decode
+from echorl_operator.observed.complaints import Complaint, Subject
+from echorl_operator.observed.records import ChildRecord, Kind, PodPhase, PodRecord
+from echorl_operator.observed.world import Observed
+from echorl_operator.process import LEASE_NAME
+
+NODE = Resource("v1", "Node", "nodes")
+MOST_PODS = 3
+"""Pods whose events are read besides those that hold the run up."""
+_KINDS = {one.kind: one for one in CHILDREN}
+_READ = (Kind.STATEFUL_SET, Kind.DEPLOYMENT, Kind.CLAIM)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """Nodes of the cluster, and what pods on them have asked for: by resource and node."""
+
+    nodes: tuple[Node, ...]
+    used: dict[str, dict[str, list[str]]]
+
+    def rooms(self, resource: str) -> list[Room]:
+        """Where there is room for one resource."""
+        return rooms(resource, self.nodes, self.used.get(resource, {}))
+
+
+async def observe(cluster: Cluster, run: dict[str, Any]) -> Observed:
+    """A run's pods, workloads, claim and the events of what is wrong. ``run``: its object."""
+    record = decode.run_from_object(run)
+    selector = {"labelSelector": f"{names.LABEL_RUN_UID}={record.uid}"}
+    pods, children = await asyncio.gather(
+        _allowed(cluster, POD, cluster.objects(POD, selector), []),
+        asyncio.gather(*(_children(cluster, kind, selector) for kind in _READ)),
+    )
+    observed = Observed(
+        run=record,
+        pods=tuple(sorted((decode.pod(one) for one in pods), key=lambda pod: pod.meta.name)),
+        children=tuple(one for found in children for one in found),
+        departed=(),
+        role_state=None,
+        refusal="",
+        now=time.time(),
+    )
+    observed = await _with_named_claim(cluster, observed)
+    return await _with_events(cluster, observed)
+
+
+async def leases(cluster: Cluster) -> list[dict[str, Any]]:
+    """Leases of operators that may look after the namespace."""
+    places = (cluster.namespace, str(Settings.model_fields["operator_namespace"].default))
+    found = await asyncio.gather(
+        *(_allowed(cluster, LEASE, cluster.get(LEASE, LEASE_NAME, place), b"") for place in dict.fromkeys(places))
+    )
+    return [json.loads(body) for body in found if body]
+
+
+async def nodes(cluster: Cluster) -> Nodes | None:
+    """All nodes and what is asked for on them; None where the user may not look."""
+    found = await _allowed(cluster, NODE, cluster.objects(NODE), [])
+    pods = await _allowed(cluster, POD, _bound(cluster), None) if found else None
+    if pods is None:
+        return None
+    used: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for pod in pods:
+        for resource, amount in pod.wants:
+            used[resource][pod.node].append(amount)
+    return Nodes(tuple(_node(json.loads(body)) for body in found), used)
+
+
+async def _bound(cluster: Cluster) -> list[PodRecord] | None:
+    selector = {"fieldSelector": "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"}
+    return [decode.pod(one) for one in await cluster.objects(POD, selector, everywhere=True)]
+
+
+async def _children(cluster: Cluster, kind: Kind, selector: dict[str, str]) -> list[ChildRecord]:
+    resource = _KINDS[kind]
+    found = await _allowed(cluster, resource, cluster.objects(resource, selector), [])
+    return [decode.child(kind, one) for one in found]
+
+
+async def _with_named_claim(cluster: Cluster, observed: Observed) -> Observed:
+    """A claim that the user made carries no label of ours."""
+    name = claim_of(observed)
+    if observed.child(Kind.CLAIM, name) is not None:
+        return observed
+    resource = _KINDS[Kind.CLAIM]
+    body = await _allowed(cluster, resource, cluster.get(resource, name), b"")
+    if not body:
+        return observed
+    return replace(observed, children=(*observed.children, decode.child(Kind.CLAIM, body)))
+
+
+async def _with_events(cluster: Cluster, observed: Observed) -> Observed:
+    subjects = dict.fromkeys((*silent(observed), *_unready(observed.pods), Subject(names.KIND, observed.run.key.name)))
+    found: Sequence[tuple[Complaint, ...]] = await asyncio.gather(
+        *(
+            _allowed(cluster, CORE_EVENT, read_events(cluster.connection, cluster.namespace, subject), ())
+            for subject in subjects
+        )
+    )
+    return replace(observed, complaints=tuple(one for said in found for one in said))
+
+
+def _unready(pods: Sequence[PodRecord]) -> list[Subject]:
+    waiting = [pod for pod in pods if not pod.ready and not pod.ended and not pod.gated]
+    waiting.sort(key=lambda pod: pod.phase is not PodPhase.PENDING)
+    return [Subject("Pod", pod.meta.name) for pod in waiting[:MOST_PODS]]
+
+
+async def _allowed(cluster: Cluster, resource: Resource, reading: Awaitable[T], otherwise: T) -> T:
+    """What is read; ``otherwise`` if there is none, or the user may not read it."""
+    try:
+        return await reading
+    except errors.NotFound:
+        return otherwise
+    except errors.Forbidden:
+        cluster.withheld.add(resource.plural)
+        return otherwise
+
+
+def _node(body: dict[str, Any]) -> Node:
+    status = body.get("status") or {}
+    ready = any(one["type"] == "Ready" and one["status"] == "True" for one in status.get("conditions") or ())
+    cordoned = bool((body.get("spec") or {}).get("unschedulable"))
+    return Node(body["metadata"]["name"], status.get("allocatable") or {}, schedulable=ready and not cordoned)

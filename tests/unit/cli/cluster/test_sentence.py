@@ -1,0 +1,118 @@
+from typing import Any
+
+import pytest
+
+from echorl_cli.cluster.evidence import evidence, short_of
+from echorl_cli.cluster.sentence import sentence
+from echorl_operator.explain.capacity import Node, rooms
+from echorl_operator.names import PodRole
+from echorl_operator.observed.complaints import Complaint, Subject
+from echorl_operator.observed.records import ContainerPhase, PodPhase, PodRecord
+from echorl_operator.observed.times import to_text
+from echorl_testing.observed_worlds import NOW, container, ended, meta, observed, pod, run
+
+GPU = "nvidia.com/gpu"
+
+
+def status(phase: str, message: str = "", **more: Any) -> dict[str, Any]:
+    timeline = [{"phase": phase, "since": to_text(NOW - 250), "attempt": 1, "reason": "x"}]
+    return {"phase": phase, "message": message, "attempt": 1, "timeline": timeline, **more}
+
+
+def unscheduled() -> PodRecord:
+    lacks = "0/2 nodes are available: 2 Insufficient nvidia.com/gpu."
+    return pod(
+        "one-trainer-1",
+        PodRole.TRAINER,
+        phase=PodPhase.PENDING,
+        ready=False,
+        unscheduled=lacks,
+        node="",
+        containers=(),
+        wants=((GPU, "8"),),
+        meta=meta("one-trainer-1", created_at=NOW - 250),
+    )
+
+
+def failed(message: str) -> dict[str, Any]:
+    return {"type": "Failed", "status": "True", "reason": "NonFinite", "message": message}
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        (status("Running", "training", step=7), "one runs since 4 min 10 s, step 7: training"),
+        (status("Failed", "x", conditions=[failed("step 3: NaN")]), "one has failed: NonFinite: step 3: NaN"),
+        (status("Suspended", "by spec.suspend"), "one is suspended: by spec.suspend"),
+        (
+            status("Running", "no step for 99 s", conditions=[{"type": "Stalled", "status": "True"}]),
+            "one waits: no step for 99 s",
+        ),
+        (status("Preparing", "choosing"), "one is being prepared since 4 min 10 s: choosing"),
+    ],
+)
+def test_runs_with_nothing_in_their_way(told: dict[str, Any], expected: str) -> None:
+    assert sentence(observed(run=run(told))) == expected
+
+
+def test_what_is_seen_now_counts_more_than_what_status_says() -> None:
+    world = observed(unscheduled(), run=run(status("Starting", "old words")))
+    assert sentence(world) == (
+        "one waits: one-trainer-1 cannot be scheduled: 8 nvidia.com/gpu wanted; of 2 nodes, "
+        "2 have too little nvidia.com/gpu free; waiting 4 min"
+    )
+    said = sentence(world, figures=lambda resource, wanted: f"{wanted} {resource} wanted, 3 free on 2 nodes")
+    assert said == (
+        "one waits: one-trainer-1 cannot be scheduled: 8 nvidia.com/gpu wanted, 3 free on 2 nodes; waiting 4 min"
+    )
+    assert sentence(world, not_looking="nobody looks").startswith("nobody looks. Besides, one-trainer-1 cannot")
+
+
+def test_a_run_that_is_being_deleted() -> None:
+    gone = run(status("Running"))
+    object.__setattr__(gone, "deleted_at", NOW)
+    assert sentence(observed(unscheduled(), run=gone)) == "one is being deleted; 1 pod is left"
+
+
+def test_evidence_tells_pods_events_nodes_and_what_may_not_be_read() -> None:
+    crashing = container("inference", ContainerPhase.WAITING, reason="CrashLoopBackOff", message="back-off", restarts=3)
+    pods = [
+        unscheduled(),
+        pod("one-inference-a", PodRole.INFERENCE, ready=False, containers=(crashing,)),
+        ended("one-orchestrator", PodRole.ORCHESTRATOR, 3, "the loss is NaN"),
+        pod("one-trainer-0", PodRole.TRAINER, gated=True, ready=False, containers=(), node=""),
+        pod("one-inference-b", PodRole.INFERENCE),
+    ]
+    said = Complaint(Subject("Pod", "one-trainer-1"), "Warning", "FailedScheduling", "no room", 4, NOW - 90, NOW - 5)
+    blocked = {
+        "type": "Blocked",
+        "status": "True",
+        "reason": "Unschedulable",
+        "message": "m",
+        "lastTransitionTime": to_text(NOW - 70),
+    }
+    world = observed(*pods, run=run(status("Starting", conditions=[blocked])), complaints=(said,))
+    assert short_of(world) == (GPU,)
+    room = rooms(GPU, [Node("node-a", {GPU: "8"}, schedulable=True)], {"node-a": ["6"]})
+    lines = [str(one) for one in evidence(world, {GPU: room}, [], ["events"])]
+    assert lines == [
+        "condition Blocked: True since 1 min 10 s, Unschedulable: m",
+        "pod one-trainer-1: Pending, 4 min 10 s old; the scheduler: 0/2 nodes are available: "
+        "2 Insufficient nvidia.com/gpu.",
+        "pod one-inference-a: Running on node-1, 1 min 30 s old; inference waits: CrashLoopBackOff: back-off, "
+        "3 restarts",
+        "pod one-orchestrator: Failed on node-1, 1 min 30 s old; orchestrator ended 30 s ago with code 3 (): "
+        "the loss is NaN",
+        "pod one-trainer-0: Running, 1 min 30 s old; held back until its gang is whole and prepared",
+        "nodes with nvidia.com/gpu: node-a 2 of 8 free",
+        "event Pod one-trainer-1: FailedScheduling x4, 5 s ago: no room",
+        "withheld: not allowed to read events",
+    ]
+
+
+def test_evidence_is_bounded() -> None:
+    pods = [pod(f"one-trainer-{n}", PodRole.TRAINER, ready=False) for n in range(64)]
+    said = [Complaint(Subject("Pod", f"p{n}"), "Warning", "Failed", "x" * 9000, 1, NOW, NOW) for n in range(64)]
+    found = evidence(observed(*pods, complaints=tuple(said)), {}, [], [])
+    assert len(found) == 17
+    assert max(len(str(one)) for one in found) < 500
