@@ -8,8 +8,9 @@ import asyncio
 import os
 import secrets
 import signal
+import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -48,6 +49,15 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
+def instance_of(environ: Mapping[str, str]) -> str:
+    """Who this process is in the election: its pod's name and uid, from ``POD_NAME`` and ``POD_UID``.
+
+    Whoever has no pod, or is not told its uid, is somebody else after each start.
+    """
+    name, uid = environ.get("POD_NAME") or socket.gethostname(), environ.get("POD_UID") or secrets.token_hex(8)
+    return f"{name}_{uid}"
+
+
 def read_settings(path: Path | None) -> Settings:
     """The installation's settings.
 
@@ -84,7 +94,7 @@ async def _run(chosen: argparse.Namespace, settings: Settings, made: tokens.Toke
         _log.error("the operator cannot start", error=str(error))
         return ExitCode.BAD_INPUT
     options = Options(
-        instance=f"{os.environ.get('POD_NAME', 'operator')}-{secrets.token_hex(4)}",
+        instance=instance_of(os.environ),
         lease_namespace=chosen.lease_namespace or (chosen.namespace or [settings.operator_namespace])[0],
         namespaces=chosen.namespace,
         workers=chosen.workers,

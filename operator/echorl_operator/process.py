@@ -26,7 +26,7 @@ from echorl_operator.cluster.cache import Cache
 from echorl_operator.cluster.complaints import Complaints
 from echorl_operator.cluster.connection import Call, Connection
 from echorl_operator.cluster.credentials import Credentials
-from echorl_operator.cluster.election import Election
+from echorl_operator.cluster.election import EXIT_LOST_LEADERSHIP, Election
 from echorl_operator.cluster.events import Events
 from echorl_operator.cluster.lists import StreamSettings
 from echorl_operator.cluster.orchestrators import Orchestrators
@@ -56,7 +56,7 @@ class Options:
     """Of one process."""
 
     instance: str
-    """Different from every other process's: the pod's name and something random."""
+    """Of this pod: its name and uid, so that a restarted container is its own successor in the election."""
     lease_namespace: str
     namespaces: Sequence[str] | None = None
     """Where runs are looked after; None: everywhere."""
@@ -175,11 +175,7 @@ class Operator:
 def end_at_once(reason: str) -> None:
     """For ``on_lost``: whoever leads now must not meet a write of ours."""
     _log.error("ending at once", reason=reason)
-    os._exit(LOST_LEADERSHIP)
-
-
-LOST_LEADERSHIP = 70
-"""Exit code of a process that lost its lease; started again, it is a candidate like any other."""
+    os._exit(EXIT_LOST_LEADERSHIP)
 
 
 @asynccontextmanager

@@ -21,7 +21,7 @@ from echorl_operator.cluster.resources import LEASE
 from echorl_operator.cluster.times import micro_now
 from echorl_operator.metrics import Metrics
 
-EXIT_LOST_LEADERSHIP: Final = 75
+EXIT_LOST_LEADERSHIP: Final = 70
 """Exit code of an operator that lost its lease: it ends at once, and the kubelet starts it anew as a candidate."""
 
 _log = structlog.get_logger()

@@ -19,6 +19,8 @@ from echorl_operator.observed.runs import RunRecord
 REPORTER: Final = f"{names.GROUP}/operator"
 NOTE_LIMIT: Final = 1024
 """Bytes of a message; the API server refuses longer ones."""
+INSTANCE_LIMIT: Final = 128
+"""Characters of a reporter's name; the same."""
 _TIMEOUT_S: Final = 5.0
 
 _log = structlog.get_logger()
@@ -64,8 +66,9 @@ class Events:
         limits: EventLimits | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``instance``: name of this operator's pod."""
-        self._connection, self._instance, self._metrics, self._clock = connection, instance, metrics, clock
+        """``instance``: of this operator's process."""
+        self._connection, self._metrics, self._clock = connection, metrics, clock
+        self._instance = instance[:INSTANCE_LIMIT]
         self._limits = limits or EventLimits()
         self._runs: dict[str, _OfRun] = {}
 
