@@ -27,11 +27,15 @@ class Gang:
 
     @classmethod
     def of(cls, observed: Observed, attempt: int, wanted: int) -> "Gang":
-        """The gang of ``attempt``."""
+        """The gang of ``attempt``. What somebody's scaling added is none of it, and goes with the scaling."""
+
+        def belongs(pod: PodRecord) -> bool:
+            return pod.role is PodRole.TRAINER and pod.attempt == attempt and (pod.index is None or pod.index < wanted)
+
         return cls(
             wanted,
-            tuple(pod for pod in observed.of(PodRole.TRAINER) if pod.attempt == attempt),
-            tuple(pod for pod in observed.departed if pod.role is PodRole.TRAINER and pod.attempt == attempt),
+            tuple(pod for pod in observed.pods if belongs(pod)),
+            tuple(pod for pod in observed.departed if belongs(pod)),
         )
 
     @property

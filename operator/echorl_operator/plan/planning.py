@@ -155,6 +155,8 @@ def _attempt(draft: Draft, rendering: Rendering, spec: EchoRLRunSpec) -> None:
         return
     if draft.fence:
         return  # what prepare found must be in status before anybody acts on it
+    if not draft.memory.admitted():
+        housekeeping.drop_old_configs(draft, rendering)
     _engines(draft, rendering, spec)
     if recovery.engines_are_hopeless(draft):
         return

@@ -15,6 +15,12 @@ def test_a_gang_is_made_of_the_trainer_pods_of_its_attempt():
     assert gang(*TRAINERS, engine, old).current == TRAINERS
 
 
+def test_pods_beyond_the_gang_are_none_of_it():
+    extra = pod("one-trainer-2", PodRole.TRAINER, gated=True, index=2)
+    assert gang(*TRAINERS, extra).current == TRAINERS
+    assert gang(*TRAINERS, departed=(ended("one-trainer-2", PodRole.TRAINER, 1, index=2),)).ended == ()
+
+
 def test_gates_are_lifted_of_a_whole_gang_alone():
     assert gang(*TRAINERS).waits_whole
     assert not gang(TRAINERS[0]).waits_whole

@@ -31,6 +31,23 @@ def test_few_revisions_stay():
     assert [one.name for one in draft.actions if isinstance(one, Delete)] == ["one-1-1"]
 
 
+def test_configs_of_older_renderings_go_and_those_of_engines_last():
+    rendering = rendered(manifest("quickstart"))
+    run_name = rendering.run
+    current = [body["metadata"]["name"] for body in rendering.common if body["kind"] == "ConfigMap"]
+    old = [f"{run_name}-trainer-0000000000", f"{run_name}-inference-0000000000"]
+    maps = tuple(ChildRecord(Kind.CONFIG_MAP, meta(name), b"{}") for name in (*current, *old))
+    once, twice = (f"{run_name}-4-7",), (f"{run_name}-4-7", f"{run_name}-4-8")
+    for updated, made, gone in ((1, once, old[:1]), (2, once, old), (2, twice, [])):
+        engines = ChildRecord(
+            Kind.DEPLOYMENT, meta(names.inference(run_name)), b"{}", observed_generation=1, replicas=2, updated=updated
+        )
+        older = (*revisions(f"{run_name}-3-7"), *revisions(*made))
+        draft = Draft(observed(children=(*maps, *older, engines), run=run({"attempt": 4})), SETTINGS, "a token")
+        housekeeping.drop_old_configs(draft, rendering)
+        assert [one.name for one in draft.actions if isinstance(one, Delete)] == gone
+
+
 def test_a_pod_that_lacks_the_token_gets_it():
     rendering = rendered(manifest("quickstart"))
     lacking = {"reason": "CreateContainerConfigError", "message": f'secret "{names.token("one")}" not found'}
