@@ -58,6 +58,8 @@ class Skipped(msgspec.Struct, frozen=True, kw_only=True):
 
     step: int
     reason: str
+    damaged: bool = False
+    """It was committed and is not whole; else it does not count for this attempt."""
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):

@@ -45,6 +45,8 @@ class Passed(msgspec.Struct, frozen=True, kw_only=True):
 
     step: int
     reason: str
+    damaged: bool = False
+    """It was committed and is not whole; else it does not count for this attempt."""
 
 
 class Preparation(msgspec.Struct, frozen=True, kw_only=True):
@@ -206,7 +208,7 @@ def _short(prepared: Preparation) -> Preparation:
     return msgspec.structs.replace(
         prepared,
         removed=[_tail(path, 200) for path in prepared.removed[:8]],
-        skipped=[Passed(step=one.step, reason=_head(one.reason, 300)) for one in prepared.skipped[:8]],
+        skipped=[msgspec.structs.replace(one, reason=_head(one.reason, 300)) for one in prepared.skipped[:8]],
         committed=prepared.committed[:8],
     )
 

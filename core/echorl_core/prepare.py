@@ -175,7 +175,7 @@ def _newest_whole(eligible: list[Committed]) -> tuple[Committed | None, list[Ski
         try:
             checkpoints.verify(one.folder, one.manifest)
         except Damage as damage:
-            damaged.append(Skipped(step=one.step, reason=str(damage)))
+            damaged.append(Skipped(step=one.step, reason=str(damage), damaged=True))
             continue
         return one, damaged
     return None, damaged
@@ -199,7 +199,7 @@ def _unreadable(run: RunDirectory) -> Iterator[Skipped]:
         try:
             checkpoints.read_manifest(folder)
         except Damage as damage:
-            yield Skipped(step=step, reason=str(damage))
+            yield Skipped(step=step, reason=str(damage), damaged=True)
 
 
 def _lineage(run: RunDirectory, attempt: int) -> _Lineage:

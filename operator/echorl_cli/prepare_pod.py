@@ -171,7 +171,9 @@ def _preparation(run: RunDirectory, prepared: Prepared, model: Path, commit: str
         committed=[
             Saved(step=one.step, committed_at=one.committed_at, size_bytes=one.size_bytes) for one in counting[:_FEW]
         ],
-        skipped=[Passed(step=one.step, reason=one.reason) for one in reversed(prepared.skipped)][:_FEW],
+        skipped=[Passed(step=one.step, reason=one.reason, damaged=one.damaged) for one in reversed(prepared.skipped)][
+            :_FEW
+        ],
         skipped_count=len(prepared.skipped),
         removed=prepared.removed[:_FEW],
         removed_count=len(prepared.removed),

@@ -20,7 +20,8 @@ PhaseName = Literal["Pending", "Preparing", "Starting", "Running", "Restarting",
 
 Message = Annotated[str, Field(max_length=MAX_MESSAGE)]
 Reason = Annotated[str, Field(max_length=MAX_REASON)]
-ShortText = Annotated[str, Field(max_length=1024)]
+MAX_SHORT = 1024
+ShortText = Annotated[str, Field(max_length=MAX_SHORT)]
 Count = Annotated[int, Field(ge=0)]
 
 
@@ -157,6 +158,8 @@ class Control(ApiModel):
     """Uid of the pod whose end was counted last."""
     failure: Reason | None = None
     """Why the run failed, in one word."""
+    lost_checkpoint: ShortText | None = None
+    """Which checkpoint, newer than the resume step, prepare found damaged or gone; until a newer one is committed."""
 
 
 class RunStatus(ApiModel):

@@ -96,7 +96,7 @@ def _tls(found: client.Configuration) -> ssl.SSLContext | bool:
 
 
 def from_kubeconfig(path: Path, context: str | None = None, clock: Callable[[], float] = time.monotonic) -> Credentials:
-    """Credentials of one context; the current one if none is named. ``path`` may be several files, as ``KUBECONFIG``."""
+    """Credentials of one context; the current one if none is named. ``path``: a file, or several as ``KUBECONFIG``."""
     files = [Path(part).expanduser() for part in str(path).split(os.pathsep) if part]
 
     async def load(into: client.Configuration) -> None:

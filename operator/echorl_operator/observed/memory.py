@@ -52,6 +52,8 @@ class Memory:
     """All so far, by the role that caused them."""
     counted: str = ""
     """Uid of the pod whose end was counted last: it may still be there when the next pass looks."""
+    lost_checkpoint: str = ""
+    """Which checkpoint prepare could not resume from, and why; empty once one after the resume step is committed."""
     preparations: int = 0
     """Prepare pods of this attempt that failed."""
     step: int = 0
@@ -81,6 +83,7 @@ class Memory:
                 key: value for key, value in _mapping(status.get("restartsByRole")).items() if isinstance(value, int)
             },
             counted=_text(control.get("countedPod")),
+            lost_checkpoint=_text(control.get("lostCheckpoint")),
             preparations=_count(control.get("failedPreparations")),
             step=_count(status.get("step")),
         )
@@ -98,6 +101,7 @@ class Memory:
             "reachedStep": self.ledger.reached,
             "countedPod": self.counted,
             "failedPreparations": self.preparations,
+            "lostCheckpoint": self.lost_checkpoint,
         }
         return {key: value for key, value in written.items() if value}
 

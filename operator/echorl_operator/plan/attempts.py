@@ -12,10 +12,12 @@ Template before pods: the other way round, the controller brings pods of the old
 
 from typing import Any
 
+from echorl_core.last_words import Preparation
 from echorl_core.names import ExitCode, Phase
 from echorl_core.restarts import MAX_BACKOFF_S
 from echorl_operator import names
 from echorl_operator.api.run import EchoRLRunSpec
+from echorl_operator.api.status import MAX_SHORT
 from echorl_operator.build.children import orchestrator_pod, prepare_pod, trainer_set
 from echorl_operator.build.rendering import Rendering
 from echorl_operator.names import PodRole
@@ -99,7 +101,9 @@ def _note_preparation(draft: Draft, pod: PodRecord) -> None:
         # The pod ended well, so prepare has done its work; what it said was lost with the node's memory of it.
         draft.delete_pods([pod], "it ended without saying what it did; prepare is repeatable")
         return
+    draft.found = prepared
     draft.fenced(
+        lost_checkpoint=_lost(draft, prepared)[:MAX_SHORT],
         prepared=draft.memory.attempt,
         resume_step=prepared.resume_step,
         model_commit=prepared.model_commit or draft.memory.model_commit,
@@ -111,6 +115,20 @@ def _note_preparation(draft: Draft, pod: PodRecord) -> None:
     draft.note("Prepared", begins + removed)
     for one in prepared.skipped:
         draft.note("CheckpointSkipped", f"checkpoint {one.step}: {one.reason}", warning=True)
+    if draft.memory.lost_checkpoint:
+        draft.note("CheckpointLost", draft.memory.lost_checkpoint, warning=True)
+
+
+def _lost(draft: Draft, prepared: Preparation) -> str:
+    """Which committed checkpoint the attempt should have begun at and does not; empty if there is none."""
+    newer = [one for one in prepared.skipped if one.step > prepared.resume_step]
+    if damaged := next((one for one in newer if one.damaged), None):
+        return f"checkpoint {damaged.step} is damaged: {damaged.reason}"
+    known = (draft.observed.run.status.get("checkpoint") or {}).get("step", 0)
+    asked_back = (draft.observed.run.spec.get("resume") or {}).get("policy") in ("FromStep", "Never")
+    if known <= prepared.resume_step or asked_back or any(one.step == known for one in newer):
+        return ""
+    return f"checkpoint {known} was committed and is not on the volume any more"
 
 
 def _preparation_failed(draft: Draft, pod: PodRecord, spec: EchoRLRunSpec) -> None:

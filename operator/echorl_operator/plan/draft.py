@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from echorl_core.last_words import Preparation
 from echorl_core.names import Phase, Role
 from echorl_core.restarts import RestartPolicy, Rule, RuleAction
 from echorl_operator.api.run import EchoRLRunSpec
@@ -42,6 +43,8 @@ class Draft:
         self.phase: Phase = self.memory.phase
         self.reason = ""
         self.message = ""
+        self.found: Preparation | None = None
+        """What prepare found, in the pass that learns of it."""
         self.problems: dict[str, tuple[str, str]] = {}
         """Conditions that are true because something is wrong: reason and message, by type."""
 

@@ -194,6 +194,8 @@ def _note_progress(draft: Draft, spec: EchoRLRunSpec) -> None:
     state = draft.observed.role_state
     if state is None or state.step is None or state.attempt != draft.memory.attempt:
         return
+    if state.checkpoint is not None and state.checkpoint.step > (draft.memory.resume_step or 0):
+        draft.remember(lost_checkpoint="")
     step = max(draft.memory.step, state.step)
     draft.remember(step=step, ledger=draft.memory.ledger.after_progress(step, restart_policy(spec)))
 
@@ -234,4 +236,5 @@ def _said(draft: Draft, spec: EchoRLRunSpec | None) -> Said:
         checkpoint_interval=None if spec is None else spec.checkpoint.interval,
         trainer_pods=0 if spec is None else spec.trainer.replicas,
         engines=0 if spec is None else spec.inference.replicas,
+        found=draft.found,
     )

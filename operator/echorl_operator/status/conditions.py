@@ -32,12 +32,15 @@ def conditions(observed: Observed, memory: Memory, said: Said, state: RoleState 
         "OrchestratorReady": _role_ready(observed, PodRole.ORCHESTRATOR, 1),
         "Failed": _failed(said),
     }
-    if (committed := _checkpoint(memory, said, state)) is not None:
-        found["CheckpointCommitted"] = committed
-    if (bounded := _off_policy(observed, state)) is not None:
-        found["OffPolicyBounded"] = bounded
     # A problem that is over stays to be read, as False.
     before = {one.get("type"): one for one in observed.run.status.get("conditions", []) if isinstance(one, Mapping)}
+    told = {"CheckpointCommitted": _checkpoint(memory, said, state), "OffPolicyBounded": _off_policy(observed, state)}
+    for kind, aspect in told.items():
+        if aspect is not None:
+            found[kind] = aspect
+        elif state is None and kind in before:
+            # Nobody tells at the moment.
+            found[kind] = _aspect(before[kind])
     for kind in PROBLEMS:
         if kind in said.problems:
             found[kind] = ("True", *said.problems[kind])
@@ -59,6 +62,10 @@ def _written(kind: str, aspect: Aspect, before: Mapping[str, Any] | None, observ
         "lastTransitionTime": since,
         "observedGeneration": observed.run.generation,
     }
+
+
+def _aspect(condition: Mapping[str, Any]) -> Aspect:
+    return (str(condition.get("status")), str(condition.get("reason")), str(condition.get("message", "")))
 
 
 def _ready(said: Said) -> Aspect:
@@ -84,7 +91,11 @@ def _failed(said: Said) -> Aspect:
 
 
 def _checkpoint(memory: Memory, said: Said, state: RoleState | None) -> Aspect | None:
-    """False when the newest committed checkpoint is older than three intervals, or could not be saved."""
+    """False when the newest committed checkpoint is older than three intervals, was damaged, or is gone."""
+    if memory.lost_checkpoint:
+        begun = memory.resume_step is not None
+        goes_on = f"; attempt {memory.attempt} goes on from step {memory.resume_step}" if begun else ""
+        return ("False", "Lost", f"{memory.lost_checkpoint}{goes_on}")
     if state is None or state.step is None or said.checkpoint_interval is None:
         return None
     newest = state.checkpoint.step if state.checkpoint is not None else memory.resume_step or 0

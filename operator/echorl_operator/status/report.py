@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from echorl_core.last_words import Preparation
 from echorl_core.names import Phase
 from echorl_operator import names
 from echorl_operator.api.status import MAX_MESSAGE, MAX_TIMELINE
@@ -42,7 +43,7 @@ def status_of(observed: Observed, memory: Memory, said: Said) -> dict[str, Any]:
         "inference": _inference(observed),
         "timeline": _timeline(observed, memory, said),
         "control": memory.control(),
-        **_from_state(state, before),
+        **_from_state(state, before, said.found),
     }
     if memory.model_commit:
         status["model"] = {"revision": memory.model_commit}
@@ -59,8 +60,14 @@ def _step(memory: Memory, state: RoleState | None, before: Mapping[str, Any]) ->
     return known if isinstance(known, int) else None
 
 
-def _from_state(state: RoleState | None, before: Mapping[str, Any]) -> dict[str, Any]:
+def _from_state(state: RoleState | None, before: Mapping[str, Any], found: Preparation | None) -> dict[str, Any]:
     kept = {key: before.get(key) for key in ("policy", "checkpoint", "reward")}
+    if found is not None:
+        # One that status knew may be damaged, or gone.
+        newest = next(iter(found.committed), None)
+        kept["checkpoint"] = (
+            None if newest is None else _checkpoint(newest.step, newest.committed_at, newest.size_bytes)
+        )
     if state is None:
         return kept
     if state.reward is not None:
@@ -77,13 +84,15 @@ def _from_state(state: RoleState | None, before: Mapping[str, Any]) -> dict[str,
             if value is not None
         }
     if state.checkpoint is not None:
-        kept["checkpoint"] = {
-            "step": state.checkpoint.step,
-            "committedAt": state.checkpoint.committed_at,
-            "sizeBytes": state.checkpoint.size_bytes,
-            "path": f"checkpoints/step_{state.checkpoint.step:06d}",
-        }
+        kept["checkpoint"] = _checkpoint(
+            state.checkpoint.step, state.checkpoint.committed_at, state.checkpoint.size_bytes
+        )
     return kept
+
+
+def _checkpoint(step: int, committed_at: str, size_bytes: int) -> dict[str, Any]:
+    path = f"checkpoints/step_{step:06d}"
+    return {"step": step, "committedAt": committed_at, "sizeBytes": size_bytes, "path": path}
 
 
 def _roles(observed: Observed, memory: Memory, said: Said) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from echorl_core.last_words import Preparation
 from echorl_core.names import Phase
 
 
@@ -20,3 +21,5 @@ class Said:
     trainer_pods: int
     engines: int
     """Pods that there should be."""
+    found: Preparation | None = None
+    """What prepare found, in the pass that learns of it."""

@@ -28,6 +28,7 @@ FULL = Memory(
     ledger=Ledger(dict.fromkeys(Role, 2), 30),
     restarts={str(role): 1 for role in Role},
     preparations=1,
+    lost_checkpoint="checkpoint 50 is damaged",
     counted="uid-of-a-pod",
     step=31,
 )

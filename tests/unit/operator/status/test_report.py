@@ -1,5 +1,6 @@
 import dataclasses
 
+from echorl_core.last_words import Preparation, Saved
 from echorl_core.names import Phase, Role
 from echorl_core.restarts import Ledger
 from echorl_operator.api.status import RunStatus
@@ -61,6 +62,8 @@ def condition(status, kind):
 def test_memory_comes_back_from_status_as_it_was_written():
     status = status_of(world(), MEMORY, SAID)
     assert Memory.of(status) == MEMORY
+    lost = dataclasses.replace(MEMORY, lost_checkpoint="checkpoint 9 is damaged")
+    assert Memory.of(status_of(world(), lost, SAID)) == lost
     assert Memory.of({}) == Memory()
     broken = {"attempt": "x", "control": 3, "phase": "Odd", "startTime": "soon", "restartsByRole": {"trainer": "many"}}
     assert Memory.of(broken) == Memory()
@@ -123,3 +126,31 @@ def test_the_timeline_is_bounded_and_grows_with_phase_and_attempt_alone():
         assert status_of(world(status), memory, SAID)["timeline"] == status["timeline"]
     assert len(status["timeline"]) == 64
     assert status["timeline"][-1]["attempt"] == 79
+
+
+def prepared(*committed: int) -> Preparation:
+    saved = [Saved(step=step, committed_at="2026-01-01T00:00:00Z", size_bytes=step) for step in committed]
+    return Preparation(resume_step=committed[0] if committed else 0, model_path="/m", committed=saved)
+
+
+def test_what_prepare_finds_replaces_what_status_knew() -> None:
+    before = {"attempt": 2, "checkpoint": {"step": 50, "committedAt": "2026-01-01T00:00:00Z", "sizeBytes": 9}}
+    silent = dataclasses.replace(world(before), role_state=None)
+    found = status_of(silent, MEMORY, dataclasses.replace(SAID, found=prepared(25, 5)))
+    assert (found["checkpoint"]["step"], found["checkpoint"]["path"]) == (25, "checkpoints/step_000025")
+    assert "checkpoint" not in status_of(silent, MEMORY, dataclasses.replace(SAID, found=prepared()))
+
+
+def test_a_lost_checkpoint_is_told_whatever_the_orchestrator_says() -> None:
+    lost = dataclasses.replace(MEMORY, lost_checkpoint="checkpoint 50 is damaged: rank_0.bin: missing")
+    for told in (STATE, None):
+        status = status_of(dataclasses.replace(world(), role_state=told), lost, SAID)
+        found = condition(status, "CheckpointCommitted")
+        assert (found["status"], found["reason"]) == ("False", "Lost")
+        assert found["message"] == "checkpoint 50 is damaged: rank_0.bin: missing; attempt 2 goes on from step 5"
+
+
+def test_what_was_told_of_checkpoints_stays_while_nobody_tells() -> None:
+    once = status_of(world(), MEMORY, SAID)
+    silent = status_of(dataclasses.replace(world(once), role_state=None, now=NOW + 60), MEMORY, SAID)
+    assert condition(silent, "CheckpointCommitted") == condition(once, "CheckpointCommitted")
