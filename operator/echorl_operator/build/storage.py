@@ -21,8 +21,9 @@ def claim_name(target: Target) -> str:
 def claims(target: Target) -> list[Object]:
     """The claim to make; none if the run names one.
 
-    With ``retain`` it has no owner, so it outlives the run. It is to be created, not applied: one that a former run of
-    the same name left is taken as it is, and a size that was raised by hand stays.
+    With ``retain`` it has no owner, so it outlives the run; ``plan.retention`` sees to that later on. It is to be
+    created, not applied: one that a former run of the same name left is taken as it is, and a size that was raised by
+    hand stays.
     """
     storage = target.spec.storage
     if storage.claim_name is not None:

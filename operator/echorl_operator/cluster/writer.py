@@ -112,6 +112,20 @@ class Writer:
         path = POD.path(namespace, name)
         await self._write(Call("patch", path, POD.plural, _MANAGER, body, STRATEGIC_MERGE_PATCH))
 
+    async def change_owner(
+        self, namespace: str, api_version: str, kind: str, name: str, *, uid: str, owner: Mapping[str, Any], owned: bool
+    ) -> None:
+        """Give an object an owner, or take that one away; others stay. Raises as ``apply``.
+
+        Server-side apply could not take away an owner that a create set. Where the admission plugin
+        OwnerReferencesPermissionEnforcement is on, this needs the right to delete the object.
+        """
+        resource = of_kind(api_version, kind)
+        reference = owner if owned else {"$patch": "delete", "uid": owner["uid"]}
+        body = {"metadata": {"uid": uid, "ownerReferences": [reference]}}
+        path = resource.path(namespace, name)
+        await self._write(Call("patch", path, resource.plural, _MANAGER, body, STRATEGIC_MERGE_PATCH))
+
     async def write_status(self, run: RunRecord, status: Mapping[str, Any]) -> RunRecord:
         """Replace a run's whole status, if the run is still as it was read. Returns the run as it is now.
 

@@ -46,6 +46,19 @@ class LiftGate:
 
 
 @dataclass(frozen=True)
+class ChangeOwner:
+    """Give exactly this object an owner, or take that one away; other owners stay."""
+
+    api_version: str
+    kind: str
+    name: str
+    uid: str
+    owner: dict[str, Any]
+    """The owner reference."""
+    owned: bool
+
+
+@dataclass(frozen=True)
 class AskToStop:
     """Ask the orchestrator for a last checkpoint and the end."""
 
@@ -71,7 +84,7 @@ class DeleteRun:
     uid: str
 
 
-Action = Apply | Create | Delete | LiftGate | AskToStop | ChangeLive | DeleteRun
+Action = Apply | Create | Delete | LiftGate | ChangeOwner | AskToStop | ChangeLive | DeleteRun
 
 
 @dataclass(frozen=True)

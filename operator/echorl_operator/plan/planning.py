@@ -8,8 +8,12 @@ The pass decides the first thing that is due and leaves the rest to the passes t
 dies between any two writes goes on where it was.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 from echorl_core.live import settings_of
 from echorl_core.names import Phase
+from echorl_operator.api.mutability import changes
 from echorl_operator.api.run import EchoRLRun, EchoRLRunSpec
 from echorl_operator.build.children import common, inference_deployment, token_secret
 from echorl_operator.build.cluster_placement import ORCHESTRATOR_PORT
@@ -20,7 +24,7 @@ from echorl_operator.names import PodRole
 from echorl_operator.observed.memory import ENDED
 from echorl_operator.observed.records import Kind
 from echorl_operator.observed.world import Observed
-from echorl_operator.plan import attempts, edits, endings, housekeeping, lost_nodes, recovery
+from echorl_operator.plan import attempts, edits, endings, housekeeping, leftovers, lost_nodes, recovery, retention
 from echorl_operator.plan.actions import ChangeLive, Create, Plan
 from echorl_operator.plan.draft import Draft, restart_policy
 from echorl_operator.plan.gang import Gang
@@ -81,6 +85,15 @@ def _pass(draft: Draft) -> EchoRLRunSpec | None:
     """Decide; the spec that the decision rests on."""
     wanted = edits.wanted(draft)
     rendering = edits.frozen(draft)
+    spec = _decide(draft, wanted, rendering)
+    if wanted.spec is not None:
+        retention.see_to_owner(draft, wanted.spec)
+    if rendering is not None:
+        leftovers.remove(draft, rendering)
+    return spec
+
+
+def _decide(draft: Draft, wanted: edits.Wanted, rendering: Rendering | None) -> EchoRLRunSpec | None:
     if draft.memory.phase in ENDED and not _goes_on(draft, wanted.spec, rendering):
         endings.after_the_end(draft, rendering, wanted.spec)
         return wanted.spec
@@ -122,9 +135,15 @@ def _goes_on(draft: Draft, spec: EchoRLRunSpec | None, rendering: Rendering | No
     if spec is None or draft.observed.run.generation == draft.memory.observed_generation:
         return False
     if draft.memory.phase is Phase.FAILED:
-        return True
+        return rendering is None or not _is_about_the_end(rendering.spec, draft.observed.run.spec)
     before = None if rendering is None else spec_of(rendering).max_steps
     return before is None or spec.max_steps > before
+
+
+def _is_about_the_end(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+    """Whether nothing changed but what becomes of a run that has ended."""
+    paths = {change.path for change in changes(before, after)}
+    return bool(paths) and paths <= {"spec.storage.retain", "spec.ttlSecondsAfterFinished"}
 
 
 def _is_too_late(draft: Draft, spec: EchoRLRunSpec) -> bool:
@@ -155,8 +174,6 @@ def _attempt(draft: Draft, rendering: Rendering, spec: EchoRLRunSpec) -> None:
         return
     if draft.fence:
         return  # what prepare found must be in status before anybody acts on it
-    if not draft.memory.admitted():
-        housekeeping.drop_old_configs(draft, rendering)
     _engines(draft, rendering, spec)
     if recovery.engines_are_hopeless(draft):
         return
@@ -172,7 +189,6 @@ def _attempt(draft: Draft, rendering: Rendering, spec: EchoRLRunSpec) -> None:
 
 
 def _shared_children(draft: Draft, rendering: Rendering) -> None:
-    housekeeping.drop_old_revisions(draft)
     housekeeping.restore_token(draft, rendering)
     created = []
     for desired in common(rendering):

@@ -8,7 +8,17 @@ import msgspec
 from echorl_operator.cluster.orchestrators import Orchestrators, Target
 from echorl_operator.cluster.writer import Writer
 from echorl_operator.observed.runs import RunRecord
-from echorl_operator.plan.actions import Action, Apply, AskToStop, ChangeLive, Create, Delete, DeleteRun, LiftGate
+from echorl_operator.plan.actions import (
+    Action,
+    Apply,
+    AskToStop,
+    ChangeLive,
+    ChangeOwner,
+    Create,
+    Delete,
+    DeleteRun,
+    LiftGate,
+)
 from echorl_operator.plan.drift import needs_apply
 
 
@@ -48,6 +58,16 @@ class Executor:
             case LiftGate():
                 await self._writer.lift_gate(
                     namespace, action.name, uid=action.uid, resource_version=action.resource_version
+                )
+            case ChangeOwner():
+                await self._writer.change_owner(
+                    namespace,
+                    action.api_version,
+                    action.kind,
+                    action.name,
+                    uid=action.uid,
+                    owner=action.owner,
+                    owned=action.owned,
                 )
             case AskToStop():
                 await self._orchestrators.ask_to_stop(Target(run.key, run.uid, action.attempt, action.address))

@@ -1,0 +1,107 @@
+"""Children that nothing needs any more: what earlier renderings left behind.
+
+Of ControllerRevisions stay the current one, the one that this attempt began with, and the last of the attempt before,
+for people to compare; and the ConfigMaps of all three, and those that were made since the attempt began: its pods may
+be of any of its renderings. Only what the run controls is ever deleted: a label alone proves nothing, and a
+StatefulSet's own ControllerRevisions carry ours.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import msgspec
+
+from echorl_core.names import Phase
+from echorl_operator import names
+from echorl_operator.build.rendering import Rendering
+from echorl_operator.build.revision import from_revision
+from echorl_operator.names import PodRole
+from echorl_operator.observed.memory import ENDED
+from echorl_operator.observed.records import ChildRecord, Kind
+from echorl_operator.plan.draft import Draft
+
+_OF_THE_CURRENT_ALONE = frozenset({Kind.NETWORK_POLICY, Kind.DISRUPTION_BUDGET})
+"""They act on pods by labels: one that is out of date still allows what the manifest does not, or keeps nodes busy."""
+
+
+def remove(draft: Draft, rendering: Rendering) -> None:
+    """Delete them, in a pass that has nothing else to do and that finds no pod of an earlier attempt.
+
+    Args:
+        draft: of this pass, decided but for this.
+        rendering: of the current attempt.
+    """
+    if draft.actions or draft.fence or not _is_settled(draft):
+        return
+    mine = [one for one in draft.observed.children if one.meta.owner_uid == draft.observed.run.uid]
+    kept = _Kept.of(draft, mine)
+    for child in (*kept.surplus, *_others(mine, rendering, kept)):
+        draft.delete_child(child, "no attempt needs it any more")
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """ControllerRevisions by what becomes of them."""
+
+    first: ChildRecord | None
+    """Of this attempt."""
+    previous: ChildRecord | None
+    """The last one of the newest attempt before."""
+    surplus: tuple[ChildRecord, ...]
+
+    @classmethod
+    def of(cls, draft: Draft, mine: list[ChildRecord]) -> "_Kept":
+        run = draft.observed.run.key.name
+        found = {one: _order(one.meta.name, run) for one in mine if one.kind is Kind.REVISION}
+        current = _order(draft.memory.revision, run)
+        older = sorted((one for one, order in found.items() if (0, 0) < order < current), key=lambda one: found[one])
+        of_this = [one for one in older if found[one][0] == current[0]]
+        before = [one for one in older if found[one][0] < current[0]]
+        first = of_this[0] if of_this else next((one for one, order in found.items() if order == current), None)
+        previous = before[-1] if before else None
+        return cls(first, previous, tuple(one for one in older if one not in (first, previous)))
+
+
+def _order(revision: str, run: str) -> tuple[int, int]:
+    """Attempt and generation from a ControllerRevision's name; zeros if it is none of the run's."""
+    attempt, _, generation = revision.removeprefix(f"{run}-").partition("-")
+    return (int(attempt), int(generation)) if attempt.isdigit() and generation.isdigit() else (0, 0)
+
+
+def _is_settled(draft: Draft) -> bool:
+    """Whether every pod is of this attempt, and every engine of the newest template."""
+    memory, living = draft.memory, [pod for pod in draft.observed.pods if pod.role is not None and not pod.ended]
+    if memory.phase in (*ENDED, Phase.SUSPENDED):
+        return not living
+    engines = draft.child(Kind.DEPLOYMENT, names.inference(draft.observed.run.key.name))
+    # Engines get the attempt's template when it is prepared; until then they need what an earlier one needed.
+    if memory.prepared != memory.attempt or engines is None:
+        return False
+    rolled_out = engines.observed_generation >= engines.meta.generation
+    of_others = [pod for pod in living if pod.role is not PodRole.INFERENCE and pod.attempt != memory.attempt]
+    return rolled_out and engines.updated == engines.replicas == engines.desired and not of_others
+
+
+def _others(mine: list[ChildRecord], rendering: Rendering, kept: _Kept) -> Iterator[ChildRecord]:
+    current = _names(rendering)
+    gone = [one for one in mine if (one.kind, one.meta.name) not in current]
+    yield from (one for one in gone if one.kind in _OF_THE_CURRENT_ALONE)
+    if kept.first is None:
+        return
+    began = kept.first.meta.created_at
+    config_maps = [one for one in gone if one.kind is Kind.CONFIG_MAP and one.meta.created_at < began]
+    if config_maps and (needed := _needed(kept)) is not None:
+        yield from (one for one in config_maps if (one.kind, one.meta.name) not in needed)
+
+
+def _needed(kept: _Kept) -> set[tuple[Kind, str]] | None:
+    """Children of the kept renderings; None if nobody can say, since this operator cannot read one."""
+    revisions = [one for one in (kept.first, kept.previous) if one is not None]
+    try:
+        return set().union(*(_names(from_revision(msgspec.json.decode(one.body))) for one in revisions))
+    except ValueError:
+        return None
+
+
+def _names(rendering: Rendering) -> set[tuple[Kind, str]]:
+    return {(Kind(body["kind"]), body["metadata"]["name"]) for body in rendering.common}

@@ -1,0 +1,71 @@
+"""``storage.retain`` of a run that is there already."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from echorl_operator.api.run import EchoRLRunSpec
+from echorl_operator.build.target import owner_reference
+from echorl_operator.observed.records import ChildRecord, Kind
+from echorl_operator.plan.actions import Action, ChangeOwner
+from echorl_operator.plan.draft import Draft
+from echorl_operator.plan.planning import _goes_on
+from echorl_operator.plan.retention import see_to_owner
+from echorl_testing.observed_worlds import RUN_UID, meta, observed, run
+from echorl_testing.rendered import SETTINGS, manifest, rendered
+
+OWNED = ChildRecord(Kind.CLAIM, meta("one-volume"), b"{}")
+FREE = replace(OWNED, meta=replace(OWNED.meta, owner_uid=""))
+
+
+def actions(claim: ChildRecord | None, **storage: Any) -> list[Action]:
+    record = run(storage=storage)
+    draft = Draft(observed(children=(claim,) if claim else (), run=record), SETTINGS, "a token")
+    see_to_owner(draft, EchoRLRunSpec.model_validate(record.spec))
+    return draft.actions
+
+
+def change(*, owned: bool) -> ChangeOwner:
+    owner = owner_reference("one", RUN_UID)
+    return ChangeOwner("v1", "PersistentVolumeClaim", "one-volume", "uid-one-volume", owner, owned=owned)
+
+
+@pytest.mark.parametrize(
+    ("claim", "storage", "expected"),
+    [
+        (OWNED, {"retain": True}, [change(owned=False)]),
+        (OWNED, {}, [change(owned=False)]),
+        (FREE, {"retain": False}, [change(owned=True)]),
+        (OWNED, {"retain": False}, []),
+        (FREE, {"retain": True}, []),
+        (None, {"retain": False}, []),
+        (FREE, {"retain": False, "claimName": "mine"}, []),
+        (replace(OWNED, meta=replace(OWNED.meta, owner_uid="another")), {"retain": False}, []),
+        (replace(FREE, meta=replace(FREE.meta, deleted_at=1.0)), {"retain": False}, []),
+    ],
+)
+def test_the_claims_owner_is_as_the_manifest_says(
+    claim: ChildRecord | None, storage: dict[str, Any], expected: list[Action]
+) -> None:
+    assert actions(claim, **storage) == expected
+
+
+@pytest.mark.parametrize(
+    ("edit", "goes_on"),
+    [
+        ({"storage": {"retain": False}}, False),
+        ({"ttlSecondsAfterFinished": 60}, False),
+        ({"storage": {"retain": False}, "ttlSecondsAfterFinished": 60}, False),
+        ({"storage": {"retain": False}, "maxSteps": 99}, True),
+        ({"failurePolicy": {"maxRestarts": 9}}, True),
+        ({}, True),
+    ],
+)
+def test_an_edit_about_the_end_does_not_start_a_failed_run_again(edit: dict[str, Any], goes_on: bool) -> None:
+    rendering = rendered(manifest("quickstart"))
+    record = replace(
+        run({"phase": "Failed", "observedGeneration": 1}), generation=2, spec={**manifest("quickstart")["spec"], **edit}
+    )
+    draft = Draft(observed(run=record), SETTINGS, "a token")
+    assert _goes_on(draft, EchoRLRunSpec.model_validate(record.spec), rendering) is goes_on
