@@ -7,6 +7,7 @@ scheduling gate. Orchestrators answer ``GET /state`` and ``POST /control/stop`` 
 import asyncio
 import itertools
 import json
+import os
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -156,7 +157,8 @@ class ScriptedCluster:
     async def _orchestrator(self, run: str, uid: str, attempt: int) -> str:
         played = self.orchestrators[run] = PlayedOrchestrator(uid, attempt)
         number = next(_addresses)
-        address = f"127.0.{number // 250}.{number % 250 + 2}"
+        # Test sessions beside this one have other processes.
+        address = f"127.{1 + os.getpid() % 250}.{number // 250}.{number % 250 + 2}"
 
         async def state(request: web.Request) -> web.Response:
             since, until = request.query.get("since"), time.monotonic() + float(request.query.get("wait", "0"))
