@@ -6,7 +6,7 @@ PACKAGES = core/echorl_core operator/echorl_operator operator/echorl_cli orchest
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test unit check fmt generate verify test-cluster cluster-up cluster-down clean
+.PHONY: help setup run test unit check fmt generate verify test-cluster cluster-up cluster-load cluster-down images clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -49,13 +49,20 @@ verify: generate ## Fail when a generated file is stale
 
 test-cluster: ## The operator against a real Kubernetes, as root; builds its programs once
 	@scripts/setup.sh main
+	@scripts/setup.sh inference
 	@.venv/bin/python -m pytest tests/cluster
 
 cluster-up: ## A real Kubernetes on this machine, as root: make cluster-up [KWOK=fake GPU nodes] [HELM=1]
 	@PYTHONPATH=tests/support $(PYTHON) -m echorl_testing.cluster up --kwok $(or $(KWOK),0) $(if $(HELM),--helm)
 
+cluster-load: ## Import built images into it: make cluster-load [IMAGES="orchestrator trainer"]
+	@PYTHONPATH=tests/support $(PYTHON) -m echorl_testing.cluster load $(IMAGES)
+
 cluster-down: ## End it and leave nothing
 	@PYTHONPATH=tests/support $(PYTHON) -m echorl_testing.cluster down
+
+images: ## Build the images with buildah, as root: make images [IMAGES="orchestrator trainer"] [BASE=image]
+	@scripts/images.sh $(IMAGES)
 
 clean: ## Remove environments and caches; runs stay
 	rm -rf .venv .venv-bootstrap .venv-inference .mypy_cache .ruff_cache .pytest_cache .hypothesis

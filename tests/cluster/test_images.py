@@ -1,0 +1,86 @@
+"""The images themselves: what their layers hold, how large they are, and that their entry points start.
+
+Operator and orchestrator are built here if need be; with ECHORL_TEST_IMAGES=1 all images must be there (make images).
+"""
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from echorl_testing.cluster import built_images, image_layers
+from echorl_testing.cluster.built_images import buildah
+from echorl_testing.cluster.errors import Unavailable
+from echorl_testing.cluster.sandbox import check_root
+
+pytestmark = pytest.mark.timeout(1200)
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SMALL = ("operator", "orchestrator")
+NAMES = built_images.NAMES if os.environ.get("ECHORL_TEST_IMAGES") else SMALL
+WITH_COMPILER = frozenset({"trainer", "inference"})
+_MIB = 2**20
+_LIMIT = re.compile(r"^\| `(?P<name>[a-z-]+)` \|.*\| (?P<limit>[\d,]+) \|$", re.MULTILINE)
+_BUILD_S = 900
+
+
+@pytest.fixture(scope="module", autouse=True)
+def images() -> None:
+    """The small ones as the repository is now."""
+    try:
+        check_root()
+    except Unavailable as error:
+        pytest.skip(str(error))
+    command = [REPOSITORY / "scripts" / "images.sh", *SMALL]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_BUILD_S, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
+@pytest.fixture
+def container(name: str) -> Iterator[str]:
+    made = buildah("from", *built_images.policy(), f"localhost/{built_images.tag(name)}").strip()
+    yield made
+    buildah("rm", made)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_layers_hold_no_secrets_caches_or_build_tools(name: str) -> None:
+    found = [
+        problem
+        for layer in image_layers.layers(name)
+        for problem in image_layers.problems(layer, compiler=name in WITH_COMPILER)
+    ]
+    assert found == []
+    assert image_layers.config_problems(image_layers.inspected(name)) == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_image_is_no_larger_than_the_documentation_says(name: str) -> None:
+    text = (REPOSITORY / "docs" / "images.md").read_text()
+    limits = {match["name"]: int(match["limit"].replace(",", "")) for match in _LIMIT.finditer(text)}
+    assert image_layers.size_bytes(name) / _MIB <= limits[name]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_entry_points_tell_help_and_version_as_our_user(name: str, container: str) -> None:
+    entry = image_layers.inspected(name)["OCIv1"]["config"]["Entrypoint"]
+    extra = [["python", "-P", "-m", "echorl_cli.prepare_pod"]] if name == "orchestrator" else []
+    version = built_images.tag(name).partition(":")[2]
+    for command in (entry, *extra):
+        assert buildah("run", container, "--", *command, "--version").strip() == version
+        assert "usage:" in buildah("run", container, "--", *command, "--help")
+    assert buildah("run", container, "--", "id").startswith("uid=10001(echorl) gid=10001(echorl)")
+    assert buildah("run", container, "--", "python", "-c", "from pathlib import Path; print(Path.home())").split() == [
+        "/home/echorl"
+    ]
+
+
+if set(NAMES) == set(built_images.NAMES):
+
+    def test_trainer_and_inference_share_the_layers_with_torch() -> None:
+        folders = ({layer.folder for layer in image_layers.layers(name)} for name in ("trainer", "inference-cpu"))
+        shared = set.intersection(*folders)
+        assert sum(path.stat().st_size for folder in shared for path in folder.rglob("*.so*")) > 1024 * _MIB

@@ -1,0 +1,151 @@
+"""A run whose pods are real: containers of a real node, real vLLM, real training, real kills.
+
+By default the pods' programs are this machine's own environments (`make setup`), mounted read-only into a small image.
+With ECHORL_TEST_IMAGES=1 they are the images that `make images` has built.
+"""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from echorl_core import checkpoints
+from echorl_core.rundir import RunDirectory
+from echorl_testing.cluster import built_images, machine_image
+from echorl_testing.cluster.api import Api
+from echorl_testing.cluster.cluster import Cluster
+from echorl_testing.cluster.errors import ClusterError
+from echorl_testing.cluster.volumes import folder_volume
+from echorl_testing.local_run import digits, manifest, write_model
+from echorl_testing.operator_process import operator_process
+from echorl_testing.real_run import RealRun
+from echorl_testing.run_objects import install_crd
+
+pytestmark = [pytest.mark.timeout(1200), pytest.mark.vllm]
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+NAME = "real"
+BUILT = "ECHORL_TEST_IMAGES"
+_IMAGES = ("orchestrator", "trainer", "inference-cpu")
+_ENVIRONMENTS = {"orchestrator": ".venv", "trainer": ".venv", "inference": ".venv-inference"}
+_USER = 10001
+_START_S, _STEP_S, _END_S = 300.0, 180.0, 120.0
+
+
+@dataclass
+class Stage:
+    """What is there before the run is applied."""
+
+    run: RealRun
+    document: dict[str, Any]
+    volume: Path
+
+
+@pytest.fixture(scope="module")
+def images(control_plane: Cluster, real_node: str) -> Mapping[str, str]:
+    """The settings' images, known to the node."""
+    if os.environ.get(BUILT):
+        built_images.load(control_plane.node, _IMAGES)
+        return {}
+    if not (REPOSITORY / _ENVIRONMENTS["inference"] / "bin" / "python").exists():
+        pytest.skip("no environment with vLLM: make setup")
+    control_plane.node.import_image(machine_image.image())
+    return dict.fromkeys(("trainer", "inference", "inferenceCpu", "orchestrator"), machine_image.MACHINE)
+
+
+@pytest.fixture
+def stage(
+    control_plane: Cluster, api: Api, images: Mapping[str, str], make_namespace: Callable[..., str], tmp_path: Path
+) -> Iterator[Stage]:
+    """A namespace that admits restricted pods only, a volume with a model, the operator at work."""
+    install_crd(api)
+    namespace = make_namespace({"pod-security.kubernetes.io/enforce": "restricted"})
+    volume = tmp_path / "volume"
+    write_model(volume / "models" / "tiny")
+    for path in (volume, *volume.rglob("*")):
+        os.chown(path, _USER, _USER)
+    document = manifest(
+        Path("/models/tiny"),
+        maxSteps=400,
+        environments={"train": [digits()]},
+        storage={"size": "1Gi"},
+        failurePolicy={"maxRestarts": 3, "backoffSeconds": 0},
+    )
+    document["metadata"]["name"] = NAME
+    with ExitStack() as stack:
+        stack.enter_context(folder_volume(api, namespace, f"{NAME}-volume", volume))
+        if images:
+            stack.enter_context(machine_image.claims(api, namespace, REPOSITORY))
+            for role, environment in _ENVIRONMENTS.items():
+                document["spec"].setdefault(role, {})["template"] = machine_image.template(
+                    role, REPOSITORY, environment
+                )
+        kubeconfig, settings = control_plane.connection.kubeconfig, {"images": dict(images)}
+        # Alone, since on a busy machine it might lose its lease, and no kubelet would start it again.
+        operator = stack.enter_context(operator_process(kubeconfig, namespace, tmp_path, settings, "--no-election"))
+
+        def still_works() -> str | None:
+            code = operator.poll()
+            log = (tmp_path / "operator.log").read_text()[-4000:]
+            return None if code is None else f"the operator ended with {code}: {log}"
+
+        yield Stage(RealRun(control_plane, namespace, NAME, still_works), document, volume)
+        shutil.rmtree(volume)
+
+
+def test_a_run_trains_in_real_pods_outlives_its_containers_and_succeeds(stage: Stage, real_node: str) -> None:
+    run, directory = stage.run, RunDirectory(stage.volume / "runs" / NAME)
+    run.create(stage.document)
+    run.phase("Running", _START_S, attempt=1)
+    run.until("the first checkpoint", lambda: run.status().get("checkpoint"), _START_S)
+    first = {role: run.pod(role)["metadata"]["uid"] for role in _ENVIRONMENTS}
+    assert {pod["spec"]["nodeName"] for pod in run.pods().values()} == {real_node}
+    for role in _ENVIRONMENTS:
+        assert "uid=10001(echorl) gid=10001(echorl)" in run.inside(role, "id")
+        with pytest.raises(ClusterError, match="Read-only file system"):
+            run.inside(role, "touch", "/etc/echorl-was-here")
+
+    # An engine starts again where it is, alone, and serves the newest policy.
+    step = run.status()["step"]
+    run.kill("inference")
+    run.until("the engine starts again", lambda: restarts(run.pod("inference")) == 1, _START_S)
+    run.ready("inference", _START_S)
+    run.until("training goes on", lambda: run.status()["step"] > step + 1, _STEP_S)
+    status = run.status()
+    assert status["attempt"] == 1
+    assert status["policy"]["served"]["max"] >= step
+    assert {role: run.pod(role)["metadata"]["uid"] for role in _ENVIRONMENTS} == first
+
+    # A rank takes its gang to a new attempt, which goes on from the last committed checkpoint.
+    run.kill("trainer")
+    run.until("a new attempt", lambda: run.status()["attempt"] == 2, _STEP_S)
+    resumed = run.phase("Running", _START_S, attempt=2)
+    assert resumed["resumeStep"] >= status["checkpoint"]["step"] > 0
+    assert resumed["restartsByRole"]["trainer"] == 1
+    assert run.pod("trainer")["metadata"]["uid"] != first["trainer"]
+    assert run.pod("inference")["metadata"]["uid"] == first["inference"]
+    run.until("training goes on", lambda: run.status()["step"] > resumed["resumeStep"], _START_S)
+
+    # What is edited holds at once; at the end pods are free, and the volume keeps what was learned.
+    last = run.status()["step"] + 4
+    run.edit({"maxSteps": last})
+    status = run.phase("Succeeded", _STEP_S)
+    run.until("pods are free", lambda: not run.pods("trainer") and not run.pods("inference"), _END_S)
+    assert (status["step"], status["attempt"], status["checkpoint"]["step"]) == (last, 2, last)
+    assert status["policy"]["trained"] == last
+    phases = [entry["phase"] for entry in status["timeline"]]
+    assert phases[:3] == ["Preparing", "Starting", "Running"]
+    assert phases[-1] == "Succeeded"
+    committed, _ = checkpoints.committed(directory)
+    assert last in {one.step for one in committed}
+
+
+def restarts(pod: Mapping[str, Any]) -> int:
+    """Of the pod's only container, in place."""
+    (status,) = pod["status"]["containerStatuses"]
+    return int(status["restartCount"])
