@@ -88,22 +88,34 @@ def _sample(episodes: list[Row]) -> list[Row]:
     return [episodes[round(index * stride)] for index in range(EPISODES_SHOWN)][::-1]
 
 
+def _figures(figures_of_run: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Name and value of what the page's table shows; first and last of what was evaluated."""
+    rows: list[tuple[str, Any]] = []
+    for key, value in figures_of_run.items():
+        if key == "eval":
+            for environment, table in value.items():
+                for name in ("reward", "env_nll"):
+                    found = present(table[name])
+                    shown = f"{_number(found[0])} → {_number(found[-1])}" if found else "-"
+                    rows.append((f"{environment} {name}", shown))
+        elif key == "baselines":
+            rows.extend((name, _number(one)) for name, one in value.items())
+        elif key != "policy_versions":
+            rows.append((key, _number(value) if isinstance(value, float) else value))
+    return rows
+
+
 def render(name: str, records: RunRecords, figures_of_run: Mapping[str, Any]) -> str:
     """The page as text."""
     environment = Environment(loader=PackageLoader("echorl_cli.report", "."), autoescape=True)
     environment.filters |= {"number": _number, "shown": _shown}
-    rows = [
-        (key, _number(value) if isinstance(value, float) else value)
-        for key, value in figures_of_run.items()
-        if key not in {"eval", "policy_versions"}
-    ]
     return environment.get_template("page.html").render(
         name=name,
         phase=records.supervisor.get("phase", ""),
         note=records.supervisor.get("message"),
         figures=figures_of_run,
         plots=plots(records),
-        rows=rows,
+        rows=_figures(figures_of_run),
         timeline=records.supervisor.get("timeline", []),
         episodes=_sample(records.episodes),
     )
