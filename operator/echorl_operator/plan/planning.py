@@ -136,8 +136,8 @@ def _goes_on(draft: Draft, spec: EchoRLRunSpec | None, rendering: Rendering | No
         return False
     if draft.memory.phase is Phase.FAILED:
         return rendering is None or not _is_about_the_end(rendering.spec, draft.observed.run.spec)
-    before = None if rendering is None else spec_of(rendering).max_steps
-    return before is None or spec.max_steps > before
+    # Nobody knows what has changed if the rendering is lost; what was done stands in status.
+    return spec.max_steps > (draft.memory.step if rendering is None else spec_of(rendering).max_steps)
 
 
 def _is_about_the_end(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:

@@ -69,3 +69,11 @@ def test_an_edit_about_the_end_does_not_start_a_failed_run_again(edit: dict[str,
     )
     draft = Draft(observed(run=record), SETTINGS, "a token")
     assert _goes_on(draft, EchoRLRunSpec.model_validate(record.spec), rendering) is goes_on
+
+
+@pytest.mark.parametrize(("steps", "goes_on"), [(20, False), (21, True)])
+def test_a_run_that_succeeded_goes_on_for_more_steps_alone(steps: int, goes_on: bool) -> None:
+    status = {"phase": "Succeeded", "observedGeneration": 1, "step": 20}
+    record = replace(run(status, maxSteps=steps, ttlSecondsAfterFinished=9), generation=2)
+    draft = Draft(observed(run=record), SETTINGS, "a token")
+    assert _goes_on(draft, EchoRLRunSpec.model_validate(record.spec), None) is goes_on
