@@ -35,7 +35,7 @@ def kube_apiserver(layout: Layout, extra: Sequence[str] = ()) -> list[str]:
         f"--token-auth-file={keys / 'tokens.csv'}",
         "--authorization-mode=Node,RBAC",
         # A pod that asks for a GPU tolerates the taint of GPU nodes without saying so, as on managed services.
-        "--enable-admission-plugins=NodeRestriction,ExtendedResourceToleration",
+        "--enable-admission-plugins=NodeRestriction,ExtendedResourceToleration,OwnerReferencesPermissionEnforcement",
         "--allow-privileged=true",
         f"--service-account-key-file={keys / 'service-account.pub'}",
         f"--service-account-signing-key-file={keys / 'service-account.key'}",
