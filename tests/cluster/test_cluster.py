@@ -1,6 +1,7 @@
 """The test cluster itself: what starts, who may do what, where pods land, and that nothing is left behind."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -68,6 +69,23 @@ def test_a_token_of_a_service_account_acts_as_it(
         {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"},
     )
     assert me["status"]["userInfo"]["username"] == f"system:serviceaccount:{namespace}:default"
+
+
+def test_a_frozen_component_goes_on_as_a_whole(control_plane: Cluster) -> None:
+    before = control_plane.components["kwok"].process
+    entry = processes.entry_of(before)
+    assert entry is not None
+    control_plane.stop_component("kwok", number=signal.SIGSTOP)
+    assert processes.is_stopped(before)
+    control_plane.stop_component("kwok", number=signal.SIGCONT)
+    wait_for("both go on", lambda: not any(map(processes.is_stopped, (before, entry))), seconds=10)
+    assert before.alive
+
+    control_plane.stop_component("kwok", number=signal.SIGSTOP)
+    control_plane.stop_component("kwok")
+    wait_for("nothing is left of it", lambda: not before.alive and not entry.alive, seconds=10)
+    control_plane.start_component("kwok")
+    assert control_plane.components["kwok"].process != before
 
 
 def test_secrets_of_the_cluster_are_for_root_only(connection: Connection, tmp_path: Path) -> None:

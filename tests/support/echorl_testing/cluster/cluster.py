@@ -98,8 +98,20 @@ class Cluster:
         ``start_component`` brings it back. ``SIGSTOP`` and ``SIGCONT`` freeze and thaw it instead.
         """
         process = self._component(name).process
+        # nsenter stops itself with what it runs; it must go on with it, or it would outlive the cluster.
+        entry = processes.entry_of(process)
         process.signal(number)
-        if number not in (signal.SIGSTOP, signal.SIGCONT):
+        if number is signal.SIGSTOP:
+            frozen = [process] if entry is None else [process, entry]
+            processes.wait_for(
+                f"{name} is frozen",
+                lambda: all(processes.is_stopped(one) or not one.alive for one in frozen),
+                seconds=_READY_DEADLINE_S,
+            )
+            return
+        if entry is not None:
+            entry.signal(signal.SIGCONT)
+        if number is not signal.SIGCONT:
             processes.wait_for(f"end of {name}", lambda: not process.alive, seconds=_READY_DEADLINE_S)
 
     def start_component(self, name: str) -> Component:
@@ -157,6 +169,9 @@ class Cluster:
 
     def stop(self) -> None:
         """End the cluster. Returns when nothing of it is left on the machine."""
+        for name, component in self.components.items():
+            if processes.is_stopped(component.process):
+                self.stop_component(name, number=signal.SIGCONT)
         instances.release(self.layout)
 
     def _ready(self, names: Sequence[str]) -> bool:

@@ -96,6 +96,19 @@ def child_of(pid: int, *, seconds: float = 5.0) -> ProcessId:
     raise ClusterError(f"process {pid} started no child within {seconds:g} s")
 
 
+def entry_of(process: ProcessId) -> ProcessId | None:
+    """The ``nsenter`` that started a living process inside a namespace; None if either is gone."""
+    fields = _stat(process.pid) if process.alive else None
+    parent = None if fields is None else identify(int(fields[1]))
+    return parent if parent is not None and _name(parent.pid) == "nsenter" else None
+
+
+def is_stopped(process: ProcessId) -> bool:
+    """Whether it is frozen by a signal."""
+    fields = _stat(process.pid) if process.alive else None
+    return fields is not None and fields[0] == "T"
+
+
 def end(processes: Iterable[ProcessId], *, grace_s: float, seconds: float = 20.0) -> None:
     """SIGTERM, after ``grace_s`` SIGKILL; returns when all are gone.
 
@@ -148,6 +161,13 @@ def _stat(pid: int) -> list[str] | None:
     except OSError:
         return None
     return None if fields[0] in "ZX" else fields
+
+
+def _name(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
 
 
 def _started(pid: int) -> int | None:
