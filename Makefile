@@ -2,7 +2,7 @@
 RUN ?= examples/quickstart.yaml
 OUT ?= runs/$(basename $(notdir $(RUN)))
 PYTHON ?= python3
-PACKAGES = core/echorl_core operator/echorl_operator operator/echorl_cli orchestrator/echorl_orchestrator trainer/echorl_trainer trainer/echorl_vllm
+PACKAGES = core/echorl_core operator/echorl_operator operator/echorl_cli orchestrator/echorl_orchestrator trainer/echorl_trainer trainer/echorl_vllm monitoring
 export PYTHON
 
 .DEFAULT_GOAL := help
@@ -43,9 +43,10 @@ generate: ## Write generated files anew
 	@.venv/bin/python -m echorl_operator.api.reference > docs/manifest.md
 	@.venv/bin/python -m echorl_operator.crd > crds/echorlruns.yaml
 	@.venv/bin/python -m echorl_operator.metrics_page > docs/operator/metrics.md
+	@.venv/bin/python -m monitoring.reference > docs/metrics.md
 
 verify: generate ## Fail when a generated file is stale
-	@git diff --exit-code -- docs/manifest.md docs/operator/metrics.md crds
+	@git diff --exit-code -- docs/manifest.md docs/metrics.md docs/operator/metrics.md crds
 
 test-cluster: ## The operator against a real Kubernetes, as root; builds its programs once
 	@scripts/setup.sh main

@@ -9,7 +9,6 @@ from typing import Any
 
 import structlog
 from aiohttp import web
-from prometheus_client import Counter
 
 from echorl_core.config import EnvironmentConfig, OrchestratorConfig
 from echorl_core.identity import RunIdentity
@@ -23,6 +22,7 @@ from echorl_orchestrator.gateway.session import GatewaySession
 from echorl_orchestrator.gateway.sessions import Sessions
 from echorl_orchestrator.gateway.turns import SessionSpec
 from echorl_orchestrator.outcomes import NOTHING, EpisodeRequest, Try
+from echorl_orchestrator.process_counters import RETRIES, UNATTRIBUTED
 from echorl_orchestrator.refusals import BadInputError
 from echorl_orchestrator.samples import Built
 from echorl_orchestrator.types import RETRIED, EpisodeError, EpisodeOutcome, ErrorKind, StopReason, TokenGenerator
@@ -31,10 +31,6 @@ from echorl_orchestrator.workers.pool import WorkerPool
 from echorl_orchestrator.workers.worker import WorkerSpec
 
 _log = structlog.get_logger()
-_RETRIES = Counter("echorl_orchestrator_episode_retries", "Tries repeated", ["environment", "kind"])
-_UNATTRIBUTED = Counter(
-    "echorl_orchestrator_echo_unattributed_episodes", "Episodes without ECHO for want of attribution"
-)
 _CALL_DEADLINE_S = 60.0
 _CALL_TRIES = 3
 _ANY_ADDRESS = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - compared with, not bound
@@ -162,7 +158,7 @@ class EpisodePlayer:
             if outcome.error_kind not in RETRIED or tries > environment.max_retries:
                 break
             tries += 1
-            _RETRIES.labels(environment.name, str(outcome.error_kind)).inc()
+            RETRIES.labels(environment.name, str(outcome.error_kind)).inc()
         if error is not None:
             about = {"episode": episode, "environment": environment.name, "kind": str(error.kind), "tries": tries}
             _log.warning("episode_failed", error=error.message, trace="".join(getattr(error, "__notes__", [])), **about)
@@ -257,7 +253,7 @@ class EpisodePlayer:
             try:
                 built = await self._filtered(played, attributed=not unattributed)
                 if unattributed:
-                    _UNATTRIBUTED.inc()
+                    UNATTRIBUTED.inc()
             except EpisodeError as failure:
                 error = failure
         return played.outcome(built, error, unattributed=unattributed), error

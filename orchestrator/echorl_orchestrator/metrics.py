@@ -4,23 +4,24 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry, Histogram
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector as PrometheusCollector
 
-PREFIX = "echorl_orchestrator"
+from echorl_core.declared import Declared
+from echorl_orchestrator.engines.engine_metrics import Distribution
+from echorl_orchestrator.metric_families import FAMILIES, PREFIX, UPDATE_PARTS, WEIGHT_UPDATE
+
+Series = Mapping[tuple[str, ...], float | None]
+"""Value by label values, in the order of the family's labels; None is not shown."""
 _UPDATE_BUCKETS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300)
 
 
 @dataclass(frozen=True)
 class Reading:
-    """Values of one scrape; names without the prefix."""
+    """Values of one scrape, by family: its name without prefix and ``_total``. A family without a value is left out."""
 
-    gauges: Mapping[str, float | None]
-    counters: Mapping[str, float]
-    totals: Mapping[str, int]
-    """``Tally.totals``; ``<family>/<label>`` becomes one labelled series."""
-    rewards: Mapping[str, float | None] = field(default_factory=dict)
-    """Mean reward of the last step, by environment."""
+    values: Mapping[str, Series]
+    distributions: Mapping[str, Distribution] = field(default_factory=dict)
 
 
 class _Scrape(PrometheusCollector):
@@ -28,33 +29,33 @@ class _Scrape(PrometheusCollector):
         self._read = read
 
     def describe(self) -> Iterator[Metric]:
-        """Nothing: names are known when they are read."""
+        """Nothing: names are checked against what is declared when they are read."""
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
-        """All families."""
+        """All families that have a value.
+
+        Raises:
+            KeyError: the reading holds a family that is not declared.
+        """
         reading = self._read()
-        for name, value in reading.gauges.items():
-            if value is not None:
-                yield GaugeMetricFamily(f"{PREFIX}_{name}", name.replace("_", " "), value=value)
-        for name, value in reading.counters.items():
-            yield CounterMetricFamily(f"{PREFIX}_{name}", name.replace("_", " "), value=value)
-        reward = GaugeMetricFamily(f"{PREFIX}_reward", "mean reward of the last step", labels=["environment"])
-        for name, value in reading.rewards.items():
-            if value is not None:
-                reward.add_metric([name], value)
-        yield reward
-        yield from _families(reading.totals)
+        known = {one.family.removeprefix(f"{PREFIX}_"): one for one in FAMILIES}
+        for name, series in reading.values.items():
+            family = _empty(known[name])
+            for labels, value in series.items():
+                if value is not None:
+                    family.add_metric(list(labels), value)
+            if family.samples:
+                yield family
+        for name, found in reading.distributions.items():
+            yield HistogramMetricFamily(
+                known[name].family, known[name].text, buckets=found.buckets, sum_value=found.total
+            )
 
 
-def _families(totals: Mapping[str, int]) -> Iterator[Metric]:
-    families: dict[str, CounterMetricFamily] = {}
-    for key, value in sorted(totals.items()):
-        name, _, label = key.partition("/")
-        if name not in families:
-            families[name] = CounterMetricFamily(f"{PREFIX}_{name}", f"{name} by kind", labels=["kind"])
-        families[name].add_metric([label], value)
-    return iter(families.values())
+def _empty(declared: Declared) -> GaugeMetricFamily | CounterMetricFamily:
+    kind = CounterMetricFamily if declared.type == "counter" else GaugeMetricFamily
+    return kind(declared.family, declared.text, labels=declared.labels)
 
 
 class Metrics:
@@ -64,16 +65,16 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.registry.register(_Scrape(read))
         self._update = Histogram(
-            f"{PREFIX}_weight_update_seconds",
-            "parts of an engine's weight update",
-            ["part"],
+            WEIGHT_UPDATE.name,
+            WEIGHT_UPDATE.text,
+            WEIGHT_UPDATE.labels,
             registry=self.registry,
             buckets=_UPDATE_BUCKETS,
         )
 
     def engine_updated(self, record: Mapping[str, object]) -> None:
         """Count one engine's finished update."""
-        for part in ("stage", "pause", "apply", "probe"):
+        for part in UPDATE_PARTS:
             seconds = record.get(f"{part}_s")
             if isinstance(seconds, float):
                 self._update.labels(part).observe(seconds)

@@ -41,10 +41,12 @@ from echorl_orchestrator.metrics import Metrics
 from echorl_orchestrator.pace import Pace
 from echorl_orchestrator.records import UPDATES
 from echorl_orchestrator.refusals import BadInputError
+from echorl_orchestrator.scrape import Scrape
 from echorl_orchestrator.snapshot import View
 from echorl_orchestrator.state import Board
 from echorl_orchestrator.tally import FailureLimit, RunFailure, Tally
 from echorl_orchestrator.training import Training
+from echorl_orchestrator.volume import Volume
 from echorl_orchestrator.wiring import Disk, bind, build_play, end, read_disk
 
 log = structlog.get_logger()
@@ -129,7 +131,8 @@ class Orchestrator:
             last_row=disk.last_row,
             last_evals=disk.last_evals,
         )
-        self._metrics = Metrics(self._view.reading)
+        self._volume = Volume(disk.run.root)
+        self._metrics = Metrics(Scrape(self._view, self._health, self._volume).reading)
         self._board = Board(self._view.state)
         self._training = Training(
             config,
@@ -175,6 +178,7 @@ class Orchestrator:
                 health=self._health.run(),
                 state=self._board.run(),
                 records=disk.recorder.run(),
+                volume=self._volume.run(),
             )
         except Exception as error:
             failure = failure_in(error)

@@ -17,9 +17,15 @@ class Pace:
         self.sampled_tokens_per_s: float | None = None
         """Between the last two steps."""
         self.trained_tokens_per_s: float | None = None
+        self.steps = 0
+        """Reported to this process."""
+        self.trained_tokens = 0
+        """In these steps."""
 
     def lap(self, trained_tokens: int) -> dict[str, Any]:
         """Columns of a step's record: seconds since the last step and what was done in them."""
+        self.steps += 1
+        self.trained_tokens += trained_tokens
         before, self._mark = self._mark, self._now()
         seconds, idle, sampled = (now - then for now, then in zip(self._mark, before, strict=True))
         self.sampled_tokens_per_s = sampled / seconds if seconds > 0 else None

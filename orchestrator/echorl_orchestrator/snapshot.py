@@ -1,10 +1,10 @@
-"""What the run's state is, put together from the parts: for ``GET /state`` and ``GET /metrics``."""
+"""What the run's state is, put together from the parts: for ``GET /state``."""
 
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from echorl_core import jsonsafe
 from echorl_core.config import OrchestratorConfig
 from echorl_core.identity import RunIdentity
 from echorl_core.names import RESERVED_ENVIRONMENT_NAME, Phase
@@ -12,7 +12,6 @@ from echorl_orchestrator.engines import EnginePool
 from echorl_orchestrator.evals import Evals
 from echorl_orchestrator.health import Health
 from echorl_orchestrator.live import Live
-from echorl_orchestrator.metrics import Reading
 from echorl_orchestrator.pace import Pace
 from echorl_orchestrator.state import Facts, waiting_for
 from echorl_orchestrator.tally import Drop, RunFailure, Tally
@@ -38,6 +37,8 @@ class View:
     failure: RunFailure | None = None
     last_row: dict[str, Any] = field(default_factory=dict)
     """Of steps.jsonl."""
+    last_step_at: float = field(default_factory=time.monotonic)
+    """When it was reported, on the monotonic clock; before the first, when this was made."""
     last_evals: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Rows of evals.jsonl without examples, by environment."""
 
@@ -97,41 +98,6 @@ class View:
             "eval": self.last_evals,
             "failure": self._failure(),
         }
-
-    def reading(self) -> Reading:
-        """One scrape of ``GET /metrics``."""
-        served = self.pool.served() or (None, None)
-        newest = self.disk.committer.newest
-        engines = self.pool.metrics_snapshot()
-        return Reading(
-            gauges={
-                "trained_step": self.step,
-                "sealed_step": None if self.play is None else self.play.collector.next_step - 1,
-                "committed_step": None if newest is None else newest.step,
-                "served_version_min": served[0],
-                "served_version_max": served[1],
-                "staleness_max_versions": self.last_row.get("staleness/max"),
-                "env_nll_nats": self.last_row.get(f"env_nll/{RESERVED_ENVIRONMENT_NAME}"),
-                "episodes_running": self.in_flight,
-                "episodes_ready": None if self.play is None else len(self.play.collector.ready),
-                "episodes_capacity": None if self.play is None else self.play.scheduler.capacity(),
-                "loop_lag_seconds": self.health.lag_s,
-                "loop_lag_max_seconds": self.health.max_lag_s,
-                **{f"engines_{name}": value for name, value in engines.items() if not name.endswith("_total")},
-            },
-            counters={
-                "idle_seconds": self.health.idle_s,
-                "checkpoints_abandoned": self.disk.committer.abandoned,
-                "json_non_finite": jsonsafe.replaced_count(),
-                **{f"engines_{n.removesuffix('_total')}": v for n, v in engines.items() if n.endswith("_total")},
-            },
-            totals=self.tally.totals,
-            rewards={
-                name.split("/")[1]: value
-                for name, value in self.last_row.items()
-                if name.startswith("reward/") and name.endswith("/mean")
-            },
-        )
 
     def _facts(self) -> Facts:
         play, desk = self.play, self.disk.desk

@@ -37,6 +37,7 @@ class Tally:
 
     def __init__(self, totals: Mapping[str, int] | None = None) -> None:
         self.totals: Counter[str] = Counter(totals or {})
+        self._before = Counter(self.totals)
         self.window: Counter[str] = Counter()
 
     def add(self, name: str, amount: int = 1) -> None:
@@ -56,6 +57,10 @@ class Tally:
         self.add("tokens/sampled", outcome.sampled_tokens)
         self.add("branches/dropped", outcome.dropped_branches)
         self.add("episodes/unattributed", int(outcome.unattributed))
+
+    def counted(self) -> dict[str, int]:
+        """What this process has counted: from 0, so that a reader sees a restart as one, also if totals went back."""
+        return {name: value - self._before[name] for name, value in self.totals.items()}
 
     def new_window(self) -> dict[str, int]:
         """What the window counted; the next one starts empty."""

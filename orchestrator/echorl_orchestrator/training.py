@@ -1,6 +1,7 @@
 """The work of a run: seal batch after batch, see each trained, evaluated and committed, and finish."""
 
 import asyncio
+import time
 from typing import Any
 
 import structlog
@@ -203,7 +204,7 @@ class Training:
             "version/served_max": served[1],
         }
         row = step_row(self._identity.attempt, report, self._disk.store.counts(report.step), pace)
-        self._view.last_row = row
+        self._view.last_row, self._view.last_step_at = row, time.monotonic()
         self._health.beat()
         await self._disk.recorder.append(STEPS, [row])
         await self._disk.desk.step_reported(report.step)

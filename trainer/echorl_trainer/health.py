@@ -1,4 +1,4 @@
-"""What a rank is doing and whether that is progress; failures of background threads; metrics.
+"""What a rank is doing and whether that is progress; failures of background threads.
 
 The loop names every phase that it enters; ``/healthz`` and ``/state`` read it. Nothing here ends the process: a
 failure that a background thread leaves in ``Watch`` is raised by the loop at its next ``check``.
@@ -14,9 +14,7 @@ from enum import StrEnum
 from statistics import median
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
-
-from echorl_core.wire import StepReport
+from echorl_trainer.metrics import Metrics
 
 
 class Phase(StrEnum):
@@ -76,6 +74,7 @@ class Progress:
         self._phase = Phase.STARTING
         self._waiting_for: str | None = "process group and model"
         self._entered = self._beat = clock()
+        self._spent = dict.fromkeys(Phase, 0.0)
         self._steps: deque[float] = deque(maxlen=50)
         self.step = 0
         """Last trained step."""
@@ -137,52 +136,17 @@ class Progress:
                 "checkpoint": {"committed": list(self.committed), "saving": self.saving},
             }
 
+    def phase_seconds(self) -> dict[str, float]:
+        """Seconds spent in every phase so far, the one under way included."""
+        with self._lock:
+            now = self._clock() - self._entered
+            return {str(phase): spent + now * (phase is self._phase) for phase, spent in self._spent.items()}
+
     def _enter(self, phase: Phase, waiting_for: str | None) -> None:
         with self._lock:
+            self._spent[self._phase] += self._clock() - self._entered
             self._phase, self._waiting_for = phase, waiting_for
             self._entered = self._beat = self._clock()
-
-
-class Metrics:
-    """Prometheus metrics of one rank, in a registry of their own."""
-
-    def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-
-        def gauge(name: str, text: str, labels: tuple[str, ...] = ()) -> Gauge:
-            return Gauge(f"echorl_trainer_{name}", text, labels, registry=self.registry)
-
-        def counter(name: str, text: str, labels: tuple[str, ...] = ()) -> Counter:
-            return Counter(f"echorl_trainer_{name}", text, labels, registry=self.registry)
-
-        self.step = gauge("step", "Last trained step.")
-        self.policy_version = gauge("policy_version", "Last published policy version.")
-        self.loss = gauge("loss", "Loss of the last step.", ("component",))
-        self.env_nll = gauge("env_nll_nats", "Mean NLL of environment tokens in the last step.", ("environment",))
-        self.optim = gauge("optim", "Optimizer scalars of the last step: grad_norm, lr.", ("name",))
-        self.logprob_gap = gauge("logprob_gap_nats", "Largest gap of engine and trainer logprobs in the last step.")
-        self.trained_tokens = counter("trained_tokens_total", "Tokens with a weight in any component, all ranks.")
-        self.packed_tokens = counter("packed_tokens_total", "Tokens that went through the model, all ranks.")
-        self.seconds = counter("seconds_total", "Wall seconds by part of the loop.", ("part",))
-        self.checkpoints = counter("checkpoints_total", "Saves of this rank by how they ended.", ("state",))
-        self.checkpoint_seconds = gauge("checkpoint_seconds", "Last save, from its start to the last file's sync.")
-        self.publish_bytes = counter("publish_bytes_total", "Bytes of published weights.")
-        self.publish_seconds = gauge("publish_seconds", "Last publish, gather and probe included.")
-
-    def observe(self, report: StepReport) -> None:
-        """Take over the values of one step; a null value leaves its gauge as it was."""
-        self.step.set(report.step)
-        self.trained_tokens.inc(report.trained_tokens)
-        self.packed_tokens.inc(report.packed_tokens)
-        for part, seconds in report.seconds.items():
-            self.seconds.labels(part).inc(seconds)
-        by_prefix = {"loss": self.loss, "env_nll": self.env_nll, "optim": self.optim}
-        for name, value in report.metrics.items():
-            prefix, _, rest = name.partition("/")
-            if value is not None and rest and prefix in by_prefix:
-                by_prefix[prefix].labels(rest).set(value)
-        if report.gap.max_abs is not None:
-            self.logprob_gap.set(report.gap.max_abs)
 
 
 class Health:
@@ -191,4 +155,4 @@ class Health:
     def __init__(self, *, step_timeout_s: float) -> None:
         self.watch = Watch()
         self.progress = Progress(step_timeout_s=step_timeout_s)
-        self.metrics = Metrics()
+        self.metrics = Metrics(self.progress.phase_seconds)

@@ -63,6 +63,7 @@ class Driver:
                     engine = self._registry.register(self._address)
                 engine.boot_id = identity.boot_id
                 engine.held = _held(identity)
+                engine.fresh = engine.held is None
                 engine.paused = identity.paused
                 engine.move(EngineState.STARTING)
                 await self._live(engine)
@@ -148,7 +149,7 @@ class Driver:
         try:
             while True:
                 try:
-                    self._metrics.observe(boot_id, await self._admin.metrics())
+                    self._metrics.observe(boot_id, await self._admin.metrics(), fresh=engine.fresh)
                 except AdminError as error:
                     log.debug("engine metrics not read", engine=engine.address, error=str(error))
                 await asyncio.sleep(self._timing.metrics_s)

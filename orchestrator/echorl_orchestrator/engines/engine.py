@@ -61,6 +61,8 @@ class Engine:
         self.state = EngineState.DISCOVERED
         self.held: Held | None = None
         """What it holds by its own word (before it serves) or by ours (from then on)."""
+        self.fresh = True
+        """It held no policy of this run when it was found."""
         self.paused = False
         self.running = 0
         """Requests that run on it, by its own count."""

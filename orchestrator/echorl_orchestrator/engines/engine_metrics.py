@@ -1,6 +1,8 @@
-"""Metrics of all engines as one: gauges over the engines that live, counters that never go back."""
+"""Metrics of all engines as one: gauges over the engines that live, counters and histograms that never go back."""
 
+import re
 from collections import defaultdict
+from dataclasses import dataclass, field
 
 GAUGES = {
     "vllm:num_requests_running": "running",
@@ -14,54 +16,117 @@ COUNTERS = {
     "vllm:generation_tokens_total": "generation_tokens_total",
     "vllm:num_preemptions_total": "preemptions_total",
     "vllm:request_success_total": "requests_total",
-    "vllm:time_to_first_token_seconds_sum": "ttft_seconds_sum",
-    "vllm:time_to_first_token_seconds_count": "ttft_seconds_count",
-    "vllm:inter_token_latency_seconds_sum": "itl_seconds_sum",
-    "vllm:inter_token_latency_seconds_count": "itl_seconds_count",
 }
+HISTOGRAMS = {
+    "vllm:time_to_first_token_seconds": "time_to_first_token_seconds",
+    "vllm:inter_token_latency_seconds": "inter_token_latency_seconds",
+}
+_LE = re.compile(r'[{,]le="([^"]+)"')
+_SERIES = re.compile(r"(vllm:\w+?)(_bucket|_sum|_count)?(?:\{| )")
+# Engines count cache blocks apart when one server runs several of them.
+_LARGEST = frozenset({"kv_usage"})
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """A histogram over the pool, as Prometheus writes one."""
+
+    buckets: list[tuple[str, float]]
+    """Upper bound as the engine wrote it, and how many were at or below; ascending, the last bound is +Inf."""
+    total: float
+    """Seconds."""
+
+
+@dataclass
+class _Seen:
+    """One start of one engine."""
+
+    gauges: dict[str, float] = field(default_factory=dict)
+    counts: dict[str, float] = field(default_factory=dict)
 
 
 def parse(text: str) -> dict[str, float]:
-    """Prometheus text to our names, series of one family summed over their labels; other families are left out."""
+    """Prometheus text to our names, series of one family summed over their labels; other families are left out.
+
+    A histogram becomes ``<name>/<upper bound>`` and ``<name>/sum``.
+    """
     values: dict[str, float] = defaultdict(float)
     for line in text.splitlines():
-        if not line.startswith("vllm:"):
+        name = _name(line) if line.startswith("vllm:") else None
+        if name is None:
             continue
-        name = line.split("{", 1)[0].split(" ", 1)[0]
-        ours = GAUGES.get(name) or COUNTERS.get(name)
-        if ours is not None:
-            values[ours] += float(line.rsplit(" ", 1)[1])
+        value = float(line.rsplit(" ", 1)[1])
+        values[name] = max(values[name], value) if name in _LARGEST else values[name] + value
     return dict(values)
+
+
+def _name(line: str) -> str | None:
+    whole = line.split("{", 1)[0].split(" ", 1)[0]
+    ours = GAUGES.get(whole) or COUNTERS.get(whole)
+    if ours is not None:
+        return ours
+    found = _SERIES.match(line)
+    histogram = HISTOGRAMS.get(found[1]) if found is not None else None
+    if found is None or histogram is None:
+        return None
+    if found[2] == "_sum":
+        return f"{histogram}/sum"
+    bound = _LE.search(line) if found[2] == "_bucket" else None
+    return None if bound is None else f"{histogram}/{bound[1]}"
 
 
 class EngineMetrics:
     """Sums over the pool. A counter that falls has been reset, so its new value is all growth."""
 
     def __init__(self) -> None:
-        self._totals: dict[str, float] = dict.fromkeys(COUNTERS.values(), 0.0)
-        self._last: dict[str, dict[str, float]] = {}
+        self._totals: dict[str, float] = defaultdict(float, dict.fromkeys(COUNTERS.values(), 0.0))
+        self._seen: dict[str, _Seen] = {}
+        """By boot id. Engines that are gone keep their counts, so that one that is found again is not counted twice."""
 
-    def observe(self, engine: str, text: str) -> None:
-        """Take in one engine's metrics; ``engine`` is its boot id."""
+    def observe(self, engine: str, text: str, *, fresh: bool = True) -> None:
+        """Take in one engine's metrics.
+
+        Args:
+            engine: its boot id.
+            text: in Prometheus' format.
+            fresh: nobody used it before this pool found it. Else what it counted up to the first look is not growth:
+                an orchestrator that is restarted must not count again what its predecessor has.
+        """
         values = parse(text)
-        last = self._last.get(engine, {})
-        for name in self._totals:
-            now, before = values.get(name, 0.0), last.get(name, 0.0)
+        counts = {name: value for name, value in values.items() if name not in GAUGES.values()}
+        known = self._seen.get(engine)
+        if known is None:
+            known = self._seen[engine] = _Seen(counts={} if fresh else counts)
+        for name, now in counts.items():
+            before = known.counts.get(name, 0.0)
             self._totals[name] += now - before if now >= before else now
-        self._last[engine] = values
+        known.counts = counts
+        known.gauges = {name: value for name, value in values.items() if name in GAUGES.values()}
 
     def forget(self, engine: str) -> None:
         """An engine is gone: its gauges go, what it counted stays."""
-        self._last.pop(engine, None)
+        if engine in self._seen:
+            self._seen[engine].gauges = {}
 
     def snapshot(self) -> dict[str, float]:
         """``running``, ``waiting`` (sums), ``kv_usage_mean``, ``kv_usage_max`` (share of 1), and the totals."""
-        living = list(self._last.values())
-        usage = [values["kv_usage"] for values in living if "kv_usage" in values]
+        living = [one.gauges for one in self._seen.values() if one.gauges]
+        usage = [gauges["kv_usage"] for gauges in living if "kv_usage" in gauges]
         return {
-            "running": sum(values.get("running", 0.0) for values in living),
-            "waiting": sum(values.get("waiting", 0.0) for values in living),
+            "running": sum(gauges.get("running", 0.0) for gauges in living),
+            "waiting": sum(gauges.get("waiting", 0.0) for gauges in living),
             "kv_usage_mean": sum(usage) / len(usage) if usage else 0.0,
             "kv_usage_max": max(usage, default=0.0),
-            **self._totals,
+            **{name: self._totals[name] for name in COUNTERS.values()},
         }
+
+    def distributions(self) -> dict[str, Distribution]:
+        """Histograms that any engine has shown, by name."""
+        found = {}
+        for name in HISTOGRAMS.values():
+            bounds = [key.split("/", 1)[1] for key in self._totals if key.startswith(f"{name}/")]
+            bounds = sorted((bound for bound in bounds if bound != "sum"), key=float)
+            if bounds:
+                buckets = [(bound, self._totals[f"{name}/{bound}"]) for bound in bounds]
+                found[name] = Distribution(buckets, self._totals[f"{name}/sum"])
+        return found

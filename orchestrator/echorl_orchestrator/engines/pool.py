@@ -21,7 +21,7 @@ from echorl_orchestrator.engines.discovery import Discovery
 from echorl_orchestrator.engines.dispatch import Dispatcher
 from echorl_orchestrator.engines.driver import Driver
 from echorl_orchestrator.engines.engine import COUNTED, Engine, EngineState
-from echorl_orchestrator.engines.engine_metrics import EngineMetrics
+from echorl_orchestrator.engines.engine_metrics import Distribution, EngineMetrics
 from echorl_orchestrator.engines.timing import Timing
 from echorl_orchestrator.engines.updater import Goal, Limits, Updater
 from echorl_orchestrator.types import Generation, Message, Tool
@@ -132,6 +132,10 @@ class EnginePool:
         """Metrics of all engines as one (``EngineMetrics.snapshot``), and ``engines``: how many serve."""
         serving = sum(engine.state in COUNTED for engine in self._engines.values())
         return {"engines": float(serving), **self._metrics.snapshot()}
+
+    def distributions(self) -> dict[str, Distribution]:
+        """Latencies of all engines as one (``EngineMetrics.distributions``)."""
+        return self._metrics.distributions()
 
     async def generate(
         self,

@@ -11,8 +11,6 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from prometheus_client import Counter
-
 from echorl_core.config import SamplingConfig
 from echorl_orchestrator.codec.engine_rendering import ChatGenerator, EngineRendering, PromptTooLongError
 from echorl_orchestrator.codec.protocol import ChatCodec, Parsed, WarningSpans
@@ -21,11 +19,8 @@ from echorl_orchestrator.gateway.messages import MessageError, canonical_message
 from echorl_orchestrator.gateway.prompts import Conversation, Prompt, prepare, returned_prompt
 from echorl_orchestrator.gateway.tokens import sampled_columns
 from echorl_orchestrator.gateway.turns import SessionClosedError, SessionFacts, SessionSpec, Turn, TurnLimitError
+from echorl_orchestrator.process_counters import BRANCHES, TURNS
 from echorl_orchestrator.types import Action, EpisodeError, ErrorKind, Generation, Message, Tool
-
-_TURNS = Counter("echorl_orchestrator_gateway_turns", "Finished model turns")
-_BRANCHES = Counter("echorl_orchestrator_gateway_branches", "Token branches that turns opened")
-
 
 _CLOSE_DEADLINE_S = 10.0
 
@@ -80,7 +75,7 @@ class GatewaySession:
         finally:
             self._running.discard(task)
         self.facts.turns.append(turn)
-        _TURNS.inc()
+        TURNS.inc()
         return turn
 
     async def close(self) -> None:
@@ -207,7 +202,7 @@ class GatewaySession:
             if prompt.parent is not None and prompt.kept:
                 branch.append(prompt.parent.columns().head(prompt.kept))
             self.history.branches.append(branch)
-            _BRANCHES.inc()
+            BRANCHES.inc()
         branch.append(prompt.new)
         sampled = sampled_columns(
             generation.token_ids,

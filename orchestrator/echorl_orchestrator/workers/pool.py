@@ -5,16 +5,14 @@ import contextlib
 from collections.abc import AsyncIterator
 
 import structlog
-from prometheus_client import Counter
 
+from echorl_orchestrator.process_counters import WORKER_DEATHS, WORKERS_RETIRED
 from echorl_orchestrator.refusals import BadInputError
 from echorl_orchestrator.types import EpisodeError, ErrorKind
 from echorl_orchestrator.workers.background import Background
 from echorl_orchestrator.workers.worker import EnvironmentFacts, Worker, WorkerSpec, WorkerStartError
 
 _log = structlog.get_logger()
-_DEATHS = Counter("echorl_orchestrator_worker_deaths", "Environment workers that died", ["environment"])
-_RETIRED = Counter("echorl_orchestrator_worker_retired", "Environment workers put away as stuck", ["environment"])
 _MAX_FAILED_STARTS = 5
 _MAX_BACKOFF_S = 30.0
 _HEALTHY_AFTER_S = 60.0
@@ -128,7 +126,7 @@ class WorkerPool:
             return
         worker.retire()
         self.retirements += 1
-        _RETIRED.labels(self._spec.environment.name).inc()
+        WORKERS_RETIRED.labels(self._spec.environment.name).inc()
         _log.warning("worker_retired", environment=self._spec.environment.name, pid=worker.pid)
         self._draining.add(worker)
         self._background.spawn(self._drain(worker), f"drain-{worker.pid}")
@@ -147,7 +145,7 @@ class WorkerPool:
             self._workers[slot] = None
             if not worker.retired:
                 self.deaths += 1
-                _DEATHS.labels(self._spec.environment.name).inc()
+                WORKER_DEATHS.labels(self._spec.environment.name).inc()
                 _log.warning("worker_died", environment=self._spec.environment.name, pid=worker.pid)
                 self._draining.add(worker)
                 await worker.kill()

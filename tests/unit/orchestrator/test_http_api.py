@@ -22,10 +22,11 @@ from echorl_core.wire import (
     StopNotice,
 )
 from echorl_orchestrator.batch_store import BatchStore
+from echorl_orchestrator.engines.engine_metrics import Distribution
 from echorl_orchestrator.health import Health
 from echorl_orchestrator.http_api import Actions, Api
 from echorl_orchestrator.live import Live
-from echorl_orchestrator.metrics import Metrics, Reading
+from echorl_orchestrator.metrics import Metrics, Reading, Series
 from echorl_orchestrator.state import Board
 from echorl_orchestrator.trainer_desk import TrainerDesk
 from echorl_testing.role_config import orchestrator_config
@@ -49,7 +50,14 @@ class Served:
         self.live = Live(orchestrator_config(root), self.run.attempt(1))
         self.health = Health(longest_silence_s=10.0, busy=lambda: True)
         self.arrived: list[PolicyAnnouncement | StepReport | PartsReport] = []
-        self.metrics = Metrics(lambda: Reading({"trained_step": 3, "hidden": None}, {"beats": 2}, {"failures/env": 5}))
+        values: dict[str, Series] = {
+            "trained_step": {(): 3},
+            "committed_step": {(): None},
+            "steps": {(): 2},
+            "episode_failures": {("env",): 5, ("timeout",): None},
+        }
+        latency = {"engines_inter_token_latency_seconds": Distribution([("0.1", 2.0), ("+Inf", 3.0)], 0.5)}
+        self.metrics = Metrics(lambda: Reading(values, latency))
         self.metrics.engine_updated({"pause_s": 0.2, "engine": "e"})
         api = Api(
             identity(),
@@ -257,7 +265,10 @@ async def test_health_and_metrics(served: Served, client: Client) -> None:
     assert "blocked for 8.5 s" in await unhealthy.text()
     text = await (await client.get("/metrics")).text()
     assert "echorl_orchestrator_trained_step 3.0" in text
-    assert 'echorl_orchestrator_failures_total{kind="env"} 5.0' in text
-    assert "echorl_orchestrator_beats_total 2.0" in text
+    assert 'echorl_orchestrator_episode_failures_total{kind="env"} 5.0' in text
+    assert "echorl_orchestrator_steps_total 2.0" in text
+    assert 'echorl_orchestrator_engines_inter_token_latency_seconds_bucket{le="0.1"} 2.0' in text
+    assert "echorl_orchestrator_engines_inter_token_latency_seconds_count 3.0" in text
     assert 'echorl_orchestrator_weight_update_seconds_sum{part="pause"} 0.2' in text
-    assert "hidden" not in text
+    assert "committed_step" not in text
+    assert "timeout" not in text

@@ -10,7 +10,8 @@ import pytest
 
 from echorl_core.identity import RunIdentity
 from echorl_core.wire import LogprobGap, StepReport
-from echorl_trainer.health import Health, Metrics, Phase, Progress, Watch
+from echorl_trainer.health import Health, Phase, Progress, Watch
+from echorl_trainer.metrics import Metrics
 from echorl_trainer.server import Server
 from echorl_trainer.weights import Spool
 
@@ -134,24 +135,42 @@ def test_step_may_last_ten_times_the_median() -> None:
 
 
 def test_metrics_take_over_a_report_and_skip_what_is_null() -> None:
-    metrics = Metrics()
+    metrics = Metrics(lambda: {"training": 3.0, "waitingBatch": 0.5})
     report = StepReport(
         attempt=1,
         step=9,
-        metrics={"loss/rl": 0.5, "loss/ce": None, "env_nll/all": 1.25, "optim/grad_norm": 2.0, "entropy/all": 3.0},
+        metrics={"loss/rl": 0.5, "loss/ce": None, "env_nll/all": 1.25, "optim/grad_norm": 2.0, "optim/lr": 0.1},
         gap=LogprobGap(tokens=4, max_abs=1e-6, mean_abs=1e-7, over_tolerance=0),
         trained_tokens=10,
         packed_tokens=20,
-        seconds={"wait_batch": 1.5},
+        seconds={"wait_batch": 1.5, "optimizer": 0.25, "step": 2.0},
     )
     metrics.observe(report)
     value = metrics.registry.get_sample_value
     assert value("echorl_trainer_loss", {"component": "rl"}) == 0.5
     assert value("echorl_trainer_loss", {"component": "ce"}) is None
     assert value("echorl_trainer_env_nll_nats", {"environment": "all"}) == 1.25
-    assert value("echorl_trainer_optim", {"name": "grad_norm"}) == 2.0
+    assert value("echorl_trainer_grad_norm") == 2.0
+    assert value("echorl_trainer_learning_rate") == 0.1
     assert value("echorl_trainer_trained_tokens_total") == 10
-    assert value("echorl_trainer_seconds_total", {"part": "wait_batch"}) == 1.5
+    parts = {
+        part: value("echorl_trainer_step_seconds_total", {"part": part}) for part in ("wait_batch", "other", "step")
+    }
+    assert parts == {"wait_batch": 1.5, "other": 0.25, "step": None}
+    assert value("echorl_trainer_phase_seconds_total", {"phase": "training"}) == 3.0
+
+
+def test_time_is_told_by_phase_while_the_phase_goes_on() -> None:
+    clock = Clock()
+    progress = Progress(step_timeout_s=100, clock=clock)
+    clock.now += 5
+    with progress.during(Phase.TRAINING):
+        clock.now += 2
+        assert progress.phase_seconds()["training"] == 2
+    with progress.during(Phase.TRAINING):
+        clock.now += 1
+    spent = progress.phase_seconds()
+    assert {phase: seconds for phase, seconds in spent.items() if seconds} == {"starting": 5, "training": 3}
 
 
 def test_first_failure_of_a_thread_is_raised_in_the_loop() -> None:

@@ -1,0 +1,21 @@
+"""What single modules of this role count; served beside what is read at each scrape."""
+
+from prometheus_client import Counter
+
+from echorl_core.declared import Declared
+
+DECLARED: list[Declared] = []
+
+
+def _counter(name: str, text: str, labels: tuple[str, ...] = ()) -> Counter:
+    one = Declared(f"echorl_orchestrator_{name}_total", "counter", labels, text)
+    DECLARED.append(one)
+    return Counter(one.family, text, labels)
+
+
+TURNS = _counter("gateway_turns", "Finished model turns.")
+BRANCHES = _counter("gateway_branches", "Token branches that turns opened.")
+RETRIES = _counter("episode_retries", "Tries of episodes repeated, by why.", ("environment", "kind"))
+UNATTRIBUTED = _counter("echo_unattributed_episodes", "Episodes without ECHO for want of attribution.")
+WORKER_DEATHS = _counter("worker_deaths", "Environment workers that died.", ("environment",))
+WORKERS_RETIRED = _counter("worker_retired", "Environment workers put away as stuck.", ("environment",))
