@@ -75,7 +75,7 @@ async def leases(cluster: Cluster) -> list[dict[str, Any]]:
 
 async def nodes(cluster: Cluster) -> Nodes | None:
     """All nodes and what is asked for on them; None where the user may not look."""
-    found = await _allowed(cluster, NODE, cluster.objects(NODE), [])
+    found = await _allowed(cluster, NODE, cluster.objects(NODE, everywhere=True), [])
     pods = await _allowed(cluster, POD, _bound(cluster), None) if found else None
     if pods is None:
         return None

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from echorl_core.names import Phase
+from echorl_core.names import Phase, Role
 from echorl_operator.explain.spans import span
 from echorl_operator.status.conditions import PROBLEMS
 
@@ -57,7 +57,7 @@ def rows(told: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("reward", told["reward"] or "-"),
         ("policy", _policy(told["policy"] or {})),
         ("checkpoint", _checkpoint(told["checkpoint"])),
-        ("roles", ", ".join(f"{role} {one['ready']}/{one['desired']}" for role, one in told["roles"].items()) or "-"),
+        ("roles", _roles(told["roles"])),
         ("restarts", _restarts(told)),
     ]
     if told["notice"]:
@@ -146,6 +146,11 @@ def _checkpoint(checkpoint: Mapping[str, Any] | None) -> str:
     if checkpoint.get("path"):
         parts.append(checkpoint["path"])
     return ", ".join(parts)
+
+
+def _roles(roles: Mapping[str, Any]) -> str:
+    known = ((str(role), roles.get(str(role))) for role in Role)
+    return ", ".join(f"{role} {one['ready']}/{one['desired']}" for role, one in known if one) or "-"
 
 
 def _restarts(told: Mapping[str, Any]) -> str:

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 
 _CALL = re.compile(r"^(?:create|apply|patch|update|delete|get|list) /\S+: (?:\d+|no reply) ?\w*: ")
-_OF_SET = re.compile(r"^create Pod \S+ in StatefulSet \S+ failed error: ")
+_OF_SET = re.compile(r"^create Pod \S+ in StatefulSet \S+ failed error: ", re.IGNORECASE)
 _OF_REPLICA_SET = re.compile(r"^Error creating: ")
 _FORBIDDEN = re.compile(r'^(?P<kind>[\w.]+) "(?P<name>[^"]*)" is forbidden: ')
 _QUOTA = re.compile(

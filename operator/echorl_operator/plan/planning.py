@@ -226,7 +226,7 @@ def _running(draft: Draft) -> None:
         draft.say(phase, "WaitingForOrchestrator", "waiting for the orchestrator to answer")
         return
     running = state.phase is Phase.RUNNING or was_running
-    message = state.waiting_for or "training"
+    message = f"waiting for {state.waiting_for}" if state.waiting_for else "training"
     draft.say(Phase.RUNNING if running else Phase.STARTING, "Training" if running else "Starting", message)
 
 

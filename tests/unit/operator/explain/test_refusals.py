@@ -19,7 +19,7 @@ CALL = "create /api/v1/namespaces/ns/pods: 403 Forbidden: "
             Refusal("QuotaExceeded", "Pod one-prepare-1", QUOTA_WORDS),
         ),
         (
-            "create Pod one-trainer-0 in StatefulSet one-trainer failed error: "
+            "Create Pod one-trainer-0 in StatefulSet one-trainer failed error: "
             f'pods "one-trainer-0" is forbidden: {QUOTA}',
             Refusal("QuotaExceeded", "Pod one-trainer-0", QUOTA_WORDS),
         ),

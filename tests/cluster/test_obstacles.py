@@ -1,0 +1,169 @@
+"""What only the cluster can know: told within 10 s as a condition, healed by itself when the cause goes.
+
+Pods are scheduled by the real scheduler onto fake nodes; what runs there is played once a test lets it.
+"""
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from echorl_testing.cluster.api import Api
+from echorl_testing.cluster.credentials import Connection
+from echorl_testing.cluster.volumes import folder_volume
+from echorl_testing.operator_world import World, operating
+from echorl_testing.run_objects import install_crd
+from echorl_testing.scripted_cluster import scripted
+
+pytestmark = pytest.mark.timeout(180)
+
+GPU = "nvidia.com/gpu"
+TOLD_S = 10.0
+HEALS_S = 60.0
+SMALL = {"size": "1Gi"}
+KWOK_PLAYS = {"trainer", "inference", "orchestrator"}
+"""Roles that are ready by themselves on fake nodes. Nobody reaches such an orchestrator."""
+
+
+@pytest.fixture(scope="module")
+def crd(api: Api) -> None:
+    install_crd(api)
+
+
+@pytest.fixture
+async def world(api: Api, connection: Connection, namespace: str, crd: None) -> AsyncIterator[World]:
+    async with scripted(api, namespace) as cluster, operating(connection.kubeconfig, namespace) as operator:
+        yield World(api, namespace, cluster, operator)
+
+
+async def blocked(world: World, reason: str, *words: str) -> str:
+    """Wait until the run is told to be blocked so; the message."""
+
+    def told() -> bool:
+        found = world.condition("Blocked")
+        return (found.get("status"), found.get("reason")) == ("True", reason)
+
+    await world.until(f"Blocked is {reason}", told, TOLD_S)
+    message: str = world.condition("Blocked")["message"]
+    assert world.status()["message"] == message
+    assert all(word in message for word in words), message
+    return message
+
+
+async def healed(world: World) -> None:
+    def over() -> bool:
+        found = world.condition("Blocked")
+        return (found["status"], found["reason"]) == ("False", "Healed")
+
+    await world.until("Blocked is over", over, HEALS_S)
+
+
+def claim(world: World, name: str) -> None:
+    spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
+    path = f"/api/v1/namespaces/{world.namespace}/persistentvolumeclaims"
+    world.api.create(path, {"metadata": {"name": name}, "spec": spec})
+
+
+async def quota(world: World, name: str, **hard: str) -> Callable[[], Any]:
+    """Set a quota, and wait until it counts; the call that takes it away."""
+    path = f"/api/v1/namespaces/{world.namespace}/resourcequotas"
+    limits = {key.replace("_", "/"): amount for key, amount in hard.items()}
+    world.api.create(path, {"metadata": {"name": name}, "spec": {"hard": limits}})
+    await world.until("the quota counts", lambda: "used" in world.api.get(f"{path}/{name}").get("status", {}))
+    return lambda: world.api.delete(f"{path}/{name}")
+
+
+async def test_a_claim_that_is_missing(world: World, fake_nodes: Callable[..., list[str]], tmp_path: Path) -> None:
+    fake_nodes(cpu=1)
+    world.cluster.held = {"prepare", *KWOK_PLAYS}
+    world.create(storage={"claimName": "data"})
+    message = await blocked(world, "ClaimNotFound", "one-prepare-1 cannot be scheduled", "there is no claim data")
+    assert world.namespace in message
+    with folder_volume(world.api, world.namespace, "data", tmp_path):
+        claim(world, "data")
+        await healed(world)
+        world.cluster.held = KWOK_PLAYS
+        await world.phase("Starting")
+
+
+async def test_a_claim_that_gets_no_volume(world: World, fake_nodes: Callable[..., list[str]], tmp_path: Path) -> None:
+    fake_nodes(cpu=1)
+    world.cluster.held = {"prepare", *KWOK_PLAYS}
+    world.create(storage=SMALL)
+    await blocked(world, "ClaimPending", "its claim one-volume has no volume yet")
+
+    def reason_is_told() -> bool:
+        return "no persistent volumes available" in world.condition("Blocked")["message"]
+
+    await world.until("what its events say is told", reason_is_told, TOLD_S)
+    with folder_volume(world.api, world.namespace, "one-volume", tmp_path):
+        await healed(world)
+        world.cluster.held = KWOK_PLAYS
+        await world.phase("Starting")
+
+
+async def test_gpus_that_no_node_has(world: World, fake_nodes: Callable[..., list[str]], tmp_path: Path) -> None:
+    fake_nodes(cpu=1)
+    with folder_volume(world.api, world.namespace, "one-volume", tmp_path):
+        world.cluster.held = KWOK_PLAYS
+        world.create(storage=SMALL, trainer={"replicas": 2, "gpusPerReplica": 8})
+        await world.until("the gang is let through", lambda: world.status().get("phase") == "Starting")
+        await blocked(
+            world,
+            "Unschedulable",
+            "one-trainer-0 and 1 more cannot be scheduled: 8 nvidia.com/gpu wanted; of 1 node, "
+            "1 has too little nvidia.com/gpu free; waiting less than a minute",
+        )
+        assert world.status()["resumeStep"] == 0
+        fake_nodes(gpu=2)
+        await healed(world)
+
+
+async def test_a_quota_that_stops_the_gang_is_told_by_events_alone(world: World) -> None:
+    lift = await quota(world, "gpus", **{f"requests.{GPU.replace('/', '_')}": "4"})
+    world.create(trainer={"replicas": 2, "gpusPerReplica": 8})
+    await blocked(
+        world,
+        "QuotaExceeded",
+        "2 trainer pods cannot be created: exceeded quota: gpus: 8 requests.nvidia.com/gpu wanted, 0 used of 4",
+    )
+    lift()
+    await healed(world)
+    await world.phase("Running")
+
+
+async def test_a_quota_that_stops_engines(world: World) -> None:
+    lift = await quota(world, "gpus", **{f"requests.{GPU.replace('/', '_')}": "0"})
+    world.create(inference={"replicas": 2, "gpusPerReplica": 1})
+    await blocked(world, "QuotaExceeded", "pods of Deployment one-inference cannot be created: exceeded quota: gpus")
+    lift()
+    await healed(world)
+    await world.until("both engines are there", lambda: len(world.pods("inference")) == 2, HEALS_S)
+
+
+async def test_what_the_operator_itself_may_not_create(world: World) -> None:
+    lift = await quota(world, "no-pods", count_pods="0")
+    world.create()
+    await blocked(
+        world,
+        "QuotaExceeded",
+        "Pod one-prepare-1 cannot be created: exceeded quota: no-pods: 1 count/pods wanted, 0 used of 0",
+    )
+    lift()
+    await healed(world)
+    await world.phase("Running")
+
+
+async def test_events_are_read_only_while_something_is_wrong(world: World) -> None:
+    assert world.operator is not None
+
+    def reads() -> float:
+        requests = world.operator.metrics.api_requests  # type: ignore[union-attr]
+        samples = [one for family in requests.collect() for one in family.samples if one.name.endswith("_total")]
+        wanted = {"verb": "list", "resource": "events"}
+        return sum(one.value for one in samples if wanted.items() <= one.labels.items())
+
+    world.create()
+    await world.phase("Running")
+    assert reads() == 0
