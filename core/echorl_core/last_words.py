@@ -94,6 +94,8 @@ class LastWords(msgspec.Struct, frozen=True, kw_only=True):
     """End of it, where the error was not expected."""
     prepared: Preparation | None = None
     """Of a prepare that succeeded."""
+    saved: Saved | None = None
+    """Of an orchestrator that finished or stopped: the newest committed checkpoint. What polls saw may be older."""
     last_attempt: int | None = None
     """Of a prepare that came too late (FENCED): the run's highest attempt in its directory."""
 

@@ -9,15 +9,17 @@ from pathlib import Path
 
 import structlog
 import uvloop
+from msgspec.structs import replace
 from pydantic import ValidationError
 
-from echorl_core import __version__, logs, names
+from echorl_core import __version__, checkpoints, logs, names
 from echorl_core.attempts import Refused
 from echorl_core.checkpoints import Damage
 from echorl_core.config import OrchestratorConfig
 from echorl_core.identity import RunIdentity
-from echorl_core.last_words import LastWords, code_name, say, words_of
+from echorl_core.last_words import LastWords, Saved, code_name, say, words_of
 from echorl_core.names import ExitCode, Role
+from echorl_core.rundir import RunDirectory
 from echorl_orchestrator.orchestrator import Orchestrator
 from echorl_orchestrator.refusals import BadInputError
 
@@ -43,6 +45,8 @@ def main() -> int:
         return ExitCode.BAD_INPUT
     logs.configure(Role.ORCHESTRATOR, attempt=identity.attempt, style=arguments.log_style)
     words = _run_to_words(config, identity, token)
+    if words.exit_code in {ExitCode.OK, ExitCode.STOPPED}:
+        words = replace(words, saved=_newest_checkpoint(config, identity))
     say(words)
     return words.exit_code
 
@@ -65,6 +69,19 @@ def _run_to_words(config: OrchestratorConfig, identity: RunIdentity, token: str)
         code, message, unexpected = ExitCode.CRASH, _causes(error), error
     attempt = identity.attempt
     return words_of(Role.ORCHESTRATOR, code, message, attempt=attempt, step=role.step, error=unexpected)
+
+
+def _newest_checkpoint(config: OrchestratorConfig, identity: RunIdentity) -> Saved | None:
+    """What this run has committed last; None too if the volume cannot be read, which changes no ending."""
+    try:
+        found, _ = checkpoints.committed(RunDirectory(Path(config.run_dir)))
+    except OSError as error:
+        log.warning("the newest checkpoint is not told", error=str(error))
+        return None
+    own = [one.manifest for one in found if one.manifest.run_uid == identity.uid]
+    if not own:
+        return None
+    return Saved(step=own[-1].step, committed_at=own[-1].committed_at, size_bytes=own[-1].size_bytes)
 
 
 def _causes(error: BaseException) -> str:

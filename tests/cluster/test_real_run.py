@@ -99,42 +99,82 @@ def stage(
 
 
 def test_a_run_trains_in_real_pods_outlives_its_containers_and_succeeds(stage: Stage, real_node: str) -> None:
-    run, directory = stage.run, RunDirectory(stage.volume / "runs" / NAME)
+    run = stage.run
     run.create(stage.document)
-    run.phase("Running", _START_S, attempt=1)
-    run.until("the first checkpoint", lambda: run.status().get("checkpoint"), _START_S)
-    first = {role: run.pod(role)["metadata"]["uid"] for role in _ENVIRONMENTS}
+    started(run)
+    first = uids(run)
     assert {pod["spec"]["nodeName"] for pod in run.pods().values()} == {real_node}
     for role in _ENVIRONMENTS:
         assert "uid=10001(echorl) gid=10001(echorl)" in run.inside(role, "id")
         with pytest.raises(ClusterError, match="Read-only file system"):
             run.inside(role, "touch", "/etc/echorl-was-here")
 
-    # An engine starts again where it is, alone, and serves the newest policy.
+    an_engine_starts_again_where_it_is_and_serves_the_newest_policy(run)
+    assert uids(run) == first
+    an_orchestrator_is_made_anew_in_the_same_attempt(run)
+    assert {role for role, uid in uids(run).items() if uid != first[role]} == {"orchestrator"}
+    a_rank_takes_its_gang_to_an_attempt_from_the_last_checkpoint(run)
+    assert uids(run)["inference"] == first["inference"]
+    assert uids(run)["trainer"] != first["trainer"]
+    it_ends_at_a_step_that_is_edited_and_frees_its_pods(run, RunDirectory(stage.volume / "runs" / NAME))
+
+
+def started(run: RealRun) -> None:
+    run.until("prepare has begun", lambda: run.pods("prepare"), _START_S)
+    run.note("the pod that prepares is there")
+    run.until("the gang is asked for", lambda: run.status().get("phase") in {"Starting", "Running"}, _START_S)
+    run.note("prepared")
+    for role in ("trainer", "orchestrator", "inference"):
+        run.ready(role, _START_S)
+        run.note(f"{role} is ready")
+    run.phase("Running", _START_S, attempt=1)
+    run.until("the first step", lambda: run.status().get("step"), _START_S)
+    run.note("first step")
+    run.until("the first checkpoint", lambda: run.status().get("checkpoint"), _START_S)
+
+
+def an_engine_starts_again_where_it_is_and_serves_the_newest_policy(run: RealRun) -> None:
     step = run.status()["step"]
     run.kill("inference")
+    run.note("the engine's processes are killed")
     run.until("the engine starts again", lambda: restarts(run.pod("inference")) == 1, _START_S)
     run.ready("inference", _START_S)
+    run.note("the engine is ready again")
     run.until("training goes on", lambda: run.status()["step"] > step + 1, _STEP_S)
     status = run.status()
     assert status["attempt"] == 1
     assert status["policy"]["served"]["max"] >= step
-    assert {role: run.pod(role)["metadata"]["uid"] for role in _ENVIRONMENTS} == first
 
-    # A rank takes its gang to a new attempt, which goes on from the last committed checkpoint.
+
+def an_orchestrator_is_made_anew_in_the_same_attempt(run: RealRun) -> None:
+    step, before = run.status()["step"], uids(run)["orchestrator"]
+    run.kill("orchestrator")
+    run.note("the orchestrator's processes are killed")
+    run.until("another orchestrator", lambda: uids(run).get("orchestrator", before) != before, _START_S)
+    run.ready("orchestrator", _START_S)
+    run.note("another orchestrator is ready")
+    run.until("training goes on", lambda: run.status()["step"] > step + 1, _STEP_S)
+    assert run.status()["attempt"] == 1
+
+
+def a_rank_takes_its_gang_to_an_attempt_from_the_last_checkpoint(run: RealRun) -> None:
+    saved = run.status()["checkpoint"]["step"]
     run.kill("trainer")
+    run.note("the trainer's processes are killed")
     run.until("a new attempt", lambda: run.status()["attempt"] == 2, _STEP_S)
-    resumed = run.phase("Running", _START_S, attempt=2)
-    assert resumed["resumeStep"] >= status["checkpoint"]["step"] > 0
-    assert resumed["restartsByRole"]["trainer"] == 1
-    assert run.pod("trainer")["metadata"]["uid"] != first["trainer"]
-    assert run.pod("inference")["metadata"]["uid"] == first["inference"]
-    run.until("training goes on", lambda: run.status()["step"] > resumed["resumeStep"], _START_S)
+    run.note("a new attempt begins")
+    status = run.phase("Running", _START_S, attempt=2)
+    assert status["resumeStep"] >= saved > 0
+    assert status["restartsByRole"]["trainer"] == 1
+    run.until("training goes on", lambda: run.status()["step"] > status["resumeStep"], _START_S)
+    run.note(f"trains again, from step {status['resumeStep']}")
 
-    # What is edited holds at once; at the end pods are free, and the volume keeps what was learned.
+
+def it_ends_at_a_step_that_is_edited_and_frees_its_pods(run: RealRun, directory: RunDirectory) -> None:
     last = run.status()["step"] + 4
     run.edit({"maxSteps": last})
     status = run.phase("Succeeded", _STEP_S)
+    run.note(f"succeeded at step {last}")
     run.until("pods are free", lambda: not run.pods("trainer") and not run.pods("inference"), _END_S)
     assert (status["step"], status["attempt"], status["checkpoint"]["step"]) == (last, 2, last)
     assert status["policy"]["trained"] == last
@@ -143,6 +183,12 @@ def test_a_run_trains_in_real_pods_outlives_its_containers_and_succeeds(stage: S
     assert phases[-1] == "Succeeded"
     committed, _ = checkpoints.committed(directory)
     assert last in {one.step for one in committed}
+
+
+def uids(run: RealRun) -> dict[str, str]:
+    """Of the pods that are there, by role."""
+    found = {role: run.pods(role) for role in _ENVIRONMENTS}
+    return {role: one["metadata"]["uid"] for role, pods in found.items() for one in pods.values()}
 
 
 def restarts(pod: Mapping[str, Any]) -> int:

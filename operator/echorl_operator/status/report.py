@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from echorl_core.last_words import Preparation
+from echorl_core.last_words import LastWords, Preparation
 from echorl_core.names import Phase
 from echorl_operator import names
 from echorl_operator.api.status import MAX_MESSAGE, MAX_TIMELINE
@@ -14,6 +14,7 @@ from echorl_operator.observed.roles import RoleState
 from echorl_operator.observed.times import to_text
 from echorl_operator.observed.world import Observed
 from echorl_operator.status.conditions import conditions
+from echorl_operator.status.final import final_words
 from echorl_operator.status.said import Said
 
 
@@ -45,9 +46,21 @@ def status_of(observed: Observed, memory: Memory, said: Said) -> dict[str, Any]:
         "control": memory.control(),
         **_from_state(state, before, said.found),
     }
+    if (words := final_words(observed, memory.attempt)) is not None:
+        status |= _at_the_end(words, status)
     if memory.model_commit:
         status["model"] = {"revision": memory.model_commit}
     return {key: value for key, value in status.items() if value not in (None, "", {}, [])}
+
+
+def _at_the_end(words: LastWords, status: Mapping[str, Any]) -> dict[str, Any]:
+    """What the orchestrator said at its end: between its last poll and that it may have trained and saved."""
+    told: dict[str, Any] = {}
+    if words.step is not None:
+        told = {"step": words.step, "policy": {**(status.get("policy") or {}), "trained": words.step}}
+    if words.saved is not None:
+        told["checkpoint"] = _checkpoint(words.saved.step, words.saved.committed_at, words.saved.size_bytes)
+    return told
 
 
 def _step(memory: Memory, state: RoleState | None, before: Mapping[str, Any]) -> int | None:

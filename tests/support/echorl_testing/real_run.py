@@ -1,6 +1,7 @@
 """A run whose pods run: what its tests do to it and ask of it, on a namespace with the operator at work."""
 
 import json
+import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -23,11 +24,17 @@ class RealRun:
         self.cluster, self.namespace, self.name = cluster, namespace, name
         self.api: Api = cluster.api
         self._still_works = still_works
+        self._began = time.monotonic()
         self.path = f"/apis/{names.GROUP}/{names.VERSION}/namespaces/{namespace}/{names.PLURAL}"
 
     def create(self, document: Mapping[str, Any]) -> None:
-        """Apply the manifest."""
+        """Apply the manifest; the clock of ``note`` starts."""
+        self._began = time.monotonic()
         self.api.create(self.path, dict(document))
+
+    def note(self, what: str) -> None:
+        """Print what was reached and when, in seconds since the manifest was applied (``pytest -s`` shows it)."""
+        sys.stdout.write(f"{time.monotonic() - self._began:7.1f} s  {what}\n")
 
     def edit(self, spec: Mapping[str, Any]) -> None:
         """Change fields of the spec."""
@@ -92,7 +99,7 @@ class RealRun:
         return found
 
     def ready(self, role: str, seconds: float) -> None:
-        """Wait until every pod of a role is ready."""
+        """Wait until there are pods of a role and every one is ready."""
         self.until(f"{role} is ready", lambda: (pods := self.pods(role)) and all(map(is_ready, pods.values())), seconds)
 
     def told(self) -> str:

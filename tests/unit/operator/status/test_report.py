@@ -1,15 +1,19 @@
 import dataclasses
 
-from echorl_core.last_words import Preparation, Saved
+import msgspec
+import pytest
+
+from echorl_core.last_words import LastWords, Preparation, Saved
 from echorl_core.names import Phase, Role
 from echorl_core.restarts import Ledger
 from echorl_operator.api.status import RunStatus
 from echorl_operator.names import PodRole
 from echorl_operator.observed.memory import Admission, Memory
+from echorl_operator.observed.records import ContainerPhase
 from echorl_operator.observed.roles import Checkpoint, RoleState
 from echorl_operator.status.report import status_of
 from echorl_operator.status.said import Said
-from echorl_testing.observed_worlds import NOW, observed, pod, run
+from echorl_testing.observed_worlds import NOW, container, observed, pod, run
 
 MEMORY = Memory(
     phase=Phase.RUNNING,
@@ -154,3 +158,28 @@ def test_what_was_told_of_checkpoints_stays_while_nobody_tells() -> None:
     once = status_of(world(), MEMORY, SAID)
     silent = status_of(dataclasses.replace(world(once), role_state=None, now=NOW + 60), MEMORY, SAID)
     assert condition(silent, "CheckpointCommitted") == condition(once, "CheckpointCommitted")
+
+
+def orchestrator_that_ended(**words):
+    said = LastWords(role="orchestrator", exit_name="", message="finished", **{"attempt": 2, "exit_code": 0} | words)
+    text = msgspec.json.encode(said).decode()
+    main = container("orchestrator", ContainerPhase.TERMINATED, exit_code=said.exit_code, message=text)
+    return pod("one-orchestrator", PodRole.ORCHESTRATOR, attempt=2, containers=(main,))
+
+
+def test_at_the_end_status_has_what_the_orchestrator_said_last_not_what_was_polled_before():
+    saved = Saved(step=9, committed_at="2026-01-01T00:01:00Z", size_bytes=98)
+    end = observed(orchestrator_that_ended(step=9, saved=saved), run=run(), role_state=STATE)
+    status = status_of(end, MEMORY, SAID)
+    assert (status["step"], status["checkpoint"]["step"], status["policy"]["trained"]) == (9, 9, 9)
+    assert status["policy"]["served"] == {"min": 6, "max": 7}
+    # The same without a poll ever answered, and once the pod is gone.
+    assert status_of(dataclasses.replace(end, role_state=None), MEMORY, SAID)["step"] == 9
+    later = status_of(observed(run=run(status)), MEMORY, SAID)
+    assert (later["step"], later["checkpoint"]["step"]) == (9, 9)
+
+
+@pytest.mark.parametrize("words", [{"attempt": 1}, {"exit_code": 1}])
+def test_words_of_another_attempt_or_of_a_crash_are_no_result(words):
+    pod = orchestrator_that_ended(step=9, **words)
+    assert status_of(observed(pod, run=run(), role_state=STATE), MEMORY, SAID)["step"] == 7
