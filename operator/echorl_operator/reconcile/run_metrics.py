@@ -28,6 +28,9 @@ class RunMetrics:
         self._tally = Tally(gpu_resource)
         metrics.at_scrape("runs", "Runs, by where they stand.", ("phase",), self._phases)
         metrics.at_scrape(
+            "failed_runs", "Failed runs that are still there, by the reason of their end.", ("reason",), self._failures
+        )
+        metrics.at_scrape(
             "checkpoint_age_seconds",
             "Since the newest committed checkpoint of a run that is neither suspended nor ended.",
             ("namespace", "run"),
@@ -61,6 +64,11 @@ class RunMetrics:
 
     def _phases(self) -> list[Sample]:
         return [((phase,), float(count)) for phase, count in self._tally.phases().items()] if self._leading() else []
+
+    def _failures(self) -> list[Sample]:
+        if not self._leading():
+            return []
+        return [((reason,), float(count)) for reason, count in self._tally.failures().items()]
 
     def _ages(self) -> list[Sample]:
         if not self._leading():

@@ -102,6 +102,11 @@ class Tally:
         found = Counter(known.memory.phase for known in self._runs.values())
         return {phase: found[phase] for phase in Phase}
 
+    def failures(self) -> Mapping[str, int]:
+        """Runs that have failed and are still there, by the reason of their end."""
+        failed = (known.memory for known in self._runs.values() if known.memory.phase is Phase.FAILED)
+        return Counter(memory.failure or "Unknown" for memory in failed)
+
     def checkpoint_ages(self, now: float) -> Iterator[tuple[RunKey, float]]:
         """Seconds since the newest committed checkpoint, of runs that may still make one."""
         for key, known in self._runs.items():

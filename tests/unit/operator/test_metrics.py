@@ -83,6 +83,14 @@ def test_a_leader_shows_its_runs() -> None:
     assert ("echorl_operator_lost_steps_bucket", ("1.0",)) not in shown
 
 
+def test_failed_runs_are_told_by_reason() -> None:
+    one = Leading()
+    one.look(0, phase="Failed", attempt=1, control={"failure": "NonFinite"})
+    assert samples(one.metrics)["echorl_operator_failed_runs", ("NonFinite",)] == 1
+    one.look(10, phase="Running", attempt=1)
+    assert not any(name == "echorl_operator_failed_runs" for name, _ in samples(one.metrics))
+
+
 def test_a_process_that_does_not_lead_shows_no_runs() -> None:
     one = Leading()
     one.look(0, phase="Running", attempt=1)
