@@ -24,6 +24,8 @@ APP_NAME = "echorl"
 
 ANNOTATION_HASH = f"{GROUP}/hash"
 """Of the object that was applied last, so that a changed list element cannot hide in a superset."""
+ANNOTATION_RETRY = f"{GROUP}/retry"
+"""When a workload's controller was last made to look at it again."""
 SCHEDULING_GATE = f"{GROUP}/attempt"
 """Holds trainer pods back until the whole gang of an attempt is there and prepare has finished."""
 

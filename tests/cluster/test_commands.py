@@ -24,9 +24,11 @@ from echorl_testing.operator_world import World, operating
 from echorl_testing.run_objects import CRD_FILE, install_crd
 from echorl_testing.scripted_cluster import scripted
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(400)
 
 PROJECT = Path(__file__).parents[2] / "operator" / "pyproject.toml"
+_DEADLINE_S = 150.0
+"""A command takes 2 s of a processor, most of it for imports."""
 NAMED_IN_CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 GPU = "nvidia.com/gpu"
 
@@ -77,7 +79,7 @@ async def _run(command: list[str], kubeconfig: Path, path: str = "") -> Told:
     environ = {**os.environ, "KUBECONFIG": str(kubeconfig), "PATH": f"{path}{os.pathsep}{os.environ['PATH']}"}
 
     def run() -> Told:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=90, env=environ, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_DEADLINE_S, env=environ, check=False)
         return Told(done)
 
     return await asyncio.to_thread(run)
@@ -105,27 +107,22 @@ async def test_a_run_in_its_life(
         checkpoint = {"step": 5, "committed_at": "2026-01-01T00:00:00Z", "size_bytes": 9}
         played.say(step=7, reward=0.5, checkpoint=checkpoint)
         await world.until("progress", lambda: world.status().get("step") == 7)
-        told = (await echorl("status", "one", "-n", namespace, "-o", "json", kubeconfig=connection.kubeconfig)).json()
+        kubectl = str(control_plane.binaries.path("kubectl"))
+        command = [kubectl, "echorl", "status", "one", "-n", namespace, "-o", "json"]
+        told = (await _run(command, connection.kubeconfig, str(plugins))).json()
         assert (told["phase"], told["step"], told["maxSteps"], told["notice"]) == ("Running", 7, 20, "")
         assert [entry["phase"] for entry in told["timeline"]] == ["Preparing", "Starting", "Running"]
         assert all(entry["seconds"] >= 0 for entry in told["timeline"])
-        kubectl = str(control_plane.binaries.path("kubectl"))
+        assert told["roles"]["trainer"] == {"ready": 2, "desired": 2}
         why = await _run([kubectl, "echorl", "why", "one", "-n", namespace], connection.kubeconfig, str(plugins))
         assert (why.code, why.err) == (0, "")
         assert why.out.startswith("one runs since ")
-        assert ", step 7 of 20: " in why.out.splitlines()[0]
-        shown = await _run([kubectl, "echorl", "status", "one", "-n", namespace], connection.kubeconfig, str(plugins))
-        assert "step        7 / 20" in shown.out.splitlines()
-        assert "roles       trainer 2/2, inference 2/2, orchestrator 1/1" in shown.out.splitlines()
+        assert ", step 7 of 20: waiting for episodes" in why.out.splitlines()[0]
     # Nobody looks any more, and a pod goes.
     api.delete(f"/api/v1/namespaces/{namespace}/pods/one-trainer-0")
     late = await echorl("why", "one", "-n", namespace, kubeconfig=connection.kubeconfig)
-    assert late.out.startswith(
-        "the operator does not look at this run: its status says 2 trainer pods ready, there are"
-    )
-    world.edit({"maxSteps": 21})
-    unseen = (await echorl("status", "one", "-n", namespace, "-o", "json", kubeconfig=connection.kubeconfig)).json()
-    assert "observedGeneration 1 of generation 2" in unseen["notice"]
+    says = "its status says 2 trainer pods ready, there are"
+    assert late.out.startswith(f"the operator does not look at this run: {says}")
 
 
 async def test_a_run_that_nobody_looks_after(
@@ -136,18 +133,16 @@ async def test_a_run_that_nobody_looks_after(
     world.create("first")
     world.create("second")
     admin = connection.kubeconfig
-    why, missing, none, context = await asyncio.gather(
+    why, missing, none = await asyncio.gather(
         echorl("why", "first", "-n", here, kubeconfig=admin),
         echorl("why", "frist", "-n", here, kubeconfig=admin),
         echorl("status", "first", "-n", elsewhere, kubeconfig=admin),
-        echorl("status", "first", "--context", "moon", kubeconfig=admin),
     )
     assert why.out.startswith("the operator has not looked at this run")
     assert "it has no status" in why.out
     assert (missing.code, missing.err) == (2, f"namespace {here}: found no run 'frist', there are: first, second\n")
     assert none.code == 2
     assert f"found no run 'first', nor any other; there is one in: {here}" in none.err
-    assert (context.code, "--context: found 'moon', accepted is one of" in context.err) == (2, True)
     stranger = connection.write_kubeconfig(
         tmp_path / "mallory", token=connection.user_tokens["mallory"], namespace=here
     )

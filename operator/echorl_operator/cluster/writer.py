@@ -126,6 +126,12 @@ class Writer:
         path = resource.path(namespace, name)
         await self._write(Call("patch", path, resource.plural, _MANAGER, body, STRATEGIC_MERGE_PATCH))
 
+    async def annotate(self, namespace: str, kind: str, name: str, *, uid: str, annotations: Mapping[str, str]) -> None:
+        """Set annotations of a StatefulSet or Deployment, beside what is applied. Raises as ``apply``."""
+        resource = of_kind("apps/v1", kind)
+        body = {"metadata": {"uid": uid, "annotations": dict(annotations)}}
+        await self._write(Call("patch", resource.path(namespace, name), resource.plural, _MANAGER, body))
+
     async def write_status(self, run: RunRecord, status: Mapping[str, Any]) -> RunRecord:
         """Replace a run's whole status, if the run is still as it was read. Returns the run as it is now.
 

@@ -10,7 +10,7 @@ from echorl_operator.explain.subjects import claim_of, missing_pods
 from echorl_operator.names import PodRole
 from echorl_operator.observed.complaints import Complaint, Subject
 from echorl_operator.observed.quantities import readable, value
-from echorl_operator.observed.records import ContainerPhase, ContainerRecord, Kind, PodPhase, PodRecord
+from echorl_operator.observed.records import ChildRecord, ContainerPhase, ContainerRecord, Kind, PodPhase, PodRecord
 from echorl_operator.observed.times import from_text
 from echorl_operator.observed.world import Observed
 
@@ -52,6 +52,15 @@ def first_obstacle(observed: Observed, figures: Figures | None = None) -> Obstac
         figures: what nodes have free; None where one may not look at nodes. The scheduler's words must do then.
     """
     return next(_obstacles(observed, figures), None)
+
+
+def without_pods(observed: Observed) -> list[ChildRecord]:
+    """Workloads whose controllers try in vain to make pods."""
+    stuck = [child for child in observed.children if child.failure and child.kind is Kind.DEPLOYMENT]
+    trainer = observed.child(Kind.STATEFUL_SET, names.trainer(observed.run.key.name))
+    if trainer is not None and any(_uncreated(observed)):
+        stuck.append(trainer)
+    return stuck
 
 
 def refused(message: str) -> Obstacle:

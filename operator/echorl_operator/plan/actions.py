@@ -59,6 +59,17 @@ class ChangeOwner:
 
 
 @dataclass(frozen=True)
+class LookAgain:
+    """Make the controller of exactly this workload try again at once, by an annotation that says when."""
+
+    kind: str
+    name: str
+    uid: str
+    at: str
+    """RFC 3339."""
+
+
+@dataclass(frozen=True)
 class AskToStop:
     """Ask the orchestrator for a last checkpoint and the end."""
 
@@ -84,7 +95,7 @@ class DeleteRun:
     uid: str
 
 
-Action = Apply | Create | Delete | LiftGate | ChangeOwner | AskToStop | ChangeLive | DeleteRun
+Action = Apply | Create | Delete | LiftGate | ChangeOwner | LookAgain | AskToStop | ChangeLive | DeleteRun
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,17 @@ from echorl_operator.names import PodRole
 from echorl_operator.observed.memory import ENDED
 from echorl_operator.observed.records import Kind
 from echorl_operator.observed.world import Observed
-from echorl_operator.plan import attempts, edits, endings, housekeeping, leftovers, lost_nodes, recovery, retention
+from echorl_operator.plan import (
+    attempts,
+    edits,
+    endings,
+    housekeeping,
+    leftovers,
+    lost_nodes,
+    recovery,
+    retention,
+    retries,
+)
 from echorl_operator.plan.actions import ChangeLive, Create, Plan
 from echorl_operator.plan.draft import Draft, restart_policy
 from echorl_operator.plan.gang import Gang
@@ -79,6 +89,7 @@ def _explain(draft: Draft) -> None:
         draft.say(draft.phase, obstacle.reason, obstacle.message)
         # Its message tells how long.
         draft.wake(draft.now + 60.0)
+        retries.see_to(draft)
 
 
 def _pass(draft: Draft) -> EchoRLRunSpec | None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from echorl_operator import names
 from echorl_operator.cluster.orchestrators import Orchestrators, Target
 from echorl_operator.cluster.writer import Writer
 from echorl_operator.observed.runs import RunRecord
@@ -18,6 +19,7 @@ from echorl_operator.plan.actions import (
     Delete,
     DeleteRun,
     LiftGate,
+    LookAgain,
 )
 from echorl_operator.plan.drift import needs_apply
 
@@ -68,6 +70,10 @@ class Executor:
                     uid=action.uid,
                     owner=action.owner,
                     owned=action.owned,
+                )
+            case LookAgain():
+                await self._writer.annotate(
+                    namespace, action.kind, action.name, uid=action.uid, annotations={names.ANNOTATION_RETRY: action.at}
                 )
             case AskToStop():
                 await self._orchestrators.ask_to_stop(Target(run.key, run.uid, action.attempt, action.address))

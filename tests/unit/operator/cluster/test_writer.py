@@ -167,3 +167,13 @@ async def test_what_is_late_is_named(cache: Cache, start, proxy: FaultProxy) -> 
     start(cache.run())
     with pytest.raises(TimeoutError, match="not listed after 1 s: deployments"):
         await cache.wait_synced(1)
+
+
+async def test_annotations_stand_beside_what_is_applied(writer: Writer, api: WireApi) -> None:
+    sets = "/apis/apps/v1/namespaces/ns/statefulsets"
+    await api.set(sets, "t", metadata={"name": "t", "uid": "u", "annotations": {"echorl.dev/hash": "h"}})
+    await writer.annotate("ns", "StatefulSet", "t", uid="u", annotations={"echorl.dev/retry": "now"})
+    method, path, query, headers, body = api.requests[-1]
+    assert (method, path, query) == ("PATCH", f"{sets}/t", {"fieldManager": "echorl-operator"})
+    assert headers["Content-Type"] == "application/merge-patch+json"
+    assert body == {"metadata": {"uid": "u", "annotations": {"echorl.dev/retry": "now"}}}

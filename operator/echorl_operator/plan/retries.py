@@ -1,0 +1,39 @@
+"""Controllers that could not make a pod try again ever more rarely, after up to 16 minutes: too late once it could be.
+
+A change of the workload makes its controller try at once, so one annotation is changed every half minute.
+"""
+
+import json
+from typing import Any
+
+from echorl_operator import names
+from echorl_operator.explain.obstacles import without_pods
+from echorl_operator.observed.records import ChildRecord
+from echorl_operator.observed.times import from_text, to_text
+from echorl_operator.plan.actions import LookAgain
+from echorl_operator.plan.draft import Draft
+
+EVERY_S = 30.0
+
+
+def see_to(draft: Draft) -> None:
+    """Ask for another try of every workload that gets no pods, if the last one is long ago."""
+    for child in without_pods(draft.observed):
+        due = max(_blocked_since(draft), _asked_at(child)) + EVERY_S
+        if draft.now >= due:
+            at = to_text(draft.now)
+            draft.do(LookAgain(str(child.kind), child.meta.name, child.meta.uid, str(at)))
+            due = draft.now + EVERY_S
+        draft.wake(due)
+
+
+def _blocked_since(draft: Draft) -> float:
+    conditions: list[dict[str, Any]] = draft.observed.run.status.get("conditions", [])
+    found = (one for one in conditions if one.get("type") == "Blocked" and one.get("status") == "True")
+    since = next((from_text(one.get("lastTransitionTime")) for one in found), None)
+    return draft.now if since is None else since
+
+
+def _asked_at(child: ChildRecord) -> float:
+    metadata = json.loads(child.body).get("metadata", {})
+    return from_text((metadata.get("annotations") or {}).get(names.ANNOTATION_RETRY)) or 0.0
