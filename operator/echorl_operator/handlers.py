@@ -5,6 +5,7 @@ annotation, no finalizer and no status, keeps no peering object, and posts no ev
 """
 
 import asyncio
+import logging
 from collections.abc import Mapping
 from typing import Any, Never
 
@@ -32,6 +33,8 @@ def configure(settings: kopf.OperatorSettings) -> None:
     # With the default, a watch dies for good when the API server is away for a minute.
     settings.networking.error_backoffs = [1, 2, 3, 5, *([5] * 10_000)]
     settings.execution.max_workers = 1
+    # It tells of every event that it was handled.
+    logging.getLogger("kopf.objects").setLevel(logging.WARNING)
 
 
 def registry(operator: Operator, task: "asyncio.Task[Never]", credentials: Credentials) -> kopf.OperatorRegistry:

@@ -20,6 +20,7 @@ from echorl_operator.plan.actions import Plan
 from echorl_operator.plan.memo import Memos
 from echorl_operator.plan.planning import plan
 from echorl_operator.reconcile.execution import Executor, StillDiffers
+from echorl_operator.reconcile.pace import Pace
 from echorl_operator.reconcile.run_metrics import RunMetrics
 
 _REFUSALS = (errors.Invalid, errors.Forbidden, errors.Refused, errors.BadRequest, StillDiffers)
@@ -46,7 +47,7 @@ class Passes:
         self._executor = Executor(writer, orchestrators)
         self._events, self._tokens, self._settings, self._wall = events, tokens, settings, wall
         self._complaints, self._run_metrics = complaints, run_metrics
-        self._memos = Memos()
+        self._memos, self._pace = Memos(), Pace()
         self._refusals: dict[str, str] = {}
         """By run uid: what the API server refused of the newest plan."""
 
@@ -61,21 +62,22 @@ class Passes:
             self._orchestrators.forget(key)
             self._complaints.forget(key)
             self._run_metrics.forget(key)
+            self._pace.forget(key)
             return None
         record = observed.run
         self._run_metrics.observe(observed)
         made = self._plan(observed)
         self._run_metrics.planned(key, made)
         try:
-            await self._carry_out(observed, made)
+            said_after_s = await self._carry_out(observed, made)
         except NotLeading:
             return None
         except (errors.ApiError, StillDiffers) as error:
             await self._note_refusal(record, error)
             raise
         self._refusals.pop(record.uid, None)
-        waits = [seconds for seconds in (made.wake_after_s, self._complaints.due_s(key)) if seconds is not None]
-        return min(waits, default=None)
+        waits = (made.wake_after_s, self._complaints.due_s(key), said_after_s)
+        return min((seconds for seconds in waits if seconds is not None), default=None)
 
     def _plan(self, observed: Observed) -> Plan:
         uid = observed.run.uid
@@ -120,22 +122,30 @@ class Passes:
             complaints=self._complaints.known(record),
         )
 
-    async def _carry_out(self, observed: Observed, made: Plan) -> None:
-        """Status first where it fences, else last; nothing is written that is there already."""
+    async def _carry_out(self, observed: Observed, made: Plan) -> float | None:
+        """Status first where it fences, else last; nothing is written that is there already.
+
+        Returns:
+            Seconds after which the status is to be written, where it is too early for that; else None.
+        """
         record = observed.run
         differs = made.status != record.status
         if made.fence and differs:
-            await self._writer.write_status(record, made.status)
             # What was decided is told even if carrying it out fails: the next pass has nothing left to decide.
             await self._tell(record, made)
         for action in made.actions:
             await self._executor.carry_out(record, action)
-        if not made.fence and differs:
-            await self._writer.write_status(record, made.status)
-            await self._tell(record, made)
+        if made.fence or not differs:
+            return None
+        if wait_s := self._pace.wait_s(record.key, record.status, made):
+            return wait_s
+        await self._tell(record, made)
+        return None
 
     async def _tell(self, record: RunRecord, made: Plan) -> None:
-        """Post a plan's notes, once its status is written: those of a pass that changes nothing would come again."""
+        """Write a plan's status, and then post its notes: those of a pass that changes nothing would come again."""
+        await self._writer.write_status(record, made.status)
+        self._pace.written(record.key)
         for note in made.notes:
             await self._events.post(record, note.type, note.reason, note.message)
 

@@ -1,0 +1,41 @@
+"""How often a status is written that says nothing but how things go on: one that pods come and go by is many words."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from echorl_operator.observed.runs import RunKey
+from echorl_operator.plan.actions import Plan
+
+PACE_S: Final = 1.0
+_AT_ONCE = ("phase", "attempt", "revision", "observedGeneration", "control", "restarts", "completionTime")
+
+
+class Pace:
+    """When each run's status was written last. May be lost any time."""
+
+    def __init__(self, pace_s: float = PACE_S, clock: Callable[[], float] = time.monotonic) -> None:
+        self._pace_s, self._clock = pace_s, clock
+        self._written_at: dict[RunKey, float] = {}
+
+    def wait_s(self, key: RunKey, before: Mapping[str, Any], made: Plan) -> float:
+        """Seconds to wait before this plan's status is written; 0: it is to be written now.
+
+        What later passes rest on, a phase, a condition's state and whatever an event tells are never kept back.
+        """
+        if made.fence or made.notes or _essence(made.status) != _essence(before):
+            return 0.0
+        return max(0.0, self._written_at.get(key, float("-inf")) + self._pace_s - self._clock())
+
+    def written(self, key: RunKey) -> None:
+        """The status has just been written."""
+        self._written_at[key] = self._clock()
+
+    def forget(self, key: RunKey) -> None:
+        """The run is gone."""
+        self._written_at.pop(key, None)
+
+
+def _essence(status: Mapping[str, Any]) -> tuple[list[Any], dict[Any, Any]]:
+    conditions = status.get("conditions", [])
+    return [status.get(field) for field in _AT_ONCE], {one.get("type"): one.get("status") for one in conditions}
