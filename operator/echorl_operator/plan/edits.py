@@ -123,8 +123,8 @@ def restore(draft: Draft, run: EchoRLRun) -> None:
         return
     revision = to_revision(_rendered(draft, run), run, draft.memory.attempt, record.generation)
     draft.fenced(revision=revision["metadata"]["name"], observed_generation=record.generation)
-    # Applied, not created: it may be there without the label that it is found by.
-    draft.do(Apply(revision))
+    # It may be there, but for the label that it is found by; the rest of it cannot change.
+    draft.do(Create(revision), Apply({key: revision[key] for key in ("apiVersion", "kind", "metadata")}))
     draft.say(draft.phase, "Rendering", f"attempt {draft.memory.attempt} is rendered anew")
 
 
