@@ -121,6 +121,16 @@ def test_redone_steps_are_part_of_a_restart() -> None:
     assert seconds(tally, 75) == {("trainer", "useful"): 16 * (10 + 5), ("trainer", "restarting"): 16 * 60}
 
 
+def test_steps_after_the_first_look_are_reached_too() -> None:
+    tally = Tally(GPU)
+    tally.observe(at(0, "Running", *gang(), orchestrator(), step=3, **PREPARED))
+    tally.observe(at(10, "Running", *gang(), orchestrator(), step=17, **PREPARED))
+    edited = {"attempt": 2, "timeline": [entry("Restarting", 2)], "resumeStep": 15, "control": {"preparedAttempt": 2}}
+    tally.observe(at(20, "Running", *gang(attempt=2), orchestrator(attempt=2), step=16, **edited))
+    tally.observe(at(30, "Running", *gang(attempt=2), orchestrator(attempt=2), step=17, **edited))
+    assert seconds(tally, 40) == {("trainer", "useful"): 160 * 3, ("trainer", "restarting"): 160}
+
+
 def test_a_restart_is_known_to_the_next_process_of_the_operator() -> None:
     tally = Tally(GPU)
     prepared = {
@@ -193,6 +203,8 @@ def test_restarts_are_counted_once_status_shows_them() -> None:
     found = tally.observe(at(2, "Restarting", **again))
     assert found.restarts == (Restart("trainer", Cause.OUT_OF_MEMORY),)
     assert tally.observe(at(3, "Restarting", **again)) == NOTHING
+    # What was planned once counts once, whatever follows.
+    assert tally.observe(at(4, "Preparing", **{**again, "attempt": 3})) == NOTHING
 
 
 def test_an_edit_counts_and_a_beginning_does_not() -> None:
@@ -262,6 +274,7 @@ def test_a_first_step_that_nobody_can_time_is_not_timed(first: Observed) -> None
     tally = Tally(GPU)
     tally.observe(first)
     prepared = {"attempt": 3, "resumeStep": 0, "control": {"preparedAttempt": 3}}
+    tally.observe(at(8, "Preparing", **prepared))
     assert tally.observe(at(9, "Running", step=9, **prepared)).first_step_s is None
 
 
@@ -270,6 +283,7 @@ def test_a_run_that_was_suspended_before_its_first_step_is_not_timed() -> None:
     tally.observe(at(0, "Starting", **PREPARED))
     tally.observe(at(1, "Suspended", **PREPARED))
     prepared = {"attempt": 2, "resumeStep": 0, "control": {"preparedAttempt": 2}}
+    tally.observe(at(8, "Preparing", **prepared))
     assert tally.observe(at(9, "Running", step=1, **prepared)).first_step_s is None
 
 
