@@ -9,8 +9,16 @@ from echorl_operator.build.resources import canonical
 from echorl_operator.names import LABEL_COMPONENT, LABEL_NAME
 
 LABEL_NAMESPACE = "kubernetes.io/metadata.name"
+QUANTITY = r"^([0-9]+([.][0-9]*)?|[.][0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]{1,2})?$"
+"""What a quantity looks like, to those who can only match a pattern."""
 
-Quantity = Annotated[str, AfterValidator(canonical), Accepts("a Kubernetes quantity such as 500m or 16Gi")]
+Quantity = Annotated[
+    str,
+    AfterValidator(canonical),
+    # For the chart's schema of values; what counts here is ``canonical``.
+    Field(json_schema_extra={"pattern": QUANTITY}),
+    Accepts("a Kubernetes quantity such as 500m or 16Gi"),
+]
 Labels = dict[str, str]
 Quantities = dict[str, Quantity]
 
