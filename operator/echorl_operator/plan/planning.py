@@ -120,7 +120,8 @@ def _decide(draft: Draft, wanted: edits.Wanted, rendering: Rendering | None) -> 
 
 
 def _active(draft: Draft, run: EchoRLRun | None, rendering: Rendering | None, spec: EchoRLRunSpec) -> None:
-    if spec.suspend:
+    # Of the manifest as it stands, even if the rest of it cannot be carried out: what was rendered last is older.
+    if draft.observed.run.spec.get("suspend") is True:
         endings.suspend(draft, rendering)
         return
     if draft.memory.attempt == 0 or draft.memory.phase in (Phase.SUSPENDED, *ENDED):
