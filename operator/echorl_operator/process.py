@@ -100,6 +100,7 @@ class Operator:
             if options.lead
             else None
         )
+        metrics.leader.set(0 if options.lead else 1)
         writer = Writer(connection, self.cache, may_write=self.leading)
         self.orchestrators = Orchestrators(tokens, on_change=self.queue.add, metrics=metrics)
         events = Events(connection, options.instance, metrics)

@@ -2,15 +2,21 @@
 
 from pathlib import Path
 
+import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from echorl_operator.build.settings import Settings
+from echorl_operator.cluster.connection import Connection
+from echorl_operator.cluster.credentials import in_cluster
+from echorl_operator.cluster.tokens import Tokens
 from echorl_operator.metrics import Metrics
 from echorl_operator.metrics_page import declared, page
 from echorl_operator.names import PodRole
 from echorl_operator.observed.runs import RunKey
 from echorl_operator.observed.times import to_text
 from echorl_operator.plan.actions import Plan
+from echorl_operator.process import Operator, Options
 from echorl_operator.reconcile.run_metrics import RunMetrics
 from echorl_operator.tally.restarts import Cause, Restart
 from echorl_testing.observed_worlds import NOW, observed, pod, run
@@ -103,3 +109,13 @@ def test_a_run_that_is_gone_is_not_shown() -> None:
     one.look(0, phase="Running", attempt=1)
     one.of_runs.forget(RunKey("ns", "one"))
     assert ("echorl_operator_runs", ("Running",)) not in samples(one.metrics)
+
+
+@pytest.mark.parametrize("candidate", [True, False])
+def test_a_process_without_an_election_leads(candidate: bool) -> None:
+    metrics = Metrics()
+    connection = Connection(in_cluster({}), metrics)
+    options = Options(instance="x", lease_namespace="x", lead=candidate)
+    tokens = Tokens(b"a master key of tests, long enough")
+    Operator(options, Settings(operator_version="0"), tokens, connection, metrics, on_lost=lambda _: None)
+    assert metrics.registry.get_sample_value("echorl_operator_leader") == (0 if candidate else 1)
