@@ -201,3 +201,30 @@ async def test_a_missing_right_is_found(stage: Stage, api: Api, control_plane: C
             while not stage.refused(namespaces=(namespace,)):  # noqa: ASYNC110 - the proxy's records grow
                 await asyncio.sleep(0.1)
     assert f"list /api/v1/namespaces/{namespace}/pods" in stage.refused(namespaces=(namespace,))
+
+
+async def test_a_changed_retention_needs_the_right_to_delete_claims(
+    stage: Stage, api: Api, control_plane: Cluster, namespace: str
+) -> None:
+    operator_rights.grant(api, stage.namespace, [namespace])
+    role = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/roles/{operator_rights.ACCOUNT}"
+    every = operator_rights.rules()["runs"]
+    fewer = [
+        {**rule, "verbs": [verb for verb in rule["verbs"] if verb != "delete"]}
+        if rule["resources"] == ["persistentvolumeclaims"]
+        else rule
+        for rule in every
+    ]
+    api.patch(role, {"rules": fewer})
+    act_as_the_account(stage, control_plane)
+    async with scripted(api, namespace) as cluster:
+        world = World(api, namespace, cluster, None)
+        with stage.operating(namespace):
+            world.create()
+            await world.phase("Running", seconds=PATIENCE_S)
+            world.edit({"storage": {"retain": False}})
+            await world.until("it is told", lambda: "one-volume" in world.condition("Blocked")["message"], PATIENCE_S)
+            assert world.condition("Blocked")["reason"] == "Refused", world.condition("Blocked")
+            assert not owned(world)
+            api.patch(role, {"rules": every})
+            await world.until("the run owns its volume", lambda: owned(world), PATIENCE_S)

@@ -3,12 +3,17 @@ from typing import Any
 
 import pytest
 
+from echorl_core.names import Phase
+from echorl_operator.api.run import EchoRLRunSpec
 from echorl_operator.names import PodRole
 from echorl_operator.observed.records import PodPhase, PodRecord
 from echorl_operator.plan.causes import cause_of
+from echorl_operator.plan.draft import Draft
+from echorl_operator.plan.edits import begin_attempt
 from echorl_operator.plan.gang import Gang
-from echorl_operator.tally.restarts import Cause
+from echorl_operator.tally.restarts import Cause, Restart
 from echorl_testing.observed_worlds import NOW, ended, observed, pod
+from echorl_testing.rendered import SETTINGS
 
 
 def rank(index: int, code: int, **changes: Any) -> PodRecord:
@@ -55,3 +60,23 @@ def test_cause_of_a_lost_gang(found: Gang, cause: Cause) -> None:
 def test_cause_of_an_orchestrators_end() -> None:
     dead = ended("one-orchestrator", PodRole.ORCHESTRATOR, 1)
     assert cause_of(gang(ALIVE, pod("one-trainer-0", PodRole.TRAINER)), dead) is Cause.CRASHED
+
+
+@pytest.mark.parametrize(
+    ("phase", "reason", "known", "restart"),
+    [
+        (Phase.PREPARING, "AttemptBegins", None, None),
+        (Phase.RESTARTING, "Edited", None, Restart("trainer", Cause.EDITED)),
+        (Phase.RESTARTING, "NodeLost", None, Restart("trainer", Cause.NODE_LOST)),
+        (Phase.RESTARTING, "Another", None, Restart("trainer", Cause.UNKNOWN)),
+        (Phase.RESTARTING, "GangRestarted", Restart("trainer", Cause.STALLED), Restart("trainer", Cause.STALLED)),
+    ],
+)
+def test_an_attempt_that_begins_says_what_it_restarts(
+    phase: Phase, reason: str, known: Restart | None, restart: Restart | None
+) -> None:
+    draft = Draft(observed(), SETTINGS, "a token")
+    draft.restart = known
+    begin_attempt(draft, EchoRLRunSpec.model_validate(draft.observed.run.spec), phase, reason, "why")
+    assert draft.memory.attempt == 1
+    assert draft.restart == restart
