@@ -45,6 +45,7 @@ generate: ## Write generated files anew
 	@.venv/bin/python -m echorl_operator.chart .
 	@.venv/bin/python -m echorl_operator.metrics_page > docs/operator/metrics.md
 	@.venv/bin/python -m monitoring.reference > docs/metrics.md
+	@.venv/bin/python -m monitoring.dashboards charts/echorl/dashboards
 
 verify: generate ## Fail when a generated file is stale
 	@git diff --exit-code -- docs/manifest.md docs/metrics.md docs/operator/metrics.md docs/install.md crds charts

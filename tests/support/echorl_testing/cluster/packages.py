@@ -43,6 +43,11 @@ def ensure_node() -> None:
     _install(missing)
 
 
+def ensure_prometheus() -> None:
+    """Install Prometheus and promtool where they are missing; raises like :func:`ensure_control_plane`."""
+    _install(_missing({"prometheus": "prometheus", "promtool": "prometheus"}))
+
+
 def cni_folder() -> Path | None:
     """Where the CNI plugins are."""
     return next((folder for folder in CNI_FOLDERS if (folder / "bridge").exists()), None)
