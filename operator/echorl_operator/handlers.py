@@ -6,7 +6,7 @@ annotation, no finalizer and no status, keeps no peering object, and posts no ev
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Never
 
 import kopf
@@ -21,6 +21,19 @@ WATCH_S = 240
 """A watch of kopf's ends after so long and begins anew; bookmarks come more often."""
 
 
+class _NoDiffs(kopf.DiffBaseStorage):
+    """No handler asks what has changed, so no object is copied to find that out."""
+
+    def build(self, *, body: kopf.Body, extra_fields: Iterable[Any] | None = None) -> kopf.BodyEssence:
+        return kopf.BodyEssence()
+
+    def fetch(self, *, body: kopf.Body) -> kopf.BodyEssence | None:
+        return None
+
+    def store(self, *, body: kopf.Body, patch: kopf.Patch, essence: kopf.BodyEssence) -> None:
+        raise RuntimeError("nothing is stored with objects")
+
+
 def configure(settings: kopf.OperatorSettings) -> None:
     """Set what keeps kopf quiet and its watches alive."""
     settings.posting.enabled = False
@@ -33,6 +46,7 @@ def configure(settings: kopf.OperatorSettings) -> None:
     # With the default, a watch dies for good when the API server is away for a minute.
     settings.networking.error_backoffs = [1, 2, 3, 5, *([5] * 10_000)]
     settings.execution.max_workers = 1
+    settings.persistence.diffbase_storage = _NoDiffs()
     # It tells of every event that it was handled.
     logging.getLogger("kopf.objects").setLevel(logging.WARNING)
 

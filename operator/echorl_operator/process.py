@@ -34,6 +34,7 @@ from echorl_operator.cluster.tokens import Tokens
 from echorl_operator.cluster.watchdog import Vitals, Watchdog
 from echorl_operator.cluster.writer import Writer
 from echorl_operator.metrics import Metrics
+from echorl_operator.observed.memory import WITHOUT_GANG, Memory
 from echorl_operator.observed.records import Kind
 from echorl_operator.observed.runs import RunKey
 from echorl_operator.reconcile.breaker import Breaker
@@ -82,7 +83,7 @@ class Operator:
     ) -> None:
         """``on_lost`` is called when this process must not lead any more; it should end the process at once."""
         self._options, self._connection, self.metrics = options, connection, metrics
-        self.queue = WorkQueue(metrics)
+        self.queue = WorkQueue(metrics, hurries=self._is_starting)
         self.breaker = Breaker(self._probe, on_open=self.queue.pause, on_close=self._resume, metrics=metrics)
         self.cache = Cache(
             connection,
@@ -124,6 +125,12 @@ class Operator:
                 election_round=lambda: None if self.election is None else self.election.last_round,
             )
         )
+
+    def _is_starting(self, key: RunKey) -> bool:
+        """Whether a run's gang has not been let through yet: its engines and GPUs wait for us."""
+        run = self.cache.runs.get(key.namespace, key.name)
+        memory = None if run is None else Memory.of(run.status)
+        return memory is not None and memory.phase not in WITHOUT_GANG and not memory.admitted()
 
     def leading(self) -> bool:
         """Whether this process may write."""

@@ -6,7 +6,6 @@ render --> Rendering --> common, token_secret                  apply (claim and 
 """
 
 import base64
-import copy
 import json
 from collections.abc import Iterator
 
@@ -116,7 +115,7 @@ def common(rendering: Rendering) -> list[Object]:
 def token_secret(rendering: Rendering, token: str) -> Object:
     """The Secret with the token that guards calls between the run's roles; to be created, never changed."""
     data = {TOKEN_KEY: base64.b64encode(token.encode()).decode()}
-    return hashed({**copy.deepcopy(rendering.token), "data": data})
+    return hashed({**rendering.token, "data": data})
 
 
 def prepare_pod(rendering: Rendering, attempt: int, resume: Resume | None = None) -> Object:
@@ -129,25 +128,22 @@ def prepare_pod(rendering: Rendering, attempt: int, resume: Resume | None = None
     """
     pod = _of_attempt(rendering.prepare, attempt)
     pod["metadata"]["name"] = names.prepare(rendering.run, attempt)
-    main = next(one for one in pod["spec"]["containers"] if one["name"] == PodRole.PREPARE)
-    main["args"] = prepare.resume_arguments(resume)
-    return hashed(pod)
+    arguments = {"args": prepare.resume_arguments(resume)}
+    containers = [one | arguments if one["name"] == PodRole.PREPARE else one for one in pod["spec"]["containers"]]
+    return hashed({**pod, "spec": {**pod["spec"], "containers": containers}})
 
 
 def trainer_set(rendering: Rendering, attempt: int, replicas: int) -> Object:
     """The trainer's StatefulSet in an attempt. ``replicas``: the whole gang, or 0."""
     body = _of_attempt(rendering.trainer, attempt)
-    spec = body["spec"]
-    spec["replicas"] = replicas
-    spec["template"]["metadata"]["labels"][names.LABEL_ATTEMPT] = str(attempt)
-    return hashed(body)
+    template = _of_attempt(body["spec"]["template"], attempt)
+    return hashed({**body, "spec": {**body["spec"], "replicas": replicas, "template": template}})
 
 
 def inference_deployment(rendering: Rendering, replicas: int) -> Object:
     """The engines' Deployment."""
-    body = copy.deepcopy(rendering.inference)
-    body["spec"]["replicas"] = replicas
-    return hashed(body)
+    body = rendering.inference
+    return hashed({**body, "spec": {**body["spec"], "replicas": replicas}})
 
 
 def orchestrator_pod(rendering: Rendering, attempt: int) -> Object:
@@ -168,9 +164,9 @@ def _size_problems(target: Target) -> Iterator[Problem]:
 def _of_attempt(body: Object, attempt: int) -> Object:
     if attempt < 1:
         raise ValueError(f"attempt: found {attempt}, accepted is an integer from 1")
-    bound = copy.deepcopy(body)
-    bound["metadata"]["labels"][names.LABEL_ATTEMPT] = str(attempt)
-    return bound
+    # Nothing is copied but what differs: most passes make children only to see that they are there.
+    metadata = body["metadata"]
+    return {**body, "metadata": {**metadata, "labels": {**metadata["labels"], names.LABEL_ATTEMPT: str(attempt)}}}
 
 
 def _files(target: Target, configs: RoleConfigs) -> dict[str, Object]:

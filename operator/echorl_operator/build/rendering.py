@@ -1,7 +1,7 @@
 """What a run is to look like, whatever its attempt: plain JSON, so that it can be frozen and read back as it was."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 from echorl_core.config import OrchestratorConfig
@@ -41,8 +41,8 @@ class Rendering:
     arrows: list[Object]
 
     def to_json(self) -> Object:
-        """Plain JSON; ``from_json`` reads it."""
-        return asdict(self)
+        """Plain JSON; ``from_json`` reads it. Its parts are the rendering's own."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> "Rendering":

@@ -13,6 +13,8 @@ from echorl_core.restarts import Ledger
 from echorl_operator.observed.times import from_text, to_text
 
 ENDED = frozenset({Phase.SUCCEEDED, Phase.FAILED})
+WITHOUT_GANG = ENDED | {Phase.SUSPENDED}
+"""No pods are wanted."""
 
 
 @dataclass(frozen=True, slots=True)

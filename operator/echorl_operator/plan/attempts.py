@@ -23,7 +23,7 @@ from echorl_operator.build.rendering import Rendering
 from echorl_operator.names import PodRole
 from echorl_operator.observed.memory import Admission
 from echorl_operator.observed.records import Kind, PodPhase, PodRecord
-from echorl_operator.plan import endings, lost_nodes
+from echorl_operator.plan import endings, housekeeping, lost_nodes
 from echorl_operator.plan.actions import Create, LiftGate
 from echorl_operator.plan.causes import cause_of_pod
 from echorl_operator.plan.deaths import death_of, exit_code, words
@@ -80,6 +80,7 @@ def is_prepared(draft: Draft, rendering: Rendering, spec: EchoRLRunSpec) -> bool
     draft.say(Phase.PREPARING, "Preparing", f"attempt {memory.attempt}: choosing the step to begin at")
     pod = next((pod for pod in draft.pods(PodRole.PREPARE) if pod.attempt == memory.attempt), None)
     if pod is None:
+        housekeeping.create_once(draft, rendering)
         draft.do(Create(prepare_pod(rendering, memory.attempt, _resume(draft, spec))))
     elif pod.phase is PodPhase.SUCCEEDED:
         _note_preparation(draft, pod)
@@ -171,7 +172,10 @@ def admit(draft: Draft, gang: Gang) -> bool:
         if not gang.waits_whole:
             draft.say(Phase.STARTING, "GangIncomplete", f"{len(gang.current)} of {gang.wanted} trainer pods exist")
             return False
+        # The gates are lifted by the pass that follows: where many runs start at once, engines and orchestrators of
+        # all of them come first, since they take longest to be ready.
         draft.fenced(admission=Admission(memory.attempt, digest(gang.current)))
+        return False
     gated = [pod for pod in gang.current if pod.gated]
     draft.do(*(LiftGate(pod.meta.name, pod.meta.uid, pod.meta.resource_version) for pod in gated))
     return not gated

@@ -1,11 +1,21 @@
-"""Small things that an attempt keeps in order: a token that somebody took away."""
+"""Children that are created and never changed, and small things that an attempt keeps in order."""
 
 from echorl_operator import names
-from echorl_operator.build.children import token_secret
+from echorl_operator.build.children import common, token_secret
 from echorl_operator.build.rendering import Rendering
-from echorl_operator.observed.records import ContainerPhase
+from echorl_operator.observed.records import ContainerPhase, Kind
 from echorl_operator.plan.actions import Create
 from echorl_operator.plan.draft import Draft
+
+CREATED_ONLY = frozenset({Kind.CLAIM, Kind.SECRET})
+"""Made just before an attempt's prepare pod, and never changed. One that an earlier run of the name left is taken as it
+is; secrets are not watched, so that the operator needs no right to read them."""
+
+
+def create_once(draft: Draft, rendering: Rendering) -> None:
+    """Make what is only created; what is there already stays as it is."""
+    draft.do(*(Create(one) for one in common(rendering) if Kind(one["kind"]) in CREATED_ONLY))
+    draft.do(Create(token_secret(rendering, draft.token)))
 
 
 def restore_token(draft: Draft, rendering: Rendering) -> None:

@@ -15,12 +15,11 @@ from echorl_core.live import settings_of
 from echorl_core.names import Phase
 from echorl_operator.api.mutability import changes
 from echorl_operator.api.run import EchoRLRun, EchoRLRunSpec
-from echorl_operator.build.children import common, inference_deployment, token_secret
+from echorl_operator.build.children import common, inference_deployment
 from echorl_operator.build.cluster_placement import ORCHESTRATOR_PORT
 from echorl_operator.build.rendering import Rendering, orchestrator_config, spec_of
 from echorl_operator.build.settings import Settings
 from echorl_operator.explain.obstacles import first_obstacle, refused
-from echorl_operator.names import PodRole
 from echorl_operator.observed.memory import ENDED
 from echorl_operator.observed.records import Kind
 from echorl_operator.observed.world import Observed
@@ -35,7 +34,7 @@ from echorl_operator.plan import (
     retention,
     retries,
 )
-from echorl_operator.plan.actions import ChangeLive, Create, Plan
+from echorl_operator.plan.actions import ChangeLive, Plan
 from echorl_operator.plan.draft import Draft, restart_policy
 from echorl_operator.plan.gang import Gang
 from echorl_operator.plan.memo import Memo
@@ -43,10 +42,6 @@ from echorl_operator.status.report import status_of
 from echorl_operator.status.said import Said
 
 TELL_AGAIN_S = 10.0
-
-CREATED_ONLY = frozenset({Kind.CLAIM, Kind.SECRET})
-"""Made for an attempt that is not prepared yet, and never changed. One that an earlier run of the name left is taken as
-it is; secrets are not watched, so that the operator needs no right to read them."""
 
 
 def plan(observed: Observed, settings: Settings, token: str, memo: Memo | None = None) -> Plan:
@@ -194,24 +189,17 @@ def _attempt(draft: Draft, rendering: Rendering, spec: EchoRLRunSpec) -> None:
     if orchestrated and admitted:
         _running(draft)
         _live_settings(draft, rendering)
-    elif draft.phase not in (Phase.RUNNING, Phase.STARTING):
-        draft.say(
-            Phase.STARTING, "Starting", f"attempt {draft.memory.attempt}: starting engines, orchestrator, trainer"
-        )
+    elif not draft.message:
+        phase = Phase.RUNNING if draft.phase is Phase.RUNNING else Phase.STARTING
+        draft.say(phase, "Starting", f"attempt {draft.memory.attempt}: starting engines, orchestrator, trainer")
 
 
 def _shared_children(draft: Draft, rendering: Rendering) -> None:
     housekeeping.restore_token(draft, rendering)
-    created = []
     for desired in common(rendering):
         kind = Kind(desired["kind"])
-        if kind in CREATED_ONLY:
-            created.append(desired)
-        else:
+        if kind not in housekeeping.CREATED_ONLY:
             draft.apply(desired, kind)
-    created.append(token_secret(rendering, draft.token))
-    if draft.memory.prepared != draft.memory.attempt and not draft.pods(PodRole.PREPARE):
-        draft.do(*(Create(one) for one in created))
 
 
 def _engines(draft: Draft, rendering: Rendering, spec: EchoRLRunSpec) -> None:

@@ -5,8 +5,8 @@ from typing import Final
 
 from echorl_operator.observed.runs import RunKey
 
-URGENT_IN_A_ROW: Final = 3
-"""So many urgent keys, then one other: people's edits go first, and yet a flood of them stops nobody."""
+URGENT_IN_A_ROW: Final = 7
+"""So many urgent keys, then one other: what people wait for goes first, and yet a flood of it stops nobody."""
 
 
 class _Lane:

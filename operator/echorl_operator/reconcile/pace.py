@@ -7,8 +7,10 @@ from typing import Any, Final
 from echorl_operator.observed.runs import RunKey
 from echorl_operator.plan.actions import Plan
 
-PACE_S: Final = 1.0
+PACE_S: Final = 2.0
 _AT_ONCE = ("phase", "attempt", "revision", "observedGeneration", "control", "restarts", "completionTime")
+_COUNTS = frozenset({"TrainerReady", "InferenceReady", "OrchestratorReady"})
+"""Conditions that say how many pods of a role are ready."""
 
 
 class Pace:
@@ -21,7 +23,7 @@ class Pace:
     def wait_s(self, key: RunKey, before: Mapping[str, Any], made: Plan) -> float:
         """Seconds to wait before this plan's status is written; 0: it is to be written now.
 
-        What later passes rest on, a phase, a condition's state and whatever an event tells are never kept back.
+        What later passes rest on, a phase, a problem and whatever an event tells are never kept back.
         """
         if made.fence or made.notes or _essence(made.status) != _essence(before):
             return 0.0
@@ -37,5 +39,5 @@ class Pace:
 
 
 def _essence(status: Mapping[str, Any]) -> tuple[list[Any], dict[Any, Any]]:
-    conditions = status.get("conditions", [])
-    return [status.get(field) for field in _AT_ONCE], {one.get("type"): one.get("status") for one in conditions}
+    problems = (one for one in status.get("conditions", []) if one.get("type") not in _COUNTS)
+    return [status.get(field) for field in _AT_ONCE], {one.get("type"): one.get("status") for one in problems}

@@ -34,7 +34,10 @@ class WorkQueue:
         *,
         clock: Callable[[], float] = time.monotonic,
         rng: random.Random | None = None,
+        hurries: Callable[[RunKey], bool] = lambda _: False,
     ) -> None:
+        """``hurries``: whether a run goes before others, whoever adds it."""
+        self._hurries = hurries
         self._metrics, self._settings = metrics, settings or QueueSettings()
         self._clock, self._rng = clock, rng or random.Random()
         self._ready = Lanes()
@@ -160,7 +163,7 @@ class WorkQueue:
     def _push(self, key: RunKey, *, urgent: bool) -> None:
         self._metrics.queue_adds.inc()
         self._ready_since[key] = self._clock()
-        self._ready.push(key, urgent=urgent)
+        self._ready.push(key, urgent=urgent or self._hurries(key))
         self._changed.set()
 
     def _pop(self) -> RunKey:

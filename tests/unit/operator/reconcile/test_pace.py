@@ -23,7 +23,8 @@ def made(**changes: Any) -> Plan:
 def test_words_alone_wait_for_their_turn() -> None:
     clock = Clock()
     pace = Pace(1.0, clock)
-    told = made(message="3 of 3 pods are ready", roles={"trainer": {"ready": 3}})
+    ready = {"type": "TrainerReady", "status": "True"}
+    told = made(message="3 of 3 pods are ready", roles={"trainer": {"ready": 3}}, conditions=[ready])
     assert pace.wait_s(ONE, BEFORE, told) == 0
     pace.written(ONE)
     clock.now += 0.25

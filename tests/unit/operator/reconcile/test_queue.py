@@ -76,14 +76,21 @@ async def test_namespaces_take_turns(queue: WorkQueue) -> None:
 
 async def test_what_a_person_changed_goes_first_and_yet_stops_nobody(queue: WorkQueue) -> None:
     routine = [RunKey("ns", str(number)) for number in range(3)]
-    edited = [RunKey("ns", f"edited-{number}") for number in range(5)]
-    for key in [*routine, edited[4]]:
+    edited = [RunKey("ns", f"edited-{number}") for number in range(9)]
+    for key in [*routine, edited[8]]:
         queue.add(key)
     for key in edited:
         queue.add(key, urgent=True)
-    assert len(queue) == 8
-    order = [await take(queue) for _ in range(8)]
-    assert order == [*edited[:3], routine[0], *edited[3:], *routine[1:]]
+    assert len(queue) == 12
+    order = [await take(queue) for _ in range(12)]
+    assert order == [*edited[:7], routine[0], *edited[7:], *routine[1:]]
+
+
+async def test_some_runs_always_go_first(clock: Clock, metrics: Metrics) -> None:
+    queue = WorkQueue(metrics, clock=clock, hurries=lambda key: key == C)
+    for key in (A, B, C):
+        queue.add(key)
+    assert [await take(queue) for _ in range(3)] == [C, A, B]
 
 
 async def test_an_edit_of_what_is_worked_on_is_still_urgent_afterwards(queue: WorkQueue) -> None:
