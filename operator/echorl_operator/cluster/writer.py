@@ -132,6 +132,15 @@ class Writer:
         body = {"metadata": {"uid": uid, "annotations": dict(annotations)}}
         await self._write(Call("patch", resource.path(namespace, name), resource.plural, _MANAGER, body))
 
+    async def relabel(self, namespace: str, body: Mapping[str, Any]) -> None:
+        """Give an object the labels of ``body``. Raises as ``apply``.
+
+        Server-side apply would write a ControllerRevision's data in another order of keys, which is refused.
+        """
+        resource, name = of_body(body), _name(body)
+        labels = {"metadata": {"labels": body["metadata"]["labels"]}}
+        await self._write(Call("patch", resource.path(namespace, name), resource.plural, _MANAGER, labels))
+
     async def write_status(self, run: RunRecord, status: Mapping[str, Any]) -> RunRecord:
         """Replace a run's whole status, if the run is still as it was read. Returns the run as it is now.
 

@@ -21,6 +21,8 @@ class Create:
     """Create an object that is never changed; one that is there already is left as it is."""
 
     body: dict[str, Any]
+    relabel: bool = False
+    """Give one that is there already these labels: somebody took them away, and it is found by them."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from echorl_operator.build.settings import Settings
 from echorl_operator.observed.records import Kind
 from echorl_operator.observed.runs import RunRecord
 from echorl_operator.plan import attempts
-from echorl_operator.plan.actions import Apply, Create
+from echorl_operator.plan.actions import Create
 from echorl_operator.plan.draft import Draft
 from echorl_operator.tally.restarts import Cause, Restart
 
@@ -123,8 +123,7 @@ def restore(draft: Draft, run: EchoRLRun) -> None:
         return
     revision = to_revision(_rendered(draft, run), run, draft.memory.attempt, record.generation)
     draft.fenced(revision=revision["metadata"]["name"], observed_generation=record.generation)
-    # It may be there, but for the label that it is found by; the rest of it cannot change.
-    draft.do(Create(revision), Apply({key: revision[key] for key in ("apiVersion", "kind", "metadata")}))
+    draft.do(Create(revision, relabel=True))
     draft.say(draft.phase, "Rendering", f"attempt {draft.memory.attempt} is rendered anew")
 
 

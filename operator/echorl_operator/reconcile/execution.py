@@ -52,7 +52,7 @@ class Executor:
                 reply = await self._writer.apply(namespace, action.body, action.resource_version)
                 _check(action.body, reply)
             case Create():
-                await self._writer.create(namespace, action.body)
+                await self._create(namespace, action)
             case Delete():
                 await self._writer.delete(
                     namespace, action.api_version, action.kind, action.name, uid=action.uid, grace_s=action.grace_s
@@ -83,6 +83,10 @@ class Executor:
                 )
             case DeleteRun():
                 await self._writer.delete_run(run.key, action.uid)
+
+    async def _create(self, namespace: str, action: Create) -> None:
+        if not await self._writer.create(namespace, action.body) and action.relabel:
+            await self._writer.relabel(namespace, action.body)
 
 
 def _check(desired: Mapping[str, Any], reply: bytes) -> None:

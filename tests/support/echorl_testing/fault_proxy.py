@@ -201,6 +201,7 @@ class FaultProxy:
 
     async def _strike(self, raw: web.Request, record: Record, fault: Fault) -> web.StreamResponse | None:
         """Do what the fault does; None: go on as usual."""
+        fault.struck.set()
         match fault.effect:
             case Callback(function):
                 function(record.request)

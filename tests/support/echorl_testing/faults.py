@@ -201,6 +201,8 @@ class Fault:
     """Matching requests."""
     hits: int = 0
     """Requests that it disturbed."""
+    struck: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when it has its first effect; of one that comes ``after``, once the API server has answered."""
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the proxy takes it away."""
 

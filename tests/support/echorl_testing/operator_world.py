@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import dataclasses
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 from echorl_operator import names
 from echorl_operator.build.settings import Settings
 from echorl_operator.cluster.credentials import from_kubeconfig
+from echorl_operator.cluster.lists import StreamSettings
 from echorl_operator.cluster.tokens import Tokens
 from echorl_operator.metrics import Metrics
 from echorl_operator.process import Operator, Options, running
@@ -70,6 +72,7 @@ class World:
 
     def writes(self) -> float:
         """Writes of the operator so far."""
+        assert self.operator is not None
         families = self.operator.metrics.api_requests.collect()
         samples = [sample for family in families for sample in family.samples if sample.name.endswith("_total")]
         return sum(sample.value for sample in samples if sample.labels["verb"] not in {"get", "list", "watch"})
@@ -96,12 +99,18 @@ class World:
 
 @asynccontextmanager
 async def operating(
-    kubeconfig: Path, namespace: str, *, lead: bool = False, instance: str = "test"
+    kubeconfig: Path,
+    namespace: str,
+    *,
+    lead: bool = False,
+    instance: str = "test",
+    streams: StreamSettings | None = None,
 ) -> AsyncIterator[Operator]:
-    """An operator for one namespace; if a part of it fails, so does the block."""
+    """An operator for one namespace; if a part of it fails, so does the block. ``streams``: its own by default."""
     credentials = from_kubeconfig(kubeconfig)
     await credentials.load()
     options = Options(instance=instance, lease_namespace=namespace, namespaces=[namespace], lead=lead, workers=2)
+    options = options if streams is None else dataclasses.replace(options, streams=streams)
     tokens = Tokens(b"a master key of tests, long enough")
     async with running(options, SETTINGS, tokens, credentials, Metrics()) as (operator, task):
         yield operator

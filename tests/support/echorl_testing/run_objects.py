@@ -12,7 +12,7 @@ from echorl_testing.cluster.api import Api, ApiError
 from echorl_testing.cluster.processes import wait_for
 
 CRD_FILE = Path(__file__).parents[3] / "crds" / "echorlruns.yaml"
-_CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _DEADLINE_S = 30.0
 STRICT = {"fieldValidation": "Strict"}
 
@@ -20,7 +20,7 @@ STRICT = {"fieldValidation": "Strict"}
 def install_crd(api: Api) -> dict[str, Any]:
     """Apply the CRD and wait until its objects can be read; returns it as the API server holds it."""
     crd = yaml.safe_load(CRD_FILE.read_text())
-    path = f"{_CRDS}/{crd['metadata']['name']}"
+    path = f"{CRDS}/{crd['metadata']['name']}"
     api.apply(path, crd)
 
     def served() -> bool:

@@ -44,6 +44,8 @@ class PlayedOrchestrator:
     checkpoint: dict[str, Any] = field(default_factory=dict)
     failure: dict[str, Any] | None = None
     revision: int = 1
+    asked: int = 0
+    """Times that it was asked for its state."""
     asked_to_stop: int = 0
     live: list[dict[str, Any]] = field(default_factory=list)
     """Live settings that it was sent."""
@@ -128,6 +130,9 @@ class ScriptedCluster:
     async def end(self, name: str, code: int, words: LastWords | None = None) -> None:
         """A pod's process ends with ``code``; with 137 without a word."""
         role = name_role(await asyncio.to_thread(self._api.get, f"{self._pods}/{name}"))
+        await self._ended(name, role, code, words)
+
+    async def _ended(self, name: str, role: str, code: int, words: LastWords | None) -> None:
         ended: dict[str, Any] = {
             "exitCode": code,
             "finishedAt": _now(),
@@ -161,6 +166,7 @@ class ScriptedCluster:
         address = f"127.{1 + os.getpid() % 250}.{number // 250}.{number % 250 + 2}"
 
         async def state(request: web.Request) -> web.Response:
+            played.asked += 1
             since, until = request.query.get("since"), time.monotonic() + float(request.query.get("wait", "0"))
             while since == str(played.revision) and time.monotonic() < until:  # noqa: ASYNC110 - a test changes it
                 await asyncio.sleep(_POLL_S)

@@ -73,6 +73,14 @@ async def test_a_create_leaves_what_is_there(writer: Writer, api: WireApi) -> No
     assert api.objects[SERVICES, "a"]["spec"] == {"x": 1}
 
 
+async def test_labels_are_given_back_and_nothing_else(writer: Writer, api: WireApi) -> None:
+    await writer.create("ns", {**SERVICE, "metadata": {"name": "a"}})
+    await writer.relabel("ns", {**SERVICE, "spec": {"x": 2}})
+    held = api.objects[SERVICES, "a"]
+    assert held["metadata"]["labels"] == LABELS
+    assert held["spec"] == {"x": 1}
+
+
 async def test_a_delete_means_one_object(writer: Writer, cache: Cache, api: WireApi) -> None:
     uid = json.loads(await writer.apply("ns", SERVICE))["metadata"]["uid"]
     assert await writer.delete("ns", "v1", "Service", "a", uid=uid, grace_s=0)

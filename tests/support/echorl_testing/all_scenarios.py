@@ -1,0 +1,53 @@
+"""Every fault scenario by name, and how they are lived through."""
+
+import asyncio
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any
+
+from echorl_testing.cluster.api import Api
+from echorl_testing.cluster.credentials import Connection
+from echorl_testing.fault_campaign import Course, Outcome, Scenario, campaign
+from echorl_testing.hand_scenarios import HANDS
+from echorl_testing.leader_scenarios import LEADERS
+from echorl_testing.node_scenarios import NODES
+from echorl_testing.outage_scenarios import OUTAGES, STORMS, outages, undisturbed
+from echorl_testing.run_life import Field
+
+NAMES = (*LEADERS, *NODES, *OUTAGES, *STORMS, *HANDS)
+"""Of all scenarios; those that wait longest come first."""
+
+
+async def lived_through(
+    api: Api,
+    connection: Connection,
+    folder: Path,
+    names: Collection[str],
+    *,
+    hold_s: float,
+    at_once: int = 40,
+    tell: Callable[[Outcome], None] = lambda _: None,
+) -> dict[str, Outcome]:
+    """Live the named scenarios, and what came of each.
+
+    Args:
+        api: of a control plane that has the CRD.
+        connection: to it.
+        folder: gets kubeconfigs and logs.
+        names: of scenarios.
+        hold_s: how long an outage lasts.
+        at_once: scenarios at a time.
+        tell: gets each outcome at once.
+    """
+    async with Field(api, connection, folder) as field:
+        reference: asyncio.Future[dict[str, Any]] = asyncio.ensure_future(_reference(field, names))
+        scenarios: dict[str, Scenario] = {**LEADERS, **NODES, **outages(reference), **HANDS}
+        chosen = {name: scenarios[name] for name in NAMES if name in names}
+        outcomes = await campaign(Course(field, hold_s), chosen, at_once=at_once, tell=tell)
+        await asyncio.gather(reference, return_exceptions=True)
+        return outcomes
+
+
+async def _reference(field: Field, names: Collection[str]) -> dict[str, Any]:
+    """The end of a life without faults, if anything is compared with it."""
+    return await undisturbed(field) if set(names) & {*OUTAGES, *STORMS} else {}
