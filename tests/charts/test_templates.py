@@ -137,6 +137,19 @@ def test_new_settings_replace_the_pods_and_other_values_do_not(helm):
     assert checksum({}) != checksum({"settings": {"storageSize": "1Gi"}})
 
 
+def test_alerts_and_dashboards_are_those_of_their_files(helm):
+    own = [one for one in objects(helm.template(values("everything"))) if from_files(one)]
+    rules = {one["metadata"]["name"]: one["spec"] for one in own if one["kind"] == "PrometheusRule"}
+    assert rules == {f"echorl-{path.stem}": yaml.safe_load(path.read_text()) for path in CHART.glob("rules/*.yaml")}
+    boards = [one for one in own if one["kind"] == "ConfigMap"]
+    texts = {name: json.loads(text) for one in boards for name, text in one["data"].items()}
+    assert texts == {path.name: json.loads(path.read_text()) for path in CHART.glob("dashboards/*.json")}
+    assert {one["metadata"]["labels"]["grafana_dashboard"] for one in boards} == {"1"}
+    assert rules
+    assert boards
+    assert not [one for one in objects(helm.template()) if from_files(one)]
+
+
 def test_everywhere_and_somewhere_at_once_is_refused(helm):
     with pytest.raises(HelmError, match=r"found clusterWide true and namespaces .*accepted is one of them"):
         helm.template({"watch": {"clusterWide": True, "namespaces": ["research"]}})

@@ -213,6 +213,7 @@ def test_installations_that_would_meet_are_refused(
     refused(f"namespace {elsewhere} is looked after already, by release echorl in namespace {first}", elsewhere)
     refused(f"namespace {elsewhere} is looked after already", third, namespaces=[third, elsewhere])
     refused(f"namespace {elsewhere} is looked after already, .* cannot be beside it", third, clusterWide=True)
+    refused("found nowhere, which does not exist", third, namespaces=[third, "nowhere"])
     # What lets them see each other ends with them; two that do not meet live side by side.
     helm("install", "second", CHART, "--namespace", third)
     helm("uninstall", "second", "--namespace", third)

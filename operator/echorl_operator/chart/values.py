@@ -220,8 +220,11 @@ class Values(ValuesPart):
     """Of the operator's pods."""
     admission_policies: AdmissionPolicies = AdmissionPolicies()
     """What the API server refuses."""
-    conflict_checks: bool = True
-    """Look for other installations in the cluster before this one. Takes the right to read roles."""
+    cluster_checks: bool = True
+    """Look for the CRD, the namespaces and other installations before anything is made.
+
+    Takes the right to read namespaces and roles of the cluster.
+    """
     monitoring: Monitoring = Monitoring()
     """Metrics, alerts, dashboards."""
     test: Test = Test()
