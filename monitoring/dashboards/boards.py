@@ -30,8 +30,6 @@ class Query:
     expr: str
     legend: str
     """May hold ``{{label}}``."""
-    may_be_empty: bool = False
-    """No series is a good sign, or the state that it tells of may never occur."""
 
 
 @dataclass(frozen=True)

@@ -39,19 +39,13 @@ _RUNS = Row(
             "Failed runs by reason",
             Unit.NONE,
             "That are still there.",
-            (Query(f"sum by (reason) ({_P}_failed_runs)", "{{reason}}", may_be_empty=True),),
+            (Query(f"sum by (reason) ({_P}_failed_runs)", "{{reason}}"),),
         ),
         Plot(
             "Restarts",
             Unit.NONE,
-            "In the last hour, by role and cause.",
-            (
-                Query(
-                    f"sum by (role, cause) (increase({_P}_restarts_total[1h]))",
-                    "{{role}}: {{cause}}",
-                    may_be_empty=True,
-                ),
-            ),
+            "Since the leader began, by role and cause.",
+            (Query(f"sum by (role, cause) ({_P}_restarts_total)", "{{role}}: {{cause}}"),),
         ),
         Plot(
             "Age of newest checkpoints",
@@ -69,7 +63,7 @@ _RUNS = Row(
             "Steps lost by a restart",
             Unit.STEPS,
             "Of restarts in the last day.",
-            tuple(Query(one.expr, one.legend, may_be_empty=True) for one in _quantiles("lost_steps", "[1d]")),
+            _quantiles("lost_steps", "[1d]"),
         ),
     ),
 )
