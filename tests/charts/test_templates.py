@@ -12,6 +12,7 @@ from echorl_operator.__main__ import parser
 from echorl_operator.api import load
 from echorl_operator.build.settings import Settings
 from echorl_operator.cluster.resources import CHILDREN
+from echorl_testing import operator_rights
 from echorl_testing.helm import CHART, CRDS, HelmError, objects
 
 HERE = Path(__file__).parent
@@ -49,9 +50,17 @@ def from_files(one):
     return one["kind"] == FROM_FILES[0] or one["metadata"]["name"].startswith(FROM_FILES[1])
 
 
+def shown(one):
+    """An object with its rules by their name in the one source."""
+    for name, rules in operator_rights.rules().items():
+        if one.get("rules") == rules:
+            return one | {"rules": f"files/rules.yaml: {name}"}
+    return one
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_values_render_to_golden_objects(helm, name):
-    own = [one for one in objects(helm.template(values(name))) if not from_files(one)]
+    own = [shown(one) for one in objects(helm.template(values(name))) if not from_files(one)]
     text = yaml.dump_all(own, Dumper=_Readable, sort_keys=False, width=120)
     golden = HERE / "golden" / f"{name}.yaml"
     if os.environ.get("ECHORL_UPDATE_GOLDEN"):
