@@ -83,7 +83,7 @@ class Operator:
     ) -> None:
         """``on_lost`` is called when this process must not lead any more; it should end the process at once."""
         self._options, self._connection, self.metrics = options, connection, metrics
-        self.queue = WorkQueue(metrics, hurries=self._is_starting)
+        self.queue = WorkQueue(metrics, hurries=self._hurries)
         self.breaker = Breaker(self._probe, on_open=self.queue.pause, on_close=self._resume, metrics=metrics)
         self.cache = Cache(
             connection,
@@ -126,11 +126,14 @@ class Operator:
             )
         )
 
-    def _is_starting(self, key: RunKey) -> bool:
-        """Whether a run's gang has not been let through yet: its engines and GPUs wait for us."""
+    def _hurries(self, key: RunKey) -> bool:
+        """Whether somebody waits for us: who edited the run, or engines and GPUs until the gang is let through."""
         run = self.cache.runs.get(key.namespace, key.name)
-        memory = None if run is None else Memory.of(run.status)
-        return memory is not None and memory.phase not in WITHOUT_GANG and not memory.admitted()
+        if run is None:
+            return False
+        memory = Memory.of(run.status)
+        edited = run.generation != memory.observed_generation
+        return edited or (memory.phase not in WITHOUT_GANG and not memory.admitted())
 
     def leading(self) -> bool:
         """Whether this process may write."""

@@ -7,6 +7,7 @@ What applies live inside a role is what ``echorl_core.live`` can carry to the or
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
 from typing import Any, get_args, get_origin
 
 from echorl_operator.api.base import ApiModel
@@ -104,17 +105,24 @@ def effect_of_change(old_spec: Mapping[str, Any], new_spec: Mapping[str, Any]) -
 def _changes(annotation: Any, old: Any, new: Any, path: str, pattern: str) -> Iterator[Change]:
     kind = bare(annotation)
     if is_model(kind) and isinstance(old, Mapping) and isinstance(new, Mapping):
-        fields = keys(kind)
+        fields = _fields(kind)
         for key in (*fields, *sorted((old.keys() | new.keys()) - fields.keys())):
-            known = fields.get(key)
-            default = None if known is None else _plain(known.get_default(call_default_factory=True))
-            inner = Any if known is None else known.rebuild_annotation()
+            inner, default = fields.get(key, (Any, None))
             before, after = (default if side.get(key) is None else side[key] for side in (old, new))
             yield from _changes(inner, before, after, f"{path}.{key}", f"{pattern}.{key}")
     elif _is_named_list(kind) and _has_names(old) and _has_names(new):
         yield from _items_changes(get_args(kind)[0], old, new, path, pattern)
     elif not _same(kind, old, new):
         yield Change(path, effect_of(pattern))
+
+
+@lru_cache(maxsize=256)
+def _fields(kind: type[ApiModel]) -> dict[str, tuple[Any, Any]]:
+    """A model's fields by key: annotation, and default as JSON."""
+    return {
+        key: (field.rebuild_annotation(), _plain(field.get_default(call_default_factory=True)))
+        for key, field in keys(kind).items()
+    }
 
 
 def _items_changes(annotation: Any, old: Any, new: Any, path: str, pattern: str) -> Iterator[Change]:

@@ -7,6 +7,7 @@ suffix family (1024 or 1000) of the input, except that binary values below 1024 
 
 from collections.abc import Mapping
 from fractions import Fraction
+from functools import lru_cache
 
 from echorl_operator.observed.quantities import BINARY, DECIMAL, parsed, value
 
@@ -17,7 +18,11 @@ def canonical(quantity: str | int | float) -> str:
     Raises:
         ValueError: it is no quantity.
     """
-    number, family = parsed(quantity)
+    return _canonical(*parsed(quantity))
+
+
+@lru_cache(maxsize=4096)
+def _canonical(number: Fraction, family: str) -> str:
     if family == "binary" and not (abs(number) < 1024 or number.denominator > 1):
         return _with_suffix(number, 1024, {power: suffix for suffix, power in BINARY.items()} | {0: ""})
     if family == "exponent":

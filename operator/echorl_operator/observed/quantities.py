@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from fractions import Fraction
+from functools import lru_cache
 
 # More digits of an exponent than anybody means would be computed for ever.
 _FORM = re.compile(
@@ -30,9 +31,17 @@ def parsed(quantity: object) -> tuple[Fraction, str]:
         ValueError: it is no quantity.
     """
     text = str(quantity).strip() if isinstance(quantity, str | int | float) else ""
-    match = _FORM.fullmatch(text)
-    if match is None or isinstance(quantity, bool):
+    found = None if isinstance(quantity, bool) else _parsed(text)
+    if found is None:
         raise ValueError(f"found {quantity!r}, accepted is a Kubernetes quantity such as 500m or 16Gi")
+    return found
+
+
+@lru_cache(maxsize=4096)
+def _parsed(text: str) -> tuple[Fraction, str] | None:
+    match = _FORM.fullmatch(text)
+    if match is None:
+        return None
     number, suffix = Fraction(match["number"]), match["suffix"] or ""
     if suffix in BINARY:
         number, family = number * 1024 ** BINARY[suffix], "binary"

@@ -131,21 +131,28 @@ class Passes:
         record = observed.run
         differs = made.status != record.status
         if made.fence and differs:
+            await self._write_status(record, made)
+        try:
+            for action in made.actions:
+                await self._executor.carry_out(record, action)
+        finally:
             # What was decided is told even if carrying it out fails: the next pass has nothing left to decide.
-            await self._tell(record, made)
-        for action in made.actions:
-            await self._executor.carry_out(record, action)
+            if made.fence and differs:
+                await self._tell(record, made)
         if made.fence or not differs:
             return None
         if wait_s := self._pace.wait_s(record.key, record.status, made):
             return wait_s
+        await self._write_status(record, made)
         await self._tell(record, made)
         return None
 
-    async def _tell(self, record: RunRecord, made: Plan) -> None:
-        """Write a plan's status, and then post its notes: those of a pass that changes nothing would come again."""
+    async def _write_status(self, record: RunRecord, made: Plan) -> None:
         await self._writer.write_status(record, made.status)
         self._pace.written(record.key)
+
+    async def _tell(self, record: RunRecord, made: Plan) -> None:
+        """Post a plan's notes, once its status is written: those of a pass that changes nothing would come again."""
         for note in made.notes:
             await self._events.post(record, note.type, note.reason, note.message)
 
