@@ -43,7 +43,8 @@ def sentence(observed: Observed, *, not_looking: str = "", figures: Figures | No
         return f"{run.key.name} {_DOES[phase]}: {_told(run.status, phase) or message}"
     obstacle = first_obstacle(observed, figures)
     if obstacle is not None:
-        return f"{run.key.name} waits: {obstacle.message}"
+        does = "runs, but" if phase is Phase.RUNNING else "waits:"
+        return f"{run.key.name} {does} {obstacle.message}"
     if any(true_condition(run.status, kind) for kind in PROBLEMS):
         return f"{run.key.name} waits: {message}"
     return f"{run.key.name} {_DOES[phase]}{_since(observed)}{_step(observed)}: {message}"

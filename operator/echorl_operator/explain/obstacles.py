@@ -24,6 +24,8 @@ _SETUP = {
     "FailedCreatePodSandBox": "SandboxNotCreated",
 }
 """Events of a pod whose containers cannot begin, and what is said of them."""
+_SET_UP = frozenset({"Pulling", "Pulled", "Created", "Started"})
+"""Events of a pod that is past that."""
 _ENDING = "object is being deleted"
 """The pod before this one is not gone yet; that is no obstacle."""
 _CLOCKS_DIFFER_S = 30.0
@@ -171,7 +173,9 @@ def _setup_failure(observed: Observed, pod: PodRecord) -> Complaint | None:
     if any(one.phase is not ContainerPhase.WAITING for one in pod.containers):
         return None
     said = observed.said_of(Subject("Pod", pod.meta.name))
-    return next((one for one in said if one.reason in _SETUP and one.last >= pod.meta.created_at), None)
+    newest = next((one for one in said if one.reason in _SETUP or one.reason in _SET_UP), None)
+    failed = newest is not None and newest.reason in _SETUP and newest.last >= pod.meta.created_at
+    return newest if failed else None
 
 
 def _waiting(pods: list[PodRecord], reasons: frozenset[str], reason: str, what: str, now: float) -> Iterator[Obstacle]:

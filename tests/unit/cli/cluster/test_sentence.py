@@ -65,6 +65,8 @@ def test_what_is_seen_now_counts_more_than_what_status_says() -> None:
     assert said == (
         "one waits: one-trainer-1 cannot be scheduled: 8 nvidia.com/gpu wanted, 3 free on 2 nodes; waiting 4 min"
     )
+    running = observed(unscheduled(), run=run(status("Running", "old words")))
+    assert sentence(running).startswith("one runs, but one-trainer-1 cannot be scheduled")
     assert sentence(world, not_looking="nobody looks").startswith("nobody looks. Besides, one-trainer-1 cannot")
 
 

@@ -166,6 +166,8 @@ def test_volumes_that_cannot_be_mounted_are_told_by_the_pods_events():
     )
     running = pod("one-prepare-1", PodRole.PREPARE)
     assert first_obstacle(observed(running, complaints=(said,))) is None
+    pulling = complaint(subject, "Pulling", "Pulling image", ago=1)
+    assert first_obstacle(observed(starting, complaints=(said, pulling))) is None
 
 
 def test_events_are_asked_for_only_while_something_is_missing():

@@ -2,7 +2,7 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from echorl_operator.metrics import Metrics
@@ -219,6 +219,7 @@ STEPS = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(STEPS)
 def test_no_key_is_lost_and_none_is_handed_out_twice(steps: list[tuple[str, RunKey]]) -> None:
     asyncio.run(_play(steps))
