@@ -1,6 +1,7 @@
 """NetworkPolicies of a run, from its arrows: everything is denied, then each arrow allowed at both ends."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from ipaddress import ip_network
 from typing import Any
 
 from echorl_operator import names
@@ -53,7 +54,30 @@ def egress_problems(rules: Iterable[Mapping[str, Any]]) -> list[Problem]:
                 problems.append(Problem(f"{path}.{key}", found_text(value), "to or ports", "no part of an egress rule"))
             elif not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
                 problems.append(Problem(f"{path}.{key}", found_text(value), "a list of mappings"))
+            elif key == "to":
+                problems += _address_problems(f"{path}.to", value)
     return problems
+
+
+def _address_problems(path: str, peers: list[Mapping[str, Any]]) -> Iterator[Problem]:
+    for index, peer in enumerate(peers):
+        block = peer.get("ipBlock")
+        if not isinstance(block, Mapping):
+            continue
+        excepted = block.get("except")
+        ranges = {"cidr": block.get("cidr")}
+        ranges |= {f"except[{place}]": one for place, one in enumerate(excepted)} if isinstance(excepted, list) else {}
+        for key, text in ranges.items():
+            if not _is_range(text):
+                accepted = "a range of addresses such as 10.0.0.0/8"
+                yield Problem(f"{path}[{index}].ipBlock.{key}", found_text(text), accepted)
+
+
+def _is_range(text: object) -> bool:
+    try:
+        return isinstance(text, str) and "/" in text and ip_network(text, strict=False) is not None
+    except ValueError:
+        return False
 
 
 def _policy(target: Target, name: str, selector: Object, rules: Object, *, both: bool = False) -> Object:

@@ -12,9 +12,10 @@ from echorl_testing.hand_scenarios import HANDS
 from echorl_testing.leader_scenarios import LEADERS
 from echorl_testing.node_scenarios import NODES
 from echorl_testing.outage_scenarios import OUTAGES, STORMS, outages, undisturbed
+from echorl_testing.pod_hand_scenarios import POD_HANDS
 from echorl_testing.run_life import Field
 
-NAMES = (*LEADERS, *NODES, *OUTAGES, *STORMS, *HANDS)
+NAMES = (*LEADERS, *NODES, *OUTAGES, *STORMS, *HANDS, *POD_HANDS)
 """Of all scenarios; those that wait longest come first."""
 
 
@@ -41,7 +42,7 @@ async def lived_through(
     """
     async with Field(api, connection, folder) as field:
         reference: asyncio.Future[dict[str, Any]] = asyncio.ensure_future(_reference(field, names))
-        scenarios: dict[str, Scenario] = {**LEADERS, **NODES, **outages(reference), **HANDS}
+        scenarios: dict[str, Scenario] = {**LEADERS, **NODES, **outages(reference), **HANDS, **POD_HANDS}
         chosen = {name: scenarios[name] for name in NAMES if name in names}
         outcomes = await campaign(Course(field, hold_s), chosen, at_once=at_once, tell=tell)
         await asyncio.gather(reference, return_exceptions=True)

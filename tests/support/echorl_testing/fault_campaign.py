@@ -16,7 +16,7 @@ RECOVERED_S = 30.0
 
 def patience_s() -> float:
     """``RECOVERED_S``, and more where more processes want to run than there are cores for: then all takes longer."""
-    return RECOVERED_S * max(1.0, os.getloadavg()[0] / (2 * (os.cpu_count() or 1)))
+    return RECOVERED_S * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from echorl_operator import names
 from echorl_testing import faults
 from echorl_testing.fault_campaign import Course, Scenario, patience_s, same_end, unharmed
 from echorl_testing.faults import Fault
-from echorl_testing.run_life import COMPRESSED, Field, Life, ended
+from echorl_testing.run_life import COMPRESSED, PATIENCE_S, Field, Life, ended
 
 OUTAGES: Mapping[str, Callable[[], Fault]] = {
     "500 for everything": lambda: faults.fail(500),
@@ -58,7 +58,7 @@ async def undisturbed(field: Field) -> dict[str, Any]:
         await life.create()
         await life.running(1)
         await _trouble(life)
-        await _mended(life, 60)
+        await _mended(life, PATIENCE_S)
         await life.finish()
         unharmed(life, [1, 1, 2, 2])
         return life.end()
@@ -107,7 +107,7 @@ async def _storm(course: Course, code: int | None, end: "asyncio.Future[dict[str
         await life.create()
         await life.running(1)
         await _trouble(life)
-        await _mended(life, 60)
+        await _mended(life, PATIENCE_S)
         await ended(storm)
         lists = sum(one.request.verb == "list" for one in life.proxy.records)
         await life.finish()

@@ -130,6 +130,14 @@ def test_egress_rules_that_are_none():
     assert egress_problems([{"to": [], "ports": [{"port": 443}]}, {}]) == []
     problems = egress_problems([{"from": []}, {"to": "anywhere"}])
     assert [problem.path for problem in problems] == ["spec.egress[0].from", "spec.egress[1].to"]
+    good = {"ipBlock": {"cidr": "2001:db8::/64", "except": ["2001:db8::1/128"]}}
+    wrong = {"ipBlock": {"cidr": "10.0.0.1", "except": ["10.0.0.0/8", "10.0.0.0/33"]}}
+    problems = egress_problems([{"to": [{"podSelector": {}}, good, wrong]}, {"to": [{"ipBlock": {}}]}])
+    assert [problem.path for problem in problems] == [
+        "spec.egress[0].to[2].ipBlock.cidr",
+        "spec.egress[0].to[2].ipBlock.except[1]",
+        "spec.egress[1].to[0].ipBlock.cidr",
+    ]
     assert isinstance(problems[0], Problem)
     with pytest.raises(ValueError, match=r"spec\.egress\[0\]\.cidr"):
         rendered(with_value(shortest(), "spec.egress", [{"cidr": "10.0.0.0/8"}]))
