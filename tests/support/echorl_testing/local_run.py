@@ -230,12 +230,18 @@ class LocalRun:
             return {}
         return state
 
+    def orchestrator_address(self) -> str | None:
+        """Host and port of the newest attempt's orchestrator; None before its config is there."""
+        config = self.directory.attempt(self.directory.last_attempt()) / "configs" / "orchestrator.json"
+        try:
+            return f"127.0.0.1:{json.loads(config.read_text())['port']}"
+        except (OSError, ValueError):
+            return None
+
     def orchestrator_state(self) -> dict[str, Any]:
         """``GET /state`` of the orchestrator; empty while it does not answer."""
-        configs = self.directory.attempt(self.directory.last_attempt()) / "configs" / "orchestrator.json"
         try:
-            port = json.loads(configs.read_text())["port"]
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/state", timeout=5) as answer:
+            with urllib.request.urlopen(f"http://{self.orchestrator_address()}/state", timeout=5) as answer:
                 state: dict[str, Any] = json.load(answer)
         except (OSError, ValueError):
             return {}

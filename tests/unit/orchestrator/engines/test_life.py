@@ -226,3 +226,15 @@ async def test_metrics_are_summed_and_survive_a_restart(running_pool):
         await harness.state(engine, "serving")
         await harness.generate()
         await harness.eventually(lambda: harness.pool.metrics_snapshot()["generation_tokens_total"] == 15)
+
+
+async def test_what_an_engine_sampled_for_an_earlier_orchestrator_is_not_counted_again(running_pool):
+    async with FakeEngine() as engine:
+        engine.held = {"attempt": 1, "version": 3, "digest": "other"}
+        engine.counters["generation_tokens_total"] = 1000
+        async with running_pool(engine) as harness:
+            harness.pool.announce(policy(4))
+            await harness.pool.wait_served(4, 5)
+            await harness.eventually(lambda: engine.named("metrics"))
+            await harness.generate()
+            await harness.eventually(lambda: harness.pool.metrics_snapshot()["generation_tokens_total"] == 3)

@@ -1,0 +1,167 @@
+"""A real Prometheus scrapes a real run, through a restart of the gang; every query of its dashboard has an answer."""
+
+import math
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from echorl_testing.local_run import SUPPORT, LocalRun, digits, local_run, manifest, write_model
+from echorl_testing.prometheus import Server, prometheus
+from monitoring.answers import Panel, Span, marks, panels
+from monitoring.pictures import draw
+from monitoring.reference import roles
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(2400)]
+
+ROOT = Path(__file__).resolve().parents[2]
+DASHBOARD = ROOT / "charts" / "echorl" / "dashboards" / "run.json"
+CHOSEN = {"namespace": "training", "run": "faults", "__rate_interval": "20s"}
+STEPS = int(os.environ.get("ECHORL_MONITORED_STEPS", "14"))
+BEFORE_TRAINING_S = 20.0
+"""Shown in the picture of the wait for engines."""
+SHARE_OF_RATES = 2.0
+"""A process that is kept waiting for a processor shows in one scrape what belongs to several."""
+VOCABULARY = 260
+"""Of the model's tokenizer, at most; its logarithm bounds entropies."""
+
+
+def talking() -> dict[str, Any]:
+    """Environment tokens to learn from, whatever random weights say."""
+    return {
+        "name": "talking",
+        "type": "import:echorl_testing.talking_environment:talking",
+        "maxTurns": 2,
+        "sampling": {"temperature": 1.0, "maxCompletionTokens": 8},
+    }
+
+
+@dataclass(frozen=True)
+class Watched:
+    server: Server
+    span: Span
+    seconds: float
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
+    folder = tmp_path_factory.mktemp("monitored")
+    document = manifest(
+        write_model(folder / "model"),
+        maxSteps=STEPS,
+        code={"path": str(SUPPORT)},
+        environments={
+            "train": [digits(), {**talking(), "echo": {"user": {"alpha": 0.05}}}],
+            "eval": [{**talking(), "name": "held-out", "interval": 2, "atStart": True, "numExamples": 4}],
+        },
+    )
+    with prometheus(folder / "prometheus") as server, local_run(folder / "run", document) as run:
+        began = time.time()
+        run.start({"trainer.mid_step": f"@{STEPS // 2}"})
+        with followed(run, server):
+            assert run.ended(2000) == 0, run.output()[-4000:]
+        ended = time.time()
+        yield Watched(server, Span(began, ended, 1.0), ended - began)
+
+
+@contextmanager
+def followed(run: LocalRun, server: Server) -> Iterator[None]:
+    """Scrape the processes of the newest attempt, as a pod monitor would."""
+    over = threading.Event()
+
+    def follow() -> None:
+        while not over.wait(0.2):
+            server.scrape(groups(run))
+
+    thread = threading.Thread(target=follow, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def groups(run: LocalRun) -> list[tuple[list[str], dict[str, str]]]:
+    labels = {"namespace": "training", "run": "faults"}
+    attempt = run.directory.attempt(run.directory.last_attempt())
+    orchestrator = run.orchestrator_address()
+    ranks = [f"127.0.0.1:{file.read_text().strip()}" for file in attempt.glob("trainer-*.port") if file.read_text()]
+    return [
+        ([orchestrator] if orchestrator else [], {**labels, "role": "orchestrator"}),
+        (ranks, {**labels, "role": "trainer"}),
+    ]
+
+
+def all_panels() -> list[Panel]:
+    return list(panels(DASHBOARD, CHOSEN))
+
+
+@pytest.mark.parametrize("panel", all_panels(), ids=lambda panel: panel.title)
+def test_every_query_has_an_answer_in_its_unit(watched: Watched, panel: Panel) -> None:
+    for target in panel.targets:
+        lines = watched.server.lines(target.expr, target.legend, watched.span)
+        assert lines, f"no series: {target.expr}"
+        values = [value for line in lines for _, value in line.points]
+        low, high = bounds(panel.unit, watched.seconds)
+        if "rate(" in target.expr and panel.unit == "percentunit":
+            high = SHARE_OF_RATES
+        assert low <= min(values) <= max(values) <= high, f"{target.expr}: {min(values)} to {max(values)}"
+
+
+def bounds(unit: str, seconds: float) -> tuple[float, float]:
+    """What a value of a run of so many seconds can be."""
+    return {
+        "percentunit": (0.0, 1.05),
+        "s": (0.0, seconds),
+        "bytes": (0.0, 2.0**60),
+        # A token's negative log-likelihood may exceed the uniform's, by no factor that training here reaches.
+        "suffix: nats": (-1e-3, 5 * math.log(VOCABULARY)),
+        "suffix: tokens/s": (0.0, 1e5),
+        "suffix: /s": (0.0, 1e4),
+        "suffix: versions": (0.0, 2.0),
+        "suffix: steps": (-1.0, float(STEPS)),
+        "none": (-100.0, 1e4),
+    }[unit]
+
+
+def test_a_restart_is_marked(watched: Watched) -> None:
+    (mark,) = marks(DASHBOARD, CHOSEN)
+    moments = [when for line in watched.server.lines(mark.expr, mark.legend, watched.span) for when, _ in line.points]
+    assert moments
+    assert max(moments) - min(moments) < 90
+
+
+def test_counts_add_up(watched: Watched) -> None:
+    """What the trainer's phases took is the time that it was there; tokens of both sides are of one order."""
+    server, span = watched.server, watched.span
+    (busy,) = server.lines("sum by (run) (rate(echorl_trainer_phase_seconds_total[20s]))", "", span)
+    middle = sorted(value for _, value in busy.points)[len(busy.points) // 2]
+    assert middle == pytest.approx(1.0, abs=0.1)
+    (sampled,) = server.lines("max by (run) (echorl_orchestrator_engines_generation_tokens_total)", "", span)
+    (ended,) = server.lines("max by (run) (echorl_orchestrator_sampled_tokens_total)", "", span)
+    assert max(value for _, value in sampled.points) >= 0.9 * max(value for _, value in ended.points) > 0
+
+
+def test_everything_that_was_scraped_is_documented(watched: Watched) -> None:
+    known = {one.name for metrics in roles().values() for one in metrics}
+    found = set(watched.server.ask("label/__name__/values")) - {"echorl_orchestrator_created"}
+    ours = {name for name in found if name.startswith("echorl_") and not name.endswith("_created")}
+    bare = {name if name in known else name.rsplit("_", 1)[0] for name in ours}
+    assert ours
+    assert bare <= known
+
+
+def test_pictures_of_the_panels(watched: Watched, tmp_path: Path) -> None:
+    picture = Path(os.environ.get("ECHORL_PICTURES", str(tmp_path))) / "dashboard-run.png"
+    (trained,) = watched.server.lines("max (echorl_orchestrator_trained_step)", "", watched.span)
+    first = next(when for when, step in trained.points if step > 0)
+    began = max(watched.span.start, first - BEFORE_TRAINING_S)
+    draw(watched.server, DASHBOARD, picture, Span(began, watched.span.end, 1.0), CHOSEN)
+    assert picture.stat().st_size > 50_000
