@@ -1,4 +1,4 @@
-"""What stands in the way of pods that really run: an image, a Secret, a ConfigMap. Told within seconds, healed by itself.
+"""What stands in the way of pods that really run: an image, a Secret, a ConfigMap. Told soon, healed by itself.
 
 Prepare's image is a shell script that says what a prepare that went well says.
 """
