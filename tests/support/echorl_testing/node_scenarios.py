@@ -21,14 +21,7 @@ _GC_S = 180.0
 async def _on_a_node(course: Course, role: PodRole, name: str, **spec: Any) -> AsyncIterator[tuple[Life, str]]:
     """A run whose pods of this name and role stand on a node of their own, that can be lost."""
     async with course.field.life() as life:
-        node = f"{life.namespace}-node"
-        body = {
-            "apiVersion": "v1",
-            "kind": "Node",
-            "metadata": {"name": node, "labels": {"kubernetes.io/hostname": node}},
-            "spec": {"unschedulable": True},
-        }
-        await life.api.create("/api/v1/nodes", body)
+        node = await _add_node(life)
         life.cluster.node_of = lambda pod: node if _is(pod, role, name) and not life.cluster.lost else None
         try:
             async with life.operated():
@@ -39,6 +32,15 @@ async def _on_a_node(course: Course, role: PodRole, name: str, **spec: Any) -> A
             await life.api.delete(f"/api/v1/nodes/{node}")
             for pod in life.history.living(life.namespace, "Pod"):
                 await life.api.delete(f"/api/v1/namespaces/{life.namespace}/pods/{pod['metadata']['name']}", grace_s=0)
+
+
+async def _add_node(life: Life) -> str:
+    """A node without a kubelet, that nothing is scheduled to."""
+    name = f"{life.namespace}-node"
+    metadata = {"name": name, "labels": {"kubernetes.io/hostname": name}}
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": {"unschedulable": True}}
+    await life.api.create("/api/v1/nodes", node)
+    return name
 
 
 def _is(pod: Object, role: PodRole, name: str) -> bool:
@@ -169,9 +171,14 @@ async def _finalizer(course: Course) -> str:
 async def _claim_pending(course: Course) -> str:
     async with course.field.life() as life, life.operated():
         life.cluster.held.add(PodRole.PREPARE)
-        await life.create()
-        blocked = lambda: life.condition("Blocked").get("status") == "True"  # noqa: E731
-        await life.until("the pending claim is told", blocked, patience_s())
+        # Without any node the scheduler does not look at claims.
+        node = await _add_node(life)
+        try:
+            await life.create()
+            blocked = lambda: "one-volume" in life.condition("Blocked").get("message", "")  # noqa: E731
+            await life.until("the pending claim is told", blocked, patience_s())
+        finally:
+            await life.api.delete(f"/api/v1/nodes/{node}")
         message = life.condition("Blocked")["message"]
         before = life.writes()
         await course.hold(life)

@@ -121,7 +121,8 @@ class Life:
 
         def reached() -> bool:
             status, gang = self.status(), self.pods(names.PodRole.TRAINER)
-            through = [pod for pod in gang if is_admitted(pod) and "deletionTimestamp" not in pod["metadata"]]
+            at_work = [pod for pod in gang if pod.get("status", {}).get("phase") == "Running"]
+            through = [pod for pod in at_work if is_admitted(pod) and "deletionTimestamp" not in pod["metadata"]]
             return (status.get("phase"), status.get("attempt"), len(through)) == ("Running", attempt, 2)
 
         await self.until(f"attempt {attempt} runs", reached, seconds)
