@@ -42,7 +42,7 @@ class ElectionSettings:
     retry_s: float = 2.0
     """Between tries."""
     request_s: float = 1.5
-    """Time-out of each request."""
+    """Time-out of a request; twice as long after each that timed out, since a slow server is no reason to stop."""
 
     def __post_init__(self) -> None:
         if not 0 < self.request_s < self.retry_s < self.renew_deadline_s < self.lease_s:
@@ -105,6 +105,7 @@ class Election:
         self._settings, self._clock = settings or ElectionSettings(), clock
         self._elected = asyncio.Event()
         self._ended = False
+        self._request_s = self._settings.request_s
         self._renewed_at = float("-inf")
         self._known: _Lease | None = None
         self._changed_at = clock()
@@ -175,26 +176,34 @@ class Election:
 
     async def _hold(self) -> None:
         """Renew every ``retry_s``; ends only by losing."""
+        tried_at = self._clock()
         while True:
-            await asyncio.sleep(min(self._settings.retry_s, max(0.0, self._deadline - self._clock())))
+            # A try that took long leaves no time to waste before the next.
+            pause_s = max(self._settings.retry_s / 10, tried_at + self._settings.retry_s - self._clock())
+            await asyncio.sleep(min(pause_s, max(0.0, self._deadline - self._clock())))
             if self._clock() >= self._deadline:
                 raise LostLeadership(f"not renewed for {self._clock() - self._renewed_at:.1f} s")
+            tried_at = self._clock()
             if not await self._try() and self.holder != self.identity and self._known is not None:
                 raise LostLeadership(f"the lease is held by {self.holder or 'nobody'!r}")
 
     async def _try(self) -> bool:
         """Take or renew the Lease, once; False if that did not succeed."""
-        longest_s = self._settings.request_s * 2
+        longest_s, started = self._request_s * 2, self._clock()
         if self._elected.is_set():
             longest_s = min(longest_s, max(0.0, self._deadline - self._clock()))
         try:
             async with asyncio.timeout(longest_s):
-                return await self._take()
+                took = await self._take()
+            self._request_s = self._settings.request_s
+            return took
         except errors.Conflict:
             # Somebody else wrote: who, the next look tells.
             await self._look()
             return False
         except (errors.ApiError, TimeoutError) as error:
+            if self._clock() - started >= self._request_s:
+                self._request_s = min(2 * self._request_s, self._settings.renew_deadline_s)
             _log.warning("the lease could not be written or read", lease=self._path, error=str(error))
             return False
         finally:
@@ -224,7 +233,7 @@ class Election:
             _log.warning("the lease could not be read", lease=self._path, error=str(error))
 
     async def _read(self) -> _Lease | None:
-        call = Call("get", self._path, LEASE.plural, timeout_s=self._settings.request_s)
+        call = Call("get", self._path, LEASE.plural, timeout_s=self._request_s)
         try:
             found = _LEASE.decode(await self._connection.request(call))
         except errors.NotFound:
@@ -243,13 +252,13 @@ class Election:
     async def _create(self) -> bool:
         sent_at = self._clock()
         body = self._body(self._spec(None, mine=False), "")
-        call = Call("create", self._collection, LEASE.plural, body=body, timeout_s=self._settings.request_s)
+        call = Call("create", self._collection, LEASE.plural, body=body, timeout_s=self._request_s)
         self._took(await self._connection.request(call), sent_at)
         return True
 
     async def _put(self, spec: _Spec, resource_version: str) -> bytes:
         body = self._body(spec, resource_version)
-        call = Call("update", self._path, LEASE.plural, body=body, timeout_s=self._settings.request_s)
+        call = Call("update", self._path, LEASE.plural, body=body, timeout_s=self._request_s)
         return await self._connection.request(call)
 
     def _took(self, reply: bytes, sent_at: float) -> None:

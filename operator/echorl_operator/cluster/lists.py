@@ -31,7 +31,10 @@ class StreamSettings:
     page: int = 500
     """Objects a list request asks for."""
     watch_s: float = 30.0
-    """How long the server keeps one watch open. It sends a bookmark 2 s before the end, whatever else happens."""
+    """How long the server keeps one watch open. It sends a bookmark 2 s before the end if it knows anything newer."""
+    doubtful: int = 3
+    """So many watches without an event or bookmark, and a list tells whether they can be trusted. Where a kind never
+    changes an API server may have nothing to tell for hours."""
     silence_s: float = 10.0
     """So much longer than ``watch_s`` without a byte, and the connection counts as dead."""
     first_wait_s: float = 0.1
@@ -159,8 +162,9 @@ class Stream(Generic[R]):
     def _tell(self, error: Exception) -> None:
         expected = isinstance(error, errors.ApiError | Silent)
         where = {"resource": self.resource.plural, "namespace": self.namespace}
+        tell = _log.info if isinstance(error, Silent) else _log.warning
         # An error of our own code needs its trace.
-        _log.warning("watch ended; listing anew", error=str(error), exc_info=not expected, **where)
+        tell("watch ended; listing anew", error=str(error), exc_info=not expected, **where)
         self._on_failure(error)
 
     async def _list(self) -> None:
@@ -182,13 +186,14 @@ class Stream(Generic[R]):
         self.synced.set()
 
     async def _watch(self) -> None:
-        started, heard, limit_s = self._clock(), self.last_heard, self._settings.watch_s + self._settings.silence_s
+        started, heard, settings = self._clock(), self.last_heard, self._settings
+        limit_s = settings.doubtful * settings.watch_s + settings.silence_s
         if self.age(started) > limit_s:
             raise Silent(f"no event or bookmark for {self.age(started):.0f} s")
         async with aclosing(self._lines()) as lines:
             async for line in lines:
                 self._handle(line)
-        if self.last_heard > heard or self._clock() - started >= self._settings.steady_s:
+        if self.last_heard > heard or self._clock() - started >= settings.steady_s:
             self._backoff.reset()
         else:
             # A server that ends every watch at once must not be asked in a tight loop.
