@@ -29,6 +29,7 @@ pytestmark = pytest.mark.timeout(400)
 PROJECT = Path(__file__).parents[2] / "operator" / "pyproject.toml"
 _DEADLINE_S = 150.0
 """A command takes 2 s of a processor, most of it for imports."""
+_WAIT_S = 120.0
 NAMED_IN_CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 GPU = "nvidia.com/gpu"
 
@@ -102,7 +103,7 @@ async def test_a_run_in_its_life(
 ) -> None:
     async with at_work(api, connection, namespace) as world:
         world.create()
-        await world.phase("Running")
+        await world.phase("Running", seconds=_WAIT_S)
         played = world.cluster.orchestrators["one"]
         checkpoint = {"step": 5, "committed_at": "2026-01-01T00:00:00Z", "size_bytes": 9}
         played.say(step=7, reward=0.5, checkpoint=checkpoint)
@@ -172,7 +173,8 @@ async def test_gpus_that_others_hold(
         async with at_work(api, connection, namespace) as world:
             world.cluster.held = {"trainer", "inference", "orchestrator"}
             world.create(storage={"size": "1Gi"}, trainer={"replicas": 2, "gpusPerReplica": 8})
-            await world.until("it is told", lambda: world.condition("Blocked").get("reason") == "Unschedulable")
+            told = "it is told", lambda: world.condition("Blocked").get("reason") == "Unschedulable"
+            await world.until(*told, _WAIT_S)
             wide, narrow = await asyncio.gather(
                 echorl("why", "one", "-n", namespace, "-o", "json", kubeconfig=connection.kubeconfig),
                 echorl("why", "one", "-o", "json", kubeconfig=alice),

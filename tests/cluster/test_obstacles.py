@@ -18,10 +18,10 @@ from echorl_testing.operator_world import World, operating
 from echorl_testing.run_objects import install_crd
 from echorl_testing.scripted_cluster import prepared, scripted
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(400)
 
 GPU = "nvidia.com/gpu"
-TOLD_S = 60.0
+TOLD_S = 90.0
 """It takes some 3 s, mostly the scheduler's and the controllers'; more where many tests share a machine."""
 HEALS_S = 120.0
 SMALL = {"size": "1Gi"}
@@ -85,7 +85,7 @@ async def test_a_claim_that_is_missing(world: World, fake_nodes: Callable[..., l
         claim(world, "data")
         await healed(world)
         world.cluster.held = KWOK_PLAYS
-        await world.phase("Starting")
+        await world.phase("Starting", seconds=HEALS_S)
 
 
 async def test_a_claim_that_gets_no_volume(world: World, fake_nodes: Callable[..., list[str]], tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ async def test_a_claim_that_gets_no_volume(world: World, fake_nodes: Callable[..
     with folder_volume(world.api, world.namespace, "one-volume", tmp_path):
         await healed(world)
         world.cluster.held = KWOK_PLAYS
-        await world.phase("Starting")
+        await world.phase("Starting", seconds=HEALS_S)
 
 
 async def test_gpus_that_no_node_has(world: World, fake_nodes: Callable[..., list[str]], tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ async def test_gpus_that_no_node_has(world: World, fake_nodes: Callable[..., lis
         world.cluster.held = KWOK_PLAYS
         world.cluster.prepare = lambda attempt: prepared(attempt, resume_step=5)
         world.create(storage=SMALL, trainer={"replicas": 2, "gpusPerReplica": 8})
-        await world.until("the gang is let through", lambda: world.status().get("phase") == "Starting")
+        await world.until("the gang is let through", lambda: world.status().get("phase") == "Starting", HEALS_S)
         await blocked(
             world,
             "Unschedulable",
@@ -132,7 +132,7 @@ async def test_a_quota_that_stops_the_gang_is_told_by_events_alone(world: World)
     )
     lift()
     await healed(world)
-    await world.phase("Running")
+    await world.phase("Running", seconds=HEALS_S)
 
 
 async def test_a_quota_that_stops_engines(world: World) -> None:
@@ -154,7 +154,7 @@ async def test_what_the_operator_itself_may_not_create(world: World) -> None:
     )
     lift()
     await healed(world)
-    await world.phase("Running")
+    await world.phase("Running", seconds=HEALS_S)
 
 
 async def test_a_checkpoint_that_prepare_finds_damaged(world: World) -> None:
@@ -162,7 +162,7 @@ async def test_a_checkpoint_that_prepare_finds_damaged(world: World) -> None:
         return lambda: world.condition("CheckpointCommitted").get("reason") == reason
 
     world.create()
-    await world.phase("Running", attempt=1)
+    await world.phase("Running", attempt=1, seconds=HEALS_S)
     saved = {"committed_at": "2026-01-01T00:00:00Z", "size_bytes": 9}
     world.cluster.orchestrators["one"].say(step=11, checkpoint={"step": 10, **saved})
     await world.until("the checkpoint is told", of_checkpoints("Committed"))
@@ -171,12 +171,12 @@ async def test_a_checkpoint_that_prepare_finds_damaged(world: World) -> None:
     found = msgspec.structs.replace(said.prepared, committed=[Saved(step=5, **saved)], skipped=[damaged])
     world.cluster.prepare = lambda _: msgspec.structs.replace(said, prepared=found)
     await world.cluster.end("one-trainer-0", 1)
-    await world.until("the damage is told", of_checkpoints("Lost"), 60)
+    await world.until("the damage is told", of_checkpoints("Lost"), HEALS_S)
     told = world.condition("CheckpointCommitted")
     assert told["status"] == "False"
     assert told["message"] == "checkpoint 10 is damaged: rank_0.bin: missing; attempt 2 goes on from step 5"
     assert world.status()["checkpoint"]["step"] == 5
-    await world.phase("Running", attempt=2, seconds=60)
+    await world.phase("Running", attempt=2, seconds=HEALS_S)
     world.cluster.orchestrators["one"].say(step=11, checkpoint={"step": 10, **saved})
     await world.until("the next checkpoint heals it", of_checkpoints("Committed"))
     assert world.status()["checkpoint"]["step"] == 10
@@ -192,5 +192,5 @@ async def test_events_are_read_only_while_something_is_wrong(world: World) -> No
         return sum(one.value for one in samples if wanted.items() <= one.labels.items())
 
     world.create()
-    await world.phase("Running")
+    await world.phase("Running", seconds=HEALS_S)
     assert reads() == 0
