@@ -1,29 +1,19 @@
 """Every alert, by the real promtool: its rule is valid, it fires, it does not fire, and it has a runbook."""
 
-import re
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
+from echorl_testing.alert_rules import FILES, alert_rules, selectors
 from echorl_testing.prometheus import program
 from monitoring.reference import roles
 
 ROOT = Path(__file__).resolve().parents[2]
-RULES = sorted((ROOT / "charts" / "echorl" / "rules").glob("*.yaml"))
 CASES = Path(__file__).parent / "alerts"
 SECTIONS = ["What it means", "What to look at", "What to do"]
-METRIC = re.compile(r"\bechorl_(?:orchestrator|trainer|operator)_[a-z_]+")
-
-
-def rules() -> dict[str, dict[str, Any]]:
-    groups = [group for file in RULES for group in yaml.safe_load(file.read_text())["groups"]]
-    return {rule["alert"]: rule for group in groups for rule in group["rules"]}
-
-
-ALERTS = sorted(rules())
+ALERTS = sorted(alert_rules())
 
 
 def promtool(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -32,7 +22,7 @@ def promtool(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_rules_are_valid() -> None:
-    found = promtool("check", "rules", *RULES)
+    found = promtool("check", "rules", *FILES)
     assert found.returncode == 0, found.stdout + found.stderr
 
 
@@ -51,7 +41,7 @@ def test_it_fires_when_it_should_and_only_then(alert: str) -> None:
 
 @pytest.mark.parametrize("alert", ALERTS)
 def test_it_says_how_bad_it_is_and_what_to_do(alert: str) -> None:
-    rule = rules()[alert]
+    rule = alert_rules()[alert]
     assert rule["labels"]["severity"] in {"critical", "warning"}
     assert rule["annotations"]["runbook"] == f"docs/runbooks/{alert}.md"
     text = (ROOT / rule["annotations"]["runbook"]).read_text()
@@ -62,7 +52,7 @@ def test_it_says_how_bad_it_is_and_what_to_do(alert: str) -> None:
 
 def test_rules_ask_for_metrics_that_there_are() -> None:
     known = {one.name for metrics in roles().values() for one in metrics}
-    asked = {name for rule in rules().values() for name in METRIC.findall(rule["expr"])}
+    asked = {one.split("{")[0] for rule in alert_rules().values() for one in selectors(rule["expr"])}
     assert len(asked) > 10
     assert asked <= known
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from echorl_core.last_words import words_of
+from echorl_testing.alert_rules import picks_nothing
 from echorl_testing.cluster.api import Api
 from echorl_testing.cluster.credentials import Connection
 from echorl_testing.operator_process import free_ports, operator_pod
@@ -84,6 +85,7 @@ async def test_every_query_has_an_answer_in_its_unit(watched: tuple[World, Serve
             if not values or not low <= min(values) <= max(values) <= high:
                 problems.append(f"{panel.title}: {target.expr}: {values[:3]}")
     assert not problems, "\n".join(problems)
+    assert picks_nothing(server, span, ("operator",)) == []
     known = {one.name for one in roles()["operator"]}
     found = {name for name in server.ask("label/__name__/values") if name.startswith("echorl_")}
     bare = {name if name in known else name.rsplit("_", 1)[0] for name in found if not name.endswith("_created")}

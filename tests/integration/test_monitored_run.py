@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from echorl_testing.alert_rules import picks_nothing
 from echorl_testing.local_run import SUPPORT, LocalRun, digits, local_run, manifest, write_model
 from echorl_testing.prometheus import Server, prometheus
 from monitoring.answers import Panel, Span, marks, panels
@@ -136,6 +137,10 @@ def test_a_restart_is_marked(watched: Watched) -> None:
     moments = [when for line in watched.server.lines(mark.expr, mark.legend, watched.span) for when, _ in line.points]
     assert moments
     assert max(moments) - min(moments) < 90
+
+
+def test_alerts_are_about_series_that_there_are(watched: Watched) -> None:
+    assert picks_nothing(watched.server, watched.span, ("orchestrator", "trainer")) == []
 
 
 def test_counts_add_up(watched: Watched) -> None:
