@@ -31,13 +31,13 @@ from echorl_testing.operator_process import operator_process
 from echorl_testing.operator_world import World
 from echorl_testing.scripted_cluster import scripted
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 VALUES = CHARTS.parent / "tests" / "charts" / "values"
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 NAME = "echorl-operator"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
-PATIENCE_S = 90.0
+PATIENCE_S = 180.0
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def release(helm: Helm, make_namespace: Callable[..., str]) -> Iterator[Callable
     def install(values: Mapping[str, Any] | None = None, *, chart: Path = CHART, wait: bool = False) -> str:
         namespace = make_namespace(RESTRICTED)
         made.append(namespace)
-        more = ["--wait", "--timeout", "90s"] if wait else []
+        more = ["--wait", "--timeout", "150s"] if wait else []
         helm("install", "echorl", chart, "--namespace", namespace, *more, values=values or {})
         return namespace
 
@@ -454,11 +454,11 @@ def test_helm_test_runs_a_run_to_success(
     helm: Helm, release: Callable[..., str], api: Api, control_plane: Cluster, connection: Connection, tmp_path: Path
 ) -> None:
     """The test's pod is played by a process with its account, and the operator by the test."""
-    namespace = release({"test": {"timeoutSeconds": 120}})
+    namespace = release({"test": {"timeoutSeconds": 170}})
     pod = f"/api/v1/namespaces/{namespace}/pods/echorl-test"
     run = f"/apis/echorl.dev/v1alpha1/namespaces/{namespace}/echorlruns/echorl-test"
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        testing = pool.submit(helm, "test", "echorl", "--namespace", namespace, "--timeout", "100s")
+        testing = pool.submit(helm, "test", "echorl", "--namespace", namespace, "--timeout", "170s")
         wait_for("the test's pod", lambda: testing.done() or api.find(pod) is not None, seconds=PATIENCE_S)
         token = control_plane.service_account_token(namespace, "echorl-test")
         command = api.get(pod)["spec"]["containers"][0]["command"]
@@ -489,6 +489,6 @@ def play(
         env={**os.environ, "ACCOUNT_FOLDER": str(folder), "API_SERVER": connection.server},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=200,
         check=False,
     )

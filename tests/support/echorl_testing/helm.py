@@ -14,7 +14,7 @@ CHARTS = Path(__file__).resolve().parents[3] / "charts"
 CHART, CRDS = CHARTS / "echorl", CHARTS / "echorl-crds"
 KUBERNETES = "1.36.3"
 """Version that templates are rendered for without a cluster."""
-_TIMEOUT_S = 120.0
+_TIMEOUT_S = 240.0
 
 
 class HelmError(Exception):
