@@ -14,7 +14,8 @@ from echorl_testing.cluster.processes import Component
 from echorl_testing.cluster.sandbox import Sandbox
 
 _READY_DEADLINE_S = 90.0
-_IMPORT_TIMEOUT_S = 300.0
+_IMPORT_TIMEOUT_S = 900.0
+"""Images with torch are several GiB."""
 _NAMES = ("containerd", "kubelet", "kube-proxy", "coredns")
 
 _MOUNTS = """
