@@ -87,8 +87,9 @@ def a_full_disk_costs_one_checkpoint(run: LocalRun) -> None:
         assert "could not save" in told
         assert "File too large" in told
         assert str(run.directory.checkpoint(lost)) in told
-        assert told in run.output()
-        assert "checkpoint could not be saved; training goes on, the one before stays" in run.log("trainer-0")
+        run.until(lambda: told in run.output(), "the terminal tells it", STEP_S)
+        logged = "checkpoint could not be saved; training goes on, the one before stays"
+        run.until(lambda: logged in run.log("trainer-0"), "the rank logs it", STEP_S)
         run.until_step(lost + 1, STEP_S)
         assert lost not in [one.step for one in history.committed(run.directory)]
         assert max(one.step for one in history.committed(run.directory)) >= before
