@@ -31,7 +31,7 @@ NOT_USED = {
     ("", "persistentvolumeclaims", "delete"),
     ("apps", "controllerrevisions", "patch"),
 }
-"""Why they are granted all the same: docs/operator/rbac.md. The second is asked for by an admission plugin, the third by a label that is taken away."""
+"""Granted all the same: an admission plugin asks for the second, a lost label needs the third; docs/operator/rbac.md."""
 
 
 class Stage:
