@@ -31,7 +31,7 @@ NOT_USED = {
     ("", "persistentvolumeclaims", "delete"),
     ("apps", "controllerrevisions", "patch"),
 }
-"""Granted all the same: an admission plugin asks for the second, a lost label needs the third; docs/operator/rbac.md."""
+"""Granted all the same: an admission plugin asks for the second, a lost label for the third; docs/operator/rbac.md."""
 
 
 class Stage:
