@@ -1,0 +1,1 @@
+"""The operator at scale, on a real control plane with fake nodes."""
