@@ -1,0 +1,87 @@
+"""Faults of the API server, of nodes, of operators and of people: a run comes through each as if there had been none.
+
+All scenarios live at the same time, each in a namespace of its own; the first test waits for all. docs/faults.md has
+what they are and how to live them longer.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from echorl_operator.names import PodRole
+from echorl_testing.all_scenarios import NAMES, lived_through
+from echorl_testing.cluster.api import Api
+from echorl_testing.cluster.credentials import Connection
+from echorl_testing.fault_campaign import Course, Outcome
+from echorl_testing.run_life import Field, Life
+from echorl_testing.run_objects import CRD_FILE, CRDS, install_crd
+
+pytestmark = pytest.mark.timeout(1200)
+
+HOLD_S = float(os.environ.get("ECHORL_OUTAGE_SECONDS", "8"))
+
+
+@pytest.fixture(scope="module")
+def outcomes(
+    request: pytest.FixtureRequest, api: Api, connection: Connection, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Outcome]:
+    """Of the scenarios whose tests were chosen."""
+    install_crd(api)
+    chosen = {item.callspec.params["name"] for item in _items(request) if "name" in item.callspec.params}
+    folder: Path = tmp_path_factory.mktemp("faults")
+    return asyncio.run(lived_through(api, connection, folder, sorted(chosen), hold_s=HOLD_S))
+
+
+def _items(request: pytest.FixtureRequest) -> list[Any]:
+    return [item for item in request.session.items if item.path == request.path and hasattr(item, "callspec")]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_fault(outcomes: dict[str, Outcome], name: str, record_property: Callable[[str, object], None]) -> None:
+    outcome = outcomes[name]
+    record_property("measured", f"{outcome.seconds:.0f} s: {outcome.measured}")
+    assert not outcome.problem, outcome.problem
+
+
+async def test_a_default_that_appears_in_the_crd(api: Api, connection: Connection, tmp_path: Path) -> None:
+    """Stored objects read back with it, at the same generation: nothing restarts until the user's next edit."""
+    install_crd(api)
+    crd = yaml.safe_load(CRD_FILE.read_text())
+    properties = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+    properties["trainer"]["properties"]["activationCheckpointing"]["default"] = "full"
+    async with Field(api, connection, tmp_path) as field, field.life() as life, life.operated():
+        await life.create()
+        await life.running(1)
+        gang = [pod["metadata"]["uid"] for pod in life.pods(PodRole.TRAINER)]
+        try:
+            api.apply(f"{CRDS}/{crd['metadata']['name']}", crd)
+            annotated = {"metadata": {"annotations": {"by": "somebody"}}}
+
+            async def defaulted() -> bool:
+                run = await life.api.patch(f"{life.runs}/one", annotated)
+                return bool(run["spec"]["trainer"].get("activationCheckpointing") == "full")
+
+            async with asyncio.timeout(60):
+                while not await defaulted():  # noqa: ASYNC110 - the API server takes the CRD over in its own time
+                    await asyncio.sleep(0.5)
+            await life.until("the operator sees it", lambda: life.status() and _defaulted(life))
+            await Course(field).hold(life, 3)
+            assert [pod["metadata"]["uid"] for pod in life.pods(PodRole.TRAINER)] == gang
+            assert life.status()["attempt"] == 1
+            await life.edit(maxSteps=30)
+            await life.running(2)
+            told = [note for note in life.notes() if note.startswith("Edited: attempt 2")]
+            assert "spec.trainer.activationCheckpointing" in told[0]
+            assert life.problems() == []
+        finally:
+            install_crd(api)
+
+
+def _defaulted(life: Life) -> bool:
+    run = life.history.get(life.namespace, "EchoRLRun", "one") or {}
+    return bool(run["spec"]["trainer"].get("activationCheckpointing") == "full")
