@@ -69,7 +69,7 @@ _LEARNING = Row(
             "How far the policy that trains is from the one that sampled.",
             (
                 Query(_value("mismatch_kl_nats", "environment"), "{{environment}}"),
-                Query(_value("logprob_gap_nats"), "largest logprob gap, same version"),
+                Query(_value("logprob_gap_nats", role=_TRAINER), "largest logprob gap, same version"),
             ),
         ),
         Plot(
