@@ -67,10 +67,16 @@ async def live(world: World) -> None:
 async def test_every_query_has_an_answer_in_its_unit(watched: tuple[World, Server], tmp_path: Path) -> None:
     world, server = watched
     began = time.time()
+
+    def scraped(query: str) -> bool:
+        return bool(server.ask("query", query=query)["result"])
+
+    # A counter that has moved before it is first scraped has not moved at all.
+    await world.until("the leader is scraped", lambda: scraped("echorl_operator_leader == 1"), SECONDS)
     await live(world)
     await world.until(
         "the end is scraped",
-        lambda: bool(server.ask("query", query='echorl_operator_failed_runs{reason="NonFinite"} == 1')["result"]),
+        lambda: scraped('echorl_operator_failed_runs{reason="NonFinite"} == 1'),
         SECONDS,
     )
     span = Span(began, time.time(), 1.0)
