@@ -16,7 +16,7 @@ import pytest
 
 from echorl_core import checkpoints
 from echorl_core.rundir import RunDirectory
-from echorl_testing.cluster import built_images, machine_image
+from echorl_testing.cluster import image_loading, machine_image
 from echorl_testing.cluster.api import Api
 from echorl_testing.cluster.cluster import Cluster
 from echorl_testing.cluster.errors import ClusterError
@@ -52,7 +52,7 @@ class Stage:
 def images(control_plane: Cluster, real_node: str) -> Mapping[str, str]:
     """The settings' images, known to the node."""
     if os.environ.get(BUILT):
-        built_images.load(control_plane.node, _IMAGES)
+        image_loading.load(control_plane.node, _IMAGES)
         return {}
     if not (REPOSITORY / _ENVIRONMENTS["inference"] / "bin" / "python").exists():
         pytest.skip("no environment with vLLM: make setup")

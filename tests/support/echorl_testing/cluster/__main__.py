@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from echorl_testing.cluster import built_images, credentials, instances, sandbox
+from echorl_testing.cluster import built_images, credentials, image_loading, instances, sandbox
 from echorl_testing.cluster import cluster as clusters
 from echorl_testing.cluster.binaries import MODULES, Binaries
 from echorl_testing.cluster.cluster import Cluster
@@ -101,7 +101,7 @@ def _load(options: argparse.Namespace) -> None:
         raise ClusterError("there is no cluster to load images into (make cluster-up)")
     for name in options.images or built_images.built():
         began = time.monotonic()
-        built_images.load(cluster.node, [name])
+        image_loading.load(cluster.node, [name])
         _say(f"{built_images.tag(name)} is on the node after {time.monotonic() - began:.1f} s")
 
 

@@ -1,15 +1,11 @@
-"""The project's images as ``make images`` built them, for the real node of a cluster."""
+"""The project's images as ``make images`` built them: names, and the buildah that knows them."""
 
 import json
-import os
 import re
 import subprocess
-import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 from echorl_testing.cluster.errors import ClusterError
-from echorl_testing.cluster.real_node import RealNode
 
 NAMES = ("operator", "orchestrator", "trainer", "inference-cpu", "inference")
 _REPOSITORY = Path(__file__).resolve().parents[4]
@@ -33,22 +29,6 @@ def built() -> list[str]:
     return [name for name in NAMES if f"localhost/{tag(name)}" in known]
 
 
-def load(node: RealNode, names: Sequence[str]) -> None:
-    """Import images into a node.
-
-    Raises:
-        ClusterError: one is not built, or could not be imported.
-    """
-    if missing := sorted(set(names) - set(built())):
-        raise ClusterError(f"images are not built: {', '.join(missing)} (make images)")
-    with tempfile.TemporaryDirectory(dir=_room()) as folder:
-        for name in names:
-            archive = Path(folder) / "image.tar"
-            buildah("push", "--quiet", *policy(), f"localhost/{tag(name)}", f"docker-archive:{archive}:{tag(name)}")
-            node.import_image(archive)
-            archive.unlink()
-
-
 def buildah(*arguments: str) -> str:
     """What a call of buildah prints.
 
@@ -64,10 +44,3 @@ def buildah(*arguments: str) -> str:
 def policy() -> list[str]:
     """Arguments without which buildah asks for a policy of the machine's."""
     return ["--signature-policy", str(_REPOSITORY / "images" / "signature-policy.json")]
-
-
-def _room() -> Path:
-    """A folder for archives of several GiB, which a memory-backed /tmp may not hold."""
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "echorl"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder

@@ -113,11 +113,18 @@ class RealNode:
         Raises:
             ClusterError: the node does not run, or containerd refuses the archive.
         """
+        self.ctr("images", "import", "-", stdin=images.archive(image) if isinstance(image, Image) else image)
+
+    def ctr(self, *arguments: str, stdin: bytes | Path | None = None) -> str:
+        """What ``ctr`` prints, with the images and containers of pods.
+
+        Raises:
+            ClusterError: the node does not run, or the command failed.
+        """
         sandbox = self.sandbox
         if sandbox is None:
-            raise ClusterError(f"images are imported into a running node; {self.name} does not run")
-        archive = images.archive(image) if isinstance(image, Image) else image
-        self._ctr(sandbox, "images", "import", "-", stdin=archive)
+            raise ClusterError(f"{self.name} does not run")
+        return self._ctr(sandbox, *arguments, stdin=stdin)
 
     def kill_container(self, container: str) -> None:
         """End every process of a container at once, as the kernel does when memory runs out.
@@ -127,10 +134,7 @@ class RealNode:
         Raises:
             ClusterError: the node does not run, or there is no such container.
         """
-        sandbox = self.sandbox
-        if sandbox is None:
-            raise ClusterError(f"{self.name} does not run")
-        self._ctr(sandbox, "tasks", "kill", "--signal", "SIGKILL", container.removeprefix("containerd://"))
+        self.ctr("tasks", "kill", "--signal", "SIGKILL", container.removeprefix("containerd://"))
 
     def stop(self) -> None:
         """End the node with all its pods, at once, and remove it from the cluster."""
