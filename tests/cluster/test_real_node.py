@@ -24,7 +24,8 @@ def test_a_real_pod_runs_is_found_by_name_and_shows_its_log(
     assert "serving" in control_plane.kubectl("-n", namespace, "logs", "server")
     assert "uid=10001" in control_plane.kubectl("-n", namespace, "exec", "server", "--", "id")
 
-    get = f"wget -q -T 2 -O - http://web.{namespace}.svc.cluster.local"
+    # Not its own option -T: Debian's static busybox 1.35 crashes on it.
+    get = f"timeout 3 wget -q -O - http://web.{namespace}.svc.cluster.local"
     ask = f"until {get}; do sleep 0.2; done; hostname > /dev/termination-log"
     api.create(pods, pod("client", command=ask))
     client = pod_when(api, f"{pods}/client", succeeded)
