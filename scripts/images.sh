@@ -45,10 +45,19 @@ build() { # image
   echo "images: echorl/$image:$version after $((SECONDS - began)) s"
 }
 
+forget_stages() { # buildah 1.28 keeps the containers, and mounts, of stages without steps
+  scripts/buildah.sh containers --format '{{.ContainerName}}' | grep -E '^[0-9a-f]{12}-working-container' |
+    xargs -r scripts/buildah.sh rm >/dev/null || true
+}
+
 images=("$@")
 [ "${#images[@]}" -gt 0 ] || images=("${all[@]}")
 for image in "${images[@]}"; do
   [[ " ${all[*]} " == *" $image "* ]] || fail "found $image, accepted are: ${all[*]}"
 done
+mkdir -p "${XDG_CACHE_HOME:-$HOME/.cache}/echorl"
+exec 9>"${XDG_CACHE_HOME:-$HOME/.cache}/echorl/images.lock"
+flock 9 # one build at a time: the next one finds its layers
+trap forget_stages EXIT
 choose_base
 for image in "${images[@]}"; do build "$image"; done
