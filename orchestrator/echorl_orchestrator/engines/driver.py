@@ -147,7 +147,8 @@ class Driver:
     async def _read_metrics(self, engine: Engine) -> None:
         boot_id = engine.boot_id or engine.address
         try:
-            while True:
+            # Its state too: the client's timer swallows a cancellation that comes at the moment of a time-out.
+            while engine.state is not EngineState.LOST:
                 try:
                     self._metrics.observe(boot_id, await self._admin.metrics(), fresh=engine.fresh)
                 except AdminError as error:

@@ -70,17 +70,21 @@ class Updater:
         self._on_update = on_update
 
     async def follow(self) -> None:
-        """Update whenever the engine does not hold the newest version, until cancelled."""
+        """Update whenever the engine does not hold the newest version, until cancelled or the engine is lost.
+
+        The client's timer swallows a cancellation that comes at the moment of a time-out, so the state counts too.
+        """
         failures = 0
-        while True:
+        while self._engine.state is not EngineState.LOST:
             target = await self._changes.until(self._due)
             try:
                 await self._bring(target)
                 failures = 0
             except (UpdateError, AdminError) as error:
                 failures += 1
-                await self._failed(error, failures)
-                await self._back_off(target, failures)
+                if self._engine.state is not EngineState.LOST:
+                    await self._failed(error, failures)
+                    await self._back_off(target, failures)
 
     def _due(self) -> PolicyAnnouncement | None:
         target = self._goal.target()
@@ -151,6 +155,8 @@ class Updater:
     def _serve(self, target: PolicyAnnouncement) -> None:
         """Give the engine traffic, unless it came late with a version below what the others serve by now."""
         engine = self._engine
+        if engine.state is EngineState.LOST:
+            return
         engine.held = held_by(target)
         if engine.state is EngineState.UPDATING or target.version >= self._goal.floor():
             engine.move(EngineState.SERVING)

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import time
 
 import pytest
 
@@ -67,6 +68,23 @@ async def test_engine_that_falls_silent_is_lost(running_pool):
             await call
         assert caught.value.kind is ErrorKind.PROVIDER
         await engine.until(lambda: "generate" in engine.cancelled)
+
+
+async def test_engine_that_was_lost_while_the_machine_stood_still_is_found_again(running_pool):
+    async with FakeEngine() as engine, running_pool(engine) as harness:
+        harness.pool.announce(policy(0))
+        await harness.pool.wait_served(0, 5)
+        answers = [engine.hold(call) for call in ("identity", "metrics")]
+        waiting = len(engine.named("identity")), len(engine.named("metrics"))
+        await engine.until(
+            lambda: len(engine.named("identity")) > waiting[0] and len(engine.named("metrics")) > waiting[1]
+        )
+        # Every time-out is due at once then, and a cancellation that comes with one is swallowed by the client's timer.
+        time.sleep(5)  # noqa: ASYNC251 - the event loop is to stand still
+        await harness.state(engine, "lost")
+        for answer in answers:
+            answer.set()
+        await harness.pool.wait_served(0, 5)
 
 
 async def test_failed_health_check_loses_the_engine(running_pool):
