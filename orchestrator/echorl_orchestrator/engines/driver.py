@@ -148,7 +148,7 @@ class Driver:
         boot_id = engine.boot_id or engine.address
         try:
             # Its state too: the client's timer swallows a cancellation that comes at the moment of a time-out.
-            while engine.state is not EngineState.LOST:
+            while not engine.lost:
                 try:
                     self._metrics.observe(boot_id, await self._admin.metrics(), fresh=engine.fresh)
                 except AdminError as error:

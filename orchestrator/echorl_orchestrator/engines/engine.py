@@ -82,6 +82,11 @@ class Engine:
         """Version that it holds; -1: unknown."""
         return -1 if self.held is None else self.held.version
 
+    @property
+    def lost(self) -> bool:
+        """Whether its life is over."""
+        return self.state is EngineState.LOST
+
     def move(self, state: EngineState, *, error: str | None = None) -> None:
         """Enter ``state``; ``error`` says why, None clears the last error.
 

@@ -75,14 +75,14 @@ class Updater:
         The client's timer swallows a cancellation that comes at the moment of a time-out, so the state counts too.
         """
         failures = 0
-        while self._engine.state is not EngineState.LOST:
+        while not self._engine.lost:
             target = await self._changes.until(self._due)
             try:
                 await self._bring(target)
                 failures = 0
             except (UpdateError, AdminError) as error:
                 failures += 1
-                if self._engine.state is not EngineState.LOST:
+                if not self._engine.lost:
                     await self._failed(error, failures)
                     await self._back_off(target, failures)
 
@@ -155,7 +155,7 @@ class Updater:
     def _serve(self, target: PolicyAnnouncement) -> None:
         """Give the engine traffic, unless it came late with a version below what the others serve by now."""
         engine = self._engine
-        if engine.state is EngineState.LOST:
+        if engine.lost:
             return
         engine.held = held_by(target)
         if engine.state is EngineState.UPDATING or target.version >= self._goal.floor():
