@@ -62,6 +62,7 @@ STATUS = {
         "restartsUsed": {"trainer": 1, "inference": 0, "orchestrator": 0},
         "reachedStep": 137,
         "failedPreparations": 1,
+        "lostCheckpoint": "checkpoint 140: its file is 12 bytes short",
     },
     "timeline": [{"phase": "Pending", "since": "2026-01-31T10:00:00Z", "attempt": 0, "reason": "Created"}],
 }
