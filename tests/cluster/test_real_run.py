@@ -34,7 +34,7 @@ BUILT = "ECHORL_TEST_IMAGES"
 _IMAGES = ("orchestrator", "trainer", "inference-cpu")
 _ENVIRONMENTS = {"orchestrator": ".venv", "trainer": ".venv", "inference": ".venv-inference"}
 _USER = 10001
-_START_S, _STEP_S, _END_S = 300.0, 180.0, 120.0
+_START_S, _STEP_S, _END_S = 600.0, 400.0, 200.0
 _NEW_STEPS = 4
 """More than sealed batches and a late answer can account for."""
 
