@@ -297,5 +297,5 @@ RUN = Board(
         ("namespace", f"label_values({_ORCHESTRATOR}_attempt, namespace)"),
         ("run", f'label_values({_ORCHESTRATOR}_attempt{{namespace="$namespace"}}, run)'),
     ),
-    marks=(Mark("Restarts", f"{_ATTEMPT} > (max (last_over_time({_ORCHESTRATOR}_attempt{_OF}[10m] offset 1m)))"),),
+    marks=(Mark("Restarts", f"{_ATTEMPT} > (min (min_over_time({_ORCHESTRATOR}_attempt{_OF}[5m])))"),),
 )

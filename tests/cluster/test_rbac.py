@@ -19,7 +19,7 @@ from echorl_testing.cluster.cluster import Cluster
 from echorl_testing.cluster.credentials import Connection
 from echorl_testing.fault_proxy import FaultProxy, Record, Upstream
 from echorl_testing.operator_process import operator_pod
-from echorl_testing.operator_world import World
+from echorl_testing.operator_world import SPEC, World
 from echorl_testing.run_objects import install_crd
 from echorl_testing.scripted_cluster import prepared, scripted
 
@@ -122,12 +122,16 @@ async def lives(world: World) -> None:
 
 
 async def is_held_up(world: World) -> None:
-    """The gang's pods are too large for the namespace: events of its StatefulSet tell."""
+    """Only the gang's pods are too large for the namespace: the events of their StatefulSet tell, and nothing else."""
     limits = f"/api/v1/namespaces/{world.namespace}/limitranges"
-    spec = {"limits": [{"type": "Container", "max": {"cpu": "400m"}}]}
-    world.api.create(limits, {"metadata": {"name": "small"}, "spec": spec})
-    world.create()
-    await world.until("why there are no pods is told", lambda: "400m" in world.status().get("message", ""), PATIENCE_S)
+    most = {"cpu": "900m"}
+    world.api.create(
+        limits,
+        {"metadata": {"name": "small"}, "spec": {"limits": [{"type": "Container", "default": most, "max": most}]}},
+    )
+    container = {"name": "trainer", "resources": {"limits": {"cpu": "1"}}}
+    world.create(trainer=SPEC["trainer"] | {"template": {"spec": {"containers": [container]}}})
+    await world.until("why there are no pods is told", lambda: "900m" in world.status().get("message", ""), PATIENCE_S)
     world.api.delete(f"{limits}/small")
     await world.phase("Running", seconds=PATIENCE_S)
 
