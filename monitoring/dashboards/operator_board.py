@@ -45,7 +45,7 @@ _RUNS = Row(
             "Restarts",
             Unit.NONE,
             "Since the leader began, by role and cause.",
-            (Query(f"sum by (role, cause) ({_P}_restarts_total)", "{{role}}: {{cause}}"),),
+            (Query(f"sum by (role, cause) ({_P}_restarts_total) > 0", "{{role}}: {{cause}}"),),
         ),
         Plot(
             "Age of newest checkpoints",

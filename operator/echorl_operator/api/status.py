@@ -156,6 +156,8 @@ class Control(ApiModel):
     """Step at the last restart; ``failurePolicy.resetAfterSteps`` counts from it."""
     counted_pod: Annotated[str, Field(max_length=64)] | None = None
     """Uid of the pod whose end was counted last."""
+    engine_restarts: Annotated[dict[str, Count], Field(max_length=4096)] | None = None
+    """Restarts that are counted already, by pod of an engine; pods without any are left out."""
     failure: Reason | None = None
     """Why the run failed, in one word."""
     lost_checkpoint: ShortText | None = None

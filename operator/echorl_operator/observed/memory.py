@@ -52,6 +52,8 @@ class Memory:
     ledger: Ledger = field(default_factory=Ledger)
     restarts: Mapping[str, int] = field(default_factory=dict)
     """All so far, by the role that caused them."""
+    engine_restarts: Mapping[str, int] = field(default_factory=dict)
+    """Of these, in pods of engines that are there: by the pod's name."""
     counted: str = ""
     """Uid of the pod whose end was counted last: it may still be there when the next pass looks."""
     lost_checkpoint: str = ""
@@ -81,9 +83,8 @@ class Memory:
             not_before=from_text(control.get("notBefore")),
             stop_asked_at=from_text(control.get("stopAskedAt")),
             ledger=Ledger(_roles(control.get("restartsUsed")), _count(control.get("reachedStep"))),
-            restarts={
-                key: value for key, value in _mapping(status.get("restartsByRole")).items() if isinstance(value, int)
-            },
+            restarts=_counts(status.get("restartsByRole")),
+            engine_restarts=_counts(control.get("engineRestarts")),
             counted=_text(control.get("countedPod")),
             lost_checkpoint=_text(control.get("lostCheckpoint")),
             preparations=_count(control.get("failedPreparations")),
@@ -101,6 +102,7 @@ class Memory:
             "stopAskedAt": to_text(self.stop_asked_at),
             "restartsUsed": {str(role): count for role, count in self.ledger.used.items()},
             "reachedStep": self.ledger.reached,
+            "engineRestarts": dict(self.engine_restarts),
             "countedPod": self.counted,
             "failedPreparations": self.preparations,
             "lostCheckpoint": self.lost_checkpoint,
@@ -137,6 +139,10 @@ def _text(value: object) -> str:
 
 def _count(value: object) -> int:
     return value if isinstance(value, int) and value > 0 else 0
+
+
+def _counts(value: object) -> dict[str, int]:
+    return {key: count for key, count in _mapping(value).items() if isinstance(count, int)}
 
 
 def _phase(value: object) -> Phase:

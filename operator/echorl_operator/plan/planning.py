@@ -27,6 +27,7 @@ from echorl_operator.plan import (
     attempts,
     edits,
     endings,
+    engines,
     housekeeping,
     leftovers,
     lost_nodes,
@@ -59,6 +60,7 @@ def plan(observed: Observed, settings: Settings, token: str, memo: Memo | None =
         return Plan(status=observed.run.status)
     if draft.memory.started_at is None:
         draft.remember(started_at=observed.now)
+    engines.count_restarts(draft)
     spec = _pass(draft)
     _explain(draft)
     draft.remember(phase=draft.phase)

@@ -7,6 +7,7 @@ from echorl_operator.metrics import Metrics, Sample
 from echorl_operator.observed.runs import RunKey
 from echorl_operator.observed.world import Observed
 from echorl_operator.plan.actions import Plan
+from echorl_operator.tally.restarts import combinations
 from echorl_operator.tally.runs import Tally
 
 
@@ -26,6 +27,9 @@ class RunMetrics:
         """
         self._metrics, self._leading, self._wall = metrics, leading, wall
         self._tally = Tally(gpu_resource)
+        for restart in combinations():
+            # From 0: the first restart is an increase then, and no new series.
+            metrics.restarts.labels(restart.role, restart.cause)
         metrics.at_scrape("runs", "Runs, by where they stand.", ("phase",), self._phases)
         metrics.at_scrape(
             "failed_runs", "Failed runs that are still there, by the reason of their end.", ("reason",), self._failures

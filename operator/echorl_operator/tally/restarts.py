@@ -1,7 +1,12 @@
 """Why pods were started again, in words of a small fixed set."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+
+from echorl_operator.names import PodRole
+
+_OF_PODS = (PodRole.TRAINER, PodRole.ORCHESTRATOR, PodRole.PREPARE)
 
 
 class Cause(StrEnum):
@@ -33,6 +38,13 @@ class Cause(StrEnum):
     """Its kubelet started an engine's container again."""
     UNKNOWN = "Unknown"
     """Decided by a process of the operator that is gone."""
+
+
+def combinations() -> Iterator["Restart"]:
+    """All that there can be."""
+    for cause in Cause:
+        roles = (PodRole.INFERENCE,) if cause is Cause.CONTAINER else _OF_PODS
+        yield from (Restart(role, cause) for role in roles)
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,7 +152,8 @@ def _compare(known: _Run, observed: Observed, memory: Memory) -> Findings:
 
 def _restarts(known: _Run, memory: Memory) -> Iterator[Restart]:
     before, planned = known.memory, known.planned
-    roles = [role for role, count in memory.restarts.items() if count > before.restarts.get(role, 0)]
+    counts = {role: count for role, count in memory.restarts.items() if role != PodRole.INFERENCE}
+    roles = [role for role, count in counts.items() if count > before.restarts.get(role, 0)]
     tried_again = memory.attempt == before.attempt and memory.preparations > before.preparations
     if planned is not None and (roles or tried_again or memory.attempt > before.attempt):
         yield planned

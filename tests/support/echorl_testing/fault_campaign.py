@@ -1,13 +1,13 @@
 """Scenarios of faults, lived at the same time, each in a namespace of its own; and what came of each."""
 
 import asyncio
-import os
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from echorl_testing.load import stretched
 from echorl_testing.run_life import Field, Life
 
 RECOVERED_S = 30.0
@@ -15,8 +15,8 @@ RECOVERED_S = 30.0
 
 
 def patience_s() -> float:
-    """``RECOVERED_S``, and more where more processes want to run than there are cores for: then all takes longer."""
-    return RECOVERED_S * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+    """``RECOVERED_S``, and more where the machine does not keep up."""
+    return stretched(RECOVERED_S)
 
 
 @dataclass(frozen=True)

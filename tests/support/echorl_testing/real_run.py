@@ -1,7 +1,6 @@
 """A run whose pods run: what its tests do to it and ask of it, on a namespace with the operator at work."""
 
 import json
-import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,16 +13,25 @@ from echorl_testing.cluster.nodes import is_ready
 
 _POLL_S = 0.2
 _LOG_LINES = 40
+_NEW_STEPS = 4
+"""More than sealed batches and a late answer can account for."""
 
 
 class RealRun:
     """One EchoRLRun and its pods."""
 
-    def __init__(self, cluster: Cluster, namespace: str, name: str, still_works: Callable[[], str | None]) -> None:
-        """``still_works``: None, or why waiting has become useless."""
+    def __init__(
+        self,
+        cluster: Cluster,
+        namespace: str,
+        name: str,
+        still_works: Callable[[], str | None],
+        say: Callable[[str], object] = print,
+    ) -> None:
+        """``still_works``: None, or why waiting has become useless. ``say``: takes notes."""
         self.cluster, self.namespace, self.name = cluster, namespace, name
         self.api: Api = cluster.api
-        self._still_works = still_works
+        self._still_works, self._say = still_works, say
         self._began = time.monotonic()
         self.path = f"/apis/{names.GROUP}/{names.VERSION}/namespaces/{namespace}/{names.PLURAL}"
 
@@ -33,8 +41,8 @@ class RealRun:
         self.api.create(self.path, dict(document))
 
     def note(self, what: str) -> None:
-        """Print what was reached and when, in seconds since the manifest was applied (``pytest -s`` shows it)."""
-        sys.stdout.write(f"{time.monotonic() - self._began:7.1f} s  {what}\n")
+        """Say what was reached and when, in seconds since the manifest was applied (``pytest -s`` shows it)."""
+        self._say(f"{time.monotonic() - self._began:7.1f} s  {what}")
 
     def edit(self, spec: Mapping[str, Any]) -> None:
         """Change fields of the spec."""
@@ -101,6 +109,36 @@ class RealRun:
     def ready(self, role: str, seconds: float) -> None:
         """Wait until there are pods of a role and every one is ready."""
         self.until(f"{role} is ready", lambda: (pods := self.pods(role)) and all(map(is_ready, pods.values())), seconds)
+
+    def started(self, seconds: float) -> None:
+        """Wait for each stage of a start, up to the first checkpoint, and note when it was reached."""
+        self.until("prepare has begun", lambda: self.pods("prepare"), seconds)
+        self.note("the pod that prepares is there")
+        self.until("the gang is asked for", lambda: self.status().get("phase") in {"Starting", "Running"}, seconds)
+        self.note("prepared")
+        for role in ("trainer", "orchestrator", "inference"):
+            self.ready(role, seconds)
+            self.note(f"{role} is ready")
+        self.phase("Running", seconds, attempt=1)
+        self.until("the first step", lambda: self.status().get("step"), seconds)
+        self.note("first step")
+        self.until("the first checkpoint", lambda: self.status().get("checkpoint"), seconds)
+
+    def goes_on(self, seconds: float) -> int:
+        """Wait for steps beyond those that were under way; the step that was known before."""
+        step: int = self.status()["step"]
+        self.until("training goes on", lambda: self.status()["step"] >= step + _NEW_STEPS, seconds)
+        return step
+
+    def uids(self) -> dict[str, str]:
+        """Of the pods that are there, by role."""
+        found = {role: self.pods(role) for role in ("orchestrator", "trainer", "inference")}
+        return {role: one["metadata"]["uid"] for role, pods in found.items() for one in pods.values()}
+
+    def restarts(self, role: str) -> int:
+        """Of the only container of a role's only pod, in place."""
+        (status,) = self.pod(role)["status"]["containerStatuses"]
+        return int(status["restartCount"])
 
     def told(self) -> str:
         """Status, pods and the ends of their logs, for people."""

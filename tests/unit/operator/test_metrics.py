@@ -89,6 +89,12 @@ def test_a_leader_shows_its_runs() -> None:
     assert ("echorl_operator_lost_steps_bucket", ("1.0",)) not in shown
 
 
+def test_restarts_count_from_zero() -> None:
+    shown = generate_latest(Leading().metrics.registry).decode()
+    assert 'echorl_operator_restarts_total{cause="OutOfMemory",role="trainer"} 0.0' in shown
+    assert 'echorl_operator_restarts_total{cause="ContainerRestarted",role="inference"} 0.0' in shown
+
+
 def test_failed_runs_are_told_by_reason() -> None:
     one = Leading()
     one.look(0, phase="Failed", attempt=1, control={"failure": "NonFinite"})

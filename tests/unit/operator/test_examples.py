@@ -1,0 +1,27 @@
+"""Examples are what they say they are."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+
+
+def spec(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((EXAMPLES / f"{name}.yaml").read_text())["spec"]
+    return found
+
+
+def test_the_quickstart_on_a_cluster_differs_in_its_model_and_its_volume_alone() -> None:
+    here, there = spec("quickstart"), spec("quickstart-cluster")
+    assert there.pop("storage") == {"claimName": "quickstart"}
+    assert there["model"].pop("name") == "/models/quickstart"
+    del here["model"]["name"]
+    assert there == here
+
+
+def test_rl_only_is_the_quickstart_without_echo() -> None:
+    with_echo, without = spec("quickstart"), spec("quickstart-rl-only")
+    del with_echo["environments"]["train"][0]["echo"]
+    assert without == with_echo
