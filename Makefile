@@ -6,7 +6,7 @@ PACKAGES = core/echorl_core operator/echorl_operator operator/echorl_cli orchest
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test unit check fmt generate verify test-cluster cluster-up cluster-load cluster-down images clean
+.PHONY: help setup run test unit check fmt generate verify test-cluster cluster-up cluster-load cluster-down images e2e clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -63,6 +63,10 @@ cluster-load: ## Import built images into it: make cluster-load [IMAGES="orchest
 
 cluster-down: ## End it and leave nothing
 	@PYTHONPATH=tests/support $(PYTHON) -m echorl_testing.cluster down
+
+e2e: setup ## Install by Helm, apply runs, disturb them, on a real node from built images, as root; transcript in runs/e2e
+	@scripts/images.sh operator orchestrator trainer inference-cpu
+	@.venv/bin/python -m pytest -m e2e tests/cluster/e2e
 
 images: ## Build the images with buildah, as root: make images [IMAGES="orchestrator trainer"] [BASE=image]
 	@scripts/images.sh $(IMAGES)
