@@ -39,6 +39,25 @@ def test_it_fires_when_it_should_and_only_then(alert: str) -> None:
     assert set(expected) == {True, False}
 
 
+@pytest.mark.parametrize(("expr", "fires"), [("vector(0) > 1", True), ("vector(1)", False)], ids=["never", "always"])
+@pytest.mark.parametrize("alert", ALERTS)
+def test_its_cases_see_a_rule_that_never_or_always_fires(alert: str, expr: str, *, fires: bool, tmp_path: Path) -> None:
+    """Of an alert that never fires those cases that want it; of one that always does, those that do not."""
+    rule = {**alert_rules()[alert], "expr": expr}
+    (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": [{"name": "changed", "rules": [rule]}]}))
+    document = yaml.safe_load((CASES / f"{alert}.yaml").read_text())
+    document["rule_files"] = ["rules.yaml"]
+    seen = []
+    for number, case in enumerate(document["tests"]):
+        for one in [one for one in case["alert_rule_test"] if bool(one.get("exp_alerts")) is fires]:
+            file = tmp_path / f"case{number}.yaml"
+            file.write_text(yaml.safe_dump({**document, "tests": [{**case, "alert_rule_test": [one]}]}))
+            found = promtool("test", "rules", file)
+            seen.append(found.returncode == 1 and f"alertname: {alert}" in found.stdout + found.stderr)
+    assert seen
+    assert all(seen)
+
+
 @pytest.mark.parametrize("alert", ALERTS)
 def test_it_says_how_bad_it_is_and_what_to_do(alert: str) -> None:
     rule = alert_rules()[alert]
