@@ -25,7 +25,7 @@ WORK = "/var/run/echorl"
 TERMINATION_LOG = "/dev/termination-log"
 
 _PROBE_PERIOD_S = 10
-_START_PERIOD_S = 5
+_START_PERIOD_S = 2
 
 
 @dataclass(frozen=True)
