@@ -1,21 +1,25 @@
 """A real control plane for every test below this folder; see docs/test-cluster.md."""
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from echorl_testing.cluster import cluster as clusters
 from echorl_testing.cluster import packages
-from echorl_testing.cluster.api import Api
+from echorl_testing.cluster.api import Api, granted
 from echorl_testing.cluster.binaries import Binaries
 from echorl_testing.cluster.cluster import Cluster
 from echorl_testing.cluster.credentials import Connection
 from echorl_testing.cluster.errors import ClusterError, Unavailable
 from echorl_testing.cluster.processes import wait_for
 from echorl_testing.cluster.sandbox import check_possible
+from echorl_testing.helm import CHART, CRDS, Helm
 
 _ACCOUNT_DEADLINE_S = 20.0
+_CHART_DEADLINE_S = 180.0
 _numbers = itertools.count(1)
 
 
@@ -108,3 +112,38 @@ def real_node(control_plane: Cluster) -> Iterator[str]:
         pytest.skip(str(error))
     yield control_plane.node.name
     control_plane.node.stop()
+
+
+@pytest.fixture(scope="module")
+def helm(api: Api, connection: Connection, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Helm]:
+    """Helm on the cluster, where charts/echorl-crds is installed."""
+    try:
+        made = Helm(tmp_path_factory.mktemp("helm"), connection.kubeconfig)
+    except Unavailable as error:
+        pytest.skip(str(error))
+    # Other tests may have applied the CRD already.
+    made("install", "echorl-crds", CRDS, "--namespace", "default", "--take-ownership", "--wait")
+    wait_for(
+        "runs are served",
+        lambda: granted(lambda: api.get("/apis/echorl.dev/v1alpha1/echorlruns")),
+        seconds=_CHART_DEADLINE_S,
+    )
+    yield made
+    made("uninstall", "echorl-crds", "--namespace", "default")
+
+
+@pytest.fixture
+def release(helm: Helm, make_namespace: Callable[..., str]) -> Iterator[Callable[..., str]]:
+    """Installs charts/echorl as ``echorl`` in a namespace of its own, which it returns."""
+    made: list[str] = []
+
+    def install(values: Mapping[str, Any] | None = None, *, chart: Path = CHART, wait: bool = False) -> str:
+        namespace = make_namespace({"pod-security.kubernetes.io/enforce": "restricted"})
+        made.append(namespace)
+        more = ["--wait", "--timeout", "150s"] if wait else []
+        helm("install", "echorl", chart, "--namespace", namespace, *more, values=values or {})
+        return namespace
+
+    yield install
+    for namespace in made:
+        helm("uninstall", "echorl", "--namespace", namespace, "--ignore-not-found")

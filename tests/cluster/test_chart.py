@@ -1,17 +1,16 @@
-"""Both charts on a real API server: installed, upgraded, rolled back, uninstalled; what their policies let through.
+"""Both charts on a real API server: installed, upgraded, rolled back, uninstalled, tried out.
 
 No node runs the operator's image here: its pods are played, and where it works it is a process with the rights of the
 chart's own service account. Helm is built when it is first asked for.
 """
 
-import asyncio
 import concurrent.futures
 import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,58 +18,19 @@ import pytest
 import yaml
 
 from echorl_operator import names
-from echorl_operator.build.overlay_rules import overlay_problems
-from echorl_testing.cluster.api import STRATEGIC_MERGE_PATCH, Api, ApiError
+from echorl_testing.cluster.api import Api
 from echorl_testing.cluster.cluster import Cluster
 from echorl_testing.cluster.credentials import Connection
-from echorl_testing.cluster.errors import Unavailable
 from echorl_testing.cluster.processes import wait_for
 from echorl_testing.helm import CHART, CHARTS, CRDS, Helm, HelmError, objects
-from echorl_testing.manifests import shortest
-from echorl_testing.operator_process import operator_process
-from echorl_testing.operator_world import World
-from echorl_testing.scripted_cluster import scripted
+from echorl_testing.manifests import with_name
 
 pytestmark = pytest.mark.timeout(600)
 
 VALUES = CHARTS.parent / "tests" / "charts" / "values"
-RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 NAME = "echorl-operator"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 PATIENCE_S = 180.0
-
-
-@pytest.fixture(scope="module")
-def helm(api: Api, connection: Connection, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Helm]:
-    """Helm on the cluster, where charts/echorl-crds is installed."""
-    try:
-        made = Helm(tmp_path_factory.mktemp("helm"), connection.kubeconfig)
-    except Unavailable as error:
-        pytest.skip(str(error))
-    # Other tests may have applied the CRD already.
-    made("install", "echorl-crds", CRDS, "--namespace", "default", "--take-ownership", "--wait")
-    wait_for(
-        "runs are served", lambda: may(lambda: api.get("/apis/echorl.dev/v1alpha1/echorlruns")), seconds=PATIENCE_S
-    )
-    yield made
-    made("uninstall", "echorl-crds", "--namespace", "default")
-
-
-@pytest.fixture
-def release(helm: Helm, make_namespace: Callable[..., str]) -> Iterator[Callable[..., str]]:
-    """Installs charts/echorl as ``echorl`` in a namespace of its own, which it returns."""
-    made: list[str] = []
-
-    def install(values: Mapping[str, Any] | None = None, *, chart: Path = CHART, wait: bool = False) -> str:
-        namespace = make_namespace(RESTRICTED)
-        made.append(namespace)
-        more = ["--wait", "--timeout", "150s"] if wait else []
-        helm("install", "echorl", chart, "--namespace", namespace, *more, values=values or {})
-        return namespace
-
-    yield install
-    for namespace in made:
-        helm("uninstall", "echorl", "--namespace", namespace, "--ignore-not-found")
 
 
 def path_of(body: Mapping[str, Any], namespace: str) -> str:
@@ -193,13 +153,6 @@ def test_the_crd_outlives_its_release(helm: Helm, api: Api, namespace: str) -> N
     assert api.find(f"{runs}/kept")
 
 
-def with_name(name: str, **spec: Any) -> dict[str, Any]:
-    document = shortest()
-    document["metadata"] = {"name": name}
-    document["spec"] |= spec
-    return document
-
-
 def test_installations_that_would_meet_are_refused(
     helm: Helm, release: Callable[..., str], make_namespace: Callable[..., str]
 ) -> None:
@@ -231,223 +184,6 @@ def test_an_unknown_value_is_refused_before_anything_is_made(helm: Helm, api: Ap
     with pytest.raises(HelmError, match="replica"):
         helm("install", "echorl", CHART, "--namespace", namespace, values={"replica": 2})
     assert not api.get(f"/apis/apps/v1/namespaces/{namespace}/deployments")["items"]
-
-
-@pytest.fixture
-def alice(api: Api, connection: Connection) -> Callable[[str], Api]:
-    """Makes alice an admin of a namespace: the cluster's own role, with what charts/echorl-crds adds to it."""
-
-    def bind(namespace: str) -> Api:
-        body = {
-            "metadata": {"name": "alice"},
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "admin"},
-            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "alice"}],
-        }
-        api.create(f"{RBAC}/namespaces/{namespace}/rolebindings", body)
-        as_alice = Api(connection, token=connection.user_tokens["alice"])
-        runs = f"/apis/echorl.dev/v1alpha1/namespaces/{namespace}/echorlruns"
-        wait_for("alice may look at runs", lambda: may(lambda: as_alice.get(runs)), seconds=PATIENCE_S)
-        return as_alice
-
-    return bind
-
-
-def may(request: Callable[[], Any]) -> bool:
-    """Whether a request is carried out; of a kind that is new, not at once."""
-    try:
-        request()
-    except ApiError as error:
-        if error.code not in {403, 404, 429, 503}:
-            raise
-        return False
-    return True
-
-
-async def test_children_are_the_operators_alone(
-    release: Callable[..., str],
-    api: Api,
-    control_plane: Cluster,
-    connection: Connection,
-    alice: Callable[[str], Api],
-    tmp_path: Path,
-) -> None:
-    namespace = release({"settings": {"disruptionBudgets": True}})
-    user = alice(namespace)
-    token = control_plane.service_account_token(namespace, NAME)
-    kubeconfig = connection.write_kubeconfig(tmp_path / "kubeconfig", token=token)
-    held = api.get(f"/api/v1/namespaces/{namespace}/configmaps/{NAME}-settings")["data"]["settings.yaml"]
-    async with scripted(api, namespace) as cluster:
-        world = World(user, namespace, cluster, None)
-        # The operator and all controllers do their work in spite of the policies.
-        with operator_process(kubeconfig, namespace, tmp_path, yaml.safe_load(held)):
-            world.create()
-            await world.phase("Running", attempt=1, seconds=PATIENCE_S)
-            await asyncio.to_thread(users_are_kept_out, user, api, namespace)
-            # The run's own scale is open, and the operator carries it out.
-            user.patch(f"{world.runs}/one/scale", {"spec": {"replicas": 3}})
-            await world.until("a third engine", lambda: len(world.pods("inference")) == 3, PATIENCE_S)
-            await world.until("nothing is missing", lambda: world.status()["attempt"] == 1, PATIENCE_S)
-        user.delete(f"{world.runs}/one")
-        await world.until("the garbage collector was let through", lambda: not children(api, namespace), PATIENCE_S)
-        # The claim is the user's.
-        claims = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims"
-        assert may(lambda: user.delete(f"{claims}/one-volume"))
-
-
-PLURALS = {
-    "api/v1": ["configmaps", "secrets", "serviceaccounts", "services"],
-    "apis/apps/v1": ["controllerrevisions", "deployments", "replicasets", "statefulsets"],
-    "apis/networking.k8s.io/v1": ["networkpolicies"],
-    "apis/policy/v1": ["poddisruptionbudgets"],
-}
-
-
-def children(api: Api, namespace: str) -> list[str]:
-    """Paths of all children of runs, claims and pods apart."""
-    return [
-        f"/{group}/namespaces/{namespace}/{plural}/{one['metadata']['name']}"
-        for group, plurals in PLURALS.items()
-        for plural in plurals
-        for one in api.get(f"/{group}/namespaces/{namespace}/{plural}", labelSelector=names.LABEL_RUN_UID)["items"]
-    ]
-
-
-def users_are_kept_out(user: Api, admin: Api, namespace: str) -> None:
-    found = children(admin, namespace)
-    assert {path.split("/")[-2] for path in found} == {one for plurals in PLURALS.values() for one in plurals}
-    label = {"metadata": {"labels": {names.LABEL_RUN_UID: None, names.LABEL_RUN: None}}}
-    for path in found:
-        plural, name = path.split("/")[-2:]
-        message = f"{plural} {name} belongs to EchoRLRun one, and the operator alone changes it.*by alice"
-        for attempt in (
-            lambda path=path: user.patch(path, {"metadata": {"annotations": {"note": "mine"}}}),
-            lambda path=path: user.patch(path, label),
-            lambda path=path: user.request("DELETE", path, {}),
-        ):
-            # An admin of a namespace has no right to write a few of these kinds anyway.
-            with pytest.raises(ApiError, match=f"{message}|alice.*cannot") as caught:
-                attempt()
-            assert caught.value.code == 403
-    for path in (one for one in found if one.split("/")[-2] in {"deployments", "replicasets", "statefulsets"}):
-        with pytest.raises(ApiError, match="the operator alone scales it: scale the run instead"):
-            user.patch(f"{path}/scale", {"spec": {"replicas": 0}})
-    strangers_and_emergencies(user, admin, namespace)
-
-
-def strangers_and_emergencies(user: Api, admin: Api, namespace: str) -> None:
-    maps = f"/api/v1/namespaces/{namespace}/configmaps"
-    labels = {names.LABEL_RUN: "one", names.LABEL_RUN_UID: "1"}
-    with pytest.raises(ApiError, match="belongs to EchoRLRun one"):
-        user.create(maps, {"metadata": {"name": "spoof", "labels": labels}})
-    user.create(maps, {"metadata": {"name": "mine"}})
-    with pytest.raises(ApiError, match="belongs to EchoRLRun one"):
-        user.patch(f"{maps}/mine", {"metadata": {"labels": labels}})
-    agents = {"metadata": {"name": "agents", "labels": {**labels, names.LABEL_ROLE: "agent"}}}
-    user.create(maps, agents)
-    user.delete(f"{maps}/agents")
-    # Whoever may do everything is held back too, unless it is an emergency.
-    deployment = f"/apis/apps/v1/namespaces/{namespace}/deployments/one-inference"
-    note: dict[str, Any] = {"metadata": {"annotations": {"note": "x"}}}
-    with pytest.raises(ApiError, match="belongs to EchoRLRun one"):
-        admin.patch(deployment, note, content_type=STRATEGIC_MERGE_PATCH)
-    emergency = {"Impersonate-User": "root", "Impersonate-Group": "echorl:break-glass"}
-    body = {
-        "metadata": {"name": "emergency"},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "admin"},
-        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "echorl:break-glass"}],
-    }
-    admin.create(f"{RBAC}/namespaces/{namespace}/rolebindings", body)
-
-    def by_emergency() -> Any:
-        return admin.request("PATCH", deployment, note, content_type="application/merge-patch+json", headers=emergency)
-
-    wait_for("the binding holds", lambda: may(by_emergency), seconds=PATIENCE_S)
-
-
-CONTAINER = {"name": "trainer"}
-REFUSED_TEMPLATES: dict[str, dict[str, Any]] = {
-    "service account": {"spec": {"serviceAccountName": "default"}},
-    "token": {"spec": {"automountServiceAccountToken": True}},
-    "host network": {"spec": {"hostNetwork": True}},
-    "host PID": {"spec": {"hostPID": True}},
-    "host IPC": {"spec": {"hostIPC": True}},
-    "restart policy": {"spec": {"restartPolicy": "Always"}},
-    "gates": {"spec": {"schedulingGates": []}},
-    "hostname": {"spec": {"hostname": "x"}},
-    "subdomain": {"spec": {"subdomain": "x"}},
-    "node": {"spec": {"nodeName": "x"}},
-    "hostPath": {"spec": {"volumes": [{"name": "x", "hostPath": {"path": "/"}}]}},
-    "nfs": {"spec": {"volumes": [{"name": "x", "nfs": {"server": "x", "path": "/"}}]}},
-    "projected token": {
-        "spec": {"volumes": [{"name": "x", "projected": {"sources": [{"serviceAccountToken": {"path": "x"}}]}}]}
-    },
-    "privileged": {"spec": {"containers": [{**CONTAINER, "securityContext": {"privileged": True}}]}},
-    "privileged init": {"spec": {"initContainers": [{"name": "i", "securityContext": {"privileged": True}}]}},
-    "escalation": {"spec": {"containers": [{**CONTAINER, "securityContext": {"allowPrivilegeEscalation": True}}]}},
-    "root": {"spec": {"securityContext": {"runAsUser": 0}}},
-    "no user": {"spec": {"containers": [{**CONTAINER, "securityContext": {"runAsNonRoot": False}}]}},
-    "seccomp": {"spec": {"securityContext": {"seccompProfile": {"type": "Unconfined"}}}},
-    "capability": {
-        "spec": {"containers": [{**CONTAINER, "securityContext": {"capabilities": {"add": ["SYS_ADMIN"]}}}]}
-    },
-    "host port": {"spec": {"containers": [{**CONTAINER, "ports": [{"containerPort": 80, "hostPort": 80}]}]}},
-    "container restart": {"spec": {"containers": [{**CONTAINER, "restartPolicy": "Always"}]}},
-    "our label": {"metadata": {"labels": {names.LABEL_ROLE: "agent"}}},
-    "our annotation": {"metadata": {"annotations": {names.ANNOTATION_HASH: "x"}}},
-}
-ACCEPTED_TEMPLATES: dict[str, dict[str, Any]] = {
-    "usual": {
-        "metadata": {"labels": {"team": "ml"}, "annotations": {"example.org/x": "y"}},
-        "spec": {
-            "nodeSelector": {"gpu": "h100"},
-            "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
-            "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}],
-            "containers": [
-                {
-                    **CONTAINER,
-                    "env": [{"name": "X", "value": "1"}],
-                    "securityContext": {"capabilities": {"add": ["IPC_LOCK"]}},
-                    "ports": [{"containerPort": 9000}],
-                },
-                {"name": "sidecar", "image": "x"},
-            ],
-        },
-    },
-    "nothing": {},
-    "nulls": {"metadata": None, "spec": {"hostNetwork": None, "volumes": None, "containers": None}},
-}
-
-
-def test_templates_stay_harmless_and_the_operator_thinks_the_same(
-    release: Callable[..., str], api: Api, alice: Callable[[str], Api]
-) -> None:
-    namespace = release()
-    user, runs = alice(namespace), f"/apis/echorl.dev/v1alpha1/namespaces/{namespace}/echorlruns"
-
-    def outcome(role: str, template: Mapping[str, Any]) -> str:
-        try:
-            user.request("POST", runs, with_name("x", **{role: {"template": template}}), query={"dryRun": "All"})
-        except ApiError as error:
-            if "ValidatingAdmissionPolicy" not in str(error):
-                raise
-            return str(error)
-        return ""
-
-    # Policies are in force a moment after they are there.
-    wait_for("the policy holds", lambda: bool(outcome("trainer", {"spec": {"hostPID": True}})), seconds=PATIENCE_S)
-    for name, template in REFUSED_TEMPLATES.items():
-        assert overlay_problems(template, "spec.trainer.template") or name == "gates", name
-        assert outcome("trainer", template), name
-    for role in ("inference", "orchestrator"):
-        assert "may not set hostNetwork, hostPID" in outcome(role, {"spec": {"hostPID": True, "hostNetwork": True}})
-        assert "must be one of configMap" in outcome(role, REFUSED_TEMPLATES["hostPath"])
-    for name, template in ACCEPTED_TEMPLATES.items():
-        assert not overlay_problems(template, "spec.trainer.template"), name
-        assert outcome("trainer", template) == "", name
-    # Admins are no exception, and an edit is none either.
-    user.create(runs, with_name("x"))
-    with pytest.raises(ApiError, match="may not set hostPID"):
-        api.patch(f"{runs}/x", {"spec": {"trainer": {"template": {"spec": {"hostPID": True}}}}})
 
 
 def test_helm_test_runs_a_run_to_success(

@@ -21,13 +21,15 @@ from echorl_testing.cluster.cluster import Cluster
 from echorl_testing.cluster.credentials import Connection
 from echorl_testing.cluster.images import Image
 from echorl_testing.cluster.volumes import folder_volume
+from echorl_testing.load import stretched
 from echorl_testing.operator_world import World
 from echorl_testing.run_objects import install_crd
 from echorl_testing.scripted_cluster import prepared
 
 pytestmark = pytest.mark.timeout(400)
 
-TOLD_S = 60.0
+TOLD_S = 10.0
+"""After the pod has a node, on a machine that keeps up."""
 HEALS_S = 120.0
 """The kubelet tries again after 10, 20, 40 s."""
 HERE, LATER = "echorl.test/prepare:1", "echorl.test/prepare:2"
@@ -80,7 +82,7 @@ async def blocked(world: World, reason: str, *words: str) -> None:
         return world.pods("prepare").get("one-prepare-1", {}).get("spec", {}).get("nodeName")
 
     await world.until("prepare has a node", scheduled, 60)
-    await world.until(f"Blocked is {reason}", told, TOLD_S)
+    await world.until(f"Blocked is {reason}", told, stretched(TOLD_S))
     message = world.condition("Blocked")["message"]
     assert all(word in message for word in words), message
 

@@ -39,3 +39,11 @@ def with_value(document: dict[str, Any], path: str, value: Any) -> dict[str, Any
     else:
         container[last] = value
     return changed
+
+
+def with_name(name: str, **spec: Any) -> dict[str, Any]:
+    """The shortest manifest under a name, with blocks added or replaced."""
+    document = shortest()
+    document["metadata"] = {"name": name}
+    document["spec"] |= spec
+    return document

@@ -5,7 +5,7 @@ import ssl
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from echorl_testing.cluster.credentials import Connection
@@ -119,3 +119,14 @@ def _decoded(content: bytes) -> Any:
         return json.loads(text)
     except ValueError:
         return text
+
+
+def granted(request: Callable[[], Any]) -> bool:
+    """Whether a request is carried out; of a kind that is new, not at once."""
+    try:
+        request()
+    except ApiError as error:
+        if error.code not in {403, 404, 429, 503}:
+            raise
+        return False
+    return True
