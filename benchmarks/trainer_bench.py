@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 from echorl_core import jsonsafe
 from echorl_core.config import LossConfig, ModelConfig, OptimizerConfig
 from echorl_core.wire import RankBatch
+from echorl_trainer.losses import policy_loss
 from echorl_trainer.model import Checkpointing, Policy, load_policy
 from echorl_trainer.optimizer import build_optimizer, build_schedule
 from echorl_trainer.parallel import Ranks, shard
@@ -92,7 +93,7 @@ class Bench:
         shard(policy, self.ranks, getattr(torch, dtype), compile=compiled, activation_checkpointing=checkpointing)
         chosen = build_optimizer(policy, optimizer)
         schedule = build_schedule(chosen, optimizer, 1000)
-        runner = WatchedRunner(policy, chosen, schedule, LossConfig(), self.ranks, optimizer.max_grad_norm)
+        runner = WatchedRunner(policy, chosen, schedule, policy_loss(LossConfig()), self.ranks, optimizer.max_grad_norm)
         return Learner(policy, chosen, runner)
 
     def report(self, part: str, **values: Any) -> None:

@@ -202,12 +202,21 @@ class OptimizerConfig(RoleConfig):
 
 
 class LossConfig(RoleConfig):
-    """Component losses of the trainer."""
+    """The trainer's policy-gradient loss; ECHO's cross-entropy has no settings."""
 
-    type: Literal["dppo"] = "dppo"
+    type: Literal["dppo", "ipo", "grpo", "cispo", "reinforce", "custom"] = "dppo"
     mask_low: float = 0.2
+    """For dppo and ipo."""
     mask_high: float = 0.2
+    """For dppo and ipo."""
+    clip_low: float = 0.2
+    """For grpo and cispo."""
+    clip_high: float = 0.28
+    """For grpo and cispo."""
     kl_tau: float = 1.0e-3
+    """For all but custom."""
+    hook: HookConfig | None = None
+    """For custom, and only for it."""
 
 
 class TrainerConfig(RoleConfig):
@@ -220,6 +229,8 @@ class TrainerConfig(RoleConfig):
     max_steps: int
     seq_len: int
     loss: LossConfig = LossConfig()
+    python_path: list[str] = []
+    """Folders with user code, put on sys.path for a custom loss."""
     optimizer: OptimizerConfig = OptimizerConfig()
     compile: bool = False
     activation_checkpointing: Literal["none", "selective", "full"] = "none"

@@ -19,10 +19,9 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from echorl_core.config import LossConfig
 from echorl_core.wire import LogprobGap, MicroBatch, RankBatch
 from echorl_trainer.batches import ScoredBatch, score_batch
-from echorl_trainer.losses import cross_entropy_loss, dppo_loss, graph_anchor
+from echorl_trainer.losses import PolicyLoss, PolicyTokens, cross_entropy_loss, graph_anchor
 from echorl_trainer.model import PackedTokens, Policy
 from echorl_trainer.optimizer import Schedule
 from echorl_trainer.parallel import Ranks
@@ -72,14 +71,14 @@ class StepRunner:
         policy: Policy,
         optimizer: Optimizer,
         schedule: Schedule,
-        loss_config: LossConfig,
+        policy_loss: PolicyLoss,
         ranks: Ranks,
         max_grad_norm: float,
     ) -> None:
         self._policy = policy
         self._optimizer = optimizer
         self._schedule = schedule
-        self._loss_config = loss_config
+        self._policy_loss = policy_loss
         self._ranks = ranks
         self._max_grad_norm = max_grad_norm
         self._vocab_size = int(policy.model.get_input_embeddings().num_embeddings)
@@ -143,21 +142,12 @@ class StepRunner:
         return tally, torch.stack(checks)
 
     def _forward(self, scored: ScoredBatch, denominators: dict[str, float], tally: Tally) -> tuple[Tensor, Tensor]:
-        config = self._loss_config
         scores = self._policy(scored.tokens)
         logprobs = scores.logprobs
         outputs = {}
         if denominators.get("rl", 0) > 0:
-            outputs["rl"] = dppo_loss(
-                logprobs,
-                scored.sampler_logprobs,
-                scored.advantages,
-                scored.rl_weight,
-                mask_low=config.mask_low,
-                mask_high=config.mask_high,
-                kl_tau=config.kl_tau,
-                denominator=denominators["rl"],
-            )
+            tokens = PolicyTokens(logprobs, scored.sampler_logprobs, scored.advantages, scored.rl_weight)
+            outputs["rl"] = self._policy_loss(tokens, denominator=denominators["rl"])
         if denominators.get("ce", 0) > 0:
             outputs["ce"] = cross_entropy_loss(logprobs, scored.ce_weight, denominator=denominators["ce"])
         tally_batch(tally, scored, scores, outputs)

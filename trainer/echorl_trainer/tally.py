@@ -36,17 +36,20 @@ class Tally:
     sums: Tensor
     gap_max: Tensor
     """Scalar."""
+    extra: dict[str, Tensor]
+    """Scalar sums over RL tokens of what only some losses measure, by metric."""
 
     @classmethod
     def empty(cls, environments: list[str], device: torch.device) -> "Tally":
         """Zeros."""
         sums = torch.zeros(len(environments), len(COLUMNS), dtype=torch.float64, device=device)
-        return cls(environments, sums, torch.zeros((), dtype=torch.float64, device=device))
+        return cls(environments, sums, torch.zeros((), dtype=torch.float64, device=device), {})
 
     def cpu(self) -> "Tally":
         """The same on the host, in one transfer."""
-        flat = torch.cat([self.sums.flatten(), self.gap_max[None]]).cpu()
-        return Tally(self.environments, flat[:-1].view_as(self.sums), flat[-1])
+        flat = torch.cat([self.sums.flatten(), torch.stack([self.gap_max, *self.extra.values()])]).cpu()
+        sums, (gap_max, *extra) = flat[: self.sums.numel()].view_as(self.sums), flat[self.sums.numel() :]
+        return Tally(self.environments, sums, gap_max, dict(zip(self.extra, extra, strict=True)))
 
 
 @torch.no_grad()
@@ -72,7 +75,11 @@ def tally_batch(tally: Tally, scored: ScoredBatch, scores: TokenScores, outputs:
         "gap_abs": difference,
         "gap_over": (scored.is_current & ~(difference <= bound)).float(),
     }
-    columns |= {name: torch.where(rl, values, 0.0) for name, values in terms.items()}
+    of_rl = {name: torch.where(rl, values, 0.0) for name, values in terms.items()}
+    for name, values in of_rl.items():
+        if name not in COLUMNS:
+            tally.extra[name] = tally.extra.get(name, 0.0) + values.sum(dtype=torch.float64)
+    columns |= of_rl
     table = torch.stack([columns.get(name, nothing) for name in COLUMNS], dim=1)
     tally.sums.index_add_(0, scored.environment, table.double())
     if difference.numel():
@@ -86,6 +93,8 @@ def merge(tallies: Sequence[Tally]) -> Tally:
     for tally in tallies:
         merged.sums[[names.index(name) for name in tally.environments]] += tally.sums
         merged.gap_max = torch.maximum(merged.gap_max, tally.gap_max)
+        for name, value in tally.extra.items():
+            merged.extra[name] = merged.extra.get(name, 0.0) + value
     return merged
 
 
@@ -105,6 +114,7 @@ def summarize(tally: Tally) -> tuple[dict[str, float | None], LogprobGap]:
     found["is_masked_low"] = _mean(total["dropped_low"], total[_RL])
     found["is_masked_high"] = _mean(total["dropped_high"], total[_RL])
     found["echo_tokens"] = total[_ECHO]
+    found |= {name: _mean(float(value), total[_RL]) for name, value in tally.extra.items()}
     compared = int(total["gap_tokens"])
     gap = LogprobGap(
         tokens=compared,

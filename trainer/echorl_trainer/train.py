@@ -26,6 +26,7 @@ from echorl_core.wire import RankBatch, StepReport, StopNotice
 from echorl_trainer.checkpoint import Saver
 from echorl_trainer.client import BatchSource, Outbox
 from echorl_trainer.health import Health, Phase
+from echorl_trainer.losses import policy_loss
 from echorl_trainer.model import full_weights, load_policy
 from echorl_trainer.optimizer import build_optimizer, build_schedule
 from echorl_trainer.parallel import Ranks, shard
@@ -67,7 +68,7 @@ def build_learner(config: TrainerConfig, ranks: Ranks) -> Learner:
     )
     optimizer = build_optimizer(policy, config.optimizer)
     schedule = build_schedule(optimizer, config.optimizer, config.max_steps)
-    runner = StepRunner(policy, optimizer, schedule, config.loss, ranks, config.optimizer.max_grad_norm)
+    runner = StepRunner(policy, optimizer, schedule, policy_loss(config.loss), ranks, config.optimizer.max_grad_norm)
     return Learner(TrainState(policy, optimizer, ranks), runner)
 
 

@@ -8,16 +8,25 @@ from echorl_operator.api.base import ApiModel, ImportPath, JsonObject, ObjectNam
 
 
 class Loss(ApiModel):
-    """The policy-gradient loss."""
+    """The policy-gradient loss; ``docs/algorithms.md`` has the formulas."""
 
-    type: Literal["dppo", "custom"] = "dppo"
-    """``dppo``: importance-weighted policy gradient that drops tokens whose probability moved too far."""
-    mask_low: Annotated[float, Field(ge=0, le=1)] = 0.2
-    """A token with advantage <= 0 is dropped when its probability fell by more than this."""
-    mask_high: Annotated[float, Field(ge=0, le=1)] = 0.2
-    """A token with a positive advantage is dropped when its probability rose by more than this."""
-    kl_tau: Annotated[float, Field(ge=0)] = 1.0e-3
-    """Weight of the squared log-ratio between trained and sampling policy."""
+    type: Literal["dppo", "ipo", "grpo", "cispo", "reinforce", "custom"] = "dppo"
+    """``dppo``: drops tokens whose probability moved too far the way their advantage pushes; ``ipo``: those that moved
+    too far either way; ``grpo``: clips the ratio's gain; ``cispo``: clips the ratio as a coefficient, and every token
+    keeps a gradient; ``reinforce``: no ratio, for fresh samples alone; ``custom``: a function of your own."""
+    mask_low: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Only for ``dppo`` (default 0.2) and ``ipo`` (default 0.3): a token is dropped when its probability fell by more
+    than this, with ``dppo`` only if its advantage is <= 0."""
+    mask_high: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Only for ``dppo`` (default 0.2) and ``ipo`` (default 0.3): a token is dropped when its probability rose by more
+    than this, with ``dppo`` only if its advantage is positive."""
+    clip_low: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Only for ``grpo`` (default 0.2) and ``cispo`` (default 1, which is no bound): the ratio's lower bound is 1 minus
+    this."""
+    clip_high: Annotated[float, Field(ge=0)] | None = None
+    """Only for ``grpo`` and ``cispo``, default 0.28: the ratio's upper bound is 1 plus this."""
+    kl_tau: Annotated[float, Field(ge=0)] | None = None
+    """Weight of the squared log-ratio between trained and sampling policy; default 0.001. Not for ``custom``."""
     aggregation: Literal["token", "episode"] = "token"
     """What counts equally in the mean: every trainable token, or every episode."""
     import_path: Annotated[ImportPath | None, Field(alias="import")] = None

@@ -17,6 +17,15 @@ ECHO_ROLES = ("system", "user", "assistant", "tool", "warning")
 DEFAULT_MAX_MODEL_LEN = 4096
 DEFAULT_GROUPS = 16
 
+LOSS_SETTINGS = {
+    "mask_low": ("dppo", "ipo"),
+    "mask_high": ("dppo", "ipo"),
+    "clip_low": ("grpo", "cispo"),
+    "clip_high": ("grpo", "cispo"),
+    "kl_tau": ("dppo", "ipo", "grpo", "cispo", "reinforce"),
+}
+"""Types of losses that have each setting."""
+
 # Arguments of `vllm serve` that follow from the manifest, or that captured tokens and logprobs rest on.
 OWN_ENGINE_ARGUMENTS = (
     "--config",
@@ -109,9 +118,25 @@ def _custom(path: str, part: Loss | Advantage | Filter) -> Iterator[Finding]:
         yield finding(f"{path}.kwargs", part.kwargs, "no value", "only for type custom", also=(f"{path}.type",))
 
 
+def _loss(loss: Loss) -> Iterator[Finding]:
+    path = "spec.algorithm.loss"
+    yield from _custom(path, loss)
+    for name, types in LOSS_SETTINGS.items():
+        value = getattr(loss, name)
+        if value is not None and loss.type not in types:
+            key = Loss.model_fields[name].alias
+            yield finding(f"{path}.{key}", value, "no value", loss_setting_reason(name), also=(f"{path}.type",))
+
+
+def loss_setting_reason(name: str) -> str:
+    """Why a setting of losses is refused for other types."""
+    *most, last = LOSS_SETTINGS[name]
+    return f"only for {', '.join(most)} and {last}"
+
+
 def _algorithm(spec: EchoRLRunSpec) -> Iterator[Finding]:
     algorithm = spec.algorithm
-    yield from _custom("spec.algorithm.loss", algorithm.loss)
+    yield from _loss(algorithm.loss)
     yield from _custom("spec.algorithm.advantage", algorithm.advantage)
     for index, rule in enumerate(algorithm.filters):
         yield from _custom(f"spec.algorithm.filters[{index}]", rule)

@@ -9,6 +9,7 @@ from echorl_operator.api.base import Hook, duration_seconds
 from echorl_operator.api.environments import Echo, Environment, EvalEnvironment, Sampling, TrainEnvironment
 from echorl_operator.api.rules import DEFAULT_MAX_MODEL_LEN, ECHO_ROLES, batch_size
 from echorl_operator.api.run import EchoRLRun, EchoRLRunSpec
+from echorl_operator.build.algorithms import loss_config
 from echorl_operator.build.placement import Placement
 
 EPISODES_PER_WORKER = 256
@@ -170,7 +171,7 @@ def _orchestrator(spec: EchoRLRunSpec, placement: Placement) -> config.Orchestra
 
 
 def _trainer(spec: EchoRLRunSpec, placement: Placement) -> config.TrainerConfig:
-    trainer, loss = spec.trainer, spec.algorithm.loss
+    trainer = spec.trainer
     return config.TrainerConfig(
         run_dir=placement.run_dir,
         orchestrator_url=placement.orchestrator_url,
@@ -178,7 +179,8 @@ def _trainer(spec: EchoRLRunSpec, placement: Placement) -> config.TrainerConfig:
         seed=spec.seed,
         max_steps=spec.max_steps,
         seq_len=trainer.seq_len or max_model_len(spec, placement),
-        loss=config.LossConfig(mask_low=loss.mask_low, mask_high=loss.mask_high, kl_tau=loss.kl_tau),
+        loss=loss_config(spec.algorithm.loss),
+        python_path=list(placement.python_path),
         optimizer=_optimizer(spec),
         compile=trainer.compile,
         activation_checkpointing=trainer.activation_checkpointing,

@@ -8,10 +8,16 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from echorl_core.names import RESERVED_ENVIRONMENT_NAME
-from echorl_operator.api.algorithm import Algorithm
+from echorl_operator.api.algorithm import Algorithm, Loss
 from echorl_operator.api.base import ApiModel
 from echorl_operator.api.inference import Inference
-from echorl_operator.api.rules import BUILTIN_ENVIRONMENTS, ECHO_ROLES, OWN_ENGINE_ARGUMENTS
+from echorl_operator.api.rules import (
+    BUILTIN_ENVIRONMENTS,
+    ECHO_ROLES,
+    LOSS_SETTINGS,
+    OWN_ENGINE_ARGUMENTS,
+    loss_setting_reason,
+)
 from echorl_operator.api.run import Metadata
 from echorl_operator.api.runtime import Checkpoint
 from echorl_operator.api.schema import accepted_text, keys
@@ -106,6 +112,14 @@ def _custom(default: str) -> Iterable[Validation]:
         reason="FieldValueRequired",
     )
     yield refusal(f"!({is_custom})", "import", "only for type custom", found='"{self.__import__}"')
+
+
+def _loss() -> Iterable[Validation]:
+    yield from _custom("dppo")
+    for name, types in LOSS_SETTINGS.items():
+        key = str(Loss.model_fields[name].alias)
+        other = f"!({value_or('type', 'dppo')} in {literal(types)})"
+        yield refusal(other, key, loss_setting_reason(name))
 
 
 def _advantage() -> Iterable[Validation]:
@@ -248,7 +262,7 @@ _TABLE: Mapping[str, Iterable[Validation]] = {
     "spec": _spec(),
     "spec.model": _model(),
     "spec.algorithm": _algorithm(),
-    "spec.algorithm.loss": _custom("dppo"),
+    "spec.algorithm.loss": _loss(),
     "spec.algorithm.advantage": _advantage(),
     "spec.algorithm.filters[]": _custom(""),
     "spec.environments": _environments(),

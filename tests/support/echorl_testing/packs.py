@@ -13,6 +13,7 @@ from torch.distributed.tensor import DTensor
 
 from echorl_core.config import LossConfig, ModelConfig, OptimizerConfig
 from echorl_core.wire import MicroBatch, RankBatch, TokenRole
+from echorl_trainer.losses import policy_loss
 from echorl_trainer.model import Checkpointing, PackedTokens, Policy, load_policy
 from echorl_trainer.optimizer import build_optimizer, build_schedule
 from echorl_trainer.parallel import Ranks, connect, disconnect, shard
@@ -175,7 +176,7 @@ def learner(
         shard(policy, ranks, compute_dtype, compile=compiled, activation_checkpointing=checkpointing)
         chosen = build_optimizer(policy, optimizer)
         schedule = build_schedule(chosen, optimizer, 10)
-        runner = StepRunner(policy, chosen, schedule, loss or LossConfig(), ranks, optimizer.max_grad_norm)
+        runner = StepRunner(policy, chosen, schedule, policy_loss(loss or LossConfig()), ranks, optimizer.max_grad_norm)
         seen: dict[str, Tensor] = {}
 
         def keep(*_: object) -> None:

@@ -118,6 +118,25 @@ BROKEN_RULES: list[Refused] = [
     ),
     Refused([("spec.algorithm.loss.import", "a:b")], "spec.algorithm.loss.import", "no value", id="import of dppo"),
     Refused(
+        [("spec.algorithm.loss", {"type": "grpo", "maskLow": 0.2})],
+        "spec.algorithm.loss.maskLow",
+        "no value",
+        id="maskLow of grpo",
+    ),
+    Refused([("spec.algorithm.loss.clipHigh", 0.2)], "spec.algorithm.loss.clipHigh", "no value", id="clipHigh of dppo"),
+    Refused(
+        [("spec.algorithm.loss", {"type": "reinforce", "clipLow": 0.2})],
+        "spec.algorithm.loss.clipLow",
+        "no value",
+        id="clipLow of reinforce",
+    ),
+    Refused(
+        [("spec.algorithm.loss", {"type": "custom", "import": "a:b", "klTau": 0.1}), (f"{ENV}.echo", None)],
+        "spec.algorithm.loss.klTau",
+        "no value",
+        id="klTau of a custom loss",
+    ),
+    Refused(
         [("spec.algorithm.advantage.momentum", 0.9)], "spec.algorithm.advantage.momentum", "no value", id="momentum"
     ),
     Refused([("spec.algorithm.sft", {})], "spec.algorithm.sft", "no value", id="sft block of mode rl"),

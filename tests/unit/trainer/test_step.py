@@ -13,6 +13,7 @@ from echorl_core.wire import TokenRole
 from echorl_testing.packs import denominators, distance, document, joined, learner, packed, rank_batch, tiny_policy
 from echorl_trainer.step import NonFinite, probe_logprobs
 
+LOSSES = ("dppo", "ipo", "grpo", "cispo", "reinforce")
 DOCUMENTS = [document(seed, length) for seed, length in enumerate([9, 14, 9, 5, 20, 14, 7, 9], start=1)]
 TOTALS = denominators(DOCUMENTS)
 
@@ -76,14 +77,15 @@ def test_gradient_equals_that_of_the_whole_loss_on_a_plain_model(tmp_path, famil
     assert distance(mine, plain) <= 1e-5
 
 
-def test_echo_tokens_get_minus_alpha_over_the_denominator_and_first_tokens_nothing(folder):
+@pytest.mark.parametrize("kind", LOSSES)
+def test_echo_tokens_get_minus_alpha_over_the_denominator_and_first_tokens_nothing(folder, kind):
     slopes = {}
 
     def watch(_policy, inputs, scores):
         scores.logprobs.register_hook(lambda slope: slopes.update(zip(inputs[0].rows.tolist(), slope, strict=True)))
 
     pack = joined(DOCUMENTS)
-    with learner(folder) as one:
+    with learner(folder, loss=LossConfig(type=kind)) as one:
         one.policy.register_forward_hook(watch)
         one.runner.run(rank_batch([pack], TOTALS))
     echoed = np.flatnonzero(pack.ce_weight)
@@ -120,11 +122,12 @@ def test_a_step_of_dummies_alone_keeps_the_weights(folder):
     assert outcome.gap.max_abs is None
 
 
-def test_rl_only_batches_are_bit_identical_with_and_without_echo(folder):
+@pytest.mark.parametrize("kind", LOSSES)
+def test_rl_only_batches_are_bit_identical_with_and_without_echo(folder, kind):
     parts = [joined([document(seed, 12, echo=False) for seed in (1, 2)])]
     count = denominators(parts)["rl"]
     without, skipped, empty = (
-        gradient_of(folder, parts, totals)
+        gradient_of(folder, parts, totals, loss=LossConfig(type=kind))
         for totals in ({"rl": count}, {"rl": count, "ce": 0.0}, {"rl": count, "ce": 9.0})
     )
     assert all(torch.equal(without[name], skipped[name]) for name in without)
@@ -246,6 +249,16 @@ def test_clipping_bounds_the_update(folder, reference):
     quarter = {name: value / 4 for name, value in reference.items()}
     assert outcome.metrics["optim/grad_norm"] == pytest.approx(norm, rel=1e-5)
     assert distance(moved, quarter) <= 1e-4
+
+
+def test_what_only_one_loss_measures_is_a_metric_of_the_step(folder):
+    with learner(folder, loss=LossConfig(type="cispo", clip_low=1.0, clip_high=0.0)) as one:
+        found = one.runner.run(rank_batch(in_four(), TOTALS)).metrics
+    assert 0 < found["is_clipped_high"] < 1
+    assert found["is_clipped_low"] == 0
+    assert found["is_masked/all"] == 0
+    with learner(folder) as one:
+        assert "is_clipped_high" not in one.runner.run(rank_batch(in_four(), TOTALS)).metrics
 
 
 def test_penalty_of_the_config_reaches_the_loss(folder, reference):
