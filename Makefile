@@ -43,12 +43,13 @@ generate: ## Write generated files anew
 	@.venv/bin/python -m echorl_operator.api.reference > docs/manifest.md
 	@.venv/bin/python -m echorl_operator.crd > crds/echorlruns.yaml
 	@.venv/bin/python -m echorl_operator.chart .
+	@.venv/bin/python -m echorl_cli.convert.page > docs/migration.md
 	@.venv/bin/python -m echorl_operator.metrics_page > docs/operator/metrics.md
 	@.venv/bin/python -m monitoring.reference > docs/metrics.md
 	@.venv/bin/python -m monitoring.dashboards charts/echorl/dashboards
 
 verify: generate ## Fail when a generated file is stale
-	@git diff --exit-code -- docs/manifest.md docs/metrics.md docs/operator/metrics.md docs/install.md crds charts
+	@git diff --exit-code -- docs/manifest.md docs/metrics.md docs/operator/metrics.md docs/install.md docs/migration.md crds charts
 
 test-cluster: ## The operator against a real Kubernetes, as root; builds its programs once
 	@scripts/setup.sh main

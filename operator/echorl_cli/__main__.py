@@ -16,6 +16,7 @@ COMMANDS = {
     "prepare": ("echorl_cli.prepare", "prepare_command"),
     "prepare-pod": ("echorl_cli.prepare_pod", "prepare_pod_command"),
     "plot": ("echorl_cli.plot", "plot_command"),
+    "convert": ("echorl_cli.convert.command", "convert_command"),
     "status": ("echorl_cli.cluster.status", "status_command"),
     "why": ("echorl_cli.cluster.why", "why_command"),
 }

@@ -1,0 +1,1 @@
+"""``echorl convert``: manifests from the configuration files of other training systems."""

@@ -1,0 +1,145 @@
+"""spec.algorithm: mode, loss and advantage, of the run and of its environments."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from echorl_cli.convert.build.forms import import_path, tidy
+from echorl_cli.convert.draft import NO_VERSION, Draft, Kind
+from echorl_cli.convert.settings import Settings
+
+ALGORITHMS = ("grpo", "echo", "max_rl", "rae", "opd", "sft")
+FOREIGN_ALGORITHMS = ("hierarchical_grpo", "opsd", "debug")
+ADVANTAGES = ("default", "custom", "ema_per_member")
+LOSSES = ("default", "custom")
+RAE_DECAY = 0.95
+MEMBER_MOMENTUM = 0.9
+
+
+@dataclass
+class Chosen:
+    """What one scope, the run or an environment, says about its algorithm."""
+
+    source: str
+    """The key that says it."""
+    mode: str = "rl"
+    advantage: dict[str, Any] = field(default_factory=lambda: {"type": "groupMean"})
+    echo: str | None = None
+    """Where its table of ECHO roles is, if the algorithm has one."""
+
+
+def chosen(settings: Settings, draft: Draft, base: str) -> Chosen | None:
+    """What ``base`` says; None if it says nothing. ``base``: ``orchestrator``, or an environment."""
+    algo, advantage = f"{base}.algo.type", f"{base}.advantage"
+    name = settings.text(algo)
+    older = settings.has(advantage)
+    _sampling(settings, draft, f"{base}.algo.sampling.source")
+    if name is None and not older:
+        return None
+    if older and name not in {None, "grpo"}:
+        draft.error(algo, f"no {settings.written(advantage)} beside it", "both say how advantages are made")
+        return None
+    return _older(settings, draft, advantage) if older else _named(settings, draft, algo, str(name), f"{base}.algo")
+
+
+def _named(settings: Settings, draft: Draft, key: str, name: str, base: str) -> Chosen | None:
+    if name in FOREIGN_ALGORITHMS:
+        draft.refuse(key, ", ".join(ALGORITHMS), "the manifest has no such algorithm")
+        return None
+    if name not in ALGORITHMS:
+        draft.error(key, ", ".join((*ALGORITHMS, *FOREIGN_ALGORITHMS)), NO_VERSION)
+        return None
+    choice = Chosen(key)
+    if name in {"opd", "sft"}:
+        choice.mode = name
+    elif name == "max_rl":
+        choice.advantage = {"type": "maxRl"}
+    elif name == "rae":
+        decay = settings.number(f"{base}.decay")
+        momentum = RAE_DECAY if decay is None else decay
+        choice.advantage = {"type": "rae", "momentum": momentum, "order": "subtractThenUpdate"}
+    elif name == "echo":
+        choice.echo = base
+    return choice
+
+
+def _older(settings: Settings, draft: Draft, base: str) -> Chosen | None:
+    if settings.value(base) is None:
+        return Chosen(base, advantage={"type": "none"})
+    name = settings.text(f"{base}.type") or "default"
+    if name not in ADVANTAGES:
+        draft.error(f"{base}.type", ", ".join(ADVANTAGES), NO_VERSION)
+        return None
+    choice = Chosen(f"{base}.type" if settings.has(f"{base}.type") else base)
+    if name == "custom":
+        path = import_path(settings.text(f"{base}.import_path"))
+        choice.advantage = {"type": "custom", "import": path, "kwargs": settings.table(f"{base}.kwargs") or {}}
+    elif name == "ema_per_member":
+        momentum = settings.number(f"{base}.momentum")
+        value = MEMBER_MOMENTUM if momentum is None else momentum
+        choice.advantage = {"type": "rae", "momentum": value, "order": "updateThenSubtract"}
+    return choice
+
+
+def put_advantage(draft: Draft, path: str, choice: Chosen) -> None:
+    """Write what a scope says; the default of the manifest is left out."""
+    for key, value in choice.advantage.items():
+        if value not in ({}, None):
+            source = f"{choice.source.removesuffix('.type')}.{key}" if key == "kwargs" else choice.source
+            draft.put(f"{path}.{key}", value, source)
+
+
+def build(settings: Settings, draft: Draft) -> Chosen:
+    """Mode, teacher, loss and advantage of the run; returns what environments inherit."""
+    run = chosen(settings, draft, "orchestrator")
+    if run is not None and run.mode != "rl":
+        draft.put("spec.algorithm.mode", run.mode, run.source)
+    _loss(settings, draft)
+    if run is not None and run.advantage != {"type": "groupMean"}:
+        put_advantage(draft, "spec.algorithm.advantage", run)
+    _teacher(settings, draft)
+    return run or Chosen("")
+
+
+def _sampling(settings: Settings, draft: Draft, key: str) -> None:
+    """Who samples: the policy; an endpoint was read as the teacher."""
+    source = settings.value(key)
+    if source is not None and source != "policy":
+        draft.error(key, "policy, or a table with name and base_url")
+
+
+def _teacher(settings: Settings, draft: Draft) -> None:
+    base, path = "orchestrator.algo.teacher", "spec.algorithm.teacher"
+    draft.put(f"{path}.model", settings.text(f"{base}.name"), f"{base}.name")
+    key = f"{base}.base_url"
+    urls = settings.value(key)
+    if isinstance(urls, list) and urls:
+        if len(urls) > 1:
+            draft.say(Kind.CHANGED, key, "a teacher has one URL; the first stands, put a router in front of several")
+        urls = urls[0]
+    draft.put(f"{path}.url", urls or None, key)
+
+
+def _loss(settings: Settings, draft: Draft) -> None:
+    base, path = "trainer.loss", "spec.algorithm.loss"
+    name = settings.text(f"{base}.type") or "default"
+    if name == "ipo":
+        draft.refuse(f"{base}.type", ", ".join(LOSSES), "the manifest has no such loss")
+    elif name not in LOSSES:
+        draft.error(f"{base}.type", ", ".join((*LOSSES, "ipo")), NO_VERSION)
+    elif name == "custom":
+        draft.put(f"{path}.type", "custom", f"{base}.type")
+        draft.put(f"{path}.import", import_path(settings.text(f"{base}.import_path")), f"{base}.import_path")
+        draft.put(f"{path}.kwargs", settings.table(f"{base}.kwargs") or None, f"{base}.kwargs")
+    _weights(settings, draft)
+
+
+def _weights(settings: Settings, draft: Draft) -> None:
+    """``adv_tau * A + kl_tau * KL`` as ``rlWeight * (A + klTau * KL)``."""
+    tau, penalty = settings.number("trainer.loss.adv_tau"), settings.number("trainer.loss.kl_tau")
+    if tau is not None and tau <= 0:
+        draft.refuse("trainer.loss.adv_tau", "a number above 0", "the manifest has no loss of the penalty alone")
+        tau = None
+    if tau is not None and tau != 1:
+        draft.put("spec.algorithm.rlWeight", tau, "trainer.loss.adv_tau")
+        penalty = tidy((0.001 if penalty is None else penalty) / tau)
+    draft.put("spec.algorithm.loss.klTau", penalty, "trainer.loss.kl_tau")

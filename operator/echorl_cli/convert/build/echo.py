@@ -1,0 +1,49 @@
+"""spec.environments.train[].echo: from a block of the environment, or from the algorithm ``echo``."""
+
+from echorl_cli.convert.build.algorithm import Chosen
+from echorl_cli.convert.build.forms import import_path
+from echorl_cli.convert.draft import Draft
+from echorl_cli.convert.settings import Settings
+
+ROLES = ("system", "user", "assistant", "tool")
+BLOCK_ALPHA = 1.0
+"""Of a role that a block enables without alpha."""
+ALGORITHM_ALPHA = 0.1
+"""The same of the algorithm ``echo``, whose default is the role tool alone."""
+
+
+def build(settings: Settings, draft: Draft, base: str, to: str, choice: Chosen) -> None:
+    """Write the block of the environment ``base``, if it has one."""
+    block = f"{base}.echo"
+    written = settings.peek(block) is not None
+    if written and choice.echo is not None:
+        source = settings.written(choice.source)
+        draft.error(block, f"no block where {source} is echo", "both say which tokens are predicted")
+        return
+    if written:
+        _roles(settings, draft, block, to, BLOCK_ALPHA)
+        _filter(settings, draft, f"{block}.filter", to)
+    elif choice.echo is not None:
+        roles = f"{choice.echo}.roles"
+        if settings.table(roles) is None:
+            draft.put(f"{to}.tool.alpha", ALGORITHM_ALPHA, choice.source)
+        else:
+            _roles(settings, draft, roles, to, ALGORITHM_ALPHA)
+        _filter(settings, draft, f"{choice.echo}.filter", to)
+
+
+def _roles(settings: Settings, draft: Draft, base: str, to: str, default: float) -> None:
+    for role in ROLES:
+        key = f"{base}.{role}"
+        if settings.value(key) is None:
+            continue
+        alpha = settings.number(f"{key}.alpha")
+        draft.put(f"{to}.{role}.alpha", default if alpha is None else alpha, f"{key}.alpha")
+    draft.put(f"{to}.tool.toolNames", settings.value(f"{base}.tool.tool_names"), f"{base}.tool.tool_names")
+
+
+def _filter(settings: Settings, draft: Draft, base: str, to: str) -> None:
+    path = settings.text(f"{base}.import_path")
+    if path is not None:
+        draft.put(f"{to}.filter.import", import_path(path), f"{base}.import_path")
+        draft.put(f"{to}.filter.kwargs", settings.table(f"{base}.kwargs") or None, f"{base}.kwargs")

@@ -1,0 +1,183 @@
+"""spec.environments: what the model plays and is measured in."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from echorl_cli.convert.build import batches, echo, sampling
+from echorl_cli.convert.build.algorithm import Chosen, chosen, put_advantage
+from echorl_cli.convert.draft import NO_VERSION, Draft, Kind
+from echorl_cli.convert.keys.environments import EVAL, TRAIN
+from echorl_cli.convert.settings import Settings
+
+DEFAULT_INTERVAL = 100
+DEFAULT_EVAL_GROUP = 1
+_LONGEST_NAME = 63
+
+
+@dataclass
+class Scene:
+    """What environments of a run share while they are written."""
+
+    settings: Settings
+    draft: Draft
+    types: Mapping[str, str]
+    """Types given by the user, by name or id."""
+    run: Chosen
+    names: set[str] = field(default_factory=set)
+    used: set[str] = field(default_factory=set)
+    """Entries of ``types`` that an environment had."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One environment: where it stands in the keys and in the manifest."""
+
+    kind: str
+    """Table of its kind, with what environments share."""
+    base: str
+    to: str
+    key: str
+    """Key of what names its code; empty if nothing does."""
+    identity: str
+    """Its value."""
+
+
+def build(scene: Scene) -> None:
+    """All environments, train before eval."""
+    settings = scene.settings
+    for kind, name in ((TRAIN, "train"), (EVAL, "eval")):
+        for index in range(settings.items(f"{kind}.source")):
+            base, to = f"{kind}.source[{index}]", f"spec.environments.{name}[{index}]"
+            scene.draft.document["spec"].setdefault("environments", {}).setdefault(name, []).append({})
+            entry = Entry(kind, base, to, *_identity(settings, base))
+            _environment(scene, entry)
+            if kind == TRAIN:
+                _training(scene, index, base, to)
+            else:
+                _evaluation(scene, base, to)
+        settings.value(f"{kind}.source")
+
+
+def _environment(scene: Scene, entry: Entry) -> None:
+    settings, draft, base, to = scene.settings, scene.draft, entry.base, entry.to
+    _name(scene, entry)
+    _type(scene, entry)
+    draft.put(f"{to}.args", _arguments(scene, base) or None)
+    timeout_key = f"{base}.env.agent.timeout.rollout"
+    timeout = settings.number(timeout_key)
+    draft.put(f"{to}.episodeTimeout", None if timeout is None else f"{timeout:.15g}s", timeout_key)
+    _workers(settings, draft, base, to)
+    retries = settings.first(f"{base}.max_retries", f"{entry.kind}.max_retries")
+    draft.put(f"{to}.maxRetries", settings.count(retries) if retries else None, retries or "")
+    most = "orchestrator.max_concurrent"
+    draft.put(f"{to}.maxConcurrent", settings.count(most), most)
+    sampling.build(settings, draft, f"{entry.kind}.sampling", f"{base}.sampling", f"{to}.sampling")
+
+
+def _identity(settings: Settings, base: str) -> tuple[str, str]:
+    """Key and value of what names the environment's code; a task set wins over an id."""
+    key = settings.first(f"{base}.env.taskset.id", f"{base}.env.id", f"{base}.legacy.id")
+    return (key, settings.text(key) or "") if key else ("", "")
+
+
+def _name(scene: Scene, entry: Entry) -> None:
+    settings, draft, own_key = scene.settings, scene.draft, f"{entry.base}.name"
+    own = settings.text(own_key)
+    given = own or entry.identity.partition("@")[0].rpartition("/")[2]
+    name = re.sub(r"[^a-z0-9]+", "-", given.lower()).strip("-")[:_LONGEST_NAME].strip("-")
+    if entry.kind == EVAL and name in scene.names:
+        name = f"{name[: _LONGEST_NAME - 5]}-eval"
+    scene.names.add(name)
+    draft.put(f"{entry.to}.name", name or None, own_key if own else entry.key)
+    if own and name != own:
+        draft.say(Kind.CHANGED, own_key, f"{name}: lower-case letters, digits and '-', unique over train and eval")
+
+
+def _type(scene: Scene, entry: Entry) -> None:
+    settings, draft, identity, path = scene.settings, scene.draft, entry.identity, f"{entry.to}.type"
+    if not identity:
+        draft.error(entry.base, "an environment with env.taskset.id or id", "nothing says which code it is")
+        return
+    for word in (settings.text(f"{entry.base}.name"), identity):
+        if word in scene.types:
+            scene.used.add(str(word))
+            draft.put(path, scene.types[str(word)])
+            return
+    draft.put(path, f"verifiers:{identity}", entry.key)
+    text = f"EchoRL's own type of {identity}, by --environment {identity}=import:pkg.module:factory or builtin:<name>"
+    draft.tell(Kind.TO_FILL_IN, path, text)
+
+
+def _arguments(scene: Scene, base: str) -> dict[str, Any]:
+    """Arguments of the environment, and its task set and harness as two more; without secrets."""
+
+    def part(key: str) -> dict[str, Any]:
+        return dict(scene.draft.clean(key, scene.settings.table(key) or {}))
+
+    arguments = {**part(f"{base}.legacy.args"), **part(f"{base}.env.args")}
+    taskset, harness = part(f"{base}.env.taskset"), part(f"{base}.env.agent.harness")
+    taskset.pop("id", None)
+    if taskset:
+        arguments["taskset"] = taskset
+    if harness:
+        arguments["harness"] = harness
+    return arguments
+
+
+def _workers(settings: Settings, draft: Draft, base: str, to: str) -> None:
+    pool = f"{base}.serve.pool"
+    kind, workers = settings.text(f"{pool}.type"), settings.count(f"{pool}.num_workers")
+    if kind not in {None, "static", "elastic"}:
+        draft.error(f"{pool}.type", "static, elastic", NO_VERSION)
+    elif kind != "elastic":
+        draft.put(f"{to}.workers", workers, f"{pool}.num_workers")
+
+
+def _training(scene: Scene, index: int, base: str, to: str) -> None:
+    settings, draft = scene.settings, scene.draft
+    ratios = "orchestrator.buffer.env_ratios"
+    shared = settings.value(ratios)
+    if isinstance(shared, list) and index < len(shared):
+        draft.put(f"{to}.weight", shared[index], ratios)
+    draft.put(f"{to}.weight", settings.number(f"{base}.ratio"), f"{base}.ratio")
+    size = settings.count(f"{base}.group_size")
+    if size is not None and size != batches.group_size(settings):
+        draft.put(f"{to}.algorithm.groupSize", size, f"{base}.group_size")
+    choice = _algorithm(scene, base, to)
+    echo.build(settings, draft, base, f"{to}.echo", choice)
+    if settings.flag("orchestrator.multi_agent.drop_judge"):
+        draft.put(f"{to}.dropMembers", ["judge"], "orchestrator.multi_agent.drop_judge")
+
+
+def _algorithm(scene: Scene, base: str, to: str) -> Chosen:
+    """What the environment says of its own, or inherits."""
+    draft, own = scene.draft, chosen(scene.settings, scene.draft, base)
+    if own is None:
+        return scene.run
+    if own.mode != scene.run.mode:
+        draft.refuse(own.source, scene.run.mode, "all environments of a run have one mode")
+    elif own.advantage != scene.run.advantage:
+        put_advantage(draft, f"{to}.algorithm.advantage", own)
+    return own
+
+
+def _evaluation(scene: Scene, base: str, to: str) -> None:
+    settings, draft = scene.settings, scene.draft
+    for name, field_name, default in (
+        ("interval", "interval", DEFAULT_INTERVAL),
+        ("group_size", "groupSize", DEFAULT_EVAL_GROUP),
+    ):
+        key = settings.first(f"{base}.{name}", f"{EVAL}.{name}")
+        draft.put(f"{to}.{field_name}", settings.count(key) if key else default, key or "")
+    key = settings.first(f"{base}.num_examples", f"{EVAL}.num_examples")
+    examples = settings.count(key) if key else -1
+    if examples == -1:
+        text = "prime-rl plays all tasks of the environment; the manifest counts them, 64 by default"
+        draft.tell(Kind.TO_FILL_IN, f"{to}.numExamples", text)
+    else:
+        draft.put(f"{to}.numExamples", examples, key or "")
+    skip = settings.flag(f"{EVAL}.skip_first_step")
+    if skip:
+        draft.put(f"{to}.atStart", False, f"{EVAL}.skip_first_step")

@@ -1,0 +1,87 @@
+"""Everything else: steps, seed, checkpoints, resume, transfer of weights, monitors, the run's name."""
+
+import re
+
+from echorl_cli.convert.draft import NO_VERSION, Draft, Kind
+from echorl_cli.convert.settings import Settings
+
+_ROLES = ("", "trainer.", "orchestrator.")
+_TRANSFERS = {"filesystem": "disk", "nccl": "nccl"}
+_LONGEST_NAME = 40
+FALLBACK_NAME = "converted"
+
+
+def _of_roles(key: str) -> tuple[str, ...]:
+    return tuple(f"{role}{key}" for role in _ROLES)
+
+
+def name(settings: Settings, draft: Draft, given: str | None) -> None:
+    """metadata.name: as given, or as the run is called in the files."""
+    key = settings.first("run.name", *_of_roles("monitors.wandb.name"))
+    text = given or (settings.text(key) if key else None)
+    fitting = re.sub(r"[^a-z0-9]+", "-", (text or "").lower()).strip("-")[:_LONGEST_NAME].strip("-")
+    draft.put("metadata.name", given or fitting or FALLBACK_NAME, key or "")
+    if given is None and key and fitting != text:
+        draft.say(Kind.CHANGED, key, f"the run is called {fitting or FALLBACK_NAME}")
+    if given is None and not fitting:
+        draft.tell(Kind.TO_FILL_IN, "metadata.name", "no file names the run; --name gives it one")
+
+
+def build(settings: Settings, draft: Draft) -> None:
+    """What is left of spec."""
+    _steps(settings, draft)
+    _checkpoints(settings, draft)
+    _resume(settings, draft)
+    _transfer(settings, draft)
+    key = "trainer.enable_token_export"
+    if settings.flag(key):
+        draft.put("spec.tokenExport.enabled", True, key)
+    key = settings.one(*_of_roles("monitors.wandb.project")) or ""
+    draft.put("spec.monitors.wandb.project", settings.text(key) if key else None, key)
+    if key:
+        text = "a Secret with the API key"
+        draft.tell(Kind.TO_FILL_IN, "spec.monitors.wandb.secretName", text)
+
+
+def _steps(settings: Settings, draft: Draft) -> None:
+    key = settings.one(*_of_roles("max_steps"))
+    if key:
+        draft.put("spec.maxSteps", settings.count(key), key)
+    else:
+        draft.tell(Kind.TO_FILL_IN, "spec.maxSteps", "the files train without end; a manifest has 500 by default")
+    key = settings.first("orchestrator.seed", "orchestrator.buffer.seed") or ""
+    draft.put("spec.seed", settings.count(key) if key else None, key)
+
+
+def _checkpoints(settings: Settings, draft: Draft) -> None:
+    for name_, field in (("interval", "interval"), ("keep_last", "keepLast"), ("keep_interval", "keepEvery")):
+        key = settings.one(*_of_roles(f"ckpt.{name_}")) or ""
+        draft.put(f"spec.checkpoint.{field}", settings.count(key) if key else None, key)
+    saves = settings.one(*_of_roles("ckpt.interval"))
+    if saves and not settings.one(*_of_roles("ckpt.keep_last")):
+        text = "prime-rl keeps every checkpoint when it is not set; EchoRL the newest 2, and those of keepEvery"
+        draft.tell(Kind.CHANGED, "ckpt.keep_last", text)
+
+
+def _resume(settings: Settings, draft: Draft) -> None:
+    key = settings.one(*_of_roles("ckpt.resume_step"))
+    step = settings.count(key) if key else None
+    if key and step is not None and step >= 0:
+        draft.put("spec.resume.policy", "FromStep", key)
+        draft.put("spec.resume.step", step, key)
+        text = f"checkpoints of prime-rl cannot be read; FromStep needs EchoRL's own checkpoint of step {step}"
+        draft.tell(Kind.TO_FILL_IN, "spec.resume", text)
+
+
+def _transfer(settings: Settings, draft: Draft) -> None:
+    keys = (*_of_roles("weight_broadcast.type"), "inference.weight_broadcast.type")
+    key = settings.one(*keys)
+    if key is None:
+        return
+    kind = settings.text(key)
+    if kind in _TRANSFERS:
+        draft.put("spec.weightTransfer.mode", _TRANSFERS[kind], key)
+    elif kind == "nixl":
+        draft.say(Kind.NO_COUNTERPART, key, "the manifest has no such transfer; http stands")
+    else:
+        draft.error(key, ", ".join((*_TRANSFERS, "nixl")), NO_VERSION)

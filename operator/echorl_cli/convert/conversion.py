@@ -1,0 +1,180 @@
+"""From the files of a run to a manifest, and to everything that has to be said about it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from echorl_cli.convert.build import algorithm, batches, engines, environments, model, runtime, trainer
+from echorl_cli.convert.draft import Draft, Kind, Line
+from echorl_cli.convert.keys import KEYS
+from echorl_cli.convert.layers import read_layers
+from echorl_cli.convert.problem import ConversionError
+from echorl_cli.convert.settings import Settings, Table
+from echorl_cli.convert.spelling import one_spelling
+from echorl_operator.api import API_VERSION, KIND, NOT_SUPPORTED, EchoRLRun, Problem
+from echorl_operator.api.schema import Location
+from echorl_operator.api.validation import parsed
+
+# Marks of files that prime-rl reads too, or will, and that are no run of reinforcement learning as it is known here.
+UNKNOWN_FORMS = {
+    "version": "files of prime-rl name no version",
+    "schema_version": "files of prime-rl name no version",
+    "config_version": "files of prime-rl name no version",
+    "orchestrator.algorithms": "a list of algorithms; one table `algo` is known",
+    "orchestrator.actor": "a choice among several models; one policy is known",
+    "orchestrator.models": "a choice among several models; one policy is known",
+    "data": "a file of supervised fine-tuning without an orchestrator",
+    "serve": "a file of an environment server",
+}
+
+
+_TABLE = Table(KEYS)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user adds to the files."""
+
+    name: str | None = None
+    """Of the run."""
+    types: Mapping[str, str] | None = None
+    """Types of environments, by their name or id."""
+    keep_going: bool = False
+    """Unknown keys, and values without counterpart that decide what is trained, become lines."""
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """A manifest that pydantic accepts, and the lines about it."""
+
+    run: EchoRLRun
+    lines: tuple[Line, ...]
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The manifest with the fields that were set, in the order of the models."""
+        return self.run.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+
+def _unknown_forms(tree: dict[str, Any]) -> list[Problem]:
+    found = []
+    for key, reason in UNKNOWN_FORMS.items():
+        below: Any = tree
+        for step in key.split("."):
+            below = below.get(step) if isinstance(below, dict) else None
+        if below is not None:
+            accepted = "the files of a run: trainer, orchestrator, inference and what they share"
+            found.append(Problem(key, "a form of configuration that is unknown here", accepted, reason))
+    return found
+
+
+def _unknown(settings: Settings, where: Location) -> Problem:
+    meant = settings.meant(where)
+    reason = f"unknown key, did you mean {meant}?" if meant else "unknown key"
+    accepted = "the keys of docs/migration.md; --keep-going leaves it out"
+    return Problem(settings.written(where), settings.shown(where), accepted, reason)
+
+
+def _checked_keys(settings: Settings, draft: Draft) -> None:
+    for where in settings.misplaced():
+        draft.problems.append(Problem(settings.written(where), settings.shown(where), "a table"))
+    for where in settings.unknown():
+        if draft.keep_going:
+            draft.say(Kind.NO_COUNTERPART, where, "unknown key")
+        else:
+            draft.problems.append(_unknown(settings, where))
+
+
+def _built(settings: Settings, draft: Draft, options: Options) -> None:
+    draft.put("apiVersion", API_VERSION)
+    draft.put("kind", KIND)
+    runtime.name(settings, draft, options.name)
+    model.build(settings, draft)
+    chosen = algorithm.build(settings, draft)
+    batches.build(settings, draft)
+    scene = environments.Scene(settings, draft, options.types or {}, chosen)
+    environments.build(scene)
+    for name in sorted(set(scene.types) - scene.used):
+        accepted = "the name or id of an environment in the files"
+        draft.problems.append(Problem("--environment", repr(name), accepted))
+    trainer.build(settings, draft)
+    engines.build(settings, draft)
+    runtime.build(settings, draft)
+    for key in KEYS:
+        if key.direct and "[]" not in key.key:
+            draft.put(key.to, settings.value(key.key), key.key)
+        elif key.direct:
+            _in_every_item(settings, draft, key.key, key.to)
+
+
+def _in_every_item(settings: Settings, draft: Draft, key: str, to: str) -> None:
+    table = key.partition("[]")[0]
+    for index in range(settings.items(table)):
+        here = key.replace("[]", f"[{index}]", 1)
+        draft.put(to.replace("[]", f"[{index}]", 1), settings.value(here), here)
+
+
+def _leftovers(settings: Settings, draft: Draft) -> None:
+    for where, key in settings.unread():
+        text = f"not used together with the other keys ({key.note})" if key.to else key.note
+        draft.say(Kind.NO_COUNTERPART, where, text)
+
+
+def _validated(draft: Draft) -> EchoRLRun:
+    """The run; what the manifest means and EchoRL does not carry out yet becomes lines.
+
+    Raises:
+        ConversionError: a value that the manifest does not take, named with the key that it came from.
+    """
+    _, problems = parsed(draft.document)
+    wrong = []
+    for problem in problems:
+        if problem.reason.startswith(NOT_SUPPORTED):
+            what = problem.reason.removeprefix(f"{NOT_SUPPORTED}: ")
+            draft.tell(Kind.NOT_SUPPORTED, problem.path, f"{what}; accepted until then: {problem.accepted}")
+            continue
+        source = draft.source(problem.path)
+        path = f"{source} ({problem.path})" if source else problem.path
+        wrong.append(Problem(path, problem.found, problem.accepted, problem.reason))
+    if wrong:
+        raise ConversionError(wrong)
+    return EchoRLRun.model_validate(draft.document)
+
+
+def converted(tree: dict[str, Any], options: Options) -> Conversion:
+    """The manifest of a tree of keys, which is changed on the way.
+
+    Raises:
+        ConversionError: with every problem of the keys, or else with every problem of the manifest.
+    """
+    if forms := _unknown_forms(tree):
+        raise ConversionError(forms)
+    settings = Settings(tree, one_spelling(tree), _TABLE)
+    draft = Draft(settings, keep_going=options.keep_going)
+    _checked_keys(settings, draft)
+    try:
+        _built(settings, draft, options)
+    except ConversionError as error:
+        raise ConversionError([*draft.problems, *error.problems]) from None
+    if draft.problems:
+        raise ConversionError(draft.problems)
+    _leftovers(settings, draft)
+    run = _validated(draft)
+    text = "in a cluster: claimName of a claim that is there, or size and storageClassName of one to be made (500Gi)"
+    draft.tell(Kind.TO_FILL_IN, "spec.storage", text)
+    order = list(Kind)
+    return Conversion(run, tuple(sorted(draft.lines, key=lambda line: order.index(line.kind))))
+
+
+def convert(files: Sequence[tuple[str | None, Path]], options: Options | None = None) -> Conversion:
+    """The manifest of the files of a run.
+
+    Args:
+        files: each with its section (``trainer``, ``orchestrator``, ``inference``) or None; base first.
+        options: what the user adds.
+
+    Raises:
+        ConversionError: with every problem that was found.
+    """
+    return converted(read_layers(files), options or Options())

@@ -1,0 +1,133 @@
+"""Keys of ``[orchestrator]`` that are about the whole run."""
+
+from collections.abc import Iterator
+
+from echorl_cli.convert.keys.row import IMPORT, Key, made, none
+
+_ENGINES = "EchoRL starts and finds its engines itself"
+_POOLS = "pools by difficulty are not in the manifest"
+
+
+def client(base: str, why: str) -> Iterator[Key]:
+    """Keys of an endpoint of the OpenAI kind."""
+    keys = (
+        "timeout connect_timeout wait_for_ready_timeout admin_base_url router_url skip_model_check dp_rank_count "
+        "elastic headers headers_from_env extra_headers extra_headers_from_state max_connections "
+        "max_keepalive_connections max_retries client_type renderer_model_name dynamo server_type"
+    )
+    for key in keys.split():
+        yield none(f"{base}.{key}", why, 60)
+        yield none(f"{base}.{key}.*", why, {"hostname": "engines"})
+
+
+def _model() -> Iterator[Key]:
+    base = "orchestrator.model"
+    yield made(f"{base}.name", "spec.model.name", "one value for all roles", "Qwen/Qwen3-4B")
+    yield none(f"{base}.trust_remote_code", "code from model repositories is never run", True)
+    yield made(f"{base}.lora.rank", "spec.model.lora.rank", "equal to the trainer's", 4)
+    yield made(f"{base}.lora.alpha", "spec.model.lora.alpha", "equal to the trainer's", 8.0)
+    yield none(f"{base}.lora.name", "EchoRL names adapters itself", "a")
+    for key in ("base_url", "api_key_var"):
+        yield none(f"{base}.client.{key}", _ENGINES, "http://engine/v1")
+    yield from client(f"{base}.client", _ENGINES)
+    yield made("orchestrator.renderer.name", "spec.model.renderer", "null becomes engine", "qwen3")
+    yield none("orchestrator.renderer.*", "the codec follows the model's template", {"enable_thinking": True})
+
+
+def algorithm(base: str, to: str) -> Iterator[Key]:
+    """Keys of an algorithm and of an advantage, of the run or of one environment."""
+    algo = f"{base}.algo"
+    how = "grpo, max_rl, rae; echo adds an ECHO block; opd and sft are modes"
+    yield made(f"{algo}.type", to, how, "max_rl")
+    yield made(f"{algo}.decay", f"{to}.advantage.momentum", "of rae", 0.9)
+    yield made(
+        f"{algo}.roles.*", "spec.environments.train[].echo", "of echo; default tool at 0.1", {"tool": {"alpha": 0.2}}
+    )
+    yield made(f"{algo}.filter.*", "spec.environments.train[].echo.filter", "of echo", {"import_path": "ours.keep"})
+    yield made(f"{algo}.teacher.name", f"{to}.teacher.model", "of opd and sft", "big")
+    yield made(f"{algo}.teacher.base_url", f"{to}.teacher.url", "of opd and sft; one URL", "http://teacher/v1")
+    how = "put the key into a Secret and name that in spec.algorithm.teacher.secretName"
+    yield none(f"{algo}.teacher.api_key_var", how, "TEACHER_API_KEY")
+    for key in ("trust_remote_code", "lora", "vlm"):
+        yield none(f"{algo}.teacher.{key}", "the endpoint serves its model as it is", True)
+    yield from client(f"{algo}.teacher", "the manifest names url, model and Secret of a teacher")
+    yield made(f"{algo}.sampling.source", to, "policy: nothing; an endpoint: the teacher", "policy")
+    for key in ("length_penalty", "length_weighted_baseline"):
+        yield none(f"{algo}.{key}", "the manifest has no shaping by length", True)
+        yield none(f"{algo}.{key}.*", "the manifest has no shaping by length", {"num_turns_weight": 0.1})
+    for key in ("failsafe_min_members", "loss_aggregation", "continue_prob", "episode_agents", "demo_key", "template"):
+        yield none(f"{algo}.{key}", "of an algorithm that the manifest does not have", 1)
+    yield none(f"{algo}.advantage", "of an algorithm that the manifest does not have", 1.0)
+    yield none(f"{algo}.renderer.*", "of an algorithm that the manifest does not have", {"name": "qwen3"})
+    advantage = f"{base}.advantage"
+    how = "default: groupMean; custom; ema_per_member: rae, update first; null: none"
+    yield made(f"{advantage}.type", f"{to}.advantage.type", how, "default")
+    yield made(f"{advantage}.import_path", f"{to}.advantage.import", IMPORT, "a.b")
+    yield made(f"{advantage}.kwargs.*", f"{to}.advantage.kwargs", "without secrets", {"a": 1})
+    yield made(f"{advantage}.momentum", f"{to}.advantage.momentum", "of ema_per_member; default 0.9", 0.8)
+    shaping = (
+        "length_penalty length_shaping length_shaping_alpha length_weighted_mean length_weighted_baseline neg_clipped"
+    )
+    for key in shaping.split():
+        yield none(f"{advantage}.{key}", "the manifest has no shaping by length", True)
+        yield none(f"{advantage}.{key}.*", "the manifest has no shaping by length", {"type": "tokens"})
+
+
+def _batches() -> Iterator[Key]:
+    yield made("orchestrator.batch_size", "spec.algorithm.batchSize", "default 128", 64)
+    yield made("orchestrator.token_batch_size", "spec.algorithm.tokenBatchSize", "instead of batch_size", 65536)
+    yield made("orchestrator.group_size", "spec.algorithm.groupSize", "default 1", 8)
+    yield made("orchestrator.oversampling_factor", "spec.algorithm.oversampling", "from 1", 1.5)
+    yield made(
+        "orchestrator.max_inflight_episodes", "spec.algorithm.oversampling", "divided by batch_size, from 1", 256
+    )
+    yield made("orchestrator.max_concurrent", "spec.environments.*[].maxConcurrent", "for every environment", 64)
+    yield made("orchestrator.max_off_policy_steps", "spec.algorithm.maxStaleness", "default 8", 4)
+    yield made("orchestrator.seq_len", "spec.model.maxModelLen", "default 2048; less where the engines' limit is", 4096)
+    yield made("orchestrator.seed", "spec.seed", "null: the default", 7)
+    for slot in ("pre_batch_filters", "post_batch_filters"):
+        base, stage = f"orchestrator.{slot}[]", "group" if slot.startswith("pre") else "batch"
+        example = "zero_advantage"
+        yield made(f"{base}.type", "spec.algorithm.filters[]", f"stage {stage}", example)
+        yield made(f"{base}.enforce", "spec.algorithm.filters[].enforce", "default: only zero_advantage", True)
+        for key in ("token_id_threshold", "logprob_offset", "window", "prob_threshold"):
+            yield none(f"{base}.{key}", "the manifest has no thresholds of filters", 1)
+        yield made(f"orchestrator.{slot}", "spec.algorithm.filters", f"stage {stage}", [])
+
+
+def _rest() -> Iterator[Key]:
+    for key in ("max_async_level", "strict_async_level", "async_level"):
+        yield none(f"orchestrator.{key}", "algorithm.maxStaleness bounds how far behind a sample may be", 1)
+    yield made("orchestrator.buffer.env_ratios", "spec.environments.train[].weight", "one for each environment", [1.0])
+    yield made("orchestrator.buffer.seed", "spec.seed", "where the orchestrator has none", 7)
+    pools = (
+        "easy_threshold hard_threshold easy_fraction hard_fraction online_difficulty_filtering hash_keys from_scratch"
+    )
+    for key in f"{pools} difficulty_fraction".split():
+        yield none(f"orchestrator.buffer.{key}", _POOLS, 0.5)
+    yield none("orchestrator.buffer.skip_verification", "environments always score", True)
+    yield none("orchestrator.verification.*", "environments always score", {"enabled": True})
+    yield made("orchestrator.multi_agent.drop_judge", "spec.environments.train[].dropMembers", "true: [judge]", True)
+    yield none("orchestrator.multi_agent.*", "set members of an environment", {"fixed": {"judge": {"model": "m"}}})
+    yield none("orchestrator.optim.*", "the trainer has the optimizer", {"lr": 1e-4})
+    yield none("orchestrator.rollout_transport.*", "batches travel over HTTP", {"type": "zmq"})
+    yield none("orchestrator.num_train_workers", "follows from the trainer's ranks", 2)
+    yield none("orchestrator.tasks_per_minute", "maxConcurrent of an environment bounds its load", 60)
+    yield none("orchestrator.pool_size", "the codec works in the orchestrator's process", 4)
+    yield none("orchestrator.heartbeat.*", "alert on the metrics of the run instead", {"url": "https://x"})
+    yield none("orchestrator.val.*", "an environment under environments.eval with holdout", {"interval": 10})
+    yield none("orchestrator.experimental.*", "an experiment of prime-rl's", {"x": 1})
+    yield none("orchestrator.bench", "speed is measured by the programs in benchmarks/", True)
+    for key in ("collect_inference_metrics", "inference_metrics_roles"):
+        yield none(f"orchestrator.{key}", "the engines' metrics are always collected", True)
+    yield none("orchestrator.env_install_prerelease", "environments come with the orchestrator's image", True)
+    for key in ("trajectory_strategy", "use_token_client", "use_renderer"):
+        yield none(f"orchestrator.{key}", "tokens are captured as they were sampled; branches become samples", True)
+    masks = "mask_env_responses mask_truncated_completions zero_truncated_completions"
+    for key in masks.split():
+        yield none(f"orchestrator.{key}", "only sampled tokens train, unless an echo block says otherwise", True)
+    for key in ("workers_per_env", "max_env_worker_restarts", "reload_weights_on_start"):
+        yield none(f"orchestrator.{key}", "chosen by EchoRL; workers is a field of an environment", 1)
+
+
+ROWS: tuple[Key, ...] = (*_model(), *algorithm("orchestrator", "spec.algorithm"), *_batches(), *_rest())

@@ -1,0 +1,40 @@
+"""What one key of prime-rl becomes."""
+
+from dataclasses import dataclass
+from typing import Any
+
+IMPORT = "`pkg.module.name` becomes `pkg.module:name`"
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key, or with ``.*`` at its end everything below a table."""
+
+    key: str
+    """In the spelling that all others are moved to; ``[]`` stands for every item of a list."""
+    to: str
+    """Fields of the manifest, as text; empty: there is no counterpart."""
+    note: str
+    """Without counterpart: why. Else how the value is made; empty: it is taken as it is."""
+    example: Any
+    """A value, for the tests."""
+
+    @property
+    def direct(self) -> bool:
+        """Whether the value is taken as it is."""
+        return bool(self.to) and not self.note
+
+
+def same(key: str, to: str, example: Any = 1) -> Key:
+    """The value goes to the field ``to`` as it is."""
+    return Key(key, to, "", example)
+
+
+def made(key: str, to: str, how: str, example: Any = 1) -> Key:
+    """The field or fields are made from it, often together with other keys."""
+    return Key(key, to, how, example)
+
+
+def none(key: str, why: str, example: Any = 1) -> Key:
+    """There is no counterpart."""
+    return Key(key, "", why, example)

@@ -1,0 +1,101 @@
+"""Keys that several files of a run share, and those of its launcher."""
+
+from collections.abc import Iterator
+from itertools import chain
+
+from echorl_cli.convert.keys.row import Key, made, none
+
+_LAUNCHER = "EchoRL's operator or `echorl run` starts the roles"
+_ADDRESSES = "EchoRL chooses addresses itself"
+_LOGS = "roles write structured logs at one level; their folder is fixed"
+_WEIGHTS = "each checkpoint holds the weights in Hugging Face's format"
+_TEACHER = "EchoRL starts no teacher; spec.algorithm.teacher.url names one"
+_VISION = "vision models are not supported"
+_FILES = "a run has one directory, given by --out or by the run's volume (spec.storage)"
+
+
+def _checkpoint(base: str) -> Iterator[Key]:
+    ckpt = f"{base}ckpt"
+    yield made(f"{ckpt}.interval", "spec.checkpoint.interval", "one value for all roles", 10)
+    yield made(f"{ckpt}.keep_last", "spec.checkpoint.keepLast", "one value for all roles", 3)
+    yield made(f"{ckpt}.keep_interval", "spec.checkpoint.keepEvery", "one value for all roles", 50)
+    yield made(f"{ckpt}.resume_step", "spec.resume", "-1: policy Auto; a step: policy FromStep", 20)
+    yield none(f"{base}resume.dir", "a run resumes from its own checkpoints only", "other/checkpoints/step_5")
+    yield none(f"{ckpt}.output_dir", _FILES, "/ckpt")
+    reason = (
+        "checkpoints always hold weights, optimizer, schedule and the orchestrator's state, and all of it is loaded"
+    )
+    for key in ("skip_progress", "skip_scheduler", "skip_dataloader", "skip_optimizer", "skip_buffer", "weights_only"):
+        yield none(f"{ckpt}.{key}", reason, True)
+    yield none(f"{ckpt}.skip_gather_master_weights", _WEIGHTS, True)
+    yield none(f"{ckpt}.weights.*", _WEIGHTS, {"save_sharded": True})
+    yield none(f"{ckpt}.wait_for_weights_timeout", "a checkpoint counts only once it is committed as a whole", 60)
+    yield none(f"{ckpt}.buffer_path", "a checkpoint holds the position in the tasks", "b")
+
+
+def _monitors(base: str) -> Iterator[Key]:
+    wandb = f"{base}monitors.wandb"
+    yield made(f"{wandb}.project", "spec.monitors.wandb.project", "one value for all roles", "ours")
+    yield made(f"{wandb}.name", "metadata.name", "as far as a run's name may hold it; the first of the roles", "my-run")
+    for key in ("entity", "group", "tags", "id"):
+        yield none(f"{wandb}.{key}", "the manifest has project and Secret only", "ours")
+    yield none(f"{wandb}.offline", "the manifest has project and Secret only", True)
+    yield none(f"{wandb}.log_extras.*", "samples and distributions are in the episode records", {"interval": 5})
+    yield none(f"{base}monitors.file.*", "metrics are always written to records/ of the run", {"path": "m.jsonl"})
+    yield none(f"{base}monitors.prime.*", "a hosted service of prime-rl's makers", {"name": "x"})
+
+
+def _shared(base: str) -> Iterator[Key]:
+    yield made(f"{base}max_steps", "spec.maxSteps", "one value for all roles", 40)
+    yield none(f"{base}output_dir", _FILES, "outputs/x")
+    yield none(f"{base}log.*", _LOGS, {"level": "debug"})
+    yield none(f"{base}env_vars.*", "set env in spec.<role>.template; values from a Secret", {"A": "b"})
+    yield none(f"{base}tokenizer.*", "the tokenizer is the model's own", {"name": "other/tokenizer"})
+    yield none(f"{base}model.vlm.*", _VISION, {"vision_encoder_attr": "model.visual"})
+    transfer = f"{base}weight_broadcast"
+    yield made(f"{transfer}.type", "spec.weightTransfer.mode", "filesystem: disk; nccl: nccl", "filesystem")
+    for key in ("host", "port", "timeout", "inference_world_size", "save_sharded", "save_format"):
+        yield none(f"{transfer}.{key}", "follows from mode and roles; every wait has a deadline of its own", 29501)
+    for key in ("adapter_only", "quantize_in_weight_transfer"):
+        yield none(f"{transfer}.{key}", "weights are sent as the engines hold them", True)
+    yield from _checkpoint(base)
+    yield from _monitors(base)
+
+
+def _deployment() -> Iterator[Key]:
+    yield made("deployment.type", "spec.trainer, spec.inference", "how GPUs are counted", "single_node")
+    yield made("deployment.gpus_per_node", "spec.trainer.gpusPerReplica", "of multi_node", 8)
+    yield made("deployment.num_train_gpus", "spec.trainer.gpusPerReplica", "one trainer pod", 2)
+    how = "GPUs of all engines, divided by the tensor parallel size"
+    yield made("deployment.num_infer_gpus", "spec.inference.replicas", how, 2)
+    yield made("deployment.num_train_nodes", "spec.trainer.replicas", "one pod a node", 2)
+    yield made("deployment.num_infer_nodes", "spec.inference.replicas", how, 1)
+    yield made("deployment.num_infer_replicas", "spec.inference.replicas", how, 2)
+    how = "training nodes divided by it"
+    yield made("deployment.nodes_per_fsdp_group", "spec.trainer.parallel.replicate", how, 1)
+    for key in ("num_teacher_gpus", "num_teacher_nodes"):
+        yield none(f"deployment.{key}", _TEACHER, 1)
+    yield none(
+        "deployment.orchestrator_on_inference", "set nodeSelector or affinity in spec.orchestrator.template", True
+    )
+
+
+ROWS: tuple[Key, ...] = (
+    *chain.from_iterable(_shared(base) for base in ("", "trainer.", "orchestrator.")),
+    made("model.name", "spec.model.name", "one value for all roles", "Qwen/Qwen3-4B"),
+    none("model.trust_remote_code", "code from model repositories is never run", True),
+    made("seq_len", "spec.model.maxModelLen, spec.trainer.seqLen", "where a role has none of its own", 4096),
+    made("run.name", "metadata.name", "as far as a run's name may hold it", "my-run"),
+    none("run.dir", _FILES, "x"),
+    *_deployment(),
+    none("slurm.*", _LAUNCHER + "; requests and placement go to spec.<role>.template", {"partition": "gpu"}),
+    none("clean_output_dir", "to start afresh: resume.policy Never with onExisting Archive", True),
+    none("clean", "to start afresh: resume.policy Never with onExisting Archive", True),
+    none("env_server_base_port", _ADDRESSES, 5000),
+    none("bench", "speed is measured by the programs in benchmarks/", True),
+    none("dry_run", "`echorl validate` and `echorl render` check without starting", True),
+    none("dump_config", "`echorl render` prints the configuration of each role", "d"),
+    none("teacher_gpu_ids", _TEACHER, [1]),
+    none("teacher_inference.*", _TEACHER, {"server": {"port": 1}}),
+    none("experimental.*", "an experiment of prime-rl's", {"x": 1}),
+)

@@ -1,0 +1,108 @@
+"""Keys of ``[trainer]``."""
+
+from collections.abc import Iterator
+
+from echorl_cli.convert.keys.row import IMPORT, Key, made, none, same
+
+_EXPERTS = "mixtures of experts are not supported"
+_MEMORY = "offloading to host memory is not supported"
+_OLD_LOSS = "of a loss before the probability mask; set loss.maskLow and loss.maskHigh"
+
+
+def _model() -> Iterator[Key]:
+    base = "trainer.model"
+    yield made(f"{base}.name", "spec.model.name", "one value for all roles", "Qwen/Qwen3-4B")
+    yield made(f"{base}.seq_len", "spec.trainer.seqLen", "where it is above maxModelLen", 8192)
+    yield made(f"{base}.compile", "spec.trainer.compile", "true when the table is there", {})
+    yield none(f"{base}.compile.fullgraph", "compiled by torch.compile's own rules", True)
+    yield made(f"{base}.ac", "spec.trainer.activationCheckpointing", "full unless `mode` says otherwise", {})
+    yield made(f"{base}.ac.mode", "spec.trainer.activationCheckpointing", "full or selective", "selective")
+    yield none(f"{base}.ac.freq", "EchoRL chooses the layers", 2)
+    yield none(f"{base}.ac.targets", "EchoRL chooses what selective recomputes", ["norm"])
+    yield same(f"{base}.dp_replicate", "spec.trainer.parallel.replicate", 1)
+    yield same(f"{base}.cp", "spec.trainer.parallel.context", 1)
+    yield none(f"{base}.cp_style", "EchoRL chooses how ranks share a sequence", "ulysses")
+    yield made(f"{base}.lora", "spec.model.lora", "defaults: rank 16, alpha 32", {})
+    yield made(f"{base}.lora.rank", "spec.model.lora.rank", "default 16", 8)
+    yield made(f"{base}.lora.alpha", "spec.model.lora.alpha", "default 32", 16.0)
+    yield made(f"{base}.lora.target_modules", "spec.model.lora.targetModules", "names of modules only", ["q_proj"])
+    yield none(f"{base}.lora.dropout", "adapters have no dropout", 0.1)
+    yield none(f"{base}.lora.modules_to_save", "only the adapter trains", ["embed"])
+    yield none(f"{base}.attn", "EchoRL picks the attention kernel by device and dtype", "flash_attention_3")
+    yield none(f"{base}.impl", "EchoRL loads models through transformers", "custom")
+    yield none(f"{base}.trust_remote_code", "code from model repositories is never run", True)
+    yield none(f"{base}.ac_offloading.*", _MEMORY, {"pin_memory": True})
+    for key in ("fsdp_cpu_offload", "optim_cpu_offload"):
+        yield none(f"{base}.{key}", _MEMORY, True)
+    for key in ("ep", "ep_comm_backend", "deepep_num_sms", "deepep_token_chunk_size", "moe_use_grouped_mm"):
+        yield none(f"{base}.{key}", _EXPERTS, 1)
+    yield none(f"{base}.freeze_moe_router", _EXPERTS, True)
+    yield none(f"{base}.reshard_after_forward", "EchoRL chooses how FSDP2 shards", True)
+    yield none(f"{base}.optimization_dtype", "master weights and optimizer state are float32", "float32")
+    yield none(f"{base}.reduce_dtype", "gradients are summed in float32", "float32")
+    yield none(f"{base}.fp8", "training in 8 bits is not supported", True)
+    yield none(f"{base}.index_cache.*", "sparse attention is not supported", {"topk_freq": 2})
+    yield none(f"{base}.fused_lm_head_token_chunk_size", "the output head always works in chunks", 8192)
+    yield none(f"{base}.debug.*", "for prime-rl's own tests", {"num_layers": 2})
+
+
+def _loss() -> Iterator[Key]:
+    base, to = "trainer.loss", "spec.algorithm.loss"
+    yield made(f"{base}.type", f"{to}.type", "default: dppo; custom: custom", "default")
+    yield same(f"{base}.dppo_mask_low", f"{to}.maskLow", 0.1)
+    yield same(f"{base}.dppo_mask_high", f"{to}.maskHigh", 0.3)
+    yield made(f"{base}.kl_tau", f"{to}.klTau", "divided by adv_tau", 0.01)
+    yield made(
+        f"{base}.adv_tau", "spec.algorithm.rlWeight", "the policy-gradient term times it; klTau is divided by it", 2.0
+    )
+    yield made(f"{base}.import_path", f"{to}.import", IMPORT, "ours.loss")
+    yield made(f"{base}.kwargs.*", f"{to}.kwargs", "without secrets", {"a": 1})
+    yield none(f"{base}.ipo_threshold", "the manifest has no such loss", 0.1)
+    old = "ratio_type ratio_length_norm clip_ratio clip_mask_high clip_mask_low mask_ratio_high mask_ratio_low"
+    older = "sequence_mask_high sequence_mask_low sequence_mask_ratio_low sequence_mask_ratio_high sequence_clip_high"
+    oldest = "token_mask_high token_mask_low geo_mask_high geo_mask_low teacher_tau ref_tau"
+    for key in f"{old} {older} {oldest}".split():
+        yield none(f"{base}.{key}", _OLD_LOSS, 1.5)
+
+
+def _optimizer() -> Iterator[Key]:
+    base, to = "trainer.optim", "spec.trainer.optimizer"
+    yield made(f"{base}.type", f"{to}.type", "sign_sgd becomes signSgd", "adamw")
+    yield same(f"{base}.lr", f"{to}.lr", 2e-6)
+    yield same(f"{base}.weight_decay", f"{to}.weightDecay", 0.1)
+    yield made(f"{base}.max_norm", f"{to}.maxGradNorm", "above 0", 0.5)
+    for key in ("betas1", "betas2"):
+        yield made(f"{base}.{key}", f"{to}.betas", "both together; prime-rl's default is 0.9 and 0.999", 0.8)
+    yield none(f"{base}.mu", "the manifest has no momentum of muon", 0.9)
+    for key in ("momentum", "nesterov"):
+        yield none(f"{base}.{key}", "sgd has no momentum", 0.9)
+    yield made("trainer.scheduler.type", f"{to}.schedule", "constant, linear or cosine", "cosine")
+    yield made("trainer.scheduler.warmup_steps", f"{to}.warmupSteps", "default 10 with linear and cosine", 5)
+    yield made("trainer.scheduler.min_lr", f"{to}.minLrRatio", "divided by lr", 1e-7)
+    yield none("trainer.scheduler.decay_steps", "linear falls from the end of warm-up to maxSteps", 20)
+
+
+def _rest() -> Iterator[Key]:
+    yield made("trainer.enable_token_export", "spec.tokenExport.enabled", "a table counts as true", True)
+    yield none(
+        "trainer.rollout_transport.*", "batches travel over HTTP and are kept on the run's volume", {"type": "zmq"}
+    )
+    yield none("trainer.data.*", "for benchmarks of the trainer alone: python -m echorl_trainer.replay", {"fake": {}})
+    yield none(
+        "trainer.matmul_precision", "EchoRL chooses the precision of products; logits and losses are float32", "highest"
+    )
+    yield none("trainer.enable_router_replay", _EXPERTS, True)
+    yield none("trainer.max_concurrent_runs", "one trainer serves one run", 2)
+    yield none("trainer.dist_timeout_seconds", "stallPolicy.noStepFor bounds a step", 900)
+    yield none("trainer.metrics_server.*", "every role always serves /metrics", {"port": 8000})
+    yield none("trainer.heartbeat.*", "alert on the metrics of the run instead", {"url": "https://x"})
+    for key in ("gc", "bench"):
+        yield none(f"trainer.{key}.*", "chosen by EchoRL", {"interval": 10})
+    for key in ("memory_profiler_path", "trace_path"):
+        yield none(f"trainer.{key}", "profiles are taken with the tools of torch", "trace")
+    for key in ("recompute_logprobs", "async_level", "max_async_level"):
+        yield none(f"trainer.{key}", "algorithm.maxStaleness bounds how far behind a sample may be", 1)
+    yield none("trainer.experimental.*", "an experiment of prime-rl's", {"x": 1})
+
+
+ROWS: tuple[Key, ...] = (*_model(), *_loss(), *_optimizer(), *_rest())
