@@ -11,7 +11,7 @@ from pathlib import Path
 
 from echorl_cli import preflight
 from echorl_core import checkpoints
-from echorl_core.config import EnvironmentConfig, OrchestratorConfig, PrepareConfig
+from echorl_core.config import EnvironmentConfig, OrchestratorConfig, PrepareConfig, TrainerConfig
 from echorl_core.names import ExitCode
 from echorl_core.rundir import RunDirectory, sync_folder, write_file
 from echorl_operator.api.problems import Problem
@@ -45,7 +45,8 @@ def code_problems(config: PrepareConfig, python: str = sys.executable) -> Iterat
     for folder in missing:
         yield Problem("spec.code.path", f"{folder}, which is no folder", "a folder with Python modules")
     if not missing:
-        yield from preflight.import_problems(imports(config.orchestrator), config.python_path, python)
+        wanted = imports(config.orchestrator) | trainer_imports(config.trainer)
+        yield from preflight.import_problems(wanted, config.python_path, python)
 
 
 def imports(config: OrchestratorConfig) -> dict[str, str]:
@@ -62,6 +63,13 @@ def imports(config: OrchestratorConfig) -> dict[str, str]:
         if environment.echo is not None and environment.echo.filter is not None:
             found[f"{path}.echo.filter.import"] = environment.echo.filter.import_path
     return found
+
+
+def trainer_imports(config: TrainerConfig) -> dict[str, str]:
+    """The same of the trainer: nothing where its torch is not installed, and a rank tells it at its start instead."""
+    if config.loss.hook is None or importlib.util.find_spec("torch") is None:
+        return {}
+    return {"spec.algorithm.loss.import": config.loss.hook.import_path}
 
 
 def model_problems(folder: Path, config: PrepareConfig) -> list[Problem]:

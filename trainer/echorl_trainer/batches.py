@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from echorl_core.wire import MicroBatch, TokenRole
+from echorl_trainer.losses import RlSequences
 from echorl_trainer.model import PackedTokens
 
 
@@ -32,6 +33,7 @@ class ScoredBatch:
     """bool [K]: an action token sampled wholly under the version that the trainer holds."""
     environment: Tensor
     """int64 [K]: index into the names that ``score_batch`` was given."""
+    sequences: RlSequences
 
 
 def score_batch(
@@ -85,6 +87,21 @@ def score_batch(
         is_env_output=is_env_output,
         is_current=is_current,
         environment=environment,
+        sequences=_sequences(micro, starts, rows, device),
+    )
+
+
+def _sequences(
+    micro: MicroBatch, starts: NDArray[np.int64], rows: NDArray[np.int64], device: torch.device
+) -> RlSequences:
+    trained = np.flatnonzero(micro.rl_weight[rows] != 0)
+    document = np.searchsorted(starts, rows[trained], side="right") - 1
+    found, lengths = np.unique(document, return_counts=True)
+    return RlSequences(
+        rows=_to_device(trained, device),
+        lengths=lengths.tolist(),
+        environments=[micro.environments[index] for index in found],
+        sample_ids=[micro.sample_ids[index] for index in found],
     )
 
 

@@ -17,6 +17,7 @@ from echorl_core.wire import WIRE_VERSION
 from echorl_trainer.checkpoint import Saver, SaveTarget
 from echorl_trainer.client import Fenced, Link, OrchestratorBatches, OrchestratorLost, Outbox, Refused, WrongBatch
 from echorl_trainer.health import Health, Phase, Progress
+from echorl_trainer.losses import HookError
 from echorl_trainer.parallel import Ranks, connect, disconnect
 from echorl_trainer.publish import Publisher, probe_ids
 from echorl_trainer.server import Server
@@ -49,7 +50,12 @@ def run_to_words(config: TrainerConfig, identity: RunIdentity, token: str | None
 
 def exit_code(error: BaseException) -> ExitCode:
     """What an exception that ends the role means to whoever restarts it."""
-    meanings = {BadInput: ExitCode.BAD_INPUT, NonFinite: ExitCode.NON_FINITE, Fenced: ExitCode.FENCED}
+    meanings = {
+        BadInput: ExitCode.BAD_INPUT,
+        HookError: ExitCode.BAD_INPUT,
+        NonFinite: ExitCode.NON_FINITE,
+        Fenced: ExitCode.FENCED,
+    }
     return next((code for kind, code in meanings.items() if isinstance(error, kind)), ExitCode.CRASH)
 
 

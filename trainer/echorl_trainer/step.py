@@ -89,6 +89,7 @@ class StepRunner:
         Raises:
             ValueError: the batch is malformed or another rank's.
             NonFinite: on every rank, before any weight is touched; gradients are cleared.
+            HookError: a custom loss raised, or returned what is no loss.
         """
         self._check(batch)
         begin = time.perf_counter()
@@ -146,7 +147,8 @@ class StepRunner:
         logprobs = scores.logprobs
         outputs = {}
         if denominators.get("rl", 0) > 0:
-            tokens = PolicyTokens(logprobs, scored.sampler_logprobs, scored.advantages, scored.rl_weight)
+            columns = (logprobs, scored.sampler_logprobs, scored.advantages, scored.rl_weight)
+            tokens = PolicyTokens(*columns, scored.sequences)
             outputs["rl"] = self._policy_loss(tokens, denominator=denominators["rl"])
         if denominators.get("ce", 0) > 0:
             outputs["ce"] = cross_entropy_loss(logprobs, scored.ce_weight, denominator=denominators["ce"])
@@ -190,6 +192,8 @@ class StepRunner:
             # A reduced gradient does not tell whose it was, so every rank names its samples of that micro-batch.
             samples = self._gather(", ".join(batch.micro_batches[min(micros)].sample_ids))
             failures = [f"the gradient is not finite after micro-batch {min(micros)} of samples {', '.join(samples)}"]
+        if self._policy_loss.name:
+            failures.append(f"the rl loss is {self._policy_loss.name}")
         raise NonFinite(f"step {batch.step}: {'; '.join(failures)}")
 
     def _update(self, step: int, norm: Tensor) -> float:

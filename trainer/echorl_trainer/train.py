@@ -55,8 +55,9 @@ def build_learner(config: TrainerConfig, ranks: Ranks) -> Learner:
     """Load the start model, shard it, and put optimizer, schedule and step around it; collective.
 
     Raises:
-        ValueError: the model cannot be trained.
+        ValueError: the model cannot be trained, or a custom loss cannot be loaded.
     """
+    loss = policy_loss(config.loss, config.python_path)
     transformers_logging.disable_progress_bar()
     policy = load_policy(config.model, seed=config.seed)
     shard(
@@ -68,7 +69,7 @@ def build_learner(config: TrainerConfig, ranks: Ranks) -> Learner:
     )
     optimizer = build_optimizer(policy, config.optimizer)
     schedule = build_schedule(optimizer, config.optimizer, config.max_steps)
-    runner = StepRunner(policy, optimizer, schedule, policy_loss(config.loss), ranks, config.optimizer.max_grad_norm)
+    runner = StepRunner(policy, optimizer, schedule, loss, ranks, config.optimizer.max_grad_norm)
     return Learner(TrainState(policy, optimizer, ranks), runner)
 
 

@@ -112,6 +112,10 @@ def import_problems(run: EchoRLRun, python: str) -> Iterator[Problem]:
 
 def import_paths(run: EchoRLRun) -> Iterator[tuple[str, str]]:
     """Field path and import path of every function that the manifest names."""
+    for name in ("loss", "advantage"):
+        import_path = getattr(run.spec.algorithm, name).import_path
+        if import_path is not None:
+            yield f"spec.algorithm.{name}.import", import_path
     environments = run.spec.environments
     for kind, entries in (("train", environments.train), ("eval", environments.eval)):
         for index, environment in enumerate(entries):

@@ -38,9 +38,6 @@ def _algorithm(spec: EchoRLRunSpec) -> Iterator[Finding]:
     algorithm, path = spec.algorithm, "spec.algorithm"
     if algorithm.mode != "rl":
         yield _refused(f"{path}.mode", algorithm.mode, f"mode {algorithm.mode}", "rl")
-    if algorithm.loss.type == "custom":
-        accepted = "dppo, ipo, grpo, cispo or reinforce"
-        yield _refused(f"{path}.loss.type", algorithm.loss.type, "custom losses", accepted)
     if algorithm.advantage.type not in {"groupMean", "none"}:
         what = f"advantage {algorithm.advantage.type}"
         yield _refused(f"{path}.advantage.type", algorithm.advantage.type, what, "groupMean or none")

@@ -16,10 +16,16 @@ LOSS_DEFAULTS: Mapping[str, Mapping[str, float]] = {
 """By type; ``docs/algorithms.md`` says where they are from."""
 
 
+def _hook(part: Loss) -> config.HookConfig:
+    if part.import_path is None:
+        raise ValueError("a custom function without an import path; validate the manifest first")
+    return config.HookConfig(import_path=part.import_path, kwargs=part.kwargs)
+
+
 def loss_config(loss: Loss) -> config.LossConfig:
     """The trainer's policy-gradient loss."""
     if loss.type == "custom":
-        raise ValueError("custom losses are not supported yet; validate the manifest first")
+        return config.LossConfig(type="custom", hook=_hook(loss))
     defaults = LOSS_DEFAULTS[loss.type]
     given = {name: getattr(loss, name) for name in defaults}
     settings: dict[str, Any] = {**defaults, **{name: value for name, value in given.items() if value is not None}}

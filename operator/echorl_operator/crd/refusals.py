@@ -57,14 +57,6 @@ _TABLE: Mapping[str, Iterable[Validation]] = {
         _other("mode", ("rl",), "mode {self.mode}", "rl"),
         refusal("has(self.mode) && self.mode == 'sft'", "sft", f"{NOT_SUPPORTED}: mode sft", found="a mapping"),
     ),
-    "spec.algorithm.loss": (
-        _other(
-            "type",
-            ("dppo", "ipo", "grpo", "cispo", "reinforce"),
-            "custom losses",
-            "dppo, ipo, grpo, cispo or reinforce",
-        ),
-    ),
     "spec.algorithm.advantage": (_other("type", ("groupMean", "none"), "advantage {self.type}", "groupMean or none"),),
     "spec.algorithm.filters[]": (_other("type", ("zeroAdvantage",), "filter {self.type}", "zeroAdvantage"),),
     "spec.algorithm.teacher": _set(_quoted("url", "model", "secretName"), "teachers"),

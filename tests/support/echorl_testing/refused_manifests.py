@@ -205,7 +205,6 @@ NOT_SUPPORTED_YET: list[tuple[str, Any]] = [
     ("spec.algorithm.mode", "sft"),
     ("spec.algorithm.mode", "opd"),
     ("spec.algorithm.teacher.url", "http://teacher"),
-    ("spec.algorithm.loss.type", "custom"),
     ("spec.algorithm.advantage.type", "rae"),
     ("spec.algorithm.advantage.type", "maxRl"),
     ("spec.algorithm.advantage.type", "custom"),

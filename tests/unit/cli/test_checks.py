@@ -167,6 +167,11 @@ def test_import_paths_are_tried_with_the_users_folder(problems, tmp_path: Path) 
         assert message in problem
 
 
+def test_a_custom_loss_is_tried_too(problems) -> None:
+    [problem] = problems(spec__algorithm__loss={"type": "custom", "import": "absent.losses:mine"})
+    assert str(problem).startswith("spec.algorithm.loss.import: found absent.losses:mine: ModuleNotFoundError")
+
+
 def test_modules_of_the_working_folder_do_not_count(problems, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "near.py").write_text("def factory(): ...\n")
     monkeypatch.chdir(tmp_path)

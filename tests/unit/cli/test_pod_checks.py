@@ -3,10 +3,18 @@ from pathlib import Path
 
 import pytest
 
-from echorl_cli.pod_checks import free_bytes, imports, room_problems, volume_problems
+from echorl_cli.pod_checks import free_bytes, imports, room_problems, trainer_imports, volume_problems
 from echorl_core import checkpoints
 from echorl_core.checkpoints import CheckpointManifest
-from echorl_core.config import EchoConfig, EchoRoleConfig, EnvironmentConfig, EvalConfig, HookConfig
+from echorl_core.config import (
+    EchoConfig,
+    EchoRoleConfig,
+    EnvironmentConfig,
+    EvalConfig,
+    HookConfig,
+    LossConfig,
+    TrainerConfig,
+)
 from echorl_core.rundir import RunDirectory
 from echorl_core.wire import Part
 from echorl_testing.role_config import orchestrator_config
@@ -44,6 +52,12 @@ def test_every_function_of_the_manifest_is_known_by_its_field(tmp_path: Path) ->
         "spec.environments.train[1].type": "mine.env:make",
         "spec.environments.eval[0].type": "mine.env:test",
     }
+
+
+def test_a_custom_loss_is_tried_where_torch_is() -> None:
+    config = TrainerConfig.model_construct(loss=LossConfig(type="custom", hook=HookConfig(import_path="mine:loss")))
+    assert trainer_imports(config) == {"spec.algorithm.loss.import": "mine:loss"}
+    assert trainer_imports(TrainerConfig.model_construct(loss=LossConfig())) == {}
 
 
 @pytest.fixture

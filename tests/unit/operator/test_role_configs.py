@@ -98,3 +98,27 @@ def test_each_engine_gets_its_address():
 
 def test_same_input_same_output():
     assert compiled(full()) == compiled(full())
+
+
+@pytest.mark.parametrize(
+    ("loss", "settings"),
+    [
+        ({}, {"type": "dppo", "mask_low": 0.2, "mask_high": 0.2, "kl_tau": 1e-3}),
+        ({"type": "ipo", "maskLow": 0.1}, {"type": "ipo", "mask_low": 0.1, "mask_high": 0.3, "kl_tau": 1e-3}),
+        ({"type": "grpo", "klTau": 0}, {"type": "grpo", "clip_low": 0.2, "clip_high": 0.28, "kl_tau": 0.0}),
+        ({"type": "cispo", "clipHigh": 4.0}, {"type": "cispo", "clip_low": 1.0, "clip_high": 4.0, "kl_tau": 1e-3}),
+        ({"type": "reinforce", "klTau": 0.1}, {"type": "reinforce", "kl_tau": 0.1}),
+    ],
+)
+def test_every_loss_has_defaults_of_its_own(loss, settings):
+    found = compiled(with_value(shortest(), "spec.algorithm.loss", loss)).trainer.loss
+    assert {name: getattr(found, name) for name in settings} == settings
+    assert found.hook is None
+
+
+def test_a_custom_loss_and_the_users_folders_reach_the_trainer():
+    loss = {"type": "custom", "import": "mine.losses:loss", "kwargs": {"beta": 0.5}}
+    found = compiled(with_value(shortest(), "spec.algorithm.loss", loss), python_path=("/code",)).trainer
+    assert (found.loss.type, found.loss.hook.import_path) == ("custom", "mine.losses:loss")
+    assert found.loss.hook.kwargs == {"beta": 0.5}
+    assert found.python_path == ["/code"]

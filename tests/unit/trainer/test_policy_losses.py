@@ -11,6 +11,7 @@ from echorl_core.config import LossConfig
 from echorl_testing.loss_oracle import DEFAULTS, expected
 from echorl_trainer.losses import (
     PolicyTokens,
+    RlSequences,
     cispo_loss,
     cross_entropy_loss,
     dppo_loss,
@@ -222,4 +223,7 @@ def test_the_config_names_the_loss_and_its_settings(kind):
     columns = random_columns(50)
     wanted = LOSSES[kind](*columns, **DEFAULTS[kind] | {"kl_tau": 0.25}, denominator=9.0).loss
     config = LossConfig(type=kind, **DEFAULTS[kind] | {"kl_tau": 0.25})
-    assert torch.equal(policy_loss(config)(PolicyTokens(*columns), denominator=9.0).loss, wanted)
+    nowhere = RlSequences(torch.zeros(0, dtype=torch.int64), [], [], [])
+    found = policy_loss(config)
+    assert torch.equal(found(PolicyTokens(*columns, nowhere), denominator=9.0).loss, wanted)
+    assert not found.name

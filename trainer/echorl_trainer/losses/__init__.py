@@ -5,17 +5,23 @@ simply add. A weight of 0 takes a token out of the component altogether: whateve
 included, reaches neither the value nor the gradient.
 """
 
-from echorl_trainer.losses.choice import PolicyLoss, PolicyTokens, policy_loss
+from echorl_trainer.losses.choice import policy_loss
 from echorl_trainer.losses.clipped import cispo_loss, grpo_loss
 from echorl_trainer.losses.component import LossOutput, graph_anchor
 from echorl_trainer.losses.cross_entropy import cross_entropy_loss
+from echorl_trainer.losses.custom import HookError, LossInputs, LossOutputs
 from echorl_trainer.losses.reinforce import reinforce_loss
+from echorl_trainer.losses.tokens import PolicyLoss, PolicyTokens, RlSequences
 from echorl_trainer.losses.trust_region import dppo_loss, ipo_loss
 
 __all__ = [
+    "HookError",
+    "LossInputs",
     "LossOutput",
+    "LossOutputs",
     "PolicyLoss",
     "PolicyTokens",
+    "RlSequences",
     "cispo_loss",
     "cross_entropy_loss",
     "dppo_loss",
