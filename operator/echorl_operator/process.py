@@ -39,6 +39,7 @@ from echorl_operator.observed.records import Kind
 from echorl_operator.observed.runs import RunKey
 from echorl_operator.reconcile.breaker import Breaker
 from echorl_operator.reconcile.passes import Passes
+from echorl_operator.reconcile.lanes import Urgency
 from echorl_operator.reconcile.queue import WorkQueue
 from echorl_operator.reconcile.run_metrics import RunMetrics
 from echorl_operator.reconcile.workers import Workers, WorkerSettings
@@ -83,7 +84,7 @@ class Operator:
     ) -> None:
         """``on_lost`` is called when this process must not lead any more; it should end the process at once."""
         self._options, self._connection, self.metrics = options, connection, metrics
-        self.queue = WorkQueue(metrics, hurries=self._hurries)
+        self.queue = WorkQueue(metrics, urgency=self._urgency)
         self.breaker = Breaker(self._probe, on_open=self.queue.pause, on_close=self._resume, metrics=metrics)
         self.cache = Cache(
             connection,
@@ -126,14 +127,16 @@ class Operator:
             )
         )
 
-    def _hurries(self, key: RunKey) -> bool:
-        """Whether somebody waits for us: who edited the run, or engines and GPUs until the gang is let through."""
+    def _urgency(self, key: RunKey) -> Urgency:
+        """Who waits for us: somebody who edited the run, or engines and GPUs until the gang is let through."""
         run = self.cache.runs.get(key.namespace, key.name)
         if run is None:
-            return False
+            return Urgency.NONE
         memory = Memory.of(run.status)
-        edited = run.generation != memory.observed_generation
-        return edited or (memory.phase not in WITHOUT_GANG and not memory.admitted())
+        if run.generation != memory.observed_generation:
+            return Urgency.EDITED if memory.attempt else Urgency.STARTING
+        starts = memory.phase not in WITHOUT_GANG and not memory.admitted()
+        return Urgency.STARTING if starts else Urgency.NONE
 
     def leading(self) -> bool:
         """Whether this process may write."""

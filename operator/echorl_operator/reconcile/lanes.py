@@ -1,12 +1,23 @@
 """The order in which due keys are handed out."""
 
 from collections import OrderedDict
+from enum import IntEnum
 from typing import Final
 
 from echorl_operator.observed.runs import RunKey
 
-URGENT_IN_A_ROW: Final = 7
-"""So many urgent keys, then one other: what people wait for goes first, and yet a flood of it stops nobody."""
+MOST_IN_A_ROW: Final = 7
+"""So many more urgent keys, then one that waits: what people wait for goes first, and yet a flood of it stops nobody."""
+
+
+class Urgency(IntEnum):
+    """Of the next pass over a run, the most urgent first."""
+
+    EDITED = 0
+    """Somebody changed a run that is there, and looks at it."""
+    STARTING = 1
+    """Engines and GPUs of it wait until its gang is let through."""
+    NONE = 2
 
 
 class _Lane:
@@ -30,35 +41,46 @@ class _Lane:
             del self._keys[namespace]
         return key
 
-    def discard(self, key: RunKey) -> None:
+    def discard(self, key: RunKey) -> bool:
         keys = self._keys.get(key.namespace)
-        if keys is not None and key in keys:
-            del keys[key]
-            if not keys:
-                del self._keys[key.namespace]
+        if keys is None or key not in keys:
+            return False
+        del keys[key]
+        if not keys:
+            del self._keys[key.namespace]
+        return True
 
 
 class Lanes:
-    """Due keys, each once: urgent ones first, but not only."""
+    """Due keys, each once: the most urgent ones first, but not only."""
 
     def __init__(self) -> None:
-        self._urgent, self._others = _Lane(), _Lane()
-        self._in_a_row = 0
+        self._lanes = {urgency: _Lane() for urgency in Urgency}
+        self._passed_over = dict.fromkeys(Urgency, 0)
 
     def __bool__(self) -> bool:
-        return bool(self._urgent) or bool(self._others)
+        return self.any()
 
-    def push(self, key: RunKey, *, urgent: bool) -> None:
+    def any(self, least: Urgency = Urgency.NONE) -> bool:
+        """Whether there is a key of this urgency or more."""
+        return any(lane for urgency, lane in self._lanes.items() if urgency <= least)
+
+    def push(self, key: RunKey, urgency: Urgency) -> None:
         """Add a key that is in no lane."""
-        (self._urgent if urgent else self._others).push(key)
+        self._lanes[urgency].push(key)
 
-    def hurry(self, key: RunKey) -> None:
-        """A key that is in a lane is urgent after all."""
-        self._others.discard(key)
-        self._urgent.push(key)
+    def hurry(self, key: RunKey, urgency: Urgency) -> None:
+        """A key that is in a lane is as urgent as this, if it was less."""
+        for less, lane in self._lanes.items():
+            if less > urgency and lane.discard(key):
+                self._lanes[urgency].push(key)
 
-    def pop(self) -> RunKey:
-        """The next key; there must be one."""
-        urgent = bool(self._urgent) and (self._in_a_row < URGENT_IN_A_ROW or not self._others)
-        self._in_a_row = self._in_a_row + 1 if urgent else 0
-        return (self._urgent if urgent else self._others).pop()
+    def pop(self, least: Urgency = Urgency.NONE) -> RunKey:
+        """The next key of this urgency or more; there must be one."""
+        waiting = [urgency for urgency in Urgency if urgency <= least and self._lanes[urgency]]
+        starved = [urgency for urgency in waiting if self._passed_over[urgency] >= MOST_IN_A_ROW]
+        chosen = max(starved, default=waiting[0])
+        for urgency in waiting:
+            self._passed_over[urgency] += urgency > chosen
+        self._passed_over[chosen] = 0
+        return self._lanes[chosen].pop()

@@ -10,7 +10,7 @@ from typing import Final
 
 from echorl_operator.metrics import Metrics
 from echorl_operator.observed.runs import RunKey
-from echorl_operator.reconcile.lanes import Lanes
+from echorl_operator.reconcile.lanes import Lanes, Urgency
 
 LONGEST_SLEEP_S: Final = 3600.0
 
@@ -34,10 +34,10 @@ class WorkQueue:
         *,
         clock: Callable[[], float] = time.monotonic,
         rng: random.Random | None = None,
-        hurries: Callable[[RunKey], bool] = lambda _: False,
+        urgency: Callable[[RunKey], Urgency] = lambda _: Urgency.NONE,
     ) -> None:
-        """``hurries``: whether a run goes before others, whoever adds it."""
-        self._hurries = hurries
+        """``urgency``: of a run, whoever adds it."""
+        self._urgency = urgency
         self._metrics, self._settings = metrics, settings or QueueSettings()
         self._clock, self._rng = clock, rng or random.Random()
         self._ready = Lanes()
@@ -76,8 +76,8 @@ class WorkQueue:
     def add(self, key: RunKey, *, urgent: bool = False) -> None:
         """A key is due: something changed.
 
-        A key that backs off after a failure waits on, unless it is ``urgent`` (a person edited it): its own failing
-        writes make events, and these must not turn back-off into a busy loop. Urgent keys go before others.
+        A key that backs off after a failure waits on, unless it is ``urgent`` (a person did something to it): its own
+        failing writes make events, and these must not turn back-off into a busy loop. Urgent keys go before others.
         """
         if urgent:
             self._held_until.pop(key, None)
@@ -87,8 +87,9 @@ class WorkQueue:
             self._again[key] = urgent or self._again.get(key, False)
         elif key not in self._ready_since:
             self._push(key, urgent=urgent)
-        elif urgent:
-            self._ready.hurry(key)
+        else:
+            self._ready.hurry(key, self._lane(key, urgent=urgent))
+            self._changed.set()
 
     def add_after(self, key: RunKey, seconds: float) -> None:
         """A key is due in ``seconds``, or earlier if that was said before; never before its back-off ends."""
@@ -131,12 +132,12 @@ class WorkQueue:
         self._paused = False
         self._changed.set()
 
-    async def get(self) -> RunKey:
-        """The next key; ``done`` must follow. Waits until one is due."""
+    async def get(self, least: Urgency = Urgency.NONE) -> RunKey:
+        """The next key of this urgency or more; ``done`` must follow. Waits until one is due."""
         while True:
             self._promote()
-            if not self._paused and self._ready:
-                return self._pop()
+            if not self._paused and self._ready.any(least):
+                return self._pop(least)
             self._changed.clear()
             try:
                 async with asyncio.timeout(self._sleep_s()):
@@ -163,11 +164,14 @@ class WorkQueue:
     def _push(self, key: RunKey, *, urgent: bool) -> None:
         self._metrics.queue_adds.inc()
         self._ready_since[key] = self._clock()
-        self._ready.push(key, urgent=urgent or self._hurries(key))
+        self._ready.push(key, self._lane(key, urgent=urgent))
         self._changed.set()
 
-    def _pop(self) -> RunKey:
-        key = self._ready.pop()
+    def _lane(self, key: RunKey, *, urgent: bool) -> Urgency:
+        return min(self._urgency(key), Urgency.STARTING if urgent else Urgency.NONE)
+
+    def _pop(self, least: Urgency) -> RunKey:
+        key = self._ready.pop(least)
         if self._ready:
             # Another worker may sleep although this one found more than it takes.
             self._changed.set()

@@ -12,6 +12,7 @@ from echorl_operator.cluster import errors
 from echorl_operator.metrics import Metrics
 from echorl_operator.observed.runs import RunKey
 from echorl_operator.reconcile.breaker import Breaker, suspicious
+from echorl_operator.reconcile.lanes import Urgency
 from echorl_operator.reconcile.queue import WorkQueue
 
 _log = structlog.get_logger()
@@ -25,6 +26,8 @@ class WorkerSettings:
     """How passes are made."""
 
     workers: int = 8
+    for_edits: int = 2
+    """More of them, for runs alone that somebody has edited: these wait for no pass over another run to end."""
     pass_s: float = 120.0
     """Longest pass; over it, it is cancelled and counts as failed."""
     throttled_s: float = 5.0
@@ -51,11 +54,13 @@ class Workers:
         """Work until cancelled."""
         async with asyncio.TaskGroup() as group:
             for number in range(self._settings.workers):
-                group.create_task(self._work(), name=f"worker {number}")
+                group.create_task(self._work(Urgency.NONE), name=f"worker {number}")
+            for number in range(self._settings.for_edits):
+                group.create_task(self._work(Urgency.EDITED), name=f"worker for edits {number}")
 
-    async def _work(self) -> Never:
+    async def _work(self, least: Urgency) -> Never:
         while True:
-            key = await self._queue.get()
+            key = await self._queue.get(least)
             started = time.monotonic()
             try:
                 result = await self._pass(key)

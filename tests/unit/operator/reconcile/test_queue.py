@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from echorl_operator.metrics import Metrics
 from echorl_operator.observed.runs import RunKey
+from echorl_operator.reconcile.lanes import Urgency
 from echorl_operator.reconcile.queue import QueueSettings, WorkQueue
 
 A, B, C = (RunKey("ns", name) for name in "abc")
@@ -86,11 +87,43 @@ async def test_what_a_person_changed_goes_first_and_yet_stops_nobody(queue: Work
     assert order == [*edited[:7], routine[0], *edited[7:], *routine[1:]]
 
 
-async def test_some_runs_always_go_first(clock: Clock, metrics: Metrics) -> None:
-    queue = WorkQueue(metrics, clock=clock, hurries=lambda key: key == C)
+async def test_edits_go_before_starts_and_starts_before_the_rest(clock: Clock, metrics: Metrics) -> None:
+    urgency = {A: Urgency.NONE, B: Urgency.STARTING, C: Urgency.EDITED}
+    queue = WorkQueue(metrics, clock=clock, urgency=urgency.__getitem__)
     for key in (A, B, C):
         queue.add(key)
-    assert [await take(queue) for _ in range(3)] == [C, A, B]
+    assert [await take(queue) for _ in range(3)] == [C, B, A]
+
+
+async def test_a_flood_of_edits_stops_neither_starts_nor_the_rest(clock: Clock, metrics: Metrics) -> None:
+    kinds = {name: Urgency[name] for name in ("EDITED", "STARTING", "NONE")}
+    queue = WorkQueue(metrics, clock=clock, urgency=lambda key: kinds[key.namespace])
+    for name in kinds:
+        for number in range(30):
+            queue.add(RunKey(name, str(number)))
+    first = [(await take(queue) or A).namespace for _ in range(32)]
+    assert {name: first.count(name) for name in kinds} == {"EDITED": 25, "STARTING": 3, "NONE": 4}
+
+
+async def test_who_is_there_for_edits_takes_nothing_else(clock: Clock, metrics: Metrics) -> None:
+    queue = WorkQueue(metrics, clock=clock, urgency=lambda key: Urgency.EDITED if key == C else Urgency.STARTING)
+    queue.add(A)
+    waits = asyncio.ensure_future(queue.get(Urgency.EDITED))
+    await asyncio.sleep(0)
+    assert not waits.done()
+    queue.add(C)
+    assert await asyncio.wait_for(waits, 1) == C
+    assert await take(queue) == A
+
+
+async def test_a_key_that_waits_is_moved_up_when_it_becomes_urgent(clock: Clock, metrics: Metrics) -> None:
+    urgency = {A: Urgency.STARTING, B: Urgency.NONE}
+    queue = WorkQueue(metrics, clock=clock, urgency=urgency.__getitem__)
+    queue.add(A)
+    queue.add(B)
+    urgency[B] = Urgency.EDITED
+    queue.add(B)
+    assert [await take(queue) for _ in range(2)] == [B, A]
 
 
 async def test_an_edit_of_what_is_worked_on_is_still_urgent_afterwards(queue: WorkQueue) -> None:
