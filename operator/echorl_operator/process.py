@@ -38,8 +38,8 @@ from echorl_operator.observed.memory import WITHOUT_GANG, Memory
 from echorl_operator.observed.records import Kind
 from echorl_operator.observed.runs import RunKey
 from echorl_operator.reconcile.breaker import Breaker
-from echorl_operator.reconcile.passes import Passes
 from echorl_operator.reconcile.lanes import Urgency
+from echorl_operator.reconcile.passes import Passes
 from echorl_operator.reconcile.queue import WorkQueue
 from echorl_operator.reconcile.run_metrics import RunMetrics
 from echorl_operator.reconcile.workers import Workers, WorkerSettings

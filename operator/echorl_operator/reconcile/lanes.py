@@ -7,7 +7,7 @@ from typing import Final
 from echorl_operator.observed.runs import RunKey
 
 MOST_IN_A_ROW: Final = 7
-"""So many more urgent keys, then one that waits: what people wait for goes first, and yet a flood of it stops nobody."""
+"""So many more urgent keys, then one that waits: what people wait for goes first, and a flood of it stops nobody."""
 
 
 class Urgency(IntEnum):

@@ -15,7 +15,9 @@ def engine(name: str, restarts: int) -> PodRecord:
 
 def after(status: dict[str, Any], *engines: PodRecord) -> dict[str, Any]:
     found = plan(observed(*engines, run=run(status)), Settings(operator_version="1"), "t").status
-    return {key: found.get(key) for key in ("restarts", "restartsByRole", "attempt")} | {"control": found.get("control", {})}
+    return {key: found.get(key) for key in ("restarts", "restartsByRole", "attempt")} | {
+        "control": found.get("control", {})
+    }
 
 
 def test_restarts_add_up_and_outlive_their_pods() -> None:
