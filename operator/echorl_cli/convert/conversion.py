@@ -29,6 +29,8 @@ UNKNOWN_FORMS = {
 }
 
 
+LISTS = tuple(dict.fromkeys(key.key.partition("[]")[0] for key in KEYS if "[]" in key.key))
+"""Keys that hold a list of tables."""
 _TABLE = Table(KEYS)
 
 
@@ -77,6 +79,8 @@ def _unknown(settings: Settings, where: Location) -> Problem:
 
 
 def _checked_keys(settings: Settings, draft: Draft) -> None:
+    for path in LISTS:
+        settings.items(path)
     for where in settings.misplaced():
         draft.problems.append(Problem(settings.written(where), settings.shown(where), "a table"))
     for where in settings.unknown():

@@ -37,12 +37,14 @@ class Table:
         return key
 
     def meant(self, where: Location) -> str | None:
-        """The known key that an unknown one resembles: one of its siblings, or one of the same name elsewhere."""
+        """The known key that an unknown one resembles: a sibling, or one of the same name inside a section."""
         parent, name = pattern(where[:-1]), str(where[-1])
         start = f"{parent}." if parent else ""
         siblings = {re.split(r"[.\[]", key[len(start) :])[0] for key in self.keys if key.startswith(start)}
         if close := nearest(name, sorted(siblings - {"*", ""})):
             return path_text((*where[:-1], close))
+        if parent:
+            return None
         elsewhere = [key for key in self.keys if key.endswith(f".{name}") and "[]" not in key]
         return min(elsewhere, key=len, default=None)
 

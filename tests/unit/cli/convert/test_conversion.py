@@ -1,0 +1,170 @@
+"""Whole files of three generations against golden manifests, and what single keys mean."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from echorl_cli.convert.conversion import convert
+from echorl_cli.convert.draft import Kind
+from echorl_cli.convert.text import manifest_text
+from echorl_cli.convert.tree import MISSING, at, location
+from echorl_operator.api import problems
+from echorl_testing.prime_rl import converted_copy, smallest, with_value
+
+FILES = Path(__file__).parent / "files"
+GENERATIONS = {
+    "early": [FILES / "early.toml"],
+    "three": [FILES / "three" / f"{role}.toml" for role in ("trainer", "orchestrator", "inference")],
+    "newest": [FILES / "newest.toml"],
+    "latest": [FILES / "latest.toml"],
+}
+
+
+def of(name):
+    return convert([(None, file) for file in GENERATIONS[name]])
+
+
+@pytest.mark.parametrize("name", GENERATIONS)
+def test_golden_manifest(name):
+    golden = FILES / f"{name}.yaml"
+    assert manifest_text(of(name), GENERATIONS[name]) == golden.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", GENERATIONS)
+def test_all_that_is_refused_in_a_golden_manifest_is_not_supported_yet(name):
+    document = yaml.safe_load((FILES / f"{name}.yaml").read_text(encoding="utf-8"))
+    found = problems(document)
+    assert all(problem.reason.startswith("not supported yet") for problem in found)
+    told = [line.subject for line in of(name).lines if line.kind is Kind.NOT_SUPPORTED]
+    assert sorted(told) == sorted(problem.path for problem in found)
+
+
+def test_a_run_in_the_keys_of_three_generations_is_one_manifest():
+    assert of("early").document == of("three").document == of("newest").document
+    assert "made-up-and-kept-out" not in manifest_text(of("early"), [])
+
+
+def field(path, value, to):
+    """What the manifest has at ``to`` when the key ``path`` is set to ``value``."""
+    tree = smallest()
+    for one, item in {path: value}.items() if isinstance(path, str) else zip(path, value, strict=True):
+        tree = with_value(tree, location(one), item)
+    found = at(converted_copy(tree).document, location(to))
+    return None if found is MISSING else found
+
+
+def test_defaults_of_prime_rl_that_are_none_here_are_written_out():
+    document = converted_copy(smallest()).document
+    spec = document["spec"]
+    assert spec["model"] == {"name": "Qwen/Qwen3-0.6B", "maxModelLen": 2048}
+    assert spec["algorithm"] == {"groupSize": 1, "batchSize": 128, "maxStaleness": 8}
+    assert spec["trainer"]["optimizer"] == {"betas": [0.9, 0.999]}
+    assert spec["environments"]["train"][0]["sampling"] == {"maxCompletionTokens": 2048}
+    assert spec["environments"]["eval"][0]["interval"] == 100
+
+
+def test_the_loss_stays_the_same_function():
+    # adv_tau * (-A r) + kl_tau * KL = rlWeight * (-A r + klTau * KL)
+    paths, values = ("trainer.loss.adv_tau", "trainer.loss.kl_tau"), (0.5, 0.002)
+    assert field(paths, values, "spec.algorithm.rlWeight") == 0.5
+    assert field(paths, values, "spec.algorithm.loss.klTau") == pytest.approx(0.004)
+    # prime-rl's kl_tau is 0.001 when it is not set.
+    assert field("trainer.loss.adv_tau", 2.0, "spec.algorithm.loss.klTau") == pytest.approx(0.0005)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "to", "expected"),
+    [
+        ("trainer.loss.type", "default", "spec.algorithm.loss", None),
+        ("orchestrator.advantage", None, "spec.algorithm.advantage.type", "none"),
+        ("orchestrator.algo.type", "opd", "spec.algorithm.mode", "opd"),
+        ("orchestrator.training_mode", "sft", "spec.algorithm.mode", "sft"),
+        ("orchestrator.teacher.model.name", "big", "spec.algorithm.teacher.model", "big"),
+        ("orchestrator.teacher.client.base_url", ["http://t/v1"], "spec.algorithm.teacher.url", "http://t/v1"),
+        ("trainer.optim.type", "sign_sgd", "spec.trainer.optimizer.type", "signSgd"),
+        ("trainer.model.ac", {}, "spec.trainer.activationCheckpointing", "full"),
+        ("weight_broadcast.type", "filesystem", "spec.weightTransfer.mode", "disk"),
+        ("ckpt.resume_step", -1, "spec.resume", None),
+        ("ckpt.resume_step", 40, "spec.resume", {"policy": "FromStep", "step": 40}),
+        ("resume", {"step": 40}, "spec.resume", {"policy": "FromStep", "step": 40}),
+        ("orchestrator.renderer", None, "spec.model.renderer", "engine"),
+        ("orchestrator.max_inflight_rollouts", 192, "spec.algorithm.oversampling", 1.5),
+        ("orchestrator.oversampling_factor", 0.5, "spec.algorithm.oversampling", 1.0),
+        ("orchestrator.pre_batch_filters", [{"type": "gibberish"}], "spec.algorithm.filters[0].enforce", False),
+        ("orchestrator.pre_batch_filters", [{"type": "gibberish"}], "spec.algorithm.filters[1].type", "zeroAdvantage"),
+        ("orchestrator.multi_agent.drop_judge", True, "spec.environments.train[0].dropMembers", ["judge"]),
+        ("orchestrator.train.source[0].timeout", 90, "spec.environments.train[0].episodeTimeout", "90s"),
+        ("orchestrator.train.source[0].num_workers", "auto", "spec.environments.train[0].workers", None),
+        ("orchestrator.train.source[0].num_workers", 6, "spec.environments.train[0].workers", 6),
+        ("orchestrator.train.source[0].group_size", 4, "spec.environments.train[0].algorithm.groupSize", 4),
+        ("orchestrator.train.source[0].group_size", 1, "spec.environments.train[0].algorithm", None),
+        ("orchestrator.train.source[0].echo", {"tool": {}}, "spec.environments.train[0].echo.tool.alpha", 1.0),
+        ("orchestrator.algo.type", "echo", "spec.environments.train[0].echo", {"tool": {"alpha": 0.1}}),
+        ("orchestrator.train.source[0].algo.type", "echo", "spec.environments.train[0].algorithm", None),
+        ("orchestrator.eval.num_examples", -1, "spec.environments.eval[0].numExamples", None),
+        ("orchestrator.eval.sampling.top_k", -1, "spec.environments.eval[0].sampling.topK", None),
+        ("orchestrator.eval.sampling.extra_body", {"top_k": 5}, "spec.environments.eval[0].sampling.topK", 5),
+        ("inference.vllm.dtype", "auto", "spec.model.dtype", None),
+        ("inference.vllm.max_model_len", 1024, "spec.model.maxModelLen", 1024),
+        ("inference.vllm.max_model_len", 9999, "spec.model.maxModelLen", 2048),
+        ("inference.vllm.enforce_eager", False, "spec.inference.extraArgs", ["--no-enforce-eager"]),
+        ("inference.vllm.rope_scaling", {"f": 2}, "spec.inference.extraArgs", ['--rope-scaling={"f": 2}']),
+        ("inference.parallel.tp", 4, "spec.inference.gpusPerReplica", 4),
+    ],
+)
+def test_what_a_key_means(path, value, to, expected):
+    assert field(path, value, to) == expected
+
+
+def test_an_environment_goes_before_what_environments_share():
+    paths = ("orchestrator.sampling.temperature", "orchestrator.train.source[0].sampling.temperature")
+    assert field(paths, (0.5, 0.9), "spec.environments.train[0].sampling.temperature") == 0.9
+
+
+def test_a_role_s_own_length_goes_before_the_shared_one():
+    paths = ("seq_len", "orchestrator.seq_len")
+    assert field(paths, (4096, 1024), "spec.model.maxModelLen") == 1024
+    assert field(paths, (4096, 1024), "spec.trainer.seqLen") == 4096
+
+
+@pytest.mark.parametrize(
+    ("advantage", "expected"),
+    [
+        ({"type": "ema_per_member"}, {"type": "rae", "momentum": 0.9, "order": "updateThenSubtract"}),
+        ({"type": "custom", "import_path": "ours.adv"}, {"type": "custom", "import": "ours:adv"}),
+    ],
+)
+def test_older_advantages(advantage, expected):
+    assert field("orchestrator.advantage", advantage, "spec.algorithm.advantage") == expected
+
+
+def test_rae_of_the_newest_generation_subtracts_first():
+    expected = {"type": "rae", "momentum": 0.95, "order": "subtractThenUpdate"}
+    assert field("orchestrator.algo.type", "rae", "spec.algorithm.advantage") == expected
+
+
+def test_gpus_of_several_nodes():
+    nodes = {"type": "multi_node", "num_train_nodes": 4, "num_infer_nodes": 2, "num_infer_replicas": 3}
+    paths, values = ("deployment", "inference.parallel.tp"), ({**nodes, "nodes_per_fsdp_group": 2}, 4)
+    assert field(paths, values, "spec.trainer.replicas") == 4
+    assert field(paths, values, "spec.trainer.gpusPerReplica") == 8
+    assert field(paths, values, "spec.trainer.parallel.replicate") == 2
+    assert field(paths, values, "spec.inference.replicas") == 12  # 2 * 3 nodes of 8 GPUs, 4 each
+
+
+def test_an_eval_environment_named_like_a_train_environment_gets_a_name_of_its_own():
+    tree = with_value(smallest(), location("orchestrator.eval.source[0].name"), "words")
+    conversion = converted_copy(tree, types={})
+    assert conversion.document["spec"]["environments"]["eval"][0]["name"] == "words-eval"
+    assert [line.subject for line in conversion.lines if line.kind is Kind.CHANGED] == [
+        'orchestrator.eval.source[0].name = "words"'
+    ]
+
+
+def test_lines_have_the_keys_as_the_file_has_them_and_comments_the_one_spelling():
+    tree = {"orchestrator": {"env": [{"id": "words", "address": "tcp://host:1"}]}}
+    conversion = converted_copy(tree, types={})
+    [line] = [line for line in conversion.lines if "address" in line.subject]
+    assert str(line).startswith('orchestrator.env[0].address = "tcp://host:1": no counterpart: ')
+    assert line.comment.startswith('orchestrator.train.source[0].serve.address = "tcp://host:1": no counterpart: ')
