@@ -14,6 +14,8 @@ at once), and orchestrators, by one server in this process that says Running at 
 - ``life``: memory at 0, 100 and ``--runs`` runs; nothing to do; storms of edits of ``inference.replicas`` of every run,
   from the API server's reply to the edit to the first child that the operator writes, as a watch shows it; the leader
   killed; an operator that starts beside foreign pods.
+- ``edits``: ``--edited-runs`` runs are edited one after the other, while nothing else happens and while ``--runs`` others
+  are created at once and start; the same measure of time, from edit to child.
 - ``many``: ``--idle-runs`` runs with nothing to do.
 
 Every run uses its namespace's volume claim. The operator watches the whole cluster. Renewals of its lease are not
@@ -32,7 +34,7 @@ from typing import Any
 from benchmarks.operator_scale import applying, figures, living, played, submitting
 from benchmarks.operator_scale.submitting import Shape
 
-PARTS = ("apply", "life", "many")
+PARTS = ("apply", "life", "edits", "many")
 SIDES = ("bare", "staged", "operator")
 
 
@@ -58,6 +60,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--idle-runs", type=int, default=1000, help="of many (default: 1000)")
     made.add_argument("--idle-shape", type=_shape, default=submitting.THREE, help="of many (default: 1+1)")
     made.add_argument("--idle-s", type=float, default=120.0, help="seconds to look on (default: 120)")
+    made.add_argument("--edited-runs", type=int, default=40, help="of edits (default: 40)")
     made.add_argument("--storms", type=int, default=3, help="of edits (default: 3)")
     made.add_argument("--failovers", type=int, default=3, help="leaders killed (default: 3)")
     made.add_argument("--starts", type=int, default=3, help="beside foreign pods (default: 3)")
@@ -84,6 +87,8 @@ async def measure(options: argparse.Namespace) -> None:
             await _apply(options, report)
         if "life" in options.parts:
             await living.life(options, options.out, report)
+        if "edits" in options.parts:
+            await living.edits(options, options.out, report)
         if "many" in options.parts:
             await living.many(options, options.out, report)
     table = figures.applied_table([row for row in rows if row["part"] == "apply"])

@@ -1,9 +1,10 @@
 """A cluster full of runs: memory, a storm of edits, failover, a start, and nothing to do."""
 
 import asyncio
+import itertools
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,20 @@ class Life:
             "max_s": waits[-1],
         }
 
+    async def edits(self, over: Callable[[], bool]) -> list[float]:
+        """Edit one run after the other until it is over; seconds from each edit to its first child write, sorted."""
+        waits: list[float] = []
+        revisions, edited = self.seen.revisions, dict[RunKey, float]()
+        for key in itertools.cycle(self.runs):
+            if over():
+                return sorted(waits)
+            known = len(revisions[key])
+            replicas = self.shape.engines + 1 + len(waits) // len(self.runs) % 2
+            await self.user.edit([key], {"inference": {"replicas": replicas}}, edited.__setitem__)
+            await self.seen.until("an edit has led to a write", lambda: len(revisions[key]) > known, 60.0)  # noqa: B023
+            waits.append(max(0.0, revisions[key][known] - edited[key]))
+        raise AssertionError("there is no run")
+
     async def fail_over(self, name: str) -> float:
         """Kill the leader without warning; seconds until the one in reserve has written a child."""
         reserve = await OperatorProcess.start(self.kubeconfig, self.folder, name)
@@ -159,6 +174,32 @@ async def life(options: Any, folder: Path, report: Any) -> None:
         await user.add_foreign_pods(_FOREIGN, options.foreign_pods)
         for number in range(options.starts):
             report("start", foreign_pods=options.foreign_pods, **await one.restart(f"again-{number}"))
+
+
+async def edits(options: Any, folder: Path, report: Any) -> None:
+    """Runs are edited one after the other: while nothing else happens, and while many others start."""
+    where, shape = submitting.namespaces(options.namespaces), options.shape
+    async with (
+        ground(where, (options.edited_runs + options.runs) * shape.pods) as place,
+        client(place.kubeconfig) as user,
+        watching(user.connection) as seen,
+        Life(place.kubeconfig, folder, user, seen, shape) as one,
+    ):
+        await one.grow(options.edited_runs, where)
+        calm_until = time.monotonic() + options.idle_s
+        report("edits", while_="calm", **_waits(await one.edits(lambda: time.monotonic() > calm_until)))
+        await one.operator.settled()
+        storm = submitting.keys(options.edited_runs, options.runs, where)
+        began = time.monotonic()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(user.create(storm, shape, lambda *_: None))
+            waits = await one.edits(lambda: all(key in seen.orchestrators for key in storm))
+        took = time.monotonic() - began
+        report("edits", while_=f"{options.runs} runs start", storm_s=took, **_waits(waits))
+
+
+def _waits(found: list[float]) -> dict[str, float]:
+    return {"edits": len(found), "p50_s": quantile(found, 0.5), "p99_s": quantile(found, 0.99), "max_s": found[-1]}
 
 
 async def many(options: Any, folder: Path, report: Any) -> None:
