@@ -38,7 +38,7 @@ class Table:
 
     def meant(self, where: Location) -> str | None:
         """The known key that an unknown one resembles: a sibling, or one of the same name inside a section."""
-        parent, name = pattern(where[:-1]), str(where[-1])
+        parent, name = pattern(where[:-1]) if len(where) > 1 else "", str(where[-1])
         start = f"{parent}." if parent else ""
         siblings = {re.split(r"[.\[]", key[len(start) :])[0] for key in self.keys if key.startswith(start)}
         if close := nearest(name, sorted(siblings - {"*", ""})):
