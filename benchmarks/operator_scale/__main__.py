@@ -14,7 +14,7 @@ at once), and orchestrators, by one server in this process that says Running at 
 - ``life``: memory at 0, 100 and ``--runs`` runs; nothing to do; storms of edits of ``inference.replicas`` of every run,
   from the API server's reply to the edit to the first child that the operator writes, as a watch shows it; the leader
   killed; an operator that starts beside foreign pods.
-- ``edits``: ``--edited-runs`` runs are edited one after the other, while nothing else happens and while ``--runs`` others
+- ``edits``: ``--edited-runs`` runs are edited one after the other, while nothing else happens and while ``--runs`` more
   are created at once and start; the same measure of time, from edit to child.
 - ``many``: ``--idle-runs`` runs with nothing to do.
 
