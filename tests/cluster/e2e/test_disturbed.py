@@ -99,7 +99,7 @@ class Before:
         status = run.status()
         self.step, self.attempt, self.saved = status["step"], status["attempt"], status["checkpoint"]["step"]
         self.uids, self.restarts = run.uids(), {role: run.restarts(role) for role in run.uids()}
-        self.counted = status["restartsByRole"]
+        self.counted = status.get("restartsByRole", {})
 
 
 def new_attempt(run: RealRun, before: Before) -> None:
