@@ -51,8 +51,7 @@ Exit code 2, nothing is written, all problems at once:
 - unknown keys, with the key that was probably meant;
 - values that no known version of prime-rl takes, and forms of configuration that are unknown here:
   {forms};
-- algorithms and losses that the manifest does not have ({foreign}, `ipo`): any manifest would train
-  something else;
+- algorithms that the manifest does not have ({foreign}): any manifest would train something else;
 - values that the manifest does not take, with the key that they came from.
 
 With `--keep-going` unknown keys and such algorithms are left out, with a line each. prime-rl itself refuses unknown
@@ -136,6 +135,7 @@ def _defaults() -> str:
         "….sampling.max_completion_tokens": "what the longest sequence leaves",
         "orchestrator.eval.interval": environments.DEFAULT_INTERVAL,
         "orchestrator.eval.num_examples": "all: to be filled in",
+        "trainer.loss.ipo_threshold": f"{algorithm.IPO_THRESHOLD}, with ipo",
         "trainer.optim.betas1, betas2": ", ".join(str(beta) for beta in trainer.BETAS),
         "trainer.scheduler.warmup_steps": f"{trainer.WARMUP}, with linear and cosine",
         "trainer.model.lora.rank, alpha": ", ".join(f"{value:g}" for value in model.DEFAULT_LORA.values()),

@@ -59,6 +59,10 @@ def _algorithm(mode: Any) -> Any:
     return _MODES.get(mode, mode) if isinstance(mode, str) else mode
 
 
+def _list_of_one(value: Any) -> Any:
+    return [value]
+
+
 def _table_only(value: Any) -> Any:
     return value if isinstance(value, dict) else MISSING
 
@@ -164,6 +168,7 @@ def _trainer() -> Iterator[Rename]:
 
 def _orchestrator() -> Iterator[Rename]:
     source = [{"id": "reverse-text"}]
+    yield Rename("orchestrator.environment", "orchestrator.env", _list_of_one, source[0])
     yield Rename("orchestrator.env", "orchestrator.train.env", example=source)
     yield Rename("orchestrator.train.env", "orchestrator.train.source", example=source)
     yield Rename("orchestrator.eval.env", "orchestrator.eval.source", example=source)
@@ -175,6 +180,7 @@ def _orchestrator() -> Iterator[Rename]:
         yield Rename(f"{base}.rollouts_per_example", f"{base}.group_size", example=4)
     inflight = "orchestrator.max_inflight_episodes"
     yield Rename("orchestrator.max_inflight_rollouts", inflight, example=512)
+    yield Rename("orchestrator.concurrency.max_inflight", inflight, example=512)
     yield Rename("orchestrator.filters", "orchestrator.post_batch_filters", example=[{"type": "zero_advantage"}])
     yield Rename("orchestrator.env_mix", "orchestrator.buffer.env_ratios", example=[1.0])
     yield Rename("orchestrator.eval.eval_base_model", "orchestrator.eval.skip_first_step", _inverse, False)
@@ -209,22 +215,26 @@ class Spellings:
 
     def __init__(self) -> None:
         self._written: dict[Location, Location] = {}
+        self._made_from: dict[Location, Location] = {}
 
     def moved(self, old: Location, new: Location, value: Any) -> None:
         """Note that everything under ``old`` stands under ``new`` from now on."""
+        if old in self._made_from:
+            self._made_from[new] = self._made_from.pop(old)
         for rest, _ in leaves(value):
             self._written[(*new, *rest)] = self._written.pop((*old, *rest), (*old, *rest))
 
     def converted(self, old: Location, new: Location, value: Any) -> None:
         """Note that everything under ``new`` was made from the one value under ``old``."""
-        before = self.written(old)
+        before = self._made_from[new] = self.written(old)
         for rest, _ in leaves(value):
             self._written[(*new, *rest)] = before
 
     def written(self, key: Location) -> Location:
         """The key as the file has it."""
-        if key in self._written:
-            return self._written[key]
+        for known in (self._written, self._made_from):
+            if key in known:
+                return known[key]
         for now, before in self._written.items():
             rest = now[len(key) :]
             if now[: len(key)] == key and before[-len(rest) :] == rest:

@@ -10,7 +10,9 @@ from echorl_cli.convert.settings import Settings
 ALGORITHMS = ("grpo", "echo", "max_rl", "rae", "opd", "sft")
 FOREIGN_ALGORITHMS = ("hierarchical_grpo", "opsd", "debug")
 ADVANTAGES = ("default", "custom", "ema_per_member")
-LOSSES = ("default", "custom")
+LOSSES = ("default", "ipo", "custom")
+IPO_THRESHOLD = 0.1
+DEFAULT_KL_TAU = 0.001
 RAE_DECAY = 0.95
 MEMBER_MOMENTUM = 0.9
 
@@ -122,15 +124,29 @@ def _teacher(settings: Settings, draft: Draft) -> None:
 def _loss(settings: Settings, draft: Draft) -> None:
     base, path = "trainer.loss", "spec.algorithm.loss"
     name = settings.text(f"{base}.type") or "default"
-    if name == "ipo":
-        draft.refuse(f"{base}.type", ", ".join(LOSSES), "the manifest has no such loss")
-    elif name not in LOSSES:
-        draft.error(f"{base}.type", ", ".join((*LOSSES, "ipo")), NO_VERSION)
+    if name not in LOSSES:
+        draft.error(f"{base}.type", ", ".join(LOSSES), NO_VERSION)
     elif name == "custom":
         draft.put(f"{path}.type", "custom", f"{base}.type")
         draft.put(f"{path}.import", import_path(settings.text(f"{base}.import_path")), f"{base}.import_path")
         draft.put(f"{path}.kwargs", settings.table(f"{base}.kwargs") or None, f"{base}.kwargs")
-    _weights(settings, draft)
+    else:
+        _masks(settings, draft, ipo=name == "ipo")
+        _weights(settings, draft)
+
+
+def _masks(settings: Settings, draft: Draft, *, ipo: bool) -> None:
+    """Bounds of both masks; prime-rl's IPO has one for both sides."""
+    base, path = "trainer.loss", "spec.algorithm.loss"
+    if ipo:
+        key = f"{base}.ipo_threshold"
+        threshold = settings.number(key)
+        draft.put(f"{path}.type", "ipo", f"{base}.type")
+        for side in ("maskLow", "maskHigh"):
+            draft.put(f"{path}.{side}", IPO_THRESHOLD if threshold is None else threshold, key)
+        return
+    for side, name in (("maskLow", "dppo_mask_low"), ("maskHigh", "dppo_mask_high")):
+        draft.put(f"{path}.{side}", settings.number(f"{base}.{name}"), f"{base}.{name}")
 
 
 def _weights(settings: Settings, draft: Draft) -> None:
@@ -141,5 +157,5 @@ def _weights(settings: Settings, draft: Draft) -> None:
         tau = None
     if tau is not None and tau != 1:
         draft.put("spec.algorithm.rlWeight", tau, "trainer.loss.adv_tau")
-        penalty = tidy((0.001 if penalty is None else penalty) / tau)
+        penalty = tidy((DEFAULT_KL_TAU if penalty is None else penalty) / tau)
     draft.put("spec.algorithm.loss.klTau", penalty, "trainer.loss.kl_tau")

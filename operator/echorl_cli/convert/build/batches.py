@@ -1,6 +1,7 @@
 """Batches, groups, staleness and filters."""
 
 from echorl_cli.convert.draft import NO_VERSION, Draft, Kind
+from echorl_cli.convert.keys.environments import TRAIN
 from echorl_cli.convert.settings import Settings
 
 DEFAULT_BATCH = 128
@@ -10,16 +11,25 @@ LARGEST_OVERSAMPLING = 16
 _FILTERS = {"zero_advantage": "zeroAdvantage", "gibberish": "gibberish", "repetition": "repetition"}
 
 
-def group_size(settings: Settings) -> int:
-    """Episodes of a group of the run."""
-    size = settings.count("orchestrator.group_size")
-    return DEFAULT_GROUP if size is None else size
+def group_size(settings: Settings) -> tuple[int, str]:
+    """Episodes of a group of the run and their key: the run's, or that of all its environments if it has none."""
+    key = "orchestrator.group_size"
+    if settings.value(key) is None:
+        entries = [f"{TRAIN}.source[{index}].group_size" for index in range(settings.items(f"{TRAIN}.source"))]
+        sizes = {settings.count(entry) for entry in entries}
+        key = entries[0] if len(sizes) == 1 else ""
+    size = settings.count(key) if key else None
+    return (DEFAULT_GROUP, "") if size is None else (size, key)
 
 
 def build(settings: Settings, draft: Draft) -> None:
     """What a step trains on."""
     path = "spec.algorithm"
-    draft.put(f"{path}.groupSize", group_size(settings), "orchestrator.group_size")
+    size, key = group_size(settings)
+    draft.put(f"{path}.groupSize", size, key)
+    if not key:
+        text = f"no file gives a size of groups; prime-rl's default is {DEFAULT_GROUP}, which leaves no advantage"
+        draft.tell(Kind.TO_FILL_IN, f"{path}.groupSize", text)
     tokens = settings.count("orchestrator.token_batch_size")
     episodes = settings.count("orchestrator.batch_size")
     if tokens is None and episodes is None:
@@ -61,11 +71,13 @@ def _in_flight(settings: Settings, draft: Draft, episodes: int | None) -> None:
 def _filters(settings: Settings, draft: Draft) -> None:
     """Written only when one of the lists is; the other then keeps what both systems do by default."""
     slots = {"group": "orchestrator.pre_batch_filters", "batch": "orchestrator.post_batch_filters"}
+    keep = settings.flag(f"{TRAIN}.filter_zero_advantages")
     if not any(settings.has(slot) for slot in slots.values()):
+        draft.put("spec.algorithm.filters", [] if keep is False else None, f"{TRAIN}.filter_zero_advantages")
         return
     rules: list[dict[str, object]] = []
     for stage, slot in slots.items():
-        if not settings.has(slot) and stage == "batch":
+        if not settings.has(slot) and stage == "batch" and keep is not False:
             rules.append({"type": "zeroAdvantage"})
         for index in range(settings.items(slot)):
             base = f"{slot}[{index}]"

@@ -143,7 +143,7 @@ def _training(scene: Scene, index: int, base: str, to: str) -> None:
         draft.put(f"{to}.weight", shared[index], ratios)
     draft.put(f"{to}.weight", settings.number(f"{base}.ratio"), f"{base}.ratio")
     size = settings.count(f"{base}.group_size")
-    if size is not None and size != batches.group_size(settings):
+    if size is not None and size != batches.group_size(settings)[0]:
         draft.put(f"{to}.algorithm.groupSize", size, f"{base}.group_size")
     choice = _algorithm(scene, base, to)
     echo.build(settings, draft, base, f"{to}.echo", choice)

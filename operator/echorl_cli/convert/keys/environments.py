@@ -79,6 +79,8 @@ def _train() -> Iterator[Key]:
     base, to = f"{TRAIN}.source[]", "spec.environments.train[]"
     yield from _sampling(f"{TRAIN}.sampling", f"{to}.sampling")
     yield made(f"{TRAIN}.max_retries", f"{to}.maxRetries", "where the environment has none", 2)
+    how = "false: no filter, unless lists of filters are there"
+    yield made(f"{TRAIN}.filter_zero_advantages", "spec.algorithm.filters", how, False)
     yield from _entry(base, to)
     yield made(f"{base}.ratio", f"{to}.weight", "as it is", 2.0)
     yield made(f"{base}.group_size", f"{to}.algorithm.groupSize", "where it differs from the run's", 4)
@@ -103,6 +105,7 @@ def _eval() -> Iterator[Key]:
     yield from _entry(base, to)
     yield none(f"{base}.skip_first", "the environment decides which tasks it has", 5)
     yield none(f"{base}.ratio", "every eval environment is played at its interval", 1.0)
+    yield none(f"{EVAL}.retrigger_on_resume", "EchoRL decides at a resume which evals are due", True)
     yield none(f"{EVAL}.skip_eval_on_resume", "EchoRL decides at a resume which evals are due", True)
     yield none(f"{EVAL}.cancel_inflight_rollouts_on_eval", "evals and training overlap", True)
     for key in ("save", "save_to_hf", "save_to_disk", "retry"):

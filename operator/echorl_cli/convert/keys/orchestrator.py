@@ -112,6 +112,12 @@ def _rest() -> Iterator[Key]:
     yield none("orchestrator.optim.*", "the trainer has the optimizer", {"lr": 1e-4})
     yield none("orchestrator.rollout_transport.*", "batches travel over HTTP", {"type": "zmq"})
     yield none("orchestrator.num_train_workers", "follows from the trainer's ranks", 2)
+    yield none("orchestrator.pad_to_multiple_of", "follows from the trainer's ranks", 2)
+    yield none("orchestrator.env_server_base_port", "EchoRL chooses addresses itself", 5000)
+    for key in ("initial_inflight", "min_inflight"):
+        yield none(
+            f"orchestrator.concurrency.{key}", "algorithm.oversampling is the one bound of what is in flight", 64
+        )
     yield none("orchestrator.tasks_per_minute", "maxConcurrent of an environment bounds its load", 60)
     yield none("orchestrator.pool_size", "the codec works in the orchestrator's process", 4)
     yield none("orchestrator.heartbeat.*", "alert on the metrics of the run instead", {"url": "https://x"})

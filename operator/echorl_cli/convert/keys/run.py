@@ -54,7 +54,7 @@ def _shared(base: str) -> Iterator[Key]:
     yield none(f"{base}model.vlm.*", _VISION, {"vision_encoder_attr": "model.visual"})
     transfer = f"{base}weight_broadcast"
     yield made(f"{transfer}.type", "spec.weightTransfer.mode", "filesystem: disk; nccl: nccl", "filesystem")
-    for key in ("host", "port", "timeout", "inference_world_size", "save_sharded", "save_format"):
+    for key in ("host", "port", "timeout", "inference_world_size", "session_id", "save_sharded", "save_format"):
         yield none(f"{transfer}.{key}", "follows from mode and roles; every wait has a deadline of its own", 29501)
     for key in ("adapter_only", "quantize_in_weight_transfer"):
         yield none(f"{transfer}.{key}", "weights are sent as the engines hold them", True)

@@ -36,6 +36,7 @@ def _model() -> Iterator[Key]:
         yield none(f"{base}.{key}", _MEMORY, True)
     for key in ("ep", "ep_comm_backend", "deepep_num_sms", "deepep_token_chunk_size", "moe_use_grouped_mm"):
         yield none(f"{base}.{key}", _EXPERTS, 1)
+    yield none(f"{base}.moe.*", _EXPERTS, {"dispatch": {"type": "torch"}})
     yield none(f"{base}.freeze_moe_router", _EXPERTS, True)
     yield none(f"{base}.reshard_after_forward", "EchoRL chooses how FSDP2 shards", True)
     yield none(f"{base}.optimization_dtype", "master weights and optimizer state are float32", "float32")
@@ -48,16 +49,16 @@ def _model() -> Iterator[Key]:
 
 def _loss() -> Iterator[Key]:
     base, to = "trainer.loss", "spec.algorithm.loss"
-    yield made(f"{base}.type", f"{to}.type", "default: dppo; custom: custom", "default")
-    yield same(f"{base}.dppo_mask_low", f"{to}.maskLow", 0.1)
-    yield same(f"{base}.dppo_mask_high", f"{to}.maskHigh", 0.3)
+    yield made(f"{base}.type", f"{to}.type", "default: dppo; ipo; custom", "default")
+    yield made(f"{base}.dppo_mask_low", f"{to}.maskLow", "of the default loss", 0.1)
+    yield made(f"{base}.dppo_mask_high", f"{to}.maskHigh", "of the default loss", 0.3)
+    yield made(f"{base}.ipo_threshold", f"{to}.maskLow, maskHigh", "of ipo, for both; default 0.1", 0.15)
     yield made(f"{base}.kl_tau", f"{to}.klTau", "divided by adv_tau", 0.01)
     yield made(
         f"{base}.adv_tau", "spec.algorithm.rlWeight", "the policy-gradient term times it; klTau is divided by it", 2.0
     )
     yield made(f"{base}.import_path", f"{to}.import", IMPORT, "ours.loss")
     yield made(f"{base}.kwargs.*", f"{to}.kwargs", "without secrets", {"a": 1})
-    yield none(f"{base}.ipo_threshold", "the manifest has no such loss", 0.1)
     old = "ratio_type ratio_length_norm clip_ratio clip_mask_high clip_mask_low mask_ratio_high mask_ratio_low"
     older = "sequence_mask_high sequence_mask_low sequence_mask_ratio_low sequence_mask_ratio_high sequence_clip_high"
     oldest = "token_mask_high token_mask_low geo_mask_high geo_mask_low teacher_tau ref_tau"

@@ -26,7 +26,9 @@ def small(tmp_path):
 def test_the_manifest_goes_to_stdout_and_the_lines_to_stderr():
     result = call("convert", "prime-rl", "@", FILES / "early.toml")
     assert result.exit_code == 0
-    assert result.stdout == (FILES / "early.yaml").read_text(encoding="utf-8")
+    comments = [line for line in result.stdout.splitlines() if line.startswith("#")]
+    assert yaml.safe_load(result.stdout) == yaml.safe_load((FILES / "early.yaml").read_text(encoding="utf-8"))
+    assert len(comments) == len(result.stderr.splitlines()) + 1
     assert "orchestrator.env[0].args.judge_api_key = (hidden): no counterpart: " in result.stderr
     assert "made-up-and-kept-out" not in result.output
 
@@ -52,7 +54,7 @@ def test_with_a_type_for_its_environment_the_manifest_is_valid(small, tmp_path):
         "convert", "prime-rl", small, "--environment", "acme/sums=builtin:digits", "--name", "sums", "--out", out
     )
     assert (result.exit_code, result.stdout) == (0, "")
-    assert result.stderr.endswith(f"{out}: run sums; 1 no counterpart, 2 to fill in\n")
+    assert result.stderr.endswith(f"{out}: run sums; 1 no counterpart, 3 to fill in\n")
     assert call("validate", out).stdout == f"{out}: valid, run sums\n"
 
 

@@ -25,10 +25,15 @@ def of(name):
     return convert([(None, file) for file in GENERATIONS[name]])
 
 
+def lasting(text):
+    """The text without what only today's EchoRL does not carry out."""
+    return "".join(line for line in text.splitlines(keepends=True) if f": {Kind.NOT_SUPPORTED}: " not in line)
+
+
 @pytest.mark.parametrize("name", GENERATIONS)
 def test_golden_manifest(name):
     golden = FILES / f"{name}.yaml"
-    assert manifest_text(of(name), GENERATIONS[name]) == golden.read_text(encoding="utf-8")
+    assert lasting(manifest_text(of(name), GENERATIONS[name])) == golden.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", GENERATIONS)
@@ -97,8 +102,9 @@ def test_the_loss_stays_the_same_function():
         ("orchestrator.train.source[0].timeout", 90, "spec.environments.train[0].episodeTimeout", "90s"),
         ("orchestrator.train.source[0].num_workers", "auto", "spec.environments.train[0].workers", None),
         ("orchestrator.train.source[0].num_workers", 6, "spec.environments.train[0].workers", 6),
-        ("orchestrator.train.source[0].group_size", 4, "spec.environments.train[0].algorithm.groupSize", 4),
-        ("orchestrator.train.source[0].group_size", 1, "spec.environments.train[0].algorithm", None),
+        ("orchestrator.train.source[0].group_size", 4, "spec.algorithm.groupSize", 4),
+        ("orchestrator.train.source[0].group_size", 4, "spec.environments.train[0].algorithm", None),
+        ("orchestrator.train.filter_zero_advantages", False, "spec.algorithm.filters", []),
         ("orchestrator.train.source[0].echo", {"tool": {}}, "spec.environments.train[0].echo.tool.alpha", 1.0),
         ("orchestrator.algo.type", "echo", "spec.environments.train[0].echo", {"tool": {"alpha": 0.1}}),
         ("orchestrator.train.source[0].algo.type", "echo", "spec.environments.train[0].algorithm", None),
@@ -122,10 +128,23 @@ def test_an_environment_goes_before_what_environments_share():
     assert field(paths, (0.5, 0.9), "spec.environments.train[0].sampling.temperature") == 0.9
 
 
+def test_the_size_of_groups_is_the_run_s_unless_an_environment_has_another():
+    paths = ("orchestrator.group_size", "orchestrator.train.source[0].group_size")
+    assert field(paths, (8, 4), "spec.algorithm.groupSize") == 8
+    assert field(paths, (8, 4), "spec.environments.train[0].algorithm.groupSize") == 4
+    assert field(paths, (8, 8), "spec.environments.train[0].algorithm") is None
+
+
 def test_a_role_s_own_length_goes_before_the_shared_one():
     paths = ("seq_len", "orchestrator.seq_len")
     assert field(paths, (4096, 1024), "spec.model.maxModelLen") == 1024
     assert field(paths, (4096, 1024), "spec.trainer.seqLen") == 4096
+
+
+def test_ipo_has_one_bound_for_both_sides():
+    assert field("trainer.loss.type", "ipo", "spec.algorithm.loss") == {"type": "ipo", "maskLow": 0.1, "maskHigh": 0.1}
+    paths, values = ("trainer.loss.type", "trainer.loss.ipo_threshold"), ("ipo", 0.25)
+    assert field(paths, values, "spec.algorithm.loss.maskLow") == 0.25
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,12 @@ RENAMED = [pytest.param(rename, id=f"{rename.other}->{rename.read_as}") for rena
 def base_for(rename):
     """The smallest run; without what the rename itself brings."""
     tree = smallest()
-    entries = {"orchestrator.env": "train", "orchestrator.train.env": "train", "orchestrator.eval.env": "eval"}
+    entries = {
+        "orchestrator.environment": "train",
+        "orchestrator.env": "train",
+        "orchestrator.train.env": "train",
+        "orchestrator.eval.env": "eval",
+    }
     if kind := entries.get(rename.other):
         del tree["orchestrator"][kind]["source"]
     if rename.read_as.endswith("[].legacy.id"):
@@ -100,6 +105,13 @@ def test_a_conflict_names_the_keys_as_the_file_has_them():
     with pytest.raises(ConversionError) as caught:
         one_spelling(tree)
     assert str(caught.value).startswith("orchestrator.env and orchestrator.train.source: two spellings of one key")
+
+
+def test_a_conflict_names_the_key_that_a_moved_value_was_made_from():
+    tree = {"orchestrator": {"environment": {"id": "a"}, "train": {"source": [{"id": "b"}]}}}
+    with pytest.raises(ConversionError) as caught:
+        one_spelling(tree)
+    assert str(caught.value).startswith("orchestrator.environment and orchestrator.train.source: two spellings of one")
 
 
 def test_a_chain_of_moves_keeps_the_first_name():
