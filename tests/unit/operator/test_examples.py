@@ -15,7 +15,7 @@ def spec(name: str) -> dict[str, Any]:
 
 def test_the_quickstart_on_a_cluster_differs_in_its_model_and_its_volume_alone() -> None:
     here, there = spec("quickstart"), spec("quickstart-cluster")
-    assert there.pop("storage") == {"claimName": "quickstart"}
+    assert there.pop("storage") == {"claimName": "quickstart", "accessMode": "ReadWriteOnce"}
     assert there["model"].pop("name") == "/models/quickstart"
     del here["model"]["name"]
     assert there == here
