@@ -15,6 +15,7 @@ COMMANDS = {
     "run": ("echorl_cli.local.run", "run_command"),
     "prepare": ("echorl_cli.prepare", "prepare_command"),
     "prepare-pod": ("echorl_cli.prepare_pod", "prepare_pod_command"),
+    "report": ("echorl_cli.report.command", "report_command"),
     "plot": ("echorl_cli.plot", "plot_command"),
     "convert": ("echorl_cli.convert.command", "convert_command"),
     "status": ("echorl_cli.cluster.status", "status_command"),

@@ -101,7 +101,7 @@ def _figures(figures_of_run: Mapping[str, Any]) -> list[tuple[str, Any]]:
         elif key == "baselines":
             rows.extend((name, _number(one)) for name, one in value.items())
         elif key != "policy_versions":
-            rows.append((key, _number(value) if isinstance(value, float) else value))
+            rows.append((key, _number(value) if isinstance(value, float) or value is None else value))
     return rows
 
 

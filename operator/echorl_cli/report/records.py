@@ -13,6 +13,9 @@ from echorl_core.rundir import RunDirectory
 
 Row = dict[str, Any]
 
+_NEEDED = {"steps": ("step", "attempt"), "evals": ("step", "attempt"), "episodes": ("step", "attempt"), "updates": ()}
+"""Tables of records, and the whole numbers that tell which of their rows count."""
+
 
 @dataclass(frozen=True)
 class RunRecords:
@@ -24,19 +27,36 @@ class RunRecords:
     updates: list[Row]
     """Weight updates of engines, over all attempts."""
     supervisor: Row = field(default_factory=dict)
-    """What the supervisor noted: restarts, set-up time, timeline."""
+    """What the supervisor noted: restarts, set-up time, timeline; of a run in a cluster what its attempts left."""
     baselines: Row = field(default_factory=dict)
     """Reference figures that came with the model, such as the NLL of a unigram predictor."""
 
 
-def _rows(path: Path) -> Iterator[Row]:
+class DamagedRecords(Exception):
+    """A file of records that is not what was written."""
+
+    def __init__(self, path: Path, found: str) -> None:
+        super().__init__(f"{path}: found {found}; accepted: records as the orchestrator wrote them")
+
+
+def _rows(path: Path, needed: tuple[str, ...]) -> Iterator[Row]:
     if not path.is_file():
         return
-    with path.open() as file:
-        for line in file:
+    with path.open(encoding="utf-8", errors="replace") as file:
+        for number, line in enumerate(file, start=1):
             # A process may have been killed in the middle of its last line.
             if line.endswith("\n"):
-                yield json.loads(line)
+                yield _row(path, number, line, needed)
+
+
+def _row(path: Path, number: int, line: str, needed: tuple[str, ...]) -> Row:
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError:
+        row = None
+    if not isinstance(row, dict) or any(not isinstance(row.get(key), int) for key in needed):
+        raise DamagedRecords(path, f"no record in line {number}")
+    return row
 
 
 def _superseded(rows: list[Row], *keys: str) -> list[Row]:
@@ -57,20 +77,44 @@ def _json(path: Path) -> Row:
         found = json.loads(path.read_text())
     except FileNotFoundError:
         return {}
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        raise DamagedRecords(path, "no JSON") from None
     return found if isinstance(found, dict) else {}
 
 
+def name_of(root: Path) -> str:
+    """What the run is called; the folder's name if nothing says it."""
+    return str(_json(RunDirectory(root).identity_file).get("name") or root.resolve().name)
+
+
+def _without_supervisor(run: RunDirectory, steps: list[Row]) -> Row:
+    """What attempts left in the directory of a run in a cluster, where no supervisor kept ``state.json``."""
+    timeline = []
+    for attempt, _ in run.recorded_attempts():
+        began = next((row.get("time") for row in steps if row["attempt"] == attempt), None)
+        resumed = _json(run.attempt(attempt) / "prepared.json").get("resume_step")
+        reason = {None: "", 0: "from the start"}.get(resumed, f"from the checkpoint of step {resumed}")
+        timeline.append({"since": began or "", "phase": "Running", "attempt": attempt, "reason": reason})
+    # An attempt also follows an edit or a pause, so their number is not that of the restarts.
+    return {"restarts": None, "timeline": timeline}
+
+
 def read_records(root: Path, model_path: Path | None = None) -> RunRecords:
-    """Read every attempt's records of the run in ``root``."""
-    tables: dict[str, list[Row]] = {name: [] for name in ("steps", "evals", "episodes", "updates")}
-    for _, folder in RunDirectory(root).recorded_attempts():
+    """Read every attempt's records of the run in ``root``, which may be a copy from a cluster's volume.
+
+    Raises:
+        DamagedRecords: a file holds something else; it is named.
+    """
+    tables: dict[str, list[Row]] = {name: [] for name in _NEEDED}
+    run = RunDirectory(root)
+    for _, folder in run.recorded_attempts():
         for name, rows in tables.items():
-            rows.extend(_rows(folder / f"{name}.jsonl"))
+            rows.extend(_rows(folder / f"{name}.jsonl", _NEEDED[name]))
     return RunRecords(
         steps=_superseded(tables["steps"], "step"),
         evals=_superseded(tables["evals"], "step", "environment"),
         episodes=_superseded(tables["episodes"], "step", "episode"),
         updates=tables["updates"],
-        supervisor=_json(root / "state.json"),
+        supervisor=_json(root / "state.json") or _without_supervisor(run, tables["steps"]),
         baselines=_json(model_path / "baselines.json") if model_path else {},
     )
