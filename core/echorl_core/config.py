@@ -80,10 +80,24 @@ class FilterConfig(RoleConfig):
     scope: Literal["rl", "all"] = "rl"
 
 
+class LengthShapingConfig(RoleConfig):
+    """A bonus on a group's best rewards for episodes that cost less than the others of them."""
+
+    by: Literal["tokens", "turns"]
+    completion_weight: float = 1.0
+    """Of a sampled token; for ``tokens``."""
+    environment_weight: float = 1.0
+    """Of a token that the environment wrote; for ``tokens``."""
+
+
 class AdvantageConfig(RoleConfig):
     """How rewards of a group become advantages."""
 
-    type: Literal["groupMean", "none"] = "groupMean"
+    type: Literal["groupMean", "none", "maxRl", "custom"] = "groupMean"
+    length_shaping: LengthShapingConfig | None = None
+    """For groupMean."""
+    hook: HookConfig | None = None
+    """For custom, and only for it."""
 
 
 class EnvironmentConfig(RoleConfig):

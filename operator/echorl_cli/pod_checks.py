@@ -55,7 +55,8 @@ def imports(config: OrchestratorConfig) -> dict[str, str]:
         *((f"spec.environments.train[{index}]", one) for index, one in enumerate(config.train)),
         *((f"spec.environments.eval[{index}]", one.environment) for index, one in enumerate(config.evals)),
     ]
-    found = {}
+    advantage = config.batch.advantage.hook
+    found = {} if advantage is None else {"spec.algorithm.advantage.import": advantage.import_path}
     for path, environment in entries:
         source, _, name = environment.type.partition(":")
         if source == "import":

@@ -12,6 +12,7 @@ from aiohttp import web
 
 from echorl_core.config import EnvironmentConfig, OrchestratorConfig
 from echorl_core.identity import RunIdentity
+from echorl_orchestrator.advantage_hook import AdvantageInputs, given
 from echorl_orchestrator.codec import build_codec
 from echorl_orchestrator.codec.engine_rendering import EngineRendering
 from echorl_orchestrator.codec.protocol import ChatCodec
@@ -59,7 +60,8 @@ class EpisodePlayer:
             raise BadInputError(f"environments: names must be unique, found {', '.join(names)}")
         self._pools = {
             environment.name: WorkerPool(
-                WorkerSpec(environment, config.python_path, identity.attempt), self._background
+                WorkerSpec(environment, config.python_path, identity.attempt, advantage=config.batch.advantage.hook),
+                self._background,
             )
             for environment in environments
         }
@@ -135,6 +137,21 @@ class EpisodePlayer:
         for reward in rewards:
             Progress().score(reward, {}, {})
         return rewards
+
+    async def advantages(self, environment: EnvironmentConfig, inputs: AdvantageInputs) -> list[float]:
+        """What the user's own function says of a group, one for each of its episodes.
+
+        Raises:
+            BadInputError: it raised, hung, or returned anything but a finite number for each.
+            EpisodeError: SANDBOX: the worker died under it, again and again.
+        """
+        try:
+            found = await self._call(environment, "advantages", inputs=inputs)
+        except EpisodeError as error:
+            if error.kind is ErrorKind.SANDBOX:
+                raise
+            found = {"problem": error.message}
+        return given(found, inputs, self._config.batch.advantage)
 
     async def play(
         self, environment: EnvironmentConfig, task: dict[str, Any], *, episode: str, group: str, seed: int, attempt: int

@@ -18,7 +18,7 @@ from echorl_core.config import EnvironmentConfig, EvalConfig
 from echorl_orchestrator.cursor import seed_of
 from echorl_orchestrator.eval_scores import EnvNll, Example, fresh_observations, row
 from echorl_orchestrator.groups import failure_of, usable_scores
-from echorl_orchestrator.scheduler import Player
+from echorl_orchestrator.player import Player
 from echorl_orchestrator.tally import FailureLimit
 from echorl_orchestrator.types import EpisodeError, EpisodeOutcome, TokenGenerator
 

@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from echorl_core.config import BatchConfig
+from echorl_core.config import AdvantageConfig, BatchConfig
 from echorl_core.wire import Sample, TokenRole
-from echorl_orchestrator.advantages import advantages
+from echorl_orchestrator.advantages import RewardError, advantages
+from echorl_orchestrator.costs import cost_of
 from echorl_orchestrator.cursor import Ticket
 from echorl_orchestrator.filters import Verdict, judge
+from echorl_orchestrator.refusals import BadInputError
 from echorl_orchestrator.types import EpisodeOutcome, ErrorKind
 
 
@@ -101,19 +103,28 @@ def version_low_of(outcome: EpisodeOutcome) -> int:
     return min(lows, default=outcome.version_low)
 
 
-def close(group: Group, config: BatchConfig, scores: Sequence[float] | None = None) -> list[ReadyEpisode]:
+def close(
+    group: Group,
+    config: BatchConfig,
+    scores: Sequence[float] | None = None,
+    given: Sequence[float] | None = None,
+) -> list[ReadyEpisode]:
     """Advantages and group-stage filters for the survivors of a group whose episodes have all ended.
 
     Args:
         group: the group.
         config: of batches.
         scores: rewards from the environment's group scoring, one per survivor; they replace the episodes' own.
+        given: advantages of a user's own function, one per survivor.
+
+    Raises:
+        BadInputError: a reward that the configured advantage is not defined for.
     """
     outcomes = group.outcomes()
     if scores is not None:
         for outcome, score in zip(outcomes, scores, strict=True):
             outcome.reward = float(score)
-    rewards = [float(outcome.reward or 0.0) for outcome in outcomes]
+    values = _advantages(group, outcomes, config.advantage) if given is None else given
     return [
         ReadyEpisode(
             outcome=outcome,
@@ -124,8 +135,19 @@ def close(group: Group, config: BatchConfig, scores: Sequence[float] | None = No
             version_low=version_low_of(outcome),
             partial=group.partial,
         )
-        for outcome, advantage in zip(outcomes, advantages(rewards, config.advantage), strict=True)
+        for outcome, advantage in zip(outcomes, values, strict=True)
     ]
+
+
+def _advantages(group: Group, outcomes: Sequence[EpisodeOutcome], config: AdvantageConfig) -> list[float]:
+    shaping = config.length_shaping
+    costs = [] if shaping is None else [cost_of(outcome, shaping) for outcome in outcomes]
+    try:
+        return advantages([float(outcome.reward or 0.0) for outcome in outcomes], config, costs)
+    except RewardError as error:
+        raise BadInputError(
+            f"spec.algorithm.advantage: {error}; environment {group.ticket.environment}, group {group.key}"
+        ) from None
 
 
 def usable_scores(scores: Sequence[float], survivors: int) -> bool:

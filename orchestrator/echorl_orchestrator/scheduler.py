@@ -13,14 +13,16 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 
 from echorl_core.config import BatchConfig, EnvironmentConfig
+from echorl_orchestrator.advantage_hook import inputs_of
 from echorl_orchestrator.collector import Collector
 from echorl_orchestrator.cursor import Deck, seed_of
 from echorl_orchestrator.groups import Group, close, usable_scores
+from echorl_orchestrator.player import Player
 from echorl_orchestrator.tally import Drop, FailureLimit, Tally
 from echorl_orchestrator.types import EpisodeError, EpisodeOutcome, ErrorKind, StopReason
 
@@ -28,37 +30,6 @@ log = structlog.get_logger()
 
 TICK_S = 1.0
 """The longest that a change of the engines' version, of which nobody told us, goes unnoticed."""
-
-
-class Player(Protocol):
-    """Plays episodes; see ``episodes.EpisodePlayer``."""
-
-    async def num_tasks(self, environment: EnvironmentConfig) -> int:
-        """How many tasks the environment has."""
-        ...
-
-    async def task(self, environment: EnvironmentConfig, index: int) -> dict[str, Any]:
-        """Task ``index`` of the environment."""
-        ...
-
-    async def play(
-        self,
-        environment: EnvironmentConfig,
-        task: dict[str, Any],
-        *,
-        episode: str,
-        group: str,
-        seed: int,
-        attempt: int,
-    ) -> EpisodeOutcome:
-        """Play one episode to its end; failures are in the outcome."""
-        ...
-
-    async def score_group(
-        self, environment: EnvironmentConfig, task: dict[str, Any], outcomes: list[EpisodeOutcome]
-    ) -> list[float] | None:
-        """Rewards of a group's survivors; None if the environment does not score groups."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -246,6 +217,9 @@ class Scheduler:
         fallen, scores = False, None
         if group.survivors:
             fallen, scores = await self._scores(group, environment, task)
+        given = None
+        if group.survivors and not fallen and self._config.advantage.type == "custom":
+            given = await self._given(group, environment, scores)
         del self._open[group.key]
         if fallen:
             self._tally.drop(Drop.GROUP, len(group.survivors))
@@ -255,8 +229,15 @@ class Scheduler:
         else:
             self._tally.add("groups/closed")
             self._tally.add("groups/partial", int(group.partial))
-            self._collector.admit(close(group, self._config, scores))
+            self._collector.admit(close(group, self._config, scores, given))
         self.wake()
+
+    async def _given(self, group: Group, environment: EnvironmentConfig, scores: list[float] | None) -> list[float]:
+        """Advantages by the user's own function."""
+        outcomes = group.outcomes()
+        rewards = scores or [float(outcome.reward or 0.0) for outcome in outcomes]
+        inputs = inputs_of(outcomes, rewards, environment=environment.name, group_size=group.size)
+        return await self._player.advantages(environment, inputs)
 
     async def _scores(
         self, group: Group, environment: EnvironmentConfig, task: dict[str, Any]

@@ -35,11 +35,26 @@ class Loss(ApiModel):
     """Only for ``custom``: its keyword arguments."""
 
 
+class LengthShaping(ApiModel):
+    """A bonus for those of a group's best episodes that cost less than their mean."""
+
+    by: Literal["tokens", "turns"]
+    """What an episode costs."""
+    completion_weight: Annotated[float, Field(ge=0)] | None = None
+    """Only for ``tokens``: cost of a sampled token; default 1."""
+    environment_weight: Annotated[float, Field(ge=0)] | None = None
+    """Only for ``tokens``: cost of a token that the environment wrote; default 1."""
+
+
 class Advantage(ApiModel):
-    """How the rewards of a group become advantages."""
+    """How the rewards of a group become advantages; ``docs/algorithms.md`` has the formulas."""
 
     type: Literal["groupMean", "none", "rae", "maxRl", "custom"] = "groupMean"
-    """``groupMean``: reward minus the group's mean; ``none``: the reward itself."""
+    """``groupMean``: reward minus the group's mean; ``none``: the reward itself; ``maxRl``: that difference over the
+    mean, for rewards of at least 0; ``custom``: a function of your own; ``rae``: a baseline by task and member of a
+    multi-agent environment."""
+    length_shaping: LengthShaping | None = None
+    """Only for ``groupMean``: shapes rewards by what episodes cost."""
     momentum: Annotated[float, Field(ge=0, lt=1)] | None = None
     """Only for ``rae``: of the running baselines."""
     order: Literal["updateThenSubtract", "subtractThenUpdate"] | None = None

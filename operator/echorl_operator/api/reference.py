@@ -50,7 +50,7 @@ removing or reordering environments restarts the gang.
 
 _NOT_SUPPORTED = (
     "`spec.algorithm.mode`: `sft`, `opd`; `spec.algorithm.teacher` and `spec.algorithm.sft`",
-    "`spec.algorithm.advantage.type`: `rae`, `maxRl`, `custom`",
+    "`spec.algorithm.advantage.type`: `rae`",
     "`spec.algorithm.filters[].type`: `gibberish`, `repetition`, `custom`",
     "`spec.model.lora`",
     "`spec.environments.*[].type` of `openenv:`, `verifiers:`, `agent:`",

@@ -134,17 +134,34 @@ def loss_setting_reason(name: str) -> str:
     return f"only for {', '.join(most)} and {last}"
 
 
-def _algorithm(spec: EchoRLRunSpec) -> Iterator[Finding]:
-    algorithm = spec.algorithm
-    yield from _loss(algorithm.loss)
-    yield from _custom("spec.algorithm.advantage", algorithm.advantage)
-    for index, rule in enumerate(algorithm.filters):
-        yield from _custom(f"spec.algorithm.filters[{index}]", rule)
-    advantage, path = algorithm.advantage, "spec.algorithm.advantage"
+def _advantage(advantage: Advantage) -> Iterator[Finding]:
+    path, kind = "spec.algorithm.advantage", ("spec.algorithm.advantage.type",)
+    yield from _custom(path, advantage)
     if advantage.type != "rae":
         for key, value in (("momentum", advantage.momentum), ("order", advantage.order)):
             if value is not None:
-                yield finding(f"{path}.{key}", value, "no value", "only for type rae", also=(f"{path}.type",))
+                yield finding(f"{path}.{key}", value, "no value", "only for type rae", also=kind)
+    shaping = advantage.length_shaping
+    if shaping is None:
+        return
+    if advantage.type != "groupMean":
+        yield finding(f"{path}.lengthShaping", {}, "no value", "only for type groupMean", also=kind)
+    by = f"{path}.lengthShaping.by"
+    weights = {"completionWeight": shaping.completion_weight, "environmentWeight": shaping.environment_weight}
+    for key, value in weights.items():
+        if shaping.by != "tokens" and value is not None:
+            yield finding(f"{path}.lengthShaping.{key}", value, "no value", "only for tokens", also=(by,))
+    if list(weights.values()) == [0, 0]:
+        reason = "with both weights 0 every episode costs the same"
+        yield finding(f"{path}.lengthShaping.completionWeight", 0, "a number above 0", reason, also=(by,))
+
+
+def _algorithm(spec: EchoRLRunSpec) -> Iterator[Finding]:
+    algorithm = spec.algorithm
+    yield from _loss(algorithm.loss)
+    for index, rule in enumerate(algorithm.filters):
+        yield from _custom(f"spec.algorithm.filters[{index}]", rule)
+    yield from _advantage(algorithm.advantage)
     if algorithm.mode != "sft" and algorithm.sft is not None:
         yield finding("spec.algorithm.sft", {}, "no value", "only for mode sft", also=("spec.algorithm.mode",))
 

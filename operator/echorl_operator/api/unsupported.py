@@ -13,6 +13,8 @@ from echorl_operator.api.problems import NOT_SUPPORTED
 from echorl_operator.api.rules import Finding, eval_environments, finding, train_environments
 from echorl_operator.api.run import EchoRLRunSpec
 
+RAE = "advantage rae, which is for multi-agent environments: there are none yet"
+
 
 def _refused(path: str, value: object, what: str, accepted: str = "no value") -> Finding:
     return finding(path, value, accepted, f"{NOT_SUPPORTED}: {what}")
@@ -38,9 +40,9 @@ def _algorithm(spec: EchoRLRunSpec) -> Iterator[Finding]:
     algorithm, path = spec.algorithm, "spec.algorithm"
     if algorithm.mode != "rl":
         yield _refused(f"{path}.mode", algorithm.mode, f"mode {algorithm.mode}", "rl")
-    if algorithm.advantage.type not in {"groupMean", "none"}:
-        what = f"advantage {algorithm.advantage.type}"
-        yield _refused(f"{path}.advantage.type", algorithm.advantage.type, what, "groupMean or none")
+    if algorithm.advantage.type == "rae":
+        accepted = "groupMean, none, maxRl or custom"
+        yield _refused(f"{path}.advantage.type", algorithm.advantage.type, RAE, accepted)
     yield from _filters(algorithm)
     for field, value in _set_fields(algorithm.teacher, f"{path}.teacher"):
         yield _refused(field, value, "teachers")

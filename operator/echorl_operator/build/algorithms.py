@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from echorl_core import config
-from echorl_operator.api.algorithm import Loss
+from echorl_operator.api.algorithm import Advantage, LengthShaping, Loss
 
 LOSS_DEFAULTS: Mapping[str, Mapping[str, float]] = {
     "dppo": {"mask_low": 0.2, "mask_high": 0.2, "kl_tau": 1.0e-3},
@@ -16,7 +16,7 @@ LOSS_DEFAULTS: Mapping[str, Mapping[str, float]] = {
 """By type; ``docs/algorithms.md`` says where they are from."""
 
 
-def _hook(part: Loss) -> config.HookConfig:
+def _hook(part: Loss | Advantage) -> config.HookConfig:
     if part.import_path is None:
         raise ValueError("a custom function without an import path; validate the manifest first")
     return config.HookConfig(import_path=part.import_path, kwargs=part.kwargs)
@@ -30,3 +30,21 @@ def loss_config(loss: Loss) -> config.LossConfig:
     given = {name: getattr(loss, name) for name in defaults}
     settings: dict[str, Any] = {**defaults, **{name: value for name, value in given.items() if value is not None}}
     return config.LossConfig(type=loss.type, **settings)
+
+
+def advantage_config(advantage: Advantage) -> config.AdvantageConfig:
+    """How the orchestrator makes advantages."""
+    if advantage.type == "rae":
+        raise ValueError("advantage rae is not supported yet; validate the manifest first")
+    shaping = advantage.length_shaping
+    return config.AdvantageConfig(
+        type=advantage.type,
+        length_shaping=None if shaping is None else _length_shaping(shaping),
+        hook=_hook(advantage) if advantage.type == "custom" else None,
+    )
+
+
+def _length_shaping(shaping: LengthShaping) -> config.LengthShapingConfig:
+    weights = {"completion_weight": shaping.completion_weight, "environment_weight": shaping.environment_weight}
+    given: dict[str, Any] = {name: value for name, value in weights.items() if value is not None}
+    return config.LengthShapingConfig(by=shaping.by, **given)

@@ -9,7 +9,7 @@ from echorl_operator.api.base import Hook, duration_seconds
 from echorl_operator.api.environments import Echo, Environment, EvalEnvironment, Sampling, TrainEnvironment
 from echorl_operator.api.rules import DEFAULT_MAX_MODEL_LEN, ECHO_ROLES, batch_size
 from echorl_operator.api.run import EchoRLRun, EchoRLRunSpec
-from echorl_operator.build.algorithms import loss_config
+from echorl_operator.build.algorithms import advantage_config, loss_config
 from echorl_operator.build.placement import Placement
 
 EPISODES_PER_WORKER = 256
@@ -104,9 +104,6 @@ def _filter(rule: Filter) -> config.FilterConfig:
 
 def _batch(spec: EchoRLRunSpec, placement: Placement) -> config.BatchConfig:
     algorithm = spec.algorithm
-    advantage = algorithm.advantage.type
-    if advantage not in {"groupMean", "none"}:
-        raise ValueError(f"advantage {advantage} is not supported yet; validate the manifest first")
     return config.BatchConfig(
         group_size=algorithm.group_size,
         batch_size=batch_size(algorithm),
@@ -118,7 +115,7 @@ def _batch(spec: EchoRLRunSpec, placement: Placement) -> config.BatchConfig:
         rl_weight=algorithm.rl_weight,
         echo_normalizer=algorithm.echo.normalizer,
         echo_warmup_steps=algorithm.echo.warmup_steps,
-        advantage=config.AdvantageConfig(type="groupMean" if advantage == "groupMean" else "none"),
+        advantage=advantage_config(algorithm.advantage),
         filters=[_filter(rule) for rule in algorithm.filters],
         seq_len=spec.trainer.seq_len or max_model_len(spec, placement),
         num_ranks=num_ranks(spec),

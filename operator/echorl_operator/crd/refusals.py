@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from echorl_operator.api.algorithm import AlgorithmOverrides
 from echorl_operator.api.problems import NOT_SUPPORTED
 from echorl_operator.api.schema import keys
+from echorl_operator.api.unsupported import RAE
 from echorl_operator.crd.validations import Validation, refusal, validation
 
 _IS_BUILTIN_OR_IMPORT = "(self.type.startsWith('builtin:') || self.type.startsWith('import:'))"
@@ -57,7 +58,9 @@ _TABLE: Mapping[str, Iterable[Validation]] = {
         _other("mode", ("rl",), "mode {self.mode}", "rl"),
         refusal("has(self.mode) && self.mode == 'sft'", "sft", f"{NOT_SUPPORTED}: mode sft", found="a mapping"),
     ),
-    "spec.algorithm.advantage": (_other("type", ("groupMean", "none"), "advantage {self.type}", "groupMean or none"),),
+    "spec.algorithm.advantage": (
+        _other("type", ("groupMean", "none", "maxRl", "custom"), RAE, "groupMean, none, maxRl or custom"),
+    ),
     "spec.algorithm.filters[]": (_other("type", ("zeroAdvantage",), "filter {self.type}", "zeroAdvantage"),),
     "spec.algorithm.teacher": _set(_quoted("url", "model", "secretName"), "teachers"),
     "spec.environments.train[]": _environment(),

@@ -127,6 +127,18 @@ def _advantage() -> Iterable[Validation]:
     not_rae = f"{value_or('type', 'groupMean')} != 'rae'"
     yield refusal(not_rae, "momentum", "only for type rae")
     yield refusal(not_rae, "order", "only for type rae", found='"{self.order}"')
+    not_mean = f"{value_or('type', 'groupMean')} != 'groupMean'"
+    yield refusal(not_mean, "lengthShaping", "only for type groupMean", found="a mapping")
+
+
+def _length_shaping() -> Iterable[Validation]:
+    for key in ("completionWeight", "environmentWeight"):
+        yield refusal("has(self.by) && self.by != 'tokens'", key, "only for tokens")
+    yield validation(
+        f"{value_or('completionWeight', 1.0)} > 0.0 || {value_or('environmentWeight', 1.0)} > 0.0",
+        "with both weights 0 every episode costs the same; found 0; accepted: a number above 0",
+        field="completionWeight",
+    )
 
 
 def _environments() -> Iterable[Validation]:
@@ -264,6 +276,7 @@ _TABLE: Mapping[str, Iterable[Validation]] = {
     "spec.algorithm": _algorithm(),
     "spec.algorithm.loss": _loss(),
     "spec.algorithm.advantage": _advantage(),
+    "spec.algorithm.advantage.lengthShaping": _length_shaping(),
     "spec.algorithm.filters[]": _custom(""),
     "spec.environments": _environments(),
     "spec.environments.train[]": _environment(),

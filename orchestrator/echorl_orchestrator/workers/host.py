@@ -10,7 +10,8 @@ from typing import Any
 
 import msgspec
 
-from echorl_core.config import EnvironmentConfig
+from echorl_core.config import EnvironmentConfig, HookConfig
+from echorl_orchestrator.advantage_hook import FIELD, AdvantageInputs, Answer, answer
 from echorl_orchestrator.environments.holdout import one_side, task_key
 from echorl_orchestrator.environments.loader import load_environment, load_hook
 from echorl_orchestrator.refusals import BadInputError
@@ -103,7 +104,7 @@ def _result(value: Any, kind: type, what: str) -> Any:
 class Host:
     """One environment and its episodes."""
 
-    def __init__(self, config: EnvironmentConfig) -> None:
+    def __init__(self, config: EnvironmentConfig, advantage: HookConfig | None = None) -> None:
         self._environment: Environment = load_environment(config.name, config.type, config.args)
         self._tasks: TaskSource = self._environment.tasks
         if config.holdout_fraction is not None:
@@ -116,6 +117,8 @@ class Host:
         hook = config.echo.filter if config.echo else None
         self._filter = load_hook(hook, f"environments.{config.name}.echo.filter") if hook else None
         self._filter_kwargs = hook.kwargs if hook else {}
+        self._advantage = load_hook(advantage, FIELD) if advantage else None
+        self._advantage_kwargs = advantage.kwargs if advantage else {}
         self._threads: dict[str, EpisodeThread] = {}
 
     def facts(self) -> dict[str, Any]:
@@ -183,3 +186,8 @@ class Host:
         if self._filter is None:
             raise TypeError("the environment has no filter")
         return self._filter(record, **self._filter_kwargs)
+
+    def _op_advantages(self, _: EpisodeThread, *, inputs: dict[str, Any]) -> Answer:
+        if self._advantage is None:
+            raise TypeError("the run has no advantage function")
+        return answer(self._advantage, self._advantage_kwargs, msgspec.convert(inputs, AdvantageInputs))

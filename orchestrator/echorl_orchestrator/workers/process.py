@@ -14,7 +14,7 @@ import sys
 from typing import Any
 
 from echorl_core import logs
-from echorl_core.config import EnvironmentConfig
+from echorl_core.config import EnvironmentConfig, HookConfig
 from echorl_orchestrator.refusals import BadInputError
 from echorl_orchestrator.workers.host import Host, error_of
 from echorl_orchestrator.workers.rpc import FrameError, encode, read
@@ -31,7 +31,11 @@ def die_with_parent(parent: int) -> None:
 
 def _load(start: dict[str, Any]) -> Host:
     sys.path[:0] = start["python_path"]
-    return Host(EnvironmentConfig.model_validate(start["environment"]))
+    advantage = start["advantage"]
+    return Host(
+        EnvironmentConfig.model_validate(start["environment"]),
+        None if advantage is None else HookConfig.model_validate(advantage),
+    )
 
 
 class Worker:

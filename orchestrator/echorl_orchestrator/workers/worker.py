@@ -13,7 +13,7 @@ from typing import Any
 
 import structlog
 
-from echorl_core.config import EnvironmentConfig
+from echorl_core.config import EnvironmentConfig, HookConfig
 from echorl_orchestrator.refusals import BadInputError
 from echorl_orchestrator.types import EpisodeError, ErrorKind
 from echorl_orchestrator.workers.background import Background
@@ -33,6 +33,8 @@ class WorkerSpec:
     environment: EnvironmentConfig
     python_path: Sequence[str] = ()
     attempt: int = 0
+    advantage: HookConfig | None = None
+    """The run's own advantage function."""
     start_deadline_s: float = 120.0
     ping_interval_s: float = 5.0
     ping_deadline_s: float = 60.0
@@ -134,7 +136,12 @@ class Worker:
 
     async def _greet(self) -> None:
         environment = self.spec.environment
-        start = {"environment": environment.model_dump(mode="json"), "python_path": list(self.spec.python_path)}
+        advantage = self.spec.advantage
+        start = {
+            "environment": environment.model_dump(mode="json"),
+            "python_path": list(self.spec.python_path),
+            "advantage": None if advantage is None else advantage.model_dump(mode="json"),
+        }
         self._writer.write(encode({"start": start}))
         try:
             answer = await read(self._reader)

@@ -12,8 +12,16 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer, unused_port
 
-from echorl_core.config import EchoConfig, EchoRoleConfig, EnvironmentConfig, HookConfig, SamplingConfig
+from echorl_core.config import (
+    AdvantageConfig,
+    EchoConfig,
+    EchoRoleConfig,
+    EnvironmentConfig,
+    HookConfig,
+    SamplingConfig,
+)
 from echorl_core.wire import TokenRole
+from echorl_orchestrator.advantage_hook import inputs_of
 from echorl_orchestrator.codec.tokenizer import TextTokenizer
 from echorl_orchestrator.episodes import EpisodePlayer, build_player
 from echorl_orchestrator.refusals import BadInputError
@@ -252,6 +260,36 @@ async def test_groups_are_scored_as_a_whole(tmp_path: Path) -> None:
             with pytest.raises(EpisodeError, match=problem) as caught:
                 await stage.player.score_group(environment, task, outcomes)
             assert caught.value.kind is ErrorKind.ENV
+
+
+@pytest.mark.parametrize(
+    ("does", "problem"),
+    [
+        ("well", None),
+        ("short", "returned 1 values, accepted is a list of 2 finite numbers"),
+        ("array", "returned ndarray, accepted is a list of 2 finite numbers"),
+        ("raise", r"raised RuntimeError: no advantage today \(.*odd_environments.py:\d+\)"),
+    ],
+)
+async def test_own_advantages_run_in_a_worker(tmp_path: Path, does: str, problem: str | None) -> None:
+    said = iter(["bbb<|im_end|>"] * 2 + ["a<|im_end|>"] * 2)
+    hook = HookConfig(import_path="echorl_testing.odd_environments:by_length", kwargs={"does": does})
+    own = AdvantageConfig(type="custom", hook=hook)
+    async with staged(tmp_path, odd("fine"), reply=lambda _: next(said), advantage=own) as stage:
+        outcomes = [await stage.play() for _ in range(2)]
+        inputs = inputs_of(outcomes, [1.0, 0.0], environment="odd", group_size=2)
+        if problem is None:
+            assert await stage.player.advantages(stage.environments["odd"], inputs) == [4.0, 0.0]
+            return
+        with pytest.raises(BadInputError, match=f"^spec.algorithm.advantage.import '{hook.import_path}': {problem}"):
+            await stage.player.advantages(stage.environments["odd"], inputs)
+
+
+async def test_own_advantages_that_cannot_be_imported_refuse_the_start(tmp_path: Path) -> None:
+    own = AdvantageConfig(type="custom", hook=HookConfig(import_path="echorl_testing.odd_environments:absent"))
+    with pytest.raises(BadInputError, match=r"spec.algorithm.advantage.import: module .* has no 'absent'"):
+        async with staged(tmp_path, odd("fine"), advantage=own):
+            pass
 
 
 async def test_echo_filters_narrow_or_fail_the_episode(tmp_path: Path) -> None:

@@ -6,6 +6,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from echorl_orchestrator.advantage_hook import AdvantageInputs
 from echorl_orchestrator.types import Action, Environment, Limits, RunnerResult, Span, Step
 
 
@@ -187,3 +190,12 @@ def keep_even(episode: dict[str, Any], *, shift: int = 0) -> list[list[bool]]:
 def misaligned(episode: dict[str, Any]) -> list[list[bool]]:
     """A filter that returns one flag too few."""
     return [[True] * (len(row["token_ids"]) - 1) for row in episode["samples"]]
+
+
+def by_length(inputs: AdvantageInputs, *, does: str = "well") -> Any:
+    """Advantages: tokens that each episode sampled beyond the shortest one; or something else."""
+    if does == "raise":
+        raise RuntimeError("no advantage today")
+    lengths = [one.sampled_tokens for one in inputs.episodes]
+    found = [length - min(lengths) for length in lengths]
+    return np.array(found) if does == "array" else found[: 1 if does == "short" else None]

@@ -165,6 +165,36 @@ BROKEN_RULES: list[Refused] = [
         id="order",
     ),
     Refused(
+        [("spec.algorithm.advantage", {"type": "custom"})],
+        "spec.algorithm.advantage.import",
+        "an import path such as",
+        id="custom advantage without import",
+    ),
+    Refused(
+        [("spec.algorithm.advantage", {"type": "maxRl", "lengthShaping": {"by": "turns"}})],
+        "spec.algorithm.advantage.lengthShaping",
+        "no value",
+        id="lengthShaping of maxRl",
+    ),
+    Refused(
+        [("spec.algorithm.advantage.lengthShaping", {"by": "turns", "completionWeight": 1.0})],
+        "spec.algorithm.advantage.lengthShaping.completionWeight",
+        "no value",
+        id="completionWeight by turns",
+    ),
+    Refused(
+        [("spec.algorithm.advantage.lengthShaping", {"by": "turns", "environmentWeight": 1.0})],
+        "spec.algorithm.advantage.lengthShaping.environmentWeight",
+        "no value",
+        id="environmentWeight by turns",
+    ),
+    Refused(
+        [("spec.algorithm.advantage.lengthShaping", {"by": "tokens", "completionWeight": 0, "environmentWeight": 0})],
+        "spec.algorithm.advantage.lengthShaping.completionWeight",
+        "a number above 0",
+        id="both weights 0",
+    ),
+    Refused(
         [("spec.code.configMap", "c")], "spec.code.path", "exactly one of configMap and path", id="both kinds of code"
     ),
     Refused(
@@ -206,8 +236,6 @@ NOT_SUPPORTED_YET: list[tuple[str, Any]] = [
     ("spec.algorithm.mode", "opd"),
     ("spec.algorithm.teacher.url", "http://teacher"),
     ("spec.algorithm.advantage.type", "rae"),
-    ("spec.algorithm.advantage.type", "maxRl"),
-    ("spec.algorithm.advantage.type", "custom"),
     ("spec.algorithm.filters.0.type", "gibberish"),
     ("spec.algorithm.filters.0.type", "repetition"),
     ("spec.algorithm.filters.0.type", "custom"),

@@ -10,6 +10,7 @@ import numpy as np
 
 from echorl_core.config import BatchConfig, EnvironmentConfig
 from echorl_core.wire import Sample, TokenRole
+from echorl_orchestrator.advantage_hook import AdvantageInputs
 from echorl_orchestrator.types import EpisodeOutcome, ErrorKind, StopReason
 
 C, A, E, W = TokenRole.CONTEXT, TokenRole.ACTION, TokenRole.ENV_OUTPUT, TokenRole.WARNING
@@ -106,6 +107,8 @@ class ScriptedPlayer:
     version: int = 0
     num: int = 16
     scores: Callable[[list[EpisodeOutcome]], list[float] | None] = lambda outcomes: None
+    own_advantages: Callable[[AdvantageInputs], list[float]] = lambda inputs: [0.0] * len(inputs.episodes)
+    asked: list[AdvantageInputs] = field(default_factory=list)
     gate: asyncio.Event = field(default_factory=asyncio.Event)
     playing: dict[str, tuple[str, int]] = field(default_factory=dict)
     """Environment and version at the start, by episode in flight."""
@@ -160,6 +163,10 @@ class ScriptedPlayer:
         self, environment: EnvironmentConfig, task: dict[str, Any], outcomes: list[EpisodeOutcome]
     ) -> list[float] | None:
         return self.scores(outcomes)
+
+    async def advantages(self, environment: EnvironmentConfig, inputs: AdvantageInputs) -> list[float]:
+        self.asked.append(inputs)
+        return self.own_advantages(inputs)
 
 
 async def eventually(condition: Callable[[], object], what: str, deadline_s: float = 10.0) -> None:

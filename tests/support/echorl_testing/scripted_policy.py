@@ -8,6 +8,7 @@ from typing import Any, Literal
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from echorl_core.config import (
+    AdvantageConfig,
     BatchConfig,
     CheckpointConfig,
     EngineDiscovery,
@@ -107,6 +108,7 @@ def orchestrator_config(
     port: int = 0,
     python_path: list[str] | None = None,
     max_branches: int = 8,
+    advantage: AdvantageConfig | None = None,
 ) -> OrchestratorConfig:
     """A config whose parts around the episodes do not matter."""
     return OrchestratorConfig(
@@ -116,7 +118,13 @@ def orchestrator_config(
         seed=1,
         max_steps=1,
         batch=BatchConfig(
-            group_size=2, batch_size=2, max_staleness=1, seq_len=512, num_ranks=1, max_branches=max_branches
+            group_size=2,
+            batch_size=2,
+            max_staleness=1,
+            seq_len=512,
+            num_ranks=1,
+            max_branches=max_branches,
+            advantage=advantage or AdvantageConfig(),
         ),
         train=train,
         evals=[EvalConfig(environment=one, interval=1, num_examples=1, group_size=1) for one in evals or []],

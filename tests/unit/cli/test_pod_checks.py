@@ -7,6 +7,7 @@ from echorl_cli.pod_checks import free_bytes, imports, room_problems, trainer_im
 from echorl_core import checkpoints
 from echorl_core.checkpoints import CheckpointManifest
 from echorl_core.config import (
+    AdvantageConfig,
     EchoConfig,
     EchoRoleConfig,
     EnvironmentConfig,
@@ -52,6 +53,13 @@ def test_every_function_of_the_manifest_is_known_by_its_field(tmp_path: Path) ->
         "spec.environments.train[1].type": "mine.env:make",
         "spec.environments.eval[0].type": "mine.env:test",
     }
+
+
+def test_a_custom_advantage_is_tried(tmp_path: Path) -> None:
+    config = orchestrator_config(tmp_path, train=[EnvironmentConfig(name="a", type="builtin:digits")])
+    own = AdvantageConfig(type="custom", hook=HookConfig(import_path="mine:best"))
+    batch = config.batch.model_copy(update={"advantage": own})
+    assert imports(config.model_copy(update={"batch": batch})) == {"spec.algorithm.advantage.import": "mine:best"}
 
 
 def test_a_custom_loss_is_tried_where_torch_is() -> None:

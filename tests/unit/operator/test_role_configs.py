@@ -122,3 +122,27 @@ def test_a_custom_loss_and_the_users_folders_reach_the_trainer():
     assert (found.loss.type, found.loss.hook.import_path) == ("custom", "mine.losses:loss")
     assert found.loss.hook.kwargs == {"beta": 0.5}
     assert found.python_path == ["/code"]
+
+
+def test_length_shaping_and_its_weights():
+    shaping = {"by": "tokens", "environmentWeight": 0}
+    document = with_value(shortest(), "spec.algorithm.advantage", {"lengthShaping": shaping})
+    found = compiled(document).orchestrator.batch.advantage
+    assert found.type == "groupMean"
+    assert found.length_shaping.model_dump() == {
+        "by": "tokens",
+        "completion_weight": 1.0,
+        "environment_weight": 0.0,
+    }
+
+
+@pytest.mark.parametrize("kind", ["none", "maxRl"])
+def test_advantages_without_settings(kind):
+    found = compiled(with_value(shortest(), "spec.algorithm.advantage", {"type": kind})).orchestrator.batch.advantage
+    assert (found.type, found.length_shaping, found.hook) == (kind, None, None)
+
+
+def test_a_custom_advantage_reaches_the_orchestrator():
+    advantage = {"type": "custom", "import": "mine:best", "kwargs": {"top": 2}}
+    found = compiled(with_value(shortest(), "spec.algorithm.advantage", advantage)).orchestrator.batch.advantage
+    assert (found.hook.import_path, found.hook.kwargs) == ("mine:best", {"top": 2})

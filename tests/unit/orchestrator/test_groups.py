@@ -3,9 +3,10 @@ import math
 import numpy as np
 import pytest
 
-from echorl_core.config import FilterConfig
+from echorl_core.config import AdvantageConfig, FilterConfig, LengthShapingConfig
 from echorl_orchestrator.cursor import Ticket
 from echorl_orchestrator.groups import Group, close, usable_scores, version_low_of
+from echorl_orchestrator.refusals import BadInputError
 from echorl_orchestrator.types import ErrorKind
 from echorl_testing.scripted_player import A, C, batch_config, outcome, sample
 
@@ -22,6 +23,36 @@ def test_failed_episodes_do_not_count_for_the_baseline() -> None:
     closed = close(group(1.0, None, 0.0, 0.5), batch_config())
     assert [(one.outcome.episode, one.advantage) for one in closed] == [("e0", 0.5), ("e2", -0.5), ("e3", 0.0)]
     assert all(one.partial for one in closed)
+
+
+def test_failed_episodes_count_for_no_kind_of_baseline() -> None:
+    max_rl = batch_config(advantage=AdvantageConfig(type="maxRl"))
+    assert [one.advantage for one in close(group(1.0, None, 0.0, None), max_rl)] == [1.0, -1.0]
+    by_turns = batch_config(advantage=AdvantageConfig(length_shaping=LengthShapingConfig(by="turns")))
+    made = group(1.0, None, 1.0, 0.0)
+    made.survivors[0].num_turns, made.survivors[2].num_turns = 1, 3
+    made.failures.clear()
+    assert [one.advantage for one in close(made, by_turns)] == pytest.approx([2 / 3, 1 / 6, -5 / 6])
+
+
+@pytest.mark.parametrize(("kind", "advantage"), [("groupMean", 0.0), ("maxRl", 0.0), ("none", 0.7)])
+def test_the_only_survivor_of_a_group(kind: str, advantage: float) -> None:
+    config = batch_config(
+        advantage=AdvantageConfig(type=kind), filters=[FilterConfig(type="zeroAdvantage", stage="group")]
+    )
+    [episode] = close(group(0.7, None, None, None), config)
+    assert episode.advantage == advantage
+    assert episode.verdict.rl is (advantage != 0)
+
+
+def test_a_reward_that_max_rl_cannot_use_names_environment_and_group() -> None:
+    with pytest.raises(BadInputError, match=r"spec.algorithm.advantage: maxRl: found .* terminal, group g1"):
+        close(group(1.0, -1.0, size=2), batch_config(advantage=AdvantageConfig(type="maxRl")))
+
+
+def test_given_advantages_are_taken_as_they_are() -> None:
+    closed = close(group(1.0, None, 0.0), batch_config(), given=[0.5, -3.0])
+    assert [(one.outcome.episode, one.advantage) for one in closed] == [("e0", 0.5), ("e2", -3.0)]
 
 
 def test_a_whole_group_is_not_partial() -> None:

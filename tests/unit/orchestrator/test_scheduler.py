@@ -7,11 +7,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from echorl_core.config import BatchConfig, EnvironmentConfig, FilterConfig, SamplingConfig
+from echorl_core.config import (
+    AdvantageConfig,
+    BatchConfig,
+    EnvironmentConfig,
+    FilterConfig,
+    HookConfig,
+    SamplingConfig,
+)
 from echorl_core.names import ExitCode
+from echorl_orchestrator.advantage_hook import AdvantageInputs
 from echorl_orchestrator.collector import Collector
 from echorl_orchestrator.cursor import Deck
 from echorl_orchestrator.groups import ReadyEpisode
+from echorl_orchestrator.orchestrator import failure_in
+from echorl_orchestrator.refusals import BadInputError
 from echorl_orchestrator.scheduler import Horizon, Scheduler, capacity
 from echorl_orchestrator.tally import FailureLimit, RunFailure, Tally
 from echorl_orchestrator.types import EpisodeError, EpisodeOutcome, ErrorKind
@@ -477,3 +487,39 @@ async def test_no_stale_sample_and_every_episode_used_once_or_reported(
     assert {one.outcome.episode for one in used} <= set(survived)
     dropped = sum(count for name, count in rig.tally.totals.items() if name.startswith("dropped/"))
     assert len(survived) == len(used) + dropped
+
+
+OWN = AdvantageConfig(type="custom", hook=HookConfig(import_path="mine:best"))
+
+
+async def test_own_advantages_are_asked_for_once_a_group_with_its_survivors() -> None:
+    player = ScriptedPlayer(failing("e2"), own_advantages=lambda inputs: [2.0 * one.reward for one in inputs.episodes])
+    rig = Rig(batch_config(group_size=3, batch_size=2, advantage=OWN), player)
+    async with rig.running():
+        batch = await rig.collector.batch()
+    assert sorted(one.advantage for one in batch) == [0.0, 2.0]
+    asked = player.asked[0]
+    assert (asked.environment, asked.group_size, [one.reward for one in asked.episodes]) == ("terminal", 3, [1.0, 0.0])
+
+
+async def test_group_scores_reach_own_advantages() -> None:
+    player = ScriptedPlayer(
+        scores=lambda outcomes: [5.0, 7.0], own_advantages=lambda inputs: [-one.reward for one in inputs.episodes]
+    )
+    rig = Rig(batch_config(batch_size=2, advantage=OWN), player)
+    async with rig.running():
+        batch = await rig.collector.batch()
+    assert [(one.outcome.reward, one.advantage) for one in batch] == [(5.0, -5.0), (7.0, -7.0)]
+
+
+async def test_own_advantages_that_fail_end_the_run_as_bad_input() -> None:
+    def refused(inputs: AdvantageInputs) -> list[float]:
+        raise BadInputError("spec.algorithm.advantage.import 'mine:best': returned NoneType")
+
+    rig = Rig(batch_config(advantage=OWN), ScriptedPlayer(own_advantages=refused))
+    with pytest.raises(ExceptionGroup) as caught:
+        await rig.scheduler.run()
+    failure = failure_in(caught.value)
+    assert failure is not None
+    assert failure.code is ExitCode.BAD_INPUT
+    assert "mine:best" in failure.message
