@@ -169,7 +169,8 @@ class Settings:
     def shown(self, path: str | Location) -> str:
         """The value as a line may show it."""
         where = location(path) if isinstance(path, str) else path
-        return shown(where, at(self._tree, where))
+        value = at(self._tree, where)
+        return "nothing" if value is MISSING else shown(where, value)
 
     def unread(self) -> list[tuple[Location, Key]]:
         """Known keys that have a value and that nothing has read."""

@@ -9,6 +9,7 @@ from echorl_cli.convert.settings import Settings
 
 ALGORITHMS = ("grpo", "echo", "max_rl", "rae", "opd", "sft")
 FOREIGN_ALGORITHMS = ("hierarchical_grpo", "opsd", "debug")
+SHAPINGS = ("tokens", "turns")
 ADVANTAGES = ("default", "custom", "ema_per_member")
 LOSSES = ("default", "ipo", "custom")
 IPO_THRESHOLD = 0.1
@@ -50,7 +51,7 @@ def _named(settings: Settings, draft: Draft, key: str, name: str, base: str) -> 
     if name not in ALGORITHMS:
         draft.error(key, ", ".join((*ALGORITHMS, *FOREIGN_ALGORITHMS)), NO_VERSION)
         return None
-    choice = Chosen(key)
+    choice = Chosen(key, advantage=_group_mean(settings, draft, f"{base}.length_penalty"))
     if name in {"opd", "sft"}:
         choice.mode = name
     elif name == "max_rl":
@@ -71,7 +72,8 @@ def _older(settings: Settings, draft: Draft, base: str) -> Chosen | None:
     if name not in ADVANTAGES:
         draft.error(f"{base}.type", ", ".join(ADVANTAGES), NO_VERSION)
         return None
-    choice = Chosen(f"{base}.type" if settings.has(f"{base}.type") else base)
+    source = f"{base}.type" if settings.has(f"{base}.type") else base
+    choice = Chosen(source, advantage=_group_mean(settings, draft, f"{base}.length_penalty"))
     if name == "custom":
         path = import_path(settings.text(f"{base}.import_path"))
         choice.advantage = {"type": "custom", "import": path, "kwargs": settings.table(f"{base}.kwargs") or {}}
@@ -80,6 +82,21 @@ def _older(settings: Settings, draft: Draft, base: str) -> Chosen | None:
         value = MEMBER_MOMENTUM if momentum is None else momentum
         choice.advantage = {"type": "rae", "momentum": value, "order": "updateThenSubtract"}
     return choice
+
+
+def _group_mean(settings: Settings, draft: Draft, base: str) -> dict[str, Any]:
+    """Reward minus the group's mean, shaped by length if ``base`` says so."""
+    penalty = settings.value(base)
+    name = penalty if isinstance(penalty, str) else settings.text(f"{base}.type")
+    if penalty is not None and name in {None, "linear"}:
+        draft.say(Kind.NO_COUNTERPART, base, "the manifest has no linear penalty")
+    if penalty is None or name in {None, "linear"}:
+        return {"type": "groupMean"}
+    if name not in SHAPINGS:
+        draft.error(base if isinstance(penalty, str) else f"{base}.type", ", ".join((*SHAPINGS, "linear")), NO_VERSION)
+    weights = {"completionWeight": "completion_weight", "environmentWeight": "tool_response_weight"}
+    shaping = {"by": name, **{to: settings.number(f"{base}.{key}") for to, key in weights.items()}}
+    return {"type": "groupMean", "lengthShaping": {key: value for key, value in shaping.items() if value is not None}}
 
 
 def put_advantage(draft: Draft, path: str, choice: Chosen) -> None:

@@ -24,10 +24,12 @@ def _name(settings: Settings, draft: Draft) -> None:
     key = settings.one("model.name", "trainer.model.name", "orchestrator.model.name", f"{ENGINE}.model")
     name = settings.text(key) if key else DEFAULT_MODEL
     draft.put("spec.model.name", name, key or "")
+    text = f"{name} is fetched from the hub in a cluster; `echorl run` needs it in the hub's cache, or a path instead"
     if key is None:
-        draft.tell(Kind.TO_FILL_IN, "spec.model.name", f"no file names a model; {DEFAULT_MODEL} is prime-rl's default")
+        text = f"no file names a model; {DEFAULT_MODEL} is prime-rl's default"
     elif name and is_path(name):
-        draft.tell(Kind.TO_FILL_IN, "spec.model.name", f"{name} must be there on the run's volume, or on this machine")
+        text = f"{name} is a path: of the run's volume in a cluster, of this machine with `echorl run`"
+    draft.tell(Kind.TO_FILL_IN, "spec.model.name", text)
 
 
 def _renderer(settings: Settings, draft: Draft) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from echorl_cli.convert.keys.row import IMPORT, Key, made, none
 
 _ENGINES = "EchoRL starts and finds its engines itself"
+_BASELINE = "a group's baseline is its plain mean"
 _POOLS = "pools by difficulty are not in the manifest"
 
 
@@ -34,6 +35,17 @@ def _model() -> Iterator[Key]:
     yield none("orchestrator.renderer.*", "the codec follows the model's template", {"enable_thinking": True})
 
 
+def _shaping(base: str, to: str) -> Iterator[Key]:
+    """Keys of a penalty for length, of the generations with a bonus for short episodes and of the linear one."""
+    shaping = f"{to}.advantage.lengthShaping"
+    yield made(base, f"{shaping}.by", "the type alone, as text", "turns")
+    yield made(f"{base}.type", f"{shaping}.by", "tokens, turns; linear has no counterpart", "tokens")
+    yield made(f"{base}.completion_weight", f"{shaping}.completionWeight", "of tokens", 0.5)
+    how = "of tokens; every token that the environment wrote counts"
+    yield made(f"{base}.tool_response_weight", f"{shaping}.environmentWeight", how, 0.5)
+    yield none(f"{base}.*", "the manifest has no linear penalty", {"num_turns_weight": 0.1})
+
+
 def algorithm(base: str, to: str) -> Iterator[Key]:
     """Keys of an algorithm and of an advantage, of the run or of one environment."""
     algo = f"{base}.algo"
@@ -52,9 +64,8 @@ def algorithm(base: str, to: str) -> Iterator[Key]:
         yield none(f"{algo}.teacher.{key}", "the endpoint serves its model as it is", True)
     yield from client(f"{algo}.teacher", "the manifest names url, model and Secret of a teacher")
     yield made(f"{algo}.sampling.source", to, "policy: nothing; an endpoint: the teacher", "policy")
-    for key in ("length_penalty", "length_weighted_baseline"):
-        yield none(f"{algo}.{key}", "the manifest has no shaping by length", True)
-        yield none(f"{algo}.{key}.*", "the manifest has no shaping by length", {"num_turns_weight": 0.1})
+    yield from _shaping(f"{algo}.length_penalty", to)
+    yield none(f"{algo}.length_weighted_baseline", _BASELINE, True)
     for key in ("failsafe_min_members", "loss_aggregation", "continue_prob", "episode_agents", "demo_key", "template"):
         yield none(f"{algo}.{key}", "of an algorithm that the manifest does not have", 1)
     yield none(f"{algo}.advantage", "of an algorithm that the manifest does not have", 1.0)
@@ -65,12 +76,12 @@ def algorithm(base: str, to: str) -> Iterator[Key]:
     yield made(f"{advantage}.import_path", f"{to}.advantage.import", IMPORT, "a.b")
     yield made(f"{advantage}.kwargs.*", f"{to}.advantage.kwargs", "without secrets", {"a": 1})
     yield made(f"{advantage}.momentum", f"{to}.advantage.momentum", "of ema_per_member; default 0.9", 0.8)
-    shaping = (
-        "length_penalty length_shaping length_shaping_alpha length_weighted_mean length_weighted_baseline neg_clipped"
-    )
-    for key in shaping.split():
-        yield none(f"{advantage}.{key}", "the manifest has no shaping by length", True)
-        yield none(f"{advantage}.{key}.*", "the manifest has no shaping by length", {"type": "tokens"})
+    yield from _shaping(f"{advantage}.length_penalty", to)
+    for key in ("length_weighted_mean", "length_weighted_baseline", "neg_clipped"):
+        yield none(f"{advantage}.{key}", _BASELINE, True)
+    for key in ("length_shaping", "length_shaping_alpha"):
+        yield none(f"{advantage}.{key}", "of a shaping that the manifest does not have", True)
+        yield none(f"{advantage}.{key}.*", "of a shaping that the manifest does not have", {"type": "tokens"})
 
 
 def _batches() -> Iterator[Key]:

@@ -158,6 +158,31 @@ def test_older_advantages(advantage, expected):
     assert field("orchestrator.advantage", advantage, "spec.algorithm.advantage") == expected
 
 
+@pytest.mark.parametrize("base", ["orchestrator.advantage", "orchestrator.algo"])
+@pytest.mark.parametrize(
+    ("penalty", "expected"),
+    [
+        ({"type": "turns"}, {"by": "turns"}),
+        ("tokens", {"by": "tokens"}),
+        (
+            {"type": "tokens", "completion_weight": 0.5, "tool_response_weight": 0},
+            {"by": "tokens", "completionWeight": 0.5, "environmentWeight": 0.0},
+        ),
+        ({"type": "linear", "num_turns_weight": 0.2}, None),
+    ],
+)
+def test_a_bonus_for_short_episodes(base, penalty, expected):
+    kind = "default" if base.endswith("advantage") else "grpo"
+    paths, values = (f"{base}.type", f"{base}.length_penalty"), (kind, penalty)
+    assert field(paths, values, "spec.algorithm.advantage.lengthShaping") == expected
+
+
+def test_a_linear_penalty_has_no_counterpart():
+    tree = with_value(smallest(), location("orchestrator.algo"), {"type": "grpo", "length_penalty": {"type": "linear"}})
+    [line] = [str(line) for line in converted_copy(tree).lines if line.kind is Kind.NO_COUNTERPART]
+    assert line == "orchestrator.algo.length_penalty = a mapping: no counterpart: the manifest has no linear penalty"
+
+
 def test_rae_of_the_newest_generation_subtracts_first():
     expected = {"type": "rae", "momentum": 0.95, "order": "subtractThenUpdate"}
     assert field("orchestrator.algo.type", "rae", "spec.algorithm.advantage") == expected

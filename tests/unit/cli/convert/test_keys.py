@@ -28,7 +28,14 @@ NEUTRAL = {
 
 
 # What a key needs beside it to mean anything.
+TOKENS = {"length_penalty": {"type": "tokens"}}
 CONTEXT = {
+    "orchestrator.advantage.length_penalty.completion": {"orchestrator.advantage": TOKENS},
+    "orchestrator.advantage.length_penalty.tool": {"orchestrator.advantage": TOKENS},
+    "orchestrator.train.source[].advantage.length_penalty.completion": {
+        "orchestrator.train.source[0].advantage": TOKENS
+    },
+    "orchestrator.train.source[].advantage.length_penalty.tool": {"orchestrator.train.source[0].advantage": TOKENS},
     "trainer.model.compile.fullgraph": {"trainer.model.compile": {}},
     "trainer.model.ac.": {"trainer.model.ac": {}},
     "trainer.model.lora.": {"trainer.model.lora": {}},

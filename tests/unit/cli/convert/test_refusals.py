@@ -38,6 +38,11 @@ ONE_VALUE = [
         "nobody",
         'found "nobody"; accepted: policy, or a table with name and base_url',
     ),
+    (
+        "orchestrator.advantage.length_penalty",
+        "words",
+        f'{NO_VERSION}; found "words"; accepted: tokens, turns, linear',
+    ),
     ("trainer.loss.type", "grpo", f'{NO_VERSION}; found "grpo"; accepted: default, ipo, custom'),
     ("trainer.loss.adv_tau", 0, "the manifest has no loss of the penalty alone; found 0; accepted: a number above 0"),
     ("trainer.optim.type", "lion", f'{NO_VERSION}; found "lion"; accepted: adamw, sgd, muon, sign_sgd'),
