@@ -82,6 +82,14 @@ class Draft:
             path = path.rpartition("[" if path.endswith("]") else ".")[0]
         return None
 
+    def first(self, *keys: str) -> str | None:
+        """The first key that has a value; others with another value get a line."""
+        found = [key for key in keys if self._settings.value(key) is not None]
+        for key in found[1:]:
+            if self._settings.value(key) != self._settings.value(found[0]):
+                self.say(Kind.NO_COUNTERPART, key, f"{found[0]} goes before it")
+        return found[0] if found else None
+
     def say(self, kind: Kind, key: str | Location, text: str) -> None:
         """A line about a key that is set."""
         settings = self._settings

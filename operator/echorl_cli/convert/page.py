@@ -78,12 +78,20 @@ Either is accepted, both give the same manifest. `…` stands for `orchestrator.
 
 ## Keys
 
-In the first table a key by itself is the run's, and the same key after `trainer.` or `orchestrator.` a role's.
+"Also of a role": the same key may stand after `trainer.` or `orchestrator.` too. `.*` is everything below a table.
 """
 
 
 def _code(text: str) -> str:
     return f"`{text}`"
+
+
+def _of_run_and_roles(keys: Iterable[str]) -> tuple[list[str], str]:
+    """Keys without those that only repeat another one for a role, and the words for these."""
+    kept = list(dict.fromkeys(keys))
+    repeated = {f"{role}.{key}" for role in ("trainer", "orchestrator") for key in kept}
+    alone = [key for key in kept if key not in repeated]
+    return alone, ", also of a role" if len(alone) < len(kept) else ""
 
 
 def _braced(keys: Iterable[str]) -> str:
@@ -92,10 +100,11 @@ def _braced(keys: Iterable[str]) -> str:
     for key in keys:
         parent, dot, name = key.rpartition(".")
         by_parent.setdefault(parent + dot, []).append(name)
-    return ", ".join(
-        _code(f"{parent}{names[0]}" if len(names) == 1 else f"{parent}{{{', '.join(names)}}}")
-        for parent, names in by_parent.items()
-    )
+    texts = []
+    for parent, names in by_parent.items():
+        together = parent and len(names) > 1
+        texts += [f"{parent}{{{', '.join(names)}}}"] if together else [f"{parent}{name}" for name in names]
+    return ", ".join(_code(text) for text in texts)
 
 
 def _cell(text: str) -> str:
@@ -109,7 +118,8 @@ def _table(title: str, rows: Iterable[Key]) -> Iterator[str]:
     yield f"\n### {title}\n\n| key | becomes | how, or why not |\n|---|---|---|\n"
     for (to, note), keys in grouped.items():
         fields = ", ".join(_code(field.strip()) for field in to.split(",")) if to else "nothing"
-        yield f"| {_cell(_braced(dict.fromkeys(keys)))} | {_cell(fields)} | {_cell(note)} |\n"
+        alone, also = _of_run_and_roles(keys)
+        yield f"| {_cell(_braced(alone))}{also} | {_cell(fields)} | {_cell(note).replace('<', '&lt;')} |\n"
 
 
 def _spellings() -> str:

@@ -51,7 +51,7 @@ def build(scene: Scene) -> None:
         for index in range(settings.items(f"{kind}.source")):
             base, to = f"{kind}.source[{index}]", f"spec.environments.{name}[{index}]"
             scene.draft.document["spec"].setdefault("environments", {}).setdefault(name, []).append({})
-            entry = Entry(kind, base, to, *_identity(settings, base))
+            entry = Entry(kind, base, to, *_identity(scene, base))
             _environment(scene, entry)
             if kind == TRAIN:
                 _training(scene, index, base, to)
@@ -76,10 +76,10 @@ def _environment(scene: Scene, entry: Entry) -> None:
     sampling.build(settings, draft, f"{entry.kind}.sampling", f"{base}.sampling", f"{to}.sampling")
 
 
-def _identity(settings: Settings, base: str) -> tuple[str, str]:
+def _identity(scene: Scene, base: str) -> tuple[str, str]:
     """Key and value of what names the environment's code; a task set wins over an id."""
-    key = settings.first(f"{base}.env.taskset.id", f"{base}.env.id", f"{base}.legacy.id")
-    return (key, settings.text(key) or "") if key else ("", "")
+    key = scene.draft.first(f"{base}.env.taskset.id", f"{base}.env.id", f"{base}.legacy.id")
+    return (key, scene.settings.text(key) or "") if key else ("", "")
 
 
 def _name(scene: Scene, entry: Entry) -> None:

@@ -17,13 +17,16 @@ def _of_roles(key: str) -> tuple[str, ...]:
 
 def name(settings: Settings, draft: Draft, given: str | None) -> None:
     """metadata.name: as given, or as the run is called in the files."""
-    key = settings.first("run.name", *_of_roles("monitors.wandb.name"))
-    text = given or (settings.text(key) if key else None)
-    fitting = re.sub(r"[^a-z0-9]+", "-", (text or "").lower()).strip("-")[:_LONGEST_NAME].strip("-")
-    draft.put("metadata.name", given or fitting or FALLBACK_NAME, key or "")
-    if given is None and key and fitting != text:
-        draft.say(Kind.CHANGED, key, f"the run is called {fitting or FALLBACK_NAME}")
-    if given is None and not fitting:
+    keys = ("run.name", *_of_roles("monitors.wandb.name"))
+    key = settings.first(*keys)
+    text = (settings.text(key) if key else None) or ""
+    fitting = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:_LONGEST_NAME].strip("-")
+    called = given or fitting or FALLBACK_NAME
+    draft.put("metadata.name", called, "" if given else key or "")
+    for other in keys:
+        if settings.text(other) not in {None, called}:
+            draft.say(Kind.CHANGED, other, f"the run is called {called}")
+    if not given and not fitting:
         draft.tell(Kind.TO_FILL_IN, "metadata.name", "no file names the run; --name gives it one")
 
 
@@ -49,7 +52,7 @@ def _steps(settings: Settings, draft: Draft) -> None:
         draft.put("spec.maxSteps", settings.count(key), key)
     else:
         draft.tell(Kind.TO_FILL_IN, "spec.maxSteps", "the files train without end; a manifest has 500 by default")
-    key = settings.first("orchestrator.seed", "orchestrator.buffer.seed") or ""
+    key = draft.first("orchestrator.seed", "orchestrator.buffer.seed") or ""
     draft.put("spec.seed", settings.count(key) if key else None, key)
 
 

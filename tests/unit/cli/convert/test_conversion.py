@@ -206,6 +206,21 @@ def test_an_eval_environment_named_like_a_train_environment_gets_a_name_of_its_o
     ]
 
 
+def test_what_another_key_goes_before_gets_a_line():
+    tree = with_value(smallest(), location("orchestrator.seed"), 1)
+    tree = with_value(tree, location("orchestrator.buffer.seed"), 2)
+    tree = with_value(tree, location("orchestrator.train.source[0].taskset"), {"id": "sums"})
+    tree = with_value(tree, location("run.name"), "mine")
+    tree = with_value(tree, location("trainer.wandb.name"), "mine-trainer")
+    said = [str(line) for line in converted_copy(tree).lines if line.kind in {Kind.CHANGED, Kind.NO_COUNTERPART}]
+    assert sorted(said) == [
+        "orchestrator.buffer.seed = 2: no counterpart: orchestrator.seed goes before it",
+        'orchestrator.train.source[0].legacy.id = "words": no counterpart: '
+        "orchestrator.train.source[0].env.taskset.id goes before it",
+        'trainer.wandb.name = "mine-trainer": changed: the run is called mine',
+    ]
+
+
 def test_lines_have_the_keys_as_the_file_has_them_and_comments_the_one_spelling():
     tree = {"orchestrator": {"env": [{"id": "words", "address": "tcp://host:1"}]}}
     conversion = converted_copy(tree, types={})
