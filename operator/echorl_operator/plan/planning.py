@@ -35,7 +35,7 @@ from echorl_operator.plan import (
     retention,
     retries,
 )
-from echorl_operator.plan.actions import ChangeLive, Plan
+from echorl_operator.plan.actions import ChangeLive, Delete, Plan
 from echorl_operator.plan.draft import Draft, restart_policy
 from echorl_operator.plan.gang import Gang
 from echorl_operator.plan.memo import Memo
@@ -68,7 +68,8 @@ def plan(observed: Observed, settings: Settings, token: str, memo: Memo | None =
     return Plan(
         status=status_of(observed, draft.memory, _said(draft, spec)),
         actions=tuple(draft.actions),
-        fence=draft.fence,
+        # What an ended pod said stands in status before the pod is deleted: afterwards nobody can read it.
+        fence=draft.fence or any(isinstance(action, Delete) and action.kind == "Pod" for action in draft.actions),
         notes=tuple(draft.notes),
         wake_after_s=wake,
         restart=draft.restart,
