@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ class Life:
         self.kubeconfig, self.folder, self.user, self.seen, self.shape = kubeconfig, folder, user, seen, shape
         self.runs: list[RunKey] = []
         self._engines = shape.engines
+        self._turns: Counter[RunKey] = Counter()
         self.operator: OperatorProcess
 
     async def __aenter__(self) -> "Life":
@@ -117,7 +119,8 @@ class Life:
             if over():
                 return sorted(waits)
             known = len(revisions[key])
-            replicas = self.shape.engines + 1 + len(waits) // len(self.runs) % 2
+            self._turns[key] += 1
+            replicas = self.shape.engines + self._turns[key] % 2
             await self.user.edit([key], {"inference": {"replicas": replicas}}, edited.__setitem__)
             await self.seen.until("an edit has led to a write", lambda: len(revisions[key]) > known, 60.0)  # noqa: B023
             waits.append(max(0.0, revisions[key][known] - edited[key]))
