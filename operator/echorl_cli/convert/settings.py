@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from echorl_cli.convert.keys import Key
+from echorl_cli.convert.layers import SECTIONS
 from echorl_cli.convert.problem import ConversionError, refused
 from echorl_cli.convert.secret import has_secret, shown
 from echorl_cli.convert.spelling import RENAMES, Spellings
@@ -28,6 +29,7 @@ class Table:
         names = [*self.keys, *(rename.other for rename in RENAMES)]
         self.tables = {name[:cut] for name in names for cut in _cuts(name)} | {""}
         """Paths under which there are keys."""
+        self._heads = {".".join(re.split(r"[.\[]", name)[:2]) for name in names}
 
     def key(self, where: Location) -> Key | None:
         """The key that a location has, or that everything below a table around it has."""
@@ -37,16 +39,14 @@ class Table:
         return key
 
     def meant(self, where: Location) -> str | None:
-        """The known key that an unknown one resembles: a sibling, or one of the same name inside a section."""
+        """The known key that an unknown one resembles: a sibling, or the same inside the section that it belongs to."""
         parent, name = pattern(where[:-1]) if len(where) > 1 else "", str(where[-1])
         start = f"{parent}." if parent else ""
         siblings = {re.split(r"[.\[]", key[len(start) :])[0] for key in self.keys if key.startswith(start)}
         if close := nearest(name, sorted(siblings - {"*", ""})):
             return path_text((*where[:-1], close))
-        if parent:
-            return None
-        elsewhere = [key for key in self.keys if key.endswith(f".{name}") and "[]" not in key]
-        return min(elsewhere, key=len, default=None)
+        sections = [section for section in SECTIONS if f"{section}.{where[0]}" in self._heads]
+        return path_text((sections[0], *where)) if sections else None
 
 
 class Settings:

@@ -105,8 +105,17 @@ def test_an_unknown_key_with_what_was_meant():
     )
 
 
-def test_an_unknown_key_that_stands_in_the_wrong_table():
-    assert refusal({"batch_size": 64}).startswith("batch_size: unknown key, did you mean orchestrator.batch_size?; ")
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("batch_size", "orchestrator.batch_size"),
+        ("optim.lr", "trainer.optim.lr"),
+        ("server.port", "inference.server.port"),
+        ("sampling.max_tokens", "orchestrator.sampling.max_tokens"),
+    ],
+)
+def test_a_key_of_a_section_that_stands_at_the_top(key, meant):
+    assert refusal({key: 64}).startswith(f"{key}: unknown key, did you mean {meant}?; ")
 
 
 def test_an_unknown_key_like_no_other():
