@@ -123,6 +123,55 @@ def test_what_a_key_means(path, value, to, expected):
     assert field(path, value, to) == expected
 
 
+@pytest.mark.parametrize(
+    ("path", "value", "to"),
+    [
+        ("max_steps", 7, "spec.maxSteps"),
+        ("orchestrator.seed", 7, "spec.seed"),
+        ("model.name", "a/b", "spec.model.name"),
+        ("orchestrator.seq_len", 1024, "spec.model.maxModelLen"),
+        ("trainer.model.seq_len", 9000, "spec.trainer.seqLen"),
+        ("trainer.model.dp_replicate", 1, "spec.trainer.parallel.replicate"),
+        ("trainer.model.cp", 1, "spec.trainer.parallel.context"),
+        ("trainer.model.lora.rank", 4, "spec.model.lora.rank"),
+        ("trainer.model.lora.alpha", 8.0, "spec.model.lora.alpha"),
+        ("trainer.loss.dppo_mask_low", 0.11, "spec.algorithm.loss.maskLow"),
+        ("trainer.loss.dppo_mask_high", 0.12, "spec.algorithm.loss.maskHigh"),
+        ("trainer.loss.kl_tau", 0.13, "spec.algorithm.loss.klTau"),
+        ("trainer.optim.lr", 0.14, "spec.trainer.optimizer.lr"),
+        ("trainer.optim.weight_decay", 0.15, "spec.trainer.optimizer.weightDecay"),
+        ("trainer.optim.max_norm", 0.16, "spec.trainer.optimizer.maxGradNorm"),
+        ("trainer.optim.betas1", 0.17, "spec.trainer.optimizer.betas[0]"),
+        ("trainer.optim.betas2", 0.18, "spec.trainer.optimizer.betas[1]"),
+        ("ckpt.interval", 7, "spec.checkpoint.interval"),
+        ("trainer.ckpt.keep_last", 7, "spec.checkpoint.keepLast"),
+        ("orchestrator.ckpt.keep_interval", 50, "spec.checkpoint.keepEvery"),
+        ("orchestrator.max_off_policy_steps", 3, "spec.algorithm.maxStaleness"),
+        ("orchestrator.batch_size", 7, "spec.algorithm.batchSize"),
+        ("orchestrator.token_batch_size", 700, "spec.algorithm.tokenBatchSize"),
+        ("orchestrator.max_concurrent", 9, "spec.environments.eval[0].maxConcurrent"),
+        ("orchestrator.train.max_retries", 9, "spec.environments.train[0].maxRetries"),
+        ("orchestrator.train.source[0].ratio", 2.5, "spec.environments.train[0].weight"),
+        ("orchestrator.train.source[0].max_turns", 9, "spec.environments.train[0].maxTurns"),
+        ("orchestrator.eval.source[0].max_turns", 9, "spec.environments.eval[0].maxTurns"),
+        ("orchestrator.eval.source[0].interval", 9, "spec.environments.eval[0].interval"),
+        ("orchestrator.eval.group_size", 9, "spec.environments.eval[0].groupSize"),
+        ("orchestrator.eval.num_examples", 9, "spec.environments.eval[0].numExamples"),
+        ("orchestrator.eval.sampling.top_p", 0.5, "spec.environments.eval[0].sampling.topP"),
+        ("orchestrator.eval.sampling.repetition_penalty", 1.5, "spec.environments.eval[0].sampling.repetitionPenalty"),
+        ("deployment.num_train_gpus", 4, "spec.trainer.gpusPerReplica"),
+        ("deployment.num_infer_gpus", 4, "spec.inference.replicas"),
+        ("inference.parallel.dp", 3, "spec.inference.replicas"),
+        ("inference.vllm.tensor_parallel_size", 2, "spec.inference.tensorParallel"),
+        ("run.name", "mine", "metadata.name"),
+        ("trainer.wandb.project", "ours", "spec.monitors.wandb.project"),
+        ("trainer.enable_token_export", True, "spec.tokenExport.enabled"),
+    ],
+)
+def test_where_a_value_goes(path, value, to):
+    assert field(path, value, to) == value
+
+
 def test_an_environment_goes_before_what_environments_share():
     paths = ("orchestrator.sampling.temperature", "orchestrator.train.source[0].sampling.temperature")
     assert field(paths, (0.5, 0.9), "spec.environments.train[0].sampling.temperature") == 0.9
