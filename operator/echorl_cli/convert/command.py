@@ -60,9 +60,9 @@ def convert_command(
         typer.Argument(metavar="FILE...", help="TOML files, base first, with or without @ between them."),
     ] = None,
     *,
-    trainer: Annotated[Path | None, typer.Option(help="File of the section [trainer], over the others.")] = None,
-    orchestrator: Annotated[Path | None, typer.Option(help="The same of [orchestrator].")] = None,
-    inference: Annotated[Path | None, typer.Option(help="The same of [inference].")] = None,
+    trainer: Annotated[Path | None, typer.Option(help="File of the trainer's section, laid over the others.")] = None,
+    orchestrator: Annotated[Path | None, typer.Option(help="The same of the orchestrator.")] = None,
+    inference: Annotated[Path | None, typer.Option(help="The same of the engines.")] = None,
     out: Annotated[Path | None, typer.Option(help="File to write; default: standard output.")] = None,
     name: Annotated[str | None, typer.Option(help="metadata.name; default: what the files call the run.")] = None,
     environment: Annotated[
