@@ -74,6 +74,25 @@ def test_environments_are_numbered_by_the_given_names():
     assert batch.environment.tolist() == [1] * 4 + [0] * 6
 
 
+def test_sequences_that_train_rl_are_told_by_place_length_and_name():
+    parts = [document(1, 9), document(2, 7), document(3, 9, environment="b")]
+    parts[1] = changed(parts[1], rl_weight=np.zeros(7, np.float32))
+    third = np.zeros(9, np.float32)
+    third[8] = 0.5
+    parts[2] = changed(parts[2], rl_weight=third)
+    batch = scored(joined(parts))
+    sequences = batch.sequences
+    assert (sequences.environments, sequences.sample_ids) == (["a", "b"], ["e1/0", "e3/0"])
+    assert sequences.lengths == [int((parts[0].rl_weight != 0).sum()), 1]
+    assert torch.equal(sequences.rows, batch.rl_weight.nonzero()[:, 0])
+    assert batch.tokens.rows[sequences.rows].tolist() == [*np.flatnonzero(parts[0].rl_weight), 24]
+
+
+def test_no_sequence_trains_rl_in_a_dummy():
+    nothing = scored(changed(document(1, 9), rl_weight=np.zeros(9, np.float32))).sequences
+    assert (len(nothing.rows), nothing.lengths, nothing.environments, nothing.sample_ids) == (0, [], [], [])
+
+
 def test_columns_from_the_wire():
     """Decoded arrays are read-only views of the message."""
     micro = unpack(pack(joined([document(1, 6), document(2, 8)])), MicroBatch)

@@ -3,6 +3,7 @@
 import math
 import sys
 
+import msgspec
 import pytest
 import torch
 
@@ -113,20 +114,25 @@ def test_functions_are_found_in_the_users_folders(tmp_path, monkeypatch):
 
 PARTS = [document(seed, length, environment=name) for seed, length, name in ((1, 9, "a"), (2, 14, "b"), (3, 11, "a"))]
 TOTALS = denominators(PARTS)
+SILENT = msgspec.structs.replace(PARTS[0], rl_weight=PARTS[0].rl_weight * 0, ce_weight=PARTS[0].ce_weight * 0)
+"""As what fills up a rank that has nothing to train."""
 
 
 def custom(name, **kwargs):
     return LossConfig(type="custom", hook=HookConfig(import_path=f"{OWN}:{name}", kwargs=kwargs))
 
 
-def test_a_step_with_it_is_the_same_however_it_is_packed(tmp_path):
+@pytest.mark.parametrize("name", ["policy_gradient", "sequence_ratio"])
+def test_a_step_with_it_is_the_same_however_it_is_packed(tmp_path, name):
     gradients = []
-    for micros in ([joined(PARTS)], PARTS, [joined(PARTS[::-1])]):
-        with learner(tmp_path / "m", loss=custom("policy_gradient")) as one:
+    for micros in ([joined(PARTS)], PARTS, [SILENT, joined(PARTS[::-1])]):
+        with learner(tmp_path / "m", loss=custom(name)) as one:
             outcome = one.runner.run(rank_batch(micros, TOTALS))
             gradients.append(one.gradient)
     assert distance(gradients[1], gradients[0]) <= 1e-5
     assert distance(gradients[2], gradients[0]) <= 1e-5
+    if name == "sequence_ratio":
+        return
     lengths = [float((part.rl_weight != 0).sum()) for part in PARTS]
     mean = sum(length**2 for length in lengths) / sum(lengths)
     assert outcome.metrics["custom/length"] == pytest.approx(mean)
