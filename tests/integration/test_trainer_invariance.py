@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from echorl_core.config import OptimizerConfig
+from echorl_core.config import HookConfig, LossConfig, OptimizerConfig
 from echorl_testing.gang import on_ranks
-from echorl_testing.invariance import LENGTHS, documents, plain, poisoned, train
+from echorl_testing.invariance import LENGTHS, by_loss, documents, plain, poisoned, train
 from echorl_testing.packs import SGD, denominators, distance, tiny_policy
 
 
@@ -71,3 +71,14 @@ def test_a_nan_on_one_rank_stops_every_rank_before_weights_change(tmp_path):
     name = documents(1)[-1].sample_ids[0]
     message = f"step 1: the rl loss is not finite on rank 1 in the micro-batch of samples {name}"
     assert results == [(message, True), (message, True)]
+
+
+def test_a_rank_without_a_trainable_token_changes_no_loss(tmp_path):
+    own = HookConfig(import_path="echorl_testing.own_losses:sequence_ratio")
+    losses = [LossConfig(type=kind) for kind in ("dppo", "ipo", "grpo", "cispo", "reinforce")]
+    losses.append(LossConfig(type="custom", hook=own))
+    alone = by_loss(tmp_path / "m", losses)
+    two = on_ranks(2, by_loss, tmp_path / "m", losses)
+    for config, wanted, *found in zip(losses, alone, *two, strict=True):
+        assert [compared(one, wanted) <= 1e-5 for one in found] == [True, True], config.type
+    assert all(compared(alone[0], other) > 1e-3 for other in alone[2:])

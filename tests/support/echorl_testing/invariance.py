@@ -12,11 +12,13 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from echorl_core.config import OptimizerConfig
+from echorl_core.config import LossConfig, OptimizerConfig
 from echorl_core.wire import MicroBatch, RankBatch
 from echorl_testing.packs import denominators, document, joined, learner, rank_batch, whole
+from echorl_trainer.losses import policy_loss
 from echorl_trainer.model import full_weights
-from echorl_trainer.step import NonFinite, StepOutcome, probe_logprobs
+from echorl_trainer.optimizer import build_schedule
+from echorl_trainer.step import NonFinite, StepOutcome, StepRunner, probe_logprobs
 
 LENGTHS = (9, 14, 9, 5, 20, 14, 7)
 
@@ -94,3 +96,19 @@ def poisoned(folder: Path) -> tuple[str, bool]:
 def plain(tensors: dict[str, Tensor]) -> dict[str, np.ndarray]:
     """As arrays, which travel between processes by value."""
     return {name: tensor.numpy() for name, tensor in tensors.items()}
+
+
+def by_loss(folder: Path, losses: list[LossConfig]) -> list[dict[str, Any]]:
+    """The gradient of each loss; of two ranks the second has nothing that trains. Weights stay as they are."""
+    rank, num_ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    parts = documents(1)
+    shares: list[Sequence[MicroBatch]] = [[joined(parts[:3]), joined(parts[3:])], [dummy(parts[6]), dummy(parts[5])]]
+    still = OptimizerConfig(type="sgd", lr=0.0, weight_decay=0.0, max_grad_norm=1e9)
+    found = []
+    with learner(folder, optimizer=still) as one:
+        schedule = build_schedule(one.optimizer, still, 10)
+        for config in losses:
+            runner = StepRunner(one.policy, one.optimizer, schedule, policy_loss(config), one.ranks, 1e9)
+            runner.run(rank_batch(shares[rank], denominators(parts), rank=rank, num_ranks=num_ranks))
+            found.append(plain(dict(one.gradient)))
+    return found
