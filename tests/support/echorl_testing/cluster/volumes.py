@@ -11,7 +11,9 @@ _PERSISTENT = "/api/v1/persistentvolumes"
 
 
 @contextmanager
-def folder_volume(api: Api, namespace: str, claim: str, folder: Path, *, size: str = "1Gi") -> Iterator[str]:
+def folder_volume(
+    api: Api, namespace: str, claim: str, folder: Path, *, size: str = "1Gi", storage_class: str = ""
+) -> Iterator[str]:
     """A volume that is ``folder`` and that only the claim of this name can have; yields the volume's name.
 
     The kubelet changes no owner in such a volume, whatever ``fsGroup`` says. The folder is not deleted with it.
@@ -23,6 +25,7 @@ def folder_volume(api: Api, namespace: str, claim: str, folder: Path, *, size: s
             "capacity": {"storage": size},
             "accessModes": ["ReadWriteMany", "ReadWriteOnce", "ReadOnlyMany"],
             "persistentVolumeReclaimPolicy": "Retain",
+            "storageClassName": storage_class,
             "hostPath": {"path": str(folder), "type": "Directory"},
             "claimRef": {"namespace": namespace, "name": claim},
         },
