@@ -19,6 +19,8 @@ from echorl_operator.api.problems import Problem
 _STORAGE = "spec.storage"
 _PROBE = ".echorl-probe"
 _RENDERER_DEADLINE_S = 120
+_TRAINER_PACKAGES = ("echorl_trainer", "torch", "transformers")
+"""In the trainer's image, and not in prepare's."""
 _CODEC = "echorl_orchestrator.codec"
 
 
@@ -45,8 +47,9 @@ def code_problems(config: PrepareConfig, python: str = sys.executable) -> Iterat
     for folder in missing:
         yield Problem("spec.code.path", f"{folder}, which is no folder", "a folder with Python modules")
     if not missing:
-        wanted = imports(config.orchestrator) | trainer_imports(config.trainer)
-        yield from preflight.import_problems(wanted, config.python_path, python)
+        path, of_trainer = config.python_path, trainer_imports(config.trainer)
+        yield from preflight.import_problems(imports(config.orchestrator), path, python)
+        yield from preflight.import_problems(of_trainer, path, python, elsewhere=_TRAINER_PACKAGES)
 
 
 def imports(config: OrchestratorConfig) -> dict[str, str]:
@@ -67,10 +70,8 @@ def imports(config: OrchestratorConfig) -> dict[str, str]:
 
 
 def trainer_imports(config: TrainerConfig) -> dict[str, str]:
-    """The same of the trainer: nothing where its torch is not installed, and a rank tells it at its start instead."""
-    if config.loss.hook is None or importlib.util.find_spec("torch") is None:
-        return {}
-    return {"spec.algorithm.loss.import": config.loss.hook.import_path}
+    """The same of the trainer's ranks."""
+    return {} if config.loss.hook is None else {"spec.algorithm.loss.import": config.loss.hook.import_path}
 
 
 def model_problems(folder: Path, config: PrepareConfig) -> list[Problem]:

@@ -48,19 +48,23 @@ def missing_weights(folder: Path) -> str | None:
     return ", ".join(missing) or None
 
 
-def import_problems(wanted: Mapping[str, str], python_path: Sequence[str], python: str) -> Iterator[Problem]:
+def import_problems(
+    wanted: Mapping[str, str], python_path: Sequence[str], python: str, *, elsewhere: Sequence[str] = ()
+) -> Iterator[Problem]:
     """Functions that cannot be imported, tried in a process of their own, in a foreign folder.
 
     Args:
         wanted: import path by the manifest's field that names it.
         python_path: folders with user code.
         python: interpreter of the role that will import them.
+        elsewhere: packages that this interpreter may lack although the role has them.
     """
     if not wanted:
         return
     with tempfile.TemporaryDirectory() as folder:
         request, answer = Path(folder) / "request.json", Path(folder) / "answer.json"
-        request.write_text(json.dumps({"path": list(python_path), "imports": sorted(set(wanted.values()))}))
+        asked = {"path": list(python_path), "imports": sorted(set(wanted.values())), "elsewhere": list(elsewhere)}
+        request.write_text(json.dumps(asked))
         command = [python, "-P", import_check.__file__, str(request), str(answer)]
         ended = _end_of(command, folder)
         failed = json.loads(answer.read_text()) if answer.exists() else dict.fromkeys(wanted.values(), ended)

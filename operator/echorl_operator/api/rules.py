@@ -145,7 +145,8 @@ def _advantage(advantage: Advantage) -> Iterator[Finding]:
     if shaping is None:
         return
     if advantage.type != "groupMean":
-        yield finding(f"{path}.lengthShaping", {}, "no value", "only for type groupMean", also=kind)
+        found = shaping.model_dump(by_alias=True, exclude_none=True)
+        yield finding(f"{path}.lengthShaping", found, "no value", "only for type groupMean", also=kind)
     by = f"{path}.lengthShaping.by"
     weights = {"completionWeight": shaping.completion_weight, "environmentWeight": shaping.environment_weight}
     for key, value in weights.items():

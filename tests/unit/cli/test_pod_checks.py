@@ -1,9 +1,11 @@
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
 from echorl_cli.pod_checks import free_bytes, imports, room_problems, trainer_imports, volume_problems
+from echorl_cli.preflight import import_problems
 from echorl_core import checkpoints
 from echorl_core.checkpoints import CheckpointManifest
 from echorl_core.config import (
@@ -62,10 +64,26 @@ def test_a_custom_advantage_is_tried(tmp_path: Path) -> None:
     assert imports(config.model_copy(update={"batch": batch})) == {"spec.algorithm.advantage.import": "mine:best"}
 
 
-def test_a_custom_loss_is_tried_where_torch_is() -> None:
+def test_a_custom_loss_is_one_of_the_trainers_imports() -> None:
     config = TrainerConfig.model_construct(loss=LossConfig(type="custom", hook=HookConfig(import_path="mine:loss")))
     assert trainer_imports(config) == {"spec.algorithm.loss.import": "mine:loss"}
     assert trainer_imports(TrainerConfig.model_construct(loss=LossConfig())) == {}
+
+
+def test_what_only_the_trainer_has_is_not_missed(tmp_path: Path) -> None:
+    """A module that needs it is taken for good as far as it goes; every other mistake in it is found."""
+    (tmp_path / "good.py").write_text("import only_in_the_trainer.nn\n")
+    (tmp_path / "bad.py").write_text("import absent_everywhere\nimport only_in_the_trainer\n")
+    (tmp_path / "wrong.py").write_text("def loss(:\n")
+    wanted = {name: f"{name}:loss" for name in ("good", "bad", "wrong", "gone")}
+    found = {
+        one.path: one.found
+        for one in import_problems(wanted, [str(tmp_path)], sys.executable, elsewhere=["only_in_the_trainer"])
+    }
+    assert sorted(found) == ["bad", "gone", "wrong"]
+    assert "SyntaxError" in found["wrong"]
+    assert "absent_everywhere" in found["bad"]
+    assert "No module named 'gone'" in found["gone"]
 
 
 @pytest.fixture
