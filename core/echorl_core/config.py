@@ -74,10 +74,17 @@ class EchoConfig(RoleConfig):
 class FilterConfig(RoleConfig):
     """A rule that takes episodes out of training; they stay in metrics, baselines and records."""
 
-    type: Literal["zeroAdvantage"]
+    type: Literal["zeroAdvantage", "gibberish", "repetition", "custom"]
     enforce: bool = True
     stage: Literal["group", "batch"] = "batch"
     scope: Literal["rl", "all"] = "rl"
+    hook: HookConfig | None = None
+    """For custom, and only for it."""
+
+    @property
+    def name(self) -> str:
+        """What metrics and records call it: its type, or the import path of a custom one."""
+        return self.type if self.hook is None else self.hook.import_path
 
 
 class LengthShapingConfig(RoleConfig):

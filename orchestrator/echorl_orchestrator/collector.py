@@ -2,12 +2,15 @@
 
 import asyncio
 import math
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 from echorl_core.config import BatchConfig
 from echorl_core.names import ExitCode
 from echorl_orchestrator.cursor import Deck
 from echorl_orchestrator.groups import ReadyEpisode
+from echorl_orchestrator.records import EPISODES_A_STEP
 from echorl_orchestrator.tally import Drop, RunFailure, Tally
 
 _MEMORY = 0.99
@@ -32,6 +35,7 @@ class Collector:
         """The next batch to be sealed."""
         self.ready: list[ReadyEpisode] = []
         """Oldest version first, then in the order of closing."""
+        self._filtered: list[ReadyEpisode] = []
 
     def admit(self, episodes: list[ReadyEpisode]) -> None:
         """Take in a closed group's episodes; those of which group-stage filters left nothing are dropped.
@@ -44,6 +48,7 @@ class Collector:
             tokens = episode.trainable_tokens()
             if not tokens and not (episode.verdict.rl and episode.verdict.ce):
                 self._tally.drop(Drop.FILTERED)
+                self._keep_for_metrics(episode)
                 self._filtered_in_a_row += 1
                 continue
             self._filtered_in_a_row = 0
@@ -55,7 +60,8 @@ class Collector:
         if self._filtered_in_a_row >= self._max_empty_batches * self.episodes_per_batch():
             raise RunFailure(
                 ExitCode.NOTHING_TO_TRAIN,
-                f"step {self.next_step}: filters left nothing to train in {self._filtered_in_a_row} episodes in a row",
+                f"step {self.next_step}: filters left nothing to train in {self._filtered_in_a_row} episodes in a row; "
+                f"they matched: {_matched(self._filtered[-self._filtered_in_a_row :])}",
             )
         self.ready = sorted([*self.ready, *admitted], key=lambda one: one.version_low)
         self._changed.set()
@@ -106,6 +112,8 @@ class Collector:
             RunFailure: it was the last allowed try.
         """
         self._tally.drop(Drop.EMPTY_BATCH, len(episodes))
+        for episode in episodes:
+            self._keep_for_metrics(episode)
         self.next_step -= 1
         self.on_room()
         self._empty_in_a_row += 1
@@ -113,8 +121,13 @@ class Collector:
             raise RunFailure(
                 ExitCode.NOTHING_TO_TRAIN,
                 f"step {self.next_step}: {self._empty_in_a_row} batches in a row had no trainable token in any "
-                f"component; rewards of the last one: {_rewards(episodes)}",
+                f"component; rewards of the last one: {_rewards(episodes)}; filters matched: {_matched(episodes)}",
             )
+
+    def take_filtered(self) -> list[ReadyEpisode]:
+        """Episodes that filters kept out of batches since this was asked last; only the first have their messages."""
+        taken, self._filtered = self._filtered, []
+        return taken
 
     def sealed(self) -> None:
         """The batch just taken was sealed."""
@@ -144,9 +157,22 @@ class Collector:
                 return count
         return None
 
+    def _keep_for_metrics(self, episode: ReadyEpisode) -> None:
+        """Without what takes memory: there may be many of these to each one that trains."""
+        whole = episode.outcome
+        kept = replace(whole, samples=[])
+        if len(self._filtered) >= EPISODES_A_STEP:
+            kept = replace(kept, messages=[], turns=[], info={})
+        self._filtered.append(replace(episode, outcome=kept))
+
     def _settle(self, episodes: list[ReadyEpisode]) -> None:
         for episode in episodes:
             self._deck.settle(episode.ticket)
+
+
+def _matched(episodes: list[ReadyEpisode]) -> str:
+    hits = Counter(name for episode in episodes for name in episode.verdict.hits)
+    return ", ".join(f"{name} {count} of {len(episodes)}" for name, count in sorted(hits.items())) or "none"
 
 
 def _rewards(episodes: list[ReadyEpisode]) -> str:

@@ -4,6 +4,7 @@ import asyncio
 import re
 import secrets
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +19,7 @@ from echorl_orchestrator.codec.engine_rendering import EngineRendering
 from echorl_orchestrator.codec.protocol import ChatCodec
 from echorl_orchestrator.echo import FilterContractError, filter_input, narrow
 from echorl_orchestrator.episode_loop import Progress, TextLoop, converted, run_runner
+from echorl_orchestrator.filter_hook import FilterEpisode, own_matches
 from echorl_orchestrator.gateway.chat_api import ChatApi
 from echorl_orchestrator.gateway.session import GatewaySession
 from echorl_orchestrator.gateway.sessions import Sessions
@@ -28,12 +30,11 @@ from echorl_orchestrator.refusals import BadInputError
 from echorl_orchestrator.samples import Built
 from echorl_orchestrator.types import RETRIED, EpisodeError, EpisodeOutcome, ErrorKind, StopReason, TokenGenerator
 from echorl_orchestrator.workers.background import Background
+from echorl_orchestrator.workers.calls import call
 from echorl_orchestrator.workers.pool import WorkerPool
 from echorl_orchestrator.workers.worker import WorkerSpec
 
 _log = structlog.get_logger()
-_CALL_DEADLINE_S = 60.0
-_CALL_TRIES = 3
 _ANY_ADDRESS = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - compared with, not bound
 
 
@@ -60,7 +61,13 @@ class EpisodePlayer:
             raise BadInputError(f"environments: names must be unique, found {', '.join(names)}")
         self._pools = {
             environment.name: WorkerPool(
-                WorkerSpec(environment, config.python_path, identity.attempt, advantage=config.batch.advantage.hook),
+                WorkerSpec(
+                    environment,
+                    config.python_path,
+                    identity.attempt,
+                    advantage=config.batch.advantage.hook,
+                    filters=[rule.hook for rule in config.batch.filters],
+                ),
                 self._background,
             )
             for environment in environments
@@ -145,13 +152,17 @@ class EpisodePlayer:
             BadInputError: it raised, hung, or returned anything but a finite number for each.
             EpisodeError: SANDBOX: the worker died under it, again and again.
         """
-        try:
-            found = await self._call(environment, "advantages", inputs=inputs)
-        except EpisodeError as error:
-            if error.kind is ErrorKind.SANDBOX:
-                raise
-            found = {"problem": error.message}
+        found = await self._asked(environment, "advantages", inputs=inputs)
         return given(found, inputs, self._config.batch.advantage)
+
+    async def matches(
+        self, environment: EnvironmentConfig, index: int, episodes: Sequence[FilterEpisode]
+    ) -> list[bool]:
+        """Which episodes match the user's own filter, the rule ``index``; raises as ``advantages`` does."""
+        hook = self._config.batch.filters[index].hook
+        assert hook is not None  # noqa: S101 - only custom rules are asked about
+        found = await self._asked(environment, "matches", index=index, asked=list(episodes))
+        return own_matches(found, index, hook)
 
     async def play(
         self, environment: EnvironmentConfig, task: dict[str, Any], *, episode: str, group: str, seed: int, attempt: int
@@ -182,27 +193,16 @@ class EpisodePlayer:
         return outcome
 
     async def _call(self, environment: EnvironmentConfig, op: str, **args: Any) -> Any:
-        """A call that belongs to no episode; made again when its worker died."""
-        for _ in range(_CALL_TRIES - 1):
-            try:
-                return await self._call_once(environment, op, args)
-            except EpisodeError as error:
-                if error.kind is not ErrorKind.SANDBOX:
-                    raise
-        return await self._call_once(environment, op, args)
+        return await call(self._pools[environment.name], op, **args)
 
-    async def _call_once(self, environment: EnvironmentConfig, op: str, args: dict[str, Any]) -> Any:
-        """One call; a worker that does not answer in time is retired."""
-        pool = self._pools[environment.name]
+    async def _asked(self, environment: EnvironmentConfig, op: str, **args: Any) -> Any:
+        """What a user's own function answers; one that hangs, or whose answer does not come through, has a problem."""
         try:
-            async with asyncio.timeout(_CALL_DEADLINE_S), pool.borrowed() as worker:
-                try:
-                    return await worker.call(op, **args)
-                except asyncio.CancelledError:
-                    pool.retire(worker)
-                    raise
-        except TimeoutError:
-            raise EpisodeError(ErrorKind.TIMEOUT, f"{op} took more than {_CALL_DEADLINE_S:g} s") from None
+            return await self._call(environment, op, **args)
+        except EpisodeError as error:
+            if error.kind is ErrorKind.SANDBOX:
+                raise
+            return {"problem": error.message}
 
     def _open(self, request: EpisodeRequest) -> GatewaySession:
         environment = request.environment

@@ -3,6 +3,7 @@
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from echorl_core.names import RESERVED_ENVIRONMENT_NAME
 from echorl_orchestrator.groups import ReadyEpisode
@@ -21,21 +22,37 @@ def reward_statistics(rewards: Iterable[float]) -> Columns:
     return {"mean": mean, "std": std, "min": min(values), "max": max(values)}
 
 
-def batch_facts(episodes: Sequence[ReadyEpisode], content: Content, step: int, window: Mapping[str, int]) -> Columns:
+@dataclass(frozen=True)
+class Since:
+    """What there was beside a batch since the one before it."""
+
+    window: Mapping[str, int] = field(default_factory=dict)
+    """Counted (``Tally.new_window``)."""
+    filtered: Sequence[ReadyEpisode] = ()
+    """Episodes that filters kept out of batches."""
+    filters: Sequence[str] = ()
+    """Names of all filters."""
+
+
+def batch_facts(episodes: Sequence[ReadyEpisode], content: Content, step: int, since: Since) -> Columns:
     """What a batch consists of.
+
+    Rewards, solve rates, environments' metrics and shares of filters are over its episodes and those filtered before
+    it; everything else is over its episodes alone.
 
     Args:
         episodes: of the batch, verdicts complete.
         content: what is sealed of them.
         step: of the batch.
-        window: what was counted since the batch before it (``Tally.new_window``).
+        since: what there was beside it.
     """
     staleness = [episode.staleness(step) for episode in episodes]
     outcomes = [episode.outcome for episode in episodes]
     facts: Columns = {
         "tokens/sampled": 0,
-        **window,
+        **since.window,
         "batch/episodes": len(episodes),
+        "batch/filtered_before": len(since.filtered),
         "batch/groups": len({episode.group for episode in episodes}),
         "batch/partial_groups": len({episode.group for episode in episodes if episode.partial}),
         "batch/trainable_episodes": content.trainable_episodes,
@@ -56,16 +73,17 @@ def batch_facts(episodes: Sequence[ReadyEpisode], content: Content, step: int, w
         "denominator/rl": content.denominators["rl"],
         "denominator/ce": content.denominators["ce"],
     }
-    environments: dict[str, list[ReadyEpisode]] = {RESERVED_ENVIRONMENT_NAME: list(episodes)}
-    for episode in episodes:
+    everyone = [*episodes, *since.filtered]
+    environments: dict[str, list[ReadyEpisode]] = {RESERVED_ENVIRONMENT_NAME: everyone}
+    for episode in everyone:
         environments.setdefault(episode.outcome.environment, []).append(episode)
     for name, found in environments.items():
-        facts |= _of_environment(name, found)
+        facts |= _of_environment(name, found, since.filters)
     return facts
 
 
 def solve_rates(episodes: Sequence[ReadyEpisode]) -> Columns:
-    """Share of groups whose episodes in the batch all have reward 1 (``all``), or all 0 (``none``)."""
+    """Share of groups whose episodes here all have reward 1 (``all``), or all 0 (``none``)."""
     groups: dict[str, list[float]] = defaultdict(list)
     for episode in episodes:
         groups[episode.group].append(float(episode.outcome.reward or 0.0))
@@ -76,12 +94,12 @@ def solve_rates(episodes: Sequence[ReadyEpisode]) -> Columns:
     }
 
 
-def _of_environment(name: str, episodes: Sequence[ReadyEpisode]) -> Columns:
+def _of_environment(name: str, episodes: Sequence[ReadyEpisode], filters: Sequence[str]) -> Columns:
     rewards = [float(episode.outcome.reward) for episode in episodes if episode.outcome.reward is not None]
     return {
         **_prefixed(f"reward/{name}", reward_statistics(rewards)),
         **_prefixed(f"solved/{name}", solve_rates(episodes)),
-        **_prefixed(f"filters/{name}", _filters(episodes)),
+        **_prefixed(f"filters/{name}", filter_shares(episodes, filters)),
         **_prefixed(f"metrics/{name}", _metrics(episodes)),
     }
 
@@ -99,9 +117,8 @@ def _metrics(episodes: Sequence[ReadyEpisode]) -> Columns:
     return {name: math.fsum(found) / len(found) for name, found in sorted(values.items())}
 
 
-def _filters(episodes: Sequence[ReadyEpisode]) -> Columns:
+def filter_shares(episodes: Sequence[ReadyEpisode], filters: Sequence[str]) -> Columns:
     """Share of episodes that each filter matched, and that any enforced one took out of a component."""
-    names = sorted({name for episode in episodes for name in episode.verdict.hits})
-    share = {name: sum(name in episode.verdict.hits for episode in episodes) / len(episodes) for name in names}
-    filtered = sum(not (episode.verdict.rl and episode.verdict.ce) for episode in episodes)
+    share = {name: sum(name in episode.verdict.hits for episode in episodes) / len(episodes) for name in filters}
+    filtered = sum(episode.verdict.filtered for episode in episodes)
     return {**share, "is_filtered": filtered / len(episodes)}

@@ -12,7 +12,7 @@ from echorl_core.wire import Sample, TokenRole
 from echorl_orchestrator.advantages import RewardError, advantages
 from echorl_orchestrator.costs import cost_of
 from echorl_orchestrator.cursor import Ticket
-from echorl_orchestrator.filters import Verdict, judge
+from echorl_orchestrator.filters import Verdict, judge, matches
 from echorl_orchestrator.refusals import BadInputError
 from echorl_orchestrator.types import EpisodeOutcome, ErrorKind
 
@@ -30,6 +30,8 @@ class ReadyEpisode:
     """Lowest version bound of its action tokens."""
     partial: bool
     """Whether siblings failed."""
+    matched: frozenset[int] = frozenset()
+    """Indices of the filters that hold for it, of all stages, those that ask for the advantage left out."""
 
     def staleness(self, step: int) -> int:
         """In versions, if it were trained at ``step``."""
@@ -108,6 +110,8 @@ def close(
     config: BatchConfig,
     scores: Sequence[float] | None = None,
     given: Sequence[float] | None = None,
+    *,
+    vocab_size: int | None = None,
 ) -> list[ReadyEpisode]:
     """Advantages and group-stage filters for the survivors of a group whose episodes have all ended.
 
@@ -116,6 +120,7 @@ def close(
         config: of batches.
         scores: rewards from the environment's group scoring, one per survivor; they replace the episodes' own.
         given: advantages of a user's own function, one per survivor.
+        vocab_size: of the model; needed where a filter asks for gibberish.
 
     Raises:
         BadInputError: a reward that the configured advantage is not defined for.
@@ -125,18 +130,28 @@ def close(
         for outcome, score in zip(outcomes, scores, strict=True):
             outcome.reward = float(score)
     values = _advantages(group, outcomes, config.advantage) if given is None else given
+    found = [matches(config.filters, outcome.samples, vocab_size) for outcome in outcomes]
     return [
         ReadyEpisode(
             outcome=outcome,
             group=group.key,
             ticket=group.ticket,
             advantage=advantage,
-            verdict=judge(config.filters, "group", advantage),
+            verdict=judge(config.filters, "group", advantage, matched),
             version_low=version_low_of(outcome),
             partial=group.partial,
+            matched=matched,
         )
-        for outcome, advantage in zip(outcomes, values, strict=True)
+        for outcome, advantage, matched in zip(outcomes, values, found, strict=True)
     ]
+
+
+def own_filter(episodes: Sequence[ReadyEpisode], config: BatchConfig, index: int, matched: Sequence[bool]) -> None:
+    """Note for which episodes of a closed group a user's own filter holds, the rule ``index``."""
+    for episode, holds in zip(episodes, matched, strict=True):
+        if holds:
+            episode.matched |= {index}
+            episode.verdict = judge(config.filters, "group", episode.advantage, episode.matched)
 
 
 def _advantages(group: Group, outcomes: Sequence[EpisodeOutcome], config: AdvantageConfig) -> list[float]:

@@ -1,7 +1,8 @@
 """Every metric that this role shows at a scrape: name, type, labels, meaning. docs/metrics.md is made from these.
 
 No label takes the name of an episode, task or request. ``environment`` takes the manifest's names and ``all``;
-``engine`` the addresses that are found at the moment; every other label a small fixed set.
+``engine`` the addresses that are found at the moment; ``filter`` the manifest's filters, at most 16, and
+``is_filtered``; every other label a small fixed set.
 """
 
 from echorl_core.declared import Declared
@@ -47,6 +48,13 @@ LEARNING = (
         "Share of the last batch's groups with reward 1 (all) or 0 (none) throughout.",
         "environment",
         "which",
+    ),
+    _gauge(
+        "filtered_ratio",
+        "Share of the last batch's episodes, and of those filtered before it, that a filter matched; is_filtered: any "
+        "enforced one.",
+        "environment",
+        "filter",
     ),
     _gauge("env_nll_nats", "Mean negative log-likelihood of environment tokens, last step.", "environment"),
     _gauge("echo_nll_nats", "The same over the tokens that ECHO trains.", "environment"),

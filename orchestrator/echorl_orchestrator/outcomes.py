@@ -84,6 +84,7 @@ class Try:
             num_turns=len(facts.turns),
             sampled_tokens=facts.sampled_tokens,
             kept_tokens=built.kept_tokens,
+            kept_branches=len(built.samples),
             dropped_branches=built.dropped_branches,
             unattributed=unattributed,
             version_low=built.version_low,

@@ -1,9 +1,11 @@
 """Who plays episodes, as the scheduler sees them."""
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from echorl_core.config import EnvironmentConfig
 from echorl_orchestrator.advantage_hook import AdvantageInputs
+from echorl_orchestrator.filter_hook import FilterEpisode
 from echorl_orchestrator.types import EpisodeOutcome
 
 
@@ -39,6 +41,16 @@ class Player(Protocol):
 
     async def advantages(self, environment: EnvironmentConfig, inputs: AdvantageInputs) -> list[float]:
         """What the user's own function says of a group, one for each of its episodes.
+
+        Raises:
+            BadInputError: it failed, or returned something else.
+        """
+        ...
+
+    async def matches(
+        self, environment: EnvironmentConfig, index: int, episodes: Sequence[FilterEpisode]
+    ) -> list[bool]:
+        """Which episodes match the user's own filter, the rule ``index``.
 
         Raises:
             BadInputError: it failed, or returned something else.

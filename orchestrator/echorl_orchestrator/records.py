@@ -114,8 +114,8 @@ def chosen(episodes: Sequence[ReadyEpisode], count: int = EPISODES_A_STEP) -> li
     return [ordered[round(place * (len(ordered) - 1) / (count - 1))] for place in range(count)]
 
 
-def train_row(step: int, attempt: int, one: ReadyEpisode) -> dict[str, Any]:
-    """One line of episodes.jsonl for an episode of a batch."""
+def train_row(step: int, attempt: int, one: ReadyEpisode, *, in_batch: bool = True) -> dict[str, Any]:
+    """One line of episodes.jsonl for an episode of a batch, or for one that filters kept out of it."""
     return {
         "kind": "train",
         "step": step,
@@ -123,6 +123,7 @@ def train_row(step: int, attempt: int, one: ReadyEpisode) -> dict[str, Any]:
         "group": one.group,
         "advantage": one.advantage,
         "staleness": one.staleness(step),
+        "in_batch": in_batch,
         "filters": list(one.verdict.hits),
         "trains": {"rl": one.verdict.rl, "ce": one.verdict.ce},
     }
@@ -150,7 +151,7 @@ def _episode(outcome: EpisodeOutcome, attempt: int) -> dict[str, Any]:
         "num_turns": outcome.num_turns,
         "sampled_tokens": outcome.sampled_tokens,
         "kept_tokens": outcome.kept_tokens,
-        "branches": len(outcome.samples),
+        "branches": outcome.kept_branches,
         "version_low": outcome.version_low,
         "version_high": outcome.version_high,
         "seconds": outcome.seconds,

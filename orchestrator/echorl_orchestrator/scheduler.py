@@ -21,7 +21,8 @@ from echorl_core.config import BatchConfig, EnvironmentConfig
 from echorl_orchestrator.advantage_hook import inputs_of
 from echorl_orchestrator.collector import Collector
 from echorl_orchestrator.cursor import Deck, seed_of
-from echorl_orchestrator.groups import Group, close, usable_scores
+from echorl_orchestrator.filter_hook import inputs_of as filter_inputs_of
+from echorl_orchestrator.groups import Group, ReadyEpisode, close, own_filter, usable_scores
 from echorl_orchestrator.player import Player
 from echorl_orchestrator.tally import Drop, FailureLimit, Tally
 from echorl_orchestrator.types import EpisodeError, EpisodeOutcome, ErrorKind, StopReason
@@ -73,14 +74,16 @@ class Scheduler:
         tally: Tally,
         failures: FailureLimit,
         on_progress: Callable[[], None] = lambda: None,
+        vocab_size: int | None = None,
     ) -> None:
-        """``on_progress`` is called whenever an episode has ended."""
+        """``on_progress`` is called whenever an episode has ended; ``vocab_size``: see ``groups.close``."""
         self._config, self._player, self._deck, self._collector = config, player, deck, collector
         self._environments = {environment.name: environment for environment in environments}
         self._slots = {name: asyncio.Semaphore(one.max_concurrent) for name, one in self._environments.items()}
         self._unfinished: Counter[str] = Counter()
         self._version, self._horizon = version, horizon
         self._tally, self._failures, self._on_progress = tally, failures, on_progress
+        self._vocab_size = vocab_size
         self._open: dict[str, Group] = {}
         self._running: dict[asyncio.Task[None], _Running] = {}
         self._wake = asyncio.Event()
@@ -217,9 +220,7 @@ class Scheduler:
         fallen, scores = False, None
         if group.survivors:
             fallen, scores = await self._scores(group, environment, task)
-        given = None
-        if group.survivors and not fallen and self._config.advantage.type == "custom":
-            given = await self._given(group, environment, scores)
+        ready = [] if fallen or not group.survivors else await self._ready(group, environment, scores)
         del self._open[group.key]
         if fallen:
             self._tally.drop(Drop.GROUP, len(group.survivors))
@@ -229,8 +230,20 @@ class Scheduler:
         else:
             self._tally.add("groups/closed")
             self._tally.add("groups/partial", int(group.partial))
-            self._collector.admit(close(group, self._config, scores, given))
+            self._collector.admit(ready)
         self.wake()
+
+    async def _ready(
+        self, group: Group, environment: EnvironmentConfig, scores: list[float] | None
+    ) -> list[ReadyEpisode]:
+        """The survivors with their advantages and what group-stage filters say of them."""
+        given = await self._given(group, environment, scores) if self._config.advantage.type == "custom" else None
+        ready = close(group, self._config, scores, given, vocab_size=self._vocab_size)
+        for index, rule in enumerate(self._config.filters):
+            if rule.type == "custom":
+                asked = filter_inputs_of(ready, environment.name)
+                own_filter(ready, self._config, index, await self._player.matches(environment, index, asked))
+        return ready
 
     async def _given(self, group: Group, environment: EnvironmentConfig, scores: list[float] | None) -> list[float]:
         """Advantages by the user's own function."""

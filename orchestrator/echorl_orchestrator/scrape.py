@@ -27,6 +27,8 @@ BY_ENVIRONMENT = {
     "masked_ratio": ("is_masked", ""),
 }
 """First and last part of a step's column, by family; the environment stands between."""
+BY_ENVIRONMENT_AND_NAME = {"solved": "solved_ratio", "filters": "filtered_ratio"}
+"""Family by first part of a step's column; an environment and a name of a small set follow."""
 
 
 class Scrape:
@@ -111,11 +113,12 @@ class Scrape:
 
 def learning(row: Mapping[str, Any]) -> Values:
     """From the newest line of steps.jsonl."""
-    found: dict[str, dict[tuple[str, ...], float | None]] = {family: {} for family in (*BY_ENVIRONMENT, "solved_ratio")}
+    families = (*BY_ENVIRONMENT, *BY_ENVIRONMENT_AND_NAME.values())
+    found: dict[str, dict[tuple[str, ...], float | None]] = {family: {} for family in families}
     for column, value in row.items():
         parts = column.split("/")
-        if len(parts) == 3 and parts[0] == "solved":
-            found["solved_ratio"][parts[1], parts[2]] = value
+        if len(parts) == 3 and parts[0] in BY_ENVIRONMENT_AND_NAME:
+            found[BY_ENVIRONMENT_AND_NAME[parts[0]]][parts[1], parts[2]] = value
         for family, (first, last) in BY_ENVIRONMENT.items():
             if len(parts) > 1 and column == f"{first}/{parts[1]}{last}":
                 found[family][(parts[1],)] = value

@@ -99,7 +99,8 @@ def compose(
         ValueError: a sample is misaligned or longer than a micro-batch may be; names it.
     """
     for episode in episodes:
-        episode.verdict = episode.verdict.and_then(judge(config.filters, "batch", episode.advantage))
+        own = judge(config.filters, "batch", episode.advantage, episode.matched)
+        episode.verdict = episode.verdict.and_then(own)
         for sample in episode.outcome.samples:
             check_aligned(sample)
     samples, denominators = weigh(

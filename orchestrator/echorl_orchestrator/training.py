@@ -12,11 +12,21 @@ from echorl_core.names import ExitCode
 from echorl_core.wire import PartsReply, PartsReport, PolicyAnnouncement, StepReport, StopNotice
 from echorl_orchestrator.engines import EnginePool
 from echorl_orchestrator.evals import Evals
-from echorl_orchestrator.facts import batch_facts
+from echorl_orchestrator.facts import Since, batch_facts
 from echorl_orchestrator.groups import ReadyEpisode
 from echorl_orchestrator.health import Health
 from echorl_orchestrator.live import Live
-from echorl_orchestrator.records import EPISODES, EVALS, STEPS, chosen, eval_row, eval_summary, step_row, train_row
+from echorl_orchestrator.records import (
+    EPISODES,
+    EPISODES_A_STEP,
+    EVALS,
+    STEPS,
+    chosen,
+    eval_row,
+    eval_summary,
+    step_row,
+    train_row,
+)
 from echorl_orchestrator.sealing import Content, Place, SavedState, compose, extend, files, seal_of
 from echorl_orchestrator.snapshot import View
 from echorl_orchestrator.state import Board
@@ -133,10 +143,11 @@ class Training:
         content = await asyncio.to_thread(compose, episodes, self._config.batch, self._echo, step=step)
         if content is None:
             log.warning("nothing to train in a batch", step=step, episodes=len(episodes))
-            play.collector.give_up(episodes)
+            await self._give_up(play, episodes, step)
             return
         _warn(step, episodes, content)
-        await self._seal(step, episodes, content, state)
+        filtered = play.collector.take_filtered()
+        await self._seal(step, episodes, content, state, filtered)
         play.collector.sealed()
         play.scheduler.cancel_hopeless()
         play.scheduler.wake()
@@ -144,16 +155,37 @@ class Training:
         self._health.beat()
         await self._board.refresh()
         rows = [train_row(step, self._identity.attempt, one) for one in chosen(episodes)]
-        await self._disk.recorder.append(EPISODES, rows)
+        await self._disk.recorder.append(EPISODES, rows + self._filtered_rows(step, filtered))
 
-    async def _seal(self, step: int, episodes: list[ReadyEpisode], content: Content, state: SavedState) -> None:
+    async def _give_up(self, play: Play, episodes: list[ReadyEpisode], step: int) -> None:
+        try:
+            play.collector.give_up(episodes)
+        except RunFailure:
+            # No batch follows whose records they could be in.
+            await self._disk.recorder.append(EPISODES, self._filtered_rows(step, play.collector.take_filtered()))
+            raise
+
+    def _filtered_rows(self, step: int, filtered: list[ReadyEpisode]) -> list[dict[str, Any]]:
+        attempt = self._identity.attempt
+        return [train_row(step, attempt, one, in_batch=False) for one in filtered[:EPISODES_A_STEP]]
+
+    async def _seal(
+        self,
+        step: int,
+        episodes: list[ReadyEpisode],
+        content: Content,
+        state: SavedState,
+        filtered: list[ReadyEpisode],
+    ) -> None:
         place = Place(
             identity=self._identity,
             step=step,
             checkpoint=step % self._live.config.checkpoint.interval == 0 or step == self._live.last,
             last=step == self._live.last,
         )
-        seal = seal_of(place, content, batch_facts(episodes, content, step, self._tally.new_window()))
+        names = list(dict.fromkeys(rule.name for rule in self._config.batch.filters))
+        since = Since(self._tally.new_window(), filtered, names)
+        seal = seal_of(place, content, batch_facts(episodes, content, step, since))
         extended = extend(state, content)
 
         def write() -> None:

@@ -242,6 +242,8 @@ class EpisodeOutcome:
     """Tokens that engines returned for the episode."""
     kept_tokens: int = 0
     """Of these, tokens that stand as actions in kept branches."""
+    kept_branches: int = 0
+    """How many samples there were, also when they are let go."""
     dropped_branches: int = 0
     unattributed: bool = False
     """The codec could not attribute this episode's tokens, so it gets no ECHO."""

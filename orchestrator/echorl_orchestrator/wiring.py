@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import json
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -146,8 +147,24 @@ async def build_play(
         tally=tally,
         failures=failures,
         on_progress=on_progress,
+        vocab_size=_vocab_size(config),
     )
     return Play(deck, collector, scheduler)
+
+
+def _vocab_size(config: OrchestratorConfig) -> int | None:
+    """Of the model, if a filter asks for it.
+
+    Raises:
+        BadInputError: config.json does not tell.
+    """
+    if all(rule.type != "gibberish" for rule in config.batch.filters):
+        return None
+    path = Path(config.model.path) / "config.json"
+    found = json.loads(path.read_text()).get("vocab_size")
+    if type(found) is not int or found < 1:
+        raise BadInputError(f"filter gibberish: {path}: found vocab_size {found!r}, accepted is a number from 1")
+    return found
 
 
 def bind(host: str, port: int) -> socket.socket:

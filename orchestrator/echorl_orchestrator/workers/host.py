@@ -5,12 +5,13 @@ import inspect
 import queue
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 
 from echorl_core.config import EnvironmentConfig, HookConfig
+from echorl_orchestrator import filter_hook
 from echorl_orchestrator.advantage_hook import FIELD, AdvantageInputs, Answer, answer
 from echorl_orchestrator.environments.holdout import one_side, task_key
 from echorl_orchestrator.environments.loader import load_environment, load_hook
@@ -104,7 +105,13 @@ def _result(value: Any, kind: type, what: str) -> Any:
 class Host:
     """One environment and its episodes."""
 
-    def __init__(self, config: EnvironmentConfig, advantage: HookConfig | None = None) -> None:
+    def __init__(
+        self,
+        config: EnvironmentConfig,
+        advantage: HookConfig | None = None,
+        filters: Sequence[HookConfig | None] = (),
+    ) -> None:
+        """``filters``: by the index of the run's rule; None where that one is not custom."""
         self._environment: Environment = load_environment(config.name, config.type, config.args)
         self._tasks: TaskSource = self._environment.tasks
         if config.holdout_fraction is not None:
@@ -119,6 +126,11 @@ class Host:
         self._filter_kwargs = hook.kwargs if hook else {}
         self._advantage = load_hook(advantage, FIELD) if advantage else None
         self._advantage_kwargs = advantage.kwargs if advantage else {}
+        self._filters = {
+            index: (load_hook(rule, filter_hook.field(index)), rule.kwargs)
+            for index, rule in enumerate(filters)
+            if rule is not None
+        }
         self._threads: dict[str, EpisodeThread] = {}
 
     def facts(self) -> dict[str, Any]:
@@ -191,3 +203,7 @@ class Host:
         if self._advantage is None:
             raise TypeError("the run has no advantage function")
         return answer(self._advantage, self._advantage_kwargs, msgspec.convert(inputs, AdvantageInputs))
+
+    def _op_matches(self, _: EpisodeThread, *, index: int, asked: list[dict[str, Any]]) -> filter_hook.Answer:
+        function, kwargs = self._filters[index]
+        return filter_hook.answer(function, kwargs, msgspec.convert(asked, list[filter_hook.FilterEpisode]))

@@ -31,11 +31,15 @@ def die_with_parent(parent: int) -> None:
 
 def _load(start: dict[str, Any]) -> Host:
     sys.path[:0] = start["python_path"]
-    advantage = start["advantage"]
     return Host(
         EnvironmentConfig.model_validate(start["environment"]),
-        None if advantage is None else HookConfig.model_validate(advantage),
+        _hook(start["advantage"]),
+        [_hook(dumped) for dumped in start["filters"]],
     )
+
+
+def _hook(dumped: dict[str, Any] | None) -> HookConfig | None:
+    return None if dumped is None else HookConfig.model_validate(dumped)
 
 
 class Worker:

@@ -35,6 +35,8 @@ class WorkerSpec:
     attempt: int = 0
     advantage: HookConfig | None = None
     """The run's own advantage function."""
+    filters: Sequence[HookConfig | None] = ()
+    """The run's own filters, in the order of its rules; None where a rule is none of those."""
     start_deadline_s: float = 120.0
     ping_interval_s: float = 5.0
     ping_deadline_s: float = 60.0
@@ -47,6 +49,10 @@ class EnvironmentFacts:
     num_tasks: int
     runner: bool
     scores_groups: bool
+
+
+def _dumped(hook: HookConfig | None) -> dict[str, Any] | None:
+    return None if hook is None else hook.model_dump(mode="json")
 
 
 def _handle_of(pid: int) -> int | None:
@@ -136,11 +142,11 @@ class Worker:
 
     async def _greet(self) -> None:
         environment = self.spec.environment
-        advantage = self.spec.advantage
         start = {
             "environment": environment.model_dump(mode="json"),
             "python_path": list(self.spec.python_path),
-            "advantage": None if advantage is None else advantage.model_dump(mode="json"),
+            "advantage": _dumped(self.spec.advantage),
+            "filters": [_dumped(hook) for hook in self.spec.filters],
         }
         self._writer.write(encode({"start": start}))
         try:

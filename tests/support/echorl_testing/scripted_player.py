@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 from echorl_core.config import BatchConfig, EnvironmentConfig
 from echorl_core.wire import Sample, TokenRole
 from echorl_orchestrator.advantage_hook import AdvantageInputs
+from echorl_orchestrator.filter_hook import FilterEpisode
 from echorl_orchestrator.types import EpisodeOutcome, ErrorKind, StopReason
 
 C, A, E, W = TokenRole.CONTEXT, TokenRole.ACTION, TokenRole.ENV_OUTPUT, TokenRole.WARNING
@@ -78,6 +79,7 @@ def outcome(
         num_turns=1,
         sampled_tokens=2,
         kept_tokens=2,
+        kept_branches=len(kept),
         version_low=version,
         version_high=version,
     )
@@ -108,6 +110,8 @@ class ScriptedPlayer:
     num: int = 16
     scores: Callable[[list[EpisodeOutcome]], list[float] | None] = lambda outcomes: None
     own_advantages: Callable[[AdvantageInputs], list[float]] = lambda inputs: [0.0] * len(inputs.episodes)
+    own_filters: Callable[[int, FilterEpisode], bool] = lambda index, episode: False
+    """By index of the rule."""
     asked: list[AdvantageInputs] = field(default_factory=list)
     gate: asyncio.Event = field(default_factory=asyncio.Event)
     playing: dict[str, tuple[str, int]] = field(default_factory=dict)
@@ -167,6 +171,11 @@ class ScriptedPlayer:
     async def advantages(self, environment: EnvironmentConfig, inputs: AdvantageInputs) -> list[float]:
         self.asked.append(inputs)
         return self.own_advantages(inputs)
+
+    async def matches(
+        self, environment: EnvironmentConfig, index: int, episodes: Sequence[FilterEpisode]
+    ) -> list[bool]:
+        return [self.own_filters(index, episode) for episode in episodes]
 
 
 async def eventually(condition: Callable[[], object], what: str, deadline_s: float = 10.0) -> None:

@@ -19,6 +19,8 @@ from echorl_core.names import ExitCode
 from echorl_orchestrator.advantage_hook import AdvantageInputs
 from echorl_orchestrator.collector import Collector
 from echorl_orchestrator.cursor import Deck
+from echorl_orchestrator.filter_hook import FilterEpisode
+from echorl_orchestrator.filters import Verdict
 from echorl_orchestrator.groups import ReadyEpisode
 from echorl_orchestrator.orchestrator import failure_in
 from echorl_orchestrator.refusals import BadInputError
@@ -523,3 +525,42 @@ async def test_own_advantages_that_fail_end_the_run_as_bad_input() -> None:
     assert failure is not None
     assert failure.code is ExitCode.BAD_INPUT
     assert "mine:best" in failure.message
+
+
+async def test_own_filters_keep_an_episode_out_before_the_batch_or_in_it() -> None:
+    def own(index: int, episode: FilterEpisode) -> bool:
+        return episode.advantage < 0 if index == 0 else episode.reward == 1.0
+
+    hook = HookConfig(import_path="mine:bad")
+    rules = [
+        FilterConfig(type="custom", stage="group", scope="all", hook=hook),
+        FilterConfig(type="custom", hook=HookConfig(import_path="mine:good")),
+    ]
+    rig = Rig(batch_config(filters=rules), ScriptedPlayer(own_filters=own))
+    async with rig.running():
+        batch = await rig.collector.batch()
+    assert [one.outcome.reward for one in batch] == [1.0] * 4
+    assert {(one.verdict, one.matched) for one in batch} == {(Verdict(), frozenset({1}))}
+    assert rig.tally.totals["dropped/filtered"] == len(rig.collector.take_filtered()) >= 4
+
+
+async def test_filtered_episodes_stay_for_metrics_without_their_tokens() -> None:
+    config = batch_config(filters=[FilterConfig(type="zeroAdvantage", stage="group", scope="all")])
+    script = lambda episode, group, version: outcome(episode, version=version, reward=0.25)  # noqa: E731
+    rig = Rig(config, ScriptedPlayer(script=script))
+    with pytest.raises(BaseExceptionGroup, match="TaskGroup") as caught:
+        await rig.scheduler.run()
+    (failure,) = caught.value.exceptions
+    assert "12 episodes in a row; they matched: zeroAdvantage 12 of 12" in str(failure)
+    filtered = rig.collector.take_filtered()
+    assert [one.outcome.reward for one in filtered] == [0.25] * 12
+    assert not any(one.outcome.samples for one in filtered)
+    assert {(one.outcome.kept_branches, one.verdict.hits) for one in filtered} == {(1, ("zeroAdvantage",))}
+    assert rig.collector.take_filtered() == []
+
+
+async def test_episodes_of_an_empty_batch_stay_for_metrics() -> None:
+    rig = Rig(batch_config(), ScriptedPlayer())
+    async with rig.running():
+        rig.collector.give_up(await rig.collector.batch())
+    assert [one.outcome.reward for one in rig.collector.take_filtered()] == [1.0, 0.0, 1.0, 0.0]

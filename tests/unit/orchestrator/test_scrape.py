@@ -18,6 +18,8 @@ ROW = {
     "reward/all/std": 0.25,
     "reward/digits/mean": None,
     "solved/all/none": 0.125,
+    "filters/all/is_filtered": 0.5,
+    "filters/digits/mine:poor": 0.25,
     "metrics/all/mean": 9.0,
     "env_nll/all": 1.5,
     "echo_nll/terminal": 2.5,
@@ -38,6 +40,7 @@ def test_a_steps_record_is_told_by_environment() -> None:
     assert found["reward"] == {("all",): 0.5, ("digits",): None}
     assert found["reward_std"] == {("all",): 0.25}
     assert found["solved_ratio"] == {("all", "none"): 0.125}
+    assert found["filtered_ratio"] == {("all", "is_filtered"): 0.5, ("digits", "mine:poor"): 0.25}
     assert found["env_nll_nats"] == {("all",): 1.5}
     assert found["echo_nll_nats"] == {("terminal",): 2.5}
     assert found["masked_ratio"] == {("all",): 0.0}

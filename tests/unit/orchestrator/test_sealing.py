@@ -7,7 +7,7 @@ from echorl_core.config import BatchConfig, FilterConfig
 from echorl_core.identity import RunIdentity
 from echorl_core.wire import RankBatch, Sample
 from echorl_orchestrator.cursor import DeckState, Ticket
-from echorl_orchestrator.facts import batch_facts
+from echorl_orchestrator.facts import Since, batch_facts
 from echorl_orchestrator.filters import Verdict
 from echorl_orchestrator.groups import ReadyEpisode
 from echorl_orchestrator.sealing import Place, SavedState, compose, extend, files, read_state, seal_of
@@ -136,7 +136,7 @@ def test_files_hold_one_batch_per_rank_and_the_state() -> None:
     )
     extended = extend(state, content)
     assert extended.history == next_history(NO_HISTORY, content.digest)
-    seal = seal_of(place, content, dict(batch_facts(episodes, content, 7, {"failures/env": 2})))
+    seal = seal_of(place, content, dict(batch_facts(episodes, content, 7, Since({"failures/env": 2}))))
     assert seal.counts["failures/env"] == 2
     assert seal.counts["reward/all/mean"] == seal.counts["reward/terminal/mean"] == 1.0
     assert seal.counts["staleness/max"] == 6
@@ -152,3 +152,35 @@ def test_files_hold_one_batch_per_rank_and_the_state() -> None:
     names = [name for one in ranks for micro in one.micro_batches for name in micro.sample_ids]
     assert sorted(names) == seal.sample_ids == ["a/0", "b/0", "c/0"]
     assert len(ranks[0].micro_batches) == len(ranks[1].micro_batches)
+
+
+def test_trained_tokens_and_shares_of_filters_by_hand() -> None:
+    rules = [RL_FILTER, FilterConfig(type="gibberish", enforce=False)]
+    idle = episode([sample([C, A, A, E], episode="a")], advantage=0.0, reward=0.0)
+    odd = episode([sample([C, A, A, E], episode="b")])
+    odd.matched = frozenset({1})
+    before = episode([], advantage=0.0, reward=1.0)
+    before.verdict = Verdict(("zeroAdvantage",), rl=False, ce=False)
+    before.outcome.environment = "digits"
+    content = compose([idle, odd], batch_config(filters=rules), ECHO, step=1)
+    assert content is not None
+    assert content.trained_tokens == 4  # the idle one's ECHO token alone, all three of the other
+    since = Since(filtered=[before], filters=["zeroAdvantage", "gibberish", "repetition"])
+    facts = batch_facts([idle, odd], content, 1, since)
+    assert {name: value for name, value in facts.items() if name.startswith("filters/")} == {
+        "filters/all/zeroAdvantage": 2 / 3,
+        "filters/all/gibberish": 1 / 3,
+        "filters/all/repetition": 0,
+        "filters/all/is_filtered": 2 / 3,
+        "filters/terminal/zeroAdvantage": 0.5,
+        "filters/terminal/gibberish": 0.5,
+        "filters/terminal/repetition": 0,
+        "filters/terminal/is_filtered": 0.5,
+        "filters/digits/zeroAdvantage": 1,
+        "filters/digits/gibberish": 0,
+        "filters/digits/repetition": 0,
+        "filters/digits/is_filtered": 1,
+    }
+    assert (facts["batch/episodes"], facts["batch/filtered_before"], facts["tokens/trained"]) == (2, 1, 4)
+    assert facts["reward/all/mean"] == pytest.approx(2 / 3)
+    assert facts["reward/digits/mean"] == 1.0
