@@ -210,7 +210,7 @@ class OrchestratorConfig(RoleConfig):
 class OptimizerConfig(RoleConfig):
     """Optimizer and learning-rate schedule."""
 
-    type: Literal["adamw", "sgd"] = "adamw"
+    type: Literal["adamw", "muon", "signSgd", "sgd"] = "adamw"
     lr: float = 1.0e-6
     weight_decay: float = 0.01
     betas: tuple[float, float] = (0.9, 0.95)

@@ -1,12 +1,18 @@
 """Optimizer and learning-rate schedule."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, overload
 
+import torch
 from torch import nn
 from torch.optim import SGD, AdamW, Optimizer
+from torch.optim.optimizer import ParamsT
 
 from echorl_core.config import OptimizerConfig
+from echorl_trainer.model import Policy
+from echorl_trainer.muon import Muon, local
 
 
 @dataclass(frozen=True)
@@ -41,21 +47,65 @@ class Schedule:
         return lr
 
 
-def build_optimizer(policy: nn.Module, config: OptimizerConfig) -> Optimizer:
-    """AdamW or plain SGD (no momentum) over all parameters, after ``shard``.
+class SignSgd(Optimizer):
+    """signSGD (Bernstein et al., arXiv:1802.04434, algorithm 1), with decoupled weight decay. Keeps no state.
 
-    Weight decay leaves one-dimensional parameters alone: norms and biases.
+    W_t = W_{t-1} - lr (sign(G_t) + weight_decay W_{t-1}), with sign(0) = 0.
+    """
+
+    def __init__(self, params: ParamsT, lr: float) -> None:
+        super().__init__(params, {"lr": lr, "weight_decay": 0.0})
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Update the parameters that have a gradient."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    values = local(parameter).mul_(1.0 - group["lr"] * group["weight_decay"])
+                    values.sub_(local(parameter.grad).sign(), alpha=group["lr"])
+        return loss
+
+
+def build_optimizer(policy: nn.Module, config: OptimizerConfig) -> Optimizer:
+    """The optimizer that ``config`` names over all parameters, after ``shard``; plain SGD has no momentum.
+
+    Weight decay leaves one-dimensional parameters alone: norms and biases. Muon has the matrices of the transformer
+    layers; norms, embeddings and the output head are AdamW's.
     """
     parameters = [parameter for parameter in policy.parameters() if parameter.requires_grad]
-    groups = [
-        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": config.weight_decay},
-        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
-    ]
-    groups = [group for group in groups if group["params"]]
+    if config.type == "muon":
+        hidden = {id(p) for p in policy.layers.parameters()} if isinstance(policy, Policy) else set()
+        matrices = [p for p in parameters if p.ndim == 2 and id(p) in hidden]
+        chosen = {id(matrix) for matrix in matrices}
+        others = _groups([p for p in parameters if id(p) not in chosen], config.weight_decay)
+        settings = {"lr": config.lr, "weight_decay": config.weight_decay}
+        return Muon(matrices, others, betas=config.betas, eps=config.eps, **settings)
+    groups = _groups(parameters, config.weight_decay)
     if config.type == "sgd":
         return SGD(groups, lr=config.lr)
+    if config.type == "signSgd":
+        return SignSgd(groups, lr=config.lr)
     fused = all(parameter.device.type == "cuda" for parameter in parameters)
     return AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=fused)
+
+
+def _groups(parameters: list[nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": weight_decay},
+        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+    return [group for group in groups if group["params"]]
 
 
 def build_schedule(optimizer: Optimizer, config: OptimizerConfig, max_steps: int) -> Schedule:

@@ -56,7 +56,6 @@ _NOT_SUPPORTED = (
     "`spec.environments.*[].type` of `openenv:`, `verifiers:`, `agent:`",
     "`members` and `dropMembers` of environments, `algorithm` of train environments, penalties of eval environments",
     "`spec.trainer.parallel.context` above 1",
-    "`spec.trainer.optimizer.type`: `muon`, `signSgd`",
     "`spec.weightTransfer.mode`: `nccl`",
     "`spec.checkpoint.weightsOnlyEvery`",
     "`spec.tokenExport.enabled`, `spec.monitors.wandb`",

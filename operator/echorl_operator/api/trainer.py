@@ -24,17 +24,17 @@ class Optimizer(ApiModel):
     """Optimizer and learning-rate schedule."""
 
     type: Literal["adamw", "muon", "signSgd", "sgd"] = "adamw"
-    """Update rule."""
+    """Update rule. ``muon``: for the matrices of the transformer layers; all else is updated by ``adamw``."""
     lr: Annotated[float, Field(gt=0)] = 1.0e-6
     """Learning rate after warm-up."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.01
-    """Decoupled weight decay."""
+    """Weight decay of all but norms and biases; decoupled, but for ``sgd``."""
     betas: Annotated[
         tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]],
         Field(strict=False),
         Accepts("a list of 2 numbers, each at least 0 and below 1"),
     ] = (0.9, 0.95)
-    """Decay of the first and second moment of ``adamw``."""
+    """Decay of the first and second moment of ``adamw``, also where it updates what ``muon`` leaves."""
     max_grad_norm: Annotated[float, Field(gt=0)] = 1.0
     """Gradients are scaled down to this global norm."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"

@@ -82,9 +82,6 @@ def _trainer(spec: EchoRLRunSpec) -> Iterator[Finding]:
     trainer = spec.trainer
     if trainer.parallel.context > 1:
         yield _refused("spec.trainer.parallel.context", trainer.parallel.context, "context parallelism", "1")
-    if trainer.optimizer.type not in {"adamw", "sgd"}:
-        what = f"optimizer {trainer.optimizer.type}"
-        yield _refused("spec.trainer.optimizer.type", trainer.optimizer.type, what, "adamw or sgd")
 
 
 def _runtime(spec: EchoRLRunSpec) -> Iterator[Finding]:

@@ -130,10 +130,8 @@ def _weight_mode(spec: EchoRLRunSpec) -> Literal["http", "disk"]:
 
 def _optimizer(spec: EchoRLRunSpec) -> config.OptimizerConfig:
     optimizer = spec.trainer.optimizer
-    if optimizer.type not in {"adamw", "sgd"}:
-        raise ValueError(f"optimizer {optimizer.type} is not supported yet; validate the manifest first")
     return config.OptimizerConfig(
-        type="adamw" if optimizer.type == "adamw" else "sgd",
+        type=optimizer.type,
         lr=optimizer.lr,
         weight_decay=optimizer.weight_decay,
         betas=optimizer.betas,

@@ -70,7 +70,6 @@ _TABLE: Mapping[str, Iterable[Validation]] = {
     "spec.trainer.parallel": (
         refusal("has(self.context) && self.context > 1", "context", f"{NOT_SUPPORTED}: context parallelism", "1"),
     ),
-    "spec.trainer.optimizer": (_other("type", ("adamw", "sgd"), "optimizer {self.type}", "adamw or sgd"),),
     "spec.weightTransfer": (_other("mode", ("http", "disk"), "weight transfer by NCCL", "http or disk"),),
     "spec.checkpoint": _set({"weightsOnlyEvery": "{self.weightsOnlyEvery}"}, "exports of weights alone"),
     "spec.tokenExport": (

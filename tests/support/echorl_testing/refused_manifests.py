@@ -249,8 +249,6 @@ NOT_SUPPORTED_YET: list[tuple[str, Any]] = [
     (f"{ENV}.algorithm.loss", {"klTau": 0.1}),
     ("spec.environments.eval.0.sampling.frequencyPenalty", 0.5),
     ("spec.trainer.parallel.context", 2),
-    ("spec.trainer.optimizer.type", "muon"),
-    ("spec.trainer.optimizer.type", "signSgd"),
     ("spec.weightTransfer.mode", "nccl"),
     ("spec.tokenExport.enabled", True),
     ("spec.monitors.wandb.project", "runs"),

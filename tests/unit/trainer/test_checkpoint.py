@@ -32,6 +32,8 @@ from echorl_trainer.weights import disk_store
 IDENTITY = RunIdentity("test", RUN_UID, 1)
 ADAM = OptimizerConfig(lr=1e-3, schedule="cosine", warmup_steps=2)
 SGD = OptimizerConfig(type="sgd", lr=1e-2)
+MUON = OptimizerConfig(type="muon", lr=1e-3, weight_decay=0.1)
+SIGN = OptimizerConfig(type="signSgd", lr=1e-4, weight_decay=0.1)
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +68,7 @@ async def in_thread(work: Callable[[], None]) -> None:
     await asyncio.wait_for(asyncio.to_thread(work), 60)
 
 
-@pytest.mark.parametrize("optimizer", [ADAM, SGD], ids=["adamw", "sgd"])
+@pytest.mark.parametrize("optimizer", [ADAM, SGD, MUON, SIGN], ids=["adamw", "sgd", "muon", "signSgd"])
 @pytest.mark.parametrize("tie", [False, True], ids=["untied", "tied"])
 def test_resumed_learner_goes_on_bit_for_bit(
     ranks: Ranks, tmp_path: Path, optimizer: OptimizerConfig, tie: bool

@@ -39,6 +39,19 @@ def test_adamw_by_hand():
     assert scale == pytest.approx(3 - 0.1 * 0.5 / (0.5 + 0.5))
 
 
+def test_sign_sgd_by_hand():
+    config = OptimizerConfig(type="signSgd", lr=0.1, weight_decay=0.2)
+    assert stepped(config, gradient=0.5) == pytest.approx((2 - 0.1 * (1 + 0.2 * 2), 3 - 0.1))
+    assert stepped(config, gradient=-7.0) == pytest.approx((2 - 0.1 * (-1 + 0.2 * 2), 3 + 0.1))
+    assert stepped(config, gradient=0.0) == pytest.approx((2 - 0.1 * 0.2 * 2, 3))
+
+
+def test_muon_leaves_what_is_no_layers_matrix_to_adamw():
+    for gradient in (0.5, -3.0):
+        muon, adamw = (stepped(OptimizerConfig(type=kind, lr=0.1, eps=0.5), gradient) for kind in ("muon", "adamw"))
+        assert muon == pytest.approx(adamw)
+
+
 def test_betas_are_the_configured_ones():
     assert build_optimizer(Two(), OptimizerConfig(betas=(0.8, 0.7))).param_groups[0]["betas"] == (0.8, 0.7)
 

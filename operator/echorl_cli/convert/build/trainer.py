@@ -5,6 +5,8 @@ from echorl_cli.convert.draft import NO_VERSION, Draft, Kind
 from echorl_cli.convert.settings import Settings
 
 BETAS = (0.9, 0.999)
+OUR_BETAS = (0.9, 0.95)
+"""Of the manifest."""
 WARMUP = 10
 LR = 1e-6
 _OPTIMIZERS = {"adamw": "adamw", "sgd": "sgd", "muon": "muon", "sign_sgd": "signSgd"}
@@ -33,11 +35,10 @@ def _optimizer(settings: Settings, draft: Draft) -> None:
         return
     draft.put(f"{path}.type", _OPTIMIZERS[name] if settings.has(f"{base}.type") else None, f"{base}.type")
     betas = [settings.number(f"{base}.betas1"), settings.number(f"{base}.betas2")]
-    if name == "adamw":
-        pair = [default if value is None else value for value, default in zip(betas, BETAS, strict=True)]
+    if name == "adamw" or (name == "muon" and betas != [None, None]):
+        defaults = BETAS if name == "adamw" else OUR_BETAS
+        pair = [default if value is None else value for value, default in zip(betas, defaults, strict=True)]
         draft.put(f"{path}.betas", [float(value) for value in pair], f"{base}.betas1")
-    elif name == "muon" and betas != [None, None]:
-        draft.tell(Kind.NO_COUNTERPART, f"{base}.betas1, betas2", "betas are those of adamw")
     if name == "sgd" and not settings.has(f"{base}.momentum"):
         draft.tell(Kind.CHANGED, f"{base}.momentum", "prime-rl's default is 0.9 with Nesterov; EchoRL's sgd has none")
     norm = settings.number(f"{base}.max_norm")

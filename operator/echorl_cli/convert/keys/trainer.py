@@ -74,7 +74,7 @@ def _optimizer() -> Iterator[Key]:
     yield made(f"{base}.max_norm", f"{to}.maxGradNorm", "above 0", 0.5)
     for key in ("betas1", "betas2"):
         yield made(f"{base}.{key}", f"{to}.betas", "both together; prime-rl's default is 0.9 and 0.999", 0.8)
-    yield none(f"{base}.mu", "the manifest has no momentum of muon", 0.9)
+    yield none(f"{base}.mu", "the momentum of muon is always 0.95", 0.9)
     for key in ("momentum", "nesterov"):
         yield none(f"{base}.{key}", "sgd has no momentum", 0.9)
     yield made("trainer.scheduler.type", f"{to}.schedule", "constant, linear or cosine", "cosine")
