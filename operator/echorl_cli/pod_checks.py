@@ -60,6 +60,9 @@ def imports(config: OrchestratorConfig) -> dict[str, str]:
     ]
     advantage = config.batch.advantage.hook
     found = {} if advantage is None else {"spec.algorithm.advantage.import": advantage.import_path}
+    for index, rule in enumerate(config.batch.filters):
+        if rule.hook is not None:
+            found[f"spec.algorithm.filters[{index}].import"] = rule.hook.import_path
     for path, environment in entries:
         source, _, name = environment.type.partition(":")
         if source == "import":

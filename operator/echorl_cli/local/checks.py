@@ -116,6 +116,9 @@ def import_paths(run: EchoRLRun) -> Iterator[tuple[str, str]]:
         import_path = getattr(run.spec.algorithm, name).import_path
         if import_path is not None:
             yield f"spec.algorithm.{name}.import", import_path
+    for index, rule in enumerate(run.spec.algorithm.filters):
+        if rule.import_path is not None:
+            yield f"spec.algorithm.filters[{index}].import", rule.import_path
     environments = run.spec.environments
     for kind, entries in (("train", environments.train), ("eval", environments.eval)):
         for index, environment in enumerate(entries):

@@ -69,7 +69,9 @@ class Filter(ApiModel):
     """A rule that takes episodes out of training; they stay in metrics, baselines and records."""
 
     type: Literal["zeroAdvantage", "gibberish", "repetition", "custom"]
-    """``zeroAdvantage``: an episode whose advantage is 0."""
+    """``zeroAdvantage``: an episode whose advantage is 0; ``gibberish``: one that sampled a rare token less likely than
+    chance; ``repetition``: one with 3000 sampled tokens of one turn in a row that are almost certain; ``custom``: a
+    predicate of your own."""
     enforce: bool = True
     """false: only count what would be filtered."""
     stage: Literal["group", "batch"] = "batch"
@@ -77,7 +79,7 @@ class Filter(ApiModel):
     scope: Literal["rl", "all"] = "rl"
     """``rl``: the episode's ECHO tokens still train; ``all``: nothing of it does."""
     import_path: Annotated[ImportPath | None, Field(alias="import")] = None
-    """Only for ``custom``: the predicate."""
+    """Only for ``custom``: the predicate, ``fn(episode, **kwargs) -> bool``."""
     kwargs: JsonObject = {}
     """Only for ``custom``: its keyword arguments."""
 

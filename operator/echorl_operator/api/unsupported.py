@@ -6,7 +6,6 @@ Some of it only a cluster carries out: ``echorl run`` refuses that, ``echorl val
 from collections.abc import Iterator
 from typing import Any
 
-from echorl_operator.api.algorithm import Algorithm
 from echorl_operator.api.base import ApiModel
 from echorl_operator.api.model import is_path
 from echorl_operator.api.problems import NOT_SUPPORTED
@@ -43,18 +42,10 @@ def _algorithm(spec: EchoRLRunSpec) -> Iterator[Finding]:
     if algorithm.advantage.type == "rae":
         accepted = "groupMean, none, maxRl or custom"
         yield _refused(f"{path}.advantage.type", algorithm.advantage.type, RAE, accepted)
-    yield from _filters(algorithm)
     for field, value in _set_fields(algorithm.teacher, f"{path}.teacher"):
         yield _refused(field, value, "teachers")
     if algorithm.mode == "sft" and algorithm.sft is not None:
         yield _refused(f"{path}.sft", {}, "mode sft")
-
-
-def _filters(algorithm: Algorithm) -> Iterator[Finding]:
-    for index, rule in enumerate(algorithm.filters):
-        if rule.type != "zeroAdvantage":
-            path = f"spec.algorithm.filters[{index}].type"
-            yield _refused(path, rule.type, f"filter {rule.type}", "zeroAdvantage")
 
 
 def _environments(spec: EchoRLRunSpec) -> Iterator[Finding]:

@@ -1,10 +1,10 @@
-"""What losses and advantages are, with the defaults of each type written out."""
+"""What losses, advantages and filters are, with the defaults of each type written out."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from echorl_core import config
-from echorl_operator.api.algorithm import Advantage, LengthShaping, Loss
+from echorl_operator.api.algorithm import Advantage, Filter, LengthShaping, Loss
 
 LOSS_DEFAULTS: Mapping[str, Mapping[str, float]] = {
     "dppo": {"mask_low": 0.2, "mask_high": 0.2, "kl_tau": 1.0e-3},
@@ -16,7 +16,7 @@ LOSS_DEFAULTS: Mapping[str, Mapping[str, float]] = {
 """By type; ``docs/algorithms.md`` says where they are from."""
 
 
-def _hook(part: Loss | Advantage) -> config.HookConfig:
+def _hook(part: Loss | Advantage | Filter) -> config.HookConfig:
     if part.import_path is None:
         raise ValueError("a custom function without an import path; validate the manifest first")
     return config.HookConfig(import_path=part.import_path, kwargs=part.kwargs)
@@ -41,6 +41,17 @@ def advantage_config(advantage: Advantage) -> config.AdvantageConfig:
         type=advantage.type,
         length_shaping=None if shaping is None else _length_shaping(shaping),
         hook=_hook(advantage) if advantage.type == "custom" else None,
+    )
+
+
+def filter_config(rule: Filter) -> config.FilterConfig:
+    """A rule that takes episodes out of training."""
+    return config.FilterConfig(
+        type=rule.type,
+        enforce=rule.enforce,
+        stage=rule.stage,
+        scope=rule.scope,
+        hook=_hook(rule) if rule.type == "custom" else None,
     )
 
 

@@ -4,12 +4,11 @@ import math
 from typing import Literal
 
 from echorl_core import config, names
-from echorl_operator.api.algorithm import Filter
 from echorl_operator.api.base import Hook, duration_seconds
 from echorl_operator.api.environments import Echo, Environment, EvalEnvironment, Sampling, TrainEnvironment
 from echorl_operator.api.rules import DEFAULT_MAX_MODEL_LEN, ECHO_ROLES, batch_size
 from echorl_operator.api.run import EchoRLRun, EchoRLRunSpec
-from echorl_operator.build.algorithms import advantage_config, loss_config
+from echorl_operator.build.algorithms import advantage_config, filter_config, loss_config
 from echorl_operator.build.placement import Placement
 
 EPISODES_PER_WORKER = 256
@@ -96,12 +95,6 @@ def _eval(environment: EvalEnvironment) -> config.EvalConfig:
     )
 
 
-def _filter(rule: Filter) -> config.FilterConfig:
-    if rule.type != "zeroAdvantage":
-        raise ValueError(f"filter {rule.type} is not supported yet; validate the manifest first")
-    return config.FilterConfig(type=rule.type, enforce=rule.enforce, stage=rule.stage, scope=rule.scope)
-
-
 def _batch(spec: EchoRLRunSpec, placement: Placement) -> config.BatchConfig:
     algorithm = spec.algorithm
     return config.BatchConfig(
@@ -116,7 +109,7 @@ def _batch(spec: EchoRLRunSpec, placement: Placement) -> config.BatchConfig:
         echo_normalizer=algorithm.echo.normalizer,
         echo_warmup_steps=algorithm.echo.warmup_steps,
         advantage=advantage_config(algorithm.advantage),
-        filters=[_filter(rule) for rule in algorithm.filters],
+        filters=[filter_config(rule) for rule in algorithm.filters],
         seq_len=spec.trainer.seq_len or max_model_len(spec, placement),
         num_ranks=num_ranks(spec),
     )

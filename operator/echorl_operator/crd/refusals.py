@@ -61,7 +61,6 @@ _TABLE: Mapping[str, Iterable[Validation]] = {
     "spec.algorithm.advantage": (
         _other("type", ("groupMean", "none", "maxRl", "custom"), RAE, "groupMean, none, maxRl or custom"),
     ),
-    "spec.algorithm.filters[]": (_other("type", ("zeroAdvantage",), "filter {self.type}", "zeroAdvantage"),),
     "spec.algorithm.teacher": _set(_quoted("url", "model", "secretName"), "teachers"),
     "spec.environments.train[]": _environment(),
     "spec.environments.train[].algorithm": _overrides(),

@@ -159,6 +159,12 @@ BROKEN_RULES: list[Refused] = [
         id="import of zeroAdvantage",
     ),
     Refused(
+        [("spec.algorithm.filters.0", {"type": "custom"})],
+        "spec.algorithm.filters[0].import",
+        "an import path such as",
+        id="custom filter without import",
+    ),
+    Refused(
         [("spec.algorithm.advantage.order", "updateThenSubtract")],
         "spec.algorithm.advantage.order",
         "no value",
@@ -236,9 +242,6 @@ NOT_SUPPORTED_YET: list[tuple[str, Any]] = [
     ("spec.algorithm.mode", "opd"),
     ("spec.algorithm.teacher.url", "http://teacher"),
     ("spec.algorithm.advantage.type", "rae"),
-    ("spec.algorithm.filters.0.type", "gibberish"),
-    ("spec.algorithm.filters.0.type", "repetition"),
-    ("spec.algorithm.filters.0.type", "custom"),
     ("spec.model.lora", {}),
     (f"{ENV}.type", "openenv:echo"),
     (f"{ENV}.type", "verifiers:owner/env"),

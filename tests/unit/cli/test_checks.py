@@ -172,6 +172,12 @@ def test_a_custom_loss_is_tried_too(problems) -> None:
     assert str(problem).startswith("spec.algorithm.loss.import: found absent.losses:mine: ModuleNotFoundError")
 
 
+def test_a_custom_filter_is_tried_too(problems) -> None:
+    rules = [{"type": "gibberish"}, {"type": "custom", "import": "absent.filters:poor"}]
+    [problem] = problems(spec__algorithm__filters=rules)
+    assert str(problem).startswith("spec.algorithm.filters[1].import: found absent.filters:poor: ModuleNotFoundError")
+
+
 def test_modules_of_the_working_folder_do_not_count(problems, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "near.py").write_text("def factory(): ...\n")
     monkeypatch.chdir(tmp_path)

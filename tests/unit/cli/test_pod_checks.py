@@ -14,6 +14,7 @@ from echorl_core.config import (
     EchoRoleConfig,
     EnvironmentConfig,
     EvalConfig,
+    FilterConfig,
     HookConfig,
     LossConfig,
     TrainerConfig,
@@ -62,6 +63,13 @@ def test_a_custom_advantage_is_tried(tmp_path: Path) -> None:
     own = AdvantageConfig(type="custom", hook=HookConfig(import_path="mine:best"))
     batch = config.batch.model_copy(update={"advantage": own})
     assert imports(config.model_copy(update={"batch": batch})) == {"spec.algorithm.advantage.import": "mine:best"}
+
+
+def test_custom_filters_are_tried(tmp_path: Path) -> None:
+    config = orchestrator_config(tmp_path, train=[EnvironmentConfig(name="a", type="builtin:digits")])
+    rules = [FilterConfig(type="gibberish"), FilterConfig(type="custom", hook=HookConfig(import_path="mine:poor"))]
+    batch = config.batch.model_copy(update={"filters": rules})
+    assert imports(config.model_copy(update={"batch": batch})) == {"spec.algorithm.filters[1].import": "mine:poor"}
 
 
 def test_a_custom_loss_is_one_of_the_trainers_imports() -> None:

@@ -146,3 +146,18 @@ def test_a_custom_advantage_reaches_the_orchestrator():
     advantage = {"type": "custom", "import": "mine:best", "kwargs": {"top": 2}}
     found = compiled(with_value(shortest(), "spec.algorithm.advantage", advantage)).orchestrator.batch.advantage
     assert (found.hook.import_path, found.hook.kwargs) == ("mine:best", {"top": 2})
+
+
+def test_filters_reach_the_orchestrator():
+    rules = [
+        {"type": "gibberish", "enforce": False},
+        {"type": "repetition", "stage": "group"},
+        {"type": "custom", "import": "mine:poor", "kwargs": {"below": 2}, "scope": "all"},
+    ]
+    found = compiled(with_value(shortest(), "spec.algorithm.filters", rules)).orchestrator.batch.filters
+    assert [(one.name, one.enforce, one.stage, one.scope) for one in found] == [
+        ("gibberish", False, "batch", "rl"),
+        ("repetition", True, "group", "rl"),
+        ("mine:poor", True, "batch", "all"),
+    ]
+    assert found[2].hook.kwargs == {"below": 2}
