@@ -1,4 +1,4 @@
-"""Helm for every test below this folder; built once, like all programs of the test cluster (docs/test-cluster.md)."""
+"""Programs for tests below this folder; built once, like all programs of the test cluster (docs/test-cluster.md)."""
 
 import pytest
 
@@ -8,14 +8,16 @@ from echorl_testing.helm import Helm
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Build helm before the first test: a build takes longer than a test may."""
-    wanted = {name for item in session.items for name in getattr(item, "fixturenames", ())}
-    if session.config.option.collectonly or "helm" not in wanted:
+    """Build programs before the first test: a build takes longer than a test may."""
+    used = {name for item in session.items for name in getattr(item, "fixturenames", ())}
+    wanted = sorted(used & {"helm", "kubeconform"})
+    if session.config.option.collectonly or not wanted:
         return
     capture = session.config.pluginmanager.getplugin("capturemanager")
     try:
         with capture.global_and_fixture_disabled():
-            Binaries().path("helm")
+            for name in wanted:
+                Binaries().path(name)
     except ClusterError:
         return  # the fixture meets it again, and a test can skip or fail with it
 

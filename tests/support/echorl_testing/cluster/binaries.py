@@ -65,7 +65,10 @@ KUBERNETES = Module(
 KWOK = Module("kwok", {"kwok": "sigs.k8s.io/kwok/cmd/kwok"}, (), "-X sigs.k8s.io/kwok/pkg/consts.Version=v0.7.0")
 COREDNS = Module("coredns", {"coredns": "."})
 HELM = Module("helm", {"helm": "helm.sh/helm/v3/cmd/helm"}, (), "-X helm.sh/helm/v3/internal/version.version=v3.22.0")
-MODULES = (KUBERNETES, KWOK, COREDNS, HELM)
+KUBECONFORM = Module(
+    "kubeconform", {"kubeconform": "github.com/yannh/kubeconform/cmd/kubeconform"}, (), "-X main.version=v0.8.0"
+)
+MODULES = (KUBERNETES, KWOK, COREDNS, HELM, KUBECONFORM)
 
 
 @dataclass
