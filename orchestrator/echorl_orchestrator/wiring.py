@@ -147,12 +147,12 @@ async def build_play(
         tally=tally,
         failures=failures,
         on_progress=on_progress,
-        vocab_size=_vocab_size(config),
+        vocab_size=vocab_size(config),
     )
     return Play(deck, collector, scheduler)
 
 
-def _vocab_size(config: OrchestratorConfig) -> int | None:
+def vocab_size(config: OrchestratorConfig) -> int | None:
     """Of the model, if a filter asks for it.
 
     Raises:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from echorl_orchestrator.advantage_hook import AdvantageInputs
+from echorl_orchestrator.filter_hook import FilterEpisode
 from echorl_orchestrator.types import Action, Environment, Limits, RunnerResult, Span, Step
 
 
@@ -190,6 +191,11 @@ def keep_even(episode: dict[str, Any], *, shift: int = 0) -> list[list[bool]]:
 def misaligned(episode: dict[str, Any]) -> list[list[bool]]:
     """A filter that returns one flag too few."""
     return [[True] * (len(row["token_ids"]) - 1) for row in episode["samples"]]
+
+
+def poor(episode: FilterEpisode, *, below: float) -> bool:
+    """A filter: the episode's reward is below a bound."""
+    return episode.reward < below
 
 
 def by_length(inputs: AdvantageInputs, *, does: str = "well") -> Any:
