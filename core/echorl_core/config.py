@@ -265,6 +265,8 @@ class TrainerConfig(RoleConfig):
     metrics_port: int = 0
     """Rank r serves /metrics, /state and /healthz on ``metrics_port + r``; 0: any free port."""
     step_timeout_s: float = 1800.0
+    token_export_every: Annotated[int, Field(ge=1)] | None = None
+    """Steps between two exports of trained tokens; None: there are none."""
     probe_tokens: Annotated[int, Field(ge=2)] = 32
 
 

@@ -9,6 +9,7 @@ RUN/checkpoints/step_000010/         attempt_N/{trainer,weights,orchestrator}/..
 RUN/broadcasts/attempt_N/v_000012/   published weights (mode disk)
 RUN/record/attempt_N/step_000012/    copies of sealed batches, never cleaned
 RUN/records/attempt_N/               steps.jsonl, episodes.jsonl, evals.jsonl, updates.jsonl
+RUN/tokens/attempt_N/                step_000050.rank_0.jsonl: what a step trained, token by token
 RUN/.model, RUN/model.json           in a cluster: link to the model's folder, and which commit it is
 RUN/report.html, RUN/report.json
 """
@@ -89,6 +90,10 @@ class RunDirectory:
     def recorded_batch(self, attempt: int, step: int) -> Path:
         """Copy of a sealed batch, for replay."""
         return self.root / "record" / f"attempt_{attempt}" / step_name(step)
+
+    def exported_tokens(self, attempt: int, step: int, rank: int) -> Path:
+        """What a rank trained at a step, token by token."""
+        return self.root / "tokens" / f"attempt_{attempt}" / f"{step_name(step)}.rank_{rank}.jsonl"
 
     def batch(self, step: int) -> Path:
         """One sealed batch."""

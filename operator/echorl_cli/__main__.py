@@ -17,6 +17,7 @@ COMMANDS = {
     "prepare-pod": ("echorl_cli.prepare_pod", "prepare_pod_command"),
     "report": ("echorl_cli.report.command", "report_command"),
     "plot": ("echorl_cli.plot", "plot_command"),
+    "tokens": ("echorl_cli.tokens", "tokens_command"),
     "convert": ("echorl_cli.convert.command", "convert_command"),
     "status": ("echorl_cli.cluster.status", "status_command"),
     "why": ("echorl_cli.cluster.why", "why_command"),

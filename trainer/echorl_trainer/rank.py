@@ -23,6 +23,7 @@ from echorl_trainer.publish import Publisher, probe_ids
 from echorl_trainer.server import Server
 from echorl_trainer.state import TrainState, Unreadable, trainer_folder
 from echorl_trainer.step import NonFinite
+from echorl_trainer.token_export import TokenExport, tokenizer_of
 from echorl_trainer.train import LastCheckpointLost, Trainer, build_learner
 from echorl_trainer.weights import Spool, WeightStore, disk_store
 
@@ -85,6 +86,9 @@ def run_rank(
         probe = probe_ids(config.model, identity.uid, config.probe_tokens)
     except ValueError as error:
         raise BadInput(str(error)) from error
+    if config.token_export_every is not None:
+        decode = tokenizer_of(Path(config.model.path))
+        learner.runner.export = TokenExport(run, config.token_export_every, decode)
     target = SaveTarget(run, identity, Path(config.model.path), link)
     saver = Saver(learner.state, target, deadline_s=config.step_timeout_s, health=health)
     resume(learner.state, run, prepared, health.progress)

@@ -26,6 +26,7 @@ from echorl_trainer.model import PackedTokens, Policy
 from echorl_trainer.optimizer import Schedule
 from echorl_trainer.parallel import Ranks
 from echorl_trainer.tally import Tally, merge, summarize, tally_batch
+from echorl_trainer.token_export import TokenExport
 
 COMPONENTS = ("rl", "ce")
 
@@ -81,6 +82,8 @@ class StepRunner:
         self._policy_loss = policy_loss
         self._ranks = ranks
         self._max_grad_norm = max_grad_norm
+        self.export: TokenExport | None = None
+        """Is shown every micro-batch; None: tokens are not exported."""
         self._vocab_size = int(policy.model.get_input_embeddings().num_embeddings)
 
     def run(self, batch: RankBatch) -> StepOutcome:
@@ -104,12 +107,15 @@ class StepRunner:
         lr = self._update(batch.step, norm)
         metrics, gap = summarize(merge([each.tally for each in shares]))
         metrics |= _losses(shares, batch) | {"optim/grad_norm": grad_norm, "optim/lr": lr}
+        end = time.perf_counter()
+        if self.export is not None:
+            self.export.write(batch)
         return StepOutcome(
             metrics=metrics,
             gap=gap,
             trained_tokens=sum(each.trained_tokens for each in shares),
             packed_tokens=sum(each.packed_tokens for each in shares),
-            seconds={"forward_backward": middle - begin, "optimizer": time.perf_counter() - middle},
+            seconds={"forward_backward": middle - begin, "optimizer": end - middle},
         )
 
     def _check(self, batch: RankBatch) -> None:
@@ -137,14 +143,14 @@ class StepRunner:
                 vocab_size=self._vocab_size,
                 device=self._ranks.device,
             )
-            shares, total = self._forward(scored, batch.denominators, tally)
+            shares, total = self._forward(batch, micro, scored, tally)
             total.backward()  # type: ignore[no-untyped-call]
             checks.append(torch.cat([shares, self._local_norm()[None]]))
         return tally, torch.stack(checks)
 
-    def _forward(self, scored: ScoredBatch, denominators: dict[str, float], tally: Tally) -> tuple[Tensor, Tensor]:
+    def _forward(self, batch: RankBatch, micro: MicroBatch, scored: ScoredBatch, tally: Tally) -> tuple[Tensor, Tensor]:
         scores = self._policy(scored.tokens)
-        logprobs = scores.logprobs
+        logprobs, denominators = scores.logprobs, batch.denominators
         outputs = {}
         if denominators.get("rl", 0) > 0:
             columns = (logprobs, scored.sampler_logprobs, scored.advantages, scored.rl_weight)
@@ -153,6 +159,8 @@ class StepRunner:
         if denominators.get("ce", 0) > 0:
             outputs["ce"] = cross_entropy_loss(logprobs, scored.ce_weight, denominator=denominators["ce"])
         tally_batch(tally, scored, scores, outputs)
+        if self.export is not None:
+            self.export.add(batch, micro, scored, scores, outputs)
         parts = [outputs[name].loss for name in COMPONENTS if name in outputs]
         total = sum(parts[1:], start=parts[0]) if parts else graph_anchor(logprobs)
         zero = logprobs.new_zeros(())

@@ -110,12 +110,12 @@ class StallPolicy(ApiModel):
 
 
 class TokenExport(ApiModel):
-    """Export of tokens with their provenance."""
+    """What a step trained, token by token, under ``tokens/`` for ``echorl tokens``."""
 
     enabled: bool = False
-    """Whether there is one."""
+    """Whether there is one. A rank writes at most 200,000 tokens a step."""
     every_steps: Annotated[int, Field(ge=1)] = 50
-    """Steps between two exports."""
+    """Steps between two exports; the last step of the run is exported too."""
 
 
 class Wandb(ApiModel):

@@ -81,8 +81,6 @@ def _runtime(spec: EchoRLRunSpec) -> Iterator[Finding]:
     if spec.checkpoint.weights_only_every is not None:
         value = spec.checkpoint.weights_only_every
         yield _refused("spec.checkpoint.weightsOnlyEvery", value, "exports of weights alone")
-    if spec.token_export.enabled:
-        yield _refused("spec.tokenExport.enabled", spec.token_export.enabled, "token exports", "false")
     for path, value in _set_fields(spec.monitors.wandb, "spec.monitors.wandb"):
         yield _refused(path, value, "Weights & Biases")
 

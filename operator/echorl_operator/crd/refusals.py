@@ -71,9 +71,6 @@ _TABLE: Mapping[str, Iterable[Validation]] = {
     ),
     "spec.weightTransfer": (_other("mode", ("http", "disk"), "weight transfer by NCCL", "http or disk"),),
     "spec.checkpoint": _set({"weightsOnlyEvery": "{self.weightsOnlyEvery}"}, "exports of weights alone"),
-    "spec.tokenExport": (
-        refusal("has(self.enabled) && self.enabled", "enabled", f"{NOT_SUPPORTED}: token exports", "false"),
-    ),
     "spec.monitors.wandb": _set(_quoted("project", "secretName"), "Weights & Biases"),
 }
 

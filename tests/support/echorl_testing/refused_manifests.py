@@ -253,7 +253,6 @@ NOT_SUPPORTED_YET: list[tuple[str, Any]] = [
     ("spec.environments.eval.0.sampling.frequencyPenalty", 0.5),
     ("spec.trainer.parallel.context", 2),
     ("spec.weightTransfer.mode", "nccl"),
-    ("spec.tokenExport.enabled", True),
     ("spec.monitors.wandb.project", "runs"),
     ("spec.monitors.wandb.secretName", "key"),
     ("spec.checkpoint.weightsOnlyEvery", 10),

@@ -1,0 +1,113 @@
+"""Trained sequences as the trainer exports them: one JSON object a line, each complete in itself."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from echorl_core.wire import TokenRole
+
+SCHEMA = "echorl.tokens"
+SCHEMA_VERSION = 1
+
+ROLES: tuple[str, ...] = tuple(role.name.lower() for role in TokenRole)
+"""Names of ``TokenRole``, by its values."""
+
+Numbers = list[float | None]
+Role = Literal["context", "action", "env_output", "warning"]
+
+
+class NotTrainedTokens(ValueError):
+    """A file is no token export, or one of another schema version; names file and line."""
+
+
+class TrainedSequence(msgspec.Struct, frozen=True, kw_only=True):
+    """One sequence of T tokens as a step trained it. Every list has length T.
+
+    Null stands where a value has no meaning: no engine drew the token, or the trainer did not score it.
+    """
+
+    schema: str = SCHEMA
+    schema_version: int = SCHEMA_VERSION
+    run_uid: str
+    attempt: int
+    step: int
+    """Trained version ``step - 1`` into version ``step``."""
+    rank: int
+    sample_id: str
+    """``<episode>/<branch>``."""
+    environment: str
+    denominators: dict[str, float]
+    """What the step divided each component's sum by."""
+    token_ids: list[int]
+    texts: list[str] | None = None
+    """Each token decoded on its own; null without a tokenizer. Characters split over tokens show as U+FFFD."""
+    role: list[Role]
+    """Where the token came from; see ``TokenRole``."""
+    engine_logprobs: Numbers
+    """Natural log, as the engine reported it; of action tokens."""
+    trainer_logprobs: Numbers
+    """Natural log, under the weights that the step began with; of scored tokens."""
+    entropy: Numbers
+    """Nats, of the distribution that the token was drawn from; of scored tokens."""
+    ratio: Numbers
+    """exp(trainer - engine logprob); of tokens with an RL weight."""
+    is_masked: list[bool | None]
+    """Whether the loss dropped or clipped the token's gain; null where the loss has no such test."""
+    advantage: Numbers
+    """Of tokens with an RL weight."""
+    rl_weight: list[float]
+    """0: the token has no policy gradient."""
+    ce_weight: list[float]
+    """ECHO's weight: 0 for tokens that it does not train."""
+    version_low: list[int]
+    """Policy version that the engine held when the token's request was sent; -1 where no engine drew it."""
+    version_high: list[int]
+    """Policy version when the request returned."""
+    temperature: list[float]
+
+    @property
+    def episode(self) -> str:
+        """The episode's name."""
+        return self.sample_id.rpartition("/")[0]
+
+
+class _Head(msgspec.Struct, frozen=True):
+    schema: str
+    schema_version: int
+
+
+def read_trained(path: Path) -> Iterator[TrainedSequence]:
+    """The sequences in a file, one by one.
+
+    Raises:
+        OSError: the file cannot be read.
+        NotTrainedTokens: it is no token export, or of another schema version.
+    """
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            yield _decoded(line, f"{path}: line {number}")
+
+
+def _decoded(line: bytes, place: str) -> TrainedSequence:
+    try:
+        head = msgspec.json.decode(line, type=_Head)
+    except msgspec.DecodeError:
+        raise NotTrainedTokens(f"{place}: no trained sequence; accepted: a file that tokenExport wrote") from None
+    if head.schema != SCHEMA:
+        raise NotTrainedTokens(f"{place}: schema: found {head.schema!r}, accepted: {SCHEMA!r}")
+    if head.schema_version != SCHEMA_VERSION:
+        age = "a newer" if head.schema_version > SCHEMA_VERSION else "an older"
+        found = f"found {head.schema_version}, accepted: {SCHEMA_VERSION}"
+        raise NotTrainedTokens(f"{place}: schema_version: {found}; {age} release of EchoRL wrote it")
+    try:
+        sequence = msgspec.json.decode(line, type=TrainedSequence)
+    except msgspec.DecodeError as error:
+        raise NotTrainedTokens(f"{place}: {error}") from None
+    lists = {name: value for name in sequence.__struct_fields__ if isinstance(value := getattr(sequence, name), list)}
+    odd = [name for name, value in lists.items() if len(value) != len(sequence.token_ids)]
+    if odd:
+        found = f"found {len(lists[odd[0]])} values, accepted: {len(sequence.token_ids)}, as many as token_ids"
+        raise NotTrainedTokens(f"{place}: {odd[0]}: {found}")
+    return sequence

@@ -1,0 +1,136 @@
+"""Exported tokens agree with the step's metrics, change nothing of it, are bounded, and never stop it."""
+
+import math
+from statistics import fmean
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+
+from echorl_core.config import LossConfig, OptimizerConfig
+from echorl_core.rundir import RunDirectory
+from echorl_core.tokens import read_trained
+from echorl_core.wire import TokenRole
+from echorl_testing.packs import denominators, document, joined, learner, rank_batch
+from echorl_trainer.token_export import TokenExport, tokenizer_of
+
+DOCUMENTS = [document(seed, length, version=1) for seed, length in enumerate([9, 14, 5, 20], start=1)]
+TOTALS = denominators(DOCUMENTS)
+STILL = OptimizerConfig(type="sgd", lr=1e-2, weight_decay=0.0)
+
+
+def batch(step=2, *, last=False, micro_batches=None, totals=None):
+    micros = micro_batches or [joined(DOCUMENTS[:2]), joined(DOCUMENTS[2:])]
+    return msgspec.structs.replace(rank_batch(micros, totals or TOTALS, step=step), last=last)
+
+
+def dummy(micro):
+    zeros = np.zeros(len(micro.token_ids), np.float32)
+    return msgspec.structs.replace(micro, rl_weight=zeros, ce_weight=zeros, advantage=zeros)
+
+
+def exported(tmp_path, given=None, *, loss=None, **options):
+    """The sequences of one exported step, and what the step reported."""
+    run = RunDirectory(tmp_path / "run")
+    given = given or batch()
+    with learner(tmp_path / "m", optimizer=STILL, loss=loss) as one:
+        one.runner.export = TokenExport(run, 2, **options)
+        outcome = one.runner.run(given)
+    return list(read_trained(run.exported_tokens(1, given.step, 0))), outcome
+
+
+def values(sequences, name, where):
+    """The column's values of all tokens for which ``where`` is not 0."""
+    pairs = [pair for one in sequences for pair in zip(getattr(one, name), getattr(one, where), strict=True) if pair[1]]
+    return [value for value, _ in pairs]
+
+
+def test_tokens_agree_with_the_batch(tmp_path):
+    sequences, _ = exported(tmp_path, decode=lambda ids: [chr(token_id) for token_id in ids])
+    assert [one.sample_id for one in sequences] == ["e1/0", "e2/0", "e3/0", "e4/0"]
+    for one, micro in zip(sequences, DOCUMENTS, strict=True):
+        action = micro.role == TokenRole.ACTION
+        assert (one.step, one.rank, one.attempt, one.run_uid, one.environment) == (2, 0, 1, "u", "a")
+        assert one.token_ids == micro.token_ids.tolist()
+        assert one.texts == [chr(token_id) for token_id in one.token_ids]
+        assert one.role == [TokenRole(value).name.lower() for value in micro.role]
+        assert np.float32(one.rl_weight).tolist() == micro.rl_weight.tolist()
+        assert np.float32(one.ce_weight).tolist() == micro.ce_weight.tolist()
+        assert [value is not None for value in one.engine_logprobs] == action.tolist()
+        assert [value is not None for value in one.advantage] == action.tolist()
+        assert one.trainer_logprobs[:2] == one.entropy[:2] == [None, None]
+        assert None not in one.trainer_logprobs[2:]
+        assert one.version_low == micro.version_low.tolist()
+        assert one.denominators == TOTALS
+
+
+def test_means_are_those_of_the_step(tmp_path):
+    sequences, outcome = exported(tmp_path)
+    found = outcome.metrics
+    assert fmean(values(sequences, "entropy", "rl_weight")) == pytest.approx(found["entropy/all"], rel=1e-6)
+    assert fmean(values(sequences, "ratio", "rl_weight")) == pytest.approx(found["ratio/mean"], rel=1e-6)
+    assert fmean(values(sequences, "is_masked", "rl_weight")) == pytest.approx(found["is_masked/all"], rel=1e-6)
+    echo = values(sequences, "trainer_logprobs", "ce_weight")
+    assert -fmean(echo) == pytest.approx(found["echo_nll/all"], rel=1e-6)
+    for one in sequences:
+        for mine, engine, ratio in zip(one.trainer_logprobs, one.engine_logprobs, one.ratio, strict=True):
+            assert ratio is None or ratio == pytest.approx(math.exp(mine - engine), rel=1e-5)
+
+
+def test_a_skipped_component_trained_nothing(tmp_path):
+    sequences, _ = exported(tmp_path, batch(totals={"rl": 0.0, "ce": TOTALS["ce"]}))
+    assert not any(weight for one in sequences for weight in one.rl_weight)
+    assert all(ratio is None for one in sequences for ratio in one.ratio)
+    assert any(weight for one in sequences for weight in one.ce_weight)
+
+
+def test_a_loss_without_a_mask_tells_none(tmp_path):
+    sequences, _ = exported(tmp_path, loss=LossConfig(type="reinforce"))
+    assert {masked for one in sequences for masked in one.is_masked} == {None}
+    assert values(sequences, "ratio", "rl_weight")
+
+
+def test_dummies_are_not_exported(tmp_path):
+    sequences, _ = exported(tmp_path, batch(micro_batches=[joined([DOCUMENTS[0], dummy(DOCUMENTS[1])])]))
+    assert [one.sample_id for one in sequences] == ["e1/0"]
+
+
+@pytest.mark.parametrize(("max_tokens", "kept"), [(1, 1), (22, 1), (23, 2), (27, 2), (28, 3), (48, 4)])
+def test_a_file_is_bounded_by_whole_sequences(tmp_path, max_tokens, kept):
+    sequences, _ = exported(tmp_path, max_tokens=max_tokens)
+    assert [len(one.token_ids) for one in sequences] == [9, 14, 5, 20][:kept]
+
+
+def test_only_due_steps_and_the_last_one_are_exported(tmp_path):
+    run = RunDirectory(tmp_path / "run")
+    export = TokenExport(run, 2)
+    with learner(tmp_path / "m", optimizer=STILL) as one:
+        one.runner.export = export
+        for step in (1, 2, 3, 4, 5):
+            one.runner.run(batch(step, last=step == 5))
+    names = sorted(path.name for path in (run.root / "tokens" / "attempt_1").iterdir())
+    assert names == [f"step_00000{step}.rank_0.jsonl" for step in (2, 4, 5)]
+    assert {one.step for one in read_trained(run.exported_tokens(1, 4, 0))} == {4}
+
+
+def test_an_export_changes_no_bit_of_the_step(tmp_path):
+    weights = []
+    for export in (None, TokenExport(RunDirectory(tmp_path / "run"), 1)):
+        with learner(tmp_path / "m", optimizer=STILL) as one:
+            one.runner.export = export
+            one.runner.run(batch())
+            weights.append(one.weights())
+    assert all(torch.equal(weights[0][name], value) for name, value in weights[1].items())
+
+
+def test_a_disk_that_refuses_does_not_stop_the_step(tmp_path):
+    (tmp_path / "run").write_text("a file where the folder should be")
+    with learner(tmp_path / "m", optimizer=STILL) as one:
+        one.runner.export = TokenExport(RunDirectory(tmp_path / "run"), 1)
+        assert one.runner.run(batch()).trained_tokens > 0
+
+
+def test_a_model_folder_without_a_tokenizer_gives_no_texts(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    assert tokenizer_of(tmp_path) is None
