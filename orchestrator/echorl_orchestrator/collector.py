@@ -31,6 +31,8 @@ class Collector:
         self._empty_in_a_row = 0
         self.on_room: Callable[[], None] = lambda: None
         """Called when more episodes may be started."""
+        self.on_filtered: Callable[[int, ReadyEpisode], None] = lambda step, episode: None
+        """Called with the first episodes that filters keep out of the batch of a step, while they are whole."""
         self.next_step = next_step
         """The next batch to be sealed."""
         self.ready: list[ReadyEpisode] = []
@@ -112,9 +114,9 @@ class Collector:
             RunFailure: it was the last allowed try.
         """
         self._tally.drop(Drop.EMPTY_BATCH, len(episodes))
+        self.next_step -= 1
         for episode in episodes:
             self._keep_for_metrics(episode)
-        self.next_step -= 1
         self.on_room()
         self._empty_in_a_row += 1
         if self._empty_in_a_row >= self._max_empty_batches:
@@ -125,7 +127,7 @@ class Collector:
             )
 
     def take_filtered(self) -> list[ReadyEpisode]:
-        """Episodes that filters kept out of batches since this was asked last; only the first have their messages."""
+        """Episodes that filters kept out of batches since this was asked last, without tokens and messages."""
         taken, self._filtered = self._filtered, []
         return taken
 
@@ -159,10 +161,9 @@ class Collector:
 
     def _keep_for_metrics(self, episode: ReadyEpisode) -> None:
         """Without what takes memory: there may be many of these to each one that trains."""
-        whole = episode.outcome
-        kept = replace(whole, samples=[])
-        if len(self._filtered) >= EPISODES_A_STEP:
-            kept = replace(kept, messages=[], turns=[], info={})
+        if len(self._filtered) < EPISODES_A_STEP:
+            self.on_filtered(self.next_step, episode)
+        kept = replace(episode.outcome, samples=[], messages=[], turns=[], info={})
         self._filtered.append(replace(episode, outcome=kept))
 
     def _settle(self, episodes: list[ReadyEpisode]) -> None:

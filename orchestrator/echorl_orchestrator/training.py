@@ -16,17 +16,7 @@ from echorl_orchestrator.facts import Since, batch_facts
 from echorl_orchestrator.groups import ReadyEpisode
 from echorl_orchestrator.health import Health
 from echorl_orchestrator.live import Live
-from echorl_orchestrator.records import (
-    EPISODES,
-    EPISODES_A_STEP,
-    EVALS,
-    STEPS,
-    chosen,
-    eval_row,
-    eval_summary,
-    step_row,
-    train_row,
-)
+from echorl_orchestrator.records import EPISODES, EVALS, STEPS, chosen, eval_row, eval_summary, step_row, train_row
 from echorl_orchestrator.sealing import Content, Place, SavedState, compose, extend, files, seal_of
 from echorl_orchestrator.snapshot import View
 from echorl_orchestrator.state import Board
@@ -74,6 +64,7 @@ class Training:
             RunFailure: nothing to train, or the last checkpoint could not be saved.
         """
         self._live.on_change = play.collector.wake
+        play.collector.on_filtered = self._record_filtered
         self._adopt(play)
         done = False
         while not done:
@@ -143,7 +134,7 @@ class Training:
         content = await asyncio.to_thread(compose, episodes, self._config.batch, self._echo, step=step)
         if content is None:
             log.warning("nothing to train in a batch", step=step, episodes=len(episodes))
-            await self._give_up(play, episodes, step)
+            play.collector.give_up(episodes)
             return
         _warn(step, episodes, content)
         filtered = play.collector.take_filtered()
@@ -155,19 +146,10 @@ class Training:
         self._health.beat()
         await self._board.refresh()
         rows = [train_row(step, self._identity.attempt, one) for one in chosen(episodes)]
-        await self._disk.recorder.append(EPISODES, rows + self._filtered_rows(step, filtered))
+        await self._disk.recorder.append(EPISODES, rows)
 
-    async def _give_up(self, play: Play, episodes: list[ReadyEpisode], step: int) -> None:
-        try:
-            play.collector.give_up(episodes)
-        except RunFailure:
-            # No batch follows whose records they could be in.
-            await self._disk.recorder.append(EPISODES, self._filtered_rows(step, play.collector.take_filtered()))
-            raise
-
-    def _filtered_rows(self, step: int, filtered: list[ReadyEpisode]) -> list[dict[str, Any]]:
-        attempt = self._identity.attempt
-        return [train_row(step, attempt, one, in_batch=False) for one in filtered[:EPISODES_A_STEP]]
+    def _record_filtered(self, step: int, episode: ReadyEpisode) -> None:
+        self._disk.recorder.later(EPISODES, train_row(step, self._identity.attempt, episode, in_batch=False))
 
     async def _seal(
         self,

@@ -77,6 +77,8 @@ def test_a_train_row_says_what_became_of_the_episode() -> None:
     row = train_row(4, 1, ready(0.5))
     assert (row["step"], row["staleness"], row["advantage"]) == (4, 1, 0.5)
     assert (row["filters"], row["trains"]) == (["zeroAdvantage"], {"rl": False, "ce": True})
+    assert (row["in_batch"], row["branches"]) == (True, 1)
+    assert train_row(4, 1, ready(0.5), in_batch=False)["in_batch"] is False
 
 
 def test_a_step_row_merges_batch_and_report() -> None:

@@ -548,8 +548,11 @@ async def test_filtered_episodes_stay_for_metrics_without_their_tokens() -> None
     config = batch_config(filters=[FilterConfig(type="zeroAdvantage", stage="group", scope="all")])
     script = lambda episode, group, version: outcome(episode, version=version, reward=0.25)  # noqa: E731
     rig = Rig(config, ScriptedPlayer(script=script))
+    told: list[tuple[int, int]] = []
+    rig.collector.on_filtered = lambda step, episode: told.append((step, len(episode.outcome.samples)))
     with pytest.raises(BaseExceptionGroup, match="TaskGroup") as caught:
         await rig.scheduler.run()
+    assert told == [(1, 1)] * 4
     (failure,) = caught.value.exceptions
     assert "12 episodes in a row; they matched: zeroAdvantage 12 of 12" in str(failure)
     filtered = rig.collector.take_filtered()
@@ -561,6 +564,9 @@ async def test_filtered_episodes_stay_for_metrics_without_their_tokens() -> None
 
 async def test_episodes_of_an_empty_batch_stay_for_metrics() -> None:
     rig = Rig(batch_config(), ScriptedPlayer())
+    told: list[int] = []
+    rig.collector.on_filtered = lambda step, episode: told.append(step)
     async with rig.running():
         rig.collector.give_up(await rig.collector.batch())
+    assert told == [1, 1, 1, 1]
     assert [one.outcome.reward for one in rig.collector.take_filtered()] == [1.0, 0.0, 1.0, 0.0]
