@@ -90,6 +90,16 @@ def test_report_holds_the_figures_worked_out_by_hand(run: Path) -> None:
     assert "demo &lt;b&gt;" in text
 
 
+def test_a_filtered_episode_is_told_as_such(run: Path) -> None:
+    assert "kept out of the batch" not in write_report(run).read_text()
+    [row] = read_records(run).episodes
+    write(run, 2, "episodes", [{**row, "filters": ["gibberish", "mine:poor"], "in_batch": False}])
+    assert (
+        "reward 1.0 · filters gibberish, mine:poor · kept out of the batch · versions 6-6"
+        in write_report(run).read_text()
+    )
+
+
 def test_a_run_without_steps_gets_a_report_too(tmp_path: Path) -> None:
     page = write_report(tmp_path)
     assert json.loads((tmp_path / "report.json").read_text())["reward_first5"] is None
