@@ -63,7 +63,7 @@ class Collector:
             raise RunFailure(
                 ExitCode.NOTHING_TO_TRAIN,
                 f"step {self.next_step}: filters left nothing to train in {self._filtered_in_a_row} episodes in a row; "
-                f"they matched: {_matched(self._filtered[-self._filtered_in_a_row :])}",
+                f"they matched: {matched(self._filtered[-self._filtered_in_a_row :])}",
             )
         self.ready = sorted([*self.ready, *admitted], key=lambda one: one.version_low)
         self._changed.set()
@@ -123,7 +123,7 @@ class Collector:
             raise RunFailure(
                 ExitCode.NOTHING_TO_TRAIN,
                 f"step {self.next_step}: {self._empty_in_a_row} batches in a row had no trainable token in any "
-                f"component; rewards of the last one: {_rewards(episodes)}; filters matched: {_matched(episodes)}",
+                f"component; rewards of the last one: {_rewards(episodes)}; filters matched: {matched(episodes)}",
             )
 
     def take_filtered(self) -> list[ReadyEpisode]:
@@ -171,7 +171,8 @@ class Collector:
             self._deck.settle(episode.ticket)
 
 
-def _matched(episodes: list[ReadyEpisode]) -> str:
+def matched(episodes: list[ReadyEpisode]) -> str:
+    """How many of these episodes each filter matched, to read."""
     hits = Counter(name for episode in episodes for name in episode.verdict.hits)
     return ", ".join(f"{name} {count} of {len(episodes)}" for name, count in sorted(hits.items())) or "none"
 

@@ -10,6 +10,7 @@ from echorl_core.config import OrchestratorConfig
 from echorl_core.identity import RunIdentity
 from echorl_core.names import ExitCode
 from echorl_core.wire import PartsReply, PartsReport, PolicyAnnouncement, StepReport, StopNotice
+from echorl_orchestrator.collector import matched
 from echorl_orchestrator.engines import EnginePool
 from echorl_orchestrator.evals import Evals
 from echorl_orchestrator.facts import Since, batch_facts
@@ -27,7 +28,7 @@ from echorl_orchestrator.wiring import Disk, Play
 log = structlog.get_logger()
 
 LITTLE_TO_TRAIN = 0.1
-"""Share of a batch's episodes at or below which a warning is logged."""
+"""Share of a batch's episodes; see ``little_to_train``."""
 
 
 class Training:
@@ -133,7 +134,7 @@ class Training:
         state = self._state(play, step)
         content = await asyncio.to_thread(compose, episodes, self._config.batch, self._echo, step=step)
         if content is None:
-            log.warning("nothing to train in a batch", step=step, episodes=len(episodes))
+            log.warning("nothing to train in a batch", step=step, episodes=len(episodes), filters=matched(episodes))
             play.collector.give_up(episodes)
             return
         _warn(step, episodes, content)
@@ -249,7 +250,12 @@ class Training:
         await self._board.refresh()
 
 
+def little_to_train(trainable: int, episodes: int) -> bool:
+    """Whether so few of a batch's episodes train that a warning is due: at most a tenth."""
+    return trainable <= LITTLE_TO_TRAIN * episodes
+
+
 def _warn(step: int, episodes: list[ReadyEpisode], content: Content) -> None:
-    share = content.trainable_episodes / len(episodes)
-    if share <= LITTLE_TO_TRAIN:
-        log.warning("little to train in a batch", step=step, trainable=content.trainable_episodes, of=len(episodes))
+    if little_to_train(content.trainable_episodes, len(episodes)):
+        found = {"trainable": content.trainable_episodes, "of": len(episodes), "filters": matched(episodes)}
+        log.warning("little to train in a batch", step=step, **found)
