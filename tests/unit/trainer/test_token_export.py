@@ -66,8 +66,10 @@ def test_tokens_agree_with_the_batch(tmp_path):
 
 
 def test_means_are_those_of_the_step(tmp_path):
-    sequences, outcome = exported(tmp_path)
+    sequences, outcome = exported(tmp_path, loss=LossConfig(type="ipo", mask_low=1e-4, mask_high=1e-4))
     found = outcome.metrics
+    assert found["is_masked_low"] > 0
+    assert found["is_masked_high"] > 0
     assert fmean(values(sequences, "entropy", "rl_weight")) == pytest.approx(found["entropy/all"], rel=1e-6)
     assert fmean(values(sequences, "ratio", "rl_weight")) == pytest.approx(found["ratio/mean"], rel=1e-6)
     assert fmean(values(sequences, "is_masked", "rl_weight")) == pytest.approx(found["is_masked/all"], rel=1e-6)
