@@ -40,14 +40,14 @@ def folder(installed: Site, tmp_path: Path) -> Iterator[Path]:
     own(volume)
     run, where = installed.transcript.run, ("--namespace", installed.namespace)
     with folder_volume(installed.cluster.api, installed.namespace, "quickstart", volume):
-        run("kubectl", *where, "apply", "--filename", EXAMPLES / "quickstart-cluster-volume.yaml")
+        run("kubectl", *where, "apply", "--filename", EXAMPLES / "quickstart" / "cluster-volume.yaml")
         pod = f"/api/v1/namespaces/{installed.namespace}/pods/{SHELF}"
         wait_for("the pod waits for the model", lambda: is_ready(installed.cluster.api.get(pod)), seconds=START_S)
         run("kubectl", *where, "exec", SHELF, "--", "mkdir", "-p", "/volume/models")
         run("kubectl", *where, "cp", MODEL, f"{SHELF}:/volume/models/quickstart")
         run("kubectl", *where, "delete", "pod", SHELF, "--grace-period=1")
         yield volume
-        for example in ("quickstart-cluster.yaml", "quickstart-cluster-volume.yaml"):
+        for example in ("quickstart-cluster.yaml", "quickstart/cluster-volume.yaml"):
             run("kubectl", *where, "delete", "--filename", EXAMPLES / example, "--ignore-not-found")
 
 

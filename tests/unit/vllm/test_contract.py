@@ -14,19 +14,24 @@ from echorl_testing.vllm_contract import CALLS, CPU, CUDA, ROUTES, cuda_package,
 
 INSTALLED = sorted((REPOSITORY / ".venv-inference").glob("lib/python3*/site-packages/vllm"))
 OTHERS = [Path(path) for path in os.environ.get("ECHORL_VLLM_SOURCES", "").split(":") if path]
-PINNED = "the pinned CUDA wheel"
+WHEEL = "the pinned CUDA wheel"
+BUILDS = [*INSTALLED, *([WHEEL] if os.environ.get("ECHORL_CUDA_WHEEL") == "1" else [])]
 
 
 @pytest.fixture(scope="session")
 def cuda(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if os.environ.get("ECHORL_CUDA_WHEEL") != "1":
-        pytest.skip("ECHORL_CUDA_WHEEL=1 gets the pinned CUDA wheel of vLLM: 0.8 GB")
     return cuda_package(tmp_path_factory.mktemp("cuda"))
 
 
-@pytest.fixture(params=[*INSTALLED, *OTHERS, PINNED], ids=str)
+@pytest.fixture(params=[*BUILDS, *OTHERS], ids=str)
 def package(request: pytest.FixtureRequest) -> Path:
-    found: Path = request.getfixturevalue("cuda") if request.param == PINNED else request.param
+    found: Path = request.getfixturevalue("cuda") if request.param == WHEEL else request.param
+    return found
+
+
+@pytest.fixture(params=BUILDS, ids=str)
+def build(request: pytest.FixtureRequest) -> Path:
+    found: Path = request.getfixturevalue("cuda") if request.param == WHEEL else request.param
     return found
 
 
@@ -47,12 +52,12 @@ def test_calls_fit(package: Path) -> None:
 
 
 @pytest.mark.timeout(1600)
-def test_the_cuda_build_takes_the_calls_that_tests_make_of_the_other(cuda: Path) -> None:
+def test_every_build_takes_the_calls_that_tests_make_of_the_installed_one(build: Path) -> None:
     (installed,) = INSTALLED
     for path, name, _ in CALLS:
-        assert signature(cuda, path, name) == signature(installed, path, name), name
+        assert signature(build, path, name) == signature(installed, path, name), name
     for path in ROUTES:
-        assert route(cuda, path) == route(installed, path), path
+        assert route(build, path) == route(installed, path), path
 
 
 def test_both_builds_are_of_one_version() -> None:
