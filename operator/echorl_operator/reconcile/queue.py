@@ -37,7 +37,7 @@ class WorkQueue:
         urgency: Callable[[RunKey], Urgency] = lambda _: Urgency.NONE,
     ) -> None:
         """``urgency``: of a run, whoever adds it."""
-        self.urgency = urgency
+        self._urgency = urgency
         self._metrics, self._settings = metrics, settings or QueueSettings()
         self._clock, self._rng = clock, rng or random.Random()
         self._ready = Lanes()
@@ -168,7 +168,7 @@ class WorkQueue:
         self._changed.set()
 
     def _lane(self, key: RunKey, *, urgent: bool) -> Urgency:
-        return min(self.urgency(key), Urgency.STARTING if urgent else Urgency.NONE)
+        return min(self._urgency(key), Urgency.STARTING if urgent else Urgency.NONE)
 
     def _pop(self, least: Urgency) -> RunKey:
         key = self._ready.pop(least)

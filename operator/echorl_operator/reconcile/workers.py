@@ -49,7 +49,6 @@ class Workers:
     ) -> None:
         self._queue, self._breaker, self._reconcile, self._metrics = queue, breaker, reconcile, metrics
         self._settings = settings or WorkerSettings()
-        self._turnstile = asyncio.Lock()
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -64,22 +63,11 @@ class Workers:
             key = await self._queue.get(least)
             started = time.monotonic()
             try:
-                if self._queue.urgency(key) is not Urgency.EDITED:
-                    await self._in_turn()
                 result = await self._pass(key)
             finally:
                 self._queue.done(key)
             self._metrics.reconciles.labels(result).inc()
             self._metrics.reconcile_seconds.observe(time.monotonic() - started)
-
-    async def _in_turn(self) -> None:
-        """Let the loop turn between two passes' beginnings.
-
-        A pass decides before it writes, and for a run that starts this takes long: where many start at once, as many
-        decisions as there are workers would keep the loop from everything else for a second and more.
-        """
-        async with self._turnstile:
-            await asyncio.sleep(0)
 
     async def _pass(self, key: RunKey) -> str:
         """One pass; returns how it ended, for metrics."""

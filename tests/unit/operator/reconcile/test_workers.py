@@ -9,7 +9,6 @@ from echorl_operator.cluster import errors
 from echorl_operator.metrics import Metrics
 from echorl_operator.observed.runs import RunKey
 from echorl_operator.reconcile.breaker import Breaker
-from echorl_operator.reconcile.lanes import Urgency
 from echorl_operator.reconcile.queue import QueueSettings, WorkQueue
 from echorl_operator.reconcile.workers import Workers, WorkerSettings
 from echorl_testing.waiting import until
@@ -145,31 +144,3 @@ async def test_passes_over_one_run_never_overlap(plant: Plant) -> None:
         plant.queue.add(key)
     await until(lambda: plant.queue.paused)
     assert plant.ended("error") == 0
-
-
-async def test_an_edit_waits_for_one_decision_and_not_for_all_that_are_due() -> None:
-    starting, edited = [RunKey("ns", str(number)) for number in range(16)], RunKey("ns", "edited")
-    order: list[RunKey] = []
-    metrics = Metrics()
-    queue = WorkQueue(metrics, urgency=lambda key: Urgency.EDITED if key == edited else Urgency.STARTING)
-
-    async def a_pass(key: RunKey) -> None:
-        order.append(key)
-        if key == starting[0]:
-            queue.add(edited)
-
-    async def alive() -> None:
-        return
-
-    breaker = Breaker(alive, on_open=queue.pause, on_close=queue.resume, metrics=metrics)
-    working = asyncio.ensure_future(
-        Workers(queue, breaker, a_pass, metrics, WorkerSettings(workers=len(starting), for_edits=1)).run()
-    )
-    await asyncio.sleep(0)
-    for key in starting:
-        queue.add(key)
-    await until(lambda: len(order) == len(starting) + 1)
-    working.cancel()
-    with suppress(asyncio.CancelledError):
-        await working
-    assert order.index(edited) <= 3, [key.name for key in order]
