@@ -17,15 +17,20 @@ from echorl_core.config import (
     EchoConfig,
     EchoRoleConfig,
     EnvironmentConfig,
+    FilterConfig,
     HookConfig,
     SamplingConfig,
 )
 from echorl_core.wire import TokenRole
 from echorl_orchestrator.advantage_hook import inputs_of
 from echorl_orchestrator.codec.tokenizer import TextTokenizer
+from echorl_orchestrator.cursor import Ticket
 from echorl_orchestrator.episodes import EpisodePlayer, build_player
+from echorl_orchestrator.filter_hook import inputs_of as filter_inputs_of
+from echorl_orchestrator.groups import Group, close
 from echorl_orchestrator.refusals import BadInputError
 from echorl_orchestrator.types import EpisodeError, EpisodeOutcome, ErrorKind, StopReason
+from echorl_testing.scripted_player import batch_config
 from echorl_testing.scripted_policy import IDENTITY, ScriptedPolicy, orchestrator_config, write_byte_tokenizer
 from echorl_testing.waiting import until
 
@@ -290,6 +295,24 @@ async def test_own_advantages_that_cannot_be_imported_refuse_the_start(tmp_path:
     with pytest.raises(BadInputError, match=r"spec.algorithm.advantage.import: module .* has no 'absent'"):
         async with staged(tmp_path, odd("fine"), advantage=own):
             pass
+
+
+async def test_own_filters_run_in_a_worker(tmp_path: Path) -> None:
+    path = "echorl_testing.odd_environments:poor"
+    rules = [
+        FilterConfig(type="repetition"),
+        FilterConfig(type="custom", hook=HookConfig(import_path=path, kwargs={"below": 0.75})),
+        FilterConfig(type="custom", hook=HookConfig(import_path=path, kwargs={"under": 1})),
+    ]
+    async with staged(tmp_path, odd("fine"), filters=rules) as stage:
+        group = Group("g", Ticket("odd", 0, 0, 0), 2, 7)
+        for index in range(2):
+            group.add(index, await stage.play())
+        ready = close(group, batch_config(), scores=[0.5, 1.0])
+        asked = filter_inputs_of(ready, "odd")
+        assert await stage.player.matches(stage.environments["odd"], 1, asked) == [True, False]
+        with pytest.raises(BadInputError, match=rf"^spec.algorithm.filters\[2\].import '{path}': raised TypeError"):
+            await stage.player.matches(stage.environments["odd"], 2, asked)
 
 
 async def test_echo_filters_narrow_or_fail_the_episode(tmp_path: Path) -> None:

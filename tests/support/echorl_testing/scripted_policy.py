@@ -14,6 +14,7 @@ from echorl_core.config import (
     EngineDiscovery,
     EnvironmentConfig,
     EvalConfig,
+    FilterConfig,
     ModelConfig,
     OrchestratorConfig,
     SamplingConfig,
@@ -109,6 +110,7 @@ def orchestrator_config(
     python_path: list[str] | None = None,
     max_branches: int = 8,
     advantage: AdvantageConfig | None = None,
+    filters: Sequence[FilterConfig] = (),
 ) -> OrchestratorConfig:
     """A config whose parts around the episodes do not matter."""
     return OrchestratorConfig(
@@ -125,6 +127,7 @@ def orchestrator_config(
             num_ranks=1,
             max_branches=max_branches,
             advantage=advantage or AdvantageConfig(),
+            filters=list(filters),
         ),
         train=train,
         evals=[EvalConfig(environment=one, interval=1, num_examples=1, group_size=1) for one in evals or []],
