@@ -102,12 +102,7 @@ class Cluster:
         entry = processes.entry_of(process)
         process.signal(number)
         if number is signal.SIGSTOP:
-            frozen = [process] if entry is None else [process, entry]
-            processes.wait_for(
-                f"{name} is frozen",
-                lambda: all(processes.is_stopped(one) or not one.alive for one in frozen),
-                seconds=_READY_DEADLINE_S,
-            )
+            processes.wait_for(f"{name} is frozen", lambda: _frozen(process, entry), seconds=_READY_DEADLINE_S)
             return
         if entry is not None:
             entry.signal(signal.SIGCONT)
@@ -197,6 +192,13 @@ class Cluster:
 
     def _note(self, name: str) -> Path:
         return self.layout.folder / f"{name}.json"
+
+
+def _frozen(process: ProcessId, entry: ProcessId | None) -> bool:
+    """Whether a process, and what started it, are frozen. An nsenter that just went on thaws its child once more."""
+    if process.alive and not processes.is_stopped(process):
+        process.signal(signal.SIGSTOP)
+    return all(processes.is_stopped(one) or not one.alive for one in (process, entry) if one is not None)
 
 
 def start(
