@@ -81,7 +81,8 @@ def test_a_run_outlives_what_happens_to_it(
         run.goes_on(START_S)
         run.note(f"trains on, attempt {run.status()['attempt']}, step {run.status()['step']}")
     installed.tell(run)
-    last = run.status()["step"] + 4
+    # Further ahead than it trains while the edit is on its way.
+    last = run.status()["step"] + 30
     run.edit({"maxSteps": last})
     status = run.phase("Succeeded", STEP_S)
     run.until("pods are free", lambda: not run.pods("trainer") and not run.pods("inference"), END_S)
