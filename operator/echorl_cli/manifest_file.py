@@ -4,10 +4,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from echorl_cli.overrides import OverrideProblem, apply_override
-from echorl_cli.yaml_text import YamlProblem, parse_yaml
+from echorl_cli.yaml_text import YamlProblem, parse_yaml, to_yaml
 from echorl_operator.api import EchoRLRun, Problem
 from echorl_operator.api.validation import parsed
 
@@ -65,4 +63,4 @@ def read_manifest(path: Path, overrides: Iterable[str] = (), *, local: bool = Fa
 def manifest_text(run: EchoRLRun) -> str:
     """A run as YAML, with every default written out; reads back as the same run."""
     plain = run.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"status"})
-    return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=120)
+    return to_yaml(plain)

@@ -5,9 +5,9 @@ from enum import StrEnum
 from typing import Annotated
 
 import typer
-import yaml
 
 from echorl_cli.validate import ManifestArgument, SetOption, manifest_or_exit
+from echorl_cli.yaml_text import to_yaml
 from echorl_operator.build import example_placement, role_configs
 
 
@@ -29,4 +29,4 @@ def render_command(
     if output is Format.JSON:
         typer.echo(json.dumps(configs, indent=2, ensure_ascii=False))
     else:
-        typer.echo(yaml.safe_dump(configs, sort_keys=False, allow_unicode=True, width=120), nl=False)
+        typer.echo(to_yaml(configs), nl=False)

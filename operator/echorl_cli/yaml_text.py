@@ -72,6 +72,13 @@ def parse_yaml(text: str) -> Any:
         raise YamlProblem(Problem("manifest", str(error), "YAML text")) from None
 
 
+def to_yaml(value: Any) -> str:
+    """YAML that ``parse_yaml`` reads back as the same; text stands as it is, or escaped where it must be."""
+    text = yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=120)
+    # PyYAML writes U+0085 as it is and reads it as the end of a line.
+    return yaml.safe_dump(value, sort_keys=False, width=120) if "\x85" in text else text
+
+
 def _accepted(problem: str) -> str:
     if "second time" in problem:
         return "each key once"

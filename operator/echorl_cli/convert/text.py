@@ -2,13 +2,10 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 from echorl_cli.convert.conversion import Conversion
 from echorl_cli.convert.draft import Kind
-from echorl_cli.yaml_text import YamlProblem, parse_yaml
+from echorl_cli.yaml_text import to_yaml
 
 
 def on_one_line(text: str) -> str:
@@ -16,20 +13,10 @@ def on_one_line(text: str) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
-def _yaml(document: dict[str, Any]) -> str:
-    """YAML that reads back as the same: some line separators of Unicode do so only when they are escaped."""
-    text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120)
-    try:
-        same = parse_yaml(text) == document
-    except YamlProblem:
-        same = False
-    return text if same else yaml.safe_dump(document, sort_keys=False, width=120)
-
-
 def manifest_text(conversion: Conversion, files: Sequence[Path]) -> str:
     """The manifest, and every line about it as a comment at its end."""
     names = ", ".join(on_one_line(file.name) for file in files)
-    body = _yaml(conversion.document)
+    body = to_yaml(conversion.document)
     comments = "".join(f"# {on_one_line(line.comment)}\n" for line in conversion.lines)
     head = f"# Made from {names} by `echorl convert prime-rl`; what it could not carry over stands at the end.\n"
     return f"{head}{body}{comments}"
