@@ -26,7 +26,7 @@ async def lived_through(
     names: Collection[str],
     *,
     hold_s: float,
-    at_once: int = 40,
+    at_once: int = 24,
     tell: Callable[[Outcome], None] = lambda _: None,
 ) -> dict[str, Outcome]:
     """Live the named scenarios, and what came of each.
@@ -37,18 +37,24 @@ async def lived_through(
         folder: gets kubeconfigs and logs.
         names: of scenarios.
         hold_s: how long an outage lasts.
-        at_once: scenarios at a time.
+        at_once: scenarios at a time; more than the machine keeps up with only wait for each other.
         tell: gets each outcome at once.
     """
     async with Field(api, connection, folder) as field:
-        reference: asyncio.Future[dict[str, Any]] = asyncio.ensure_future(_reference(field, names))
+        started: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+        reference: asyncio.Future[dict[str, Any]] = asyncio.ensure_future(_reference(field, started))
         scenarios: dict[str, Scenario] = {**LEADERS, **NODES, **outages(reference), **HANDS, **POD_HANDS}
         chosen = {name: scenarios[name] for name in NAMES if name in names}
-        outcomes = await campaign(Course(field, hold_s), chosen, at_once=at_once, tell=tell)
+        outcomes = await campaign(Course(field, hold_s, started), chosen, at_once=at_once, tell=tell)
         await asyncio.gather(reference, return_exceptions=True)
         return outcomes
 
 
-async def _reference(field: Field, names: Collection[str]) -> dict[str, Any]:
-    """The end of a life without faults, if anything is compared with it."""
-    return await undisturbed(field) if set(names) & {*OUTAGES, *STORMS} else {}
+async def _reference(field: Field, started: "asyncio.Future[float]") -> dict[str, Any]:
+    """The end of a life without faults; if it fails, so does all that waits for its start."""
+    try:
+        return await undisturbed(field, started)
+    except BaseException as error:
+        if not started.done():
+            started.set_exception(error)
+        raise

@@ -8,7 +8,7 @@ from typing import Any
 from echorl_operator import names
 from echorl_operator.cluster.resources import CHILDREN, POD
 from echorl_operator.names import PodRole
-from echorl_testing.fault_campaign import Course, Scenario, patience_s, unharmed
+from echorl_testing.fault_campaign import Course, Scenario, unharmed
 from echorl_testing.run_life import Life, is_ours
 from echorl_testing.scripted_cluster import PlayedOrchestrator
 from echorl_testing.watch_history import Object
@@ -88,8 +88,8 @@ async def _edited(course: Course) -> str:
                 found = life.history.get(life.namespace, kind, name)
                 return found is not None and _shape(found) == shape
 
-            await life.until(f"{edit} is undone", healed, patience_s())
-        await life.until("only the gang is left", lambda: gang_of(life) == gang, patience_s())
+            await life.until(f"{edit} is undone", healed, await course.patience_s())
+        await life.until("only the gang is left", lambda: gang_of(life) == gang, await course.patience_s())
         assert life.status()["attempt"] == 1
         before_rest = life.writes()
         await course.hold(life, 3)
@@ -119,8 +119,8 @@ async def _deleted(course: Course) -> str:
                 now = {one["metadata"]["name"]: one["metadata"]["uid"] for one in ours(life, kind)}
                 return now.keys() == before.keys() and not set(now.values()) & set(before.values())
 
-            await life.until(f"every {kind} is back", back, patience_s())
-        await life.running(1, patience_s())
+            await life.until(f"every {kind} is back", back, await course.patience_s())
+        await life.running(1, await course.patience_s())
         assert gang_of(life) == gang
         await life.finish()
         assert life.admitted() == [1, 1]
@@ -144,7 +144,7 @@ async def _lost_token(course: Course) -> str:
         status = {"phase": "Pending", "containerStatuses": [{**container, "state": {"waiting": waiting}}]}
         of_pod = f"{child_path(life, 'Pod', 'one-orchestrator')}/status"
         await life.api.patch(of_pod, {"status": status})
-        await life.until("the secret is back", lambda: ours(life, "Secret"), patience_s())
+        await life.until("the secret is back", lambda: ours(life, "Secret"), await course.patience_s())
         await life.api.patch(of_pod, {"status": {"containerStatuses": []}})
         life.cluster.held.clear()
         life.cluster.look_again()

@@ -16,7 +16,7 @@ import yaml
 from echorl_operator.cluster.election import EXIT_LOST_LEADERSHIP
 from echorl_operator.cluster.resources import LEASE
 from echorl_testing import faults
-from echorl_testing.fault_campaign import RECOVERED_S, Course, Scenario, patience_s, unharmed
+from echorl_testing.fault_campaign import RECOVERED_S, Course, Scenario, unharmed
 from echorl_testing.fault_proxy import FaultProxy
 from echorl_testing.run_life import AGENT, Field, Life, free_ports
 
@@ -182,8 +182,9 @@ async def _leaders(course: Course) -> str:
         await life.finish()
         unharmed(life, [1, 1, 2, 2])
         assert candidates.usurped() == []
+        bound = TAKEN_OVER_S - RECOVERED_S + await course.patience_s()
         for took in (after_hanging, after_death):
-            assert took <= TAKEN_OVER_S - RECOVERED_S + patience_s(), f"{took:.0f} s until another one leads"
+            assert took <= bound, f"{took:.0f} s until another one leads"
         return (
             f"another one leads {after_hanging:.0f} s after SIGSTOP, {after_death:.0f} s after SIGKILL; thawed, the "
             "old one ends with code 70; nobody writes while another one holds the lease"
@@ -256,7 +257,7 @@ async def _starts_in_an_outage(course: Course) -> str:
             await course.hold(life)
             assert not process.codes, "it has ended, and a kubelet would start it later and later"
         started = time.monotonic()
-        await life.running(1, patience_s())
+        await life.running(1, await course.patience_s())
         took = time.monotonic() - started
         await life.finish()
         unharmed(life, [1, 1])

@@ -7,7 +7,7 @@ from typing import Any
 from echorl_operator import names
 from echorl_operator.names import PodRole
 from echorl_testing.cluster.api import STRATEGIC_MERGE_PATCH
-from echorl_testing.fault_campaign import Course, Scenario, patience_s, unharmed
+from echorl_testing.fault_campaign import Course, Scenario, unharmed
 from echorl_testing.run_life import Life
 from echorl_testing.watch_history import Object
 
@@ -84,8 +84,9 @@ async def _hangs_until_forced(course: Course) -> str:
         await _lose(life, node)
         await _told(life)
         await life.api.delete(_pod_path(life, "one-trainer-1"), grace_s=0)
-        await life.running(2, patience_s())
-        await life.until("that is over", lambda: life.condition("NodeLost")["status"] == "False", patience_s())
+        await life.running(2, await course.patience_s())
+        mended = await course.patience_s()
+        await life.until("that is over", lambda: life.condition("NodeLost")["status"] == "False", mended)
         await life.finish()
         unharmed(life, [1, 1, 2, 2])
         return "NodeLost is told a minute after the grace period; attempt 2 begins once the pod is removed"
@@ -96,7 +97,7 @@ async def _forced_by_policy(course: Course) -> str:
     async with _on_a_node(course, PodRole.TRAINER, "one-trainer-1", failurePolicy=policy) as (life, node):
         await life.running(1)
         await _lose(life, node)
-        await life.running(2, TOLD_S + patience_s())
+        await life.running(2, TOLD_S + await course.patience_s())
         await life.finish()
         unharmed(life, [1, 1, 2, 2])
         return "the operator removes the pod by force a minute after its grace period; attempt 2 begins"
@@ -130,7 +131,7 @@ async def _orchestrator_lost(course: Course) -> str:
     async with _on_a_node(course, PodRole.ORCHESTRATOR, "one-orchestrator", failurePolicy=policy) as (life, node):
         await life.running(1)
         await _lose(life, node)
-        await life.running(2, TOLD_S + patience_s())
+        await life.running(2, TOLD_S + await course.patience_s())
         await life.finish()
         unharmed(life, [1, 1, 2, 2])
         assert any(note.startswith("NodeLost: attempt 2") for note in life.notes()), life.notes()
@@ -146,7 +147,7 @@ async def _prepare_lost(course: Course) -> str:
         await life.api.create(f"{_pod_path(life, 'one-prepare-1')}/binding", {**binding, "target": {"name": node}})
         await _lose(life, node)
         life.cluster.held.clear()
-        await life.running(2, TOLD_S + patience_s())
+        await life.running(2, TOLD_S + await course.patience_s())
         await life.finish()
         unharmed(life, [2, 2])
         return "a new attempt with a prepare pod of its own"
@@ -162,7 +163,7 @@ async def _finalizer(course: Course) -> str:
         await life.api.delete(path)
         await _told(life)
         await life.api.patch(path, {"metadata": {"finalizers": None}})
-        await life.running(2, patience_s())
+        await life.running(2, await course.patience_s())
         await life.finish()
         unharmed(life, [1, 1, 2, 2])
         return "told a minute after the grace period; attempt 2 begins once the finalizer is gone"
@@ -176,7 +177,7 @@ async def _claim_pending(course: Course) -> str:
         try:
             await life.create()
             blocked = lambda: "one-volume" in life.condition("Blocked").get("message", "")  # noqa: E731
-            await life.until("the pending claim is told", blocked, patience_s())
+            await life.until("the pending claim is told", blocked, await course.patience_s())
         finally:
             await life.api.delete(f"/api/v1/nodes/{node}")
         message = life.condition("Blocked")["message"]
@@ -185,8 +186,9 @@ async def _claim_pending(course: Course) -> str:
         assert life.writes() - before <= 4, "a run that waits writes nothing"
         life.cluster.held.clear()
         life.cluster.look_again()
-        await life.running(1, patience_s())
-        await life.until("that is over", lambda: life.condition("Blocked")["status"] == "False", patience_s())
+        await life.running(1, await course.patience_s())
+        mended = await course.patience_s()
+        await life.until("that is over", lambda: life.condition("Blocked")["status"] == "False", mended)
         await life.finish()
         unharmed(life, [1, 1])
         return f"told: {message!r}; heals by itself"

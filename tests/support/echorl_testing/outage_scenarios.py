@@ -9,7 +9,7 @@ from typing import Any
 
 from echorl_operator import names
 from echorl_testing import faults
-from echorl_testing.fault_campaign import Course, Scenario, patience_s, same_end, unharmed
+from echorl_testing.fault_campaign import Course, Scenario, same_end, unharmed
 from echorl_testing.faults import Fault
 from echorl_testing.run_life import COMPRESSED, PATIENCE_S, Field, Life, ended
 
@@ -52,11 +52,13 @@ def outages(reference: "asyncio.Future[dict[str, Any]]") -> dict[str, Scenario]:
     return found
 
 
-async def undisturbed(field: Field) -> dict[str, Any]:
-    """How such a life ends without a fault."""
+async def undisturbed(field: Field, started: "asyncio.Future[float]") -> dict[str, Any]:
+    """How such a life ends without a fault; ``started`` gets how long it took to start."""
     async with field.life() as life, life.operated():
+        started_at = time.monotonic()
         await life.create()
         await life.running(1)
+        started.set_result(time.monotonic() - started_at)
         await _trouble(life)
         await _mended(life, PATIENCE_S)
         await life.finish()
@@ -74,14 +76,14 @@ async def _outage(course: Course, make: Callable[[], Fault], end: "asyncio.Futur
             await life.until("the fault strikes", lambda: fault.hits)
             await course.hold(life)
             assert operator.watchdog.not_alive() is None
-        first = await _timed(partial(life.running, 1, patience_s()))
+        first = await _timed(partial(life.running, 1, await course.patience_s()))
         during = life.writes()
         with life.proxy.fault(make()):
             life.proxy.end_watches()
             await _trouble(life)
             await course.hold(life)
             during = life.writes() - during
-        second = await _timed(partial(_mended, life, patience_s()))
+        second = await _timed(partial(_mended, life, await course.patience_s()))
         await life.finish()
         unharmed(life, [1, 1, 2, 2])
         same_end(life, await asyncio.shield(end), but=_EITHER_WAY)

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from echorl_operator import names
 from echorl_operator.names import PodRole
-from echorl_testing.fault_campaign import Course, Scenario, patience_s, unharmed
+from echorl_testing.fault_campaign import Course, Scenario, unharmed
 from echorl_testing.hand_scenarios import child_path, followed, gang_of, ours
 from echorl_testing.run_life import Life
 
@@ -17,7 +17,7 @@ async def _restarted(course: Course, hand: Hand, why: str) -> str:
         await life.create()
         await life.running(1)
         await hand(life)
-        await life.running(2, patience_s() + 10)
+        await life.running(2, await course.patience_s() + 10)
         told = [note for note in life.notes() if note.startswith("GangRestarted: attempt 2")]
         assert told, life.notes()
         await life.finish()
@@ -60,7 +60,7 @@ async def _rank_relabelled(course: Course) -> str:
         await life.running(1)
         relabelled = {"metadata": {"labels": {names.LABEL_ATTEMPT: "7"}}}
         await life.api.patch(child_path(life, "Pod", "one-trainer-0"), relabelled)
-        await life.running(8, patience_s() + 10)
+        await life.running(8, await course.patience_s() + 10)
         await life.finish()
         assert life.admitted() == [1, 1, 8, 8]
         return "the gang begins anew as attempt 8: no number is used twice"
@@ -81,7 +81,7 @@ async def _set_orphaned(course: Course) -> str:
             owners = [pod["metadata"].get("ownerReferences", [{}])[0].get("uid") for pod in life.pods(PodRole.TRAINER)]
             return owner != old["metadata"]["uid"] and owners == [owner, owner]
 
-        await life.until("another StatefulSet has the same pods", adopted, patience_s())
+        await life.until("another StatefulSet has the same pods", adopted, await course.patience_s())
         assert gang_of(life) == gang
         await life.running(1)
         await life.finish()
@@ -108,7 +108,7 @@ async def _single_pods(course: Course) -> str:
                 uids = [pod["metadata"]["uid"] for pod in life.pods(role)]
                 return uid not in uids and len(uids) == count
 
-            await life.until(f"another {role}", another, patience_s())
+            await life.until(f"another {role}", another, await course.patience_s())
         await followed(life, first)
         await life.finish()
         unharmed(life, [1, 1])
@@ -136,7 +136,7 @@ async def _status_lost(course: Course) -> str:
         run = await life.api.get(f"{life.runs}/one")
         run.pop("status")
         await life.api.request("PUT", f"{life.runs}/one/status", {**run, "status": {}})
-        await life.running(2, patience_s() + 10)
+        await life.running(2, await course.patience_s() + 10)
         await life.finish()
         unharmed(life, [1, 1, 2, 2])
         return "the attempt is found in labels; the gang begins anew as the next one"
