@@ -52,6 +52,8 @@ def test_a_disturbed_run(tmp_path: Path) -> None:
         "args": {"broken": str(broken)},
         "episodeTimeout": "4s",
         "maxRetries": 0,
+        # So few that each is far from its time-out while batches ahead are filled.
+        "maxConcurrent": 32,
         "sampling": {"temperature": 1.0, "maxCompletionTokens": 12},
     }
     model = write_model(tmp_path / "model")
@@ -60,8 +62,9 @@ def test_a_disturbed_run(tmp_path: Path) -> None:
         maxSteps=400,
         environments={"train": [environment]},
         code={"path": str(SUPPORT)},
-        # An episode that hangs shall meet its time-out before it is too old to be of use: steps take under a second.
-        algorithm={"groupSize": 4, "batchSize": 16, "maxStaleness": 12},
+        # An episode that hangs shall meet its time-out before its group is too old to be of use: sampling may run ahead
+        # of training by several batches a second.
+        algorithm={"groupSize": 4, "batchSize": 16, "maxStaleness": 60},
     )
     with local_run(tmp_path, document) as run:
         run.start()
