@@ -4,13 +4,13 @@ It runs in an environment's worker, never on the orchestrator's event loop.
 """
 
 import math
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
+from echorl_core import hooks
 from echorl_core.config import AdvantageConfig
 from echorl_orchestrator.costs import environment_tokens
 from echorl_orchestrator.refusals import BadInputError
@@ -89,8 +89,7 @@ def answer(function: Callable[..., Any], kwargs: Mapping[str, Any], inputs: Adva
     try:
         found = function(inputs, **kwargs)
     except Exception as error:
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        return Answer(problem=f"raised {type(error).__name__}: {error} ({where.filename}:{where.lineno})")
+        return Answer(problem=f"raised {hooks.told(error)}")
     count = len(inputs.episodes)
     accepted = f"accepted is a list of {count} finite numbers, one for each surviving episode"
     if not isinstance(found, list):

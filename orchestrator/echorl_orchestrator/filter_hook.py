@@ -3,13 +3,13 @@
 It runs in an environment's worker, never on the orchestrator's event loop: once for each survivor of a closed group.
 """
 
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
+from echorl_core import hooks
 from echorl_core.config import HookConfig
 from echorl_orchestrator import advantage_hook
 from echorl_orchestrator.advantage_hook import GroupEpisode
@@ -58,9 +58,7 @@ def answer(function: Callable[..., Any], kwargs: Mapping[str, Any], episodes: Se
         try:
             found = function(episode, **kwargs)
         except Exception as error:
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            told = f"raised {type(error).__name__}: {error} ({where.filename}:{where.lineno})"
-            return Answer(problem=f"{told}; episode {episode.episode}")
+            return Answer(problem=f"raised {hooks.told(error)}; episode {episode.episode}")
         if type(found) is not bool:
             return Answer(problem=f"returned {type(found).__name__}, {ACCEPTED}; episode {episode.episode}")
         matched.append(found)

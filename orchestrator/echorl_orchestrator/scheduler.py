@@ -239,9 +239,10 @@ class Scheduler:
         """The survivors with their advantages and what group-stage filters say of them."""
         given = await self._given(group, environment, scores) if self._config.advantage.type == "custom" else None
         ready = close(group, self._config, scores, given, vocab_size=self._vocab_size)
-        for index, rule in enumerate(self._config.filters):
-            if rule.type == "custom":
-                asked = filter_inputs_of(ready, environment.name)
+        own = [index for index, rule in enumerate(self._config.filters) if rule.type == "custom"]
+        if own:
+            asked = filter_inputs_of(ready, environment.name)
+            for index in own:
                 own_filter(ready, self._config, index, await self._player.matches(environment, index, asked))
         return ready
 

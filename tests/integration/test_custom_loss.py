@@ -34,7 +34,7 @@ def total(inputs: LossInputs) -> LossOutputs:
         (HookConfig(import_path="my_losses:loss", kwargs={"width": 0.5}), ExitCode.OK, "replay done"),
         (HookConfig(import_path="my_losses:loss"), ExitCode.BAD_INPUT, "'my_losses:loss': raised TypeError"),
         (HookConfig(import_path="my_losses:total"), ExitCode.BAD_INPUT, "loss is a float32 tensor of shape []"),
-        (HookConfig(import_path="my_losses:absent"), ExitCode.BAD_INPUT, "does not import: AttributeError"),
+        (HookConfig(import_path="my_losses:absent"), ExitCode.BAD_INPUT, "has no 'absent'"),
     ],
     ids=["good", "without its argument", "a scalar", "absent"],
 )

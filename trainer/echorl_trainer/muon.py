@@ -6,14 +6,16 @@ the result does not depend on the number of ranks.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, overload
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Shard
-from torch.optim import Optimizer
+from torch.optim.adamw import adamw
+
+from echorl_trainer.group_optimizer import GroupOptimizer, local
 
 MOMENTUM = 0.95
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
@@ -22,7 +24,7 @@ ITERATIONS = 5
 _EPS = 1e-7
 
 
-class Muon(Optimizer):
+class Muon(GroupOptimizer):
     """Muon as scaled by Liu et al. (arXiv:2502.16982, equation 4, and 2 for the momentum), with Nesterov momentum.
 
         M_t = mu M_{t-1} + G_t
@@ -56,26 +58,12 @@ class Muon(Optimizer):
         groups += [{**group, "orthogonal": False} for group in others]
         super().__init__(groups, {"lr": lr, "betas": betas, "eps": eps})
 
-    @overload
-    def step(self, closure: None = None) -> None: ...
-
-    @overload
-    def step(self, closure: Callable[[], float]) -> float: ...
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Update the parameters that have a gradient."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
-            if group["orthogonal"]:
-                self._orthogonal(parameters, group)
-            else:
-                self._adamw(parameters, group)
-        return loss
+    def update(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
+        """Move the matrices by their orthogonal directions, all else by AdamW."""
+        if group["orthogonal"]:
+            self._orthogonal(parameters, group)
+        else:
+            self._adamw(parameters, group)
 
     def _orthogonal(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
         for some in rounds(parameters):
@@ -92,20 +80,28 @@ class Muon(Optimizer):
                 rows.mul_(1.0 - group["lr"] * group["weight_decay"]).add_(update.to(rows.dtype), alpha=-rate)
 
     def _adamw(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
-        """arXiv:1711.05101, algorithm 2, bias-corrected."""
-        beta1, beta2 = group["betas"]
+        """arXiv:1711.05101, algorithm 2, bias-corrected; of this rank's parts, for it looks at each element alone."""
         for parameter in parameters:
-            state, gradient, values = self.state[parameter], local(parameter.grad), local(parameter)
-            if not state:
+            if not (state := self.state[parameter]):
                 state["step"] = torch.tensor(0.0)
                 state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
-            state["step"] += 1
-            step = float(state["step"])
-            mean = local(state["exp_avg"]).lerp_(gradient, 1.0 - beta1)
-            square = local(state["exp_avg_sq"]).mul_(beta2).addcmul_(gradient, gradient, value=1.0 - beta2)
-            scale = (square / (1.0 - beta2**step)).sqrt_().add_(group["eps"])
-            values.mul_(1.0 - group["lr"] * group["weight_decay"])
-            values.addcdiv_(mean, scale, value=-group["lr"] / (1.0 - beta1**step))
+        states = [self.state[parameter] for parameter in parameters]
+        beta1, beta2 = group["betas"]
+        adamw(
+            [local(parameter) for parameter in parameters],
+            [local(parameter.grad) for parameter in parameters],
+            [local(state["exp_avg"]) for state in states],
+            [local(state["exp_avg_sq"]) for state in states],
+            [],
+            [state["step"] for state in states],
+            amsgrad=False,
+            beta1=beta1,
+            beta2=beta2,
+            lr=group["lr"],
+            weight_decay=group["weight_decay"],
+            eps=group["eps"],
+            maximize=False,
+        )
 
 
 def newton_schulz(matrix: Tensor) -> Tensor:
@@ -122,12 +118,6 @@ def newton_schulz(matrix: Tensor) -> Tensor:
     for _ in range(ITERATIONS):
         gram = found @ found.t()
         found = a * found + (b * gram + c * gram @ gram) @ found
-    return found
-
-
-def local(tensor: Any) -> Tensor:
-    """This rank's part of ``tensor``, which shares its memory."""
-    found: Tensor = tensor.to_local() if isinstance(tensor, DTensor) else tensor
     return found
 
 

@@ -1,18 +1,17 @@
 """Optimizer and learning-rate schedule."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any
 
-import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.optimizer import ParamsT
 
 from echorl_core.config import OptimizerConfig
+from echorl_trainer.group_optimizer import GroupOptimizer, local
 from echorl_trainer.model import Policy
-from echorl_trainer.muon import Muon, local
+from echorl_trainer.muon import Muon
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ class Schedule:
         return lr
 
 
-class SignSgd(Optimizer):
+class SignSgd(GroupOptimizer):
     """signSGD (Bernstein et al., arXiv:1802.04434, algorithm 1), with decoupled weight decay. Keeps no state.
 
     W_t = W_{t-1} - lr (sign(G_t) + weight_decay W_{t-1}), with sign(0) = 0.
@@ -56,25 +55,11 @@ class SignSgd(Optimizer):
     def __init__(self, params: ParamsT, lr: float) -> None:
         super().__init__(params, {"lr": lr, "weight_decay": 0.0})
 
-    @overload
-    def step(self, closure: None = None) -> None: ...
-
-    @overload
-    def step(self, closure: Callable[[], float]) -> float: ...
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Update the parameters that have a gradient."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    values = local(parameter).mul_(1.0 - group["lr"] * group["weight_decay"])
-                    values.sub_(local(parameter.grad).sign(), alpha=group["lr"])
-        return loss
+    def update(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
+        """Move each element against the sign of its gradient."""
+        for parameter in parameters:
+            values = local(parameter).mul_(1.0 - group["lr"] * group["weight_decay"])
+            values.sub_(local(parameter.grad).sign(), alpha=group["lr"])
 
 
 def build_optimizer(policy: nn.Module, config: OptimizerConfig) -> Optimizer:

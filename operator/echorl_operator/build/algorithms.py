@@ -5,6 +5,7 @@ from typing import Any
 
 from echorl_core import config
 from echorl_operator.api.algorithm import Advantage, Filter, LengthShaping, Loss
+from echorl_operator.api.base import Hook
 
 LOSS_DEFAULTS: Mapping[str, Mapping[str, float]] = {
     "dppo": {"mask_low": 0.2, "mask_high": 0.2, "kl_tau": 1.0e-3},
@@ -16,7 +17,8 @@ LOSS_DEFAULTS: Mapping[str, Mapping[str, float]] = {
 """By type; ``docs/algorithms.md`` says where they are from."""
 
 
-def _hook(part: Loss | Advantage | Filter) -> config.HookConfig:
+def hook_config(part: Hook | Loss | Advantage | Filter) -> config.HookConfig:
+    """A user's own function, with its arguments."""
     if part.import_path is None:
         raise ValueError("a custom function without an import path; validate the manifest first")
     return config.HookConfig(import_path=part.import_path, kwargs=part.kwargs)
@@ -25,7 +27,7 @@ def _hook(part: Loss | Advantage | Filter) -> config.HookConfig:
 def loss_config(loss: Loss) -> config.LossConfig:
     """The trainer's policy-gradient loss."""
     if loss.type == "custom":
-        return config.LossConfig(type="custom", hook=_hook(loss))
+        return config.LossConfig(type="custom", hook=hook_config(loss))
     defaults = LOSS_DEFAULTS[loss.type]
     given = {name: getattr(loss, name) for name in defaults}
     settings: dict[str, Any] = {**defaults, **{name: value for name, value in given.items() if value is not None}}
@@ -40,7 +42,7 @@ def advantage_config(advantage: Advantage) -> config.AdvantageConfig:
     return config.AdvantageConfig(
         type=advantage.type,
         length_shaping=None if shaping is None else _length_shaping(shaping),
-        hook=_hook(advantage) if advantage.type == "custom" else None,
+        hook=hook_config(advantage) if advantage.type == "custom" else None,
     )
 
 
@@ -51,7 +53,7 @@ def filter_config(rule: Filter) -> config.FilterConfig:
         enforce=rule.enforce,
         stage=rule.stage,
         scope=rule.scope,
-        hook=_hook(rule) if rule.type == "custom" else None,
+        hook=hook_config(rule) if rule.type == "custom" else None,
     )
 
 

@@ -4,11 +4,11 @@ import math
 from typing import Literal
 
 from echorl_core import config, names
-from echorl_operator.api.base import Hook, duration_seconds
+from echorl_operator.api.base import duration_seconds
 from echorl_operator.api.environments import Echo, Environment, EvalEnvironment, Sampling, TrainEnvironment
 from echorl_operator.api.rules import DEFAULT_MAX_MODEL_LEN, ECHO_ROLES, batch_size
 from echorl_operator.api.run import EchoRLRun, EchoRLRunSpec
-from echorl_operator.build.algorithms import advantage_config, filter_config, loss_config
+from echorl_operator.build.algorithms import advantage_config, filter_config, hook_config, loss_config
 from echorl_operator.build.placement import Placement
 
 EPISODES_PER_WORKER = 256
@@ -45,10 +45,6 @@ def _sampling(sampling: Sampling) -> config.SamplingConfig:
     )
 
 
-def _hook(hook: Hook) -> config.HookConfig:
-    return config.HookConfig(import_path=hook.import_path, kwargs=hook.kwargs)
-
-
 def _echo(echo: Echo) -> config.EchoConfig:
     roles = {}
     for role in ECHO_ROLES:
@@ -57,7 +53,7 @@ def _echo(echo: Echo) -> config.EchoConfig:
             roles[role] = config.EchoRoleConfig(
                 alpha=entry.alpha, tool_names=None if tool_names is None else list(tool_names)
             )
-    return config.EchoConfig(**roles, filter=None if echo.filter is None else _hook(echo.filter))
+    return config.EchoConfig(**roles, filter=None if echo.filter is None else hook_config(echo.filter))
 
 
 def _environment(environment: Environment) -> config.EnvironmentConfig:

@@ -1,12 +1,11 @@
 """From ``type`` and ``args`` of an environment to its tasks and factory. Runs in worker processes only."""
 
-import importlib
-import traceback
 from collections.abc import Callable
 from typing import Any
 
 from pydantic import ValidationError
 
+from echorl_core import hooks
 from echorl_core.config import HookConfig
 from echorl_orchestrator.environments import digits, terminal
 from echorl_orchestrator.refusals import BadInputError
@@ -21,19 +20,10 @@ def import_object(path: str, field: str) -> Any:
     Raises:
         BadInputError: not of that form, the module does not import, or it has no such name.
     """
-    module_name, _, name = path.partition(":")
-    if not module_name or not name:
-        raise BadInputError(f"{field}: found {path!r}, accepted is 'pkg.module:name'")
     try:
-        module = importlib.import_module(module_name)
-    except Exception as error:
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        raise BadInputError(
-            f"{field}: {path!r} does not import: {type(error).__name__}: {error} ({where.filename}:{where.lineno})"
-        ) from error
-    if not hasattr(module, name):
-        raise BadInputError(f"{field}: module {module_name!r} has no {name!r}")
-    return getattr(module, name)
+        return hooks.imported(path)
+    except hooks.HookImportError as error:
+        raise BadInputError(f"{field}: {error}") from error
 
 
 def _factory(kind: str, field: str) -> Callable[..., Environment]:
@@ -68,10 +58,7 @@ def load_environment(name: str, kind: str, args: dict[str, Any]) -> Environment:
     except BadInputError:
         raise
     except Exception as error:
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        raise BadInputError(
-            f"{field}: {kind} raised {type(error).__name__}: {error} ({where.filename}:{where.lineno})"
-        ) from error
+        raise BadInputError(f"{field}: {kind} raised {hooks.told(error)}") from error
     if not isinstance(environment, Environment):
         raise BadInputError(f"{field}: {kind} returned {type(environment).__name__}, accepted is types.Environment")
     if (environment.text_env is None) == (environment.runner is None):

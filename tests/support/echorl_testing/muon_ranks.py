@@ -5,7 +5,8 @@ import torch
 from numpy.typing import NDArray
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
-from echorl_trainer.muon import local, orthogonal_rows, rounds
+from echorl_trainer.group_optimizer import local
+from echorl_trainer.muon import orthogonal_rows, rounds
 from echorl_trainer.parallel import connect, disconnect
 
 Pair = tuple[NDArray[np.float32], NDArray[np.float32]]

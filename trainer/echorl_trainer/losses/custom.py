@@ -5,10 +5,8 @@ that do not train. It returns a loss for each token; weights and the denominator
 loss is invariant to order and split whatever it computes, and ``rlWeight`` and ``aggregation`` hold for it too.
 """
 
-import importlib
 import re
 import sys
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from echorl_core import hooks
 from echorl_core.config import HookConfig
 from echorl_trainer.losses.component import LossOutput, check_denominator, graph_anchor, ratio_metrics
 from echorl_trainer.losses.tokens import PolicyTokens
@@ -85,7 +84,7 @@ class CustomLoss:
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
-            raise HookError(f"{self.name}: raised {_told(error)}; sample {sample}") from error
+            raise HookError(f"{self.name}: raised {hooks.told(error)}; sample {sample}") from error
         if problem := _problem(found, inputs.policy_logprobs):
             raise HookError(f"{self.name}: {problem}; sample {sample}")
         output: LossOutputs = found
@@ -111,22 +110,13 @@ def load_loss(hook: HookConfig, python_path: Sequence[str]) -> CustomLoss:
         HookError: the import path leads to nothing that can be called.
     """
     sys.path[:0] = [folder for folder in python_path if folder not in sys.path]
-    about = f"{_FIELD}: {hook.import_path!r}"
-    module, _, name = hook.import_path.partition(":")
     try:
-        found = importlib.import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
-    except Exception as error:  # a user's module may raise anything
-        raise HookError(f"{about} does not import: {_told(error)}") from error
+        found = hooks.imported(hook.import_path)
+    except hooks.HookImportError as error:
+        raise HookError(f"{_FIELD}: {error}") from error
     if not callable(found):
-        raise HookError(f"{about} is a {type(found).__name__}, accepted is a function")
+        raise HookError(f"{_FIELD}: {hook.import_path!r} is a {type(found).__name__}, accepted is a function")
     return CustomLoss(found, hook)
-
-
-def _told(error: Exception) -> str:
-    where = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {error} ({where.filename}:{where.lineno})"
 
 
 def _by_sequence(tokens: PolicyTokens) -> Iterator[tuple[LossInputs, str]]:
