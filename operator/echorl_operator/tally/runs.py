@@ -42,8 +42,6 @@ class _Run:
     reached: int
     """Highest of all attempts."""
     awaits_first_step: bool
-    engines: dict[str, int]
-    """Restarts of each engine's containers, by the uid of its pod."""
     since: float
     usage: Usage = field(default_factory=Counter)
     """GPUs since then."""
@@ -74,7 +72,7 @@ class Tally:
         else:
             self._settle(known, now)
             findings = _compare(known, observed, memory)
-        known.memory, known.engines = memory, _engine_restarts(observed)
+        known.memory = memory
         known.committed_at = _committed_at(record)
         known.usage = usage(observed, self._resource, recovering=_recovers(known, observed, memory))
         return findings
@@ -129,7 +127,6 @@ def _first_look(observed: Observed, memory: Memory) -> _Run:
         step=step,
         reached=max(step, memory.ledger.reached),
         awaits_first_step=untouched and memory.phase not in ENDED and step <= (memory.resume_step or 0),
-        engines={},
         since=observed.now,
     )
 
@@ -144,7 +141,7 @@ def _compare(known: _Run, observed: Observed, memory: Memory) -> Findings:
         known.step = max(known.step, _step(observed, memory))
     known.reached = max(known.reached, known.step, memory.ledger.reached)
     return Findings(
-        restarts=(*_restarts(known, memory), *_engines_restarted(known, observed)),
+        restarts=(*_restarts(known, memory), *_engines_restarted(known, memory)),
         first_step_s=_first_step(known, observed, memory),
         lost_steps=lost,
     )
@@ -162,15 +159,11 @@ def _restarts(known: _Run, memory: Memory) -> Iterator[Restart]:
     known.planned = None
 
 
-def _engines_restarted(known: _Run, observed: Observed) -> Iterator[Restart]:
-    for uid, count in _engine_restarts(observed).items():
-        for _ in range(known.engines.get(uid, 0), count):
-            yield Restart(PodRole.INFERENCE, Cause.CONTAINER)
-
-
-def _engine_restarts(observed: Observed) -> dict[str, int]:
-    engines = observed.of(PodRole.INFERENCE)
-    return {pod.meta.uid: sum(container.restarts for container in pod.containers) for pod in engines}
+def _engines_restarted(known: _Run, memory: Memory) -> Iterator[Restart]:
+    """Kubelets start engines again; the run's status counts how often."""
+    before, now = (count.restarts.get(PodRole.INFERENCE, 0) for count in (known.memory, memory))
+    for _ in range(before, now):
+        yield Restart(PodRole.INFERENCE, Cause.CONTAINER)
 
 
 def _first_step(known: _Run, observed: Observed, memory: Memory) -> float | None:

@@ -7,7 +7,7 @@ import pytest
 
 from echorl_core.names import Phase
 from echorl_operator.names import PodRole
-from echorl_operator.observed.records import ContainerPhase, PodPhase, PodRecord
+from echorl_operator.observed.records import PodPhase, PodRecord
 from echorl_operator.observed.roles import RoleState
 from echorl_operator.observed.runs import RunKey
 from echorl_operator.observed.times import to_text
@@ -15,7 +15,7 @@ from echorl_operator.observed.world import Observed
 from echorl_operator.tally.restarts import Cause, Restart
 from echorl_operator.tally.runs import NOTHING, Tally
 from echorl_operator.tally.usage import GpuState
-from echorl_testing.observed_worlds import NOW, container, observed, pod, run
+from echorl_testing.observed_worlds import NOW, observed, pod, run
 
 KEY = RunKey("ns", "one")
 GPU = "nvidia.com/gpu"
@@ -233,16 +233,16 @@ def test_a_restart_that_another_process_decided_is_of_unknown_cause() -> None:
 
 
 def test_engines_that_their_kubelets_start_again() -> None:
-    def restarted(times: int) -> PodRecord:
-        return engine(containers=(container("inference", ContainerPhase.RUNNING, restarts=times),))
+    def counted(at_s: float, times: int) -> Observed:
+        return at(at_s, "Running", restartsByRole={"inference": times}, **PREPARED)
 
     tally = Tally(GPU)
-    assert tally.observe(at(0, "Running", restarted(3), **PREPARED)) == NOTHING
-    assert tally.observe(at(1, "Running", restarted(5), **PREPARED)).restarts == (
+    assert tally.observe(counted(0, 3)) == NOTHING
+    assert tally.observe(counted(1, 5)).restarts == (
         Restart("inference", Cause.CONTAINER),
         Restart("inference", Cause.CONTAINER),
     )
-    assert tally.observe(at(2, "Running", restarted(5), **PREPARED)) == NOTHING
+    assert tally.observe(counted(2, 5)) == NOTHING
 
 
 def test_the_first_step_is_timed_from_creation_once() -> None:
