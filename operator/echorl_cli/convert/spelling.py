@@ -251,6 +251,7 @@ class _Move:
         """Put ``value``, which stood under ``old``, under ``new``, beside what is there."""
         present = at(self.tree, new)
         if present is MISSING:
+            self._check_room(new)
             put(self.tree, new, value)
             self.spellings.moved(old, new, value)
         elif isinstance(present, dict) and isinstance(value, dict):
@@ -258,6 +259,16 @@ class _Move:
                 self.merge((*old, key), (*new, key), item)
         elif present != value or isinstance(present, bool) != isinstance(value, bool):
             raise self.conflict(old, new, value)
+
+    def _check_room(self, new: Location) -> None:
+        """Refuse a value that stands where the table around ``new`` must be: it would be lost."""
+        for depth in range(1, len(new)):
+            around = at(self.tree, new[:depth])
+            if around is MISSING or around is None:
+                return
+            if not isinstance(around, list if isinstance(new[depth], int) else dict):
+                where = self.spellings.written(new[:depth])
+                raise refused(path_text(where), shown(where, around), "a table")
 
     def conflict(self, old: Location, new: Location, value: Any) -> ConversionError:
         before, after = self.spellings.written(old), self.spellings.written(new)

@@ -216,3 +216,9 @@ def test_a_type_for_an_environment_that_is_not_there():
     assert str(caught.value) == (
         "--environment: found 'wrods'; accepted: the name or id of an environment in the files"
     )
+
+
+@pytest.mark.parametrize(("value", "found"), [(5, "5"), ([], "an empty list")])
+def test_a_value_where_an_older_key_needs_a_table_is_not_lost(value, found):
+    told = refusal({"inference.gpu_memory_utilization": 0.5, "inference.model": value})
+    assert f"inference.model: found {found}; accepted: a table" in told
