@@ -74,12 +74,16 @@ class EchoConfig(RoleConfig):
 class FilterConfig(RoleConfig):
     """A rule that takes episodes out of training; they stay in metrics, baselines and records."""
 
-    type: Literal["zeroAdvantage", "gibberish", "repetition", "custom"]
+    type: Literal["zeroAdvantage", "gibberish", "repetition", "difficulty", "custom"]
     enforce: bool = True
     stage: Literal["group", "batch"] = "batch"
     scope: Literal["rl", "all"] = "rl"
     hook: HookConfig | None = None
     """For custom, and only for it."""
+    easy_from: float = 1.0
+    """For difficulty: mean reward of a group from which on it is too easy."""
+    hard_to: float = 0.0
+    """For difficulty: mean reward up to which it is too hard."""
 
     @property
     def name(self) -> str:
@@ -107,6 +111,18 @@ class AdvantageConfig(RoleConfig):
     """For custom, and only for it."""
 
 
+class CurriculumConfig(RoleConfig):
+    """Which of an environment's tasks are dealt less often, by how hard they are for the policy."""
+
+    easy_from: float
+    """Mean reward of a task's last group from which on it is easy."""
+    hard_to: float
+    """Mean reward up to which it is hard."""
+    keep_easy: float
+    """Share of the easy tasks that an epoch deals, 0 to 1."""
+    keep_hard: float
+
+
 class EnvironmentConfig(RoleConfig):
     """One train or eval environment."""
 
@@ -127,6 +143,7 @@ class EnvironmentConfig(RoleConfig):
     state_columns: list[str] = []
     sampling: SamplingConfig = SamplingConfig()
     echo: EchoConfig | None = None
+    curriculum: CurriculumConfig | None = None
 
 
 class EvalConfig(RoleConfig):

@@ -16,7 +16,8 @@ import msgspec
 import numpy as np
 import structlog
 
-from echorl_core.config import EnvironmentConfig
+from echorl_core.config import CurriculumConfig, EnvironmentConfig
+from echorl_orchestrator.curriculum import Curriculum, Pool
 
 log = structlog.get_logger()
 
@@ -30,6 +31,8 @@ class CursorState(msgspec.Struct, frozen=True, kw_only=True):
     """Ordinals that were dispatched but are part of no sealed batch, ascending."""
     length: int
     """Tasks that the source had."""
+    mean_rewards: dict[int, float] = {}
+    """Of the last group of each task that was played, by its index; where there is a curriculum."""
 
 
 class DeckState(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,7 +63,15 @@ def seed_of(*parts: object) -> int:
 class Cursor:
     """The order of one environment's tasks."""
 
-    def __init__(self, *, environment: str, seed: int, length: int, state: CursorState | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        environment: str,
+        seed: int,
+        length: int,
+        state: CursorState | None = None,
+        curriculum: CurriculumConfig | None = None,
+    ) -> None:
         if length < 1:
             raise ValueError(f"environment {environment!r}: found no tasks, accepted is at least one")
         self._environment, self._seed, self._length = environment, seed, length
@@ -68,6 +79,8 @@ class Cursor:
         self._next = 0
         self._returned: deque[int] = deque()
         self._outstanding: set[int] = set()
+        known = state.mean_rewards if state is not None and state.length == length else {}
+        self.curriculum = None if curriculum is None else Curriculum(curriculum, length, known)
         if state is not None and state.length == length:
             self._next = state.next
             self._returned.extend(sorted(state.returned))
@@ -83,13 +96,9 @@ class Cursor:
 
     def take(self) -> Ticket:
         """The next task: returned ones first."""
-        if self._returned:
-            ordinal = self._returned.popleft()
-        else:
-            ordinal, self._next = self._next, self._next + 1
+        ordinal = self._returned.popleft() if self._returned else self._fresh()
         self._outstanding.add(ordinal)
-        epoch, position = divmod(ordinal, self._length)
-        return Ticket(self._environment, ordinal, int(self._permutation(epoch)[position]), epoch)
+        return Ticket(self._environment, ordinal, self._index(ordinal), ordinal // self._length)
 
     def settle(self, ordinal: int) -> None:
         """The task's group stands in a sealed batch, or was dropped for good. Settling twice does no harm."""
@@ -98,13 +107,30 @@ class Cursor:
     def state(self) -> CursorState:
         """To go on from, as if tasks that are not settled had never been dispatched."""
         returned = sorted(self._outstanding.union(self._returned))
-        return CursorState(next=self._next, returned=returned, length=self._length)
+        means = {} if self.curriculum is None else self.curriculum.means()
+        return CursorState(next=self._next, returned=returned, length=self._length, mean_rewards=means)
+
+    def _fresh(self) -> int:
+        """The next ordinal; with a curriculum, the next that it deals, or that comes after a whole epoch of none."""
+        for _ in range(self._length):
+            ordinal, self._next = self._next, self._next + 1
+            if self.curriculum is None or self.curriculum.deals(self._index(ordinal), self._share(ordinal)):
+                return ordinal
+        log.warning("a whole epoch of tasks that the curriculum passes over", environment=self._environment)
+        return ordinal
+
+    def _share(self, ordinal: int) -> float:
+        return (seed_of(self._seed, "curriculum", self._environment, ordinal) >> 10) / 2**53
+
+    def _index(self, ordinal: int) -> int:
+        epoch, position = divmod(ordinal, self._length)
+        return int(self._permutation(epoch)[position])
 
     def _permutation(self, epoch: int) -> np.ndarray:
         if epoch not in self._permutations:
             generator = np.random.default_rng(seed_of(self._seed, "epoch", self._environment, epoch))
             self._permutations[epoch] = generator.permutation(self._length)
-            for old in sorted(self._permutations)[:-2]:
+            for old in sorted(set(self._permutations) - {epoch})[:-1]:
                 del self._permutations[old]
         return self._permutations[epoch]
 
@@ -127,8 +153,14 @@ class Deck:
             raise ValueError("environments.train: found no environment with a weight above 0")
         self._draws = 0 if state is None else state.draws
         self._cursors = {
-            name: Cursor(environment=name, seed=seed, length=lengths[name], state=saved.get(name))
-            for name in self._names
+            one.name: Cursor(
+                environment=one.name,
+                seed=seed,
+                length=lengths[one.name],
+                state=saved.get(one.name),
+                curriculum=one.curriculum,
+            )
+            for one in environments
         }
 
     def upcoming(self) -> str:
@@ -149,6 +181,15 @@ class Deck:
     def settle(self, ticket: Ticket) -> None:
         """See ``Cursor.settle``."""
         self._cursors[ticket.environment].settle(ticket.ordinal)
+
+    def note(self, ticket: Ticket, mean_reward: float) -> None:
+        """A group of this task has closed with this mean reward."""
+        if (curriculum := self._cursors[ticket.environment].curriculum) is not None:
+            curriculum.note(ticket.index, mean_reward)
+
+    def pools(self) -> dict[str, dict[Pool, int]]:
+        """Tasks in each pool, by environment; of those that have a curriculum."""
+        return {name: cursor.curriculum.sizes() for name, cursor in self._cursors.items() if cursor.curriculum}
 
     def state(self) -> DeckState:
         """Where the data stands, with tasks that are not settled returned."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from echorl_core.names import RESERVED_ENVIRONMENT_NAME
+from echorl_orchestrator.curriculum import Pool
 from echorl_orchestrator.groups import ReadyEpisode
 from echorl_orchestrator.sealing import Content
 
@@ -32,6 +33,8 @@ class Since:
     """Episodes that filters kept out of batches."""
     filters: Sequence[str] = ()
     """Names of all filters."""
+    pools: Mapping[str, Mapping[Pool, int]] = field(default_factory=dict)
+    """Tasks in each pool now, by environment; of those that have a curriculum."""
 
 
 def batch_facts(episodes: Sequence[ReadyEpisode], content: Content, step: int, since: Since) -> Columns:
@@ -79,7 +82,9 @@ def batch_facts(episodes: Sequence[ReadyEpisode], content: Content, step: int, s
         environments.setdefault(episode.outcome.environment, []).append(episode)
     for name, found in environments.items():
         facts |= _of_environment(name, found, since.filters)
-    return facts
+    return facts | {
+        f"pools/{name}/{pool}": count for name, sizes in since.pools.items() for pool, count in sizes.items()
+    }
 
 
 def solve_rates(episodes: Sequence[ReadyEpisode]) -> Columns:

@@ -1,9 +1,11 @@
 """Rules that take episodes out of training: pure functions. Filtered ones stay in metrics, baselines and records.
 
-matches   which of the rules hold for an episode, by what it sampled
-judge     what the rules of one stage then take from it
+matches         which of the rules hold for an episode, by what it sampled
+group_matches   which hold for every episode of a group, by its rewards
+judge           what the rules of one stage then take from an episode
 """
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -44,6 +46,16 @@ def matches(filters: Sequence[FilterConfig], samples: Sequence[Sample], vocab_si
         vocab_size: of the model; needed where a rule asks for gibberish.
     """
     return frozenset(index for index, rule in enumerate(filters) if _holds(rule, samples, vocab_size))
+
+
+def group_matches(filters: Sequence[FilterConfig], rewards: Sequence[float]) -> frozenset[int]:
+    """Indices of the rules ``difficulty`` that find a group with these rewards, at least one, too easy or too hard."""
+    mean = math.fsum(rewards) / len(rewards)
+    return frozenset(
+        index
+        for index, rule in enumerate(filters)
+        if rule.type == "difficulty" and not rule.hard_to < mean < rule.easy_from
+    )
 
 
 def judge(

@@ -12,7 +12,7 @@ from echorl_core.wire import Sample, TokenRole
 from echorl_orchestrator.advantages import RewardError, advantages
 from echorl_orchestrator.costs import cost_of
 from echorl_orchestrator.cursor import Ticket
-from echorl_orchestrator.filters import Verdict, judge, matches
+from echorl_orchestrator.filters import Verdict, group_matches, judge, matches
 from echorl_orchestrator.refusals import BadInputError
 from echorl_orchestrator.types import EpisodeOutcome, ErrorKind
 
@@ -130,7 +130,8 @@ def close(
         for outcome, score in zip(outcomes, scores, strict=True):
             outcome.reward = float(score)
     values = _advantages(group, outcomes, config.advantage) if given is None else given
-    found = [matches(config.filters, outcome.samples, vocab_size) for outcome in outcomes]
+    of_all = group_matches(config.filters, [float(outcome.reward or 0.0) for outcome in outcomes])
+    found = [of_all | matches(config.filters, outcome.samples, vocab_size) for outcome in outcomes]
     return [
         ReadyEpisode(
             outcome=outcome,

@@ -221,6 +221,8 @@ class Scheduler:
         if group.survivors:
             fallen, scores = await self._scores(group, environment, task)
         ready = [] if fallen or not group.survivors else await self._ready(group, environment, scores)
+        if ready:
+            self._deck.note(group.ticket, math.fsum(float(one.outcome.reward or 0.0) for one in ready) / len(ready))
         del self._open[group.key]
         if fallen:
             self._tally.drop(Drop.GROUP, len(group.survivors))

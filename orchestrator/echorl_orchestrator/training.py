@@ -138,8 +138,13 @@ class Training:
             play.collector.give_up(episodes)
             return
         _warn(step, episodes, content)
-        filtered = play.collector.take_filtered()
-        await self._seal(step, episodes, content, state, filtered)
+        since = Since(
+            self._tally.new_window(),
+            play.collector.take_filtered(),
+            list(dict.fromkeys(rule.name for rule in self._config.batch.filters)),
+            play.deck.pools(),
+        )
+        await self._seal(step, episodes, content, state, since)
         play.collector.sealed()
         play.scheduler.cancel_hopeless()
         play.scheduler.wake()
@@ -158,7 +163,7 @@ class Training:
         episodes: list[ReadyEpisode],
         content: Content,
         state: SavedState,
-        filtered: list[ReadyEpisode],
+        since: Since,
     ) -> None:
         place = Place(
             identity=self._identity,
@@ -166,8 +171,6 @@ class Training:
             checkpoint=step % self._live.config.checkpoint.interval == 0 or step == self._live.last,
             last=step == self._live.last,
         )
-        names = list(dict.fromkeys(rule.name for rule in self._config.batch.filters))
-        since = Since(self._tally.new_window(), filtered, names)
         seal = seal_of(place, content, batch_facts(episodes, content, step, since))
         extended = extend(state, content)
 

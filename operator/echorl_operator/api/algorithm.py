@@ -68,16 +68,20 @@ class Advantage(ApiModel):
 class Filter(ApiModel):
     """A rule that takes episodes out of training; they stay in metrics, baselines and records."""
 
-    type: Literal["zeroAdvantage", "gibberish", "repetition", "custom"]
+    type: Literal["zeroAdvantage", "gibberish", "repetition", "difficulty", "custom"]
     """``zeroAdvantage``: an episode whose advantage is 0; ``gibberish``: one that sampled a rare token less likely than
-    chance; ``repetition``: one with 3000 sampled tokens of one turn in a row that are almost certain; ``custom``: a
-    predicate of your own."""
+    chance; ``repetition``: one with 3000 sampled tokens of one turn in a row that are almost certain; ``difficulty``:
+    one of a group that is too easy or too hard by its mean reward; ``custom``: a predicate of your own."""
     enforce: bool = True
     """false: only count what would be filtered."""
     stage: Literal["group", "batch"] = "batch"
     """``group``: before an episode takes a place in the batch; ``batch``: after."""
     scope: Literal["rl", "all"] = "rl"
     """``rl``: the episode's ECHO tokens still train; ``all``: nothing of it does."""
+    easy_from: float | None = None
+    """Only for ``difficulty``: mean reward from which on a group is too easy; default 1."""
+    hard_to: float | None = None
+    """Only for ``difficulty``: mean reward up to which a group is too hard; default 0."""
     import_path: Annotated[ImportPath | None, Field(alias="import")] = None
     """Only for ``custom``: the predicate, ``fn(episode, **kwargs) -> bool``."""
     kwargs: JsonObject = {}

@@ -88,6 +88,19 @@ class Holdout(ApiModel):
     """Which side this environment plays. Default: the list that it stands in."""
 
 
+class Curriculum(ApiModel):
+    """Tasks that are dealt less often, by the mean reward of each task's last group."""
+
+    easy_from: float = 1.0
+    """Mean reward from which on a task is easy."""
+    hard_to: float = 0.0
+    """Mean reward up to which a task is hard; below ``easyFrom``."""
+    keep_easy: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """Share of the easy tasks that an epoch deals."""
+    keep_hard: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """Share of the hard tasks that an epoch deals."""
+
+
 class Member(ApiModel):
     """Who plays one seat of a multi-agent environment."""
 
@@ -143,6 +156,8 @@ class TrainEnvironment(Environment):
     """What differs from ``spec.algorithm`` here."""
     echo: Echo | None = None
     """Absent: no ECHO term here."""
+    curriculum: Curriculum | None = None
+    """Absent: every epoch deals every task."""
 
 
 class EvalEnvironment(Environment):

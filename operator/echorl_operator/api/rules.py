@@ -157,11 +157,37 @@ def _advantage(advantage: Advantage) -> Iterator[Finding]:
         yield finding(f"{path}.lengthShaping.completionWeight", 0, "a number above 0", reason, also=(by,))
 
 
+def _filter(path: str, rule: Filter) -> Iterator[Finding]:
+    yield from _custom(path, rule)
+    bounds = {"easyFrom": rule.easy_from, "hardTo": rule.hard_to}
+    if rule.type != "difficulty":
+        for key, value in bounds.items():
+            if value is not None:
+                yield finding(f"{path}.{key}", value, "no value", "only for type difficulty", also=(f"{path}.type",))
+        return
+    easy_from, hard_to = (
+        default if value is None else value for value, default in zip(bounds.values(), (1.0, 0.0), strict=True)
+    )
+    yield from _difficulty(path, easy_from, hard_to)
+
+
+def _difficulty(path: str, easy_from: float, hard_to: float) -> Iterator[Finding]:
+    if hard_to >= easy_from:
+        accepted = f"a number below easyFrom ({easy_from:g})"
+        yield finding(f"{path}.hardTo", hard_to, accepted, also=(f"{path}.easyFrom",))
+
+
+def _curricula(spec: EchoRLRunSpec) -> Iterator[Finding]:
+    for path, environment in train_environments(spec):
+        if (curriculum := environment.curriculum) is not None:
+            yield from _difficulty(f"{path}.curriculum", curriculum.easy_from, curriculum.hard_to)
+
+
 def _algorithm(spec: EchoRLRunSpec) -> Iterator[Finding]:
     algorithm = spec.algorithm
     yield from _loss(algorithm.loss)
     for index, rule in enumerate(algorithm.filters):
-        yield from _custom(f"spec.algorithm.filters[{index}]", rule)
+        yield from _filter(f"spec.algorithm.filters[{index}]", rule)
     yield from _advantage(algorithm.advantage)
     if algorithm.mode != "sft" and algorithm.sft is not None:
         yield finding("spec.algorithm.sft", {}, "no value", "only for mode sft", also=("spec.algorithm.mode",))
@@ -288,7 +314,7 @@ def _runtime(spec: EchoRLRunSpec) -> Iterator[Finding]:
                 yield finding(f"spec.storage.{key}", value, "no value", reason, also=("spec.storage.claimName",))
 
 
-RULES = (_names, _model, _algorithm, _batches, _echo, _sampling, _ranks, _engines, _runtime)
+RULES = (_names, _model, _algorithm, _batches, _echo, _curricula, _sampling, _ranks, _engines, _runtime)
 
 
 def rule_findings(spec: EchoRLRunSpec) -> Iterator[Finding]:

@@ -54,7 +54,12 @@ def filter_config(rule: Filter) -> config.FilterConfig:
         stage=rule.stage,
         scope=rule.scope,
         hook=hook_config(rule) if rule.type == "custom" else None,
+        **{name: value for name, value in _bounds(rule).items() if value is not None},
     )
+
+
+def _bounds(rule: Filter) -> dict[str, Any]:
+    return {"easy_from": rule.easy_from, "hard_to": rule.hard_to}
 
 
 def _length_shaping(shaping: LengthShaping) -> config.LengthShapingConfig:

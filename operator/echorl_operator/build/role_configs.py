@@ -56,6 +56,17 @@ def _echo(echo: Echo) -> config.EchoConfig:
     return config.EchoConfig(**roles, filter=None if echo.filter is None else hook_config(echo.filter))
 
 
+def _curriculum(environment: TrainEnvironment) -> config.CurriculumConfig | None:
+    if (curriculum := environment.curriculum) is None:
+        return None
+    return config.CurriculumConfig(
+        easy_from=curriculum.easy_from,
+        hard_to=curriculum.hard_to,
+        keep_easy=curriculum.keep_easy,
+        keep_hard=curriculum.keep_hard,
+    )
+
+
 def _environment(environment: Environment) -> config.EnvironmentConfig:
     is_train = isinstance(environment, TrainEnvironment)
     holdout = environment.holdout
@@ -78,6 +89,7 @@ def _environment(environment: Environment) -> config.EnvironmentConfig:
         state_columns=list(environment.state_columns),
         sampling=_sampling(environment.sampling),
         echo=None if echo is None else _echo(echo),
+        curriculum=_curriculum(environment) if isinstance(environment, TrainEnvironment) else None,
     )
 
 

@@ -114,6 +114,22 @@ def _custom(default: str) -> Iterable[Validation]:
     yield refusal(f"!({is_custom})", "import", "only for type custom", found='"{self.__import__}"')
 
 
+def _difficulty() -> Iterable[Validation]:
+    easy_from, hard_to = value_or("easyFrom", 1.0), value_or("hardTo", 0.0)
+    yield validation(
+        f"{hard_to} < {easy_from}",
+        f"found {{{hard_to}}}; accepted: a number below easyFrom ({{{easy_from}}})",
+        field="hardTo",
+    )
+
+
+def _filter() -> Iterable[Validation]:
+    yield from _custom("")
+    for key in ("easyFrom", "hardTo"):
+        yield refusal(f"{value_or('type', '')} != 'difficulty'", key, "only for type difficulty")
+    yield from _difficulty()
+
+
 def _loss() -> Iterable[Validation]:
     yield from _custom("dppo")
     for name, types in LOSS_SETTINGS.items():
@@ -277,10 +293,11 @@ _TABLE: Mapping[str, Iterable[Validation]] = {
     "spec.algorithm.loss": _loss(),
     "spec.algorithm.advantage": _advantage(),
     "spec.algorithm.advantage.lengthShaping": _length_shaping(),
-    "spec.algorithm.filters[]": _custom(""),
+    "spec.algorithm.filters[]": _filter(),
     "spec.environments": _environments(),
     "spec.environments.train[]": _environment(),
     "spec.environments.train[].echo": _echo(),
+    "spec.environments.train[].curriculum": _difficulty(),
     "spec.environments.train[].sampling": _train_sampling(),
     "spec.environments.eval[]": _environment(),
     "spec.trainer": _trainer(),

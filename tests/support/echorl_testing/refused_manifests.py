@@ -201,6 +201,24 @@ BROKEN_RULES: list[Refused] = [
         id="both weights 0",
     ),
     Refused(
+        [("spec.algorithm.filters", [{"type": "zeroAdvantage", "easyFrom": 0.9}])],
+        "spec.algorithm.filters[0].easyFrom",
+        "no value",
+        id="easyFrom of zeroAdvantage",
+    ),
+    Refused(
+        [("spec.algorithm.filters", [{"type": "difficulty", "hardTo": 1.0}])],
+        "spec.algorithm.filters[0].hardTo",
+        "a number below easyFrom (1)",
+        id="a filter's bounds the wrong way round",
+    ),
+    Refused(
+        [(f"{ENV}.curriculum", {"easyFrom": 0.25, "hardTo": 0.5})],
+        "spec.environments.train[0].curriculum.hardTo",
+        "a number below easyFrom (0.25)",
+        id="a curriculum's bounds the wrong way round",
+    ),
+    Refused(
         [("spec.code.configMap", "c")], "spec.code.path", "exactly one of configMap and path", id="both kinds of code"
     ),
     Refused(

@@ -83,3 +83,13 @@ def test_a_resumed_deck_deals_each_task_once(taken: int, later: int, settled: se
     key = lambda ticket: (ticket.environment, ticket.ordinal)  # noqa: E731
     assert sorted(map(key, done + dealt)) == sorted(map(key, every))
     assert after.upcoming() == whole.upcoming()
+
+
+def test_a_task_of_an_epoch_long_past_can_be_dealt() -> None:
+    before = cursor(2)
+    for _ in range(8):
+        ticket = before.take()
+        if ticket.epoch != 1:
+            before.settle(ticket.ordinal)
+    after = cursor(2, state=before.state())
+    assert [after.take().epoch for _ in range(3)] == [1, 1, 4]

@@ -101,3 +101,14 @@ def test_staleness_and_trainable_tokens() -> None:
     assert episode.verdict.hits == ("zeroAdvantage",)
     assert episode.trainable_tokens() == 2  # the two ECHO tokens; scope rl leaves them on
     assert np.count_nonzero(episode.outcome.samples[0].rl_weight) == 2
+
+
+@pytest.mark.parametrize(
+    ("rewards", "hits"),
+    [((0.0, 0.0), True), ((0.0, 0.5), True), ((0.5, 0.5), False), ((0.8, 1.0), True), ((1.0, 1.0), True)],
+)
+def test_a_group_that_is_too_easy_or_too_hard(rewards: tuple[float, float], *, hits: bool) -> None:
+    rule = FilterConfig(type="difficulty", stage="group", scope="all", easy_from=0.9, hard_to=0.25)
+    episodes = close(group(*rewards, size=2), batch_config(filters=[rule]))
+    assert [episode.verdict.hits for episode in episodes] == [("difficulty",) if hits else ()] * 2
+    assert [episode.trainable_tokens() > 0 for episode in episodes] == [not hits] * 2

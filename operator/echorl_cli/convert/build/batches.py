@@ -72,10 +72,15 @@ def _filters(settings: Settings, draft: Draft) -> None:
     """Written only when one of the lists is; the other then keeps what both systems do by default."""
     slots = {"group": "orchestrator.pre_batch_filters", "batch": "orchestrator.post_batch_filters"}
     keep = settings.flag(f"{TRAIN}.filter_zero_advantages")
+    online = "orchestrator.buffer.online_difficulty_filtering"
+    rules: list[dict[str, object]] = [{"type": "difficulty", "stage": "group"}] if settings.flag(online) else []
     if not any(settings.has(slot) for slot in slots.values()):
-        draft.put("spec.algorithm.filters", [] if keep is False else None, f"{TRAIN}.filter_zero_advantages")
+        kept = [] if keep is False else [{"type": "zeroAdvantage"}]
+        if rules:
+            draft.put("spec.algorithm.filters", [*rules, *kept], online)
+        elif not kept:
+            draft.put("spec.algorithm.filters", [], f"{TRAIN}.filter_zero_advantages")
         return
-    rules: list[dict[str, object]] = []
     for stage, slot in slots.items():
         if not settings.has(slot) and stage == "batch" and keep is not False:
             rules.append({"type": "zeroAdvantage"})

@@ -145,10 +145,20 @@ def _training(scene: Scene, index: int, base: str, to: str) -> None:
     size = settings.count(f"{base}.group_size")
     if size is not None and size != batches.group_size(settings)[0]:
         draft.put(f"{to}.algorithm.groupSize", size, f"{base}.group_size")
+    _curriculum(settings, draft, f"{to}.curriculum")
     choice = _algorithm(scene, base, to)
     echo.build(settings, draft, base, f"{to}.echo", choice)
     if settings.flag("orchestrator.multi_agent.drop_judge"):
         draft.put(f"{to}.dropMembers", ["judge"], "orchestrator.multi_agent.drop_judge")
+
+
+def _curriculum(settings: Settings, draft: Draft, to: str) -> None:
+    """A pool beyond a threshold was never sampled from."""
+    for bound, field_name, keep in (("easy", "easyFrom", "keepEasy"), ("hard", "hardTo", "keepHard")):
+        key = f"orchestrator.buffer.{bound}_threshold"
+        threshold = settings.number(key)
+        draft.put(f"{to}.{field_name}", threshold, key)
+        draft.put(f"{to}.{keep}", None if threshold is None else 0.0, key)
 
 
 def _algorithm(scene: Scene, base: str, to: str) -> Chosen:

@@ -87,7 +87,7 @@ def _train() -> Iterator[Key]:
     yield from _echo(f"{base}.echo")
     yield from algorithm(base, f"{to}.algorithm")
     for key in ("curriculum", "sampler", "gates", "gate"):
-        yield none(f"{base}.{key}.*", "pools by difficulty are not in the manifest", {"type": "pools"})
+        yield none(f"{base}.{key}.*", "write the environment's curriculum by hand", {"type": "pools"})
 
 
 def _eval() -> Iterator[Key]:

@@ -6,7 +6,6 @@ from echorl_cli.convert.keys.row import IMPORT, Key, made, none
 
 _ENGINES = "EchoRL starts and finds its engines itself"
 _BASELINE = "a group's baseline is its plain mean"
-_POOLS = "pools by difficulty are not in the manifest"
 
 
 def client(base: str, why: str) -> Iterator[Key]:
@@ -111,11 +110,15 @@ def _rest() -> Iterator[Key]:
         yield none(f"orchestrator.{key}", "algorithm.maxStaleness bounds how far behind a sample may be", 1)
     yield made("orchestrator.buffer.env_ratios", "spec.environments.train[].weight", "one for each environment", [1.0])
     yield made("orchestrator.buffer.seed", "spec.seed", "where the orchestrator has none", 7)
-    pools = (
-        "easy_threshold hard_threshold easy_fraction hard_fraction online_difficulty_filtering hash_keys from_scratch"
-    )
-    for key in f"{pools} difficulty_fraction".split():
-        yield none(f"orchestrator.buffer.{key}", _POOLS, 0.5)
+    curriculum, how = "spec.environments.train[].curriculum", "such tasks are passed over until a group says otherwise"
+    yield made("orchestrator.buffer.easy_threshold", f"{curriculum}.easyFrom", how, 0.9)
+    yield made("orchestrator.buffer.hard_threshold", f"{curriculum}.hardTo", how, 0.1)
+    filtered = "true: difficulty, stage group"
+    yield made("orchestrator.buffer.online_difficulty_filtering", "spec.algorithm.filters", filtered, True)
+    for key in ("easy_fraction", "hard_fraction", "difficulty_fraction"):
+        yield none(f"orchestrator.buffer.{key}", "a task's last group decides its pool, also after a resume", 0.5)
+    yield none("orchestrator.buffer.hash_keys", "tasks are told apart by their place in the data", ["prompt"])
+    yield none("orchestrator.buffer.from_scratch", "resume.policy says it", True)
     yield none("orchestrator.buffer.skip_verification", "environments always score", True)
     yield none("orchestrator.verification.*", "environments always score", {"enabled": True})
     yield made("orchestrator.multi_agent.drop_judge", "spec.environments.train[].dropMembers", "true: [judge]", True)

@@ -172,6 +172,22 @@ def test_where_a_value_goes(path, value, to):
     assert field(path, value, to) == value
 
 
+def test_pools_by_difficulty_become_a_curriculum():
+    paths = ("orchestrator.buffer.easy_threshold", "orchestrator.buffer.hard_threshold")
+    expected = {"easyFrom": 0.9, "keepEasy": 0.0, "hardTo": 0.1, "keepHard": 0.0}
+    assert field(paths, (0.9, 0.1), "spec.environments.train[0].curriculum") == expected
+    assert field(paths[0], 0.9, "spec.environments.train[0].curriculum") == {"easyFrom": 0.9, "keepEasy": 0.0}
+
+
+def test_online_difficulty_filtering_is_a_filter_of_groups():
+    difficulty = {"type": "difficulty", "stage": "group"}
+    online = "orchestrator.buffer.online_difficulty_filtering"
+    assert field(online, True, "spec.algorithm.filters") == [difficulty, {"type": "zeroAdvantage"}]
+    both = (online, "orchestrator.train.filter_zero_advantages")
+    assert field(both, (True, False), "spec.algorithm.filters") == [difficulty]
+    assert field(online, False, "spec.algorithm.filters") is None
+
+
 def test_an_environment_goes_before_what_environments_share():
     paths = ("orchestrator.sampling.temperature", "orchestrator.train.source[0].sampling.temperature")
     assert field(paths, (0.5, 0.9), "spec.environments.train[0].sampling.temperature") == 0.9
