@@ -141,8 +141,9 @@ def edited(draft: Draft, rendering: Rendering, run: EchoRLRun) -> bool:
         begin_attempt(draft, run.spec, Phase.RESTARTING, "Edited", f"{listed} changed")
         return True
     revision = to_revision(_rendered(draft, run), run, draft.memory.attempt, record.generation)
-    draft.fenced(revision=revision["metadata"]["name"], observed_generation=record.generation)
+    # Before status names it: one that no status names is a mere leftover, and an edit shows one write sooner.
     draft.do(Create(revision))
+    draft.remember(revision=revision["metadata"]["name"], observed_generation=record.generation)
     draft.say(draft.phase, "Edited", f"{listed} changed")
     draft.note("Edited", f"{listed} changed; no pod of the gang restarts")
     return True
