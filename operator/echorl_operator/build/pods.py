@@ -177,10 +177,10 @@ def _spec(target: Target, what: Role) -> Object:
             "seccompProfile": {"type": "RuntimeDefault"},
         },
     }
-    secrets = [secret.name for secret in target.spec.image_pull_secrets]
-    secrets += [name for name in settings.image_pull_secrets if name not in secrets]
+    secrets = [*(secret.name for secret in target.spec.image_pull_secrets), *settings.image_pull_secrets]
     if secrets:
-        spec["imagePullSecrets"] = [{"name": name} for name in secrets]
+        # The list is a map by name: the API server refuses one that has a name twice.
+        spec["imagePullSecrets"] = [{"name": name} for name in dict.fromkeys(secrets)]
     if gpus and settings.gpu_tolerations:
         spec["tolerations"] = [
             {"key": one.key, "operator": "Exists", "effect": one.effect} for one in settings.gpu_tolerations

@@ -19,8 +19,13 @@ class NotLeading(Exception):
     """This process may not write (any more)."""
 
 
-class _Kind(msgspec.Struct):
+class _Metadata(msgspec.Struct, frozen=True, rename="camel"):
+    resource_version: str = ""
+
+
+class _Head(msgspec.Struct, frozen=True):
     kind: str = ""
+    metadata: _Metadata = _Metadata()
 
 
 class Writer:
@@ -87,9 +92,12 @@ class Writer:
                 raise
             self._cache.observe_deletion(resource, namespace, name, uid)
             return False
-        if msgspec.json.decode(reply, type=_Kind).kind == resource.kind:
-            # It ends in its grace period, or when its finalizers are gone.
-            self._cache.observe_write(reply)
+        head = msgspec.json.decode(reply, type=_Head)
+        if head.kind == resource.kind:
+            # It ends in its grace period, or when its finalizers are gone. One that went while it was being deleted
+            # comes back without a version, which says nothing of its place in time: watches will.
+            if head.metadata.resource_version:
+                self._cache.observe_write(reply)
         else:
             self._cache.observe_deletion(resource, namespace, name, uid)
         return True

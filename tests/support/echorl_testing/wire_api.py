@@ -31,6 +31,12 @@ class WireApi:
         """How often an idle watch gets a bookmark; 0: never."""
         self.webhook: Callable[[Object], Object] = lambda body: body
         """What an admission webhook makes of every object that is written."""
+        self.deletion: Callable[[Object], Object] = lambda gone: {
+            "kind": "Status",
+            "status": "Success",
+            "details": {"name": gone["metadata"]["name"]},
+        }
+        """What a deletion is answered with."""
         self._changed = asyncio.Condition()
         self._runner: web.AppRunner | None = None
         self.url = ""
@@ -105,7 +111,7 @@ class WireApi:
         if uid not in (None, known["metadata"]["uid"]):
             return failure(409, "Conflict", f"Precondition failed: UID in precondition: {uid}, UID in object meta: x")
         await self.remove(collection, name)
-        return web.json_response({"kind": "Status", "status": "Success", "details": {"name": name}})
+        return web.json_response(self.deletion(known))
 
     async def _merge(self, collection: str, name: str, known: Object, body: Object) -> Object:
         metadata = {key: value for key, value in body.get("metadata", {}).items() if key != "resourceVersion"}

@@ -375,8 +375,11 @@ def test_images():
 
 def test_pull_secrets_of_run_and_installation():
     settings = SETTINGS.model_copy(update={"image_pull_secrets": ("site", "registry")})
-    for spec in specs(full(), settings=settings).values():
-        assert spec["imagePullSecrets"] == [{"name": "registry"}, {"name": "site"}]
+    twice = full()
+    twice["spec"]["imagePullSecrets"] *= 2
+    for document in (full(), twice):
+        for spec in specs(document, settings=settings).values():
+            assert spec["imagePullSecrets"] == [{"name": "registry"}, {"name": "site"}]
 
 
 def overlaid(document, role, container):

@@ -100,6 +100,16 @@ async def test_a_delete_leaves_a_successor(writer: Writer, cache: Cache, api: Wi
     assert len(cache.children_of("uid")) == 1
 
 
+async def test_a_pod_that_went_while_it_was_deleted_is_left_to_the_watch(
+    writer: Writer, cache: Cache, api: WireApi
+) -> None:
+    pod = await api.set(PODS, "p", metadata={"labels": LABELS}, apiVersion="v1", kind="Pod")
+    cache.observe_write(json.dumps(pod).encode())
+    api.deletion = lambda gone: {**gone, "metadata": {**gone["metadata"], "resourceVersion": ""}}
+    assert await writer.delete("ns", "v1", "Pod", "p", uid=pod["metadata"]["uid"])
+    assert cache.pods.get("ns", "p") is not None
+
+
 async def test_a_gate_is_lifted_from_the_pod_that_was_seen(writer: Writer, api: WireApi) -> None:
     pod = await api.set(PODS, "p", metadata={"labels": LABELS}, apiVersion="v1", kind="Pod")
     meta = pod["metadata"]
