@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-WIRE_VERSION = 1
+WIRE_VERSION = 2
 
 
 class TokenRole(IntEnum):

@@ -106,7 +106,8 @@ def _sequences(
 
 
 def _to_device(values: NDArray[np.generic], device: torch.device) -> Tensor:
-    tensor = torch.from_numpy(np.ascontiguousarray(values))
+    # Columns off the wire stand anywhere in their message; kernels want theirs aligned.
+    tensor = torch.from_numpy(np.require(values, requirements=["C", "A"]))
     return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
 

@@ -24,6 +24,8 @@ class Changes:
         Raises:
             TimeoutError: ``seconds`` passed; None waits for as long as the task lives.
         """
+        if (value := look()) is not None:
+            return value
         async with asyncio.timeout(seconds):
             while (value := look()) is None:
                 await self._event.wait()

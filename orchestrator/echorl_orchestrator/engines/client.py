@@ -25,18 +25,19 @@ LOGPROB_FLOOR = -9999.0
 """vLLM writes this where a logprob is missing or not finite; no such token can be trained on."""
 
 
-class Entry(msgspec.Struct):
+# Answers are trees of thousands of numbers: the garbage collector would look for cycles where there can be none.
+class Entry(msgspec.Struct, gc=False):
     """A sampled token's logprob; ``token_id`` is None where the answer does not say whose it is."""
 
     logprob: float | None = None
     token_id: int | None = None
 
 
-class _Logprobs(msgspec.Struct):
+class _Logprobs(msgspec.Struct, gc=False):
     content: list[Entry] | None = None
 
 
-class _Choice(msgspec.Struct):
+class _Choice(msgspec.Struct, gc=False):
     finish_reason: str | None = None
     token_ids: list[int] | None = None
     logprobs: _Logprobs | None = None
@@ -46,7 +47,7 @@ class _GenerateAnswer(msgspec.Struct):
     choices: list[_Choice]
 
 
-class _PromptLogprob(msgspec.Struct):
+class _PromptLogprob(msgspec.Struct, gc=False):
     logprob: float | None = None
 
 
@@ -157,11 +158,11 @@ def usable(token_ids: list[int] | None, entries: list[Entry] | None, finish_reas
     if not token_ids or entries is None or len(entries) != len(token_ids):
         found = f"{len(token_ids or [])} token ids and {len(entries or [])} logprobs"
         raise invalid(f"found {found}, accepted is the same number, at least 1")
-    logprobs = []
-    for position, (token, entry) in enumerate(zip(token_ids, entries, strict=True)):
-        if entry.token_id not in {None, token}:
-            raise invalid(f"position {position}: logprob of token {entry.token_id} stands at token {token}")
-        logprobs.append(_finite(entry.logprob, position))
+    if [entry.token_id for entry in entries] != token_ids:
+        for position, (token, entry) in enumerate(zip(token_ids, entries, strict=True)):
+            if entry.token_id is not None and entry.token_id != token:
+                raise invalid(f"position {position}: logprob of token {entry.token_id} stands at token {token}")
+    logprobs = _all_finite([entry.logprob for entry in entries])
     reason: Literal["stop", "length"] = "stop" if finish_reason == "stop" else "length"
     return Sampled(token_ids, logprobs, reason)
 
@@ -224,6 +225,14 @@ def only(choices: list[T]) -> T:
     if len(choices) != 1:
         raise invalid(f"choices: found {len(choices)}, accepted is 1")
     return choices[0]
+
+
+def _all_finite(logprobs: list[float | None]) -> list[float]:
+    """The same, once it is sure that each is a finite number above the floor."""
+    known = [logprob for logprob in logprobs if logprob is not None]
+    if len(known) < len(logprobs) or not all(map(math.isfinite, known)) or min(known) <= LOGPROB_FLOOR:
+        return [_finite(logprob, position) for position, logprob in enumerate(logprobs)]
+    return known
 
 
 def _finite(logprob: float | None, position: int) -> float:

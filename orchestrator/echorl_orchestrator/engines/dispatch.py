@@ -1,15 +1,14 @@
 """Requests for tokens to engines: an episode sticks to one engine, and nothing passes while no engine may serve."""
 
-import asyncio
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from echorl_core import names
 from echorl_core.config import SamplingConfig
 from echorl_orchestrator.codec.engine_rendering import ChatGeneration
 from echorl_orchestrator.engines.admin import message_of
+from echorl_orchestrator.engines.calls import Calls, CallsGivenUpError
 from echorl_orchestrator.engines.changes import Changes
 from echorl_orchestrator.engines.chat import CHAT, chat_body, check_prompt_fits, parse_chat
 from echorl_orchestrator.engines.client import (
@@ -117,13 +116,17 @@ class Dispatcher:
 
     async def _send(self, engine: Engine, path: str, body: bytes, headers: dict[str, str]) -> Answer:
         """The answer of one request, once it is sure that the engine sampled it with verified weights."""
-        interruption = engine.interruption
+        calls = engine.calls
         engine.in_flight += 1
         try:
-            answer = await _unless(interruption, engine, self._client.post(engine.address, path, body, headers))
+            with calls.one():
+                answer = await self._client.post(engine.address, path, body, headers)
             # Between resume and probe nobody knows yet whether the weights are right.
             if engine.state is EngineState.UPDATING:
-                await self._settled(engine, interruption)
+                await self._settled(engine, calls)
+        except CallsGivenUpError as error:
+            engine.suspect.set()
+            raise _given_up(engine, str(error)) from None
         except EpisodeError:
             engine.suspect.set()
             raise
@@ -135,17 +138,17 @@ class Dispatcher:
             raise EpisodeError(ErrorKind.PROVIDER, message)
         return answer
 
-    async def _settled(self, engine: Engine, interruption: asyncio.Future[str]) -> None:
+    async def _settled(self, engine: Engine, calls: Calls) -> None:
         def settled() -> bool | None:
-            return True if interruption.done() or engine.state is not EngineState.UPDATING else None
+            return True if calls.reason is not None or engine.state is not EngineState.UPDATING else None
 
         try:
             await self._changes.until(settled, self._patience_s * 2)
         except TimeoutError as error:
             message = f"engine {engine.address} is still updating after {self._patience_s * 2} s"
             raise EpisodeError(ErrorKind.PROVIDER, message) from error
-        if interruption.done():
-            raise _given_up(engine, interruption)
+        if calls.reason is not None:
+            raise CallsGivenUpError(calls.reason)
 
 
 @dataclass(frozen=True)
@@ -170,25 +173,8 @@ class _Sent:
         )
 
 
-async def _unless(interruption: asyncio.Future[str], engine: Engine, post: Coroutine[Any, Any, Answer]) -> Answer:
-    """The answer of ``post``, which is cancelled when the engine gives its calls up or the caller is cancelled."""
-    task = asyncio.ensure_future(post)
-    try:
-        either: set[asyncio.Future[Any]] = {task, interruption}
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        if interruption.done():
-            raise _given_up(engine, interruption)
-        return task.result()
-    finally:
-        # The connection is closed when this call is over, not some time later.
-        if task.cancel():
-            await asyncio.wait({task})
-        if not task.cancelled():
-            task.exception()
-
-
-def _given_up(engine: Engine, interruption: asyncio.Future[str]) -> EpisodeError:
-    return EpisodeError(ErrorKind.PROVIDER, f"engine {engine.address} is {engine.state}: {interruption.result()}")
+def _given_up(engine: Engine, reason: str) -> EpisodeError:
+    return EpisodeError(ErrorKind.PROVIDER, f"engine {engine.address} is {engine.state}: {reason}")
 
 
 def _check_status(engine: Engine, answer: Answer) -> None:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from echorl_orchestrator.engines.calls import Calls
+
 
 class EngineState(StrEnum):
     """Where an engine stands. Only ``SERVING`` takes new requests."""
@@ -73,8 +75,8 @@ class Engine:
         """Episodes that stick to it."""
         self.suspect = asyncio.Event()
         """Set when a call failed in a way that asks for a look at the engine's identity right now."""
-        self.interruption: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        """Done, with the reason, when the calls that run at the moment are given up."""
+        self.calls = Calls()
+        """Those that run at the moment."""
         self._changed = changed
 
     @property
@@ -104,8 +106,8 @@ class Engine:
 
     def interrupt(self, reason: str) -> None:
         """Give up every call that runs on the engine now; later calls are not concerned."""
-        self.interruption.set_result(reason)
-        self.interruption = asyncio.get_running_loop().create_future()
+        given_up, self.calls = self.calls, Calls()
+        given_up.give_up(reason)
 
     def note(self, error: str) -> None:
         """Keep an error for people without leaving the state."""

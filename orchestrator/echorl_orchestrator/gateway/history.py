@@ -6,6 +6,7 @@ the same messages meet at the same node whichever way they came.
 """
 
 import asyncio
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,7 +34,8 @@ class Branch:
     """One growing token sequence. Tokens are only ever appended."""
 
     number: int
-    ids: list[int] = field(default_factory=list)
+    ids: "array[int]" = field(default_factory=lambda: array("i"))
+    """Every token's id: an array, because each request sends all of them."""
     parts: list[Columns] = field(default_factory=list)
     messages: list[dict[str, Any]] = field(default_factory=list)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -48,7 +50,7 @@ class Branch:
     def append(self, part: Columns) -> None:
         """Add tokens."""
         self.parts.append(part)
-        self.ids.extend(part.ids.tolist())
+        self.ids.frombytes(part.ids.tobytes())
 
 
 @dataclass(eq=False)
@@ -87,12 +89,15 @@ class History:
         self._nodes += 1
         return Node(self._nodes)
 
-    def path(self, tools_key: str, messages: Sequence[Mapping[str, Any]]) -> list[Node]:
-        """The node of each message, given that the session's tools are those of ``tools_key``; made where missing."""
+    def path(self, tools_key: str, messages: Sequence[Mapping[str, Any]], known: Sequence[Node] = ()) -> list[Node]:
+        """The node of each message, given that the session's tools are those of ``tools_key``; made where missing.
+
+        ``known``: nodes of messages that stand before ``messages``; they lead the path.
+        """
         if tools_key not in self._roots:
             self._roots[tools_key] = self._node()
-        node = self._roots[tools_key]
-        nodes: list[Node] = []
+        nodes = list(known)
+        node = nodes[-1] if nodes else self._roots[tools_key]
         for message in messages:
             node = self.step(node, message)
             nodes.append(node)

@@ -89,14 +89,20 @@ def message_key(message: Mapping[str, Any]) -> tuple[Any, ...]:
     )
 
 
-def name_results(messages: list[dict[str, Any]]) -> None:
-    """Give each tool message the name of the tool that its ``tool_call_id`` refers to, unless it has one."""
+def name_results(messages: list[dict[str, Any]], start: int = 0) -> None:
+    """Give each tool message from ``start`` on the name of the tool that its ``tool_call_id`` refers to.
+
+    One that has a name keeps it.
+    """
+    if all(message["role"] != "tool" or "name" in message for message in messages[start:]):
+        return
     names: dict[str, str] = {}
-    for message in messages:
+    for index, message in enumerate(messages):
         for call in message.get("tool_calls", ()):
             names[call["id"]] = call["function"]["name"]
-        if message["role"] == "tool" and "name" not in message and message.get("tool_call_id") in names:
-            message["name"] = names[message["tool_call_id"]]
+        unnamed = index >= start and message["role"] == "tool" and "name" not in message
+        if unnamed and (known := names.get(message.get("tool_call_id", ""))) is not None:
+            message["name"] = known
 
 
 def wire_message(message: Mapping[str, Any]) -> dict[str, Any]:

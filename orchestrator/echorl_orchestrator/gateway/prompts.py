@@ -1,5 +1,6 @@
 """From a request's messages to the token ids that are sent: what is kept of an earlier branch, and what is new."""
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -35,14 +36,16 @@ class Prompt:
     """Where the part that codecs need to see of it begins: at the last turn's end, or at 0 if rendered as a whole."""
 
     @property
-    def ids(self) -> list[int]:
+    def ids(self) -> "array[int]":
         """All token ids."""
-        return [*(self.parent.ids[: self.kept] if self.parent else ()), *self.new.ids.tolist()]
+        whole = self.parent.ids[: self.kept] if self.parent else array("i")
+        whole.frombytes(self.new.ids.tobytes())
+        return whole
 
     @property
     def tail_ids(self) -> list[int]:
         """Token ids from ``tail`` on."""
-        return self.new.ids.tolist() if self.tail == self.kept else self.ids[self.tail :]
+        return self.new.ids.tolist() if self.tail == self.kept else self.ids[self.tail :].tolist()
 
     def __len__(self) -> int:
         return self.kept + len(self.new)
@@ -62,7 +65,7 @@ def _extended(codec: ChatCodec, found: Continuation, talk: Conversation, names: 
     messages = talk.messages[found.messages :]
     shifted = {index - found.messages: spans for index, spans in talk.warnings.items() if index >= found.messages}
     tail, sampled = ids[end.prompt_tail : end.sampled], ids[end.sampled : end.tokens]
-    rendered = codec.extend(tail, sampled, messages, talk.tools, shifted)
+    rendered = codec.extend(tail.tolist(), sampled.tolist(), messages, talk.tools, shifted)
     if rendered is None:
         return None
     uids = [node.uid for node in talk.nodes[found.messages :]]

@@ -16,6 +16,7 @@ from echorl_orchestrator.codec.engine_rendering import ChatGenerator, EngineRend
 from echorl_orchestrator.codec.protocol import ChatCodec, Parsed, WarningSpans
 from echorl_orchestrator.gateway.history import Branch, Continuation, History, TurnEnd
 from echorl_orchestrator.gateway.messages import MessageError, canonical_message, name_results
+from echorl_orchestrator.gateway.past import Past
 from echorl_orchestrator.gateway.prompts import Conversation, Prompt, prepare, returned_prompt
 from echorl_orchestrator.gateway.tokens import sampled_columns
 from echorl_orchestrator.gateway.turns import SessionClosedError, SessionFacts, SessionSpec, Turn, TurnLimitError
@@ -38,6 +39,7 @@ class GatewaySession:
         self._running: set[asyncio.Task[Any]] = set()
         self._calls = 0
         self._tools: tuple[Sequence[Tool], str] | None = None
+        self._past = Past()
 
     async def turn(
         self,
@@ -108,12 +110,16 @@ class GatewaySession:
     def _conversation(
         self, messages: Sequence[Message], tools: Sequence[Tool], warnings: WarningSpans | None
     ) -> Conversation:
-        canonical = [canonical_message(message, index) for index, message in enumerate(messages)]
-        if not canonical:
+        if not messages:
             raise MessageError("messages: found none, accepted is at least one")
-        name_results(canonical)
         tools_key = self._key_of(tools)
-        return Conversation(canonical, self.history.path(tools_key, canonical), tools, tools_key, warnings or {})
+        canonical, nodes = self._past.known(messages, tools_key)
+        fresh = [canonical_message(messages[index], index) for index in range(len(nodes), len(messages))]
+        canonical += fresh
+        name_results(canonical, len(nodes))
+        nodes = self.history.path(tools_key, fresh, nodes)
+        self._past.keep(messages, tools_key, canonical, nodes)
+        return Conversation(canonical, nodes, tools, tools_key, warnings or {})
 
     def _key_of(self, tools: Sequence[Tool]) -> str:
         # Our own loop passes the same list at every turn.

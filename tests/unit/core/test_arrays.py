@@ -9,6 +9,10 @@ from echorl_core import arrays
 from echorl_core.wire import MicroBatch, RankBatch
 
 
+class Holder(msgspec.Struct):
+    values: np.ndarray
+
+
 def micro_batch(token_ids: np.ndarray) -> MicroBatch:
     n = token_ids.shape[0]
     return MicroBatch(
@@ -60,3 +64,44 @@ def test_a_matrix_is_refused() -> None:
     matrix = msgspec.structs.replace(micro_batch(np.zeros(2, np.int32)), token_ids=np.zeros((2, 2), np.int32))
     with pytest.raises(TypeError, match="one dimension"):
         arrays.pack(matrix)
+
+
+def test_arrays_are_views_of_the_message() -> None:
+    data = arrays.pack(micro_batch(np.arange(1000, dtype=np.int32)))
+    back = arrays.unpack(data, MicroBatch)
+    assert np.shares_memory(back.token_ids, np.frombuffer(data, np.uint8))
+    assert not back.token_ids.flags.writeable
+
+
+@given(
+    npst.arrays(st.sampled_from([np.uint8, np.int16, np.int32, np.int64, np.float32, np.float64]), st.integers(0, 9))
+)
+def test_dtypes_that_may_travel(values: np.ndarray) -> None:
+    back = arrays.unpack(arrays.pack(Holder(values)), Holder).values
+    assert back.dtype == values.dtype
+    np.testing.assert_array_equal(back, values)
+
+
+def test_a_strided_and_a_big_endian_array_arrive_as_what_they_mean() -> None:
+    for values in (np.arange(10, dtype=np.int32)[::3], np.arange(4, dtype=">i4")):
+        assert arrays.unpack(arrays.pack(Holder(values)), Holder).values.tolist() == values.tolist()
+
+
+def test_a_dtype_without_a_code_is_refused() -> None:
+    with pytest.raises(TypeError, match="found dtype complex64, accepted are uint8, int16"):
+        arrays.pack(Holder(np.zeros(2, np.complex64)))
+
+
+@pytest.mark.parametrize(
+    ("code", "data", "problem"),
+    [(99, b"abcd", "found extension 99"), (3, b"abcde", "an array of int32 has 5 bytes, accepted is a multiple")],
+)
+def test_bytes_that_are_no_array(code: int, data: bytes, problem: str) -> None:
+    message = msgspec.msgpack.encode({"values": msgspec.msgpack.Ext(code, data)})
+    with pytest.raises(msgspec.ValidationError, match=problem):
+        arrays.unpack(message, Holder)
+
+
+def test_a_list_of_numbers_is_no_array() -> None:
+    with pytest.raises(msgspec.ValidationError, match="found list"):
+        arrays.unpack(msgspec.msgpack.encode({"values": [1, 2]}), Holder)

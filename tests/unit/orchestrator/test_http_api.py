@@ -13,6 +13,7 @@ from echorl_core import names
 from echorl_core.arrays import unpack
 from echorl_core.rundir import RunDirectory
 from echorl_core.wire import (
+    WIRE_VERSION,
     LogprobGap,
     PartsReply,
     PartsReport,
@@ -173,7 +174,7 @@ async def test_live_settings_that_are_refused(
         ({}, "message of run None"),
         (identity(uid="other").headers(), "message of run 'other'"),
         (identity(2).headers(), "message of attempt '2'; this is attempt 1"),
-        ({**HEADERS, names.HEADER_WIRE: "99"}, "message of wire version '99'; this is 1"),
+        ({**HEADERS, names.HEADER_WIRE: "99"}, f"message of wire version '99'; this is {WIRE_VERSION}"),
     ],
 )
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from echorl_core.identity import RunIdentity
 from echorl_core.rundir import RunDirectory
-from echorl_core.wire import LogprobGap, PolicyAnnouncement, RankBatch, StepReport, StopNotice
+from echorl_core.wire import WIRE_VERSION, LogprobGap, PolicyAnnouncement, RankBatch, StepReport, StopNotice
 from echorl_testing.batches import RUN_UID, rank_batch
 from echorl_testing.fake_orchestrator import FakeOrchestrator
 from echorl_trainer.client import (
@@ -79,7 +79,7 @@ async def test_every_call_says_who_asks(orchestrator: FakeOrchestrator) -> None:
     headers = orchestrator.headers[-1]
     assert headers["X-EchoRL-Run"] == RUN_UID
     assert headers["X-EchoRL-Attempt"] == "1"
-    assert headers["X-EchoRL-Wire"] == "1"
+    assert headers["X-EchoRL-Wire"] == str(WIRE_VERSION)
     assert headers["X-EchoRL-Token"] == "secret"
 
 

@@ -67,7 +67,7 @@ def test_rows_are_what_the_engine_returned(folder: Path, moves: list[Any], rende
     for branch, sample in zip(session.history.branches, built.samples, strict=True):
         # The whole branch is the last request that was made on it, with its answer.
         generation = rows[tuple(branch.ids)]
-        assert sample.token_ids.tolist() == branch.ids
+        assert sample.token_ids.tolist() == branch.ids.tolist()
         last = len(generation.token_ids)
         np.testing.assert_array_equal(sample.logprobs[-last:], np.array(generation.logprobs, np.float32))
         assert {len(getattr(sample, name)) for name in ARRAY_FIELDS} == {len(branch.ids)}

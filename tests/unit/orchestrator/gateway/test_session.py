@@ -56,7 +56,7 @@ async def test_a_conversation_is_one_branch_of_engine_tokens(tokenizer: TextToke
     second = await gateway.turn([*PROMPT, wire_message(first.message), result(first, "etc/a")], TOOLS)
     assert (second.finish_reason, second.message["content"]) == ("stop", "done")
     (branch,) = gateway.history.branches
-    assert branch.ids == policy.returned[1][0] + policy.returned[1][1].token_ids
+    assert branch.ids.tolist() == policy.returned[1][0] + policy.returned[1][1].token_ids
     assert (
         policy.returned[1][0][: len(policy.returned[0][0]) + 12]
         == policy.returned[0][0] + policy.returned[0][1].token_ids

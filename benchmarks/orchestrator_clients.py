@@ -1,0 +1,189 @@
+"""One side of the dispatch part of ``benchmarks.orchestrator``, in a process of its own; prints one line of JSON.
+
+Every side plays the same episodes: ``TURNS`` turns, a prompt that begins with ``FIRST`` tokens and grows by what the
+engine answered and ``FED`` tokens of an environment; each turn's ids and logprobs must come back.
+"""
+
+import argparse
+import asyncio
+import itertools
+import json
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import httpx
+import msgspec
+from openai import AsyncOpenAI
+
+from benchmarks.orchestrator_server import BOOT, TOKENS
+from echorl_core.config import SamplingConfig
+from echorl_orchestrator.codec.compact import CompactCodec
+from echorl_orchestrator.codec.tokenizer import TextTokenizer
+from echorl_orchestrator.engines.changes import Changes
+from echorl_orchestrator.engines.client import GENERATE, GenerationClient, generate_body
+from echorl_orchestrator.engines.dispatch import Dispatcher
+from echorl_orchestrator.engines.engine import Engine, EngineState, Held
+from echorl_orchestrator.gateway.session import GatewaySession
+from echorl_orchestrator.gateway.turns import SessionSpec
+from echorl_testing.scripted_policy import write_byte_tokenizer
+
+FIRST, FED, TURNS = 512, 128, 8
+FOUR_LETTERS = "abcd"
+"""One token's worth of text, for clients that send text."""
+
+Turn = Callable[[int, int], Awaitable[int]]
+"""From an episode and a turn's number to the tokens that came back with a logprob."""
+
+
+def _prompt(turn: int) -> list[int]:
+    return list(range(1000, 1000 + FIRST + turn * (TOKENS + FED)))
+
+
+def _dispatcher(port: int) -> Dispatcher:
+    """Our way to one engine that serves version 3."""
+    changes = Changes()
+    engine = Engine(f"127.0.0.1:{port}", changes.notify)
+    engine.boot_id = BOOT
+    for state in (EngineState.STARTING, EngineState.SYNCING, EngineState.SERVING):
+        engine.move(state)
+    engine.held = Held(1, 3, "digest")
+    session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+    return Dispatcher(GenerationClient(session), lambda: [engine], changes, 60.0)
+
+
+async def _dispatch(port: int) -> Turn:
+    """Our requests: engine chosen, body, headers, answer checked, version stamped."""
+    dispatcher, sampling = _dispatcher(port), SamplingConfig(max_completion_tokens=TOKENS)
+
+    async def turn(episode: int, number: int) -> int:
+        found = await dispatcher.generate(
+            episode=f"e{episode}", prompt_ids=_prompt(number), sampling=sampling, max_tokens=TOKENS, stop_ids=[7]
+        )
+        return len(found.logprobs)
+
+    return turn
+
+
+async def _raw_aiohttp(port: int) -> Turn:
+    """Only aiohttp and msgspec: the same body sent, the same answer decoded, nothing checked."""
+    session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+    sampling, headers = SamplingConfig(max_completion_tokens=TOKENS), {"Content-Type": "application/json"}
+
+    async def turn(_: int, number: int) -> int:
+        body = generate_body(prompt_ids=_prompt(number), sampling=sampling, max_tokens=TOKENS, stop_ids=[7])
+        async with session.post(f"http://127.0.0.1:{port}{GENERATE}", data=body, headers=headers) as response:
+            found = msgspec.json.decode(await response.read())
+        return len(found["choices"][0]["logprobs"]["content"])
+
+    return turn
+
+
+async def _httpx(port: int) -> Turn:
+    """The client httpx with JSON in and out."""
+    client = httpx.AsyncClient(limits=httpx.Limits(max_connections=None), timeout=120.0)
+
+    async def turn(_: int, number: int) -> int:
+        params = {"max_tokens": TOKENS, "logprobs": 1}
+        body = {"model": "policy", "token_ids": _prompt(number), "sampling_params": params}
+        response = await client.post(f"http://127.0.0.1:{port}/inference/v1/generate", json=body)
+        return len(response.json()["choices"][0]["logprobs"]["content"])
+
+    return turn
+
+
+async def _openai(port: int) -> Turn:
+    """The OpenAI client with chats of as many tokens, four letters each."""
+    client = AsyncOpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0, timeout=120.0)
+
+    async def turn(_: int, number: int) -> int:
+        messages: list[Any] = [{"role": "user", "content": FOUR_LETTERS * FIRST}]
+        for _ in range(number):
+            messages.append({"role": "assistant", "content": FOUR_LETTERS * TOKENS})
+            messages.append({"role": "user", "content": FOUR_LETTERS * FED})
+        found = await client.chat.completions.create(
+            model="policy", messages=messages, max_tokens=TOKENS, logprobs=True, temperature=1.0
+        )
+        logprobs = found.choices[0].logprobs
+        return len(logprobs.content or []) if logprobs else 0
+
+    return turn
+
+
+async def _session(port: int) -> Turn:
+    """A whole turn of ours: messages compared with the history, rendered, tokenized, sampled, parsed, recorded."""
+    with tempfile.TemporaryDirectory() as folder:
+        codec = CompactCodec(TextTokenizer(write_byte_tokenizer(Path(folder)), name="bytes"))
+    dispatcher, sampling = _dispatcher(port), SamplingConfig(max_completion_tokens=TOKENS)
+    sessions: dict[int, tuple[GatewaySession, list[dict[str, Any]]]] = {}
+
+    async def turn(episode: int, number: int) -> int:
+        if number == 0:
+            spec = SessionSpec(f"k{episode}", f"e{episode}", codec, dispatcher, sampling, 1 << 20)
+            sessions[episode] = GatewaySession(spec), [{"role": "user", "content": "a" * FIRST}]
+        session, messages = sessions[episode]
+        found = await session.turn(messages)
+        messages += [found.message, {"role": "user", "content": "b" * FED}]
+        return found.completion_tokens
+
+    return turn
+
+
+SIDES = {"dispatch": _dispatch, "session": _session, "raw aiohttp": _raw_aiohttp, "httpx": _httpx, "openai": _openai}
+
+
+async def _lags(until: asyncio.Event) -> list[float]:
+    """By how many seconds the loop was late, asked every 5 ms."""
+    lags = []
+    while not until.is_set():
+        due = time.perf_counter() + 0.005
+        await asyncio.sleep(0.005)
+        lags.append(time.perf_counter() - due)
+    return sorted(lags)
+
+
+async def play(side: str, port: int, *, at_once: int, seconds: float) -> dict[str, float]:
+    """Episodes one after the other in ``at_once`` places, for so many seconds after a warm-up."""
+    turn = await SIDES[side](port)
+    numbers, counted, over = itertools.count(), 0, asyncio.Event()
+
+    async def place() -> None:
+        nonlocal counted
+        while not over.is_set():
+            episode = next(numbers)
+            for number in range(TURNS):
+                if await turn(episode, number) != TOKENS:
+                    raise RuntimeError(f"{side}: an answer of another length")
+                counted += 1
+
+    places = [asyncio.create_task(place()) for _ in range(at_once)]
+    await asyncio.sleep(max(2.0, seconds / 5))
+    before, cpu, wall = counted, time.process_time(), time.perf_counter()
+    done = asyncio.Event()
+    lags = asyncio.create_task(_lags(done))
+    await asyncio.sleep(seconds)
+    turns, cpu, wall = counted - before, time.process_time() - cpu, time.perf_counter() - wall
+    done.set()
+    late = await lags
+    over.set()
+    for task in places:
+        task.cancel()
+    ended = await asyncio.gather(*places, return_exceptions=True)
+    for error in ended:
+        if isinstance(error, Exception):
+            raise error
+    quantiles = {f"lag_p{share}_ms": 1e3 * late[int(share / 100 * (len(late) - 1))] for share in (50, 99)}
+    return {"turns": turns, "turns_per_cpu_s": turns / cpu, "turns_per_s": turns / wall, "cpu": cpu / wall, **quantiles}
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("side", choices=SIDES)
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--at-once", type=int, default=64)
+    parser.add_argument("--seconds", type=float, default=10.0)
+    options = parser.parse_args()
+    print(json.dumps(asyncio.run(play(options.side, options.port, at_once=options.at_once, seconds=options.seconds))))

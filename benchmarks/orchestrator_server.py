@@ -1,0 +1,79 @@
+"""A fake engine for ``benchmarks.orchestrator``: canned answers, given faster than any client asks for them.
+
+``/inference/v1/generate`` answers token ids with logprobs, ``/v1/chat/completions`` as many tokens of text.
+"""
+
+import argparse
+import asyncio
+import json
+
+from echorl_core import names
+
+TOKENS = 64
+"""Of every answer."""
+BOOT = "bench"
+
+
+def _answers() -> dict[bytes, bytes]:
+    ids = [ord("a") + number % 26 for number in range(TOKENS)]
+    of_ids = [{"token_id": one, "logprob": -0.5 - one / 7919, "rank": 1, "top_logprobs": []} for one in ids]
+    generated = {
+        "request_id": "r",
+        "choices": [{"index": 0, "logprobs": {"content": of_ids}, "finish_reason": "stop", "token_ids": ids}],
+    }
+    word = {"token": "abcd", "bytes": [97, 98, 99, 100], "top_logprobs": []}
+    words = [{**word, "logprob": -0.5 - one / 7919} for one in ids]
+    message = {"role": "assistant", "content": "abcd" * TOKENS}
+    usage = {"prompt_tokens": 1, "completion_tokens": TOKENS, "total_tokens": TOKENS + 1}
+    common = {"id": "c", "created": 1, "model": "policy", "usage": usage}
+    choice = {"index": 0, "message": message, "logprobs": {"content": words}, "finish_reason": "stop"}
+    chat = {**common, "object": "chat.completion", "choices": [choice]}
+    return {
+        b"/inference/v1/generate": json.dumps(generated).encode(),
+        b"/v1/chat/completions": json.dumps(chat).encode(),
+    }
+
+
+class Engine(asyncio.Protocol):
+    """One connection: reads whole requests, answers each after ``delay_s``."""
+
+    answers: dict[bytes, bytes]
+    delay_s: float
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client is there."""
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - of a stream server
+        self._transport, self._buffer = transport, bytearray()
+
+    def data_received(self, data: bytes) -> None:
+        """Answer every request that is whole."""
+        self._buffer += data
+        while (end := self._buffer.find(b"\r\n\r\n")) >= 0:
+            head = bytes(self._buffer[:end])
+            length = int(head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0] or 0)
+            if len(self._buffer) < end + 4 + length:
+                return
+            del self._buffer[: end + 4 + length]
+            answer = self.answers[head.split(b" ", 2)[1]]
+            if self.delay_s:
+                asyncio.get_running_loop().call_later(self.delay_s, self._transport.write, answer)
+            else:
+                self._transport.write(answer)
+
+
+async def _serve(delay_s: float) -> None:
+    Engine.delay_s = delay_s
+    stamps = f"{names.HEADER_BOOT}: {BOOT}\r\n{names.HEADER_VERSION}: 3\r\n"
+    head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n" + stamps
+    Engine.answers = {
+        path: f"{head}content-length: {len(body)}\r\n\r\n".encode() + body for path, body in _answers().items()
+    }
+    server = await asyncio.get_running_loop().create_server(Engine, "127.0.0.1", 0, backlog=4096)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await server.serve_forever()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--delay", type=float, default=0.0, help="seconds until an answer")
+    asyncio.run(_serve(parser.parse_args().delay))
