@@ -26,16 +26,16 @@ class ReadyEpisode:
     ticket: Ticket
     advantage: float
     verdict: Verdict
-    version_low: int
-    """Lowest version bound of its action tokens."""
+    version_low: int | None
+    """Lowest version bound of its action tokens; None: no policy of the run sampled it, and it never grows old."""
     partial: bool
     """Whether siblings failed."""
     matched: frozenset[int] = frozenset()
     """Indices of the filters that hold for it, of all stages, those that ask for the advantage left out."""
 
     def staleness(self, step: int) -> int:
-        """In versions, if it were trained at ``step``."""
-        return step - 1 - self.version_low
+        """In versions, if it were trained at ``step``; 0 where no policy of the run sampled."""
+        return 0 if self.version_low is None else step - 1 - self.version_low
 
     def trainable_tokens(self) -> int:
         """Tokens with a weight in a component that the verdict leaves on."""
@@ -129,6 +129,8 @@ def close(
     if scores is not None:
         for outcome, score in zip(outcomes, scores, strict=True):
             outcome.reward = float(score)
+    if config.mode != "rl":
+        given = [0.0] * len(outcomes)
     values = _advantages(group, outcomes, config.advantage) if given is None else given
     of_all = group_matches(config.filters, [float(outcome.reward or 0.0) for outcome in outcomes])
     found = [of_all | matches(config.filters, outcome.samples, vocab_size) for outcome in outcomes]
@@ -139,7 +141,7 @@ def close(
             ticket=group.ticket,
             advantage=advantage,
             verdict=judge(config.filters, "group", advantage, matched),
-            version_low=version_low_of(outcome),
+            version_low=None if config.mode == "sft" else version_low_of(outcome),
             partial=group.partial,
             matched=matched,
         )

@@ -143,7 +143,8 @@ class Scheduler:
         next_step = self._collector.next_step
         oldest = next_step - 1 - self._config.max_staleness
         for task, running in self._running.items():
-            if (next_step > self._horizon.max_steps or running.version < oldest) and not running.hopeless:
+            too_old = running.version < oldest and self._config.mode != "sft"
+            if (next_step > self._horizon.max_steps or too_old) and not running.hopeless:
                 running.hopeless = True
                 task.cancel()
 
@@ -259,6 +260,9 @@ class Scheduler:
         self, group: Group, environment: EnvironmentConfig, task: dict[str, Any]
     ) -> tuple[bool, list[float] | None]:
         """Whether a group-scored group falls as a whole, and its scores."""
+        if self._config.mode == "sft":
+            # Conversations need no reward to be learned from.
+            return False, None
         try:
             scores = await self._player.score_group(environment, task, group.outcomes())
         except EpisodeError as error:

@@ -49,7 +49,6 @@ removing or reordering environments restarts the gang.
 
 
 _NOT_SUPPORTED = (
-    "`spec.algorithm.mode`: `sft`, `opd`; `spec.algorithm.teacher` and `spec.algorithm.sft`",
     "`spec.algorithm.advantage.type`: `rae`",
     "`spec.model.lora`",
     "`spec.environments.*[].type` of `openenv:`, `verifiers:`, `agent:`",

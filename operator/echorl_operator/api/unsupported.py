@@ -9,7 +9,7 @@ from typing import Any
 from echorl_operator.api.base import ApiModel
 from echorl_operator.api.model import is_path
 from echorl_operator.api.problems import NOT_SUPPORTED
-from echorl_operator.api.rules import Finding, eval_environments, finding, train_environments
+from echorl_operator.api.rule import Finding, eval_environments, finding, train_environments
 from echorl_operator.api.run import EchoRLRunSpec
 
 RAE = "advantage rae, which is for multi-agent environments: there are none yet"
@@ -37,15 +37,9 @@ def _model(spec: EchoRLRunSpec) -> Iterator[Finding]:
 
 def _algorithm(spec: EchoRLRunSpec) -> Iterator[Finding]:
     algorithm, path = spec.algorithm, "spec.algorithm"
-    if algorithm.mode != "rl":
-        yield _refused(f"{path}.mode", algorithm.mode, f"mode {algorithm.mode}", "rl")
     if algorithm.advantage.type == "rae":
         accepted = "groupMean, none, maxRl or custom"
         yield _refused(f"{path}.advantage.type", algorithm.advantage.type, RAE, accepted)
-    for field, value in _set_fields(algorithm.teacher, f"{path}.teacher"):
-        yield _refused(field, value, "teachers")
-    if algorithm.mode == "sft" and algorithm.sft is not None:
-        yield _refused(f"{path}.sft", {}, "mode sft")
 
 
 def _environments(spec: EchoRLRunSpec) -> Iterator[Finding]:

@@ -54,14 +54,9 @@ def _penalties() -> Iterable[Validation]:
 
 _TABLE: Mapping[str, Iterable[Validation]] = {
     "spec.model": _set({"lora": "a mapping"}, "adapters"),
-    "spec.algorithm": (
-        _other("mode", ("rl",), "mode {self.mode}", "rl"),
-        refusal("has(self.mode) && self.mode == 'sft'", "sft", f"{NOT_SUPPORTED}: mode sft", found="a mapping"),
-    ),
     "spec.algorithm.advantage": (
         _other("type", ("groupMean", "none", "maxRl", "custom"), RAE, "groupMean, none, maxRl or custom"),
     ),
-    "spec.algorithm.teacher": _set(_quoted("url", "model", "secretName"), "teachers"),
     "spec.environments.train[]": _environment(),
     "spec.environments.train[].algorithm": _overrides(),
     "spec.environments.eval[]": _environment(),
