@@ -123,6 +123,15 @@ class CurriculumConfig(RoleConfig):
     keep_hard: float
 
 
+class OverridesConfig(RoleConfig):
+    """What one train environment has of its own, in place of the run's; None: the run's."""
+
+    group_size: int | None = None
+    rl_weight: float | None = None
+    advantage: AdvantageConfig | None = None
+    filters: list[FilterConfig] | None = None
+
+
 class EnvironmentConfig(RoleConfig):
     """One train or eval environment."""
 
@@ -143,6 +152,7 @@ class EnvironmentConfig(RoleConfig):
     state_columns: list[str] = []
     sampling: SamplingConfig = SamplingConfig()
     echo: EchoConfig | None = None
+    algorithm: OverridesConfig = OverridesConfig()
     curriculum: CurriculumConfig | None = None
 
 
@@ -199,6 +209,12 @@ class BatchConfig(RoleConfig):
     """Tokens of one micro-batch at the most."""
     num_ranks: int
     """Data-parallel ranks that pull batches."""
+
+    def of(self, environment: EnvironmentConfig) -> "BatchConfig":
+        """The same as it holds for the episodes of one environment."""
+        own = environment.algorithm
+        changed = {name: value for name in type(own).model_fields if (value := getattr(own, name)) is not None}
+        return self.model_copy(update=changed) if changed else self
 
 
 class TeacherConfig(RoleConfig):
@@ -298,6 +314,8 @@ class TrainerConfig(RoleConfig):
     max_steps: int
     seq_len: int
     loss: LossConfig = LossConfig()
+    losses: dict[str, LossConfig] = {}
+    """Of environments that have their own, by name."""
     python_path: list[str] = []
     """Folders with user code, put on sys.path for a custom loss."""
     optimizer: OptimizerConfig = OptimizerConfig()

@@ -68,8 +68,8 @@ class EpisodePlayer:
                     environment,
                     config.python_path,
                     identity.attempt,
-                    advantage=config.batch.advantage.hook,
-                    filters=[rule.hook for rule in config.batch.filters],
+                    advantage=config.batch.of(environment).advantage.hook,
+                    filters=[rule.hook for rule in config.batch.of(environment).filters],
                 ),
                 self._background,
             )
@@ -161,13 +161,13 @@ class EpisodePlayer:
             EpisodeError: SANDBOX: the worker died under it, again and again.
         """
         found = await self._asked(environment, "advantages", inputs=inputs)
-        return given(found, inputs, self._config.batch.advantage)
+        return given(found, inputs, self._config.batch.of(environment).advantage)
 
     async def matches(
         self, environment: EnvironmentConfig, index: int, episodes: Sequence[FilterEpisode]
     ) -> list[bool]:
         """Which episodes match the user's own filter, the rule ``index``; raises as ``advantages`` does."""
-        hook = self._config.batch.filters[index].hook
+        hook = self._config.batch.of(environment).filters[index].hook
         assert hook is not None  # noqa: S101 - only custom rules are asked about
         found = await self._asked(environment, "matches", index=index, asked=list(episodes))
         return own_matches(found, index, hook)

@@ -32,6 +32,8 @@ class ReadyEpisode:
     """Whether siblings failed."""
     matched: frozenset[int] = frozenset()
     """Indices of the filters that hold for it, of all stages, those that ask for the advantage left out."""
+    own: BatchConfig | None = None
+    """How batches treat its environment; None: as all."""
 
     def staleness(self, step: int) -> int:
         """In versions, if it were trained at ``step``; 0 where no policy of the run sampled."""
@@ -117,7 +119,7 @@ def close(
 
     Args:
         group: the group.
-        config: of batches.
+        config: of batches, as it holds for the group's environment.
         scores: rewards from the environment's group scoring, one per survivor; they replace the episodes' own.
         given: advantages of a user's own function, one per survivor.
         vocab_size: of the model; needed where a filter asks for gibberish.
@@ -144,6 +146,7 @@ def close(
             version_low=None if config.mode == "sft" else version_low_of(outcome),
             partial=group.partial,
             matched=matched,
+            own=config,
         )
         for outcome, advantage, matched in zip(outcomes, values, found, strict=True)
     ]

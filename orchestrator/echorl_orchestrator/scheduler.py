@@ -160,7 +160,8 @@ class Scheduler:
         self.groups_started += 1
         key = f"a{self._horizon.attempt}-g{self.groups_started:06d}"
         seed = seed_of(self._horizon.seed, "task", ticket.environment, ticket.ordinal) % 2**31
-        group = Group(key, ticket, self._config.group_size, seed)
+        own = self._config.of(self._environments[ticket.environment])
+        group = Group(key, ticket, own.group_size, seed)
         self._open[key] = group
         self._unfinished[ticket.environment] += group.size
         tasks.create_task(self._play_group(group), name=key)
@@ -240,13 +241,14 @@ class Scheduler:
         self, group: Group, environment: EnvironmentConfig, scores: list[float] | None
     ) -> list[ReadyEpisode]:
         """The survivors with their advantages and what group-stage filters say of them."""
-        given = await self._given(group, environment, scores) if self._config.advantage.type == "custom" else None
-        ready = close(group, self._config, scores, given, vocab_size=self._vocab_size)
-        own = [index for index, rule in enumerate(self._config.filters) if rule.type == "custom"]
+        config = self._config.of(environment)
+        given = await self._given(group, environment, scores) if config.advantage.type == "custom" else None
+        ready = close(group, config, scores, given, vocab_size=self._vocab_size)
+        own = [index for index, rule in enumerate(config.filters) if rule.type == "custom"]
         if own:
             asked = filter_inputs_of(ready, environment.name)
             for index in own:
-                own_filter(ready, self._config, index, await self._player.matches(environment, index, asked))
+                own_filter(ready, config, index, await self._player.matches(environment, index, asked))
         return ready
 
     async def _given(self, group: Group, environment: EnvironmentConfig, scores: list[float] | None) -> list[float]:

@@ -159,7 +159,7 @@ def vocab_size(config: OrchestratorConfig) -> int | None:
     Raises:
         BadInputError: config.json does not tell.
     """
-    if all(rule.type != "gibberish" for rule in config.batch.filters):
+    if all(rule.type != "gibberish" for one in config.train for rule in config.batch.of(one).filters):
         return None
     path = Path(config.model.path) / "config.json"
     found = json.loads(path.read_text()).get("vocab_size")

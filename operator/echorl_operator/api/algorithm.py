@@ -121,10 +121,13 @@ class Sft(ApiModel):
 
 
 class AlgorithmOverrides(ApiModel):
-    """What one environment may set differently."""
+    """What one environment has of its own, each instead of the whole field of ``spec.algorithm``.
+
+    All environments of a run share mode, denominator and ECHO's normaliser. Own functions are the run's alone.
+    """
 
     loss: Loss | None = None
-    """Instead of ``spec.algorithm.loss``."""
+    """Instead of ``spec.algorithm.loss``; without ``aggregation``, which is the run's."""
     rl_weight: Annotated[float, Field(ge=0)] | None = None
     """Instead of ``spec.algorithm.rlWeight``."""
     advantage: Advantage | None = None

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from echorl_operator.api.algorithm import Algorithm
+from echorl_operator.api.algorithm import Algorithm, AlgorithmOverrides
 from echorl_operator.api.environments import Environment
 from echorl_operator.api.rule import Finding, eval_environments, finding, train_environments
 from echorl_operator.api.run import EchoRLRunSpec
@@ -43,6 +43,14 @@ OPD_TEMPERATURE = "the teacher's logprobs are those of temperature 1"
 OPD_LOSS = "mode opd has a loss of its own"
 OPD_MASK = "the mask of mode opd has one side"
 CURRICULUM = "mode sft has no rewards of the policy"
+OVERRIDES = {
+    "rl": ("loss", "rlWeight", "advantage", "groupSize", "filters"),
+    "sft": ("groupSize",),
+    "opd": ("groupSize", "filters"),
+}
+"""What an environment may have of its own, by mode."""
+ONE_DENOMINATOR = "one denominator serves all environments"
+OWN_FUNCTIONS = "functions of one's own are the run's alone"
 NOT_ATTRIBUTED = "renderer engine cannot tell whose a token is, and mode sft asks for it"
 
 
@@ -66,6 +74,7 @@ def mode_findings(spec: EchoRLRunSpec) -> Iterator[Finding]:
     yield from _unused(spec.algorithm)
     yield from _teacher(spec)
     yield from _environments(spec)
+    yield from _overrides(spec)
     algorithm, renderer = spec.algorithm, spec.model.renderer
     if algorithm.mode == "opd":
         yield from _loss(algorithm)
@@ -96,6 +105,37 @@ def _unused(algorithm: Algorithm) -> Iterator[Finding]:
     if sft is not None and sft.tool_names is not None and "tool" not in sft.train_roles:
         where, reason = f"{path}.sft.toolNames", "only where trainRoles has tool"
         yield finding(where, list(sft.tool_names), "no value", reason, also=(f"{path}.sft.trainRoles",))
+
+
+def _overrides(spec: EchoRLRunSpec) -> Iterator[Finding]:
+    """What environments have of their own, and may not."""
+    mode = spec.algorithm.mode
+    for path, environment in train_environments(spec):
+        own = environment.algorithm
+        for name in () if own is None else sorted(own.model_fields_set):
+            key = str(AlgorithmOverrides.model_fields[name].alias)
+            if getattr(own, name) is not None and key not in OVERRIDES[mode]:
+                accepted, also = f"one of {', '.join(OVERRIDES[mode])}", ("spec.algorithm.mode",)
+                yield finding(
+                    f"{path}.algorithm.{key}", {}, accepted, f"all environments share it in mode {mode}", also=also
+                )
+        if own is not None:
+            yield from _shared(f"{path}.algorithm", own, mode)
+
+
+def _shared(path: str, own: AlgorithmOverrides, mode: str) -> Iterator[Finding]:
+    if own.loss is not None and "aggregation" in own.loss.model_fields_set:
+        yield finding(f"{path}.loss.aggregation", own.loss.aggregation, "no value", ONE_DENOMINATOR)
+    parts = {"loss": own.loss, "advantage": own.advantage}
+    parts |= {f"filters[{index}]": rule for index, rule in enumerate(own.filters or ())}
+    for key, part in parts.items():
+        if part is not None and part.type == "custom":
+            yield finding(f"{path}.{key}.type", "custom", "a built-in type", OWN_FUNCTIONS)
+    for index, rule in enumerate(own.filters or ()):
+        if mode in NOT_FILTERS and rule.type in NOT_FILTERS[mode][0]:
+            yield finding(
+                f"{path}.filters[{index}].type", rule.type, *NOT_FILTERS[mode][1:], also=("spec.algorithm.mode",)
+            )
 
 
 def _loss(algorithm: Algorithm) -> Iterator[Finding]:

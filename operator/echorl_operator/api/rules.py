@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from echorl_core.names import RESERVED_ENVIRONMENT_NAME
-from echorl_operator.api.algorithm import Advantage, Algorithm, Filter, Loss
+from echorl_operator.api.algorithm import Advantage, Algorithm, AlgorithmOverrides, Filter, Loss
 from echorl_operator.api.environments import Sampling
 from echorl_operator.api.mode_rules import group_size, mode_findings
 from echorl_operator.api.model import is_path
@@ -93,8 +93,7 @@ def _custom(path: str, part: Loss | Advantage | Filter) -> Iterator[Finding]:
         yield finding(f"{path}.kwargs", part.kwargs, "no value", "only for type custom", also=(f"{path}.type",))
 
 
-def _loss(loss: Loss) -> Iterator[Finding]:
-    path = "spec.algorithm.loss"
+def _loss(path: str, loss: Loss) -> Iterator[Finding]:
     yield from _custom(path, loss)
     for name, types in LOSS_SETTINGS.items():
         value = getattr(loss, name)
@@ -109,8 +108,8 @@ def loss_setting_reason(name: str) -> str:
     return f"only for {', '.join(most)} and {last}"
 
 
-def _advantage(advantage: Advantage) -> Iterator[Finding]:
-    path, kind = "spec.algorithm.advantage", ("spec.algorithm.advantage.type",)
+def _advantage(path: str, advantage: Advantage) -> Iterator[Finding]:
+    kind = (f"{path}.type",)
     yield from _custom(path, advantage)
     if advantage.type != "rae":
         for key, value in (("momentum", advantage.momentum), ("order", advantage.order)):
@@ -159,11 +158,19 @@ def _curricula(spec: EchoRLRunSpec) -> Iterator[Finding]:
 
 
 def _algorithm(spec: EchoRLRunSpec) -> Iterator[Finding]:
-    algorithm = spec.algorithm
-    yield from _loss(algorithm.loss)
-    for index, rule in enumerate(algorithm.filters):
-        yield from _filter(f"spec.algorithm.filters[{index}]", rule)
-    yield from _advantage(algorithm.advantage)
+    yield from _parts("spec.algorithm", spec.algorithm)
+    for path, environment in train_environments(spec):
+        if environment.algorithm is not None:
+            yield from _parts(f"{path}.algorithm", environment.algorithm)
+
+
+def _parts(path: str, algorithm: Algorithm | AlgorithmOverrides) -> Iterator[Finding]:
+    if algorithm.loss is not None:
+        yield from _loss(f"{path}.loss", algorithm.loss)
+    for index, rule in enumerate(algorithm.filters or ()):
+        yield from _filter(f"{path}.filters[{index}]", rule)
+    if algorithm.advantage is not None:
+        yield from _advantage(f"{path}.advantage", algorithm.advantage)
 
 
 def _names(spec: EchoRLRunSpec) -> Iterator[Finding]:

@@ -53,8 +53,9 @@ def _environments(spec: EchoRLRunSpec) -> Iterator[Finding]:
         if environment.drop_members:
             yield _refused(f"{path}.dropMembers", environment.drop_members, "multi-agent environments")
     for path, trained in train_environments(spec):
-        for field, value in _set_fields(trained.algorithm, f"{path}.algorithm"):
-            yield _refused(field, value, "algorithm overrides of one environment")
+        own = trained.algorithm
+        if own is not None and own.advantage is not None and own.advantage.type == "rae":
+            yield _refused(f"{path}.algorithm.advantage.type", "rae", RAE, "groupMean, none or maxRl")
     for path, evaluated in eval_environments(spec):
         for key in ("presence_penalty", "frequency_penalty", "repetition_penalty"):
             value = getattr(evaluated.sampling, key)

@@ -4,8 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from echorl_core import config
-from echorl_operator.api.algorithm import Advantage, Algorithm, Filter, LengthShaping, Loss, Sft
+from echorl_operator.api.algorithm import Advantage, Algorithm, AlgorithmOverrides, Filter, LengthShaping, Loss, Sft
 from echorl_operator.api.base import Hook
+from echorl_operator.api.environments import TrainEnvironment
+from echorl_operator.api.run import EchoRLRunSpec
 
 LOSS_DEFAULTS: Mapping[str, Mapping[str, float]] = {
     "dppo": {"mask_low": 0.2, "mask_high": 0.2, "kl_tau": 1.0e-3},
@@ -87,6 +89,26 @@ def _filter(rule: Filter, mode: str) -> config.FilterConfig:
 
 def _bounds(rule: Filter) -> dict[str, Any]:
     return {"easy_from": rule.easy_from, "hard_to": rule.hard_to}
+
+
+def overrides_config(environment: TrainEnvironment) -> config.OverridesConfig:
+    """What the environment has of its own, for the orchestrator."""
+    own = environment.algorithm or AlgorithmOverrides()
+    return config.OverridesConfig(
+        group_size=own.group_size,
+        rl_weight=own.rl_weight,
+        advantage=None if own.advantage is None else advantage_config(own.advantage),
+        filters=None if own.filters is None else [_filter(rule, "rl") for rule in own.filters],
+    )
+
+
+def losses_by_environment(spec: EchoRLRunSpec) -> dict[str, config.LossConfig]:
+    """Losses of environments that have their own, for the trainer."""
+    return {
+        one.name: loss_config(one.algorithm.loss)
+        for one in spec.environments.train
+        if one.algorithm is not None and one.algorithm.loss is not None
+    }
 
 
 def _length_shaping(shaping: LengthShaping) -> config.LengthShapingConfig:

@@ -14,6 +14,8 @@ from echorl_operator.build.algorithms import (
     filter_configs,
     hook_config,
     loss_config,
+    losses_by_environment,
+    overrides_config,
     sft_config,
     teacher_config,
 )
@@ -97,6 +99,9 @@ def _environment(environment: Environment) -> config.EnvironmentConfig:
         state_columns=list(environment.state_columns),
         sampling=_sampling(environment.sampling),
         echo=None if echo is None else _echo(echo),
+        algorithm=overrides_config(environment)
+        if isinstance(environment, TrainEnvironment)
+        else config.OverridesConfig(),
         curriculum=_curriculum(environment) if isinstance(environment, TrainEnvironment) else None,
     )
 
@@ -187,6 +192,7 @@ def _trainer(spec: EchoRLRunSpec, placement: Placement) -> config.TrainerConfig:
         max_steps=spec.max_steps,
         seq_len=trainer.seq_len or max_model_len(spec, placement),
         loss=loss_config(spec.algorithm.loss, spec.algorithm.mode),
+        losses=losses_by_environment(spec),
         python_path=list(placement.python_path),
         optimizer=_optimizer(spec),
         compile=trainer.compile,

@@ -55,6 +55,7 @@ def sft() -> Iterable[Validation]:
 def spec() -> Iterable[Validation]:
     """At ``spec``."""
     yield from _environments()
+    yield from _own()
     renderer = value_or("model.renderer", "auto")
     yield validation(
         f"!({_is('sft')} && {renderer} == 'engine')",
@@ -108,6 +109,51 @@ def _environments() -> Iterable[Validation]:
         f"!({_is('opd')} && {_TRAIN}) || size({heated}) == 0",
         f"{rules.OPD_TEMPERATURE}; found another one in {{{heated}.map(e, e.name)}}; accepted: 1",
         field="environments.train",
+    )
+
+
+def overrides() -> Iterable[Validation]:
+    """At ``spec.environments.train[].algorithm``."""
+    yield refusal("", "loss.aggregation", rules.ONE_DENOMINATOR, found='"{self.loss.aggregation}"')
+    for key in ("loss", "advantage"):
+        own = f"has(self.{key}) && has(self.{key}.type) && self.{key}.type == 'custom'"
+        yield validation(
+            f"!({own})",
+            f'{rules.OWN_FUNCTIONS}; found "custom"; accepted: a built-in type',
+            field=f"{key}.type",
+            reason="FieldValueForbidden",
+        )
+    yield validation(
+        "!has(self.filters) || !self.filters.exists(f, f.type == 'custom')",
+        f'{rules.OWN_FUNCTIONS}; found "custom"; accepted: a built-in type',
+        field="filters",
+        reason="FieldValueForbidden",
+    )
+
+
+def _own() -> Iterable[Validation]:
+    """What environments may have of their own in modes sft and opd; at ``spec``."""
+    keys = ("loss", "rlWeight", "advantage", "groupSize", "filters")
+    for mode in ("sft", "opd"):
+        others = [key for key in keys if key not in rules.OVERRIDES[mode]]
+        some = " || ".join(f"has(e.algorithm.{key})" for key in others)
+        wrong = f"self.environments.train.filter(e, has(e.algorithm) && ({some}))"
+        yield validation(
+            f"!({_is(mode)} && {_TRAIN}) || size({wrong}) == 0",
+            f"all environments share it in mode {mode}; "
+            f"found one of {', '.join(others)} in {{{wrong}.map(e, e.name)}}; "
+            f"accepted: one of {', '.join(rules.OVERRIDES[mode])}",
+            field="environments.train",
+            reason="FieldValueForbidden",
+        )
+    types, accepted, why = rules.NOT_FILTERS["opd"]
+    rule = f"has(e.algorithm.filters) && e.algorithm.filters.exists(f, f.type in {literal(types)})"
+    wrong = f"self.environments.train.filter(e, has(e.algorithm) && {rule})"
+    yield validation(
+        f"!({_is('opd')} && {_TRAIN}) || size({wrong}) == 0",
+        f"{why}; found {', '.join(types)} in {{{wrong}.map(e, e.name)}}; accepted: {accepted}",
+        field="environments.train",
+        reason="FieldValueForbidden",
     )
 
 
