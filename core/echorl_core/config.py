@@ -123,6 +123,15 @@ class CurriculumConfig(RoleConfig):
     keep_hard: float
 
 
+class OverridesConfig(RoleConfig):
+    """What one train environment has of its own, in place of the run's; None: the run's."""
+
+    group_size: int | None = None
+    rl_weight: float | None = None
+    advantage: AdvantageConfig | None = None
+    filters: list[FilterConfig] | None = None
+
+
 class EnvironmentConfig(RoleConfig):
     """One train or eval environment."""
 
@@ -143,6 +152,7 @@ class EnvironmentConfig(RoleConfig):
     state_columns: list[str] = []
     sampling: SamplingConfig = SamplingConfig()
     echo: EchoConfig | None = None
+    algorithm: OverridesConfig = OverridesConfig()
     curriculum: CurriculumConfig | None = None
 
 
@@ -164,9 +174,22 @@ class CheckpointConfig(RoleConfig):
     keep_every: int | None = None
 
 
+class SftConfig(RoleConfig):
+    """Whose tokens are targets of mode sft."""
+
+    train_roles: list[Literal["system", "user", "assistant", "tool"]] = ["assistant"]
+    tool_names: list[str] | None = None
+    """Only for role ``tool``: outputs of these tools; None means all."""
+
+
 class BatchConfig(RoleConfig):
     """How episodes become batches."""
 
+    mode: Literal["rl", "sft", "opd"] = "rl"
+    """What trains: what the policy sampled, by its rewards (rl) or by a teacher's logprobs (opd); or conversations of
+    somebody else's, by cross-entropy (sft)."""
+    sft: SftConfig = SftConfig()
+    """For mode sft."""
     group_size: int
     batch_size: int | None = None
     """Episodes a step."""
@@ -186,6 +209,27 @@ class BatchConfig(RoleConfig):
     """Tokens of one micro-batch at the most."""
     num_ranks: int
     """Data-parallel ranks that pull batches."""
+
+    def of(self, environment: EnvironmentConfig) -> "BatchConfig":
+        """The same as it holds for the episodes of one environment."""
+        own = environment.algorithm
+        changed = {name: value for name in type(own).model_fields if (value := getattr(own, name)) is not None}
+        return self.model_copy(update=changed) if changed else self
+
+
+class TeacherConfig(RoleConfig):
+    """Another model behind an OpenAI-compatible URL. Its key comes from the environment."""
+
+    url: str
+    """Base URL."""
+    model: str
+    """Name that it serves the model under."""
+    request_deadline_s: float = 600.0
+    """Of one request."""
+    busy_deadline_s: float = 120.0
+    """Of all tries of one request, while the teacher cannot be reached or is busy."""
+    start_deadline_s: float = 600.0
+    """The same at the run's start, when the teacher may still load."""
 
 
 class EngineDiscovery(RoleConfig):
@@ -210,6 +254,8 @@ class OrchestratorConfig(RoleConfig):
     train: list[EnvironmentConfig]
     evals: list[EvalConfig] = []
     engines: EngineDiscovery
+    teacher: TeacherConfig | None = None
+    """For mode opd; in mode sft who plays the episodes, None where all conversations are given."""
     weight_mode: Literal["http", "disk"]
     checkpoint: CheckpointConfig
     record: bool = False
@@ -242,9 +288,10 @@ class OptimizerConfig(RoleConfig):
 class LossConfig(RoleConfig):
     """The trainer's policy-gradient loss; ECHO's cross-entropy has no settings."""
 
-    type: Literal["dppo", "ipo", "grpo", "cispo", "reinforce", "custom"] = "dppo"
+    type: Literal["dppo", "ipo", "grpo", "cispo", "reinforce", "custom", "opd"] = "dppo"
+    """``opd``: of mode opd, towards a teacher's logprobs."""
     mask_low: float = 0.2
-    """For dppo and ipo."""
+    """For dppo, ipo and opd."""
     mask_high: float = 0.2
     """For dppo and ipo."""
     clip_low: float = 0.2
@@ -267,6 +314,8 @@ class TrainerConfig(RoleConfig):
     max_steps: int
     seq_len: int
     loss: LossConfig = LossConfig()
+    losses: dict[str, LossConfig] = {}
+    """Of environments that have their own, by name."""
     python_path: list[str] = []
     """Folders with user code, put on sys.path for a custom loss."""
     optimizer: OptimizerConfig = OptimizerConfig()

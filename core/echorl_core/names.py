@@ -65,6 +65,7 @@ ENV_RUN_NAME = "ECHORL_RUN_NAME"
 ENV_RUN_UID = "ECHORL_RUN_UID"
 ENV_ATTEMPT = "ECHORL_ATTEMPT"
 ENV_ADMIN_TOKEN = "ECHORL_ADMIN_TOKEN"  # noqa: S105 - the variable's name, not a secret
+ENV_TEACHER_KEY = "ECHORL_TEACHER_KEY"
 ENV_FAULTS = "ECHORL_FAULTS"
 
 # What a pod tells its processes besides; unset on one machine.

@@ -44,16 +44,17 @@ def main() -> int:
         say(words_of(Role.ORCHESTRATOR, ExitCode.BAD_INPUT, f"{arguments.config}: {error}"))
         return ExitCode.BAD_INPUT
     logs.configure(Role.ORCHESTRATOR, attempt=identity.attempt, style=arguments.log_style)
-    words = _run_to_words(config, identity, token)
+    # Taken out of the environment, which workers with user code inherit.
+    role = Orchestrator(config, identity, token, os.environ.pop(names.ENV_TEACHER_KEY, None))
+    words = _run_to_words(role, identity.attempt)
     if words.exit_code in {ExitCode.OK, ExitCode.STOPPED}:
         words = replace(words, saved=_newest_checkpoint(config, identity))
     say(words)
     return words.exit_code
 
 
-def _run_to_words(config: OrchestratorConfig, identity: RunIdentity, token: str) -> LastWords:
+def _run_to_words(role: Orchestrator, attempt: int) -> LastWords:
     """The role, with every failure logged and told by an exit code."""
-    role = Orchestrator(config, identity, token)
     unexpected = None
     try:
         code = uvloop.run(_run(role))
@@ -67,7 +68,6 @@ def _run_to_words(config: OrchestratorConfig, identity: RunIdentity, token: str)
     except Exception as error:
         log.exception("crash")
         code, message, unexpected = ExitCode.CRASH, _causes(error), error
-    attempt = identity.attempt
     return words_of(Role.ORCHESTRATOR, code, message, attempt=attempt, step=role.step, error=unexpected)
 
 

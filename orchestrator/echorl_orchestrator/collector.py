@@ -65,7 +65,7 @@ class Collector:
                 f"step {self.next_step}: filters left nothing to train in {self._filtered_in_a_row} episodes in a row; "
                 f"they matched: {matched(self._filtered[-self._filtered_in_a_row :])}",
             )
-        self.ready = sorted([*self.ready, *admitted], key=lambda one: one.version_low)
+        self.ready = sorted([*self.ready, *admitted], key=lambda one: one.version_low or 0)
         self._changed.set()
 
     async def batch(self) -> list[ReadyEpisode]:

@@ -28,6 +28,7 @@ from echorl_orchestrator.outcomes import NOTHING, EpisodeRequest, Try
 from echorl_orchestrator.process_counters import RETRIES, UNATTRIBUTED
 from echorl_orchestrator.refusals import BadInputError
 from echorl_orchestrator.samples import Built
+from echorl_orchestrator.teaching import Teaching
 from echorl_orchestrator.types import RETRIED, EpisodeError, EpisodeOutcome, ErrorKind, StopReason, TokenGenerator
 from echorl_orchestrator.workers.background import Background
 from echorl_orchestrator.workers.calls import call
@@ -47,10 +48,12 @@ class EpisodePlayer:
         identity: RunIdentity,
         generator: TokenGenerator,
         codec: ChatCodec | EngineRendering,
+        teacher_key: str | None = None,
     ) -> None:
         self._config = config
         self._generator = generator
         self._codec = codec
+        self._teaching = Teaching(config, codec, teacher_key)
         self._sessions = Sessions()
         self._background = Background()
         self._api = ChatApi(self._sessions, self._background.fail)
@@ -65,8 +68,8 @@ class EpisodePlayer:
                     environment,
                     config.python_path,
                     identity.attempt,
-                    advantage=config.batch.advantage.hook,
-                    filters=[rule.hook for rule in config.batch.filters],
+                    advantage=config.batch.of(environment).advantage.hook,
+                    filters=[rule.hook for rule in config.batch.of(environment).filters],
                 ),
                 self._background,
             )
@@ -79,7 +82,8 @@ class EpisodePlayer:
         """Start the workers of all environments.
 
         Raises:
-            BadInputError: environments that cannot be loaded, all of them in one message.
+            BadInputError: environments that cannot be loaded, all of them in one message; one that does not fit the
+                mode; a teacher that cannot do what it will be asked for.
             WorkerStartError: a worker did not start.
         """
         results = await asyncio.gather(*(pool.start() for pool in self._pools.values()), return_exceptions=True)
@@ -89,9 +93,13 @@ class EpisodePlayer:
         for error in results:
             if isinstance(error, BaseException):
                 raise error
+        for name, pool in self._pools.items():
+            self._teaching.check_source(name, given=pool.facts.given)
+        await self._teaching.start()
 
     async def close(self) -> None:
         """End all sessions and workers."""
+        await self._teaching.close()
         await self._background.close()
         await asyncio.gather(*(pool.close() for pool in self._pools.values()))
 
@@ -153,13 +161,13 @@ class EpisodePlayer:
             EpisodeError: SANDBOX: the worker died under it, again and again.
         """
         found = await self._asked(environment, "advantages", inputs=inputs)
-        return given(found, inputs, self._config.batch.advantage)
+        return given(found, inputs, self._config.batch.of(environment).advantage)
 
     async def matches(
         self, environment: EnvironmentConfig, index: int, episodes: Sequence[FilterEpisode]
     ) -> list[bool]:
         """Which episodes match the user's own filter, the rule ``index``; raises as ``advantages`` does."""
-        hook = self._config.batch.filters[index].hook
+        hook = self._config.batch.of(environment).filters[index].hook
         assert hook is not None  # noqa: S101 - only custom rules are asked about
         found = await self._asked(environment, "matches", index=index, asked=list(episodes))
         return own_matches(found, index, hook)
@@ -180,6 +188,8 @@ class EpisodePlayer:
             attempt: of the run, for the samples.
         """
         request = EpisodeRequest(environment, task, episode, group, seed, attempt)
+        if self._pools[environment.name].facts.given:
+            return self._teaching.given(request)
         tries = 1
         while True:
             outcome, error = await self._try(request)
@@ -218,7 +228,8 @@ class EpisodePlayer:
                 max_model_len=self._config.model.max_model_len,
                 max_turns=environment.max_turns,
                 evaluation=environment.name in self._evaluations,
-            )
+            ),
+            self._teaching.maker(environment.name),
         )
 
     async def _try(self, request: EpisodeRequest) -> tuple[EpisodeOutcome, EpisodeError | None]:
@@ -268,7 +279,8 @@ class EpisodePlayer:
         built = NOTHING
         if error is None:
             try:
-                built = await self._filtered(played, attributed=not unattributed)
+                built = self._teaching.taught(played) or await self._filtered(played, attributed=not unattributed)
+                built = await self._teaching.judged(built, played.request.environment.name)
                 if unattributed:
                     UNATTRIBUTED.inc()
             except EpisodeError as failure:
@@ -287,10 +299,12 @@ class EpisodePlayer:
             raise EpisodeError(ErrorKind.ENV, str(error)) from None
 
 
-def build_player(config: OrchestratorConfig, identity: RunIdentity, generator: TokenGenerator) -> EpisodePlayer:
-    """The player of a run; ``start`` it before use.
+def build_player(
+    config: OrchestratorConfig, identity: RunIdentity, generator: TokenGenerator, teacher_key: str | None = None
+) -> EpisodePlayer:
+    """The player of a run; ``start`` it before use. ``teacher_key``: of the teacher, if it asks for one.
 
     Raises:
-        BadInputError: the model's renderer or tokenizer cannot be used.
+        BadInputError: the model's renderer or tokenizer cannot be used, or does not fit the mode.
     """
-    return EpisodePlayer(config, identity, generator, build_codec(config.model))
+    return EpisodePlayer(config, identity, generator, build_codec(config.model), teacher_key)

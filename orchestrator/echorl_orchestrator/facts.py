@@ -50,6 +50,7 @@ def batch_facts(episodes: Sequence[ReadyEpisode], content: Content, step: int, s
         since: what there was beside it.
     """
     staleness = [episode.staleness(step) for episode in episodes]
+    versions = [episode.version_low for episode in episodes if episode.version_low is not None]
     outcomes = [episode.outcome for episode in episodes]
     facts: Columns = {
         "tokens/sampled": 0,
@@ -71,8 +72,8 @@ def batch_facts(episodes: Sequence[ReadyEpisode], content: Content, step: int, s
         "tokens/trained": content.trained_tokens,
         "staleness/max": max(staleness),
         "staleness/mean": math.fsum(staleness) / len(staleness),
-        "version/low": min(episode.version_low for episode in episodes),
-        "version/high": max(outcome.version_high for outcome in outcomes),
+        "version/low": min(versions, default=None),
+        "version/high": max(outcome.version_high for outcome in outcomes) if versions else None,
         "denominator/rl": content.denominators["rl"],
         "denominator/ce": content.denominators["ce"],
     }
@@ -88,8 +89,10 @@ def batch_facts(episodes: Sequence[ReadyEpisode], content: Content, step: int, s
 
 
 def solve_rates(episodes: Sequence[ReadyEpisode]) -> Columns:
-    """Share of groups whose episodes here all have reward 1 (``all``), or all 0 (``none``)."""
+    """Share of groups whose episodes here all have reward 1 (``all``), or all 0 (``none``); None without rewards."""
     groups: dict[str, list[float]] = defaultdict(list)
+    if all(episode.outcome.reward is None for episode in episodes):
+        return {"all": None, "none": None}
     for episode in episodes:
         groups[episode.group].append(float(episode.outcome.reward or 0.0))
     count = max(1, len(groups))

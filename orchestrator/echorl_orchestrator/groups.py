@@ -26,16 +26,18 @@ class ReadyEpisode:
     ticket: Ticket
     advantage: float
     verdict: Verdict
-    version_low: int
-    """Lowest version bound of its action tokens."""
+    version_low: int | None
+    """Lowest version bound of its action tokens; None: no policy of the run sampled it, and it never grows old."""
     partial: bool
     """Whether siblings failed."""
     matched: frozenset[int] = frozenset()
     """Indices of the filters that hold for it, of all stages, those that ask for the advantage left out."""
+    own: BatchConfig | None = None
+    """How batches treat its environment; None: as all."""
 
     def staleness(self, step: int) -> int:
-        """In versions, if it were trained at ``step``."""
-        return step - 1 - self.version_low
+        """In versions, if it were trained at ``step``; 0 where no policy of the run sampled."""
+        return 0 if self.version_low is None else step - 1 - self.version_low
 
     def trainable_tokens(self) -> int:
         """Tokens with a weight in a component that the verdict leaves on."""
@@ -117,7 +119,7 @@ def close(
 
     Args:
         group: the group.
-        config: of batches.
+        config: of batches, as it holds for the group's environment.
         scores: rewards from the environment's group scoring, one per survivor; they replace the episodes' own.
         given: advantages of a user's own function, one per survivor.
         vocab_size: of the model; needed where a filter asks for gibberish.
@@ -129,6 +131,8 @@ def close(
     if scores is not None:
         for outcome, score in zip(outcomes, scores, strict=True):
             outcome.reward = float(score)
+    if config.mode != "rl":
+        given = [0.0] * len(outcomes)
     values = _advantages(group, outcomes, config.advantage) if given is None else given
     of_all = group_matches(config.filters, [float(outcome.reward or 0.0) for outcome in outcomes])
     found = [of_all | matches(config.filters, outcome.samples, vocab_size) for outcome in outcomes]
@@ -139,9 +143,10 @@ def close(
             ticket=group.ticket,
             advantage=advantage,
             verdict=judge(config.filters, "group", advantage, matched),
-            version_low=version_low_of(outcome),
+            version_low=None if config.mode == "sft" else version_low_of(outcome),
             partial=group.partial,
             matched=matched,
+            own=config,
         )
         for outcome, advantage, matched in zip(outcomes, values, found, strict=True)
     ]

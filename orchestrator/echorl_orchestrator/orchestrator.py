@@ -62,8 +62,11 @@ FAILURE_SHOWN_S = 5.0
 class Orchestrator:
     """One attempt of one run."""
 
-    def __init__(self, config: OrchestratorConfig, identity: RunIdentity, token: str) -> None:
-        self._config, self._identity, self._token = config, identity, token
+    def __init__(
+        self, config: OrchestratorConfig, identity: RunIdentity, token: str, teacher_key: str | None = None
+    ) -> None:
+        """``token``: of the run's own admin routes; ``teacher_key``: of the teacher, if it asks for one."""
+        self._config, self._identity, self._token, self._teacher_key = config, identity, token, teacher_key
         self._live = Live(config, RunDirectory(Path(config.run_dir)).attempt(identity.attempt))
         self._stop = asyncio.Event()
         self.ending = ""
@@ -91,7 +94,7 @@ class Orchestrator:
             listening.close()
             raise
         pool = EnginePool(self._config, self._identity, self._token, on_update=self._engine_updated)
-        player = build_player(self._config, self._identity, pool)
+        player = build_player(self._config, self._identity, pool, self._teacher_key)
         self._assemble(disk, pool, player)
         try:
             return await self._serve(listening, disk, pool, player)

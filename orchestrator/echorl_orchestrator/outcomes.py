@@ -44,14 +44,19 @@ class Try:
     progress: Progress
     seconds: float
 
+    @property
+    def owner(self) -> Owner:
+        """Whose samples they are."""
+        request = self.request
+        return Owner(request.episode, request.group, request.environment.name, request.task_key, request.attempt)
+
     def built(self, max_branches: int, *, attributed: bool) -> Built:
         """The try's samples, before any filter."""
         request = self.request
-        owner = Owner(request.episode, request.group, request.environment.name, request.task_key, request.attempt)
         return build_samples(
             self.session.history.branches,
             self.session.tool_names,
-            owner,
+            self.owner,
             reward=self.progress.reward,
             max_branches=max_branches,
             echo=request.environment.echo if attributed else None,

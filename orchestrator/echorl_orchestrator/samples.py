@@ -61,13 +61,14 @@ def provenance(columns: Columns) -> NDArray[np.uint8]:
     return role
 
 
-def _sample(columns: Columns, branch: Branch, owner: Owner, tool_names: list[str], reward: float | None) -> Sample:
+def sample_of(columns: Columns, branch: int, owner: Owner, tool_names: list[str], reward: float | None) -> Sample:
+    """The tokens of a branch as a sample: ``rl_weight`` 1 on actions, no ``ce_weight``."""
     role = provenance(columns)
     action = role == TokenRole.ACTION
     zeros = np.zeros(len(columns), np.float32)
     return Sample(
         episode=owner.episode,
-        branch=branch.number,
+        branch=branch,
         group=owner.group,
         environment=owner.environment,
         task_key=owner.task_key,
@@ -138,7 +139,7 @@ def build_samples(
     samples: list[Sample] = []
     kept_tokens = 0
     for branch, columns in zip(kept, parts, strict=True):
-        sample = _sample(columns, branch, owner, list(tool_names), reward)
+        sample = sample_of(columns, branch.number, owner, list(tool_names), reward)
         first = acted.fresh(sample.role == TokenRole.ACTION, columns.origin)
         first[:1] = False
         kept_tokens += int(np.count_nonzero(first))

@@ -143,7 +143,8 @@ class Scheduler:
         next_step = self._collector.next_step
         oldest = next_step - 1 - self._config.max_staleness
         for task, running in self._running.items():
-            if (next_step > self._horizon.max_steps or running.version < oldest) and not running.hopeless:
+            too_old = running.version < oldest and self._config.mode != "sft"
+            if (next_step > self._horizon.max_steps or too_old) and not running.hopeless:
                 running.hopeless = True
                 task.cancel()
 
@@ -159,7 +160,8 @@ class Scheduler:
         self.groups_started += 1
         key = f"a{self._horizon.attempt}-g{self.groups_started:06d}"
         seed = seed_of(self._horizon.seed, "task", ticket.environment, ticket.ordinal) % 2**31
-        group = Group(key, ticket, self._config.group_size, seed)
+        own = self._config.of(self._environments[ticket.environment])
+        group = Group(key, ticket, own.group_size, seed)
         self._open[key] = group
         self._unfinished[ticket.environment] += group.size
         tasks.create_task(self._play_group(group), name=key)
@@ -239,13 +241,14 @@ class Scheduler:
         self, group: Group, environment: EnvironmentConfig, scores: list[float] | None
     ) -> list[ReadyEpisode]:
         """The survivors with their advantages and what group-stage filters say of them."""
-        given = await self._given(group, environment, scores) if self._config.advantage.type == "custom" else None
-        ready = close(group, self._config, scores, given, vocab_size=self._vocab_size)
-        own = [index for index, rule in enumerate(self._config.filters) if rule.type == "custom"]
+        config = self._config.of(environment)
+        given = await self._given(group, environment, scores) if config.advantage.type == "custom" else None
+        ready = close(group, config, scores, given, vocab_size=self._vocab_size)
+        own = [index for index, rule in enumerate(config.filters) if rule.type == "custom"]
         if own:
             asked = filter_inputs_of(ready, environment.name)
             for index in own:
-                own_filter(ready, self._config, index, await self._player.matches(environment, index, asked))
+                own_filter(ready, config, index, await self._player.matches(environment, index, asked))
         return ready
 
     async def _given(self, group: Group, environment: EnvironmentConfig, scores: list[float] | None) -> list[float]:
@@ -259,6 +262,9 @@ class Scheduler:
         self, group: Group, environment: EnvironmentConfig, task: dict[str, Any]
     ) -> tuple[bool, list[float] | None]:
         """Whether a group-scored group falls as a whole, and its scores."""
+        if self._config.mode == "sft":
+            # Conversations need no reward to be learned from.
+            return False, None
         try:
             scores = await self._player.score_group(environment, task, group.outcomes())
         except EpisodeError as error:

@@ -99,7 +99,7 @@ def compose(
         ValueError: a sample is misaligned or longer than a micro-batch may be; names it.
     """
     for episode in episodes:
-        own = judge(config.filters, "batch", episode.advantage, episode.matched)
+        own = judge((episode.own or config).filters, "batch", episode.advantage, episode.matched)
         episode.verdict = episode.verdict.and_then(own)
         for sample in episode.outcome.samples:
             check_aligned(sample)

@@ -59,7 +59,7 @@ class View:
             return Phase.FAILED
         if self.ended is not None:
             return self.ended
-        ready = self.disk.desk.trained is not None and self.pool.version_for_dispatch() >= 0
+        ready = self.disk.desk.trained is not None and self._dispatch_version() >= 0
         return Phase.RUNNING if ready or self.disk.desk.reported > self.disk.start_step else Phase.STARTING
 
     def state(self) -> dict[str, Any]:
@@ -106,7 +106,7 @@ class View:
             max_steps=self.live.last,
             trained=desk.trained,
             start_step=desk.start_step,
-            dispatch_version=self.pool.version_for_dispatch(),
+            dispatch_version=self._dispatch_version(),
             engines=len(self.pool.views()),
             ready=len(play.collector.ready) if play else 0,
             per_batch=play.collector.episodes_per_batch() if play else 0,
@@ -117,6 +117,10 @@ class View:
             notice=desk.notice,
             failure=None if self.failure is None else self.failure.message,
         )
+
+    def _dispatch_version(self) -> int:
+        """That train episodes started now would have; -1: they wait for an engine, which mode sft never does."""
+        return self.step if self.config.batch.mode == "sft" else self.pool.version_for_dispatch()
 
     def _checkpoint(self) -> dict[str, Any]:
         newest = self.disk.committer.newest

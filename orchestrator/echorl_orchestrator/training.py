@@ -141,7 +141,7 @@ class Training:
         since = Since(
             self._tally.new_window(),
             play.collector.take_filtered(),
-            list(dict.fromkeys(rule.name for rule in self._config.batch.filters)),
+            list(dict.fromkeys(rule.name for one in self._config.train for rule in self._config.batch.of(one).filters)),
             play.deck.pools(),
         )
         await self._seal(step, episodes, content, state, since)

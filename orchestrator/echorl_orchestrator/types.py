@@ -203,12 +203,14 @@ class TaskSource(Protocol):
 
 @dataclass(frozen=True)
 class Environment:
-    """What an environment factory returns. Exactly one of ``text_env`` and ``runner`` is set."""
+    """What an environment factory returns. Exactly one of ``text_env``, ``runner`` and ``given`` is set."""
 
     tasks: TaskSource
     text_env: Any = None
     """Callable without arguments that makes the TextEnv of one episode."""
     runner: EpisodeRunner | None = None
+    given: bool = False
+    """Tasks are whole conversations, ``messages`` and if need be ``tools``: nothing is played. For mode sft."""
     score_group: Any = None
     """Callable ``(task, list of episode infos) -> list of rewards``; the group then falls or stands as a whole."""
 

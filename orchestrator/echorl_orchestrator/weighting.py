@@ -22,7 +22,7 @@ def weigh(
 
     Args:
         episodes: of the batch; verdicts say which components each may train.
-        config: aggregation, rlWeight and ECHO's normaliser.
+        config: aggregation, rlWeight where an episode's environment has no own, and ECHO's normaliser.
         echo_environments: environments with an ECHO block; only their sequences count for ``perSequence``.
         echo_scale: share of every alpha that this step trains with; denominators do not depend on it.
     """
@@ -31,8 +31,10 @@ def weigh(
     for episode in episodes:
         samples = [_masked(sample, episode) for sample in episode.outcome.samples]
         trainable = sum(int(np.count_nonzero(sample.rl_weight)) for sample in samples)
-        rl_total += float(trainable > 0) if config.aggregation == "episode" else trainable
-        scale = config.rl_weight / (trainable if config.aggregation == "episode" and trainable else 1)
+        rl_weight = (episode.own or config).rl_weight
+        if rl_weight:
+            rl_total += float(trainable > 0) if config.aggregation == "episode" else trainable
+        scale = rl_weight / (trainable if config.aggregation == "episode" and trainable else 1)
         for sample in samples:
             ce_weight, ce_count = _echo(sample, config, counts=sample.environment in echo_environments)
             # A sequence that counts for a denominator must not vanish from it because nothing of it is left to train.
@@ -45,7 +47,7 @@ def weigh(
             if final.rl_weight.any() or final.ce_weight.any():
                 kept.append(final)
     any_ce = any(sample.ce_weight.any() for sample in kept)
-    return kept, {"rl": rl_total if config.rl_weight else 0.0, "ce": ce_total if any_ce else 0.0}
+    return kept, {"rl": rl_total, "ce": ce_total if any_ce else 0.0}
 
 
 def echo_scale(step: int, warmup_steps: int) -> float:

@@ -141,7 +141,8 @@ async def build_play(
         player=player,
         deck=deck,
         collector=collector,
-        version=pool.version_for_dispatch,
+        # What no policy samples can be made ready for as many batches ahead as episodes may be old.
+        version=pool.version_for_dispatch if config.batch.mode != "sft" else lambda: collector.next_step - 1,
         horizon=Horizon(identity.attempt, config.seed, config.max_steps),
         groups_started=0 if disk.state is None else disk.state.groups,
         tally=tally,
@@ -158,7 +159,7 @@ def vocab_size(config: OrchestratorConfig) -> int | None:
     Raises:
         BadInputError: config.json does not tell.
     """
-    if all(rule.type != "gibberish" for rule in config.batch.filters):
+    if all(rule.type != "gibberish" for one in config.train for rule in config.batch.of(one).filters):
         return None
     path = Path(config.model.path) / "config.json"
     found = json.loads(path.read_text()).get("vocab_size")

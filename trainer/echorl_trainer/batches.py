@@ -34,6 +34,8 @@ class ScoredBatch:
     environment: Tensor
     """int64 [K]: index into the names that ``score_batch`` was given."""
     sequences: RlSequences
+    teacher_logprobs: Tensor | None = None
+    """float32 [K]; None where no teacher was asked."""
 
 
 def score_batch(
@@ -88,7 +90,14 @@ def score_batch(
         is_current=is_current,
         environment=environment,
         sequences=_sequences(micro, starts, rows, device),
+        teacher_logprobs=_teacher(micro, rows, device),
     )
+
+
+def _teacher(micro: MicroBatch, rows: NDArray[np.int64], device: torch.device) -> Tensor | None:
+    if micro.ref_logprobs is None:
+        return None
+    return _to_device(micro.ref_logprobs[rows].astype(np.float32), device)
 
 
 def _sequences(
@@ -116,6 +125,7 @@ def _starts(micro: MicroBatch) -> NDArray[np.int64]:
     columns = (
         micro.token_ids, micro.role, micro.logprobs, micro.version_low, micro.version_high,
         micro.rl_weight, micro.ce_weight, micro.advantage, micro.temperature,
+        *(() if micro.ref_logprobs is None else (micro.ref_logprobs,)),
     )  # fmt: skip
     starts = np.concatenate([[0], np.cumsum(micro.lengths, dtype=np.int64)])
     if any(len(column) != starts[-1] for column in columns):

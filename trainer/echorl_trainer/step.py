@@ -154,7 +154,7 @@ class StepRunner:
         outputs = {}
         if denominators.get("rl", 0) > 0:
             columns = (logprobs, scored.sampler_logprobs, scored.advantages, scored.rl_weight)
-            tokens = PolicyTokens(*columns, scored.sequences)
+            tokens = PolicyTokens(*columns, scored.sequences, scored.teacher_logprobs)
             outputs["rl"] = self._policy_loss(tokens, denominator=denominators["rl"])
         if denominators.get("ce", 0) > 0:
             outputs["ce"] = cross_entropy_loss(logprobs, scored.ce_weight, denominator=denominators["ce"])

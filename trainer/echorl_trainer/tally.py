@@ -17,9 +17,10 @@ from echorl_trainer.model import TokenScores
 
 ALL = "all"
 
-_RL, _ENV, _ECHO = "rl_tokens", "env_tokens", "echo_tokens"
+_RL, _TAUGHT, _ENV, _ECHO = "rl_tokens", "taught_tokens", "env_tokens", "echo_tokens"
 COLUMNS = (
     _RL, "entropy", "mismatch_kl", "ratio", "dropped_low", "dropped_high",
+    _TAUGHT, "teacher_kl",
     _ENV, "env_nll",
     _ECHO, "echo_nll",
     "gap_tokens", "gap_abs", "gap_over",
@@ -38,6 +39,11 @@ class Tally:
     """Scalar."""
     extra: dict[str, Tensor]
     """Scalar sums over RL tokens of what only some losses measure, by metric."""
+
+    @property
+    def taught(self) -> bool:
+        """Whether a teacher judged any token; waits for the device."""
+        return bool(self.sums[:, COLUMNS.index(_TAUGHT)].sum() > 0)
 
     @classmethod
     def empty(cls, environments: list[str], device: torch.device) -> "Tally":
@@ -67,6 +73,7 @@ def tally_batch(tally: Tally, scored: ScoredBatch, scores: TokenScores, outputs:
     columns = {
         _RL: rl.float(),
         "entropy": torch.where(rl, scores.entropy, 0.0),
+        _TAUGHT: rl.float() if "teacher_kl" in terms else nothing,
         _ENV: scored.is_env_output.float(),
         "env_nll": torch.where(scored.is_env_output, -logprobs, 0.0),
         _ECHO: echo.float(),
@@ -108,6 +115,8 @@ def summarize(tally: Tally) -> tuple[dict[str, float | None], LogprobGap]:
         found[f"echo_nll/{name}"] = _mean(sums["echo_nll"], sums[_ECHO])
         found[f"entropy/{name}"] = _mean(sums["entropy"], sums[_RL])
         found[f"mismatch_kl/{name}"] = _mean(sums["mismatch_kl"], sums[_RL])
+        if tally.taught:
+            found[f"teacher_kl/{name}"] = _mean(sums["teacher_kl"], sums[_TAUGHT])
         found[f"is_masked/{name}"] = _mean(sums["dropped_low"] + sums["dropped_high"], sums[_RL])
     total = dict(zip(COLUMNS, rows[ALL].tolist(), strict=True))
     found["ratio/mean"] = _mean(total["ratio"], total[_RL])

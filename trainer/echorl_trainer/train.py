@@ -57,7 +57,7 @@ def build_learner(config: TrainerConfig, ranks: Ranks) -> Learner:
     Raises:
         ValueError: the model cannot be trained, or a custom loss cannot be loaded.
     """
-    loss = policy_loss(config.loss, config.python_path)
+    loss = policy_loss(config.loss, config.python_path, config.losses)
     transformers_logging.disable_progress_bar()
     policy = load_policy(config.model, seed=config.seed)
     shard(

@@ -11,6 +11,7 @@ from echorl_core.attempts import OnExisting, Policy, Refused, read_run
 from echorl_core.prepare import objection
 from echorl_core.rundir import RunDirectory
 from echorl_operator.api import EchoRLRun, Problem
+from echorl_operator.api.mode_rules import num_engines
 from echorl_operator.build.role_configs import num_ranks
 
 _LAYOUT = re.compile(
@@ -73,7 +74,7 @@ def directory_problems(run: EchoRLRun, root: Path) -> Iterator[Problem]:
 def machine_problems(run: EchoRLRun, machine: Machine) -> Iterator[Problem]:
     """Python environments, GPUs, folders."""
     spec = run.spec
-    if not machine.inference_python.exists():
+    if num_engines(spec) and not machine.inference_python.exists():
         accepted = (
             f"the engines' Python environment (`scripts/setup.sh inference`), or its python in ${ENV_INFERENCE_PYTHON}"
         )
@@ -87,7 +88,7 @@ def machine_problems(run: EchoRLRun, machine: Machine) -> Iterator[Problem]:
     ranks, each = num_ranks(spec), spec.inference.tensor_parallel or spec.inference.gpus_per_replica
     if spec.trainer.gpus_per_replica > 0 and ranks > len(machine.gpus):
         yield Problem("spec.trainer", f"{ranks} ranks", f"at most one for each of the {len(machine.gpus)} GPUs")
-    if each > len(machine.gpus):
+    if num_engines(spec) and each > len(machine.gpus):
         yield Problem(
             "spec.inference.tensorParallel", str(each), f"at most {len(machine.gpus)}, the GPUs of this machine"
         )

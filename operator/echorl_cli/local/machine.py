@@ -13,6 +13,7 @@ from typing import Any
 from echorl_cli.local.launch import Devices
 from echorl_cli.local.ports import free_ports, free_run
 from echorl_operator.api import EchoRLRun
+from echorl_operator.api.mode_rules import num_engines
 from echorl_operator.build import Placement
 from echorl_operator.build.placement import EnginePlacement
 from echorl_operator.build.role_configs import num_ranks
@@ -109,10 +110,10 @@ def place(run: EchoRLRun, root: Path, model: Path, machine: Machine) -> Placemen
         OSError: there are not enough free ports.
     """
     spec = run.spec
-    count = spec.inference.replicas
+    count = num_engines(spec)
     metrics = free_run(num_ranks(spec))
     taken = range(metrics, metrics + num_ranks(spec))
-    port, *engines = free_ports(1 + count, taken=taken)
+    port, *listening = free_ports(1 + count, taken=taken)
     return Placement(
         run_dir=str(root.absolute()),
         model_path=str(model),
@@ -121,7 +122,7 @@ def place(run: EchoRLRun, root: Path, model: Path, machine: Machine) -> Placemen
         orchestrator_host="127.0.0.1",
         orchestrator_port=port,
         orchestrator_url=f"http://127.0.0.1:{port}",
-        engines=tuple(EnginePlacement("127.0.0.1", engine) for engine in engines),
+        engines=tuple(EnginePlacement("127.0.0.1", engine) for engine in listening),
         metrics_port=metrics,
         python_path=(str(Path(spec.code.path).absolute()),) if spec.code.path else (),
         model_max_len=longest_sequence(model),
@@ -131,15 +132,15 @@ def place(run: EchoRLRun, root: Path, model: Path, machine: Machine) -> Placemen
 def divide_gpus(run: EchoRLRun, gpus: tuple[str, ...]) -> Devices:
     """Engines first, then trainer ranks; where there are too few GPUs for both, they share."""
     spec = run.spec
-    engines, each = spec.inference.replicas, spec.inference.gpus_per_replica
+    count, each = num_engines(spec), spec.inference.gpus_per_replica
     ranks = num_ranks(spec) if spec.trainer.gpus_per_replica > 0 else 0
 
     def some(first: int, count: int) -> str:
         return ",".join(gpus[(first + offset) % len(gpus)] for offset in range(min(count, len(gpus)))) if gpus else ""
 
     return Devices(
-        engines=tuple(some(index * each, each) for index in range(engines)),
-        trainer=some(engines * each, ranks),
+        engines=tuple(some(index * each, each) for index in range(count)),
+        trainer=some(count * each, ranks),
     )
 
 

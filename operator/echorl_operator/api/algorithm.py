@@ -101,11 +101,12 @@ class Teacher(ApiModel):
     """An OpenAI-compatible teacher, for modes ``sft`` and ``opd``."""
 
     url: Text | None = None
-    """Base URL."""
+    """Base URL, such as ``http://teacher:8000/v1``."""
     model: Text | None = None
     """Model name that it serves."""
     secret_name: ObjectName | None = None
-    """Secret with its key."""
+    """Secret with its key, under ``token``. On one machine the key is the environment variable
+    ``ECHORL_TEACHER_KEY``."""
 
 
 class Sft(ApiModel):
@@ -114,16 +115,19 @@ class Sft(ApiModel):
     train_roles: Annotated[
         tuple[Literal["system", "user", "assistant", "tool"], ...], Field(strict=False, min_length=1, max_length=4)
     ] = ("assistant",)
-    """Message roles whose tokens are targets."""
+    """Message roles whose tokens are targets; ``tool``: what tools answer."""
     tool_names: Annotated[tuple[Text, ...], Field(strict=False, min_length=1, max_length=64)] | None = None
-    """Only outputs of these tools; absent: of all."""
+    """Only for role ``tool``: outputs of these tools; absent: of all."""
 
 
 class AlgorithmOverrides(ApiModel):
-    """What one environment may set differently."""
+    """What one environment has of its own, each instead of the whole field of ``spec.algorithm``.
+
+    All environments of a run share mode, denominator and ECHO's normaliser. Own functions are the run's alone.
+    """
 
     loss: Loss | None = None
-    """Instead of ``spec.algorithm.loss``."""
+    """Instead of ``spec.algorithm.loss``; without ``aggregation``, which is the run's."""
     rl_weight: Annotated[float, Field(ge=0)] | None = None
     """Instead of ``spec.algorithm.rlWeight``."""
     advantage: Advantage | None = None
@@ -138,15 +142,16 @@ class Algorithm(ApiModel):
     """What is optimised, and on which episodes."""
 
     mode: Literal["rl", "sft", "opd"] = "rl"
-    """Reinforcement learning, supervised fine-tuning or on-policy distillation."""
+    """``rl``: reinforcement learning; ``sft``: supervised fine-tuning, on given conversations or on those of a teacher
+    that plays the episodes; ``opd``: on-policy distillation, the policy plays and learns a teacher's logprobs."""
     loss: Loss = Loss()
     """The policy-gradient loss."""
     rl_weight: Annotated[float, Field(ge=0)] = 1.0
     """Weight of the policy-gradient term. 0: only the ECHO term trains."""
     advantage: Advantage = Advantage()
     """How the rewards of a group become advantages."""
-    group_size: Annotated[int, Field(ge=1, le=4096)] = 16
-    """Episodes of one task, which share a baseline."""
+    group_size: Annotated[int, Field(ge=1, le=4096)] | None = None
+    """Episodes of one task, which share a baseline. Default: 16; 1 in modes ``sft`` and ``opd``, which have none."""
     batch_size: Annotated[int, Field(ge=1)] | None = None
     """Episodes of a step; a multiple of ``groupSize``. Default: 16 groups."""
     token_batch_size: Annotated[int, Field(ge=1)] | None = None

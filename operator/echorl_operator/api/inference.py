@@ -10,8 +10,9 @@ from echorl_operator.api.base import PodRole, Text
 class Inference(PodRole):
     """The vLLM engines."""
 
-    replicas: Annotated[int, Field(ge=1, le=4096)] = 1
-    """Number of engines."""
+    replicas: Annotated[int, Field(ge=0, le=4096)] = 1
+    """Number of engines. None are started, whatever this says, where nothing is sampled: in mode ``sft`` without eval
+    environments. 0 is accepted there alone."""
     gpus_per_replica: Annotated[int, Field(ge=0, le=64)] = 1
     """GPUs of each engine. 0: it runs on the CPU."""
     tensor_parallel: Annotated[int, Field(ge=1, le=64)] | None = None

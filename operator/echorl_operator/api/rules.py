@@ -1,18 +1,19 @@
 """Rules between fields. Each is a pure function of a typed spec; all are looked at."""
 
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 from echorl_core.names import RESERVED_ENVIRONMENT_NAME
-from echorl_operator.api.algorithm import Advantage, Algorithm, Filter, Loss
-from echorl_operator.api.environments import EvalEnvironment, Sampling, TrainEnvironment
+from echorl_operator.api.algorithm import Advantage, Algorithm, AlgorithmOverrides, Filter, Loss
+from echorl_operator.api.environments import Sampling
+from echorl_operator.api.mode_rules import group_size, mode_findings
 from echorl_operator.api.model import is_path
 from echorl_operator.api.problems import Problem
+from echorl_operator.api.rule import Finding, eval_environments, finding, train_environments
 from echorl_operator.api.run import EchoRLRunSpec
-from echorl_operator.api.schema import found_text, nearest
+from echorl_operator.api.schema import nearest
 
-BUILTIN_ENVIRONMENTS = ("digits", "terminal")
+BUILTIN_ENVIRONMENTS = ("digits", "messages", "terminal", "terminal-demonstrations")
 ECHO_ROLES = ("system", "user", "assistant", "tool", "warning")
 DEFAULT_MAX_MODEL_LEN = 4096
 DEFAULT_GROUPS = 16
@@ -52,37 +53,11 @@ OWN_ENGINE_ARGUMENTS = (
 )
 
 
-@dataclass(frozen=True)
-class Finding:
-    """A problem, and the paths whose values it rests on: it is not told when one of these is wrong by itself."""
-
-    problem: Problem
-    depends_on: tuple[str, ...]
-
-
-def finding(path: str, value: object, accepted: str, reason: str = "", *, also: Iterable[str] = ()) -> Finding:
-    """A finding about ``path``; ``also`` are further paths that it rests on."""
-    found = "nothing" if value is None else found_text(value)
-    return Finding(Problem(path, found, accepted, reason), (path, *also))
-
-
 def batch_size(algorithm: Algorithm) -> int | None:
     """Episodes of a step, or None when a step is counted in tokens."""
     if algorithm.batch_size is None and algorithm.token_batch_size is None:
-        return DEFAULT_GROUPS * algorithm.group_size
+        return DEFAULT_GROUPS * group_size(algorithm)
     return algorithm.batch_size
-
-
-def train_environments(spec: EchoRLRunSpec) -> Iterator[tuple[str, TrainEnvironment]]:
-    """Train environments with their paths."""
-    for index, environment in enumerate(spec.environments.train):
-        yield f"spec.environments.train[{index}]", environment
-
-
-def eval_environments(spec: EchoRLRunSpec) -> Iterator[tuple[str, EvalEnvironment]]:
-    """Eval environments with their paths."""
-    for index, environment in enumerate(spec.environments.eval):
-        yield f"spec.environments.eval[{index}]", environment
 
 
 def _model(spec: EchoRLRunSpec) -> Iterator[Finding]:
@@ -104,8 +79,8 @@ def _batches(spec: EchoRLRunSpec) -> Iterator[Finding]:
         accepted = "exactly one of batchSize and tokenBatchSize"
         yield finding(other, algorithm.token_batch_size, accepted, also=(path,))
     episodes = batch_size(algorithm)
-    if episodes is not None and episodes % algorithm.group_size:
-        accepted = f"a multiple of groupSize ({algorithm.group_size})"
+    if episodes is not None and episodes % group_size(algorithm):
+        accepted = f"a multiple of groupSize ({group_size(algorithm)})"
         yield finding(path, episodes, accepted, also=("spec.algorithm.groupSize",))
 
 
@@ -118,8 +93,7 @@ def _custom(path: str, part: Loss | Advantage | Filter) -> Iterator[Finding]:
         yield finding(f"{path}.kwargs", part.kwargs, "no value", "only for type custom", also=(f"{path}.type",))
 
 
-def _loss(loss: Loss) -> Iterator[Finding]:
-    path = "spec.algorithm.loss"
+def _loss(path: str, loss: Loss) -> Iterator[Finding]:
     yield from _custom(path, loss)
     for name, types in LOSS_SETTINGS.items():
         value = getattr(loss, name)
@@ -134,8 +108,8 @@ def loss_setting_reason(name: str) -> str:
     return f"only for {', '.join(most)} and {last}"
 
 
-def _advantage(advantage: Advantage) -> Iterator[Finding]:
-    path, kind = "spec.algorithm.advantage", ("spec.algorithm.advantage.type",)
+def _advantage(path: str, advantage: Advantage) -> Iterator[Finding]:
+    kind = (f"{path}.type",)
     yield from _custom(path, advantage)
     if advantage.type != "rae":
         for key, value in (("momentum", advantage.momentum), ("order", advantage.order)):
@@ -184,13 +158,19 @@ def _curricula(spec: EchoRLRunSpec) -> Iterator[Finding]:
 
 
 def _algorithm(spec: EchoRLRunSpec) -> Iterator[Finding]:
-    algorithm = spec.algorithm
-    yield from _loss(algorithm.loss)
-    for index, rule in enumerate(algorithm.filters):
-        yield from _filter(f"spec.algorithm.filters[{index}]", rule)
-    yield from _advantage(algorithm.advantage)
-    if algorithm.mode != "sft" and algorithm.sft is not None:
-        yield finding("spec.algorithm.sft", {}, "no value", "only for mode sft", also=("spec.algorithm.mode",))
+    yield from _parts("spec.algorithm", spec.algorithm)
+    for path, environment in train_environments(spec):
+        if environment.algorithm is not None:
+            yield from _parts(f"{path}.algorithm", environment.algorithm)
+
+
+def _parts(path: str, algorithm: Algorithm | AlgorithmOverrides) -> Iterator[Finding]:
+    if algorithm.loss is not None:
+        yield from _loss(f"{path}.loss", algorithm.loss)
+    for index, rule in enumerate(algorithm.filters or ()):
+        yield from _filter(f"{path}.filters[{index}]", rule)
+    if algorithm.advantage is not None:
+        yield from _advantage(f"{path}.advantage", algorithm.advantage)
 
 
 def _names(spec: EchoRLRunSpec) -> Iterator[Finding]:
@@ -314,7 +294,7 @@ def _runtime(spec: EchoRLRunSpec) -> Iterator[Finding]:
                 yield finding(f"spec.storage.{key}", value, "no value", reason, also=("spec.storage.claimName",))
 
 
-RULES = (_names, _model, _algorithm, _batches, _echo, _curricula, _sampling, _ranks, _engines, _runtime)
+RULES = (_names, _model, _algorithm, mode_findings, _batches, _echo, _curricula, _sampling, _ranks, _engines, _runtime)
 
 
 def rule_findings(spec: EchoRLRunSpec) -> Iterator[Finding]:

@@ -9,7 +9,7 @@ from typing import Any
 from echorl_operator.api.base import ApiModel
 from echorl_operator.api.model import is_path
 from echorl_operator.api.problems import NOT_SUPPORTED
-from echorl_operator.api.rules import Finding, eval_environments, finding, train_environments
+from echorl_operator.api.rule import Finding, eval_environments, finding, train_environments
 from echorl_operator.api.run import EchoRLRunSpec
 
 RAE = "advantage rae, which is for multi-agent environments: there are none yet"
@@ -37,15 +37,9 @@ def _model(spec: EchoRLRunSpec) -> Iterator[Finding]:
 
 def _algorithm(spec: EchoRLRunSpec) -> Iterator[Finding]:
     algorithm, path = spec.algorithm, "spec.algorithm"
-    if algorithm.mode != "rl":
-        yield _refused(f"{path}.mode", algorithm.mode, f"mode {algorithm.mode}", "rl")
     if algorithm.advantage.type == "rae":
         accepted = "groupMean, none, maxRl or custom"
         yield _refused(f"{path}.advantage.type", algorithm.advantage.type, RAE, accepted)
-    for field, value in _set_fields(algorithm.teacher, f"{path}.teacher"):
-        yield _refused(field, value, "teachers")
-    if algorithm.mode == "sft" and algorithm.sft is not None:
-        yield _refused(f"{path}.sft", {}, "mode sft")
 
 
 def _environments(spec: EchoRLRunSpec) -> Iterator[Finding]:
@@ -59,8 +53,9 @@ def _environments(spec: EchoRLRunSpec) -> Iterator[Finding]:
         if environment.drop_members:
             yield _refused(f"{path}.dropMembers", environment.drop_members, "multi-agent environments")
     for path, trained in train_environments(spec):
-        for field, value in _set_fields(trained.algorithm, f"{path}.algorithm"):
-            yield _refused(field, value, "algorithm overrides of one environment")
+        own = trained.algorithm
+        if own is not None and own.advantage is not None and own.advantage.type == "rae":
+            yield _refused(f"{path}.algorithm.advantage.type", "rae", RAE, "groupMean, none or maxRl")
     for path, evaluated in eval_environments(spec):
         for key in ("presence_penalty", "frequency_penalty", "repetition_penalty"):
             value = getattr(evaluated.sampling, key)

@@ -9,7 +9,8 @@ from echorl_operator.api.base import API_VERSION, KIND, ApiModel
 from echorl_operator.api.environments import EvalEnvironment, TrainEnvironment
 from echorl_operator.api.model import ModelSpec
 from echorl_operator.api.problems import Problem, field_problems
-from echorl_operator.api.rules import Finding, rule_findings
+from echorl_operator.api.rule import Finding
+from echorl_operator.api.rules import rule_findings
 from echorl_operator.api.run import EchoRLRun, EchoRLRunSpec, Metadata
 from echorl_operator.api.schema import Location, bare, known, path_text
 from echorl_operator.api.unsupported import unsupported_findings

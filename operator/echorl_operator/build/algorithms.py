@@ -4,8 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from echorl_core import config
-from echorl_operator.api.algorithm import Advantage, Filter, LengthShaping, Loss
+from echorl_operator.api.algorithm import Advantage, Algorithm, AlgorithmOverrides, Filter, LengthShaping, Loss, Sft
 from echorl_operator.api.base import Hook
+from echorl_operator.api.environments import TrainEnvironment
+from echorl_operator.api.run import EchoRLRunSpec
 
 LOSS_DEFAULTS: Mapping[str, Mapping[str, float]] = {
     "dppo": {"mask_low": 0.2, "mask_high": 0.2, "kl_tau": 1.0e-3},
@@ -15,6 +17,8 @@ LOSS_DEFAULTS: Mapping[str, Mapping[str, float]] = {
     "reinforce": {"kl_tau": 1.0e-3},
 }
 """By type; ``docs/algorithms.md`` says where they are from."""
+OPD_DEFAULTS: Mapping[str, float] = {"mask_low": 0.2, "kl_tau": 1.0e-3}
+"""Of mode opd."""
 
 
 def hook_config(part: Hook | Loss | Advantage | Filter) -> config.HookConfig:
@@ -24,8 +28,12 @@ def hook_config(part: Hook | Loss | Advantage | Filter) -> config.HookConfig:
     return config.HookConfig(import_path=part.import_path, kwargs=part.kwargs)
 
 
-def loss_config(loss: Loss) -> config.LossConfig:
+def loss_config(loss: Loss, mode: str = "rl") -> config.LossConfig:
     """The trainer's policy-gradient loss."""
+    if mode == "opd":
+        given = {name: getattr(loss, name) for name in OPD_DEFAULTS}
+        own: dict[str, Any] = {**OPD_DEFAULTS, **{name: value for name, value in given.items() if value is not None}}
+        return config.LossConfig(type="opd", **own)
     if loss.type == "custom":
         return config.LossConfig(type="custom", hook=hook_config(loss))
     defaults = LOSS_DEFAULTS[loss.type]
@@ -46,13 +54,34 @@ def advantage_config(advantage: Advantage) -> config.AdvantageConfig:
     )
 
 
-def filter_config(rule: Filter) -> config.FilterConfig:
-    """A rule that takes episodes out of training."""
+def teacher_config(algorithm: Algorithm) -> config.TeacherConfig | None:
+    """The teacher of modes sft and opd."""
+    teacher = algorithm.teacher
+    if teacher is None or teacher.url is None or teacher.model is None:
+        return None
+    return config.TeacherConfig(url=teacher.url, model=teacher.model)
+
+
+def sft_config(sft: Sft | None) -> config.SftConfig:
+    """Whose tokens are targets of mode sft."""
+    sft = sft or Sft()
+    names = None if sft.tool_names is None else list(sft.tool_names)
+    return config.SftConfig(train_roles=list(sft.train_roles), tool_names=names)
+
+
+def filter_configs(algorithm: Algorithm) -> list[config.FilterConfig]:
+    """Rules that take episodes out of training; modes without advantages leave out the default, which asks for them."""
+    rules = (rule for rule in algorithm.filters if algorithm.mode == "rl" or rule.type != "zeroAdvantage")
+    return [_filter(rule, algorithm.mode) for rule in rules]
+
+
+def _filter(rule: Filter, mode: str) -> config.FilterConfig:
     return config.FilterConfig(
         type=rule.type,
         enforce=rule.enforce,
         stage=rule.stage,
-        scope=rule.scope,
+        # There is no RL term that an episode could be taken out of alone.
+        scope="all" if mode == "sft" else rule.scope,
         hook=hook_config(rule) if rule.type == "custom" else None,
         **{name: value for name, value in _bounds(rule).items() if value is not None},
     )
@@ -60,6 +89,26 @@ def filter_config(rule: Filter) -> config.FilterConfig:
 
 def _bounds(rule: Filter) -> dict[str, Any]:
     return {"easy_from": rule.easy_from, "hard_to": rule.hard_to}
+
+
+def overrides_config(environment: TrainEnvironment) -> config.OverridesConfig:
+    """What the environment has of its own, for the orchestrator."""
+    own = environment.algorithm or AlgorithmOverrides()
+    return config.OverridesConfig(
+        group_size=own.group_size,
+        rl_weight=own.rl_weight,
+        advantage=None if own.advantage is None else advantage_config(own.advantage),
+        filters=None if own.filters is None else [_filter(rule, "rl") for rule in own.filters],
+    )
+
+
+def losses_by_environment(spec: EchoRLRunSpec) -> dict[str, config.LossConfig]:
+    """Losses of environments that have their own, for the trainer."""
+    return {
+        one.name: loss_config(one.algorithm.loss)
+        for one in spec.environments.train
+        if one.algorithm is not None and one.algorithm.loss is not None
+    }
 
 
 def _length_shaping(shaping: LengthShaping) -> config.LengthShapingConfig:

@@ -1,5 +1,6 @@
 """The orchestrator's pod: one, under one name for all attempts, re-created by the operator."""
 
+from echorl_core import names as core_names
 from echorl_operator import names
 from echorl_operator.build import cluster_placement as places
 from echorl_operator.build import pods, storage
@@ -18,6 +19,9 @@ def _role(target: Target, config: str) -> pods.Role:
     env = pods.identity(target, attempt=True, token=True)
     if (code := storage.code_path(target, ROLE)) is not None:
         env.append(pods.variable("PYTHONPATH", code))
+    teacher = target.spec.algorithm.teacher
+    if teacher is not None and teacher.secret_name is not None:
+        env.append(pods.secret_variable(core_names.ENV_TEACHER_KEY, teacher.secret_name, storage.TOKEN_KEY))
     command = ["python", "-P", "-m", "echorl_orchestrator", "--config", f"{pods.CONFIG}/orchestrator.json"]
     return pods.Role(
         role=ROLE,

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from echorl_operator.api.mode_rules import num_engines
 from echorl_operator.api.run import EchoRLRun
 
 EXAMPLE_ORCHESTRATOR_PORT = 8100
@@ -61,9 +62,7 @@ def example_placement(run: EchoRLRun) -> Placement:
         orchestrator_host="127.0.0.1",
         orchestrator_port=EXAMPLE_ORCHESTRATOR_PORT,
         orchestrator_url=f"http://127.0.0.1:{EXAMPLE_ORCHESTRATOR_PORT}",
-        engines=tuple(
-            EnginePlacement("127.0.0.1", EXAMPLE_ENGINE_PORT + index) for index in range(spec.inference.replicas)
-        ),
+        engines=tuple(EnginePlacement("127.0.0.1", EXAMPLE_ENGINE_PORT + index) for index in range(num_engines(spec))),
         metrics_port=EXAMPLE_TRAINER_PORT,
         python_path=(spec.code.path,) if spec.code.path else (),
     )

@@ -6,9 +6,19 @@ from typing import Literal
 from echorl_core import config, names
 from echorl_operator.api.base import duration_seconds
 from echorl_operator.api.environments import Echo, Environment, EvalEnvironment, Sampling, TrainEnvironment
+from echorl_operator.api.mode_rules import group_size, samples
 from echorl_operator.api.rules import DEFAULT_MAX_MODEL_LEN, ECHO_ROLES, batch_size
 from echorl_operator.api.run import EchoRLRun, EchoRLRunSpec
-from echorl_operator.build.algorithms import advantage_config, filter_config, hook_config, loss_config
+from echorl_operator.build.algorithms import (
+    advantage_config,
+    filter_configs,
+    hook_config,
+    loss_config,
+    losses_by_environment,
+    overrides_config,
+    sft_config,
+    teacher_config,
+)
 from echorl_operator.build.placement import Placement
 
 EPISODES_PER_WORKER = 256
@@ -89,6 +99,9 @@ def _environment(environment: Environment) -> config.EnvironmentConfig:
         state_columns=list(environment.state_columns),
         sampling=_sampling(environment.sampling),
         echo=None if echo is None else _echo(echo),
+        algorithm=overrides_config(environment)
+        if isinstance(environment, TrainEnvironment)
+        else config.OverridesConfig(),
         curriculum=_curriculum(environment) if isinstance(environment, TrainEnvironment) else None,
     )
 
@@ -106,7 +119,9 @@ def _eval(environment: EvalEnvironment) -> config.EvalConfig:
 def _batch(spec: EchoRLRunSpec, placement: Placement) -> config.BatchConfig:
     algorithm = spec.algorithm
     return config.BatchConfig(
-        group_size=algorithm.group_size,
+        mode=algorithm.mode,
+        sft=sft_config(algorithm.sft),
+        group_size=group_size(algorithm),
         batch_size=batch_size(algorithm),
         token_batch_size=algorithm.token_batch_size,
         max_staleness=algorithm.max_staleness,
@@ -117,7 +132,7 @@ def _batch(spec: EchoRLRunSpec, placement: Placement) -> config.BatchConfig:
         echo_normalizer=algorithm.echo.normalizer,
         echo_warmup_steps=algorithm.echo.warmup_steps,
         advantage=advantage_config(algorithm.advantage),
-        filters=[filter_config(rule) for rule in algorithm.filters],
+        filters=filter_configs(algorithm),
         seq_len=spec.trainer.seq_len or max_model_len(spec, placement),
         num_ranks=num_ranks(spec),
     )
@@ -156,7 +171,8 @@ def _orchestrator(spec: EchoRLRunSpec, placement: Placement) -> config.Orchestra
         batch=_batch(spec, placement),
         train=[_environment(environment) for environment in spec.environments.train],
         evals=[_eval(environment) for environment in spec.environments.eval],
-        engines=config.EngineDiscovery(names=list(placement.engine_names) or addresses),
+        engines=config.EngineDiscovery(names=(list(placement.engine_names) or addresses) if samples(spec) else []),
+        teacher=teacher_config(spec.algorithm),
         weight_mode=_weight_mode(spec),
         checkpoint=config.CheckpointConfig(
             interval=checkpoint.interval, keep_last=checkpoint.keep_last, keep_every=checkpoint.keep_every
@@ -175,7 +191,8 @@ def _trainer(spec: EchoRLRunSpec, placement: Placement) -> config.TrainerConfig:
         seed=spec.seed,
         max_steps=spec.max_steps,
         seq_len=trainer.seq_len or max_model_len(spec, placement),
-        loss=loss_config(spec.algorithm.loss),
+        loss=loss_config(spec.algorithm.loss, spec.algorithm.mode),
+        losses=losses_by_environment(spec),
         python_path=list(placement.python_path),
         optimizer=_optimizer(spec),
         compile=trainer.compile,

@@ -2,9 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from echorl_operator.api.algorithm import AlgorithmOverrides
 from echorl_operator.api.problems import NOT_SUPPORTED
-from echorl_operator.api.schema import keys
 from echorl_operator.api.unsupported import RAE
 from echorl_operator.crd.validations import Validation, refusal, validation
 
@@ -41,12 +39,6 @@ def _quoted(*names: str) -> dict[str, str]:
     return {name: f'"{{self.{name}}}"' for name in names}
 
 
-def _overrides() -> Iterable[Validation]:
-    found = {"loss": "a mapping", "advantage": "a mapping", "filters": "a list"}
-    fields = {key: found.get(key, f"{{self.{key}}}") for key in keys(AlgorithmOverrides)}
-    return _set(fields, "algorithm overrides of one environment")
-
-
 def _penalties() -> Iterable[Validation]:
     names = ("presencePenalty", "frequencyPenalty", "repetitionPenalty")
     return _set({name: f"{{self.{name}}}" for name in names}, "penalties")
@@ -54,16 +46,13 @@ def _penalties() -> Iterable[Validation]:
 
 _TABLE: Mapping[str, Iterable[Validation]] = {
     "spec.model": _set({"lora": "a mapping"}, "adapters"),
-    "spec.algorithm": (
-        _other("mode", ("rl",), "mode {self.mode}", "rl"),
-        refusal("has(self.mode) && self.mode == 'sft'", "sft", f"{NOT_SUPPORTED}: mode sft", found="a mapping"),
-    ),
     "spec.algorithm.advantage": (
         _other("type", ("groupMean", "none", "maxRl", "custom"), RAE, "groupMean, none, maxRl or custom"),
     ),
-    "spec.algorithm.teacher": _set(_quoted("url", "model", "secretName"), "teachers"),
     "spec.environments.train[]": _environment(),
-    "spec.environments.train[].algorithm": _overrides(),
+    "spec.environments.train[].algorithm.advantage": (
+        _other("type", ("groupMean", "none", "maxRl", "custom"), RAE, "groupMean, none or maxRl"),
+    ),
     "spec.environments.eval[]": _environment(),
     "spec.environments.eval[].sampling": _penalties(),
     "spec.trainer.parallel": (

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from echorl_core.names import RESERVED_ENVIRONMENT_NAME
-from echorl_operator.api.algorithm import Algorithm, Loss
+from echorl_operator.api.algorithm import Loss
 from echorl_operator.api.base import ApiModel
 from echorl_operator.api.inference import Inference
+from echorl_operator.api.mode_rules import DEFAULT_GROUP
 from echorl_operator.api.rules import (
     BUILTIN_ENVIRONMENTS,
     ECHO_ROLES,
@@ -22,6 +23,7 @@ from echorl_operator.api.run import Metadata
 from echorl_operator.api.runtime import Checkpoint
 from echorl_operator.api.schema import accepted_text, keys
 from echorl_operator.api.trainer import Parallel, Trainer
+from echorl_operator.crd import mode_rules
 from echorl_operator.crd.validations import Validation, literal, refusal, validation, value_or
 
 _IS_PATH = "self.name.matches('^[/.~]|/.*/')"
@@ -64,6 +66,7 @@ def _spec() -> Iterable[Validation]:
         'pods on several nodes share the volume; found "ReadWriteOnce"; accepted: ReadWriteMany',
         field="storage.accessMode",
     )
+    yield from mode_rules.spec()
     mode, loss = value_or("algorithm.mode", "rl"), value_or("algorithm.loss.type", "dppo")
     renderer = value_or("model.renderer", "auto")
     with_echo = (
@@ -87,7 +90,8 @@ def _model() -> Iterable[Validation]:
 
 
 def _algorithm() -> Iterable[Validation]:
-    group = value_or("groupSize", _default(Algorithm, "groupSize"))
+    of_mode = f"({value_or('mode', 'rl')} == 'rl' ? {DEFAULT_GROUP['rl']} : {DEFAULT_GROUP['sft']})"
+    group = f"(has(self.groupSize) ? self.groupSize : {of_mode})"
     yield validation(
         "!(has(self.batchSize) && has(self.tokenBatchSize))",
         "found {self.tokenBatchSize}; accepted: exactly one of batchSize and tokenBatchSize",
@@ -99,7 +103,7 @@ def _algorithm() -> Iterable[Validation]:
         f"found {{self.batchSize}}; accepted: a multiple of groupSize ({{{group}}})",
         field="batchSize",
     )
-    yield refusal(f"{value_or('mode', 'rl')} != 'sft'", "sft", "only for mode sft", found="a mapping")
+    yield from mode_rules.algorithm()
 
 
 def _custom(default: str) -> Iterable[Validation]:
@@ -291,15 +295,21 @@ _TABLE: Mapping[str, Iterable[Validation]] = {
     "spec.model": _model(),
     "spec.algorithm": _algorithm(),
     "spec.algorithm.loss": _loss(),
+    "spec.algorithm.sft": mode_rules.sft(),
     "spec.algorithm.advantage": _advantage(),
     "spec.algorithm.advantage.lengthShaping": _length_shaping(),
     "spec.algorithm.filters[]": _filter(),
     "spec.environments": _environments(),
     "spec.environments.train[]": _environment(),
     "spec.environments.train[].echo": _echo(),
+    "spec.environments.train[].algorithm": mode_rules.overrides(),
+    "spec.environments.train[].algorithm.loss": _loss(),
+    "spec.environments.train[].algorithm.advantage": _advantage(),
+    "spec.environments.train[].algorithm.advantage.lengthShaping": _length_shaping(),
+    "spec.environments.train[].algorithm.filters[]": _filter(),
     "spec.environments.train[].curriculum": _difficulty(),
     "spec.environments.train[].sampling": _train_sampling(),
-    "spec.environments.eval[]": _environment(),
+    "spec.environments.eval[]": (*_environment(), *mode_rules.evaluated()),
     "spec.trainer": _trainer(),
     "spec.inference": _inference(),
     "spec.inference.extraArgs[]": _extra_argument(),

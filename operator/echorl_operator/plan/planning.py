@@ -13,6 +13,7 @@ from typing import Any
 
 from echorl_core.live import settings_of
 from echorl_core.names import Phase
+from echorl_operator.api.mode_rules import num_engines
 from echorl_operator.api.mutability import changes
 from echorl_operator.api.run import EchoRLRun, EchoRLRunSpec
 from echorl_operator.build.children import common, inference_deployment
@@ -206,7 +207,7 @@ def _shared_children(draft: Draft, rendering: Rendering) -> None:
 
 
 def _engines(draft: Draft, rendering: Rendering, spec: EchoRLRunSpec) -> None:
-    draft.apply(inference_deployment(rendering, spec.inference.replicas), Kind.DEPLOYMENT)
+    draft.apply(inference_deployment(rendering, num_engines(spec)), Kind.DEPLOYMENT)
 
 
 def _note_progress(draft: Draft, spec: EchoRLRunSpec) -> None:
@@ -254,6 +255,6 @@ def _said(draft: Draft, spec: EchoRLRunSpec | None) -> Said:
         problems=draft.problems,
         checkpoint_interval=None if spec is None else spec.checkpoint.interval,
         trainer_pods=0 if spec is None else spec.trainer.replicas,
-        engines=0 if spec is None else spec.inference.replicas,
+        engines=0 if spec is None else num_engines(spec),
         found=draft.found,
     )

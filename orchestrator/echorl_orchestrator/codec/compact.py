@@ -132,6 +132,11 @@ class CompactCodec:
         """See ``ChatCodec``."""
         return Rendered.joined(self._turns(messages, tools, warnings))
 
+    def conversation(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Rendered:
+        """See ``ChatCodec``."""
+        *turns, _ = self._turns(messages, tools, {})
+        return Rendered.joined(turns)
+
     def extend(
         self,
         prompt_tail: Sequence[int],

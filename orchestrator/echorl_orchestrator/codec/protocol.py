@@ -70,6 +70,10 @@ class ChatCodec(Protocol):
         """The whole prompt, generation prompt included."""
         ...
 
+    def conversation(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Rendered:
+        """A whole conversation, without a generation prompt. What a model would sample is the body of its messages."""
+        ...
+
     def extend(
         self,
         prompt_tail: Sequence[int],

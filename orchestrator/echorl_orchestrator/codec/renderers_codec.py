@@ -91,12 +91,18 @@ class RenderersCodec:
 
     def render(self, messages: Sequence[Message], tools: Sequence[Tool], warnings: WarningSpans) -> Rendered:
         """See ``ChatCodec``."""
-        tokens = self._renderer.render(
+        return self._rendered(self._whole(messages, tools, generation=True), 0, messages, warnings)
+
+    def conversation(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Rendered:
+        """See ``ChatCodec``. ``renderers`` counts the end of a model's turn as its content."""
+        return self._rendered(self._whole(messages, tools, generation=False), 0, messages, {})
+
+    def _whole(self, messages: Sequence[Message], tools: Sequence[Tool], *, generation: bool) -> RenderedTokens:
+        return self._renderer.render(
             cast(Any, [dict(message) for message in messages]),
             tools=cast(Any, list(tools)) or None,
-            add_generation_prompt=True,
+            add_generation_prompt=generation,
         )
-        return self._rendered(tokens, 0, messages, warnings)
 
     def extend(
         self,

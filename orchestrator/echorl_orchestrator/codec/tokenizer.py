@@ -41,6 +41,11 @@ class TextTokenizer:
             re.compile("|".join(map(re.escape, sorted(markers, key=len, reverse=True)))) if markers else None
         )
 
+    @property
+    def largest_id(self) -> int:
+        """The highest token id."""
+        return max(self._backend.get_vocab(with_added_tokens=True).values())
+
     def _special_id(self, value: Any) -> int | None:
         content = value.get("content") if isinstance(value, dict) else value
         return self._backend.token_to_id(content) if isinstance(content, str) else None

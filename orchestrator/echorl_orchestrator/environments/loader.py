@@ -7,11 +7,19 @@ from pydantic import ValidationError
 
 from echorl_core import hooks
 from echorl_core.config import HookConfig
-from echorl_orchestrator.environments import digits, terminal
 from echorl_orchestrator.refusals import BadInputError
 from echorl_orchestrator.types import Environment
 
-_BUILTIN: dict[str, Callable[..., Environment]] = {"terminal": terminal.build, "digits": digits.build}
+_BUILTIN = {
+    name: f"echorl_orchestrator.environments.{module}:build"
+    for name, module in {
+        "digits": "digits",
+        "messages": "messages",
+        "terminal": "terminal",
+        "terminal-demonstrations": "demonstrations",
+    }.items()
+}
+"""Import paths by name: a worker imports its own environment alone."""
 
 
 def import_object(path: str, field: str) -> Any:
@@ -28,10 +36,9 @@ def import_object(path: str, field: str) -> Any:
 
 def _factory(kind: str, field: str) -> Callable[..., Environment]:
     scheme, _, rest = kind.partition(":")
-    if scheme == "builtin" and rest in _BUILTIN:
-        return _BUILTIN[rest]
-    if scheme == "import" and rest:
-        factory = import_object(rest, field)
+    path = _BUILTIN.get(rest, "") if scheme == "builtin" else rest
+    if path and scheme in {"builtin", "import"}:
+        factory = import_object(path, field)
         if not callable(factory):
             raise BadInputError(f"{field}: {rest!r} is no function")
         return factory  # type: ignore[no-any-return]  # what it returns is checked below
@@ -61,8 +68,8 @@ def load_environment(name: str, kind: str, args: dict[str, Any]) -> Environment:
         raise BadInputError(f"{field}: {kind} raised {hooks.told(error)}") from error
     if not isinstance(environment, Environment):
         raise BadInputError(f"{field}: {kind} returned {type(environment).__name__}, accepted is types.Environment")
-    if (environment.text_env is None) == (environment.runner is None):
-        raise BadInputError(f"{field}: {kind} must set exactly one of text_env and runner")
+    if [environment.text_env is None, environment.runner is None, not environment.given].count(False) != 1:
+        raise BadInputError(f"{field}: {kind} must set exactly one of text_env, runner and given")
     return environment
 
 

@@ -1,6 +1,7 @@
 """All open sessions by key, and the keys of those that are over."""
 
 from collections import OrderedDict
+from collections.abc import Callable
 
 from echorl_orchestrator.gateway.session import GatewaySession
 from echorl_orchestrator.gateway.turns import SessionClosedError, SessionSpec
@@ -27,15 +28,15 @@ class Sessions:
         """Open sessions."""
         return len(self._open)
 
-    def open(self, spec: SessionSpec) -> GatewaySession:
-        """A new session.
+    def open(self, spec: SessionSpec, make: Callable[[SessionSpec], GatewaySession] = GatewaySession) -> GatewaySession:
+        """A new session, as ``make`` makes it.
 
         Raises:
             DuplicateSessionError: the key was used before.
         """
         if spec.key in self._open or spec.key in self._closed:
             raise DuplicateSessionError(f"session {spec.key} exists already")
-        session = GatewaySession(spec)
+        session = make(spec)
         self._open[spec.key] = session
         return session
 

@@ -139,6 +139,7 @@ class Host:
             "num_tasks": len(self._tasks),
             "runner": self._environment.runner is not None,
             "scores_groups": self._environment.score_group is not None,
+            "given": self._environment.given,
         }
 
     def submit(self, number: int, op: str, episode: str | None, args: dict[str, Any], reply: Reply) -> None:

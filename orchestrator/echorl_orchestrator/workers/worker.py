@@ -49,6 +49,7 @@ class EnvironmentFacts:
     num_tasks: int
     runner: bool
     scores_groups: bool
+    given: bool = False
 
 
 def _dumped(hook: HookConfig | None) -> dict[str, Any] | None:

@@ -62,7 +62,7 @@ BROKEN_RULES: list[Refused] = [
     Refused(
         [(f"{ENV}.type", "builtin:terminl")],
         "spec.environments.train[0].type",
-        "builtin:digits, builtin:terminal",
+        "builtin:digits, builtin:messages, builtin:terminal",
         id="unknown built-in",
     ),
     Refused(
@@ -255,10 +255,180 @@ BROKEN_RULES: list[Refused] = [
 ]
 
 
+SFT: list[tuple[str, Any]] = [
+    ("spec.algorithm", {"mode": "sft"}),
+    ("spec.environments", {"train": [{"name": "talks", "type": "builtin:messages", "args": {"path": "talks.jsonl"}}]}),
+]
+"""Changes that make a run of mode sft on given conversations."""
+OPD: list[tuple[str, Any]] = [
+    ("spec.algorithm", {"mode": "opd", "teacher": {"url": "http://teacher:8000/v1", "model": "big"}}),
+    ("spec.environments", {"train": [{"name": "terminal", "type": "builtin:terminal"}]}),
+]
+"""Changes that make a run of mode opd."""
+TEACHER = "spec.algorithm.teacher"
+MODE_RULES: list[Refused] = [
+    Refused([*SFT, ("spec.algorithm.loss", {"klTau": 0.1})], "spec.algorithm.loss", "no value", id="loss of sft"),
+    Refused([*SFT, ("spec.algorithm.rlWeight", 0.5)], "spec.algorithm.rlWeight", "no value", id="rlWeight of sft"),
+    Refused(
+        [*SFT, ("spec.algorithm.advantage", {"type": "none"})],
+        "spec.algorithm.advantage",
+        "no value",
+        id="advantage of sft",
+    ),
+    Refused(
+        [*SFT, ("spec.algorithm.echo", {"normalizer": "perSequence"})],
+        "spec.algorithm.echo",
+        "no value",
+        id="echo normaliser of sft",
+    ),
+    Refused(
+        [*SFT, ("spec.algorithm.filters", [{"type": "custom", "import": "a:b"}, {"type": "gibberish"}])],
+        "spec.algorithm.filters[1].type",
+        "custom",
+        id="filter of sft",
+        server_path="spec.algorithm.filters",
+        server_says="gibberish",
+    ),
+    Refused(
+        [*SFT, ("spec.algorithm.sft", {"toolNames": ["grep"]})],
+        "spec.algorithm.sft.toolNames",
+        "no value",
+        id="toolNames without role tool",
+    ),
+    Refused(
+        [*SFT, (f"{ENV}.curriculum", {"keepEasy": 0.5})],
+        "spec.environments.train[0].curriculum",
+        "no value",
+        id="curriculum of sft",
+        server_path="spec.environments.train",
+        server_says="talks",
+    ),
+    Refused([*SFT, ("spec.algorithm.groupSize", 4)], "spec.algorithm.groupSize", "1", id="groups of sft"),
+    Refused(
+        [*SFT, ("spec.environments.train.0", {"name": "played", "type": "builtin:terminal"})],
+        f"{TEACHER}.url",
+        "base URL",
+        id="sft plays without teacher",
+    ),
+    Refused([*SFT, (TEACHER, {"model": "big"})], f"{TEACHER}.url", "base URL", id="teacher of sft without url"),
+    Refused(
+        [*SFT, (TEACHER, {"url": "http://teacher/v1"})], f"{TEACHER}.model", "name", id="teacher of sft without model"
+    ),
+    Refused(
+        [*SFT, ("spec.environments.eval", [{"name": "held-out", "type": "builtin:messages"}])],
+        "spec.environments.eval[0].type",
+        "builtin:<name> other than messages",
+        id="eval of given conversations",
+    ),
+    Refused(
+        [(f"{ENV}.type", "builtin:terminal-demonstrations")],
+        "spec.environments.train[0].type",
+        "builtin:<name> other than messages",
+        id="given conversations of mode rl",
+        server_path="spec.environments.train",
+        server_says="terminal-demonstrations",
+    ),
+    Refused([*SFT, ("spec.model.renderer", "engine")], "spec.model.renderer", "compact", id="sft, engine renders"),
+    Refused(
+        [(f"{ENV}.algorithm.loss", {"aggregation": "token"})],
+        "spec.environments.train[0].algorithm.loss.aggregation",
+        "no value",
+        id="own aggregation",
+    ),
+    Refused(
+        [(f"{ENV}.algorithm.loss", {"type": "custom", "import": "a:b"})],
+        "spec.environments.train[0].algorithm.loss.type",
+        "built-in",
+        id="own custom loss",
+    ),
+    Refused(
+        [(f"{ENV}.algorithm.loss", {"type": "grpo", "maskLow": 0.1})],
+        "spec.environments.train[0].algorithm.loss.maskLow",
+        "no value",
+        id="own maskLow of grpo",
+    ),
+    Refused(
+        [(f"{ENV}.algorithm.advantage", {"type": "custom", "import": "a:b"})],
+        "spec.environments.train[0].algorithm.advantage.type",
+        "built-in",
+        id="own custom advantage",
+    ),
+    Refused(
+        [(f"{ENV}.algorithm.filters", [{"type": "gibberish"}, {"type": "custom", "import": "a:b"}])],
+        "spec.environments.train[0].algorithm.filters[1].type",
+        "built-in",
+        id="own custom filter",
+        server_path="spec.environments.train[0].algorithm.filters",
+        server_says="custom",
+    ),
+    Refused(
+        [*SFT, (f"{ENV}.algorithm", {"rlWeight": 0.5})],
+        "spec.environments.train[0].algorithm.rlWeight",
+        "groupSize",
+        id="own rlWeight in sft",
+        server_path="spec.environments.train",
+        server_says="talks",
+    ),
+    Refused(
+        [*OPD, (f"{ENV}.algorithm", {"loss": {"klTau": 0.1}})],
+        "spec.environments.train[0].algorithm.loss",
+        "groupSize, filters",
+        id="own loss in opd",
+        server_path="spec.environments.train",
+        server_says="terminal",
+    ),
+    Refused(
+        [*OPD, (f"{ENV}.algorithm", {"filters": [{"type": "zeroAdvantage"}]})],
+        "spec.environments.train[0].algorithm.filters[0].type",
+        "repetition",
+        id="own filter in opd",
+        server_path="spec.environments.train",
+        server_says="terminal",
+    ),
+    Refused([("spec.inference.replicas", 0)], "spec.inference.replicas", "at least 1", id="rl without engines"),
+    Refused(
+        [*SFT, ("spec.inference.replicas", 0), ("spec.environments.eval", [EVAL])],
+        "spec.inference.replicas",
+        "at least 1",
+        id="evals without engines",
+    ),
+    Refused([(f"{TEACHER}.url", "http://teacher/v1")], f"{TEACHER}.url", "no value", id="teacher of rl"),
+    Refused([*OPD, (TEACHER, None)], f"{TEACHER}.url", "base URL", id="opd without teacher"),
+    Refused([*OPD, (f"{TEACHER}.model", None)], f"{TEACHER}.model", "name", id="opd without model"),
+    Refused(
+        [*OPD, ("spec.algorithm.loss", {"type": "grpo"})], "spec.algorithm.loss.type", "no value", id="loss of opd"
+    ),
+    Refused(
+        [*OPD, ("spec.algorithm.loss", {"maskHigh": 0.2})], "spec.algorithm.loss.maskHigh", "no value", id="mask of opd"
+    ),
+    Refused([*OPD, ("spec.algorithm.rlWeight", 0.5)], "spec.algorithm.rlWeight", "no value", id="rlWeight of opd"),
+    Refused(
+        [*OPD, ("spec.algorithm.advantage", {"type": "none"})],
+        "spec.algorithm.advantage",
+        "no value",
+        id="advantage of opd",
+    ),
+    Refused(
+        [*OPD, ("spec.algorithm.filters", [{"type": "zeroAdvantage"}])],
+        "spec.algorithm.filters[0].type",
+        "repetition",
+        id="filter of opd",
+        server_path="spec.algorithm.filters",
+        server_says="zeroAdvantage",
+    ),
+    Refused(
+        [*OPD, (f"{ENV}.sampling", {"temperature": 0.5})],
+        "spec.environments.train[0].sampling.temperature",
+        "1",
+        id="temperature of opd",
+        server_path="spec.environments.train",
+        server_says="terminal",
+    ),
+]
+BROKEN_RULES += MODE_RULES
+
+
 NOT_SUPPORTED_YET: list[tuple[str, Any]] = [
-    ("spec.algorithm.mode", "sft"),
-    ("spec.algorithm.mode", "opd"),
-    ("spec.algorithm.teacher.url", "http://teacher"),
     ("spec.algorithm.advantage.type", "rae"),
     ("spec.model.lora", {}),
     (f"{ENV}.type", "openenv:echo"),
@@ -266,8 +436,7 @@ NOT_SUPPORTED_YET: list[tuple[str, Any]] = [
     (f"{ENV}.type", "agent:coder"),
     (f"{ENV}.members", {"judge": {"policy": "base"}}),
     (f"{ENV}.dropMembers", ["judge"]),
-    (f"{ENV}.algorithm.groupSize", 4),
-    (f"{ENV}.algorithm.loss", {"klTau": 0.1}),
+    (f"{ENV}.algorithm.advantage.type", "rae"),
     ("spec.environments.eval.0.sampling.frequencyPenalty", 0.5),
     ("spec.trainer.parallel.context", 2),
     ("spec.weightTransfer.mode", "nccl"),

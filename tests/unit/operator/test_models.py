@@ -18,7 +18,7 @@ def test_shortest_manifest_gets_every_default():
     spec = load(shortest()).spec
     assert spec.model.name == "Qwen/Qwen3-0.6B"
     assert [rule.type for rule in spec.algorithm.filters] == ["zeroAdvantage"]
-    assert (spec.algorithm.mode, spec.algorithm.group_size, spec.algorithm.max_staleness) == ("rl", 16, 2)
+    assert (spec.algorithm.mode, spec.algorithm.group_size, spec.algorithm.max_staleness) == ("rl", None, 2)
     assert spec.environments.train[0].echo is None
     assert (spec.trainer.replicas, spec.inference.replicas, spec.weight_transfer.mode) == (1, 1, "http")
     assert spec.record.enabled is False

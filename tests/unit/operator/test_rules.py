@@ -52,4 +52,4 @@ def test_bad_run_names(name):
 def test_built_in_environments_are_those_that_the_orchestrator_loads():
     with pytest.raises(BadInputError) as caught:
         load_environment("x", "builtin:", {})
-    assert set(re.findall(r"'builtin:(\w+)'", str(caught.value))) == set(BUILTIN_ENVIRONMENTS)
+    assert set(re.findall(r"'builtin:([\w-]+)'", str(caught.value))) == set(BUILTIN_ENVIRONMENTS)

@@ -45,10 +45,10 @@ def test_reference_lists_it(path):
 
 
 def test_what_is_refused_does_not_hide_the_rest():
-    document = with_value(full(), "spec.algorithm.mode", "opd")
+    document = with_value(full(), "spec.algorithm.advantage", {"type": "rae"})
     document = with_value(document, "spec.algorithm.batchSize", 9)
     paths = {problem.path for problem in problems(document)}
-    assert {"spec.algorithm.mode", "spec.algorithm.batchSize", "spec.environments.train[0].echo"} <= paths
+    assert {"spec.algorithm.advantage.type", "spec.algorithm.batchSize"} <= paths
 
 
 def test_empty_blocks_of_later_features_are_no_demand():

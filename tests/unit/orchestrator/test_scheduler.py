@@ -13,6 +13,7 @@ from echorl_core.config import (
     EnvironmentConfig,
     FilterConfig,
     HookConfig,
+    OverridesConfig,
     SamplingConfig,
 )
 from echorl_core.names import ExitCode
@@ -39,6 +40,7 @@ class Rig:
         *,
         max_steps: int = 100,
         limit: int = 1000,
+        ahead: bool = False,
     ) -> None:
         self.player = player
         self.tally = Tally()
@@ -51,7 +53,7 @@ class Rig:
             player=player,
             deck=self.deck,
             collector=self.collector,
-            version=lambda: player.version,
+            version=(lambda: self.collector.next_step - 1) if ahead else lambda: player.version,
             horizon=Horizon(1, 0, max_steps),
             groups_started=0,
             tally=self.tally,
@@ -570,3 +572,34 @@ async def test_episodes_of_an_empty_batch_stay_for_metrics() -> None:
         rig.collector.give_up(await rig.collector.batch())
     assert told == [1, 1, 1, 1]
     assert [one.outcome.reward for one in rig.collector.take_filtered()] == [1.0, 0.0, 1.0, 0.0]
+
+
+async def test_groups_have_the_size_of_their_environment() -> None:
+    sampling = SamplingConfig(temperature=0.5)
+    small = environment("small", algorithm=OverridesConfig(group_size=1), sampling=sampling)
+    rig = Rig(batch_config(batch_size=6), ScriptedPlayer(), [environment("terminal"), small])
+    async with rig.running():
+        await rig.idle()
+    groups = Counter((heat, episode.rsplit("-e", 1)[0]) for episode, heat in rig.player.temperatures.items())
+    assert {(heat, count) for (heat, _), count in groups.items()} == {(1.0, 2), (0.5, 1)}
+
+
+async def test_what_no_policy_samples_never_grows_old_and_is_made_ahead_of_the_trainer() -> None:
+    rig = Rig(batch_config(mode="sft", group_size=1, max_staleness=1), ScriptedPlayer(script=unscored), ahead=True)
+    async with rig.running():
+        for step in range(1, 6):
+            batch = await rig.collector.batch()
+            assert len(batch) == 4
+            assert {one.staleness(step) for one in batch} == {0}
+            assert {one.advantage for one in batch} == {0.0}
+            rig.scheduler.cancel_hopeless()
+        # Two batches, and no more: one that is due, and one that may lie a step further.
+        await eventually(lambda: len(rig.collector.ready) == 8, "two batches are made ahead")
+        await rig.idle()
+        assert len(rig.collector.ready) == 8
+    assert not rig.tally.totals["dropped/stale"]
+    assert not rig.tally.totals["episodes/failed"]
+
+
+def unscored(episode: str, group: str, version: int) -> EpisodeOutcome:
+    return outcome(episode, version=version, reward=None, samples=[])

@@ -184,3 +184,34 @@ def test_trained_tokens_and_shares_of_filters_by_hand() -> None:
     assert (facts["batch/episodes"], facts["batch/filtered_before"], facts["tokens/trained"]) == (2, 1, 4)
     assert facts["reward/all/mean"] == pytest.approx(2 / 3)
     assert facts["reward/digits/mean"] == 1.0
+
+
+def of(name: str, one: ReadyEpisode, config: BatchConfig) -> ReadyEpisode:
+    """The episode as one of an environment with an algorithm of its own."""
+    one.outcome.environment, one.own = name, config
+    return one
+
+
+def test_an_environment_has_weight_and_filters_of_its_own() -> None:
+    config = batch_config(filters=[RL_FILTER])
+    own = config.model_copy(update={"rl_weight": 0.25, "filters": []})
+    denominators, found = weights(
+        config,
+        episode([sample([C, A, A], episode="a")], 0.0),
+        of("maze", episode([sample([C, A, A, A], episode="b")], 0.0), own),
+    )
+    assert denominators == {"rl": 3.0, "ce": 0.0}
+    assert list(found) == ["b/0"]
+    assert found["b/0"][0].tolist() == [0, 0.25, 0.25, 0.25]
+
+
+def test_an_environment_without_a_policy_gradient_counts_for_no_denominator_of_it() -> None:
+    config = batch_config()
+    own = config.model_copy(update={"rl_weight": 0.0})
+    denominators, found = weights(
+        config,
+        episode([sample([C, A, A], episode="a")]),
+        of("maze", episode([sample([C, A, A, E], episode="b")]), own),
+    )
+    assert denominators == {"rl": 2.0, "ce": 1.0}
+    assert found["b/0"][0].tolist() == [0, 0, 0, 0]

@@ -227,3 +227,48 @@ def test_the_config_names_the_loss_and_its_settings(kind):
     found = policy_loss(config)
     assert torch.equal(found(PolicyTokens(*columns, nowhere), denominator=9.0).loss, wanted)
     assert not found.name
+
+
+def mixed(count=600, seed=3):
+    """Random tokens of six sequences by turns of two environments; about a third have no weight."""
+    columns = random_columns(count, seed)
+    rows = columns[3].nonzero()[:, 0]
+    size = count // 6
+    lengths = [int(((rows >= start) & (rows < start + size)).sum()) for start in range(0, count, size)]
+    names = ["a", "b"] * 3
+    inside = torch.tensor([names[index // size] == "b" for index in range(count)])
+    return columns, RlSequences(rows, lengths, names, [f"e/{index}" for index in range(6)]), inside
+
+
+def test_environments_with_a_loss_of_their_own_are_trained_by_it_alone():
+    columns, sequences, inside = mixed()
+    policy = columns[0].clone().requires_grad_()
+    loss = policy_loss(LossConfig(), own={"b": LossConfig(type="grpo", **DEFAULTS["grpo"])})
+    output = loss(PolicyTokens(policy, *columns[1:], sequences), denominator=7.0)
+    output.loss.backward()
+    expected_loss, expected_gradient = 0.0, torch.zeros(len(inside))
+    for kind, part in (("dppo", ~inside), ("grpo", inside)):
+        one, gradient, _ = run(kind, (*columns[:3], columns[3] * part), denominator=7.0)
+        expected_loss, expected_gradient = expected_loss + one, expected_gradient + gradient
+    torch.testing.assert_close(output.loss.detach(), expected_loss)
+    assert torch.equal(policy.grad, expected_gradient)
+    assert output.metrics["ratio"][columns[3] == 0].abs().max() == 0
+
+
+def test_an_environment_that_is_not_there_changes_nothing():
+    columns, sequences, _ = mixed()
+    alone, shared = (
+        policy_loss(LossConfig(), own=own)(PolicyTokens(columns[0], *columns[1:], sequences), denominator=7.0)
+        for own in (None, {"c": LossConfig(type="reinforce")})
+    )
+    assert torch.equal(alone.loss, shared.loss)
+    assert all(torch.equal(values, shared.metrics[name]) for name, values in alone.metrics.items())
+
+
+def test_a_micro_batch_without_trained_tokens_still_runs_every_loss():
+    policy = torch.tensor([-1.0, -2.0], requires_grad=True)
+    nothing = RlSequences(torch.zeros(0, dtype=torch.int64), [], [], [])
+    columns = (policy, policy.detach(), torch.ones(2), torch.zeros(2))
+    loss = policy_loss(LossConfig(), own={"b": LossConfig(type="cispo", clip_low=1.0)})
+    loss(PolicyTokens(*columns, nothing), denominator=1.0).loss.backward()
+    assert policy.grad.tolist() == [0.0, 0.0]

@@ -10,6 +10,7 @@ from echorl_trainer.losses.clipped import cispo_loss, grpo_loss
 from echorl_trainer.losses.component import LossOutput, graph_anchor
 from echorl_trainer.losses.cross_entropy import cross_entropy_loss
 from echorl_trainer.losses.custom import HookError, LossInputs, LossOutputs
+from echorl_trainer.losses.distillation import opd_loss
 from echorl_trainer.losses.reinforce import reinforce_loss
 from echorl_trainer.losses.tokens import PolicyLoss, PolicyTokens, RlSequences
 from echorl_trainer.losses.trust_region import dppo_loss, ipo_loss
@@ -28,6 +29,7 @@ __all__ = [
     "graph_anchor",
     "grpo_loss",
     "ipo_loss",
+    "opd_loss",
     "policy_loss",
     "reinforce_loss",
 ]

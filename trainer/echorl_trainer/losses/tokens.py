@@ -31,6 +31,8 @@ class PolicyTokens:
     advantages: Tensor
     weights: Tensor
     sequences: RlSequences
+    teacher_logprobs: Tensor | None = None
+    """None where no teacher was asked."""
 
 
 class PolicyLoss(Protocol):

@@ -33,11 +33,11 @@ def dppo_loss(
         ValueError: the denominator is not positive.
     """
     check_denominator(denominator)
-    moved = _moved(policy_logprobs, sampler_logprobs)
+    moved = moved_by(policy_logprobs, sampler_logprobs)
     high = (advantages > 0) & (moved > mask_high)
     low = (advantages <= 0) & (moved < -mask_low)
     columns = (policy_logprobs, sampler_logprobs, advantages, weights)
-    return _masked(*columns, low=low, high=high, kl_tau=kl_tau, denominator=denominator)
+    return masked(*columns, low=low, high=high, kl_tau=kl_tau, denominator=denominator)
 
 
 def ipo_loss(
@@ -64,16 +64,17 @@ def ipo_loss(
         ValueError: the denominator is not positive.
     """
     check_denominator(denominator)
-    moved = _moved(policy_logprobs, sampler_logprobs)
+    moved = moved_by(policy_logprobs, sampler_logprobs)
     columns = (policy_logprobs, sampler_logprobs, advantages, weights)
-    return _masked(*columns, low=moved < -mask_low, high=moved > mask_high, kl_tau=kl_tau, denominator=denominator)
+    return masked(*columns, low=moved < -mask_low, high=moved > mask_high, kl_tau=kl_tau, denominator=denominator)
 
 
-def _moved(policy_logprobs: Tensor, sampler_logprobs: Tensor) -> Tensor:
+def moved_by(policy_logprobs: Tensor, sampler_logprobs: Tensor) -> Tensor:
+    """How far each token's probability has moved since it was drawn, without a gradient."""
     return policy_logprobs.detach().exp() - sampler_logprobs.exp()
 
 
-def _masked(
+def masked(
     policy_logprobs: Tensor,
     sampler_logprobs: Tensor,
     advantages: Tensor,

@@ -112,10 +112,14 @@ def build(settings: Settings, draft: Draft) -> Chosen:
     run = chosen(settings, draft, "orchestrator")
     if run is not None and run.mode != "rl":
         draft.put("spec.algorithm.mode", run.mode, run.source)
-    _loss(settings, draft)
+    mode = "rl" if run is None else run.mode
+    if mode == "rl":
+        _loss(settings, draft)
+    elif settings.has("trainer.loss"):
+        draft.say(Kind.NO_COUNTERPART, "trainer.loss", f"mode {mode} has a loss of its own")
     if run is not None and run.advantage != {"type": "groupMean"}:
         put_advantage(draft, "spec.algorithm.advantage", run)
-    _teacher(settings, draft)
+    _teacher(settings, draft, mode)
     return run or Chosen("")
 
 
@@ -126,8 +130,13 @@ def _sampling(settings: Settings, draft: Draft, key: str) -> None:
         draft.error(key, "policy, or a table with name and base_url")
 
 
-def _teacher(settings: Settings, draft: Draft) -> None:
+def _teacher(settings: Settings, draft: Draft, mode: str) -> None:
     base, path = "orchestrator.algo.teacher", "spec.algorithm.teacher"
+    if mode == "rl":
+        for name in ("name", "base_url"):
+            if settings.value(f"{base}.{name}") is not None:
+                draft.say(Kind.NO_COUNTERPART, f"{base}.{name}", "mode rl has no teacher")
+        return
     draft.put(f"{path}.model", settings.text(f"{base}.name"), f"{base}.name")
     key = f"{base}.base_url"
     urls = settings.value(key)

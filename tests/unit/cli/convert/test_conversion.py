@@ -78,15 +78,18 @@ def test_the_loss_stays_the_same_function():
     assert field("trainer.loss.adv_tau", 2.0, "spec.algorithm.loss.klTau") == pytest.approx(0.0005)
 
 
+OPD = {"type": "opd", "teacher": {"name": "big", "base_url": ["http://t/v1"]}}
+
+
 @pytest.mark.parametrize(
     ("path", "value", "to", "expected"),
     [
         ("trainer.loss.type", "default", "spec.algorithm.loss", None),
         ("orchestrator.advantage", None, "spec.algorithm.advantage.type", "none"),
-        ("orchestrator.algo.type", "opd", "spec.algorithm.mode", "opd"),
-        ("orchestrator.training_mode", "sft", "spec.algorithm.mode", "sft"),
-        ("orchestrator.teacher.model.name", "big", "spec.algorithm.teacher.model", "big"),
-        ("orchestrator.teacher.client.base_url", ["http://t/v1"], "spec.algorithm.teacher.url", "http://t/v1"),
+        ("orchestrator.algo", OPD, "spec.algorithm.mode", "opd"),
+        ("orchestrator.algo", OPD, "spec.algorithm.teacher", {"model": "big", "url": "http://t/v1"}),
+        ("orchestrator.algo", {**OPD, "type": "sft"}, "spec.algorithm.mode", "sft"),
+        ("orchestrator.teacher.model.name", "big", "spec.algorithm.teacher", None),
         ("trainer.optim.type", "sign_sgd", "spec.trainer.optimizer.type", "signSgd"),
         ("trainer.model.ac", {}, "spec.trainer.activationCheckpointing", "full"),
         ("weight_broadcast.type", "filesystem", "spec.weightTransfer.mode", "disk"),

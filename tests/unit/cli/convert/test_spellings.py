@@ -30,7 +30,7 @@ def base_for(rename):
         where = (
             location(concrete(rename.read_as.partition(".algo")[0])) if ".algo" in rename.read_as else ("orchestrator",)
         )
-        at(tree, where)["algo"] = {"type": "opd"}
+        at(tree, where)["algo"] = {"type": "opd", "teacher": {"name": "big", "base_url": "http://teacher/v1"}}
     if "training_mode" in rename.other:
         del tree["orchestrator"]["algo"]
     return tree

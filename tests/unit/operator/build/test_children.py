@@ -418,3 +418,12 @@ def test_the_token_is_in_its_secret_alone():
     others = [body for body in children(rendering) if body["kind"] != "Secret"]
     assert secret["data"]["token"] not in json.dumps(others)
     assert token_secret(rendering, "another")["metadata"] == secret["metadata"]
+
+
+def test_the_teachers_key_is_the_orchestrators_alone():
+    teacher = {"url": "http://teacher.models:8000/v1", "model": "big", "secretName": "teacher-key"}
+    document = with_value(shortest(), "spec.algorithm", {"mode": "opd", "teacher": teacher})
+    having = {role for role, spec in specs(document).items() if '"teacher-key"' in json.dumps(spec)}
+    assert having == {"orchestrator"}
+    reference = {"secretKeyRef": {"name": "teacher-key", "key": "token"}}
+    assert env(specs(document)["orchestrator"])["ECHORL_TEACHER_KEY"] == reference

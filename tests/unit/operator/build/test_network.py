@@ -141,3 +141,9 @@ def test_egress_rules_that_are_none():
     assert isinstance(problems[0], Problem)
     with pytest.raises(ValueError, match=r"spec\.egress\[0\]\.cidr"):
         rendered(with_value(shortest(), "spec.egress", [{"cidr": "10.0.0.0/8"}]))
+
+
+def test_the_teacher_is_reached_by_the_orchestrator_alone():
+    teacher = {"url": "http://10.1.2.3:8000/v1", "model": "big"}
+    found = lines(with_value(shortest(), "spec.algorithm", {"mode": "opd", "teacher": teacher}))
+    assert [line for line in found if "the teacher" in line] == ["orchestrator -> 10.1.2.3/32 (TCP/8000): the teacher"]
