@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from echorl_operator.api.algorithm import Algorithm, AlgorithmOverrides
+from echorl_operator.api.algorithm import Advantage, Algorithm, AlgorithmOverrides, Filter, Loss
 from echorl_operator.api.environments import Environment
 from echorl_operator.api.rule import Finding, eval_environments, finding, train_environments
 from echorl_operator.api.run import EchoRLRunSpec
@@ -126,7 +126,7 @@ def _overrides(spec: EchoRLRunSpec) -> Iterator[Finding]:
 def _shared(path: str, own: AlgorithmOverrides, mode: str) -> Iterator[Finding]:
     if own.loss is not None and "aggregation" in own.loss.model_fields_set:
         yield finding(f"{path}.loss.aggregation", own.loss.aggregation, "no value", ONE_DENOMINATOR)
-    parts = {"loss": own.loss, "advantage": own.advantage}
+    parts: dict[str, Loss | Advantage | Filter | None] = {"loss": own.loss, "advantage": own.advantage}
     parts |= {f"filters[{index}]": rule for index, rule in enumerate(own.filters or ())}
     for key, part in parts.items():
         if part is not None and part.type == "custom":
