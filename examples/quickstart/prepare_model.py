@@ -1,4 +1,4 @@
-"""Builds the model of a quickstart manifest unless it is there: seeded weights, then a short supervised fit.
+"""Builds the model of an example's manifest unless it is there: seeded weights, for most then a short supervised fit.
 
     python -m examples.quickstart.prepare_model --manifest examples/quickstart.yaml
 
@@ -12,6 +12,7 @@ import random
 import shutil
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import yaml
@@ -20,8 +21,10 @@ from echorl_orchestrator.codec.compact import CompactCodec
 from echorl_orchestrator.codec.tokenizer import TextTokenizer
 from echorl_orchestrator.environments import terminal_policy, terminal_tasks
 from echorl_orchestrator.environments.terminal_policy import (
+    MIX,
     Demonstration,
     DemonstrationTokens,
+    Script,
     demonstration_tokens,
     demonstrations,
 )
@@ -31,19 +34,28 @@ from echorl_trainer.seeded import SHAPES, write_seeded_model
 from examples.quickstart.baselines import entropy_floor_nats, unigram_nats
 from examples.quickstart.warm_start import fit
 
-QUICKSTART_MODEL = Path("runs/models/quickstart")
+MODELS: Mapping[Path, Mapping[Script, float]] = {
+    Path("runs/models/quickstart"): MIX,
+    Path("runs/models/teacher"): {"find": 1.0},
+    Path("runs/models/seeded"): {},
+}
+"""Scripts that each model is fitted on; none: seeded weights alone."""
 STEPS, PER_STEP, LR = 160, 32, 2e-3
 HELD_OUT = 256
 
 
-def build(folder: Path, *, seed: int) -> None:
-    """Write the warm-started model, and ``baselines.json`` beside it."""
+def build(folder: Path, *, seed: int, mix: Mapping[Script, float] = MIX) -> None:
+    """Write the model, and if it was fitted ``baselines.json`` beside it."""
+    if not mix:
+        shutil.rmtree(folder, ignore_errors=True)
+        write_seeded_model(folder, SHAPES["tiny"], seed=seed, dtype="float32")
+        return
     base = folder.with_name(folder.name + ".seeded")
     shutil.rmtree(base, ignore_errors=True)
     write_seeded_model(base, SHAPES["tiny"], seed=seed, dtype="float32")
     codec = CompactCodec(TextTokenizer(base, name=base.name))
-    train = _demonstrations(TerminalArgs(split="train", num_tasks=2048, seed=seed), codec, STEPS * PER_STEP, seed)
-    held = _demonstrations(TerminalArgs(split="test", num_tasks=HELD_OUT, seed=seed), codec, HELD_OUT, seed + 1)
+    train = _demonstrations(TerminalArgs(split="train", num_tasks=2048, seed=seed), codec, STEPS * PER_STEP, seed, mix)
+    held = _demonstrations(TerminalArgs(split="test", num_tasks=HELD_OUT, seed=seed), codec, HELD_OUT, seed + 1, mix)
     tokens = [one for _, one in train]
     random.Random(seed).shuffle(tokens)
     batches = [tokens[start : start + PER_STEP] for start in range(0, len(tokens), PER_STEP)]
@@ -64,17 +76,17 @@ def build(folder: Path, *, seed: int) -> None:
 
 
 def _demonstrations(
-    args: TerminalArgs, codec: CompactCodec, count: int, seed: int
+    args: TerminalArgs, codec: CompactCodec, count: int, seed: int, mix: Mapping[Script, float]
 ) -> list[tuple[Demonstration, DemonstrationTokens]]:
-    played = demonstrations(TerminalTasks(args), args, seed=seed, count=count)
+    played = demonstrations(TerminalTasks(args), args, seed=seed, count=count, mix=mix)
     return [(one, demonstration_tokens(codec, one.messages, args)) for one in played]
 
 
-def key_of(seed: int) -> str:
+def key_of(seed: int, mix: Mapping[Script, float]) -> str:
     """What the model is made from: the settings, and the code that makes it."""
     sources = [Path(module.__file__ or "") for module in (terminal_policy, terminal_tasks, seeded)]
     sources += [Path(__file__), Path(__file__).with_name("warm_start.py")]
-    digest = hashlib.sha256(f"{seed} {STEPS} {PER_STEP} {LR}".encode())
+    digest = hashlib.sha256(f"{seed} {STEPS} {PER_STEP} {LR} {sorted(mix.items())}".encode())
     for source in sources:
         digest.update(source.read_bytes())
     return digest.hexdigest()
@@ -93,16 +105,21 @@ def main() -> int:
     except (OSError, yaml.YAMLError, KeyError, TypeError):
         return 0  # the run itself says what is wrong with the manifest
     folder = options.model or named
-    if options.model is None and named != QUICKSTART_MODEL:
+    if options.model is None and named not in MODELS:
         return 0
-    key, stamp = key_of(seed), folder / "made-from.txt"
+    prepare(folder, seed=seed, mix=MODELS.get(named, MIX))
+    return 0
+
+
+def prepare(folder: Path, *, seed: int, mix: Mapping[Script, float]) -> None:
+    """Build the model in ``folder`` unless it is there, made from the same."""
+    key, stamp = key_of(seed, mix), folder / "made-from.txt"
     if stamp.is_file() and stamp.read_text() == key:
-        return 0
+        return
     started = time.monotonic()
-    build(folder, seed=seed)
+    build(folder, seed=seed, mix=mix)
     stamp.write_text(key)
     print(f"warm start: {folder} in {time.monotonic() - started:.0f} s")  # noqa: T201
-    return 0
 
 
 if __name__ == "__main__":

@@ -61,6 +61,7 @@ LEARNING = (
     _gauge("echo_tokens_ratio", "Share of ECHO in the last step's trained tokens."),
     _gauge("entropy_nats", "Mean entropy of the policy over action tokens, last step.", "environment"),
     _gauge("mismatch_kl_nats", "Mean KL between sampler and trainer over action tokens, last step.", "environment"),
+    _gauge("teacher_kl_nats", "Mean estimate of KL(policy || teacher), last step; mode opd alone.", "environment"),
     _gauge("masked_ratio", "Share of action tokens that the trust region masks, last step.", "environment"),
     _gauge("logprob_gap_nats", "Largest gap of engine and trainer over tokens of the trainer's version."),
     _gauge("staleness_max_versions", "Of the last batch: versions between sampling and training, oldest episode."),

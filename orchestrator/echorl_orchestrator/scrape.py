@@ -24,6 +24,7 @@ BY_ENVIRONMENT = {
     "echo_nll_nats": ("echo_nll", ""),
     "entropy_nats": ("entropy", ""),
     "mismatch_kl_nats": ("mismatch_kl", ""),
+    "teacher_kl_nats": ("teacher_kl", ""),
     "masked_ratio": ("is_masked", ""),
 }
 """First and last part of a step's column, by family; the environment stands between."""

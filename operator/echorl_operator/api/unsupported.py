@@ -121,6 +121,7 @@ def unused_locally(spec: EchoRLRunSpec) -> list[str]:
     cluster_only = {
         "spec": {"imagePullSecrets", "egress", "activeDeadlineSeconds", "ttlSecondsAfterFinished"},
         "spec.failurePolicy": {"forceDeleteOnNodeLoss"},
+        "spec.algorithm.teacher": {"secretName"},
         **{f"spec.{role}": {"image", "template"} for role in ("trainer", "inference", "orchestrator")},
     }
     parts = {
@@ -129,6 +130,7 @@ def unused_locally(spec: EchoRLRunSpec) -> list[str]:
         "spec.inference": spec.inference,
         "spec.orchestrator": spec.orchestrator,
         "spec.failurePolicy": spec.failure_policy,
+        "spec.algorithm.teacher": spec.algorithm.teacher,
     }
     unused = [path for path, _ in _set_fields(spec.storage, "spec.storage")]
     for name, part in parts.items():

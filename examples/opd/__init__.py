@@ -1,0 +1,1 @@
+"""On-policy distillation with a teacher that this machine serves besides."""

@@ -1,0 +1,116 @@
+"""The examples of modes sft and opd in short forms: real processes from the manifest to committed weights."""
+
+import asyncio
+import json
+import os
+import re
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from echorl_cli.local.machine import Machine
+from echorl_core import checkpoints
+from echorl_core.names import ExitCode
+from echorl_orchestrator.environments.terminal_policy import demonstrate
+from echorl_orchestrator.environments.terminal_tasks import TerminalArgs, TerminalTasks
+from echorl_testing.fake_teacher import FakeTeacher, teaching
+from echorl_testing.local_run import LocalRun, local_run, write_model
+from echorl_testing.manifests import with_value
+from examples.opd.teacher import serving
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+NO_SAMPLES = ("mismatch_kl/all", "entropy/all", "ratio/mean", "gap/max_abs", "loss/rl", "version/low")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("modes") / "model")
+
+
+def short(name: str, model: Path, changes: dict[str, Any]) -> dict[str, Any]:
+    """The example with a few steps of small batches."""
+    document = yaml.safe_load((EXAMPLES / f"{name}.yaml").read_text())
+    small = {
+        "spec.model.name": str(model),
+        "spec.maxSteps": 3,
+        "spec.algorithm.batchSize": 8,
+        "spec.checkpoint": {"interval": 2, "keepLast": 2},
+    }
+    for path, value in {**small, **changes}.items():
+        document = with_value(document, path, value)
+    return document
+
+
+def steps(run: LocalRun) -> list[dict[str, Any]]:
+    rows = (run.directory.records(1) / "steps.jsonl").read_text().splitlines()
+    return [json.loads(row) for row in rows]
+
+
+def finished(run: LocalRun, deadline_s: float) -> list[dict[str, Any]]:
+    """Rows of a run that came to its end with its last step committed."""
+    code = run.start().ended(deadline_s)
+    assert code == ExitCode.OK, run.output()[-4000:]
+    assert run.directory.last_attempt() == 1
+    found, _ = checkpoints.committed(run.directory)
+    assert found[-1].manifest.step == 3
+    return steps(run)
+
+
+def test_sft_learns_given_conversations_without_an_engine(tmp_path: Path, model: Path) -> None:
+    with local_run(tmp_path, short("sft", model, {"spec.environments.train.0.args.num_tasks": 16})) as run:
+        rows = finished(run, 280)
+    assert [row["batch/episodes"] for row in rows] == [8, 8, 8]
+    assert rows[0]["loss/ce"] > rows[-1]["loss/ce"] > 0
+    assert all(row[name] is None for row in rows for name in NO_SAMPLES)
+    assert all(row["denominator/ce"] == row["tokens/trained"] for row in rows)
+    assert not list(run.directory.logs(1).glob("inference*"))
+    assert not (run.root / "engine-0").exists()
+
+
+def test_sft_learns_a_file_of_conversations_and_what_tools_answered(tmp_path: Path, model: Path) -> None:
+    args = TerminalArgs(num_tasks=8)
+    code = tmp_path / "code"
+    code.mkdir()
+    rows = [{"messages": demonstrate(task, args, seed=0, mix={"find": 1.0}).messages} for task in TerminalTasks(args)]
+    (code / "talks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    environment = {"name": "talks", "type": "builtin:messages", "args": {"path": "talks.jsonl"}}
+    changes = {
+        "spec.environments.train": [environment],
+        "spec.algorithm.sft": {"trainRoles": ["tool"], "toolNames": ["cat"]},
+        "spec.code": {"path": str(code)},
+    }
+    with local_run(tmp_path, short("sft", model, changes)) as run:
+        found = finished(run, 280)
+    texts = [message["content"] for row in rows for message in row["messages"] if message.get("name") == "cat"]
+    # Every batch holds every conversation once; a byte is a token.
+    assert [row["denominator/ce"] for row in found] == [sum(map(len, texts))] * 3
+
+
+async def test_a_teacher_without_logprobs_ends_the_run_by_name_with_nothing_done(tmp_path: Path, model: Path) -> None:
+    async with teaching(FakeTeacher(with_logprobs=False)) as teacher:
+        changes = {"spec.algorithm.teacher": {"url": teacher.url, "model": "big"}, "spec.environments.eval": []}
+        with local_run(tmp_path, short("opd", model, changes)) as run:
+            code = await asyncio.to_thread(run.start().ended, 200)
+            output = run.output()
+    assert code == ExitCode.BAD_INPUT
+    assert re.search(r"spec.algorithm.teacher: .*prompt_logprobs for 0 of", output)
+    assert not list(run.directory.root.glob("batches/*"))
+
+
+@pytest.mark.vllm
+def test_opd_learns_from_a_real_teacher(tmp_path: Path, model: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    better = write_model(tmp_path / "teacher")
+    with serving(Machine.look(os.environ).inference_python, better, tmp_path / "work", port=port) as url:
+        changes = {"spec.algorithm.teacher": {"url": url, "model": "teacher"}, "spec.environments.eval": []}
+        with local_run(tmp_path, short("opd", model, changes)) as run:
+            rows = finished(run, 280)
+    # The teacher has the policy's own weights: at first they agree, engine against engine.
+    assert abs(rows[0]["teacher_kl/all"]) < 1e-3
+    assert rows[0]["gap/tokens"] > 0
+    assert all(row["loss/ce"] is None for row in rows)
