@@ -51,7 +51,6 @@ removing or reordering environments restarts the gang.
 _NOT_SUPPORTED = (
     "`spec.algorithm.mode`: `sft`, `opd`; `spec.algorithm.teacher` and `spec.algorithm.sft`",
     "`spec.algorithm.advantage.type`: `rae`",
-    "`spec.model.lora`",
     "`spec.environments.*[].type` of `openenv:`, `verifiers:`, `agent:`",
     "`members` and `dropMembers` of environments, `algorithm` of train environments, penalties of eval environments",
     "`spec.trainer.parallel.context` above 1",

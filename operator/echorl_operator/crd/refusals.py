@@ -53,7 +53,6 @@ def _penalties() -> Iterable[Validation]:
 
 
 _TABLE: Mapping[str, Iterable[Validation]] = {
-    "spec.model": _set({"lora": "a mapping"}, "adapters"),
     "spec.algorithm": (
         _other("mode", ("rl",), "mode {self.mode}", "rl"),
         refusal("has(self.mode) && self.mode == 'sft'", "sft", f"{NOT_SUPPORTED}: mode sft", found="a mapping"),

@@ -260,7 +260,6 @@ NOT_SUPPORTED_YET: list[tuple[str, Any]] = [
     ("spec.algorithm.mode", "opd"),
     ("spec.algorithm.teacher.url", "http://teacher"),
     ("spec.algorithm.advantage.type", "rae"),
-    ("spec.model.lora", {}),
     (f"{ENV}.type", "openenv:echo"),
     (f"{ENV}.type", "verifiers:owner/env"),
     (f"{ENV}.type", "agent:coder"),
