@@ -24,6 +24,16 @@ class RoleConfig(BaseModel):
         path.write_text(self.model_dump_json(indent=2) + "\n")
 
 
+class LoraConfig(RoleConfig):
+    """A low-rank adapter that trains in place of the model's weights."""
+
+    rank: int
+    alpha: float
+    """The adapter's output is multiplied by ``alpha / rank``."""
+    target_modules: list[str]
+    """Linear layers that have one: whole names, or ends of names from a dot on."""
+
+
 class ModelConfig(RoleConfig):
     """The model under training."""
 
@@ -34,6 +44,8 @@ class ModelConfig(RoleConfig):
     max_model_len: int
     renderer: str
     """Name of a message codec, or "engine" when vLLM renders."""
+    lora: LoraConfig | None = None
+    """None: all weights train."""
 
 
 class SamplingConfig(RoleConfig):

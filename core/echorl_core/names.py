@@ -90,4 +90,7 @@ HEADER_VERSION = "X-EchoRL-Version"
 HEADER_SESSION = "X-Session-ID"
 
 SERVED_MODEL_NAME = "policy"
+"""What requests call the policy: the model, or where an adapter trains, the adapter."""
+SERVED_BASE_NAME = "base"
+"""What requests call the model under an adapter."""
 RESERVED_ENVIRONMENT_NAME = "all"

@@ -5,7 +5,7 @@ RUN/manifest.yaml                    the manifest as resolved
 RUN/attempts/N/                      configs/, prepared.json, committed.json (checkpoints sealed at its start)
 RUN/logs/attempt_N/                  one file per role process
 RUN/batches/step_000012/             sealed batch: seal.json, orchestrator.bin, rank_0.bin ...
-RUN/checkpoints/step_000010/         attempt_N/{trainer,weights,orchestrator}/..., manifest.json written last
+RUN/checkpoints/step_000010/         attempt_N/{trainer,weights,adapter,orchestrator}/..., manifest.json last
 RUN/broadcasts/attempt_N/v_000012/   published weights (mode disk)
 RUN/record/attempt_N/step_000012/    copies of sealed batches, never cleaned
 RUN/records/attempt_N/               steps.jsonl, episodes.jsonl, evals.jsonl, updates.jsonl

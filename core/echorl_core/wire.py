@@ -180,7 +180,7 @@ class PolicyAnnouncement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WeightFile(msgspec.Struct, frozen=True, kw_only=True):
-    """One safetensors file of a published policy version; ``name`` is relative to the manifest."""
+    """One file of a published policy version: safetensors, or an adapter's config. ``name``: relative to the manifest."""
 
     name: str
     size: int
@@ -196,11 +196,12 @@ class TensorInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WeightManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a published policy version consists of, in Hugging Face names; JSON on the wire."""
+    """What a published policy version consists of, in Hugging Face's or PEFT's names; JSON on the wire."""
 
     run_uid: str
     attempt: int
     version: int
+    kind: Literal["full", "adapter"] = "full"
     files: list[WeightFile]
     tensors: dict[str, TensorInfo]
 

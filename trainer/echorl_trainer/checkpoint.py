@@ -3,6 +3,11 @@
     RUN/checkpoints/step_S/attempt_N/trainer/    torch.distributed.checkpoint, readable at another number of ranks
     RUN/checkpoints/step_S/attempt_N/weights/    the same weights in Hugging Face form, from rank 0
 
+Where an adapter trains, the state is that of the adapter, and ``weights`` is written with the run's last checkpoint alone:
+
+    RUN/checkpoints/step_S/attempt_N/adapter/    the adapter in PEFT's form, from rank 0
+    RUN/checkpoints/step_S/attempt_N/weights/    the model with the adapter merged
+
 The loop stops only while the state is copied to host memory. Then a thread per save writes, syncs, hashes and reports
 the rank's files until the orchestrator says ``committed`` or ``abandoned``; one save is under way at a time. A save
 that fails is reported and costs that checkpoint, never the run.
@@ -35,12 +40,14 @@ from echorl_core.wire import Part, PartsReply, PartsReport
 from echorl_trainer.client import Link
 from echorl_trainer.health import Health, Phase
 from echorl_trainer.state import TRAINER_FOLDER, ShardWriter, TrainState, reason
-from echorl_trainer.weights import export_weights
+from echorl_trainer.merge import Unmergeable, merge
+from echorl_trainer.weights import export_adapter, export_weights
 
 log = structlog.get_logger()
 
 REPORT_INTERVAL_S = 1.0
 WEIGHTS_FOLDER = "weights"
+ADAPTER_FOLDER = "adapter"
 
 
 @dataclass(frozen=True)
@@ -83,10 +90,10 @@ class Saver:
         self.outcomes: dict[int, Literal["committed", "abandoned"]] = {}
         """How acknowledged saves of this process ended, by step."""
 
-    def begin(self, step: int, weights: Path | None) -> None:
+    def begin(self, step: int, published: Path | None, *, last: bool = False) -> None:
         """Start saving the state after ``step``; collective. Returns when the state was copied.
 
-        ``weights``: a folder of published weight files that this save may consume; on rank 0.
+        ``published``: a folder of a version's files that this save may consume; on rank 0. ``last``: of the run.
         """
         self.wait()
         began = time.monotonic()
@@ -98,7 +105,7 @@ class Saver:
             process_group=self._group,
         )
         assert isinstance(upload, Future)  # noqa: S101 - only stagers that are asynchronous answer otherwise
-        self._watch.thread(f"save-{step}", lambda: self._finish(step, upload, weights, began))
+        self._watch.thread(f"save-{step}", lambda: self._finish(step, upload, published, last, began))
 
     def wait(self) -> None:
         """Return when no save is under way: the last one is acknowledged.
@@ -116,10 +123,10 @@ class Saver:
                     raise TimeoutError(f"checkpoint {self.last_step} was not acknowledged in time")
         self._watch.check()
 
-    def _finish(self, step: int, upload: "Future[Any]", weights: Path | None, began: float) -> None:
+    def _finish(self, step: int, upload: "Future[Any]", published: Path | None, last: bool, began: float) -> None:  # noqa: FBT001
         try:
-            parts, error = self._written(step, upload, weights), None
-        except (OSError, CheckpointException) as failure:
+            parts, error = self._written(step, upload, published, last=last), None
+        except (OSError, CheckpointException, Unmergeable) as failure:
             folder = self._target.folder(step)
             parts, error = [], f"{reason(failure, self._state.ranks.rank)}, writing {folder}"
             log.error("checkpoint could not be saved; training goes on, the one before stays", step=step, error=error)
@@ -135,16 +142,15 @@ class Saver:
         self._progress.saving = None
         self._idle.set()
 
-    def _written(self, step: int, upload: "Future[Any]", weights: Path | None) -> list[Part]:
-        with consumed(weights):
+    def _written(self, step: int, upload: "Future[Any]", published: Path | None, *, last: bool) -> list[Part]:
+        with consumed(published):
             if not wait_for([upload], self._deadline_s).done:
                 raise RuntimeError(f"checkpoint {step}: not written within {self._deadline_s:.0f} s")
             upload.result()
             folder, rank = self._target.folder(step), self._state.ranks.rank
             files = {TRAINER_FOLDER: self._own_shards(step)}
-            if weights is not None:
-                export_weights(weights, self._target.model_path, folder / WEIGHTS_FOLDER)
-                files[WEIGHTS_FOLDER] = sorted((folder / WEIGHTS_FOLDER).iterdir())
+            if published is not None:
+                files |= self._exported(published, folder, last=last)
         for role, written in files.items():
             for file in written:
                 sync_file(file)
@@ -152,6 +158,21 @@ class Saver:
         for parent in (folder, folder.parent, folder.parent.parent):
             sync_folder(parent)
         return [part_of(folder.parent, file, role, rank) for role, written in files.items() for file in written]
+
+    def _exported(self, published: Path, folder: Path, *, last: bool) -> dict[str, list[Path]]:
+        """Files for people, by the folder that they are in."""
+        model, weights, adapter = self._target.model_path, folder / WEIGHTS_FOLDER, folder / ADAPTER_FOLDER
+        written = [weights]
+        if self._state.policy.adapter is None:
+            export_weights(published, model, weights)
+        else:
+            export_adapter(published, adapter)
+            written = [adapter]
+            if last:
+                shutil.rmtree(weights, ignore_errors=True)
+                merge(adapter, model, weights)
+                written.append(weights)
+        return {one.name: sorted(one.iterdir()) for one in written}
 
     def _own_shards(self, step: int) -> list[Path]:
         folder, rank = self._target.folder(step) / TRAINER_FOLDER, self._state.ranks.rank
@@ -163,7 +184,8 @@ class Saver:
             with suppress(OSError):  # what made the save fail may stand in the way here too
                 file.unlink()
         if self._state.ranks.rank == 0:
-            shutil.rmtree(self._target.folder(step) / WEIGHTS_FOLDER, ignore_errors=True)
+            for name in (WEIGHTS_FOLDER, ADAPTER_FOLDER):
+                shutil.rmtree(self._target.folder(step) / name, ignore_errors=True)
 
     def _report(self, step: int, parts: list[Part], error: str | None) -> Literal["committed", "abandoned"]:
         report = PartsReport(

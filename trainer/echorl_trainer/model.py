@@ -1,7 +1,7 @@
 """A transformers causal language model as a policy: packed tokens in, logprobs of chosen tokens out."""
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from echorl_core.config import ModelConfig
+from echorl_core.config import LoraConfig, ModelConfig
 from echorl_trainer.attention import NAME as ATTENTION
 from echorl_trainer.attention import document_layout
 from echorl_trainer.logprobs import token_logprobs
@@ -50,6 +50,15 @@ class TokenScores(NamedTuple):
     """float32 [K], nats, of the tempered distribution that the token was drawn from; carries no gradient."""
 
 
+@dataclass(frozen=True)
+class Adapter:
+    """What trains in place of a model's weights, and on which model."""
+
+    config: LoraConfig
+    base: str
+    """``fingerprint`` of the model's weights."""
+
+
 class Policy(nn.Module):
     """Wraps a causal language model. Dropout is off: the trained function is the one that sampled."""
 
@@ -60,6 +69,8 @@ class Policy(nn.Module):
         """Of published weights."""
         self.compute_dtype = torch.float32
         """``shard`` sets it."""
+        self.adapter: Adapter | None = None
+        """``lora.attach`` sets it; None: all weights train."""
 
     @property
     def layers(self) -> nn.ModuleList:
@@ -224,15 +235,22 @@ def compile_layers(policy: Policy) -> None:
         layer.compile(dynamic=True)
 
 
-@torch.no_grad()
 def full_weights(policy: Policy) -> Iterator[tuple[str, Tensor]]:
     """Whole parameters one by one under their Hugging Face names, in ``policy.dtype``. All ranks iterate together.
 
     ``lm_head.weight`` is always among them, also when it is the embedding: an engine on the CPU otherwise keeps its
     old head. Rank 0 gets values on the CPU, other ranks empty tensors on the meta device.
     """
+    yield from whole_tensors(policy.model.named_parameters(remove_duplicate=False), policy.dtype)
+
+
+@torch.no_grad()
+def whole_tensors(
+    parameters: Iterable[tuple[str, nn.Parameter]], dtype: torch.dtype
+) -> Iterator[tuple[str, Tensor]]:
+    """Each parameter gathered from all ranks, in ``dtype``: values on the CPU of rank 0, elsewhere empty. Collective."""
     first = not dist.is_initialized() or dist.get_rank() == 0
-    for name, parameter in policy.model.named_parameters(remove_duplicate=False):
-        local = parameter.detach().to(policy.dtype)
+    for name, parameter in parameters:
+        local = parameter.detach().to(dtype)
         whole = local.full_tensor() if isinstance(local, DTensor) else local
         yield name, whole.to("cpu", copy=True) if first else torch.empty_like(whole, device="meta")

@@ -15,6 +15,7 @@ import random
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import torch
@@ -26,7 +27,7 @@ from echorl_core.wire import PolicyAnnouncement, Probe, WeightManifest
 from echorl_trainer.model import Policy
 from echorl_trainer.parallel import Ranks
 from echorl_trainer.step import NonFinite, probe_logprobs
-from echorl_trainer.weights import MANIFEST, SafetensorsFolder, WeightStore
+from echorl_trainer.weights import MANIFEST, AdapterFolder, SafetensorsFolder, WeightStore
 
 # float32 is what engine and trainer agreed to on CPU, with a margin; bfloat16 awaits its measurement on a GPU.
 PROBE_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.25}
@@ -77,7 +78,12 @@ class Publisher:
         self._version, self._began = version, time.monotonic()
         if self._store is not None:
             self._folder = self._store.start(version)
-            self._writer = SafetensorsFolder(self._folder, self._policy.dtype)
+            adapter = self._policy.adapter
+            self._writer = (
+                SafetensorsFolder(self._folder, self._policy.dtype)
+                if adapter is None
+                else AdapterFolder(self._folder, self._policy.dtype, adapter.config)
+            )
 
     def transfer(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Walk all tensors of the policy; collective, since each is gathered when it is asked for."""
@@ -104,6 +110,7 @@ class Publisher:
                 run_uid=self._identity.uid,
                 attempt=self._identity.attempt,
                 version=self._version,
+                kind=self._kind,
                 files=files,
                 tensors=tensors,
             )
@@ -113,6 +120,7 @@ class Publisher:
         return PolicyAnnouncement(
             attempt=self._identity.attempt,
             version=self._version,
+            kind=self._kind,
             digest=hashlib.sha256(manifest).hexdigest(),
             url=self._store.url(self._version),
             size_bytes=sum(file.size for file in files),
@@ -121,6 +129,10 @@ class Publisher:
                 token_ids=self._probe_token_ids, logprobs=logprobs, tolerance=PROBE_TOLERANCE[self._policy.dtype]
             ),
         )
+
+    @property
+    def _kind(self) -> Literal["full", "adapter"]:
+        return "full" if self._policy.adapter is None else "adapter"
 
     def pin(self) -> Path | None:
         """A folder of the last published files that no later version removes; on rank 0. Whoever uses it removes it."""

@@ -2,8 +2,8 @@
 
 import hashlib
 import random
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.checkpoint.storage import WriteResult
@@ -21,16 +21,23 @@ from torch.futures import Future
 
 from echorl_core.checkpoints import read_manifest
 from echorl_core.faults import fault_point
-from echorl_trainer.model import Policy
+from echorl_trainer.model import Adapter, Policy
 from echorl_trainer.parallel import Ranks
 
 log = structlog.get_logger()
 
 TRAINER_FOLDER = "trainer"
+ADAPTER_KEY = "adapter"
+_TRAINED = StateDictOptions(ignore_frozen_params=True)
+"""Where no adapter trains, nothing is frozen."""
 
 
 class Unreadable(Exception):
     """A checkpoint that was to be resumed from cannot be read."""
+
+
+class OtherAdapter(Unreadable):
+    """A checkpoint does not fit what this run trains: another adapter, another base, or all weights."""
 
 
 @dataclass(frozen=True)
@@ -46,25 +53,28 @@ class TrainState:
 
     def collect(self, step: int) -> dict[str, Any]:
         """The state after ``step`` as nested dictionaries; tensors are shared with the model. Collective."""
-        model, optimizer = get_state_dict(self.policy, self.optimizer)
-        return {
+        model, optimizer = get_state_dict(self.policy, self.optimizer, options=_TRAINED)
+        state = {
             "model": model,
             "optimizer": optimizer,
             "step": step,
             "random": {self._rank_key: self._random_state()},
         }
+        return state if self.policy.adapter is None else {**state, ADAPTER_KEY: _described(self.policy.adapter)}
 
     def restore(self, folder: Path) -> int:
         """Take over what ``save`` wrote to ``folder``, by any number of ranks; the step that it holds. Collective.
 
         Raises:
             Unreadable: names the folder and what is missing or broken in it.
+            OtherAdapter: it does not fit what this run trains.
         """
         metadata = folder / ".metadata"
         if not metadata.is_file():
             raise Unreadable(f"{metadata}: missing; this checkpoint cannot be resumed from")
         reader = FileSystemReader(folder)
         saved = reader.read_metadata().state_dict_metadata
+        self._check_adapter(folder, saved)
         state = self.collect(step=-1)
         # Ranks that did not exist when the checkpoint was written keep the random state of their seed.
         if not any(key.startswith(f"random.{self._rank_key}.") for key in saved):
@@ -75,11 +85,36 @@ class TrainState:
         except (CheckpointException, OSError, RuntimeError) as error:
             raise Unreadable(f"{folder}: cannot be read: {reason(error, self.ranks.rank)}") from error
         set_state_dict(
-            self.policy, self.optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"]
+            self.policy,
+            self.optimizer,
+            model_state_dict=state["model"],
+            optim_state_dict=state["optimizer"],
+            options=replace(_TRAINED, strict=self.policy.adapter is None),
         )
         if "random" in state:
             self._set_random_state(state["random"][self._rank_key])
         return int(state["step"])
+
+    def _check_adapter(self, folder: Path, saved: Mapping[str, Any]) -> None:
+        """The checkpoint is of the kind that this run trains, and its adapter has the same form and the same base.
+
+        Raises:
+            OtherAdapter: says what was found and what is accepted; nothing has been taken over.
+        """
+        adapter = self.policy.adapter
+        wanted = {} if adapter is None else _described(adapter)
+        keys = [key for key in saved if key.startswith(f"{ADAPTER_KEY}.")]
+        found: dict[str, Any] = dict.fromkeys((key.removeprefix(f"{ADAPTER_KEY}.") for key in keys), "")
+        if bool(found) != bool(wanted):
+            kinds = ("all weights", "an adapter")
+            raise OtherAdapter(f"{folder}: holds {kinds[bool(found)]}, this run trains {kinds[bool(wanted)]}")
+        if found:
+            state = {ADAPTER_KEY: found}
+            load(state, storage_reader=FileSystemReader(folder))
+            found = state[ADAPTER_KEY]
+        for name, value in wanted.items():
+            if found.get(name) != value:
+                raise OtherAdapter(f"{folder}: adapter.{name}: found {found.get(name)}, this run has {value}")
 
     @property
     def _rank_key(self) -> str:
@@ -96,6 +131,17 @@ class TrainState:
         random.setstate(state["python"])
         if "cuda" in state:
             torch.cuda.set_rng_state(state["cuda"], self.ranks.device)
+
+
+def _described(adapter: Adapter) -> dict[str, Any]:
+    """What must be the same for a checkpoint to fit."""
+    config = adapter.config
+    return {
+        "rank": config.rank,
+        "alpha": config.alpha,
+        "target_modules": ", ".join(sorted(config.target_modules)),
+        "base": adapter.base,
+    }
 
 
 class ShardWriter(FileSystemWriter):
@@ -124,11 +170,11 @@ def save_state(state: TrainState, step: int, folder: Path) -> None:
 
 
 def state_digest(policy: torch.nn.Module, optimizer: torch.optim.Optimizer) -> str:
-    """sha256 over names, shapes and bytes of all weights and the whole optimizer state; collective.
+    """sha256 over names, shapes and bytes of all weights that train and the whole optimizer state; collective.
 
     Equal on every rank, and at every number of ranks that trained to the same bits.
     """
-    model, optim = get_state_dict(policy, optimizer)
+    model, optim = get_state_dict(policy, optimizer, options=_TRAINED)
     digest = hashlib.sha256()
     for name, value in sorted(_leaves({"model": model, "optimizer": optim})):
         if isinstance(value, torch.Tensor):

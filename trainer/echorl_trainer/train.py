@@ -27,7 +27,8 @@ from echorl_trainer.checkpoint import Saver
 from echorl_trainer.client import BatchSource, Outbox
 from echorl_trainer.health import Health, Phase
 from echorl_trainer.losses import policy_loss
-from echorl_trainer.model import full_weights, load_policy
+from echorl_trainer.lora import attach, published_weights, store_frozen
+from echorl_trainer.model import load_policy
 from echorl_trainer.optimizer import build_optimizer, build_schedule
 from echorl_trainer.parallel import Ranks, shard
 from echorl_trainer.publish import Publisher
@@ -60,10 +61,14 @@ def build_learner(config: TrainerConfig, ranks: Ranks) -> Learner:
     loss = policy_loss(config.loss, config.python_path, config.losses)
     transformers_logging.disable_progress_bar()
     policy = load_policy(config.model, seed=config.seed)
+    compute_dtype = getattr(torch, config.model.dtype)
+    if config.model.lora is not None:
+        attach(policy, config.model.lora, seed=config.seed)
+        store_frozen(policy, compute_dtype)
     shard(
         policy,
         ranks,
-        getattr(torch, config.model.dtype),
+        compute_dtype,
         compile=config.compile,
         activation_checkpointing=config.activation_checkpointing,
     )
@@ -129,7 +134,7 @@ class Trainer:
                 return
             self._learn(batch, began)
             if batch.checkpoint or batch.last:
-                self._save()
+                self._save(last=batch.last)
             if batch.last:
                 self._await_last(batch.step)
 
@@ -162,7 +167,7 @@ class Trainer:
         began = time.monotonic()
         with self._progress.during(Phase.PUBLISHING):
             self._publisher.prepare(self._step)
-            self._publisher.transfer(full_weights(self._learner.state.policy))
+            self._publisher.transfer(published_weights(self._learner.state.policy))
             announcement = self._publisher.complete()
         self._progress.policy_version = self._step
         self._metrics.policy_version.set(self._step)
@@ -174,9 +179,9 @@ class Trainer:
         fault_point("trainer.published")
         return seconds
 
-    def _save(self) -> None:
+    def _save(self, *, last: bool) -> None:
         began = time.monotonic()
-        self._saver.begin(self._step, self._publisher.pin())
+        self._saver.begin(self._step, self._publisher.pin(), last=last)
         self._checkpoint_s += time.monotonic() - began
 
     def _stop(self, notice: StopNotice) -> None:
@@ -185,7 +190,7 @@ class Trainer:
             raise RuntimeError(f"asked to save step {notice.step}, but this rank holds step {self._step}")
         # The step that this attempt started from stands in a checkpoint already, or is the start model.
         if notice.checkpoint and self._step not in (self._start_step, self._saver.last_step):
-            self._save()
+            self._save(last=notice.reason == "finished")
         self._saver.wait()
         if notice.reason == "finished":
             self._await_last(notice.step)

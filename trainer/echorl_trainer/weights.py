@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
@@ -16,6 +17,8 @@ import structlog
 import torch
 from safetensors.torch import save
 
+from echorl_core.adapters import ADAPTER_CONFIG, ADAPTER_WEIGHTS, config_json
+from echorl_core.config import LoraConfig
 from echorl_core.rundir import TEMPORARY_PREFIX, RunDirectory
 from echorl_core.wire import TensorInfo, WeightFile, WeightManifest
 
@@ -126,6 +129,8 @@ def disk_store(run: RunDirectory, attempt: int) -> WeightStore:
 class SafetensorsFolder:
     """Writes tensors as Hugging Face named safetensors files of about ``file_bytes`` each."""
 
+    _single_name = "model.safetensors"
+
     def __init__(self, folder: Path, dtype: torch.dtype, file_bytes: int = FILE_BYTES) -> None:
         self._folder = folder
         self._dtype = dtype
@@ -154,7 +159,7 @@ class SafetensorsFolder:
         count = len(self._written)
         files, tensors = [], {}
         for number, (size, sha256, contents) in enumerate(self._written, start=1):
-            name = "model.safetensors" if count == 1 else f"model-{number:05d}-of-{count:05d}.safetensors"
+            name = self._single_name if count == 1 else f"model-{number:05d}-of-{count:05d}.safetensors"
             self._part(number).rename(self._folder / name)
             files.append(WeightFile(name=name, size=size, sha256=sha256))
             for tensor, shape in contents:
@@ -172,6 +177,30 @@ class SafetensorsFolder:
         self._written.append((len(data), hashlib.sha256(data).hexdigest(), contents))
 
 
+class AdapterFolder(SafetensorsFolder):
+    """Writes an adapter in PEFT's format: its config, and one safetensors file whatever its size."""
+
+    _single_name = ADAPTER_WEIGHTS
+
+    def __init__(self, folder: Path, dtype: torch.dtype, config: LoraConfig) -> None:
+        super().__init__(folder, dtype, file_bytes=sys.maxsize)
+        self._config = config_json(config)
+        (folder / ADAPTER_CONFIG).write_bytes(self._config)
+
+    def finish(self) -> tuple[list[WeightFile], dict[str, TensorInfo]]:
+        """See ``SafetensorsFolder``; the config is the last file."""
+        files, tensors = super().finish()
+        sha256 = hashlib.sha256(self._config).hexdigest()
+        return [*files, WeightFile(name=ADAPTER_CONFIG, size=len(self._config), sha256=sha256)], tensors
+
+
+def export_adapter(published: Path, target: Path) -> None:
+    """Make an adapter's folder of a published version; files are linked where the file system allows it."""
+    target.mkdir(parents=True, exist_ok=True)
+    for name in (ADAPTER_WEIGHTS, ADAPTER_CONFIG):
+        _link(published / name, target / name)
+
+
 def export_weights(published: Path, model: Path, target: Path) -> None:
     """Make a Hugging Face model folder of a published version: its files, and the start model's config and tokenizer.
 
@@ -180,11 +209,7 @@ def export_weights(published: Path, model: Path, target: Path) -> None:
     manifest = msgspec.json.decode((published / MANIFEST).read_bytes(), type=WeightManifest)
     target.mkdir(parents=True, exist_ok=True)
     for file in manifest.files:
-        (target / file.name).unlink(missing_ok=True)
-        try:
-            os.link(published / file.name, target / file.name)
-        except OSError:
-            shutil.copyfile(published / file.name, target / file.name)
+        _link(published / file.name, target / file.name)
     if len(manifest.files) > 1:
         total = sum(file.size for file in manifest.files)
         index = {
@@ -192,11 +217,24 @@ def export_weights(published: Path, model: Path, target: Path) -> None:
             "weight_map": {name: info.file for name, info in manifest.tensors.items()},
         }
         (target / "model.safetensors.index.json").write_text(json.dumps(index, indent=2))
+    dtypes = {info.dtype for info in manifest.tensors.values()}
+    names = {str(dtype).removeprefix("torch.") for dtype, code in DTYPES.items() if code in dtypes}
+    copy_description(model, target, names.pop())
+
+
+def copy_description(model: Path, target: Path, dtype: str) -> None:
+    """Put tokenizer and config of the start model beside weights of ``dtype`` (a name such as float32)."""
     for source in model.iterdir():
         if source.is_file() and source.suffix in COPIED_SUFFIXES and not source.name.endswith(".index.json"):
             shutil.copyfile(source, target / source.name)
-    dtypes = {info.dtype for info in manifest.tensors.values()}
-    names = {str(dtype).removeprefix("torch.") for dtype, code in DTYPES.items() if code in dtypes}
     config = json.loads((model / "config.json").read_text())
     config.pop("torch_dtype", None)
-    (target / "config.json").write_text(json.dumps({**config, "dtype": names.pop()}, indent=2))
+    (target / "config.json").write_text(json.dumps({**config, "dtype": dtype}, indent=2))
+
+
+def _link(source: Path, target: Path) -> None:
+    target.unlink(missing_ok=True)
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from echorl_core.config import TrainerConfig
+from echorl_core.config import LoraConfig, TrainerConfig
 from echorl_core.rundir import RunDirectory
 from echorl_testing.batches import rank_batch
 from echorl_testing.trainer_processes import TINY, trainer_config
@@ -31,16 +31,19 @@ def tiny_model(folder: Path, *, tie: bool = False, seed: int = 1) -> Path:
     return folder
 
 
-def tiny_learner(ranks: Ranks, model: Path, *, steps: int = 0, **config: object) -> Learner:
+def tiny_learner(
+    ranks: Ranks, model: Path, *, steps: int = 0, lora: LoraConfig | None = None, **config: object
+) -> Learner:
     """A learner that trained synthetic batches 1..``steps``."""
-    learner = build_learner(tiny_config(model, **config), ranks)
+    learner = build_learner(tiny_config(model, lora=lora, **config), ranks)
     train(learner, 1, steps)
     return learner
 
 
-def tiny_config(model: Path, **config: object) -> TrainerConfig:
-    """A config that reads no run directory."""
-    return trainer_config(RunDirectory(model.parent / "run"), model, "http://127.0.0.1:9", **config)
+def tiny_config(model: Path, *, lora: LoraConfig | None = None, **config: object) -> TrainerConfig:
+    """A config that reads no run directory; ``lora``: an adapter trains instead of all weights."""
+    found = trainer_config(RunDirectory(model.parent / "run"), model, "http://127.0.0.1:9", **config)
+    return found.model_copy(update={"model": found.model.model_copy(update={"lora": lora})})
 
 
 def train(learner: Learner, first: int, last: int) -> None:

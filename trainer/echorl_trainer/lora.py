@@ -1,0 +1,111 @@
+"""Low-rank adapters on a policy: float32 factors beside frozen weights (LoRA, arXiv:2106.09685).
+
+    y = x W^T + alpha / rank * (x A^T) B^T          A: [rank, in], B: [out, rank], zeros at the start
+
+Only A and B train, are checkpointed and are published. Their names are PEFT's, so nothing is renamed on the way out.
+"""
+
+import hashlib
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own word
+from torch import Tensor, nn
+
+from echorl_core import adapters
+from echorl_core.config import LoraConfig
+from echorl_trainer.model import Adapter, Policy, full_weights, whole_tensors
+
+_SAMPLED = 256
+"""Values of each tensor that a fingerprint looks at."""
+
+
+class LoraLinear(nn.Linear):
+    """A linear layer with an adapter; ``weight`` and ``bias`` are those of the layer that it takes the place of."""
+
+    def __init__(self, layer: nn.Linear, rank: int, alpha: float, generator: torch.Generator) -> None:
+        """A is drawn uniformly from +-1/sqrt(in), as PEFT and the authors' code draw it."""
+        nn.Module.__init__(self)
+        self.in_features, self.out_features = layer.in_features, layer.out_features
+        self.weight, self.bias = layer.weight, layer.bias
+        self.scaling = alpha / rank
+        self.lora_A = nn.Linear(self.in_features, rank, bias=False)
+        self.lora_B = nn.Linear(rank, self.out_features, bias=False)
+        bound = 1.0 / math.sqrt(self.in_features)
+        with torch.no_grad():
+            self.lora_A.weight.uniform_(-bound, bound, generator=generator)
+            self.lora_B.weight.zero_()
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - the name that torch gives it
+        """``input``: [..., in]; the answer is [..., out], both of the compute dtype."""
+        change: Tensor = self.lora_B(self.lora_A(input))
+        return F.linear(input, self.weight, self.bias) + self.scaling * change
+
+
+@dataclass(frozen=True)
+class _Place:
+    owner: nn.Module
+    name: str
+    layer: nn.Linear
+
+
+def attach(policy: Policy, config: LoraConfig, *, seed: int) -> None:
+    """Freeze ``policy`` and put an adapter on every linear layer that ``config`` names; before ``shard``.
+
+    The start depends on ``seed`` and each layer's name alone: not on the number of ranks, nor on other targets.
+
+    Raises:
+        ValueError: a target names no linear layer; the policy is as it was.
+    """
+    places = dict(_linear_layers(policy))
+    try:
+        chosen = adapters.chosen_modules(places, config.target_modules)
+    except adapters.UnknownModule as error:
+        raise ValueError(f"model.lora.target_modules: {error}") from error
+    policy.adapter = Adapter(config, fingerprint(policy.model.named_parameters()))
+    policy.requires_grad_(requires_grad=False)
+    for name in chosen:
+        place = places[name]
+        digest = hashlib.sha256(f"{seed} {name}".encode()).digest()
+        generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+        setattr(place.owner, place.name, LoraLinear(place.layer, config.rank, config.alpha, generator))
+
+
+def _linear_layers(policy: Policy) -> Iterator[tuple[str, _Place]]:
+    """Linear layers of the transformer layers by their Hugging Face names."""
+    inside = {id(module) for module in policy.layers.modules()}
+    for name, module in policy.model.named_modules():
+        if isinstance(module, nn.Linear) and id(module) in inside:
+            owner, _, last = name.rpartition(".")
+            yield name, _Place(policy.model.get_submodule(owner), last, module)
+
+
+def fingerprint(parameters: Iterable[tuple[str, Tensor]]) -> str:
+    """What tells one base model from another: sha256 over names, shapes and evenly spaced values, as float32."""
+    digest = hashlib.sha256()
+    for name, parameter in sorted(parameters, key=lambda one: one[0]):
+        flat = parameter.detach().flatten()
+        values = flat[:: max(1, flat.numel() // _SAMPLED)].float().contiguous()
+        digest.update(f"{name} {tuple(parameter.shape)}\n".encode())
+        digest.update(values.numpy().data)
+    return digest.hexdigest()
+
+
+@torch.no_grad()
+def store_frozen(policy: Policy, dtype: torch.dtype) -> None:
+    """Keep frozen weights in the dtype that they are computed in; those that train stay float32."""
+    for parameter in policy.parameters():
+        if not parameter.requires_grad:
+            parameter.data = parameter.data.to(dtype)
+
+
+def published_weights(policy: Policy) -> Iterator[tuple[str, Tensor]]:
+    """What a policy version consists of: the adapter under PEFT's names, or all weights. See ``full_weights``."""
+    if policy.adapter is None:
+        yield from full_weights(policy)
+        return
+    trained = ((name, one) for name, one in policy.model.named_parameters() if one.requires_grad)
+    for name, tensor in whole_tensors(trained, policy.dtype):
+        yield adapters.TENSOR_PREFIX + name, tensor

@@ -1,0 +1,181 @@
+"""Merges an adapter into the model that it was trained on: a Hugging Face model folder without adapters.
+
+    python -m echorl_trainer.merge --adapter RUN/checkpoints/step_000010/attempt_1/adapter --model DIR --out DIR
+
+Each weight with an adapter becomes W + alpha / rank * B A, computed in float32 and written in the adapter's dtype, as
+is every other weight. One tensor is held at a time, beside those of the file that is being written.
+"""
+
+import argparse
+import json
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import structlog
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
+from torch import Tensor
+
+from echorl_core import logs, names
+from echorl_core.adapters import ADAPTER_CONFIG, ADAPTER_WEIGHTS, TENSOR_PREFIX, tensor_shapes
+from echorl_core.names import ExitCode
+from echorl_core.rundir import TEMPORARY_PREFIX
+from echorl_core.wire import WeightManifest
+from echorl_trainer.weights import MANIFEST, SafetensorsFolder, export_weights
+
+log = structlog.get_logger()
+
+
+class Unmergeable(ValueError):
+    """An adapter does not fit the model, or is none; says what was found and what is accepted."""
+
+
+class _Settings(msgspec.Struct):
+    r: int
+    lora_alpha: float
+
+
+@dataclass(frozen=True)
+class LoadedAdapter:
+    """An adapter's tensors by their names in its file; ``scaling`` is alpha / rank."""
+
+    tensors: dict[str, Tensor]
+    rank: int
+    scaling: float
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of all its tensors."""
+        return next(iter(self.tensors.values())).dtype
+
+    def change(self, module: str) -> Tensor | None:
+        """``alpha / rank * B A`` of a module, float32 [out, in]; None where it has no adapter."""
+        name = f"{TENSOR_PREFIX}{module}"
+        if f"{name}.lora_A.weight" not in self.tensors:
+            return None
+        down, up = (self.tensors[f"{name}.lora_{letter}.weight"].float() for letter in "AB")
+        return self.scaling * (up @ down)
+
+
+def load_adapter(folder: Path) -> LoadedAdapter:
+    """Read an adapter in PEFT's format.
+
+    Raises:
+        Unmergeable: a file is missing or cannot be read.
+    """
+    try:
+        settings = msgspec.json.decode((folder / ADAPTER_CONFIG).read_bytes(), type=_Settings)
+        tensors = load_file(folder / ADAPTER_WEIGHTS)
+    except (OSError, msgspec.DecodeError, SafetensorError) as error:
+        accepted = f"a folder with {ADAPTER_CONFIG} and {ADAPTER_WEIGHTS}"
+        raise Unmergeable(f"{folder}: {error}; accepted: {accepted}") from error
+    if not tensors:
+        raise Unmergeable(f"{folder / ADAPTER_WEIGHTS}: holds no tensors")
+    return LoadedAdapter(tensors, settings.r, settings.lora_alpha / settings.r)
+
+
+def merge(adapter_folder: Path, model: Path, target: Path) -> None:
+    """Write ``model`` with the adapter merged to ``target``, which appears complete or not at all.
+
+    Raises:
+        Unmergeable: the adapter is not one of this model; nothing was written.
+        FileExistsError: ``target`` is there already.
+    """
+    if target.exists():
+        raise FileExistsError(f"{target}: is there already; a merged model is only written to a new folder")
+    adapter = load_adapter(adapter_folder)
+    check_fits(adapter, model)
+    staging = target.with_name(f"{TEMPORARY_PREFIX}{target.name}")
+    parts = staging / "parts"
+    shutil.rmtree(staging, ignore_errors=True)
+    parts.mkdir(parents=True)
+    try:
+        writer = SafetensorsFolder(parts, adapter.dtype)
+        for name, tensor in model_tensors(model):
+            change = adapter.change(name.removesuffix(".weight"))
+            writer.add(name, tensor if change is None else tensor.to(adapter.dtype).float() + change)
+        files, tensors = writer.finish()
+        manifest = WeightManifest(run_uid="", attempt=0, version=0, files=files, tensors=tensors)
+        (parts / MANIFEST).write_bytes(msgspec.json.encode(manifest))
+        export_weights(parts, model, staging)
+        shutil.rmtree(parts)
+        staging.rename(target)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def check_fits(adapter: LoadedAdapter, model: Path) -> None:
+    """Every tensor of the adapter belongs to a weight of ``model``, in the shape that it makes necessary.
+
+    Raises:
+        Unmergeable: names the tensor, what was found and what is accepted.
+    """
+    shapes = {name: tuple(shape) for name, shape in model_shapes(model)}
+    for name, tensor in adapter.tensors.items():
+        module = name.removeprefix(TENSOR_PREFIX).rpartition(".lora_")[0]
+        weight = shapes.get(f"{module}.weight")
+        if weight is None or len(weight) != 2:
+            raise Unmergeable(f"{name}: the model in {model} has no weight of this module")
+        wanted = tensor_shapes({module: (weight[0], weight[1])}, adapter.rank)
+        if name not in wanted:
+            raise Unmergeable(f"{name}: no tensor of an adapter; accepted are {', '.join(wanted)}")
+        if tuple(tensor.shape) != wanted[name]:
+            raise Unmergeable(f"{name}: shape {list(tensor.shape)}, the model makes it {list(wanted[name])}")
+        if missing := wanted.keys() - adapter.tensors.keys():
+            raise Unmergeable(f"{missing.pop()}: is missing beside {name}")
+
+
+def model_shapes(model: Path) -> Iterator[tuple[str, list[int]]]:
+    """Names and shapes of a model folder's tensors."""
+    for file in model_files(model):
+        with safe_open(file, framework="pt") as opened:
+            for name in opened.keys():  # noqa: SIM118 - the handle is no mapping
+                yield name, opened.get_slice(name).get_shape()
+
+
+def model_tensors(model: Path) -> Iterator[tuple[str, Tensor]]:
+    """A model folder's tensors, one at a time."""
+    for file in model_files(model):
+        with safe_open(file, framework="pt") as opened:
+            for name in opened.keys():  # noqa: SIM118 - the handle is no mapping
+                yield name, opened.get_tensor(name)
+
+
+def model_files(model: Path) -> list[Path]:
+    """Safetensors files of a model folder: those of its index, or all that are there.
+
+    Raises:
+        Unmergeable: there are none.
+    """
+    index = model / "model.safetensors.index.json"
+    if index.is_file():
+        return [model / name for name in sorted(set(json.loads(index.read_text())["weight_map"].values()))]
+    if files := sorted(model.glob("*.safetensors")):
+        return files
+    raise Unmergeable(f"{model}: has no safetensors files; accepted is a model folder")
+
+
+def main(arguments: list[str]) -> ExitCode:
+    """Command line."""
+    parser = argparse.ArgumentParser(prog="python -m echorl_trainer.merge", description="Merge an adapter.")
+    parser.add_argument("--adapter", type=Path, required=True, help="folder with the adapter, in PEFT's format")
+    parser.add_argument("--model", type=Path, required=True, help="folder of the model that it was trained on")
+    parser.add_argument("--out", type=Path, required=True, help="folder to write; must not be there")
+    chosen = parser.parse_args(arguments)
+    logs.configure(f"{names.Role.TRAINER}-merge", attempt=0)
+    try:
+        merge(chosen.adapter, chosen.model, chosen.out)
+    except (Unmergeable, OSError, SafetensorError) as error:
+        log.error("not merged", error=str(error))
+        return ExitCode.BAD_INPUT
+    log.info("merged", out=str(chosen.out))
+    return ExitCode.OK
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
