@@ -180,7 +180,7 @@ class PolicyAnnouncement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WeightFile(msgspec.Struct, frozen=True, kw_only=True):
-    """One file of a published policy version: safetensors, or an adapter's config. ``name``: relative to the manifest."""
+    """One file of a published policy version, safetensors or an adapter's config; ``name`` relative to the manifest."""
 
     name: str
     size: int

@@ -3,7 +3,7 @@
     RUN/checkpoints/step_S/attempt_N/trainer/    torch.distributed.checkpoint, readable at another number of ranks
     RUN/checkpoints/step_S/attempt_N/weights/    the same weights in Hugging Face form, from rank 0
 
-Where an adapter trains, the state is that of the adapter, and ``weights`` is written with the run's last checkpoint alone:
+Where an adapter trains, the state is the adapter's, and ``weights`` comes with the run's last checkpoint alone:
 
     RUN/checkpoints/step_S/attempt_N/adapter/    the adapter in PEFT's form, from rank 0
     RUN/checkpoints/step_S/attempt_N/weights/    the model with the adapter merged
@@ -39,8 +39,8 @@ from echorl_core.rundir import RunDirectory, sync_folder
 from echorl_core.wire import Part, PartsReply, PartsReport
 from echorl_trainer.client import Link
 from echorl_trainer.health import Health, Phase
-from echorl_trainer.state import TRAINER_FOLDER, ShardWriter, TrainState, reason
 from echorl_trainer.merge import Unmergeable, merge
+from echorl_trainer.state import TRAINER_FOLDER, ShardWriter, TrainState, reason
 from echorl_trainer.weights import export_adapter, export_weights
 
 log = structlog.get_logger()

@@ -245,10 +245,8 @@ def full_weights(policy: Policy) -> Iterator[tuple[str, Tensor]]:
 
 
 @torch.no_grad()
-def whole_tensors(
-    parameters: Iterable[tuple[str, nn.Parameter]], dtype: torch.dtype
-) -> Iterator[tuple[str, Tensor]]:
-    """Each parameter gathered from all ranks, in ``dtype``: values on the CPU of rank 0, elsewhere empty. Collective."""
+def whole_tensors(parameters: Iterable[tuple[str, nn.Parameter]], dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
+    """Each parameter gathered from all ranks, in ``dtype``: values on the CPU of rank 0, else on meta. Collective."""
     first = not dist.is_initialized() or dist.get_rank() == 0
     for name, parameter in parameters:
         local = parameter.detach().to(dtype)

@@ -26,8 +26,8 @@ from echorl_core.wire import RankBatch, StepReport, StopNotice
 from echorl_trainer.checkpoint import Saver
 from echorl_trainer.client import BatchSource, Outbox
 from echorl_trainer.health import Health, Phase
-from echorl_trainer.losses import policy_loss
 from echorl_trainer.lora import attach, published_weights, store_frozen
+from echorl_trainer.losses import policy_loss
 from echorl_trainer.model import load_policy
 from echorl_trainer.optimizer import build_optimizer, build_schedule
 from echorl_trainer.parallel import Ranks, shard

@@ -1,14 +1,21 @@
 """The ``vllm serve`` command line and environment of one engine, as a pure function of its config."""
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from echorl_core.config import InferenceConfig
+from echorl_core.config import InferenceConfig, LoraConfig
+from echorl_core.names import SERVED_MODEL_NAME
+from echorl_vllm.adapter import FOLDER as ADAPTER_FOLDER
+from echorl_vllm.adapter import reserved_rank
 from echorl_vllm.environment import ENV_DIE_WITH_PARENT, ENV_SPOOL, ENV_WORK
 from echorl_vllm.leftovers import TEMPORARY_FOLDER
 
 _OURS = ("--worker-extension-cls", "--middleware", "--api-server-count", "--port", "--host", "--served-model-name")
 """Options that weight updates depend on; ``extra_args`` may not set them."""
+_ADAPTERS = ("--enable-lora", "--no-enable-lora", "--lora-modules", "--max-loras", "--max-lora-rank", "--max-cpu-loras")
+_ADAPTERS += ("--lora-dtype", "--lora-target-modules")
+"""The same where an adapter trains."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +59,7 @@ def command(
         ValueError: ``extra_args`` sets an option that weight updates depend on.
     """
     for argument in config.extra_args:
-        if argument.partition("=")[0].replace("_", "-") in _OURS:
+        if argument.partition("=")[0].replace("_", "-") in (_OURS if config.model.lora is None else _OURS + _ADAPTERS):
             raise ValueError(f"extraArgs: {argument}: is set by EchoRL and cannot be changed")
     # -P: the folder that the engine is started in may hold modules of any name.
     argv = [python, "-P", "-m", "vllm.entrypoints.cli.main", "serve", config.model.path]
@@ -64,6 +71,8 @@ def command(
     argv += ["--middleware", "echorl_vllm.middleware.EngineGate"]
     argv += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
     argv += ["--enable-prompt-tokens-details", "--disable-uvicorn-access-log"]
+    if config.model.lora is not None:
+        argv += _adapter_options(config.model.lora, work / ADAPTER_FOLDER, config.device)
     if installed.scale_out_flag:
         argv.append("--enable-scale-out")
     if config.device == "cpu":
@@ -73,6 +82,18 @@ def command(
     variables = _environment(config, work=work, installed=installed)
     variables |= {"TMPDIR": str(temporary or work / TEMPORARY_FOLDER), ENV_SPOOL: str(spool or work / "spool")}
     return [*argv, *config.extra_args], variables
+
+
+def _adapter_options(lora: LoraConfig, folder: Path, device: str) -> list[str]:
+    """One adapter beside the model. Requests for ``policy`` get it; it is there from the start, so nothing else can."""
+    # Only what has an adapter is wrapped: vLLM's wrapped output head fails on prompt logprobs in a batch of several.
+    targets = sorted({target.rpartition(".")[2] for target in lora.target_modules})
+    # On a CPU, vLLM gives tokens without an adapter the one in the last place, so that place stays empty.
+    places = "2" if device == "cpu" else "1"
+    module = json.dumps({"name": SERVED_MODEL_NAME, "path": str(folder)})
+    options = ["--enable-lora", "--max-loras", places, "--max-cpu-loras", places]
+    options += ["--max-lora-rank", str(reserved_rank(lora.rank)), "--lora-target-modules", *targets]
+    return [*options, "--lora-modules", module]
 
 
 def _environment(config: InferenceConfig, *, work: Path, installed: Installed) -> dict[str, str]:

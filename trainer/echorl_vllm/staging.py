@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -13,7 +13,7 @@ from echorl_core.faults import fault_point
 from echorl_core.names import HEADER_ATTEMPT
 from echorl_vllm.messages import PolicyId, StageRequest, StageState, StageStatus
 from echorl_vllm.spool import Limits, StageAbortedError, fetch, locked
-from echorl_vllm.validation import ModelForm, check_form, check_values, open_tensors
+from echorl_vllm.validation import ModelForm, check_adapter_config, check_form, check_values, open_tensors
 
 log = logging.getLogger("vllm.echorl.staging")
 
@@ -22,6 +22,14 @@ _CHECKED = ".checked"
 
 class NotStagedError(RuntimeError):
     """The version to apply is not what is staged."""
+
+
+@dataclass(frozen=True)
+class Staged:
+    """A checked version: its tensors in host memory, and the folder in the spool that they came from."""
+
+    tensors: Mapping[str, torch.Tensor]
+    folder: Path
 
 
 @dataclass
@@ -33,7 +41,7 @@ class _Job:
     error: str | None = None
     size: int = 0
     seconds: float | None = None
-    tensors: dict[str, torch.Tensor] = field(default_factory=dict)
+    staged: Staged | None = None
 
 
 class Stager:
@@ -74,19 +82,19 @@ class Stager:
                 self._job.limits.cancelled.set()
             self._job = None
 
-    def take(self, wanted: PolicyId) -> dict[str, torch.Tensor]:
-        """Hand out the staged tensors of ``wanted`` and forget them.
+    def take(self, wanted: PolicyId) -> Staged:
+        """Hand out what is staged of ``wanted`` and forget it.
 
         Raises:
             NotStagedError: something else, or nothing, is staged.
         """
         with self._lock:
             job = self._job
-            if job is None or job.state != "staged" or job.request.policy != wanted:
+            if job is None or job.staged is None or job.request.policy != wanted:
                 found = "nothing is staged" if job is None else f"{job.request.policy} is {job.state}"
                 raise NotStagedError(f"{wanted} is not staged: {found}")
             self._job = None
-            return job.tensors
+            return job.staged
 
     @staticmethod
     def _status(job: _Job | None) -> StageStatus:
@@ -103,10 +111,10 @@ class Stager:
         )
 
     def _run(self, job: _Job) -> None:
-        tensors: dict[str, torch.Tensor] = {}
+        staged: Staged | None = None
         error: str | None = None
         try:
-            tensors = self._download(job)
+            staged = self._download(job)
         except StageAbortedError as aborted:
             error = str(aborted)
         except Exception as failure:
@@ -116,15 +124,16 @@ class Stager:
             job.seconds = time.monotonic() - job.started
             job.error, job.state = error, "failed" if error else "staged"
             if job is self._job:
-                job.tensors = tensors
+                job.staged = staged
 
-    def _download(self, job: _Job) -> dict[str, torch.Tensor]:
+    def _download(self, job: _Job) -> Staged:
         request, limits = job.request, job.limits
         headers = {**self._headers, HEADER_ATTEMPT: str(request.attempt)}
         with locked(self._spool, limits):
             folder, manifest = fetch(self._spool, request, run_uid=self._run_uid, headers=headers, limits=limits)
             form = self._form()
             check_form(manifest, form)
+            check_adapter_config(folder, form)
             tensors = open_tensors(folder, manifest)
             limits.check("checking values")
             if not (folder / _CHECKED).exists():
@@ -133,4 +142,4 @@ class Stager:
         limits.check("checking values")
         job.size = sum(file.size for file in manifest.files)
         fault_point("engine.staged")
-        return tensors
+        return Staged(tensors, folder)

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 
+from echorl_core.adapters import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from echorl_core.wire import WeightManifest
 
 OUTPUT_HEAD = "lm_head.weight"
@@ -41,6 +42,13 @@ class ModelForm:
     """Safetensors name of the dtype that the engine computes in; accepted next to the folder's own."""
     tied: bool = False
     """Whether the output head shares the embedding; both are published all the same, and must be equal."""
+    adapter_config: bytes | None = None
+    """Of an engine whose adapter alone is replaced: the adapter's config. ``tensors`` are then those of the adapter."""
+
+    @property
+    def kind(self) -> str:
+        """As in a manifest."""
+        return "full" if self.adapter_config is None else "adapter"
 
 
 def read_forms(files: Iterable[Path]) -> dict[str, TensorForm]:
@@ -86,6 +94,27 @@ def model_form(folder: Path, *, tied: bool, engine_dtype: str | None = None) -> 
     return ModelForm(tensors=tensors, engine_dtype=engine_dtype, tied=tied)
 
 
+def adapter_form(folder: Path) -> ModelForm:
+    """What an engine accepts whose adapter lies in ``folder``."""
+    return ModelForm(
+        tensors=read_forms([folder / ADAPTER_WEIGHTS]), adapter_config=(folder / ADAPTER_CONFIG).read_bytes()
+    )
+
+
+def check_adapter_config(source: Path, expected: ModelForm) -> None:
+    """A staged adapter means the same by its tensors as the one that the engine started with.
+
+    Raises:
+        WeightsRefusedError: names the first setting that differs.
+    """
+    if expected.adapter_config is None:
+        return
+    found, wanted = json.loads((source / ADAPTER_CONFIG).read_bytes()), json.loads(expected.adapter_config)
+    for key, value in wanted.items():
+        if found.get(key) != value:
+            raise WeightsRefusedError(f"{ADAPTER_CONFIG}: {key} is {found.get(key)}, the engine has {value}")
+
+
 def _some(names: Iterable[str]) -> str:
     ordered = sorted(names)
     rest = len(ordered) - _NAMED_IN_MESSAGE
@@ -102,6 +131,8 @@ def check_manifest(manifest: WeightManifest, *, run_uid: str | None, attempt: in
         if found != wanted:
             raise WeightsRefusedError(f"weight manifest: {name} is {found!r}, expected {wanted!r}")
     for file in manifest.files:
+        if manifest.kind == "adapter" and file.name == ADAPTER_CONFIG:
+            continue
         if not _FILE_NAME.fullmatch(file.name):
             raise WeightsRefusedError(
                 f"weight manifest: file name {file.name!r}; accepted are plain *.safetensors names"
@@ -109,7 +140,13 @@ def check_manifest(manifest: WeightManifest, *, run_uid: str | None, attempt: in
 
 
 def check_form(manifest: WeightManifest, expected: ModelForm) -> None:
-    """The manifest has exactly the model's tensors, in its shapes, and in its dtype or the engine's."""
+    """The manifest has exactly the tensors of the model, or of the adapter, in its shapes and in an accepted dtype."""
+    if manifest.kind != expected.kind:
+        raise WeightsRefusedError(f"weight manifest: kind is {manifest.kind!r}, this engine takes {expected.kind!r}")
+    files = sorted(file.name for file in manifest.files)
+    if expected.kind == "adapter" and files != [ADAPTER_CONFIG, ADAPTER_WEIGHTS]:
+        accepted = f"{ADAPTER_CONFIG} and {ADAPTER_WEIGHTS}"
+        raise WeightsRefusedError(f"weight manifest: files {', '.join(files)}; accepted are {accepted}")
     missing, unknown = (
         expected.tensors.keys() - manifest.tensors.keys(),
         manifest.tensors.keys() - expected.tensors.keys(),
@@ -135,6 +172,8 @@ def open_tensors(folder: Path, manifest: WeightManifest) -> dict[str, torch.Tens
     """
     tensors: dict[str, torch.Tensor] = {}
     for file in manifest.files:
+        if not file.name.endswith(".safetensors"):
+            continue
         listed = {
             name: TensorForm(tuple(info.shape), info.dtype)
             for name, info in manifest.tensors.items()

@@ -3,7 +3,7 @@
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 import torch
 
@@ -11,7 +11,7 @@ from echorl_core.faults import fault_point
 from echorl_core.names import ENV_ADMIN_TOKEN, ENV_RUN_UID, HEADER_RUN, HEADER_TOKEN
 from echorl_vllm.environment import spool_folder
 from echorl_vllm.messages import Applied, ApplyReport, PolicyId, WorkerReport
-from echorl_vllm.staging import NotStagedError, Stager
+from echorl_vllm.staging import NotStagedError, Staged, Stager
 from echorl_vllm.validation import ModelForm
 
 log = logging.getLogger("vllm.echorl.weights")
@@ -19,8 +19,9 @@ log = logging.getLogger("vllm.echorl.weights")
 NamedTensors = Iterator[tuple[str, torch.Tensor]]
 
 
-def _one_by_one(tensors: Mapping[str, torch.Tensor]) -> NamedTensors:
-    for item in tensors.items():
+def one_by_one(staged: Staged) -> NamedTensors:
+    """A staged version's tensors, in order."""
+    for item in staged.tensors.items():
         yield item
         fault_point("engine.mid_apply")
 
@@ -30,10 +31,10 @@ class WorkerWeights:
 
     Args:
         form: what the model consists of; called in the staging thread.
-        load: puts tensors into the model; if it raises, the model is half replaced.
+        load: puts a staged version into the model; if it raises, the model is half replaced.
     """
 
-    def __init__(self, *, form: Callable[[], ModelForm], load: Callable[[NamedTensors], None]) -> None:
+    def __init__(self, *, form: Callable[[], ModelForm], load: Callable[[Staged], None]) -> None:
         run_uid = os.environ.get(ENV_RUN_UID)
         headers = {HEADER_RUN: run_uid, HEADER_TOKEN: os.environ.get(ENV_ADMIN_TOKEN)}
         self._load = load
@@ -55,7 +56,7 @@ class WorkerWeights:
         Repeated after the answer was lost, it answers the same; staged anew, the version is loaded again.
         """
         try:
-            tensors = self.stager.take(wanted)
+            staged = self.stager.take(wanted)
         except NotStagedError as error:
             if self._applied is not None and self._applied.policy == wanted:
                 return ApplyReport(applied=self._applied)
@@ -63,7 +64,7 @@ class WorkerWeights:
         started = time.monotonic()
         self._applied = None
         try:
-            self._load(_one_by_one(tensors))
+            self._load(staged)
         except Exception as error:
             log.exception("applying %s failed, the model is half replaced", wanted)
             return ApplyReport(error=f"{type(error).__name__}: {error}", broken=True)

@@ -21,7 +21,7 @@ class WeightsExtension:
     def _echorl(self) -> WorkerWeights:
         if self._echorl_weights is None:
             self._echorl_weights = WorkerWeights(
-                form=partial(compat.loaded_model_form, self), load=partial(compat.load_tensors, self)
+                form=partial(compat.loaded_form, self), load=partial(compat.load, self)
             )
         return self._echorl_weights
 

@@ -7,6 +7,7 @@ from echorl_core import config, names
 from echorl_operator.api.base import duration_seconds
 from echorl_operator.api.environments import Echo, Environment, EvalEnvironment, Sampling, TrainEnvironment
 from echorl_operator.api.mode_rules import group_size, samples
+from echorl_operator.api.model import Lora
 from echorl_operator.api.rules import DEFAULT_MAX_MODEL_LEN, ECHO_ROLES, batch_size
 from echorl_operator.api.run import EchoRLRun, EchoRLRunSpec
 from echorl_operator.build.algorithms import (
@@ -37,12 +38,17 @@ def max_model_len(spec: EchoRLRunSpec, placement: Placement) -> int:
     return min(limit for limit in limits if limit is not None)
 
 
+def _lora(lora: Lora) -> config.LoraConfig:
+    return config.LoraConfig(rank=lora.rank, alpha=lora.alpha, target_modules=list(lora.target_modules))
+
+
 def _model(spec: EchoRLRunSpec, placement: Placement) -> config.ModelConfig:
     return config.ModelConfig(
         path=placement.model_path,
         dtype=spec.model.dtype,
         max_model_len=max_model_len(spec, placement),
         renderer=placement.renderer,
+        lora=None if spec.model.lora is None else _lora(spec.model.lora),
     )
 
 
@@ -212,7 +218,7 @@ def _inference(spec: EchoRLRunSpec, placement: Placement) -> list[config.Inferen
     return [
         config.InferenceConfig(
             model=_model(spec, placement),
-            served_name=names.SERVED_MODEL_NAME,
+            served_name=names.SERVED_MODEL_NAME if spec.model.lora is None else names.SERVED_BASE_NAME,
             host=engine.host,
             port=engine.port,
             tensor_parallel=inference.tensor_parallel or max(1, inference.gpus_per_replica),

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from echorl_core.config import InferenceConfig, ModelConfig
+from echorl_core.config import InferenceConfig, LoraConfig, ModelConfig
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 _START_DEADLINE_S = 240.0
@@ -96,6 +96,7 @@ def running_engine(
     extra_args: list[str] | None = None,
     variables: Mapping[str, str] | None = None,
     max_model_len: int = 1024,
+    lora: LoraConfig | None = None,
 ) -> Iterator[Engine]:
     """Start ``python -m echorl_vllm`` on a free port and wait for ``/health``; its whole session is killed at the end.
 
@@ -107,13 +108,14 @@ def running_engine(
         extra_args: added to vLLM's command line.
         variables: added to its environment, e.g. fault points.
         max_model_len: context length in tokens.
+        lora: the adapter that is updated in place of the model.
     """
     python = REPOSITORY / ".venv-inference" / "bin" / "python"
     folder.mkdir(parents=True, exist_ok=True)
     port = free_port()
     InferenceConfig(
-        model=ModelConfig(path=str(model), dtype="float32", max_model_len=max_model_len, renderer="engine"),
-        served_name="policy",
+        model=ModelConfig(path=str(model), dtype="float32", max_model_len=max_model_len, renderer="engine", lora=lora),
+        served_name="policy" if lora is None else "base",
         port=port,
         extra_args=extra_args or [],
     ).dump(folder / "inference.json")

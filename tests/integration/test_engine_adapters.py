@@ -1,0 +1,170 @@
+"""Adapters of a real vLLM engine, hot-swapped in place and compared with the trainer that made them, in float32."""
+
+import asyncio
+
+import aiohttp
+import pytest
+import torch
+
+from echorl_core.config import LoraConfig, OptimizerConfig
+from echorl_core.identity import RunIdentity
+from echorl_core.rundir import RunDirectory
+from echorl_testing.adapter_engine import AdapterClient
+from echorl_testing.engine import running_engine
+from echorl_testing.tiny_learner import alone, tiny_learner, train
+from echorl_trainer.lora import published_weights
+from echorl_trainer.publish import Publisher
+from echorl_trainer.seeded import SHAPES, write_seeded_model
+from echorl_trainer.step import probe_logprobs
+from echorl_trainer.weights import disk_store
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]
+
+RUN = "test-run"
+PROBE = [7, 1, 200, 33, 64, 91, 258, 5, 17, 120]
+TOLERANCE = 1e-4
+# One name of all layers, and one layer by its whole name.
+LORA = LoraConfig(rank=4, alpha=32.0, target_modules=["q_proj", "down_proj", "model.layers.1.self_attn.v_proj"])
+FAST = OptimizerConfig(lr=3e-3)
+
+
+class Trained:
+    """A learner, and the versions that it has published."""
+
+    def __init__(self, learner, ranks, folder, lora):
+        self.learner, self.ranks = learner, ranks
+        store = disk_store(RunDirectory(folder / f"run-{lora.rank}-{len(lora.target_modules)}"), 1)
+        self.publisher = Publisher(
+            learner.state.policy, ranks, RunIdentity("test", RUN, 1), probe_token_ids=PROBE, store=store
+        )
+        self.version = -1
+
+    def publish(self):
+        """The next version: version 0 as the learner starts, then one step each."""
+        self.version += 1
+        if self.version:
+            train(self.learner, self.version, self.version)
+        self.publisher.prepare(self.version)
+        self.publisher.transfer(published_weights(self.learner.state.policy))
+        return self.publisher.complete()
+
+    def logprobs(self, tokens):
+        """Of tokens 1.. under the newest version."""
+        return torch.tensor(probe_logprobs(self.learner.state.policy, self.ranks, tokens), dtype=torch.float32)
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    with alone() as ranks:
+        yield ranks
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("adapters")
+    write_seeded_model(folder / "model", SHAPES["tiny"], 1)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def engine(folder):
+    with running_engine(folder / "model", folder / "engine", run_uid=RUN, lora=LORA) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def trained(ranks, folder):
+    return Trained(tiny_learner(ranks, folder / "model", lora=LORA, optimizer=FAST), ranks, folder, LORA)
+
+
+@pytest.fixture
+async def client(engine):
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as session:
+        yield AdapterClient(session, engine)
+
+
+async def agrees(client, trained, model="policy"):
+    """Largest difference between engine and trainer over a prompt and over what the engine samples after it."""
+    prompt = await client.prompt_logprobs(model, PROBE)
+    ids, sampled = await client.sample(model, PROBE, 24)
+    expected = trained.logprobs(PROBE + ids)
+    return float((torch.cat([prompt, sampled]) - expected).abs().max())
+
+
+async def test_nothing_is_served_before_the_first_adapter(client):
+    for model in ("policy", "base"):
+        body = {"model": model, "prompt": PROBE, "max_tokens": 1}
+        await client.ask("POST", "/v1/completions", body, status=409)
+
+
+async def test_every_swap_takes_effect_and_the_base_stays(client, trained, ranks, folder):
+    policy = trained.publish()
+    assert policy.kind == "adapter"
+    await client.update(policy)
+    base = trained.logprobs(PROBE)
+    torch.testing.assert_close(await client.prompt_logprobs("policy", PROBE), base, rtol=0, atol=TOLERANCE)
+    before = base
+    for _ in range(5):
+        await client.update(trained.publish())
+        now = await client.prompt_logprobs("policy", PROBE)
+        # Far beyond the tolerance, so a swap without effect would be seen.
+        assert float((now - before).abs().max()) > 100 * TOLERANCE
+        assert await agrees(client, trained) < TOLERANCE
+        torch.testing.assert_close(await client.prompt_logprobs("base", PROBE), base, rtol=0, atol=TOLERANCE)
+        before = now
+    identity = await client.ask("GET", "/echorl/identity")
+    assert (identity["version"], identity["ready"]) == (5, True)
+
+
+async def test_adapter_and_base_share_a_batch(client, trained):
+    if trained.version < 1:
+        await client.update(trained.publish())
+        await client.update(trained.publish())
+    base = await client.prompt_logprobs("base", PROBE)
+    asked = [client.prompt_logprobs(model, PROBE) for model in ("policy", "base") * 8]
+    answers = await asyncio.gather(*asked)
+    for adapter, plain in zip(answers[::2], answers[1::2], strict=True):
+        torch.testing.assert_close(adapter, trained.logprobs(PROBE), rtol=0, atol=TOLERANCE)
+        torch.testing.assert_close(plain, base, rtol=0, atol=TOLERANCE)
+
+
+async def test_requests_in_flight_go_on_under_the_new_adapter(client, trained):
+    if trained.version < 0:
+        await client.update(trained.publish())
+    prompts = [[*PROBE, number] for number in range(4)]
+    running = [asyncio.create_task(client.sample("policy", prompt, 300)) for prompt in prompts]
+    plain = asyncio.create_task(client.sample("base", PROBE, 300))
+    async with asyncio.timeout(30):
+        while (await client.ask("GET", "/echorl/identity"))["running"] < 5:  # noqa: ASYNC110 - seen by asking only
+            await asyncio.sleep(0.01)
+    await client.update(trained.publish())
+    assert (await client.ask("GET", "/echorl/identity"))["running"] == 5
+    for prompt, task in zip(prompts, running, strict=True):
+        ids, logprobs = await task
+        new = (logprobs - trained.logprobs(prompt + ids)[len(prompt) - 1 :]).abs() < TOLERANCE
+        # The old adapter until the pause, the new one, over a recomputed cache, from then on.
+        assert 0 < int(new.flip(0).long().cumprod(0).sum()) < 300
+    ids, logprobs = await plain
+    expected = await client.prompt_logprobs("base", PROBE + ids)
+    torch.testing.assert_close(logprobs, expected[len(PROBE) - 1 :], rtol=0, atol=TOLERANCE)
+
+
+async def test_adapters_of_another_form_are_refused_and_the_old_one_serves_on(client, trained, ranks, folder):
+    if trained.version < 0:
+        await client.update(trained.publish())
+    assert await agrees(client, trained) < TOLERANCE
+    others = {
+        "shape": LORA.model_copy(update={"rank": 8}),
+        "tensors missing": LORA.model_copy(update={"target_modules": ["q_proj"]}),
+        "does not have": LORA.model_copy(update={"target_modules": [*LORA.target_modules, "o_proj"]}),
+        "lora_alpha is 8": LORA.model_copy(update={"alpha": 8.0}),
+    }
+    for message, lora in others.items():
+        other = Trained(tiny_learner(ranks, folder / "model", lora=lora), ranks, folder / message, lora)
+        policy = other.publish()
+        worker = await client.staged(policy)
+        assert worker["state"] == "failed"
+        assert message in worker["error"]
+    full = Trained(tiny_learner(ranks, folder / "model"), ranks, folder / "full", LORA).publish()
+    assert "kind is 'full', this engine takes 'adapter'" in (await client.staged(full))["error"]
+    assert await agrees(client, trained) < TOLERANCE
