@@ -12,10 +12,9 @@ from echorl_vllm.environment import ENV_DIE_WITH_PARENT, ENV_SPOOL, ENV_WORK
 from echorl_vllm.leftovers import TEMPORARY_FOLDER
 
 _OURS = ("--worker-extension-cls", "--middleware", "--api-server-count", "--port", "--host", "--served-model-name")
+_OURS += ("--enable-lora", "--no-enable-lora", "--lora-modules", "--lora-dtype", "--lora-target-modules")
+_OURS += ("--max-loras", "--max-lora-rank", "--max-cpu-loras")
 """Options that weight updates depend on; ``extra_args`` may not set them."""
-_ADAPTERS = ("--enable-lora", "--no-enable-lora", "--lora-modules", "--max-loras", "--max-lora-rank", "--max-cpu-loras")
-_ADAPTERS += ("--lora-dtype", "--lora-target-modules")
-"""The same where an adapter trains."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ def command(
         ValueError: ``extra_args`` sets an option that weight updates depend on.
     """
     for argument in config.extra_args:
-        if argument.partition("=")[0].replace("_", "-") in (_OURS if config.model.lora is None else _OURS + _ADAPTERS):
+        if argument.partition("=")[0].replace("_", "-") in _OURS:
             raise ValueError(f"extraArgs: {argument}: is set by EchoRL and cannot be changed")
     # -P: the folder that the engine is started in may hold modules of any name.
     argv = [python, "-P", "-m", "vllm.entrypoints.cli.main", "serve", config.model.path]

@@ -16,8 +16,8 @@ RendererName = Annotated[
 class Lora(ApiModel):
     """Train a low-rank adapter instead of all weights."""
 
-    rank: Annotated[int, Field(ge=1, le=1024)] = 32
-    """Rank of the two factors."""
+    rank: Annotated[int, Field(ge=1, le=512)] = 32
+    """Rank of the two factors; vLLM takes up to 512."""
     alpha: Annotated[float, Field(gt=0)] = 64.0
     """Scale: the adapter's output is multiplied by alpha / rank."""
     target_modules: Annotated[tuple[Text, ...], Field(strict=False, min_length=1, max_length=64)] = (
@@ -26,7 +26,10 @@ class Lora(ApiModel):
         "v_proj",
         "o_proj",
     )
-    """Modules that get an adapter, by last or fully qualified name."""
+    """Linear layers that get an adapter: ``q_proj`` names that of every layer, ``model.layers.0.self_attn.q_proj`` one.
+
+    Each must name one of the model's at least.
+    """
 
 
 class ModelSpec(ApiModel):
@@ -54,7 +57,7 @@ class ModelSpec(ApiModel):
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
     """Of the engines' weights and the trainer's compute. Master weights are float32."""
     lora: Lora | None = None
-    """Absent: all weights train."""
+    """Train a low-rank adapter, and freeze the model under it. Absent: all weights train."""
 
 
 def is_path(name: str) -> bool:

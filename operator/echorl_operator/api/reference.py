@@ -50,7 +50,6 @@ removing or reordering environments restarts the gang.
 
 _NOT_SUPPORTED = (
     "`spec.algorithm.advantage.type`: `rae`",
-    "`spec.model.lora`",
     "`spec.environments.*[].type` of `openenv:`, `verifiers:`, `agent:`",
     "`members` and `dropMembers` of environments, penalties of eval environments",
     "`spec.trainer.parallel.context` above 1",

@@ -29,12 +29,6 @@ def _set_fields(part: ApiModel | None, path: str) -> Iterator[tuple[str, Any]]:
             yield f"{path}.{field.alias}", value
 
 
-def _model(spec: EchoRLRunSpec) -> Iterator[Finding]:
-    model = spec.model
-    if model.lora is not None:
-        yield _refused("spec.model.lora", {}, "adapters")
-
-
 def _algorithm(spec: EchoRLRunSpec) -> Iterator[Finding]:
     algorithm, path = spec.algorithm, "spec.algorithm"
     if algorithm.advantage.type == "rae":
@@ -100,7 +94,7 @@ def _on_one_machine(spec: EchoRLRunSpec) -> Iterator[Finding]:
         yield _refused("spec.stallPolicy.action", action, f"action {action}", "Restart")
 
 
-UNSUPPORTED = (_model, _algorithm, _environments, _trainer, _runtime)
+UNSUPPORTED = (_algorithm, _environments, _trainer, _runtime)
 
 
 def unsupported_findings(spec: EchoRLRunSpec, *, local: bool = False) -> Iterator[Finding]:

@@ -45,7 +45,6 @@ def _penalties() -> Iterable[Validation]:
 
 
 _TABLE: Mapping[str, Iterable[Validation]] = {
-    "spec.model": _set({"lora": "a mapping"}, "adapters"),
     "spec.algorithm.advantage": (
         _other("type", ("groupMean", "none", "maxRl", "custom"), RAE, "groupMean, none, maxRl or custom"),
     ),

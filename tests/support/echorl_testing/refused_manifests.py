@@ -430,7 +430,6 @@ BROKEN_RULES += MODE_RULES
 
 NOT_SUPPORTED_YET: list[tuple[str, Any]] = [
     ("spec.algorithm.advantage.type", "rae"),
-    ("spec.model.lora", {}),
     (f"{ENV}.type", "openenv:echo"),
     (f"{ENV}.type", "verifiers:owner/env"),
     (f"{ENV}.type", "agent:coder"),

@@ -17,7 +17,7 @@ from echorl_testing.published import publish, published_tensors, write_manifest
 from echorl_trainer.seeded import SeededShape, write_seeded_model
 from echorl_vllm.messages import PolicyId, StageRequest
 from echorl_vllm.validation import WeightsRefusedError, model_form
-from echorl_vllm.weights import WorkerWeights
+from echorl_vllm.weights import WorkerWeights, one_by_one
 
 SHAPE = SeededShape(hidden_size=32, intermediate_size=64, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=16)
 RUN = "run-1"
@@ -55,8 +55,8 @@ class Worker:
             form=lambda: model_form(folder, tied=tied, engine_dtype=engine_dtype), load=self._load
         )
 
-    def _load(self, tensors):
-        for name, tensor in tensors:
+    def _load(self, staged):
+        for name, tensor in one_by_one(staged):
             if name == self.refuses:
                 raise RuntimeError(name)
             self.model[name] = tensor.clone()
@@ -240,7 +240,7 @@ def test_staged_tensors_outlive_the_files_and_the_next_version(worker, model, en
     digest = published(model, environment / "p")
     policy = worker.stage(environment / "p", digest)
     worker.settled()
-    tensors = worker.weights.stager.take(policy)
+    tensors = worker.weights.stager.take(policy).tensors
     other = published(model, environment / "q", version=2)
     assert worker.staged(environment / "q", other, version=2).state == "staged"
     assert not (environment / "spool" / digest).exists()
