@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from echorl_core.config import LossConfig, OptimizerConfig
+from echorl_core.config import LoraConfig, LossConfig, OptimizerConfig
 from echorl_core.wire import MicroBatch, RankBatch
 from echorl_testing.packs import denominators, document, joined, learner, rank_batch, whole
+from echorl_trainer.lora import published_weights
 from echorl_trainer.losses import policy_loss
-from echorl_trainer.model import full_weights
 from echorl_trainer.optimizer import build_schedule
 from echorl_trainer.step import NonFinite, StepOutcome, StepRunner, probe_logprobs
 
@@ -51,11 +51,16 @@ def batch(step: int, rank: int, num_ranks: int, *, bad: bool = False) -> RankBat
 
 
 def train(
-    folder: Path, config: OptimizerConfig, steps: int, replicate: int = 1, device: Literal["cpu", "cuda"] = "cpu"
+    folder: Path,
+    config: OptimizerConfig,
+    steps: int,
+    replicate: int = 1,
+    device: Literal["cpu", "cuda"] = "cpu",
+    lora: LoraConfig | None = None,
 ) -> dict[str, Any]:
     """Train ``steps`` steps; first gradient, final weights, optimizer state and outcomes."""
     rank, num_ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    with learner(folder, optimizer=config, replicate=replicate, device=device) as one:
+    with learner(folder, optimizer=config, replicate=replicate, device=device, lora=lora) as one:
         outcomes: list[StepOutcome] = []
         first: dict[str, Tensor] = {}
         for step in range(1, steps + 1):
@@ -75,7 +80,7 @@ def train(
             "state": plain(state),
             "outcomes": [(o.metrics, o.gap, o.trained_tokens, o.packed_tokens) for o in outcomes],
             "probe": probe_logprobs(one.policy, one.ranks, [3, 1, 200, 17]),
-            "published": plain({name: value for name, value in full_weights(one.policy) if not value.is_meta}),
+            "published": plain({name: value for name, value in published_weights(one.policy) if not value.is_meta}),
             "mesh": tuple(one.ranks.mesh.mesh.shape),
         }
 

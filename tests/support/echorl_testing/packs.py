@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from echorl_core.config import LossConfig, ModelConfig, OptimizerConfig
+from echorl_core.config import LoraConfig, LossConfig, ModelConfig, OptimizerConfig
 from echorl_core.wire import MicroBatch, RankBatch, TokenRole
+from echorl_trainer.lora import attach, store_frozen
 from echorl_trainer.losses import policy_loss
 from echorl_trainer.model import Checkpointing, PackedTokens, Policy, load_policy
 from echorl_trainer.optimizer import build_optimizer, build_schedule
@@ -168,9 +169,13 @@ def learner(
     compute_dtype: torch.dtype = torch.float32,
     compiled: bool = False,
     checkpointing: Checkpointing = "none",
+    lora: LoraConfig | None = None,
 ) -> Iterator[Learner]:
     """A policy of ``SHAPE`` sharded over the ranks of torchrun's variables, or over one."""
     policy = tiny_policy(folder, family=family, tie=tie)
+    if lora is not None:
+        attach(policy, lora, seed=0)
+        store_frozen(policy, compute_dtype)
     ranks = connect(replicate, device, 60.0)
     try:
         shard(policy, ranks, compute_dtype, compile=compiled, activation_checkpointing=checkpointing)

@@ -25,3 +25,10 @@ def test_rl_only_is_the_quickstart_without_echo() -> None:
     with_echo, without = spec("quickstart"), spec("quickstart-rl-only")
     del with_echo["environments"]["train"][0]["echo"]
     assert without == with_echo
+
+
+def test_lora_is_the_quickstart_with_an_adapter_and_a_learning_rate_for_it() -> None:
+    full, adapter = spec("quickstart"), spec("lora")
+    assert adapter["model"].pop("lora")["rank"] == 8
+    assert adapter["trainer"]["optimizer"].pop("lr") > full["trainer"]["optimizer"].pop("lr")
+    assert adapter == full

@@ -12,7 +12,7 @@ import torch
 from torch.distributed.checkpoint.api import CheckpointException
 
 from echorl_core.checkpoints import committed, verify
-from echorl_core.config import OptimizerConfig
+from echorl_core.config import LoraConfig, OptimizerConfig
 from echorl_core.identity import RunIdentity
 from echorl_core.rundir import RunDirectory
 from echorl_testing.batches import RUN_UID
@@ -21,6 +21,7 @@ from echorl_testing.tiny_learner import alone, tiny_learner, tiny_model, train
 from echorl_trainer.checkpoint import Saver, SaveTarget
 from echorl_trainer.client import Fenced, Link
 from echorl_trainer.health import Health
+from echorl_trainer.lora import published_weights
 from echorl_trainer.model import full_weights
 from echorl_trainer.parallel import Ranks
 from echorl_trainer.publish import Publisher
@@ -183,6 +184,36 @@ async def test_parts_name_every_file_and_the_weights(ranks: Ranks, model: Path, 
     weights = {"model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json"}
     assert {f"attempt_1/weights/{name}" for name in weights} <= named
     assert not list(orchestrator.run.broadcasts.rglob(".tmp-*")), "the pin is used up"
+
+
+async def test_an_adapter_is_saved_alone_and_merged_with_the_last(
+    ranks: Ranks, model: Path, orchestrator: FakeOrchestrator
+) -> None:
+    lora = LoraConfig(rank=2, alpha=4.0, target_modules=["q_proj"])
+    learner = tiny_learner(ranks, model, steps=1, lora=lora)
+    saver, _ = saver_of(learner, model, orchestrator)
+    store = disk_store(orchestrator.run, 1)
+    publisher = Publisher(learner.state.policy, ranks, IDENTITY, probe_token_ids=[1, 2, 3], store=store)
+
+    def save() -> None:
+        for step in (1, 2):
+            publisher.prepare(step)
+            publisher.transfer(published_weights(learner.state.policy))
+            publisher.complete()
+            saver.begin(step, publisher.pin(), last=step == 2)
+            saver.wait()
+
+    await in_thread(save)
+    found, problems = committed(orchestrator.run)
+    assert not problems
+    first, last = ({part.file for part in one.manifest.parts} for one in found)
+    adapter = {"attempt_1/adapter/adapter_config.json", "attempt_1/adapter/adapter_model.safetensors"}
+    merged = {f"attempt_1/weights/{name}" for name in ("model.safetensors", "config.json", "tokenizer.json")}
+    assert adapter <= first & last
+    assert merged <= last
+    assert not any("/weights/" in name for name in first)
+    for one in found:
+        verify(one.folder, one.manifest)
 
 
 async def test_failing_save_is_reported_and_training_goes_on(
