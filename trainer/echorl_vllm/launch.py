@@ -11,9 +11,13 @@ from echorl_vllm.adapter import reserved_rank
 from echorl_vllm.environment import ENV_DIE_WITH_PARENT, ENV_SPOOL, ENV_WORK
 from echorl_vllm.leftovers import TEMPORARY_FOLDER
 
-_OURS = ("--worker-extension-cls", "--middleware", "--api-server-count", "--port", "--host", "--served-model-name")
-_OURS += ("--enable-lora", "--no-enable-lora", "--lora-modules", "--lora-dtype", "--lora-target-modules")
-_OURS += ("--max-loras", "--max-lora-rank", "--max-cpu-loras")
+_OURS = frozenset(
+    {
+        *("--worker-extension-cls", "--middleware", "--api-server-count", "--port", "--host", "--served-model-name"),
+        *("--enable-lora", "--no-enable-lora", "--lora-modules", "--lora-dtype", "--lora-target-modules"),
+        *("--max-loras", "--max-lora-rank", "--max-cpu-loras"),
+    }
+)
 """Options that weight updates depend on; ``extra_args`` may not set them."""
 
 

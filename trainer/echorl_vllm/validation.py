@@ -143,10 +143,10 @@ def check_form(manifest: WeightManifest, expected: ModelForm) -> None:
     """The manifest has exactly the tensors of the model, or of the adapter, in its shapes and in an accepted dtype."""
     if manifest.kind != expected.kind:
         raise WeightsRefusedError(f"weight manifest: kind is {manifest.kind!r}, this engine takes {expected.kind!r}")
-    files = sorted(file.name for file in manifest.files)
-    if expected.kind == "adapter" and files != [ADAPTER_CONFIG, ADAPTER_WEIGHTS]:
-        accepted = f"{ADAPTER_CONFIG} and {ADAPTER_WEIGHTS}"
-        raise WeightsRefusedError(f"weight manifest: files {', '.join(files)}; accepted are {accepted}")
+    names = sorted(file.name for file in manifest.files)
+    if expected.kind == "adapter" and names != [ADAPTER_CONFIG, ADAPTER_WEIGHTS]:
+        both = f"{ADAPTER_CONFIG} and {ADAPTER_WEIGHTS}"
+        raise WeightsRefusedError(f"weight manifest: files {', '.join(names)}; accepted are {both}")
     missing, unknown = (
         expected.tensors.keys() - manifest.tensors.keys(),
         manifest.tensors.keys() - expected.tensors.keys(),
