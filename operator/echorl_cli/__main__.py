@@ -13,6 +13,7 @@ COMMANDS = {
     "validate": ("echorl_cli.validate", "validate_command"),
     "render": ("echorl_cli.render", "render_command"),
     "run": ("echorl_cli.local.run", "run_command"),
+    "preflight": ("echorl_cli.adapters.command", "preflight_command"),
     "prepare": ("echorl_cli.prepare", "prepare_command"),
     "prepare-pod": ("echorl_cli.prepare_pod", "prepare_pod_command"),
     "report": ("echorl_cli.report.command", "report_command"),

@@ -35,8 +35,9 @@ DTYPES = {torch.float32: "F32", torch.bfloat16: "BF16"}
 class WeightStore:
     """Folders of published versions of one attempt, on one host."""
 
-    def __init__(self, root: Path, attempt: int, base_url: str) -> None:
+    def __init__(self, root: Path, attempt: int, base_url: str, *, kept: int = KEPT_VERSIONS) -> None:
         """``root`` holds one folder a version; ``base_url`` is ``http://host:port``, or ``root`` as a file URL."""
+        self._kept = kept
         self._root = root
         self._attempt = attempt
         self._base_url = base_url
@@ -68,7 +69,7 @@ class WeightStore:
         target = self.folder(version)
         shutil.rmtree(target, ignore_errors=True)
         (self._root / f"{TEMPORARY_PREFIX}{target.name}").rename(target)
-        for old in sorted(self._root.glob("v_*"))[:-KEPT_VERSIONS]:
+        for old in sorted(self._root.glob("v_*"))[: -self._kept]:
             shutil.rmtree(old)
 
     def pin(self, version: int, name: str) -> Path:

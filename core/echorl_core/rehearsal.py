@@ -1,0 +1,36 @@
+"""What the trainer's part of ``echorl preflight`` leaves for the command: an adapter's versions, and what they compute."""
+
+from pathlib import Path
+
+import msgspec
+
+from echorl_core.wire import PolicyAnnouncement
+
+FILE = "rehearsal.json"
+
+
+class Rehearsal(msgspec.Struct, frozen=True, kw_only=True):
+    """Versions that were published, in order: 0 as the run starts, 1 after a step, then one for each further swap."""
+
+    gradient_norm: float
+    """Of the step, before clipping."""
+    versions: list[PolicyAnnouncement]
+    """Each with its probe; the first one's is also that of the model alone."""
+
+
+def read(folder: Path) -> Rehearsal:
+    """Read what ``write`` wrote.
+
+    Raises:
+        OSError: there is no such file.
+        ValueError: it cannot be read.
+    """
+    try:
+        return msgspec.json.decode((folder / FILE).read_bytes(), type=Rehearsal)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"{folder / FILE}: {error}") from error
+
+
+def write(folder: Path, rehearsal: Rehearsal) -> None:
+    """Write it."""
+    (folder / FILE).write_bytes(msgspec.json.encode(rehearsal))
