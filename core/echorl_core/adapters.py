@@ -27,6 +27,10 @@ Shape = tuple[int, int]
 class UnknownModule(ValueError):
     """A target names no module of the model."""
 
+    def __init__(self, target: str, accepted: str) -> None:
+        super().__init__(f"found {target!r}, accepted are {accepted}")
+        self.target, self.accepted = target, accepted
+
 
 def chosen_modules(modules: Iterable[str], targets: Sequence[str]) -> list[str]:
     """Modules that ``targets`` name, in the model's order; a target is a whole name, or the end of one from a dot on.
@@ -38,8 +42,8 @@ def chosen_modules(modules: Iterable[str], targets: Sequence[str]) -> list[str]:
     for target in targets:
         if not any(_is_named(name, target) for name in found):
             ends = sorted({name.rpartition(".")[2] for name in found})
-            example = f", or a whole name such as {found[0]}" if found else "nothing"
-            raise UnknownModule(f"found {target!r}, accepted are names of linear layers: {_some(ends)}{example}")
+            example = f", or a whole name such as {found[0]}" if found else "there are none"
+            raise UnknownModule(target, f"names of linear layers: {_some(ends)}{example}")
     return [name for name in found if any(_is_named(name, target) for target in targets)]
 
 

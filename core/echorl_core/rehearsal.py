@@ -1,4 +1,4 @@
-"""What the trainer's part of ``echorl preflight`` leaves for the command: an adapter's versions, and what they compute."""
+"""What the trainer's part of ``echorl preflight`` leaves: versions of an adapter, and what each computes."""
 
 from pathlib import Path
 

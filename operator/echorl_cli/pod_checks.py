@@ -82,7 +82,10 @@ def model_problems(folder: Path, config: PrepareConfig) -> list[Problem]:
     if not folder.is_dir():
         accepted = "a folder of the run's volume, or a hub id"
         return [Problem(preflight.MODEL_NAME, f"{config.model.name}: no such folder", accepted)]
-    found = list(preflight.model_problems(folder, config.orchestrator.model.max_model_len))
+    model = config.orchestrator.model
+    found = list(preflight.model_problems(folder, model.max_model_len))
+    if not found and model.lora is not None:
+        found = list(preflight.adapter_problems(folder, model.lora.target_modules))
     return found or list(_renderer_problems(folder, config))
 
 

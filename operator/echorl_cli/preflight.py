@@ -9,6 +9,7 @@ from pathlib import Path
 
 from echorl_cli.local import import_check
 from echorl_cli.local.machine import longest_sequence
+from echorl_core.adapters import UnknownModule, chosen_modules, linear_layers
 from echorl_core.names import ENV_ADMIN_TOKEN
 from echorl_operator.api.problems import Problem
 
@@ -33,6 +34,16 @@ def model_problems(folder: Path, max_model_len: int | None) -> Iterator[Problem]
     if max_model_len is not None and longest is not None and max_model_len > longest:
         accepted = f"at most {longest} (max_position_embeddings of the model)"
         yield Problem("spec.model.maxModelLen", str(max_model_len), accepted)
+
+
+def adapter_problems(folder: Path, targets: Sequence[str]) -> Iterator[Problem]:
+    """A target of an adapter that the model in ``folder`` has no linear layer for."""
+    try:
+        chosen_modules(linear_layers(folder), targets)
+    except UnknownModule as error:
+        yield Problem("spec.model.lora.targetModules", f'"{error.target}"', error.accepted)
+    except (OSError, ValueError) as error:
+        yield Problem(MODEL_NAME, f"{folder}: {error}", "a folder with readable safetensors files")
 
 
 def missing_weights(folder: Path) -> str | None:

@@ -130,13 +130,10 @@ def draw(policy: Policy, seed: int, scale: float) -> None:
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in policy.named_parameters():
         if name.endswith(".lora_B.weight"):
-            values = torch.randn(parameter.shape, generator=generator) * scale
+            values = (torch.randn(parameter.shape, generator=generator) * scale).to(parameter.device)
             if isinstance(parameter, DTensor):
-                parameter.copy_(
-                    distribute_tensor(values.to(parameter.device), parameter.device_mesh, parameter.placements)
-                )
-            else:
-                parameter.copy_(values)
+                values = distribute_tensor(values, parameter.device_mesh, parameter.placements)
+            parameter.copy_(values)
 
 
 def main(arguments: Sequence[str]) -> ExitCode:

@@ -39,7 +39,10 @@ def model_problems(run: EchoRLRun, environ: Mapping[str, str]) -> Iterator[Probl
         accepted = "a folder, or a hub model that was downloaded before (`hf download`)"
         yield Problem(path, f"{spec.name}: no such folder, and not in the hub's cache", accepted)
         return
-    yield from preflight.model_problems(folder, spec.max_model_len)
+    if found := list(preflight.model_problems(folder, spec.max_model_len)):
+        yield from found
+    elif spec.lora is not None:
+        yield from preflight.adapter_problems(folder, spec.lora.target_modules)
 
 
 def directory_problems(run: EchoRLRun, root: Path) -> Iterator[Problem]:

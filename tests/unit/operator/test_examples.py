@@ -27,8 +27,10 @@ def test_rl_only_is_the_quickstart_without_echo() -> None:
     assert without == with_echo
 
 
-def test_lora_is_the_quickstart_with_an_adapter_and_a_learning_rate_for_it() -> None:
+def test_lora_is_a_shorter_quickstart_with_an_adapter_and_a_learning_rate_for_it() -> None:
     full, adapter = spec("quickstart"), spec("lora")
     assert adapter["model"].pop("lora")["rank"] == 8
     assert adapter["trainer"]["optimizer"].pop("lr") > full["trainer"]["optimizer"].pop("lr")
+    assert adapter.pop("maxSteps") < full.pop("maxSteps")
+    assert adapter["environments"]["eval"][0].pop("interval") < full["environments"]["eval"][0].pop("interval")
     assert adapter == full
