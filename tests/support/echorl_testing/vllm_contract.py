@@ -30,12 +30,22 @@ WORDS = {
         ['"--worker-extension-cls"', '"--generation-config"', '"--kv-cache-memory-bytes"', '"--logprobs-mode"'],
     ),
     "logprobs": ("config/model.py", ["processed_logprobs"]),
+    "adapters in place": ("lora/request.py", ["    lora_name: str", "    lora_int_id: int", "    load_inplace: bool"]),
+    "adapters that are replaced": (
+        "lora/worker_manager.py",
+        ["or lora_request.load_inplace", ".remove_adapter(lora.id)"],
+    ),
+    "adapters' options": ("engine/arg_utils.py", ['"--enable-lora"', '"--max-loras"', '"--max-lora-rank"']),
+    "adapters of some modules": ("engine/arg_utils.py", ['"--max-cpu-loras"', '"--lora-target-modules"']),
+    "adapters' ranks": ("config/lora.py", ["Literal[1, 8, 16, 32, 64, 128, 256, 320, 512]"]),
+    "adapters of the first runner": (RUNNERS[0], ["LoRAModelRunnerMixin"]),
+    "adapters of the second runner": (RUNNERS[1], ["LoRAModelRunnerMixin"]),
     "logprobs of the first runner": (RUNNERS[0], ["logprobs_mode=self.model_config.logprobs_mode"]),
     "logprobs of the second runner": ("v1/worker/gpu/sample/sampler.py", ["if self.logprobs_mode"]),
 }
 """By what they are: a file of the package, and texts that it holds."""
 _ANYWHERE = ['"/pause"', '"/resume"', '"/is_paused"', '"/health"', '"/metrics"', "enable_prompt_tokens_details: bool"]
-_ANYWHERE += ["disable_uvicorn_access_log: bool", "middleware: list[str]"]
+_ANYWHERE += ["disable_uvicorn_access_log: bool", "middleware: list[str]", "lora_modules: list[LoRAModulePath]"]
 _OPTIONAL_ROUTES = {"/v1/chat/completions/batch"}
 _RELOAD = "model_executor/model_loader/reload/layerwise.py"
 CALLS = [
@@ -43,6 +53,8 @@ CALLS = [
     (_RELOAD, "initialize_layerwise_reload", 1),
     (_RELOAD, "finalize_layerwise_reload", 2),
     (_RELOAD, "finalize_layerwise_processing", 2),
+    ("v1/worker/gpu_worker.py", "Worker.add_lora", 2),
+    ("v1/worker/gpu_worker.py", "Worker.list_loras", 1),
     *(
         (runner, f"GPUModelRunner.{method}", 1)
         for runner in RUNNERS

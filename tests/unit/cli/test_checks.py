@@ -8,6 +8,7 @@ import pytest
 from echorl_cli.local.checks import all_problems
 from echorl_cli.local.machine import Machine
 from echorl_core import checkpoints
+from echorl_core.adapters import zero_adapter
 from echorl_core.attempts import claim_run
 from echorl_core.checkpoints import CheckpointManifest
 from echorl_core.rundir import RunDirectory
@@ -23,6 +24,15 @@ def model(tmp_path: Path) -> Path:
     (folder / "tokenizer.json").write_text("{}")
     (folder / "model.safetensors").write_bytes(b"")
     return folder
+
+
+def with_layers(model: Path) -> None:
+    """Give the model two transformer layers with two linear layers each."""
+    tensors = {}
+    for index in (0, 1):
+        tensors[f"model.layers.{index}.self_attn.q_proj.weight"] = (4, 2)
+        tensors[f"model.layers.{index}.mlp.up_proj.weight"] = (2, 1)
+    (model / "model.safetensors").write_bytes(zero_adapter(tensors, "float32"))
 
 
 @pytest.fixture
@@ -196,3 +206,15 @@ def test_all_problems_are_told_at_once(problems, model: Path, tmp_path: Path) ->
     claim_run(RunDirectory(tmp_path / "run"), "another", "uid")
     found = problems(spec__model__maxModelLen=4096, spec__environments__train__0__type="import:absent:x")
     assert len(found) == 4
+
+
+def test_targets_of_an_adapter_that_the_model_has_not(problems, model: Path) -> None:
+    with_layers(model)
+    lora = "spec__model__lora"
+    assert problems(**{lora: {"targetModules": ["q_proj", "model.layers.1.self_attn.q_proj"]}}) == []
+    accepted = "names of linear layers: q_proj, up_proj, or a whole name such as model.layers.0.mlp.up_proj"
+    expected = f'spec.model.lora.targetModules: found "o_proj"; accepted: {accepted}'
+    assert problems(**{lora: {"targetModules": ["q_proj", "o_proj"]}}) == [expected]
+    (model / "model.safetensors").write_bytes(b"no header")
+    (problem,) = problems(**{lora: {}})
+    assert problem.startswith(f"spec.model.name: found {model}: {model}/model.safetensors: not a safetensors file")

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from echorl_core.config import InferenceConfig, ModelConfig
+from echorl_core.config import InferenceConfig, LoraConfig, ModelConfig
 from echorl_core.last_words import read
+from echorl_vllm.adapter import reserved_rank
 from echorl_vllm.environment import short_path
 from echorl_vllm.launch import Installed, command
 from echorl_vllm.leftovers import EngineRunningError, remove_leftovers
@@ -59,6 +60,35 @@ def test_cpu_command():
     }
 
 
+def test_an_adapter_is_there_from_the_start_and_the_model_under_another_name():
+    lora = LoraConfig(rank=12, alpha=24.0, target_modules=["q_proj", "model.layers.3.mlp.down_proj", "layers.0.q_proj"])
+    config = InferenceConfig(model=MODEL.model_copy(update={"lora": lora}), served_name="base", port=8101)
+    for device, places in (("cpu", "2"), ("cuda", "1")):
+        argv, _ = command(config.model_copy(update={"device": device}), work=Path("/w"), python="/py", installed=NEW)
+        begin = argv.index("--enable-lora")
+        assert argv[begin : begin + 12] == [
+            *("--enable-lora", "--max-loras", places, "--max-cpu-loras", places, "--max-lora-rank", "16"),
+            *(
+                "--lora-target-modules",
+                "down_proj",
+                "q_proj",
+                "--lora-modules",
+                '{"name": "policy", "path": "/w/adapter"}',
+            ),
+        ]
+        assert argv[argv.index("--served-model-name") + 1] == "base"
+
+
+@pytest.mark.parametrize(("rank", "reserved"), [(1, 8), (8, 8), (9, 16), (257, 320), (512, 512)])
+def test_room_is_reserved_for_the_next_rank_that_vllm_knows(rank, reserved):
+    assert reserved_rank(rank) == reserved
+
+
+def test_a_rank_beyond_vllms_is_refused():
+    with pytest.raises(ValueError, match=r"model\.lora\.rank: found 513, accepted are up to 512"):
+        reserved_rank(513)
+
+
 def test_cpu_workers_of_one_model_copy_stay_processes():
     argv, variables = build(tensor_parallel=2)
     assert "--distributed-executor-backend" not in argv
@@ -74,7 +104,10 @@ def test_cuda_command_of_an_older_vllm():
     assert "TORCH_COMPILE_DISABLE" not in variables
 
 
-@pytest.mark.parametrize("argument", ["--middleware", "--worker_extension_cls=x.Y", "--api-server-count", "--port=1"])
+@pytest.mark.parametrize(
+    "argument",
+    ["--middleware", "--worker_extension_cls=x.Y", "--api-server-count", "--port=1", "--enable_lora", "--max-loras=4"],
+)
 def test_options_that_weight_updates_depend_on_are_kept(argument):
     with pytest.raises(ValueError, match="is set by EchoRL"):
         build(extra_args=["--seed", "1", argument, "x"])
