@@ -128,8 +128,8 @@ def learning(row: Mapping[str, Any]) -> Values:
         **_alone(
             echo_tokens_ratio=row["echo_tokens"] / trained if trained and row.get("echo_tokens") is not None else None,
             logprob_gap_nats=row.get("gap/max_abs"),
-            staleness_max_versions=row.get("staleness/max"),
-            staleness_mean_versions=row.get("staleness/mean"),
+            staleness_max_versions=row.get("staleness/all/max"),
+            staleness_mean_versions=row.get("staleness/all/mean"),
         ),
     }
 
