@@ -61,7 +61,7 @@ class Tally:
         """The same on the host, in one transfer."""
         alone = torch.stack([self.gap_max, *self.extra.values()])
         flat = torch.cat([self.sums.flatten(), self.echo_max, alone]).cpu()
-        sums, echo_max, (gap_max, *extra) = flat.split([self.sums.numel(), len(self.sources), len(alone)])
+        sums, echo_max, (gap_max, *extra) = torch.split(flat, [self.sums.numel(), len(self.sources), len(alone)])
         return Tally(
             self.sources, sums.view_as(self.sums), echo_max, gap_max, dict(zip(self.extra, extra, strict=True))
         )
