@@ -260,6 +260,8 @@ class OrchestratorConfig(RoleConfig):
     checkpoint: CheckpointConfig
     record: bool = False
     """Keep a copy of every sealed batch under ``record/``, to be trained on again without engines."""
+    record_episodes: bool = False
+    """Write every train episode of a step to ``records/attempt_N/episodes/``, as Parquet."""
     python_path: list[str] = []
     """Folders with user code, put on sys.path of environment workers."""
     pause_lease_s: float = 30.0

@@ -99,7 +99,7 @@ class Orchestrator:
         try:
             return await self._serve(listening, disk, pool, player)
         finally:
-            await end(player, pool, disk.recorder)
+            await end(player, pool, disk.recorder, disk.episodes)
 
     def _assemble(self, disk: Disk, pool: EnginePool, player: EpisodePlayer) -> None:
         config, identity = self._config, self._identity
@@ -181,6 +181,7 @@ class Orchestrator:
                 health=self._health.run(),
                 state=self._board.run(),
                 records=disk.recorder.run(),
+                episode_records=disk.episodes.run(),
                 volume=self._volume.run(),
             )
         except Exception as error:

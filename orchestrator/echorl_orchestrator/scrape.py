@@ -84,6 +84,7 @@ class Scrape:
             idle_seconds=health.idle_s,
             loop_lag_seconds=health.lag_s,
             loop_lag_max_seconds=health.max_lag_s,
+            episode_files_failed=view.disk.episodes.failed_files,
             json_non_finite=jsonsafe.replaced_count(),
         )
 

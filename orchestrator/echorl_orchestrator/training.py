@@ -17,7 +17,7 @@ from echorl_orchestrator.facts import Since, batch_facts
 from echorl_orchestrator.groups import ReadyEpisode
 from echorl_orchestrator.health import Health
 from echorl_orchestrator.live import Live
-from echorl_orchestrator.records import EPISODES, EVALS, STEPS, chosen, eval_row, eval_summary, step_row, train_row
+from echorl_orchestrator.records import EPISODES, EVALS, STEPS, eval_row, eval_summary, step_row
 from echorl_orchestrator.sealing import Content, Place, SavedState, compose, extend, files, seal_of
 from echorl_orchestrator.snapshot import View
 from echorl_orchestrator.state import Board
@@ -65,7 +65,7 @@ class Training:
             RunFailure: nothing to train, or the last checkpoint could not be saved.
         """
         self._live.on_change = play.collector.wake
-        play.collector.on_filtered = self._record_filtered
+        play.collector.on_filtered = self._disk.episodes.filtered
         self._adopt(play)
         done = False
         while not done:
@@ -151,11 +151,7 @@ class Training:
         await self._disk.desk.sealed()
         self._health.beat()
         await self._board.refresh()
-        rows = [train_row(step, self._identity.attempt, one) for one in chosen(episodes)]
-        await self._disk.recorder.append(EPISODES, rows)
-
-    def _record_filtered(self, step: int, episode: ReadyEpisode) -> None:
-        self._disk.recorder.later(EPISODES, train_row(step, self._identity.attempt, episode, in_batch=False))
+        await self._disk.episodes.sealed(step, episodes)
 
     async def _seal(
         self,

@@ -135,7 +135,9 @@ class Monitors(ApiModel):
 
 
 class Record(ApiModel):
-    """Copies of sealed batches."""
+    """What a run keeps beyond its usual records."""
 
     enabled: bool = False
     """Keep every batch under ``record/``, so that it can be trained on again without engines."""
+    episodes: bool = False
+    """Write every train episode of a step, messages included, to ``records/`` as one Parquet file."""

@@ -178,6 +178,7 @@ def _orchestrator(spec: EchoRLRunSpec, placement: Placement) -> config.Orchestra
             interval=checkpoint.interval, keep_last=checkpoint.keep_last, keep_every=checkpoint.keep_every
         ),
         record=spec.record.enabled,
+        record_episodes=spec.record.episodes,
         python_path=list(placement.python_path),
     )
 
