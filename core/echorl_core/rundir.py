@@ -10,6 +10,7 @@ RUN/broadcasts/attempt_N/v_000012/   published weights (mode disk)
 RUN/record/attempt_N/step_000012/    copies of sealed batches, never cleaned
 RUN/records/attempt_N/               steps.jsonl, episodes.jsonl, evals.jsonl, updates.jsonl
 RUN/records/attempt_N/episodes/      step_000012.parquet: every train episode of a step, where asked for
+RUN/tensorboard/attempt_N/, wandb/   what the monitors write
 RUN/tokens/attempt_N/                step_000050.rank_0.jsonl: what a step trained, token by token
 RUN/.model, RUN/model.json           in a cluster: link to the model's folder, and which commit it is
 RUN/report.html, RUN/report.json

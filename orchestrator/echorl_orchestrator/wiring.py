@@ -20,6 +20,7 @@ from echorl_orchestrator.cursor import Deck
 from echorl_orchestrator.engines import EnginePool
 from echorl_orchestrator.episode_records import EpisodeFiles, EpisodeRecords
 from echorl_orchestrator.episodes import EpisodePlayer
+from echorl_orchestrator.monitors.monitors import Monitors
 from echorl_orchestrator.records import EVALS, STEPS, Recorder, eval_summary, recorded_evals
 from echorl_orchestrator.refusals import BadInputError
 from echorl_orchestrator.scheduler import Horizon, Scheduler
@@ -191,7 +192,9 @@ def bind(host: str, port: int) -> socket.socket:
     return found
 
 
-async def end(*parts: EnginePool | EpisodePlayer | EpisodeRecords | Recorder, deadline_s: float = 10.0) -> None:
+async def end(
+    *parts: EnginePool | EpisodePlayer | EpisodeRecords | Monitors | Recorder, deadline_s: float = 10.0
+) -> None:
     """Close parts one after the other; one that hangs does not keep the role alive."""
     for part in parts:
         try:
