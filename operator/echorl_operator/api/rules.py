@@ -18,6 +18,8 @@ ECHO_ROLES = ("system", "user", "assistant", "tool", "warning")
 DEFAULT_MAX_MODEL_LEN = 4096
 DEFAULT_GROUPS = 16
 
+WITHOUT_PROJECT = "only with project: without one there is no W&B"
+
 LOSS_SETTINGS = {
     "mask_low": ("dppo", "ipo"),
     "mask_high": ("dppo", "ipo"),
@@ -266,6 +268,18 @@ def _engines(spec: EchoRLRunSpec) -> Iterator[Finding]:
             yield finding(f"spec.inference.extraArgs[{index}]", argument, "other arguments", "EchoRL sets this itself")
 
 
+def _monitors(spec: EchoRLRunSpec) -> Iterator[Finding]:
+    wandb, path = spec.monitors.wandb, "spec.monitors.wandb"
+    if wandb.project is not None:
+        return
+    values = {"entity": wandb.entity, "baseUrl": wandb.base_url, "secretName": wandb.secret_name}
+    for key, value in values.items():
+        if value is not None:
+            yield finding(f"{path}.{key}", value, "no value", WITHOUT_PROJECT, also=(f"{path}.project",))
+    if wandb.mode != "online":
+        yield finding(f"{path}.mode", wandb.mode, "online", WITHOUT_PROJECT, also=(f"{path}.project",))
+
+
 def _runtime(spec: EchoRLRunSpec) -> Iterator[Finding]:
     resume, checkpoint, storage = spec.resume, spec.checkpoint, spec.storage
     policy = ("spec.resume.policy",)
@@ -294,7 +308,20 @@ def _runtime(spec: EchoRLRunSpec) -> Iterator[Finding]:
                 yield finding(f"spec.storage.{key}", value, "no value", reason, also=("spec.storage.claimName",))
 
 
-RULES = (_names, _model, _algorithm, mode_findings, _batches, _echo, _curricula, _sampling, _ranks, _engines, _runtime)
+RULES = (
+    _names,
+    _model,
+    _algorithm,
+    mode_findings,
+    _batches,
+    _echo,
+    _curricula,
+    _sampling,
+    _ranks,
+    _engines,
+    _monitors,
+    _runtime,
+)
 
 
 def rule_findings(spec: EchoRLRunSpec) -> Iterator[Finding]:

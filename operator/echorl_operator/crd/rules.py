@@ -17,6 +17,7 @@ from echorl_operator.api.rules import (
     ECHO_ROLES,
     LOSS_SETTINGS,
     OWN_ENGINE_ARGUMENTS,
+    WITHOUT_PROJECT,
     loss_setting_reason,
 )
 from echorl_operator.api.run import Metadata
@@ -289,8 +290,16 @@ def _storage() -> Iterable[Validation]:
         yield refusal("has(self.claimName)", key, "claimName names a claim that exists", found=f'"{{self.{key}}}"')
 
 
+def _wandb() -> Iterable[Validation]:
+    for key in ("entity", "baseUrl", "secretName"):
+        yield refusal("!has(self.project)", key, WITHOUT_PROJECT, found=f'"{{self.{key}}}"')
+    offline = "!has(self.project) && has(self.mode) && self.mode != 'online'"
+    yield refusal(offline, "mode", WITHOUT_PROJECT, "online", found='"{self.mode}"')
+
+
 _TABLE: Mapping[str, Iterable[Validation]] = {
     "": _run(),
+    "spec.monitors.wandb": _wandb(),
     "spec": _spec(),
     "spec.model": _model(),
     "spec.algorithm": _algorithm(),
