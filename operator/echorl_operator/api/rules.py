@@ -8,6 +8,7 @@ from echorl_operator.api.algorithm import Advantage, Algorithm, AlgorithmOverrid
 from echorl_operator.api.environments import Sampling
 from echorl_operator.api.mode_rules import group_size, mode_findings
 from echorl_operator.api.model import is_path
+from echorl_operator.api.monitor_rules import monitor_findings
 from echorl_operator.api.problems import Problem
 from echorl_operator.api.rule import Finding, eval_environments, finding, train_environments
 from echorl_operator.api.run import EchoRLRunSpec
@@ -17,8 +18,6 @@ BUILTIN_ENVIRONMENTS = ("digits", "messages", "terminal", "terminal-demonstratio
 ECHO_ROLES = ("system", "user", "assistant", "tool", "warning")
 DEFAULT_MAX_MODEL_LEN = 4096
 DEFAULT_GROUPS = 16
-
-WITHOUT_PROJECT = "only with project: without one there is no W&B"
 
 LOSS_SETTINGS = {
     "mask_low": ("dppo", "ipo"),
@@ -268,18 +267,6 @@ def _engines(spec: EchoRLRunSpec) -> Iterator[Finding]:
             yield finding(f"spec.inference.extraArgs[{index}]", argument, "other arguments", "EchoRL sets this itself")
 
 
-def _monitors(spec: EchoRLRunSpec) -> Iterator[Finding]:
-    wandb, path = spec.monitors.wandb, "spec.monitors.wandb"
-    if wandb.project is not None:
-        return
-    values = {"entity": wandb.entity, "baseUrl": wandb.base_url, "secretName": wandb.secret_name}
-    for key, value in values.items():
-        if value is not None:
-            yield finding(f"{path}.{key}", value, "no value", WITHOUT_PROJECT, also=(f"{path}.project",))
-    if wandb.mode != "online":
-        yield finding(f"{path}.mode", wandb.mode, "online", WITHOUT_PROJECT, also=(f"{path}.project",))
-
-
 def _runtime(spec: EchoRLRunSpec) -> Iterator[Finding]:
     resume, checkpoint, storage = spec.resume, spec.checkpoint, spec.storage
     policy = ("spec.resume.policy",)
@@ -319,7 +306,7 @@ RULES = (
     _sampling,
     _ranks,
     _engines,
-    _monitors,
+    monitor_findings,
     _runtime,
 )
 

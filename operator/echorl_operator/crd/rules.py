@@ -12,12 +12,12 @@ from echorl_operator.api.algorithm import Loss
 from echorl_operator.api.base import ApiModel
 from echorl_operator.api.inference import Inference
 from echorl_operator.api.mode_rules import DEFAULT_GROUP
+from echorl_operator.api.monitor_rules import WITHOUT_PROJECT
 from echorl_operator.api.rules import (
     BUILTIN_ENVIRONMENTS,
     ECHO_ROLES,
     LOSS_SETTINGS,
     OWN_ENGINE_ARGUMENTS,
-    WITHOUT_PROJECT,
     loss_setting_reason,
 )
 from echorl_operator.api.run import Metadata

@@ -11,6 +11,8 @@ from typing import Any
 
 import msgspec
 
+from echorl_core.names import ENV_ADMIN_TOKEN
+
 HIDDEN = "(hidden)"
 _TAIL_CHARACTERS = 2000
 
@@ -30,6 +32,11 @@ class Launch:
     secrets: Mapping[str, str] = field(default_factory=dict)
     """Environment variables that nobody else gets; their values are kept out of messages."""
     command: Sequence[str] = (sys.executable, "-P", "-m", "echorl_orchestrator.monitors.process")
+
+
+def _environment() -> dict[str, str]:
+    """Ours, without the token of the run's own routes: a client of others has no business there."""
+    return {name: value for name, value in os.environ.items() if name != ENV_ADMIN_TOKEN}
 
 
 class Link:
@@ -53,7 +60,7 @@ class Link:
             stdin=pipe,
             stdout=pipe,
             stderr=pipe,
-            env={**os.environ, **launch.secrets},
+            env={**_environment(), **launch.secrets},
             start_new_session=True,
         )
         return cls(process, launch)
