@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 from echorl_core import jsonsafe
 from echorl_core.config import LossConfig, ModelConfig, OptimizerConfig
 from echorl_core.wire import RankBatch
+from echorl_trainer.batches import Source
 from echorl_trainer.losses import policy_loss
 from echorl_trainer.model import Checkpointing, Policy, load_policy
 from echorl_trainer.optimizer import build_optimizer, build_schedule
@@ -38,9 +39,9 @@ class WatchedRunner(StepRunner):
 
     around: Callable[[], AbstractContextManager[Any]] = nullcontext
 
-    def _accumulate(self, batch: RankBatch, environments: list[str]) -> tuple[Tally, torch.Tensor]:
+    def _accumulate(self, batch: RankBatch, sources: list[Source]) -> tuple[Tally, torch.Tensor]:
         with self.around():
-            return super()._accumulate(batch, environments)
+            return super()._accumulate(batch, sources)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from echorl_core import jsonsafe
 from echorl_core.arrays import pack
 from echorl_core.rundir import step_name, write_folder
 from echorl_core.wire import MicroBatch, RankBatch, TokenRole
-from echorl_trainer.batches import ScoredBatch, score_batch
+from echorl_trainer.batches import ScoredBatch, score_batch, sources_of
 from echorl_trainer.model import Policy
 from echorl_trainer.parallel import Ranks
 from echorl_trainer.replay import RecordedBatches
@@ -132,8 +132,7 @@ def repacked(micro: MicroBatch) -> list[MicroBatch]:
 def scored(micro: MicroBatch, policy: Policy, ranks: Ranks) -> ScoredBatch:
     """The micro-batch on the device, as the step sees it."""
     vocab_size = int(policy.model.get_input_embeddings().num_embeddings)
-    names = sorted(set(micro.environments))
-    return score_batch(micro, environments=names, version=0, vocab_size=vocab_size, device=ranks.device)
+    return score_batch(micro, sources=sources_of([micro]), version=0, vocab_size=vocab_size, device=ranks.device)
 
 
 @torch.no_grad()

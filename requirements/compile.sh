@@ -11,6 +11,7 @@ for name in "${@:-bootstrap operator orchestrator trainer torch dev inference-cp
       # vLLM's wheels exist for this platform only, so a universal resolution has no answer.
       inference-cpu) extra=(--python-version 3.11 --python-platform x86_64-manylinux_2_28 --override requirements/inference-cpu.overrides.txt) ;;
       inference-cuda) extra=(--python-version 3.11 --python-platform x86_64-manylinux_2_28) ;;
+      orchestrator) extra=(--universal --python-version 3.11 --override requirements/orchestrator.overrides.txt) ;;
       *) extra=(--universal --python-version 3.11) ;;
     esac
     "$uv" pip compile "${common[@]}" "${extra[@]}" -o "requirements/$one.txt" "requirements/$one.in"

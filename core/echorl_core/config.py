@@ -253,6 +253,23 @@ class EngineDiscovery(RoleConfig):
     extra_headers: dict[str, str] = {}
 
 
+class WandbConfig(RoleConfig):
+    """The run at Weights & Biases; the API key comes from the environment."""
+
+    project: str
+    entity: str | None = None
+    base_url: str | None = None
+    """Of a server of one's own."""
+    mode: Literal["online", "offline"] = "online"
+
+
+class MonitorsConfig(RoleConfig):
+    """Where metrics go besides ``/metrics`` and records."""
+
+    wandb: WandbConfig | None = None
+    tensorboard: bool = False
+
+
 class OrchestratorConfig(RoleConfig):
     """Everything the orchestrator needs but identity and secrets."""
 
@@ -272,6 +289,9 @@ class OrchestratorConfig(RoleConfig):
     checkpoint: CheckpointConfig
     record: bool = False
     """Keep a copy of every sealed batch under ``record/``, to be trained on again without engines."""
+    record_episodes: bool = False
+    """Write every train episode of a step to ``records/attempt_N/episodes/``, as Parquet."""
+    monitors: MonitorsConfig = MonitorsConfig()
     python_path: list[str] = []
     """Folders with user code, put on sys.path of environment workers."""
     pause_lease_s: float = 30.0

@@ -9,6 +9,8 @@ RUN/checkpoints/step_000010/         attempt_N/{trainer,weights,adapter,orchestr
 RUN/broadcasts/attempt_N/v_000012/   published weights (mode disk)
 RUN/record/attempt_N/step_000012/    copies of sealed batches, never cleaned
 RUN/records/attempt_N/               steps.jsonl, episodes.jsonl, evals.jsonl, updates.jsonl
+RUN/records/attempt_N/episodes/      step_000012.parquet: every train episode of a step, where asked for
+RUN/tensorboard/attempt_N/, wandb/   what the monitors write
 RUN/tokens/attempt_N/                step_000050.rank_0.jsonl: what a step trained, token by token
 RUN/.model, RUN/model.json           in a cluster: link to the model's folder, and which commit it is
 RUN/report.html, RUN/report.json
@@ -86,6 +88,10 @@ class RunDirectory:
     def records(self, attempt: int) -> Path:
         """Records that the orchestrator writes in one attempt."""
         return self.root / "records" / f"attempt_{attempt}"
+
+    def episodes(self, attempt: int, step: int) -> Path:
+        """Every train episode of a step, as Parquet."""
+        return self.records(attempt) / "episodes" / f"{step_name(step)}.parquet"
 
     def recorded_batch(self, attempt: int, step: int) -> Path:
         """Copy of a sealed batch, for replay."""

@@ -132,6 +132,10 @@ class MicroBatch(msgspec.Struct, frozen=True, kw_only=True):
     advantage: NDArray[np.float32]
     temperature: NDArray[np.float32]
     ref_logprobs: NDArray[np.float32] | None = None
+    tool: NDArray[np.int16] | None = None
+    """Index into ``tool_names`` of each token, -1: none. Only where ECHO trains outputs of tools, and for metrics
+    alone."""
+    tool_names: list[str] = []
 
 
 class RankBatch(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,6 +20,7 @@ from echorl_core.identity import RunIdentity
 from echorl_core.last_words import LastWords, Saved, code_name, say, words_of
 from echorl_core.names import ExitCode, Role
 from echorl_core.rundir import RunDirectory
+from echorl_orchestrator.monitors.monitors import taken_key
 from echorl_orchestrator.orchestrator import Orchestrator
 from echorl_orchestrator.refusals import BadInputError
 
@@ -38,6 +39,7 @@ def main() -> int:
         token = os.environ.get(names.ENV_ADMIN_TOKEN, "")
         if not token:
             raise BadInputError(f"environment variable {names.ENV_ADMIN_TOKEN} is missing")
+        wandb_key = taken_key(os.environ)
         config = OrchestratorConfig.model_validate_json(arguments.config.read_text())
     except (OSError, ValueError, ValidationError) as error:
         sys.stderr.write(f"{arguments.config}: {error}\n")
@@ -45,7 +47,8 @@ def main() -> int:
         return ExitCode.BAD_INPUT
     logs.configure(Role.ORCHESTRATOR, attempt=identity.attempt, style=arguments.log_style)
     # Taken out of the environment, which workers with user code inherit.
-    role = Orchestrator(config, identity, token, os.environ.pop(names.ENV_TEACHER_KEY, None))
+    teacher_key = os.environ.pop(names.ENV_TEACHER_KEY, None)
+    role = Orchestrator(config, identity, token, teacher_key, wandb_key=wandb_key)
     words = _run_to_words(role, identity.attempt)
     if words.exit_code in {ExitCode.OK, ExitCode.STOPPED}:
         words = replace(words, saved=_newest_checkpoint(config, identity))

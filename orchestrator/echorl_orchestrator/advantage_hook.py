@@ -12,7 +12,6 @@ import msgspec
 
 from echorl_core import hooks
 from echorl_core.config import AdvantageConfig
-from echorl_orchestrator.costs import environment_tokens
 from echorl_orchestrator.refusals import BadInputError
 from echorl_orchestrator.types import EpisodeOutcome
 
@@ -65,7 +64,7 @@ def inputs_of(
                 reward=reward,
                 turns=outcome.num_turns,
                 sampled_tokens=outcome.sampled_tokens,
-                environment_tokens=environment_tokens(outcome.samples),
+                environment_tokens=outcome.environment_tokens,
                 truncated=outcome.truncated,
                 stop=str(outcome.stop),
                 metrics=outcome.metrics,

@@ -10,7 +10,6 @@ from echorl_core.config import BatchConfig
 from echorl_core.names import ExitCode
 from echorl_orchestrator.cursor import Deck
 from echorl_orchestrator.groups import ReadyEpisode
-from echorl_orchestrator.records import EPISODES_A_STEP
 from echorl_orchestrator.tally import Drop, RunFailure, Tally
 
 _MEMORY = 0.99
@@ -32,7 +31,7 @@ class Collector:
         self.on_room: Callable[[], None] = lambda: None
         """Called when more episodes may be started."""
         self.on_filtered: Callable[[int, ReadyEpisode], None] = lambda step, episode: None
-        """Called with the first episodes that filters keep out of the batch of a step, while they are whole."""
+        """Called with each episode that filters keep out of the batch of a step, while it is whole."""
         self.next_step = next_step
         """The next batch to be sealed."""
         self.ready: list[ReadyEpisode] = []
@@ -161,8 +160,7 @@ class Collector:
 
     def _keep_for_metrics(self, episode: ReadyEpisode) -> None:
         """Without what takes memory: there may be many of these to each one that trains."""
-        if len(self._filtered) < EPISODES_A_STEP:
-            self.on_filtered(self.next_step, episode)
+        self.on_filtered(self.next_step, episode)
         kept = replace(episode.outcome, samples=[], messages=[], turns=[], info={})
         self._filtered.append(replace(episode, outcome=kept))
 

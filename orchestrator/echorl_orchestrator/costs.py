@@ -14,7 +14,7 @@ def cost_of(outcome: EpisodeOutcome, config: LengthShapingConfig) -> float:
     """Turns, or tokens by weight: every token that an engine sampled, and those that the environment wrote."""
     if config.by == "turns":
         return float(outcome.num_turns)
-    written = environment_tokens(outcome.samples)
+    written = outcome.environment_tokens
     return config.completion_weight * outcome.sampled_tokens + config.environment_weight * written
 
 

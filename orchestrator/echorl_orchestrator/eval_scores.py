@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from echorl_core.wire import Sample, TokenRole
-from echorl_orchestrator.facts import reward_statistics
+from echorl_orchestrator.facts import statistics
 from echorl_orchestrator.types import EpisodeOutcome, ErrorKind
 
 
@@ -107,7 +107,7 @@ def row(environment: str, version: int, examples: Sequence[Example], *, group_si
     survivors = [outcome for example in examples for outcome in example.survivors]
     nll = EnvNll.total([example.nll for example in examples])
     errors = Counter(str(kind) for example in examples for kind in example.errors)
-    rewards = reward_statistics([reward for example in examples for reward in example.rewards])
+    rewards = statistics([reward for example in examples for reward in example.rewards])
     rates = pass_rates([example.rewards for example in examples if example.survivors])
     return {
         "environment": environment,

@@ -9,13 +9,14 @@ from echorl_core.names import RESERVED_ENVIRONMENT_NAME
 from echorl_orchestrator.curriculum import Pool
 from echorl_orchestrator.groups import ReadyEpisode
 from echorl_orchestrator.sealing import Content
+from echorl_orchestrator.types import EpisodeOutcome
 
 Columns = dict[str, float | int | None]
 
 
-def reward_statistics(rewards: Iterable[float]) -> Columns:
+def statistics(found: Iterable[float]) -> Columns:
     """``mean``, ``std`` (of the population), ``min``, ``max``; None where there is nothing."""
-    values = list(rewards)
+    values = list(found)
     if not values:
         return {"mean": None, "std": None, "min": None, "max": None}
     mean = math.fsum(values) / len(values)
@@ -40,8 +41,8 @@ class Since:
 def batch_facts(episodes: Sequence[ReadyEpisode], content: Content, step: int, since: Since) -> Columns:
     """What a batch consists of.
 
-    Rewards, solve rates, environments' metrics and shares of filters are over its episodes and those filtered before
-    it; everything else is over its episodes alone.
+    What tells of play (rewards, solve rates, turns, tokens of an episode, environments' metrics, shares of filters) is
+    over its episodes and those filtered before it; what tells of training is over its episodes alone.
 
     Args:
         episodes: of the batch, verdicts complete.
@@ -49,7 +50,6 @@ def batch_facts(episodes: Sequence[ReadyEpisode], content: Content, step: int, s
         step: of the batch.
         since: what there was beside it.
     """
-    staleness = [episode.staleness(step) for episode in episodes]
     versions = [episode.version_low for episode in episodes if episode.version_low is not None]
     outcomes = [episode.outcome for episode in episodes]
     facts: Columns = {
@@ -62,7 +62,6 @@ def batch_facts(episodes: Sequence[ReadyEpisode], content: Content, step: int, s
         "batch/trainable_episodes": content.trainable_episodes,
         "batch/truncated": sum(outcome.truncated for outcome in outcomes),
         "batch/echo_unattributed_episodes": sum(outcome.unattributed for outcome in outcomes),
-        "batch/turns_mean": math.fsum(outcome.num_turns for outcome in outcomes) / len(outcomes),
         "batch/branches": sum(len(outcome.samples) for outcome in outcomes),
         "batch/branches_dropped": sum(outcome.dropped_branches for outcome in outcomes),
         "batch/samples": len(content.sample_ids),
@@ -70,22 +69,25 @@ def batch_facts(episodes: Sequence[ReadyEpisode], content: Content, step: int, s
         "tokens/batch_sampled": sum(outcome.sampled_tokens for outcome in outcomes),
         "tokens/kept": sum(outcome.kept_tokens for outcome in outcomes),
         "tokens/trained": content.trained_tokens,
-        "staleness/max": max(staleness),
-        "staleness/mean": math.fsum(staleness) / len(staleness),
         "version/low": min(versions, default=None),
         "version/high": max(outcome.version_high for outcome in outcomes) if versions else None,
         "denominator/rl": content.denominators["rl"],
         "denominator/ce": content.denominators["ce"],
     }
-    everyone = [*episodes, *since.filtered]
-    environments: dict[str, list[ReadyEpisode]] = {RESERVED_ENVIRONMENT_NAME: everyone}
-    for episode in everyone:
-        environments.setdefault(episode.outcome.environment, []).append(episode)
-    for name, found in environments.items():
-        facts |= _of_environment(name, found, since.filters)
+    in_batch, everyone = by_scope(episodes), by_scope([*episodes, *since.filtered])
+    for scope, played in everyone.items():
+        facts |= _of_play(scope, played, since.filters) | _of_training(scope, in_batch.get(scope, []), step)
     return facts | {
         f"pools/{name}/{pool}": count for name, sizes in since.pools.items() for pool, count in sizes.items()
     }
+
+
+def by_scope(episodes: Sequence[ReadyEpisode]) -> dict[str, list[ReadyEpisode]]:
+    """The episodes of ``all``, and of each environment by its name."""
+    scopes: dict[str, list[ReadyEpisode]] = {RESERVED_ENVIRONMENT_NAME: list(episodes)}
+    for episode in episodes:
+        scopes.setdefault(episode.outcome.environment, []).append(episode)
+    return scopes
 
 
 def solve_rates(episodes: Sequence[ReadyEpisode]) -> Columns:
@@ -102,13 +104,24 @@ def solve_rates(episodes: Sequence[ReadyEpisode]) -> Columns:
     }
 
 
-def _of_environment(name: str, episodes: Sequence[ReadyEpisode], filters: Sequence[str]) -> Columns:
-    rewards = [float(episode.outcome.reward) for episode in episodes if episode.outcome.reward is not None]
+def _of_play(scope: str, episodes: Sequence[ReadyEpisode], filters: Sequence[str]) -> Columns:
+    outcomes = [episode.outcome for episode in episodes]
+    rewards = [float(outcome.reward) for outcome in outcomes if outcome.reward is not None]
     return {
-        **_prefixed(f"reward/{name}", reward_statistics(rewards)),
-        **_prefixed(f"solved/{name}", solve_rates(episodes)),
-        **_prefixed(f"filters/{name}", filter_shares(episodes, filters)),
-        **_prefixed(f"metrics/{name}", _metrics(episodes)),
+        **_prefixed(f"reward/{scope}", statistics(rewards)),
+        **_prefixed(f"turns/{scope}", statistics(outcome.num_turns for outcome in outcomes)),
+        **_prefixed(f"sampled_tokens/{scope}", statistics(outcome.sampled_tokens for outcome in outcomes)),
+        **_prefixed(f"environment_tokens/{scope}", statistics(outcome.environment_tokens for outcome in outcomes)),
+        **_prefixed(f"solved/{scope}", solve_rates(episodes)),
+        **_prefixed(f"filters/{scope}", filter_shares(episodes, filters)),
+        **_metrics(scope, outcomes),
+    }
+
+
+def _of_training(scope: str, episodes: Sequence[ReadyEpisode], step: int) -> Columns:
+    return {
+        **_prefixed(f"advantage/{scope}", statistics(episode.advantage for episode in episodes)),
+        **_prefixed(f"staleness/{scope}", statistics(episode.staleness(step) for episode in episodes)),
     }
 
 
@@ -116,13 +129,16 @@ def _prefixed(prefix: str, columns: Columns) -> Columns:
     return {f"{prefix}/{name}": value for name, value in columns.items()}
 
 
-def _metrics(episodes: Sequence[ReadyEpisode]) -> Columns:
-    """Means of what environments measured, each over the episodes that have it."""
+def _metrics(scope: str, outcomes: Sequence[EpisodeOutcome]) -> Columns:
+    """Of what environments measured, each over the episodes that have it."""
     values: dict[str, list[float]] = defaultdict(list)
-    for episode in episodes:
-        for name, value in episode.outcome.metrics.items():
+    for outcome in outcomes:
+        for name, value in outcome.metrics.items():
             values[name].append(value)
-    return {name: math.fsum(found) / len(found) for name, found in sorted(values.items())}
+    columns: Columns = {}
+    for name, found in sorted(values.items()):
+        columns |= _prefixed(f"metrics/{scope}/{name}", statistics(found))
+    return columns
 
 
 def filter_shares(episodes: Sequence[ReadyEpisode], filters: Sequence[str]) -> Columns:

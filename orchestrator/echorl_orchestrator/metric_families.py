@@ -90,6 +90,7 @@ WORK = (
     _counter("idle_seconds", "Time without any episode in flight: engines idle."),
     _gauge("loop_lag_seconds", "Of the event loop, last look."),
     _gauge("loop_lag_max_seconds", "The same, largest so far."),
+    _counter("episode_files_failed", "Parquet files of episodes that were not written."),
     _counter("json_non_finite", "Numbers that were NaN or infinite, and were written as null."),
 )
 

@@ -38,6 +38,8 @@ from echorl_orchestrator.health import Health
 from echorl_orchestrator.http_api import Actions, Api
 from echorl_orchestrator.live import Live
 from echorl_orchestrator.metrics import Metrics
+from echorl_orchestrator.monitors.feed import Feed
+from echorl_orchestrator.monitors.monitors import Monitors, launches
 from echorl_orchestrator.pace import Pace
 from echorl_orchestrator.records import UPDATES
 from echorl_orchestrator.refusals import BadInputError
@@ -55,6 +57,8 @@ T = TypeVar("T")
 
 TOLD_WITHIN_S = 60.0
 """How long ranks have to fetch the notice of a clean end."""
+MONITORS_END_S = 15.0
+"""How long monitors have for what waits, at the role's end."""
 FAILURE_SHOWN_S = 5.0
 """How long a failed role stays up, so that its state can be read."""
 
@@ -63,11 +67,18 @@ class Orchestrator:
     """One attempt of one run."""
 
     def __init__(
-        self, config: OrchestratorConfig, identity: RunIdentity, token: str, teacher_key: str | None = None
+        self,
+        config: OrchestratorConfig,
+        identity: RunIdentity,
+        token: str,
+        teacher_key: str | None = None,
+        *,
+        wandb_key: str | None = None,
     ) -> None:
-        """``token``: of the run's own admin routes; ``teacher_key``: of the teacher, if it asks for one."""
+        """``token``: of the run's own admin routes; the keys: of the teacher and of W&B, if they ask for one."""
         self._config, self._identity, self._token, self._teacher_key = config, identity, token, teacher_key
         self._live = Live(config, RunDirectory(Path(config.run_dir)).attempt(identity.attempt))
+        self._monitors = Monitors([Feed(launch) for launch in launches(config, identity, wandb_key)])
         self._stop = asyncio.Event()
         self.ending = ""
         """One sentence: how the run ended, as far as it has."""
@@ -99,7 +110,8 @@ class Orchestrator:
         try:
             return await self._serve(listening, disk, pool, player)
         finally:
-            await end(player, pool, disk.recorder)
+            await end(player, pool, disk.recorder, disk.episodes)
+            await end(self._monitors, deadline_s=MONITORS_END_S)
 
     def _assemble(self, disk: Disk, pool: EnginePool, player: EpisodePlayer) -> None:
         config, identity = self._config, self._identity
@@ -148,6 +160,7 @@ class Orchestrator:
             view=self._view,
             board=self._board,
             live=self._live,
+            monitors=self._monitors,
         )
 
     async def _serve(self, listening: socket.socket, disk: Disk, pool: EnginePool, player: EpisodePlayer) -> ExitCode:
@@ -181,6 +194,8 @@ class Orchestrator:
                 health=self._health.run(),
                 state=self._board.run(),
                 records=disk.recorder.run(),
+                episode_records=disk.episodes.run(),
+                monitors=self._monitors.run(),
                 volume=self._volume.run(),
             )
         except Exception as error:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from echorl_core.config import EnvironmentConfig
+from echorl_orchestrator.costs import environment_tokens
 from echorl_orchestrator.environments.holdout import task_key
 from echorl_orchestrator.episode_loop import Progress
 from echorl_orchestrator.gateway.messages import wire_message
@@ -88,6 +89,7 @@ class Try:
             error=error.message if error else None,
             num_turns=len(facts.turns),
             sampled_tokens=facts.sampled_tokens,
+            environment_tokens=environment_tokens(built.samples),
             kept_tokens=built.kept_tokens,
             kept_branches=len(built.samples),
             dropped_branches=built.dropped_branches,

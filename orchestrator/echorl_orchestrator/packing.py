@@ -13,6 +13,7 @@ from bisect import bisect_left, insort
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from echorl_core.wire import ARRAY_FIELDS, MicroBatch, Sample, TokenRole
 
@@ -112,6 +113,7 @@ def micro_batch(samples: Sequence[Sample]) -> MicroBatch:
     reference = None
     if any(sample.ref_logprobs is not None for sample in samples):
         reference = np.concatenate([_reference(sample) for sample in samples])
+    tool, tool_names = _tools(samples)
     return MicroBatch(
         sample_ids=[sample.sample_id for sample in samples],
         environments=[sample.environment for sample in samples],
@@ -126,7 +128,24 @@ def micro_batch(samples: Sequence[Sample]) -> MicroBatch:
         advantage=joined("advantage"),
         temperature=joined("temperature"),
         ref_logprobs=reference,
+        tool=tool,
+        tool_names=tool_names,
     )
+
+
+def _tools(samples: Sequence[Sample]) -> tuple[NDArray[np.int16] | None, list[str]]:
+    """Tool of each token by one list of names; nothing where ECHO trains no tool's output."""
+    if not any(((sample.ce_weight != 0) & (sample.tool >= 0)).any() for sample in samples):
+        return None, []
+    names = sorted({sample.tool_names[index] for sample in samples for index in set(sample.tool.tolist()) - {-1}})
+    numbers = {name: number for number, name in enumerate(names)}
+
+    def renumbered(sample: Sample) -> NDArray[np.int16]:
+        # The last one is what index -1 takes.
+        table = [*(numbers.get(name, -1) for name in sample.tool_names), -1]
+        return np.array(table, np.int16)[sample.tool]
+
+    return np.concatenate([renumbered(sample) for sample in samples]), names
 
 
 def _reference(sample: Sample) -> np.ndarray:

@@ -85,6 +85,7 @@ class Scrape:
             idle_seconds=health.idle_s,
             loop_lag_seconds=health.lag_s,
             loop_lag_max_seconds=health.max_lag_s,
+            episode_files_failed=view.disk.episodes.failed_files,
             json_non_finite=jsonsafe.replaced_count(),
         )
 
@@ -129,8 +130,8 @@ def learning(row: Mapping[str, Any]) -> Values:
         **_alone(
             echo_tokens_ratio=row["echo_tokens"] / trained if trained and row.get("echo_tokens") is not None else None,
             logprob_gap_nats=row.get("gap/max_abs"),
-            staleness_max_versions=row.get("staleness/max"),
-            staleness_mean_versions=row.get("staleness/mean"),
+            staleness_max_versions=row.get("staleness/all/max"),
+            staleness_mean_versions=row.get("staleness/all/mean"),
         ),
     }
 

@@ -78,7 +78,7 @@ class View:
             "policy": {
                 "trained": self.disk.desk.trained,
                 "served": None if served is None else {"min": served[0], "max": served[1]},
-                "staleness_max": self.last_row.get("staleness/max"),
+                "staleness_max": self.last_row.get(f"staleness/{RESERVED_ENVIRONMENT_NAME}/max"),
             },
             "checkpoint": self._checkpoint(),
             "reward": self.last_row.get(f"reward/{RESERVED_ENVIRONMENT_NAME}/mean"),

@@ -17,7 +17,8 @@ from echorl_orchestrator.facts import Since, batch_facts
 from echorl_orchestrator.groups import ReadyEpisode
 from echorl_orchestrator.health import Health
 from echorl_orchestrator.live import Live
-from echorl_orchestrator.records import EPISODES, EVALS, STEPS, chosen, eval_row, eval_summary, step_row, train_row
+from echorl_orchestrator.monitors.monitors import Monitors
+from echorl_orchestrator.records import EPISODES, EVALS, STEPS, eval_row, eval_summary, step_row
 from echorl_orchestrator.sealing import Content, Place, SavedState, compose, extend, files, seal_of
 from echorl_orchestrator.snapshot import View
 from echorl_orchestrator.state import Board
@@ -47,10 +48,11 @@ class Training:
         view: View,
         board: Board,
         live: Live,
+        monitors: Monitors,
     ) -> None:
         self._config, self._identity, self._disk, self._live = config, identity, disk, live
         self._pool, self._evals, self._tally, self._health = pool, evals, tally, health
-        self._view, self._board = view, board
+        self._view, self._board, self._monitors = view, board, monitors
         self._history = disk.history
         self._announced = -1
         self._echo = frozenset(one.name for one in config.train if one.echo is not None)
@@ -65,7 +67,7 @@ class Training:
             RunFailure: nothing to train, or the last checkpoint could not be saved.
         """
         self._live.on_change = play.collector.wake
-        play.collector.on_filtered = self._record_filtered
+        play.collector.on_filtered = self._disk.episodes.filtered
         self._adopt(play)
         done = False
         while not done:
@@ -151,11 +153,7 @@ class Training:
         await self._disk.desk.sealed()
         self._health.beat()
         await self._board.refresh()
-        rows = [train_row(step, self._identity.attempt, one) for one in chosen(episodes)]
-        await self._disk.recorder.append(EPISODES, rows)
-
-    def _record_filtered(self, step: int, episode: ReadyEpisode) -> None:
-        self._disk.recorder.later(EPISODES, train_row(step, self._identity.attempt, episode, in_batch=False))
+        await self._disk.episodes.sealed(step, episodes)
 
     async def _seal(
         self,
@@ -225,6 +223,7 @@ class Training:
         self._view.last_row, self._view.last_step_at = row, time.monotonic()
         self._health.beat()
         await self._disk.recorder.append(STEPS, [row])
+        self._monitors.step(row, self._pool.metrics_snapshot())
         await self._disk.desk.step_reported(report.step)
         await self._board.refresh()
 
@@ -246,6 +245,7 @@ class Training:
     async def evaluated(self, row: dict[str, Any], outcomes: list[EpisodeOutcome]) -> None:
         """An eval is done: record it and a few of its episodes."""
         await self._disk.recorder.append(EVALS, [row])
+        self._monitors.evaluated(row)
         rows = [eval_row(row["step"], self._identity.attempt, one) for one in outcomes[:: max(1, len(outcomes) // 4)]]
         await self._disk.recorder.append(EPISODES, rows[:4])
         self._view.last_evals[row["environment"]] = eval_summary(row)

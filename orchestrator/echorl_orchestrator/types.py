@@ -242,6 +242,8 @@ class EpisodeOutcome:
     num_turns: int = 0
     sampled_tokens: int = 0
     """Tokens that engines returned for the episode."""
+    environment_tokens: int = 0
+    """Tokens that the environment wrote after the first model token, warnings included; shared ones count once."""
     kept_tokens: int = 0
     """Of these, tokens that stand as actions in kept branches."""
     kept_branches: int = 0

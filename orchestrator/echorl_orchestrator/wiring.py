@@ -18,7 +18,9 @@ from echorl_orchestrator.collector import Collector
 from echorl_orchestrator.committer import Committer
 from echorl_orchestrator.cursor import Deck
 from echorl_orchestrator.engines import EnginePool
+from echorl_orchestrator.episode_records import EpisodeFiles, EpisodeRecords
 from echorl_orchestrator.episodes import EpisodePlayer
+from echorl_orchestrator.monitors.monitors import Monitors
 from echorl_orchestrator.records import EVALS, STEPS, Recorder, eval_summary, recorded_evals
 from echorl_orchestrator.refusals import BadInputError
 from echorl_orchestrator.scheduler import Horizon, Scheduler
@@ -36,6 +38,7 @@ class Disk:
     committer: Committer
     desk: TrainerDesk
     recorder: Recorder
+    episodes: EpisodeRecords
     state: SavedState | None
     """As of the newest sealed batch or checkpoint; None on a fresh run."""
     start_step: int
@@ -85,6 +88,7 @@ def read_disk(config: OrchestratorConfig, identity: RunIdentity, on_commit: Call
     desk.load()
     recorder = Recorder(run.records(identity.attempt))
     recorder.open()
+    files = EpisodeFiles(run, identity.attempt) if config.record_episodes else None
     rows = recorder.rows(STEPS)
     if rows:
         desk.reported = max(row["step"] for row in rows)
@@ -94,6 +98,7 @@ def read_disk(config: OrchestratorConfig, identity: RunIdentity, on_commit: Call
         committer=committer,
         desk=desk,
         recorder=recorder,
+        episodes=EpisodeRecords(recorder, files, identity.attempt),
         state=state,
         start_step=start_step,
         last_row=rows[-1] if rows else {},
@@ -187,7 +192,9 @@ def bind(host: str, port: int) -> socket.socket:
     return found
 
 
-async def end(*parts: EnginePool | EpisodePlayer | Recorder, deadline_s: float = 10.0) -> None:
+async def end(
+    *parts: EnginePool | EpisodePlayer | EpisodeRecords | Monitors | Recorder, deadline_s: float = 10.0
+) -> None:
     """Close parts one after the other; one that hangs does not keep the role alive."""
     for part in parts:
         try:

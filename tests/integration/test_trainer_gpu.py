@@ -19,7 +19,7 @@ HALF = torch.bfloat16
 
 
 def scores(one, parts):
-    scored = score_batch(joined(parts), environments=["a"], version=0, vocab_size=265, device=one.ranks.device)
+    scored = score_batch(joined(parts), sources=[("a", "")], version=0, vocab_size=265, device=one.ranks.device)
     found = one.policy(scored.tokens).logprobs.detach().cpu()
     one.policy.reshard()
     return found

@@ -1,5 +1,6 @@
 """From the wire to the device: which tokens are scored, and what the losses need to know of each."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +11,9 @@ from torch import Tensor
 from echorl_core.wire import MicroBatch, TokenRole
 from echorl_trainer.losses import RlSequences
 from echorl_trainer.model import PackedTokens
+
+Source = tuple[str, str]
+"""Environment of a token, and the tool that wrote it ("": none, or not told)."""
 
 
 @dataclass(frozen=True)
@@ -31,15 +35,27 @@ class ScoredBatch:
     """bool [K]: written by the environment."""
     is_current: Tensor
     """bool [K]: an action token sampled wholly under the version that the trainer holds."""
-    environment: Tensor
-    """int64 [K]: index into the names that ``score_batch`` was given."""
+    source: Tensor
+    """int64 [K]: index into the sources that ``score_batch`` was given."""
     sequences: RlSequences
     teacher_logprobs: Tensor | None = None
     """float32 [K]; None where no teacher was asked."""
 
 
+def sources_of(micro_batches: Iterable[MicroBatch]) -> list[Source]:
+    """Every source that a token of these may have, sorted."""
+    return sorted(
+        {
+            (environment, tool)
+            for micro in micro_batches
+            for environment in set(micro.environments)
+            for tool in ("", *micro.tool_names)
+        }
+    )
+
+
 def score_batch(
-    micro: MicroBatch, *, environments: list[str], version: int, vocab_size: int, device: torch.device
+    micro: MicroBatch, *, sources: Sequence[Source], version: int, vocab_size: int, device: torch.device
 ) -> ScoredBatch:
     """Check a micro-batch and bring it to ``device`` (without waiting, on CUDA).
 
@@ -58,7 +74,6 @@ def score_batch(
     lengths = micro.lengths.astype(np.int64)
     role = micro.role[rows]
     fresh = (micro.version_low[rows] == version) & (micro.version_high[rows] == version)
-    names = np.array([environments.index(name) for name in micro.environments], dtype=np.int64)
     floats = np.stack(
         [
             column[rows].astype(np.float32)
@@ -76,7 +91,7 @@ def score_batch(
         rows=_to_device(rows.astype(np.int64), device),
         temperature=_to_device(micro.temperature.astype(np.float32), device),
     )
-    environment = _to_device(np.repeat(names, lengths)[rows], device)
+    source = _to_device(_sources(micro, sources)[rows], device)
     sampler_logprobs, advantages, rl_weight, ce_weight = _to_device(floats, device)
     is_action, is_env_output, is_current = _to_device(flags, device)
     return ScoredBatch(
@@ -88,7 +103,7 @@ def score_batch(
         is_action=is_action,
         is_env_output=is_env_output,
         is_current=is_current,
-        environment=environment,
+        source=source,
         sequences=_sequences(micro, starts, rows, device),
         teacher_logprobs=_teacher(micro, rows, device),
     )
@@ -98,6 +113,16 @@ def _teacher(micro: MicroBatch, rows: NDArray[np.int64], device: torch.device) -
     if micro.ref_logprobs is None:
         return None
     return _to_device(micro.ref_logprobs[rows].astype(np.float32), device)
+
+
+def _sources(micro: MicroBatch, sources: Sequence[Source]) -> NDArray[np.int64]:
+    """Index into ``sources`` of each of T tokens."""
+    number = {source: index for index, source in enumerate(sources)}
+    # Column 0 is for tokens without a tool.
+    table = [[number[environment, tool] for tool in ("", *micro.tool_names)] for environment in micro.environments]
+    document = np.repeat(np.arange(len(micro.lengths)), micro.lengths)
+    column = np.zeros(len(document), np.int64) if micro.tool is None else micro.tool.astype(np.int64) + 1
+    return np.array(table, np.int64)[document, column]
 
 
 def _sequences(
@@ -126,6 +151,7 @@ def _starts(micro: MicroBatch) -> NDArray[np.int64]:
         micro.token_ids, micro.role, micro.logprobs, micro.version_low, micro.version_high,
         micro.rl_weight, micro.ce_weight, micro.advantage, micro.temperature,
         *(() if micro.ref_logprobs is None else (micro.ref_logprobs,)),
+        *(() if micro.tool is None else (micro.tool,)),
     )  # fmt: skip
     starts = np.concatenate([[0], np.cumsum(micro.lengths, dtype=np.int64)])
     if any(len(column) != starts[-1] for column in columns):
@@ -138,12 +164,19 @@ def _starts(micro: MicroBatch) -> NDArray[np.int64]:
     return starts
 
 
+def _not_a_tool(micro: MicroBatch) -> NDArray[np.bool_]:
+    if micro.tool is None:
+        return np.zeros(len(micro.token_ids), np.bool_)
+    return np.asarray((micro.tool < -1) | (micro.tool >= len(micro.tool_names)))
+
+
 def _check_values(micro: MicroBatch, starts: NDArray[np.int64], wanted: NDArray[np.bool_], vocab_size: int) -> None:
     """On the host: out of range on a GPU would end the process with an unreadable assertion."""
     weighted = (micro.rl_weight != 0) | (micro.ce_weight != 0)
     offences = {
         f"token_ids outside 0..{vocab_size - 1}": (micro.token_ids < 0) | (micro.token_ids >= vocab_size),
         "a scored token whose temperature is not above 0": wanted & ~(micro.temperature > 0),
+        f"tool outside -1..{len(micro.tool_names) - 1}": _not_a_tool(micro),
         "a weight on a document's first token": np.isin(np.arange(len(weighted)), starts[:-1]) & weighted,
     }
     for what, where in offences.items():

@@ -20,7 +20,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from echorl_core.wire import LogprobGap, MicroBatch, RankBatch
-from echorl_trainer.batches import ScoredBatch, score_batch
+from echorl_trainer.batches import ScoredBatch, Source, score_batch, sources_of
 from echorl_trainer.losses import PolicyLoss, PolicyTokens, cross_entropy_loss, graph_anchor
 from echorl_trainer.model import PackedTokens, Policy
 from echorl_trainer.optimizer import Schedule
@@ -97,8 +97,7 @@ class StepRunner:
         self._check(batch)
         begin = time.perf_counter()
         self._optimizer.zero_grad(set_to_none=True)
-        environments = sorted({name for micro in batch.micro_batches for name in micro.environments})
-        tally, checks = self._accumulate(batch, environments)
+        tally, checks = self._accumulate(batch, sources_of(batch.micro_batches))
         norm = self._gradient_norm()
         shares = self._gather(_share(batch, tally.cpu(), checks.cpu()))
         grad_norm = float(norm)
@@ -131,14 +130,14 @@ class StepRunner:
         if not batch.micro_batches:
             raise ValueError(f"step {batch.step}: rank {batch.rank} has no micro-batches")
 
-    def _accumulate(self, batch: RankBatch, environments: list[str]) -> tuple[Tally, Tensor]:
+    def _accumulate(self, batch: RankBatch, sources: list[Source]) -> tuple[Tally, Tensor]:
         """Backward over all micro-batches: tallies, and per micro-batch its losses and the norm of what is summed."""
-        tally = Tally.empty(environments, self._ranks.device)
+        tally = Tally.empty(sources, self._ranks.device)
         checks = []
         for micro in batch.micro_batches:
             scored = score_batch(
                 micro,
-                environments=environments,
+                sources=sources,
                 version=batch.step - 1,
                 vocab_size=self._vocab_size,
                 device=self._ranks.device,

@@ -39,7 +39,7 @@ def plots(records: RunRecords) -> list[str]:
                 if name.endswith("_nats")
             },
         ),
-        figures.lines("Staleness", of("staleness/mean", "staleness/max"), y_label="policy versions"),
+        figures.lines("Staleness", of("staleness/all/mean", "staleness/all/max"), y_label="policy versions"),
         figures.lines(
             "Throughput", of("rate/sampled_tokens_per_s", "rate/trained_tokens_per_s"), y_label="tokens per s"
         ),

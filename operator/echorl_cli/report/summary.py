@@ -40,7 +40,7 @@ def summary(records: RunRecords) -> dict[str, Any]:
         "env_nll_last5": mean_or_none(nll[-5:]),
         "eval": _evals(records.evals),
         "policy_versions": sorted({int(version) for version in present(column(records.updates, "version"))}),
-        "max_staleness": max_or_none(column(steps, "staleness/max")),
+        "max_staleness": max_or_none(column(steps, "staleness/all/max")),
         "max_logprob_gap": max_or_none(column(steps, "gap/max_abs")),
         "logprob_gap_tokens": sum(int(tokens) for tokens in present(column(steps, "gap/tokens"))),
         "logprob_gap_over_tolerance": sum(int(tokens) for tokens in present(column(steps, "gap/over_tolerance"))),

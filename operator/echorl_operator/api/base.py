@@ -129,6 +129,11 @@ ObjectName = Annotated[
 ImportPath = Annotated[
     str, Field(pattern=rf"^{IMPORT_PATH}$", max_length=512), Accepts("an import path such as 'pkg.module:name'")
 ]
+HttpUrl = Annotated[
+    str,
+    Field(pattern=r"^https?://[^\s@/]+(/[^\s@]*)?$", max_length=1024),
+    Accepts("an address such as https://host.example.com, without a password"),
+]
 Duration = Annotated[
     str,
     Field(max_length=32),

@@ -49,8 +49,8 @@ class Sampling(ApiModel):
 class EchoRole(ApiModel):
     """ECHO on message bodies of one role."""
 
-    alpha: Annotated[float, Field(ge=0)]
-    """Weight of the cross-entropy on these tokens."""
+    alpha: Annotated[float, Field(ge=0)] = 1.0
+    """Weight of the cross-entropy on these tokens; 0: none, and ``assistant`` still takes them from RL."""
 
 
 class EchoToolRole(EchoRole):
@@ -68,7 +68,7 @@ class Echo(ApiModel):
     user: EchoRole | None = None
     """User messages, the initial one included."""
     assistant: EchoRole | None = None
-    """Assistant messages that the policy did not sample."""
+    """The model's own tokens: they leave RL and train by cross-entropy, as in supervised fine-tuning on them."""
     tool: EchoToolRole | None = None
     """Tool outputs."""
     warning: EchoRole | None = None

@@ -55,7 +55,6 @@ _NOT_SUPPORTED = (
     "`spec.trainer.parallel.context` above 1",
     "`spec.weightTransfer.mode`: `nccl`",
     "`spec.checkpoint.weightsOnlyEvery`",
-    "`spec.monitors.wandb`",
 )
 _CLUSTER_ONLY = (
     "`spec.model.tokenSecretName`, `spec.model.revision` other than `main`",

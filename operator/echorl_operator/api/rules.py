@@ -8,6 +8,7 @@ from echorl_operator.api.algorithm import Advantage, Algorithm, AlgorithmOverrid
 from echorl_operator.api.environments import Sampling
 from echorl_operator.api.mode_rules import group_size, mode_findings
 from echorl_operator.api.model import is_path
+from echorl_operator.api.monitor_rules import monitor_findings
 from echorl_operator.api.problems import Problem
 from echorl_operator.api.rule import Finding, eval_environments, finding, train_environments
 from echorl_operator.api.run import EchoRLRunSpec
@@ -301,7 +302,20 @@ def _runtime(spec: EchoRLRunSpec) -> Iterator[Finding]:
                 yield finding(f"spec.storage.{key}", value, "no value", reason, also=("spec.storage.claimName",))
 
 
-RULES = (_names, _model, _algorithm, mode_findings, _batches, _echo, _curricula, _sampling, _ranks, _engines, _runtime)
+RULES = (
+    _names,
+    _model,
+    _algorithm,
+    mode_findings,
+    _batches,
+    _echo,
+    _curricula,
+    _sampling,
+    _ranks,
+    _engines,
+    monitor_findings,
+    _runtime,
+)
 
 
 def rule_findings(spec: EchoRLRunSpec) -> Iterator[Finding]:

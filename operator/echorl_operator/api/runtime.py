@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from echorl_operator.api.base import ApiModel, Duration, ObjectName, Quantity, Text
+from echorl_operator.api.base import ApiModel, Duration, HttpUrl, ObjectName, Quantity, Text
 
 
 class WeightTransfer(ApiModel):
@@ -119,23 +119,40 @@ class TokenExport(ApiModel):
 
 
 class Wandb(ApiModel):
-    """Weights & Biases."""
+    """Weights & Biases: one run for all roles and attempts, under the run's uid."""
 
     project: Text | None = None
     """Project that the run appears in; absent: off."""
+    entity: Text | None = None
+    """Team or user that the project belongs to. Default: the API key's own."""
+    base_url: HttpUrl | None = None
+    """Of a server of your own."""
+    mode: Literal["online", "offline"] = "online"
+    """``offline`` writes to ``wandb/`` of the run's folder alone, for ``wandb sync``."""
     secret_name: ObjectName | None = None
-    """Secret with the API key."""
+    """Secret whose key ``token`` is the API key. On one machine: the variable ``WANDB_API_KEY``."""
+
+
+class TensorBoard(ApiModel):
+    """TensorBoard's event files."""
+
+    enabled: bool = False
+    """Write them to ``tensorboard/`` of the run's folder."""
 
 
 class Monitors(ApiModel):
-    """Where metrics go besides ``/metrics``."""
+    """Where metrics go besides ``/metrics`` and records. One that fails never stops or slows the run."""
 
     wandb: Wandb = Wandb()
     """Weights & Biases."""
+    tensorboard: TensorBoard = TensorBoard()
+    """Event files."""
 
 
 class Record(ApiModel):
-    """Copies of sealed batches."""
+    """What a run keeps beyond its usual records."""
 
     enabled: bool = False
     """Keep every batch under ``record/``, so that it can be trained on again without engines."""
+    episodes: bool = False
+    """Write every train episode of a step, messages included, to ``records/`` as one Parquet file."""

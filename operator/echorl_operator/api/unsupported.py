@@ -70,8 +70,6 @@ def _runtime(spec: EchoRLRunSpec) -> Iterator[Finding]:
     if spec.checkpoint.weights_only_every is not None:
         value = spec.checkpoint.weights_only_every
         yield _refused("spec.checkpoint.weightsOnlyEvery", value, "exports of weights alone")
-    for path, value in _set_fields(spec.monitors.wandb, "spec.monitors.wandb"):
-        yield _refused(path, value, "Weights & Biases")
 
 
 def _on_one_machine(spec: EchoRLRunSpec) -> Iterator[Finding]:
@@ -116,6 +114,7 @@ def unused_locally(spec: EchoRLRunSpec) -> list[str]:
         "spec": {"imagePullSecrets", "egress", "activeDeadlineSeconds", "ttlSecondsAfterFinished"},
         "spec.failurePolicy": {"forceDeleteOnNodeLoss"},
         "spec.algorithm.teacher": {"secretName"},
+        "spec.monitors.wandb": {"secretName"},
         **{f"spec.{role}": {"image", "template"} for role in ("trainer", "inference", "orchestrator")},
     }
     parts = {
@@ -125,6 +124,7 @@ def unused_locally(spec: EchoRLRunSpec) -> list[str]:
         "spec.orchestrator": spec.orchestrator,
         "spec.failurePolicy": spec.failure_policy,
         "spec.algorithm.teacher": spec.algorithm.teacher,
+        "spec.monitors.wandb": spec.monitors.wandb,
     }
     unused = [path for path, _ in _set_fields(spec.storage, "spec.storage")]
     for name, part in parts.items():

@@ -112,8 +112,9 @@ def _to_outside(target: Target) -> Iterator[Arrow]:
         for name, member in environment.members.items():
             if member.url is not None:
                 yield _to_url(orchestrator, member.url, f"{path}.members.{name}")
-    if spec.monitors.wandb.project is not None:
-        yield _to_url(orchestrator, None, "Weights & Biases")
+    wandb = spec.monitors.wandb
+    if wandb.project is not None and wandb.mode == "online":
+        yield _to_url(orchestrator, wandb.base_url, "Weights & Biases")
     for index in range(len(spec.egress)):
         # Engines run no code of the user's, and need nothing of the world.
         for role in (PodRole.PREPARE, PodRole.ORCHESTRATOR, PodRole.TRAINER):

@@ -15,6 +15,14 @@ def orchestrator_pod(target: Target, config: str) -> Object:
     return pods.bare_pod(target, names.orchestrator(target.name), _role(target, config))
 
 
+def _wandb_key(target: Target) -> list[Object]:
+    wandb = target.spec.monitors.wandb
+    if wandb.project is None or wandb.secret_name is None:
+        return []
+    # Optional: a monitor that cannot start is no reason for the run not to.
+    return [pods.secret_variable("WANDB_API_KEY", wandb.secret_name, storage.TOKEN_KEY, optional=True)]
+
+
 def _role(target: Target, config: str) -> pods.Role:
     env = pods.identity(target, attempt=True, token=True)
     if (code := storage.code_path(target, ROLE)) is not None:
@@ -22,6 +30,7 @@ def _role(target: Target, config: str) -> pods.Role:
     teacher = target.spec.algorithm.teacher
     if teacher is not None and teacher.secret_name is not None:
         env.append(pods.secret_variable(core_names.ENV_TEACHER_KEY, teacher.secret_name, storage.TOKEN_KEY))
+    env += _wandb_key(target)
     command = ["python", "-P", "-m", "echorl_orchestrator", "--config", f"{pods.CONFIG}/orchestrator.json"]
     return pods.Role(
         role=ROLE,

@@ -62,9 +62,10 @@ def field_variable(name: str, path: str) -> Object:
     return {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
 
 
-def secret_variable(name: str, secret: str, key: str) -> Object:
-    """An environment variable with the value of a Secret's key."""
-    return {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
+def secret_variable(name: str, secret: str, key: str, *, optional: bool = False) -> Object:
+    """An environment variable with the value of a Secret's key; ``optional``: the pod starts without it too."""
+    reference: Object = {"name": secret, "key": key} | ({"optional": True} if optional else {})
+    return {"name": name, "valueFrom": {"secretKeyRef": reference}}
 
 
 def identity(target: Target, *, attempt: bool, token: bool) -> list[Object]:

@@ -164,6 +164,16 @@ def _optimizer(spec: EchoRLRunSpec) -> config.OptimizerConfig:
     )
 
 
+def _monitors(spec: EchoRLRunSpec) -> config.MonitorsConfig:
+    wandb, project = spec.monitors.wandb, spec.monitors.wandb.project
+    return config.MonitorsConfig(
+        wandb=None
+        if project is None
+        else config.WandbConfig(project=project, entity=wandb.entity, base_url=wandb.base_url, mode=wandb.mode),
+        tensorboard=spec.monitors.tensorboard.enabled,
+    )
+
+
 def _orchestrator(spec: EchoRLRunSpec, placement: Placement) -> config.OrchestratorConfig:
     checkpoint = spec.checkpoint
     addresses = [f"{engine.host}:{engine.port}" for engine in placement.engines]
@@ -184,6 +194,8 @@ def _orchestrator(spec: EchoRLRunSpec, placement: Placement) -> config.Orchestra
             interval=checkpoint.interval, keep_last=checkpoint.keep_last, keep_every=checkpoint.keep_every
         ),
         record=spec.record.enabled,
+        record_episodes=spec.record.episodes,
+        monitors=_monitors(spec),
         python_path=list(placement.python_path),
     )
 

@@ -59,7 +59,6 @@ _TABLE: Mapping[str, Iterable[Validation]] = {
     ),
     "spec.weightTransfer": (_other("mode", ("http", "disk"), "weight transfer by NCCL", "http or disk"),),
     "spec.checkpoint": _set({"weightsOnlyEvery": "{self.weightsOnlyEvery}"}, "exports of weights alone"),
-    "spec.monitors.wandb": _set(_quoted("project", "secretName"), "Weights & Biases"),
 }
 
 REFUSALS: Mapping[str, tuple[Validation, ...]] = {path: tuple(rules) for path, rules in _TABLE.items()}

@@ -12,6 +12,7 @@ from echorl_operator.api.algorithm import Loss
 from echorl_operator.api.base import ApiModel
 from echorl_operator.api.inference import Inference
 from echorl_operator.api.mode_rules import DEFAULT_GROUP
+from echorl_operator.api.monitor_rules import WITHOUT_PROJECT
 from echorl_operator.api.rules import (
     BUILTIN_ENVIRONMENTS,
     ECHO_ROLES,
@@ -289,8 +290,16 @@ def _storage() -> Iterable[Validation]:
         yield refusal("has(self.claimName)", key, "claimName names a claim that exists", found=f'"{{self.{key}}}"')
 
 
+def _wandb() -> Iterable[Validation]:
+    for key in ("entity", "baseUrl", "secretName"):
+        yield refusal("!has(self.project)", key, WITHOUT_PROJECT, found=f'"{{self.{key}}}"')
+    offline = "!has(self.project) && has(self.mode) && self.mode != 'online'"
+    yield refusal(offline, "mode", WITHOUT_PROJECT, "online", found='"{self.mode}"')
+
+
 _TABLE: Mapping[str, Iterable[Validation]] = {
     "": _run(),
+    "spec.monitors.wandb": _wandb(),
     "spec": _spec(),
     "spec.model": _model(),
     "spec.algorithm": _algorithm(),

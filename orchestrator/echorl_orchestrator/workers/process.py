@@ -6,7 +6,6 @@ It talks over the inherited socket N and ends with it, and with its parent, what
 import argparse
 import asyncio
 import contextlib
-import ctypes
 import os
 import signal
 import socket
@@ -18,15 +17,7 @@ from echorl_core.config import EnvironmentConfig, HookConfig
 from echorl_orchestrator.refusals import BadInputError
 from echorl_orchestrator.workers.host import Host, error_of
 from echorl_orchestrator.workers.rpc import FrameError, encode, read
-
-_PR_SET_PDEATHSIG = 1
-
-
-def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when its parent dies."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
+from echorl_orchestrator.workers.tether import die_with_parent
 
 
 def _load(start: dict[str, Any]) -> Host:

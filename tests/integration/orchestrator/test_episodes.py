@@ -23,6 +23,7 @@ from echorl_core.config import (
 )
 from echorl_core.wire import TokenRole
 from echorl_orchestrator.advantage_hook import inputs_of
+from echorl_orchestrator.codec.compact import CompactCodec
 from echorl_orchestrator.codec.tokenizer import TextTokenizer
 from echorl_orchestrator.cursor import Ticket
 from echorl_orchestrator.episodes import EpisodePlayer, build_player
@@ -78,13 +79,15 @@ async def staged(
     *environments: EnvironmentConfig,
     reply: Any = lambda _: "ok<|im_end|>",
     http: bool = False,
+    codec: type[CompactCodec] = CompactCodec,
     **options: Any,
 ) -> AsyncIterator[Stage]:
     model = write_byte_tokenizer(folder / "model")
-    policy = ScriptedPolicy(TextTokenizer(model, name="bytes"), reply)
+    tokenizer = TextTokenizer(model, name="bytes")
+    policy = ScriptedPolicy(tokenizer, reply)
     port = unused_port() if http else 0
     config = orchestrator_config(model, list(environments), port=port, python_path=[SUPPORT], **options)
-    player = build_player(config, IDENTITY, policy)
+    player = EpisodePlayer(config, IDENTITY, policy, codec(tokenizer))
     app = web.Application()
     player.routes(app)
     try:
@@ -328,6 +331,28 @@ async def test_echo_filters_narrow_or_fail_the_episode(tmp_path: Path) -> None:
     assert (selected % 2 == 1).all()
     assert bad.error_kind is ErrorKind.ENV
     assert re.match(r"episode e-bad: echo.filter: sample 0: found \d+ flags for \d+ tokens", bad.error or "")
+
+
+class Unattributed(CompactCodec):
+    """Cannot tell whose tokens are whose."""
+
+    attributed = False
+
+
+async def test_an_echo_filter_is_asked_without_attribution_and_not_about_an_episode_without_turns(
+    tmp_path: Path,
+) -> None:
+    hook = HookConfig(import_path="echorl_testing.odd_environments:misaligned")
+    echo = EchoConfig(user=EchoRoleConfig(alpha=0.5), filter=hook)
+    plain = odd("fine", name="plain", echo=EchoConfig(user=EchoRoleConfig(alpha=0.5)))
+    asked = odd("fine", "end at once", name="asked", echo=echo, max_retries=0)
+    async with staged(tmp_path, plain, asked, codec=Unattributed) as stage:
+        silent = await stage.play(name="plain")
+        refused, empty = await stage.play(0, name="asked"), await stage.play(1, name="asked")
+    assert silent.unattributed
+    assert not any(sample.ce_weight.any() for sample in silent.samples)
+    assert "echo.filter: sample 0: found" in (refused.error or "")
+    assert empty.error == "reset ended the episode before the first model turn"
 
 
 async def test_a_runner_plays_through_the_gateway(tmp_path: Path) -> None:

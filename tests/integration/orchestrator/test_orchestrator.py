@@ -206,7 +206,7 @@ async def test_a_run_to_its_end(run: Run, engine: FakeEngine) -> None:
     check_batches(run, trainer, 4)
     steps = run.rows("steps")
     assert [row["step"] for row in steps] == [1, 2, 3, 4]
-    assert all(row["staleness/max"] <= 1 and row["loss/rl"] == 0.5 and row["tokens/trained"] == 10 for row in steps)
+    assert all(row["staleness/all/max"] <= 1 and row["loss/rl"] == 0.5 and row["tokens/trained"] == 10 for row in steps)
     assert all(row["reward/all/mean"] is not None and row["batch/episodes"] == 4 for row in steps)
     evals = run.rows("evals")
     assert [row["step"] for row in evals] == [0, 2, 4]

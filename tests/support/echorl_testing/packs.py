@@ -89,7 +89,7 @@ def joined(parts: Sequence[MicroBatch]) -> MicroBatch:
     columns = {
         name: np.concatenate([getattr(part, name) for part in parts])
         for name in MicroBatch.__struct_fields__
-        if name not in ("sample_ids", "environments", "ref_logprobs")
+        if name not in ("sample_ids", "environments", "ref_logprobs", "tool", "tool_names")
     }
     return MicroBatch(
         sample_ids=[name for part in parts for name in part.sample_ids],

@@ -251,6 +251,24 @@ BROKEN_RULES: list[Refused] = [
     Refused(
         [("spec.trainer.parallel", {"context": 3})], "spec.trainer.parallel.context", "divisor of the 8", id="context"
     ),
+    Refused(
+        [("spec.monitors.wandb", {"secretName": "key"})],
+        "spec.monitors.wandb.secretName",
+        "no value",
+        id="a W&B key without a project",
+    ),
+    Refused(
+        [("spec.monitors.wandb", {"mode": "offline"})],
+        "spec.monitors.wandb.mode",
+        "online",
+        id="W&B offline without a project",
+    ),
+    Refused(
+        [("spec.monitors.wandb.baseUrl", "https://me:secret@wandb.example.com")],
+        "spec.monitors.wandb.baseUrl",
+        "without a password",
+        id="W&B's address with a password",
+    ),
     Refused([("metadata.name", "a" * 41)], "metadata.name", "at most 40", id="long name"),
 ]
 
@@ -439,8 +457,6 @@ NOT_SUPPORTED_YET: list[tuple[str, Any]] = [
     ("spec.environments.eval.0.sampling.frequencyPenalty", 0.5),
     ("spec.trainer.parallel.context", 2),
     ("spec.weightTransfer.mode", "nccl"),
-    ("spec.monitors.wandb.project", "runs"),
-    ("spec.monitors.wandb.secretName", "key"),
     ("spec.checkpoint.weightsOnlyEvery", 10),
 ]
 CLUSTER_ONLY: list[tuple[str, Any]] = [

@@ -11,6 +11,7 @@ import numpy as np
 from echorl_core.config import BatchConfig, EnvironmentConfig
 from echorl_core.wire import Sample, TokenRole
 from echorl_orchestrator.advantage_hook import AdvantageInputs
+from echorl_orchestrator.costs import environment_tokens
 from echorl_orchestrator.filter_hook import FilterEpisode
 from echorl_orchestrator.types import EpisodeOutcome, ErrorKind, StopReason
 
@@ -78,6 +79,7 @@ def outcome(
         error=None if error is None else f"scripted {error}",
         num_turns=1,
         sampled_tokens=2,
+        environment_tokens=environment_tokens(kept),
         kept_tokens=2,
         kept_branches=len(kept),
         version_low=version,

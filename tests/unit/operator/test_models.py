@@ -114,6 +114,7 @@ def test_unused_locally_names_what_is_set_and_nothing_else():
         "spec.failurePolicy.forceDeleteOnNodeLoss",
         "spec.imagePullSecrets",
         "spec.inference.image",
+        "spec.monitors.wandb.secretName",
         "spec.orchestrator.image",
         "spec.storage.retain",
         "spec.storage.size",

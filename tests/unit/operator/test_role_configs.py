@@ -161,3 +161,9 @@ def test_filters_reach_the_orchestrator():
         ("mine:poor", True, "batch", "all"),
     ]
     assert found[2].hook.kwargs == {"below": 2}
+
+
+def test_echo_of_a_role_that_says_nothing_has_alpha_one():
+    configs = compiled(with_value(shortest(), f"{TRAIN}.echo", {"tool": {}, "user": {"alpha": 0}}))
+    echo = configs.orchestrator.train[0].echo
+    assert (echo.tool.alpha, echo.user.alpha, echo.system) == (1.0, 0.0, None)

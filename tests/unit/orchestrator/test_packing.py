@@ -72,6 +72,28 @@ def test_a_micro_batch_is_its_samples_end_to_end() -> None:
     assert micro_batch([with_reference, other]).ref_logprobs.tolist() == [1, 2, 3, 0, 0]  # type: ignore[union-attr]
 
 
+def test_tools_of_samples_are_numbered_anew_where_echo_trains_them() -> None:
+    first = msgspec.structs.replace(
+        sample([C, A, E, E], episode="e1"), tool=np.array([-1, -1, 1, 0], np.int16), tool_names=["ls", "bash"]
+    )
+    second = msgspec.structs.replace(
+        sample([C, A, E], episode="e2"), tool=np.array([-1, -1, 0], np.int16), tool_names=["cat", "never"]
+    )
+    packed = micro_batch([first, sample([C, A, E], episode="e3"), second])
+    assert packed.tool_names == ["bash", "cat", "ls"]
+    assert packed.tool is not None
+    assert packed.tool.tolist() == [-1, -1, 0, 2, -1, -1, -1, -1, -1, 1]
+    assert packed.tool.dtype == np.int16
+
+
+def test_a_batch_without_echo_on_tools_does_not_tell_them() -> None:
+    silent = msgspec.structs.replace(
+        sample([C, A, E], alpha=0.0), tool=np.array([-1, -1, 0], np.int16), tool_names=["bash"]
+    )
+    packed = micro_batch([silent])
+    assert (packed.tool, packed.tool_names) == (None, [])
+
+
 def test_a_dummy_has_no_weight_and_a_temperature_to_divide_by() -> None:
     dummy = micro_batch([])
     assert dummy.lengths.tolist() == [4]

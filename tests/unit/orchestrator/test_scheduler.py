@@ -554,7 +554,7 @@ async def test_filtered_episodes_stay_for_metrics_without_their_tokens() -> None
     rig.collector.on_filtered = lambda step, episode: told.append((step, len(episode.outcome.samples)))
     with pytest.raises(BaseExceptionGroup, match="TaskGroup") as caught:
         await rig.scheduler.run()
-    assert told == [(1, 1)] * 4
+    assert told == [(1, 1)] * 12
     (failure,) = caught.value.exceptions
     assert "12 episodes in a row; they matched: zeroAdvantage 12 of 12" in str(failure)
     filtered = rig.collector.take_filtered()

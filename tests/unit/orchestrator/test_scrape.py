@@ -29,8 +29,8 @@ ROW = {
     "is_masked_low": 0.0,
     "echo_tokens": 25.0,
     "tokens/trained": 100,
-    "staleness/max": 2,
-    "staleness/mean": 0.75,
+    "staleness/all/max": 2,
+    "staleness/all/mean": 0.75,
     "gap/max_abs": 1e-6,
 }
 

@@ -139,7 +139,7 @@ def test_files_hold_one_batch_per_rank_and_the_state() -> None:
     seal = seal_of(place, content, dict(batch_facts(episodes, content, 7, Since({"failures/env": 2}))))
     assert seal.counts["failures/env"] == 2
     assert seal.counts["reward/all/mean"] == seal.counts["reward/terminal/mean"] == 1.0
-    assert seal.counts["staleness/max"] == 6
+    assert seal.counts["staleness/all/max"] == 6
     written = files(place, content, seal, extended)
     assert sorted(written) == ["orchestrator.bin", "rank_0.bin", "rank_1.bin", "seal.json"]
     assert read_state(written["orchestrator.bin"]) == extended

@@ -14,7 +14,7 @@ CPU = torch.device("cpu")
 
 
 def scored(micro, **other):
-    options = {"environments": ["a", "b"], "version": 4, "vocab_size": 265, "device": CPU, **other}
+    options = {"sources": [("a", ""), ("b", "")], "version": 4, "vocab_size": 265, "device": CPU, **other}
     return score_batch(micro, **options)
 
 
@@ -69,9 +69,9 @@ def test_only_action_tokens_of_one_current_version_are_compared():
     assert not scored(micro, version=3).is_current.any()
 
 
-def test_environments_are_numbered_by_the_given_names():
+def test_sources_are_numbered_by_the_given_list():
     batch = scored(joined([document(1, 6, environment="b"), document(2, 8, environment="a")]))
-    assert batch.environment.tolist() == [1] * 4 + [0] * 6
+    assert batch.source.tolist() == [1] * 4 + [0] * 6
 
 
 def test_sequences_that_train_rl_are_told_by_place_length_and_name():

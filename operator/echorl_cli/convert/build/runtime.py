@@ -39,11 +39,24 @@ def build(settings: Settings, draft: Draft) -> None:
     key = "trainer.enable_token_export"
     if settings.flag(key):
         draft.put("spec.tokenExport.enabled", True, key)
-    key = settings.one(*_of_roles("monitors.wandb.project")) or ""
-    draft.put("spec.monitors.wandb.project", settings.text(key) if key else None, key)
-    if key:
-        text = "a Secret with the API key"
-        draft.tell(Kind.TO_FILL_IN, "spec.monitors.wandb.secretName", text)
+    _monitors(settings, draft)
+
+
+def _monitors(settings: Settings, draft: Draft) -> None:
+    to, source = "spec.monitors.wandb", "monitors.wandb"
+    project = settings.one(*_of_roles(f"{source}.project")) or ""
+    entity = settings.one(*_of_roles(f"{source}.entity")) or ""
+    offline = settings.one(*_of_roles(f"{source}.offline")) or ""
+    if not project:
+        for key in filter(None, (entity, offline)):
+            draft.say(Kind.CHANGED, key, f"W&B is off: it needs {to}.project")
+        return
+    draft.put(f"{to}.project", settings.text(project), project)
+    draft.put(f"{to}.entity", settings.text(entity) if entity else None, entity)
+    if offline and settings.flag(offline):
+        draft.put(f"{to}.mode", "offline", offline)
+    else:
+        draft.tell(Kind.TO_FILL_IN, f"{to}.secretName", "a Secret with the API key")
 
 
 def _steps(settings: Settings, draft: Draft) -> None:

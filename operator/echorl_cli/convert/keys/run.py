@@ -37,9 +37,11 @@ def _monitors(base: str) -> Iterator[Key]:
     wandb = f"{base}monitors.wandb"
     yield made(f"{wandb}.project", "spec.monitors.wandb.project", "one value for all roles", "ours")
     yield made(f"{wandb}.name", "metadata.name", "as far as a run's name may hold it; the first of the roles", "my-run")
-    for key in ("entity", "group", "tags", "id"):
-        yield none(f"{wandb}.{key}", "the manifest has project and Secret only", "ours")
-    yield none(f"{wandb}.offline", "the manifest has project and Secret only", True)
+    yield made(f"{wandb}.entity", "spec.monitors.wandb.entity", "one value for all roles", "team")
+    yield made(f"{wandb}.offline", "spec.monitors.wandb.mode", "offline; one value for all roles", True)
+    for key in ("group", "tags"):
+        yield none(f"{wandb}.{key}", "the run's name and its project are what it is found by", "ours")
+    yield none(f"{wandb}.id", "the run's uid is the id, so that restarts go on with the same run", "ours")
     yield none(f"{wandb}.log_extras.*", "samples and distributions are in the episode records", {"interval": 5})
     yield none(f"{base}monitors.file.*", "metrics are always written to records/ of the run", {"path": "m.jsonl"})
     yield none(f"{base}monitors.prime.*", "a hosted service of prime-rl's makers", {"name": "x"})

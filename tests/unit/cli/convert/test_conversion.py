@@ -289,6 +289,12 @@ def test_what_another_key_goes_before_gets_a_line():
     ]
 
 
+def test_wandb_takes_over_who_owns_the_project_and_whether_it_is_offline():
+    tree = with_value(smallest(), location("wandb"), {"project": "ours", "entity": "team", "offline": True})
+    made = converted_copy(tree).manifest["spec"]["monitors"]["wandb"]
+    assert made == {"project": "ours", "entity": "team", "mode": "offline"}
+
+
 def test_lines_have_the_keys_as_the_file_has_them_and_comments_the_one_spelling():
     tree = {"orchestrator": {"env": [{"id": "words", "address": "tcp://host:1"}]}}
     conversion = converted_copy(tree, types={})

@@ -291,6 +291,14 @@ def test_a_path_that_leaves_the_volume_is_refused(path):
         rendered(with_value(shortest(), "spec.model.name", path))
 
 
+def test_the_wandb_key_is_the_orchestrators_alone_and_keeps_no_pod_from_starting():
+    document = with_value(shortest(), "spec.monitors.wandb", {"project": "p", "secretName": "mine"})
+    reference = {"secretKeyRef": {"name": "mine", "key": "token", "optional": True}}
+    for role, spec in specs(document).items():
+        assert env(spec).get("WANDB_API_KEY") == (reference if role == "orchestrator" else None)
+    assert all("WANDB_API_KEY" not in env(spec) for spec in specs(shortest()).values())
+
+
 def test_the_hub_token_is_prepares_alone():
     document = with_value(shortest(), "spec.model.tokenSecretName", "hub")
     having = {role for role, spec in specs(document).items() if '"hub"' in json.dumps(spec)}

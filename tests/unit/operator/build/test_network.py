@@ -126,6 +126,27 @@ def test_a_mirror_at_an_address_is_reached_there_alone():
     assert not allowed(policies, prepare, Peer("other", ip="10.20.1.2"), 9000)
 
 
+@pytest.mark.parametrize(
+    ("wandb", "arrow"),
+    [
+        ({"project": "p"}, "orchestrator -> anywhere (TCP/443): Weights & Biases"),
+        (
+            {"project": "p", "baseUrl": "https://wandb.example.com:8443"},
+            "orchestrator -> anywhere (TCP/8443): Weights & Biases",
+        ),
+        (
+            {"project": "p", "baseUrl": "http://10.20.1.1:9000"},
+            "orchestrator -> 10.20.1.1/32 (TCP/9000): Weights & Biases",
+        ),
+        ({"project": "p", "mode": "offline"}, None),
+        ({}, None),
+    ],
+)
+def test_wandb_is_reached_only_where_the_run_is_online_there(wandb, arrow):
+    found = [line for line in lines(with_value(shortest(), "spec.monitors", {"wandb": wandb})) if "Weights" in line]
+    assert found == ([] if arrow is None else [arrow])
+
+
 def test_egress_rules_that_are_none():
     assert egress_problems([{"to": [], "ports": [{"port": 443}]}, {}]) == []
     problems = egress_problems([{"from": []}, {"to": "anywhere"}])
