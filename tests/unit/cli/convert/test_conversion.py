@@ -291,7 +291,7 @@ def test_what_another_key_goes_before_gets_a_line():
 
 def test_wandb_takes_over_who_owns_the_project_and_whether_it_is_offline():
     tree = with_value(smallest(), location("wandb"), {"project": "ours", "entity": "team", "offline": True})
-    made = converted_copy(tree).manifest["spec"]["monitors"]["wandb"]
+    made = converted_copy(tree).document["spec"]["monitors"]["wandb"]
     assert made == {"project": "ours", "entity": "team", "mode": "offline"}
 
 
