@@ -57,7 +57,7 @@ T = TypeVar("T")
 
 TOLD_WITHIN_S = 60.0
 """How long ranks have to fetch the notice of a clean end."""
-MONITORS_END_S = 15.0
+MONITORS_END_S = 20.0
 """How long monitors have for what waits, at the role's end."""
 FAILURE_SHOWN_S = 5.0
 """How long a failed role stays up, so that its state can be read."""

@@ -15,6 +15,8 @@ import aiohttp
 import msgspec
 import numpy as np
 import pytest
+from pyarrow.parquet import read_table
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 from echorl_core import last_words, names
 from echorl_core.checkpoints import NO_HISTORY, committed, next_history, verify
@@ -26,8 +28,10 @@ from echorl_core.config import (
     EvalConfig,
     FilterConfig,
     ModelConfig,
+    MonitorsConfig,
     OrchestratorConfig,
     SamplingConfig,
+    WandbConfig,
 )
 from echorl_core.identity import RunIdentity
 from echorl_core.names import ExitCode
@@ -218,6 +222,24 @@ async def test_a_run_to_its_end(run: Run, engine: FakeEngine) -> None:
     assert engine.held is not None
     assert engine.held["version"] == 4
     assert run.directory.sealed_steps() == []
+
+
+async def test_a_run_keeps_all_episodes_and_tells_its_monitors_of_which_one_is_out_of_reach(run: Run) -> None:
+    unreachable = WandbConfig(project="p", base_url=f"http://127.0.0.1:{free_port()}")
+    run.configure(record_episodes=True, monitors=MonitorsConfig(wandb=unreachable, tensorboard=True))
+    async with run.orchestrator() as process:
+        await run.trainer().run()
+        assert await process.wait() == ExitCode.OK, run.log.read_text()
+    for step in range(1, 5):
+        rows = read_table(run.directory.episodes(1, step)).to_pylist()
+        assert [row["in_batch"] for row in rows] == [True] * 4
+        assert all(row["step"] == step and row["environment"] == "digits" for row in rows)
+        assert {message["role"] for row in rows for message in json.loads(row["messages"])} >= {"user", "assistant"}
+    (events,) = (run.directory.root / "tensorboard" / "attempt_1").iterdir()
+    found = {(value.tag, event.step) for event in EventFileLoader(str(events)).Load() for value in event.summary.value}
+    assert {("reward/all/mean", step) for step in range(1, 5)} <= found
+    assert {("loss/rl", step) for step in range(1, 5)} <= found
+    assert {("eval/held-out/reward", step) for step in (0, 2, 4)} <= found
 
 
 @pytest.mark.faults

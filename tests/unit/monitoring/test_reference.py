@@ -40,7 +40,7 @@ def test_registries_hold_nothing_that_is_not_declared() -> None:
 
 def test_no_label_can_grow_with_the_work() -> None:
     bounded = {
-        "cause", "code", "component", "engine", "environment", "filter", "k", "kind", "monitor", "namespace", "part", "phase",
-        "reason", "resource", "result", "role", "run", "state", "type", "verb", "which",
+        "cause", "code", "component", "engine", "environment", "filter", "k", "kind", "monitor", "namespace", "part",
+        "phase", "reason", "resource", "result", "role", "run", "state", "type", "verb", "which",
     }  # fmt: skip
     assert {label for metrics in roles().values() for one in metrics for label in one.labels} <= bounded
