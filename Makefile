@@ -17,6 +17,7 @@ setup: ## Make both Python environments
 
 run: setup ## Train from a manifest on this machine: make run [RUN=examples/quickstart.yaml] [OUT=runs/quickstart]
 	@.venv/bin/python -m examples.quickstart.prepare_model --manifest $(RUN)
+	@.venv/bin/python -m examples.choice.prepare_model --manifest $(RUN)
 	@.venv/bin/echorl run $(RUN) --out $(OUT)
 
 test: setup ## All tests, real vLLM engines included

@@ -116,7 +116,11 @@ class LengthShapingConfig(RoleConfig):
 class AdvantageConfig(RoleConfig):
     """How rewards of a group become advantages."""
 
-    type: Literal["groupMean", "none", "maxRl", "custom"] = "groupMean"
+    type: Literal["groupMean", "none", "maxRl", "custom", "rae"] = "groupMean"
+    momentum: float = 0.9
+    """For rae: share of the old baseline that stays."""
+    order: Literal["updateThenSubtract", "subtractThenUpdate"] = "updateThenSubtract"
+    """For rae."""
     length_shaping: LengthShapingConfig | None = None
     """For groupMean."""
     hook: HookConfig | None = None
@@ -144,6 +148,18 @@ class OverridesConfig(RoleConfig):
     filters: list[FilterConfig] | None = None
 
 
+class SeatConfig(RoleConfig):
+    """Who plays a member of a multi-agent environment."""
+
+    policy: Literal["learner", "base", "endpoint"] = "learner"
+    url: str | None = None
+    """For endpoint: base URL of an OpenAI-compatible API."""
+    model: str | None = None
+    """For endpoint: as it is called there."""
+    key_variable: str | None = None
+    """For endpoint: environment variable with its key; None: it needs none."""
+
+
 class EnvironmentConfig(RoleConfig):
     """One train or eval environment."""
 
@@ -166,6 +182,10 @@ class EnvironmentConfig(RoleConfig):
     echo: EchoConfig | None = None
     algorithm: OverridesConfig = OverridesConfig()
     curriculum: CurriculumConfig | None = None
+    members: dict[str, SeatConfig] = {}
+    """Multi-agent: who plays; the policy where a member is not named."""
+    drop_members: list[str] = ["judge"]
+    """Multi-agent: members that never train."""
 
 
 class EvalConfig(RoleConfig):

@@ -93,4 +93,14 @@ SERVED_MODEL_NAME = "policy"
 """What requests call the policy: the model, or where an adapter trains, the adapter."""
 SERVED_BASE_NAME = "base"
 """What requests call the model under an adapter."""
+SECRET_VARIABLE_PREFIX = "ECHORL_SECRET_"  # noqa: S105 - the beginning of a name
 RESERVED_ENVIRONMENT_NAME = "all"
+
+
+def secret_variable(secret: str) -> str:
+    """Environment variable that holds the key of a Secret; on one machine it is set by hand.
+
+    >>> secret_variable("judge-key")
+    'ECHORL_SECRET_JUDGE_KEY'
+    """
+    return SECRET_VARIABLE_PREFIX + secret.upper().replace("-", "_").replace(".", "_")

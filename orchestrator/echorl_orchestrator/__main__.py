@@ -47,8 +47,10 @@ def main() -> int:
         return ExitCode.BAD_INPUT
     logs.configure(Role.ORCHESTRATOR, attempt=identity.attempt, style=arguments.log_style)
     # Taken out of the environment, which workers with user code inherit.
+    seats = [name for name in os.environ if name.startswith(names.SECRET_VARIABLE_PREFIX)]
+    seat_keys = {name: os.environ.pop(name) for name in seats}
     teacher_key = os.environ.pop(names.ENV_TEACHER_KEY, None)
-    role = Orchestrator(config, identity, token, teacher_key, wandb_key=wandb_key)
+    role = Orchestrator(config, identity, token, teacher_key, wandb_key=wandb_key, seat_keys=seat_keys)
     words = _run_to_words(role, identity.attempt)
     if words.exit_code in {ExitCode.OK, ExitCode.STOPPED}:
         words = replace(words, saved=_newest_checkpoint(config, identity))

@@ -4,12 +4,11 @@ import asyncio
 import math
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 
 from echorl_core.config import BatchConfig
 from echorl_core.names import ExitCode
 from echorl_orchestrator.cursor import Deck
-from echorl_orchestrator.groups import ReadyEpisode
+from echorl_orchestrator.groups import ReadyEpisode, units_of
 from echorl_orchestrator.tally import Drop, RunFailure, Tally
 
 _MEMORY = 0.99
@@ -47,7 +46,7 @@ class Collector:
         admitted = []
         for episode in episodes:
             tokens = episode.trainable_tokens()
-            if not tokens and not (episode.verdict.rl and episode.verdict.ce):
+            if not tokens and episode.filtered:
                 self._tally.drop(Drop.FILTERED)
                 self._keep_for_metrics(episode)
                 self._filtered_in_a_row += 1
@@ -160,9 +159,9 @@ class Collector:
 
     def _keep_for_metrics(self, episode: ReadyEpisode) -> None:
         """Without what takes memory: there may be many of these to each one that trains."""
-        self.on_filtered(self.next_step, episode)
-        kept = replace(episode.outcome, samples=[], messages=[], turns=[], info={})
-        self._filtered.append(replace(episode, outcome=kept))
+        for unit in units_of([episode]):
+            self.on_filtered(self.next_step, unit)
+        self._filtered.append(episode.without_texts())
 
     def _settle(self, episodes: list[ReadyEpisode]) -> None:
         for episode in episodes:
@@ -171,10 +170,11 @@ class Collector:
 
 def matched(episodes: list[ReadyEpisode]) -> str:
     """How many of these episodes each filter matched, to read."""
-    hits = Counter(name for episode in episodes for name in episode.verdict.hits)
-    return ", ".join(f"{name} {count} of {len(episodes)}" for name, count in sorted(hits.items())) or "none"
+    units = units_of(episodes)
+    hits = Counter(name for unit in units for name in unit.verdict.hits)
+    return ", ".join(f"{name} {count} of {len(units)}" for name, count in sorted(hits.items())) or "none"
 
 
 def _rewards(episodes: list[ReadyEpisode]) -> str:
-    rewards = sorted({episode.outcome.reward for episode in episodes if episode.outcome.reward is not None})
+    rewards = sorted({unit.outcome.reward for unit in units_of(episodes) if unit.outcome.reward is not None})
     return ", ".join(f"{reward:g}" for reward in rewards[:8]) + (", ..." if len(rewards) > 8 else "")

@@ -1,11 +1,8 @@
 """Plays episodes: a session at the gateway, a worker for the environment, and an outcome with samples at the end."""
 
 import asyncio
-import re
-import secrets
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import structlog
@@ -17,17 +14,18 @@ from echorl_orchestrator.advantage_hook import AdvantageInputs, given
 from echorl_orchestrator.codec import build_codec
 from echorl_orchestrator.codec.engine_rendering import EngineRendering
 from echorl_orchestrator.codec.protocol import ChatCodec
-from echorl_orchestrator.echo import FilterContractError, filter_input, narrow
 from echorl_orchestrator.episode_loop import Progress, TextLoop, converted, run_runner
 from echorl_orchestrator.filter_hook import FilterEpisode, own_matches
 from echorl_orchestrator.gateway.chat_api import ChatApi
 from echorl_orchestrator.gateway.session import GatewaySession
-from echorl_orchestrator.gateway.sessions import Sessions
+from echorl_orchestrator.gateway.sessions import Sessions, session_key
 from echorl_orchestrator.gateway.turns import SessionSpec
-from echorl_orchestrator.outcomes import NOTHING, EpisodeRequest, Try
-from echorl_orchestrator.process_counters import RETRIES, UNATTRIBUTED
+from echorl_orchestrator.multi_agent.endpoint import NO_KEYS
+from echorl_orchestrator.multi_agent.fit import unfit
+from echorl_orchestrator.multi_agent.play import MembersPlayer
+from echorl_orchestrator.outcomes import NOTHING, Builder, EpisodeRequest, Try
+from echorl_orchestrator.process_counters import RETRIES
 from echorl_orchestrator.refusals import BadInputError
-from echorl_orchestrator.samples import Built
 from echorl_orchestrator.teaching import Teaching
 from echorl_orchestrator.types import RETRIED, EpisodeError, EpisodeOutcome, ErrorKind, StopReason, TokenGenerator
 from echorl_orchestrator.workers.background import Background
@@ -49,6 +47,8 @@ class EpisodePlayer:
         generator: TokenGenerator,
         codec: ChatCodec | EngineRendering,
         teacher_key: str | None = None,
+        *,
+        seat_keys: Mapping[str, str] = NO_KEYS,
     ) -> None:
         self._config = config
         self._generator = generator
@@ -75,6 +75,11 @@ class EpisodePlayer:
             )
             for environment in environments
         }
+        self._builder = Builder(config.batch.max_branches, attributed=codec.attributed, call=self._call)
+        self._members = MembersPlayer(
+            self._sessions, generator, codec, max_model_len=config.model.max_model_len, builder=self._builder
+        )
+        self._members.keys = seat_keys
         host = "127.0.0.1" if config.host in _ANY_ADDRESS else config.host
         self._gateway_url = f"http://{host}:{config.port}"
 
@@ -88,6 +93,9 @@ class EpisodePlayer:
         """
         results = await asyncio.gather(*(pool.start() for pool in self._pools.values()), return_exceptions=True)
         refused = [str(error) for error in results if isinstance(error, BadInputError)]
+        refused += (
+            [] if refused else unfit(self._config, lambda name: self._pools[name].facts.members, self._members.keys)
+        )
         if refused:
             raise BadInputError("\n".join(refused))
         for error in results:
@@ -101,6 +109,7 @@ class EpisodePlayer:
         """End all sessions and workers."""
         await self._teaching.close()
         await self._background.close()
+        await self._members.close()
         await asyncio.gather(*(pool.close() for pool in self._pools.values()))
 
     async def run_forever(self) -> None:
@@ -117,8 +126,13 @@ class EpisodePlayer:
 
     @property
     def open_sessions(self) -> int:
-        """Episodes that are being played."""
+        """Conversations that are being played: one for each episode, or for each of its members."""
         return len(self._sessions)
+
+    @property
+    def session_keys(self) -> list[str]:
+        """Of these."""
+        return self._sessions.keys
 
     async def num_tasks(self, environment: EnvironmentConfig) -> int:
         """How many tasks the environment has on its side of the holdout."""
@@ -216,11 +230,9 @@ class EpisodePlayer:
 
     def _open(self, request: EpisodeRequest) -> GatewaySession:
         environment = request.environment
-        # The random part keeps one environment's code from guessing another episode's session.
-        key = f"{re.sub(r'[^A-Za-z0-9._-]', '-', request.episode)}-{secrets.token_hex(8)}"
         return self._sessions.open(
             SessionSpec(
-                key=key,
+                key=session_key(request.episode),
                 episode=request.episode,
                 codec=self._codec,
                 generator=self._generator,
@@ -233,6 +245,9 @@ class EpisodePlayer:
         )
 
     async def _try(self, request: EpisodeRequest) -> tuple[EpisodeOutcome, EpisodeError | None]:
+        name = request.environment.name
+        if (pool := self._pools[name]).facts.members:
+            return await self._members.play(request, pool, evaluation=name in self._evaluations)
         session = self._open(request)
         progress = Progress()
         started = time.monotonic()
@@ -275,36 +290,34 @@ class EpisodePlayer:
         return None
 
     async def _outcome(self, played: Try, error: EpisodeError | None) -> tuple[EpisodeOutcome, EpisodeError | None]:
-        unattributed = played.request.environment.echo is not None and not self._codec.attributed
-        built = NOTHING
+        built, unattributed = NOTHING, self._builder.unattributed(played)
         if error is None:
             try:
-                built = self._teaching.taught(played) or await self._filtered(played, attributed=not unattributed)
+                built = self._teaching.taught(played) or (await self._builder.built(played))[0]
                 built = await self._teaching.judged(built, played.request.environment.name)
-                if unattributed:
-                    UNATTRIBUTED.inc()
             except EpisodeError as failure:
                 error = failure
         return played.outcome(built, error, unattributed=unattributed), error
 
-    async def _filtered(self, played: Try, *, attributed: bool) -> Built:
-        environment = played.request.environment
-        built = played.built(self._config.batch.max_branches, attributed=attributed)
-        if environment.echo is None or environment.echo.filter is None or not built.samples:
-            return built
-        keep = await self._call(environment, "filter", record=filter_input(built.samples, played.record()))
-        try:
-            return replace(built, samples=narrow(built.samples, keep))
-        except FilterContractError as error:
-            raise EpisodeError(ErrorKind.ENV, str(error)) from None
-
 
 def build_player(
-    config: OrchestratorConfig, identity: RunIdentity, generator: TokenGenerator, teacher_key: str | None = None
+    config: OrchestratorConfig,
+    identity: RunIdentity,
+    generator: TokenGenerator,
+    teacher_key: str | None = None,
+    *,
+    seat_keys: Mapping[str, str] = NO_KEYS,
 ) -> EpisodePlayer:
-    """The player of a run; ``start`` it before use. ``teacher_key``: of the teacher, if it asks for one.
+    """The player of a run; ``start`` it before use.
+
+    Args:
+        config: of the run.
+        identity: of the attempt.
+        generator: where tokens come from.
+        teacher_key: of the teacher, if it asks for one.
+        seat_keys: of endpoints that play members, by ``key_variable``.
 
     Raises:
         BadInputError: the model's renderer or tokenizer cannot be used, or does not fit the mode.
     """
-    return EpisodePlayer(config, identity, generator, build_codec(config.model), teacher_key)
+    return EpisodePlayer(config, identity, generator, build_codec(config.model), teacher_key, seat_keys=seat_keys)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from echorl_core.names import RESERVED_ENVIRONMENT_NAME
 from echorl_orchestrator.curriculum import Pool
-from echorl_orchestrator.groups import ReadyEpisode
+from echorl_orchestrator.groups import ReadyEpisode, units_of
 from echorl_orchestrator.sealing import Content
 from echorl_orchestrator.types import EpisodeOutcome
 
@@ -39,7 +39,7 @@ class Since:
 
 
 def batch_facts(episodes: Sequence[ReadyEpisode], content: Content, step: int, since: Since) -> Columns:
-    """What a batch consists of.
+    """What a batch consists of. An episode of several members is one unit for each that learns.
 
     What tells of play (rewards, solve rates, turns, tokens of an episode, environments' metrics, shares of filters) is
     over its episodes and those filtered before it; what tells of training is over its episodes alone.
@@ -55,7 +55,7 @@ def batch_facts(episodes: Sequence[ReadyEpisode], content: Content, step: int, s
     facts: Columns = {
         "tokens/sampled": 0,
         **since.window,
-        "batch/episodes": len(episodes),
+        "batch/episodes": len({episode.outcome.whole for episode in episodes}),
         "batch/filtered_before": len(since.filtered),
         "batch/groups": len({episode.group for episode in episodes}),
         "batch/partial_groups": len({episode.group for episode in episodes if episode.partial}),
@@ -74,7 +74,7 @@ def batch_facts(episodes: Sequence[ReadyEpisode], content: Content, step: int, s
         "denominator/rl": content.denominators["rl"],
         "denominator/ce": content.denominators["ce"],
     }
-    in_batch, everyone = by_scope(episodes), by_scope([*episodes, *since.filtered])
+    in_batch, everyone = by_scope(episodes), by_scope([*episodes, *units_of(since.filtered)])
     for scope, played in everyone.items():
         facts |= _of_play(scope, played, since.filters) | _of_training(scope, in_batch.get(scope, []), step)
     return facts | {
@@ -115,6 +115,7 @@ def _of_play(scope: str, episodes: Sequence[ReadyEpisode], filters: Sequence[str
         **_prefixed(f"solved/{scope}", solve_rates(episodes)),
         **_prefixed(f"filters/{scope}", filter_shares(episodes, filters)),
         **_metrics(scope, outcomes),
+        **({} if scope == RESERVED_ENVIRONMENT_NAME else _prefixed(f"reward/{scope}", member_rewards(episodes))),
     }
 
 
@@ -123,6 +124,15 @@ def _of_training(scope: str, episodes: Sequence[ReadyEpisode], step: int) -> Col
         **_prefixed(f"advantage/{scope}", statistics(episode.advantage for episode in episodes)),
         **_prefixed(f"staleness/{scope}", statistics(episode.staleness(step) for episode in episodes)),
     }
+
+
+def member_rewards(episodes: Sequence[ReadyEpisode]) -> Columns:
+    """Mean reward of each member of a multi-agent environment, those that do not learn as well."""
+    values: dict[str, list[float]] = defaultdict(list)
+    for rewards in {episode.outcome.whole: episode.outcome.rewards for episode in episodes}.values():
+        for member, reward in rewards.items():
+            values[member].append(reward)
+    return {member: math.fsum(found) / len(found) for member, found in sorted(values.items())}
 
 
 def _prefixed(prefix: str, columns: Columns) -> Columns:

@@ -2,8 +2,8 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -34,6 +34,8 @@ class ReadyEpisode:
     """Indices of the filters that hold for it, of all stages, those that ask for the advantage left out."""
     own: BatchConfig | None = None
     """How batches treat its environment; None: as all."""
+    units: list["ReadyEpisode"] = field(default_factory=list)
+    """Of a multi-agent episode: what trains, one for each member that learns. The advantage is NaN until they ship."""
 
     def staleness(self, step: int) -> int:
         """In versions, if it were trained at ``step``; 0 where no policy of the run sampled."""
@@ -41,7 +43,23 @@ class ReadyEpisode:
 
     def trainable_tokens(self) -> int:
         """Tokens with a weight in a component that the verdict leaves on."""
-        return sum(_trainable(sample, self.verdict) for sample in self.outcome.samples)
+        own = sum(_trainable(sample, self.verdict) for sample in self.outcome.samples)
+        return own + sum(unit.trainable_tokens() for unit in self.units)
+
+    @property
+    def filtered(self) -> bool:
+        """Whether an enforced filter took it, or a unit of it, out of a component."""
+        return self.verdict.filtered or any(unit.filtered for unit in self.units)
+
+    def without_texts(self) -> "ReadyEpisode":
+        """A copy for metrics: without samples, messages and whatever else takes memory."""
+        kept = replace(self.outcome, samples=[], messages=[], turns=[], info={}, transcript=[], units=[])
+        return replace(self, outcome=kept, units=[unit.without_texts() for unit in self.units])
+
+
+def units_of(episodes: Iterable[ReadyEpisode]) -> list[ReadyEpisode]:
+    """What trains of these episodes: the units of multi-agent ones, others themselves."""
+    return [unit for episode in episodes for unit in episode.units or (episode,)]
 
 
 @dataclass
@@ -135,21 +153,34 @@ def close(
         given = [0.0] * len(outcomes)
     values = _advantages(group, outcomes, config.advantage) if given is None else given
     of_all = group_matches(config.filters, [float(outcome.reward or 0.0) for outcome in outcomes])
-    found = [of_all | matches(config.filters, outcome.samples, vocab_size) for outcome in outcomes]
     return [
-        ReadyEpisode(
-            outcome=outcome,
-            group=group.key,
-            ticket=group.ticket,
-            advantage=advantage,
-            verdict=judge(config.filters, "group", advantage, matched),
-            version_low=None if config.mode == "sft" else version_low_of(outcome),
-            partial=group.partial,
-            matched=matched,
-            own=config,
-        )
-        for outcome, advantage, matched in zip(outcomes, values, found, strict=True)
+        _ready(group, config, outcome, advantage, of_all=of_all, vocab_size=vocab_size)
+        for outcome, advantage in zip(outcomes, values, strict=True)
     ]
+
+
+def _ready(
+    group: Group,
+    config: BatchConfig,
+    outcome: EpisodeOutcome,
+    advantage: float,
+    *,
+    of_all: frozenset[int],
+    vocab_size: int | None,
+) -> ReadyEpisode:
+    matched = of_all | matches(config.filters, outcome.samples, vocab_size)
+    return ReadyEpisode(
+        outcome=outcome,
+        group=group.key,
+        ticket=group.ticket,
+        advantage=advantage,
+        verdict=judge(config.filters, "group", advantage, matched),
+        version_low=None if config.mode == "sft" else version_low_of(outcome),
+        partial=group.partial,
+        matched=matched,
+        own=config,
+        units=[_ready(group, config, unit, math.nan, of_all=of_all, vocab_size=vocab_size) for unit in outcome.units],
+    )
 
 
 def own_filter(episodes: Sequence[ReadyEpisode], config: BatchConfig, index: int, matched: Sequence[bool]) -> None:
@@ -161,6 +192,8 @@ def own_filter(episodes: Sequence[ReadyEpisode], config: BatchConfig, index: int
 
 
 def _advantages(group: Group, outcomes: Sequence[EpisodeOutcome], config: AdvantageConfig) -> list[float]:
+    if config.type == "rae":
+        return [math.nan] * len(outcomes)
     shaping = config.length_shaping
     costs = [] if shaping is None else [cost_of(outcome, shaping) for outcome in outcomes]
     try:

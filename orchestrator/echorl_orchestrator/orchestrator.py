@@ -19,7 +19,7 @@ again and goes on from its newest sealed batch).
 
 import asyncio
 import socket
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -40,6 +40,7 @@ from echorl_orchestrator.live import Live
 from echorl_orchestrator.metrics import Metrics
 from echorl_orchestrator.monitors.feed import Feed
 from echorl_orchestrator.monitors.monitors import Monitors, launches
+from echorl_orchestrator.multi_agent.endpoint import NO_KEYS
 from echorl_orchestrator.pace import Pace
 from echorl_orchestrator.records import UPDATES
 from echorl_orchestrator.refusals import BadInputError
@@ -74,9 +75,11 @@ class Orchestrator:
         teacher_key: str | None = None,
         *,
         wandb_key: str | None = None,
+        seat_keys: Mapping[str, str] = NO_KEYS,
     ) -> None:
-        """``token``: of the run's own admin routes; the keys: of the teacher and of W&B, if they ask for one."""
+        """``token``: of the run's own admin routes; keys: of the teacher, of W&B, of endpoints that play members."""
         self._config, self._identity, self._token, self._teacher_key = config, identity, token, teacher_key
+        self._seat_keys = seat_keys
         self._live = Live(config, RunDirectory(Path(config.run_dir)).attempt(identity.attempt))
         self._monitors = Monitors([Feed(launch) for launch in launches(config, identity, wandb_key)])
         self._stop = asyncio.Event()
@@ -105,7 +108,7 @@ class Orchestrator:
             listening.close()
             raise
         pool = EnginePool(self._config, self._identity, self._token, on_update=self._engine_updated)
-        player = build_player(self._config, self._identity, pool, self._teacher_key)
+        player = build_player(self._config, self._identity, pool, self._teacher_key, seat_keys=self._seat_keys)
         self._assemble(disk, pool, player)
         try:
             return await self._serve(listening, disk, pool, player)

@@ -1,16 +1,19 @@
 """What one try of an episode leaves behind: its samples, its record, or its error."""
 
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from echorl_core.config import EnvironmentConfig
 from echorl_orchestrator.costs import environment_tokens
+from echorl_orchestrator.echo import FilterContractError, filter_input, narrow
 from echorl_orchestrator.environments.holdout import task_key
 from echorl_orchestrator.episode_loop import Progress
 from echorl_orchestrator.gateway.messages import wire_message
 from echorl_orchestrator.gateway.session import GatewaySession
+from echorl_orchestrator.process_counters import UNATTRIBUTED
 from echorl_orchestrator.samples import Built, Owner, build_samples
-from echorl_orchestrator.types import EpisodeError, EpisodeOutcome, StopReason
+from echorl_orchestrator.types import EpisodeError, EpisodeOutcome, ErrorKind, StopReason
 
 NOTHING = Built([], 0, 0, 0, 0)
 
@@ -124,3 +127,37 @@ class Try:
             for start, end in self.session.facts.aborted
         ]
         return sorted([*turns, *aborted], key=lambda turn: float(turn["start_s"]))
+
+
+class Builder:
+    """Makes the samples of tries, with what the environment's ECHO filter leaves of them."""
+
+    def __init__(self, max_branches: int, *, attributed: bool, call: Callable[..., Awaitable[Any]]) -> None:
+        """``attributed``: the codec knows where tokens come from. ``call``: of the environment's workers."""
+        self._max_branches, self._attributed, self._call = max_branches, attributed, call
+
+    def unattributed(self, played: Try) -> bool:
+        """Whether the try gets no ECHO because nobody knows where its tokens come from."""
+        return played.request.environment.echo is not None and not self._attributed
+
+    async def built(self, played: Try) -> tuple[Built, bool]:
+        """The try's samples, and ``unattributed``.
+
+        Raises:
+            EpisodeError: ENV: the filter failed; SANDBOX, TIMEOUT: it could not be asked.
+        """
+        built = await self._filtered(played)
+        if unattributed := self.unattributed(played):
+            UNATTRIBUTED.inc()
+        return built, unattributed
+
+    async def _filtered(self, played: Try) -> Built:
+        environment = played.request.environment
+        built = played.built(self._max_branches, attributed=not self.unattributed(played))
+        if environment.echo is None or environment.echo.filter is None or not built.samples:
+            return built
+        keep = await self._call(environment, "filter", record=filter_input(built.samples, played.record()))
+        try:
+            return replace(built, samples=narrow(built.samples, keep))
+        except FilterContractError as error:
+            raise EpisodeError(ErrorKind.ENV, str(error)) from None

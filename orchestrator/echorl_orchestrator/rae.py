@@ -92,6 +92,12 @@ class Baselines:
         self._values[key] = after
         return reward - (after if self._order == "updateThenSubtract" else before)
 
+    def copy(self) -> "Baselines":
+        """The same means, to be moved on their own."""
+        made = Baselines(momentum=self._momentum, order=self._order)
+        made._values = dict(self._values)
+        return made
+
     def value(self, environment: str, task: int | str, member: str) -> float:
         """The baseline as it stands."""
         return self._values.get((environment, task, member), 0.0)

@@ -8,6 +8,7 @@ updates.jsonl    one row per engine and weight update
 
 import asyncio
 import json
+import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -121,7 +122,7 @@ def train_row(step: int, attempt: int, one: ReadyEpisode, *, in_batch: bool = Tr
         "step": step,
         **_episode(one.outcome, attempt),
         "group": one.group,
-        "advantage": one.advantage,
+        "advantage": None if math.isnan(one.advantage) else one.advantage,
         "staleness": one.staleness(step),
         "in_batch": in_batch,
         "filters": list(one.verdict.hits),
@@ -140,8 +141,10 @@ def eval_row(version: int, attempt: int, outcome: EpisodeOutcome) -> dict[str, A
 
 
 def _episode(outcome: EpisodeOutcome, attempt: int) -> dict[str, Any]:
+    several = {"member": outcome.member, "rewards": outcome.rewards, "transcript": outcome.transcript}
     return {
         "episode": outcome.episode,
+        **(several if outcome.member else {}),
         "attempt": attempt,
         "environment": outcome.environment,
         "task_key": outcome.task_key,

@@ -22,7 +22,7 @@ from echorl_orchestrator.advantage_hook import inputs_of
 from echorl_orchestrator.collector import Collector
 from echorl_orchestrator.cursor import Deck, seed_of
 from echorl_orchestrator.filter_hook import inputs_of as filter_inputs_of
-from echorl_orchestrator.groups import Group, ReadyEpisode, close, own_filter, usable_scores
+from echorl_orchestrator.groups import Group, ReadyEpisode, close, own_filter, units_of, usable_scores
 from echorl_orchestrator.player import Player
 from echorl_orchestrator.tally import Drop, FailureLimit, Tally
 from echorl_orchestrator.types import EpisodeError, EpisodeOutcome, ErrorKind, StopReason
@@ -246,9 +246,10 @@ class Scheduler:
         ready = close(group, config, scores, given, vocab_size=self._vocab_size)
         own = [index for index, rule in enumerate(config.filters) if rule.type == "custom"]
         if own:
-            asked = filter_inputs_of(ready, environment.name)
+            units = units_of(ready)
+            asked = filter_inputs_of(units, environment.name)
             for index in own:
-                own_filter(ready, config, index, await self._player.matches(environment, index, asked))
+                own_filter(units, config, index, await self._player.matches(environment, index, asked))
         return ready
 
     async def _given(self, group: Group, environment: EnvironmentConfig, scores: list[float] | None) -> list[float]:

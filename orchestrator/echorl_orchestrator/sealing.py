@@ -23,6 +23,7 @@ from echorl_orchestrator.cursor import DeckState
 from echorl_orchestrator.filters import judge
 from echorl_orchestrator.groups import ReadyEpisode
 from echorl_orchestrator.packing import check_aligned, lay_out, micro_batch
+from echorl_orchestrator.rae import BaselineState
 from echorl_orchestrator.weighting import echo_scale, weigh
 
 SEAL_NAME, STATE_NAME = "seal.json", "orchestrator.bin"
@@ -56,6 +57,8 @@ class SavedState(msgspec.Struct, frozen=True, kw_only=True):
     """Chain over the digests of batches 1..step (``checkpoints.next_history``)."""
     totals: dict[str, int]
     """Counters since the run's start: episodes, tokens, drops by reason."""
+    baselines: BaselineState | None = None
+    """Of RAE, moved by batches 1..step; None where no environment is multi-agent."""
 
 
 class Seal(msgspec.Struct, frozen=True, kw_only=True):

@@ -57,6 +57,8 @@ class Tally:
         self.add("tokens/sampled", outcome.sampled_tokens)
         self.add("branches/dropped", outcome.dropped_branches)
         self.add("episodes/unattributed", int(outcome.unattributed))
+        if outcome.units:
+            self.add("turns/parse_errors", outcome.parse_errors)
 
     def counted(self) -> dict[str, int]:
         """What this process has counted: from 0, so that a reader sees a restart as one, also if totals went back."""

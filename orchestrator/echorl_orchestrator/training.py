@@ -5,6 +5,7 @@ import time
 from typing import Any
 
 import structlog
+from msgspec.structs import replace
 
 from echorl_core.config import OrchestratorConfig
 from echorl_core.identity import RunIdentity
@@ -14,10 +15,11 @@ from echorl_orchestrator.collector import matched
 from echorl_orchestrator.engines import EnginePool
 from echorl_orchestrator.evals import Evals
 from echorl_orchestrator.facts import Since, batch_facts
-from echorl_orchestrator.groups import ReadyEpisode
+from echorl_orchestrator.groups import ReadyEpisode, units_of
 from echorl_orchestrator.health import Health
 from echorl_orchestrator.live import Live
 from echorl_orchestrator.monitors.monitors import Monitors
+from echorl_orchestrator.multi_agent.baselines import Shipping
 from echorl_orchestrator.records import EPISODES, EVALS, STEPS, eval_row, eval_summary, step_row
 from echorl_orchestrator.sealing import Content, Place, SavedState, compose, extend, files, seal_of
 from echorl_orchestrator.snapshot import View
@@ -54,6 +56,7 @@ class Training:
         self._pool, self._evals, self._tally, self._health = pool, evals, tally, health
         self._view, self._board, self._monitors = view, board, monitors
         self._history = disk.history
+        self._baselines = Shipping.resumed(config, disk.state)
         self._announced = -1
         self._echo = frozenset(one.name for one in config.train if one.echo is not None)
 
@@ -134,26 +137,30 @@ class Training:
             return
         # No await since the episodes were taken: what is saved is the state as of this batch.
         state = self._state(play, step)
-        content = await asyncio.to_thread(compose, episodes, self._config.batch, self._echo, step=step)
+        units = units_of(episodes)
+        baselines = self._baselines.shipped(units)
+        state = replace(state, baselines=baselines.state())
+        content = await asyncio.to_thread(compose, units, self._config.batch, self._echo, step=step)
         if content is None:
             log.warning("nothing to train in a batch", step=step, episodes=len(episodes), filters=matched(episodes))
             play.collector.give_up(episodes)
             return
-        _warn(step, episodes, content)
+        _warn(step, units, content)
         since = Since(
             self._tally.new_window(),
             play.collector.take_filtered(),
             list(dict.fromkeys(rule.name for one in self._config.train for rule in self._config.batch.of(one).filters)),
             play.deck.pools(),
         )
-        await self._seal(step, episodes, content, state, since)
+        await self._seal(step, units, content, state, since)
+        self._baselines = baselines
         play.collector.sealed()
         play.scheduler.cancel_hopeless()
         play.scheduler.wake()
         await self._disk.desk.sealed()
         self._health.beat()
         await self._board.refresh()
-        await self._disk.episodes.sealed(step, episodes)
+        await self._disk.episodes.sealed(step, units)
 
     async def _seal(
         self,

@@ -13,7 +13,9 @@ from enum import StrEnum
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from echorl_core.config import SamplingConfig
+from echorl_core.names import SERVED_MODEL_NAME
 from echorl_core.wire import Sample
+from echorl_orchestrator.multi_agent.contract import MultiAgent
 
 Message = Mapping[str, Any]
 """An OpenAI chat message: role, content, and tool_calls, tool_call_id or name where they apply."""
@@ -84,6 +86,7 @@ class TokenGenerator(Protocol):
         sampling: SamplingConfig,
         max_tokens: int,
         stop_ids: Sequence[int],
+        model: str = SERVED_MODEL_NAME,
     ) -> Generation:
         """Sample one completion on the engine that the episode sticks to (least-loaded at its first call).
 
@@ -203,12 +206,13 @@ class TaskSource(Protocol):
 
 @dataclass(frozen=True)
 class Environment:
-    """What an environment factory returns. Exactly one of ``text_env``, ``runner`` and ``given`` is set."""
+    """What an environment factory returns: tasks, and one of ``text_env``, ``runner``, ``multi_agent``, ``given``."""
 
     tasks: TaskSource
     text_env: Any = None
     """Callable without arguments that makes the TextEnv of one episode."""
     runner: EpisodeRunner | None = None
+    multi_agent: MultiAgent | None = None
     given: bool = False
     """Tasks are whole conversations, ``messages`` and if need be ``tools``: nothing is played. For mode sft."""
     score_group: Any = None
@@ -222,6 +226,8 @@ class StopReason(StrEnum):
     TRUNCATED = "truncated"
     MAX_TURNS = "maxTurns"
     PROMPT_TOO_LONG = "promptTooLong"
+    SCHEDULE_EXHAUSTED = "scheduleExhausted"
+    """Every slot of a multi-agent episode was played."""
     TIMEOUT = "timeout"
     ERROR = "error"
 
@@ -262,3 +268,18 @@ class EpisodeOutcome:
     turns: list[dict[str, Any]] = field(default_factory=list)
     """Per turn: start_s and end_s (since the episode's start), tool_s, tokens, aborted; for the swimlane plot."""
     seconds: float = 0.0
+    member: str = ""
+    """Of a multi-agent episode, if this is the part of one member; ``episode`` then ends with it."""
+    units: list["EpisodeOutcome"] = field(default_factory=list)
+    """Of a whole multi-agent episode: one for each member that learns; samples are theirs."""
+    rewards: dict[str, float] = field(default_factory=dict)
+    """Of all members of a multi-agent episode."""
+    transcript: list[dict[str, Any]] = field(default_factory=list)
+    """What members of a multi-agent episode said aloud: slot, member, text."""
+    parse_errors: int = 0
+    """Turns whose reasoning markup is broken; their tokens do not train."""
+
+    @property
+    def whole(self) -> str:
+        """Name of the episode that this is, or is one member's part of."""
+        return self.episode.removesuffix(f"/{self.member}") if self.member else self.episode

@@ -105,13 +105,14 @@ class Member(ApiModel):
     """Who plays one seat of a multi-agent environment."""
 
     policy: Literal["learner", "base", "endpoint"] = "learner"
-    """The policy under training, its base model, or another endpoint."""
+    """The policy under training, the model under its adapter, or an OpenAI-compatible endpoint."""
     url: Text | None = None
-    """Only for ``endpoint``: base URL."""
+    """Only for ``endpoint``, which needs it: base URL, such as ``https://judge.example/v1``."""
     model: Text | None = None
-    """Only for ``endpoint``: model name."""
+    """Only for ``endpoint``, which needs it: as the model is called there."""
     secret_name: ObjectName | None = None
-    """Only for ``endpoint``: Secret with its key."""
+    """Only for ``endpoint``: Secret whose key ``token`` is the endpoint's. On one machine: the environment variable
+    ``ECHORL_SECRET_<NAME>``, in capitals, ``_`` for ``-`` and ``.``."""
 
 
 class Environment(ApiModel):
@@ -125,8 +126,8 @@ class Environment(ApiModel):
     """Keyword arguments of its factory."""
     members: Annotated[dict[str, Member], Field(max_length=64)] = {}
     """Multi-agent: who plays which seat."""
-    drop_members: Annotated[tuple[Text, ...], Field(strict=False, max_length=64)] = ()
-    """Multi-agent: seats whose tokens never train."""
+    drop_members: Annotated[tuple[Text, ...], Field(strict=False, max_length=64)] = ("judge",)
+    """Multi-agent: seats whose tokens never train; one of another name than the environment's members has no effect."""
     workers: Workers = "auto"
     """Processes that run its code. ``auto``: one for every 256 of ``maxConcurrent``."""
     holdout: Holdout | None = None

@@ -49,9 +49,8 @@ removing or reordering environments restarts the gang.
 
 
 _NOT_SUPPORTED = (
-    "`spec.algorithm.advantage.type`: `rae`",
     "`spec.environments.*[].type` of `openenv:`, `verifiers:`, `agent:`",
-    "`members` and `dropMembers` of environments, penalties of eval environments",
+    "penalties of eval environments",
     "`spec.trainer.parallel.context` above 1",
     "`spec.weightTransfer.mode`: `nccl`",
     "`spec.checkpoint.weightsOnlyEvery`",

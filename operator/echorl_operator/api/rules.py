@@ -14,7 +14,16 @@ from echorl_operator.api.rule import Finding, eval_environments, finding, train_
 from echorl_operator.api.run import EchoRLRunSpec
 from echorl_operator.api.schema import nearest
 
-BUILTIN_ENVIRONMENTS = ("digits", "messages", "terminal", "terminal-demonstrations")
+BUILTIN_ENVIRONMENTS = (
+    "choice",
+    "consultancy",
+    "debate",
+    "digits",
+    "kuhn",
+    "messages",
+    "terminal",
+    "terminal-demonstrations",
+)
 ECHO_ROLES = ("system", "user", "assistant", "tool", "warning")
 DEFAULT_MAX_MODEL_LEN = 4096
 DEFAULT_GROUPS = 16

@@ -12,8 +12,6 @@ from echorl_operator.api.problems import NOT_SUPPORTED
 from echorl_operator.api.rule import Finding, eval_environments, finding, train_environments
 from echorl_operator.api.run import EchoRLRunSpec
 
-RAE = "advantage rae, which is for multi-agent environments: there are none yet"
-
 
 def _refused(path: str, value: object, what: str, accepted: str = "no value") -> Finding:
     return finding(path, value, accepted, f"{NOT_SUPPORTED}: {what}")
@@ -29,27 +27,12 @@ def _set_fields(part: ApiModel | None, path: str) -> Iterator[tuple[str, Any]]:
             yield f"{path}.{field.alias}", value
 
 
-def _algorithm(spec: EchoRLRunSpec) -> Iterator[Finding]:
-    algorithm, path = spec.algorithm, "spec.algorithm"
-    if algorithm.advantage.type == "rae":
-        accepted = "groupMean, none, maxRl or custom"
-        yield _refused(f"{path}.advantage.type", algorithm.advantage.type, RAE, accepted)
-
-
 def _environments(spec: EchoRLRunSpec) -> Iterator[Finding]:
     for path, environment in (*train_environments(spec), *eval_environments(spec)):
         source = environment.type.partition(":")[0]
         if source not in {"builtin", "import"}:
             accepted = "builtin:<name> or import:<pkg.module:factory>"
             yield _refused(f"{path}.type", environment.type, f"environments of {source}", accepted)
-        if environment.members:
-            yield _refused(f"{path}.members", environment.members, "multi-agent environments")
-        if environment.drop_members:
-            yield _refused(f"{path}.dropMembers", environment.drop_members, "multi-agent environments")
-    for path, trained in train_environments(spec):
-        own = trained.algorithm
-        if own is not None and own.advantage is not None and own.advantage.type == "rae":
-            yield _refused(f"{path}.algorithm.advantage.type", "rae", RAE, "groupMean, none or maxRl")
     for path, evaluated in eval_environments(spec):
         for key in ("presence_penalty", "frequency_penalty", "repetition_penalty"):
             value = getattr(evaluated.sampling, key)
@@ -92,7 +75,7 @@ def _on_one_machine(spec: EchoRLRunSpec) -> Iterator[Finding]:
         yield _refused("spec.stallPolicy.action", action, f"action {action}", "Restart")
 
 
-UNSUPPORTED = (_algorithm, _environments, _trainer, _runtime)
+UNSUPPORTED = (_environments, _trainer, _runtime)
 
 
 def unsupported_findings(spec: EchoRLRunSpec, *, local: bool = False) -> Iterator[Finding]:

@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from echorl_operator.api.base import API_VERSION, KIND, ApiModel
 from echorl_operator.api.environments import EvalEnvironment, TrainEnvironment
 from echorl_operator.api.model import ModelSpec
+from echorl_operator.api.multi_agent import multi_agent_findings
 from echorl_operator.api.problems import Problem, field_problems
 from echorl_operator.api.rule import Finding
 from echorl_operator.api.rules import rule_findings
@@ -104,6 +105,7 @@ def _within(path: str, other: str) -> bool:
 
 def _findings(run: EchoRLRun, *, local: bool) -> Iterator[Finding]:
     yield from rule_findings(run.spec)
+    yield from multi_agent_findings(run.spec)
     yield from unsupported_findings(run.spec, local=local)
 
 

@@ -44,11 +44,11 @@ def loss_config(loss: Loss, mode: str = "rl") -> config.LossConfig:
 
 def advantage_config(advantage: Advantage) -> config.AdvantageConfig:
     """How the orchestrator makes advantages."""
-    if advantage.type == "rae":
-        raise ValueError("advantage rae is not supported yet; validate the manifest first")
     shaping = advantage.length_shaping
     return config.AdvantageConfig(
         type=advantage.type,
+        momentum=0.9 if advantage.momentum is None else advantage.momentum,
+        order=advantage.order or "updateThenSubtract",
         length_shaping=None if shaping is None else _length_shaping(shaping),
         hook=hook_config(advantage) if advantage.type == "custom" else None,
     )

@@ -2,6 +2,7 @@
 
 from echorl_core import names as core_names
 from echorl_operator import names
+from echorl_operator.api.run import EchoRLRunSpec
 from echorl_operator.build import cluster_placement as places
 from echorl_operator.build import pods, storage
 from echorl_operator.build.target import Object, Target
@@ -23,6 +24,13 @@ def _wandb_key(target: Target) -> list[Object]:
     return [pods.secret_variable("WANDB_API_KEY", wandb.secret_name, storage.TOKEN_KEY, optional=True)]
 
 
+def member_secrets(spec: EchoRLRunSpec) -> list[str]:
+    """Secrets of the endpoints that play members, each once."""
+    environments = (*spec.environments.train, *spec.environments.eval)
+    found = (member.secret_name for environment in environments for member in environment.members.values())
+    return sorted({name for name in found if name is not None})
+
+
 def _role(target: Target, config: str) -> pods.Role:
     env = pods.identity(target, attempt=True, token=True)
     if (code := storage.code_path(target, ROLE)) is not None:
@@ -31,6 +39,10 @@ def _role(target: Target, config: str) -> pods.Role:
     if teacher is not None and teacher.secret_name is not None:
         env.append(pods.secret_variable(core_names.ENV_TEACHER_KEY, teacher.secret_name, storage.TOKEN_KEY))
     env += _wandb_key(target)
+    env += [
+        pods.secret_variable(core_names.secret_variable(secret), secret, storage.TOKEN_KEY)
+        for secret in member_secrets(target.spec)
+    ]
     command = ["python", "-P", "-m", "echorl_orchestrator", "--config", f"{pods.CONFIG}/orchestrator.json"]
     return pods.Role(
         role=ROLE,

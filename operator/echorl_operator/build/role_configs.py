@@ -5,7 +5,7 @@ from typing import Literal
 
 from echorl_core import config, names
 from echorl_operator.api.base import duration_seconds
-from echorl_operator.api.environments import Echo, Environment, EvalEnvironment, Sampling, TrainEnvironment
+from echorl_operator.api.environments import Echo, Environment, EvalEnvironment, Member, Sampling, TrainEnvironment
 from echorl_operator.api.mode_rules import group_size, samples
 from echorl_operator.api.model import Lora
 from echorl_operator.api.rules import DEFAULT_MAX_MODEL_LEN, ECHO_ROLES, batch_size
@@ -83,6 +83,16 @@ def _curriculum(environment: TrainEnvironment) -> config.CurriculumConfig | None
     )
 
 
+def _seat(member: Member) -> config.SeatConfig:
+    secret = member.secret_name
+    return config.SeatConfig(
+        policy=member.policy,
+        url=member.url,
+        model=member.model,
+        key_variable=None if secret is None else names.secret_variable(secret),
+    )
+
+
 def _environment(environment: Environment) -> config.EnvironmentConfig:
     is_train = isinstance(environment, TrainEnvironment)
     holdout = environment.holdout
@@ -108,6 +118,8 @@ def _environment(environment: Environment) -> config.EnvironmentConfig:
         algorithm=overrides_config(environment)
         if isinstance(environment, TrainEnvironment)
         else config.OverridesConfig(),
+        members={name: _seat(member) for name, member in environment.members.items()},
+        drop_members=list(environment.drop_members),
         curriculum=_curriculum(environment) if isinstance(environment, TrainEnvironment) else None,
     )
 

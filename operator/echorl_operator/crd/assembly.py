@@ -12,6 +12,7 @@ from echorl_operator.api.run import EchoRLRun, EchoRLRunSpec
 from echorl_operator.api.status import RunStatus
 from echorl_operator.crd.immutability import immutability
 from echorl_operator.crd.lowering import Schema, nullable, plain, structural
+from echorl_operator.crd.multi_agent import MULTI_AGENT
 from echorl_operator.crd.refusals import REFUSALS
 from echorl_operator.crd.rules import RULES
 from echorl_operator.crd.validations import Validation
@@ -37,15 +38,17 @@ SCALE = {
 
 
 def node_at(schema: Schema, path: str) -> Schema:
-    """The part of a schema at a path such as ``spec.environments.train[].sampling``; the whole at the empty path.
+    """The part of a schema at a path such as ``spec.environments.train[].members{}.url``; the whole at the empty path.
 
     Raises:
         KeyError: there is none.
     """
     for segment in path.split(".") if path else ():
-        schema = schema["properties"][segment.removesuffix("[]")]
+        schema = schema["properties"][segment.removesuffix("[]").removesuffix("{}")]
         if segment.endswith("[]"):
             schema = schema["items"]
+        elif segment.endswith("{}"):
+            schema = schema["additionalProperties"]
     return schema
 
 
@@ -64,7 +67,7 @@ def open_api_schema() -> Schema:
             "status": _part(RunStatus),
         },
     }
-    for rules in (RULES, REFUSALS, immutability()):
+    for rules in (RULES, MULTI_AGENT, REFUSALS, immutability()):
         _attach(schema, rules)
     return schema
 

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping
 
 from echorl_operator.api.problems import NOT_SUPPORTED
-from echorl_operator.api.unsupported import RAE
 from echorl_operator.crd.validations import Validation, refusal, validation
 
 _IS_BUILTIN_OR_IMPORT = "(self.type.startsWith('builtin:') || self.type.startsWith('import:'))"
@@ -24,9 +23,6 @@ def _environment() -> Iterable[Validation]:
         field="type",
         reason="FieldValueForbidden",
     )
-    for key, found in (("members", "a mapping"), ("dropMembers", "a list")):
-        several = f"has(self.{key}) && size(self.{key}) > 0"
-        yield refusal(several, key, f"{NOT_SUPPORTED}: multi-agent environments", found=found)
 
 
 def _set(keys_found: Mapping[str, str], what: str) -> Iterable[Validation]:
@@ -45,13 +41,7 @@ def _penalties() -> Iterable[Validation]:
 
 
 _TABLE: Mapping[str, Iterable[Validation]] = {
-    "spec.algorithm.advantage": (
-        _other("type", ("groupMean", "none", "maxRl", "custom"), RAE, "groupMean, none, maxRl or custom"),
-    ),
     "spec.environments.train[]": _environment(),
-    "spec.environments.train[].algorithm.advantage": (
-        _other("type", ("groupMean", "none", "maxRl", "custom"), RAE, "groupMean, none or maxRl"),
-    ),
     "spec.environments.eval[]": _environment(),
     "spec.environments.eval[].sampling": _penalties(),
     "spec.trainer.parallel": (

@@ -174,3 +174,7 @@ class CompactCodec:
             else:
                 text.append(token)
         return Parsed(self._tokenizer.decode(text), calls, malformed=malformed or call is not None)
+
+    def text(self, ids: Sequence[int]) -> str:
+        """See ``ChatCodec``."""
+        return self._tokenizer.decode([token for token in ids if token not in self.stop_ids])

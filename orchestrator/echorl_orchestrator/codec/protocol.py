@@ -93,3 +93,7 @@ class ChatCodec(Protocol):
     def parse(self, prompt_tail: Sequence[int], sampled: Sequence[int], tools: Sequence[Tool]) -> Parsed:
         """Read a completion."""
         ...
+
+    def text(self, ids: Sequence[int]) -> str:
+        """What ids spell, markup included and the tokens that end a turn left out."""
+        ...

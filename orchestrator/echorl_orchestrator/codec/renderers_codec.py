@@ -137,3 +137,7 @@ class RenderersCodec:
             else:
                 malformed = True
         return Parsed(parsed.content, calls, parsed.reasoning_content, malformed)
+
+    def text(self, ids: Sequence[int]) -> str:
+        """See ``ChatCodec``."""
+        return self._tokenizer.decode([token for token in ids if token not in self.stop_ids])

@@ -79,7 +79,12 @@ class Answer:
 
 
 def generate_body(
-    *, prompt_ids: Sequence[int], sampling: SamplingConfig, max_tokens: int, stop_ids: Sequence[int]
+    *,
+    prompt_ids: Sequence[int],
+    sampling: SamplingConfig,
+    max_tokens: int,
+    stop_ids: Sequence[int],
+    model: str = names.SERVED_MODEL_NAME,
 ) -> bytes:
     """A generate request with every sampling field set, so that no default of the model or the server applies.
 
@@ -103,7 +108,7 @@ def generate_body(
         "skip_special_tokens": False,
     }
     request = {
-        "model": names.SERVED_MODEL_NAME,
+        "model": model,
         "token_ids": list(prompt_ids),
         "sampling_params": params,
         "stream": False,

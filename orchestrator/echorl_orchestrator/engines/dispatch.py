@@ -46,9 +46,12 @@ class Dispatcher:
         sampling: SamplingConfig,
         max_tokens: int,
         stop_ids: Sequence[int],
+        model: str = names.SERVED_MODEL_NAME,
     ) -> Generation:
         """One completion on the episode's engine."""
-        body = generate_body(prompt_ids=prompt_ids, sampling=sampling, max_tokens=max_tokens, stop_ids=stop_ids)
+        body = generate_body(
+            prompt_ids=prompt_ids, sampling=sampling, max_tokens=max_tokens, stop_ids=stop_ids, model=model
+        )
         sent = await self._ask(episode, GENERATE, body)
         _check_status(sent.engine, sent.answer)
         return sent.generation(parse_generation(sent.answer.body))

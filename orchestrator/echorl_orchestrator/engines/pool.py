@@ -145,10 +145,16 @@ class EnginePool:
         sampling: SamplingConfig,
         max_tokens: int,
         stop_ids: Sequence[int],
+        model: str = names.SERVED_MODEL_NAME,
     ) -> Generation:
         """Sample one completion on the engine that the episode sticks to; see TokenGenerator."""
         return await self._opened.dispatcher.generate(
-            episode=episode, prompt_ids=prompt_ids, sampling=sampling, max_tokens=max_tokens, stop_ids=stop_ids
+            episode=episode,
+            prompt_ids=prompt_ids,
+            sampling=sampling,
+            max_tokens=max_tokens,
+            stop_ids=stop_ids,
+            model=model,
         )
 
     async def chat(

@@ -7,13 +7,18 @@ from pydantic import ValidationError
 
 from echorl_core import hooks
 from echorl_core.config import HookConfig
+from echorl_orchestrator.multi_agent import contract
 from echorl_orchestrator.refusals import BadInputError
 from echorl_orchestrator.types import Environment
 
 _BUILTIN = {
     name: f"echorl_orchestrator.environments.{module}:build"
     for name, module in {
+        "choice": "choice",
+        "consultancy": "consultancy",
+        "debate": "debate",
         "digits": "digits",
+        "kuhn": "kuhn",
         "messages": "messages",
         "terminal": "terminal",
         "terminal-demonstrations": "demonstrations",
@@ -68,8 +73,15 @@ def load_environment(name: str, kind: str, args: dict[str, Any]) -> Environment:
         raise BadInputError(f"{field}: {kind} raised {hooks.told(error)}") from error
     if not isinstance(environment, Environment):
         raise BadInputError(f"{field}: {kind} returned {type(environment).__name__}, accepted is types.Environment")
-    if [environment.text_env is None, environment.runner is None, not environment.given].count(False) != 1:
-        raise BadInputError(f"{field}: {kind} must set exactly one of text_env, runner and given")
+    several = environment.multi_agent
+    if [environment.text_env, environment.runner, several, environment.given or None].count(None) != 3:
+        raise BadInputError(f"{field}: {kind} must set exactly one of text_env, runner, multi_agent and given")
+    if several is not None:
+        found = list(contract.problems(several))
+        if environment.score_group is not None:
+            found.append("score_group: members of multi-agent environments are not scored by groups")
+        if found:
+            raise BadInputError("\n".join(f"{field}: {kind}: {one}" for one in found))
     return environment
 
 

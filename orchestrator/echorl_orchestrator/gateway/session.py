@@ -8,7 +8,8 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from echorl_core.config import SamplingConfig
@@ -24,6 +25,20 @@ from echorl_orchestrator.process_counters import BRANCHES, TURNS
 from echorl_orchestrator.types import Action, EpisodeError, ErrorKind, Generation, Message, Tool
 
 _CLOSE_DEADLINE_S = 10.0
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A sampled turn that does not stand in the history yet."""
+
+    talk: Conversation
+    sampling: SamplingConfig
+    prompt: Prompt
+    generation: Generation
+    parsed: Parsed
+    first_origin: int
+    start_s: float
+    end_s: float
 
 
 class GatewaySession:
@@ -76,8 +91,6 @@ class GatewaySession:
             raise
         finally:
             self._running.discard(task)
-        self.facts.turns.append(turn)
-        TURNS.inc()
         return turn
 
     async def close(self) -> None:
@@ -146,16 +159,32 @@ class GatewaySession:
             prompt = prepare(codec, self.history, found, talk, self.tool_names)
             generation = await self._generate(codec, prompt, sampling)
             parsed = codec.parse(prompt.tail_ids, generation.token_ids, talk.tools)
+        first_origin = self.facts.sampled_tokens + 1
         self.facts.sampled_tokens += len(generation.token_ids)
         if generation.finish_reason == "abort":
             raise EpisodeError(ErrorKind.PROVIDER, f"engine {generation.engine} aborted the request")
-        branch = self._commit(talk, prompt, generation, sampling)
+        draft = Draft(talk, sampling, prompt, generation, parsed, first_origin, start_s, self._seconds())
+        return await self._settled(lambda: self._take(draft))
+
+    async def _settled(self, take: Callable[[], Turn]) -> Turn:
+        """The turn, once it may stand in the history; ``take`` puts it there, without waiting."""
+        return take()
+
+    def _flaw(self, draft: Draft) -> str | None:
+        """Why the turn must not train, or None."""
+        return None
+
+    def _take(self, draft: Draft) -> Turn:
+        """Put a sampled turn into the history."""
+        talk, prompt, generation, parsed = draft.talk, draft.prompt, draft.generation, draft.parsed
+        flaw = self._flaw(draft)
+        branch = self._commit(draft, trains=flaw is None)
         message, action = self._answer(parsed, truncated=generation.finish_reason == "length")
         node = self.history.step(talk.nodes[-1], message)
         node.ends.append((branch, TurnEnd(len(branch.ids), prompt.tail, len(prompt))))
         branch.messages = [*talk.messages, message]
         called = generation.finish_reason == "stop" and bool(action.tool_calls)
-        return Turn(
+        turn = Turn(
             number=len(self.facts.turns),
             message=message,
             action=action,
@@ -164,9 +193,13 @@ class GatewaySession:
             completion_tokens=len(generation.token_ids),
             branch=branch.number,
             malformed=parsed.malformed,
-            start_s=start_s,
-            end_s=self._seconds(),
+            start_s=draft.start_s,
+            end_s=draft.end_s,
+            flaw=flaw,
         )
+        self.facts.turns.append(turn)
+        TURNS.inc()
+        return turn
 
     async def _generate(self, codec: ChatCodec, prompt: Prompt, sampling: SamplingConfig) -> Generation:
         room = self.spec.max_model_len - len(prompt)
@@ -200,7 +233,8 @@ class GatewaySession:
         parsed = Parsed(message["content"], usable, message.get("reasoning_content"), len(usable) < len(calls))
         return returned_prompt(self.history, found, answer.prompt_ids), _checked(answer.generation), parsed
 
-    def _commit(self, talk: Conversation, prompt: Prompt, generation: Generation, sampling: SamplingConfig) -> Branch:
+    def _commit(self, draft: Draft, *, trains: bool) -> Branch:
+        prompt, generation = draft.prompt, draft.generation
         if prompt.in_place and prompt.parent is not None:
             branch = prompt.parent
         else:
@@ -216,8 +250,9 @@ class GatewaySession:
             versions=(generation.version_low, generation.version_high),
             turn=len(self.facts.turns),
             # Greedy decoding (eval only) has no temperature that a logprob could be divided by.
-            temperature=sampling.temperature or 1.0,
-            first_origin=self.facts.sampled_tokens - len(generation.token_ids) + 1,
+            temperature=draft.sampling.temperature or 1.0,
+            first_origin=draft.first_origin,
+            trains=trains,
         )
         branch.append(sampled)
         return branch

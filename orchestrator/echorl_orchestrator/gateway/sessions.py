@@ -1,5 +1,7 @@
 """All open sessions by key, and the keys of those that are over."""
 
+import re
+import secrets
 from collections import OrderedDict
 from collections.abc import Callable
 
@@ -7,6 +9,11 @@ from echorl_orchestrator.gateway.session import GatewaySession
 from echorl_orchestrator.gateway.turns import SessionClosedError, SessionSpec
 
 _REMEMBERED = 100_000
+
+
+def session_key(*parts: str) -> str:
+    """A key that names the parts; its random part keeps one environment's code from guessing another's session."""
+    return f"{re.sub(r'[^A-Za-z0-9._-]', '-', '-'.join(parts))}-{secrets.token_hex(8)}"
 
 
 class UnknownSessionError(Exception):
@@ -27,6 +34,11 @@ class Sessions:
     def __len__(self) -> int:
         """Open sessions."""
         return len(self._open)
+
+    @property
+    def keys(self) -> list[str]:
+        """Of open sessions, in the order of opening."""
+        return list(self._open)
 
     def open(self, spec: SessionSpec, make: Callable[[SessionSpec], GatewaySession] = GatewaySession) -> GatewaySession:
         """A new session, as ``make`` makes it.

@@ -102,11 +102,15 @@ def sampled_columns(
     turn: int,
     temperature: float,
     first_origin: int,
+    trains: bool = True,
 ) -> Columns:
-    """Columns of sampled tokens. A missing, non-finite or masked logprob makes the whole turn unusable."""
+    """Columns of sampled tokens. A missing, non-finite or masked logprob makes the whole turn unusable.
+
+    So does ``trains`` False: such a turn is context for what comes after it.
+    """
     size = len(ids)
     values = np.asarray(logprobs if len(logprobs) == size else np.full(size, np.nan), np.float32)
-    usable = bool(np.all(np.isfinite(values) & (values > _UNUSABLE_LOGPROB)))
+    usable = trains and bool(np.all(np.isfinite(values) & (values > _UNUSABLE_LOGPROB)))
     return Columns(
         ids=np.asarray(ids, np.int32),
         message_role=np.full(size, MessageRole.ASSISTANT, np.uint8),

@@ -32,6 +32,8 @@ class Turn:
     malformed: bool
     start_s: float
     end_s: float
+    flaw: str | None = None
+    """What is wrong with its reasoning markup: its tokens do not train."""
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from echorl_orchestrator import filter_hook
 from echorl_orchestrator.advantage_hook import FIELD, AdvantageInputs, Answer, answer
 from echorl_orchestrator.environments.holdout import one_side, task_key
 from echorl_orchestrator.environments.loader import load_environment, load_hook
+from echorl_orchestrator.multi_agent.contract import Slot, Stage
 from echorl_orchestrator.refusals import BadInputError
 from echorl_orchestrator.types import Action, Environment, Limits, RunnerResult, Step, TaskSource
 
@@ -135,11 +136,14 @@ class Host:
 
     def facts(self) -> dict[str, Any]:
         """What the orchestrator needs to know of the environment."""
+        several = self._environment.multi_agent
         return {
             "num_tasks": len(self._tasks),
             "runner": self._environment.runner is not None,
             "scores_groups": self._environment.score_group is not None,
             "given": self._environment.given,
+            "members": [] if several is None else list(several.members),
+            "schedule": [] if several is None else msgspec.to_builtins(list(several.schedule)),
         }
 
     def submit(self, number: int, op: str, episode: str | None, args: dict[str, Any], reply: Reply) -> None:
@@ -181,6 +185,20 @@ class Host:
 
     def _op_step(self, thread: EpisodeThread, *, action: dict[str, Any]) -> Any:
         return _result(thread.env.step(msgspec.convert(action, Action)), Step, "step")
+
+    def _op_begin(self, thread: EpisodeThread, *, task: dict[str, Any], seed: int, episode_id: str) -> Any:
+        several = self._environment.multi_agent
+        if several is None:
+            raise TypeError("the environment is not multi-agent")
+        thread.env = several.env()
+        return _result(thread.env.reset(task, seed=seed, episode_id=episode_id), Stage, "reset")
+
+    def _op_advance(self, thread: EpisodeThread, *, slot: dict[str, Any], actions: dict[str, Any]) -> Any:
+        said = msgspec.convert(actions, dict[str, Action])
+        return _result(thread.env.step(msgspec.convert(slot, Slot), said), Stage, "step")
+
+    def _op_rewards(self, thread: EpisodeThread) -> Any:
+        return _result(thread.env.rewards(), dict, "rewards")
 
     def _op_run(
         self, _: EpisodeThread, *, task: dict[str, Any], base_url: str, session: str, model: str, limits: dict[str, Any]

@@ -8,12 +8,14 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import structlog
 
 from echorl_core.config import EnvironmentConfig, HookConfig
+from echorl_orchestrator.multi_agent.contract import Slot
 from echorl_orchestrator.refusals import BadInputError
 from echorl_orchestrator.types import EpisodeError, ErrorKind
 from echorl_orchestrator.workers.background import Background
@@ -50,6 +52,9 @@ class EnvironmentFacts:
     runner: bool
     scores_groups: bool
     given: bool = False
+    members: list[str] = field(default_factory=list)
+    """Empty: not multi-agent."""
+    schedule: list[Slot] = field(default_factory=list)
 
 
 def _dumped(hook: HookConfig | None) -> dict[str, Any] | None:
@@ -159,7 +164,7 @@ class Worker:
             ) from None
         if "refused" in answer:
             raise BadInputError(answer["refused"])
-        self.facts = EnvironmentFacts(**answer["ready"])
+        self.facts = msgspec.convert(answer["ready"], EnvironmentFacts)
 
     async def call(self, op: str, *, episode: str | None = None, **args: Any) -> Any:
         """Run one call in the worker. Cancelling it asks the worker to cancel what it awaits.

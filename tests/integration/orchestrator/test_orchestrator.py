@@ -21,6 +21,7 @@ from tensorboard.backend.event_processing.event_file_loader import EventFileLoad
 from echorl_core import last_words, names
 from echorl_core.checkpoints import NO_HISTORY, committed, next_history, verify
 from echorl_core.config import (
+    AdvantageConfig,
     BatchConfig,
     CheckpointConfig,
     EngineDiscovery,
@@ -44,6 +45,7 @@ from echorl_testing.scripted_policy import write_byte_tokenizer
 from echorl_testing.scripted_trainer import ScriptedTrainer
 
 IDENTITY = RunIdentity("run", RUN_UID, 1)
+SUPPORT = str(Path(__file__).parents[2] / "support")
 DEADLINE_S = 150
 
 
@@ -97,8 +99,10 @@ class Run:
         prepare(self.directory, IDENTITY)
 
     @asynccontextmanager
-    async def orchestrator(self, faults: str = "") -> AsyncIterator[asyncio.subprocess.Process]:
-        environ = {**os.environ, **IDENTITY.environment(), names.ENV_ADMIN_TOKEN: TOKEN, names.ENV_FAULTS: faults}
+    async def orchestrator(
+        self, faults: str = "", identity: RunIdentity = IDENTITY
+    ) -> AsyncIterator[asyncio.subprocess.Process]:
+        environ = {**os.environ, **identity.environment(), names.ENV_ADMIN_TOKEN: TOKEN, names.ENV_FAULTS: faults}
         with self.log.open("ab") as log:
             process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "echorl_orchestrator", "--config", str(self.config_file), env=environ, stderr=log
@@ -474,3 +478,70 @@ async def test_its_last_words(run: Run, tmp_path: Path, monkeypatch: pytest.Monk
     assert words is not None
     assert words.exit_name == "BAD_INPUT"
     assert "no_such_module" in words.message
+
+
+def several_agents(run: Run, **fields: Any) -> None:
+    """Two members, of whom ``a`` always gets 1 and ``b`` -1."""
+    kind = "import:echorl_testing.talking_members:circle"
+    train = [environment("circle", type=kind, args={"tasks": 3})]
+    batch = {"advantage": AdvantageConfig(type="rae")}
+    run.configure(train=train, evals=[], batch=batch, python_path=[SUPPORT], **fields)
+
+
+@pytest.mark.faults
+async def test_baselines_of_members_move_once_for_each_shipped_unit_though_the_orchestrator_dies(
+    run: Run, tmp_path: Path
+) -> None:
+    several_agents(run)
+    trainer = run.trainer()
+    training = asyncio.create_task(trainer.run())
+    faults = f"orchestrator.after_seal@2!{tmp_path / 'marker'}"
+    async with run.orchestrator(faults) as process:
+        assert await process.wait() == -signal.SIGKILL, run.log.read_text()
+    async with run.orchestrator(faults) as process:
+        assert (await training).reason == "finished"
+        assert await process.wait() == ExitCode.OK, run.log.read_text()
+    check_batches(run, trainer, 4)
+    (checkpoint,) = committed(run.directory)[0]
+    state = msgspec.msgpack.decode((checkpoint.folder / "attempt_1/orchestrator/state.bin").read_bytes())
+    found = {(one["member"], one["task"]): one["value"] for one in state["baselines"]["baselines"]}
+    # A baseline that saw its member's reward R n times is (1 - 0.9 ** n) R.
+    counts = {key: round(np.log(1 - abs(value)) / np.log(0.9)) for key, value in found.items()}
+    for member, sign in (("a", 1.0), ("b", -1.0)):
+        shipped = {task: count for (name, task), count in counts.items() if name == member}
+        assert sum(shipped.values()) == 4 * 4
+        assert all(found[member, task] == pytest.approx(sign * (1 - 0.9**count)) for task, count in shipped.items())
+        expected = [sign * 0.9**n for count in shipped.values() for n in range(1, count + 1)]
+        assert sorted(advantages_of(trainer, f"/{member}/0")) == pytest.approx(sorted(expected))
+    rows = run.rows("steps")
+    assert all(row["batch/episodes"] == 4 and row["batch/samples"] == 8 for row in rows)
+    assert all((row["reward/circle/a"], row["reward/circle/b"]) == (1.0, -1.0) for row in rows)
+    episodes = run.rows("episodes")
+    assert {row["member"] for row in episodes} == {"a", "b"}
+    assert all(len(row["transcript"]) == 4 for row in episodes)
+
+
+def advantages_of(trainer: ScriptedTrainer, ending: str) -> list[float]:
+    """The one advantage of each document whose sample's name ends so."""
+    found = []
+    for batch in trainer.batches.values():
+        for micro in batch.micro_batches:
+            ends = np.cumsum(micro.lengths)
+            for name, start, end in zip(micro.sample_ids, ends - micro.lengths, ends, strict=True):
+                if name.endswith(ending):
+                    (value,) = set(micro.advantage[start:end][micro.rl_weight[start:end] != 0].tolist())
+                    found.append(value)
+    return found
+
+
+async def test_a_checkpoint_without_baselines_is_not_gone_on_from(run: Run) -> None:
+    run.configure(max_steps=2)
+    async with run.orchestrator() as process:
+        await run.trainer().run()
+        assert await process.wait() == ExitCode.OK, run.log.read_text()
+    several_agents(run)
+    second = RunIdentity(IDENTITY.name, IDENTITY.uid, 2)
+    assert prepare(run.directory, second).resume_step == 2
+    async with run.orchestrator(identity=second) as process:
+        assert await process.wait() == ExitCode.BAD_INPUT
+    assert "environments.circle: the checkpoint to resume from has no RAE baselines (step 2)" in run.log.read_text()

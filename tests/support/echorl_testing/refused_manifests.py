@@ -62,7 +62,7 @@ BROKEN_RULES: list[Refused] = [
     Refused(
         [(f"{ENV}.type", "builtin:terminl")],
         "spec.environments.train[0].type",
-        "builtin:digits, builtin:messages, builtin:terminal",
+        "builtin:kuhn, builtin:messages, builtin:terminal",
         id="unknown built-in",
     ),
     Refused(
@@ -269,6 +269,81 @@ BROKEN_RULES: list[Refused] = [
         "without a password",
         id="W&B's address with a password",
     ),
+    Refused(
+        [("spec.algorithm.advantage", {"type": "rae"})],
+        "spec.algorithm.advantage.type",
+        "groupMean, none",
+        id="rae, one agent",
+    ),
+    Refused(
+        [(f"{ENV}.type", "builtin:debate")],
+        "spec.algorithm.advantage.type",
+        "rae",
+        id="several agents without rae",
+    ),
+    Refused(
+        [
+            ("spec.algorithm", {"mode": "opd", "teacher": {"url": "http://teacher/v1", "model": "big"}}),
+            (ENV, {"name": "talks", "type": "builtin:debate"}),
+        ],
+        "spec.environments.train[0].type",
+        "one agent",
+        id="several agents in mode opd",
+        server_path="spec.environments.train",
+        server_says="builtin:debate",
+    ),
+    Refused(
+        [(f"{ENV}.members", {"judge": {"policy": "learner"}})],
+        "spec.environments.train[0].members",
+        "no value",
+        id="members of a single agent",
+    ),
+    Refused(
+        [(f"{ENV}.members", {"judge": {"policy": "base"}})],
+        "spec.environments.train[0].members.judge.policy",
+        "learner or endpoint",
+        id="base without an adapter",
+        server_path="spec.environments.train",
+    ),
+    Refused(
+        [(f"{ENV}.members", {"judge": {"policy": "endpoint", "model": "m"}})],
+        "spec.environments.train[0].members.judge.url",
+        "http:// or https://",
+        id="endpoint without url",
+        server_path="spec.environments.train[0].members[judge].url",
+    ),
+    Refused(
+        [(f"{ENV}.members", {"judge": {"policy": "endpoint", "model": "m", "url": "judge:80"}})],
+        "spec.environments.train[0].members.judge.url",
+        "http:// or https://",
+        id="endpoint with another url",
+        server_path="spec.environments.train[0].members[judge].url",
+    ),
+    Refused(
+        [(f"{ENV}.members", {"judge": {"policy": "endpoint", "url": "http://judge"}})],
+        "spec.environments.train[0].members.judge.model",
+        "the model's name",
+        id="endpoint without model",
+        server_path="spec.environments.train[0].members[judge].model",
+    ),
+    Refused(
+        [(f"{ENV}.members", {"judge": {"secretName": "key"}})],
+        "spec.environments.train[0].members.judge.secretName",
+        "no value",
+        id="secret of the learner",
+        server_path="spec.environments.train[0].members[judge].secretName",
+    ),
+    Refused(
+        [
+            (f"{ENV}.type", "builtin:kuhn"),
+            ("spec.algorithm.advantage", {"type": "rae"}),
+            ("spec.algorithm.filters", [{"type": "zeroAdvantage", "stage": "group"}]),
+        ],
+        "spec.algorithm.filters[0].stage",
+        "batch",
+        id="zero advantage before RAE knows",
+        server_path="spec.algorithm.filters",
+    ),
     Refused([("metadata.name", "a" * 41)], "metadata.name", "at most 40", id="long name"),
 ]
 
@@ -447,13 +522,9 @@ BROKEN_RULES += MODE_RULES
 
 
 NOT_SUPPORTED_YET: list[tuple[str, Any]] = [
-    ("spec.algorithm.advantage.type", "rae"),
     (f"{ENV}.type", "openenv:echo"),
     (f"{ENV}.type", "verifiers:owner/env"),
     (f"{ENV}.type", "agent:coder"),
-    (f"{ENV}.members", {"judge": {"policy": "base"}}),
-    (f"{ENV}.dropMembers", ["judge"]),
-    (f"{ENV}.algorithm.advantage.type", "rae"),
     ("spec.environments.eval.0.sampling.frequencyPenalty", 0.5),
     ("spec.trainer.parallel.context", 2),
     ("spec.weightTransfer.mode", "nccl"),

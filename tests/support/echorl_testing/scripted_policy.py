@@ -20,6 +20,7 @@ from echorl_core.config import (
     SamplingConfig,
 )
 from echorl_core.identity import RunIdentity
+from echorl_core.names import SERVED_MODEL_NAME
 from echorl_orchestrator.types import EpisodeError, Generation
 
 IDENTITY = RunIdentity("run", "uid-1", 1)
@@ -68,10 +69,13 @@ class ScriptedPolicy:
         sampling: SamplingConfig,
         max_tokens: int,
         stop_ids: Sequence[int],
+        model: str = SERVED_MODEL_NAME,
     ) -> Generation:
         """See TokenGenerator."""
         prompt = list(prompt_ids)
-        self.calls.append({"episode": episode, "prompt": prompt, "sampling": sampling, "max_tokens": max_tokens})
+        self.calls.append(
+            {"episode": episode, "prompt": prompt, "sampling": sampling, "max_tokens": max_tokens, "model": model}
+        )
         self.arrived.set()
         low = self.version
         try:

@@ -34,3 +34,15 @@ def test_lora_is_a_shorter_quickstart_with_an_adapter_and_a_learning_rate_for_it
     assert adapter.pop("maxSteps") < full.pop("maxSteps")
     assert adapter["environments"]["eval"][0].pop("interval") < full["environments"]["eval"][0].pop("interval")
     assert adapter == full
+
+
+def test_rlvr_debate_and_consultancy_share_questions_model_and_eval() -> None:
+    found = {name: spec(name) for name in ("rlvr", "debate", "consultancy")}
+    questions = []
+    for name, one in found.items():
+        (train,) = one["environments"].pop("train")
+        assert train["type"] == f"builtin:{'choice' if name == 'rlvr' else name}"
+        questions.append({key: train["args"][key] for key in ("split", "seed")})
+        one["algorithm"].pop("advantage", None)
+    assert questions[0] == questions[1] == questions[2]
+    assert found["rlvr"] == found["debate"] == found["consultancy"]

@@ -50,12 +50,12 @@ def test_a_run_in_the_keys_of_three_generations_is_one_manifest():
     assert "made-up-and-kept-out" not in manifest_text(of("early"), [])
 
 
-def field(path, value, to):
+def field(path, value, to, **options):
     """What the manifest has at ``to`` when the key ``path`` is set to ``value``."""
     tree = smallest()
     for one, item in {path: value}.items() if isinstance(path, str) else zip(path, value, strict=True):
         tree = with_value(tree, location(one), item)
-    found = at(converted_copy(tree).document, location(to))
+    found = at(converted_copy(tree, **options).document, location(to))
     return None if found is MISSING else found
 
 
@@ -223,7 +223,8 @@ def test_ipo_has_one_bound_for_both_sides():
     ],
 )
 def test_older_advantages(advantage, expected):
-    assert field("orchestrator.advantage", advantage, "spec.algorithm.advantage") == expected
+    several = {"words": "import:ours:words"}
+    assert field("orchestrator.advantage", advantage, "spec.algorithm.advantage", types=several) == expected
 
 
 @pytest.mark.parametrize("base", ["orchestrator.advantage", "orchestrator.algo"])
@@ -253,7 +254,8 @@ def test_a_linear_penalty_has_no_counterpart():
 
 def test_rae_of_the_newest_generation_subtracts_first():
     expected = {"type": "rae", "momentum": 0.95, "order": "subtractThenUpdate"}
-    assert field("orchestrator.algo.type", "rae", "spec.algorithm.advantage") == expected
+    several = {"words": "import:ours:words"}
+    assert field("orchestrator.algo.type", "rae", "spec.algorithm.advantage", types=several) == expected
 
 
 def test_gpus_of_several_nodes():

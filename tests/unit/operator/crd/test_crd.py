@@ -132,6 +132,7 @@ def test_every_rule_between_fields_is_there(case):
     if case.id == "duplicate train name":
         return  # the list's key says it
     path = re.sub(r"\[\d+\]", "[]", case.server_path or case.path)
+    path = re.sub(r"\[\w+\]", ".*", path)
     assert any(field == path for field, _ in fields_of_rules()), path
 
 

@@ -1,0 +1,96 @@
+"""Rules of multi-agent environments: who plays a member, and which advantage goes with it.
+
+What an ``import:`` environment is shows when its workers have loaded it; the orchestrator then says the same.
+"""
+
+from collections.abc import Iterator
+
+from echorl_operator.api.algorithm import Advantage, Filter
+from echorl_operator.api.environments import Environment, Member, TrainEnvironment
+from echorl_operator.api.rule import Finding, eval_environments, finding, train_environments
+from echorl_operator.api.run import EchoRLRunSpec
+
+MULTI_AGENT_BUILTINS = ("consultancy", "debate", "kuhn")
+OTHER_ADVANTAGES = "groupMean, none, maxRl or custom"
+NO_BASE = "without model.lora the engines hold the policy alone; serve the base model yourself, as an endpoint"
+RENDERED = "with renderer engine requests for chats go to the policy alone"
+ONLY_ENDPOINT = "only for policy endpoint"
+NEEDED = "needed by policy endpoint"
+NO_MEMBERS = "the environment has no members"
+LATE = "RAE's advantages are known when a batch is sealed"
+ONLY_RL = "several agents learn in mode rl alone"
+ONE_AGENT = "an environment of one agent"
+
+
+def is_multi_agent(environment: Environment) -> bool | None:
+    """Whether it is; None where only its code can tell."""
+    source, _, name = environment.type.partition(":")
+    if source == "builtin":
+        return name in MULTI_AGENT_BUILTINS
+    return True if environment.members else None
+
+
+def advantage_of(spec: EchoRLRunSpec, path: str, environment: TrainEnvironment) -> tuple[str, Advantage]:
+    """Where the environment's advantage is set, and what it is."""
+    own = environment.algorithm
+    if own is not None and own.advantage is not None:
+        return f"{path}.algorithm.advantage", own.advantage
+    return "spec.algorithm.advantage", spec.algorithm.advantage
+
+
+def filters_of(spec: EchoRLRunSpec, path: str, environment: TrainEnvironment) -> tuple[str, tuple[Filter, ...]]:
+    """Where the environment's filters are set, and what they are."""
+    own = environment.algorithm
+    if own is not None and own.filters is not None:
+        return f"{path}.algorithm.filters", own.filters
+    return "spec.algorithm.filters", spec.algorithm.filters
+
+
+def multi_agent_findings(spec: EchoRLRunSpec) -> Iterator[Finding]:
+    """What is wrong with members, and with advantages where members are known."""
+    for path, environment in (*train_environments(spec), *eval_environments(spec)):
+        if is_multi_agent(environment) is False and environment.members:
+            found = sorted(environment.members)
+            yield finding(f"{path}.members", found, "no value", NO_MEMBERS, also=(f"{path}.type",))
+        for name, member in environment.members.items():
+            yield from _member(spec, f"{path}.members.{name}", member)
+    for path, trained in train_environments(spec):
+        if spec.algorithm.mode == "rl":
+            yield from _advantage(spec, path, trained)
+        elif is_multi_agent(trained):
+            yield finding(f"{path}.type", trained.type, ONE_AGENT, ONLY_RL, also=("spec.algorithm.mode",))
+
+
+def _advantage(spec: EchoRLRunSpec, path: str, environment: TrainEnvironment) -> Iterator[Finding]:
+    where, advantage = advantage_of(spec, path, environment)
+    several, also = is_multi_agent(environment), (f"{path}.type",)
+    if several and advantage.type != "rae":
+        reason = f"environment {environment.name} is multi-agent"
+        yield finding(f"{where}.type", advantage.type, "rae", reason, also=also)
+    if several is False and advantage.type == "rae":
+        reason = f"environment {environment.name} is not multi-agent"
+        yield finding(f"{where}.type", "rae", OTHER_ADVANTAGES, reason, also=also)
+    if advantage.type != "rae":
+        return
+    place, rules = filters_of(spec, path, environment)
+    for index, rule in enumerate(rules):
+        if (rule.type, rule.stage, rule.enforce) == ("zeroAdvantage", "group", True):
+            yield finding(f"{place}[{index}].stage", "group", "batch", LATE, also=(f"{where}.type",))
+
+
+def _member(spec: EchoRLRunSpec, path: str, member: Member) -> Iterator[Finding]:
+    policy = (f"{path}.policy",)
+    if member.policy == "base" and spec.model.renderer == "engine":
+        yield finding(f"{path}.policy", "base", "learner or endpoint", RENDERED, also=("spec.model.renderer",))
+    if member.policy == "base" and spec.model.lora is None:
+        yield finding(f"{path}.policy", "base", "learner or endpoint", NO_BASE, also=("spec.model.lora",))
+    if member.policy != "endpoint":
+        for key, value in (("url", member.url), ("model", member.model), ("secretName", member.secret_name)):
+            if value is not None:
+                yield finding(f"{path}.{key}", value, "no value", ONLY_ENDPOINT, also=policy)
+        return
+    if member.url is None or not member.url.startswith(("http://", "https://")):
+        reason = NEEDED if member.url is None else ""
+        yield finding(f"{path}.url", member.url, "a URL that begins with http:// or https://", reason, also=policy)
+    if member.model is None:
+        yield finding(f"{path}.model", None, "the model's name at the endpoint", NEEDED, also=policy)
