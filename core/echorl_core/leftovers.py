@@ -48,9 +48,13 @@ def _leftovers(run: RunDirectory) -> Iterator[Path]:
         if not os.path.lexists(folder / MANIFEST_NAME):
             yield folder
     for current, folders, files in os.walk(run.root):
-        if Path(current) == run.root and ARCHIVE in folders:
+        # Dot files of the root are a supervisor's, which lives, and may be writing one right now.
+        living = f"{TEMPORARY_PREFIX}." if Path(current) == run.root else None
+        if living and ARCHIVE in folders:
             folders.remove(ARCHIVE)
-        yield from (Path(current, name) for name in (*folders, *files) if name.startswith(TEMPORARY_PREFIX))
+        for name in (*folders, *files):
+            if name.startswith(TEMPORARY_PREFIX) and not (living and name.startswith(living)):
+                yield Path(current, name)
 
 
 def archive(run: RunDirectory, owner: str, *, keep_attempt: int | None = None) -> Path:

@@ -320,3 +320,11 @@ def test_prepare_goes_on_after_it_was_interrupted(run: RunDirectory, monkeypatch
     assert read_prepared(run, 2) is None
     assert prepare(run, identity(2)).resume_step == 2
     assert list(run.batches.iterdir()) == []
+
+
+def test_what_a_living_supervisor_is_writing_stays(run: RunDirectory) -> None:
+    run.root.mkdir(parents=True, exist_ok=True)
+    being_written = run.root / ".tmp-.processes.json.12"
+    being_written.write_text("{")
+    assert prepare(run, identity(3)).removed == []
+    assert being_written.exists()
