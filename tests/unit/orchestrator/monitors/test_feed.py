@@ -112,7 +112,7 @@ async def test_an_end_that_takes_too_long_ends_the_process(tmp_path: Path) -> No
     task = asyncio.create_task(feed.run())
     feed.put(row(1))
     feed.put(row(2))
-    await until(lambda: kept(tmp_path), 60)
+    await until(lambda: feed.written == 1, 60)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     closing = asyncio.create_task(feed.close())
