@@ -41,8 +41,18 @@ CASES = [
         "'all' is reserved",
         id="reserved",
     ),
-    pytest.param({"spec.algorithm.mode": "sft"}, "spec.environments.train[1].echo: ", "mode sft has no ECHO", id="sft"),
-    pytest.param({"spec.algorithm.mode": "opd"}, "spec.environments.train[1].echo: ", "mode opd has no ECHO", id="opd"),
+    pytest.param(
+        {"spec.algorithm": {"mode": "sft", "teacher": {"url": "http://teacher/v1", "model": "m"}}},
+        "spec.environments.train[1].echo: ",
+        "mode sft has no ECHO",
+        id="sft",
+    ),
+    pytest.param(
+        {"spec.algorithm": {"mode": "opd", "teacher": {"url": "http://teacher/v1", "model": "m"}}},
+        "spec.environments.train[1].echo: ",
+        "mode opd has no ECHO",
+        id="opd",
+    ),
     pytest.param(
         {"spec.algorithm.loss": {"type": "custom", "import": "a:b"}},
         "spec.environments.train[1].echo: ",

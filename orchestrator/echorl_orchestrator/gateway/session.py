@@ -197,6 +197,10 @@ class GatewaySession:
             end_s=draft.end_s,
             flaw=flaw,
         )
+        return self._counted(turn)
+
+    def _counted(self, turn: Turn) -> Turn:
+        """Note a turn that is taken: limits and records count it from here on."""
         self.facts.turns.append(turn)
         TURNS.inc()
         return turn

@@ -47,7 +47,7 @@ class TeacherSession(GatewaySession):
         if said.truncated or parsed.malformed:
             self._unusable.setdefault(branch.number, set()).add(len(talk.messages))
         called = bool(action.tool_calls) and not said.truncated
-        return Turn(
+        turn = Turn(
             number=len(self.facts.turns),
             message=message,
             action=action,
@@ -59,6 +59,7 @@ class TeacherSession(GatewaySession):
             start_s=start_s,
             end_s=self._seconds(),
         )
+        return self._counted(turn)
 
     def taught(self, owner: Owner, config: SftConfig, *, reward: float | None, max_branches: int) -> Built:
         """What the policy learns of the episode: a sample for each branch, every message trained once."""
