@@ -61,7 +61,10 @@ def test_an_adapter_that_works_passes_every_check(tmp_path, temporary):
     ("lora", "message"),
     [
         ("null", "spec.model.lora"),
-        ("{targetModules: [q_proj, no]}", 'targetModules: found "no"; accepted: names of linear layers: down_proj, '),
+        (
+            "{targetModules: [q_proj, absent]}",
+            'targetModules: found "absent"; accepted: names of linear layers: down_proj, ',
+        ),
         ("{rank: 513}", "spec.model.lora.rank"),
     ],
 )
