@@ -75,7 +75,7 @@ class Link:
             async with asyncio.timeout(deadline_s):
                 self.send(message)
                 await self._stdin.drain()
-                line = await self._stdout.readline()
+                line = await self._answer()
         except TimeoutError:
             raise MonitorError(f"no answer within {deadline_s:g} s{self._said()}") from None
         except OSError:
@@ -94,12 +94,18 @@ class Link:
         """
         self._stdin.close()
         answers = 0
-        while line := await self._stdout.readline():
+        while line := await self._answer():
             self._understood(line)
             answers += 1
         if code := await self._process.wait():
             raise MonitorError(f"its process ended with {code}{self._said()}")
         return answers
+
+    async def _answer(self) -> bytes:
+        try:
+            return await self._stdout.readline()
+        except ValueError as error:
+            raise MonitorError(f"an answer without an end: {error}{self._said()}") from None
 
     def kill(self) -> None:
         """End the process and its helpers at once; without effect when they have ended."""
@@ -120,9 +126,13 @@ class Link:
     def _understood(self, line: bytes) -> None:
         if not line:
             raise MonitorError(f"its process ended{self._said()}")
-        failed = msgspec.json.decode(line).get("failed")
-        if failed is not None:
-            raise MonitorError(self._without_secrets(failed))
+        try:
+            answer = msgspec.json.decode(line, type=dict[str, Any])
+        except msgspec.DecodeError as error:
+            # A process that is killed while it answers leaves half a line.
+            raise MonitorError(f"an answer that cannot be read: {error}{self._said()}") from None
+        if (failed := answer.get("failed")) is not None:
+            raise MonitorError(self._without_secrets(str(failed)))
 
     def _said(self) -> str:
         return f"; it said last: {self._without_secrets(self._tail).strip()}" if self._tail else ""

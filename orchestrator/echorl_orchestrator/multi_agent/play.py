@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from echorl_core.config import EnvironmentConfig
@@ -91,7 +91,7 @@ class MembersPlayer:
             progress.truncated,
             progress.info,
         )
-        named = EpisodeRequest(**{**vars(request), "episode": f"{request.episode}/{member}"})
+        named = replace(request, episode=f"{request.episode}/{member}")
         try_ = Try(named, ended.sessions[member], own, ended.seconds)
         built, unattributed = await self._builder.built(try_)
         return ended.unit(member, try_.outcome(owned(built, member), None, unattributed=unattributed))

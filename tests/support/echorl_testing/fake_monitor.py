@@ -1,6 +1,7 @@
 """A monitor's process by script: it does what the opening's ``does`` says, and keeps rows in the file ``kept``.
 
-``works``; ``refuses`` the opening; ``hangs`` or ``dies`` at its second row unless the file ``kept`` is there already.
+It ``works`` or ``refuses`` the opening. Or, at its second row and unless the file ``kept`` is there already, it ``hangs``
+or ``dies``, leaves ``half`` an answer, answers something ``other`` than an object, or never ends its ``long`` answer.
 """
 
 import json
@@ -10,6 +11,7 @@ import time
 from pathlib import Path
 
 FOREVER_S = 3600.0
+ODD = {"half": '{"writ', "other": "[1]\n", "long": "x" * 200_000}
 
 
 def main() -> None:
@@ -27,6 +29,10 @@ def main() -> None:
         if number == 1 and trouble == "dies":
             sys.stderr.write(f"out of memory near {os.environ['A_SECRET']}\n")
             sys.exit(7)
+        if number == 1 and trouble in ODD:
+            sys.stdout.write(ODD[trouble])
+            sys.stdout.flush()
+            sys.exit(0)
         with kept.open("a") as file:
             file.write(line)
         answer({"written": True})

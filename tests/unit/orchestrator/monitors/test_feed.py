@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from structlog.testing import capture_logs
 
 from echorl_orchestrator.monitors.feed import Feed, FeedLimits
@@ -73,6 +74,23 @@ async def test_a_process_that_dies_is_started_again_and_loses_nothing(tmp_path: 
     assert [entry["event"].partition(",")[0] for entry in logs] == ["a monitor failed", "a monitor works again"]
     assert f"it said last: out of memory near {HIDDEN}" in logs[0]["reason"]
     assert SECRET not in str(logs)
+
+
+@pytest.mark.parametrize(
+    ("does", "reason"),
+    [("half", "an answer that cannot be read"), ("other", "an answer that cannot be read"), ("long", "without an end")],
+)
+async def test_an_answer_that_nobody_can_read_ends_the_process_and_not_the_run(
+    tmp_path: Path, does: str, reason: str
+) -> None:
+    feed = Feed(launch(tmp_path, does), LIMITS)
+    with capture_logs() as logs:
+        async with running(feed):
+            feed.put(row(1))
+            feed.put(row(2))
+            await until(lambda: len(kept(tmp_path)) == 2, 60)
+    assert (feed.dropped, feed.failures) == (0, 1)
+    assert reason in logs[0]["reason"]
 
 
 async def test_a_process_that_hangs_is_ended_at_its_deadline(tmp_path: Path) -> None:
