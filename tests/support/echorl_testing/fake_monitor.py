@@ -1,6 +1,6 @@
 """A monitor's process by script: it does what the opening's ``does`` says, and keeps rows in the file ``kept``.
 
-It ``works`` or ``refuses`` the opening. Or, at its second row and unless the file ``kept`` is there already, it ``hangs``
+It ``works`` or ``refuses`` the opening. Or, at its second row unless the file ``kept`` is there already, it ``hangs``
 or ``dies``, leaves ``half`` an answer, answers something ``other`` than an object, or never ends its ``long`` answer.
 """
 
