@@ -1,0 +1,117 @@
+"""What is learned from episodes."""
+
+from typing import Any, Literal
+
+from echorl_core.config.base import RoleConfig
+
+
+class HookConfig(RoleConfig):
+    """A user's function by import path, ``pkg.module:name``."""
+
+    import_path: str
+    kwargs: dict[str, Any] = {}
+
+
+class EchoRoleConfig(RoleConfig):
+    """ECHO on the bodies of one message role."""
+
+    alpha: float
+    tool_names: list[str] | None = None
+    """Only for role ``tool``: bodies of these tools; None means all."""
+
+
+class EchoConfig(RoleConfig):
+    """ECHO of one environment; at least one role is set."""
+
+    system: EchoRoleConfig | None = None
+    user: EchoRoleConfig | None = None
+    assistant: EchoRoleConfig | None = None
+    tool: EchoRoleConfig | None = None
+    warning: EchoRoleConfig | None = None
+    filter: HookConfig | None = None
+
+
+class FilterConfig(RoleConfig):
+    """A rule that takes episodes out of training; they stay in metrics, baselines and records."""
+
+    type: Literal["zeroAdvantage", "gibberish", "repetition", "difficulty", "custom"]
+    enforce: bool = True
+    stage: Literal["group", "batch"] = "batch"
+    scope: Literal["rl", "all"] = "rl"
+    hook: HookConfig | None = None
+    """For custom, and only for it."""
+    easy_from: float = 1.0
+    """For difficulty: mean reward of a group from which on it is too easy."""
+    hard_to: float = 0.0
+    """For difficulty: mean reward up to which it is too hard."""
+
+    @property
+    def name(self) -> str:
+        """What metrics and records call it: its type, or the import path of a custom one."""
+        return self.type if self.hook is None else self.hook.import_path
+
+
+class LengthShapingConfig(RoleConfig):
+    """A bonus on a group's best rewards for episodes that cost less than the others of them."""
+
+    by: Literal["tokens", "turns"]
+    completion_weight: float = 1.0
+    """Of a sampled token; for ``tokens``."""
+    environment_weight: float = 1.0
+    """Of a token that the environment wrote; for ``tokens``."""
+
+
+class AdvantageConfig(RoleConfig):
+    """How rewards of a group become advantages."""
+
+    type: Literal["groupMean", "none", "maxRl", "custom", "rae"] = "groupMean"
+    momentum: float = 0.9
+    """For rae: share of the old baseline that stays."""
+    order: Literal["updateThenSubtract", "subtractThenUpdate"] = "updateThenSubtract"
+    """For rae."""
+    length_shaping: LengthShapingConfig | None = None
+    """For groupMean."""
+    hook: HookConfig | None = None
+    """For custom, and only for it."""
+
+
+class LossConfig(RoleConfig):
+    """The trainer's policy-gradient loss; ECHO's cross-entropy has no settings."""
+
+    type: Literal["dppo", "ipo", "grpo", "cispo", "reinforce", "custom", "opd"] = "dppo"
+    """``opd``: of mode opd, towards a teacher's logprobs."""
+    mask_low: float = 0.2
+    """For dppo, ipo and opd."""
+    mask_high: float = 0.2
+    """For dppo and ipo."""
+    clip_low: float = 0.2
+    """For grpo and cispo."""
+    clip_high: float = 0.28
+    """For grpo and cispo."""
+    kl_tau: float = 1.0e-3
+    """For all but custom."""
+    hook: HookConfig | None = None
+    """For custom, and only for it."""
+
+
+class SftConfig(RoleConfig):
+    """Whose tokens are targets of mode sft."""
+
+    train_roles: list[Literal["system", "user", "assistant", "tool"]] = ["assistant"]
+    tool_names: list[str] | None = None
+    """Only for role ``tool``: outputs of these tools; None means all."""
+
+
+class TeacherConfig(RoleConfig):
+    """Another model behind an OpenAI-compatible URL. Its key comes from the environment."""
+
+    url: str
+    """Base URL."""
+    model: str
+    """Name that it serves the model under."""
+    request_deadline_s: float = 600.0
+    """Of one request."""
+    busy_deadline_s: float = 120.0
+    """Of all tries of one request, while the teacher cannot be reached or is busy."""
+    start_deadline_s: float = 600.0
+    """The same at the run's start, when the teacher may still load."""

@@ -1,0 +1,66 @@
+"""The trainer's."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from echorl_core.config.algorithm import LossConfig
+from echorl_core.config.base import RoleConfig
+from echorl_core.config.model import ModelConfig
+
+
+class CheckpointConfig(RoleConfig):
+    """When checkpoints are saved, and which are kept."""
+
+    interval: int
+    keep_last: int
+    keep_every: int | None = None
+
+
+class OptimizerConfig(RoleConfig):
+    """Optimizer and learning-rate schedule."""
+
+    type: Literal["adamw", "muon", "signSgd", "sgd"] = "adamw"
+    lr: float = 1.0e-6
+    weight_decay: float = 0.01
+    betas: tuple[float, float] = (0.9, 0.95)
+    eps: float = 1e-8
+    max_grad_norm: float = 1.0
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    warmup_steps: int = 0
+    min_lr_ratio: float = 0.0
+    """Share of ``lr`` that linear and cosine schedules end at."""
+
+
+class TrainerConfig(RoleConfig):
+    """Everything a trainer rank needs but identity, secrets and its rank (torchrun's variables)."""
+
+    run_dir: str
+    orchestrator_url: str
+    model: ModelConfig
+    seed: int
+    max_steps: int
+    seq_len: int
+    mode: Literal["rl", "sft", "opd"] = "rl"
+    """For exported tokens; how the trainer trains, the loss and the batches say."""
+    loss: LossConfig = LossConfig()
+    losses: dict[str, LossConfig] = {}
+    """Of environments that have their own, by name."""
+    python_path: list[str] = []
+    """Folders with user code, put on sys.path for a custom loss."""
+    optimizer: OptimizerConfig = OptimizerConfig()
+    compile: bool = False
+    activation_checkpointing: Literal["none", "selective", "full"] = "none"
+    replicate: int = 1
+    """Replicas of the sharded model (HSDP); ranks = replicate x shard."""
+    weight_mode: Literal["http", "disk"]
+    publish_host: str = "127.0.0.1"
+    """Address that rank 0 serves weights on."""
+    advertise_host: str | None = None
+    """Name of that address for engines; None: the same."""
+    metrics_port: int = 0
+    """Rank r serves /metrics, /state and /healthz on ``metrics_port + r``; 0: any free port."""
+    step_timeout_s: float = 1800.0
+    token_export_every: Annotated[int, Field(ge=1)] | None = None
+    """Steps between two exports of trained tokens; None: there are none."""
+    probe_tokens: Annotated[int, Field(ge=2)] = 32
