@@ -10,6 +10,7 @@ RUN/broadcasts/attempt_N/v_000012/   published weights (mode disk)
 RUN/record/attempt_N/step_000012/    copies of sealed batches, never cleaned
 RUN/records/attempt_N/               steps.jsonl, episodes.jsonl, evals.jsonl, updates.jsonl
 RUN/records/attempt_N/episodes/      step_000012.parquet: every train episode of a step, where asked for
+RUN/records/attempt_N/eval_episodes/ step_000012.ENVIRONMENT.parquet: every episode of an eval, where asked for
 RUN/tensorboard/attempt_N/, wandb/   what the monitors write
 RUN/tokens/attempt_N/                step_000050.rank_0.jsonl: what a step trained, token by token
 RUN/.model, RUN/model.json           in a cluster: link to the model's folder, and which commit it is
@@ -92,6 +93,10 @@ class RunDirectory:
     def episodes(self, attempt: int, step: int) -> Path:
         """Every train episode of a step, as Parquet."""
         return self.records(attempt) / "episodes" / f"{step_name(step)}.parquet"
+
+    def eval_episodes(self, attempt: int, version: int, environment: str) -> Path:
+        """Every episode of one environment's eval, as Parquet. Beside train episodes: a folder of each is one table."""
+        return self.records(attempt) / "eval_episodes" / f"{step_name(version)}.{environment}.parquet"
 
     def recorded_batch(self, attempt: int, step: int) -> Path:
         """Copy of a sealed batch, for replay."""

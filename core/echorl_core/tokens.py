@@ -9,12 +9,14 @@ import msgspec
 from echorl_core.wire import TokenRole
 
 SCHEMA = "echorl.tokens"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+"""1 did not tell the mode, and in mode opd not the advantage that the loss used."""
 
 ROLES: tuple[str, ...] = tuple(role.name.lower() for role in TokenRole)
 """Names of ``TokenRole``, by its values."""
 
 Numbers = list[float | None]
+Mode = Literal["rl", "sft", "opd"]
 Role = Literal["context", "action", "env_output", "warning"]
 
 
@@ -38,6 +40,8 @@ class TrainedSequence(msgspec.Struct, frozen=True, kw_only=True):
     sample_id: str
     """``<episode>/<branch>``."""
     environment: str
+    mode: Mode
+    """Of the run: policy gradient and ECHO, cross-entropy on targets alone, or on-policy distillation."""
     denominators: dict[str, float]
     """What the step divided each component's sum by."""
     token_ids: list[int]
@@ -45,22 +49,30 @@ class TrainedSequence(msgspec.Struct, frozen=True, kw_only=True):
     """Each token decoded on its own; null without a tokenizer. Characters split over tokens show as U+FFFD."""
     role: list[Role]
     """Where the token came from; see ``TokenRole``."""
+    tool: list[str | None] | None = None
+    """Tool that wrote the token; null where no tool's output has a cross-entropy weight: batches leave it out."""
     engine_logprobs: Numbers
     """Natural log, as the engine reported it; of action tokens."""
     trainer_logprobs: Numbers
     """Natural log, under the weights that the step began with; of scored tokens."""
+    teacher_logprobs: Numbers | None = None
+    """Natural log, as the teacher reported it; of tokens with an RL weight. Null where no teacher was asked."""
     entropy: Numbers
     """Nats, of the distribution that the token was drawn from; of scored tokens."""
     ratio: Numbers
     """exp(trainer - engine logprob); of tokens with an RL weight."""
     is_masked: list[bool | None]
     """Whether the loss dropped or clipped the token's gain; null where the loss has no such test."""
+    is_masked_low: list[bool | None]
+    """Whether its test against too low a ratio or probability did."""
+    is_masked_high: list[bool | None]
+    """Whether its test against too high a one did."""
     advantage: Numbers
-    """Of tokens with an RL weight."""
+    """As the loss used it; of tokens with an RL weight. Mode opd: the teacher's lead, teacher - trainer logprob."""
     rl_weight: list[float]
     """0: the token has no policy gradient."""
     ce_weight: list[float]
-    """ECHO's weight: 0 for tokens that it does not train."""
+    """Of cross-entropy, ECHO's or in mode sft a target's; 0: the token has none."""
     version_low: list[int]
     """Policy version that the engine held when the token's request was sent; -1 where no engine drew it."""
     version_high: list[int]

@@ -82,6 +82,13 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     advantage: NDArray[np.float32]
     temperature: NDArray[np.float32]
     ref_logprobs: NDArray[np.float32] | None = None
+    ce_mask: NDArray[np.bool_] | None = None
+    """Tokens that the component ``ce`` counts, those of weight 0 included; None: those with a ``ce_weight``."""
+
+    @property
+    def ce_selected(self) -> NDArray[np.bool_]:
+        """Tokens that the component ``ce`` counts, bool [T]."""
+        return self.ce_weight != 0 if self.ce_mask is None else self.ce_mask
 
     @property
     def num_tokens(self) -> int:
@@ -109,6 +116,7 @@ ARRAY_FIELDS = (
     "advantage",
     "temperature",
 )
+OPTIONAL_ARRAY_FIELDS = ("ref_logprobs", "ce_mask")
 
 
 class MicroBatch(msgspec.Struct, frozen=True, kw_only=True):

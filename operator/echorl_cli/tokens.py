@@ -4,60 +4,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
+from echorl_cli.treatment import LEGENDS, Treatment, treatment_of
 from echorl_core.names import ExitCode
-from echorl_core.tokens import NotTrainedTokens, TrainedSequence, read_trained
-
-LEGEND = (
-    ("context", "bright_black"),
-    ("action, advantage above 0", "green"),
-    ("below 0", "red"),
-    ("0", "yellow"),
-    ("masked by the loss", "dim strike"),
-    ("action without RL", "dim"),
-    ("environment", "cyan"),
-    ("with an ECHO weight", "bold cyan underline"),
-    ("warning", "magenta"),
-)
-_STYLES = dict(LEGEND)
-
-
-class Treatment(NamedTuple):
-    """How a token was trained; tokens in a row that agree in it are shown together."""
-
-    role: str
-    advantage: float | None
-    """None: no policy gradient."""
-    masked: bool
-    ce_weight: float
-
-    @property
-    def style(self) -> str:
-        """Of the coloured view."""
-        base = {"env_output": "cyan", "warning": "magenta", "context": "bright_black", "action": "dim"}[self.role]
-        if self.advantage is not None:
-            sign = "0" if self.advantage == 0 else "action, advantage above 0" if self.advantage > 0 else "below 0"
-            base = _STYLES[sign] + (" dim strike" if self.masked else "")
-        return f"{base} bold underline" if self.ce_weight else base
-
-    @property
-    def label(self) -> str:
-        """Of the plain view."""
-        words = [self.role]
-        if self.advantage is not None:
-            words.append(f"advantage {self.advantage:+.4g}")
-        if self.masked:
-            words.append("masked")
-        if self.ce_weight:
-            words.append(f"echo {self.ce_weight:.4g}")
-        if self.advantage is None and not self.ce_weight:
-            words.append("not trained")
-        return ", ".join(words)
+from echorl_core.tokens import NotTrainedTokens, Numbers, TrainedSequence, read_trained
 
 
 @dataclass(frozen=True)
@@ -72,28 +27,32 @@ class Span:
 def spans(sequence: TrainedSequence) -> Iterator[Span]:
     """The sequence in order; without texts a token is shown as ``<id>``."""
     texts = sequence.texts or [f"<{token_id}>" for token_id in sequence.token_ids]
-    for treatment, members in groupby(range(len(texts)), lambda index: _treatment(sequence, index)):
+    for treatment, members in groupby(range(len(texts)), lambda index: treatment_of(sequence, index)):
         indices = list(members)
         yield Span(treatment, len(indices), "".join(texts[index] for index in indices))
 
 
-def _treatment(sequence: TrainedSequence, index: int) -> Treatment:
-    advantage = sequence.advantage[index] if sequence.rl_weight[index] else None
-    return Treatment(sequence.role[index], advantage, bool(sequence.is_masked[index]), sequence.ce_weight[index])
-
-
 def headline(sequence: TrainedSequence) -> str:
-    """One line: which sequence, how many tokens trained how, and means."""
-    rl = [index for index, weight in enumerate(sequence.rl_weight) if weight]
+    """One line: which sequence, how many tokens trained how, and means over them."""
     parts = [
         f"step {sequence.step}, rank {sequence.rank}, {sequence.environment}, {sequence.sample_id}",
         f"{len(sequence.token_ids)} tokens",
-        f"{len(rl)} by RL",
-        f"{sum(bool(sequence.is_masked[index]) for index in rl)} masked",
-        f"{sum(weight != 0 for weight in sequence.ce_weight)} by ECHO",
     ]
-    for name, column in (("ratio", sequence.ratio), ("entropy", sequence.entropy)):
-        values = [value for index in rl if (value := column[index]) is not None]
+    rl = [index for index, weight in enumerate(sequence.rl_weight) if weight]
+    ce = [index for index, weight in enumerate(sequence.ce_weight) if weight]
+    masked = f"{sum(bool(sequence.is_masked[index]) for index in rl)} masked"
+    means: list[tuple[str, Numbers]] = [("ratio", sequence.ratio), ("entropy", sequence.entropy)]
+    if sequence.mode == "rl":
+        parts += [f"{len(rl)} by RL", masked, f"{len(ce)} by ECHO"]
+    elif sequence.mode == "opd":
+        parts += [f"{len(rl)} by distillation", masked]
+        means.insert(0, ("lead", sequence.advantage))
+    else:
+        parts.append(f"{len(ce)} targets")
+        means = [("logprob", sequence.trainer_logprobs)]
+    indices = ce if sequence.mode == "sft" else rl
+    for name, column in means:
+        values = [value for index in indices if (value := column[index]) is not None]
         if values:
             parts.append(f"mean {name} {sum(values) / len(values):.4g}")
     return "; ".join(parts)
@@ -121,7 +80,7 @@ def tokens_command(
     episode: Annotated[str | None, typer.Option(help="Show this episode, or one of its samples, alone.")] = None,
     plain: Annotated[bool, typer.Option("--plain", help="Labels in place of colours; so is any pipe.")] = False,
 ) -> None:
-    """Show what a step trained: each token's role, advantage, mask and ECHO weight."""
+    """Show what a step trained: each token's role, advantage or teacher's lead, mask, and ECHO weight or target."""
     console = Console(highlight=False)
     plain = plain or not console.is_terminal
     seen: list[str] = []
@@ -132,7 +91,7 @@ def tokens_command(
             if episode not in {None, sequence.episode, sequence.sample_id}:
                 continue
             if not plain and not shown:
-                console.print(Text("  ").join(Text(name, style) for name, style in LEGEND))
+                console.print(Text("  ").join(Text(name, style) for name, style in LEGENDS[sequence.mode]))
             _print_plain(sequence) if plain else _print_coloured(console, sequence)
             shown += 1
     except NotTrainedTokens as error:

@@ -24,6 +24,8 @@ class FilterContractError(ValueError):
 class Selection:
     """What ECHO takes of a sequence of T tokens."""
 
+    mask: NDArray[np.bool_]
+    """The selected tokens, those of alpha 0 included."""
     ce_weight: NDArray[np.float32]
     """Alpha of each selected token, else 0."""
     leaves_rl: NDArray[np.bool_]
@@ -31,7 +33,7 @@ class Selection:
 
 
 def _of_role(sample: Sample, config: EchoRoleConfig, role: MessageRole) -> NDArray[np.bool_]:
-    # Context bodies of system and user messages are the initial prompt; it never holds results of called tools.
+    # Context bodies of system and user messages are the initial prompt, which holds no result of a call of the policy.
     places = (TokenRole.ENV_OUTPUT,) if role is MessageRole.TOOL else (TokenRole.CONTEXT, TokenRole.ENV_OUTPUT)
     chosen: NDArray[np.bool_] = np.isin(sample.role, places) & (sample.message_role == role) & (sample.scaffold == 0)
     if config.tool_names is not None:
@@ -43,6 +45,7 @@ def _of_role(sample: Sample, config: EchoRoleConfig, role: MessageRole) -> NDArr
 def select(sample: Sample, config: EchoConfig) -> Selection:
     """The ECHO tokens of a sample by its provenance."""
     weight = np.zeros(sample.num_tokens, np.float32)
+    mask, leaves = np.zeros((2, sample.num_tokens), np.bool_)
     by_role = (
         (config.system, MessageRole.SYSTEM),
         (config.user, MessageRole.USER),
@@ -50,15 +53,19 @@ def select(sample: Sample, config: EchoConfig) -> Selection:
     )
     for entry, role in by_role:
         if entry is not None:
-            weight[_of_role(sample, entry, role)] = entry.alpha
+            chosen = _of_role(sample, entry, role)
+            weight[chosen] = entry.alpha
+            mask |= chosen
     if config.warning is not None:
-        weight[sample.role == TokenRole.WARNING] = config.warning.alpha
-    leaves = np.zeros(sample.num_tokens, np.bool_)
+        warned = sample.role == TokenRole.WARNING
+        weight[warned] = config.warning.alpha
+        mask |= warned
     if config.assistant is not None:
         leaves = sample.role == TokenRole.ACTION
         weight[leaves] = config.assistant.alpha
-    weight[:1] = 0.0
-    return Selection(weight, leaves)
+        mask |= leaves
+    weight[:1], mask[:1] = 0.0, False
+    return Selection(mask, weight, leaves)
 
 
 def filter_input(samples: Sequence[Sample], episode: dict[str, Any]) -> dict[str, Any]:
@@ -78,7 +85,7 @@ def narrow(samples: Sequence[Sample], keep: Any) -> list[Sample]:
         samples: of one episode.
         keep: the filter's answer: a list of plain bools for each sample, as long as the sample. True keeps.
 
-    An action token that ``assistant`` had moved out of RL and the filter refuses goes back to RL.
+    An action token that ``assistant`` had moved out of RL, also with alpha 0, and the filter refuses goes back to RL.
 
     Raises:
         FilterContractError: anything else than that.
@@ -97,10 +104,12 @@ def _narrowed(sample: Sample, row: Any) -> Sample:
     if len(row) != sample.num_tokens:
         raise FilterContractError(f"{where}: found {len(row)} flags for {sample.num_tokens} tokens")
     kept = np.array(row, np.bool_)
-    refused = ~kept & (sample.ce_weight != 0)
+    # The mask holds a token that branches share in one of them alone, so it returns to RL once.
+    refused = ~kept & sample.ce_selected
     back = refused & (sample.role == TokenRole.ACTION)
     return msgspec.structs.replace(
         sample,
+        ce_mask=sample.ce_selected & kept,
         ce_weight=np.where(kept, sample.ce_weight, np.float32(0)).astype(np.float32),
         rl_weight=np.where(back, np.float32(1), sample.rl_weight).astype(np.float32),
     )

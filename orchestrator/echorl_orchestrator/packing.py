@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from echorl_core.wire import ARRAY_FIELDS, MicroBatch, Sample, TokenRole
+from echorl_core.wire import ARRAY_FIELDS, OPTIONAL_ARRAY_FIELDS, MicroBatch, Sample, TokenRole
 
 DUMMY_TOKENS = 4
 DUMMY_ID = "dummy/0"
@@ -94,11 +94,12 @@ def check_aligned(sample: Sample) -> None:
     Raises:
         ValueError: names the sample and the field.
     """
-    for name in (*ARRAY_FIELDS, "ref_logprobs"):
+    for name in (*ARRAY_FIELDS, *OPTIONAL_ARRAY_FIELDS):
         array = getattr(sample, name)
         if array is not None and array.shape != (sample.num_tokens,):
             raise ValueError(
                 f"sample {sample.sample_id}: {name} has shape {array.shape}, accepted is ({sample.num_tokens},)"
+                " as of token_ids"
             )
 
 

@@ -143,12 +143,16 @@ def build_samples(
         first = acted.fresh(sample.role == TokenRole.ACTION, columns.origin)
         first[:1] = False
         kept_tokens += int(np.count_nonzero(first))
-        rl_weight, ce_weight = first, sample.ce_weight
+        sample = msgspec.structs.replace(sample, rl_weight=first.astype(np.float32))
         if echo is not None:
             chosen = select(sample, echo)
-            ce_weight = np.where(echoed.fresh(chosen.ce_weight != 0, columns.origin), chosen.ce_weight, np.float32(0))
-            rl_weight = first & ~chosen.leaves_rl
-        weights = {"rl_weight": rl_weight.astype(np.float32), "ce_weight": ce_weight.astype(np.float32)}
-        samples.append(msgspec.structs.replace(sample, **weights))
+            mask = echoed.fresh(chosen.mask, columns.origin)
+            sample = msgspec.structs.replace(
+                sample,
+                rl_weight=(first & ~chosen.leaves_rl).astype(np.float32),
+                ce_weight=np.where(mask, chosen.ce_weight, np.float32(0)).astype(np.float32),
+                ce_mask=mask,
+            )
+        samples.append(sample)
     low, high = _versions(parts)
     return Built(samples, len(branches) - len(kept), kept_tokens, low, high)

@@ -2,7 +2,7 @@
 
 Loss of the trainer: ``L = sum_c (1/N_c) sum_t w_t l_c(t)``; this module fixes every ``w_t`` and ``N_c``.
 Samples arrive with candidate weights: ``rl_weight`` 1 on action tokens that may train, ``ce_weight`` alpha on ECHO
-tokens, a token shared by branches weighted in the first of them alone.
+tokens, which ``ce_mask`` tells also where alpha is 0; a token shared by branches counts in the first of them alone.
 """
 
 from collections.abc import Sequence
@@ -72,11 +72,12 @@ def _masked(sample: Sample, episode: ReadyEpisode) -> Sample:
 def _echo(sample: Sample, config: BatchConfig, *, counts: bool) -> tuple[np.ndarray, float]:
     """Final ECHO weights of a sequence, and what it adds to the denominator.
 
-    ``globalTokens``: alpha per token over the number of ECHO tokens. ``perSequence``: alpha / |O| over the number of
-    sequences with |O| > 0, where O are all observation tokens of the sequence, filtered ones and warnings included.
+    ``globalTokens``: alpha per token over the number of ECHO tokens, those of alpha 0 included. ``perSequence``:
+    alpha / |O| over the number of sequences with |O| > 0, where O are all observation tokens of the sequence, filtered
+    ones and warnings included.
     """
     if config.echo_normalizer == "globalTokens":
-        return sample.ce_weight, float(np.count_nonzero(sample.ce_weight))
+        return sample.ce_weight, float(np.count_nonzero(sample.ce_selected))
     observed = int(np.isin(sample.role, (TokenRole.ENV_OUTPUT, TokenRole.WARNING)).sum())
     if not observed or not counts:
         return np.zeros(sample.num_tokens, np.float32), 0.0

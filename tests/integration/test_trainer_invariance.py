@@ -75,10 +75,10 @@ def test_a_nan_on_one_rank_stops_every_rank_before_weights_change(tmp_path):
 
 def test_a_rank_without_a_trainable_token_changes_no_loss(tmp_path):
     own = HookConfig(import_path="echorl_testing.own_losses:sequence_ratio")
-    losses = [LossConfig(type=kind) for kind in ("dppo", "ipo", "grpo", "cispo", "reinforce")]
-    losses.append(LossConfig(type="custom", hook=own))
+    losses = [LossConfig(type=kind) for kind in ("dppo", "ipo", "grpo", "cispo", "reinforce", "opd")]
+    losses += [LossConfig(type="custom", hook=own), None]
     alone = by_loss(tmp_path / "m", losses)
     two = on_ranks(2, by_loss, tmp_path / "m", losses)
     for config, wanted, *found in zip(losses, alone, *two, strict=True):
-        assert [compared(one, wanted) <= 1e-5 for one in found] == [True, True], config.type
+        assert [compared(one, wanted) <= 1e-5 for one in found] == [True, True], config and config.type
     assert all(compared(alone[0], other) > 1e-3 for other in alone[2:])

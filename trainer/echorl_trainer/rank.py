@@ -89,7 +89,7 @@ def run_rank(
         raise BadInput(str(error)) from error
     if config.token_export_every is not None:
         decode = tokenizer_of(Path(config.model.path))
-        learner.runner.export = TokenExport(run, config.token_export_every, decode)
+        learner.runner.export = TokenExport(run, config.token_export_every, decode, mode=config.mode)
     target = SaveTarget(run, identity, Path(config.model.path), link)
     saver = Saver(learner.state, target, deadline_s=config.step_timeout_s, health=health)
     resume(learner.state, run, prepared, health.progress)

@@ -2,7 +2,8 @@
 
 A row is an environment and a tool of it; every scope (``all``, an environment, a tool) is a sum of rows.
 
-Entropy, ratio, KL and mask shares are over action tokens with an RL weight; ECHO tokens stay out of them.
+Entropy, ratio, KL, mask shares and custom metrics are over action tokens with an RL weight; ECHO tokens stay out of
+them.
 """
 
 import math
@@ -16,6 +17,7 @@ from echorl_core.wire import LogprobGap
 from echorl_trainer.batches import ScoredBatch, Source
 from echorl_trainer.losses import LossOutput
 from echorl_trainer.model import TokenScores
+from echorl_trainer.spread import Spread
 
 ALL = "all"
 NAMED_TOOLS = 16
@@ -23,28 +25,44 @@ NAMED_TOOLS = 16
 
 _RL, _TAUGHT, _ENV, _ECHO = "rl_tokens", "taught_tokens", "env_tokens", "echo_tokens"
 COLUMNS = (
-    _RL, "entropy", "mismatch_kl", "ratio", "dropped_low", "dropped_high",
-    _TAUGHT, "teacher_kl",
-    _ENV, "env_nll",
-    _ECHO, "echo_nll",
+    _RL, "dropped_low", "dropped_high",
+    _TAUGHT, _ENV, _ECHO,
     "gap_tokens", "gap_abs", "gap_over",
 )  # fmt: skip
+
+_TOKENS = {
+    "env_nll": _ENV,
+    "echo_nll": _ECHO,
+    "entropy": _RL,
+    "mismatch_kl": _RL,
+    "ratio": _RL,
+    "teacher_kl": _TAUGHT,
+}
+"""Metrics with mean, deviation and bounds, and the column that counts their tokens."""
+_MEASURES = tuple(_TOKENS)
+_MASKED = {
+    "is_masked": ("dropped_low", "dropped_high"),
+    "is_masked_low": ("dropped_low",),
+    "is_masked_high": ("dropped_high",),
+}
+"""Shares of RL tokens, and the columns that count them."""
+_CUSTOM = "custom/"
 
 _GAP_TOLERANCE = 1e-4
 
 
 @dataclass
 class Tally:
-    """Float64 sums [sources, COLUMNS], and the largest of what only means would hide."""
+    """Float64 sums [sources, COLUMNS], and what is told of more than a sum."""
 
     sources: list[Source]
     sums: Tensor
-    echo_max: Tensor
-    """Float64 [sources]: largest ``-lp_t`` of an ECHO token; -inf where there is none."""
+    spread: Spread
+    """Of ``_MEASURES``."""
     gap_max: Tensor
     """Scalar."""
-    extra: dict[str, Tensor]
-    """Scalar sums over RL tokens of what only some losses measure, by metric."""
+    extra: dict[str, Spread]
+    """Of one measure each: over RL tokens, what only some losses measure, by metric."""
 
     @property
     def taught(self) -> bool:
@@ -55,23 +73,26 @@ class Tally:
     def empty(cls, sources: list[Source], device: torch.device) -> "Tally":
         """Nothing counted."""
         sums = torch.zeros(len(sources), len(COLUMNS), dtype=torch.float64, device=device)
-        return cls(sources, sums, torch.full_like(sums[:, 0], -math.inf), torch.zeros_like(sums.sum()), {})
+        return cls(sources, sums, Spread.empty(len(sources), len(_MEASURES), device), torch.zeros_like(sums.sum()), {})
 
     def cpu(self) -> "Tally":
         """The same on the host, in one transfer."""
-        alone = torch.stack([self.gap_max, *self.extra.values()])
-        flat = torch.cat([self.sums.flatten(), self.echo_max, alone]).cpu()
-        sums, echo_max, (gap_max, *extra) = torch.split(flat, [self.sums.numel(), len(self.sources), len(alone)])
-        return Tally(
-            self.sources, sums.view_as(self.sums), echo_max, gap_max, dict(zip(self.extra, extra, strict=True))
-        )
+        spreads = [self.spread, *self.extra.values()]
+        parts = [self.sums, self.gap_max, *(part for one in spreads for part in (one.sums, one.bounds))]
+        flat = torch.cat([part.flatten() for part in parts]).cpu()
+        found = [
+            values.view_as(part)
+            for values, part in zip(torch.split(flat, [part.numel() for part in parts]), parts, strict=True)
+        ]
+        spread, *extra = map(Spread, found[2::2], found[3::2])
+        return Tally(self.sources, found[0], spread, found[1], dict(zip(self.extra, extra, strict=True)))
 
 
 @torch.no_grad()
 def tally_batch(tally: Tally, scored: ScoredBatch, scores: TokenScores, outputs: dict[str, LossOutput]) -> None:
     """Add one micro-batch; waits for nothing."""
     logprobs = scores.logprobs
-    nothing = torch.zeros_like(logprobs)
+    nothing = torch.zeros_like(logprobs, dtype=torch.float64)
     no_token = torch.zeros_like(scored.is_action)
     rl = scored.is_action & (scored.rl_weight != 0) if "rl" in outputs else no_token
     echo = scored.ce_weight != 0 if "ce" in outputs else no_token
@@ -79,27 +100,27 @@ def tally_batch(tally: Tally, scored: ScoredBatch, scores: TokenScores, outputs:
     difference = torch.where(scored.is_current, (logprobs - scored.sampler_logprobs).abs(), 0.0)
     difference = difference.nan_to_num(nan=math.inf, posinf=math.inf)
     bound = _GAP_TOLERANCE * logprobs.abs().clamp(min=1.0)
-    columns = {
-        _RL: rl.float(),
-        "entropy": torch.where(rl, scores.entropy, 0.0),
-        _TAUGHT: rl.float() if "teacher_kl" in terms else nothing,
-        _ENV: scored.is_env_output.float(),
-        "env_nll": torch.where(scored.is_env_output, -logprobs, 0.0),
-        _ECHO: echo.float(),
-        "echo_nll": torch.where(echo, -logprobs, 0.0),
-        "gap_tokens": scored.is_current.float(),
+    taught = rl if "teacher_kl" in terms else no_token
+    counted: dict[str, Tensor] = {_RL: rl, _TAUGHT: taught, _ENV: scored.is_env_output, _ECHO: echo}
+    columns: dict[str, Tensor] = {
+        **counted,
+        "gap_tokens": scored.is_current,
         "gap_abs": difference,
-        "gap_over": (scored.is_current & ~(difference <= bound)).float(),
+        "gap_over": scored.is_current & ~(difference <= bound),
+        **{name: torch.where(rl, terms[name], 0.0) for name in ("dropped_low", "dropped_high") if name in terms},
     }
-    of_rl = {name: torch.where(rl, values, 0.0) for name, values in terms.items()}
-    for name, values in of_rl.items():
-        if name not in COLUMNS:
-            tally.extra[name] = tally.extra.get(name, 0.0) + values.sum(dtype=torch.float64)
-    columns |= of_rl
-    table = torch.stack([columns.get(name, nothing) for name in COLUMNS], dim=1)
-    tally.sums.index_add_(0, scored.source, table.double())
-    surprise = torch.where(echo, -logprobs, -math.inf).double()
-    tally.echo_max.scatter_reduce_(0, scored.source, surprise, "amax")
+    table = torch.stack([columns[name].double() if name in columns else nothing for name in COLUMNS], dim=1)
+    tally.sums.index_add_(0, scored.source, table)
+    values = {"entropy": scores.entropy, "env_nll": -logprobs, "echo_nll": -logprobs, **terms}
+    tally.spread.add(
+        scored.source,
+        torch.stack([values.get(name, nothing) for name in _MEASURES], dim=1),
+        torch.stack([counted[_TOKENS[name]] for name in _MEASURES], dim=1),
+    )
+    for name in [name for name in terms if name not in {*COLUMNS, *_MEASURES}]:
+        if name not in tally.extra:
+            tally.extra[name] = Spread.empty(len(tally.sources), 1, tally.sums.device)
+        tally.extra[name].add(scored.source, terms[name][:, None], rl[:, None])
     if difference.numel():
         tally.gap_max = torch.maximum(tally.gap_max, difference.max().double())
 
@@ -111,15 +132,17 @@ def merge(tallies: Sequence[Tally]) -> Tally:
     for tally in tallies:
         rows = [sources.index(source) for source in tally.sources]
         merged.sums[rows] += tally.sums
-        merged.echo_max[rows] = torch.maximum(merged.echo_max[rows], tally.echo_max)
+        merged.spread.merge(rows, tally.spread)
         merged.gap_max = torch.maximum(merged.gap_max, tally.gap_max)
-        for name, value in tally.extra.items():
-            merged.extra[name] = merged.extra.get(name, 0.0) + value
+        for name, spread in tally.extra.items():
+            if name not in merged.extra:
+                merged.extra[name] = Spread.empty(len(sources), 1, merged.sums.device)
+            merged.extra[name].merge(rows, spread)
     return merged
 
 
 def summarize(tally: Tally) -> tuple[dict[str, float | None], LogprobGap]:
-    """Means by metric and scope, None where no token counted; and the logprob gap.
+    """Mean, deviation and bounds by metric and scope, None where no token counted; and the logprob gap.
 
     Scopes are ``all`` and the environments; of ``echo_nll`` and ``echo_nll_max`` also ``<environment>/<tool>``.
     """
@@ -127,23 +150,16 @@ def summarize(tally: Tally) -> tuple[dict[str, float | None], LogprobGap]:
     environments = sorted({environment for environment, _ in tally.sources if environment})
     for scope in (ALL, *environments):
         rows = [row for row, (environment, _) in enumerate(tally.sources) if scope in {ALL, environment}]
-        sums = _sums(tally, rows)
-        found[f"env_nll/{scope}"] = _mean(sums["env_nll"], sums[_ENV])
-        found |= _echo_nll(tally, scope, rows)
-        found[f"entropy/{scope}"] = _mean(sums["entropy"], sums[_RL])
-        found[f"mismatch_kl/{scope}"] = _mean(sums["mismatch_kl"], sums[_RL])
-        if tally.taught:
-            found[f"teacher_kl/{scope}"] = _mean(sums["teacher_kl"], sums[_TAUGHT])
-        found[f"is_masked/{scope}"] = _mean(sums["dropped_low"] + sums["dropped_high"], sums[_RL])
+        found |= _of_scope(tally, scope, rows)
     for environment in environments:
         for tool, row in _named_tools(tally, environment):
-            found |= _echo_nll(tally, f"{environment}/{tool}", [row])
+            told = _statistics(tally, "echo_nll", f"{environment}/{tool}", [row])
+            found |= {name: value for name, value in told.items() if name.startswith(("echo_nll/", "echo_nll_max/"))}
+    # Last: the step's own names stand, whatever an environment is called.
+    found |= {"ratio/mean": found[f"ratio/{ALL}"]}
+    found |= {name: found[f"{name}/{ALL}"] for name in ("is_masked_low", "is_masked_high", *tally.extra)}
     total = _sums(tally, range(len(tally.sources)))
-    found["ratio/mean"] = _mean(total["ratio"], total[_RL])
-    found["is_masked_low"] = _mean(total["dropped_low"], total[_RL])
-    found["is_masked_high"] = _mean(total["dropped_high"], total[_RL])
     found["echo_tokens"] = total[_ECHO]
-    found |= {name: _mean(float(value), total[_RL]) for name, value in tally.extra.items()}
     compared = int(total["gap_tokens"])
     gap = LogprobGap(
         tokens=compared,
@@ -154,14 +170,31 @@ def summarize(tally: Tally) -> tuple[dict[str, float | None], LogprobGap]:
     return found, gap
 
 
+def _of_scope(tally: Tally, scope: str, rows: list[int]) -> dict[str, float | None]:
+    """All metrics of the sources ``rows``."""
+    found: dict[str, float | None] = {}
+    for metric in _MEASURES:
+        if metric != "teacher_kl" or tally.taught:
+            found |= _statistics(tally, metric, scope, rows)
+    sums = _sums(tally, rows)
+    for metric, columns in _MASKED.items():
+        found[f"{metric}/{scope}"] = _mean(sum(sums[column] for column in columns), sums[_RL])
+    told = {name: spread.statistics(rows, 0, sums[_RL]) for name, spread in tally.extra.items()}
+    for name, values in told.items():
+        if name.startswith(_CUSTOM):
+            found |= {f"{name}{ending}/{scope}": value for ending, value in values.items()}
+    # After all deviations and bounds: of a function that returns both x and x_max, x_max is the one that it returned.
+    return found | {f"{name}/{scope}": values[""] for name, values in told.items()}
+
+
+def _statistics(tally: Tally, metric: str, scope: str, rows: list[int]) -> dict[str, float | None]:
+    tokens = _sums(tally, rows)[_TOKENS[metric]]
+    values = tally.spread.statistics(rows, _MEASURES.index(metric), tokens)
+    return {f"{metric}{ending}/{scope}": value for ending, value in values.items()}
+
+
 def _sums(tally: Tally, rows: Iterable[int]) -> dict[str, float]:
     return dict(zip(COLUMNS, tally.sums[list(rows)].sum(dim=0).tolist(), strict=True))
-
-
-def _echo_nll(tally: Tally, scope: str, rows: list[int]) -> dict[str, float | None]:
-    sums = _sums(tally, rows)
-    largest = float(tally.echo_max[rows].max()) if sums[_ECHO] else None
-    return {f"echo_nll/{scope}": _mean(sums["echo_nll"], sums[_ECHO]), f"echo_nll_max/{scope}": largest}
 
 
 def _named_tools(tally: Tally, environment: str) -> list[tuple[str, int]]:

@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import AutoTokenizer
 
 from echorl_core.rundir import RunDirectory, write_file
-from echorl_core.tokens import ROLES, TrainedSequence
+from echorl_core.tokens import ROLES, Mode, TrainedSequence
 from echorl_core.wire import MicroBatch, RankBatch, TokenRole
 from echorl_trainer.batches import ScoredBatch
 from echorl_trainer.losses import LossOutput
@@ -37,20 +37,28 @@ class _Kept:
     rows: Tensor
     """int64 [K]."""
     columns: Tensor
-    """float32 [3, K]: trainer's logprobs, entropy, whether the loss dropped the gain (NaN: it has no such test)."""
+    """float32 [5, K]: trainer's logprobs, entropy, the advantage that the loss used, whether its low and its high test
+    dropped the gain (NaN: it has no such test)."""
 
 
 class TokenExport:
     """Exports every ``every_steps`` steps, and the run's last one."""
 
     def __init__(
-        self, run: RunDirectory, every_steps: int, decode: Decode | None = None, max_tokens: int = MAX_TOKENS
+        self,
+        run: RunDirectory,
+        every_steps: int,
+        decode: Decode | None = None,
+        max_tokens: int = MAX_TOKENS,
+        *,
+        mode: Mode,
     ) -> None:
-        """``decode``: texts of tokens, each on its own; None: files have no texts."""
+        """``decode``: texts of tokens, each on its own; None: files have no texts. ``mode``: of the run."""
         self._run = run
         self._every_steps = every_steps
         self._decode = decode
         self._max_tokens = max_tokens
+        self._mode: Mode = mode
         self._kept: list[_Kept] = []
 
     def due(self, batch: RankBatch) -> bool:
@@ -70,8 +78,10 @@ class TokenExport:
             return
         tests = outputs["rl"].metrics if "rl" in outputs else {}
         nothing = torch.full_like(scores.entropy, torch.nan)
-        dropped = tests["dropped_low"] + tests["dropped_high"] if "dropped_low" in tests else nothing
-        columns = torch.stack([scores.logprobs.detach(), scores.entropy.detach(), dropped.detach()])
+        # Distillation has no advantages in its batches: its loss makes them.
+        used = -tests["teacher_kl"] if "teacher_kl" in tests else scored.advantages
+        dropped = [tests.get(name, nothing) for name in ("dropped_low", "dropped_high")]
+        columns = torch.stack([scores.logprobs.detach(), scores.entropy, used, *dropped]).detach()
         self._kept.append(_Kept(micro, scored.tokens.rows, columns))
 
     def write(self, batch: RankBatch) -> Path | None:
@@ -79,7 +89,7 @@ class TokenExport:
         if not self.due(batch):
             return None
         kept, self._kept = self._kept, []
-        sequences = [sequence for one in kept for sequence in _sequences(batch, one, self._decode)]
+        sequences = [sequence for one in kept for sequence in _sequences(batch, one, self._mode, self._decode)]
         trained = sum(int(_trained(micro, batch).sum()) for micro in batch.micro_batches)
         sequences = _within(sequences, self._max_tokens)
         path = self._run.exported_tokens(batch.attempt, batch.step, batch.rank)
@@ -125,16 +135,16 @@ def _trained(micro: MicroBatch, batch: RankBatch) -> NDArray[np.bool_]:
     return np.add.reduceat(((rl != 0) | (ce != 0)).astype(np.int64), starts) > 0
 
 
-def _sequences(batch: RankBatch, kept: _Kept, decode: Decode | None) -> list[TrainedSequence]:
+def _sequences(batch: RankBatch, kept: _Kept, mode: Mode, decode: Decode | None) -> list[TrainedSequence]:
     micro = kept.micro
     rl, ce = _weights(micro, batch)
-    scores = np.full((3, len(micro.token_ids)), np.nan, np.float32)
+    scores = np.full((5, len(micro.token_ids)), np.nan, np.float32)
     scores[:, kept.rows.cpu().numpy()] = kept.columns.cpu().numpy()
     engine = np.where(micro.role == TokenRole.ACTION, micro.logprobs, np.nan)
     with np.errstate(over="ignore"):
         ratio = np.where(rl != 0, np.exp(scores[0] - micro.logprobs), np.nan)
-    advantage = np.where(rl != 0, micro.advantage, np.nan)
-    masked = np.where(rl != 0, scores[2], np.nan)
+    advantage, low, high = np.where(rl != 0, scores[2:], np.nan)
+    teacher = None if micro.ref_logprobs is None else np.where(rl != 0, micro.ref_logprobs, np.nan)
     ends = np.cumsum(micro.lengths, dtype=np.int64)
     found = []
     for index in np.flatnonzero(_trained(micro, batch)).tolist():
@@ -148,15 +158,20 @@ def _sequences(batch: RankBatch, kept: _Kept, decode: Decode | None) -> list[Tra
                 rank=batch.rank,
                 sample_id=micro.sample_ids[index],
                 environment=micro.environments[index],
+                mode=mode,
                 denominators=batch.denominators,
                 token_ids=token_ids,
                 texts=None if decode is None else decode(token_ids),
                 role=[ROLES[role] for role in micro.role[part].tolist()],
+                tool=_tools(micro, part),
                 engine_logprobs=engine[part].tolist(),
                 trainer_logprobs=scores[0, part].tolist(),
+                teacher_logprobs=None if teacher is None else teacher[part].tolist(),
                 entropy=scores[1, part].tolist(),
                 ratio=ratio[part].tolist(),
-                is_masked=[None if math.isnan(value) else value > 0 for value in masked[part].tolist()],
+                is_masked=_flags(low[part] + high[part]),
+                is_masked_low=_flags(low[part]),
+                is_masked_high=_flags(high[part]),
                 advantage=advantage[part].tolist(),
                 rl_weight=rl[part].tolist(),
                 ce_weight=ce[part].tolist(),
@@ -166,3 +181,15 @@ def _sequences(batch: RankBatch, kept: _Kept, decode: Decode | None) -> list[Tra
             )
         )
     return found
+
+
+def _flags(values: NDArray[np.float32]) -> list[bool | None]:
+    return [None if math.isnan(value) else value > 0 for value in values.tolist()]
+
+
+def _tools(micro: MicroBatch, part: slice) -> list[str | None] | None:
+    if micro.tool is None:
+        return None
+    # The last one is what index -1 takes.
+    names = [*micro.tool_names, None]
+    return [names[index] for index in micro.tool[part].tolist()]

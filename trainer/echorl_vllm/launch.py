@@ -117,6 +117,10 @@ def _environment(config: InferenceConfig, *, work: Path, installed: Installed) -
             # A worker process of its own and the engine core wait for each other in busy loops, a core each. With 0
             # the CPU platform lets the worker run inside the engine core; the API server stays a process of its own.
             variables["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    elif config.model.dtype == "float32":
+        # Without these, float32 may be multiplied in TF32: logprobs of an H100 were 1e-2 nats from the trainer's, and
+        # with both at most 7e-5. The two were not told apart.
+        variables |= {"TRITON_F32_DEFAULT": "ieee", "NVIDIA_TF32_OVERRIDE": "0"}
     if not installed.flashinfer:
         variables["VLLM_USE_FLASHINFER_SAMPLER"] = "0"
     return variables

@@ -32,10 +32,26 @@ def documents(step: int) -> list[MicroBatch]:
 
 
 def dummy(micro: MicroBatch) -> MicroBatch:
-    """The same tokens, nothing trained or measured."""
+    """The same tokens, nothing trained or measured, and no teacher asked."""
     zeros = np.zeros(len(micro.token_ids), np.float32)
     role = np.zeros(len(zeros), np.uint8)
-    return msgspec.structs.replace(micro, rl_weight=zeros, ce_weight=zeros, advantage=zeros, role=role)
+    return msgspec.structs.replace(
+        micro, rl_weight=zeros, ce_weight=zeros, advantage=zeros, role=role, ref_logprobs=None
+    )
+
+
+def taught(micro: MicroBatch) -> MicroBatch:
+    """The document as mode opd has it: logprobs of a teacher, no ECHO."""
+    spread = np.linspace(-1.0, 1.0, len(micro.token_ids), dtype=np.float32)
+    return msgspec.structs.replace(
+        micro, ce_weight=np.zeros(len(spread), np.float32), ref_logprobs=(micro.logprobs + spread).astype(np.float32)
+    )
+
+
+def told(micro: MicroBatch) -> MicroBatch:
+    """The document with its cross-entropy alone, as of mode sft, or of ECHO where filters took all RL away."""
+    zeros = np.zeros(len(micro.token_ids), np.float32)
+    return msgspec.structs.replace(micro, rl_weight=zeros, advantage=zeros)
 
 
 def batch(step: int, rank: int, num_ranks: int, *, bad: bool = False) -> RankBatch:
@@ -103,17 +119,23 @@ def plain(tensors: dict[str, Tensor]) -> dict[str, np.ndarray]:
     return {name: tensor.numpy() for name, tensor in tensors.items()}
 
 
-def by_loss(folder: Path, losses: list[LossConfig]) -> list[dict[str, Any]]:
-    """The gradient of each loss; of two ranks the second has nothing that trains. Weights stay as they are."""
+def by_loss(folder: Path, losses: list[LossConfig | None]) -> list[dict[str, Any]]:
+    """The gradient of each loss, None: of cross-entropy alone; of two ranks the second has nothing that trains.
+
+    Weights stay as they are.
+    """
     rank, num_ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    parts = documents(1)
-    shares: list[Sequence[MicroBatch]] = [[joined(parts[:3]), joined(parts[3:])], [dummy(parts[6]), dummy(parts[5])]]
     still = OptimizerConfig(type="sgd", lr=0.0, weight_decay=0.0, max_grad_norm=1e9)
     found = []
     with learner(folder, optimizer=still) as one:
         schedule = build_schedule(one.optimizer, still, 10)
         for config in losses:
-            runner = StepRunner(one.policy, one.optimizer, schedule, policy_loss(config), one.ranks, 1e9)
+            parts = documents(1)
+            if config is None or config.type == "opd":
+                parts = [(told if config is None else taught)(part) for part in parts]
+            shares = [[joined(parts[:3]), joined(parts[3:])], [dummy(parts[6]), dummy(parts[5])]]
+            loss = policy_loss(config or LossConfig())
+            runner = StepRunner(one.policy, one.optimizer, schedule, loss, one.ranks, 1e9)
             runner.run(rank_batch(shares[rank], denominators(parts), rank=rank, num_ranks=num_ranks))
             found.append(plain(dict(one.gradient)))
     return found

@@ -1,13 +1,17 @@
+import re
+
 import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from echorl_core.wire import ARRAY_FIELDS, OPTIONAL_ARRAY_FIELDS, Sample
 from echorl_orchestrator.packing import best_fit_decreasing, check_aligned, lay_out, micro_batch
 from echorl_testing.scripted_player import A, C, E, sample
 
 SEQ_LEN = 32
+ARRAYS = (*ARRAY_FIELDS, *OPTIONAL_ARRAY_FIELDS)
 LENGTHS = st.lists(st.integers(1, SEQ_LEN), max_size=60)
 
 
@@ -107,7 +111,22 @@ def test_a_dummy_has_no_weight_and_a_temperature_to_divide_by() -> None:
         assert name == "lengths" or len(getattr(dummy, name)) == 4
 
 
-def test_a_misaligned_array_is_refused_by_name() -> None:
-    bent = msgspec.structs.replace(sample([C, A], episode="ep-7"), ce_weight=np.zeros(3, np.float32))
-    with pytest.raises(ValueError, match=r"sample ep-7/0: ce_weight has shape \(3,\), accepted is \(2,\)"):
+@pytest.mark.parametrize("shape", [(3,), (5,), (0,), (4, 1)])
+@pytest.mark.parametrize("field", ARRAYS)
+def test_a_misaligned_array_is_refused_by_name(field: str, shape: tuple[int, ...]) -> None:
+    whole = msgspec.structs.replace(
+        sample([C, A, E, A], episode="ep-7"), ref_logprobs=np.zeros(4, np.float32), ce_mask=np.zeros(4, np.bool_)
+    )
+    check_aligned(whole)
+    bent = msgspec.structs.replace(whole, **{field: np.zeros(shape, getattr(whole, field).dtype)})
+    message = f"sample ep-7/0: {field} has shape {shape}, accepted is (4,) as of token_ids"
+    if field == "token_ids" and len(shape) == 1:  # what the others are held to
+        message = f"sample ep-7/0: role has shape (4,), accepted is {shape} as of token_ids"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         check_aligned(bent)
+
+
+def test_every_array_of_a_sample_is_held_to_its_length() -> None:
+    assert set(ARRAYS) == {
+        field.name for field in msgspec.structs.fields(Sample) if "ndarray" in str(field.type).casefold()
+    }

@@ -115,6 +115,17 @@ def test_the_initial_prompt_trains_only_by_its_own_roles() -> None:
     assert ce(both) == [0, 0.1, 0.2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]
 
 
+def test_tool_messages_of_the_initial_prompt_are_no_answers_to_the_policy() -> None:
+    branch = Branch(0)
+    shown = [*MESSAGES, RESULTS[0]]
+    branch.append(prompt_columns(rendered([11, 12, 13], [0, 1, 2], [1, 1, 1]), shown, [1, 2, 3], TOOL_INDEX))
+    branch.append(sampled([20], 0, 1))
+    branch.append(prompt_columns(rendered([30], [0], [1]), RESULTS, [4], TOOL_INDEX))
+    (sample,) = build([branch], EchoConfig(tool=EchoRoleConfig(alpha=0.5))).samples
+    assert sample.message_role[2] == MessageRole.TOOL
+    assert sample.ce_weight.tolist() == [0, 0, 0, 0, 0.5]
+
+
 def test_token_zero_never_trains() -> None:
     branch = Branch(0)
     branch.append(prompt_columns(rendered([11, 12], [0, 0], [1, 1]), MESSAGES[1:], [1], {}))
@@ -187,11 +198,37 @@ def test_a_filter_can_only_narrow() -> None:
     assert sample.rl_weight.tolist() == built.samples[0].rl_weight.tolist()
 
 
-def test_an_action_that_a_filter_takes_from_echo_goes_back_to_rl() -> None:
-    built = build([conversation()], EchoConfig(assistant=EchoRoleConfig(alpha=0.3)))
+@pytest.mark.parametrize("alpha", [0.3, 0.0])
+def test_an_action_that_a_filter_takes_from_echo_goes_back_to_rl(alpha: float) -> None:
+    built = build([conversation()], EchoConfig(assistant=EchoRoleConfig(alpha=alpha)))
     (sample,) = narrow(built.samples, [[index != 4 for index in range(13)]])
     assert np.flatnonzero(sample.rl_weight).tolist() == [4]
-    assert np.flatnonzero(sample.ce_weight).tolist() == [5, 11, 12]
+    np.testing.assert_allclose(sample.ce_weight, [alpha * (index in {5, 11, 12}) for index in range(13)], rtol=1e-6)
+    assert np.flatnonzero(sample.ce_selected).tolist() == [5, 11, 12]
+    # What is refused already is not refused again: nothing comes back twice, nothing is taken.
+    (again,) = narrow([sample], [[index != 4 for index in range(13)]])
+    assert again.rl_weight.tolist() == sample.rl_weight.tolist()
+
+
+@pytest.mark.parametrize("alpha", [0.3, 0.0])
+def test_a_shared_action_goes_back_to_rl_in_one_branch_alone(alpha: float) -> None:
+    built = build(forked(), EchoConfig(assistant=EchoRoleConfig(alpha=alpha)))
+    assert [np.flatnonzero(sample.ce_selected).tolist() for sample in built.samples] == [[4, 5, 11, 12], [11, 12]]
+    first, second = narrow(built.samples, [[index != 4 for index in range(13)] for _ in range(2)])
+    assert np.flatnonzero(first.rl_weight).tolist() == [4]
+    assert not second.rl_weight.any()
+    # The branch that holds no selection of the token cannot give it back.
+    first, second = narrow(built.samples, [[True] * 13, [False] * 13])
+    assert not first.rl_weight.any()
+    assert np.flatnonzero(second.rl_weight).tolist() == [11, 12]
+
+
+def test_a_filter_takes_tokens_of_alpha_0_out_of_what_echo_counts() -> None:
+    built = build([conversation()], EchoConfig(tool=EchoRoleConfig(alpha=0.05), user=EchoRoleConfig(alpha=0.0)))
+    assert np.flatnonzero(built.samples[0].ce_selected).tolist() == [2, 7, 9]
+    (sample,) = narrow(built.samples, [[index not in {2, 9} for index in range(13)]])
+    assert np.flatnonzero(sample.ce_selected).tolist() == [7]
+    assert sample.rl_weight.tolist() == built.samples[0].rl_weight.tolist()
 
 
 @pytest.mark.parametrize(

@@ -30,12 +30,12 @@ def dummy(micro):
     return msgspec.structs.replace(micro, rl_weight=zeros, ce_weight=zeros, advantage=zeros)
 
 
-def exported(tmp_path, given=None, *, loss=None, **options):
+def exported(tmp_path, given=None, *, loss=None, mode="rl", **options):
     """The sequences of one exported step, and what the step reported."""
     run = RunDirectory(tmp_path / "run")
     given = given or batch()
     with learner(tmp_path / "m", optimizer=STILL, loss=loss) as one:
-        one.runner.export = TokenExport(run, 2, **options)
+        one.runner.export = TokenExport(run, 2, mode=mode, **options)
         outcome = one.runner.run(given)
     return list(read_trained(run.exported_tokens(1, given.step, 0))), outcome
 
@@ -58,7 +58,9 @@ def test_tokens_agree_with_the_batch(tmp_path):
         assert np.float32(one.rl_weight).tolist() == micro.rl_weight.tolist()
         assert np.float32(one.ce_weight).tolist() == micro.ce_weight.tolist()
         assert [value is not None for value in one.engine_logprobs] == action.tolist()
-        assert [value is not None for value in one.advantage] == action.tolist()
+        assert one.mode == "rl"
+        assert one.advantage == [value if acts else None for value, acts in zip(micro.advantage, action, strict=True)]
+        assert one.teacher_logprobs is one.tool is None
         assert one.trainer_logprobs[:2] == one.entropy[:2] == [None, None]
         assert None not in one.trainer_logprobs[2:]
         assert one.version_low == micro.version_low.tolist()
@@ -72,7 +74,8 @@ def test_means_are_those_of_the_step(tmp_path):
     assert found["is_masked_high"] > 0
     assert fmean(values(sequences, "entropy", "rl_weight")) == pytest.approx(found["entropy/all"], rel=1e-6)
     assert fmean(values(sequences, "ratio", "rl_weight")) == pytest.approx(found["ratio/mean"], rel=1e-6)
-    assert fmean(values(sequences, "is_masked", "rl_weight")) == pytest.approx(found["is_masked/all"], rel=1e-6)
+    for name in ("is_masked", "is_masked_low", "is_masked_high"):
+        assert fmean(values(sequences, name, "rl_weight")) == pytest.approx(found[f"{name}/all"], rel=1e-6)
     echo = values(sequences, "trainer_logprobs", "ce_weight")
     assert -fmean(echo) == pytest.approx(found["echo_nll/all"], rel=1e-6)
     for one in sequences:
@@ -89,8 +92,51 @@ def test_a_skipped_component_trained_nothing(tmp_path):
 
 def test_a_loss_without_a_mask_tells_none(tmp_path):
     sequences, _ = exported(tmp_path, loss=LossConfig(type="reinforce"))
-    assert {masked for one in sequences for masked in one.is_masked} == {None}
+    for name in ("is_masked", "is_masked_low", "is_masked_high"):
+        assert {masked for one in sequences for masked in getattr(one, name)} == {None}
     assert values(sequences, "ratio", "rl_weight")
+
+
+def test_distillation_exports_the_lead_that_the_loss_used(tmp_path):
+    """The batch of mode opd has advantages of 0."""
+    micro = joined([msgspec.structs.replace(one, ce_weight=0 * one.ce_weight) for one in DOCUMENTS])
+    told = np.random.default_rng(7).normal(-5.0, 1.0, len(micro.token_ids)).astype(np.float32)
+    micro = msgspec.structs.replace(micro, advantage=0 * micro.advantage, ref_logprobs=told)
+    given = batch(micro_batches=[micro], totals={"rl": TOTALS["rl"], "ce": 0.0})
+    sequences, outcome = exported(tmp_path, given, loss=LossConfig(type="opd", mask_low=1e-4), mode="opd")
+    assert {one.mode for one in sequences} == {"opd"}
+    teacher = [value for one in sequences for value in one.teacher_logprobs]
+    assert teacher == [float(value) if weight else None for value, weight in zip(told, micro.rl_weight, strict=True)]
+    lead = values(sequences, "advantage", "rl_weight")
+    own = values(sequences, "trainer_logprobs", "rl_weight")
+    theirs = values(sequences, "teacher_logprobs", "rl_weight")
+    assert lead == pytest.approx(np.subtract(theirs, own).tolist(), abs=1e-6)
+    assert fmean(lead) == pytest.approx(-outcome.metrics["teacher_kl/all"], rel=1e-6)
+    assert min(lead) == pytest.approx(-outcome.metrics["teacher_kl_max/all"], rel=1e-6)
+    assert 0 < fmean(values(sequences, "is_masked_low", "rl_weight")) < 1
+    assert not any(values(sequences, "is_masked_high", "rl_weight"))
+
+
+def test_supervised_training_exports_its_targets_and_their_tools(tmp_path):
+    """No engine drew a token, so nothing has a ratio or an advantage."""
+    target = np.arange(9) >= 5
+    micro = msgspec.structs.replace(
+        DOCUMENTS[0],
+        role=np.where(np.arange(9) < 7, TokenRole.CONTEXT, TokenRole.ENV_OUTPUT).astype(np.uint8),
+        rl_weight=np.zeros(9, np.float32),
+        ce_weight=target.astype(np.float32),
+        tool=np.array([-1] * 7 + [1, 0], np.int16),
+        tool_names=["cat", "ls"],
+    )
+    given = batch(micro_batches=[micro], totals={"rl": 0.0, "ce": 4.0})
+    (one,), outcome = exported(tmp_path, given, mode="sft")
+    assert one.mode == "sft"
+    assert one.tool == [None] * 7 + ["ls", "cat"]
+    assert one.ce_weight == target.tolist()
+    nothing = [None] * 9
+    assert one.advantage == one.ratio == one.is_masked == one.is_masked_low == one.engine_logprobs == nothing
+    assert one.teacher_logprobs is None
+    assert -fmean(one.trainer_logprobs[5:]) == pytest.approx(outcome.metrics["echo_nll/all"], rel=1e-6)
 
 
 def test_dummies_are_not_exported(tmp_path):
@@ -106,7 +152,7 @@ def test_a_file_is_bounded_by_whole_sequences(tmp_path, max_tokens, kept):
 
 def test_only_due_steps_and_the_last_one_are_exported(tmp_path):
     run = RunDirectory(tmp_path / "run")
-    export = TokenExport(run, 2)
+    export = TokenExport(run, 2, mode="rl")
     with learner(tmp_path / "m", optimizer=STILL) as one:
         one.runner.export = export
         for step in (1, 2, 3, 4, 5):
@@ -118,7 +164,7 @@ def test_only_due_steps_and_the_last_one_are_exported(tmp_path):
 
 def test_an_export_changes_no_bit_of_the_step(tmp_path):
     weights = []
-    for export in (None, TokenExport(RunDirectory(tmp_path / "run"), 1)):
+    for export in (None, TokenExport(RunDirectory(tmp_path / "run"), 1, mode="rl")):
         with learner(tmp_path / "m", optimizer=STILL) as one:
             one.runner.export = export
             one.runner.run(batch())
@@ -129,7 +175,7 @@ def test_an_export_changes_no_bit_of_the_step(tmp_path):
 def test_a_disk_that_refuses_does_not_stop_the_step(tmp_path):
     (tmp_path / "run").write_text("a file where the folder should be")
     with learner(tmp_path / "m", optimizer=STILL) as one:
-        one.runner.export = TokenExport(RunDirectory(tmp_path / "run"), 1)
+        one.runner.export = TokenExport(RunDirectory(tmp_path / "run"), 1, mode="rl")
         assert one.runner.run(batch()).trained_tokens > 0
 
 

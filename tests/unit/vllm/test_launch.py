@@ -102,6 +102,7 @@ def test_cuda_command_of_an_older_vllm():
     assert not {"--enable-scale-out", "--enforce-eager", "--kv-cache-memory-bytes"} & set(argv)
     assert variables["VLLM_USE_FLASHINFER_SAMPLER"] == "0"
     assert "TORCH_COMPILE_DISABLE" not in variables
+    assert (variables["TRITON_F32_DEFAULT"], variables["NVIDIA_TF32_OVERRIDE"]) == ("ieee", "0")
 
 
 @pytest.mark.parametrize(
