@@ -1,9 +1,10 @@
-"""Train episodes on their way into records: a few a step as JSON lines, and all of them as Parquet where asked for.
+"""Episodes on their way into records: a few a step and eval as JSON lines, and all of them as Parquet where asked for.
 
-    records/attempt_N/episodes.jsonl                  a few to read
-    records/attempt_N/episodes/step_000012.parquet    every episode of the batch and those filtered before it
+    records/attempt_N/episodes.jsonl                            a few to read
+    records/attempt_N/episodes/step_000012.parquet              every episode of the batch and those filtered before it
+    records/attempt_N/eval_episodes/step_000012.NAME.parquet    every episode of an eval that did not fail
 
-Parquet files are written beside the work: nothing waits for one, and one that cannot be written is counted.
+Parquet files are written beside the work: no batch waits for one, and one that cannot be written is counted.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ import structlog
 from echorl_core.rundir import RunDirectory, write_file
 from echorl_orchestrator.groups import ReadyEpisode
 from echorl_orchestrator.records import EPISODES, EPISODES_A_STEP, Recorder, chosen, train_row
+from echorl_orchestrator.types import EpisodeOutcome
 
 log = structlog.get_logger()
 
@@ -32,7 +34,7 @@ class _Step:
 
 
 class EpisodeFiles:
-    """One Parquet file a step."""
+    """One Parquet file a step, and one an eval."""
 
     def __init__(self, run: RunDirectory, attempt: int) -> None:
         self._run, self._attempt = run, attempt
@@ -54,6 +56,16 @@ class EpisodeFiles:
         except asyncio.QueueFull:
             self._fail(step, f"{MAX_WAITING} steps already wait for the disk")
 
+    async def evaluated(self, version: int, environment: str, outcomes: Sequence[EpisodeOutcome]) -> None:
+        """An eval's file is written when this returns, or counted as failed.
+
+        Nothing but the environment's next eval waits for it, and so no more than one eval of each is held in memory.
+        """
+        try:
+            await asyncio.to_thread(self._write_eval, version, environment, outcomes)
+        except Exception as error:  # as in _write
+            self._fail(version, f"eval {environment}: {type(error).__name__}: {error}")
+
     async def run(self) -> None:
         """Write until cancelled."""
         while True:
@@ -71,11 +83,17 @@ class EpisodeFiles:
             self._fail(step.number, f"{type(error).__name__}: {error}")
 
     def _write_file(self, step: _Step) -> None:
-        from echorl_orchestrator.episode_table import episode_row, parquet  # noqa: PLC0415 - see there
+        from echorl_orchestrator.episode_table import parquet, train_episode  # noqa: PLC0415 - see there
 
-        rows = [episode_row(step.number, self._attempt, one, in_batch=True) for one in step.episodes]
-        rows += [episode_row(step.number, self._attempt, one, in_batch=False) for one in step.filtered]
+        rows = [train_episode(step.number, self._attempt, one, in_batch=True) for one in step.episodes]
+        rows += [train_episode(step.number, self._attempt, one, in_batch=False) for one in step.filtered]
         write_file(self._run.episodes(self._attempt, step.number), parquet(rows))
+
+    def _write_eval(self, version: int, environment: str, outcomes: Sequence[EpisodeOutcome]) -> None:
+        from echorl_orchestrator.episode_table import eval_episode, parquet  # noqa: PLC0415 - see there
+
+        rows = [eval_episode(version, self._attempt, one) for one in outcomes]
+        write_file(self._run.eval_episodes(self._attempt, version, environment), parquet(rows))
 
     def _fail(self, step: int, reason: str) -> None:
         if not self.failed:
@@ -84,7 +102,7 @@ class EpisodeFiles:
 
 
 class EpisodeRecords:
-    """Takes every train episode that a batch took, or that filters kept out of one."""
+    """Takes every train episode that a batch took, or that filters kept out of one, and every eval's."""
 
     def __init__(self, recorder: Recorder, files: EpisodeFiles | None, attempt: int) -> None:
         """``files``: None where only a few episodes are recorded."""
@@ -112,6 +130,11 @@ class EpisodeRecords:
             self._files.sealed(step, episodes)
         await self._recorder.append(EPISODES, [train_row(step, self._attempt, one) for one in chosen(episodes)])
 
+    async def evaluated(self, version: int, environment: str, outcomes: Sequence[EpisodeOutcome]) -> None:
+        """The eval that ``version`` made due is done; its file is written when this returns, if it is to have one."""
+        if self._files is not None and outcomes:
+            await self._files.evaluated(version, environment, outcomes)
+
     async def run(self) -> None:
         """Write files until cancelled."""
         await (asyncio.Event().wait() if self._files is None else self._files.run())
@@ -123,8 +146,6 @@ class EpisodeRecords:
 
 
 def _light(episode: ReadyEpisode, *, messages: bool = True) -> ReadyEpisode:
-    """Without tokens, and without messages where there are too many."""
-    outcome = episode.outcome
-    return replace(
-        episode, outcome=replace(outcome, samples=[], turns=[], messages=outcome.messages if messages else [])
-    )
+    """Without tokens, and without what was said where there are too many."""
+    outcome = replace(episode.outcome, samples=[], turns=[])
+    return replace(episode, outcome=outcome if messages else replace(outcome, messages=[], transcript=[]))

@@ -1,5 +1,6 @@
 """Episodes as a Parquet table: pure functions. Only the writer of episode files imports it: pyarrow takes a second."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,17 +9,21 @@ import pyarrow.parquet as pq
 
 from echorl_core.jsonsafe import dumps
 from echorl_orchestrator.groups import ReadyEpisode
+from echorl_orchestrator.types import EpisodeOutcome
 
 SCHEMA = pa.schema(
     {
+        "kind": pa.string(),
         "step": pa.int64(),
         "attempt": pa.int64(),
         "episode": pa.string(),
+        "member": pa.string(),
         "environment": pa.string(),
         "task_key": pa.string(),
         "group": pa.string(),
         "in_batch": pa.bool_(),
         "reward": pa.float64(),
+        "rewards": pa.map_(pa.string(), pa.float64()),
         "advantage": pa.float64(),
         "staleness": pa.int64(),
         "version_low": pa.int64(),
@@ -39,30 +44,53 @@ SCHEMA = pa.schema(
         "metrics": pa.map_(pa.string(), pa.float64()),
         "state": pa.string(),
         "messages": pa.string(),
+        "transcript": pa.string(),
     }
 )
-"""``state`` (what ``stateColumns`` names) and ``messages`` are JSON: their shapes are the environments'."""
+"""``state`` (what ``stateColumns`` names), ``messages`` and ``transcript`` are JSON: environments give them shape.
+
+Null: ``member``, ``rewards`` and ``transcript`` of an episode that one policy played alone; ``advantage`` before there
+is one; ``messages`` and ``transcript`` that were let go; and of an eval what only training has, from ``group`` to
+``trains_ce``.
+"""
 
 
-def episode_row(step: int, attempt: int, one: ReadyEpisode, *, in_batch: bool) -> dict[str, Any]:
-    """One episode by the columns of ``SCHEMA``; ``messages`` None where they were let go."""
-    outcome = one.outcome
+def train_episode(step: int, attempt: int, one: ReadyEpisode, *, in_batch: bool) -> dict[str, Any]:
+    """A train episode by the columns of ``SCHEMA``."""
     return {
+        **_episode(one.outcome, attempt),
+        "kind": "train",
         "step": step,
+        "group": one.group,
+        "in_batch": in_batch,
+        "advantage": None if math.isnan(one.advantage) else one.advantage,
+        "staleness": one.staleness(step),
+        "version_low": one.version_low,
+        "filters": list(one.verdict.hits),
+        "trains_rl": one.verdict.rl,
+        "trains_ce": one.verdict.ce,
+    }
+
+
+def eval_episode(version: int, attempt: int, outcome: EpisodeOutcome) -> dict[str, Any]:
+    """An eval episode by the columns of ``SCHEMA``; those of training alone are left out."""
+    return {**_episode(outcome, attempt), "kind": "eval", "step": version, "version_low": outcome.version_low}
+
+
+def _episode(outcome: EpisodeOutcome, attempt: int) -> dict[str, Any]:
+    several = {
+        "member": outcome.member,
+        "rewards": sorted(outcome.rewards.items()),
+        "transcript": dumps(outcome.transcript) if outcome.transcript else None,
+    }
+    return {
+        **(several if outcome.member else {}),
         "attempt": attempt,
         "episode": outcome.episode,
         "environment": outcome.environment,
         "task_key": str(outcome.task_key),
-        "group": one.group,
-        "in_batch": in_batch,
         "reward": outcome.reward,
-        "advantage": one.advantage,
-        "staleness": one.staleness(step),
-        "version_low": one.version_low,
         "version_high": outcome.version_high,
-        "filters": list(one.verdict.hits),
-        "trains_rl": one.verdict.rl,
-        "trains_ce": one.verdict.ce,
         "stop": str(outcome.stop),
         "truncated": outcome.truncated,
         "turns": outcome.num_turns,
@@ -80,7 +108,7 @@ def episode_row(step: int, attempt: int, one: ReadyEpisode, *, in_batch: bool) -
 
 
 def parquet(rows: Sequence[dict[str, Any]]) -> bytes:
-    """The rows as one Parquet file, compressed by zstd.
+    """The rows as one Parquet file, compressed by zstd; what a row leaves out is null.
 
     Raises:
         pyarrow.ArrowException, UnicodeEncodeError: a value does not fit its column.

@@ -1,4 +1,4 @@
-"""Numbers of an eval: pass@k, rewards per example, likelihood of environment tokens. Pure functions."""
+"""Numbers of an eval: avg@n, pass@k, rewards per example, likelihood of environment tokens. Pure functions."""
 
 import math
 from collections import Counter
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from echorl_core.wire import Sample, TokenRole
-from echorl_orchestrator.facts import statistics
+from echorl_orchestrator.facts import Columns, statistics
 from echorl_orchestrator.types import EpisodeOutcome, ErrorKind
 
 
@@ -76,18 +76,29 @@ def pass_at_k(n: int, correct: int, k: int) -> float:
     return 1.0 - math.comb(n - correct, k) / math.comb(n, k)
 
 
-def pass_rates(groups: Sequence[Sequence[float]]) -> dict[str, float]:
+def average(groups: Sequence[Sequence[float]], group_size: int) -> Columns:
+    """``avg@<group_size>``: mean over examples of each one's mean reward, so that all weigh alike whatever has failed.
+
+    ``avg@<group_size>/examples`` counts them: those with a survivor. The mean is None where there is none.
+    """
+    means = [math.fsum(group) / len(group) for group in groups if group]
+    return {f"avg@{group_size}": _mean(means), f"avg@{group_size}/examples": len(means)}
+
+
+def pass_rates(groups: Sequence[Sequence[float]]) -> Columns:
     """Mean pass@k over examples for k = 1, 2, 4, ...; empty unless every reward is 0 or 1.
 
-    An example counts for a k only if at least k of its episodes survived.
+    An example counts for a k only if at least k of its episodes survived; ``pass@<k>/examples`` is how many do.
     """
     rewards = [reward for group in groups for reward in group]
     if not rewards or any(reward not in {0.0, 1.0} for reward in rewards):
         return {}
-    rates, k = {}, 1
+    rates: Columns = {}
+    k = 1
     while k <= max(len(group) for group in groups):
         found = [pass_at_k(len(group), int(sum(group)), k) for group in groups if len(group) >= k]
-        rates[str(k)] = math.fsum(found) / len(found)
+        rates[f"pass@{k}"] = math.fsum(found) / len(found)
+        rates[f"pass@{k}/examples"] = len(found)
         k *= 2
     return rates
 
@@ -108,13 +119,14 @@ def row(environment: str, version: int, examples: Sequence[Example], *, group_si
     nll = EnvNll.total([example.nll for example in examples])
     errors = Counter(str(kind) for example in examples for kind in example.errors)
     rewards = statistics([reward for example in examples for reward in example.rewards])
-    rates = pass_rates([example.rewards for example in examples if example.survivors])
+    groups = [example.rewards for example in examples if example.survivors]
     return {
         "environment": environment,
         "step": version,
         "reward": rewards.pop("mean"),
         **{f"reward/{name}": value for name, value in rewards.items()},
-        **{f"pass@{k}": rate for k, rate in rates.items()},
+        **average(groups, group_size),
+        **pass_rates(groups),
         "env_nll": nll.mean,
         "env_nll/tokens": nll.tokens,
         "env_nll/errors": nll.errors,
@@ -131,6 +143,11 @@ def row(environment: str, version: int, examples: Sequence[Example], *, group_si
             {"index": one.index, "key": one.key, "rewards": one.rewards, "errors": len(one.errors)} for one in examples
         ],
     }
+
+
+def skipped_row(environment: str, version: int, reason: str) -> dict[str, Any]:
+    """One line of evals.jsonl, without attempt, for an eval that was due at ``version`` and is not played."""
+    return {"environment": environment, "step": version, "skipped": reason}
 
 
 def _common_prefix(one: Sample, other: Sample) -> int:

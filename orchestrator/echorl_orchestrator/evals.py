@@ -2,13 +2,13 @@
 
 Episodes of the first ``num_examples`` tasks, in fixed order, ``group_size`` each, are played with the eval's own
 sampling against the engines as they are then (a row says which versions sampled). Episodes that failed are left out of
-scores and counted.
+scores and counted. An eval that was due and whose version is gone leaves a row that says so.
 """
 
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ import structlog
 
 from echorl_core.config import EnvironmentConfig, EvalConfig
 from echorl_orchestrator.cursor import seed_of
-from echorl_orchestrator.eval_scores import EnvNll, Example, fresh_observations, row
+from echorl_orchestrator.eval_scores import EnvNll, Example, fresh_observations, row, skipped_row
 from echorl_orchestrator.groups import failure_of, usable_scores
 from echorl_orchestrator.player import Player
 from echorl_orchestrator.tally import FailureLimit
@@ -54,23 +54,31 @@ class Evals:
     wait_served: Callable[[int], Any]
     """Awaitable: returns when the engines hold at least this version."""
     on_row: Callable[[dict[str, Any], list[EpisodeOutcome]], Any]
-    """Awaitable: gets each finished eval's row and its episodes."""
+    """Awaitable: gets the row of each eval that is finished, with its episodes, or that is skipped, without any."""
     failures: FailureLimit
     horizon: EvalHorizon
     start_step: int = 0
     """The first version that can be reached."""
     done: set[tuple[str, int]] = field(default_factory=set)
     """Environment and version of evals that were recorded before; they are not played again."""
+    recorded_skips: set[tuple[str, int]] = field(default_factory=set)
+    """Of evals that were recorded as skipped before; they are played if their version comes again."""
     on_progress: Callable[[], None] = lambda: None
     in_flight: int = 0
     """Eval episodes being played or scored."""
 
     def __post_init__(self) -> None:
-        """Make the queues."""
+        """Make the queues, and skip what was due below the first version and no attempt has recorded."""
         self._reached = self.start_step - 1
         self._unfinished: Counter[str] = Counter()
         self._queues: dict[str, asyncio.Queue[int]] = {one.environment.name: asyncio.Queue() for one in self.configs}
         self._slots = {one.environment.name: asyncio.Semaphore(one.environment.max_concurrent) for one in self.configs}
+        self.skipped: Counter[str] = Counter(dict.fromkeys(self._queues, 0))
+        """Evals that this process has skipped, by environment."""
+        self._skipped_rows: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        reason = f"no attempt has recorded it, and the run resumed from step {self.start_step}"
+        for config in self.configs:
+            self._skip(config, range(self.start_step), reason)
 
     def adopt(self, configs: list[EvalConfig], max_steps: int) -> None:
         """Intervals, sampling and last step as they are from here on; the same environments.
@@ -86,17 +94,27 @@ class Evals:
         """The trainer holds ``version``: queue the evals that are due.
 
         Versions may be passed over (an orchestrator that was down hears of the newest alone); the latest eval that
-        was due on the way is then played with the version that is there.
+        was due on the way is then played with the version that is there, those before it are skipped.
         """
         for config in self.configs:
-            name = config.environment.name
-            passed = range(self._reached + 1, version + 1)
-            *missed, wanted = [None, *(one for one in passed if due(config, one, self.horizon.max_steps))]
-            if lost := [one for one in missed if one is not None and (name, one) not in self.done]:
-                log.warning("evals were passed over while the orchestrator was down", environment=name, versions=lost)
-            if wanted is not None:
-                self._queue(name, wanted)
+            passed = [one for one in range(self._reached + 1, version + 1) if due(config, one, self.horizon.max_steps)]
+            reason = f"the trainer was at version {version} when the orchestrator heard of it"
+            self._skip(config, passed[:-1], reason)
+            if passed:
+                self._queue(config.environment.name, passed[-1])
         self._reached = max(self._reached, version)
+
+    def _skip(self, config: EvalConfig, versions: Iterable[int], reason: str) -> None:
+        """Tell of evals that were due at ``versions`` and never recorded: no later version stands in for them."""
+        name, known = config.environment.name, self.done | self.recorded_skips
+        lost = [one for one in versions if due(config, one, self.horizon.max_steps) and (name, one) not in known]
+        if not lost:
+            return
+        log.warning("evals were due and are not played", environment=name, versions=lost, reason=reason)
+        self.skipped[name] += len(lost)
+        self.recorded_skips.update((name, one) for one in lost)
+        for one in lost:
+            self._skipped_rows.put_nowait(skipped_row(name, one, reason) | {"attempt": self.horizon.attempt})
 
     def _queue(self, name: str, version: int) -> None:
         if (name, version) not in self.done:
@@ -110,16 +128,24 @@ class Evals:
         return [name for name, count in self._unfinished.items() if count]
 
     async def finished(self) -> None:
-        """Wait until every queued eval is done."""
+        """Wait until every queued eval is done, and every skipped one recorded."""
+        await self._skipped_rows.join()
         for queue in self._queues.values():
             await queue.join()
 
     async def run(self) -> None:
-        """Play queued evals until cancelled."""
+        """Play queued evals, and tell of skipped ones, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._tell_skipped())
             for name in self._queues:
                 tasks.create_task(self._serve(name))
             await asyncio.Event().wait()
+
+    async def _tell_skipped(self) -> None:
+        while True:
+            found = await self._skipped_rows.get()
+            await self.on_row(found, [])
+            self._skipped_rows.task_done()
 
     async def _serve(self, name: str) -> None:
         queue = self._queues[name]

@@ -9,7 +9,7 @@ from echorl_core.names import RESERVED_ENVIRONMENT_NAME
 from echorl_orchestrator.curriculum import Pool
 from echorl_orchestrator.groups import ReadyEpisode, units_of
 from echorl_orchestrator.sealing import Content
-from echorl_orchestrator.types import EpisodeOutcome
+from echorl_orchestrator.types import EpisodeOutcome, StopReason
 
 Columns = dict[str, float | int | None]
 
@@ -41,8 +41,8 @@ class Since:
 def batch_facts(episodes: Sequence[ReadyEpisode], content: Content, step: int, since: Since) -> Columns:
     """What a batch consists of. An episode of several members is one unit for each that learns.
 
-    What tells of play (rewards, solve rates, turns, tokens of an episode, environments' metrics, shares of filters) is
-    over its episodes and those filtered before it; what tells of training is over its episodes alone.
+    What tells of play (rewards, solve rates, turns, tokens of an episode, environments' metrics, shares of filters and
+    ends) is over its episodes and those filtered before it; what tells of training is over its episodes alone.
 
     Args:
         episodes: of the batch, verdicts complete.
@@ -77,6 +77,8 @@ def batch_facts(episodes: Sequence[ReadyEpisode], content: Content, step: int, s
     in_batch, everyone = by_scope(episodes), by_scope([*episodes, *units_of(since.filtered)])
     for scope, played in everyone.items():
         facts |= _of_play(scope, played, since.filters) | _of_training(scope, in_batch.get(scope, []), step)
+        if scope != RESERVED_ENVIRONMENT_NAME:
+            facts |= member_facts(scope, played, in_batch.get(scope, []))
     return facts | {
         f"pools/{name}/{pool}": count for name, sizes in since.pools.items() for pool, count in sizes.items()
     }
@@ -114,8 +116,8 @@ def _of_play(scope: str, episodes: Sequence[ReadyEpisode], filters: Sequence[str
         **_prefixed(f"environment_tokens/{scope}", statistics(outcome.environment_tokens for outcome in outcomes)),
         **_prefixed(f"solved/{scope}", solve_rates(episodes)),
         **_prefixed(f"filters/{scope}", filter_shares(episodes, filters)),
+        **_prefixed(f"stops/{scope}", stop_shares(episodes)),
         **_metrics(scope, outcomes),
-        **({} if scope == RESERVED_ENVIRONMENT_NAME else _prefixed(f"reward/{scope}", member_rewards(episodes))),
     }
 
 
@@ -126,13 +128,34 @@ def _of_training(scope: str, episodes: Sequence[ReadyEpisode], step: int) -> Col
     }
 
 
-def member_rewards(episodes: Sequence[ReadyEpisode]) -> Columns:
-    """Mean reward of each member of a multi-agent environment, those that do not learn as well."""
-    values: dict[str, list[float]] = defaultdict(list)
-    for rewards in {episode.outcome.whole: episode.outcome.rewards for episode in episodes}.values():
-        for member, reward in rewards.items():
-            values[member].append(reward)
-    return {member: math.fsum(found) / len(found) for member, found in sorted(values.items())}
+def member_facts(scope: str, played: Sequence[ReadyEpisode], in_batch: Sequence[ReadyEpisode]) -> Columns:
+    """Of each member of a multi-agent environment; none for other environments.
+
+    Args:
+        scope: the environment's name.
+        played: its units, those filtered before the batch as well.
+        in_batch: its units in the batch.
+
+    Returns:
+        For every member, those that do not learn as well, ``reward/<scope>/<member>``, the mean over episodes, and
+        ``reward/<scope>/<member>/{mean,std,min,max}``. For every member that learns the mean over its units of
+        ``turns``, ``sampled_tokens`` and, of those in the batch alone, ``advantage``: ``<name>/<scope>/<member>/mean``.
+    """
+    rewards: dict[str, list[float]] = defaultdict(list)
+    for found in {episode.outcome.whole: episode.outcome.rewards for episode in played}.values():
+        for member, reward in found.items():
+            rewards[member].append(reward)
+    columns: Columns = {}
+    for member, values in sorted(rewards.items()):
+        told = statistics(values)
+        columns |= {f"reward/{scope}/{member}": told["mean"], **_prefixed(f"reward/{scope}/{member}", told)}
+    for member in sorted({episode.outcome.member for episode in played if episode.outcome.member}):
+        units = [episode.outcome for episode in played if episode.outcome.member == member]
+        trained = [episode.advantage for episode in in_batch if episode.outcome.member == member]
+        columns[f"turns/{scope}/{member}/mean"] = statistics(unit.num_turns for unit in units)["mean"]
+        columns[f"sampled_tokens/{scope}/{member}/mean"] = statistics(unit.sampled_tokens for unit in units)["mean"]
+        columns[f"advantage/{scope}/{member}/mean"] = statistics(trained)["mean"]
+    return columns
 
 
 def _prefixed(prefix: str, columns: Columns) -> Columns:
@@ -156,3 +179,17 @@ def filter_shares(episodes: Sequence[ReadyEpisode], filters: Sequence[str]) -> C
     share = {name: sum(name in episode.verdict.hits for episode in episodes) / len(episodes) for name in filters}
     filtered = sum(episode.verdict.filtered for episode in episodes)
     return {**share, "is_filtered": filtered / len(episodes)}
+
+
+def stop_shares(episodes: Sequence[ReadyEpisode]) -> Columns:
+    """Share of episodes that ended for each reason, and of truncated ones; members' parts of one count once.
+
+    Those that ended in an error are in no batch: ``failures/<kind>`` counts them.
+    """
+    played = list({episode.outcome.whole: episode.outcome for episode in episodes}.values())
+    share: Columns = {
+        reason: sum(outcome.stop is reason for outcome in played) / len(played)
+        for reason in StopReason
+        if reason is not StopReason.ERROR
+    }
+    return {**share, "is_truncated": sum(outcome.truncated for outcome in played) / len(played)}

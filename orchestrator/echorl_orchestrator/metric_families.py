@@ -36,6 +36,7 @@ PROGRESS = (
     _gauge("checkpoints_pending", "Checkpoints whose parts are still being written."),
     _counter("checkpoints_abandoned", "Checkpoints that were given up: a part failed, or came too late."),
     _gauge("evals_pending", "Evals that are due or under way."),
+    _counter("evals_skipped", "Evals that were due and are not played: their version is gone.", "environment"),
     _gauge("volume_size_bytes", "Of the file system that holds the run directory."),
     _gauge("volume_free_bytes", "Of the file system that holds the run directory, for this user."),
 )

@@ -132,7 +132,8 @@ class Orchestrator:
             failures=self._failures,
             horizon=EvalHorizon(identity.attempt, config.seed, config.max_steps),
             start_step=disk.start_step,
-            done=set(disk.evals),
+            done=set(disk.evals.played),
+            recorded_skips=set(disk.evals.skipped),
             on_progress=self._health.beat,
         )
         self._pool, self._player, self._disk = pool, player, disk

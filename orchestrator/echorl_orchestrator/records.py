@@ -2,7 +2,7 @@
 
 steps.jsonl      one row per step: facts of the batch and the trainer's report
 episodes.jsonl   a few episodes per step and eval, with their messages
-evals.jsonl      one row per eval
+evals.jsonl      one row per eval, played or skipped
 updates.jsonl    one row per engine and weight update
 """
 
@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from echorl_core.jsonsafe import dumps
 from echorl_core.rundir import RunDirectory
@@ -80,11 +80,25 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().split("\n")[:-1] if line]
 
 
-def recorded_evals(run: RunDirectory) -> set[tuple[str, int]]:
+class RecordedEvals(NamedTuple):
     """Environment and version of every eval that any attempt has recorded."""
-    return {
-        (row["environment"], row["step"]) for _, folder in run.recorded_attempts() for row in read_rows(folder / EVALS)
-    }
+
+    played: set[tuple[str, int]]
+    skipped: set[tuple[str, int]]
+
+
+def was_played(row: Mapping[str, Any]) -> bool:
+    """Whether a line of evals.jsonl holds scores; else it says why the eval was ``skipped``."""
+    return "skipped" not in row
+
+
+def recorded_evals(run: RunDirectory) -> RecordedEvals:
+    """What evals.jsonl of all attempts tells. Blocking."""
+    found = RecordedEvals(set(), set())
+    for _, folder in run.recorded_attempts():
+        for row in read_rows(folder / EVALS):
+            (found.played if was_played(row) else found.skipped).add((row["environment"], row["step"]))
+    return found
 
 
 def step_row(attempt: int, report: StepReport, facts: Mapping[str, Any], pace: Mapping[str, Any]) -> dict[str, Any]:

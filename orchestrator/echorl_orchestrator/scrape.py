@@ -41,10 +41,11 @@ class Scrape:
     def reading(self) -> Reading:
         """All values."""
         view = self._view
-        values = {
+        values: Values = {
             **self._progress(),
             **learning(view.last_row),
             **evals(view.last_evals),
+            "evals_skipped": {(name,): count for name, count in view.evals.skipped.items()},
             **counts(view.tally.counted()),
             **self._work(),
             **self._engines(),
@@ -146,7 +147,7 @@ def evals(rows: Mapping[str, Mapping[str, Any]]) -> Values:
             (name, column.removeprefix("pass@")): value
             for name, row in rows.items()
             for column, value in row.items()
-            if column.startswith("pass@")
+            if column.startswith("pass@") and "/" not in column
         },
     }
 

@@ -20,7 +20,7 @@ from echorl_orchestrator.health import Health
 from echorl_orchestrator.live import Live
 from echorl_orchestrator.monitors.monitors import Monitors
 from echorl_orchestrator.multi_agent.baselines import Shipping
-from echorl_orchestrator.records import EPISODES, EVALS, STEPS, eval_row, eval_summary, step_row
+from echorl_orchestrator.records import EPISODES, EVALS, STEPS, eval_row, eval_summary, step_row, was_played
 from echorl_orchestrator.sealing import Content, Place, SavedState, compose, extend, files, seal_of
 from echorl_orchestrator.snapshot import View
 from echorl_orchestrator.state import Board
@@ -250,14 +250,17 @@ class Training:
         return notice
 
     async def evaluated(self, row: dict[str, Any], outcomes: list[EpisodeOutcome]) -> None:
-        """An eval is done: record it and a few of its episodes."""
+        """An eval is done: record it, and some of its episodes, or all. One that was skipped has a row alone."""
         await self._disk.recorder.append(EVALS, [row])
+        if not was_played(row):
+            return
         self._monitors.evaluated(row)
         rows = [eval_row(row["step"], self._identity.attempt, one) for one in outcomes[:: max(1, len(outcomes) // 4)]]
         await self._disk.recorder.append(EPISODES, rows[:4])
         self._view.last_evals[row["environment"]] = eval_summary(row)
         self._health.beat()
         await self._board.refresh()
+        await self._disk.episodes.evaluated(row["step"], row["environment"], outcomes)
 
 
 def little_to_train(trainable: int, episodes: int) -> bool:

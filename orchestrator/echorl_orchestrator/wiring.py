@@ -21,7 +21,15 @@ from echorl_orchestrator.engines import EnginePool
 from echorl_orchestrator.episode_records import EpisodeFiles, EpisodeRecords
 from echorl_orchestrator.episodes import EpisodePlayer
 from echorl_orchestrator.monitors.monitors import Monitors
-from echorl_orchestrator.records import EVALS, STEPS, Recorder, eval_summary, recorded_evals
+from echorl_orchestrator.records import (
+    EVALS,
+    STEPS,
+    RecordedEvals,
+    Recorder,
+    eval_summary,
+    recorded_evals,
+    was_played,
+)
 from echorl_orchestrator.refusals import BadInputError
 from echorl_orchestrator.scheduler import Horizon, Scheduler
 from echorl_orchestrator.sealing import SavedState
@@ -47,8 +55,8 @@ class Disk:
     """Of this attempt's steps; empty if there is none."""
     last_evals: dict[str, dict[str, Any]]
     """Of this attempt, by environment."""
-    evals: set[tuple[str, int]]
-    """Environment and version of evals that any attempt has recorded."""
+    evals: RecordedEvals
+    """Of all attempts."""
 
     @property
     def next_step(self) -> int:
@@ -102,7 +110,7 @@ def read_disk(config: OrchestratorConfig, identity: RunIdentity, on_commit: Call
         state=state,
         start_step=start_step,
         last_row=rows[-1] if rows else {},
-        last_evals={row["environment"]: eval_summary(row) for row in recorder.rows(EVALS)},
+        last_evals={row["environment"]: eval_summary(row) for row in recorder.rows(EVALS) if was_played(row)},
         evals=recorded_evals(run),
     )
 

@@ -77,11 +77,10 @@ def directory_problems(run: EchoRLRun, root: Path) -> Iterator[Problem]:
 def machine_problems(run: EchoRLRun, machine: Machine) -> Iterator[Problem]:
     """Python environments, GPUs, folders."""
     spec = run.spec
-    if num_engines(spec) and not machine.inference_python.exists():
-        accepted = (
-            f"the engines' Python environment (`scripts/setup.sh inference`), or its python in ${ENV_INFERENCE_PYTHON}"
-        )
-        yield Problem("inference environment", f"no {machine.inference_python}", accepted)
+    if num_engines(spec) and not (python := machine.engine_python(spec)).exists():
+        made_by = f"scripts/setup.sh {'inference-cuda' if machine.engines_on_gpus(spec) else 'inference'}"
+        accepted = f"the engines' Python environment (`{made_by}`), or its python in ${ENV_INFERENCE_PYTHON}"
+        yield Problem("inference environment", f"no {python}", accepted)
     if spec.code.path is not None and not Path(spec.code.path).is_dir():
         yield Problem("spec.code.path", f"{spec.code.path}, which is no folder", "a folder with Python modules")
     if spec.code.config_map is not None:

@@ -5,7 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from echorl_cli.local.launch import Devices
 from echorl_cli.local.ports import free_ports, free_run
 from echorl_operator.api import EchoRLRun
 from echorl_operator.api.mode_rules import num_engines
+from echorl_operator.api.run import EchoRLRunSpec
 from echorl_operator.build import Placement
 from echorl_operator.build.placement import EnginePlacement
 from echorl_operator.build.role_configs import num_ranks
@@ -21,6 +22,7 @@ from echorl_operator.build.role_configs import num_ranks
 ENV_INFERENCE_PYTHON = "ECHORL_INFERENCE_PYTHON"
 _TOOL_DEADLINE_S = 20
 _INFERENCE_ENVIRONMENT = Path(".venv-inference/bin/python")
+_CUDA_ENVIRONMENT = Path(".venv-inference-cuda/bin/python")
 
 
 @dataclass(frozen=True)
@@ -30,23 +32,35 @@ class Machine:
     python: str
     """Of orchestrator and trainer."""
     inference_python: Path
-    """Of the engines; may not exist."""
+    """Of the engines, where those on GPUs have none of their own; may not exist."""
     gpus: tuple[str, ...]
     """As CUDA_VISIBLE_DEVICES names them."""
+    cuda_inference_python: Path | None = None
+    """Of engines on GPUs; None: they have no environment of their own."""
 
     @classmethod
     def look(cls, environ: Mapping[str, str], device_folder: Path = Path("/dev")) -> "Machine":
         """Find them. No GPU library is loaded."""
-        return cls(sys.executable, _inference_python(environ), _gpus(environ, device_folder))
+        gpus = _gpus(environ, device_folder)
+        if named := environ.get(ENV_INFERENCE_PYTHON):
+            return cls(sys.executable, Path(named), gpus)
+        # The working folder, the environment's that we run in, and the repository that we are installed from.
+        homes = [Path.cwd(), Path(sys.prefix).parent, Path(__file__).parents[3]]
+        both = (_first(homes, _INFERENCE_ENVIRONMENT), _first(homes, _CUDA_ENVIRONMENT))
+        return cls(sys.executable, both[0] or homes[0] / _INFERENCE_ENVIRONMENT, gpus, both[1])
+
+    def engines_on_gpus(self, spec: EchoRLRunSpec) -> bool:
+        """Whether a run's engines compute on GPUs here."""
+        return bool(self.gpus) and spec.inference.gpus_per_replica > 0
+
+    def engine_python(self, spec: EchoRLRunSpec) -> Path:
+        """Python of a run's engines; may not exist."""
+        on_gpus = self.cuda_inference_python if self.engines_on_gpus(spec) else None
+        return on_gpus or self.inference_python
 
 
-def _inference_python(environ: Mapping[str, str]) -> Path:
-    if named := environ.get(ENV_INFERENCE_PYTHON):
-        return Path(named)
-    # The working folder, the folder of the environment that we run in, and the repository that we are installed from.
-    homes = [Path.cwd(), Path(sys.prefix).parent, Path(__file__).parents[3]]
-    places = [home / _INFERENCE_ENVIRONMENT for home in homes]
-    return next((place for place in places if place.exists()), places[0])
+def _first(homes: Sequence[Path], environment: Path) -> Path | None:
+    return next((home / environment for home in homes if (home / environment).exists()), None)
 
 
 def _gpus(environ: Mapping[str, str], device_folder: Path) -> tuple[str, ...]:
@@ -118,7 +132,7 @@ def place(run: EchoRLRun, root: Path, model: Path, machine: Machine) -> Placemen
         run_dir=str(root.absolute()),
         model_path=str(model),
         renderer=spec.model.renderer,
-        device="cuda" if machine.gpus and spec.inference.gpus_per_replica > 0 else "cpu",
+        device="cuda" if machine.engines_on_gpus(spec) else "cpu",
         orchestrator_host="127.0.0.1",
         orchestrator_port=port,
         orchestrator_url=f"http://127.0.0.1:{port}",

@@ -106,7 +106,7 @@ def local_run(run: EchoRLRun, root: Path, machine: Machine) -> LocalRun:
         name=run.metadata.name,
         uid=uid,
         configs=role_configs(run, place(run, root, model, machine)),
-        commands=ModuleCommands(machine.python, str(machine.inference_python)),
+        commands=ModuleCommands(machine.python, str(machine.engine_python(spec))),
         devices=divide_gpus(run, machine.gpus),
         restart_policy=RestartPolicy(failure.max_restarts, failure.backoff_seconds, failure.reset_after_steps),
         limits=Limits(unhealthy=silence, no_step=silence, start=max(silence, 600.0)),

@@ -100,6 +100,9 @@ def _figures(figures_of_run: Mapping[str, Any]) -> list[tuple[str, Any]]:
                     rows.append((f"{environment} {name}", shown))
         elif key == "baselines":
             rows.extend((name, _number(one)) for name, one in value.items())
+        elif key == "evals_skipped":
+            if value:
+                rows.append((key, ", ".join(value)))
         elif key != "policy_versions":
             rows.append((key, _number(value) if isinstance(value, float) or value is None else value))
     return rows

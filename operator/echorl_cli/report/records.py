@@ -23,11 +23,14 @@ class RunRecords:
 
     steps: list[Row]
     evals: list[Row]
+    """Those that were played."""
     episodes: list[Row]
     updates: list[Row]
     """Weight updates of engines, over all attempts."""
     supervisor: Row = field(default_factory=dict)
     """What the supervisor noted: restarts, set-up time, timeline; of a run in a cluster what its attempts left."""
+    skipped_evals: list[Row] = field(default_factory=list)
+    """``step``, ``environment`` and why (``skipped``) of evals that were due and that no attempt has played."""
     baselines: Row = field(default_factory=dict)
     """Reference figures that came with the model, such as the NLL of a unigram predictor."""
 
@@ -72,6 +75,15 @@ def _superseded(rows: list[Row], *keys: str) -> list[Row]:
     return sorted(kept.values(), key=lambda row: row["step"])
 
 
+def _played(rows: list[Row]) -> tuple[list[Row], list[Row]]:
+    """Evals that were played, and those that were skipped: these lie below an attempt's start and supersede nothing."""
+    played = [row for row in rows if "skipped" not in row]
+    known = {(row["step"], row.get("environment")) for row in played}
+    skipped = {(row["step"], row.get("environment")): row for row in rows if "skipped" in row}
+    lost = [row for key, row in skipped.items() if key not in known]
+    return _superseded(played, "step", "environment"), sorted(lost, key=lambda row: row["step"])
+
+
 def _json(path: Path) -> Row:
     try:
         found = json.loads(path.read_text())
@@ -110,9 +122,11 @@ def read_records(root: Path, model_path: Path | None = None) -> RunRecords:
     for _, folder in run.recorded_attempts():
         for name, rows in tables.items():
             rows.extend(_rows(folder / f"{name}.jsonl", _NEEDED[name]))
+    evals, skipped = _played(tables["evals"])
     return RunRecords(
         steps=_superseded(tables["steps"], "step"),
-        evals=_superseded(tables["evals"], "step", "environment"),
+        evals=evals,
+        skipped_evals=skipped,
         episodes=_superseded(tables["episodes"], "step", "episode"),
         updates=tables["updates"],
         supervisor=_json(root / "state.json") or _without_supervisor(run, tables["steps"]),

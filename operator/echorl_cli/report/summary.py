@@ -39,6 +39,7 @@ def summary(records: RunRecords) -> dict[str, Any]:
         "env_nll_first5": mean_or_none(nll[:5]),
         "env_nll_last5": mean_or_none(nll[-5:]),
         "eval": _evals(records.evals),
+        "evals_skipped": [f"{row.get('environment')} at step {row['step']}" for row in records.skipped_evals],
         "policy_versions": sorted({int(version) for version in present(column(records.updates, "version"))}),
         "max_staleness": max_or_none(column(steps, "staleness/all/max")),
         "max_logprob_gap": max_or_none(column(steps, "gap/max_abs")),

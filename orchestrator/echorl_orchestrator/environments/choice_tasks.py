@@ -7,17 +7,17 @@ A question about a row of digits, and answers of which one is right:
     B) 5
 """
 
-import hashlib
 import random
-from typing import Any, Literal
+from functools import partial
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from echorl_orchestrator.environments.digits import DigitsArgs, Question
 from echorl_orchestrator.environments.digits import make_task as make_digits
+from echorl_orchestrator.environments.drawn import DrawnTasks, Split
 
 LETTERS = "ABCDEFGHIJ"
-_TEST_SHARE = 5  # one question in five belongs to the test split
 
 
 class ChoiceArgs(BaseModel):
@@ -25,7 +25,7 @@ class ChoiceArgs(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    split: Literal["train", "test"] = "train"
+    split: Split = "train"
     num_tasks: int = Field(default=256, ge=1)
     seed: int = 0
     digits: int = Field(default=3, ge=1, le=9)
@@ -62,23 +62,15 @@ def first_letter(said: str, choices: int) -> str | None:
     return next((letter for letter in said if letter in LETTERS[:choices]), None)
 
 
-class ChoiceTasks:
-    """Seeded questions; the same one never stands in both splits. Questions may repeat within one."""
+class ChoiceTasks(DrawnTasks):
+    """Seeded questions; one stands in one split, with whatever answers."""
 
     def __init__(self, args: ChoiceArgs) -> None:
-        self._args = args
-
-    def __len__(self) -> int:
-        """How many there are."""
-        return self._args.num_tasks
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        """Question ``index``."""
-        if not 0 <= index < len(self):
-            raise IndexError(index)
-        rng = random.Random(f"choice:{self._args.seed}:{self._args.split}:{index}")
-        while True:
-            task = make_task(self._args, rng)
-            digest = hashlib.sha256(f"{task['question']}".encode()).digest()
-            if (digest[0] % _TEST_SHARE == 0) == (self._args.split == "test"):
-                return task
+        super().__init__(
+            "choice",
+            partial(make_task, args),
+            num_tasks=args.num_tasks,
+            seed=args.seed,
+            split=args.split,
+            identity="question",
+        )

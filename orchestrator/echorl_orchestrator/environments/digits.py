@@ -3,17 +3,17 @@
 An untrained model finds the reward by chance: the first digit of the answer counts, whatever stands around it.
 """
 
-import hashlib
 import random
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from echorl_orchestrator.environments.drawn import DrawnTasks, Split
 from echorl_orchestrator.types import Action, Environment, Step
 
 Question = Literal["first", "last", "count", "sum", "max"]
-_TEST_SHARE = 5  # one task in five belongs to the test split
 
 
 class DigitsArgs(BaseModel):
@@ -21,7 +21,7 @@ class DigitsArgs(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    split: Literal["train", "test"] = "train"
+    split: Split = "train"
     num_tasks: int = Field(default=256, ge=1)
     seed: int = 0
     digits: int = Field(default=3, ge=1, le=9)
@@ -48,29 +48,11 @@ def make_task(args: DigitsArgs, rng: random.Random) -> dict[str, Any]:
     return {"key": prompt, "prompt": prompt, "answer": str(_answer(question, row))}
 
 
-def _is_test(key: str) -> bool:
-    return hashlib.sha256(key.encode()).digest()[0] % _TEST_SHARE == 0
-
-
-class DigitsTasks:
-    """Seeded questions; the same question never stands in both splits. Questions may repeat within one."""
+class DigitsTasks(DrawnTasks):
+    """Seeded questions."""
 
     def __init__(self, args: DigitsArgs) -> None:
-        self._args = args
-
-    def __len__(self) -> int:
-        """How many tasks there are."""
-        return self._args.num_tasks
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        """Question ``index``."""
-        if not 0 <= index < len(self):
-            raise IndexError(index)
-        rng = random.Random(f"digits:{self._args.seed}:{self._args.split}:{index}")
-        while True:
-            task = make_task(self._args, rng)
-            if _is_test(task["key"]) == (self._args.split == "test"):
-                return task
+        super().__init__("digits", partial(make_task, args), num_tasks=args.num_tasks, seed=args.seed, split=args.split)
 
 
 class DigitsEnv:

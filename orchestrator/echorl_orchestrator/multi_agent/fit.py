@@ -8,7 +8,7 @@ from echorl_orchestrator.multi_agent.units import policy_of
 
 
 def unfit(config: OrchestratorConfig, members: Callable[[str], Sequence[str]], keys: Mapping[str, str]) -> list[str]:
-    """What is wrong with seats and advantage.
+    """What is wrong with seats, advantage, filters and curriculum.
 
     Args:
         config: of the run.
@@ -19,7 +19,7 @@ def unfit(config: OrchestratorConfig, members: Callable[[str], Sequence[str]], k
     base = config.model.lora is not None and config.model.renderer != "engine"
     for environment in config.train:
         found += seat_problems(environment, members(environment.name), keys, serves_base=base)
-        found += learning_problems(environment.name, config.batch.of(environment), members(environment.name))
+        found += learning_problems(environment, config.batch.of(environment), members(environment.name))
     for entry in config.evals:
         found += seat_problems(entry.environment, members(entry.environment.name), keys, serves_base=base)
     return found
@@ -51,12 +51,28 @@ def seat_problems(
     return found
 
 
-def learning_problems(name: str, batch: BatchConfig, members: Sequence[str]) -> list[str]:
-    """Whether mode and advantage go with a loaded train environment."""
+def learning_problems(environment: EnvironmentConfig, batch: BatchConfig, members: Sequence[str]) -> list[str]:
+    """What of mode, advantage, filters and curriculum does not go with a loaded train environment.
+
+    Args:
+        environment: as configured.
+        batch: as it holds for this environment.
+        members: of the loaded environment; empty if it is not multi-agent.
+    """
+    name = environment.name
     if members and batch.mode != "rl":
         return [f"spec.algorithm.mode: found {batch.mode!r}; environment {name!r} is multi-agent, which is for mode rl"]
+    found: list[str] = []
     advantage = batch.advantage
-    if bool(members) == (advantage.type == "rae"):
-        return []
-    kind = "is multi-agent, which needs rae" if members else "is not multi-agent, which rae is for"
-    return [f"spec.algorithm.advantage.type: found {advantage.type!r}; environment {name!r} {kind}"]
+    if bool(members) != (advantage.type == "rae"):
+        kind = "is multi-agent, which needs rae" if members else "is not multi-agent, which rae is for"
+        found.append(f"spec.algorithm.advantage.type: found {advantage.type!r}; environment {name!r} {kind}")
+    several = (
+        f"environment {name!r} is multi-agent, and the mean reward of its members does not tell how hard a task is"
+    )
+    if members and any(rule.type == "difficulty" for rule in batch.filters):
+        accepted = "zeroAdvantage, gibberish, repetition or custom"
+        found.append(f"spec.algorithm.filters: found 'difficulty', accepted are {accepted}; {several}")
+    if members and environment.curriculum is not None:
+        found.append(f"environments.{name}.curriculum: found a value, accepted is none; {several}")
+    return found

@@ -59,7 +59,7 @@ class MembersPlayer:
         self, request: EpisodeRequest, pool: WorkerPool, *, evaluation: bool
     ) -> tuple[EpisodeOutcome, EpisodeError | None]:
         """One try. Of an eval, the outcome is its ``learnerSeat``'s own."""
-        cast = self._cast(request, pool.facts.members, pool.facts.schedule, evaluation=evaluation)
+        cast = await self._cast(request, pool.facts.members, pool.facts.schedule, evaluation=evaluation)
         progress = MembersProgress({member: Progress() for member in pool.facts.members})
         started = time.monotonic()
         try:
@@ -123,23 +123,23 @@ class MembersPlayer:
             progress.rewards = {member: MemberReward(0.0) for member in pool.facts.members}
         return None, learners
 
-    def _cast(
+    async def _cast(
         self, request: EpisodeRequest, members: Sequence[str], schedule: Sequence[Slot], *, evaluation: bool
     ) -> _Cast:
         cast = _Cast({}, {}, Floor(schedule))
         for member in members:
             if policy_of(request.environment, member) == "endpoint":
-                cast.seats[member] = self._endpoint(request.environment, member, cast.floor)
+                cast.seats[member] = await self._endpoint(request.environment, member, cast.floor)
             else:
                 session = MemberSession(self._spec(request, member, evaluation=evaluation), member, cast.floor)
                 self._sessions.open(session.spec, partial(_made, session))
                 cast.seats[member] = cast.sessions[member] = session
         return cast
 
-    def _endpoint(self, environment: EnvironmentConfig, member: str, floor: Floor) -> EndpointSeat:
+    async def _endpoint(self, environment: EnvironmentConfig, member: str, floor: Floor) -> EndpointSeat:
         seat = environment.members[member]
-        key = key_of(seat, self.keys)
-        return EndpointSeat(self._endpoints.client, member, seat, key=key, sampling=environment.sampling, floor=floor)
+        client = await self._endpoints.client(seat, key_of(seat, self.keys))
+        return EndpointSeat(client, member, sampling=environment.sampling, floor=floor)
 
     def _spec(self, request: EpisodeRequest, member: str, *, evaluation: bool) -> SessionSpec:
         return SessionSpec(

@@ -119,7 +119,7 @@ async def teacher_says(
     """
     config = teacher.config
     raw = await teacher.post(CHAT, teacher_chat_body(config.model, messages, tools, sampling, max_tokens))
-    return parse_taught(raw, f"teacher {config.url}")
+    return parse_taught(raw, teacher.where)
 
 
 async def check_speaks(teacher: TeacherClient) -> None:

@@ -27,9 +27,11 @@ class TeacherError(EpisodeError):
 class TeacherClient:
     """Requests to one teacher. ``start`` it before use."""
 
-    def __init__(self, config: TeacherConfig, key: str | None = None) -> None:
-        """``key``: sent as a bearer token; None: none is."""
+    def __init__(self, config: TeacherConfig, key: str | None = None, *, title: str = "teacher") -> None:
+        """``key``: sent as a bearer token; None: none is. ``title``: what messages call it."""
         self.config = config
+        self._title = title
+        self.where = f"{title} {config.url}"
         self._key = key
         self._session: aiohttp.ClientSession | None = None
 
@@ -74,16 +76,17 @@ class TeacherClient:
         if self._session is None:
             raise RuntimeError("the teacher's client is not started, or closed")
         url = f"{self.config.url.rstrip('/')}/{path}"
+        where = f"{self._title} {url}"
         try:
             async with self._session.post(url, data=body, headers={"Content-Type": "application/json"}) as response:
                 raw = await response.read()
                 status = response.status
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            reason = f"teacher {url}: {type(error).__name__}: {error}"
+            reason = f"{where}: {type(error).__name__}: {error}"
             raise TeacherError(ErrorKind.PROVIDER, self._without_key(reason)) from None
         if status == HTTPStatus.OK:
             return raw
-        reason = self._without_key(f"teacher {url}: HTTP {status}: {message_of(raw)}")
+        reason = self._without_key(f"{where}: HTTP {status}: {message_of(raw)}")
         raise TeacherError(ErrorKind.PROVIDER if status in _BUSY else ErrorKind.INVALID_RESPONSE, reason, status)
 
     def _without_key(self, text: str) -> str:

@@ -13,7 +13,16 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer, unused_port
 
-from echorl_core.config import AdvantageConfig, EnvironmentConfig, LoraConfig, SamplingConfig, SeatConfig
+from echorl_core.config import (
+    AdvantageConfig,
+    CurriculumConfig,
+    EnvironmentConfig,
+    FilterConfig,
+    HookConfig,
+    LoraConfig,
+    SamplingConfig,
+    SeatConfig,
+)
 from echorl_core.wire import TokenRole
 from echorl_orchestrator.codec.tokenizer import TextTokenizer
 from echorl_orchestrator.episodes import EpisodePlayer, build_player
@@ -271,10 +280,21 @@ async def test_beside_a_frozen_seat_only_the_tasks_seat_trains(tmp_path: Path) -
     assert [(unit.member, unit.reward) for unit in outcome.units] == [("a", 1.0)]
     assert outcome.rewards == {"a": 1.0, "b": -1.0, "c": 0.0}
     assert outcome.transcript[1] == {"slot": "all", "member": "b", "text": "hello"}
-    assert (seen[1]["key"], seen[1]["model"], seen[1]["max_tokens"]) == ("Bearer hush", "big", 60)
+    assert (seen[1]["key"], seen[1]["model"], seen[1]["max_completion_tokens"]) == ("Bearer hush", "big", 60)
     assert seen[2]["messages"][1] == {"role": "assistant", "content": "<think>plan</think>hello"}
     assert failed.error_kind is ErrorKind.ENV
     assert "learnerSeat: needed by a frozen seat; found nothing, accepted: a" in (failed.error or "")
+
+
+async def test_an_endpoint_that_refuses_its_key_is_told_without_the_key(tmp_path: Path) -> None:
+    refusal = web.json_response({"error": {"message": "no such key: hush"}}, status=401)
+    async with endpoint([refusal]) as (url, _):
+        seat = SeatConfig(policy="endpoint", url=url, model="big", key_variable="OPPONENT_KEY")
+        environment = circle(args={"learner_seat": "a"}, members={"b": seat}, max_retries=0)
+        async with staged(tmp_path, environment, keys={"OPPONENT_KEY": "hush"}) as stage:
+            outcome = await stage.play(environment)
+    assert outcome.error_kind is ErrorKind.INVALID_RESPONSE
+    assert f"endpoint {url}/chat/completions: HTTP 401: no such key: ***" in (outcome.error or "")
 
 
 async def test_a_base_seat_asks_the_engines_for_the_model_under_the_adapter(tmp_path: Path) -> None:
@@ -312,7 +332,26 @@ async def test_an_eval_is_the_seat_that_its_task_names(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("environment", "options", "message"),
     [
-        (circle(), {"advantage": AdvantageConfig()}, "found 'groupMean'; environment 'circle' is multi-agent"),
+        *(
+            (circle(), {"advantage": one}, f"found '{one.type}'; environment 'circle' is multi-agent, which needs rae")
+            for one in (
+                AdvantageConfig(),
+                AdvantageConfig(type="none"),
+                AdvantageConfig(type="custom", hook=HookConfig(import_path="builtins:len")),
+                AdvantageConfig(type="maxRl"),
+            )
+        ),
+        (
+            circle(),
+            {"filters": [FilterConfig(type="difficulty", enforce=False)]},
+            "spec.algorithm.filters: found 'difficulty', accepted are zeroAdvantage, gibberish, repetition or custom; "
+            "environment 'circle' is multi-agent",
+        ),
+        (
+            circle(curriculum=CurriculumConfig(easy_from=0.9, hard_to=0.0, keep_easy=0.1, keep_hard=0.5)),
+            {},
+            "environments.circle.curriculum: found a value, accepted is none; environment 'circle' is multi-agent",
+        ),
         (EnvironmentConfig(name="d", type="builtin:digits"), {}, "found 'rae'; environment 'd' is not multi-agent"),
         (circle(members={"z": SeatConfig()}), {}, "members: found 'z', accepted are a, b"),
         (

@@ -152,8 +152,12 @@ class Run:
             state = await self.state(since=state["revision"], wait=10)
         return state
 
-    def rows(self, name: str) -> list[dict[str, Any]]:
-        path = self.directory.records(1) / f"{name}.jsonl"
+    async def metrics(self) -> str:
+        async with aiohttp.ClientSession() as session, session.get(f"{self.url}/metrics") as answer:
+            return await answer.text()
+
+    def rows(self, name: str, attempt: int = 1) -> list[dict[str, Any]]:
+        path = self.directory.records(attempt) / f"{name}.jsonl"
         return [json.loads(line, parse_constant=pytest.fail) for line in path.read_text().splitlines()]
 
     def seals(self) -> list[Seal]:
@@ -239,6 +243,12 @@ async def test_a_run_keeps_all_episodes_and_tells_its_monitors_of_which_one_is_o
         assert [row["in_batch"] for row in rows] == [True] * 4
         assert all(row["step"] == step and row["environment"] == "digits" for row in rows)
         assert {message["role"] for row in rows for message in json.loads(row["messages"])} >= {"user", "assistant"}
+    for version in (0, 2, 4):
+        held_out = read_table(run.directory.eval_episodes(1, version, "held-out")).to_pylist()
+        (row,) = [row for row in run.rows("evals") if row["step"] == version]
+        assert len(held_out) == row["episodes"] > 0
+        assert {one["kind"] for one in held_out} == {"eval"}
+        assert sum(one["reward"] for one in held_out) / len(held_out) == pytest.approx(row["reward"])
     (events,) = (run.directory.root / "tensorboard" / "attempt_1").iterdir()
     found = {(value.tag, event.step) for event in EventFileLoader(str(events)).Load() for value in event.summary.value}
     assert {("reward/all/mean", step) for step in range(1, 5)} <= found
@@ -295,6 +305,35 @@ async def test_a_stop_saves_where_the_ranks_are_and_a_new_attempt_goes_on(run: R
     assert state["step"] == 3
     dealt = state["deck"]["cursors"]["digits"]
     assert dealt["next"] - len(dealt["returned"]) == 6  # two groups a step were used up
+
+
+async def test_an_eval_that_a_lost_attempt_did_not_finish_is_told_by_the_next(run: Run) -> None:
+    run.configure(max_steps=50, checkpoint=CheckpointConfig(interval=20, keep_last=2))
+    trainer = run.trainer()
+    trainer.hold_after = 3
+    training = asyncio.create_task(trainer.run())
+    async with run.orchestrator() as process:
+        await trainer.held.wait()
+        assert await run.stop() == 200
+        trainer.go_on.set()
+        assert (await training).step == 3
+        assert await process.wait() == ExitCode.STOPPED, run.log.read_text()
+    kept = {**run.rows("evals")[0], "step": 2}  # as if the base model's eval had been in flight when all was lost
+    (run.directory.records(1) / "evals.jsonl").write_text(json.dumps(kept) + "\n")
+    second = RunIdentity(IDENTITY.name, IDENTITY.uid, 2)
+    assert prepare(run.directory, second).resume_step == 3
+    lost = run.directory.records(2) / "evals.jsonl"
+    async with run.orchestrator(identity=second) as process:
+        while not (lost.exists() and lost.read_text().endswith("\n")):
+            await run.state()
+        assert (await run.state())["eval"] == {}
+        shown = await run.metrics()
+        process.terminate()
+        await process.wait()
+    (row,) = run.rows("evals", attempt=2)
+    assert (row["step"], row["environment"], row["attempt"]) == (0, "held-out", 2)
+    assert row["skipped"] == "no attempt has recorded it, and the run resumed from step 3"
+    assert 'echorl_orchestrator_evals_skipped_total{environment="held-out"} 1.0' in shown.splitlines()
 
 
 async def test_a_stop_before_anything_began(run: Run) -> None:
@@ -516,6 +555,8 @@ async def test_baselines_of_members_move_once_for_each_shipped_unit_though_the_o
     rows = run.rows("steps")
     assert all(row["batch/episodes"] == 4 and row["batch/samples"] == 8 for row in rows)
     assert all((row["reward/circle/a"], row["reward/circle/b"]) == (1.0, -1.0) for row in rows)
+    assert all((row["reward/circle/b/max"], row["reward/circle/b/std"]) == (-1.0, 0.0) for row in rows)
+    assert all(row["advantage/circle/a/mean"] > 0 > row["advantage/circle/b/mean"] for row in rows)
     episodes = run.rows("episodes")
     assert {row["member"] for row in episodes} == {"a", "b"}
     assert all(len(row["transcript"]) == 4 for row in episodes)

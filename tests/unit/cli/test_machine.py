@@ -55,6 +55,22 @@ def test_the_engines_python_is_named_or_beside_us(tmp_path: Path, monkeypatch: p
     assert Machine.look({"ECHORL_INFERENCE_PYTHON": "/opt/python"}).inference_python == Path("/opt/python")
 
 
+def test_engines_on_gpus_have_an_environment_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    on_gpu, on_cpu = (run_with(spec__inference__gpusPerReplica=count).spec for count in (1, 0))
+    for name in (".venv-inference", ".venv-inference-cuda"):
+        python = tmp_path / name / "bin" / "python"
+        python.parent.mkdir(parents=True)
+        python.touch()
+        # Where there is only one, engines on GPUs use it too.
+        assert Machine.look({"CUDA_VISIBLE_DEVICES": "0"}).engine_python(on_gpu) == python
+    here = Machine.look({"CUDA_VISIBLE_DEVICES": "0"})
+    assert here.engine_python(on_cpu) == tmp_path / ".venv-inference" / "bin" / "python"
+    assert Machine.look({"CUDA_VISIBLE_DEVICES": ""}).engine_python(on_gpu) == here.engine_python(on_cpu)
+    named = Machine.look({"CUDA_VISIBLE_DEVICES": "0", "ECHORL_INFERENCE_PYTHON": "/opt/python"})
+    assert named.engine_python(on_gpu) == Path("/opt/python")
+
+
 def test_a_model_is_a_folder_or_in_the_hubs_cache(tmp_path: Path) -> None:
     environ = {"HF_HOME": str(tmp_path / "hf")}
     assert model_folder("org/name", environ) is None

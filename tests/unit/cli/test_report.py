@@ -90,6 +90,19 @@ def test_report_holds_the_figures_worked_out_by_hand(run: Path) -> None:
     assert "demo &lt;b&gt;" in text
 
 
+def test_skipped_evals_are_named_and_supersede_nothing(run: Path) -> None:
+    lost = {"environment": "held", "skipped": "its version is gone"}
+    scores = {"attempt": 1, "environment": "held", "reward": 0.25, "env_nll": 3.0}
+    skipped = [{**lost, "step": 0, "attempt": 1}, {**lost, "step": 0, "attempt": 2}, {**lost, "step": 6, "attempt": 1}]
+    write(run, 1, "evals", [{**scores, "step": 3}])
+    write(run, 3, "evals", skipped)
+    text = write_report(run).read_text()
+    figures = json.loads((run / "report.json").read_text())
+    assert figures["eval"]["held"]["step"] == [3, 6, 12]
+    assert figures["evals_skipped"] == ["held at step 0"]
+    assert "held at step 0" in text
+
+
 def test_a_filtered_episode_is_told_as_such(run: Path) -> None:
     assert "kept out of the batch" not in write_report(run).read_text()
     [row] = read_records(run).episodes

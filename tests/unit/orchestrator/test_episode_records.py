@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -10,7 +12,7 @@ from structlog.testing import capture_logs
 
 from echorl_core.rundir import RunDirectory
 from echorl_orchestrator.cursor import Ticket
-from echorl_orchestrator.episode_records import MAX_WAITING, EpisodeFiles, EpisodeRecords
+from echorl_orchestrator.episode_records import MAX_FILTERED, MAX_WAITING, EpisodeFiles, EpisodeRecords
 from echorl_orchestrator.filters import Verdict
 from echorl_orchestrator.groups import ReadyEpisode
 from echorl_orchestrator.records import EPISODES, EPISODES_A_STEP, Recorder
@@ -23,6 +25,18 @@ def ready(episode: str, *, verdict: Verdict | None = None, task_key: int | str =
     made.metrics, made.info, made.task_key = {"pages": 2.0, "bytes": 7.0}, {"seed": [1]}, task_key
     made.messages = [{"role": "user", "content": f"{episode} ü"}]
     return ReadyEpisode(made, "g1", Ticket("terminal", 0, 0, 0), 0.25, verdict or Verdict(), 2, partial=False)
+
+
+SAID = [{"slot": "guess", "member": "left", "text": "vier ü"}, {"slot": "guess", "member": "right", "text": "5"}]
+
+
+def unit(member: str, *, advantage: float = 0.25) -> ReadyEpisode:
+    """One member's part of an episode of three."""
+    made = ready(f"whole/{member}")
+    made.outcome.member, made.outcome.transcript = member, SAID
+    made.outcome.rewards = {"right": -1.0, "left": 1.0, "judge": 0.0}
+    made.outcome.reward = made.outcome.rewards[member]
+    return replace(made, advantage=advantage)
 
 
 def opened(folder: Path) -> tuple[RunDirectory, Recorder]:
@@ -46,14 +60,17 @@ async def test_a_step_s_file_holds_the_batch_and_what_filters_kept_out(tmp_path:
     assert json.loads(rows[0].pop("messages")) == [{"role": "user", "content": "e0 ü"}]
     assert json.loads(rows[0].pop("state")) == {"seed": [1]}
     assert rows[0] == {
+        "kind": "train",
         "step": 5,
         "attempt": 3,
         "episode": "e0",
+        "member": None,
         "environment": "terminal",
         "task_key": "1",
         "group": "g1",
         "in_batch": True,
         "reward": 0.5,
+        "rewards": None,
         "advantage": 0.25,
         "staleness": 2,
         "version_low": 2,
@@ -72,6 +89,7 @@ async def test_a_step_s_file_holds_the_batch_and_what_filters_kept_out(tmp_path:
         "unattributed": False,
         "seconds": 1.5,
         "metrics": {"bytes": 7.0, "pages": 2.0},
+        "transcript": None,
     }
     last = rows[-1]
     assert (last["in_batch"], last["filters"], last["trains_rl"], last["trains_ce"], last["task_key"]) == (
@@ -90,6 +108,75 @@ async def test_a_step_s_file_holds_the_batch_and_what_filters_kept_out(tmp_path:
     assert sum(row["in_batch"] for row in lines) == EPISODES_A_STEP + 1
     assert sum(not row["in_batch"] for row in lines) == EPISODES_A_STEP
     assert records.failed_files == 0
+
+
+async def test_a_member_s_row_has_the_rewards_of_all_and_what_was_said_as_in_json_lines(tmp_path: Path) -> None:
+    run, recorder = opened(tmp_path)
+    records = EpisodeRecords(recorder, EpisodeFiles(run, 3), 3)
+    records.filtered(5, unit("left", advantage=math.nan))
+    await records.sealed(5, [unit("right")])
+    await records.close()
+    await recorder.close()
+    table = pq.read_table(run.episodes(3, 5))
+    rows = table.to_pylist(maps_as_pydicts="strict")
+    assert [row["member"] for row in rows] == ["right", "left"]
+    assert [row["advantage"] for row in rows] == [0.25, None]
+    lines = {row["member"]: row for row in recorder.rows(EPISODES)}
+    for row in rows:
+        line = lines[row["member"]]
+        assert row["rewards"] == line["rewards"] == {"judge": 0.0, "left": 1.0, "right": -1.0}
+        assert json.loads(row["transcript"]) == line["transcript"] == SAID
+        assert json.loads(row["messages"]) == line["messages"]
+        assert (row["reward"], row["episode"]) == (line["reward"], line["episode"])
+
+
+async def test_what_was_said_is_let_go_where_too_many_episodes_are_filtered(tmp_path: Path) -> None:
+    run, recorder = opened(tmp_path)
+    records = EpisodeRecords(recorder, EpisodeFiles(run, 3), 3)
+    one = unit("left")
+    for _ in range(MAX_FILTERED + 1):
+        records.filtered(5, one)
+    await records.sealed(5, [])
+    await records.close()
+    *held, late = pq.read_table(run.episodes(3, 5)).to_pylist(maps_as_pydicts="strict")
+    assert json.loads(held[-1]["transcript"]) == SAID
+    assert (late["transcript"], late["messages"], late["rewards"]["left"]) == (None, None, 1.0)
+
+
+async def test_an_eval_s_file_holds_all_its_episodes(tmp_path: Path) -> None:
+    run, recorder = opened(tmp_path)
+    records = EpisodeRecords(recorder, EpisodeFiles(run, 3), 3)
+    played = [ready(f"e{number}").outcome for number in range(6)]
+    await records.evaluated(0, "held-out", played)
+    await records.evaluated(4, "held-out", [unit("left").outcome])
+    await records.evaluated(4, "all-failed", [])
+    (folder,) = {run.eval_episodes(3, 0, "held-out").parent}
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "step_000000.held-out.parquet",
+        "step_000004.held-out.parquet",
+    ]
+    rows = pq.read_table(run.eval_episodes(3, 0, "held-out")).to_pylist(maps_as_pydicts="strict")
+    assert [row["episode"] for row in rows] == [f"e{number}" for number in range(6)]
+    last = rows[-1]
+    assert (last["kind"], last["step"], last["attempt"], last["reward"]) == ("eval", 0, 3, 0.5)
+    assert (last["version_low"], last["version_high"]) == (2, 3)
+    assert json.loads(last["messages"]) == [{"role": "user", "content": "e5 ü"}]
+    training = ("group", "in_batch", "advantage", "staleness", "filters", "trains_rl", "trains_ce")
+    assert [last[name] for name in training] == [None] * len(training)
+    assert set(pq.read_schema(run.eval_episodes(3, 0, "held-out")).names) == set(last)
+    whole = pq.read_table(folder).to_pylist(maps_as_pydicts="strict")
+    assert len(whole) == 7
+    assert whole[-1]["rewards"] == {"judge": 0.0, "left": 1.0, "right": -1.0}
+
+
+async def test_an_eval_whose_file_cannot_be_written_is_counted(tmp_path: Path) -> None:
+    run, recorder = opened(tmp_path)
+    records = EpisodeRecords(recorder, EpisodeFiles(run, 3), 3)
+    run.eval_episodes(3, 0, "held-out").parent.write_text("a file where the folder should be")
+    with capture_logs() as logs:
+        await records.evaluated(0, "held-out", [ready("e").outcome])
+    assert records.failed_files == 1
+    assert "held-out" in logs[0]["reason"]
 
 
 async def test_files_are_written_while_nothing_waits_for_them(tmp_path: Path) -> None:
@@ -133,8 +220,10 @@ async def test_without_the_switch_there_are_lines_alone(tmp_path: Path) -> None:
     run, recorder = opened(tmp_path)
     records = EpisodeRecords(recorder, None, 3)
     await records.sealed(1, [ready("e")])
+    await records.evaluated(1, "held-out", [ready("e").outcome])
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(records.run(), 0.01)
     await records.close()
     assert [row["episode"] for row in recorder.rows(EPISODES)] == ["e"]
     assert not run.episodes(3, 1).parent.exists()
+    assert not run.eval_episodes(3, 1, "held-out").parent.exists()

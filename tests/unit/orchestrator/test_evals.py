@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from echorl_core.config import EvalConfig, SamplingConfig
-from echorl_orchestrator.eval_scores import fresh_observations, pass_at_k, pass_rates
+from echorl_orchestrator.eval_scores import average, fresh_observations, pass_at_k, pass_rates
 from echorl_orchestrator.evals import EvalHorizon, Evals, due
 from echorl_orchestrator.tally import FailureLimit
 from echorl_orchestrator.types import EpisodeError, EpisodeOutcome, ErrorKind, Generation
@@ -44,7 +44,16 @@ class Scorer:
 
 
 class Rig:
-    def __init__(self, player: ScriptedPlayer, *, max_steps: int = 10, start_step: int = 0, **config: Any) -> None:
+    def __init__(
+        self,
+        player: ScriptedPlayer,
+        *,
+        max_steps: int = 10,
+        start_step: int = 0,
+        done: Sequence[int] = (),
+        recorded_skips: Sequence[int] = (),
+        **config: Any,
+    ) -> None:
         fields = {"interval": 4, "num_examples": 2, "group_size": 2, **config}
         self.config = EvalConfig(environment=environment("held-out", max_concurrent=3), **fields)
         self.rows: list[dict[str, Any]] = []
@@ -59,6 +68,8 @@ class Rig:
             failures=FailureLimit(100),
             horizon=EvalHorizon(attempt=1, seed=0, max_steps=max_steps),
             start_step=start_step,
+            done={("held-out", version) for version in done},
+            recorded_skips={("held-out", version) for version in recorded_skips},
         )
 
     async def _wait(self, version: int) -> None:
@@ -103,6 +114,7 @@ async def test_an_eval_by_hand() -> None:
     assert (row["step"], row["environment"], row["attempt"]) == (0, "held-out", 1)
     assert (row["episodes"], row["errors"], row["truncated"]) == (4, 0, 0)
     assert (row["pass@1"], row["pass@2"]) == (0.5, 1.0)
+    assert (row["avg@2"], row["avg@2/examples"], row["pass@2/examples"]) == (0.5, 2, 2)
     assert row["examples"] == [
         {"index": 0, "key": 0, "rewards": [1.0, 0.0], "errors": 0},
         {"index": 1, "key": 1, "rewards": [1.0, 0.0], "errors": 0},
@@ -128,6 +140,8 @@ async def test_failed_episodes_are_counted_and_left_out() -> None:
     assert (row["episodes"], row["errors"], row["errors/env"]) == (3, 1, 1)
     assert row["pass@1"] == 0.75  # means of the examples: 1 of 1, and 1 of 2
     assert row["pass@2"] == 1.0  # of the example that has two
+    assert (row["pass@1/examples"], row["pass@2/examples"]) == (2, 1)
+    assert (row["avg@2"], row["avg@2/examples"]) == (0.75, 2)  # both examples weigh alike; three episodes make 2/3
     assert (row["env_nll/tokens"], row["env_nll/errors"]) == (4, 1)
 
 
@@ -139,6 +153,7 @@ async def test_an_eval_whose_episodes_all_fail_still_leaves_a_row() -> None:
         await rig.evals.finished()
     (row,) = rig.rows
     assert (row["reward"], row["env_nll"], row["episodes"], row["errors"]) == (None, None, 0, 4)
+    assert (row["avg@2"], row["avg@2/examples"]) == (None, 0)
 
 
 async def test_evals_of_one_environment_follow_each_other() -> None:
@@ -153,18 +168,55 @@ async def test_evals_of_one_environment_follow_each_other() -> None:
 
 
 async def test_recorded_evals_are_not_repeated_and_missed_ones_are_made_up_for() -> None:
-    rig = Rig(ScriptedPlayer(script=scripted), start_step=4)
-    rig.evals.done.add(("held-out", 4))
+    rig = Rig(ScriptedPlayer(script=scripted), start_step=4, done=[0, 4])
     async with rig.running():
         rig.evals.reached(4)
         await rig.evals.finished()
         rig.evals.reached(9)  # version 8 was passed over while nobody listened
         await rig.evals.finished()
     assert [row["step"] for row in rig.rows] == [8]
+    assert rig.evals.skipped == {"held-out": 0}
+
+
+async def test_evals_below_the_step_that_a_gang_resumed_from_are_told_as_skipped() -> None:
+    rig = Rig(ScriptedPlayer(script=scripted), start_step=8, done=[4])
+    assert rig.evals.pending == []
+    async with rig.running():
+        rig.evals.reached(8)
+        await rig.evals.finished()
+    lost, played = rig.rows
+    reason = "no attempt has recorded it, and the run resumed from step 8"
+    assert lost == {"environment": "held-out", "step": 0, "attempt": 1, "skipped": reason}
+    assert (played["step"], "skipped" in played) == (8, False)
+    assert rig.evals.skipped == {"held-out": 1}
+
+
+async def test_an_eval_is_told_as_skipped_once_and_played_if_its_version_comes_again() -> None:
+    rig = Rig(ScriptedPlayer(script=scripted), start_step=8, done=[0], recorded_skips=[4])
+    again = Rig(ScriptedPlayer(script=scripted), start_step=2, done=[0], recorded_skips=[4])
+    async with rig.running(), again.running():
+        await rig.evals.finished()
+        again.evals.reached(4)
+        await again.evals.finished()
+    assert rig.rows == []
+    assert rig.evals.skipped == {"held-out": 0}
+    assert [(row["step"], "skipped" in row) for row in again.rows] == [(4, False)]
+
+
+async def test_only_the_latest_eval_that_was_passed_over_is_played_and_the_others_are_told() -> None:
+    rig = Rig(ScriptedPlayer(script=scripted))
+    async with rig.running():
+        rig.evals.reached(9)  # the orchestrator alone was down; versions 0, 4 and 8 were due
+        rig.evals.reached(9)
+        await rig.evals.finished()
+    found = sorted((row["step"], row.get("skipped")) for row in rig.rows)
+    reason = "the trainer was at version 9 when the orchestrator heard of it"
+    assert found == [(0, reason), (4, reason), (8, None)]
+    assert rig.evals.skipped == {"held-out": 2}
 
 
 async def test_another_interval_last_step_and_sampling_hold_from_the_next_version_on() -> None:
-    rig = Rig(ScriptedPlayer(script=scripted), max_steps=10)
+    rig = Rig(ScriptedPlayer(script=scripted), max_steps=10, done=[0])
     cooler = rig.config.environment.model_copy(update={"sampling": SamplingConfig(temperature=0.25)})
     async with rig.running():
         rig.evals.reached(4)
@@ -182,7 +234,7 @@ async def test_another_interval_last_step_and_sampling_hold_from_the_next_versio
 
 
 async def test_the_eval_after_the_last_step_is_played_if_the_trainer_is_there_already() -> None:
-    rig = Rig(ScriptedPlayer(script=scripted), max_steps=10)
+    rig = Rig(ScriptedPlayer(script=scripted), max_steps=10, done=[0])
     async with rig.running():
         rig.evals.adopt([rig.config], 3)
         assert rig.evals.pending == []
@@ -238,7 +290,19 @@ def test_pass_at_k_is_a_probability_that_grows_with_k(n: int, data: st.DataObjec
 def test_pass_rates_need_rewards_of_zero_and_one() -> None:
     assert pass_rates([[0.5, 1.0]]) == {}
     assert pass_rates([]) == {}
-    assert pass_rates([[1.0, 0.0, 0.0, 0.0], [0.0, 0.0]]) == {"1": 0.125, "2": 0.25, "4": 1.0}
+    assert pass_rates([[1.0, 0.0, 0.0, 0.0], [0.0, 0.0]]) == {
+        "pass@1": 0.125,
+        "pass@1/examples": 2,
+        "pass@2": 0.25,
+        "pass@2/examples": 2,
+        "pass@4": 1.0,
+        "pass@4/examples": 1,
+    }
+
+
+def test_examples_weigh_alike_in_the_average_whatever_has_failed() -> None:
+    groups = [[1.0, 0.5, 0.0, 0.5], [2.0], []]  # means 0.5 and 2; nothing is left of the third
+    assert average(groups, 4) == {"avg@4": 1.25, "avg@4/examples": 2}
 
 
 def test_observations_that_branches_share_are_scored_once() -> None:

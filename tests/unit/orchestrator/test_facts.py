@@ -5,6 +5,7 @@ from echorl_orchestrator.facts import Since, batch_facts, statistics
 from echorl_orchestrator.filters import Verdict
 from echorl_orchestrator.groups import ReadyEpisode
 from echorl_orchestrator.sealing import compose
+from echorl_orchestrator.types import StopReason
 from echorl_testing.scripted_player import batch_config, outcome
 
 
@@ -52,6 +53,33 @@ def test_play_is_over_filtered_episodes_too_and_training_over_the_batch_alone() 
     assert of("advantage/all") == of("advantage/terminal") == (1.0, 2.0, -1.0, 3.0)
     assert of("staleness/all") == of("staleness/terminal") == (1.0, 1.0, 0, 2)
     assert of("advantage/digits") == of("staleness/digits") == (None, None, None, None)
+
+
+def test_shares_of_ends_by_environment_count_an_episode_of_several_members_once() -> None:
+
+    def cut(episode: str) -> ReadyEpisode:
+        return ready(episode, stop=StopReason.MAX_TURNS, truncated=True)
+
+    batch = [
+        ready("e1"),
+        cut("e2"),
+        ready("d1/left", environment="debate", member="left", stop=StopReason.SCHEDULE_EXHAUSTED),
+        ready("d1/right", environment="debate", member="right", stop=StopReason.SCHEDULE_EXHAUSTED),
+        ready("d2/left", environment="debate", member="left", stop=StopReason.TIMEOUT, truncated=True),
+    ]
+    content = compose(batch, batch_config(), frozenset(), step=3)
+    assert content is not None
+    facts = batch_facts(batch, content, 3, Since(filtered=[cut("e3"), cut("e4")]))
+
+    def of(scope: str) -> dict[str, object]:
+        prefix = f"stops/{scope}/"
+        return {name.removeprefix(prefix): value for name, value in facts.items() if name.startswith(prefix) and value}
+
+    assert of("terminal") == {"terminated": 0.25, "maxTurns": 0.75, "is_truncated": 0.75}
+    assert of("debate") == {"scheduleExhausted": 0.5, "timeout": 0.5, "is_truncated": 0.5}
+    assert of("all")["is_truncated"] == pytest.approx(4 / 6)
+    assert facts["stops/terminal/promptTooLong"] == 0.0
+    assert "stops/all/error" not in facts
 
 
 def test_metrics_of_environments_are_over_the_episodes_that_have_them() -> None:

@@ -64,7 +64,10 @@ async def test_evals_of_every_attempt_are_known(tmp_path: Path) -> None:
         recorder = Recorder(run.records(attempt))
         recorder.open()
         await recorder.append(EVALS, [{"environment": "held-out", "step": step}])
-    assert recorded_evals(run) == {("held-out", 0), ("held-out", 4)}
+    await recorder.append(EVALS, [{"environment": "held-out", "step": 2, "skipped": "its version is gone"}])
+    found = recorded_evals(run)
+    assert found.played == {("held-out", 0), ("held-out", 4)}
+    assert found.skipped == {("held-out", 2)}
 
 
 def test_chosen_episodes_span_the_rewards() -> None:

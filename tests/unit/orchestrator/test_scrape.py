@@ -53,7 +53,9 @@ def test_before_the_first_step_there_is_nothing_to_tell() -> None:
 
 
 def test_an_eval_is_told_by_environment() -> None:
-    found = evals({"held-out": {"reward": 0.5, "pass@1": 0.5, "pass@4": 1.0, "env_nll": 2.0, "step": 8}})
+    found = evals(
+        {"held-out": {"reward": 0.5, "pass@1": 0.5, "pass@4": 1.0, "pass@4/examples": 3, "env_nll": 2.0, "step": 8}}
+    )
     assert found["eval_reward"] == {("held-out",): 0.5}
     assert found["eval_pass_ratio"] == {("held-out", "1"): 0.5, ("held-out", "4"): 1.0}
     assert found["eval_step"] == {("held-out",): 8}

@@ -1,3 +1,4 @@
+import msgspec
 import numpy as np
 import pytest
 
@@ -85,6 +86,30 @@ def test_per_sequence_echo_divides_by_every_observation() -> None:
     assert found["a/0"][1].tolist() == pytest.approx([0, 0, 0.05 / 3, 0.05 / 3, 0])
     other = sample([C, A, E], episode="d", environment="digits", alpha=0.0)
     assert weights(config, episode([kept]), episode([other]))[0]["ce"] == 1.0  # digits has no ECHO block
+
+
+def test_tokens_of_alpha_0_count_for_the_denominator() -> None:
+    plain = sample([C, E, A, E, E], episode="a")
+    # As of ``{tool: {alpha: 0.05}, user: {alpha: 0}}``: the first observation is the user's.
+    mixed = msgspec.structs.replace(
+        plain,
+        ce_weight=np.array([0, 0, 0, 0.05, 0.05], np.float32),
+        ce_mask=np.array([0, 1, 0, 1, 1], np.bool_),
+    )
+    silent = msgspec.structs.replace(
+        sample([C, E], episode="b", alpha=0.0), ce_mask=np.array([False, True])
+    )  # nothing of it trains: it is in the denominator and not in the batch
+    denominators, found = weights(batch_config(), episode([mixed]), episode([silent]))
+    assert denominators == {"rl": 1.0, "ce": 4.0}
+    assert set(found) == {"a/0"}
+    assert found["a/0"][1].tolist() == pytest.approx([0, 0, 0, 0.05, 0.05])
+    per_sequence = weights(batch_config(echo_normalizer="perSequence"), episode([mixed]), episode([silent]))
+    assert per_sequence[0]["ce"] == 2.0
+    assert per_sequence[1]["a/0"][1].tolist() == pytest.approx([0, 0, 0, 0.05 / 3, 0.05 / 3])
+    filtered = episode([silent])
+    filtered.verdict = Verdict(rl=False, ce=False)
+    assert weights(batch_config(), episode([mixed]), filtered)[0]["ce"] == 3.0
+    assert compose([episode([silent])], batch_config(), ECHO, step=1) is None
 
 
 def test_a_component_without_weights_is_skipped() -> None:

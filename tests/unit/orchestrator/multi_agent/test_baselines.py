@@ -7,7 +7,7 @@ import pytest
 
 from echorl_core.config import AdvantageConfig, FilterConfig
 from echorl_orchestrator.cursor import DeckState, Ticket
-from echorl_orchestrator.facts import member_rewards
+from echorl_orchestrator.facts import Since, batch_facts, member_facts
 from echorl_orchestrator.groups import Group, ReadyEpisode, close, units_of
 from echorl_orchestrator.multi_agent.baselines import Shipping
 from echorl_orchestrator.rae import BaselineState
@@ -111,7 +111,54 @@ def test_filters_take_units_and_zero_advantage_waits_for_the_batch() -> None:
     assert content.denominators["rl"] == 2.0
 
 
-def test_member_rewards_are_means_over_episodes() -> None:
-    episodes = ready(whole("e0", {"a": 1.0}), whole("e1", {"a": 0.5}))
-    assert member_rewards(units_of(episodes)) == {"a": 0.75, "b": -1.0, "judge": 0.0}
-    assert member_rewards(close(group(outcome("s0")), batch_config())) == {}
+def test_facts_of_members_by_hand() -> None:
+    episodes = units_of(ready(whole("e0", {"a": 1.0, "b": -1.0}), whole("e1", {"a": 0.5}), whole("e2", {"a": 0.0})))
+    # What each unit is: e0/a, e0/b, e1/a, and e2/a, which a filter kept out of the batch.
+    for one, turns, tokens, advantage in zip(
+        episodes, (1, 2, 3, 5), (10, 7, 20, 30), (2.0, -3.0, -1.0, 9.0), strict=True
+    ):
+        one.outcome.num_turns, one.outcome.sampled_tokens, one.advantage = turns, tokens, advantage
+    assert member_facts("debate", episodes, episodes[:3]) == {
+        "reward/debate/a": 0.5,
+        "reward/debate/a/mean": 0.5,
+        "reward/debate/a/std": pytest.approx((0.5 / 3) ** 0.5),
+        "reward/debate/a/min": 0.0,
+        "reward/debate/a/max": 1.0,
+        "reward/debate/b": -1.0,
+        "reward/debate/b/mean": -1.0,
+        "reward/debate/b/std": 0.0,
+        "reward/debate/b/min": -1.0,
+        "reward/debate/b/max": -1.0,
+        "reward/debate/judge": 0.0,
+        "reward/debate/judge/mean": 0.0,
+        "reward/debate/judge/std": 0.0,
+        "reward/debate/judge/min": 0.0,
+        "reward/debate/judge/max": 0.0,
+        "turns/debate/a/mean": 3.0,
+        "turns/debate/b/mean": 2.0,
+        "sampled_tokens/debate/a/mean": 20.0,
+        "sampled_tokens/debate/b/mean": 7.0,
+        "advantage/debate/a/mean": 0.5,
+        "advantage/debate/b/mean": -3.0,
+    }
+
+
+def test_a_batchs_facts_tell_members_by_environment_alone() -> None:
+    units = units_of(ready(whole("e0", {"a": 1.0, "b": -1.0})))
+    Shipping.resumed(config(), None).shipped(units)
+    content = compose(units, batch_config(advantage=RAE), frozenset(), step=1)
+    assert content is not None
+    facts = batch_facts(units, content, 1, Since())
+    assert (facts["reward/terminal/b/min"], facts["turns/terminal/b/mean"]) == (-1.0, 1.0)
+    assert facts["advantage/terminal/a/mean"] == pytest.approx(0.9)  # the baseline moved to 0.1 first
+    assert "turns/all/a/mean" not in facts
+
+
+def test_a_member_whose_units_were_all_filtered_has_no_advantage() -> None:
+    episodes = units_of(ready(whole("e0", {"a": 1.0})))
+    assert member_facts("debate", episodes, [])["advantage/debate/a/mean"] is None
+
+
+def test_one_agent_has_no_facts_of_members() -> None:
+    alone = close(group(outcome("s0")), batch_config())
+    assert member_facts("terminal", alone, alone) == {}
