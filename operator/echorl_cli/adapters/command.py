@@ -33,6 +33,7 @@ TWO_POOLS = (
     "recommended: two pools of engines, one that serves the adapter and one without adapters for requests to the base; "
     "or leave spec.model.lora out and train all weights"
 )
+LEAST_SWAPS = 5
 _ATTEMPT = 1
 _POLL_S = 0.2
 _CALL_S = 600.0
@@ -46,17 +47,28 @@ class RoleFailed(Exception):
         self.code = code
 
 
+def _enough(swaps: int) -> int:
+    if swaps < LEAST_SWAPS:
+        raise typer.BadParameter(f"found {swaps}, accepted is at least {LEAST_SWAPS}")
+    return swaps
+
+
 def preflight_command(
     file: ManifestArgument,
     overrides: SetOption = None,
-    swaps: Annotated[int, typer.Option(min=1, help="Hot swaps after those of the step.")] = 5,
+    swaps: Annotated[
+        int, typer.Option(callback=_enough, help=f"Hot swaps after those of the step, at least {LEAST_SWAPS}.")
+    ] = LEAST_SWAPS,
     max_slowdown: Annotated[
         float, typer.Option(min=1.0, help="How much longer requests for the base may take beside the adapter's.")
     ] = 3.0,
 ) -> None:
     """Try an adapter on this machine before a run: one step, its adapter in an engine, logprobs compared.
 
-    Exit code 0: all checks passed. 1: one failed, or a process did. 2: the manifest or the model is wrong.
+    It is of one machine: one trainer process and one engine, started here. A cluster's nodes are not looked at.
+
+    Exit code 0: all checks passed. 1: one failed, or a process did. 2: the manifest or the model is wrong. 3: the step
+    was NaN or infinite.
     """
     run = manifest_or_exit(file, overrides, local=True)
     logs.configure("preflight", attempt=0)

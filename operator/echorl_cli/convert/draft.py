@@ -91,11 +91,13 @@ class Draft:
         return found[0] if found else None
 
     def say(self, kind: Kind, key: str | Location, text: str) -> None:
-        """A line about a key that is set."""
+        """A line about a key that is set; once, however many environments take it."""
         settings = self._settings
         value = settings.shown(key)
         subject = path_text(location(key) if isinstance(key, str) else key)
-        self.lines.append(Line(kind, f"{subject} = {value}", text, f"{settings.written(key)} = {value}"))
+        line = Line(kind, f"{subject} = {value}", text, f"{settings.written(key)} = {value}")
+        if line not in self.lines:
+            self.lines.append(line)
 
     def tell(self, kind: Kind, subject: str, text: str) -> None:
         """A line about a field of the manifest, or about a key that is not set."""

@@ -20,6 +20,8 @@ NO_MEMBERS = "the environment has no members"
 LATE = "RAE's advantages are known when a batch is sealed"
 ONLY_RL = "several agents learn in mode rl alone"
 ONE_AGENT = "an environment of one agent"
+OTHER_FILTERS = "zeroAdvantage, gibberish, repetition or custom"
+NOT_HARD = "an episode of several agents has the mean reward of its members, which does not tell how hard its task is"
 
 
 def is_multi_agent(environment: Environment) -> bool | None:
@@ -57,6 +59,8 @@ def multi_agent_findings(spec: EchoRLRunSpec) -> Iterator[Finding]:
     for path, trained in train_environments(spec):
         if spec.algorithm.mode == "rl":
             yield from _advantage(spec, path, trained)
+            if is_multi_agent(trained):
+                yield from _difficulty(spec, path, trained)
         elif is_multi_agent(trained):
             yield finding(f"{path}.type", trained.type, ONE_AGENT, ONLY_RL, also=("spec.algorithm.mode",))
 
@@ -76,6 +80,16 @@ def _advantage(spec: EchoRLRunSpec, path: str, environment: TrainEnvironment) ->
     for index, rule in enumerate(rules):
         if (rule.type, rule.stage, rule.enforce) == ("zeroAdvantage", "group", True):
             yield finding(f"{place}[{index}].stage", "group", "batch", LATE, also=(f"{where}.type",))
+
+
+def _difficulty(spec: EchoRLRunSpec, path: str, environment: TrainEnvironment) -> Iterator[Finding]:
+    reason, also = f"environment {environment.name} is multi-agent: {NOT_HARD}", (f"{path}.type",)
+    place, rules = filters_of(spec, path, environment)
+    for index, rule in enumerate(rules):
+        if rule.type == "difficulty":
+            yield finding(f"{place}[{index}].type", rule.type, OTHER_FILTERS, reason, also=also)
+    if environment.curriculum is not None:
+        yield finding(f"{path}.curriculum", {}, "no value", reason, also=also)
 
 
 def _member(spec: EchoRLRunSpec, path: str, member: Member) -> Iterator[Finding]:

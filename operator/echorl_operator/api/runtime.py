@@ -155,4 +155,8 @@ class Record(ApiModel):
     enabled: bool = False
     """Keep every batch under ``record/``, so that it can be trained on again without engines."""
     episodes: bool = False
-    """Write every train episode of a step, messages included, to ``records/`` as one Parquet file."""
+    """Write every train and eval episode, messages included, to ``records/`` as Parquet: a file a step and an eval.
+
+    Off by default, as nothing ever removes records, and the messages of all episodes may outgrow the volume. Without
+    it ``episodes.jsonl`` has a few whole ones: up to 4 a step, 4 that filters kept out before it, and 4 an eval.
+    """

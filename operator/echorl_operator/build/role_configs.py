@@ -221,6 +221,7 @@ def _trainer(spec: EchoRLRunSpec, placement: Placement) -> config.TrainerConfig:
         seed=spec.seed,
         max_steps=spec.max_steps,
         seq_len=trainer.seq_len or max_model_len(spec, placement),
+        mode=spec.algorithm.mode,
         loss=loss_config(spec.algorithm.loss, spec.algorithm.mode),
         losses=losses_by_environment(spec),
         python_path=list(placement.python_path),

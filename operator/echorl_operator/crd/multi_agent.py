@@ -6,8 +6,17 @@ from echorl_operator.api import multi_agent as words
 from echorl_operator.crd.validations import Validation, literal, refusal, validation, value_or
 
 _SEVERAL = literal([f"builtin:{name}" for name in words.MULTI_AGENT_BUILTINS])
-_IS_MULTI = f"(e.type in {_SEVERAL} || (!e.type.startsWith('builtin:') && has(e.members) && size(e.members) > 0))"
+
+
+def _is_multi(owner: str) -> str:
+    """Whether an environment is known to be multi-agent."""
+    seats = f"has({owner}.members) && size({owner}.members) > 0"
+    return f"({owner}.type in {_SEVERAL} || (!{owner}.type.startsWith('builtin:') && {seats}))"
+
+
+_IS_MULTI = _is_multi("e")
 _IS_SINGLE = f"(e.type.startsWith('builtin:') && !(e.type in {_SEVERAL}))"
+_HAS_DIFFICULTY = "filters.exists(f, f.type == 'difficulty')"
 
 
 def _spec() -> Iterable[Validation]:
@@ -32,6 +41,14 @@ def _spec() -> Iterable[Validation]:
             f'environment {names} {kind}; found "{{{general}}}"; accepted: {accepted}',
             field="algorithm.advantage.type",
         )
+    general_filters = f"has(self.algorithm) && has(self.algorithm.filters) && self.algorithm.{_HAS_DIFFICULTY}"
+    wrong = f"{_IS_MULTI} && !(has(e.algorithm) && has(e.algorithm.filters))"
+    names = f"{{self.environments.train.filter(e, {wrong}).map(e, e.name)}}"
+    yield validation(
+        f"!({general_filters}) || !({trained}) || !self.environments.train.exists(e, {wrong})",
+        f'environment {names} is multi-agent: {words.NOT_HARD}; found "difficulty"; accepted: {words.OTHER_FILTERS}',
+        field="algorithm.filters",
+    )
     for kind in ("train", "eval"):
         based = "e.members.exists(m, has(e.members[m].policy) && e.members[m].policy == 'base')"
         wrong = f"has(e.members) && {based}"
@@ -64,6 +81,18 @@ def _environment() -> Iterable[Validation]:
     yield refusal(f"{single} && size(self.members) > 0", "members", words.NO_MEMBERS, found="a mapping")
 
 
+def _trained() -> Iterable[Validation]:
+    yield from _environment()
+    why = f"the environment is multi-agent: {words.NOT_HARD}"
+    several = _is_multi("self")
+    yield validation(
+        f"!{several} || !has(self.algorithm) || !has(self.algorithm.filters) || !self.algorithm.{_HAS_DIFFICULTY}",
+        f'{why}; found "difficulty"; accepted: {words.OTHER_FILTERS}',
+        field="algorithm.filters",
+    )
+    yield refusal(several, "curriculum", why, found="a mapping")
+
+
 def _member() -> Iterable[Validation]:
     is_endpoint = f"{value_or('policy', 'learner')} == 'endpoint'"
     for key in ("url", "model", "secretName"):
@@ -88,7 +117,7 @@ def _member() -> Iterable[Validation]:
 _TABLE: Mapping[str, Iterable[Validation]] = {
     "spec": _spec(),
     "spec.algorithm": _algorithm(),
-    "spec.environments.train[]": _environment(),
+    "spec.environments.train[]": _trained(),
     "spec.environments.train[].members{}": _member(),
     "spec.environments.eval[]": _environment(),
     "spec.environments.eval[].members{}": _member(),

@@ -281,6 +281,47 @@ BROKEN_RULES: list[Refused] = [
         "rae",
         id="several agents without rae",
     ),
+    *(
+        Refused(
+            [(f"{ENV}.type", "builtin:debate"), ("spec.algorithm.advantage", advantage)],
+            "spec.algorithm.advantage.type",
+            "rae",
+            id=f"several agents with {advantage['type']}",
+        )
+        for advantage in ({"type": "none"}, {"type": "custom", "import": "mine:advantages"}, {"type": "maxRl"})
+    ),
+    Refused(
+        [
+            (f"{ENV}.type", "builtin:kuhn"),
+            ("spec.algorithm.advantage", {"type": "rae"}),
+            ("spec.algorithm.filters", [{"type": "zeroAdvantage"}, {"type": "difficulty"}]),
+        ],
+        "spec.algorithm.filters[1].type",
+        "zeroAdvantage, gibberish, repetition or custom",
+        id="difficulty of several agents",
+        server_path="spec.algorithm.filters",
+    ),
+    Refused(
+        [
+            (ENV, {"name": "talks", "type": "import:talks:make", "members": {"judge": {"policy": "learner"}}}),
+            ("spec.algorithm.advantage", {"type": "rae"}),
+            (f"{ENV}.algorithm", {"filters": [{"type": "difficulty", "enforce": False}]}),
+        ],
+        "spec.environments.train[0].algorithm.filters[0].type",
+        "zeroAdvantage, gibberish, repetition or custom",
+        id="difficulty of several agents, by a filter of their own",
+        server_path="spec.environments.train[0].algorithm.filters",
+    ),
+    Refused(
+        [
+            (f"{ENV}.type", "builtin:debate"),
+            ("spec.algorithm.advantage", {"type": "rae"}),
+            (f"{ENV}.curriculum", {"keepHard": 0.5}),
+        ],
+        "spec.environments.train[0].curriculum",
+        "no value",
+        id="curriculum of several agents",
+    ),
     Refused(
         [
             ("spec.algorithm", {"mode": "opd", "teacher": {"url": "http://teacher/v1", "model": "big"}}),

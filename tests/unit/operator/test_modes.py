@@ -56,6 +56,11 @@ def test_sft_roles_and_tools_arrive():
     assert (batch.sft.train_roles, batch.sft.tool_names) == (["assistant", "tool"], ["grep"])
 
 
+@pytest.mark.parametrize(("changes", "mode"), [((), "rl"), (SFT, "sft"), (OPD, "opd")])
+def test_the_trainer_is_told_the_mode(changes, mode):
+    assert configs(changed(shortest(), changes)).trainer.mode == mode
+
+
 def test_opd_has_a_teacher_and_a_loss_of_its_own():
     found = configs(changed(shortest(), [*OPD, ("spec.algorithm.loss", {"maskLow": 0.1, "aggregation": "episode"})]))
     teacher = found.orchestrator.teacher

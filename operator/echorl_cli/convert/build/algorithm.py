@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from echorl_cli.convert.build.forms import import_path, tidy
+from echorl_cli.convert.build.forms import hook, tidy
 from echorl_cli.convert.draft import NO_VERSION, Draft, Kind
 from echorl_cli.convert.settings import Settings
 
@@ -16,6 +16,14 @@ IPO_THRESHOLD = 0.1
 DEFAULT_KL_TAU = 0.001
 RAE_DECAY = 0.95
 MEMBER_MOMENTUM = 0.9
+LOSS_CONTRACT = (
+    "EchoRL calls it with LossInputs of one sequence and the kwargs, and wants a loss for each token; "
+    "see docs/algorithms.md"
+)
+ADVANTAGE_CONTRACT = (
+    "EchoRL calls it with AdvantageInputs of one group and the kwargs, and wants a list of numbers; "
+    "see docs/algorithms.md"
+)
 
 
 @dataclass
@@ -75,8 +83,7 @@ def _older(settings: Settings, draft: Draft, base: str) -> Chosen | None:
     source = f"{base}.type" if settings.has(f"{base}.type") else base
     choice = Chosen(source, advantage=_group_mean(settings, draft, f"{base}.length_penalty"))
     if name == "custom":
-        path = import_path(settings.text(f"{base}.import_path"))
-        choice.advantage = {"type": "custom", "import": path, "kwargs": settings.table(f"{base}.kwargs") or {}}
+        choice.advantage = {"type": "custom", **hook(settings, draft, base, ADVANTAGE_CONTRACT)}
     elif name == "ema_per_member":
         momentum = settings.number(f"{base}.momentum")
         value = MEMBER_MOMENTUM if momentum is None else momentum
@@ -102,9 +109,8 @@ def _group_mean(settings: Settings, draft: Draft, base: str) -> dict[str, Any]:
 def put_advantage(draft: Draft, path: str, choice: Chosen) -> None:
     """Write what a scope says; the default of the manifest is left out."""
     for key, value in choice.advantage.items():
-        if value not in ({}, None):
-            source = f"{choice.source.removesuffix('.type')}.{key}" if key == "kwargs" else choice.source
-            draft.put(f"{path}.{key}", value, source)
+        source = f"{choice.source.removesuffix('.type')}.{key}" if key == "kwargs" else choice.source
+        draft.put(f"{path}.{key}", value, source)
 
 
 def build(settings: Settings, draft: Draft) -> Chosen:
@@ -154,8 +160,9 @@ def _loss(settings: Settings, draft: Draft) -> None:
         draft.error(f"{base}.type", ", ".join(LOSSES), NO_VERSION)
     elif name == "custom":
         draft.put(f"{path}.type", "custom", f"{base}.type")
-        draft.put(f"{path}.import", import_path(settings.text(f"{base}.import_path")), f"{base}.import_path")
-        draft.put(f"{path}.kwargs", settings.table(f"{base}.kwargs") or None, f"{base}.kwargs")
+        own = hook(settings, draft, base, LOSS_CONTRACT)
+        for field_name, key in (("import", "import_path"), ("kwargs", "kwargs")):
+            draft.put(f"{path}.{field_name}", own.get(field_name), f"{base}.{key}")
     else:
         _masks(settings, draft, ipo=name == "ipo")
         _weights(settings, draft)

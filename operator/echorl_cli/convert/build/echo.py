@@ -1,7 +1,7 @@
 """spec.environments.train[].echo: from a block of the environment, or from the algorithm ``echo``."""
 
 from echorl_cli.convert.build.algorithm import Chosen
-from echorl_cli.convert.build.forms import import_path
+from echorl_cli.convert.build.forms import hook
 from echorl_cli.convert.draft import Draft
 from echorl_cli.convert.settings import Settings
 
@@ -10,6 +10,11 @@ BLOCK_ALPHA = 1.0
 """Of a role that a block enables without alpha."""
 ALGORITHM_ALPHA = 0.1
 """The same of the algorithm ``echo``, whose default is the role tool alone."""
+
+FILTER_CONTRACT = (
+    "EchoRL calls it with the episode as a dict and the kwargs, and wants a list of booleans for each sample; "
+    "see docs/environments.md"
+)
 
 
 def build(settings: Settings, draft: Draft, base: str, to: str, choice: Chosen) -> None:
@@ -43,7 +48,6 @@ def _roles(settings: Settings, draft: Draft, base: str, to: str, default: float)
 
 
 def _filter(settings: Settings, draft: Draft, base: str, to: str) -> None:
-    path = settings.text(f"{base}.import_path")
-    if path is not None:
-        draft.put(f"{to}.filter.import", import_path(path), f"{base}.import_path")
-        draft.put(f"{to}.filter.kwargs", settings.table(f"{base}.kwargs") or None, f"{base}.kwargs")
+    own = hook(settings, draft, base, FILTER_CONTRACT)
+    for name, key in (("import", "import_path"), ("kwargs", "kwargs")):
+        draft.put(f"{to}.filter.{name}", own.get(name), f"{base}.{key}")

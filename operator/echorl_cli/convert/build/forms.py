@@ -1,5 +1,10 @@
 """Values that change their form."""
 
+from typing import Any
+
+from echorl_cli.convert.draft import Draft, Kind
+from echorl_cli.convert.settings import Settings
+
 
 def import_path(path: str | None) -> str | None:
     """``pkg.module.name`` as ``pkg.module:name``; a path with a colon as it is."""
@@ -7,6 +12,20 @@ def import_path(path: str | None) -> str | None:
         return path
     module, _, name = path.rpartition(".")
     return f"{module}:{name}"
+
+
+def hook(settings: Settings, draft: Draft, base: str, contract: str) -> dict[str, Any]:
+    """``import`` and ``kwargs`` of the user's function in the table ``base``; nothing where ``import_path`` is not set.
+
+    A line says ``contract``: what EchoRL calls the function with and wants back, and the page that says more.
+    """
+    key = f"{base}.import_path"
+    path = import_path(settings.text(key))
+    if path is None:
+        return {}
+    draft.say(Kind.CHANGED, key, f"the function has to be adapted: {contract}")
+    kwargs = settings.table(f"{base}.kwargs")
+    return {"import": path, "kwargs": kwargs} if kwargs else {"import": path}
 
 
 def tidy(quotient: float) -> float:

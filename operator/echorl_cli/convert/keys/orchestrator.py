@@ -54,7 +54,12 @@ def algorithm(base: str, to: str) -> Iterator[Key]:
     yield made(
         f"{algo}.roles.*", "spec.environments.train[].echo", "of echo; default tool at 0.1", {"tool": {"alpha": 0.2}}
     )
-    yield made(f"{algo}.filter.*", "spec.environments.train[].echo.filter", "of echo", {"import_path": "ours.keep"})
+    yield made(
+        f"{algo}.filter.*",
+        "spec.environments.train[].echo.filter",
+        "of echo; the function is called in another way",
+        {"import_path": "ours.keep"},
+    )
     yield made(f"{algo}.teacher.name", f"{to}.teacher.model", "of opd and sft", "big")
     yield made(f"{algo}.teacher.base_url", f"{to}.teacher.url", "of opd and sft; one URL", "http://teacher/v1")
     how = "put the key into a Secret and name that in spec.algorithm.teacher.secretName"

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-IMPORT = "`pkg.module.name` becomes `pkg.module:name`"
+IMPORT = "`pkg.module.name` becomes `pkg.module:name`; the function is called in another way"
 
 
 @dataclass(frozen=True)

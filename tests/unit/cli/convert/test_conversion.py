@@ -252,6 +252,43 @@ def test_a_linear_penalty_has_no_counterpart():
     assert line == "orchestrator.algo.length_penalty = a mapping: no counterpart: the manifest has no linear penalty"
 
 
+OWN = {"type": "custom", "import_path": "ours.fn", "kwargs": {"a": 1}}
+KEEP = {"import_path": "ours.fn", "kwargs": {"a": 1}}
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "to", "contract"),
+    [
+        ("trainer.loss", OWN, "loss", "LossInputs of one sequence and the kwargs, and wants a loss for each token"),
+        (
+            "orchestrator.advantage",
+            OWN,
+            "advantage",
+            "AdvantageInputs of one group and the kwargs, and wants a list of",
+        ),
+        (
+            "orchestrator.algo",
+            {"type": "echo", "filter": KEEP},
+            "",
+            "the episode as a dict and the kwargs, and wants a",
+        ),
+        ("orchestrator.train.source[0].echo", {"tool": {}, "filter": KEEP}, "", "the episode as a dict and the kwargs"),
+    ],
+)
+def test_a_function_of_the_user_s_own_is_carried_over_and_its_signature_told_once(path, value, to, contract):
+    several = {"words": "import:ours:words"}
+    where = f"spec.algorithm.{to}" if to else "spec.environments.train[0].echo.filter"
+    carried = field(path, value, where, types=several)
+    assert (carried["import"], carried["kwargs"]) == ("ours:fn", {"a": 1})
+    tree = with_value(smallest(), location(path), value)
+    tree["orchestrator"]["train"]["source"].append({"name": "more", "legacy": {"id": "words"}})
+    told = [str(line) for line in converted_copy(tree, types=several).lines if "has to be adapted" in line.text]
+    assert len(told) == 1
+    assert '.import_path = "ours.fn": changed: the function has to be adapted: EchoRL calls it with ' in told[0]
+    assert contract in told[0]
+    assert told[0].endswith("; see docs/environments.md" if "filter" in value else "; see docs/algorithms.md")
+
+
 def test_rae_of_the_newest_generation_subtracts_first():
     expected = {"type": "rae", "momentum": 0.95, "order": "subtractThenUpdate"}
     several = {"words": "import:ours:words"}
