@@ -2,7 +2,7 @@
 
     .venv/bin/python -m benchmarks.echo_effect --seeds 0 1 2 3 4 --out runs/echo-effect
 
-Every run is the quickstart (docs/performance.md) from its seed's warm start, but for the weights of its terms:
+Every run is the quickstart (docs/performance.md) from its seed's one warm start, but for the weights of its terms:
 
 rl              rewards alone
 echo-ALPHA      rewards, and tool outputs at ALPHA
@@ -10,18 +10,30 @@ env-only        tool outputs alone (rlWeight 0)
 warnings-only   rewards, and the harness's warnings alone at the quickstart's alpha
 
 A run whose row is there already is not run again, so a stopped sweep goes on. ``--table`` only reads rows. Intervals
-are 95 % of Student's t over seeds; differences are taken within a seed.
+are 95 % of Student's t over seeds; differences are taken within a seed. A run that ends early, since its policy has
+become one that nothing can be learned from, is counted and stands apart from the means.
+
+On a host with GPUs several runs go side by side, each on one of them:
+
+    .venv/bin/python -m benchmarks.echo_effect --jobs 24 --gpus 0 1 2 3 --out runs/echo-effect
 """
 
 import argparse
 import json
 import math
+import os
+import queue
+import shutil
 import statistics
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
-from benchmarks.quickstart import run
+from benchmarks.quickstart import train, warm_start
+from echorl_core.names import ExitCode
 
 ALPHA = 0.0035
 SWEEP = (0.001, 0.0035, 0.01, 0.03, 0.1, 0.2)
@@ -33,6 +45,7 @@ COLUMNS = {
     "reward_last5": "reward, last 5 steps",
     "held_out_last": "held-out reward",
     "nll_change": "held-out environment NLL, change",
+    "steps_to_near": "steps to 90 % of RL's best",
     "steps_to_best": "steps to RL's best",
 }
 
@@ -76,15 +89,23 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
 
 def table(rows: Sequence[Row]) -> str:
     """Markdown: each variant over its seeds, and its difference to rewards alone within a seed."""
-    by_seed = {(row["variant"], row["seed"]): row for row in rows}
-    lines = [f"| | seeds | {' | '.join(COLUMNS.values())} |", f"|{'---|' * (len(COLUMNS) + 2)}"]
+    most = max((row["steps"] for row in rows), default=0)
+    whole = [row for row in rows if row["steps"] == most]
+    by_seed = {(row["variant"], row["seed"]): row for row in whole}
+    lines = [f"| | runs | {' | '.join(COLUMNS.values())} |", f"|{'---|' * (len(COLUMNS) + 2)}"]
     for variant in dict.fromkeys(row["variant"] for row in rows):
-        own = [row for row in rows if row["variant"] == variant]
+        own = [row for row in whole if row["variant"] == variant]
+        early = sorted(row["steps"] for row in rows if row["variant"] == variant and row["steps"] < most)
+        runs = (
+            f"{len(own)} whole, {len(early)} ended after step {', '.join(map(str, early))}" if early else f"{len(own)}"
+        )
         for row in own:
             base = by_seed.get(("rl", row["seed"]))
-            row["steps_to_best"] = None if base is None else steps_to(row["rewards"], max(windows(base["rewards"])))
+            best = math.inf if base is None else max(windows(base["rewards"]))
+            row["steps_to_near"] = steps_to(row["rewards"], 0.9 * best)
+            row["steps_to_best"] = steps_to(row["rewards"], best)
         cells = [_cell(column, own, by_seed) for column in COLUMNS]
-        lines.append(f"| {variant} | {len(own)} | {' | '.join(cells)} |")
+        lines.append(f"| {variant} | {runs} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -99,42 +120,86 @@ def _cell(column: str, own: Sequence[Row], by_seed: Mapping[tuple[str, int], Row
     differences = [
         float(row[column]) - float(base[column]) for row, base in pairs if base and base.get(column) is not None
     ]
-    if own[0]["variant"] == "rl" or not differences:
+    if known[0]["variant"] == "rl" or not differences:
         return text
     mean, half = interval(differences)
     return f"{text}; {mean:+.2g} ± {half:.2g}"
 
 
-def main() -> None:
-    """Command line."""
+def one(variant: str, seed: int, out: Path, settings: Sequence[str], gpu: str | None) -> Row:
+    """One run of the sweep, anew: what an earlier try left is removed. Its row is not written yet.
+
+    Raises:
+        subprocess.CalledProcessError: it failed; ``log.txt`` in its folder says why.
+    """
+    folder = out / f"{variant}-{seed}"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    kind, own = variants()[variant]
+    environ = dict(os.environ)
+    if gpu is not None:
+        environ["CUDA_VISIBLE_DEVICES"] = gpu
+        own = [*own, "trainer.gpusPerReplica=1", "inference.gpusPerReplica=1"]
+    codes = (0, ExitCode.NOTHING_TO_TRAIN)
+    row = train(kind, seed, folder, out / f"model-{seed}", [*own, *settings], environ=environ, accepted=codes)
+    records = sorted((folder / "run/records").glob("attempt_*/steps.jsonl"))
+    steps = [json.loads(line) for file in records for line in file.read_text().splitlines()]
+    return {"variant": variant, **measured(row, steps)}
+
+
+def sweep(options: argparse.Namespace, file: Path) -> list[Row]:
+    """Run what has no row yet, ``options.jobs`` at once; returns all rows."""
+    rows = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    there = {(row["variant"], row["seed"]) for row in rows}
+    # Seed by seed, so that a sweep that was stopped has whole seeds to compare.
+    wanted = [(variant, seed) for seed in options.seeds for variant in options.variants]
+    missing = [] if options.table else [pair for pair in wanted if pair not in there]
+    for seed in {seed for _, seed in missing}:
+        warm_start(seed, options.out / f"model-{seed}", options.out / "warm-start.txt")
+    free = queue.SimpleQueue[str | None]()
+    for index in range(options.jobs):
+        free.put(options.gpus[index % len(options.gpus)] if options.gpus else None)
+
+    def job(variant: str, seed: int) -> Row:
+        gpu = free.get()
+        try:
+            return one(variant, seed, options.out, options.settings, gpu)
+        finally:
+            free.put(gpu)
+
+    with ThreadPoolExecutor(options.jobs) as pool:
+        jobs = {pool.submit(job, variant, seed): (variant, seed) for variant, seed in missing}
+        for done in as_completed(jobs):
+            try:
+                row = done.result()
+            except (subprocess.CalledProcessError, OSError, ValueError) as error:
+                print(f"{'-'.join(map(str, jobs[done]))}: {error}", file=sys.stderr, flush=True)
+                continue
+            rows.append(row)
+            with file.open("a") as out:
+                out.write(json.dumps(row) + "\n")
+            print(json.dumps({key: row[key] for key in ("variant", "seed", "reward_last5", "nll_change")}), flush=True)
+    return sorted(rows, key=lambda row: (list(variants()).index(row["variant"]), row["seed"]))
+
+
+def main() -> int:
+    """Command line. Returns 1 if a run failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--variants", nargs="+", choices=sorted(variants()), default=list(variants()))
     parser.add_argument("--set", dest="settings", action="append", default=[], help="override of every manifest")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at once")
+    parser.add_argument("--gpus", nargs="+", default=[], help="GPUs that runs are dealt to; none: all on the CPU")
     parser.add_argument("--out", type=Path, default=Path("runs/echo-effect"))
     parser.add_argument("--table", action="store_true", help="only write the table of the rows that are there")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    file = options.out / "rows.jsonl"
-    rows = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-    there = {(row["variant"], row["seed"]) for row in rows}
-    # Seed by seed, so that a sweep that was stopped has whole seeds to compare.
-    for seed, variant in ((seed, variant) for seed in options.seeds for variant in options.variants):
-        if options.table or (variant, seed) in there:
-            continue
-        kind, settings = variants()[variant]
-        folder = options.out / f"{variant}-{seed}"
-        row = run(kind, seed, folder, [*settings, *options.settings])
-        steps = sorted((folder / "run/records").glob("attempt_*/steps.jsonl"))
-        told = [json.loads(line) for one in steps for line in one.read_text().splitlines()]
-        rows.append({"variant": variant, **measured(row, told)})
-        with file.open("a") as out:
-            out.write(json.dumps(rows[-1]) + "\n")
-        print(json.dumps({key: rows[-1][key] for key in ("variant", "seed", "reward_last5", "nll_change")}), flush=True)
+    rows = sweep(options, options.out / "rows.jsonl")
     text = table(rows)
     (options.out / "table.md").write_text(text + "\n")
     print(text)
+    return 0 if options.table or len(rows) >= len(options.seeds) * len(options.variants) else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

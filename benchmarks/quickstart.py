@@ -13,6 +13,7 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,37 +29,69 @@ class Timing:
     cpu_s: float
 
 
-def timed(command: list[str], log: Path) -> Timing:
-    """Run a command to its end; its output goes to ``log``."""
+NO_TIME = Timing(0.0, 0.0)
+
+
+def timed(
+    command: list[str], log: Path, environ: Mapping[str, str] = os.environ, accepted: Collection[int] = (0,)
+) -> Timing:
+    """Run a command to its end; its output goes to ``log``.
+
+    Raises:
+        subprocess.CalledProcessError: its exit status is none of ``accepted``.
+    """
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     started = time.monotonic()
     with log.open("ab") as file:
-        subprocess.run(command, stdout=file, stderr=file, stdin=subprocess.DEVNULL, check=True, env=os.environ)
+        done = subprocess.run(command, stdout=file, stderr=file, stdin=subprocess.DEVNULL, check=False, env=environ)
+    if done.returncode not in accepted:
+        done.check_returncode()
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return Timing(time.monotonic() - started, cpu_s)
 
 
+def warm_start(seed: int, model: Path, log: Path) -> Timing:
+    """Build a seed's model, unless it is there."""
+    module = (sys.executable, "-m", "examples.quickstart.prepare_model", "--manifest", EXAMPLES["echo"])
+    return timed([*module, "--seed", str(seed), "--model", str(model)], log)
+
+
 def run(kind: str, seed: int, out: Path, settings: list[str]) -> dict[str, Any]:
     """Warm start and train; returns one row of the table."""
     out.mkdir(parents=True)
-    model, directory, log = out / "model", out / "run", out / "log.txt"
-    python = sys.executable
-    warm = timed(
-        [
-            *(python, "-m", "examples.quickstart.prepare_model", "--manifest", EXAMPLES[kind]),
-            *("--seed", str(seed), "--model", str(model)),
-        ],
-        log,
-    )
+    model = out / "model"
+    warm = warm_start(seed, model, out / "log.txt")
+    return train(kind, seed, out, model, settings, warm=warm)
+
+
+def train(
+    kind: str,
+    seed: int,
+    out: Path,
+    model: Path,
+    settings: list[str],
+    *,
+    warm: Timing = NO_TIME,
+    environ: Mapping[str, str] = os.environ,
+    accepted: Collection[int] = (0,),
+) -> dict[str, Any]:
+    """Train ``model`` in ``out/run``; returns one row of the table.
+
+    Raises:
+        subprocess.CalledProcessError: the run's exit status is none of ``accepted``.
+    """
+    directory, log = out / "run", out / "log.txt"
     overrides = [f"model.name={model.resolve()}", f"seed={seed}", *settings]
     arguments = [argument for setting in overrides for argument in ("--set", setting)]
-    trained = timed([python, "-m", "echorl_cli", "run", EXAMPLES[kind], "--out", str(directory), *arguments], log)
+    command = [sys.executable, "-m", "echorl_cli", "run", EXAMPLES[kind], "--out", str(directory), *arguments]
+    trained = timed(command, log, environ, accepted)
     report = json.loads((directory / "report.json").read_text())
     held_out = report["eval"]["terminal-held-out"]
     return {
         "kind": kind,
         "seed": seed,
+        "steps": report["steps"],
         "reward_first5": report["reward_first5"],
         "reward_last5": report["reward_last5"],
         "held_out_first": held_out["reward"][0],

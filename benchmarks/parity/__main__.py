@@ -8,10 +8,10 @@ from pathlib import Path
 import torch
 
 from benchmarks.parity.advantages import of_groups, rae
-from benchmarks.parity.losses import TOKENS, echo, policy_gradients
+from benchmarks.parity.losses import TOKENS, echo, other_modes, policy_gradients
 from benchmarks.parity.rows import BOUND, Row, largest, table
 
-PARTS: tuple[Callable[[int], Iterator[Row]], ...] = (policy_gradients, echo, of_groups, rae)
+PARTS: tuple[Callable[[int], Iterator[Row]], ...] = (policy_gradients, other_modes, echo, of_groups, rae)
 
 HOW = (
     "A loss: relative to the sum of its absolute terms, as they cancel. A gradient: of each token's logprob, relative "

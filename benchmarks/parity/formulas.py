@@ -34,6 +34,24 @@ def ipo(bound: float) -> Formula:
     return formula
 
 
+def opd(low: float) -> Formula:
+    """prime-rl's newest distillation: the teacher's lead for an advantage, a mask that has one side.
+
+    The formula's A holds the teacher's logprobs.
+    """
+
+    def formula(lp: Tensor, lq: Tensor, teacher: Tensor) -> Tensor:
+        drop = (lp.exp() - lq.exp()).detach() < -low
+        return torch.where(drop, torch.zeros_like(lp), -(teacher - lp).detach() * (lp - lq).exp())
+
+    return formula
+
+
+def sft(lp: Tensor, mask: Tensor) -> Tensor:
+    """Mean cross-entropy of the chosen tokens."""
+    return -lp[mask].sum() / int(mask.sum())
+
+
 def grpo(low: float, high: float) -> Formula:
     """PPO's clipped surrogate with DAPO's two bounds."""
 

@@ -24,6 +24,7 @@ from echorl_trainer.losses import (
     PolicyTokens,
     RlSequences,
     cross_entropy_loss,
+    opd_loss,
     policy_loss,
 )
 
@@ -93,6 +94,28 @@ def policy_gradients(seed: int) -> Iterator[Row]:
         yield _row(name, source, _ours(config, columns), _formula(formula, columns))
     own = LossConfig(type="custom", hook=HookConfig(import_path="benchmarks.parity.losses:own_reinforce"))
     yield _row("custom: REINFORCE", "Williams", _ours(own, columns), _formula(formulas.reinforce, columns))
+
+
+def other_modes(seed: int) -> Iterator[Row]:
+    """On-policy distillation, with a teacher that is off by about a nat, and supervised training."""
+    policy, sampler, offsets, weights = tokens(seed)
+    teacher = (policy + offsets).clamp(max=-1e-3)
+    for low in (0.2, 0.05):
+        leaf = policy.clone().requires_grad_()
+        found = opd_loss(leaf, sampler, teacher, weights, mask_low=low, kl_tau=KL_TAU, denominator=DENOMINATOR)
+        wanted = _formula(formulas.opd(low), (policy, sampler, teacher, weights))
+        yield _row(
+            f"opd {low}", "prime-rl: ref_kl, one side", (found.loss.detach(), _gradient(found.loss, leaf)), wanted
+        )
+    leaf, exact, mask = policy.clone().requires_grad_(), policy.double().requires_grad_(), weights != 0
+    loss = cross_entropy_loss(leaf, mask.float(), denominator=float(mask.sum())).loss
+    mean = formulas.sft(exact, mask)
+    yield _row(
+        "sft",
+        "prime-rl: ce",
+        (loss.detach(), _gradient(loss, leaf)),
+        (mean.detach(), _gradient(mean, exact), float(mean.detach())),
+    )
 
 
 def _row(what: str, against: str, found: tuple[Tensor, Tensor], wanted: tuple[Tensor, Tensor, float]) -> Row:

@@ -28,6 +28,7 @@ def row(variant: str, seed: int, rewards: list[float]) -> dict[str, object]:
     return {
         "variant": variant,
         "seed": seed,
+        "steps": len(rewards),
         "rewards": rewards,
         "reward_last5": rewards[-1],
         "held_out_last": 0.5,
@@ -45,6 +46,12 @@ def test_differences_are_taken_within_a_seed_and_misses_are_told() -> None:
     assert text[3].startswith("| echo | 2 | 1 ± 0; +0 ± 0 |")
     short = [row("rl", 0, high), row("echo", 0, [0.0] * 10)]
     assert "0 of 1 reach it" in table(short).splitlines()[3]
+
+
+def test_a_run_that_ended_early_is_counted_and_in_no_mean() -> None:
+    rows = [row("rl", 0, [1.0] * 10), row("env-only", 0, [1.0] * 10), row("env-only", 1, [0.0] * 6)]
+    assert table(rows).splitlines()[3].startswith("| env-only | 1 whole, 1 ended after step 6 | 1 ± inf; ")
+    assert table([rows[0], rows[2]]).splitlines()[3] == "| env-only | 0 whole, 1 ended after step 6 |  |  |  |  |  |"
 
 
 def test_every_variant_changes_the_quickstart_by_its_terms_alone() -> None:
