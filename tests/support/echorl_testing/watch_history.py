@@ -1,7 +1,8 @@
 """All that happens to runs and their children, as a watcher of its own sees it: every event, none left out.
 
 What a test polls it may miss; what the API server did is in its watches. A watch that ends is taken up where it ended,
-and one that cannot be (410) fails the test: a history with a hole proves nothing.
+and one that cannot be (410) fails the test: a history with a hole proves nothing. A test that itself replaces a kind's
+CRD, whose watch cache begins anew then, says so and is told the state after the hole.
 """
 
 import asyncio
@@ -16,10 +17,18 @@ import msgspec
 
 from echorl_operator.cluster.resources import CHILDREN, EVENT, POD, RUN, Resource
 from echorl_testing.async_api import AsyncApi
+from echorl_testing.cluster.api import ApiError
 
 Object = dict[str, Any]
 _WATCHED = (RUN, POD, EVENT, *CHILDREN)
 _LINE_LIMIT = 8 * 2**20
+_ANEW_S = 30.0
+BEGINNING_ANEW = frozenset({404, 429, 503})
+"""What a kind answers while the API server takes over its changed CRD."""
+
+
+class _Hole(Exception):
+    """A watch that cannot be taken up where it ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +63,11 @@ class History:
         self._listeners: dict[str, list[Callable[[Change, Object], None]]] = defaultdict(list)
         self._waiting: dict[str, set[asyncio.Event]] = defaultdict(set)
         self._tasks: list[asyncio.Task[None]] = []
+        self._holes: set[Resource] = set()
 
     async def __aenter__(self) -> Self:
         for resource in _WATCHED:
-            listed = await self.api.get(resource.path(None))
-            for item in listed["items"]:
-                self._take(resource, "ADDED", {"kind": resource.kind, "apiVersion": resource.api_version, **item})
-            follow = self._follow(resource, listed["metadata"]["resourceVersion"])
+            follow = self._follow(resource, await self._list(resource))
             self._tasks.append(asyncio.create_task(follow, name=f"history of {resource.plural}"))
         return self
 
@@ -78,6 +85,10 @@ class History:
             if task.done():
                 task.result()
                 raise AssertionError(f"{task.get_name()} ended")
+
+    def expect_hole(self, resource: Resource) -> None:
+        """Let the watch of a kind begin anew where it cannot be taken up: its CRD is about to be replaced."""
+        self._holes.add(resource)
 
     def changes(self, namespace: str, kind: str | None = None) -> list[Change]:
         """What happened in a namespace so far, in order."""
@@ -123,25 +134,59 @@ class History:
             self._waiting[namespace].discard(changed)
 
     async def _follow(self, resource: Resource, version: str) -> None:
-        timeout = aiohttp.ClientTimeout(total=None, sock_read=None)
         while True:
-            query = {"watch": "1", "allowWatchBookmarks": "true", "resourceVersion": version, "timeoutSeconds": "3000"}
-            async with self.api.session.get(
-                resource.path(None), params=query, timeout=timeout, read_bufsize=_LINE_LIMIT
-            ) as reply:
-                if reply.status != 200:
-                    raise AssertionError(f"watch of {resource.plural}: {reply.status}")
-                async for line in reply.content:
-                    version = self._handle(resource, line)
+            try:
+                version = await self._watch(resource, version)
+            except _Hole as hole:
+                if resource not in self._holes:
+                    raise AssertionError(f"the history of {resource.plural} has a hole: {hole}") from None
+                version = await self._list_again(resource)
 
-    def _handle(self, resource: Resource, line: bytes) -> str:
-        event = msgspec.json.decode(line)
-        found: Object = event["object"]
-        if event["type"] == "ERROR":
-            raise AssertionError(f"the history of {resource.plural} has a hole: {found}")
-        if event["type"] != "BOOKMARK":
-            self._take(resource, event["type"], found)
-        version: str = found["metadata"]["resourceVersion"]
+    async def _watch(self, resource: Resource, version: str) -> str:
+        timeout = aiohttp.ClientTimeout(total=None, sock_read=None)
+        query = {"watch": "1", "allowWatchBookmarks": "true", "resourceVersion": version, "timeoutSeconds": "3000"}
+        async with self.api.session.get(
+            resource.path(None), params=query, timeout=timeout, read_bufsize=_LINE_LIMIT
+        ) as reply:
+            if reply.status != 200:
+                raise _Hole(f"watch answered {reply.status}")
+            async for line in reply.content:
+                event = msgspec.json.decode(line)
+                found: Object = event["object"]
+                if event["type"] == "ERROR":
+                    raise _Hole(str(found))
+                if event["type"] != "BOOKMARK":
+                    self._take(resource, event["type"], found)
+                version = found["metadata"]["resourceVersion"]
+        return version
+
+    async def _list_again(self, resource: Resource) -> str:
+        async with asyncio.timeout(_ANEW_S):
+            while True:
+                try:
+                    return await self._list(resource)
+                except ApiError as error:
+                    if error.code not in BEGINNING_ANEW:
+                        raise
+                    await asyncio.sleep(0.1)
+
+    async def _list(self, resource: Resource) -> str:
+        """Take what is there as it is now, as changes of what was known. Returns the list's resource version."""
+        listed = await self.api.get(resource.path(None))
+        gone = {
+            (namespace, key[1]): found
+            for namespace, living in self._living.items()
+            for key, found in living.items()
+            if key[0] == resource.kind
+        }
+        for item in listed["items"]:
+            known = gone.pop((item["metadata"]["namespace"], item["metadata"]["name"]), None)
+            if known is None or known["metadata"]["resourceVersion"] != item["metadata"]["resourceVersion"]:
+                found = {"kind": resource.kind, "apiVersion": resource.api_version, **item}
+                self._take(resource, "MODIFIED" if known else "ADDED", found)
+        for found in gone.values():
+            self._take(resource, "DELETED", found)
+        version: str = listed["metadata"]["resourceVersion"]
         return version
 
     def _take(self, resource: Resource, kind: str, found: Object) -> None:
