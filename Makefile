@@ -1,6 +1,9 @@
 # Every target does its own set-up. `make help` lists them.
 RUN ?= examples/quickstart.yaml
 OUT ?= runs/$(basename $(notdir $(RUN)))
+GPU = $(wildcard /dev/nvidia0)
+ON_GPU = --set trainer.gpusPerReplica=1 --set inference.gpusPerReplica=1 --set 'inference.extraArgs=["--gpu-memory-utilization", "0.3"]'
+SETTINGS ?= $(if $(GPU),$(ON_GPU))
 PYTHON ?= python3
 PACKAGES = core/echorl_core operator/echorl_operator operator/echorl_cli orchestrator/echorl_orchestrator trainer/echorl_trainer trainer/echorl_vllm monitoring
 export PYTHON
@@ -11,14 +14,15 @@ export PYTHON
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-setup: ## Make both Python environments
+setup: ## Make the Python environments
 	@scripts/setup.sh main
 	@scripts/setup.sh inference
+	@$(if $(GPU),scripts/setup.sh inference-cuda)
 
-run: setup ## Train from a manifest on this machine: make run [RUN=examples/quickstart.yaml] [OUT=runs/quickstart]
+run: setup ## Train from a manifest on this machine: make run [RUN=examples/quickstart.yaml] [OUT=runs/quickstart] [SETTINGS=]
 	@.venv/bin/python -m examples.quickstart.prepare_model --manifest $(RUN)
 	@.venv/bin/python -m examples.choice.prepare_model --manifest $(RUN)
-	@.venv/bin/echorl run $(RUN) --out $(OUT)
+	@.venv/bin/echorl run $(RUN) --out $(OUT) $(SETTINGS)
 
 test: setup ## All tests, real vLLM engines included
 	@.venv/bin/python -m pytest
@@ -74,4 +78,4 @@ images: ## Build the images with buildah, as root: make images [IMAGES="orchestr
 	@scripts/images.sh $(IMAGES)
 
 clean: ## Remove environments and caches; runs stay
-	rm -rf .venv .venv-bootstrap .venv-inference .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-bootstrap .venv-inference .venv-inference-cuda .mypy_cache .ruff_cache .pytest_cache .hypothesis

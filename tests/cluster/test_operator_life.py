@@ -80,6 +80,8 @@ async def test_a_rank_that_crashes_takes_the_gang_to_a_new_attempt(world: World)
 async def test_a_deleted_rank_is_a_lost_gang(world: World) -> None:
     world.create()
     await world.phase("Running", attempt=1)
+    # The played orchestrator trains as soon as it runs, whether or not the pods of the gang were seen.
+    await world.until("the first gang", lambda: len(world.cluster.admitted) == 2)
     world.api.delete(f"/api/v1/namespaces/{world.namespace}/pods/one-trainer-0")
     await world.phase("Running", attempt=2, seconds=40)
     await world.until("a whole gang", lambda: len(world.cluster.admitted) >= 4)

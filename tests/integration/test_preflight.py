@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from safetensors.torch import load_file, save_file
 
 from echorl_trainer.seeded import SHAPES, write_seeded_model
 
@@ -23,7 +24,9 @@ def temporary():
     shutil.rmtree(folder)
 
 
-def preflight(folder, temporary, *arguments, lora="{rank: 4, alpha: 16, targetModules: [q_proj, down_proj]}"):
+def preflight(
+    folder, temporary, *arguments, lora="{rank: 4, alpha: 16, targetModules: [q_proj, down_proj]}", **environment
+):
     document = yaml.safe_load((REPOSITORY / "examples" / "lora.yaml").read_text())
     document["spec"]["model"] |= {"name": str(folder / "model"), "maxModelLen": 256, "lora": yaml.safe_load(lora)}
     (folder / "run.yaml").write_text(yaml.safe_dump(document))
@@ -32,7 +35,7 @@ def preflight(folder, temporary, *arguments, lora="{rank: 4, alpha: 16, targetMo
     return subprocess.run(
         [sys.executable, "-m", "echorl_cli", "preflight", folder / "run.yaml", *arguments],
         cwd=REPOSITORY,
-        env={**os.environ, "TMPDIR": str(temporary)},
+        env={**os.environ, "TMPDIR": str(temporary), **environment},
         capture_output=True,
         text=True,
         timeout=500,
@@ -73,3 +76,64 @@ def test_bad_input_starts_nothing(tmp_path, temporary, lora, message):
     assert ended.returncode == 2
     assert message in ended.stderr
     assert not list(temporary.glob("echorl-preflight-*"))
+
+
+def engine(folder, *lines):
+    """The Python of an engines' environment in which the engine is these lines."""
+    script = folder / "python"
+    script.write_text("\n".join([f"#!{sys.executable}", "import sys", "from pathlib import Path", *lines]))
+    script.chmod(0o755)
+    return {"ECHORL_INFERENCE_PYTHON": str(script), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+
+def recommends(ended):
+    return "\nrecommended: two pools of engines, one that serves the adapter and one without adapters" in ended.stderr
+
+
+@pytest.mark.timeout(300)
+def test_a_check_that_fails_ends_with_1_and_recommends_two_pools(tmp_path, temporary):
+    lines = (
+        "from echorl_testing.adapter_server import main",
+        "main(Path(sys.argv[sys.argv.index('--config') + 1]), 'open')",
+    )
+    ended = preflight(tmp_path, temporary, **engine(tmp_path, *lines))
+    assert ended.returncode == 1, ended.stderr
+    assert ended.stdout.startswith("one step trained, gradient norm ")
+    assert "failed: before version 0 a request for policy got HTTP 200, accepted is 409\n" in ended.stderr
+    assert recommends(ended)
+    [kept] = temporary.glob("echorl-preflight-*")
+    assert f"\nlogs: {kept}\n" in ended.stderr
+    assert {"trainer.log", "inference.log"} <= {path.name for path in kept.iterdir()}
+
+
+@pytest.mark.timeout(300)
+def test_an_engine_that_does_not_start_ends_with_1_and_recommends_two_pools(tmp_path, temporary):
+    ended = preflight(tmp_path, temporary, **engine(tmp_path, "sys.exit('no adapters of this rank')"))
+    assert ended.returncode == 1, ended.stderr
+    assert "the engine ended with code 1:\n" in ended.stderr
+    assert "no adapters of this rank" in ended.stderr
+    assert recommends(ended)
+
+
+@pytest.mark.timeout(300)
+def test_a_trainer_that_fails_ends_with_its_code_and_recommends_nothing(tmp_path, temporary):
+    write_seeded_model(tmp_path / "model", SHAPES["tiny"], 1)
+    weights = tmp_path / "model" / "model.safetensors"
+    tensors = load_file(weights)
+    tensors["model.norm.weight"].fill_(float("nan"))
+    save_file(tensors, weights, metadata={"format": "pt"})
+    ended = preflight(tmp_path, temporary, **engine(tmp_path, "sys.exit('is never started')"))
+    assert ended.returncode == 2, ended.stderr
+    assert "the trainer ended with code 2:\n" in ended.stderr
+    assert "its weights give logits that are not finite" in ended.stderr
+    assert not recommends(ended)
+    assert "is never started" not in ended.stderr
+
+
+@pytest.mark.parametrize("swaps", ["4", "-3"])
+def test_too_few_swaps_are_refused(tmp_path, temporary, swaps):
+    ended = preflight(tmp_path, temporary, "--swaps", swaps)
+    assert ended.returncode == 2
+    assert "--swaps" in ended.stderr
+    assert f"found {swaps}, accepted is at least 5" in ended.stderr
+    assert not list(temporary.iterdir())

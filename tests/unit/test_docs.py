@@ -10,6 +10,7 @@ from echorl_core.names import ExitCode
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 LINK = re.compile(r"\]\((?P<target>[^)\s]+)\)")
+NAMED_TEST = re.compile(r"\b(tests/[\w/]+\.py)::(\w+)")
 CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
 
 
@@ -33,6 +34,16 @@ def test_links_lead_to_files_and_headings(page: Path) -> None:
         target = (page.parent / path).resolve() if path else page
         if not target.exists() or (anchor and anchor not in anchors(target)):
             lost.append(found["target"])
+    assert lost == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_tests_that_are_named_exist(page: Path) -> None:
+    lost = []
+    for path, name in NAMED_TEST.findall(page.read_text()):
+        file = ROOT / path
+        if not file.is_file() or not re.search(rf"^(async )?def {name}\(", file.read_text(), re.MULTILINE):
+            lost.append(f"{path}::{name}")
     assert lost == []
 
 

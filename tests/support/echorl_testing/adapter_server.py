@@ -3,10 +3,12 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, Literal
 
 from aiohttp import web
 
+from echorl_core.config import InferenceConfig
 from echorl_core.rehearsal import Rehearsal
 from echorl_core.wire import PolicyAnnouncement, Probe
 
@@ -52,6 +54,7 @@ class AdapterServer:
         app = web.Application()
         app.add_routes(
             [
+                web.get("/health", self._nothing),
                 web.post("/echorl/stage", self._stage),
                 web.get("/echorl/stage", self._status),
                 web.post("/echorl/apply", self._apply),
@@ -111,3 +114,9 @@ async def serving(fault: Fault) -> AsyncIterator[str]:
         yield f"http://127.0.0.1:{runner.addresses[0][1]}"
     finally:
         await runner.cleanup()
+
+
+def main(config: Path, fault: Fault) -> None:
+    """Serve where an engine's config says, until SIGTERM."""
+    described = InferenceConfig.model_validate_json(config.read_text())
+    web.run_app(AdapterServer(fault).app(), host=described.host, port=described.port, print=None)

@@ -85,13 +85,15 @@ def document(seed: int, length: int, *, version: int = 0, environment: str = "a"
 
 
 def joined(parts: Sequence[MicroBatch]) -> MicroBatch:
-    """Several micro-batches packed into one."""
+    """Several micro-batches packed into one; with a teacher's logprobs where all have them."""
     columns = {
         name: np.concatenate([getattr(part, name) for part in parts])
         for name in MicroBatch.__struct_fields__
         if name not in ("sample_ids", "environments", "ref_logprobs", "tool", "tool_names")
     }
+    taught = [part.ref_logprobs for part in parts if part.ref_logprobs is not None]
     return MicroBatch(
+        ref_logprobs=np.concatenate(taught) if len(taught) == len(parts) else None,
         sample_ids=[name for part in parts for name in part.sample_ids],
         environments=[name for part in parts for name in part.environments],
         **columns,
