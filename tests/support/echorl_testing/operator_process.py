@@ -3,7 +3,6 @@
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -15,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from echorl_cli.local.ports import free_ports
 from echorl_operator.cluster.election import EXIT_LOST_LEADERSHIP
 
 _GRACE_S = 30.0
@@ -111,15 +111,3 @@ def _start(command: Sequence[str], folder: Path) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(
             command, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, "OMP_NUM_THREADS": "1"}
         )
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that nobody listens on at the moment."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
