@@ -25,7 +25,7 @@ from echorl_testing.run_life import PATIENCE_S, Field, Life
 from echorl_testing.run_objects import CRD_FILE, CRDS, install_crd
 from echorl_testing.watch_history import BEGINNING_ANEW
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = pytest.mark.timeout(3600)
 
 HOLD_S = float(os.environ.get("ECHORL_OUTAGE_SECONDS", "8"))
 

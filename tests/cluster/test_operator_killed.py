@@ -12,7 +12,7 @@ from echorl_testing.killed_lives import compared, lived
 from echorl_testing.run_life import Field
 from echorl_testing.run_objects import install_crd
 
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = pytest.mark.timeout(3600)
 
 AT_ONCE = 8
 EVERY = int(os.environ.get("ECHORL_KILL_EVERY", "1"))

@@ -12,7 +12,8 @@ import msgspec
 from echorl_testing.cluster.api import MERGE_PATCH, ApiError
 from echorl_testing.cluster.credentials import Connection
 
-_TIMEOUT = aiohttp.ClientTimeout(total=30)
+_TIMEOUT = aiohttp.ClientTimeout(total=120)
+"""Many lives share this process: an answer may wait long until it is read."""
 _TRIES = 3
 _REPLACEMENTS = 20
 

@@ -69,7 +69,7 @@ class History:
 
     async def __aenter__(self) -> Self:
         for resource in _WATCHED:
-            follow = self._follow(resource, await self._list(resource))
+            follow = self._follow(resource, await self._listed(resource))
             self._tasks.append(asyncio.create_task(follow, name=f"history of {resource.plural}"))
         return self
 
@@ -144,7 +144,7 @@ class History:
             except _Hole as hole:
                 if self._asked and resource not in self._holes:
                     raise AssertionError(f"the history of {resource.plural} has a hole: {hole}") from None
-                version = await self._list_again(resource)
+                version = await self._listed(resource)
 
     async def _watch(self, resource: Resource, version: str) -> str:
         timeout = aiohttp.ClientTimeout(total=None, sock_read=None)
@@ -164,7 +164,8 @@ class History:
                 version = found["metadata"]["resourceVersion"]
         return version
 
-    async def _list_again(self, resource: Resource) -> str:
+    async def _listed(self, resource: Resource) -> str:
+        """As ``_list``, once the API server answers."""
         async with asyncio.timeout(_ANEW_S):
             while True:
                 try:
