@@ -40,7 +40,11 @@ def alice(api: Api, connection: Connection) -> Callable[[str], Api]:
         api.create(f"{RBAC}/namespaces/{namespace}/rolebindings", body)
         as_alice = Api(connection, token=connection.user_tokens["alice"])
         runs = f"/apis/echorl.dev/v1alpha1/namespaces/{namespace}/echorlruns"
-        wait_for("alice may look at runs", lambda: granted(lambda: as_alice.get(runs)), seconds=PATIENCE_S)
+
+        def create() -> Any:
+            return as_alice.request("POST", runs, with_name("x"), query={"dryRun": "All"})
+
+        wait_for("alice may create runs", lambda: granted(create), seconds=PATIENCE_S)
         return as_alice
 
     return bind
