@@ -18,7 +18,8 @@ from echorl_testing.cluster.processes import wait_for
 from echorl_testing.cluster.sandbox import check_possible
 from echorl_testing.helm import CHART, CRDS, Helm
 
-_ACCOUNT_DEADLINE_S = 20.0
+_ACCOUNT_DEADLINE_S = 120.0
+"""Controllers wait up to half a minute before they ask an API server again that was down."""
 _CHART_DEADLINE_S = 180.0
 _numbers = itertools.count(1)
 

@@ -63,7 +63,9 @@ async def test_events_appear_and_become_series(io: Io, link: Connection, api: Ap
     assert io.metrics.registry.get_sample_value("echorl_operator_events_total", {"result": "failed"}) is None
 
 
-QUICK = ElectionSettings(lease_s=2.0, renew_deadline_s=1.4, retry_s=0.3, request_s=0.25)
+QUICK = ElectionSettings(lease_s=8.0, renew_deadline_s=6.0, retry_s=0.5, request_s=0.4)
+"""Quicker than its own, and yet no machine that stops for a moment loses the lease."""
+PATIENCE_S = 60.0
 
 
 async def test_election_by_a_real_lease(link: Connection, api: Api, namespace: str, proxy: FaultProxy) -> None:
@@ -77,19 +79,23 @@ async def test_election_by_a_real_lease(link: Connection, api: Api, namespace: s
 
     one, two, three = (candidate(name) for name in ("one", "two", "three"))
     first = asyncio.ensure_future(one.run())
-    await asyncio.wait_for(one.wait_elected(), 10)
+    await asyncio.wait_for(one.wait_elected(), PATIENCE_S)
     assert (spec()["holderIdentity"], spec()["leaseTransitions"]) == ("one", 0)
     second = asyncio.ensure_future(two.run())
     await until(lambda: two.holder == "one")
+    # Between two rounds: a renewal that is on its way would come before the release, which fails then.
+    ended_at = one.last_round
+    await until(lambda: one.last_round > ended_at)
     first.cancel()
     await one.release()
-    assert "holderIdentity" not in spec()
-    await asyncio.wait_for(two.wait_elected(), 10)
+    # The next candidate may have seen it already.
+    assert spec().get("holderIdentity") in (None, "two")
+    await asyncio.wait_for(two.wait_elected(), PATIENCE_S)
     assert (spec()["holderIdentity"], spec()["leaseTransitions"]) == ("two", 1)
     third = asyncio.ensure_future(three.run())
     await until(lambda: three.holder == "two")
     second.cancel()
-    await asyncio.wait_for(three.wait_elected(), 10)
+    await asyncio.wait_for(three.wait_elected(), PATIENCE_S)
     assert spec()["holderIdentity"] == "three"
     with proxy.fault(faults.fail(500, faults.leases)):
         await until(lambda: bool(lost))

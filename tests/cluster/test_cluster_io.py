@@ -19,7 +19,7 @@ from echorl_operator.observed.records import Kind
 from echorl_operator.observed.runs import RunKey
 from echorl_operator.plan.drift import needs_apply
 from echorl_testing import faults
-from echorl_testing.cluster.api import Api
+from echorl_testing.cluster.api import Api, ApiError
 from echorl_testing.cluster.cluster import Cluster
 from echorl_testing.cluster.credentials import Connection as ClusterConnection
 from echorl_testing.cluster.processes import wait_for
@@ -206,7 +206,9 @@ async def test_a_status_is_written_once_per_version(
 async def test_refusals_are_told_apart(writer: Writer, api: Api, namespace: str, link: Connection) -> None:
     core = f"/api/v1/namespaces/{namespace}"
     api.create(f"{core}/resourcequotas", {"metadata": {"name": "q"}, "spec": {"hard": {"count/configmaps": "0"}}})
-    wait_for("the quota counts", lambda: "used" in api.get(f"{core}/resourcequotas/q")["status"], seconds=20)
+    # Admission knows of quotas and labels from watches of its own.
+    tried = {"metadata": {"name": "tried"}}
+    wait_for("the quota counts", lambda: "exceeded quota" in refused_on(api, f"{core}/configmaps", tried), seconds=120)
     with pytest.raises(errors.Refused, match="exceeded quota: q"):
         await writer.apply(namespace, config_map("a"))
     service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}, "spec": {"ports": [{"port": 0}]}}
@@ -221,8 +223,20 @@ async def test_refusals_are_told_apart(writer: Writer, api: Api, namespace: str,
         f"/api/v1/namespaces/{namespace}",
         {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}},
     )
+    wait_for("the label counts", lambda: "PodSecurity" in refused_on(api, f"{core}/pods", gated_pod("q")), seconds=120)
     with pytest.raises(errors.Refused, match="violates PodSecurity"):
         await writer.apply(namespace, gated_pod("p"))
+
+
+def refused_on(api: Api, path: str, body: dict[str, Any]) -> str:
+    """Why the API server would not create an object; empty if it would."""
+    try:
+        api.request("POST", path, body, query={"dryRun": "All"})
+    except ApiError as error:
+        if error.code != 403:
+            raise
+        return str(error)
+    return ""
 
 
 async def test_a_terminating_namespace_refuses(

@@ -22,8 +22,8 @@ from echorl_testing.cluster.api import Api
 from echorl_testing.cluster.cluster import Cluster
 from echorl_testing.cluster.credentials import Connection as ClusterConnection
 from echorl_testing.fault_proxy import FaultProxy
-from echorl_testing.operator_io import BRISK, Io, config_map, opened
-from echorl_testing.run_objects import install_crd
+from echorl_testing.operator_io import BRISK, SYNCED_S, Io, config_map, opened
+from echorl_testing.run_objects import install_crd, wait_until_served
 from echorl_testing.waiting import until
 
 
@@ -69,7 +69,7 @@ async def test_many_objects_come_in_pages(link: Connection, api: Api, namespace:
     settings = StreamSettings(page=10, watch_s=4.0, silence_s=2.0)
     cache = Cache(link, [namespace], on_change=lambda _: None, metrics=Metrics(), settings=settings)
     running = asyncio.ensure_future(cache.run())
-    await cache.wait_synced(30)
+    await cache.wait_synced(SYNCED_S)
     assert len(cache.children_of("run-uid")) == 25
     listed = faults.of(verb="list", resource="configmaps")
     pages = [one.request for one in proxy.records if listed(one.request) and one.request.query["limit"] == "10"]
@@ -83,9 +83,10 @@ async def test_idle_watches_live_on_bookmarks_and_need_no_list(cache: Cache, pro
     lists = sum(one.request.verb == "list" for one in proxy.records)
     watches = [one for one in proxy.records if one.request.verb == "watch"]
     oldest = max(stream.age() for stream in cache.streams)
-    await until(lambda: sum(one.request.verb == "watch" for one in proxy.records) >= 3 * len(watches), 40)
+    await until(lambda: sum(one.request.verb == "watch" for one in proxy.records) >= 3 * len(watches))
+    # A bookmark may be late; without any the next thing would be a list.
+    await until(lambda: max(stream.age() for stream in cache.streams) < oldest + BRISK.watch_s + BRISK.silence_s)
     assert sum(one.request.verb == "list" for one in proxy.records) == lists
-    assert max(stream.age() for stream in cache.streams) < oldest + BRISK.watch_s + BRISK.silence_s
 
 
 @pytest.mark.parametrize("code", [410, 500, 403])
@@ -123,7 +124,7 @@ async def test_views_come_right_after_an_outage(
         api.delete(f"{maps}/before")
         api.create(maps, config_map("after"))
         await until(lambda: outage.hits >= 2 * len(cache.streams))
-    await until(lambda: [child.meta.name for child in cache.children_of("run-uid")] == ["after"], 30)
+    await until(lambda: [child.meta.name for child in cache.children_of("run-uid")] == ["after"])
 
 
 async def test_a_child_that_lost_its_label_comes_back(cache: Cache, writer: Writer, api: Api, namespace: str) -> None:
@@ -158,16 +159,17 @@ async def test_an_api_server_that_is_killed_and_comes_back(
     await asyncio.to_thread(control_plane.stop_component, "kube-apiserver", number=signal.SIGKILL)
     await until(lambda: min(stream.age() for stream in cache.streams) > 1)
     await asyncio.to_thread(control_plane.ensure_control_plane)
+    await asyncio.to_thread(wait_until_served, api)
     api.create(f"/api/v1/namespaces/{namespace}/configmaps", config_map("a"))
-    await until(lambda: len(cache.children_of("run-uid")) == 1, 30)
-    await until(lambda: max(stream.age() for stream in cache.streams) < BRISK.watch_s + BRISK.silence_s, 30)
+    await until(lambda: len(cache.children_of("run-uid")) == 1)
+    await until(lambda: max(stream.age() for stream in cache.streams) < BRISK.watch_s + BRISK.silence_s)
 
 
 async def test_watching_the_whole_cluster(link: Connection, api: Api, make_namespace: Callable[..., str]) -> None:
     changes: list[RunKey] = []
     cache = Cache(link, None, on_change=changes.append, metrics=Metrics(), settings=BRISK)
     running = asyncio.ensure_future(cache.run())
-    await cache.wait_synced(30)
+    await cache.wait_synced(SYNCED_S)
     places = [make_namespace() for _ in range(2)]
     for place in places:
         api.create(f"/api/v1/namespaces/{place}/configmaps", config_map("a"))

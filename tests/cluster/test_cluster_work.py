@@ -30,12 +30,15 @@ from echorl_testing.cluster.api import Api
 from echorl_testing.cluster.cluster import Cluster
 from echorl_testing.cluster.credentials import Connection as ClusterConnection
 from echorl_testing.fault_proxy import FaultProxy, Upstream
-from echorl_testing.operator_io import BRISK
+from echorl_testing.load import stretched
+from echorl_testing.operator_io import BRISK, SYNCED_S
 from echorl_testing.rendered import manifest
-from echorl_testing.run_objects import Runs, install_crd
+from echorl_testing.run_objects import Runs, install_crd, wait_until_served
 from echorl_testing.waiting import until
 
 AGENT = "echorl-operator/"
+RECOVERED_S = 30.0
+"""From the end of an outage, on a machine that keeps up."""
 
 
 class Miniature:
@@ -72,7 +75,7 @@ class Miniature:
         async with asyncio.TaskGroup() as group:
             group.create_task(self.cache.run())
             group.create_task(self.breaker.run())
-            await self.cache.wait_synced(30)
+            await self.cache.wait_synced(SYNCED_S)
             group.create_task(self.workers.run())
 
     async def _probe(self) -> None:
@@ -172,7 +175,7 @@ async def test_a_run_settles_and_then_nothing_is_written(operator: Miniature, pl
     assert writes == [("apply", "configmaps"), ("update", "echorlruns")]
     watches = len(proxy.running_watches)
     seen = sum(one.request.verb == "watch" for one in proxy.records)
-    await until(lambda: sum(one.request.verb == "watch" for one in proxy.records) >= seen + watches, 30)
+    await until(lambda: sum(one.request.verb == "watch" for one in proxy.records) >= seen + watches)
     assert len(proxy.writes_by(AGENT)) == 2
     generation = place.edit()
     await until(lambda: place.settled(generation))
@@ -209,13 +212,11 @@ async def test_recovers_from_an_outage(operator: Miniature, place: Place, proxy:
         proxy.end_watches()
         generation = place.edit()
         place.remove_child()
-        await until(lambda: outage.hits >= 1 and asyncio.get_running_loop().time() - started > 6, 30)
+        await until(lambda: outage.hits >= 1 and asyncio.get_running_loop().time() - started > 6)
         assert operator.watchdog.not_alive() is None
-    over_at = asyncio.get_running_loop().time()
-    await until(lambda: place.settled(generation), 30)
-    assert asyncio.get_running_loop().time() - over_at < 30
+    await until(lambda: place.settled(generation), stretched(RECOVERED_S))
     assert len(proxy.writes_by(AGENT)) - before < 60, "writes are bounded"
-    await until(lambda: operator.watchdog.not_ready() is None, 30)
+    await until(lambda: operator.watchdog.not_ready() is None)
 
 
 async def test_an_outage_costs_probes_and_no_writes(operator: Miniature, place: Place, proxy: FaultProxy) -> None:
@@ -230,7 +231,7 @@ async def test_an_outage_costs_probes_and_no_writes(operator: Miniature, place: 
         await until(lambda: sum(one.request.query.get("limit") == "1" for one in proxy.records) >= probes + 3)
         assert len(proxy.writes_by(AGENT)) == before
         assert operator.watchdog.not_ready() == "the API server does not answer"
-    await until(lambda: place.settled(generation), 30)
+    await until(lambda: place.settled(generation))
 
 
 async def test_every_write_may_fail_before_or_after_it_happened(
@@ -241,7 +242,7 @@ async def test_every_write_may_fail_before_or_after_it_happened(
         for nth in (1, 2):
             with proxy.fault(faults.drop(faults.writes, after=after, nth=nth)) as fault:
                 generation = place.edit()
-                await until(lambda generation=generation: place.settled(generation), 30)
+                await until(lambda generation=generation: place.settled(generation))
                 assert fault.hits == 1
 
 
@@ -255,19 +256,18 @@ def thaw(control_plane: Cluster) -> None:
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 async def test_an_api_server_that_dies_or_freezes(
-    operator: Miniature, place: Place, control_plane: Cluster, proxy: FaultProxy, how: signal.Signals
+    operator: Miniature, place: Place, control_plane: Cluster, api: Api, how: signal.Signals
 ) -> None:
     await until(lambda: place.settled(1))
     await asyncio.to_thread(control_plane.stop_component, "kube-apiserver", number=how)
     try:
-        await until(lambda: operator.breaker.open, 30)
+        await until(lambda: operator.breaker.open)
         assert operator.watchdog.not_alive() is None
     finally:
         if how is signal.SIGSTOP:
             thaw(control_plane)
         await asyncio.to_thread(control_plane.ensure_control_plane)
-    back_at = asyncio.get_running_loop().time()
+        await asyncio.to_thread(wait_until_served, api)
     generation = await asyncio.to_thread(place.edit)
-    await until(lambda: place.settled(generation), 30)
-    assert asyncio.get_running_loop().time() - back_at < 30
+    await until(lambda: place.settled(generation), stretched(RECOVERED_S))
     assert json.dumps(operator.watchdog.not_alive()) == "null"

@@ -51,7 +51,7 @@ def no_crd(api: Api) -> Iterator[None]:
     name = f"{CRD_FILE.stem}.echorl.dev"
     if api.find(f"{NAMED_IN_CRDS}/{name}") is not None:
         api.delete(f"{NAMED_IN_CRDS}/{name}")
-    wait_for("no EchoRLRuns", lambda: api.find(f"{NAMED_IN_CRDS}/{name}") is None, seconds=60)
+    wait_for("no EchoRLRuns", lambda: api.find(f"{NAMED_IN_CRDS}/{name}") is None, seconds=_WAIT_S)
     yield
     install_crd(api)
 
@@ -107,7 +107,13 @@ async def test_a_run_in_its_life(
         played = world.cluster.orchestrators["one"]
         checkpoint = {"step": 5, "committed_at": "2026-01-01T00:00:00Z", "size_bytes": 9}
         played.say(step=7, reward=0.5, checkpoint=checkpoint)
-        await world.until("progress", lambda: world.status().get("step") == 7)
+
+        def counted() -> bool:
+            status = world.status()
+            # Pods are counted when they are seen, whatever the orchestrator says.
+            return (status.get("step"), status["roles"]["trainer"]["ready"]) == (7, 2)
+
+        await world.until("progress with both ranks", counted)
         kubectl = str(control_plane.binaries.path("kubectl"))
         command = [kubectl, "echorl", "status", "one", "-n", namespace, "-o", "json"]
         told = (await _run(command, connection.kubeconfig, str(plugins))).json()

@@ -80,13 +80,13 @@ def runs(crd, api, namespace):
 
 
 @pytest.fixture
-def kubectl(control_plane, namespace):
-    """Runs kubectl as a user does; the result with its output."""
+def kubectl(control_plane, namespace, tmp_path):
+    """Runs kubectl as a user does; the result with its output. What it knows of kinds is of no other cluster."""
     program, config = str(Binaries().path("kubectl")), str(control_plane.connection.kubeconfig)
 
     def call(*arguments, given=None):
-        command = [program, "--kubeconfig", config, "-n", namespace, *arguments]
-        return subprocess.run(command, input=given, capture_output=True, text=True, timeout=60, check=False)
+        command = [program, "--kubeconfig", config, "--cache-dir", str(tmp_path / "cache"), "-n", namespace, *arguments]
+        return subprocess.run(command, input=given, capture_output=True, text=True, timeout=120, check=False)
 
     return call
 
@@ -200,7 +200,7 @@ def test_explain_reads_well(crd, kubectl):
         said["trainer"] = kubectl("explain", "echorlrun.spec.trainer")
         return said["trainer"].returncode == 0
 
-    wait_for("kubectl explain knows the schema", explained, seconds=30)
+    wait_for("kubectl explain knows the schema", explained, seconds=120)
     text = " ".join(said["trainer"].stdout.split())
     assert "The ranks that update the weights. The gang of trainer ranks: replicas x max(1, gpusPerReplica)." in text
     assert "activationCheckpointing" in text

@@ -13,9 +13,9 @@ from echorl_testing.operator_world import World, operating
 from echorl_testing.run_objects import install_crd
 from echorl_testing.scripted_cluster import scripted
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 
 @pytest.fixture(scope="module")

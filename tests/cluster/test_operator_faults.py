@@ -13,17 +13,19 @@ from typing import Any
 import pytest
 import yaml
 
+from echorl_operator import names
 from echorl_operator.cluster.resources import RUN
 from echorl_operator.names import PodRole
 from echorl_testing.all_scenarios import NAMES, lived_through
 from echorl_testing.cluster.api import Api, ApiError
 from echorl_testing.cluster.credentials import Connection
 from echorl_testing.fault_campaign import Course, Outcome
-from echorl_testing.run_life import Field, Life
+from echorl_testing.operator_world import SPEC
+from echorl_testing.run_life import PATIENCE_S, Field, Life
 from echorl_testing.run_objects import CRD_FILE, CRDS, install_crd
 from echorl_testing.watch_history import BEGINNING_ANEW
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = pytest.mark.timeout(3600)
 
 HOLD_S = float(os.environ.get("ECHORL_OUTAGE_SECONDS", "8"))
 
@@ -74,7 +76,7 @@ async def test_a_default_that_appears_in_the_crd(api: Api, connection: Connectio
                     raise
                 return bool(run["spec"]["trainer"].get("activationCheckpointing") == "full")
 
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(PATIENCE_S):
                 while not await defaulted():  # noqa: ASYNC110 - the API server takes the CRD over in its own time
                     await asyncio.sleep(0.5)
             await life.until("the operator sees it", lambda: life.status() and _defaulted(life))
@@ -83,11 +85,26 @@ async def test_a_default_that_appears_in_the_crd(api: Api, connection: Connectio
             assert life.status()["attempt"] == 1
             await life.edit(maxSteps=30)
             await life.running(2)
-            told = [note for note in life.notes() if note.startswith("Edited: attempt 2")]
-            assert "spec.trainer.activationCheckpointing" in told[0]
+            assert "spec.trainer.activationCheckpointing" in await life.note("Edited: attempt 2")
             assert life.problems() == []
         finally:
             install_crd(api)
+            # What comes next must not meet the change.
+            async with asyncio.timeout(PATIENCE_S):
+                while not await _has_no_default(life):  # noqa: ASYNC110 - the same
+                    await asyncio.sleep(0.5)
+
+
+async def _has_no_default(life: Life) -> bool:
+    """Whether the API server fills nothing into new runs' trainers."""
+    document = {"apiVersion": f"{names.GROUP}/{names.VERSION}", "kind": names.KIND, "metadata": {"name": "another"}}
+    try:
+        run = await life.api.request("POST", life.runs, {**document, "spec": SPEC}, query={"dryRun": "All"})
+    except ApiError as error:
+        if error.code in BEGINNING_ANEW:
+            return False
+        raise
+    return "activationCheckpointing" not in run["spec"]["trainer"]
 
 
 def _defaulted(life: Life) -> bool:

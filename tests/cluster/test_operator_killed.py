@@ -12,7 +12,7 @@ from echorl_testing.killed_lives import compared, lived
 from echorl_testing.run_life import Field
 from echorl_testing.run_objects import install_crd
 
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = pytest.mark.timeout(3600)
 
 AT_ONCE = 8
 EVERY = int(os.environ.get("ECHORL_KILL_EVERY", "1"))
@@ -22,9 +22,11 @@ EVERY = int(os.environ.get("ECHORL_KILL_EVERY", "1"))
 async def test_killed_at_every_write(api: Api, connection: Connection, tmp_path: Path) -> None:
     install_crd(api)
     async with Field(api, connection, tmp_path) as field:
-        undisturbed = await lived(field)
-        assert undisturbed.end["phase"] == "Succeeded"
-        assert undisturbed.admitted == [1, 1, 2, 2]
+        # How many writes a life takes depends on how busy the machine is: let it be as busy as it will be.
+        references = await asyncio.gather(*(lived(field) for _ in range(AT_ONCE)))
+        assert {one.end["phase"] for one in references} == {"Succeeded"}
+        assert [one.admitted for one in references] == [[1, 1, 2, 2]] * AT_ONCE
+        undisturbed, fewest = max(references, key=lambda one: one.writes), min(one.writes for one in references)
         turn = asyncio.Semaphore(AT_ONCE)
         struck: list[bool] = []
 
@@ -41,4 +43,5 @@ async def test_killed_at_every_write(api: Api, connection: Connection, tmp_path:
         found = await asyncio.gather(*(disturbed(number) for number in numbers))
     problems = [problem for of_life in found for problem in of_life]
     assert not problems, f"{len(problems)} problems of {len(numbers)} lives:\n" + "\n".join(problems)
-    assert sum(struck) >= 0.9 * len(numbers), f"only {sum(struck)} of {len(numbers)} operators were killed"
+    due = len(range(1, fewest + 1, EVERY))
+    assert sum(struck) >= 0.9 * due, f"only {sum(struck)} of {due} operators were killed"

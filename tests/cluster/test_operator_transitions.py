@@ -10,7 +10,7 @@ from echorl_testing.run_life import Field
 from echorl_testing.run_objects import install_crd
 from echorl_testing.transitions import transitions
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = pytest.mark.timeout(3600)
 
 COUNT = 100
 

@@ -9,6 +9,7 @@ from echorl_testing.cluster.cluster import Cluster
 from echorl_testing.cluster.node_config import KERNEL_TUNABLES
 from echorl_testing.cluster.nodes import is_ready
 from echorl_testing.cluster.pods import pod, pod_when, succeeded
+from echorl_testing.cluster.processes import wait_for
 
 
 def test_a_real_pod_runs_is_found_by_name_and_shows_its_log(
@@ -21,7 +22,8 @@ def test_a_real_pod_runs_is_found_by_name_and_shows_its_log(
     api.create(f"/api/v1/namespaces/{namespace}/services", {"metadata": {"name": "web"}, "spec": service})
     server = pod_when(api, f"{pods}/server", is_ready)
     assert server["spec"]["nodeName"] == real_node
-    assert "serving" in control_plane.kubectl("-n", namespace, "logs", "server")
+    # Its container begins before its shell says anything.
+    wait_for("it serves", lambda: "serving" in control_plane.kubectl("-n", namespace, "logs", "server"), seconds=120)
     assert "uid=10001" in control_plane.kubectl("-n", namespace, "exec", "server", "--", "id")
 
     # Not its own option -T: Debian's static busybox 1.35 crashes on it.

@@ -2,7 +2,7 @@
 
 import asyncio
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -12,8 +12,10 @@ import msgspec
 from echorl_testing.cluster.api import MERGE_PATCH, ApiError
 from echorl_testing.cluster.credentials import Connection
 
-_TIMEOUT = aiohttp.ClientTimeout(total=30)
+_TIMEOUT = aiohttp.ClientTimeout(total=120)
+"""Many lives share this process: an answer may wait long until it is read."""
 _TRIES = 3
+_REPLACEMENTS = 20
 
 
 class AsyncApi:
@@ -94,6 +96,23 @@ class AsyncApi:
                 if error.code != 409 or not left:
                     raise
             await asyncio.sleep(0)
+        return None
+
+    async def replace(
+        self, path: str, change: Callable[[Any], Any], *, subresource: str = "", query: Mapping[str, str] | None = None
+    ) -> Any:
+        """Read an object and put what ``change`` makes of it; again when somebody else changed it meanwhile.
+
+        Raises:
+            ApiError: refused, or it changes faster than anybody can edit it.
+        """
+        for left in reversed(range(_REPLACEMENTS)):
+            body = change(await self.get(path))
+            try:
+                return await self.request("PUT", path + subresource, body, query=query)
+            except ApiError as error:
+                if error.code != 409 or not left:
+                    raise
         return None
 
     async def delete(self, path: str, *, grace_s: int | None = None, propagation: str = "Background") -> None:

@@ -35,6 +35,8 @@ from echorl_testing.watch_relay import WatchRelay
 _NOT_PASSED = frozenset(
     {"host", "connection", "keep-alive", "transfer-encoding", "content-length", "te", "upgrade", "accept-encoding"}
 )
+_CONNECT_S = 30.0
+"""Hundreds of watches may open their connections at one moment."""
 
 
 @dataclass
@@ -264,7 +266,7 @@ class FaultProxy:
             headers=headers if has_own else {**headers, **self._upstream.headers},
             data=request.body or None,
             ssl=self._upstream.ssl_plain if has_own else self._upstream.ssl_own,
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=5),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S),
             allow_redirects=False,
         )
 

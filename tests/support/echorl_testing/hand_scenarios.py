@@ -74,6 +74,10 @@ def _shape(found: Object) -> str:
     return json.dumps([kept, rest], sort_keys=True)
 
 
+def _version(found: Object) -> int:
+    return int(found["metadata"]["resourceVersion"])
+
+
 async def _edited(course: Course) -> str:
     async with course.field.life() as life, life.operated():
         await life.create()
@@ -84,10 +88,12 @@ async def _edited(course: Course) -> str:
             shape, name = _shape(before), before["metadata"]["name"]
             changed = await life.api.patch(child_path(life, edit.kind, name), dict(edit.patch))
             assert _shape({**changed, "metadata": {**changed["metadata"], "managedFields": None}}) != shape, edit
+            version = _version(changed)
 
-            def healed(kind: str = edit.kind, name: str = name, shape: str = shape) -> bool:
+            def healed(kind: str = edit.kind, name: str = name, shape: str = shape, version: int = version) -> bool:
                 found = life.history.get(life.namespace, kind, name)
-                return found is not None and _shape(found) == shape
+                # The history may not have heard of the edit yet.
+                return found is not None and _version(found) > version and _shape(found) == shape
 
             await life.until(f"{edit} is undone", healed, await course.patience_s())
         await life.until("only the gang is left", lambda: gang_of(life) == gang, await course.patience_s())

@@ -18,6 +18,7 @@ from echorl_operator.observed.runs import RunKey
 from echorl_testing.fault_proxy import FaultProxy, Upstream
 
 BRISK = StreamSettings(watch_s=4.0, silence_s=2.0, first_wait_s=0.05, longest_wait_s=1.0)
+SYNCED_S = 120.0
 RUN_UID = "run-uid"
 LABELS = {names.LABEL_RUN: "r", names.LABEL_RUN_UID: RUN_UID, names.LABEL_MANAGED_BY: names.MANAGED_BY}
 
@@ -43,7 +44,7 @@ async def opened(kubeconfig: Path, namespace: str, folder: Path) -> AsyncIterato
         async with Connection(credentials.from_kubeconfig(path), metrics) as link:
             cache = Cache(link, [namespace], on_change=changes.append, metrics=metrics, settings=BRISK)
             running = asyncio.ensure_future(cache.run())
-            await cache.wait_synced(30)
+            await cache.wait_synced(SYNCED_S)
             writer = Writer(link, cache, may_write=lambda: True)
             try:
                 yield Io(proxy, link, cache, writer, metrics, changes)

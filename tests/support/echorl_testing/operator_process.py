@@ -3,7 +3,6 @@
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -15,9 +14,11 @@ from typing import Any
 
 import yaml
 
+from echorl_cli.local import ports
 from echorl_operator.cluster.election import EXIT_LOST_LEADERSHIP
 
-_GRACE_S = 30.0
+_GRACE_S = 60.0
+_given: set[int] = set()
 
 
 @contextmanager
@@ -106,20 +107,15 @@ def _command(
     ]
 
 
+def free_ports(count: int) -> list[int]:
+    """Ports of 127.0.0.1 that nobody listens on. None is given out twice: who got it may be slow to listen."""
+    found = ports.free_ports(count, taken=_given)
+    _given.update(found)
+    return found
+
+
 def _start(command: Sequence[str], folder: Path) -> "subprocess.Popen[bytes]":
     with (folder / "operator.log").open("ab") as log:
         return subprocess.Popen(
             command, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, "OMP_NUM_THREADS": "1"}
         )
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that nobody listens on at the moment."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()

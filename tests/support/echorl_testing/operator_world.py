@@ -18,6 +18,8 @@ from echorl_operator.process import Operator, Options, running
 from echorl_testing.cluster.api import Api
 from echorl_testing.scripted_cluster import ScriptedCluster, pretty
 
+PATIENCE_S = 120.0
+"""For what is not timed."""
 SETTINGS = Settings(operator_version="0.1.0")
 SPEC: dict[str, Any] = {
     "model": {"name": "/models/tiny", "renderer": "compact", "dtype": "float32", "maxModelLen": 256},
@@ -80,7 +82,7 @@ class World:
     def edit(self, spec: dict[str, Any], name: str = "one") -> None:
         self.api.patch(f"{self.runs}/{name}", {"spec": spec})
 
-    async def until(self, what: str, question: Callable[[], Any], seconds: float = 30.0) -> None:
+    async def until(self, what: str, question: Callable[[], Any], seconds: float = PATIENCE_S) -> None:
         try:
             async with asyncio.timeout(seconds):
                 while not await asyncio.to_thread(question):  # noqa: ASYNC110 - what is waited for is in the cluster
@@ -89,7 +91,7 @@ class World:
             status = pretty(self.status()) if self.api.find(f"{self.runs}/one") else "no run"
             raise AssertionError(f"not within {seconds:.0f} s: {what}\n{status}\n{sorted(self.pods())}") from None
 
-    async def phase(self, phase: str, attempt: int | None = None, seconds: float = 30.0) -> None:
+    async def phase(self, phase: str, attempt: int | None = None, seconds: float = PATIENCE_S) -> None:
         def reached() -> bool:
             status = self.status()
             return status.get("phase") == phase and attempt in (None, status.get("attempt"))

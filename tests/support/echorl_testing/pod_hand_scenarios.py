@@ -6,6 +6,7 @@ from echorl_operator import names
 from echorl_operator.names import PodRole
 from echorl_testing.fault_campaign import Course, Scenario, unharmed
 from echorl_testing.hand_scenarios import child_path, followed, gang_of, ours
+from echorl_testing.operator_world import SPEC
 from echorl_testing.run_life import Life
 
 Hand = Callable[[Life], Awaitable[None]]
@@ -18,11 +19,10 @@ async def _restarted(course: Course, hand: Hand, why: str) -> str:
         await life.running(1)
         await hand(life)
         await life.running(2, await course.patience_s() + 10)
-        told = [note for note in life.notes() if note.startswith("GangRestarted: attempt 2")]
-        assert told, life.notes()
+        told = await life.note("GangRestarted: attempt 2")
         await life.finish()
         unharmed_but_remade(life)
-        return f"{why}: attempt 2, told as {told[0]!r}"
+        return f"{why}: attempt 2, told as {told!r}"
 
 
 def unharmed_but_remade(life: Life) -> None:
@@ -94,17 +94,21 @@ async def _single_pods(course: Course) -> str:
     async with course.field.life() as life, life.operated():
         life.cluster.held.add(PodRole.PREPARE)
         await life.create()
-        for role, attempt in ((PodRole.PREPARE, None), (PodRole.INFERENCE, 1), (PodRole.ORCHESTRATOR, 1)):
+        for role, attempt, count in (
+            (PodRole.PREPARE, None, 1),
+            (PodRole.INFERENCE, 1, SPEC["inference"]["replicas"]),
+            (PodRole.ORCHESTRATOR, 1, 1),
+        ):
             if attempt is not None:
                 life.cluster.held.clear()
                 life.cluster.look_again()
                 await life.running(attempt)
-            await life.until(f"{role} is there", lambda role=role: life.pods(role))
+            await life.until(f"{role} is there", lambda role=role, count=count: len(life.pods(role)) == count)
             first = life.cluster.orchestrators.get("one")
             old = life.pods(role)[0]["metadata"]
             await life.api.delete(child_path(life, "Pod", old["name"]))
 
-            def another(role: PodRole = role, uid: str = old["uid"], count: int = len(life.pods(role))) -> bool:
+            def another(role: PodRole = role, uid: str = old["uid"], count: int = count) -> bool:
                 uids = [pod["metadata"]["uid"] for pod in life.pods(role)]
                 return uid not in uids and len(uids) == count
 
@@ -123,7 +127,7 @@ async def _claim_deleted(course: Course) -> str:
         await life.until("the claim is gone", lambda: not ours(life, "PersistentVolumeClaim"))
         await life.lose_a_rank(1)
         await life.running(2)
-        assert ours(life, "PersistentVolumeClaim")
+        await life.until("the claim is back", lambda: ours(life, "PersistentVolumeClaim"))
         await life.finish()
         assert life.admitted() == [1, 1, 2, 2]
         return "made anew with the next attempt, whose prepare tells the step it begins at"
@@ -133,9 +137,7 @@ async def _status_lost(course: Course) -> str:
     async with course.field.life() as life, life.operated():
         await life.create()
         await life.running(1)
-        run = await life.api.get(f"{life.runs}/one")
-        run.pop("status")
-        await life.api.request("PUT", f"{life.runs}/one/status", {**run, "status": {}})
+        await life.api.replace(f"{life.runs}/one", lambda run: {**run, "status": {}}, subresource="/status")
         await life.running(2, await course.patience_s() + 10)
         await life.finish()
         unharmed(life, [1, 1, 2, 2])

@@ -7,7 +7,6 @@ import asyncio
 import copy
 import itertools
 import secrets
-import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -91,6 +90,15 @@ class Life:
         """Reasons and words of all events on the run."""
         events = self.history.living(self.namespace, "Event")
         return [f"{one['reason']}: {one.get('note', '')}" for one in events if one["regarding"]["kind"] == names.KIND]
+
+    async def note(self, beginning: str) -> str:
+        """The first of these that begins so, once it is there: events come by a watch of their own."""
+
+        def found() -> str:
+            return next((one for one in self.notes() if one.startswith(beginning)), "")
+
+        await self.until(f"an event that begins with {beginning!r}", found)
+        return found()
 
     def writes(self) -> int:
         """Of all its operators so far, tries included."""
@@ -226,16 +234,6 @@ def is_ours(found: Object) -> bool:
     return labels.get(names.LABEL_MANAGED_BY) == names.MANAGED_BY and all(
         owner["kind"] == names.KIND for owner in found["metadata"].get("ownerReferences", [])
     )
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that nobody listens on."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    try:
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
 
 
 async def ended(task: "asyncio.Task[Any]") -> None:

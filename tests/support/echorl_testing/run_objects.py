@@ -8,12 +8,12 @@ from typing import Any
 import yaml
 
 from echorl_operator import names
-from echorl_testing.cluster.api import Api, ApiError
+from echorl_testing.cluster.api import Api, ApiError, granted
 from echorl_testing.cluster.processes import wait_for
 
 CRD_FILE = Path(__file__).parents[3] / "crds" / "echorlruns.yaml"
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-_DEADLINE_S = 30.0
+_DEADLINE_S = 120.0
 STRICT = {"fieldValidation": "Strict"}
 
 
@@ -22,18 +22,15 @@ def install_crd(api: Api) -> dict[str, Any]:
     crd = yaml.safe_load(CRD_FILE.read_text())
     path = f"{CRDS}/{crd['metadata']['name']}"
     api.apply(path, crd)
-
-    def served() -> bool:
-        try:
-            return api.get(f"/apis/{names.GROUP}/{names.VERSION}/{names.PLURAL}") is not None
-        except ApiError as error:
-            if error.code in {404, 429, 503}:
-                return False
-            raise
-
-    wait_for("EchoRLRuns are served", served, seconds=_DEADLINE_S)
+    wait_until_served(api)
     held: dict[str, Any] = api.get(path)
     return held
+
+
+def wait_until_served(api: Api) -> None:
+    """Return once EchoRLRuns can be read: a while after their CRD is there, or the API server is back."""
+    runs = f"/apis/{names.GROUP}/{names.VERSION}/{names.PLURAL}"
+    wait_for("EchoRLRuns are served", lambda: granted(lambda: api.get(runs)), seconds=_DEADLINE_S)
 
 
 @dataclass(frozen=True)

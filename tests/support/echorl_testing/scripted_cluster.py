@@ -109,7 +109,8 @@ class ScriptedCluster:
         attempt = int(labels.get(names.LABEL_ATTEMPT, "0"))
         if role == names.PodRole.PREPARE:
             words = self.prepare(attempt)
-            await self.end(pod["metadata"]["name"], words.exit_code, words)
+            # Not by its name alone: it may have been deleted since it was seen.
+            await self._ended(pod["metadata"]["name"], role, words.exit_code, words)
             return
         address = "127.0.0.1"
         if role == names.PodRole.ORCHESTRATOR:

@@ -92,7 +92,7 @@ class _Walk:
                 self._tally.outcomes[outcome] += 1
                 self._tally.touched.add(change.pattern)
             assert life.problems() == [], life.problems()
-            self._told_of_every_restart()
+            await self._told_of_every_restart()
 
     async def _make(self, change: SpecChange) -> str:
         """One change, in a word what came of it."""
@@ -158,8 +158,9 @@ class _Walk:
         await life.until(
             "it is suspended", lambda: life.status()["phase"] == "Suspended" and self._seen() >= generation
         )
-        pods = [pod for role in PodRole for pod in life.pods(role) if role is not PodRole.PREPARE]
-        assert not pods, "a suspended run has pods"
+        roles = [role for role in PodRole if role is not PodRole.PREPARE]
+        # Pods come by another watch than the run.
+        await life.until("a suspended run has no pods", lambda: not any(life.pods(role) for role in roles))
         return "suspended" if before.running else "changed while suspended"
 
     async def _runs(self, attempt: int) -> None:
@@ -237,27 +238,23 @@ class _Walk:
         )
 
     async def _replace(self, spec: Spec) -> dict[str, Any]:
-        path = f"{self._life.runs}/one"
-        for _ in range(20):
-            body = {**(await self._life.api.get(path)), "spec": spec}
-            body["metadata"].pop("managedFields", None)
-            try:
-                replaced: dict[str, Any] = await self._life.api.request(
-                    "PUT", path, body, query={"fieldValidation": "Strict"}
-                )
-            except ApiError as error:
-                if error.code != 409:
-                    raise
-                continue
-            return replaced
-        raise AssertionError("the run changes faster than anybody can edit it")
+        def edited(run: dict[str, Any]) -> dict[str, Any]:
+            run["metadata"].pop("managedFields", None)
+            return {**run, "spec": spec}
 
-    def _told_of_every_restart(self) -> None:
+        path, strict = f"{self._life.runs}/one", {"fieldValidation": "Strict"}
+        replaced: dict[str, Any] = await self._life.api.replace(path, edited, query=strict)
+        return replaced
+
+    async def _told_of_every_restart(self) -> None:
         """Each attempt after the first has an event that says why it began."""
-        notes = self._life.notes()
-        last: int = self._life.status()["attempt"]
-        silent = [number for number in range(2, last + 1) if not any(f": attempt {number}: " in one for one in notes)]
-        assert not silent, f"nobody was told why attempts {silent} began: {notes}"
+        attempts = range(2, self._life.status()["attempt"] + 1)
+
+        def told() -> bool:
+            notes = self._life.notes()
+            return all(any(f": attempt {number}: " in one for one in notes) for number in attempts)
+
+        await self._life.until(f"it is told why each of the attempts {[*attempts]} began", told)
 
 
 def _problems(spec: Spec) -> list[Any]:

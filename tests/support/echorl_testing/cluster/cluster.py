@@ -26,8 +26,8 @@ from echorl_testing.cluster.processes import Component, ProcessId
 from echorl_testing.cluster.real_node import RealNode
 from echorl_testing.cluster.sandbox import Sandbox
 
-_READY_DEADLINE_S = 60.0
-_NODES_DEADLINE_S = 30.0
+_READY_DEADLINE_S = 180.0
+_NODES_DEADLINE_S = 120.0
 
 _ARGUMENTS: dict[str, Callable[[Layout], list[str]]] = {
     "etcd": control_plane.etcd,
@@ -152,7 +152,7 @@ class Cluster:
         reply = self.api.create(path, {**request, "spec": {"expirationSeconds": seconds}})
         return str(reply["status"]["token"])
 
-    def kubectl(self, *arguments: str, stdin: str | None = None, timeout_s: float = 60.0) -> str:
+    def kubectl(self, *arguments: str, stdin: str | None = None, timeout_s: float = 120.0) -> str:
         """Run kubectl on this machine as the admin and return its output.
 
         Raises:

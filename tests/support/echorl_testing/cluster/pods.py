@@ -26,7 +26,9 @@ def pod(name: str, *, gpus: int = 0, command: str = "sleep 3600") -> dict[str, A
     return {"metadata": {"name": name, "labels": {"app": name}}, "spec": spec}
 
 
-def pod_when(api: Api, path: str, condition: Callable[[dict[str, Any]], bool], seconds: float = 30) -> dict[str, Any]:
+def pod_when(
+    api: Api, path: str, condition: Callable[[dict[str, Any]], bool], seconds: float = 120.0
+) -> dict[str, Any]:
     """The pod at ``path``, as soon as the condition holds.
 
     Raises:

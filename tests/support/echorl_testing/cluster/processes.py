@@ -81,7 +81,7 @@ def myself() -> ProcessId:
     return found
 
 
-def child_of(pid: int, *, seconds: float = 5.0) -> ProcessId:
+def child_of(pid: int, *, seconds: float = 30.0) -> ProcessId:
     """The one child of a process, as soon as there is one.
 
     Raises:

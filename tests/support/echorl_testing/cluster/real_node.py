@@ -13,7 +13,7 @@ from echorl_testing.cluster.layout import Layout
 from echorl_testing.cluster.processes import Component
 from echorl_testing.cluster.sandbox import Sandbox
 
-_READY_DEADLINE_S = 90.0
+_READY_DEADLINE_S = 240.0
 _IMPORT_TIMEOUT_S = 900.0
 """Images with torch are several GiB."""
 _NAMES = ("containerd", "kubelet", "kube-proxy", "coredns")

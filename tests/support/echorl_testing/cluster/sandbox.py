@@ -176,7 +176,7 @@ def _hold(command: list[str], *, levels: int) -> Sandbox:
         raise ClusterError(f"ended at once: {' '.join(command)}")
     init = processes.child_of(holder.pid)
     processes.wait_for(
-        "namespaces", lambda: _executable(init.pid) == "sleep", seconds=10.0, components=[_as_component(init)]
+        "namespaces", lambda: _executable(init.pid) == "sleep", seconds=30.0, components=[_as_component(init)]
     )
     return Sandbox(holder, init)
 
