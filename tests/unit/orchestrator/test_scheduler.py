@@ -23,9 +23,9 @@ from echorl_orchestrator.cursor import Deck
 from echorl_orchestrator.filter_hook import FilterEpisode
 from echorl_orchestrator.filters import Verdict
 from echorl_orchestrator.groups import ReadyEpisode
-from echorl_orchestrator.orchestrator import failure_in
 from echorl_orchestrator.refusals import BadInputError
 from echorl_orchestrator.scheduler import Horizon, Scheduler, capacity
+from echorl_orchestrator.supervision import failure_in
 from echorl_orchestrator.tally import FailureLimit, RunFailure, Tally
 from echorl_orchestrator.types import EpisodeError, EpisodeOutcome, ErrorKind
 from echorl_testing.scripted_player import A, C, ScriptedPlayer, batch_config, environment, eventually, outcome, sample
