@@ -1,7 +1,7 @@
 """The orchestrator: wiring, life and end. This is the data-flow map of the role.
 
     cursor.Deck --tickets--> scheduler --episodes--> episodes.EpisodePlayer --token ids--> engines.EnginePool --> vLLM
-                                 |                         (gateway, codec, workers)            ^
+                                 |                    (casting, gateway, codec, workers)        ^
                               groups (advantages, group filters)                                | weights
                                  v                                                              |
                              collector --batch--> training --compose/seal--> batch_store        |
