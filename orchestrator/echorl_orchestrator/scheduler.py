@@ -23,6 +23,7 @@ from echorl_orchestrator.collector import Collector
 from echorl_orchestrator.cursor import Deck, seed_of
 from echorl_orchestrator.filter_hook import inputs_of as filter_inputs_of
 from echorl_orchestrator.groups import Group, ReadyEpisode, close, own_filter, units_of, usable_scores
+from echorl_orchestrator.modes import MODES
 from echorl_orchestrator.player import Player
 from echorl_orchestrator.tally import Drop, FailureLimit, Tally
 from echorl_orchestrator.types import EpisodeError, EpisodeOutcome, ErrorKind, StopReason
@@ -77,7 +78,8 @@ class Scheduler:
         vocab_size: int | None = None,
     ) -> None:
         """``on_progress`` is called whenever an episode has ended; ``vocab_size``: see ``groups.close``."""
-        self._config, self._player, self._deck, self._collector = config, player, deck, collector
+        self._config, self._mode = config, MODES[config.mode]
+        self._player, self._deck, self._collector = player, deck, collector
         self._environments = {environment.name: environment for environment in environments}
         self._slots = {name: asyncio.Semaphore(one.max_concurrent) for name, one in self._environments.items()}
         self._unfinished: Counter[str] = Counter()
@@ -143,7 +145,7 @@ class Scheduler:
         next_step = self._collector.next_step
         oldest = next_step - 1 - self._config.max_staleness
         for task, running in self._running.items():
-            too_old = running.version < oldest and self._config.mode != "sft"
+            too_old = running.version < oldest and self._mode.versions
             if (next_step > self._horizon.max_steps or too_old) and not running.hopeless:
                 running.hopeless = True
                 task.cancel()
@@ -263,8 +265,7 @@ class Scheduler:
         self, group: Group, environment: EnvironmentConfig, task: dict[str, Any]
     ) -> tuple[bool, list[float] | None]:
         """Whether a group-scored group falls as a whole, and its scores."""
-        if self._config.mode == "sft":
-            # Conversations need no reward to be learned from.
+        if not self._mode.group_scores:
             return False, None
         try:
             scores = await self._player.score_group(environment, task, group.outcomes())
