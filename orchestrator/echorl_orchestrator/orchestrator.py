@@ -2,7 +2,7 @@
 
     cursor.Deck --tickets--> scheduler --episodes--> episodes.EpisodePlayer --token ids--> engines.EnginePool --> vLLM
                                  |                    (casting, gateway, codec, workers)        ^
-                              groups (advantages, group filters)                                | weights
+                              closing (advantages, group filters)                               | weights
                                  v                                                              |
                              collector --batch--> training --compose/seal--> batch_store        |
                                                      |                          | GET /trainer/batch
