@@ -1,7 +1,6 @@
-"""Plays episodes: a session at the gateway, a worker for the environment, and an outcome with samples at the end."""
+"""Plays episodes of all environments: workers, tries and what users' own functions say. How a try goes: ``casting``."""
 
 import asyncio
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,23 +10,20 @@ from aiohttp import web
 from echorl_core.config import EnvironmentConfig, OrchestratorConfig
 from echorl_core.identity import RunIdentity
 from echorl_orchestrator.advantage_hook import AdvantageInputs, given
+from echorl_orchestrator.casting import Casting
 from echorl_orchestrator.codec import build_codec
 from echorl_orchestrator.codec.engine_rendering import EngineRendering
 from echorl_orchestrator.codec.protocol import ChatCodec
-from echorl_orchestrator.episode_loop import Progress, TextLoop, converted, run_runner
+from echorl_orchestrator.episode_loop import Progress, converted
 from echorl_orchestrator.filter_hook import FilterEpisode, own_matches
 from echorl_orchestrator.gateway.chat_api import ChatApi
-from echorl_orchestrator.gateway.session import GatewaySession
-from echorl_orchestrator.gateway.sessions import Sessions, session_key
-from echorl_orchestrator.gateway.turns import SessionSpec
+from echorl_orchestrator.gateway.sessions import Sessions
 from echorl_orchestrator.multi_agent.endpoint import NO_KEYS
-from echorl_orchestrator.multi_agent.fit import unfit
-from echorl_orchestrator.multi_agent.play import MembersPlayer
-from echorl_orchestrator.outcomes import NOTHING, Builder, EpisodeRequest, Try
+from echorl_orchestrator.outcomes import Builder, EpisodeRequest
 from echorl_orchestrator.process_counters import RETRIES
 from echorl_orchestrator.refusals import BadInputError
-from echorl_orchestrator.teaching import Teaching
-from echorl_orchestrator.types import RETRIED, EpisodeError, EpisodeOutcome, ErrorKind, StopReason, TokenGenerator
+from echorl_orchestrator.tries import Venue
+from echorl_orchestrator.types import RETRIED, EpisodeError, EpisodeOutcome, ErrorKind, TokenGenerator
 from echorl_orchestrator.workers.background import Background
 from echorl_orchestrator.workers.calls import call
 from echorl_orchestrator.workers.pool import WorkerPool
@@ -51,12 +47,19 @@ class EpisodePlayer:
         seat_keys: Mapping[str, str] = NO_KEYS,
     ) -> None:
         self._config = config
-        self._generator = generator
-        self._codec = codec
-        self._teaching = Teaching(config, codec, teacher_key)
         self._sessions = Sessions()
         self._background = Background()
         self._api = ChatApi(self._sessions, self._background.fail)
+        host = "127.0.0.1" if config.host in _ANY_ADDRESS else config.host
+        venue = Venue(
+            sessions=self._sessions,
+            generator=generator,
+            codec=codec,
+            builder=Builder(config.batch.max_branches, attributed=codec.attributed, call=self._call),
+            max_model_len=config.model.max_model_len,
+            gateway_url=f"http://{host}:{config.port}",
+        )
+        self._casting = Casting(config, venue, teacher_key, seat_keys)
         self._evaluations = {entry.environment.name for entry in config.evals}
         environments = [*config.train, *(entry.environment for entry in config.evals)]
         names = [environment.name for environment in environments]
@@ -75,13 +78,6 @@ class EpisodePlayer:
             )
             for environment in environments
         }
-        self._builder = Builder(config.batch.max_branches, attributed=codec.attributed, call=self._call)
-        self._members = MembersPlayer(
-            self._sessions, generator, codec, max_model_len=config.model.max_model_len, builder=self._builder
-        )
-        self._members.keys = seat_keys
-        host = "127.0.0.1" if config.host in _ANY_ADDRESS else config.host
-        self._gateway_url = f"http://{host}:{config.port}"
 
     async def start(self) -> None:
         """Start the workers of all environments.
@@ -93,23 +89,19 @@ class EpisodePlayer:
         """
         results = await asyncio.gather(*(pool.start() for pool in self._pools.values()), return_exceptions=True)
         refused = [str(error) for error in results if isinstance(error, BadInputError)]
-        refused += (
-            [] if refused else unfit(self._config, lambda name: self._pools[name].facts.members, self._members.keys)
-        )
+        facts = {name: pool.facts for name, pool in self._pools.items()}
+        refused = refused or self._casting.unfit(facts)
         if refused:
             raise BadInputError("\n".join(refused))
         for error in results:
             if isinstance(error, BaseException):
                 raise error
-        for name, pool in self._pools.items():
-            self._teaching.check_source(name, given=pool.facts.given)
-        await self._teaching.start()
+        await self._casting.start(facts)
 
     async def close(self) -> None:
         """End all sessions and workers."""
-        await self._teaching.close()
+        await self._casting.close()
         await self._background.close()
-        await self._members.close()
         await asyncio.gather(*(pool.close() for pool in self._pools.values()))
 
     async def run_forever(self) -> None:
@@ -202,17 +194,17 @@ class EpisodePlayer:
             attempt: of the run, for the samples.
         """
         request = EpisodeRequest(environment, task, episode, group, seed, attempt)
-        if self._pools[environment.name].facts.given:
-            return self._teaching.given(request)
+        name, pool = environment.name, self._pools[environment.name]
+        player = self._casting.player(name, pool.facts)
         tries = 1
         while True:
-            outcome, error = await self._try(request)
+            outcome, error = await player.play(request, pool, evaluation=name in self._evaluations)
             if outcome.error_kind not in RETRIED or tries > environment.max_retries:
                 break
             tries += 1
-            RETRIES.labels(environment.name, str(outcome.error_kind)).inc()
+            RETRIES.labels(name, str(outcome.error_kind)).inc()
         if error is not None:
-            about = {"episode": episode, "environment": environment.name, "kind": str(error.kind), "tries": tries}
+            about = {"episode": episode, "environment": name, "kind": str(error.kind), "tries": tries}
             _log.warning("episode_failed", error=error.message, trace="".join(getattr(error, "__notes__", [])), **about)
         return outcome
 
@@ -227,77 +219,6 @@ class EpisodePlayer:
             if error.kind is ErrorKind.SANDBOX:
                 raise
             return {"problem": error.message}
-
-    def _open(self, request: EpisodeRequest) -> GatewaySession:
-        environment = request.environment
-        return self._sessions.open(
-            SessionSpec(
-                key=session_key(request.episode),
-                episode=request.episode,
-                codec=self._codec,
-                generator=self._generator,
-                sampling=environment.sampling,
-                max_model_len=self._config.model.max_model_len,
-                max_turns=environment.max_turns,
-                evaluation=environment.name in self._evaluations,
-            ),
-            self._teaching.maker(environment.name),
-        )
-
-    async def _try(self, request: EpisodeRequest) -> tuple[EpisodeOutcome, EpisodeError | None]:
-        name = request.environment.name
-        if (pool := self._pools[name]).facts.members:
-            return await self._members.play(request, pool, evaluation=name in self._evaluations)
-        session = self._open(request)
-        progress = Progress()
-        started = time.monotonic()
-        try:
-            error = await self._play(request, session, progress)
-        finally:
-            # Before anything is built of it: what comes later must not change it.
-            await self._sessions.close(session.spec.key)
-            self._generator.release(request.episode)
-        return await self._outcome(Try(request, session, progress, time.monotonic() - started), error)
-
-    async def _play(self, request: EpisodeRequest, session: GatewaySession, progress: Progress) -> EpisodeError | None:
-        """Play one try within its deadline; the error that ended it, if any."""
-        environment = request.environment
-        pool = self._pools[environment.name]
-        try:
-            async with asyncio.timeout(environment.episode_timeout_s):
-                worker = await pool.lease()
-                try:
-                    if pool.facts.runner:
-                        await run_runner(
-                            worker, session, environment, progress, task=request.task, gateway_url=self._gateway_url
-                        )
-                    else:
-                        loop = TextLoop(worker, session, environment, progress, session.spec.key)
-                        await loop.play(request.task, seed=request.seed, episode=request.episode)
-                finally:
-                    pool.end_episode(worker, session.spec.key)
-        except EpisodeError as error:
-            return error
-        except TimeoutError:
-            if environment.on_timeout == "drop" or not session.facts.turns:
-                return EpisodeError(
-                    ErrorKind.TIMEOUT, f"not done after {environment.episode_timeout_s:g} s (episodeTimeout)"
-                )
-            progress.stop, progress.truncated = StopReason.TIMEOUT, True
-            progress.reward = progress.reward if progress.reward is not None else 0.0
-        if progress.reward is None and not pool.facts.scores_groups:
-            return EpisodeError(ErrorKind.ENV, f"the episode ended ({progress.stop}) without a reward")
-        return None
-
-    async def _outcome(self, played: Try, error: EpisodeError | None) -> tuple[EpisodeOutcome, EpisodeError | None]:
-        built, unattributed = NOTHING, self._builder.unattributed(played)
-        if error is None:
-            try:
-                built = self._teaching.taught(played) or (await self._builder.built(played))[0]
-                built = await self._teaching.judged(built, played.request.environment.name)
-            except EpisodeError as failure:
-                error = failure
-        return played.outcome(built, error, unattributed=unattributed), error
 
 
 def build_player(

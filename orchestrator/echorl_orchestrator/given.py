@@ -2,13 +2,38 @@
 
 from typing import Any
 
+import structlog
+
 from echorl_core.config import BatchConfig
+from echorl_orchestrator.codec.engine_rendering import EngineRendering
 from echorl_orchestrator.codec.protocol import ChatCodec
 from echorl_orchestrator.gateway.messages import MessageError, wire_message
 from echorl_orchestrator.outcomes import EpisodeRequest
 from echorl_orchestrator.samples import Owner
 from echorl_orchestrator.supervised import Talk, supervised
-from echorl_orchestrator.types import EpisodeOutcome, ErrorKind, StopReason
+from echorl_orchestrator.tries import Venue
+from echorl_orchestrator.types import EpisodeError, EpisodeOutcome, ErrorKind, StopReason
+from echorl_orchestrator.workers.pool import WorkerPool
+
+_log = structlog.get_logger()
+
+
+class GivenPlayer:
+    """Plays nothing: reads conversations out of tasks. For train environments of mode sft."""
+
+    def __init__(self, venue: Venue, batch: BatchConfig) -> None:
+        self._venue, self._batch = venue, batch
+
+    async def play(
+        self, request: EpisodeRequest, pool: WorkerPool, *, evaluation: bool
+    ) -> tuple[EpisodeOutcome, EpisodeError | None]:
+        """The conversation as an outcome, without a worker; see ``tries.TryPlayer``."""
+        codec = self._venue.codec
+        assert not isinstance(codec, EngineRendering)  # noqa: S101 - refused when the player was made
+        outcome = given_outcome(codec, request, self._batch, max_tokens=self._venue.max_model_len)
+        if outcome.error is not None:
+            _log.warning("conversation_left_out", environment=request.environment.name, error=outcome.error)
+        return outcome, None
 
 
 def given_outcome(codec: ChatCodec, request: EpisodeRequest, config: BatchConfig, *, max_tokens: int) -> EpisodeOutcome:

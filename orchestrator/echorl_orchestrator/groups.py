@@ -13,6 +13,7 @@ from echorl_orchestrator.advantages import RewardError, advantages
 from echorl_orchestrator.costs import cost_of
 from echorl_orchestrator.cursor import Ticket
 from echorl_orchestrator.filters import Verdict, group_matches, judge, matches
+from echorl_orchestrator.modes import MODES
 from echorl_orchestrator.refusals import BadInputError
 from echorl_orchestrator.types import EpisodeOutcome, ErrorKind
 
@@ -149,7 +150,7 @@ def close(
     if scores is not None:
         for outcome, score in zip(outcomes, scores, strict=True):
             outcome.reward = float(score)
-    if config.mode != "rl":
+    if not MODES[config.mode].advantages:
         given = [0.0] * len(outcomes)
     values = _advantages(group, outcomes, config.advantage) if given is None else given
     of_all = group_matches(config.filters, [float(outcome.reward or 0.0) for outcome in outcomes])
@@ -175,7 +176,7 @@ def _ready(
         ticket=group.ticket,
         advantage=advantage,
         verdict=judge(config.filters, "group", advantage, matched),
-        version_low=None if config.mode == "sft" else version_low_of(outcome),
+        version_low=version_low_of(outcome) if MODES[config.mode].versions else None,
         partial=group.partial,
         matched=matched,
         own=config,

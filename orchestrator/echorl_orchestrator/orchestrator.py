@@ -1,8 +1,8 @@
 """The orchestrator: wiring, life and end. This is the data-flow map of the role.
 
     cursor.Deck --tickets--> scheduler --episodes--> episodes.EpisodePlayer --token ids--> engines.EnginePool --> vLLM
-                                 |                         (gateway, codec, workers)            ^
-                              groups (advantages, group filters)                                | weights
+                                 |                    (casting, gateway, codec, workers)        ^
+                              closing (advantages, group filters)                               | weights
                                  v                                                              |
                              collector --batch--> training --compose/seal--> batch_store        |
                                                      |                          | GET /trainer/batch
@@ -19,18 +19,18 @@ again and goes on from its newest sealed batch).
 
 import asyncio
 import socket
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-import structlog
 from aiohttp import web
 
 from echorl_core.config import OrchestratorConfig
 from echorl_core.identity import RunIdentity
-from echorl_core.names import ExitCode, Phase
+from echorl_core.names import ExitCode
 from echorl_core.rundir import RunDirectory
 from echorl_core.wire import StopNotice
+from echorl_orchestrator.ends import Ending, Ends
 from echorl_orchestrator.engines import EnginePool
 from echorl_orchestrator.episodes import EpisodePlayer, build_player
 from echorl_orchestrator.evals import EvalHorizon, Evals
@@ -43,25 +43,17 @@ from echorl_orchestrator.monitors.monitors import Monitors, launches
 from echorl_orchestrator.multi_agent.endpoint import NO_KEYS
 from echorl_orchestrator.pace import Pace
 from echorl_orchestrator.records import UPDATES
-from echorl_orchestrator.refusals import BadInputError
 from echorl_orchestrator.scrape import Scrape
 from echorl_orchestrator.snapshot import View
 from echorl_orchestrator.state import Board
-from echorl_orchestrator.tally import FailureLimit, RunFailure, Tally
+from echorl_orchestrator.supervision import failure_in, until
+from echorl_orchestrator.tally import FailureLimit, Tally
 from echorl_orchestrator.training import Training
 from echorl_orchestrator.volume import Volume
 from echorl_orchestrator.wiring import Disk, bind, build_play, end, read_disk
 
-log = structlog.get_logger()
-
-T = TypeVar("T")
-
-TOLD_WITHIN_S = 60.0
-"""How long ranks have to fetch the notice of a clean end."""
 MONITORS_END_S = 20.0
 """How long monitors have for what waits, at the role's end."""
-FAILURE_SHOWN_S = 5.0
-"""How long a failed role stays up, so that its state can be read."""
 
 
 class Orchestrator:
@@ -111,10 +103,12 @@ class Orchestrator:
         player = build_player(self._config, self._identity, pool, self._teacher_key, seat_keys=self._seat_keys)
         self._assemble(disk, pool, player)
         try:
-            return await self._serve(listening, disk, pool, player)
+            ended = await self._serve(listening, disk, pool, player)
         finally:
             await end(player, pool, disk.recorder, disk.episodes)
             await end(self._monitors, deadline_s=MONITORS_END_S)
+        self.ending = ended.words
+        return ended.code
 
     def _assemble(self, disk: Disk, pool: EnginePool, player: EpisodePlayer) -> None:
         config, identity = self._config, self._identity
@@ -166,8 +160,9 @@ class Orchestrator:
             live=self._live,
             monitors=self._monitors,
         )
+        self._ends = Ends(disk, self._training, view=self._view, board=self._board, live=self._live)
 
-    async def _serve(self, listening: socket.socket, disk: Disk, pool: EnginePool, player: EpisodePlayer) -> ExitCode:
+    async def _serve(self, listening: socket.socket, disk: Disk, pool: EnginePool, player: EpisodePlayer) -> Ending:
         """Answer HTTP, work, and say how it ended before leaving."""
         training = self._training
         api = Api(
@@ -206,11 +201,11 @@ class Orchestrator:
             failure = failure_in(error)
             if failure is None:
                 raise
-            return await self._failed(failure)
+            return await self._ends.failed(failure)
         finally:
             await runner.cleanup()
 
-    async def _to_the_end(self) -> ExitCode:
+    async def _to_the_end(self) -> Ending:
         """Work until finished or asked to stop."""
         if self._disk.desk.notice is not None:
             self._stop.set()
@@ -220,12 +215,12 @@ class Orchestrator:
             await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
             if work.done():
                 await work
-                return await self._finished()
+                return await self._ends.finished()
         finally:
             for task in (work, stop):
                 task.cancel()
             await asyncio.gather(work, stop, return_exceptions=True)
-        return await self._stopped()
+        return await self._ends.stopped()
 
     async def _work(self) -> None:
         self._view.play = play = await build_play(
@@ -239,49 +234,6 @@ class Orchestrator:
             on_progress=self._health.beat,
         )
         await until(self._training.run(play), scheduler=play.scheduler.run(), evals=self._evals.run())
-
-    async def _finished(self) -> ExitCode:
-        last = self._live.last
-        missing = self._training.unsaved(last)
-        await self._disk.desk.finish(last, checkpoint=missing)
-        if missing:
-            self._disk.committer.expect(last)
-            await self._board.refresh()
-            self._training.check_saved(last, await self._disk.committer.settled(last))
-            await self._disk.committer.acknowledged(last, TOLD_WITHIN_S)
-        self._view.ended = Phase.SUCCEEDED
-        await self._board.refresh()
-        self.ending = f"finished: step {last} is trained, committed and evaluated"
-        log.info("finished", step=last)
-        if not await self._disk.desk.concluded(TOLD_WITHIN_S):
-            log.warning("not every trainer rank asked whether the run is over", told=sorted(self._disk.desk.told))
-        return ExitCode.OK
-
-    async def _stopped(self) -> ExitCode:
-        """Save at the decided step, and end when the ranks know."""
-        notice = await self._training.stop()
-        log.info("stopping", step=notice.step, checkpoint=notice.checkpoint)
-        if notice.checkpoint:
-            state = await self._disk.committer.settled(notice.step)
-            log.info("stopped", step=notice.step, checkpoint=state)
-        self.ending = f"stopped on request at step {notice.step}"
-        self._view.ended = Phase.SUSPENDED
-        await self._board.refresh()
-        if not await self._disk.desk.concluded(TOLD_WITHIN_S):
-            log.warning("not every trainer rank heard of the stop, or a report is missing", step=notice.step)
-        if notice.checkpoint:
-            await self._disk.committer.acknowledged(notice.step, TOLD_WITHIN_S)
-        else:
-            await self._disk.committer.heard(TOLD_WITHIN_S)
-        return ExitCode.STOPPED
-
-    async def _failed(self, failure: RunFailure) -> ExitCode:
-        log.error("the run failed", reason=failure.message, exit_code=int(failure.code))
-        self._view.failure, self.ending = failure, failure.message
-        await self._disk.desk.fail()
-        await self._board.refresh()
-        await self._disk.desk.concluded(FAILURE_SHOWN_S)
-        return failure.code
 
     async def _requested_stop(self) -> StopNotice:
         notice = await self._training.stop()
@@ -307,36 +259,3 @@ class Orchestrator:
 
     def _refresh_soon(self) -> None:
         self._board.soon()
-
-
-def failure_in(error: BaseException) -> RunFailure | None:
-    """The RunFailure that an error is or holds, however deep the groups of tasks nest; bad input is one too."""
-    if isinstance(error, RunFailure):
-        return error
-    if isinstance(error, BadInputError):
-        return RunFailure(ExitCode.BAD_INPUT, str(error))
-    if isinstance(error, BaseExceptionGroup):
-        return next((found for one in error.exceptions if (found := failure_in(one)) is not None), None)
-    return None
-
-
-async def until(main: Coroutine[Any, Any, T], **background: Coroutine[Any, Any, None]) -> T:
-    """The result of ``main``; the background tasks are cancelled when it is there.
-
-    Raises:
-        Exception: of the first task that failed; RuntimeError if a background task just ended.
-    """
-    wanted = asyncio.create_task(main, name="main")
-    others = [asyncio.create_task(coroutine, name=name) for name, coroutine in background.items()]
-    tasks: list[asyncio.Task[Any]] = [wanted, *others]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in others:
-            if task in done:
-                await task
-                raise RuntimeError(f"the task {task.get_name()} ended by itself")
-        return await wanted
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

@@ -18,11 +18,11 @@ from typing import Any
 import structlog
 
 from echorl_core.config import BatchConfig, EnvironmentConfig
-from echorl_orchestrator.advantage_hook import inputs_of
+from echorl_orchestrator.closing import Closing
 from echorl_orchestrator.collector import Collector
 from echorl_orchestrator.cursor import Deck, seed_of
-from echorl_orchestrator.filter_hook import inputs_of as filter_inputs_of
-from echorl_orchestrator.groups import Group, ReadyEpisode, close, own_filter, units_of, usable_scores
+from echorl_orchestrator.groups import Group
+from echorl_orchestrator.modes import MODES
 from echorl_orchestrator.player import Player
 from echorl_orchestrator.tally import Drop, FailureLimit, Tally
 from echorl_orchestrator.types import EpisodeError, EpisodeOutcome, ErrorKind, StopReason
@@ -77,13 +77,14 @@ class Scheduler:
         vocab_size: int | None = None,
     ) -> None:
         """``on_progress`` is called whenever an episode has ended; ``vocab_size``: see ``groups.close``."""
-        self._config, self._player, self._deck, self._collector = config, player, deck, collector
+        self._config, self._mode = config, MODES[config.mode]
+        self._player, self._deck, self._collector = player, deck, collector
         self._environments = {environment.name: environment for environment in environments}
         self._slots = {name: asyncio.Semaphore(one.max_concurrent) for name, one in self._environments.items()}
         self._unfinished: Counter[str] = Counter()
         self._version, self._horizon = version, horizon
         self._tally, self._failures, self._on_progress = tally, failures, on_progress
-        self._vocab_size = vocab_size
+        self._closing = Closing(config, player=player, tally=tally, failures=failures, vocab_size=vocab_size)
         self._open: dict[str, Group] = {}
         self._running: dict[asyncio.Task[None], _Running] = {}
         self._wake = asyncio.Event()
@@ -143,7 +144,7 @@ class Scheduler:
         next_step = self._collector.next_step
         oldest = next_step - 1 - self._config.max_staleness
         for task, running in self._running.items():
-            too_old = running.version < oldest and self._config.mode != "sft"
+            too_old = running.version < oldest and self._mode.versions
             if (next_step > self._horizon.max_steps or too_old) and not running.hopeless:
                 running.hopeless = True
                 task.cancel()
@@ -219,10 +220,7 @@ class Scheduler:
         self._failures.note(kind, outcome.error)
 
     async def _close(self, group: Group, environment: EnvironmentConfig, task: dict[str, Any]) -> None:
-        fallen, scores = False, None
-        if group.survivors:
-            fallen, scores = await self._scores(group, environment, task)
-        ready = [] if fallen or not group.survivors else await self._ready(group, environment, scores)
+        fallen, ready = await self._closing.close(group, environment, task)
         if ready:
             self._deck.note(group.ticket, math.fsum(float(one.outcome.reward or 0.0) for one in ready) / len(ready))
         del self._open[group.key]
@@ -236,55 +234,6 @@ class Scheduler:
             self._tally.add("groups/partial", int(group.partial))
             self._collector.admit(ready)
         self.wake()
-
-    async def _ready(
-        self, group: Group, environment: EnvironmentConfig, scores: list[float] | None
-    ) -> list[ReadyEpisode]:
-        """The survivors with their advantages and what group-stage filters say of them."""
-        config = self._config.of(environment)
-        given = await self._given(group, environment, scores) if config.advantage.type == "custom" else None
-        ready = close(group, config, scores, given, vocab_size=self._vocab_size)
-        own = [index for index, rule in enumerate(config.filters) if rule.type == "custom"]
-        if own:
-            units = units_of(ready)
-            asked = filter_inputs_of(units, environment.name)
-            for index in own:
-                own_filter(units, config, index, await self._player.matches(environment, index, asked))
-        return ready
-
-    async def _given(self, group: Group, environment: EnvironmentConfig, scores: list[float] | None) -> list[float]:
-        """Advantages by the user's own function."""
-        outcomes = group.outcomes()
-        rewards = scores or [float(outcome.reward or 0.0) for outcome in outcomes]
-        inputs = inputs_of(outcomes, rewards, environment=environment.name, group_size=group.size)
-        return await self._player.advantages(environment, inputs)
-
-    async def _scores(
-        self, group: Group, environment: EnvironmentConfig, task: dict[str, Any]
-    ) -> tuple[bool, list[float] | None]:
-        """Whether a group-scored group falls as a whole, and its scores."""
-        if self._config.mode == "sft":
-            # Conversations need no reward to be learned from.
-            return False, None
-        try:
-            scores = await self._player.score_group(environment, task, group.outcomes())
-        except EpisodeError as error:
-            return self._unscored(group, error), None
-        if scores is None:
-            group.drop_unscored()
-            return False, None
-        if group.failures:
-            return True, None
-        if usable_scores(scores, len(group.survivors)):
-            return False, scores
-        message = f"score_group returned {scores}, accepted are {len(group.survivors)} finite numbers"
-        return self._unscored(group, EpisodeError(ErrorKind.ENV, message)), None
-
-    def _unscored(self, group: Group, error: EpisodeError) -> bool:
-        log.warning("group could not be scored", group=group.key, error=str(error))
-        self._tally.add(f"failures/{error.kind}")
-        self._failures.note(error.kind, error.message)
-        return True
 
 
 def _failed(group: Group, index: int, error: EpisodeError) -> EpisodeOutcome:

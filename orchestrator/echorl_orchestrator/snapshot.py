@@ -12,6 +12,7 @@ from echorl_orchestrator.engines import EnginePool
 from echorl_orchestrator.evals import Evals
 from echorl_orchestrator.health import Health
 from echorl_orchestrator.live import Live
+from echorl_orchestrator.modes import MODES
 from echorl_orchestrator.pace import Pace
 from echorl_orchestrator.state import Facts, waiting_for
 from echorl_orchestrator.tally import Drop, RunFailure, Tally
@@ -120,7 +121,7 @@ class View:
 
     def _dispatch_version(self) -> int:
         """That train episodes started now would have; -1: they wait for an engine, which mode sft never does."""
-        return self.step if self.config.batch.mode == "sft" else self.pool.version_for_dispatch()
+        return self.pool.version_for_dispatch() if MODES[self.config.batch.mode].versions else self.step
 
     def _checkpoint(self) -> dict[str, Any]:
         newest = self.disk.committer.newest

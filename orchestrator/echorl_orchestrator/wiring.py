@@ -20,6 +20,7 @@ from echorl_orchestrator.cursor import Deck
 from echorl_orchestrator.engines import EnginePool
 from echorl_orchestrator.episode_records import EpisodeFiles, EpisodeRecords
 from echorl_orchestrator.episodes import EpisodePlayer
+from echorl_orchestrator.modes import MODES
 from echorl_orchestrator.monitors.monitors import Monitors
 from echorl_orchestrator.records import (
     EVALS,
@@ -155,7 +156,7 @@ async def build_play(
         deck=deck,
         collector=collector,
         # What no policy samples can be made ready for as many batches ahead as episodes may be old.
-        version=pool.version_for_dispatch if config.batch.mode != "sft" else lambda: collector.next_step - 1,
+        version=pool.version_for_dispatch if MODES[config.batch.mode].versions else lambda: collector.next_step - 1,
         horizon=Horizon(identity.attempt, config.seed, config.max_steps),
         groups_started=0 if disk.state is None else disk.state.groups,
         tally=tally,

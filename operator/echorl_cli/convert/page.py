@@ -9,7 +9,7 @@ from echorl_cli.convert.keys import environments as environment_keys
 from echorl_cli.convert.keys import inference, orchestrator, run
 from echorl_cli.convert.keys import trainer as trainer_keys
 from echorl_cli.convert.keys.row import Key
-from echorl_cli.convert.spelling import RENAMES
+from echorl_cli.convert.renames import RENAMES
 
 _HEAD = """\
 # From prime-rl to EchoRL

@@ -7,8 +7,9 @@ from typing import Any
 from echorl_cli.convert.keys import Key
 from echorl_cli.convert.layers import SECTIONS
 from echorl_cli.convert.problem import ConversionError, refused
+from echorl_cli.convert.renames import RENAMES
 from echorl_cli.convert.secret import has_secret, shown
-from echorl_cli.convert.spelling import RENAMES, Spellings
+from echorl_cli.convert.spelling import Spellings
 from echorl_cli.convert.tree import MISSING, at, leaves, location
 from echorl_operator.api import Problem
 from echorl_operator.api.schema import Location, nearest, path_text

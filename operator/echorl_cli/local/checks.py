@@ -11,7 +11,7 @@ from echorl_core.attempts import OnExisting, Policy, Refused, read_run
 from echorl_core.prepare import objection
 from echorl_core.rundir import RunDirectory
 from echorl_operator.api import EchoRLRun, Problem
-from echorl_operator.api.mode_rules import num_engines
+from echorl_operator.api.rules.modes import num_engines
 from echorl_operator.build.role_configs import num_ranks
 
 _LAYOUT = re.compile(

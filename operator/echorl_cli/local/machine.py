@@ -13,7 +13,7 @@ from typing import Any
 from echorl_cli.local.launch import Devices
 from echorl_cli.local.ports import free_ports, free_run
 from echorl_operator.api import EchoRLRun
-from echorl_operator.api.mode_rules import num_engines
+from echorl_operator.api.rules.modes import num_engines
 from echorl_operator.api.run import EchoRLRunSpec
 from echorl_operator.build import Placement
 from echorl_operator.build.placement import EnginePlacement

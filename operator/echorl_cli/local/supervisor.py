@@ -21,6 +21,7 @@ from echorl_cli.local.launch import LocalRun
 from echorl_cli.local.mailbox import Mailbox
 from echorl_cli.local.outcome import Outcome, Snapshot, View, signal_name
 from echorl_cli.local.processes import Child, Children
+from echorl_cli.local.progress import Progress
 from echorl_cli.local.statewatch import StateWatch
 from echorl_core.attempts import Policy
 from echorl_core.names import NEVER_RESTARTED, ExitCode, Phase, Role
@@ -42,9 +43,7 @@ class Supervisor:
         self._mailbox = Mailbox[Outcome](Outcome.of_error, self._show)
         self._ledger = Ledger()
         self._quarantines = Quarantines(plan.configs.orchestrator.update_deadline_s)
-        self._begun = self._last_step_at = time.monotonic()
-        self._highest_step = 0
-        self._state: dict[str, Any] | None = None
+        self._progress = Progress()
         self._deaths: list[Death] = []
         self._signal: int | None = None
         self._starting_attempt = False
@@ -104,7 +103,7 @@ class Supervisor:
 
     def _on_work_done(self, child: Child) -> Outcome | None:
         if child.role is Role.ORCHESTRATOR:
-            step = (self._state or {}).get("step")
+            step = self._progress.step
             unfinished = self._signal is not None and step is not None and step < self._max_steps
             self._end_with(Outcome.stopped() if unfinished else Outcome.succeeded())
         elif not any(rank.exit_code is None for rank in self._fleet.ranks.values()):
@@ -117,15 +116,10 @@ class Supervisor:
             self._mailbox.do(self._children.end(child, grace_s=0.0))
 
     def _on_state(self, state: dict[str, Any]) -> None:
-        before = self._state or {}
-        self._state = state
-        if state.get("step") != before.get("step") or state.get("phase") != before.get("phase"):
-            self._last_step_at = time.monotonic()
-        lost = (state.get("checkpoint") or {}).get("abandoned")
-        if lost and lost != (before.get("checkpoint") or {}).get("abandoned"):
+        lost = self._progress.note(state)
+        if lost:
             self._view.event(f"{lost}; training goes on, and the checkpoint before stays")
-        self._highest_step = max(self._highest_step, state.get("step") or 0)
-        self._ledger = self._ledger.after_progress(self._highest_step, self._plan.restart_policy)
+        self._ledger = self._ledger.after_progress(self._progress.highest_step, self._plan.restart_policy)
         if state.get("phase") == Phase.RUNNING and self._signal is None and not self._ending:
             self._journal.enter(Phase.RUNNING, "")
 
@@ -146,7 +140,7 @@ class Supervisor:
             self._mailbox.do(self._settle())
             return None
         deaths, self._deaths = self._deaths, []
-        failure = (self._state or {}).get("failure")
+        failure = self._progress.failure
         if failure and failure.get("exit_code") in NEVER_RESTARTED:
             said = str(failure.get("message"))
             deaths.insert(0, Death(Role.ORCHESTRATOR, "orchestrator-0", int(failure["exit_code"]), message=said))
@@ -156,7 +150,7 @@ class Supervisor:
 
     def _on_no_step(self, silent_s: float) -> None:
         why = f"no step for {silent_s:.0f} s (stallPolicy.noStepFor)"
-        self._last_step_at = time.monotonic()
+        self._progress.moved()
         self._view.event(why)
         self._note_death(Death(Role.TRAINER, "the gang", -int(signal.SIGKILL), why))
 
@@ -189,7 +183,7 @@ class Supervisor:
 
     def _count(self, decision: Decision) -> None:
         if decision.role is not None:
-            self._ledger = self._ledger.with_restart(decision.role, self._highest_step)
+            self._ledger = self._ledger.with_restart(decision.role, self._progress.highest_step)
             self._journal.restarted(decision.role, decision.reason)
             self._view.event(f"restarting {decision.role} in {decision.delay_s:.0f} s")
 
@@ -198,7 +192,7 @@ class Supervisor:
             raise RuntimeError("an attempt began while another one was starting")
         self._starting_attempt = True
         self._void_attempt = self._fleet.identity.attempt
-        self._state = None
+        self._progress.forget()
         if reason is not None:
             self._journal.enter(Phase.RESTARTING, reason)
         self._mailbox.do(self._start_attempt(policy, delay_s))
@@ -219,12 +213,12 @@ class Supervisor:
             prepare, self._plan.run, identity, policy=policy, step=step, on_existing=self._plan.on_existing
         )
         self._view.event("\n".join(f"attempt {identity.attempt}: {line}" for line in prepared.lines()))
-        self._highest_step = max(self._highest_step, prepared.resume_step)
+        self._progress.reached(prepared.resume_step)
         self._journal.enter(Phase.STARTING, "waiting for engines, orchestrator and trainer")
         await self._fleet.start_missing_engines()
         await self._fleet.start_orchestrator()
         await self._fleet.start_ranks()
-        self._last_step_at = time.monotonic()
+        self._progress.moved()
         self._starting_attempt = False
 
     async def _restart_engine(self, index: int, delay_s: float) -> None:
@@ -265,12 +259,12 @@ class Supervisor:
                 observed = now
                 await self._children.observe()
                 self._journal.save()
-            for name, why in self._quarantines.overdue((self._state or {}).get("engines") or [], now).items():
+            for name, why in self._quarantines.overdue(self._progress.engines, now).items():
                 if (engine := self._fleet.engine_at(name)) is not None:
                     self._mailbox.post(partial(self._on_hung, engine, why))
-            silent = now - self._last_step_at
+            silent = self._progress.silent_s(now)
             working = self._journal.phase is Phase.RUNNING and not self._starting_attempt and not self._ending
-            unfinished = ((self._state or {}).get("step") or 0) < self._max_steps
+            unfinished = (self._progress.step or 0) < self._max_steps
             if working and unfinished and silent > self._plan.limits.no_step:
                 self._mailbox.post(partial(self._on_no_step, silent))
             self._show()
@@ -294,8 +288,8 @@ class Supervisor:
                 reason=self._journal.reason,
                 attempt=self._fleet.identity.attempt,
                 max_steps=self._max_steps,
-                elapsed_s=time.monotonic() - self._begun,
+                elapsed_s=time.monotonic() - self._progress.begun,
                 restarts=dict(self._journal.restarts),
-                state=self._state,
+                state=self._progress.state,
             )
         )

@@ -9,7 +9,7 @@ from typing import Any
 from echorl_operator.api.base import ApiModel
 from echorl_operator.api.model import is_path
 from echorl_operator.api.problems import NOT_SUPPORTED
-from echorl_operator.api.rule import Finding, eval_environments, finding, train_environments
+from echorl_operator.api.rules.finding import Finding, eval_environments, finding, train_environments
 from echorl_operator.api.run import EchoRLRunSpec
 
 

@@ -8,10 +8,9 @@ from pydantic import ValidationError
 from echorl_operator.api.base import API_VERSION, KIND, ApiModel
 from echorl_operator.api.environments import EvalEnvironment, TrainEnvironment
 from echorl_operator.api.model import ModelSpec
-from echorl_operator.api.multi_agent import multi_agent_findings
 from echorl_operator.api.problems import Problem, field_problems
-from echorl_operator.api.rule import Finding
 from echorl_operator.api.rules import rule_findings
+from echorl_operator.api.rules.finding import Finding
 from echorl_operator.api.run import EchoRLRun, EchoRLRunSpec, Metadata
 from echorl_operator.api.schema import Location, bare, known, path_text
 from echorl_operator.api.unsupported import unsupported_findings
@@ -105,7 +104,6 @@ def _within(path: str, other: str) -> bool:
 
 def _findings(run: EchoRLRun, *, local: bool) -> Iterator[Finding]:
     yield from rule_findings(run.spec)
-    yield from multi_agent_findings(run.spec)
     yield from unsupported_findings(run.spec, local=local)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from echorl_operator.api.model import is_path
-from echorl_operator.api.rule import eval_environments, train_environments
+from echorl_operator.api.rules.finding import eval_environments, train_environments
 from echorl_operator.build import cluster_placement as places
 from echorl_operator.build.target import Object, Target
 from echorl_operator.build.trainer import ranks_per_pod

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from echorl_operator.api.mode_rules import num_engines
+from echorl_operator.api.rules.modes import num_engines
 from echorl_operator.api.run import EchoRLRun
 
 EXAMPLE_ORCHESTRATOR_PORT = 8100

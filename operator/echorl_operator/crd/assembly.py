@@ -12,9 +12,9 @@ from echorl_operator.api.run import EchoRLRun, EchoRLRunSpec
 from echorl_operator.api.status import RunStatus
 from echorl_operator.crd.immutability import immutability
 from echorl_operator.crd.lowering import Schema, nullable, plain, structural
-from echorl_operator.crd.multi_agent import MULTI_AGENT
 from echorl_operator.crd.refusals import REFUSALS
 from echorl_operator.crd.rules import RULES
+from echorl_operator.crd.rules.multi_agent import MULTI_AGENT
 from echorl_operator.crd.validations import Validation
 
 MAX_BYTES = 256 * 1024

@@ -13,8 +13,8 @@ from typing import Any
 
 from echorl_core.live import settings_of
 from echorl_core.names import Phase
-from echorl_operator.api.mode_rules import num_engines
 from echorl_operator.api.mutability import changes
+from echorl_operator.api.rules.modes import num_engines
 from echorl_operator.api.run import EchoRLRun, EchoRLRunSpec
 from echorl_operator.build.children import common, inference_deployment
 from echorl_operator.build.cluster_placement import ORCHESTRATOR_PORT

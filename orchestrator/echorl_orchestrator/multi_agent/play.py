@@ -7,20 +7,19 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from echorl_core.config import EnvironmentConfig
-from echorl_orchestrator.codec.engine_rendering import EngineRendering
-from echorl_orchestrator.codec.protocol import ChatCodec
 from echorl_orchestrator.episode_loop import Progress
 from echorl_orchestrator.gateway.session import GatewaySession
-from echorl_orchestrator.gateway.sessions import Sessions, session_key
+from echorl_orchestrator.gateway.sessions import session_key
 from echorl_orchestrator.gateway.turns import SessionSpec
 from echorl_orchestrator.multi_agent.contract import MemberReward, Slot
-from echorl_orchestrator.multi_agent.endpoint import NO_KEYS, Endpoints, EndpointSeat, key_of
+from echorl_orchestrator.multi_agent.endpoint import Endpoints, EndpointSeat, key_of
 from echorl_orchestrator.multi_agent.floor import Floor
 from echorl_orchestrator.multi_agent.loop import MembersLoop, MembersProgress
 from echorl_orchestrator.multi_agent.seats import BaseGenerator, MemberSession, Seat
 from echorl_orchestrator.multi_agent.units import Ended, learning, owned, policy_of
-from echorl_orchestrator.outcomes import Builder, EpisodeRequest, Try
-from echorl_orchestrator.types import EpisodeError, EpisodeOutcome, ErrorKind, StopReason, TokenGenerator
+from echorl_orchestrator.outcomes import EpisodeRequest, Try
+from echorl_orchestrator.tries import Venue
+from echorl_orchestrator.types import EpisodeError, EpisodeOutcome, ErrorKind, StopReason
 from echorl_orchestrator.workers.pool import WorkerPool
 
 
@@ -34,22 +33,12 @@ class _Cast:
 
 
 class MembersPlayer:
-    """Plays tries of multi-agent episodes for the EpisodePlayer."""
+    """Plays tries of multi-agent episodes."""
 
-    def __init__(
-        self,
-        sessions: Sessions,
-        generator: TokenGenerator,
-        codec: ChatCodec | EngineRendering,
-        *,
-        max_model_len: int,
-        builder: Builder,
-    ) -> None:
-        self._sessions, self._generator, self._codec = sessions, generator, codec
-        self._max_model_len, self._builder = max_model_len, builder
+    def __init__(self, venue: Venue, keys: Mapping[str, str]) -> None:
+        """``keys``: of endpoints, by ``key_variable``."""
+        self._venue, self._keys = venue, keys
         self._endpoints = Endpoints()
-        self.keys: Mapping[str, str] = NO_KEYS
-        """Of endpoints, by ``key_variable``."""
 
     async def close(self) -> None:
         """End connections to endpoints."""
@@ -58,7 +47,7 @@ class MembersPlayer:
     async def play(
         self, request: EpisodeRequest, pool: WorkerPool, *, evaluation: bool
     ) -> tuple[EpisodeOutcome, EpisodeError | None]:
-        """One try. Of an eval, the outcome is its ``learnerSeat``'s own."""
+        """One try; see ``tries.TryPlayer``. Of an eval, the outcome is its ``learnerSeat``'s own."""
         cast = await self._cast(request, pool.facts.members, pool.facts.schedule, evaluation=evaluation)
         progress = MembersProgress({member: Progress() for member in pool.facts.members})
         started = time.monotonic()
@@ -67,8 +56,8 @@ class MembersPlayer:
         finally:
             # Before anything is built of them: what comes later must not change it.
             for member, session in cast.sessions.items():
-                await self._sessions.close(session.spec.key)
-                self._generator.release(f"{request.episode}/{member}")
+                await self._venue.sessions.close(session.spec.key)
+                self._venue.generator.release(f"{request.episode}/{member}")
         ended = Ended(request, cast.sessions, progress, time.monotonic() - started)
         units: list[EpisodeOutcome] = []
         try:
@@ -93,7 +82,7 @@ class MembersPlayer:
         )
         named = replace(request, episode=f"{request.episode}/{member}")
         try_ = Try(named, ended.sessions[member], own, ended.seconds)
-        built, unattributed = await self._builder.built(try_)
+        built, unattributed = await self._venue.builder.built(try_)
         return ended.unit(member, try_.outcome(owned(built, member), None, unattributed=unattributed))
 
     async def _played(
@@ -132,25 +121,25 @@ class MembersPlayer:
                 cast.seats[member] = await self._endpoint(request.environment, member, cast.floor)
             else:
                 session = MemberSession(self._spec(request, member, evaluation=evaluation), member, cast.floor)
-                self._sessions.open(session.spec, partial(_made, session))
+                self._venue.sessions.open(session.spec, partial(_made, session))
                 cast.seats[member] = cast.sessions[member] = session
         return cast
 
     async def _endpoint(self, environment: EnvironmentConfig, member: str, floor: Floor) -> EndpointSeat:
         seat = environment.members[member]
-        client = await self._endpoints.client(seat, key_of(seat, self.keys))
+        client = await self._endpoints.client(seat, key_of(seat, self._keys))
         return EndpointSeat(client, member, sampling=environment.sampling, floor=floor)
 
     def _spec(self, request: EpisodeRequest, member: str, *, evaluation: bool) -> SessionSpec:
         return SessionSpec(
             key=session_key(request.episode, member),
             episode=f"{request.episode}/{member}",
-            codec=self._codec,
-            generator=BaseGenerator(self._generator)
+            codec=self._venue.codec,
+            generator=BaseGenerator(self._venue.generator)
             if policy_of(request.environment, member) == "base"
-            else self._generator,
+            else self._venue.generator,
             sampling=request.environment.sampling,
-            max_model_len=self._max_model_len,
+            max_model_len=self._venue.max_model_len,
             evaluation=evaluation,
         )
 

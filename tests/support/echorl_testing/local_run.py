@@ -18,9 +18,10 @@ from typing import Any, TypeVar
 
 import yaml
 
-from echorl_cli.local.proctable import Stat, stat_of
+from echorl_cli.local.proctable import Stat
 from echorl_core.attempts import Prepared, prepared_attempts
 from echorl_core.rundir import RunDirectory
+from echorl_testing.run_processes import MARK, marked, noted, roles_of
 from echorl_trainer.seeded import SeededShape, write_seeded_model
 
 T = TypeVar("T")
@@ -28,7 +29,6 @@ T = TypeVar("T")
 SHAPE = SeededShape(hidden_size=64, intermediate_size=128, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=32)
 """Steps and updates take milliseconds."""
 SUPPORT = Path(__file__).parents[1]
-_MARK = "ECHORL_TEST_RUN"
 _POLL_S = 0.05
 
 
@@ -139,7 +139,7 @@ class LocalRun:
                 env={
                     **environment,
                     **({"ECHORL_INFERENCE_PYTHON": inference} if inference else {}),
-                    _MARK: self._mark,
+                    MARK: self._mark,
                     "ECHORL_FAULTS": ",".join(points),
                     "OMP_NUM_THREADS": "1",
                 },
@@ -184,43 +184,12 @@ class LocalRun:
 
     def processes(self) -> list[Stat]:
         """Living processes that descend from any ``echorl run`` of this object, those included."""
-        wanted = f"{_MARK}={self._mark}".encode()
-        found = []
-        for entry in Path("/proc").iterdir():
-            if not entry.name.isdigit() or (stat := stat_of(int(entry.name))) is None:
-                continue
-            try:
-                environ = (entry / "environ").read_bytes()
-            except OSError:
-                continue
-            if wanted in environ.split(b"\0"):
-                found.append(stat)
-        noted = self._noted()
-        return [*found, *(stat for stat in noted if stat not in found)]
-
-    def _noted(self) -> list[Stat]:
-        """Living processes that the supervisor recorded, and the members of their sessions."""
-        try:
-            notes = json.loads((self.root / ".processes.json").read_text())["processes"]
-        except FileNotFoundError:
-            return []
-        known = {int(pid): started for pid, started in notes.items()}
-        stats = [stat_of(int(entry.name)) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
-        alive = [stat for stat in stats if stat is not None]
-        return [stat for stat in alive if known.get(stat.pid) == stat.started or stat.session in known]
+        found = marked(self._mark)
+        return [*found, *(stat for stat in noted(self.root) if stat not in found)]
 
     def roles(self) -> dict[str, int]:
         """Process ids of the living role processes, by role and index (``trainer-0``)."""
-        found = {}
-        for stat in self.processes():
-            try:
-                environ = Path(f"/proc/{stat.pid}/environ").read_bytes().split(b"\0")
-            except OSError:
-                continue
-            mark = next((entry for entry in environ if entry.startswith(b"ECHORL_PROCESS=")), None)
-            if mark is not None and stat.session == stat.pid:
-                found[mark.decode().split(".")[1]] = stat.pid
-        return found
+        return roles_of(self.processes())
 
     def state(self) -> dict[str, Any]:
         """``state.json`` of the supervisor; empty before there is one."""

@@ -3,7 +3,7 @@
 import pytest
 
 from echorl_operator.api import load, problems
-from echorl_operator.api.mode_rules import num_engines
+from echorl_operator.api.rules.modes import num_engines
 from echorl_operator.build import example_placement, role_configs
 from echorl_testing.manifests import full, shortest, with_value
 from echorl_testing.refused_manifests import ENV, EVAL, OPD, SFT

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from echorl_operator.api import load, problems
-from echorl_operator.api.rules import BUILTIN_ENVIRONMENTS
+from echorl_operator.api.rules.environments import BUILTIN_ENVIRONMENTS
 from echorl_orchestrator.environments.loader import load_environment
 from echorl_orchestrator.refusals import BadInputError
 from echorl_testing.manifests import full, shortest, with_value

@@ -1,90 +1,19 @@
-"""A worker's staging and applying, on real safetensors files, over file:// and http://, without vLLM."""
+"""A worker's staging and applying, on real safetensors files, without vLLM."""
 
-import asyncio
-import hashlib
 import re
-import threading
-import time
 
 import msgspec
 import pytest
 import torch
-from aiohttp import web
 from safetensors.torch import load_file
 
 from echorl_core.wire import WeightManifest
-from echorl_testing.published import publish, published_tensors, write_manifest
-from echorl_trainer.seeded import SeededShape, write_seeded_model
-from echorl_vllm.messages import PolicyId, StageRequest
+from echorl_testing.published import published_tensors, write_manifest
+from echorl_testing.staging_worker import Worker, published
+from echorl_vllm.messages import PolicyId
 from echorl_vllm.validation import WeightsRefusedError, model_form
-from echorl_vllm.weights import WorkerWeights, one_by_one
 
-SHAPE = SeededShape(hidden_size=32, intermediate_size=64, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=16)
-RUN = "run-1"
 HEAD, EMBEDDING, NORM = "lm_head.weight", "model.embed_tokens.weight", "model.norm.weight"
-
-
-@pytest.fixture(scope="module", params=[False, True], ids=["untied", "tied"])
-def model(request, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("model") / "m"
-    write_seeded_model(folder, SHAPE, 0, tie=request.param)
-    return folder, request.param
-
-
-@pytest.fixture
-def environment(monkeypatch, tmp_path):
-    monkeypatch.setenv("ECHORL_RUN_UID", RUN)
-    monkeypatch.setenv("ECHORL_ADMIN_TOKEN", "secret")
-    monkeypatch.setenv("ECHORL_ENGINE_SPOOL", str(tmp_path / "spool"))
-    return tmp_path
-
-
-@pytest.fixture
-def worker(environment, model):
-    return Worker(model)
-
-
-class Worker:
-    """The real thing, with a dictionary for a model."""
-
-    def __init__(self, model, engine_dtype="F32"):
-        folder, tied = model
-        self.model = {}
-        self.refuses = None
-        self.weights = WorkerWeights(
-            form=lambda: model_form(folder, tied=tied, engine_dtype=engine_dtype), load=self._load
-        )
-
-    def _load(self, staged):
-        for name, tensor in one_by_one(staged):
-            if name == self.refuses:
-                raise RuntimeError(name)
-            self.model[name] = tensor.clone()
-
-    def stage(self, folder, digest, *, version=1, attempt=1, deadline_s=10.0, url=None):
-        url = url or f"file://{folder}/manifest.json"
-        request = StageRequest(attempt=attempt, version=version, url=url, digest=digest, deadline_s=deadline_s)
-        self.weights.stager.stage(request)
-        return request.policy
-
-    def staged(self, *args, **options):
-        """Stage, wait for the end of it, and return the status."""
-        self.stage(*args, **options)
-        return self.settled()
-
-    def settled(self):
-        deadline = time.monotonic() + 20
-        while (status := self.weights.stager.status()).state == "staging":
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
-        return status
-
-
-def published(model, folder, *, version=1, attempt=1, change=None):
-    tensors = {name: tensor + 1 for name, tensor in published_tensors(model[0]).items()}
-    if change is not None:
-        change(tensors)
-    return publish(folder, tensors, attempt=attempt, version=version, run_uid=RUN)
 
 
 def test_a_staged_version_is_applied_once_and_answers_the_same_again(worker, model, environment):
@@ -251,94 +180,6 @@ def test_staged_tensors_outlive_the_files_and_the_next_version(worker, model, en
 def test_the_model_folder_must_say_what_the_model_is(tmp_path):
     with pytest.raises(WeightsRefusedError, match="has no safetensors files"):
         model_form(tmp_path, tied=False)
-
-
-class Publisher:
-    """Rank 0's file server."""
-
-    def __init__(self, folder):
-        self.folder = folder
-        self.requests = []
-        self.stall = threading.Event()
-        self.stalling = False
-
-    async def serve(self, request):
-        name = request.match_info["name"]
-        self.requests.append((name, dict(request.headers)))
-        if name == "moved.json":
-            raise web.HTTPFound("/manifest.json")
-        if not (self.folder / name).exists():
-            raise web.HTTPNotFound(text="only the newest two versions are kept")
-        data = (self.folder / name).read_bytes()
-        if not self.stalling or name == "manifest.json":
-            return web.Response(body=data)
-        response = web.StreamResponse(headers={"Content-Length": str(len(data))})
-        await response.prepare(request)
-        await response.write(data[:10])
-        await asyncio.to_thread(self.stall.wait, 10)
-        return response
-
-
-@pytest.fixture
-async def publisher(environment):
-    served = Publisher(environment / "p")
-    app = web.Application()
-    app.router.add_get("/{name}", served.serve)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    served.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    yield served
-    served.stall.set()
-    await runner.cleanup()
-
-
-async def test_http_downloads_once_for_all_workers_of_a_host(model, environment, publisher):
-    digest = published(model, environment / "p")
-    workers = [Worker(model) for _ in range(3)]
-    for worker in workers:
-        worker.stage(None, digest, url=f"{publisher.url}/manifest.json")
-    for worker in workers:
-        status = await asyncio.to_thread(worker.settled)
-        assert (status.state, status.error) == ("staged", None)
-    names = [name for name, _ in publisher.requests]
-    assert sorted(names) == ["manifest.json", "part-0.safetensors", "part-1.safetensors"]
-    for _, headers in publisher.requests:
-        assert (headers["X-Echorl-Run"], headers["X-Echorl-Attempt"], headers["X-Echorl-Token"]) == (RUN, "1", "secret")
-
-
-async def test_http_refusals_are_told(worker, model, environment, publisher):
-    digest = published(model, environment / "p")
-    for url, message in [
-        (f"{publisher.url}/gone.json", "HTTP 404 only the newest two versions are kept"),
-        (f"{publisher.url}/moved.json", "HTTP 302"),
-        ("http://127.0.0.1:9/manifest.json", "refused"),
-        ("ftp://x/manifest.json", "accepted are http:// and file://"),
-    ]:
-        status = await asyncio.to_thread(worker.staged, None, digest, url=url)
-        assert status.state == "failed"
-        assert message in status.error
-
-
-async def test_a_stalled_download_ends_at_its_deadline(worker, model, environment, publisher):
-    publisher.stalling = True
-    digest = published(model, environment / "p")
-    status = await asyncio.to_thread(worker.staged, None, digest, url=f"{publisher.url}/manifest.json", deadline_s=0.3)
-    assert status.state == "failed"
-    assert "timed out" in status.error or "deadline passed" in status.error
-
-
-async def test_a_newer_version_takes_the_place_of_a_download(worker, model, environment, publisher):
-    publisher.stalling = True
-    digest = published(model, environment / "p")
-    worker.stage(None, digest, url=f"{publisher.url}/manifest.json")
-    newer = published(model, environment / "q", version=2)
-    policy = worker.stage(environment / "q", newer, version=2)
-    publisher.stall.set()
-    status = await asyncio.to_thread(worker.settled)
-    assert status.is_staged(policy)
-    assert hashlib.sha256((environment / "q" / "manifest.json").read_bytes()).hexdigest() == newer
 
 
 def test_staging_again_leaves_a_good_one_and_repeats_a_failed_one(worker, model, environment):

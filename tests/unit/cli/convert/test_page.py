@@ -2,7 +2,7 @@ from pathlib import Path
 
 from echorl_cli.convert.keys import KEYS
 from echorl_cli.convert.page import page
-from echorl_cli.convert.spelling import RENAMES
+from echorl_cli.convert.renames import RENAMES
 
 PAGE = Path(__file__).parents[4] / "docs" / "migration.md"
 

@@ -10,7 +10,7 @@ from echorl_cli.convert.conversion import Options, converted
 from echorl_cli.convert.draft import Kind
 from echorl_cli.convert.keys import KEYS
 from echorl_cli.convert.problem import ConversionError
-from echorl_cli.convert.spelling import RENAMES
+from echorl_cli.convert.renames import RENAMES
 from echorl_cli.convert.text import manifest_text, on_one_line
 from echorl_cli.convert.tree import location
 from echorl_cli.yaml_text import parse_yaml

@@ -6,7 +6,8 @@ import pytest
 
 from echorl_cli.convert.conversion import Options, converted
 from echorl_cli.convert.problem import ConversionError
-from echorl_cli.convert.spelling import RENAMES, one_spelling
+from echorl_cli.convert.renames import RENAMES
+from echorl_cli.convert.spelling import one_spelling
 from echorl_cli.convert.tree import MISSING, at, location
 from echorl_testing.prime_rl import concrete, smallest, with_value
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from echorl_operator.api.algorithm import Advantage, Filter
 from echorl_operator.api.environments import Environment, Member, TrainEnvironment
-from echorl_operator.api.rule import Finding, eval_environments, finding, train_environments
+from echorl_operator.api.rules.finding import Finding, eval_environments, finding, train_environments
 from echorl_operator.api.run import EchoRLRunSpec
 
 MULTI_AGENT_BUILTINS = ("consultancy", "debate", "kuhn")

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from echorl_operator.api.rule import Finding, finding
+from echorl_operator.api.rules.finding import Finding, finding
 from echorl_operator.api.run import EchoRLRunSpec
 
 WITHOUT_PROJECT = "only with project: without one there is no W&B"

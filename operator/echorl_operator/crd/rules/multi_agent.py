@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from echorl_operator.api import multi_agent as words
+from echorl_operator.api.rules import multi_agent as words
 from echorl_operator.crd.validations import Validation, literal, refusal, validation, value_or
 
 _SEVERAL = literal([f"builtin:{name}" for name in words.MULTI_AGENT_BUILTINS])

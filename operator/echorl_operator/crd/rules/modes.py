@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from echorl_operator.api import mode_rules as rules
+from echorl_operator.api.rules import modes as rules
 from echorl_operator.crd.validations import Validation, is_set, literal, refusal, validation, value_or
 
 _MODE = value_or("algorithm.mode", "rl")

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from echorl_operator.api.algorithm import Advantage, Algorithm, AlgorithmOverrides, Filter, Loss
 from echorl_operator.api.environments import Environment
-from echorl_operator.api.rule import Finding, eval_environments, finding, train_environments
+from echorl_operator.api.rules.finding import Finding, eval_environments, finding, train_environments
 from echorl_operator.api.run import EchoRLRunSpec
 
 GIVEN = ("builtin:messages", "builtin:terminal-demonstrations")

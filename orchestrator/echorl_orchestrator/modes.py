@@ -1,0 +1,23 @@
+"""What a run's mode means for episodes beyond how they are played (``casting``): versions, group scores, advantages."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Mode:
+    """Of ``BatchConfig.mode``."""
+
+    versions: bool
+    """The policy samples what trains: episodes wait for engines, start at a version, and can grow too old."""
+    group_scores: bool
+    """Environments that score groups are asked for it; conversations need no reward to be learned from."""
+    advantages: bool
+    """Episodes have advantages; without them all are 0."""
+
+
+MODES: Mapping[str, Mode] = {
+    "rl": Mode(versions=True, group_scores=True, advantages=True),
+    "opd": Mode(versions=True, group_scores=True, advantages=False),
+    "sft": Mode(versions=False, group_scores=False, advantages=False),
+}

@@ -1,0 +1,98 @@
+"""A worker's staging over http://, from a file server like rank 0's."""
+
+import asyncio
+import hashlib
+import threading
+
+import pytest
+from aiohttp import web
+
+from echorl_testing.staging_worker import RUN, Worker, published
+
+
+class Publisher:
+    """Rank 0's file server."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.requests = []
+        self.stall = threading.Event()
+        self.stalling = False
+
+    async def serve(self, request):
+        name = request.match_info["name"]
+        self.requests.append((name, dict(request.headers)))
+        if name == "moved.json":
+            raise web.HTTPFound("/manifest.json")
+        if not (self.folder / name).exists():
+            raise web.HTTPNotFound(text="only the newest two versions are kept")
+        data = (self.folder / name).read_bytes()
+        if not self.stalling or name == "manifest.json":
+            return web.Response(body=data)
+        response = web.StreamResponse(headers={"Content-Length": str(len(data))})
+        await response.prepare(request)
+        await response.write(data[:10])
+        await asyncio.to_thread(self.stall.wait, 10)
+        return response
+
+
+@pytest.fixture
+async def publisher(environment):
+    served = Publisher(environment / "p")
+    app = web.Application()
+    app.router.add_get("/{name}", served.serve)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    served.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    yield served
+    served.stall.set()
+    await runner.cleanup()
+
+
+async def test_http_downloads_once_for_all_workers_of_a_host(model, environment, publisher):
+    digest = published(model, environment / "p")
+    workers = [Worker(model) for _ in range(3)]
+    for worker in workers:
+        worker.stage(None, digest, url=f"{publisher.url}/manifest.json")
+    for worker in workers:
+        status = await asyncio.to_thread(worker.settled)
+        assert (status.state, status.error) == ("staged", None)
+    names = [name for name, _ in publisher.requests]
+    assert sorted(names) == ["manifest.json", "part-0.safetensors", "part-1.safetensors"]
+    for _, headers in publisher.requests:
+        assert (headers["X-Echorl-Run"], headers["X-Echorl-Attempt"], headers["X-Echorl-Token"]) == (RUN, "1", "secret")
+
+
+async def test_http_refusals_are_told(worker, model, environment, publisher):
+    digest = published(model, environment / "p")
+    for url, message in [
+        (f"{publisher.url}/gone.json", "HTTP 404 only the newest two versions are kept"),
+        (f"{publisher.url}/moved.json", "HTTP 302"),
+        ("http://127.0.0.1:9/manifest.json", "refused"),
+        ("ftp://x/manifest.json", "accepted are http:// and file://"),
+    ]:
+        status = await asyncio.to_thread(worker.staged, None, digest, url=url)
+        assert status.state == "failed"
+        assert message in status.error
+
+
+async def test_a_stalled_download_ends_at_its_deadline(worker, model, environment, publisher):
+    publisher.stalling = True
+    digest = published(model, environment / "p")
+    status = await asyncio.to_thread(worker.staged, None, digest, url=f"{publisher.url}/manifest.json", deadline_s=0.3)
+    assert status.state == "failed"
+    assert "timed out" in status.error or "deadline passed" in status.error
+
+
+async def test_a_newer_version_takes_the_place_of_a_download(worker, model, environment, publisher):
+    publisher.stalling = True
+    digest = published(model, environment / "p")
+    worker.stage(None, digest, url=f"{publisher.url}/manifest.json")
+    newer = published(model, environment / "q", version=2)
+    policy = worker.stage(environment / "q", newer, version=2)
+    publisher.stall.set()
+    status = await asyncio.to_thread(worker.settled)
+    assert status.is_staged(policy)
+    assert hashlib.sha256((environment / "q" / "manifest.json").read_bytes()).hexdigest() == newer
