@@ -126,7 +126,7 @@ def _lost(draft: Draft, prepared: Preparation) -> str:
     if damaged := next((one for one in newer if one.damaged), None):
         return f"checkpoint {damaged.step} is damaged: {damaged.reason}"
     known = (draft.observed.run.status.get("checkpoint") or {}).get("step", 0)
-    asked_back = (draft.observed.run.spec.get("resume") or {}).get("policy") in ("FromStep", "Never")
+    asked_back = draft.observed.run.block("resume").get("policy") in ("FromStep", "Never")
     if known <= prepared.resume_step or asked_back or any(one.step == known for one in newer):
         return ""
     return f"checkpoint {known} was committed and is not on the volume any more"

@@ -256,5 +256,6 @@ def _said(draft: Draft, spec: EchoRLRunSpec | None) -> Said:
         checkpoint_interval=None if spec is None else spec.checkpoint.interval,
         trainer_pods=0 if spec is None else spec.trainer.replicas,
         engines=0 if spec is None else num_engines(spec),
+        max_staleness=None if spec is None else spec.algorithm.max_staleness,
         found=draft.found,
     )
