@@ -10,7 +10,6 @@
 Template before pods: the other way round, the controller brings pods of the old attempt back.
 """
 
-
 from echorl_core.last_words import Preparation
 from echorl_core.names import ExitCode, Phase
 from echorl_core.restarts import MAX_BACKOFF_S
@@ -64,6 +63,15 @@ def others_are_gone(draft: Draft) -> bool:
         listed = ", ".join(pod.meta.name for pod in old[:3]) + (" ..." if len(old) > 3 else "")
         draft.say(draft.phase, "EndingOldAttempt", f"waiting for {len(old)} pods of older attempts to end: {listed}")
     return not old
+
+
+def overtaken_by(draft: Draft) -> int | None:
+    """The later attempt that prepare found on the volume, of which neither status nor a label knows; None if none."""
+    for pod in draft.pods(PodRole.PREPARE):
+        if pod.attempt == draft.memory.attempt and exit_code(pod) == ExitCode.FENCED:
+            said = words(pod)
+            return None if said is None else said.last_attempt
+    return None
 
 
 def is_prepared(draft: Draft, rendering: Rendering, spec: EchoRLRunSpec) -> bool:

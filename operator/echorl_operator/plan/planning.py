@@ -175,6 +175,10 @@ def _attempt(draft: Draft, rendering: Rendering, spec: EchoRLRunSpec) -> None:
     if (lost := lost_nodes.lost_alone(draft)) is not None:
         edits.begin_attempt(draft, spec, Phase.RESTARTING, "NodeLost", lost)
         return
+    if (later := attempts.overtaken_by(draft)) is not None:
+        why = f"attempt {later} has left its folder on the volume, and status did not know of it"
+        edits.begin_attempt(draft, spec, Phase.PREPARING, "StatusLost", why, above=later)
+        return
     if draft.memory.admitted() and recovery.is_over(draft, gang, spec):
         return
     # Without a gang of this attempt in front of the scheduler nothing stands in the way of its template.
