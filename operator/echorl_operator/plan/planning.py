@@ -172,12 +172,7 @@ def _attempt(draft: Draft, rendering: Rendering, spec: EchoRLRunSpec) -> None:
     _shared_children(draft, rendering)
     gang = Gang.of(draft.observed, draft.memory.attempt, spec.trainer.replicas)
     _note_progress(draft, spec)
-    if (lost := lost_nodes.lost_alone(draft)) is not None:
-        edits.begin_attempt(draft, spec, Phase.RESTARTING, "NodeLost", lost)
-        return
-    if (later := attempts.overtaken_by(draft)) is not None:
-        why = f"attempt {later} has left its folder on the volume, and status did not know of it"
-        edits.begin_attempt(draft, spec, Phase.PREPARING, "StatusLost", why, above=later)
+    if _is_superseded(draft, spec):
         return
     if draft.memory.admitted() and recovery.is_over(draft, gang, spec):
         return
@@ -200,6 +195,18 @@ def _attempt(draft: Draft, rendering: Rendering, spec: EchoRLRunSpec) -> None:
     elif not draft.message:
         phase = Phase.RUNNING if draft.phase is Phase.RUNNING else Phase.STARTING
         draft.say(phase, "Starting", f"attempt {draft.memory.attempt}: starting engines, orchestrator, trainer")
+
+
+def _is_superseded(draft: Draft, spec: EchoRLRunSpec) -> bool:
+    """Whether another attempt begins, since nothing of this one may go on."""
+    if (lost := lost_nodes.lost_alone(draft)) is not None:
+        edits.begin_attempt(draft, spec, Phase.RESTARTING, "NodeLost", lost)
+        return True
+    if (later := attempts.overtaken_by(draft)) is not None:
+        why = f"attempt {later} has left its folder on the volume, and status did not know of it"
+        edits.begin_attempt(draft, spec, Phase.PREPARING, "StatusLost", why, above=later)
+        return True
+    return False
 
 
 def _shared_children(draft: Draft, rendering: Rendering) -> None:
