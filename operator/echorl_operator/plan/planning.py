@@ -44,6 +44,8 @@ from echorl_operator.status.report import status_of
 from echorl_operator.status.said import Said
 
 TELL_AGAIN_S = 10.0
+_MEND_NOTHING = frozenset({"spec.storage.retain", "spec.ttlSecondsAfterFinished", "spec.inference.replicas"})
+"""What becomes of a run that has ended; and what autoscalers change, which know nothing of runs."""
 
 
 def plan(observed: Observed, settings: Settings, token: str, memo: Memo | None = None) -> Plan:
@@ -146,15 +148,14 @@ def _goes_on(draft: Draft, spec: EchoRLRunSpec | None, rendering: Rendering | No
     if spec is None or draft.observed.run.generation == draft.memory.observed_generation:
         return False
     if draft.memory.phase is Phase.FAILED:
-        return rendering is None or not _is_about_the_end(rendering.spec, draft.observed.run.spec)
+        return rendering is None or _mends_something(rendering.spec, draft.observed.run.spec)
     # Nobody knows what has changed if the rendering is lost; what was done stands in status.
     return spec.max_steps > (draft.memory.step if rendering is None else spec_of(rendering).max_steps)
 
 
-def _is_about_the_end(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
-    """Whether nothing changed but what becomes of a run that has ended."""
-    paths = {change.path for change in changes(before, after)}
-    return bool(paths) and paths <= {"spec.storage.retain", "spec.ttlSecondsAfterFinished"}
+def _mends_something(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+    """Whether anything changed but what cannot have been why the run failed."""
+    return not {change.path for change in changes(before, after)} <= _MEND_NOTHING
 
 
 def _is_too_late(draft: Draft, spec: EchoRLRunSpec) -> bool:
