@@ -138,6 +138,8 @@ class TimelineEntry(ApiModel):
 class Control(ApiModel):
     """What the operator must know of its earlier passes."""
 
+    active_since: Time | None = None
+    """Since when the run is neither suspended nor ended; ``activeDeadlineSeconds`` counts from it."""
     prepared_attempt: Count | None = None
     """Attempt that prepare has finished for."""
     failed_preparations: Count | None = None
@@ -203,7 +205,7 @@ class RunStatus(ApiModel):
     model: ModelStatus | None = None
     """The model as it was resolved."""
     start_time: Time | None = None
-    """When the operator saw the run first; ``activeDeadlineSeconds`` counts from it."""
+    """When the operator saw the run first."""
     completion_time: Time | None = None
     """When the run succeeded or failed; ``ttlSecondsAfterFinished`` counts from it."""
     timeline: Annotated[tuple[TimelineEntry, ...], Field(strict=False, max_length=MAX_TIMELINE)] = ()

@@ -106,25 +106,30 @@ def _pass(draft: Draft) -> EchoRLRunSpec | None:
 
 
 def _decide(draft: Draft, wanted: edits.Wanted, rendering: Rendering | None) -> EchoRLRunSpec | None:
-    if draft.memory.phase in ENDED and not _goes_on(draft, wanted.spec, rendering):
-        endings.after_the_end(draft, rendering, wanted.spec)
-        return wanted.spec
+    if draft.memory.phase in ENDED:
+        if not _goes_on(draft, wanted.spec, rendering):
+            endings.after_the_end(draft, rendering, wanted.spec)
+            return wanted.spec
+        # The user has seen to what ended it.
+        draft.remember(active_since=None, ledger=draft.memory.ledger.forgiven())
     if wanted.run is None:
         draft.problem("InvalidSpec", "Invalid", wanted.problems)
         if rendering is None:
             draft.say(Phase.PENDING, "InvalidSpec", wanted.problems)
             return None
     spec = wanted.spec or spec_of(_known(rendering))
+    # Of the manifest as it stands, even if the rest of it cannot be carried out: what was rendered last is older.
+    if draft.observed.run.spec.get("suspend") is True:
+        endings.suspend(draft, rendering)
+        return spec
+    # A suspension that was taken back has had its time to save; the next one gets its own.
+    draft.remember(stop_asked_at=None, active_since=draft.memory.active_since or draft.now)
     if not _is_too_late(draft, spec):
         _active(draft, wanted.run, rendering, spec)
     return spec
 
 
 def _active(draft: Draft, run: EchoRLRun | None, rendering: Rendering | None, spec: EchoRLRunSpec) -> None:
-    # Of the manifest as it stands, even if the rest of it cannot be carried out: what was rendered last is older.
-    if draft.observed.run.spec.get("suspend") is True:
-        endings.suspend(draft, rendering)
-        return
     if draft.memory.attempt == 0 or draft.memory.phase in (Phase.SUSPENDED, *ENDED):
         why = "the run begins" if draft.memory.attempt == 0 else "the run goes on"
         edits.begin_attempt(draft, spec, Phase.PREPARING, "AttemptBegins", why)
@@ -159,7 +164,7 @@ def _mends_something(before: Mapping[str, Any], after: Mapping[str, Any]) -> boo
 
 
 def _is_too_late(draft: Draft, spec: EchoRLRunSpec) -> bool:
-    limit, begun = spec.active_deadline_seconds, draft.memory.started_at
+    limit, begun = spec.active_deadline_seconds, draft.memory.active_since
     if limit is None or begun is None:
         return False
     if draft.now < begun + limit:
