@@ -179,7 +179,8 @@ class RunStatus(ApiModel):
     ] = ()
     """Its state by aspect."""
     observed_generation: Count | None = None
-    """Generation of the spec that the rest of status rests on."""
+    """Generation of the spec that the attempt rests on. It lies behind while a newer one cannot be carried out
+    (``InvalidSpec``), or waits for the run to go on (suspended, ended); conditions have the newest that was seen."""
     attempt: Count | None = None
     """Number of the current attempt; it fences what older attempts still do. 0: none has begun."""
     revision: Annotated[str, Field(max_length=253)] | None = None
