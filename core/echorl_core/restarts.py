@@ -63,6 +63,10 @@ class Ledger:
             return Ledger({}, highest_step)
         return self
 
+    def forgiven(self) -> "Ledger":
+        """Forget restarts, but not how far the run had come: somebody has seen to their cause."""
+        return replace(self, used={})
+
     def with_restart(self, role: Role, highest_step: int) -> "Ledger":
         """Count a restart."""
         return replace(self, used={**self.used, role: self.used.get(role, 0) + 1}, reached=highest_step)

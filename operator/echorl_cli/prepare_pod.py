@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from echorl_cli.hub import Hub, HubUnreachable, NoSuchModel
 from echorl_cli.pod_checks import code_problems, free_bytes, model_problems, room_problems, volume_problems
 from echorl_core import __version__, checkpoints, logs, names
-from echorl_core.attempts import OnExisting, Policy, Prepared, Refused, read_run
+from echorl_core.attempts import OnExisting, Policy, Prepared, Refused, prepared_attempts, read_run
 from echorl_core.config import PrepareConfig
 from echorl_core.identity import RunIdentity
 from echorl_core.last_words import LastWords, Passed, Preparation, Saved, say, words_of
@@ -116,7 +116,8 @@ def _words(config_file: Path, resume: Resume) -> LastWords:
     if (last := _last_attempt(directory, identity.uid)) > identity.attempt:
         raise Overtaken(f"{directory.root}: attempt {last} has begun, attempt {identity.attempt} is over", last)
     model, commit = _checked_model(config, directory, identity)
-    prepared = prepare(directory, identity, policy=resume.policy, step=resume.step, on_existing=resume.on_existing)
+    policy = _policy(directory, identity, resume.policy)
+    prepared = prepare(directory, identity, policy=policy, step=resume.step, on_existing=resume.on_existing)
     *lines, outcome = prepared.lines()
     for line in lines:
         _tell(line)
@@ -128,6 +129,18 @@ def _words(config_file: Path, resume: Resume) -> LastWords:
         _link(Path(config.model.path), model)
     done = _preparation(directory, prepared, model, commit)
     return replace(words_of(ROLE, ExitCode.OK, outcome, step=prepared.resume_step), prepared=done)
+
+
+def _policy(run: RunDirectory, identity: RunIdentity, asked: Policy) -> Policy:
+    """Never is about what others left: every attempt is told of it, and none throws away what the run itself made.
+
+    Raises:
+        Refused: what an attempt left is unreadable.
+    """
+    if asked is Policy.NEVER and any(one.run_uid == identity.uid for _, one in prepared_attempts(run)):
+        _tell("the run has begun before: it goes on from its own checkpoints, whatever resume.policy Never says")
+        return Policy.AUTO
+    return asked
 
 
 def _checked_model(config: PrepareConfig, run: RunDirectory, identity: RunIdentity) -> tuple[Path, str | None]:

@@ -350,14 +350,41 @@ def test_going_back_and_starting_anew(volume: Volume) -> None:
     missing = volume.prepare(3, "--policy", "FromStep", "--step", "3")
     assert missing.code == ExitCode.BAD_INPUT
     assert "resume.step: no committed checkpoint of step 3" in missing.words.message
-    never = volume.prepare(3, "--policy", "Never")
+    anew = volume.prepare(3, "--policy", "FromStep", "--step", "0")
+    assert anew.words.message == "starting at step 0"
+
+
+NEVER = ("--policy", "Never")
+ARCHIVE = (*NEVER, "--on-existing", "Archive")
+
+
+def test_never_is_about_what_is_there_before_the_run_begins(volume: Volume) -> None:
+    volume.commit(2)
+    never = volume.prepare(1, *NEVER)
     assert never.code == ExitCode.BAD_INPUT
-    assert "holds committed checkpoints (steps 2, 4), and resume.policy is Never" in never.words.message
-    anew = volume.prepare(3, "--policy", "Never", "--on-existing", "Archive")
+    assert "holds committed checkpoints (steps 2), and resume.policy is Never" in never.words.message
+    anew = volume.prepare(1, *ARCHIVE)
     assert anew.code == 0, anew.err
     assert anew.words.prepared is not None
     assert (anew.words.prepared.resume_step, anew.words.prepared.archived) == (0, "archive/uid")
     assert (volume.link / "config.json").is_file(), "the model is there, whatever was archived"
+    volume.commit(4)
+    for attempt, arguments in ((2, ARCHIVE), (3, NEVER)):
+        goes_on = volume.prepare(attempt, *arguments)
+        assert goes_on.words.message == "resuming from step 4 (checkpoints/step_000004)"
+        assert "it goes on from its own checkpoints" in goes_on.out
+
+
+def test_an_attempt_archives_what_the_one_before_it_did_not_come_to(volume: Volume) -> None:
+    claim_run(volume.run, "tiny", "old")
+    volume.commit(2, uid="old")
+    volume.config(train=[EnvironmentConfig(name="a", type="import:no.such.module:make")])
+    assert volume.prepare(1, *ARCHIVE).code == ExitCode.BAD_INPUT
+    assert not (volume.run.root / "archive").exists()
+    volume.config()
+    found = volume.prepare(2, *ARCHIVE)
+    assert found.words.prepared is not None, found.err
+    assert (found.words.prepared.resume_step, found.words.prepared.archived) == (0, "archive/old")
 
 
 def test_the_directory_of_another_run_with_more_attempts(volume: Volume) -> None:

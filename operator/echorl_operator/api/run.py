@@ -94,7 +94,8 @@ class EchoRLRunSpec(ApiModel):
     suspend: bool = False
     """true: keep the run, without pods."""
     active_deadline_seconds: Annotated[int, Field(ge=1)] | None = None
-    """Time after which the run fails. No meaning on one machine."""
+    """Time that the run may be active, then it fails; counted anew when it goes on after ``suspend`` or its end. No
+    meaning on one machine."""
     ttl_seconds_after_finished: Annotated[int, Field(ge=0)] | None = None
     """Time after its end at which the object is deleted. No meaning on one machine."""
     failure_policy: FailurePolicy = FailurePolicy()

@@ -33,12 +33,15 @@ class Resume(ApiModel):
     policy: Literal["Auto", "Never", "FromStep"] = "Auto"
     """Where the run starts.
 
-    ``Auto``: at the newest committed checkpoint, if any; ``Never``: at step 0; ``FromStep``: at ``step``.
+    ``Auto``: at the newest committed checkpoint, if any; ``Never``: at step 0; ``FromStep``: at ``step``, once.
+    In a cluster ``Never`` is about what others left on the volume: once an attempt of this run was prepared, the run
+    goes on from its own checkpoints. ``FromStep`` with ``step: 0`` begins it anew.
     """
     step: Annotated[int, Field(ge=0)] | None = None
     """Only for ``FromStep``: a committed checkpoint's step."""
     on_existing: Literal["Refuse", "Archive"] = "Refuse"
-    """Only for ``Never``: whether committed checkpoints that are there stop the run or are moved aside."""
+    """Only for ``Never``: whether another run's folder, or committed checkpoints that are there, stop the run or are
+    moved aside."""
 
 
 class Code(ApiModel):

@@ -138,6 +138,8 @@ class TimelineEntry(ApiModel):
 class Control(ApiModel):
     """What the operator must know of its earlier passes."""
 
+    active_since: Time | None = None
+    """Since when the run is neither suspended nor ended; ``activeDeadlineSeconds`` counts from it."""
     prepared_attempt: Count | None = None
     """Attempt that prepare has finished for."""
     failed_preparations: Count | None = None
@@ -177,7 +179,8 @@ class RunStatus(ApiModel):
     ] = ()
     """Its state by aspect."""
     observed_generation: Count | None = None
-    """Generation of the spec that the rest of status rests on."""
+    """Generation of the spec that the attempt rests on. It lies behind while a newer one cannot be carried out
+    (``InvalidSpec``), or waits for the run to go on (suspended, ended); conditions have the newest that was seen."""
     attempt: Count | None = None
     """Number of the current attempt; it fences what older attempts still do. 0: none has begun."""
     revision: Annotated[str, Field(max_length=253)] | None = None
@@ -203,7 +206,7 @@ class RunStatus(ApiModel):
     model: ModelStatus | None = None
     """The model as it was resolved."""
     start_time: Time | None = None
-    """When the operator saw the run first; ``activeDeadlineSeconds`` counts from it."""
+    """When the operator saw the run first."""
     completion_time: Time | None = None
     """When the run succeeded or failed; ``ttlSecondsAfterFinished`` counts from it."""
     timeline: Annotated[tuple[TimelineEntry, ...], Field(strict=False, max_length=MAX_TIMELINE)] = ()

@@ -124,7 +124,7 @@ def prepare_pod(rendering: Rendering, attempt: int, resume: Resume | None = None
     Args:
         rendering: of the run.
         attempt: that starts.
-        resume: ``spec.resume`` for an attempt that a user started; None for restarts: go on where it stopped.
+        resume: ``spec.resume``; prepare knows whether it was carried out before. None: go on where the run stopped.
     """
     pod = _of_attempt(rendering.prepare, attempt)
     pod["metadata"]["name"] = names.prepare(rendering.run, attempt)

@@ -36,8 +36,7 @@ def missing_pods(observed: Observed) -> int:
 
 def claim_of(observed: Observed) -> str:
     """Name of the claim that the run's pods mount."""
-    storage = observed.run.spec.get("storage")
-    named = storage.get("claimName") if isinstance(storage, dict) else None
+    named = observed.run.block("storage").get("claimName")
     return named if isinstance(named, str) and named else names.claim(observed.run.key.name)
 
 

@@ -36,6 +36,9 @@ class Memory:
     """ControllerRevision that the attempt's children are applied from; empty before the first attempt."""
     observed_generation: int = 0
     started_at: float | None = None
+    """When the run was first seen."""
+    active_since: float | None = None
+    """Since when it is neither suspended nor ended: ``activeDeadlineSeconds`` counts from it."""
     ended_at: float | None = None
     failure: str = ""
     """Reason of the end in Failed, one CamelCase word."""
@@ -74,6 +77,7 @@ class Memory:
             revision=_text(status.get("revision")),
             observed_generation=_count(status.get("observedGeneration")),
             started_at=from_text(status.get("startTime")),
+            active_since=from_text(control.get("activeSince")),
             ended_at=from_text(status.get("completionTime")),
             failure=_text(control.get("failure")),
             prepared=_count(control.get("preparedAttempt")),
@@ -94,6 +98,7 @@ class Memory:
     def control(self) -> dict[str, Any]:
         """``status.control``; what is at its default is left out."""
         written = {
+            "activeSince": to_text(self.active_since),
             "failure": self.failure,
             "preparedAttempt": self.prepared,
             "admittedAttempt": None if self.admission is None else self.admission.attempt,

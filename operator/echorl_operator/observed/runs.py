@@ -1,5 +1,6 @@
 """An EchoRLRun as the operator sees it: the user's spec, and what its own status says from earlier passes."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +29,11 @@ class RunRecord:
     annotations: dict[str, str]
     spec: dict[str, Any]
     status: dict[str, Any] = field(default_factory=dict)
+
+    def block(self, key: str) -> Mapping[str, Any]:
+        """A block of ``spec`` as it was written; empty if it is left out, or null, which means the same."""
+        found = self.spec.get(key)
+        return found if isinstance(found, Mapping) else {}
 
 
 @dataclass(frozen=True, slots=True)

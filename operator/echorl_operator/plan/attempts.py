@@ -10,8 +10,6 @@
 Template before pods: the other way round, the controller brings pods of the old attempt back.
 """
 
-from typing import Any
-
 from echorl_core.last_words import Preparation
 from echorl_core.names import ExitCode, Phase
 from echorl_core.restarts import MAX_BACKOFF_S
@@ -67,6 +65,15 @@ def others_are_gone(draft: Draft) -> bool:
     return not old
 
 
+def overtaken_by(draft: Draft) -> int | None:
+    """The later attempt that prepare found on the volume, of which neither status nor a label knows; None if none."""
+    for pod in draft.pods(PodRole.PREPARE):
+        if pod.attempt == draft.memory.attempt and exit_code(pod) == ExitCode.FENCED:
+            said = words(pod)
+            return None if said is None else said.last_attempt
+    return None
+
+
 def is_prepared(draft: Draft, rendering: Rendering, spec: EchoRLRunSpec) -> bool:
     """Whether prepare has finished for this attempt, and status said so before this pass."""
     memory = draft.memory
@@ -81,18 +88,12 @@ def is_prepared(draft: Draft, rendering: Rendering, spec: EchoRLRunSpec) -> bool
     pod = next((pod for pod in draft.pods(PodRole.PREPARE) if pod.attempt == memory.attempt), None)
     if pod is None:
         housekeeping.create_once(draft, rendering)
-        draft.do(Create(prepare_pod(rendering, memory.attempt, _resume(draft, spec))))
+        draft.do(Create(prepare_pod(rendering, memory.attempt, spec.resume)))
     elif pod.phase is PodPhase.SUCCEEDED:
         _note_preparation(draft, pod)
     elif pod.phase is PodPhase.FAILED and pod.meta.deleted_at is None:
         _preparation_failed(draft, pod, spec)
     return False
-
-
-def _resume(draft: Draft, spec: EchoRLRunSpec) -> Any:
-    """The user's policy for the first attempt; FromStep is carried out once, whenever it is asked for."""
-    user_asked = draft.memory.attempt == 1 or spec.resume.policy == "FromStep"
-    return spec.resume if user_asked else None
 
 
 def _note_preparation(draft: Draft, pod: PodRecord) -> None:
@@ -126,7 +127,7 @@ def _lost(draft: Draft, prepared: Preparation) -> str:
     if damaged := next((one for one in newer if one.damaged), None):
         return f"checkpoint {damaged.step} is damaged: {damaged.reason}"
     known = (draft.observed.run.status.get("checkpoint") or {}).get("step", 0)
-    asked_back = (draft.observed.run.spec.get("resume") or {}).get("policy") in ("FromStep", "Never")
+    asked_back = draft.observed.run.block("resume").get("policy") == "FromStep"
     if known <= prepared.resume_step or asked_back or any(one.step == known for one in newer):
         return ""
     return f"checkpoint {known} was committed and is not on the volume any more"

@@ -81,11 +81,16 @@ def _rendered(draft: Draft, run: EchoRLRun) -> Rendering:
     )
 
 
-def begin_attempt(draft: Draft, spec: EchoRLRunSpec, phase: Phase, reason: str, message: str) -> None:
-    """The next attempt: status first, then its ControllerRevision; the rest follows from these."""
+def begin_attempt(
+    draft: Draft, spec: EchoRLRunSpec, phase: Phase, reason: str, message: str, *, above: int = 0
+) -> None:
+    """The next attempt: status first, then its ControllerRevision; the rest follows from these.
+
+    ``above``: an attempt that somebody else knows of; the new one is later than it, too.
+    """
     run = wanted(draft).run
     record = draft.observed.run
-    number = attempts.highest_attempt(draft) + 1
+    number = max(attempts.highest_attempt(draft), above) + 1
     # With a manifest that today's rules refuse, the run goes on as it was rendered last.
     rendering = frozen(draft) if run is None else _rendered(draft, run)
     if rendering is None:

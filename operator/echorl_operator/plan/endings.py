@@ -73,6 +73,7 @@ def after_the_end(draft: Draft, rendering: Rendering | None, spec: EchoRLRunSpec
 
 def suspend(draft: Draft, rendering: Rendering | None) -> None:
     """No pods, at the last step that could be committed: ask, wait, then end them."""
+    draft.remember(active_since=None)
     if draft.memory.admitted() and _is_saving(draft):
         return
     scale_to_zero(draft, rendering)

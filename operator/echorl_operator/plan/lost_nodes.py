@@ -33,7 +33,7 @@ def see_to(draft: Draft, pods: list[PodRecord]) -> str:
     nodes = ", ".join(sorted({pod.node or "no node" for pod in pods}))
     listed = ", ".join(pod.meta.name for pod in pods[:3]) + (" ..." if len(pods) > 3 else "")
     why = f"{listed} does not end on {nodes}: the node may be lost, and its GPUs still at work"
-    if draft.observed.run.spec.get("failurePolicy", {}).get("forceDeleteOnNodeLoss") is True:
+    if draft.observed.run.block("failurePolicy").get("forceDeleteOnNodeLoss") is True:
         draft.do(*(Delete("v1", "Pod", pod.meta.name, pod.meta.uid, why, grace_s=0) for pod in pods))
         return why
     draft.problem("NodeLost", "PodsHang", f"{why}; {_HINT}")

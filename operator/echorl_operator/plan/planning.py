@@ -44,6 +44,8 @@ from echorl_operator.status.report import status_of
 from echorl_operator.status.said import Said
 
 TELL_AGAIN_S = 10.0
+_MEND_NOTHING = frozenset({"spec.storage.retain", "spec.ttlSecondsAfterFinished", "spec.inference.replicas"})
+"""What becomes of a run that has ended; and what autoscalers change, which know nothing of runs."""
 
 
 def plan(observed: Observed, settings: Settings, token: str, memo: Memo | None = None) -> Plan:
@@ -104,25 +106,30 @@ def _pass(draft: Draft) -> EchoRLRunSpec | None:
 
 
 def _decide(draft: Draft, wanted: edits.Wanted, rendering: Rendering | None) -> EchoRLRunSpec | None:
-    if draft.memory.phase in ENDED and not _goes_on(draft, wanted.spec, rendering):
-        endings.after_the_end(draft, rendering, wanted.spec)
-        return wanted.spec
+    if draft.memory.phase in ENDED:
+        if not _goes_on(draft, wanted.spec, rendering):
+            endings.after_the_end(draft, rendering, wanted.spec)
+            return wanted.spec
+        # The user has seen to what ended it.
+        draft.remember(active_since=None, ledger=draft.memory.ledger.forgiven())
     if wanted.run is None:
         draft.problem("InvalidSpec", "Invalid", wanted.problems)
         if rendering is None:
             draft.say(Phase.PENDING, "InvalidSpec", wanted.problems)
             return None
     spec = wanted.spec or spec_of(_known(rendering))
+    # Of the manifest as it stands, even if the rest of it cannot be carried out: what was rendered last is older.
+    if draft.observed.run.spec.get("suspend") is True:
+        endings.suspend(draft, rendering)
+        return spec
+    # A suspension that was taken back has had its time to save; the next one gets its own.
+    draft.remember(stop_asked_at=None, active_since=draft.memory.active_since or draft.now)
     if not _is_too_late(draft, spec):
         _active(draft, wanted.run, rendering, spec)
     return spec
 
 
 def _active(draft: Draft, run: EchoRLRun | None, rendering: Rendering | None, spec: EchoRLRunSpec) -> None:
-    # Of the manifest as it stands, even if the rest of it cannot be carried out: what was rendered last is older.
-    if draft.observed.run.spec.get("suspend") is True:
-        endings.suspend(draft, rendering)
-        return
     if draft.memory.attempt == 0 or draft.memory.phase in (Phase.SUSPENDED, *ENDED):
         why = "the run begins" if draft.memory.attempt == 0 else "the run goes on"
         edits.begin_attempt(draft, spec, Phase.PREPARING, "AttemptBegins", why)
@@ -146,19 +153,18 @@ def _goes_on(draft: Draft, spec: EchoRLRunSpec | None, rendering: Rendering | No
     if spec is None or draft.observed.run.generation == draft.memory.observed_generation:
         return False
     if draft.memory.phase is Phase.FAILED:
-        return rendering is None or not _is_about_the_end(rendering.spec, draft.observed.run.spec)
+        return rendering is None or _mends_something(rendering.spec, draft.observed.run.spec)
     # Nobody knows what has changed if the rendering is lost; what was done stands in status.
     return spec.max_steps > (draft.memory.step if rendering is None else spec_of(rendering).max_steps)
 
 
-def _is_about_the_end(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
-    """Whether nothing changed but what becomes of a run that has ended."""
-    paths = {change.path for change in changes(before, after)}
-    return bool(paths) and paths <= {"spec.storage.retain", "spec.ttlSecondsAfterFinished"}
+def _mends_something(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+    """Whether anything changed but what cannot have been why the run failed."""
+    return not {change.path for change in changes(before, after)} <= _MEND_NOTHING
 
 
 def _is_too_late(draft: Draft, spec: EchoRLRunSpec) -> bool:
-    limit, begun = spec.active_deadline_seconds, draft.memory.started_at
+    limit, begun = spec.active_deadline_seconds, draft.memory.active_since
     if limit is None or begun is None:
         return False
     if draft.now < begun + limit:
@@ -172,8 +178,7 @@ def _attempt(draft: Draft, rendering: Rendering, spec: EchoRLRunSpec) -> None:
     _shared_children(draft, rendering)
     gang = Gang.of(draft.observed, draft.memory.attempt, spec.trainer.replicas)
     _note_progress(draft, spec)
-    if (lost := lost_nodes.lost_alone(draft)) is not None:
-        edits.begin_attempt(draft, spec, Phase.RESTARTING, "NodeLost", lost)
+    if _is_superseded(draft, spec):
         return
     if draft.memory.admitted() and recovery.is_over(draft, gang, spec):
         return
@@ -196,6 +201,18 @@ def _attempt(draft: Draft, rendering: Rendering, spec: EchoRLRunSpec) -> None:
     elif not draft.message:
         phase = Phase.RUNNING if draft.phase is Phase.RUNNING else Phase.STARTING
         draft.say(phase, "Starting", f"attempt {draft.memory.attempt}: starting engines, orchestrator, trainer")
+
+
+def _is_superseded(draft: Draft, spec: EchoRLRunSpec) -> bool:
+    """Whether another attempt begins, since nothing of this one may go on."""
+    if (lost := lost_nodes.lost_alone(draft)) is not None:
+        edits.begin_attempt(draft, spec, Phase.RESTARTING, "NodeLost", lost)
+        return True
+    if (later := attempts.overtaken_by(draft)) is not None:
+        why = f"attempt {later} has left its folder on the volume, and status did not know of it"
+        edits.begin_attempt(draft, spec, Phase.PREPARING, "StatusLost", why, above=later)
+        return True
+    return False
 
 
 def _shared_children(draft: Draft, rendering: Rendering) -> None:
@@ -256,5 +273,6 @@ def _said(draft: Draft, spec: EchoRLRunSpec | None) -> Said:
         checkpoint_interval=None if spec is None else spec.checkpoint.interval,
         trainer_pods=0 if spec is None else spec.trainer.replicas,
         engines=0 if spec is None else num_engines(spec),
+        max_staleness=None if spec is None else spec.algorithm.max_staleness,
         found=draft.found,
     )

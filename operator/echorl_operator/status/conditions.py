@@ -34,7 +34,7 @@ def conditions(observed: Observed, memory: Memory, said: Said, state: RoleState 
     }
     # A problem that is over stays to be read, as False.
     before = {one.get("type"): one for one in observed.run.status.get("conditions", []) if isinstance(one, Mapping)}
-    told = {"CheckpointCommitted": _checkpoint(memory, said, state), "OffPolicyBounded": _off_policy(observed, state)}
+    told = {"CheckpointCommitted": _checkpoint(memory, said, state), "OffPolicyBounded": _off_policy(said, state)}
     for kind, aspect in told.items():
         if aspect is not None:
             found[kind] = aspect
@@ -108,11 +108,9 @@ def _checkpoint(memory: Memory, said: Said, state: RoleState | None) -> Aspect |
     return ("True", "Committed", f"step {newest}")
 
 
-def _off_policy(observed: Observed, state: RoleState | None) -> Aspect | None:
-    if state is None or state.staleness_max is None:
-        return None
-    limit = observed.run.spec.get("algorithm", {}).get("maxStaleness")
-    if not isinstance(limit, int):
+def _off_policy(said: Said, state: RoleState | None) -> Aspect | None:
+    limit = said.max_staleness
+    if state is None or state.staleness_max is None or limit is None:
         return None
     within = state.staleness_max <= limit
     reason = "WithinBound" if within else "BoundExceeded"

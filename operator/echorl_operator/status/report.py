@@ -31,7 +31,8 @@ def status_of(observed: Observed, memory: Memory, said: Said) -> dict[str, Any]:
         "phase": str(said.phase),
         "message": said.message[:MAX_MESSAGE],
         "conditions": conditions(observed, memory, said, state),
-        "observedGeneration": memory.observed_generation or observed.run.generation,
+        # Before the first attempt there is nothing that it could fence.
+        "observedGeneration": memory.observed_generation if memory.attempt else observed.run.generation,
         "attempt": memory.attempt,
         "revision": memory.revision,
         "resumeStep": memory.resume_step,

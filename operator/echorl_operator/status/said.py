@@ -21,5 +21,7 @@ class Said:
     trainer_pods: int
     engines: int
     """Pods that there should be."""
+    max_staleness: int | None = None
+    """Bound on the staleness of samples; None if the manifest cannot be read."""
     found: Preparation | None = None
     """What prepare found, in the pass that learns of it."""

@@ -17,6 +17,7 @@ FULL = Memory(
     revision="run-3-7",
     observed_generation=7,
     started_at=1.0,
+    active_since=1.5,
     ended_at=2.0,
     failure="NonFinite",
     prepared=3,

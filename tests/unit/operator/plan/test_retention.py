@@ -59,10 +59,13 @@ def test_the_claims_owner_is_as_the_manifest_says(
         ({"storage": {"retain": False}, "ttlSecondsAfterFinished": 60}, False),
         ({"storage": {"retain": False}, "maxSteps": 99}, True),
         ({"failurePolicy": {"maxRestarts": 9}}, True),
-        ({}, True),
+        # By an autoscaler, which knows nothing of the run; and back.
+        ({"inference": {"replicas": 4, "gpusPerReplica": 0, "tensorParallel": 1}}, False),
+        ({"inference": {"replicas": 4, "gpusPerReplica": 1, "tensorParallel": 1}}, True),
+        ({}, False),
     ],
 )
-def test_an_edit_about_the_end_does_not_start_a_failed_run_again(edit: dict[str, Any], goes_on: bool) -> None:
+def test_an_edit_that_mends_nothing_does_not_start_a_failed_run_again(edit: dict[str, Any], goes_on: bool) -> None:
     rendering = rendered(manifest("quickstart"))
     record = replace(
         run({"phase": "Failed", "observedGeneration": 1}), generation=2, spec={**manifest("quickstart")["spec"], **edit}

@@ -21,6 +21,7 @@ MEMORY = Memory(
     revision="one-2-1",
     observed_generation=1,
     started_at=NOW - 100,
+    active_since=NOW - 90,
     prepared=2,
     resume_step=5,
     model_commit="abc",

@@ -1,0 +1,49 @@
+"""Which edits are still to be carried out: ``status.observedGeneration``; which were looked at: the conditions'."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from echorl_core.names import Phase
+from echorl_operator.observed.world import Observed
+from echorl_operator.plan.actions import Plan
+from echorl_testing.observed_worlds import observed, run
+from echorl_testing.planned_worlds import after, children, edited, planned, running, status
+
+REFUSED = {"algorithm": {"loss": {"type": "dppo", "kwargs": {"x": 1}}}}
+
+
+def generations(made: Plan) -> tuple[int, set[int]]:
+    """Of status, and of its conditions."""
+    return made.status["observedGeneration"], {one["observedGeneration"] for one in made.status["conditions"]}
+
+
+def test_an_edit_that_is_refused_is_looked_at_and_stays_to_be_carried_out() -> None:
+    world = running()
+    world = replace(world, run=edited(world.run, **REFUSED))
+    refused = planned(world)
+    assert generations(refused) == (1, {2})
+    assert (refused.status["phase"], refused.status["attempt"]) == ("Running", 1)
+    # Without another edit, as after an upgrade of the operator: what it accepts now is carried out.
+    accepted = after(world, refused)
+    accepted = replace(accepted, run=replace(accepted.run, spec=run(algorithm={"rlWeight": 0.5}).spec))
+    made = planned(accepted)
+    assert generations(made) == (2, {2})
+    assert (made.status["phase"], made.status["attempt"]) == ("Restarting", 2)
+
+
+@pytest.mark.parametrize(
+    ("phase", "edit"), [(Phase.SUSPENDED, {"suspend": True}), (Phase.FAILED, {"ttlSecondsAfterFinished": 9})]
+)
+def test_it_lies_behind_while_a_run_is_at_rest(phase: Phase, edit: dict[str, Any]) -> None:
+    record = edited(replace(run(), status=status(phase)), **edit)
+    world: Observed = observed(run=record, children=children(run()))
+    assert generations(planned(world)) == (1, {2})
+
+
+def test_before_the_first_attempt_nothing_lies_behind() -> None:
+    first = planned(observed(run=run(**REFUSED)))
+    assert generations(first) == (1, {1})
+    again = replace(run(first.status), generation=2, spec=run(**REFUSED, maxSteps=7).spec)
+    assert generations(planned(observed(run=again))) == (2, {2})
