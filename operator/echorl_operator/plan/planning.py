@@ -20,6 +20,7 @@ from echorl_operator.build.children import common, inference_deployment
 from echorl_operator.build.cluster_placement import ORCHESTRATOR_PORT
 from echorl_operator.build.rendering import Rendering, orchestrator_config, spec_of
 from echorl_operator.build.settings import Settings
+from echorl_operator.explain.engine_errors import engine_errors
 from echorl_operator.explain.obstacles import first_obstacle, refused
 from echorl_operator.observed.memory import ENDED
 from echorl_operator.observed.records import Kind
@@ -231,6 +232,8 @@ def _running(draft: Draft) -> None:
         return
     running = state.phase is Phase.RUNNING or was_running
     message = f"waiting for {state.waiting_for}" if state.waiting_for else "training"
+    if wrong := engine_errors(draft.observed, state):
+        message = f"{message}; {wrong}"
     draft.say(Phase.RUNNING if running else Phase.STARTING, "Training" if running else "Starting", message)
 
 
