@@ -41,6 +41,7 @@ from echorl_operator.plan.actions import ChangeLive, Delete, Plan
 from echorl_operator.plan.draft import Draft, restart_policy
 from echorl_operator.plan.gang import Gang
 from echorl_operator.plan.memo import Memo
+from echorl_operator.status.conditions import begun
 from echorl_operator.status.report import status_of
 from echorl_operator.status.said import Said
 
@@ -67,8 +68,11 @@ def plan(observed: Observed, settings: Settings, token: str, memo: Memo | None =
     _explain(draft)
     draft.remember(phase=draft.phase)
     wake = None if not draft.wakes else max(0.0, min(draft.wakes) - observed.now)
+    status = status_of(observed, draft.memory, _said(draft, spec))
+    for one in begun(observed.run.status.get("conditions", ()), status["conditions"]):
+        draft.note(one["type"], f"{one['reason']}: {one['message']}", warning=True)
     return Plan(
-        status=status_of(observed, draft.memory, _said(draft, spec)),
+        status=status,
         actions=tuple(draft.actions),
         # What an ended pod said stands in status before the pod is deleted: afterwards nobody can read it.
         fence=draft.fence or any(isinstance(action, Delete) and action.kind == "Pod" for action in draft.actions),
