@@ -143,7 +143,7 @@ _API = Row(
         Plot(
             "Silence of watches",
             Unit.SECONDS,
-            "Since a stream heard anything.",
+            "Since a stream heard anything; up to two minutes where a kind of object does not change.",
             (Query(f"max by (resource) ({_P}_watch_age_seconds)", "{{resource}}"),),
         ),
         Plot(

@@ -10,6 +10,7 @@ from itertools import pairwise
 from echorl_operator.build.settings import Settings
 from echorl_operator.cluster.connection import Connection
 from echorl_operator.cluster.credentials import in_cluster
+from echorl_operator.cluster.lists import StreamSettings
 from echorl_operator.cluster.tokens import Tokens
 from echorl_operator.metrics import Declared, Metrics
 from echorl_operator.process import Operator, Options
@@ -40,7 +41,7 @@ _QUESTIONS = {
     ),
     "runs whose checkpoint is older than an hour": "echorl_operator_checkpoint_age_seconds > 3600",
     "nobody leads": "sum(echorl_operator_leader) < 1",
-    "a watch that has gone silent": "max(echorl_operator_watch_age_seconds) > 60",
+    "a watch that has gone silent": f"max(echorl_operator_watch_age_seconds) > {StreamSettings().longest_quiet_s:.0f}",
 }
 
 

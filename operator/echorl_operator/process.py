@@ -31,7 +31,7 @@ from echorl_operator.cluster.events import Events
 from echorl_operator.cluster.lists import StreamSettings
 from echorl_operator.cluster.orchestrators import Orchestrators
 from echorl_operator.cluster.tokens import Tokens
-from echorl_operator.cluster.watchdog import Vitals, Watchdog
+from echorl_operator.cluster.watchdog import Vitals, Watchdog, WatchdogLimits
 from echorl_operator.cluster.writer import Writer
 from echorl_operator.metrics import Metrics
 from echorl_operator.observed.memory import WITHOUT_GANG, Memory
@@ -67,6 +67,8 @@ class Options:
     """False: without an election, as the only process."""
     streams: StreamSettings = field(default_factory=StreamSettings)
     """Time-outs and waits of lists and watches."""
+    limits: WatchdogLimits = field(default_factory=WatchdogLimits)
+    """After which the process is not alive."""
 
 
 class Operator:
@@ -124,7 +126,8 @@ class Operator:
                 reachable_since=lambda: self.breaker.reachable_since,
                 longest_pass_s=self.queue.longest_running,
                 election_round=lambda: None if self.election is None else self.election.last_round,
-            )
+            ),
+            options.limits,
         )
 
     def _urgency(self, key: RunKey) -> Urgency:

@@ -1,11 +1,14 @@
 """Every alert, by the real promtool: its rule is valid, it fires, it does not fire, and it has a runbook."""
 
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
 
+from echorl_operator.cluster.lists import StreamSettings
+from echorl_operator.cluster.watchdog import WatchdogLimits
 from echorl_testing.alert_rules import FILES, alert_rules, selectors
 from echorl_testing.prometheus import program
 from monitoring.reference import roles
@@ -67,6 +70,12 @@ def test_it_says_how_bad_it_is_and_what_to_do(alert: str) -> None:
     assert text.startswith(f"# {alert}\n")
     assert [line[3:] for line in text.splitlines() if line.startswith("## ")] == SECTIONS
     assert "    kubectl " in text
+
+
+def test_a_watch_counts_as_dead_later_than_a_quiet_one_is_heard_of_and_before_the_process_ends_itself() -> None:
+    (limit,) = re.findall(r"> (\d+)", alert_rules()["EchoRLOperatorWatchDead"]["expr"])
+    assert StreamSettings().longest_quiet_s <= float(limit) < WatchdogLimits().silence_s
+    assert f"more than {limit} s" in (ROOT / "docs" / "runbooks" / "EchoRLOperatorWatchDead.md").read_text()
 
 
 def test_rules_ask_for_metrics_that_there_are() -> None:

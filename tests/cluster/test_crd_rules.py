@@ -21,6 +21,7 @@ from echorl_testing.refused_manifests import (
     indexed,
     unsupported_base,
 )
+from echorl_testing.refused_rules import REFUSED_RULES
 from echorl_testing.run_objects import Runs, causes, install_crd
 
 EVAL = "spec.environments.eval.0"
@@ -56,7 +57,7 @@ def test_examples(runs, file):
     assert runs.tried(parse_yaml(file.read_text()))
 
 
-@pytest.mark.parametrize("case", BROKEN_RULES, ids=lambda case: case.id)
+@pytest.mark.parametrize("case", [*BROKEN_RULES, *REFUSED_RULES], ids=lambda case: case.id)
 def test_rules_between_fields(runs, case):
     assert_refused(runs, case.document(), case.server_path or case.path, case.server_says or case.accepted)
 

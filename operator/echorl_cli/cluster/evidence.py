@@ -9,11 +9,12 @@ from echorl_operator import names
 from echorl_operator.explain.capacity import Room
 from echorl_operator.explain.scheduler import read
 from echorl_operator.explain.spans import span
+from echorl_operator.observed.complaints import Complaint
 from echorl_operator.observed.quantities import readable
 from echorl_operator.observed.records import ContainerPhase, ContainerRecord, Kind, PodRecord
 from echorl_operator.observed.times import from_text
 from echorl_operator.observed.world import Observed
-from echorl_operator.status.conditions import PROBLEMS
+from echorl_operator.status.conditions import PROBLEMS, TOLD_BY_EVENT
 
 MOST_LINES = 8
 """Of one kind."""
@@ -138,13 +139,16 @@ def _amount(resource: str, room: Room) -> str:
 
 
 def _events(observed: Observed) -> Iterator[Evidence]:
-    own = names.KIND
-    said = [one for one in observed.complaints if one.type != "Normal" or one.subject.kind != own]
-    newest = sorted(said, key=lambda one: one.last, reverse=True)
+    newest = sorted(filter(_is_news, observed.complaints), key=lambda one: one.last, reverse=True)
     for one in newest[:MOST_LINES]:
         times = f" x{one.count}" if one.count > 1 else ""
         text = f"{one.reason}{times}, {span(observed.now - one.last)} ago: {_cut(one.message)}"
         yield Evidence("event", str(one.subject), text)
+
+
+def _is_news(one: Complaint) -> bool:
+    """Whether an event says what neither the run's phase nor a condition of its does."""
+    return one.subject.kind != names.KIND or (one.type != "Normal" and one.reason not in TOLD_BY_EVENT)
 
 
 def _leases(leases: Sequence[Mapping[str, Any]], now: float) -> Iterator[Evidence]:

@@ -29,7 +29,9 @@ class Condition(ApiModel):
     """One aspect of the run's state, as in every Kubernetes object."""
 
     type: Annotated[str, Field(min_length=1, max_length=64)]
-    """What is said: Ready, Progressing, TrainerReady, InferenceReady, OrchestratorReady, CheckpointCommitted, ..."""
+    """What is said: Ready, Progressing, TrainerReady, InferenceReady, OrchestratorReady, CheckpointCommitted,
+    OffPolicyBounded or Failed; Blocked, InvalidSpec, NodeLost or Stalled once that was so. Their reasons, and events:
+    docs/operator/conditions.md."""
     status: Literal["True", "False", "Unknown"]
     """Whether it is so."""
     reason: Annotated[str, Field(min_length=1, max_length=MAX_REASON)]

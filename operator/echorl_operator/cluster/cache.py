@@ -79,7 +79,9 @@ class Cache:
             self._streams += [runs, pods]
             for resource in (one for one in CHILDREN if one.kind in kinds):
                 self._streams.append(self._children_stream(connection, resource, namespace, common))
-        metrics.at_scrape("watch_age_seconds", "Since a stream heard anything.", ("resource", "namespace"), self._ages)
+        quiet_s = (settings or StreamSettings()).longest_quiet_s
+        heard = f"Since a stream heard anything; up to {quiet_s:.0f} s where a kind of object does not change."
+        metrics.at_scrape("watch_age_seconds", heard, ("resource", "namespace"), self._ages)
         metrics.at_scrape("cached_objects", "Records held.", ("resource",), self._sizes)
 
     @property

@@ -43,6 +43,19 @@ class StreamSettings:
     steady_s: float = 5.0
     """A watch that lived so long, or brought news, ends a series of failures."""
 
+    @property
+    def doubtful_s(self) -> float:
+        """Without an event or bookmark for so long no new watch begins: a list comes first."""
+        return self.doubtful * self.watch_s + self.silence_s
+
+    @property
+    def longest_quiet_s(self) -> float:
+        """How long nothing may be heard of a stream at which nothing is wrong.
+
+        The last watch began a moment before ``doubtful_s``, and ended as late as the connection allows.
+        """
+        return self.doubtful_s + self.watch_s + self.silence_s
+
 
 class _ListMeta(msgspec.Struct, rename="camel"):
     resource_version: str = ""
@@ -187,8 +200,7 @@ class Stream(Generic[R]):
 
     async def _watch(self) -> None:
         started, heard, settings = self._clock(), self.last_heard, self._settings
-        limit_s = settings.doubtful * settings.watch_s + settings.silence_s
-        if self.age(started) > limit_s:
+        if self.age(started) > settings.doubtful_s:
             raise Silent(f"no event or bookmark for {self.age(started):.0f} s")
         async with aclosing(self._lines()) as lines:
             async for line in lines:

@@ -20,6 +20,7 @@ from echorl_operator.build.children import common, inference_deployment
 from echorl_operator.build.cluster_placement import ORCHESTRATOR_PORT
 from echorl_operator.build.rendering import Rendering, orchestrator_config, spec_of
 from echorl_operator.build.settings import Settings
+from echorl_operator.explain.engine_errors import engine_errors
 from echorl_operator.explain.obstacles import first_obstacle, refused
 from echorl_operator.observed.memory import ENDED
 from echorl_operator.observed.records import Kind
@@ -40,6 +41,7 @@ from echorl_operator.plan.actions import ChangeLive, Delete, Plan
 from echorl_operator.plan.draft import Draft, restart_policy
 from echorl_operator.plan.gang import Gang
 from echorl_operator.plan.memo import Memo
+from echorl_operator.status.conditions import begun
 from echorl_operator.status.report import status_of
 from echorl_operator.status.said import Said
 
@@ -68,8 +70,11 @@ def plan(observed: Observed, settings: Settings, token: str, memo: Memo | None =
     _explain(draft)
     draft.remember(phase=draft.phase)
     wake = None if not draft.wakes else max(0.0, min(draft.wakes) - observed.now)
+    status = status_of(observed, draft.memory, _said(draft, spec))
+    for one in begun(observed.run.status.get("conditions", ()), status["conditions"]):
+        draft.note(one["type"], f"{one['reason']}: {one['message']}", warning=True)
     return Plan(
-        status=status_of(observed, draft.memory, _said(draft, spec)),
+        status=status,
         actions=tuple(draft.actions),
         # What an ended pod said stands in status before the pod is deleted: afterwards nobody can read it.
         fence=draft.fence or any(isinstance(action, Delete) and action.kind == "Pod" for action in draft.actions),
@@ -248,6 +253,8 @@ def _running(draft: Draft) -> None:
         return
     running = state.phase is Phase.RUNNING or was_running
     message = f"waiting for {state.waiting_for}" if state.waiting_for else "training"
+    if wrong := engine_errors(draft.observed, state):
+        message = f"{message}; {wrong}"
     draft.say(Phase.RUNNING if running else Phase.STARTING, "Training" if running else "Starting", message)
 
 

@@ -1,7 +1,7 @@
 """One pass over a run: observe, plan, write. The only place where plans meet the API server."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from echorl_operator.build.cluster_placement import ORCHESTRATOR_PORT
 from echorl_operator.build.settings import Settings
@@ -16,12 +16,13 @@ from echorl_operator.explain.subjects import silent
 from echorl_operator.names import PodRole
 from echorl_operator.observed.runs import RunKey, RunRecord
 from echorl_operator.observed.world import Observed
-from echorl_operator.plan.actions import Plan
+from echorl_operator.plan.actions import Note, Plan
 from echorl_operator.plan.memo import Memos
 from echorl_operator.plan.planning import plan
 from echorl_operator.reconcile.execution import Executor, StillDiffers
 from echorl_operator.reconcile.pace import Pace
 from echorl_operator.reconcile.run_metrics import RunMetrics
+from echorl_operator.status.conditions import TOLD_BY_EVENT
 
 _REFUSALS = (errors.Invalid, errors.Forbidden, errors.Refused, errors.BadRequest, StillDiffers)
 
@@ -138,22 +139,22 @@ class Passes:
         finally:
             # What was decided is told even if carrying it out fails: the next pass has nothing left to decide.
             if made.fence and differs:
-                await self._tell(record, made)
+                await self._tell(record, made.notes)
         if made.fence or not differs:
             return None
         if wait_s := self._pace.wait_s(record.key, record.status, made):
             return wait_s
         await self._write_status(record, made)
-        await self._tell(record, made)
+        await self._tell(record, made.notes)
         return None
 
     async def _write_status(self, record: RunRecord, made: Plan) -> None:
         await self._writer.write_status(record, made.status)
         self._pace.written(record.key)
 
-    async def _tell(self, record: RunRecord, made: Plan) -> None:
-        """Post a plan's notes, once its status is written: those of a pass that changes nothing would come again."""
-        for note in made.notes:
+    async def _tell(self, record: RunRecord, notes: Iterable[Note]) -> None:
+        """Post notes, once the status is written that they are of: those of a pass that changes nothing come again."""
+        for note in notes:
             await self._events.post(record, note.type, note.reason, note.message)
 
     async def _note_refusal(self, record: RunRecord, error: Exception) -> None:
@@ -171,3 +172,4 @@ class Passes:
         # Fences stand for actions of a pass that has failed: only what people read is written here.
         readable: dict[str, object] = {key: told.status[key] for key in ("message", "conditions") if key in told.status}
         await self._writer.write_status(fresh, {**fresh.status, **readable})
+        await self._tell(fresh, [note for note in told.notes if note.reason in TOLD_BY_EVENT])

@@ -1,6 +1,6 @@
 """Conditions: the run's state by aspect. A condition's time changes only when its status does."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from echorl_core.names import Phase
@@ -17,6 +17,8 @@ OVERDUE_INTERVALS = 3
 
 PROBLEMS = ("Blocked", "InvalidSpec", "NodeLost", "Stalled")
 """Conditions that are there only since something was wrong."""
+TOLD_BY_EVENT = ("Blocked", "InvalidSpec")
+"""Those of them that nothing else posts an event of."""
 
 Aspect = tuple[str, str, str]
 """Status (True, False, Unknown), reason and message."""
@@ -47,6 +49,19 @@ def conditions(observed: Observed, memory: Memory, said: Said, state: RoleState 
         elif kind in before:
             found[kind] = ("False", "Healed", "")
     return [_written(kind, aspect, before.get(kind), observed) for kind, aspect in sorted(found.items())]
+
+
+def begun(before: Iterable[Any], after: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Problems to tell by an event: conditions that have become true.
+
+    Args:
+        before: Conditions as status has them.
+        after: As they are to be written.
+    """
+    known = {one.get("type") for one in before if isinstance(one, Mapping) and one.get("status") == "True"}
+    return [
+        one for one in after if one["type"] in TOLD_BY_EVENT and one["status"] == "True" and one["type"] not in known
+    ]
 
 
 def _written(kind: str, aspect: Aspect, before: Mapping[str, Any] | None, observed: Observed) -> dict[str, Any]:

@@ -10,9 +10,10 @@ from echorl_orchestrator.environments.loader import load_environment
 from echorl_orchestrator.refusals import BadInputError
 from echorl_testing.manifests import full, shortest, with_value
 from echorl_testing.refused_manifests import BROKEN_RULES, ENV
+from echorl_testing.refused_rules import REFUSED_RULES
 
 
-@pytest.mark.parametrize("case", BROKEN_RULES, ids=lambda case: case.id)
+@pytest.mark.parametrize("case", [*BROKEN_RULES, *REFUSED_RULES], ids=lambda case: case.id)
 def test_broken_rule_names_field_and_what_is_accepted(case):
     found = problems(case.document())
     assert case.path in [problem.path for problem in found]

@@ -112,6 +112,16 @@ def test_evidence_tells_pods_events_nodes_and_what_may_not_be_read() -> None:
     ]
 
 
+def test_events_of_the_run_are_evidence_where_no_condition_says_the_same() -> None:
+    own = Subject("EchoRLRun", "one")
+    said = [
+        Complaint(own, kind, reason, "m", 1, NOW, NOW - 5)
+        for kind, reason in (("Normal", "Prepared"), ("Warning", "Blocked"), ("Warning", "GangRestarted"))
+    ]
+    found = evidence(observed(complaints=tuple(said)), {}, [], [])
+    assert [str(one) for one in found] == ["event EchoRLRun one: GangRestarted, 5 s ago: m"]
+
+
 def test_evidence_is_bounded() -> None:
     pods = [pod(f"one-trainer-{n}", PodRole.TRAINER, ready=False) for n in range(64)]
     said = [Complaint(Subject("Pod", f"p{n}"), "Warning", "Failed", "x" * 9000, 1, NOW, NOW) for n in range(64)]

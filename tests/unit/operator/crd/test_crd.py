@@ -16,6 +16,7 @@ from echorl_operator.crd.immutability import immutability
 from echorl_operator.crd.refusals import REFUSALS
 from echorl_operator.crd.rules import RULES
 from echorl_testing.refused_manifests import BROKEN_RULES, NOT_SUPPORTED_YET, indexed
+from echorl_testing.refused_rules import REFUSED_RULES
 
 FILE = Path(__file__).parents[4] / "crds" / "echorlruns.yaml"
 NEVER = {"$ref", "$defs", "const", "anyOf", "oneOf", "allOf", "not", "prefixItems", "title", "x-accepts", "uniqueItems"}
@@ -127,7 +128,7 @@ def fields_of_rules():
             yield (path + entry.get("fieldPath", "")).lstrip("."), entry
 
 
-@pytest.mark.parametrize("case", BROKEN_RULES, ids=lambda case: case.id)
+@pytest.mark.parametrize("case", [*BROKEN_RULES, *REFUSED_RULES], ids=lambda case: case.id)
 def test_every_rule_between_fields_is_there(case):
     if case.id == "duplicate train name":
         return  # the list's key says it
