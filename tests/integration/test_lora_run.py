@@ -15,7 +15,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "lora.yaml"
 
 
 @pytest.mark.vllm
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1200)
 def test_an_adapter_trains_resumes_and_ends_merged(tmp_path: Path) -> None:
     model = write_model(tmp_path / "model")
     document = manifest(model, maxSteps=4)
@@ -24,7 +24,7 @@ def test_an_adapter_trains_resumes_and_ends_merged(tmp_path: Path) -> None:
     document["spec"]["trainer"]["optimizer"] |= {"lr": example["trainer"]["optimizer"]["lr"]}
     with local_run(tmp_path, document) as run:
         # Killed when it has pulled batch 4: the second attempt goes on from checkpoint 2.
-        code = run.start({"trainer.pulled": "@4"}).ended(800)
+        code = run.start({"trainer.pulled": "@4"}).ended(1000)
         assert code == 0, run.output()
     assert [prepared.resume_step for _, prepared in run.prepared()] == [0, 2]
     updates = [json.loads(line) for file in run.root.glob("records/*/updates.jsonl") for line in file.open()]

@@ -21,8 +21,8 @@ ROLE, CONFIG = sys.argv[1], json.loads(Path(sys.argv[2]).read_text())
 RUN = Path(os.environ["FAKE_RUN"])
 ATTEMPT = int(os.environ["ECHORL_ATTEMPT"])
 RANK = int(os.environ.get("RANK", "0"))
-# Ends on its own by the end of any test, whatever the supervisor does.
-LIFETIME_S = 120
+# Ends on its own soon after the longest test, whatever the supervisor does.
+LIFETIME_S = 300
 
 
 class Part:
