@@ -148,7 +148,8 @@ async def pool_on(engine: Engine) -> AsyncIterator[Pool]:
         update_deadline_s=60.0,
     )
     identity = RunIdentity("run", RUN_UID, 1)
-    pool = EnginePool(config, identity, engine.token, on_update=updates.append, timing=Timing(metrics_s=0.1, silence_s=SILENCE_S))
+    timing = Timing(metrics_s=0.1, silence_s=SILENCE_S)
+    pool = EnginePool(config, identity, engine.token, on_update=updates.append, timing=timing)
     await pool.start()
     forever = asyncio.create_task(pool.run_forever())
     try:

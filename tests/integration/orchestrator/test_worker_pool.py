@@ -33,9 +33,8 @@ async def started(
         workers=workers,
     )
     background = Background()
-    pool = WorkerPool(
-        WorkerSpec(environment, [SUPPORT]), background, **{"grace_s": 60.0, "drain_s": 0.5, "backoff_s": 0.05, **options}
-    )
+    chosen = {"grace_s": 60.0, "drain_s": 0.5, "backoff_s": 0.05, **options}
+    pool = WorkerPool(WorkerSpec(environment, [SUPPORT]), background, **chosen)
     try:
         await pool.start()
         yield pool
