@@ -61,7 +61,7 @@ class Worker:
                 raise RuntimeError(name)
             self.model[name] = tensor.clone()
 
-    def stage(self, folder, digest, *, version=1, attempt=1, deadline_s=10.0, url=None):
+    def stage(self, folder, digest, *, version=1, attempt=1, deadline_s=90.0, url=None):
         url = url or f"file://{folder}/manifest.json"
         request = StageRequest(attempt=attempt, version=version, url=url, digest=digest, deadline_s=deadline_s)
         self.weights.stager.stage(request)
@@ -73,7 +73,7 @@ class Worker:
         return self.settled()
 
     def settled(self):
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         while (status := self.weights.stager.status()).state == "staging":
             assert time.monotonic() < deadline
             time.sleep(0.005)
