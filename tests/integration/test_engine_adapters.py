@@ -136,7 +136,7 @@ async def through_an_update(client, policy, prompts):
     running.append(asyncio.create_task(client.sample("base", PROBE, LENGTH)))
     async with asyncio.timeout(120):
         while not any(task.done() for task in running):
-            if (await client.ask("GET", "/echorl/identity"))["running"] == len(running):
+            if await client.at_work() == len(running):
                 break
             await asyncio.sleep(0.01)
     frozen = await client.update(policy)

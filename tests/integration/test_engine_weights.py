@@ -16,6 +16,7 @@ import torch
 from aiohttp import web
 from transformers import AutoModelForCausalLM
 
+from echorl_orchestrator.engines.engine_metrics import parse
 from echorl_testing.engine import running_engine
 from echorl_testing.published import publish, published_tensors
 from echorl_trainer.seeded import SHAPES, write_seeded_model
@@ -89,6 +90,11 @@ class Client:
             answer = json.loads(await response.text() or "null")
             assert response.status == status, answer
             return answer
+
+    async def at_work(self):
+        """How many requests the engine has scheduled: each has its first token by the end of the step."""
+        async with self.session.get(f"{self.setting.engine.url}/metrics") as response:
+            return int(parse(await response.text()).get("running", 0))
 
     def publish(self, seed, *, mode="file", change=None, version=None):
         """Publish the model of a seed as the next version; returns the body of a stage call."""
@@ -214,7 +220,7 @@ async def samples_through_an_update(client, seed, length):
     running = [asyncio.create_task(client.sample([*PROBE, number], length)) for number in range(8)]
     async with asyncio.timeout(120):
         while not any(task.done() for task in running):
-            if (await client.ask("GET", "/echorl/identity"))["running"] == len(running):
+            if await client.at_work() == len(running):
                 break
             await asyncio.sleep(0.01)
     frozen = await client.update_to(body)

@@ -8,7 +8,7 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from echorl_testing.local_run import local_run, manifest, write_model
+from echorl_testing.local_run import digits, local_run, manifest, write_model
 from echorl_trainer.merge import load_adapter
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "lora.yaml"
@@ -19,6 +19,9 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "lora.yaml"
 def test_an_adapter_trains_resumes_and_ends_merged(tmp_path: Path) -> None:
     model = write_model(tmp_path / "model")
     document = manifest(model, maxSteps=4)
+    # Played under version 4: without it the run may end before an engine holds that.
+    held_out = {**digits(), "name": "held-out", "interval": 4, "numExamples": 2}
+    document["spec"]["environments"]["eval"] = [held_out]
     example = yaml.safe_load(EXAMPLE.read_text())["spec"]
     document["spec"]["model"]["lora"] = example["model"]["lora"]
     document["spec"]["trainer"]["optimizer"] |= {"lr": example["trainer"]["optimizer"]["lr"]}

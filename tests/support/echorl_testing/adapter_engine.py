@@ -9,6 +9,7 @@ import aiohttp
 import torch
 
 from echorl_core.wire import PolicyAnnouncement
+from echorl_orchestrator.engines.engine_metrics import parse
 from echorl_testing.engine import Engine
 
 
@@ -26,6 +27,11 @@ class AdapterClient:
             answer = json.loads(await response.text() or "null")
             assert response.status == status, answer
             return answer
+
+    async def at_work(self) -> int:
+        """Requests that the engine has scheduled: each has its first token by the end of the step."""
+        async with self.session.get(f"{self.engine.url}/metrics") as response:
+            return int(parse(await response.text()).get("running", 0))
 
     async def staged(self, policy: PolicyAnnouncement) -> dict[str, Any]:
         """Stage and wait for the end of it; the only worker's status."""
