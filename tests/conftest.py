@@ -1,4 +1,4 @@
-"""What holds for every test: logging starts as it was, and skips are named and counted."""
+"""What holds for every test: logging starts as it was, no example is too slow, and skips are named and counted."""
 
 import logging
 import os
@@ -6,6 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 import structlog
+from hypothesis import HealthCheck, settings
+
+# Hypothesis gives each example 200 ms, unless it sees a variable CI: a busy machine takes longer.
+settings.register_profile("unhurried", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("unhurried")
 
 
 @pytest.fixture(autouse=True)

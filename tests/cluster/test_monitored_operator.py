@@ -12,8 +12,9 @@ from echorl_core.last_words import words_of
 from echorl_testing.alert_rules import picks_nothing
 from echorl_testing.cluster.api import Api
 from echorl_testing.cluster.credentials import Connection
-from echorl_testing.operator_process import free_ports, operator_pod
+from echorl_testing.operator_process import operator_pod
 from echorl_testing.operator_world import SPEC, World
+from echorl_testing.ports import free_ports
 from echorl_testing.prometheus import Server, prometheus
 from echorl_testing.run_objects import install_crd
 from echorl_testing.scripted_cluster import prepared, scripted

@@ -13,8 +13,9 @@ from echorl_testing import faults
 from echorl_testing.cluster.api import Api
 from echorl_testing.cluster.credentials import Connection
 from echorl_testing.fault_proxy import FaultProxy, Upstream
-from echorl_testing.operator_process import free_ports, operator_pod
+from echorl_testing.operator_process import operator_pod
 from echorl_testing.operator_world import World
+from echorl_testing.ports import free_ports
 from echorl_testing.run_objects import install_crd
 from echorl_testing.scrape import Scrape, asked, scrape
 from echorl_testing.scripted_cluster import prepared, scripted

@@ -109,7 +109,7 @@ def contents(root: Path) -> dict[str, bytes]:
 def assert_refused(run: LocalRun, *said: str) -> None:
     """Code 2, everything in ``said`` on the first line, no process, and the directory as it was."""
     existed, before = run.root.exists(), contents(run.root)
-    assert run.start().ended(60) == ExitCode.BAD_INPUT, run.output()
+    assert run.start().ended(240) == ExitCode.BAD_INPUT, run.output()
     line = run.output().splitlines()[0]
     for part in said:
         assert part in line, run.output()

@@ -54,7 +54,7 @@ def test_a_trainer_process_trains_with_it_or_says_why_not(
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=280,
         check=False,
     )
     assert (done.returncode, told in done.stdout + done.stderr) == (code, True), done.stdout + done.stderr

@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import signal
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -32,10 +31,11 @@ from echorl_testing.engine import Engine, running_engine
 from echorl_testing.published import publish, published_tensors
 from echorl_trainer.seeded import SHAPES, byte_tokenizer, write_seeded_model
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
 
 RUN_UID = "pool-run"
 PROBE_IDS = list(range(40, 72))
+SILENCE_S = 60.0
 
 
 class Policies:
@@ -108,7 +108,7 @@ class Pool:
 
     async def running_calls(self, number: int, tokens: int) -> list[asyncio.Task[Generation]]:
         """Calls that the engine works on. Where it has ended some before they were seen, all are made anew."""
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(180):
             while True:
                 calls = [self.call(f"e{i}", tokens) for i in range(number)]
                 while not any(call.done() for call in calls):
@@ -118,14 +118,14 @@ class Pool:
                 await asyncio.gather(*calls)
 
     async def idle(self) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while self.pool.metrics_snapshot()["running"]:  # noqa: ASYNC110 - polled outside
                 await asyncio.sleep(0.02)
 
     def state(self) -> str:
         return str(self.pool.views()[0]["state"])
 
-    async def reaches(self, state: str, seconds: float = 30) -> None:
+    async def reaches(self, state: str, seconds: float = 120) -> None:
         async with asyncio.timeout(seconds):
             while not self.pool.views() or self.state() != state:  # noqa: ASYNC110 - views have no event
                 await asyncio.sleep(0.02)
@@ -148,7 +148,8 @@ async def pool_on(engine: Engine) -> AsyncIterator[Pool]:
         update_deadline_s=60.0,
     )
     identity = RunIdentity("run", RUN_UID, 1)
-    pool = EnginePool(config, identity, engine.token, on_update=updates.append, timing=Timing(metrics_s=0.1))
+    timing = Timing(metrics_s=0.1, silence_s=SILENCE_S)
+    pool = EnginePool(config, identity, engine.token, on_update=updates.append, timing=timing)
     await pool.start()
     forever = asyncio.create_task(pool.run_forever())
     try:
@@ -188,7 +189,7 @@ async def test_chat_is_rendered_by_the_engine_and_its_numbers_are_transformers(e
     tokenizer = byte_tokenizer()
     async with pool_on(engine) as pool:
         pool.pool.announce(policies.announcement(0))
-        await pool.pool.wait_served(0, 60)
+        await pool.pool.wait_served(0, 180)
 
         async def chat(messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> ChatGeneration:
             return await pool.pool.chat(
@@ -221,10 +222,10 @@ async def generations_through_an_update(engine: Engine, policies: Policies) -> t
     announcements = [policies.announcement(version) for version in (0, 1)]
     async with pool_on(engine) as pool:
         pool.pool.announce(announcements[0])
-        await pool.pool.wait_served(0, 60)
+        await pool.pool.wait_served(0, 180)
         calls = await pool.running_calls(8, 900)
         pool.pool.announce(announcements[1])
-        await pool.pool.wait_served(1, 60)
+        await pool.pool.wait_served(1, 180)
         return await asyncio.gather(*calls), pool.updates[-1]
 
 
@@ -248,7 +249,7 @@ async def test_requests_in_flight_outlive_an_update(engine: Engine, policies: Po
 async def test_cancelled_call_is_aborted_on_the_engine(engine: Engine, policies: Policies):
     async with pool_on(engine) as pool:
         pool.pool.announce(policies.announcement(1))
-        await pool.pool.wait_served(1, 60)
+        await pool.pool.wait_served(1, 180)
         calls = await pool.running_calls(4, 1000)
         for call in calls:
             call.cancel()
@@ -264,18 +265,17 @@ async def test_wrong_probe_quarantines_until_a_version_is_right(engine: Engine, 
         await pool.reaches("quarantined")
         assert "differ from the trainer's by 0.5" in str(pool.pool.views()[0]["error"])
         pool.pool.announce(policies.announcement(1))
-        await pool.pool.wait_served(1, 60)
+        await pool.pool.wait_served(1, 180)
 
 
 async def test_killed_engine_is_lost_within_seconds(engine: Engine, policies: Policies):
     async with pool_on(engine) as pool:
         pool.pool.announce(policies.announcement(1))
-        await pool.pool.wait_served(1, 60)
+        await pool.pool.wait_served(1, 180)
         (call,) = await pool.running_calls(1, 1000)
-        killed = time.monotonic()
         os.killpg(engine.process.pid, signal.SIGKILL)
         with pytest.raises(EpisodeError) as caught:
             await call
         assert caught.value.kind is ErrorKind.PROVIDER
-        await pool.reaches("lost", 3)
-        assert time.monotonic() - killed < 3
+        # A silent one, which this is not, would count as lost only after the pool's ``silence_s``.
+        await pool.reaches("lost", SILENCE_S / 2)

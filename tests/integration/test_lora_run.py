@@ -8,23 +8,26 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from echorl_testing.local_run import local_run, manifest, write_model
+from echorl_testing.local_run import digits, local_run, manifest, write_model
 from echorl_trainer.merge import load_adapter
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "lora.yaml"
 
 
 @pytest.mark.vllm
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1200)
 def test_an_adapter_trains_resumes_and_ends_merged(tmp_path: Path) -> None:
     model = write_model(tmp_path / "model")
     document = manifest(model, maxSteps=4)
+    # Played under version 4: without it the run may end before an engine holds that.
+    held_out = {**digits(), "name": "held-out", "interval": 4, "numExamples": 2}
+    document["spec"]["environments"]["eval"] = [held_out]
     example = yaml.safe_load(EXAMPLE.read_text())["spec"]
     document["spec"]["model"]["lora"] = example["model"]["lora"]
     document["spec"]["trainer"]["optimizer"] |= {"lr": example["trainer"]["optimizer"]["lr"]}
     with local_run(tmp_path, document) as run:
         # Killed when it has pulled batch 4: the second attempt goes on from checkpoint 2.
-        code = run.start({"trainer.pulled": "@4"}).ended(800)
+        code = run.start({"trainer.pulled": "@4"}).ended(1000)
         assert code == 0, run.output()
     assert [prepared.resume_step for _, prepared in run.prepared()] == [0, 2]
     updates = [json.loads(line) for file in run.root.glob("records/*/updates.jsonl") for line in file.open()]

@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import re
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,10 @@ from echorl_orchestrator.environments.terminal_tasks import TerminalArgs, Termin
 from echorl_testing.fake_teacher import FakeTeacher, teaching
 from echorl_testing.local_run import LocalRun, local_run, write_model
 from echorl_testing.manifests import with_value
+from echorl_testing.ports import free_port
 from examples.opd.teacher import serving
+
+pytestmark = pytest.mark.timeout(900)
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NO_SAMPLES = ("mismatch_kl/all", "entropy/all", "ratio/mean", "gap/max_abs", "loss/rl", "version/low")
@@ -61,7 +63,7 @@ def finished(run: LocalRun, deadline_s: float) -> list[dict[str, Any]]:
 
 def test_sft_learns_given_conversations_without_an_engine(tmp_path: Path, model: Path) -> None:
     with local_run(tmp_path, short("sft", model, {"spec.environments.train.0.args.num_tasks": 16})) as run:
-        rows = finished(run, 280)
+        rows = finished(run, 600)
     assert [row["batch/episodes"] for row in rows] == [8, 8, 8]
     assert rows[0]["loss/ce"] > rows[-1]["loss/ce"] > 0
     assert all(row[name] is None for row in rows for name in NO_SAMPLES)
@@ -83,7 +85,7 @@ def test_sft_learns_a_file_of_conversations_and_what_tools_answered(tmp_path: Pa
         "spec.code": {"path": str(code)},
     }
     with local_run(tmp_path, short("sft", model, changes)) as run:
-        found = finished(run, 280)
+        found = finished(run, 600)
     texts = [message["content"] for row in rows for message in row["messages"] if message.get("name") == "cat"]
     # Every batch holds every conversation once; a byte is a token.
     assert [row["denominator/ce"] for row in found] == [sum(map(len, texts))] * 3
@@ -93,7 +95,7 @@ async def test_a_teacher_without_logprobs_ends_the_run_by_name_with_nothing_done
     async with teaching(FakeTeacher(with_logprobs=False)) as teacher:
         changes = {"spec.algorithm.teacher": {"url": teacher.url, "model": "big"}, "spec.environments.eval": []}
         with local_run(tmp_path, short("opd", model, changes)) as run:
-            code = await asyncio.to_thread(run.start().ended, 200)
+            code = await asyncio.to_thread(run.start().ended, 600)
             output = run.output()
     assert code == ExitCode.BAD_INPUT
     assert re.search(r"spec.algorithm.teacher: .*prompt_logprobs for 0 of", output)
@@ -102,14 +104,11 @@ async def test_a_teacher_without_logprobs_ends_the_run_by_name_with_nothing_done
 
 @pytest.mark.vllm
 def test_opd_learns_from_a_real_teacher(tmp_path: Path, model: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     better = write_model(tmp_path / "teacher")
-    with serving(Machine.look(os.environ).inference_python, better, tmp_path / "work", port=port) as url:
+    with serving(Machine.look(os.environ).inference_python, better, tmp_path / "work", port=free_port()) as url:
         changes = {"spec.algorithm.teacher": {"url": url, "model": "teacher"}, "spec.environments.eval": []}
         with local_run(tmp_path, short("opd", model, changes)) as run:
-            rows = finished(run, 280)
+            rows = finished(run, 600)
     # The teacher has the policy's own weights: at first they agree, engine against engine.
     assert abs(rows[0]["teacher_kl/all"]) < 1e-3
     assert rows[0]["gap/tokens"] > 0

@@ -14,6 +14,8 @@ from echorl_orchestrator.sealing import read_state
 from echorl_testing.local_run import LocalRun, local_run, write_model
 from echorl_testing.manifests import with_value
 
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
+
 EXAMPLE = Path(__file__).parents[2] / "examples/debate.yaml"
 
 
@@ -36,14 +38,13 @@ def short(folder: Path, changes: dict[str, Any]) -> dict[str, Any]:
 
 def finished(run: LocalRun) -> tuple[Path, list[dict[str, Any]]]:
     """Folder of the last checkpoint, and the rows of all steps, of a run that came to its end."""
-    assert run.start().ended(300) == ExitCode.OK, run.output()[-4000:]
+    assert run.start().ended(800) == ExitCode.OK, run.output()[-4000:]
     found, _ = checkpoints.committed(run.directory)
     assert found[-1].manifest.step == 3
     rows = (run.directory.records(1) / "steps.jsonl").read_text().splitlines()
     return found[-1].folder, [json.loads(row) for row in rows]
 
 
-@pytest.mark.vllm
 def test_an_adapter_debates_against_the_model_under_it(tmp_path: Path) -> None:
     changes = {
         "spec.model.lora": {"rank": 8, "alpha": 16, "targetModules": ["q_proj", "v_proj", "down_proj"]},
@@ -60,7 +61,6 @@ def test_an_adapter_debates_against_the_model_under_it(tmp_path: Path) -> None:
         assert rows[-1]["version/high"] > 0
 
 
-@pytest.mark.vllm
 def test_two_copies_of_a_policy_debate_and_learn(tmp_path: Path) -> None:
     with local_run(tmp_path / "debate", short(tmp_path, {})) as run:
         folder, rows = finished(run)

@@ -119,7 +119,7 @@ class Volume:
 
     def prepare(self, attempt: int = 1, *arguments: str, uid: str = "uid", **environment: str) -> Ended:
         process = self.start(attempt, *arguments, uid=uid, **environment)
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=240)
         words = read((self.root / "words").read_bytes())
         assert words is not None
         assert words.exit_code == process.returncode, err
@@ -432,12 +432,12 @@ def test_sigterm_ends_it_and_it_can_be_done_again(volume: Volume) -> None:
     (hang / "hangs.py").write_text(f"import pathlib, time\npathlib.Path({str(started)!r}).touch()\ntime.sleep(300)\n")
     volume.config(python_path=(str(hang),), train=[EnvironmentConfig(name="a", type="import:hangs:make")])
     process = volume.start()
-    until = time.monotonic() + 60
+    until = time.monotonic() + 180
     while not started.exists():
         assert time.monotonic() < until, process.poll()
         time.sleep(0.02)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(10) == 143
+    assert process.wait(60) == 143
     process.communicate()
     words = read((volume.root / "words").read_bytes())
     assert words is not None

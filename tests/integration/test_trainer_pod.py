@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import socket
 import sys
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator
@@ -19,6 +18,7 @@ from echorl_core.prepare import prepare
 from echorl_core.rundir import RunDirectory
 from echorl_testing.batches import RUN_UID
 from echorl_testing.fake_orchestrator import FakeOrchestrator
+from echorl_testing.ports import free_port
 from echorl_testing.tiny_learner import tiny_model
 from echorl_testing.trainer_processes import REPOSITORY, trainer_config
 
@@ -48,9 +48,7 @@ class Pods:
         config = self.folder / "trainer.json"
         # As in a cluster, where every pod has an address of its own.
         trainer_config(self.run, self.model, url, publish_host="0.0.0.0").dump(config)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         for index in range(pods):
             variables = {
                 **{key: value for key, value in os.environ.items() if not key.startswith("ECHORL_")},
@@ -87,12 +85,14 @@ class Pods:
         return "".join(path.read_text() for path in sorted(self.folder.glob("pod_*.log")))
 
     def ranks(self) -> list[int]:
-        """Process ids of the first pod's ranks, in order."""
+        """Process ids of the first pod's ranks, in order of their ranks (ids begin anew at a machine's highest)."""
         pid = self.processes[0].pid
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        return sorted(int(child) for child in children)
+        environs = {int(child): Path(f"/proc/{child}/environ").read_bytes().split(b"\0") for child in children}
+        by_rank = {b"RANK=%d" % rank: rank for rank in range(2)}
+        return sorted(environs, key=lambda one: next(by_rank[entry] for entry in environs[one] if entry in by_rank))
 
-    async def ended(self, seconds: float = 120.0) -> list[int]:
+    async def ended(self, seconds: float = 240.0) -> list[int]:
         return await asyncio.wait_for(asyncio.gather(*(process.wait() for process in self.processes)), seconds)
 
     async def stop(self) -> None:
@@ -154,7 +154,7 @@ async def test_sigterm_ends_all_ranks_at_once(gang: Pods) -> None:
         await gang.start(orchestrator.url, pods=1)
         await orchestrator.until(lambda: [one.step for one in orchestrator.reports] == [1])
         gang.processes[0].terminate()
-        assert await gang.ended(15) == [TERMINATED], gang.log()
+        assert await gang.ended(45) == [TERMINATED], gang.log()
     assert (gang.words().message, gang.words().exit_name) == ("terminated", "SIGTERM")
 
 

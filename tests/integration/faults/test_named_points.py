@@ -10,7 +10,7 @@ import pytest
 from echorl_testing import history
 from echorl_testing.local_run import LocalRun, local_run, manifest, write_model
 
-pytestmark = [pytest.mark.vllm, pytest.mark.faults, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.vllm, pytest.mark.faults, pytest.mark.timeout(2400)]
 
 MAX_STEPS, INTERVAL = 14, 2
 
@@ -39,7 +39,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRun]:
     )
     document["spec"]["trainer"]["replicas"] = 2
     with local_run(folder, document) as run:
-        run.start(TRAINER | ORCHESTRATOR | ENGINE).ended(800)
+        run.start(TRAINER | ORCHESTRATOR | ENGINE).ended(1800)
         yield run
 
 

@@ -55,7 +55,7 @@ async def playing(engine: FakeEngine, max_model_len: int) -> AsyncIterator[Episo
     await pool.start()
     try:
         pool.announce(policy(1))
-        await pool.wait_served(1, 10)
+        await pool.wait_served(1, 60)
         await player.start()
         yield player
     finally:
@@ -66,7 +66,7 @@ async def playing(engine: FakeEngine, max_model_len: int) -> AsyncIterator[Episo
 async def play(player: EpisodePlayer) -> EpisodeOutcome:
     task = await player.task(TERMINAL, 0)
     played = player.play(TERMINAL, task, episode="e1", group="g", seed=7, attempt=1)
-    return await asyncio.wait_for(played, 30)
+    return await asyncio.wait_for(played, 120)
 
 
 async def test_an_episode_is_one_branch_of_the_engines_own_ids() -> None:

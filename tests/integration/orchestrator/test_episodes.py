@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer, unused_port
+from aiohttp.test_utils import TestServer
 
 from echorl_core.config import (
     AdvantageConfig,
@@ -31,6 +31,7 @@ from echorl_orchestrator.filter_hook import inputs_of as filter_inputs_of
 from echorl_orchestrator.groups import Group, close
 from echorl_orchestrator.refusals import BadInputError
 from echorl_orchestrator.types import EpisodeError, EpisodeOutcome, ErrorKind, StopReason
+from echorl_testing.ports import free_port
 from echorl_testing.scripted_player import batch_config
 from echorl_testing.scripted_policy import IDENTITY, ScriptedPolicy, orchestrator_config, write_byte_tokenizer
 from echorl_testing.waiting import until
@@ -54,7 +55,7 @@ class Stage:
         environment = self.environments[name]
         task = await self.player.task(environment, index)
         return await asyncio.wait_for(
-            self.player.play(environment, task, episode=key, group="g", seed=7, attempt=1), 30
+            self.player.play(environment, task, episode=key, group="g", seed=7, attempt=1), 180
         )
 
 
@@ -85,7 +86,7 @@ async def staged(
     model = write_byte_tokenizer(folder / "model")
     tokenizer = TextTokenizer(model, name="bytes")
     policy = ScriptedPolicy(tokenizer, reply)
-    port = unused_port() if http else 0
+    port = free_port() if http else 0
     config = orchestrator_config(model, list(environments), port=port, python_path=[SUPPORT], **options)
     player = EpisodePlayer(config, IDENTITY, policy, codec(tokenizer))
     app = web.Application()
@@ -197,7 +198,8 @@ async def test_limits_keep_tokens_and_score(tmp_path: Path) -> None:
 
 
 async def test_an_endless_loop_is_a_timeout_that_stalls_nobody(tmp_path: Path) -> None:
-    async with staged(tmp_path, odd("loop", "fine", episode_timeout_s=1.0, max_retries=0)) as stage:
+    # Time enough for the others, whose code shares a process with the loop.
+    async with staged(tmp_path, odd("loop", "fine", episode_timeout_s=8.0, max_retries=0)) as stage:
         hung = asyncio.create_task(stage.play(0))
         others = await asyncio.gather(*(stage.play(1) for _ in range(8)))
         assert [outcome.reward for outcome in others] == [0.5] * 8
@@ -210,7 +212,8 @@ async def test_an_endless_loop_is_a_timeout_that_stalls_nobody(tmp_path: Path) -
 
 
 async def test_a_timeout_may_be_scored(tmp_path: Path) -> None:
-    async with staged(tmp_path, odd("sleep", factory="async_odd", episode_timeout_s=0.5, on_timeout="score")) as stage:
+    # Time enough for the turn before the one that sleeps.
+    async with staged(tmp_path, odd("sleep", factory="async_odd", episode_timeout_s=5.0, on_timeout="score")) as stage:
         outcome = await stage.play()
     assert (outcome.stop, outcome.reward, outcome.truncated) == (StopReason.TIMEOUT, 0.0, True)
     assert len(outcome.samples) == 1
@@ -243,7 +246,7 @@ async def test_cancelling_reaches_engine_and_environment(tmp_path: Path) -> None
     async with staged(tmp_path, odd("fine", args={"marks": str(tmp_path)})) as stage:
         stage.policy.gate.clear()
         playing = asyncio.create_task(stage.play(episode="gone"))
-        await asyncio.wait_for(stage.policy.arrived.wait(), 20)
+        await asyncio.wait_for(stage.policy.arrived.wait(), 90)
         playing.cancel()
         with pytest.raises(asyncio.CancelledError):
             await playing
@@ -400,7 +403,7 @@ async def test_a_failure_in_the_background_ends_the_player(tmp_path: Path) -> No
         forever = asyncio.create_task(player.run_forever())
         await player.play(environment, {"key": 0, "does": "exit"}, episode="e", group="g", seed=1, attempt=1)
         with pytest.raises(BadInputError, match="'vanishing:factory' does not import"):
-            await asyncio.wait_for(forever, 30)
+            await asyncio.wait_for(forever, 120)
     finally:
         await player.close()
 

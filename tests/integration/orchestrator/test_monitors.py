@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 from echorl_core.config import EnvironmentConfig, MonitorsConfig, WandbConfig
@@ -15,6 +16,8 @@ from echorl_orchestrator.monitors.monitors import ENV_WANDB_KEY, Monitors, launc
 from echorl_testing.scripted_policy import orchestrator_config, write_byte_tokenizer
 from echorl_testing.waiting import until
 from echorl_testing.wandb_files import history, records
+
+pytestmark = pytest.mark.timeout(1200)
 
 KEY = "k" * 40
 STEP = {"time": "now", "step": 1, "reward/all/mean": 0.5, "loss/ce": None}
@@ -33,7 +36,7 @@ async def told(folder: Path, monitors: MonitorsConfig, *steps: int, key: str | N
     for step in steps:
         whole.step({**STEP, "step": step}, {"running": 3})
     whole.evaluated(EVAL)
-    await until(lambda: all(feed.written for feed in feeds), 250)
+    await until(lambda: all(feed.written for feed in feeds), 400)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     await asyncio.wait_for(whole.close(), 120)
@@ -83,7 +86,7 @@ def test_event_files_need_nothing_that_the_image_lacks(tmp_path: Path) -> None:
         "sink.write(Row(axis='step', at=1, values={'a': 1.0}))\n"
         "sink.close()\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120, env=dict(os.environ))
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=240, env=dict(os.environ))
 
 
 def test_the_key_is_taken_out_of_the_environment() -> None:

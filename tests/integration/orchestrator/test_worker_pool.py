@@ -33,9 +33,8 @@ async def started(
         workers=workers,
     )
     background = Background()
-    pool = WorkerPool(
-        WorkerSpec(environment, [SUPPORT]), background, **{"grace_s": 0.5, "drain_s": 0.5, "backoff_s": 0.05, **options}
-    )
+    chosen = {"grace_s": 60.0, "drain_s": 0.5, "backoff_s": 0.05, **options}
+    pool = WorkerPool(WorkerSpec(environment, [SUPPORT]), background, **chosen)
     try:
         await pool.start()
         yield pool
@@ -76,7 +75,7 @@ async def test_a_synchronous_endless_loop_stalls_nobody(tmp_path: Path) -> None:
         (first,) = pool.pids
         hung = asyncio.create_task(episode(pool, "hung", 0))
         await until((tmp_path / "entered").exists)
-        others = await asyncio.wait_for(asyncio.gather(*(episode(pool, f"e{n}", 1) for n in range(8))), 20)
+        others = await asyncio.wait_for(asyncio.gather(*(episode(pool, f"e{n}", 1) for n in range(8))), 90)
         assert [step["reward"] for step in others] == [0.25] * 8
         hung.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -89,7 +88,7 @@ async def test_a_synchronous_endless_loop_stalls_nobody(tmp_path: Path) -> None:
 
 
 async def test_a_retired_worker_finishes_its_other_episodes_first(tmp_path: Path) -> None:
-    async with started("sleep", "fine", args={"marks": str(tmp_path)}, grace_s=0.2, drain_s=20) as pool:
+    async with started("sleep", "fine", args={"marks": str(tmp_path)}, grace_s=0.2, drain_s=120) as pool:
         worker = await pool.lease()
         await worker.call("reset", episode="slow", task={"does": "fine"}, seed=0, episode_id="slow")
         hung = asyncio.create_task(episode(pool, "hung", 0))
@@ -129,13 +128,13 @@ async def test_a_killed_worker_is_replaced() -> None:
     async with started("fine") as pool:
         os.kill(pool.pids[0], signal.SIGKILL)
         await until(lambda: pool.deaths == 1)
-        assert (await asyncio.wait_for(episode(pool, "e", 0), 20))["reward"] == 0.25
+        assert (await asyncio.wait_for(episode(pool, "e", 0), 90))["reward"] == 0.25
 
 
 async def test_a_stopped_worker_is_noticed() -> None:
     environment = EnvironmentConfig(name="digits", type="builtin:digits")
     background = Background()
-    spec = WorkerSpec(environment, ping_interval_s=0.05, ping_deadline_s=0.3)
+    spec = WorkerSpec(environment, ping_interval_s=0.05, ping_deadline_s=3.0)
     pool = WorkerPool(spec, background, backoff_s=0.05)
     try:
         await pool.start()
@@ -201,4 +200,4 @@ asyncio.run(main())
         pid = int(await asyncio.to_thread(process.stdout.readline))
         assert alive(pid)
         process.kill()
-    await until(lambda: not alive(pid), 5)
+    await until(lambda: not alive(pid))

@@ -9,6 +9,7 @@ import aiohttp
 import torch
 
 from echorl_core.wire import PolicyAnnouncement
+from echorl_orchestrator.engines.engine_metrics import parse
 from echorl_testing.engine import Engine
 
 
@@ -27,26 +28,33 @@ class AdapterClient:
             assert response.status == status, answer
             return answer
 
+    async def at_work(self) -> int:
+        """Requests that the engine has scheduled: each has its first token by the end of the step."""
+        async with self.session.get(f"{self.engine.url}/metrics") as response:
+            return int(parse(await response.text()).get("running", 0))
+
     async def staged(self, policy: PolicyAnnouncement) -> dict[str, Any]:
         """Stage and wait for the end of it; the only worker's status."""
         body = {"attempt": policy.attempt, "version": policy.version, "url": policy.url, "digest": policy.digest}
-        await self.ask("POST", "/echorl/stage", {**body, "deadline_s": 30})
-        async with asyncio.timeout(30):
+        await self.ask("POST", "/echorl/stage", {**body, "deadline_s": 120})
+        async with asyncio.timeout(150):
             while True:
                 (worker,) = (await self.ask("GET", "/echorl/stage"))["workers"]
                 if worker["state"] != "staging":
                     return dict(worker)
                 await asyncio.sleep(0.02)
 
-    async def update(self, policy: PolicyAnnouncement) -> None:
-        """The whole update to a version."""
+    async def update(self, policy: PolicyAnnouncement) -> int:
+        """The whole update to a version; how many requests the engine had in flight while it stood still."""
         worker = await self.staged(policy)
         assert (worker["state"], worker["error"]) == ("staged", None)
         body = {"attempt": policy.attempt, "version": policy.version, "digest": policy.digest}
-        await self.ask("POST", "/echorl/pause", {"lease_s": 20})
+        await self.ask("POST", "/echorl/pause", {"lease_s": 60})
+        running = int((await self.ask("GET", "/echorl/identity"))["running"])
         (applied,) = (await self.ask("POST", "/echorl/apply", body))["workers"]
         await self.ask("POST", "/echorl/resume")
         assert applied.items() >= body.items()
+        return running
 
     async def prompt_logprobs(self, model: str, tokens: list[int]) -> torch.Tensor:
         """The engine's logprobs of tokens 1.. of a prompt, float32 [n - 1]."""

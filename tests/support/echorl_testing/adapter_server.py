@@ -91,7 +91,7 @@ class AdapterServer:
             await asyncio.sleep(0.02)
             mixed = len(set(self._running)) > 1
             if mixed and self._fault == "slow" and body["model"] == "base":
-                await asyncio.sleep(0.2)
+                await asyncio.sleep(1.0)
         finally:
             self._running.remove(body["model"])
         found = logprobs((self._version or 0) if body["model"] == "policy" else 0)

@@ -3,7 +3,6 @@
 import ctypes
 import os
 import signal
-import socket
 import subprocess
 import time
 import urllib.error
@@ -14,10 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from echorl_core.config import InferenceConfig, LoraConfig, ModelConfig
+from echorl_testing.ports import free_port
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-_START_DEADLINE_S = 240.0
-_END_DEADLINE_S = 20.0
+_START_DEADLINE_S = 400.0
+_END_DEADLINE_S = 60.0
 _PR_SET_PDEATHSIG = 1
 
 
@@ -59,13 +59,6 @@ class Engine:
                 raise TimeoutError(f"processes of the engine are left after {deadline_s} s: {self.members()}")
             time.sleep(0.05)
         return code
-
-
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _die_with_parent() -> None:

@@ -15,6 +15,7 @@ from aiohttp import web
 from echorl_core import names
 from echorl_testing.fake_chat import PATH, Reply, chat_answer, rendered, said, too_long
 from echorl_testing.fake_policies import logprob, policy, probe_of
+from echorl_testing.ports import free_port
 
 __all__ = ["RUN_UID", "TOKEN", "FakeEngine", "logprob", "policy", "probe_of"]
 
@@ -81,6 +82,7 @@ class FakeEngine:
 
     async def start(self) -> None:
         """Listen; the second time on the same port."""
+        self.port = self.port or free_port()
         app = web.Application(middlewares=[self._middleware])
         app.router.add_get("/health", self._health)
         app.router.add_get("/metrics", self._metrics)
@@ -96,7 +98,6 @@ class FakeEngine:
         await self._runner.setup()
         site = web.TCPSite(self._runner, self.host, self.port, shutdown_timeout=0)
         await site.start()
-        self.port = self._runner.addresses[0][1]
 
     async def stop(self) -> None:
         """End the server with all its connections."""
@@ -129,7 +130,7 @@ class FakeEngine:
         """What was sent to a route."""
         return [info["body"] for name, info in self.calls if name == call]
 
-    async def until(self, condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    async def until(self, condition: Callable[[], bool], seconds: float = 60.0) -> None:
         """Wait until a condition on this engine holds; looked at after every call."""
         async with asyncio.timeout(seconds):
             while not condition():

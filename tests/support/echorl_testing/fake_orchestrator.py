@@ -15,6 +15,7 @@ from echorl_core.identity import RunIdentity
 from echorl_core.rundir import RunDirectory
 from echorl_core.wire import PartsReply, PartsReport, PolicyAnnouncement, RankBatch, StepReport, StopNotice
 from echorl_testing.batches import rank_batch
+from echorl_testing.ports import free_port
 
 
 class FakeOrchestrator:
@@ -58,6 +59,7 @@ class FakeOrchestrator:
 
     async def start(self) -> None:
         """Listen; on the same port again after ``halt``."""
+        self.port = self.port or free_port()
         application = web.Application(middlewares=[self._guard])
         application.router.add_get("/trainer/batch", self._batch)
         application.router.add_post("/trainer/policy", self._policy)
@@ -66,7 +68,6 @@ class FakeOrchestrator:
         self._runner = web.AppRunner(application, shutdown_timeout=0.1)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", self.port).start()
-        self.port = self._runner.addresses[0][1]
 
     async def halt(self) -> None:
         """Stop listening and drop connections."""
@@ -78,7 +79,7 @@ class FakeOrchestrator:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    async def until(self, condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    async def until(self, condition: Callable[[], bool], seconds: float = 180.0) -> None:
         """Wait for a condition on what was received."""
         deadline = time.monotonic() + seconds
         while not condition():

@@ -1,7 +1,7 @@
 """A role's process without its work: speaks the health and state protocol, and ends as a test tells it to.
 
 ``fake_role.py ROLE CONFIG``. The test finds it by ``RUN/roles/<role>-<index>/<pid>.json`` and posts to it:
-``/exit?code=N``, ``/sick`` (healthz answers 503 from then on), and to the orchestrator ``/step?n=N``,
+``/exit?code=N``, ``/sick`` (healthz answers 503 once it has answered 200), and to the orchestrator ``/step?n=N``,
 ``/quarantine`` (its state calls every engine quarantined) and ``/finish``.
 """
 
@@ -21,14 +21,15 @@ ROLE, CONFIG = sys.argv[1], json.loads(Path(sys.argv[2]).read_text())
 RUN = Path(os.environ["FAKE_RUN"])
 ATTEMPT = int(os.environ["ECHORL_ATTEMPT"])
 RANK = int(os.environ.get("RANK", "0"))
-# Ends on its own by the end of any test, whatever the supervisor does.
-LIFETIME_S = 120
+# Ends on its own soon after the longest test, whatever the supervisor does.
+LIFETIME_S = 300
 
 
 class Part:
     """What the process knows."""
 
     sick = False
+    seen_well = threading.Event()
     engine_state = "serving"
     step = 0
     notice: str | None = None
@@ -60,7 +61,10 @@ class Handler(BaseHTTPRequestHandler):
         path, _, query = self.path.partition("?")
         fields = dict(urllib.parse.parse_qsl(query))
         if path in ("/health", "/healthz"):
-            self.reply(503 if Part.sick else 200, {"sick": Part.sick})
+            sick = Part.sick
+            self.reply(503 if sick else 200, {"sick": sick})
+            if not sick:
+                Part.seen_well.set()
         elif path == "/state":
             deadline = time.monotonic() + float(fields.get("wait", 0))
             while str(Part.revision) == fields.get("since") and time.monotonic() < deadline:
@@ -92,6 +96,8 @@ class Handler(BaseHTTPRequestHandler):
             Part.engine_state = "quarantined"
             Part.revision += 1
         elif path == "/sick":
+            # A process that never was well is one that starts, which may take long.
+            Part.seen_well.wait(LIFETIME_S)
             Part.sick = True
         elif path == "/exit":
             sys.stdout.write(f"leaving with {fields['code']}\n")

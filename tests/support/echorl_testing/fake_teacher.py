@@ -40,7 +40,7 @@ class FakeTeacher:
 
     def config(self, **changes: Any) -> TeacherConfig:
         """How the orchestrator knows it."""
-        fields = {"busy_deadline_s": 5.0, "start_deadline_s": 5.0, "request_deadline_s": 20.0, **changes}
+        fields = {"busy_deadline_s": 60.0, "start_deadline_s": 60.0, "request_deadline_s": 60.0, **changes}
         return TeacherConfig(url=self.url, model="big", **fields)
 
     async def _answer(self, request: web.Request) -> web.Response:

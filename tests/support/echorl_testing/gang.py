@@ -2,22 +2,21 @@
 
 import multiprocessing
 import os
-import socket
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
+from echorl_testing.ports import free_port
 
-def on_ranks(num_ranks: int, function: Callable[..., Any], *arguments: Any, deadline_s: float = 120.0) -> list[Any]:
+
+def on_ranks(num_ranks: int, function: Callable[..., Any], *arguments: Any, deadline_s: float = 240.0) -> list[Any]:
     """Run ``function(*arguments)`` on every rank with torchrun's variables set; results in the order of ranks.
 
     ``function`` must be importable; what it returns is pickled. A rank that fails fails the caller with its traceback.
     """
     context = multiprocessing.get_context("spawn")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     pipes, processes = [], []
     for rank in range(num_ranks):
         mine, theirs = context.Pipe(duplex=False)

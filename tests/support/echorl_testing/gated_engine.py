@@ -88,7 +88,7 @@ class Engine:
         return answers
 
 
-async def until(condition: Callable[[], object], deadline_s: float = 5.0) -> None:
+async def until(condition: Callable[[], object], deadline_s: float = 60.0) -> None:
     """Wait until the condition holds."""
     async with asyncio.timeout(deadline_s):
         while not condition():  # noqa: ASYNC110 - what is waited for has no event

@@ -15,6 +15,7 @@ from echorl_core.checkpoints import NO_HISTORY, Committed, next_history
 from echorl_core.config import TrainerConfig
 from echorl_core.rundir import RunDirectory, step_name
 from echorl_core.wire import RankBatch
+from echorl_orchestrator.records import STEPS, read_rows
 from echorl_orchestrator.sealing import SEAL_NAME, Seal, digest, rank_file
 from echorl_testing.trainer_processes import Gang
 
@@ -28,8 +29,7 @@ def recordings(run: RunDirectory) -> list[Path]:
 
 def events(run: RunDirectory, kind: str) -> list[dict[str, Any]]:
     """Lines of one kind in the supervisor's ``events.jsonl``."""
-    lines = (json.loads(line) for line in (run.root / "events.jsonl").read_text().splitlines())
-    return [line for line in lines if line["event"] == kind]
+    return [line for line in read_rows(run.root / "events.jsonl") if line["event"] == kind]
 
 
 def trained_seals(run: RunDirectory) -> dict[int, Seal]:
@@ -79,10 +79,7 @@ def committed(run: RunDirectory) -> list[Committed]:
 
 def reported_steps(run: RunDirectory, attempt: int) -> list[int]:
     """Steps whose report an attempt's orchestrator recorded."""
-    path = run.records(attempt) / "steps.jsonl"
-    if not path.exists():
-        return []
-    return [int(json.loads(line)["step"]) for line in path.read_text().splitlines()]
+    return [int(row["step"]) for row in read_rows(run.records(attempt) / STEPS)]
 
 
 def redone(run: RunDirectory) -> dict[int, int]:
@@ -125,7 +122,7 @@ async def _result(gang: Gang, arguments: list[str]) -> dict[str, Any]:
     out = gang.folder / "out"
     try:
         await gang.start("echorl_trainer.replay", "--out", str(out), "--device", "cpu", *arguments)
-        codes = await gang.ended(180.0)
+        codes = await gang.ended(240.0)
     finally:
         await gang.stop()
     assert set(codes) == {0}, gang.log()

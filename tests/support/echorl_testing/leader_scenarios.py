@@ -18,7 +18,7 @@ from echorl_operator.cluster.resources import LEASE
 from echorl_testing import faults
 from echorl_testing.fault_campaign import RECOVERED_S, Course, Scenario, unharmed
 from echorl_testing.fault_proxy import FaultProxy
-from echorl_testing.operator_process import free_ports
+from echorl_testing.ports import free_ports
 from echorl_testing.run_life import AGENT, Field, Life
 
 TAKEN_OVER_S = 20.0

@@ -3,6 +3,7 @@
 Nothing outlives a test: every process of a run inherits a variable with a value of its own, and is found by it.
 """
 
+import http.client
 import json
 import os
 import random
@@ -212,7 +213,7 @@ class LocalRun:
         try:
             with urllib.request.urlopen(f"http://{self.orchestrator_address()}/state", timeout=5) as answer:
                 state: dict[str, Any] = json.load(answer)
-        except (OSError, ValueError):
+        except (OSError, ValueError, http.client.HTTPException):  # the last: it was killed while it answered
             return {}
         return state
 
@@ -241,7 +242,7 @@ class LocalRun:
         """Wait until the orchestrator says that ``step`` is trained; raises as ``until``."""
         self.until(lambda: self.step() >= step, f"step {step}", deadline_s)
 
-    def assert_nothing_left(self, deadline_s: float = 15.0) -> None:
+    def assert_nothing_left(self, deadline_s: float = 60.0) -> None:
         """No process of this run lives any more."""
         try:
             eventually(lambda: not self.processes(), "the end of every process", deadline_s)

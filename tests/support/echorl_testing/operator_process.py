@@ -14,11 +14,10 @@ from typing import Any
 
 import yaml
 
-from echorl_cli.local import ports
 from echorl_operator.cluster.election import EXIT_LOST_LEADERSHIP
+from echorl_testing.ports import free_ports
 
 _GRACE_S = 60.0
-_given: set[int] = set()
 
 
 @contextmanager
@@ -105,13 +104,6 @@ def _command(
         *("--kubeconfig", str(kubeconfig), *(() if namespace is None else ("--namespace", namespace))),
         *("--bind", "127.0.0.1", "--probe-port", str(probes), "--metrics-port", str(metrics), *arguments),
     ]
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that nobody listens on. None is given out twice: who got it may be slow to listen."""
-    found = ports.free_ports(count, taken=_given)
-    _given.update(found)
-    return found
 
 
 def _start(command: Sequence[str], folder: Path) -> "subprocess.Popen[bytes]":

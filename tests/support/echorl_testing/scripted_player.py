@@ -180,7 +180,7 @@ class ScriptedPlayer:
         return [self.own_filters(index, episode) for episode in episodes]
 
 
-async def eventually(condition: Callable[[], object], what: str, deadline_s: float = 10.0) -> None:
+async def eventually(condition: Callable[[], object], what: str, deadline_s: float = 60.0) -> None:
     """Let the loop turn until ``condition`` holds."""
     try:
         async with asyncio.timeout(deadline_s):

@@ -43,13 +43,13 @@ class ScriptedTrainer:
     saved: dict[int, str] = field(default_factory=dict)
     """What became of each checkpoint, by step."""
     hold_after: int | None = None
-    """Stop pulling once this step is trained, until ``go_on`` is set."""
+    """Stop pulling once this step is trained, until ``go_on`` is set; ``start_step``: before the first pull."""
     go_on: asyncio.Event = field(default_factory=asyncio.Event)
     held: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def run(self) -> StopNotice:
         """Train until told to stop."""
-        timeout = aiohttp.ClientTimeout(total=30)
+        timeout = aiohttp.ClientTimeout(total=120)
         async with aiohttp.ClientSession(headers=self.identity.headers(), timeout=timeout) as session:
             self._session = session
             self._trained = asyncio.Condition()
@@ -60,8 +60,12 @@ class ScriptedTrainer:
         return notices[0]
 
     async def _rank(self, rank: int) -> StopNotice:
-        step = self.start_step + 1
+        step = self.start_step
         while True:
+            if step == self.hold_after:
+                self.held.set()
+                await self.go_on.wait()
+            step += 1
             answer = await self._pull(step, rank)
             if isinstance(answer, StopNotice):
                 if answer.checkpoint and answer.step not in self.saved:
@@ -74,10 +78,6 @@ class ScriptedTrainer:
                 await self._trained.wait_for(lambda step=step: self._step >= step)  # type: ignore[misc]
             if answer.checkpoint:
                 await self._save(step, rank)
-            if step == self.hold_after:
-                self.held.set()
-                await self.go_on.wait()
-            step += 1
 
     async def _train(self, step: int) -> None:
         report = StepReport(

@@ -43,7 +43,7 @@ class Worker:
         *,
         version: int = 1,
         attempt: int = 1,
-        deadline_s: float = 10.0,
+        deadline_s: float = 90.0,
         url: str | None = None,
     ) -> PolicyId:
         """Begin to stage what is published in ``folder``, or at ``url``."""
@@ -59,7 +59,7 @@ class Worker:
 
     def settled(self) -> StageStatus:
         """The status, once staging has ended."""
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         while (status := self.weights.stager.status()).state == "staging":
             assert time.monotonic() < deadline
             time.sleep(0.005)

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import socket
 import sys
 from asyncio.subprocess import Process
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ from pathlib import Path
 from echorl_core.config import ModelConfig, OptimizerConfig, TrainerConfig
 from echorl_core.identity import RunIdentity
 from echorl_core.rundir import RunDirectory
+from echorl_testing.ports import free_port
 from echorl_trainer.seeded import SeededShape
 
 TINY = SeededShape(hidden_size=32, intermediate_size=64, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=16)
@@ -51,9 +51,7 @@ class Gang:
 
     async def start(self, module: str, *arguments: str, environment: Sequence[dict[str, str]] = ()) -> "Gang":
         """Start ``python -m module --config ...`` on every rank; ``environment``: more variables per rank."""
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         for rank in range(self._num_ranks):
             variables = {
                 **{key: value for key, value in os.environ.items() if not key.startswith("ECHORL_")},
@@ -83,7 +81,7 @@ class Gang:
     def log(self, rank: int = 0) -> str:
         return self.log_file(rank).read_text()
 
-    async def ended(self, seconds: float = 90.0) -> list[int]:
+    async def ended(self, seconds: float = 240.0) -> list[int]:
         """Exit codes of all ranks, negative for signals."""
         return await asyncio.wait_for(asyncio.gather(*(process.wait() for process in self.processes)), seconds)
 

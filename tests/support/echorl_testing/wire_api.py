@@ -11,6 +11,8 @@ from typing import Any, Self
 
 from aiohttp import web
 
+from echorl_testing.ports import free_port
+
 Object = dict[str, Any]
 
 
@@ -46,9 +48,9 @@ class WireApi:
         app.router.add_route("*", "/{path:.*}", self._handle)
         self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.01)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", int(self.url.rsplit(":", 1)[1]) if self.url else 0)
-        await site.start()
-        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+        port = int(self.url.rsplit(":", 1)[1]) if self.url else free_port()
+        await web.TCPSite(self._runner, "127.0.0.1", port).start()
+        self.url = f"http://127.0.0.1:{port}"
         return self
 
     async def __aexit__(self, *_: object) -> None:

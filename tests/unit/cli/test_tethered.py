@@ -8,7 +8,7 @@ from echorl_cli.local import tethered
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-I", "-S", tethered.__file__, str(int(signal.SIGKILL)), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
 def test_the_command_takes_the_process_over() -> None:

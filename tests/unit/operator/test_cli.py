@@ -92,7 +92,7 @@ def test_start_is_light():
         "heavy = {'torch', 'kopf', 'kubernetes', 'aiohttp', 'matplotlib', 'numpy', 'transformers'} & set(sys.modules);"
         "sys.exit(str(sorted(heavy)) if heavy else 0)"
     )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=False)
     assert result.returncode == 0, result.stderr
 
 
@@ -101,7 +101,7 @@ def test_module_is_the_command(manifest):
         [sys.executable, "-m", "echorl_cli", "validate", str(manifest), "--set", "maxSteps=x"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert result.returncode == 2

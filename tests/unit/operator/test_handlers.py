@@ -21,7 +21,7 @@ from echorl_operator.metrics import Metrics
 from echorl_operator.process import Operator, Options, running
 from echorl_testing import faults
 from echorl_testing.fault_proxy import FaultProxy, Upstream
-from echorl_testing.operator_process import free_ports
+from echorl_testing.ports import free_ports
 from echorl_testing.scrape import asked
 from echorl_testing.wire_api import WireApi
 

@@ -41,7 +41,7 @@ def committer(
 async def running(made: Committer) -> AsyncIterator[Committer]:
     task = asyncio.create_task(made.run())
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):  # a disk may take its time
             yield made
     finally:
         task.cancel()

@@ -79,7 +79,7 @@ class Rig:
     async def running(self) -> AsyncIterator["Rig"]:
         task = asyncio.create_task(self.evals.run())
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 yield self
         finally:
             task.cancel()

@@ -140,7 +140,7 @@ async def test_done_means_announced_and_reported(store: BatchStore, tmp_path: Pa
     await asyncio.sleep(0)
     assert not waiting.done()
     await desk.step_reported(1)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await waiting
 
 

@@ -59,14 +59,14 @@ def digest(learner: Learner) -> str:
 
 
 def saver_of(learner: Learner, model: Path, orchestrator: FakeOrchestrator) -> tuple[Saver, Health]:
-    health = Health(step_timeout_s=30)
-    link = Link(orchestrator.url, request_headers(IDENTITY, None), deadline_s=30, watch=health.watch)
+    health = Health(step_timeout_s=120)
+    link = Link(orchestrator.url, request_headers(IDENTITY, None), deadline_s=120, watch=health.watch)
     target = SaveTarget(orchestrator.run, IDENTITY, model, link)
-    return Saver(learner.state, target, deadline_s=30, health=health), health
+    return Saver(learner.state, target, deadline_s=120, health=health), health
 
 
 async def in_thread(work: Callable[[], None]) -> None:
-    await asyncio.wait_for(asyncio.to_thread(work), 60)
+    await asyncio.wait_for(asyncio.to_thread(work), 240)
 
 
 @pytest.mark.parametrize("optimizer", [ADAM, SGD, MUON, SIGN], ids=["adamw", "sgd", "muon", "signSgd"])
@@ -251,7 +251,7 @@ async def test_save_waits_for_the_one_before(ranks: Ranks, model: Path, orchestr
     assert health.progress.state()["waiting_for"] == "the orchestrator to acknowledge checkpoint 1"
     assert saver.last_step == 1
     await orchestrator.start()
-    await asyncio.wait_for(second, 30)
+    await asyncio.wait_for(second, 120)
     await in_thread(saver.wait)
     assert orchestrator.committed == [1, 2]
 

@@ -33,7 +33,7 @@ async def orchestrator(tmp_path: Path) -> AsyncIterator[FakeOrchestrator]:
         yield running
 
 
-def link_to(orchestrator: FakeOrchestrator, *, deadline_s: float = 20.0, watch: Watch | None = None) -> Link:
+def link_to(orchestrator: FakeOrchestrator, *, deadline_s: float = 90.0, watch: Watch | None = None) -> Link:
     headers = request_headers(IDENTITY, "secret")
     return Link(orchestrator.url, headers, deadline_s=deadline_s, watch=watch or Watch())
 
@@ -143,7 +143,7 @@ async def test_reports_arrive_in_order_across_an_outage(orchestrator: FakeOrches
         outbox.report(report(step))
     await orchestrator.until(lambda: link.failures >= 1)
     await orchestrator.start()
-    assert await asyncio.to_thread(outbox.flush, 20.0)
+    assert await asyncio.to_thread(outbox.flush, 90.0)
     assert [one.step for one in orchestrator.reports] == [1, 2, 3]
     assert [one.version for one in orchestrator.announcements] == [1]
 
@@ -160,9 +160,9 @@ async def test_newest_version_is_announced_again_after_a_lost_call(orchestrator:
     link = link_to(orchestrator, watch=watch)
     outbox = Outbox(link, watch)
     outbox.announce(announcement(4))
-    assert await asyncio.to_thread(outbox.flush, 20.0)
+    assert await asyncio.to_thread(outbox.flush, 90.0)
     outbox.remind()
-    assert await asyncio.to_thread(outbox.flush, 20.0)
+    assert await asyncio.to_thread(outbox.flush, 90.0)
     assert len(orchestrator.announcements) == 1, "nothing was lost, so nothing is repeated"
     await orchestrator.halt()
     pulling = asyncio.create_task(asyncio.to_thread(link.patiently, "GET", "/trainer/batch?step=1&rank=0&wait=1"))
@@ -170,7 +170,7 @@ async def test_newest_version_is_announced_again_after_a_lost_call(orchestrator:
     await orchestrator.start()
     await pulling
     outbox.remind()
-    assert await asyncio.to_thread(outbox.flush, 20.0)
+    assert await asyncio.to_thread(outbox.flush, 90.0)
     assert [one.version for one in orchestrator.announcements] == [4, 4]
 
 

@@ -92,14 +92,14 @@ class ScriptedPod:
         self.process = subprocess.Popen(command, env=environment)
 
     def wait_for(self, *names: str) -> None:
-        until = time.monotonic() + 30
+        until = time.monotonic() + 120
         while not all((self.folder / name).exists() for name in names):
             assert time.monotonic() < until, names
             assert self.process.poll() is None, self.process.returncode
             time.sleep(0.01)
 
     def ended(self) -> tuple[int, LastWords]:
-        code = self.process.wait(30)
+        code = self.process.wait(120)
         words = read((self.folder / "said.json").read_bytes())
         assert words is not None
         assert words.exit_code == code
@@ -145,7 +145,7 @@ def test_a_rank_that_ignores_sigterm_is_killed_with_its_children(tmp_path: Path)
     code, words = pod.ended()
     assert (code, words.rank) == (ExitCode.ENVIRONMENT, 1)
     # The pod has reaped it, or the kernel is about to.
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while Path(f"/proc/{pod.text('child')}").exists():
         assert time.monotonic() < until
         time.sleep(0.01)
@@ -172,7 +172,7 @@ def test_orphans_are_reaped(tmp_path: Path) -> None:
         "subprocess.run(['sh', '-c', f'(sleep 0.1; echo $$ > {folder}/gone) & echo $! > {folder}/orphan'])\n"
         "wait_for('gone')\n"
         "pid = (folder / 'orphan').read_text().strip()\n"
-        "until = time.monotonic() + 10\n"
+        "until = time.monotonic() + 60\n"
         "while pathlib.Path(f'/proc/{pid}').exists() and time.monotonic() < until: time.sleep(0.01)\n"
         "sys.exit(1 if pathlib.Path(f'/proc/{pid}').exists() else 0)"
     )

@@ -25,7 +25,7 @@ class Running:
     spool: Spool
 
     def get(self, path: str, headers: dict[str, str] | None = None) -> tuple[int, bytes]:
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=10)
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=60)
         connection.request("GET", path, headers=headers or {})
         response = connection.getresponse()
         return response.status, response.read()

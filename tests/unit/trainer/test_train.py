@@ -63,7 +63,7 @@ def run_rank(orchestrator: FakeOrchestrator, model: Path, **config: object) -> "
 
 
 async def ended(task: "asyncio.Task[ExitCode]") -> ExitCode:
-    return await asyncio.wait_for(task, 60)
+    return await asyncio.wait_for(task, 180)
 
 
 def holding(orchestrator: FakeOrchestrator, step: int) -> Callable[[], bool]:
@@ -185,11 +185,14 @@ async def test_orchestrator_that_restarts_costs_nothing_and_hears_the_version_ag
 ) -> None:
     orchestrator.sealed = 1
     task = run_rank(orchestrator, model)
+    # Reports follow announcements, so version 1 has been heard of then.
+    await orchestrator.until(lambda: [one.step for one in orchestrator.reports] == [1])
     await orchestrator.until(holding(orchestrator, 2))
     await orchestrator.halt()
     orchestrator.announcements.clear()
     await orchestrator.start()
-    await orchestrator.until(lambda: [one.version for one in orchestrator.announcements] == [1])
+    await orchestrator.until(lambda: bool(orchestrator.announcements))
+    assert {one.version for one in orchestrator.announcements} == {1}
     orchestrator.sealed = 3
     assert await ended(task) == ExitCode.OK
     assert [one.step for one in orchestrator.reports] == [1, 2, 3]

@@ -75,7 +75,7 @@ def published(folder, start, *, change=None, config=None, kind="adapter", names=
     data = msgspec.json.encode(manifest)
     (folder / "manifest.json").write_bytes(data)
     digest = hashlib.sha256(data).hexdigest()
-    return StageRequest(attempt=1, version=1, url=f"file://{folder}/manifest.json", digest=digest, deadline_s=10.0)
+    return StageRequest(attempt=1, version=1, url=f"file://{folder}/manifest.json", digest=digest, deadline_s=90.0)
 
 
 def settled(worker, request):

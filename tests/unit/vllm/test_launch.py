@@ -157,7 +157,7 @@ def start(tmp_path, config, **variables):
         env={"PATH": os.environ["PATH"], **variables},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
 
@@ -184,7 +184,7 @@ def test_bad_input_is_one_message_and_exit_code_2(tmp_path):
 
 
 def wait_until(condition):
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 90
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -196,7 +196,7 @@ import multiprocessing, os, signal, sys, time
 def child():
     {child}
     print(os.getpid(), flush=True)
-    time.sleep(100)
+    time.sleep(300)
 process = multiprocessing.get_context("fork").Process(target=child)
 process.start()
 {then}
@@ -222,7 +222,7 @@ def test_children_die_with_a_killed_parent(monkeypatch, dies):
     process, child = forking("from echorl_vllm.plugin import register; register()", "process.join()")
     assert descendants(process.pid) == [child]
     process.kill()
-    process.wait(10)
+    process.wait(90)
     if dies:
         wait_until(lambda: parent_of(child) is None)
     else:
@@ -234,7 +234,7 @@ def test_the_first_process_is_left_alone(monkeypatch):
     monkeypatch.setenv("ECHORL_DIE_WITH_PARENT", "1")
     program = "from echorl_vllm.plugin import register; register(); import ctypes; s = ctypes.c_int(); "
     program += "ctypes.CDLL(None).prctl(2, ctypes.byref(s)); raise SystemExit(s.value)"
-    assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-c", program], timeout=240, check=False).returncode == 0
 
 
 def test_a_process_tree_ends_with_a_code_even_if_a_child_ignores_the_signal():
@@ -243,7 +243,7 @@ def test_a_process_tree_ends_with_a_code_even_if_a_child_ignores_the_signal():
         "sys.stdin.readline(); processes.end_process_tree(6)",
         "from echorl_vllm import processes; processes._GRACE_S = 0.2",
     )
-    process.wait(20)
+    process.wait(90)
     assert process.returncode == 6
     wait_until(lambda: parent_of(child) is None)
 
@@ -256,7 +256,7 @@ def test_shared_memory_goes_with_a_process_tree_that_is_ended():
         "print(SharedMemory(create=True, size=4096).name, flush=True)",
         first=["name"],
     )
-    assert process.wait(20) == 6
+    assert process.wait(90) == 6
     wait_until(lambda: parent_of(child) is None and not (Path("/dev/shm") / name).exists())
 
 

@@ -11,7 +11,7 @@ from echorl_testing.gated_engine import CHAT, DIGEST, Engine, until
 async def test_a_lease_that_ends_before_an_apply_resumes():
     engine = Engine()
     await engine.stage()
-    await engine.pause(0.05)
+    await engine.pause(0.5)
     assert engine.vllm.paused
     await until(lambda: not engine.vllm.paused)
     assert (await engine.identity())["paused"] is False
@@ -22,7 +22,7 @@ async def test_a_lease_that_ends_before_an_apply_resumes():
 async def test_a_lease_that_ends_after_an_apply_ends_the_engine():
     engine = Engine()
     await engine.stage()
-    await engine.pause(0.1)
+    await engine.pause(1.0)
     assert (await engine.apply())[0] == 200
     await until(lambda: engine.ended == 1)
     assert engine.vllm.paused
@@ -32,7 +32,7 @@ async def test_a_hanging_apply_outlives_its_lease_and_ends_the_engine():
     engine = Engine()
     engine.vllm.hold["echorl_apply"] = asyncio.Event()
     await engine.stage()
-    await engine.pause(0.1)
+    await engine.pause(1.0)
     hanging = asyncio.create_task(engine.apply())
     await until(lambda: engine.ended == 1)
     engine.vllm.hold["echorl_apply"].set()
@@ -43,8 +43,8 @@ async def test_a_lease_renewed_during_an_apply_holds():
     engine = Engine()
     engine.vllm.hold["echorl_apply"] = asyncio.Event()
     await engine.stage()
-    await engine.pause(0.2)
-    first_end = time.monotonic() + 0.2
+    await engine.pause(1.0)
+    first_end = time.monotonic() + 1.0
     running = asyncio.create_task(engine.apply())
     await until(lambda: "echorl_apply" in engine.vllm.calls)
     assert (await engine.pause(30))[0] == 200
@@ -58,7 +58,7 @@ async def test_a_lease_renewed_during_an_apply_holds():
 async def test_an_apply_that_touched_nothing_leaves_the_lease_to_resume():
     engine = Engine()
     await engine.stage()
-    await engine.pause(0.2)
+    await engine.pause(1.0)
     engine.vllm.apply_answers = [{"error": "not staged: aborted"}]
     assert (await engine.apply())[:2] == (409, {"error": "not staged: aborted"})
     await until(lambda: not engine.vllm.paused)
@@ -122,7 +122,7 @@ async def test_a_failed_pause_is_taken_back():
 async def test_a_resume_that_fails_at_the_lease_end_ends_the_engine():
     engine = Engine()
     engine.vllm.failing["/resume"] = 500
-    await engine.pause(0.05)
+    await engine.pause(0.5)
     await until(lambda: engine.ended == 1)
 
 

@@ -10,9 +10,11 @@ from echorl_testing.adapter_server import rehearsed, serving
 
 async def checked(fault):
     said = []
+    # What a busy machine does to requests is no fault of the engine.
+    max_slowdown = 3.0 if fault == "slow" else 1000.0
     async with serving(fault) as url, aiohttp.ClientSession() as session:
         calls = EngineCalls(session, url, run_uid="uid", token="token")
-        await Checks(calls, rehearsed(), max_slowdown=3.0, say=said.append).run()
+        await Checks(calls, rehearsed(), max_slowdown=max_slowdown, say=said.append).run()
     return said
 
 

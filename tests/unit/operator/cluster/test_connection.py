@@ -63,8 +63,8 @@ async def test_nobody_listens(tmp_path: Path, metrics: Metrics) -> None:
 
 async def test_a_line_longer_than_any_buffer_arrives_whole(connection: Connection, api: WireApi) -> None:
     await api.set(PODS, "a", spec={"x": "y" * 1_500_000})
-    query = {"watch": "1", "resourceVersion": "0", "timeoutSeconds": "1"}
-    async with aclosing(connection.watch(Call("watch", PODS, "pods", query, timeout_s=5))) as lines:
+    query = {"watch": "1", "resourceVersion": "0", "timeoutSeconds": "60"}
+    async with aclosing(connection.watch(Call("watch", PODS, "pods", query, timeout_s=60))) as lines:
         line = await anext(lines)
     assert len(json.loads(line)["object"]["spec"]["x"]) == 1_500_000
 

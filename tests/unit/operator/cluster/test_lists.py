@@ -19,7 +19,7 @@ from echorl_testing.wire_api import WireApi
 
 PODS = "/api/v1/namespaces/ns/pods"
 LABELS = {"labels": {"echorl.dev/run": "r", "echorl.dev/run-uid": "uid"}}
-FAST = StreamSettings(page=2, watch_s=1.0, silence_s=0.4, first_wait_s=0.01, longest_wait_s=0.1)
+FAST = StreamSettings(page=2, watch_s=1.0, silence_s=3.0, first_wait_s=0.01, longest_wait_s=0.1)
 
 
 class Watched:
@@ -180,7 +180,8 @@ async def test_a_storm_of_expired_watches_is_no_busy_loop(watched: Watched, prox
         before, hits = asyncio.get_running_loop().time(), storm.hits
         await until(lambda: storm.hits >= hits + 4)
         took_s = asyncio.get_running_loop().time() - before
-    assert took_s >= 4 * FAST.longest_wait_s / 2, "back-off has reached its ceiling"
+    # The first of the four may have begun to wait before.
+    assert took_s >= 3 * FAST.longest_wait_s / 2, "back-off has reached its ceiling"
 
 
 async def test_the_age_grows_while_nothing_is_heard(watched: Watched, proxy: FaultProxy) -> None:

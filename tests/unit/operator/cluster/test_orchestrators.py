@@ -11,11 +11,12 @@ from echorl_operator.cluster.orchestrators import Orchestrators, PollSettings, T
 from echorl_operator.cluster.tokens import Tokens
 from echorl_operator.metrics import Metrics
 from echorl_operator.observed.runs import RunKey
+from echorl_testing.ports import free_port
 from echorl_testing.waiting import until
 
 KEY = RunKey("ns", "r")
 TOKENS = Tokens(b"k" * 32)
-FAST = PollSettings(wait_s=0.3, reply_s=0.2, pace_s=0.01, stale_s=0.5, first_retry_s=0.01, longest_retry_s=0.05)
+FAST = PollSettings(wait_s=0.3, reply_s=3.0, pace_s=0.01, stale_s=4.0, first_retry_s=0.01, longest_retry_s=0.05)
 
 
 class Peer:
@@ -44,7 +45,7 @@ class Peer:
         self.open = 0
         self.most_open = 0
         self.answer: web.Response | None = None
-        self.address = ""
+        self.address = f"127.0.0.1:{free_port()}"
         self._runner: web.AppRunner | None = None
 
     async def __aenter__(self) -> "Peer":
@@ -53,8 +54,7 @@ class Peer:
         app.router.add_post("/control/stop", self._stop)
         self._runner = web.AppRunner(app, shutdown_timeout=0.01)
         await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", int(self.address.split(":")[1]) if self.address else 0).start()
-        self.address = f"127.0.0.1:{self._runner.addresses[0][1]}"
+        await web.TCPSite(self._runner, "127.0.0.1", int(self.address.split(":")[1])).start()
         return self
 
     async def __aexit__(self, *_: object) -> None:

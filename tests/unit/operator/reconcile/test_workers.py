@@ -28,7 +28,7 @@ class Plant:
         self.breaker = Breaker(
             self._probe, on_open=self.queue.pause, on_close=self._again, metrics=self.metrics, interval_s=0.01
         )
-        settings = WorkerSettings(workers=3, pass_s=0.5, throttled_s=0.05)
+        settings = WorkerSettings(workers=3, pass_s=3.0, throttled_s=0.05)
         self.workers = Workers(self.queue, self.breaker, self._pass, self.metrics, settings)
 
     def ended(self, result: str) -> float:

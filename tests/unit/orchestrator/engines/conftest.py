@@ -21,15 +21,15 @@ from echorl_testing.fake_engine import RUN_UID, TOKEN, FakeEngine
 
 TIMING = Timing(
     identity_s=0.02,
-    silence_s=0.6,
+    silence_s=3.0,
     metrics_s=0.05,
-    look_s=0.3,
-    admin_s=2.0,
+    look_s=1.0,
+    admin_s=10.0,
     stage_poll_s=0.005,
     retry_first_s=0.02,
     retry_max_s=0.1,
     update_tries=2,
-    generate_s=20.0,
+    generate_s=120.0,
 )
 
 
@@ -44,7 +44,7 @@ class Harness:
     def view(self, engine: FakeEngine) -> dict[str, Any]:
         return next(view for view in self.pool.views() if view["name"] == engine.address)
 
-    async def eventually(self, condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    async def eventually(self, condition: Callable[[], bool], seconds: float = 60.0) -> None:
         async with asyncio.timeout(seconds):
             while not condition():  # noqa: ASYNC110 - what a pool shows has no event to wait for
                 await asyncio.sleep(0.002)
@@ -65,7 +65,7 @@ class Harness:
         return asyncio.create_task(self.generate(episode))
 
 
-def config(*names: str, lease_s: float = 5.0, deadline_s: float = 10.0) -> OrchestratorConfig:
+def config(*names: str, lease_s: float = 30.0, deadline_s: float = 60.0) -> OrchestratorConfig:
     return OrchestratorConfig(
         run_dir="run",
         port=1,

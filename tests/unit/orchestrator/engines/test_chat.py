@@ -21,7 +21,7 @@ CALL = {"id": "call_1", "type": "function", "function": {"name": "grep", "argume
 
 async def ready(harness):
     harness.pool.announce(policy(2))
-    await harness.pool.wait_served(2, 5)
+    await harness.pool.wait_served(2, 60)
     return harness.pool
 
 
@@ -212,7 +212,7 @@ async def test_chat_in_flight_outlives_an_update_and_carries_both_versions(runni
         call = asyncio.create_task(ask(pool))
         await engine.until(lambda: len(engine.running) == 1)
         pool.announce(policy(3))
-        await pool.wait_served(3, 5)
+        await pool.wait_served(3, 60)
         gate.set()
         generation = (await call).generation
         assert (generation.version_low, generation.version_high) == (2, 3)

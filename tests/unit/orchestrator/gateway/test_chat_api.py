@@ -236,7 +236,7 @@ async def test_hanging_up_aborts_the_generation(gateway: Gateway) -> None:
     gateway.policy.gate.clear()
     async with gateway.client() as client:
         call = asyncio.create_task(client.chat.completions.create(model="policy", messages=PROMPT))
-        await asyncio.wait_for(gateway.policy.arrived.wait(), 5)
+        await asyncio.wait_for(gateway.policy.arrived.wait(), 60)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
@@ -249,10 +249,10 @@ async def test_closing_a_session_answers_its_running_call(gateway: Gateway) -> N
     gateway.policy.gate.clear()
     async with gateway.client() as client:
         call = asyncio.create_task(client.chat.completions.create(model="policy", messages=PROMPT))
-        await asyncio.wait_for(gateway.policy.arrived.wait(), 5)
+        await asyncio.wait_for(gateway.policy.arrived.wait(), 60)
         await gateway.sessions.close("k")
         with pytest.raises(openai.InternalServerError, match="closed"):
-            await asyncio.wait_for(call, 5)
+            await asyncio.wait_for(call, 60)
 
 
 async def test_large_bodies_are_taken(gateway: Gateway) -> None:

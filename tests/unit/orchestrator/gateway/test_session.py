@@ -151,7 +151,7 @@ async def test_calls_of_one_branch_wait_and_others_run_side_by_side(tokenizer: T
         await asyncio.sleep(0)
     assert len(policy.calls) == 3  # the first turn, left, and the side call; right waits for left
     policy.gate.set()
-    turns = await asyncio.wait_for(asyncio.gather(left, right, other), 5)
+    turns = await asyncio.wait_for(asyncio.gather(left, right, other), 60)
     assert turns[0].branch == 0
     assert len({turn.branch for turn in turns}) == 3
     assert sorted(turn.number for turn in turns) == [1, 2, 3]
@@ -186,7 +186,7 @@ async def test_a_closed_session_reaches_no_engine(tokenizer: TextTokenizer) -> N
     gateway = session(tokenizer, policy)
     policy.gate.clear()
     running = asyncio.create_task(gateway.turn(PROMPT))
-    await asyncio.wait_for(policy.arrived.wait(), 5)
+    await asyncio.wait_for(policy.arrived.wait(), 60)
     await gateway.close()
     assert policy.cancelled == 1
     with pytest.raises(asyncio.CancelledError):

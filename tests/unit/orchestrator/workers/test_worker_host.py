@@ -41,7 +41,7 @@ def asked(*rewards: float) -> list[dict[str, Any]]:
 def called(host: Host, **args: Any) -> Any:
     replies: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     host.submit(1, "matches", None, args, replies.put)
-    return msgspec.msgpack.decode(encode(replies.get(timeout=10))[4:])["value"]
+    return msgspec.msgpack.decode(encode(replies.get(timeout=60))[4:])["value"]
 
 
 def test_own_filters_are_asked_by_the_index_of_their_rule() -> None:

@@ -1,0 +1,117 @@
+"""The orchestrator as a process that dies or is asked to stop, and the one that goes on."""
+
+import asyncio
+import json
+import signal
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from echorl_core.checkpoints import committed
+from echorl_core.config import (
+    CheckpointConfig,
+)
+from echorl_core.names import ExitCode
+from echorl_core.prepare import prepare
+from echorl_core.wire import StopNotice
+from echorl_orchestrator.records import EVALS, read_rows
+from echorl_testing.orchestrator_run import SECOND, Run, check_batches
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize(
+    "point",
+    [
+        "before_seal@2",
+        "after_seal@2",
+        "one_rank_pulled@2",
+        "before_manifest",
+        "after_manifest",
+        "after_manifest@2",
+        "before_manifest@2",
+        "after_seal@4",
+    ],
+)
+async def test_a_killed_orchestrator_goes_on_where_it_was(run: Run, tmp_path: Path, point: str) -> None:
+    run.configure()
+    trainer = run.trainer()
+    training = asyncio.create_task(trainer.run())
+    faults = f"orchestrator.{point}!{tmp_path / 'marker'}"
+    async with run.orchestrator(faults) as process:
+        assert await process.wait() == -signal.SIGKILL, run.log.read_text()
+    async with run.orchestrator(faults) as process:
+        assert (await training).reason == "finished"
+        assert await process.wait() == ExitCode.OK, run.log.read_text()
+    check_batches(run, trainer, 4)
+    assert [row["step"] for row in run.rows("steps")] == [1, 2, 3, 4]
+    assert [row["step"] for row in run.rows("evals")] == [0, 2, 4]
+
+
+async def test_a_stop_saves_where_the_ranks_are_and_a_new_attempt_goes_on(run: Run) -> None:
+    run.configure(max_steps=50, checkpoint=CheckpointConfig(interval=20, keep_last=2))
+    trainer = run.trainer()
+    trainer.hold_after = 3
+    training = asyncio.create_task(trainer.run())
+    async with run.orchestrator() as process:
+        await trainer.held.wait()
+        assert await run.stop() == 200
+        assert await run.stop() == 200
+        trainer.go_on.set()
+        assert await training == StopNotice(reason="stopped", step=3, checkpoint=True)
+        assert await process.wait() == ExitCode.STOPPED, run.log.read_text()
+    (checkpoint,) = committed(run.directory)[0]
+    assert (checkpoint.step, checkpoint.manifest.history) == (3, run.histories()[3])
+    assert prepare(run.directory, SECOND).resume_step == 3
+    state = msgspec.msgpack.decode((checkpoint.folder / "attempt_1/orchestrator/state.bin").read_bytes())
+    assert state["step"] == 3
+    dealt = state["deck"]["cursors"]["digits"]
+    assert dealt["next"] - len(dealt["returned"]) == 6  # two groups a step were used up
+
+
+async def test_an_eval_that_a_lost_attempt_did_not_finish_is_told_by_the_next(run: Run) -> None:
+    run.configure(max_steps=50, checkpoint=CheckpointConfig(interval=20, keep_last=2))
+    trainer = run.trainer()
+    trainer.hold_after = 3
+    training = asyncio.create_task(trainer.run())
+    async with run.orchestrator() as process:
+        await trainer.held.wait()
+        # A stop does not wait for evals.
+        while not read_rows(run.directory.records(1) / EVALS):
+            await run.state()
+        assert await run.stop() == 200
+        trainer.go_on.set()
+        assert (await training).step == 3
+        assert await process.wait() == ExitCode.STOPPED, run.log.read_text()
+    kept = {**run.rows("evals")[0], "step": 2}  # as if the base model's eval had been in flight when all was lost
+    (run.directory.records(1) / "evals.jsonl").write_text(json.dumps(kept) + "\n")
+    assert prepare(run.directory, SECOND).resume_step == 3
+    lost = run.directory.records(2) / "evals.jsonl"
+    async with run.orchestrator(identity=SECOND) as process:
+        while not (lost.exists() and lost.read_text().endswith("\n")):
+            await run.state()
+        assert (await run.state())["eval"] == {}
+        shown = await run.metrics()
+        process.terminate()
+        await process.wait()
+    (row,) = run.rows("evals", attempt=2)
+    assert (row["step"], row["environment"], row["attempt"]) == (0, "held-out", 2)
+    assert row["skipped"] == "no attempt has recorded it, and the run resumed from step 3"
+    assert 'echorl_orchestrator_evals_skipped_total{environment="held-out"} 1.0' in shown.splitlines()
+
+
+async def test_a_stop_before_anything_began(run: Run) -> None:
+    run.configure()
+    async with run.orchestrator() as process:
+        await run.state()
+        assert await run.stop() == 200
+        assert await process.wait() == ExitCode.STOPPED, run.log.read_text()
+    assert committed(run.directory) == ([], [])
+
+
+async def test_sigterm_ends_it_at_once(run: Run) -> None:
+    run.configure()
+    async with run.orchestrator() as process:
+        await run.state()
+        process.terminate()
+        assert await process.wait() == 128 + signal.SIGTERM
