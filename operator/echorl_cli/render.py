@@ -1,4 +1,4 @@
-"""``echorl render FILE``: what a manifest compiles to: configs of roles, children in a cluster, connections."""
+"""``echorl render``: what a manifest compiles to, and what it would change of a run that is there."""
 
 import json
 from enum import StrEnum
@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from echorl_cli.children import arrows_table, as_json, as_yaml, children, rendering_or_exit
-from echorl_cli.cluster.options import NamespaceOption
-from echorl_cli.validate import ManifestArgument, SetOption, manifest_or_exit
+from echorl_cli.cluster.options import ContextOption, KubeconfigOption, NamespaceOption
+from echorl_cli.validate import SetOption, manifest_or_exit
 from echorl_cli.yaml_text import to_yaml
 from echorl_operator.api import EchoRLRun
 from echorl_operator.build import Rendering, arrows, example_placement, role_configs
@@ -28,27 +28,43 @@ SettingsOption = Annotated[
 
 
 def render_command(
-    file: ManifestArgument,
+    file: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="Manifest (YAML).")] = None,
     overrides: SetOption = None,
     *,
     cluster: Annotated[bool, typer.Option("--cluster", help="The children that the operator makes.")] = False,
     connections: Annotated[bool, typer.Option("--arrows", help="The connections that are allowed.")] = False,
+    diff: Annotated[
+        str | None, typer.Option("--diff", metavar="RUN", help="What would change of a run in the cluster.")
+    ] = None,
     namespace: NamespaceOption = None,
+    context: ContextOption = None,
+    kubeconfig: KubeconfigOption = None,
     settings: SettingsOption = None,
     output: Annotated[Format, typer.Option("--format", "-f", help="Notation.")] = Format.YAML,
 ) -> None:
     """Print the resolved config of each role. Folders, hosts and ports are examples; a start chooses its own.
 
-    With --cluster its children in a cluster, with --arrows who may talk to whom there, and why.
+    With --cluster its children in a cluster, with --arrows who may talk to whom there, and why. With --diff what this
+    version of EchoRL, or FILE, would change of a run: exit code 0 nothing, 1 something, above 1 an error.
     """
-    if cluster and connections:
-        raise typer.BadParameter("found --cluster and --arrows, accepted is one of them")
-    run = manifest_or_exit(file, overrides)
-    if not cluster and not connections:
-        typer.echo(_configs(run, output), nl=False)
-        return
-    rendering = rendering_or_exit(file, run, namespace, settings)
-    typer.echo((_children if cluster else _arrows)(rendering, output), nl=False)
+    chosen = [name for name, on in (("--cluster", cluster), ("--arrows", connections), ("--diff", diff)) if on]
+    if len(chosen) > 1:
+        raise typer.BadParameter(f"found {' and '.join(chosen)}, accepted is one of them")
+    if file is None and (diff is None or overrides):
+        raise typer.BadParameter("found no FILE, accepted is one; --diff RUN alone needs none")
+    run = None if file is None else manifest_or_exit(file, overrides)
+    if diff is not None:
+        # The client of a cluster takes longer to import than all else that this command does.
+        from echorl_cli.cluster.compare import Edit, compare  # noqa: PLC0415
+
+        edit = None if file is None or run is None else Edit(file, run)
+        compare(diff, edit, settings=settings, kubeconfig=kubeconfig, context=context, namespace=namespace)
+    elif file is not None and run is not None:
+        if not chosen:
+            typer.echo(_configs(run, output), nl=False)
+            return
+        rendering = rendering_or_exit(file, run, namespace, settings)
+        typer.echo((_children if cluster else _arrows)(rendering, output), nl=False)
 
 
 def _configs(run: EchoRLRun, output: Format) -> str:
