@@ -27,6 +27,7 @@ from echorl_operator.build.revision import LARGEST
 from echorl_operator.build.role_configs import role_configs
 from echorl_operator.build.services import services
 from echorl_operator.build.settings import Settings
+from echorl_operator.build.sizes import largest_fields
 from echorl_operator.build.storage import TOKEN_KEY, claims
 from echorl_operator.build.target import Object, Target, canonical_json, digest, hashed
 from echorl_operator.names import PodRole
@@ -154,11 +155,14 @@ def orchestrator_pod(rendering: Rendering, attempt: int) -> Object:
 def _size_problems(target: Target) -> Iterator[Problem]:
     if len(target.spec.model_dump_json()) <= _SURELY_SMALL:
         return
-    size = len(canonical_json(_rendering(target, 1).to_json()).encode()) + _MARGIN
+    rendering = _rendering(target, 1)
+    size = len(canonical_json(rendering.to_json()).encode()) + _MARGIN
     if size > LARGEST:
-        accepted = f"what renders to at most {LARGEST}"
-        reason = "args, templates and egress rules stand in several children"
-        yield Problem("spec", f"what renders to {size} bytes", accepted, reason)
+        (largest, taken), *others = largest_fields(rendering.spec)
+        then = "".join(f", then {path} with {bytes_} bytes" for path, bytes_ in others)
+        reason = f"largest with {taken} bytes{then}; args, templates and egress rules stand in several children"
+        found = f"a manifest that renders to {size} bytes"
+        yield Problem(largest, found, f"one that renders to at most {LARGEST}", reason)
 
 
 def _of_attempt(body: Object, attempt: int) -> Object:
