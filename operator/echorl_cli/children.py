@@ -8,6 +8,8 @@ from typing import Any
 import typer
 import yaml
 
+from echorl_cli.manifest_file import InvalidManifest
+from echorl_cli.validate import end_with
 from echorl_core.names import ExitCode
 from echorl_operator.api import EchoRLRun
 from echorl_operator.api.mode_rules import num_engines
@@ -62,9 +64,7 @@ def rendering_or_exit(file: Path, run: EchoRLRun, namespace: str | None, setting
         typer.echo(str(error), err=True)
         raise typer.Exit(ExitCode.BAD_INPUT) from error
     if problems := cluster_problems(run, installation):
-        for problem in problems:
-            typer.echo(f"{file}: {problem}", err=True)
-        raise typer.Exit(ExitCode.BAD_INPUT)
+        end_with(InvalidManifest(file, problems))
     where = namespace or run.metadata.namespace or "default"
     return render(run, uid=UNKNOWN_UID, namespace=where, generation=1, settings=installation)
 

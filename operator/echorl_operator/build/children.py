@@ -43,12 +43,21 @@ _TEMPLATES = (PodRole.TRAINER, PodRole.INFERENCE, PodRole.ORCHESTRATOR)
 def cluster_problems(run: EchoRLRun, settings: Settings) -> list[Problem]:
     """What keeps a valid manifest from being rendered for a cluster: overlays, egress rules, paths, memory."""
     target = Target(run, "", "", settings)
-    problems = [*path_problems(run), *egress_problems(run.spec.egress)]
+    refused, problems = always_refused(run), path_problems(run)
     for role in _TEMPLATES:
         path = f"spec.{role}.template"
-        refused = overlay_problems(target.fields(role).template, path)
-        problems += refused or pod_problems(target, role, path)
-    return problems or list(_size_problems(target))
+        if not any(one.path.startswith(path) for one in refused):
+            problems += pod_problems(target, role, path)
+    return [*refused, *problems] or list(_size_problems(target))
+
+
+def always_refused(run: EchoRLRun) -> list[Problem]:
+    """Of ``cluster_problems`` those that no installation changes: what is wrong with templates and egress rules."""
+    problems = egress_problems(run.spec.egress)
+    for role in _TEMPLATES:
+        template: object = getattr(run.spec, role.value).template
+        problems += overlay_problems(template, f"spec.{role}.template")
+    return problems
 
 
 def render(run: EchoRLRun, *, uid: str, namespace: str, generation: int, settings: Settings) -> Rendering:
