@@ -28,7 +28,7 @@ SettingsOption = Annotated[
 
 
 def render_command(
-    file: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="Manifest (YAML).")] = None,
+    file: Annotated[Path | None, typer.Argument(metavar="FILE", help="Manifest (YAML).")] = None,
     overrides: SetOption = None,
     *,
     cluster: Annotated[bool, typer.Option("--cluster", help="The children that the operator makes.")] = False,
@@ -50,6 +50,8 @@ def render_command(
     chosen = [name for name, on in (("--cluster", cluster), ("--arrows", connections), ("--diff", diff)) if on]
     if len(chosen) > 1:
         raise typer.BadParameter(f"found {' and '.join(chosen)}, accepted is one of them")
+    if diff is not None and output is not Format.YAML:
+        raise typer.BadParameter(f"found --format {output} with --diff, accepted is yaml")
     if file is None and (diff is None or overrides):
         raise typer.BadParameter("found no FILE, accepted is one; --diff RUN alone needs none")
     run = None if file is None else manifest_or_exit(file, overrides)

@@ -60,7 +60,7 @@ class Place:
         path = self.folder / "kubeconfig"
         path.write_text(yaml.safe_dump({**content, "current-context": "a"}))
         words = ["render", *map(str, arguments), "--diff", "one", "--kubeconfig", str(path)]
-        return await asyncio.to_thread(CliRunner().invoke, app_for(words), words)
+        return await asyncio.to_thread(lambda: CliRunner().invoke(app_for(words), words))
 
 
 @pytest.fixture
@@ -136,6 +136,19 @@ async def test_what_an_edit_does(place: Place, case: str) -> None:
     assert f"changes spec.{next(iter(spec))}" in changed
 
 
+async def test_a_stored_edit_that_no_operator_has_seen(place: Place) -> None:
+    await place.has(document(), rendering(document()))
+    body = place.api.objects[RUNS, "one"]
+    await place.api.set(RUNS, "one", **with_value(with_value(body, "spec.maxSteps", 30), "metadata.generation", 2))
+    told = await place.diff()
+    assert told.exit_code == 1
+    assert told.stdout.splitlines()[1:3] == [
+        "the manifest: changes spec.maxSteps (applies live)",
+        "it applies live: no pod of the gang restarts",
+    ]
+    assert "-max_steps: 20\n+max_steps: 30\n" in told.stdout
+
+
 async def test_an_edit_shows_configs_and_children(place: Place) -> None:
     await place.has(document(), rendering(document()))
     told = await place.diff(place.file(document(trainer={"replicas": 3})), "--set", "maxSteps=21")
@@ -206,7 +219,16 @@ async def test_a_cluster_that_does_not_answer_is_no_difference(place: Place) -> 
     assert "does not answer" in told.stderr
 
 
-def test_without_a_file_a_run_must_be_named() -> None:
-    told = CliRunner().invoke(app_for(["render"]), ["render"])
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ([], "found no FILE"),
+        (["--diff", "one", "--set", "maxSteps=3"], "found no FILE"),
+        (["--diff", "one", "--arrows"], "found --arrows and --diff"),
+        (["--diff", "one", "-f", "json"], "found --format json with --diff"),
+    ],
+)
+def test_options_that_do_not_go_together(options: list[str], said: str) -> None:
+    told = CliRunner().invoke(app_for(["render"]), ["render", *options])
     assert told.exit_code == 2
-    assert "found no FILE" in told.stderr
+    assert said in told.stderr
