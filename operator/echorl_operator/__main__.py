@@ -16,10 +16,8 @@ from pathlib import Path
 
 import kopf
 import structlog
-import yaml
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-from pydantic import ValidationError
 
 from echorl_core import logs
 from echorl_core.names import ExitCode
@@ -28,6 +26,7 @@ from echorl_operator.cluster import credentials, tokens
 from echorl_operator.handlers import registry
 from echorl_operator.metrics import Metrics
 from echorl_operator.process import Operator, Options, running
+from echorl_operator.settings_file import read_settings
 
 _log = structlog.get_logger()
 
@@ -56,21 +55,6 @@ def instance_of(environ: Mapping[str, str]) -> str:
     """
     name, uid = environ.get("POD_NAME") or socket.gethostname(), environ.get("POD_UID") or secrets.token_hex(8)
     return f"{name}_{uid}"
-
-
-def read_settings(path: Path | None) -> Settings:
-    """The installation's settings.
-
-    Raises:
-        ValueError: names the file and every field that is wrong.
-    """
-    try:
-        found = {} if path is None else yaml.safe_load(path.read_text()) or {}
-        if not isinstance(found, dict):
-            raise ValueError(f"{path}: found a {type(found).__name__}, accepted is a mapping")
-        return Settings.model_validate({"operatorVersion": version("echorl-operator"), **found})
-    except (OSError, yaml.YAMLError, ValidationError) as error:
-        raise ValueError(f"{path}: {error}") from error
 
 
 def main(arguments: Sequence[str]) -> int:

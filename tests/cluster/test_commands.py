@@ -1,4 +1,4 @@
-"""``echorl status`` and ``echorl why`` against a real API server, also as a plug-in of the real kubectl."""
+"""``echorl status``, ``why`` and ``render --diff`` against a real API server, also as a plug-in of the real kubectl."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ from echorl_testing.cluster.nodes import is_ready
 from echorl_testing.cluster.pods import pod, pod_when
 from echorl_testing.cluster.processes import wait_for
 from echorl_testing.cluster.volumes import folder_volume
-from echorl_testing.operator_world import World, operating
+from echorl_testing.operator_world import SETTINGS, World, operating
 from echorl_testing.run_objects import CRD_FILE, install_crd
 from echorl_testing.scripted_cluster import scripted
 
@@ -121,6 +121,12 @@ async def test_a_run_in_its_life(
         assert [entry["phase"] for entry in told["timeline"]] == ["Preparing", "Starting", "Running"]
         assert all(entry["seconds"] >= 0 for entry in told["timeline"])
         assert told["roles"]["trainer"] == {"ready": 2, "desired": 2}
+        settings = plugins / "settings.yaml"
+        settings.write_text(f"operatorVersion: {SETTINGS.operator_version}\n")
+        command = [kubectl, "echorl", "render", "--diff", "one", "-n", namespace, "--settings", str(settings)]
+        diff = await _run(command, connection.kubeconfig, str(plugins))
+        assert (diff.code, diff.err) == (0, "")
+        assert diff.out.endswith("the manifest: nothing differs\n")
         why = await _run([kubectl, "echorl", "why", "one", "-n", namespace], connection.kubeconfig, str(plugins))
         assert (why.code, why.err) == (0, "")
         assert why.out.startswith("one runs since ")

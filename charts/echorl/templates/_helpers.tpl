@@ -118,3 +118,12 @@ spec:
   matchResources:
     namespaceSelector: {{- include "echorl.namespaceSelector" .root | nindent 6 }}
 {{- end }}
+
+{{/* A value as the operator's messages show it, in CEL. Arguments: of, the value's expression; longest, in characters. */}}
+{{- define "echorl.celFound" -}}
+{{- $quoted := printf "strings.quote(%s)" .of -}}
+{{- $text := printf "size(%s) > %d ? %s.substring(0, %d) + '...' : %s" $quoted (int .longest) $quoted (sub (int .longest) 3) $quoted -}}
+{{- $mapping := printf "size(%s) == 0 ? 'an empty mapping' : 'a mapping'" .of -}}
+{{- $list := printf "size(%s) == 0 ? 'an empty list' : 'a list of ' + string(size(%s))" .of .of -}}
+(type({{ .of }}) == string ? ({{ $text }}) : type({{ .of }}) == map ? ({{ $mapping }}) : type({{ .of }}) == list ? ({{ $list }}) : {{ .of }} == null ? 'null' : string({{ .of }}))
+{{- end }}

@@ -5,7 +5,7 @@ import difflib
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 import typer
@@ -21,11 +21,6 @@ from echorl_operator.metrics import Metrics
 
 TIMEOUT_S = 10.0
 _MOST_NAMES = 10
-
-RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="Name of an EchoRLRun.")]
-NamespaceOption = Annotated[str | None, typer.Option("--namespace", "-n", help="Default: the context's.")]
-ContextOption = Annotated[str | None, typer.Option(help="Context of the kubeconfig; default: the current one.")]
-KubeconfigOption = Annotated[Path | None, typer.Option(help="Default: KUBECONFIG, else ~/.kube/config.")]
 
 
 class Told(Exception):

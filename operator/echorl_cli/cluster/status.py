@@ -8,15 +8,9 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from echorl_cli.cluster.access import (
-    Cluster,
-    ContextOption,
-    KubeconfigOption,
-    NamespaceOption,
-    RunArgument,
-    carry_out,
-)
+from echorl_cli.cluster.access import Cluster, carry_out
 from echorl_cli.cluster.notation import Notation
+from echorl_cli.cluster.options import ContextOption, KubeconfigOption, NamespaceOption, RunArgument
 from echorl_cli.cluster.summary import summary
 from echorl_cli.cluster.view import drawn, plain
 

@@ -9,17 +9,11 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from echorl_cli.cluster.access import (
-    Cluster,
-    ContextOption,
-    KubeconfigOption,
-    NamespaceOption,
-    RunArgument,
-    carry_out,
-)
+from echorl_cli.cluster.access import Cluster, carry_out
 from echorl_cli.cluster.evidence import Evidence, evidence, short_of
 from echorl_cli.cluster.looking import differing, expired_lease, unseen
 from echorl_cli.cluster.notation import Notation
+from echorl_cli.cluster.options import ContextOption, KubeconfigOption, NamespaceOption, RunArgument
 from echorl_cli.cluster.reading import Nodes, leases, nodes, observe
 from echorl_cli.cluster.sentence import phase_of, sentence
 from echorl_operator.explain import capacity

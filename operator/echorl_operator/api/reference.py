@@ -32,7 +32,8 @@ spec:
       - {name: digits, type: "builtin:digits"}
 ```
 
-`echorl validate FILE` prints every problem at once; `echorl render FILE` prints what each role gets. Both, and
+`echorl validate FILE` prints every problem at once; `echorl render FILE` prints what each role gets, with `--cluster`
+and `--arrows` what becomes of it [in a cluster](operator/children.md). Both, and
 `echorl run`, take `--set path=value` (`--set maxSteps=3 --set environments.train[0].weight=2`).
 
 In a cluster `kubectl apply --dry-run=server -f FILE` says the same of nearly all of it, and `kubectl explain

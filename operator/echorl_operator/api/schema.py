@@ -14,7 +14,8 @@ from echorl_operator.api.base import Accepts, ApiModel
 Segment = str | int
 Location = tuple[Segment, ...]
 
-_MAX_FOUND = 80
+LONGEST_FOUND = 80
+"""Characters of a value in an error message."""
 
 
 def path_text(location: Location) -> str:
@@ -109,7 +110,7 @@ def found_text(value: object) -> str:
         text = json.dumps(value, ensure_ascii=False)
     else:
         text = repr(value)
-    return text if len(text) <= _MAX_FOUND else f"{text[: _MAX_FOUND - 3]}..."
+    return text if len(text) <= LONGEST_FOUND else f"{text[: LONGEST_FOUND - 3]}..."
 
 
 def _metadata(annotation: Any) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from echorl_operator.build.arrows import Arrow
 from echorl_operator.build.children import (
+    always_refused,
     cluster_problems,
     common,
     inference_deployment,
@@ -26,6 +27,7 @@ __all__ = [
     "Rendering",
     "RevisionTooLarge",
     "Settings",
+    "always_refused",
     "arrows",
     "cluster_placement",
     "cluster_problems",

@@ -27,6 +27,7 @@ from echorl_operator.build.revision import LARGEST
 from echorl_operator.build.role_configs import role_configs
 from echorl_operator.build.services import services
 from echorl_operator.build.settings import Settings
+from echorl_operator.build.sizes import largest_fields
 from echorl_operator.build.storage import TOKEN_KEY, claims
 from echorl_operator.build.target import Object, Target, canonical_json, digest, hashed
 from echorl_operator.names import PodRole
@@ -42,12 +43,21 @@ _TEMPLATES = (PodRole.TRAINER, PodRole.INFERENCE, PodRole.ORCHESTRATOR)
 def cluster_problems(run: EchoRLRun, settings: Settings) -> list[Problem]:
     """What keeps a valid manifest from being rendered for a cluster: overlays, egress rules, paths, memory."""
     target = Target(run, "", "", settings)
-    problems = [*path_problems(run), *egress_problems(run.spec.egress)]
+    refused, problems = always_refused(run), path_problems(run)
     for role in _TEMPLATES:
         path = f"spec.{role}.template"
-        refused = overlay_problems(target.fields(role).template, path)
-        problems += refused or pod_problems(target, role, path)
-    return problems or list(_size_problems(target))
+        if not any(one.path.startswith(path) for one in refused):
+            problems += pod_problems(target, role, path)
+    return [*refused, *problems] or list(_size_problems(target))
+
+
+def always_refused(run: EchoRLRun) -> list[Problem]:
+    """Of ``cluster_problems`` those that no installation changes: what is wrong with templates and egress rules."""
+    problems = egress_problems(run.spec.egress)
+    for role in _TEMPLATES:
+        template: object = getattr(run.spec, role.value).template
+        problems += overlay_problems(template, f"spec.{role}.template")
+    return problems
 
 
 def render(run: EchoRLRun, *, uid: str, namespace: str, generation: int, settings: Settings) -> Rendering:
@@ -154,11 +164,14 @@ def orchestrator_pod(rendering: Rendering, attempt: int) -> Object:
 def _size_problems(target: Target) -> Iterator[Problem]:
     if len(target.spec.model_dump_json()) <= _SURELY_SMALL:
         return
-    size = len(canonical_json(_rendering(target, 1).to_json()).encode()) + _MARGIN
+    rendering = _rendering(target, 1)
+    size = len(canonical_json(rendering.to_json()).encode()) + _MARGIN
     if size > LARGEST:
-        accepted = f"what renders to at most {LARGEST}"
-        reason = "args, templates and egress rules stand in several children"
-        yield Problem("spec", f"what renders to {size} bytes", accepted, reason)
+        (largest, taken), *others = largest_fields(rendering.spec)
+        then = "".join(f", then {path} with {bytes_} bytes" for path, bytes_ in others)
+        reason = f"largest with {taken} bytes{then}; args, templates and egress rules stand in several children"
+        found = f"a manifest that renders to {size} bytes"
+        yield Problem(largest, found, f"one that renders to at most {LARGEST}", reason)
 
 
 def _of_attempt(body: Object, attempt: int) -> Object:

@@ -46,6 +46,11 @@ OUR_DOMAIN = f"{names.GROUP}/"
 POD_INDEX = "apps.kubernetes.io/pod-index"
 """Label of a StatefulSet's pods, written by its controller; network policies and rank numbers rest on it."""
 
+LABEL_REASON = "the operator knows its pods by it"
+VOLUME_REASON = "not in the restricted standard"
+TOKEN_REASON = "pods of a run carry no Kubernetes token"  # noqa: S105 - words about one
+HOST_PORT_REASON = "pods of a run take no port of a node"
+
 _KEYED_LISTS = {"containers": "name", "initContainers": "name", "volumes": "name"}
 _CONTAINER_LISTS = {"env": "name", "volumeMounts": "mountPath"}
 _NO_VALUE = "no value"
@@ -89,7 +94,7 @@ def _metadata(metadata: Any, path: str) -> Iterator[Problem]:
         for key, text in entries.items() if isinstance(entries, Mapping) else ():
             where = f'{path}.{field}["{key}"]'
             if key in names.OUR_LABELS or key == POD_INDEX or key.startswith(OUR_DOMAIN):
-                yield _refused(where, text, "the operator knows its pods by it", "another key")
+                yield _refused(where, text, LABEL_REASON, "another key")
             elif not isinstance(text, str):
                 yield Problem(where, found_text(text), "a text")
 
@@ -154,12 +159,12 @@ def _volume(volume: Mapping[str, Any], path: str) -> Iterator[Problem]:
     for source, content in volume.items():
         if source != "name" and content is not None and source not in VOLUME_SOURCES:
             accepted = f"one of {', '.join(sorted(VOLUME_SOURCES))}"
-            yield _refused(f"{path}.{source}", content, "not in the restricted standard", accepted)
+            yield _refused(f"{path}.{source}", content, VOLUME_REASON, accepted)
     projected = volume.get("projected")
     for index, part in _named(projected if isinstance(projected, Mapping) else {}, "sources"):
         if (token := part.get("serviceAccountToken")) is not None:
             where = f"{path}.projected.sources[{index}].serviceAccountToken"
-            yield _refused(where, token, "pods of a run carry no Kubernetes token")
+            yield _refused(where, token, TOKEN_REASON)
 
 
 def _container(container: Mapping[str, Any], path: str) -> Iterator[Problem]:
@@ -186,7 +191,7 @@ def _container(container: Mapping[str, Any], path: str) -> Iterator[Problem]:
 def _host_access(container: Mapping[str, Any], path: str) -> Iterator[Problem]:
     for index, port in _named(container, "ports"):
         if port.get("hostPort"):
-            yield _refused(f"{path}.ports[{index}].hostPort", port["hostPort"], "pods of a run take no port of a node")
+            yield _refused(f"{path}.ports[{index}].hostPort", port["hostPort"], HOST_PORT_REASON)
     hooks = container.get("lifecycle")
     handlers = {f"lifecycle.{key}": hook for key, hook in (hooks if isinstance(hooks, Mapping) else {}).items()}
     handlers |= {key: container.get(key) for key in ("startupProbe", "livenessProbe", "readinessProbe")}

@@ -9,6 +9,7 @@ from typing import Any
 from echorl_operator import names
 from echorl_operator.api.run import EchoRLRun
 from echorl_operator.build.rendering import Rendering
+from echorl_operator.build.sizes import largest_fields
 from echorl_operator.build.target import Object, canonical_json, hashed, owner_reference
 
 FORMAT = 1
@@ -59,9 +60,10 @@ def to_revision(rendering: Rendering, run: EchoRLRun, attempt: int, generation: 
     )
     size = len(canonical_json(body).encode())
     if size > LARGEST:
+        largest = largest_fields(rendering.spec)[0][0]
         raise RevisionTooLarge(
             f"run {rendering.run}: its rendering takes {size} bytes, accepted are {LARGEST}; "
-            "shorten args, templates or egress rules of the manifest"
+            f"shorten args, templates or egress rules of the manifest; the largest field is {largest}"
         )
     return body
 

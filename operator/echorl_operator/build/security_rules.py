@@ -10,7 +10,17 @@ from echorl_operator.api.problems import Problem
 from echorl_operator.api.schema import found_text
 
 CAPABILITIES = frozenset({"NET_BIND_SERVICE", "IPC_LOCK"})
-_PROFILES = ("RuntimeDefault", "Localhost")
+PROFILES = ("RuntimeDefault", "Localhost")
+PROFILE_FIELDS = ("seccompProfile", "appArmorProfile")
+SHARED_FIELDS: Mapping[str, object] = {"runAsNonRoot": True}
+"""Fields that have one accepted value: in contexts of pods and containers."""
+CONTAINER_FIELDS: Mapping[str, object] = {
+    "privileged": False,
+    "allowPrivilegeEscalation": False,
+    "procMount": "Default",
+}
+"""The same in those of containers."""
+USER_ACCEPTED = "a user id from 1"
 _SELINUX_TYPES = ("container_t", "container_init_t", "container_kvm_t", "container_engine_t")
 _SYSCTLS = frozenset(
     {
@@ -29,7 +39,7 @@ _SYSCTLS = frozenset(
     }
 )
 """Safe ones of the ``baseline`` standard."""
-_REASON = "it leaves the restricted Pod Security Standard"
+REASON = "it leaves the restricted Pod Security Standard"
 
 
 def pod_context_problems(context: Any, path: str) -> Iterator[Problem]:
@@ -45,7 +55,7 @@ def pod_context_problems(context: Any, path: str) -> Iterator[Problem]:
         name = sysctl.get("name") if isinstance(sysctl, Mapping) else sysctl
         if not isinstance(name, str) or name not in _SYSCTLS:
             accepted = f"one of {', '.join(sorted(_SYSCTLS))}"
-            yield Problem(f"{path}.sysctls[{index}].name", found_text(name), accepted, _REASON)
+            yield Problem(f"{path}.sysctls[{index}].name", found_text(name), accepted, REASON)
 
 
 def container_context_problems(context: Any, path: str) -> Iterator[Problem]:
@@ -56,21 +66,21 @@ def container_context_problems(context: Any, path: str) -> Iterator[Problem]:
         yield Problem(path, found_text(context), "a container security context")
         return
     yield from _shared(context, path)
-    yield from _only(context, "privileged", (False,), path)
-    yield from _only(context, "allowPrivilegeEscalation", (False,), path)
-    yield from _only(context, "procMount", ("Default",), path)
+    for field, accepted in CONTAINER_FIELDS.items():
+        yield from _only(context, field, (accepted,), path)
     yield from _capabilities(context.get("capabilities"), f"{path}.capabilities")
 
 
 def _shared(context: Mapping[str, Any], path: str) -> Iterator[Problem]:
-    yield from _only(context, "runAsNonRoot", (True,), path)
+    for field, accepted in SHARED_FIELDS.items():
+        yield from _only(context, field, (accepted,), path)
     user = context.get("runAsUser")
     if user is not None and (not isinstance(user, int) or isinstance(user, bool) or user < 1):
-        yield Problem(f"{path}.runAsUser", found_text(user), "a user id from 1", _REASON)
-    for profile in ("seccompProfile", "appArmorProfile"):
+        yield Problem(f"{path}.runAsUser", found_text(user), USER_ACCEPTED, REASON)
+    for profile in PROFILE_FIELDS:
         if (asked := context.get(profile)) is not None:
             inner = asked if isinstance(asked, Mapping) else {"type": asked}
-            yield from _only(inner, "type", _PROFILES, f"{path}.{profile}")
+            yield from _only(inner, "type", PROFILES, f"{path}.{profile}")
     options = context.get("seLinuxOptions")
     if isinstance(options, Mapping):
         yield from _only(options, "type", _SELINUX_TYPES, f"{path}.seLinuxOptions")
@@ -87,15 +97,15 @@ def _capabilities(capabilities: Any, path: str) -> Iterator[Problem]:
         return
     drop, add = capabilities.get("drop"), capabilities.get("add")
     if drop is not None and (not isinstance(drop, list) or "ALL" not in drop):
-        yield Problem(f"{path}.drop", found_text(drop), "a list with ALL", _REASON)
+        yield Problem(f"{path}.drop", found_text(drop), "a list with ALL", REASON)
     for index, name in enumerate(add if isinstance(add, list) else [] if add is None else [add]):
         if not isinstance(name, str) or name not in CAPABILITIES:
             accepted = f"one of {', '.join(sorted(CAPABILITIES))}"
-            yield Problem(f"{path}.add[{index}]", found_text(name), accepted, _REASON)
+            yield Problem(f"{path}.add[{index}]", found_text(name), accepted, REASON)
 
 
 def _only(context: Mapping[str, Any], field: str, accepted: tuple[object, ...], path: str) -> Iterator[Problem]:
     found = context.get(field)
     if found is not None and not any(found is one or (isinstance(one, str) and found == one) for one in accepted):
         words = " or ".join(found_text(one) for one in accepted) or "no value"
-        yield Problem(f"{path}.{field}", found_text(found), words, _REASON)
+        yield Problem(f"{path}.{field}", found_text(found), words, REASON)

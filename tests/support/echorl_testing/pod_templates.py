@@ -35,6 +35,14 @@ REFUSED: dict[str, dict[str, Any]] = {
     "our label": {"metadata": {"labels": {names.LABEL_ROLE: "agent"}}},
     "our annotation": {"metadata": {"annotations": {names.ANNOTATION_HASH: "x"}}},
 }
+REFUSED_AT_LENGTH: dict[str, dict[str, Any]] = {
+    "two fields": {"spec": {"hostNetwork": True, "hostPID": True}},
+    "a long value": {"spec": {"nodeName": "n" * 500}},
+    "a list": {"spec": {"schedulingGates": [{"name": "x"}]}},
+    "a second container": {"spec": {"containers": [_CONTAINER, {"name": "x", "securityContext": {"runAsUser": 0}}]}},
+    "a mapping": {"spec": {"containers": [{**_CONTAINER, "securityContext": {"procMount": {}}}]}},
+}
+"""Refused too; the message counts."""
 ACCEPTED: dict[str, dict[str, Any]] = {
     "usual": {
         "metadata": {"labels": {"team": "ml"}, "annotations": {"example.org/x": "y"}},

@@ -13,7 +13,9 @@ from echorl_cli.manifest_file import manifest_text
 from echorl_core import __version__
 from echorl_core.config import RoleConfigs
 from echorl_operator.api import load
-from echorl_testing.manifests import full
+from echorl_operator.build import overlay_problems
+from echorl_testing import pod_templates
+from echorl_testing.manifests import full, shortest, with_value
 
 
 def call(*arguments):
@@ -41,6 +43,32 @@ def test_what_only_a_cluster_does_is_valid_with_a_notice_and_refused_by_run(mani
     refused = call("run", manifest, *override)
     assert refused.exit_code == 2
     assert "spec.suspend: not supported yet: suspended runs; found true; accepted: false" in refused.stderr
+
+
+@pytest.mark.parametrize("name", [name for name in pod_templates.REFUSED if name != "gates"])
+def test_templates_are_refused_in_the_operators_words(name, tmp_path):
+    template = pod_templates.REFUSED[name]
+    document = with_value(shortest(), "spec.inference.template", template)
+    file = tmp_path / "run.yaml"
+    file.write_text(yaml.safe_dump(document))
+    result = call("validate", file)
+    expected = overlay_problems(template, "spec.inference.template")
+    assert expected
+    assert result.exit_code == 2
+    assert result.stderr.splitlines() == [*(f"{file}: {one}" for one in expected), f"{file}: {len(expected)} problem"]
+
+
+def test_egress_rules_are_looked_at(manifest):
+    result = call("validate", manifest, "--set", "egress=[{form: []}]")
+    assert result.exit_code == 2
+    assert "spec.egress[0].form: no part of an egress rule; found an empty list; accepted: to or ports" in result.stderr
+
+
+def test_what_a_machine_takes_and_a_cluster_refuses_is_valid_with_a_notice(manifest):
+    result = call("validate", manifest, "--set", "model.name=~/model", "--set", "model.revision=null")
+    assert (result.exit_code, result.stdout) == (0, f"{manifest}: valid, run full\n")
+    assert 'spec.model.name: it does not lead to the run\'s volume; found "~/model"; accepted: ' in result.stderr
+    assert "(in a cluster with default settings)" in result.stderr
 
 
 def test_every_problem_is_printed(manifest):

@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import re
 
 import pytest
 
@@ -47,8 +48,29 @@ def test_an_operators_version_changes_the_rendering_and_no_config():
 @pytest.mark.parametrize("args", [{"text": "x" * 400_000}, {"numbers": [1] * 40_000}], ids=["long", "many lines"])
 def test_a_manifest_whose_rendering_is_too_large_is_refused(args):
     document = with_value(shortest(), "spec.environments.train.0.args", args)
-    with pytest.raises(ValueError, match=r"^spec: .*found what renders to \d{7} bytes; accepted: .* at most 1048576$"):
+    found = r"found a manifest that renders to \d{7} bytes; accepted: .* at most 1048576$"
+    (key,) = args
+    field = rf"spec\.environments\.train\[0\]\.args\.{key}: largest with \d+ bytes; "
+    with pytest.raises(ValueError, match=rf"^{field}.*{found}"):
         rendered(document)
+
+
+def test_the_largest_fields_are_named_the_largest_first():
+    rules = [{"to": [{"ipBlock": {"cidr": f"10.{one}.0.0/16"}}] * 60} for one in range(60)]
+    document = with_value(shortest(), "spec.environments.train.0.args", {"a b": "x" * 300_000})
+    document["spec"]["egress"] = rules
+    with pytest.raises(ValueError, match="renders to") as caught:
+        rendered(document)
+    # Of the rules none is large alone.
+    largest = r'spec\.environments\.train\[0\]\.args\["a b"\]: largest with 300002 bytes'
+    assert re.match(rf"{largest}, then spec\.egress with \d{{6}} bytes; ", str(caught.value))
+
+
+def test_a_key_without_end_does_not_fill_the_message():
+    document = with_value(shortest(), "spec.environments.train.0.args", {"x" * 400_000: 1})
+    with pytest.raises(ValueError, match=r"^spec\.environments\.train\[0\]\.args: largest") as caught:
+        rendered(document)
+    assert len(str(caught.value)) < 500
 
 
 def test_a_manifest_that_just_fits_has_a_revision():
@@ -58,7 +80,7 @@ def test_a_manifest_that_just_fits_has_a_revision():
 
 def test_a_revision_that_is_too_large_is_refused():
     large = dataclasses.replace(rendered(shortest()), spec={"text": "x" * 2**20})
-    with pytest.raises(RevisionTooLarge, match=r"takes \d+ bytes, accepted are 1048576; shorten args"):
+    with pytest.raises(RevisionTooLarge, match=r"takes \d+ bytes, accepted are 1048576; .* field is spec.text$"):
         to_revision(large, load(shortest()), 1, 1)
 
 

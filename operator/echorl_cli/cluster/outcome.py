@@ -1,0 +1,85 @@
+"""What the operator would make of a manifest, asked of its own plan. Pure."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from echorl_core.names import Phase
+from echorl_operator.api.mutability import Change, Effect, changes
+from echorl_operator.build import Rendering, Settings
+from echorl_operator.build.target import Object
+from echorl_operator.observed import decode
+from echorl_operator.observed.memory import ENDED, Memory
+from echorl_operator.observed.records import Kind
+from echorl_operator.observed.runs import RunRecord
+from echorl_operator.observed.world import Observed
+from echorl_operator.plan.planning import plan
+
+_MOST_PATHS = 10
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of a manifest that is carried out, or would be."""
+
+    changes: tuple[Change, ...]
+    """Where it differs from what the attempt was rendered from."""
+    sentence: str
+
+
+def outcome(
+    run: RunRecord,
+    revision: Object,
+    rendering: Rendering,
+    spec: Mapping[str, Any],
+    *,
+    settings: Settings,
+    now: float,
+) -> Outcome:
+    """What a spec in place of the run's own does, where nothing else happens.
+
+    Args:
+        run: as it is stored.
+        revision: ControllerRevision of its attempt.
+        rendering: that this holds.
+        spec: valid; the stored one, or one that would replace it.
+        settings: of the installation.
+        now: seconds since the epoch.
+    """
+    # The API server compares with what is stored, the operator with what the attempt was rendered from.
+    refused = [change for change in changes(run.spec, spec) if change.effect is Effect.IMMUTABLE]
+    if refused:
+        return Outcome(tuple(refused), f"the API server refuses it: {_listed(refused)}")
+    found = tuple(changes(rendering.spec, spec))
+    if not found:
+        return Outcome((), "it takes effect at the next attempt, or with the next edit")
+    edited = replace(run, spec=dict(spec), generation=run.generation + 1)
+    child = decode.child(Kind.REVISION, json.dumps(revision).encode())
+    world = Observed(edited, pods=(), children=(child,), departed=(), role_state=None, refusal="", now=now)
+    before, after = Memory.of(run.status), Memory.of(plan(world, settings, token="").status)
+    return Outcome(found, _sentence(before, after, suspends=spec.get("suspend") is True))
+
+
+def _sentence(before: Memory, after: Memory, *, suspends: bool) -> str:
+    if after.attempt > before.attempt:
+        how = "the run goes on" if before.phase in (*ENDED, Phase.SUSPENDED) else "the gang restarts"
+        return f"{how} as attempt {after.attempt}, from its last checkpoint"
+    if after.phase is Phase.FAILED and before.phase is not Phase.FAILED:
+        return "the run fails: its deadline is over"
+    if before.phase in ENDED:
+        return f"the run has ended as {before.phase}, and stays so"
+    if suspends:
+        return "the run is suspended: its pods end, and it takes effect when it goes on"
+    return "it applies live: no pod of the gang restarts"
+
+
+def words(found: tuple[Change, ...]) -> str:
+    """Paths with what a change of each does."""
+    return _listed([f"{change.path} ({change.effect.words})" for change in found])
+
+
+def _listed(found: list[Any]) -> str:
+    texts = [one.path if isinstance(one, Change) else str(one) for one in found]
+    more = f" and {len(texts) - _MOST_PATHS} more" if len(texts) > _MOST_PATHS else ""
+    return ", ".join(texts[:_MOST_PATHS]) + more
