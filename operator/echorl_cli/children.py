@@ -12,7 +12,7 @@ from echorl_cli.manifest_file import InvalidManifest
 from echorl_cli.validate import end_with
 from echorl_core.names import ExitCode
 from echorl_operator.api import EchoRLRun
-from echorl_operator.api.mode_rules import num_engines
+from echorl_operator.api.rules.modes import num_engines
 from echorl_operator.build import (
     Arrow,
     Rendering,
