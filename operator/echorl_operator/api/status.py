@@ -147,7 +147,7 @@ class Control(ApiModel):
     admitted_pods: Annotated[str, Field(max_length=64)] | None = None
     """Digest of that gang's pods."""
     not_before: Time | None = None
-    """Back-off: the current attempt is not prepared earlier."""
+    """Back-off: the attempt is not prepared earlier, nor its orchestrator started again alone."""
     stop_asked_at: Time | None = None
     """When the orchestrator was first asked for a last checkpoint and the end."""
     restarts_used: RestartsByRole | None = None

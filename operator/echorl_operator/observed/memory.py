@@ -46,7 +46,7 @@ class Memory:
     model_commit: str = ""
     admission: Admission | None = None
     not_before: float | None = None
-    """Back-off: the attempt is not prepared earlier."""
+    """Back-off: neither is the attempt prepared earlier, nor, once it is, its orchestrator started again."""
     stop_asked_at: float | None = None
     """When the orchestrator was first asked for a last checkpoint and the end."""
     ledger: Ledger = field(default_factory=Ledger)

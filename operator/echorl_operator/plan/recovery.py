@@ -130,7 +130,7 @@ def _see_to(
     draft.restart = Restart(decision.role or Role.TRAINER, cause_of(gang, orchestrator))
     if decision.action is Action.RESTART_ALONE and orchestrator is not None:
         _count(draft, decision)
-        draft.fenced(counted=orchestrator.meta.uid)
+        draft.fenced(counted=orchestrator.meta.uid, not_before=_not_before(draft, decision.delay_s))
         draft.delete_pods([orchestrator], decision.reason)
         draft.note("OrchestratorRestarted", decision.reason, warning=True)
         draft.say(draft.phase, "OrchestratorRestarted", decision.reason)
@@ -153,8 +153,12 @@ def _restart(draft: Draft, spec: EchoRLRunSpec, decisions: list[Decision], reaso
         _count(draft, decision)
         delay = decision.delay_s
     edits.begin_attempt(draft, spec, Phase.RESTARTING, "GangRestarted", reason)
-    draft.remember(not_before=draft.now + delay if delay else None)
+    draft.remember(not_before=_not_before(draft, delay))
     return True
+
+
+def _not_before(draft: Draft, delay_s: float) -> float | None:
+    return draft.now + delay_s if delay_s else None
 
 
 def _is_stalled(draft: Draft, spec: EchoRLRunSpec, state: RoleState | None) -> bool:
