@@ -73,25 +73,35 @@ class Storage(ApiModel):
 
 
 class FailureRule(ApiModel):
-    """What certain exit codes of a role mean."""
+    """What certain exit codes of a role's processes mean.
+
+    Not what others did to them: an eviction, a deleted pod, a probe on one machine. Code 0 is the end of the work.
+    """
 
     role: Literal["trainer", "inference", "orchestrator"]
     """Whose processes."""
     exit_codes: Annotated[
         tuple[Annotated[int, Field(ge=0, le=255)], ...], Field(strict=False, min_length=1, max_length=64)
     ]
-    """Which codes."""
+    """Which codes. Of a process that a signal ended, out of memory included: 128 + the signal."""
     action: Literal["Fail", "Restart", "Ignore"]
-    """What follows."""
+    """What follows.
+
+    ``Fail``: the run fails; ``Restart``: what follows a crash, within ``maxRestarts``, also after codes that
+    otherwise fail the run; ``Ignore``: the same, and it does not count against ``maxRestarts``.
+    """
 
 
 class FailurePolicy(ApiModel):
-    """How often and how fast the gang is restarted."""
+    """How often and how fast roles are restarted."""
 
     max_restarts: Annotated[int, Field(ge=0)] = 5
-    """Restarts before the run fails."""
+    """Restarts of each role before the run fails; the gang as a whole counts as trainer.
+
+    Engines count on one machine alone: in a cluster their kubelets start them again, however often.
+    """
     backoff_seconds: Annotated[float, Field(ge=0, le=86400)] = 10.0
-    """Wait before the first restart; doubled at each further one."""
+    """Wait before the first restart of a role; doubled at each further one, 300 s at the most."""
     reset_after_steps: Annotated[int, Field(ge=1)] = 20
     """Steps without a failure after which restarts count from 0 again."""
     rules: Annotated[tuple[FailureRule, ...], Field(strict=False, max_length=64)] = ()

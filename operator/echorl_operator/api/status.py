@@ -158,6 +158,8 @@ class Control(ApiModel):
     """Uid of the pod whose end was counted last."""
     engine_restarts: Annotated[dict[str, Count], Field(max_length=4096)] | None = None
     """Restarts that are counted already, by pod of an engine; pods without any are left out."""
+    judged_ends: Annotated[dict[str, Count], Field(max_length=4096)] | None = None
+    """Ends of engines that were looked at for what they mean, by pod; pods without any are left out."""
     failure: Reason | None = None
     """Why the run failed, in one word."""
     lost_checkpoint: ShortText | None = None

@@ -54,6 +54,8 @@ class Memory:
     """All so far, by the role that caused them."""
     engine_restarts: Mapping[str, int] = field(default_factory=dict)
     """Of these, in pods of engines that are there: by the pod's name."""
+    judged_ends: Mapping[str, int] = field(default_factory=dict)
+    """Ends of engines that were looked at for what they mean: by the pod's name, how many."""
     counted: str = ""
     """Uid of the pod whose end was counted last: it may still be there when the next pass looks."""
     lost_checkpoint: str = ""
@@ -85,6 +87,7 @@ class Memory:
             ledger=Ledger(_roles(control.get("restartsUsed")), _count(control.get("reachedStep"))),
             restarts=_counts(status.get("restartsByRole")),
             engine_restarts=_counts(control.get("engineRestarts")),
+            judged_ends=_counts(control.get("judgedEnds")),
             counted=_text(control.get("countedPod")),
             lost_checkpoint=_text(control.get("lostCheckpoint")),
             preparations=_count(control.get("failedPreparations")),
@@ -103,6 +106,7 @@ class Memory:
             "restartsUsed": {str(role): count for role, count in self.ledger.used.items()},
             "reachedStep": self.ledger.reached,
             "engineRestarts": dict(self.engine_restarts),
+            "judgedEnds": dict(self.judged_ends),
             "countedPod": self.counted,
             "failedPreparations": self.preparations,
             "lostCheckpoint": self.lost_checkpoint,

@@ -186,7 +186,7 @@ def _attempt(draft: Draft, rendering: Rendering, spec: EchoRLRunSpec) -> None:
     if draft.fence:
         return  # what prepare found must be in status before anybody acts on it
     _engines(draft, rendering, spec)
-    if recovery.engines_are_hopeless(draft):
+    if engines.are_hopeless(draft, spec):
         return
     orchestrated = attempts.has_orchestrator(draft, rendering)
     admitted = attempts.admit(draft, gang)

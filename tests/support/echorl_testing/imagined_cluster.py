@@ -20,7 +20,7 @@ from echorl_operator.observed import decode
 from echorl_operator.observed.complaints import Complaint
 from echorl_operator.observed.records import ChildRecord, ContainerPhase, Kind, PodPhase, PodRecord
 from echorl_operator.observed.roles import RoleState
-from echorl_operator.plan.actions import Apply, Create, Delete, LiftGate, Note, Plan
+from echorl_operator.plan.actions import Apply, ChangeLive, Create, Delete, LiftGate, Note, Plan
 from echorl_operator.plan.planning import plan
 from echorl_testing.observed_worlds import NOW, container, meta, observed, run
 from echorl_testing.observed_worlds import pod as pod_record
@@ -49,6 +49,8 @@ class ImaginedCluster:
         """Names of pods and when they were made."""
         self.notes: list[Note] = []
         self.deleted: list[Delete] = []
+        self.rolls_out = True
+        """Whether engines are of the newest template at once, or not at all."""
         self._uids = itertools.count(1)
 
     @property
@@ -134,6 +136,20 @@ class ImaginedCluster:
         if pod.role is PodRole.ORCHESTRATOR:
             self.state = None
 
+    def end_in_place(self, name: str, code: int, said: LastWords | None = None, *, again: bool = False) -> None:
+        """An engine's process ends, and its kubelet waits to start it again; with ``again`` it has done so."""
+        pod = self.pods[name]
+        (main,) = pod.containers
+        restarts = main.restarts + (main.last is not None and main.phase is ContainerPhase.WAITING)
+        message = "" if said is None else encoded(said).decode()
+        last = container("", ContainerPhase.TERMINATED, exit_code=code, message=message, since=self.now)
+        last = replace(last, name=main.name, restarts=restarts)
+        phase, reason = ContainerPhase.WAITING, "CrashLoopBackOff"
+        if again:
+            phase, reason, restarts = ContainerPhase.RUNNING, "", restarts + 1
+        main = replace(main, phase=phase, reason=reason, restarts=restarts, ready=again, last=last)
+        self.pods[name] = replace(pod, containers=(main,), ready=again)
+
     def hang(self, name: str) -> None:
         """A pod was deleted, and its kubelet is silent."""
         pod = self.pods[name]
@@ -151,6 +167,8 @@ class ImaginedCluster:
                 self._control(action.body)
             case LiftGate():
                 self.pods[action.name] = replace(self.pods[action.name], gated=False, phase=PodPhase.RUNNING)
+            case ChangeLive() if self.state is not None:
+                self.state = replace(self.state, live_generation=action.settings.generation)
             case Delete():
                 self.deleted.append(action)
                 self._delete(action)
@@ -197,7 +215,7 @@ class ImaginedCluster:
             phase = PodPhase.PENDING if gated else PodPhase.RUNNING
             self._put(one, role, attempt=attempt, gated=gated, phase=phase, index=index if gated else None)
         child = self.children[Kind(body["kind"]), name]
-        counts = {"desired": wanted, "replicas": wanted, "ready": wanted, "updated": wanted}
+        counts = {"desired": wanted, "replicas": wanted, "ready": wanted, "updated": wanted if self.rolls_out else 0}
         self.children[child.kind, name] = replace(child, **counts)
 
     def _make_pod(self, body: dict[str, Any]) -> None:
