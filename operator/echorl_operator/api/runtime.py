@@ -114,9 +114,18 @@ class StallPolicy(ApiModel):
     """When a run that makes no step counts as hung."""
 
     no_step_for: Duration = "30m"
-    """Longest time without a step."""
+    """Longest time without a step.
+
+    While the run is Running, it is compared with the time since the orchestrator's step last changed, or since it
+    began to run; how long steps usually take is no matter. Besides, a trainer rank calls itself unhealthy when its loop
+    has made no progress for this long or for 10 times its median step, whichever is longer; and a rank or an
+    orchestrator that has given no good answer to its health check for this long is ended.
+    """
     action: Literal["Restart", "Fail", "Ignore"] = "Restart"
-    """What follows."""
+    """What follows.
+
+    ``Restart``: a new attempt, within ``maxRestarts``; ``Fail``: the run fails; ``Ignore``: the condition ``Stalled``.
+    """
 
 
 class TokenExport(ApiModel):
