@@ -107,7 +107,7 @@ class FailurePolicy(ApiModel):
     rules: Annotated[tuple[FailureRule, ...], Field(strict=False, max_length=64)] = ()
     """What certain exit codes mean; first match wins."""
     force_delete_on_node_loss: bool = False
-    """Whether pods that hang on a lost node are removed by force. No meaning on one machine."""
+    """Whether pods that hang on a lost node, engines too, are removed by force. No meaning on one machine."""
 
 
 class StallPolicy(ApiModel):

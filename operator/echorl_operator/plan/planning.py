@@ -172,6 +172,7 @@ def _attempt(draft: Draft, rendering: Rendering, spec: EchoRLRunSpec) -> None:
     _shared_children(draft, rendering)
     gang = Gang.of(draft.observed, draft.memory.attempt, spec.trainer.replicas)
     _note_progress(draft, spec)
+    lost_nodes.see_to_engines(draft)
     if (lost := lost_nodes.lost_alone(draft)) is not None:
         edits.begin_attempt(draft, spec, Phase.RESTARTING, "NodeLost", lost)
         return
