@@ -20,7 +20,7 @@ from echorl_operator.observed import decode
 from echorl_operator.observed.complaints import Complaint
 from echorl_operator.observed.records import ChildRecord, ContainerPhase, Kind, PodPhase, PodRecord
 from echorl_operator.observed.roles import RoleState
-from echorl_operator.plan.actions import Apply, ChangeLive, Create, Delete, LiftGate, Note, Plan
+from echorl_operator.plan.actions import Apply, AskToStop, ChangeLive, Create, Delete, LiftGate, Note, Plan
 from echorl_operator.plan.planning import plan
 from echorl_testing.observed_worlds import NOW, container, meta, observed, run
 from echorl_testing.observed_worlds import pod as pod_record
@@ -73,17 +73,22 @@ class ImaginedCluster:
         return plan(world, SETTINGS, "t")
 
     def settle(self) -> Plan:
-        """Passes until one finds nothing to do. Returns that one."""
+        """Passes until one finds nothing to do, or nothing but to ask the orchestrator to stop. Returns that one."""
         for _ in range(_MOST_PASSES):
-            made = self.look()
-            differs = made.status != self.status
-            if not differs and not made.actions:
+            before = self.status
+            made = self.step()
+            if made.status == before and all(isinstance(action, AskToStop) for action in made.actions):
                 return made
-            self.run = replace(self.run, status=json.loads(json.dumps(made.status)))
-            self.notes += made.notes if differs else ()
-            for action in made.actions:
-                self._carry_out(action)
         raise AssertionError(f"no rest after {_MOST_PASSES} passes: {self.status.get('message')}, {made.actions}")
+
+    def step(self) -> Plan:
+        """One pass. Events of one that changes no status are not posted, as in a cluster."""
+        made = self.look()
+        self.notes += made.notes if made.status != self.status else ()
+        self.run = replace(self.run, status=json.loads(json.dumps(made.status)))
+        for action in made.actions:
+            self._carry_out(action)
+        return made
 
     def settle_after(self, seconds: float) -> Plan:
         """The same, so much later."""
