@@ -75,7 +75,8 @@ class Storage(ApiModel):
 class FailureRule(ApiModel):
     """What certain exit codes of a role's processes mean.
 
-    Not what others did to them: an eviction, a deleted pod, a probe on one machine. Code 0 is the end of the work.
+    Not what was done to them: eviction, deletion, and on one machine the end after failed health checks. Code 0 of
+    trainer and orchestrator is the end of their work, whatever a rule says.
     """
 
     role: Literal["trainer", "inference", "orchestrator"]
@@ -124,7 +125,8 @@ class StallPolicy(ApiModel):
     action: Literal["Restart", "Fail", "Ignore"] = "Restart"
     """What follows.
 
-    ``Restart``: a new attempt, within ``maxRestarts``; ``Fail``: the run fails; ``Ignore``: the condition ``Stalled``.
+    ``Restart``: a new attempt, within ``maxRestarts``; ``Fail``: the run fails; ``Ignore``: only the
+    condition ``Stalled`` tells.
     """
 
 
