@@ -34,7 +34,10 @@ class RuleAction(StrEnum):
 
 @dataclass(frozen=True)
 class Rule:
-    """One entry of ``spec.failurePolicy.rules``."""
+    """One entry of ``spec.failurePolicy.rules``: what it means that a process ended by itself, or by a signal.
+
+    A process that was ended on purpose (``Death.why``: evicted, deleted, hung) is no matter of its exit code.
+    """
 
     role: Role
     exit_codes: frozenset[int]
@@ -119,9 +122,33 @@ class Decision:
     role: Role | None = None
     """Whose restart it is."""
     exit_code: int = int(ExitCode.CRASH)
-    """Of the whole run, if it ends."""
+    """Of the whole run, if it ends: what ended it if that has a meaning of its own, else that of a crash."""
     counts: bool = True
     """Whether it counts against ``maxRestarts``."""
+    by_rule: bool = False
+    """Whether a rule of the user's ends the run."""
+
+
+def end_of_run(deaths: Sequence[Death], rules: Sequence[Rule] = ()) -> Decision | None:
+    """The end of the run that one of these ends means, however many restarts are left; None if none does.
+
+    Args:
+        deaths: in any number.
+        rules: of the user; the first that matches a death decides what its code means.
+    """
+    for death in deaths:
+        action = _ruled(death, rules)
+        never = death.exit_code in NEVER_RESTARTED
+        if action is RuleAction.FAIL or (action is None and never):
+            code = death.exit_code if never else int(ExitCode.CRASH)
+            by_rule = action is RuleAction.FAIL
+            reason = f"{death.cause}; a rule of failurePolicy.rules fails the run" if by_rule else death.cause
+            return Decision(Action.FAIL, reason, exit_code=code, by_rule=by_rule)
+    return None
+
+
+def _ruled(death: Death, rules: Sequence[Rule]) -> RuleAction | None:
+    return next((rule.action for rule in rules if rule.matches(death)), None)
 
 
 def decide(
@@ -143,13 +170,11 @@ def decide(
         rules: of the user; the first that matches a death decides what its code means.
         gang_is_whole: whether every trainer rank still works; the orchestrator alone is only restarted then.
     """
-    ruled = [next((rule.action for rule in rules if rule.matches(death)), None) for death in deaths]
-    for death, action in zip(deaths, ruled, strict=True):
-        if action is RuleAction.FAIL or (action is None and death.exit_code in NEVER_RESTARTED):
-            return Decision(Action.FAIL, death.cause, exit_code=death.exit_code)
+    if (end := end_of_run(deaths, rules)) is not None:
+        return end
     reason = "; ".join(death.cause for death in deaths)
     roles = {death.role for death in deaths}
-    counts = any(action is not RuleAction.IGNORE for action in ruled)
+    counts = any(_ruled(death, rules) is not RuleAction.IGNORE for death in deaths)
     if roles == {Role.INFERENCE}:
         return _within_limits(Role.INFERENCE, Action.RESTART_ALONE, reason, ledger, policy, counts=counts)
     if roles == {Role.ORCHESTRATOR} and gang_is_whole:

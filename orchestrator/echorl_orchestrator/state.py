@@ -15,23 +15,27 @@ REFRESH_S = 1.0
 class Board:
     """Holds the newest snapshot; readers wait for one that they have not seen."""
 
-    def __init__(self, build: Callable[[], dict[str, Any]]) -> None:
-        self._build = build
+    def __init__(self, build: Callable[[], dict[str, Any]], clock: Callable[[], float] = time.monotonic) -> None:
+        self._build, self._clock = build, clock
         self._changed = asyncio.Condition()
         # A restarted process must not reach by chance the number that a reader has already seen.
         self._revision = int(time.time())
         self._content = finite(build())
+        self._moved_at = clock()
         self._due = asyncio.Event()
 
     def snapshot(self) -> dict[str, Any]:
-        """The newest state with its revision."""
-        return {"revision": self._revision, **self._content}
+        """The newest state with its revision, and how long ago the run was last seen to move."""
+        unmoved_s = round(self._clock() - self._moved_at, 1)
+        return {"revision": self._revision, "unmoved_s": unmoved_s, **self._content}
 
     async def refresh(self) -> None:
         """Build the state anew; wake readers if it differs."""
         content = finite(self._build())
         if content == self._content:
             return
+        if _place(content) != _place(self._content):
+            self._moved_at = self._clock()
         async with self._changed:
             self._content = content
             self._revision += 1
@@ -60,6 +64,11 @@ class Board:
             except TimeoutError:
                 continue
             self._due.clear()
+
+
+def _place(content: dict[str, Any]) -> tuple[object, object]:
+    """Where the run stands: while this does not change, it may hang."""
+    return content.get("step"), content.get("phase")
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,7 @@ STATUS = {
         "failure": "NonFinite",
         "countedPod": "2f1b7c1e-0000-4000-8000-000000000000",
         "engineRestarts": {"one-inference-5d8-x": 2},
+        "judgedEnds": {"one-inference-5d8-x": 3},
         "preparedAttempt": 2,
         "admittedAttempt": 2,
         "admittedPods": "0123456789abcdef",

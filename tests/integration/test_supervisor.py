@@ -200,6 +200,30 @@ def test_a_code_that_is_never_restarted_ends_the_run_at_once(start, role: str, c
     run.assert_nothing_left()
 
 
+@pytest.mark.parametrize("role", ["trainer-1", "orchestrator-0", "inference-0"])
+def test_a_rule_fails_the_run(start, role: str) -> None:
+    run = start(rules=[[role.partition("-")[0], [17, 137], "Fail"]])
+    run.until_running()
+    run.tell(role, "/exit?code=17")
+    output = run.output()
+    assert run.process.returncode == 1
+    assert f"{role} ended with code 17 (crash); a rule of failurePolicy.rules fails the run" in output
+    assert run.state()["restarts"] == 0
+
+
+def test_a_rule_lets_restarts_go_uncounted(start) -> None:
+    run = start(restart_policy={"max_restarts": 0}, rules=[["orchestrator", [4], "Ignore"]])
+    run.until_running()
+    run.tell("orchestrator-0", "/exit?code=4")
+    run.role("orchestrator-0", launch=1)
+    run.tell("orchestrator-0", "/exit?code=4", launch=1)
+    run.role("orchestrator-0", launch=2)
+    run.until_running()
+    run.tell("orchestrator-0", "/exit?code=5", launch=2)
+    assert "orchestrator-0 ended with code 5" in run.output()
+    assert run.state()["restarts_by_cause"] == {"orchestrator": 2}
+
+
 def test_a_sick_engine_is_restarted(start) -> None:
     run = start(limits={"engine_unhealthy": 0.5})
     run.until_running()

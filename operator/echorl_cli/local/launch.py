@@ -11,7 +11,7 @@ from echorl_core.attempts import OnExisting, Policy
 from echorl_core.config import RoleConfig, RoleConfigs
 from echorl_core.identity import RunIdentity
 from echorl_core.names import Role
-from echorl_core.restarts import RestartPolicy
+from echorl_core.restarts import RestartPolicy, Rule
 from echorl_core.rundir import RunDirectory
 
 ENV_DIE_WITH_PARENT = "ECHORL_DIE_WITH_PARENT"
@@ -103,6 +103,8 @@ class LocalRun:
     commands: Commands
     devices: Devices
     restart_policy: RestartPolicy = field(default_factory=RestartPolicy)
+    rules: Sequence[Rule] = ()
+    """What exit codes mean; the first that matches decides."""
     limits: Limits = field(default_factory=Limits)
     resume: Policy = Policy.AUTO
     """Of the first attempt; later ones go on from the newest checkpoint."""

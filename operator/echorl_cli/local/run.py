@@ -27,10 +27,10 @@ from echorl_core.attempts import OnExisting, Policy, claim_run, owner_of, read_r
 from echorl_core.leftovers import archive
 from echorl_core.names import ExitCode
 from echorl_core.prepare import objection
-from echorl_core.restarts import RestartPolicy
 from echorl_core.rundir import RunDirectory, write_file
 from echorl_operator.api import EchoRLRun, Problem, duration_seconds, unused_locally
 from echorl_operator.build import role_configs
+from echorl_operator.plan.draft import restart_policy, rules
 
 _LEFTOVER_GRACE_S = 5.0
 
@@ -100,7 +100,6 @@ def local_run(run: EchoRLRun, root: Path, machine: Machine) -> LocalRun:
     uid = _claim(run, directory)
     write_file(directory.manifest_file, manifest_text(run).encode())
     silence = duration_seconds(spec.stall_policy.no_step_for)
-    failure = spec.failure_policy
     return LocalRun(
         run=directory,
         name=run.metadata.name,
@@ -108,7 +107,8 @@ def local_run(run: EchoRLRun, root: Path, machine: Machine) -> LocalRun:
         configs=role_configs(run, place(run, root, model, machine)),
         commands=ModuleCommands(machine.python, str(machine.engine_python(spec))),
         devices=divide_gpus(run, machine.gpus),
-        restart_policy=RestartPolicy(failure.max_restarts, failure.backoff_seconds, failure.reset_after_steps),
+        restart_policy=restart_policy(spec),
+        rules=rules(spec),
         limits=Limits(unhealthy=silence, no_step=silence, start=max(silence, 600.0)),
         resume=Policy(spec.resume.policy),
         resume_step=spec.resume.step,

@@ -166,6 +166,7 @@ class Supervisor:
             deaths,
             ledger=self._ledger,
             policy=self._plan.restart_policy,
+            rules=self._plan.rules,
             gang_is_whole=self._fleet.gang_is_whole,
         )
         if decision.action is Action.FAIL:
@@ -183,7 +184,8 @@ class Supervisor:
 
     def _count(self, decision: Decision) -> None:
         if decision.role is not None:
-            self._ledger = self._ledger.with_restart(decision.role, self._progress.highest_step)
+            if decision.counts:
+                self._ledger = self._ledger.with_restart(decision.role, self._progress.highest_step)
             self._journal.restarted(decision.role, decision.reason)
             self._view.event(f"restarting {decision.role} in {decision.delay_s:.0f} s")
 

@@ -59,7 +59,7 @@ _NOT_SUPPORTED = (
 _CLUSTER_ONLY = (
     "`spec.model.tokenSecretName`, `spec.model.revision` other than `main`",
     "`spec.code.configMap`, `spec.suspend`",
-    "`spec.failurePolicy.rules`, `spec.stallPolicy.action` other than `Restart`",
+    "`spec.stallPolicy.action` other than `Restart`",
 )
 _CHANGES = {Effect.LIVE: "live", Effect.NEW_ATTEMPT: "restart", Effect.IMMUTABLE: "refused"}
 

@@ -76,40 +76,61 @@ class Storage(ApiModel):
 
 
 class FailureRule(ApiModel):
-    """What certain exit codes of a role mean."""
+    """What certain exit codes of a role's processes mean.
+
+    Not what was done to them: eviction, deletion, and on one machine the end after failed health checks. Code 0 of
+    trainer and orchestrator is the end of their work, whatever a rule says.
+    """
 
     role: Literal["trainer", "inference", "orchestrator"]
     """Whose processes."""
     exit_codes: Annotated[
         tuple[Annotated[int, Field(ge=0, le=255)], ...], Field(strict=False, min_length=1, max_length=64)
     ]
-    """Which codes."""
+    """Which codes. Of a process that a signal ended, out of memory included: 128 + the signal."""
     action: Literal["Fail", "Restart", "Ignore"]
-    """What follows."""
+    """What follows.
+
+    ``Fail``: the run fails; ``Restart``: what follows a crash, within ``maxRestarts``, also after codes that
+    otherwise fail the run; ``Ignore``: the same, and it does not count against ``maxRestarts``.
+    """
 
 
 class FailurePolicy(ApiModel):
-    """How often and how fast the gang is restarted."""
+    """How often and how fast roles are restarted."""
 
     max_restarts: Annotated[int, Field(ge=0)] = 5
-    """Restarts before the run fails."""
+    """Restarts of each role before the run fails; the gang as a whole counts as trainer.
+
+    Engines count on one machine alone: in a cluster their kubelets start them again, however often.
+    """
     backoff_seconds: Annotated[float, Field(ge=0, le=86400)] = 10.0
-    """Wait before the first restart; doubled at each further one."""
+    """Wait before the first restart of a role; doubled at each further one, 300 s at the most."""
     reset_after_steps: Annotated[int, Field(ge=1)] = 20
     """Steps without a failure after which restarts count from 0 again."""
     rules: Annotated[tuple[FailureRule, ...], Field(strict=False, max_length=64)] = ()
     """What certain exit codes mean; first match wins."""
     force_delete_on_node_loss: bool = False
-    """Whether pods that hang on a lost node are removed by force. No meaning on one machine."""
+    """Whether pods that hang on a lost node, engines too, are removed by force. No meaning on one machine."""
 
 
 class StallPolicy(ApiModel):
     """When a run that makes no step counts as hung."""
 
     no_step_for: Duration = "30m"
-    """Longest time without a step."""
+    """Longest time without a step.
+
+    While the run is Running, it is compared with the time since the orchestrator's step last changed, or since it
+    began to run; how long steps usually take is no matter. Besides, a trainer rank calls itself unhealthy when its loop
+    has made no progress for this long or for 10 times its median step, whichever is longer; and a rank or an
+    orchestrator that has given no good answer to its health check for this long is ended.
+    """
     action: Literal["Restart", "Fail", "Ignore"] = "Restart"
-    """What follows."""
+    """What follows.
+
+    ``Restart``: a new attempt, within ``maxRestarts``; ``Fail``: the run fails; ``Ignore``: only the
+    condition ``Stalled`` tells.
+    """
 
 
 class TokenExport(ApiModel):

@@ -151,7 +151,7 @@ class Control(ApiModel):
     admitted_pods: Annotated[str, Field(max_length=64)] | None = None
     """Digest of that gang's pods."""
     not_before: Time | None = None
-    """Back-off: the current attempt is not prepared earlier."""
+    """Back-off: the attempt is not prepared earlier, nor its orchestrator started again alone."""
     stop_asked_at: Time | None = None
     """When the orchestrator was first asked for a last checkpoint and the end."""
     restarts_used: RestartsByRole | None = None
@@ -162,6 +162,8 @@ class Control(ApiModel):
     """Uid of the pod whose end was counted last."""
     engine_restarts: Annotated[dict[str, Count], Field(max_length=4096)] | None = None
     """Restarts that are counted already, by pod of an engine; pods without any are left out."""
+    judged_ends: Annotated[dict[str, Count], Field(max_length=4096)] | None = None
+    """Ends of engines that were looked at for what they mean, by pod; pods without any are left out."""
     failure: Reason | None = None
     """Why the run failed, in one word."""
     lost_checkpoint: ShortText | None = None

@@ -68,8 +68,6 @@ def _on_one_machine(spec: EchoRLRunSpec) -> Iterator[Finding]:
         )
     if spec.suspend:
         yield _refused("spec.suspend", spec.suspend, "suspended runs", "false")
-    if spec.failure_policy.rules:
-        yield _refused("spec.failurePolicy.rules", spec.failure_policy.rules, "rules by exit code")
     if spec.stall_policy.action != "Restart":
         action = spec.stall_policy.action
         yield _refused("spec.stallPolicy.action", action, f"action {action}", "Restart")

@@ -51,6 +51,7 @@ class Answer(msgspec.Struct):
     engines: list[_Engine] = msgspec.field(default_factory=list)
     failure: _Failure | None = None
     live_generation: int | None = None
+    unmoved_s: float | None = None
 
 
 _ANSWER = msgspec.json.Decoder(Answer)
@@ -74,7 +75,10 @@ def role_state(answer: Answer, *, before: RoleState | None, now: float) -> RoleS
         now: Seconds since the epoch.
     """
     policy, saved, failure = answer.policy, answer.checkpoint, answer.failure
-    unmoved = before is not None and (before.step, before.phase) == (answer.step, answer.phase)
+    moved_at = now - max(0.0, answer.unmoved_s or 0.0)
+    if before is not None and (before.step, before.phase) == (answer.step, answer.phase):
+        # The orchestrator says it anew each time, a little differently.
+        moved_at = before.last_step_at
     checkpoint = None
     if saved.step is not None:
         checkpoint = Checkpoint(saved.step, saved.committed_at or "", saved.size_bytes or 0)
@@ -93,7 +97,7 @@ def role_state(answer: Answer, *, before: RoleState | None, now: float) -> RoleS
         engines=tuple(EngineState(one.name, one.state, one.version, one.error or "") for one in answer.engines),
         failure_code=None if failure is None else failure.exit_code,
         failure_message="" if failure is None else failure.message,
-        last_step_at=before.last_step_at if before is not None and unmoved else now,
+        last_step_at=moved_at,
         seen_at=now,
         live_generation=answer.live_generation or 0,
     )

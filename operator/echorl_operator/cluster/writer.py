@@ -42,6 +42,15 @@ class Writer:
         """``may_write`` is asked before every write: a process that hung must not act on a lease that it lost."""
         self._connection, self._cache, self._may_write, self._timeout_s = connection, cache, may_write, timeout_s
 
+    def check_leading(self, what: str) -> None:
+        """Ask whether this process may still act; before calls of others than the API server too.
+
+        Raises:
+            NotLeading: it may not.
+        """
+        if not self._may_write():
+            raise NotLeading(f"{what}: this process does not lead")
+
     async def apply(self, namespace: str, body: Mapping[str, Any], resource_version: str | None = None) -> bytes:
         """Server-side apply, forced, as our field manager. Returns the object as it is now.
 
@@ -177,8 +186,7 @@ class Writer:
         return reply
 
     async def _send(self, call: Call) -> bytes:
-        if not self._may_write():
-            raise NotLeading(f"{call}: this process does not lead")
+        self.check_leading(str(call))
         return await self._connection.request(replace(call, timeout_s=self._timeout_s))
 
 

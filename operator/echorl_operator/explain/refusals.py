@@ -27,7 +27,7 @@ _CAUSES = (
     (re.compile(r"admission webhook .* denied"), "WebhookRefused"),
     (re.compile(r"is being terminated"), "NamespaceTerminating"),
     (re.compile(r'User "[^"]*" cannot '), "MissingRight"),
-    (re.compile(r"(maximum|minimum) \S+ usage per"), "LimitRangeExceeded"),
+    (re.compile(r"(maximum|minimum) \S+ usage per|max limit to request ratio per"), "LimitRangeExceeded"),
     (re.compile(r"is invalid: "), "Invalid"),
 )
 

@@ -207,7 +207,15 @@ def _container(found: shapes.ContainerStatus) -> ContainerRecord:
         restarts=found.restart_count,
         ready=found.ready,
         since=since,
+        last=_last(found),
     )
+
+
+def _last(found: shapes.ContainerStatus) -> ContainerRecord | None:
+    if found.last_state is None or found.last_state.terminated is None:
+        return None
+    ended = shapes.ContainerStatus(found.name, shapes.State(terminated=found.last_state.terminated))
+    return _container(ended)
 
 
 _Requests = tuple[tuple[str, str], ...]

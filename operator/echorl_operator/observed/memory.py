@@ -49,7 +49,7 @@ class Memory:
     model_commit: str = ""
     admission: Admission | None = None
     not_before: float | None = None
-    """Back-off: the attempt is not prepared earlier."""
+    """Back-off: neither is the attempt prepared earlier, nor, once it is, its orchestrator started again."""
     stop_asked_at: float | None = None
     """When the orchestrator was first asked for a last checkpoint and the end."""
     ledger: Ledger = field(default_factory=Ledger)
@@ -57,6 +57,8 @@ class Memory:
     """All so far, by the role that caused them."""
     engine_restarts: Mapping[str, int] = field(default_factory=dict)
     """Of these, in pods of engines that are there: by the pod's name."""
+    judged_ends: Mapping[str, int] = field(default_factory=dict)
+    """Ends of engines that were looked at for what they mean: by the pod's name, how many."""
     counted: str = ""
     """Uid of the pod whose end was counted last: it may still be there when the next pass looks."""
     lost_checkpoint: str = ""
@@ -89,6 +91,7 @@ class Memory:
             ledger=Ledger(_roles(control.get("restartsUsed")), _count(control.get("reachedStep"))),
             restarts=_counts(status.get("restartsByRole")),
             engine_restarts=_counts(control.get("engineRestarts")),
+            judged_ends=_counts(control.get("judgedEnds")),
             counted=_text(control.get("countedPod")),
             lost_checkpoint=_text(control.get("lostCheckpoint")),
             preparations=_count(control.get("failedPreparations")),
@@ -108,6 +111,7 @@ class Memory:
             "restartsUsed": {str(role): count for role, count in self.ledger.used.items()},
             "reachedStep": self.ledger.reached,
             "engineRestarts": dict(self.engine_restarts),
+            "judgedEnds": dict(self.judged_ends),
             "countedPod": self.counted,
             "failedPreparations": self.preparations,
             "lostCheckpoint": self.lost_checkpoint,

@@ -70,6 +70,8 @@ class ContainerRecord:
     ready: bool
     since: float | None
     """Start of a running container, end of a terminated one."""
+    last: "ContainerRecord | None" = None
+    """How its process ended before the kubelet started it again, or waits to; terminated. None: it is the first."""
 
 
 class PodPhase(StrEnum):

@@ -47,7 +47,7 @@ class RoleState:
     """Exit code of a failure that is not restarted."""
     failure_message: str
     last_step_at: float
-    """When the step, or the phase, was last seen to change."""
+    """When the step, or the phase, changed last, as far as the orchestrator's process knows."""
     seen_at: float
     live_generation: int = 0
     """Generation of the run whose live settings are in effect; 0: those that it was started with."""

@@ -106,6 +106,7 @@ class ContainerStatus(Base):
 
     name: str
     state: State | None = None
+    last_state: State | None = None
     ready: bool = False
     restart_count: int = 0
 

@@ -21,6 +21,7 @@ from echorl_operator.build.rendering import Rendering
 from echorl_operator.names import PodRole
 from echorl_operator.observed.memory import Admission
 from echorl_operator.observed.records import Kind, PodPhase, PodRecord
+from echorl_operator.observed.times import to_text
 from echorl_operator.plan import endings, housekeeping, lost_nodes
 from echorl_operator.plan.actions import Create, LiftGate
 from echorl_operator.plan.causes import cause_of_pod
@@ -159,9 +160,13 @@ def death_of_prepare(pod: PodRecord) -> str:
 
 
 def has_orchestrator(draft: Draft, rendering: Rendering) -> bool:
-    """Whether this attempt's orchestrator pod is there and not ending; else it is created."""
-    pods = draft.pods(PodRole.ORCHESTRATOR)
-    if not pods:
+    """Whether this attempt's orchestrator pod is there and not ending; else it is created, after its back-off."""
+    pods, not_before = draft.pods(PodRole.ORCHESTRATOR), draft.memory.not_before
+    if not_before is not None and draft.now < not_before and not any(not pod.ended for pod in pods):
+        draft.wake(not_before)
+        draft.say(draft.phase, "BackOff", f"the orchestrator starts again at {to_text(not_before)} (back-off)")
+    elif not pods:
+        draft.remember(not_before=None)
         draft.do(Create(orchestrator_pod(rendering, draft.memory.attempt)))
     return any(pod.meta.deleted_at is None and not pod.ended for pod in pods)
 

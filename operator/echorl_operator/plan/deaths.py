@@ -39,7 +39,8 @@ def death_of(pod: PodRecord) -> Death:
     said = words(pod)
     main = main_container(pod)
     if main is not None and main.reason == "OOMKilled":
-        return Death(role, pod.meta.name, 137, why="out of memory (the container's limit or the node's)")
+        # No choice of anybody's: a rule on 137 speaks of it too.
+        return Death(role, pod.meta.name, -9, message="out of memory (the container's limit or the node's)")
     if pod.disrupted or (code is None and pod.reason):
         return Death(role, pod.meta.name, int(ExitCode.CRASH), why=pod.disrupted or f"{pod.reason}: {pod.message}")
     if code is None:

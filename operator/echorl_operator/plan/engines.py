@@ -1,7 +1,20 @@
-"""Engines that the kubelet has started again in their pods: nobody decides that, and people want to see it."""
+"""Engines that end, and that the kubelet starts again in their pods.
 
+Nobody decides that they are started again, so none of it counts against ``failurePolicy.maxRestarts``; but people want
+to see it, and the end of one may be the end of the run.
+"""
+
+from dataclasses import replace
+
+from echorl_core.restarts import end_of_run
+from echorl_operator import names
+from echorl_operator.api.run import EchoRLRunSpec
 from echorl_operator.names import PodRole
-from echorl_operator.plan.draft import Draft
+from echorl_operator.observed.records import ContainerPhase, Kind, PodRecord
+from echorl_operator.plan import endings
+from echorl_operator.plan.deaths import death_of, main_container
+from echorl_operator.plan.draft import Draft, rules
+from echorl_operator.plan.recovery import reason_of
 
 
 def count_restarts(draft: Draft) -> None:
@@ -14,3 +27,46 @@ def count_restarts(draft: Draft) -> None:
         role = str(PodRole.INFERENCE)
         draft.remember(restarts={**draft.memory.restarts, role: draft.memory.restarts.get(role, 0) + fresh})
     draft.remember(engine_restarts={name: count for name, count in counted.items() if count})
+
+
+def are_hopeless(draft: Draft, spec: EchoRLRunSpec) -> bool:
+    """Whether an engine ended in a way that no restart mends, or that a rule fails the run for; then it fails.
+
+    Each end is judged once, so that neither a rule that comes later nor a run that goes on after its failure meets old
+    ones. Until all engines are of the newest template, ends may be of one that the user has mended meanwhile.
+    """
+    if not _rolled_out(draft):
+        return False
+    judged, found = dict[str, int](), []
+    for pod in draft.pods(PodRole.INFERENCE):
+        before = draft.memory.judged_ends.get(pod.meta.name, 0)
+        number, ended = _last_end(pod)
+        if ended is not None and number > before and pod.meta.deleted_at is None:
+            found.append(death_of(ended))
+        judged[pod.meta.name] = max(number, before)
+    draft.remember(judged_ends={name: number for name, number in judged.items() if number})
+    if (end := end_of_run(found, rules(spec))) is None:
+        return False
+    endings.fail(draft, reason_of(end), f"inference: {end.reason}")
+    return True
+
+
+def _rolled_out(draft: Draft) -> bool:
+    engines = draft.child(Kind.DEPLOYMENT, names.inference(draft.observed.run.key.name))
+    if engines is None or engines.observed_generation < engines.meta.generation:
+        return False
+    return engines.updated == engines.replicas
+
+
+def _last_end(pod: PodRecord) -> tuple[int, PodRecord | None]:
+    """How often the engine's process has ended, and the pod as it looked when that was last; 0 and None: never."""
+    main = main_container(pod)
+    if main is None:
+        return 0, None
+    if main.phase is ContainerPhase.TERMINATED:
+        return main.restarts + 1, pod
+    if main.last is None:
+        return 0, None
+    # A container that waits to be started again counts as started again only then.
+    number = main.restarts + (main.phase is ContainerPhase.WAITING)
+    return number, replace(pod, containers=(main.last,))

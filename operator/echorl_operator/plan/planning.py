@@ -183,6 +183,7 @@ def _attempt(draft: Draft, rendering: Rendering, spec: EchoRLRunSpec) -> None:
     _shared_children(draft, rendering)
     gang = Gang.of(draft.observed, draft.memory.attempt, spec.trainer.replicas)
     _note_progress(draft, spec)
+    lost_nodes.see_to_engines(draft)
     if _is_superseded(draft, spec):
         return
     if draft.memory.admitted() and recovery.is_over(draft, gang, spec):
@@ -196,7 +197,7 @@ def _attempt(draft: Draft, rendering: Rendering, spec: EchoRLRunSpec) -> None:
     if draft.fence:
         return  # what prepare found must be in status before anybody acts on it
     _engines(draft, rendering, spec)
-    if recovery.engines_are_hopeless(draft):
+    if engines.are_hopeless(draft, spec):
         return
     orchestrated = attempts.has_orchestrator(draft, rendering)
     admitted = attempts.admit(draft, gang)

@@ -1,7 +1,7 @@
 """What follows when part of an admitted attempt ends: an engine alone, the orchestrator alone, the gang, the run."""
 
 from echorl_core.names import ExitCode, Phase, Role
-from echorl_core.restarts import Action, Death, Decision, decide
+from echorl_core.restarts import Action, Death, Decision, decide, end_of_run
 from echorl_operator.api.base import duration_seconds
 from echorl_operator.api.run import EchoRLRunSpec
 from echorl_operator.names import PodRole
@@ -9,7 +9,7 @@ from echorl_operator.observed.records import PodRecord
 from echorl_operator.observed.roles import RoleState
 from echorl_operator.plan import edits, endings
 from echorl_operator.plan.causes import cause_of
-from echorl_operator.plan.deaths import death_of, exit_code, main_container, words
+from echorl_operator.plan.deaths import death_of, exit_code, main_container
 from echorl_operator.plan.draft import Draft, restart_policy, rules
 from echorl_operator.plan.gang import Gang
 from echorl_operator.tally.restarts import Cause, Restart
@@ -27,14 +27,18 @@ def is_over(draft: Draft, gang: Gang, spec: EchoRLRunSpec) -> bool:
     if _has_finished(draft, state, orchestrator):
         endings.succeed(draft, f"all {spec.max_steps} steps are done")
         return True
-    if orchestrator is not None and exit_code(orchestrator) == ExitCode.STOPPED:
+    ruled = rules(spec)
+    stopped = orchestrator is not None and exit_code(orchestrator) == ExitCode.STOPPED
+    if orchestrator is not None and stopped and not any(rule.matches(death_of(orchestrator)) for rule in ruled):
         # Somebody stopped the run past us; the manifest says that it goes on.
         draft.restart = Restart(Role.TRAINER, Cause.STOPPED)
         return _restart(draft, spec, [], "the orchestrator was stopped on request, and spec.suspend is false")
     if state is not None and state.failure_code is not None:
-        message = f"orchestrator: {state.failure_message}"
-        endings.fail(draft, reason_of(state.failure_code), message)
-        return True
+        # It still shows why, for a moment, and ends then: what is restarted is decided when it has ended.
+        told = Death(Role.ORCHESTRATOR, "orchestrator", state.failure_code, message=state.failure_message)
+        if (end := end_of_run([told], ruled)) is not None:
+            endings.fail(draft, reason_of(end), end.reason)
+            return True
     if orchestrator is not None and orchestrator.meta.uid == draft.memory.counted:
         draft.delete_pods([orchestrator], "its end is seen to")
         orchestrator = None
@@ -124,13 +128,12 @@ def _see_to(
         draft.say(draft.phase, "Settling", decision.reason)
         return True
     if decision.action is Action.FAIL:
-        code = next((death.exit_code for death in deaths if death.cause == decision.reason), decision.exit_code)
-        endings.fail(draft, reason_of(code), decision.reason)
+        endings.fail(draft, reason_of(decision), decision.reason)
         return True
     draft.restart = Restart(decision.role or Role.TRAINER, cause_of(gang, orchestrator))
     if decision.action is Action.RESTART_ALONE and orchestrator is not None:
         _count(draft, decision)
-        draft.fenced(counted=orchestrator.meta.uid)
+        draft.fenced(counted=orchestrator.meta.uid, not_before=_not_before(draft, decision.delay_s))
         draft.delete_pods([orchestrator], decision.reason)
         draft.note("OrchestratorRestarted", decision.reason, warning=True)
         draft.say(draft.phase, "OrchestratorRestarted", decision.reason)
@@ -153,8 +156,12 @@ def _restart(draft: Draft, spec: EchoRLRunSpec, decisions: list[Decision], reaso
         _count(draft, decision)
         delay = decision.delay_s
     edits.begin_attempt(draft, spec, Phase.RESTARTING, "GangRestarted", reason)
-    draft.remember(not_before=draft.now + delay if delay else None)
+    draft.remember(not_before=_not_before(draft, delay))
     return True
+
+
+def _not_before(draft: Draft, delay_s: float) -> float | None:
+    return draft.now + delay_s if delay_s else None
 
 
 def _is_stalled(draft: Draft, spec: EchoRLRunSpec, state: RoleState | None) -> bool:
@@ -184,19 +191,8 @@ def _is_stalled(draft: Draft, spec: EchoRLRunSpec, state: RoleState | None) -> b
     return _restart(draft, spec, [decision], why)
 
 
-def engines_are_hopeless(draft: Draft) -> bool:
-    """Whether an engine was given what no restart can mend; then the run fails."""
-    for pod in draft.pods(PodRole.INFERENCE):
-        said = words(pod)
-        if exit_code(pod) == ExitCode.BAD_INPUT:
-            message = said.message if said is not None else f"{pod.meta.name} ended with code 2 (bad input)"
-            endings.fail(draft, "InvalidInput", f"inference: {message}")
-            return True
-    return False
-
-
-def reason_of(code: int) -> str:
-    """One CamelCase word for an exit code that ends a run."""
+def reason_of(decision: Decision) -> str:
+    """One CamelCase word for why a run fails."""
     known = {
         ExitCode.BAD_INPUT: "InvalidInput",
         ExitCode.NON_FINITE: "NonFinite",
@@ -204,4 +200,4 @@ def reason_of(code: int) -> str:
         ExitCode.FENCED: "Fenced",
         ExitCode.NOTHING_TO_TRAIN: "NothingToTrain",
     }
-    return known.get(ExitCode(code), "RestartsUsedUp") if code in set(ExitCode) else "RestartsUsedUp"
+    return known.get(ExitCode(decision.exit_code), "FailedByRule" if decision.by_rule else "RestartsUsedUp")

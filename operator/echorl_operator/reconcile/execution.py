@@ -76,8 +76,10 @@ class Executor:
                     namespace, action.kind, action.name, uid=action.uid, annotations={names.ANNOTATION_RETRY: action.at}
                 )
             case AskToStop():
+                self._writer.check_leading("asking an orchestrator to stop")
                 await self._orchestrators.ask_to_stop(Target(run.key, run.uid, action.attempt, action.address))
             case ChangeLive():
+                self._writer.check_leading("changing an orchestrator's settings")
                 await self._orchestrators.change_live(
                     Target(run.key, run.uid, action.attempt, action.address), action.settings
                 )

@@ -90,7 +90,9 @@ def _ready(said: Said) -> Aspect:
 
 def _progressing(said: Said) -> Aspect:
     still = said.phase in (Phase.SUCCEEDED, Phase.FAILED, Phase.SUSPENDED)
-    return ("False" if still or said.problems else "True", said.reason or str(said.phase), said.message)
+    # What hangs while the gang is at work is an engine: the run goes on without it.
+    in_the_way = [kind for kind in said.problems if not (kind == "NodeLost" and said.phase is Phase.RUNNING)]
+    return ("False" if still or in_the_way else "True", said.reason or str(said.phase), said.message)
 
 
 def _role_ready(observed: Observed, role: PodRole, wanted: int) -> Aspect:

@@ -1,6 +1,7 @@
 """A supervised run whose roles are ``fake_role.py``: ``fake_local_run.py DIR JSON``.
 
-JSON: ``engines``, ``ranks``, ``max_steps``, ``restart_policy`` and ``limits`` (fields of the dataclasses).
+JSON: ``engines``, ``ranks``, ``max_steps``, ``restart_policy`` and ``limits`` (fields of the dataclasses), ``rules``
+(each role, exit codes and action).
 """
 
 import asyncio
@@ -18,7 +19,8 @@ from echorl_cli.local.ports import free_ports, free_run
 from echorl_cli.local.supervisor import Supervisor
 from echorl_core import config
 from echorl_core.attempts import claim_run
-from echorl_core.restarts import RestartPolicy
+from echorl_core.names import Role
+from echorl_core.restarts import RestartPolicy, Rule, RuleAction
 from echorl_core.rundir import RunDirectory
 
 _ROLE = str(Path(__file__).with_name("fake_role.py"))
@@ -102,6 +104,7 @@ def main() -> int:
             commands=FakeCommands(),
             devices=Devices(engines=("",) * chosen.get("engines", 1), trainer=""),
             restart_policy=RestartPolicy(**chosen.get("restart_policy", {})),
+            rules=[Rule(Role(one[0]), frozenset(one[1]), RuleAction(one[2])) for one in chosen.get("rules", [])],
             limits=Limits(**chosen.get("limits", {})),
             environment={**os.environ, "FAKE_RUN": str(root)},
         )

@@ -12,6 +12,7 @@ from echorl_cli.local.machine import Machine
 from echorl_cli.local.run import local_run, run_command
 from echorl_core.attempts import OnExisting, Policy, claim_run, read_run
 from echorl_core.names import Role
+from echorl_core.restarts import Rule, RuleAction
 from echorl_core.rundir import RunDirectory
 from echorl_operator.api import load
 from echorl_testing import manifests
@@ -59,13 +60,16 @@ def test_a_directory_in_use_is_refused(tmp_path: Path, document: dict) -> None:
 
 
 def test_a_run_is_resolved_and_keeps_its_uid(tmp_path: Path, document: dict) -> None:
-    document = manifests.with_value(document, "spec.failurePolicy", {"maxRestarts": 7, "backoffSeconds": 1})
+    rules = [{"role": "inference", "exitCodes": [1, 137], "action": "Fail"}]
+    policy = {"maxRestarts": 7, "backoffSeconds": 1, "rules": rules}
+    document = manifests.with_value(document, "spec.failurePolicy", policy)
     document = manifests.with_value(document, "spec.stallPolicy", {"noStepFor": "5m"})
     root, machine = tmp_path / "out", Machine(sys.executable, Path(sys.executable), ())
     first = local_run(load(document), root, machine)
     again = local_run(load(document), root, machine)
     assert first.uid == again.uid
     assert (first.restart_policy.max_restarts, first.restart_policy.backoff_s) == (7, 1)
+    assert first.rules == [Rule(Role.INFERENCE, frozenset({1, 137}), RuleAction.FAIL)]
     assert (first.limits.no_step, first.limits.unhealthy, first.limits.engine_unhealthy) == (300, 300, 60)
     assert load(yaml.safe_load((root / "manifest.yaml").read_text())).metadata.name == "shortest"
     assert first.commands.trainer(Path("c.json"))[1:] == ["-P", "-m", "echorl_trainer", "--config", "c.json"]

@@ -95,6 +95,19 @@ def test_a_failed_pod_and_its_last_words() -> None:
     assert len(died.message) == 4096
 
 
+def test_how_a_container_ended_before_it_is_started_again() -> None:
+    last = {"exitCode": 2, "reason": "Error", "message": "m" * 9000, "finishedAt": "2026-01-02T03:04:05Z"}
+    waiting = {"waiting": {"reason": "CrashLoopBackOff"}}
+    status = [{"name": "zz", "restartCount": 3, "state": waiting, "lastState": {"terminated": last}}]
+    (container,) = _decode(_pod(phase="Running", containerStatuses=status)).containers
+    assert (container.phase, container.exit_code, container.restarts) == (ContainerPhase.WAITING, None, 3)
+    assert container.last is not None
+    assert (container.last.name, container.last.phase) == ("zz", ContainerPhase.TERMINATED)
+    assert (container.last.exit_code, container.last.since, len(container.last.message)) == (2, 1767323045.0, 4096)
+    (first,) = _decode(_pod(phase="Running", containerStatuses=[{"name": "zz", "lastState": {}}])).containers
+    assert first.last is None
+
+
 @pytest.mark.parametrize(
     ("condition", "expected"),
     [

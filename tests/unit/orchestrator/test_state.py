@@ -58,16 +58,43 @@ def test_what_the_run_waits_for(fields: dict[str, Any], sentence: str) -> None:
     assert waiting_for(facts(**fields)) == sentence
 
 
+async def test_it_says_how_long_ago_the_run_moved() -> None:
+    """So that who asks for the first time knows too, and for who waits it is no change."""
+    content: dict[str, Any] = {"step": 1, "phase": "Running", "reward": 0.1}
+    now = 100.0
+    board = Board(lambda: dict(content), clock=lambda: now)
+
+    async def after(seconds: float, **changes: Any) -> tuple[int, float]:
+        nonlocal now
+        now += seconds
+        content.update(changes)
+        await board.refresh()
+        told = board.snapshot()
+        return told["revision"] - first, told["unmoved_s"]
+
+    first = board.snapshot()["revision"]
+    assert await after(5.0) == (0, 5.0)
+    assert await after(5.0, reward=0.2) == (1, 10.0)
+    assert await after(5.0, step=2) == (2, 0.0)
+    assert await after(7.0) == (2, 7.0)
+    assert await after(7.0, phase="Suspended") == (3, 0.0)
+
+
 async def test_the_revision_changes_exactly_when_the_content_does() -> None:
     content: dict[str, Any] = {"step": 1, "reward": math.nan}
-    board = Board(lambda: dict(content))
+    board = Board(lambda: dict(content), clock=lambda: 0.0)
     first = board.snapshot()
     assert first["reward"] is None
     await board.refresh()
     assert board.snapshot() == first
     content["step"] = 2
     await board.refresh()
-    assert board.snapshot() == {"revision": first["revision"] + 1, "step": 2, "reward": None}
+    assert board.snapshot() == {
+        "revision": first["revision"] + 1,
+        "unmoved_s": 0.0,
+        "step": 2,
+        "reward": None,
+    }
 
 
 async def test_a_reader_waits_for_what_it_has_not_seen() -> None:

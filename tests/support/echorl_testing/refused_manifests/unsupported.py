@@ -19,7 +19,6 @@ CLUSTER_ONLY: list[tuple[str, Any]] = [
     ("spec.model.revision", "v2"),
     ("spec.suspend", True),
     ("spec.stallPolicy.action", "Fail"),
-    ("spec.failurePolicy.rules", [{"role": "trainer", "exitCodes": [3], "action": "Fail"}]),
     ("spec.code.configMap", "code"),
 ]
 

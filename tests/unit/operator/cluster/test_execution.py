@@ -4,15 +4,16 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from echorl_core.live import LiveSettings
 from echorl_operator.cluster import errors
 from echorl_operator.cluster.cache import Cache
 from echorl_operator.cluster.connection import Connection
 from echorl_operator.cluster.orchestrators import Orchestrators
 from echorl_operator.cluster.tokens import Tokens
-from echorl_operator.cluster.writer import Writer
+from echorl_operator.cluster.writer import NotLeading, Writer
 from echorl_operator.metrics import Metrics
 from echorl_operator.observed.runs import RunKey, RunRecord
-from echorl_operator.plan.actions import Action, Apply, AskToStop, Create, Delete, DeleteRun, LiftGate
+from echorl_operator.plan.actions import Action, Apply, AskToStop, ChangeLive, Create, Delete, DeleteRun, LiftGate
 from echorl_operator.reconcile.execution import Executor, StillDiffers
 from echorl_testing.wire_api import WireApi
 
@@ -24,9 +25,15 @@ SERVICE = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a"}, "sp
 
 
 @pytest.fixture
-async def executor(connection: Connection, metrics: Metrics) -> AsyncIterator[Executor]:
+def leads() -> list[bool]:
+    """Whether the process leads: its last entry."""
+    return [True]
+
+
+@pytest.fixture
+async def executor(connection: Connection, metrics: Metrics, leads: list[bool]) -> AsyncIterator[Executor]:
     cache = Cache(connection, ["ns"], on_change=lambda _: None, metrics=metrics)
-    writer = Writer(connection, cache, may_write=lambda: True)
+    writer = Writer(connection, cache, may_write=lambda: leads[-1])
     async with Orchestrators(Tokens(b"k" * 32), on_change=lambda _: None, metrics=metrics) as orchestrators:
         yield Executor(writer, orchestrators)
 
@@ -69,6 +76,33 @@ async def test_the_orchestrator_is_asked_to_stop(executor: Executor) -> None:
     await executor.carry_out(RUN, AskToStop(f"127.0.0.1:{runner.addresses[0][1]}", 4))
     await runner.cleanup()
     assert asked == [("uid", "4")]
+
+
+async def test_who_does_not_lead_tells_orchestrators_nothing(executor: Executor, leads: list[bool]) -> None:
+    asked: list[str] = []
+
+    async def take(request: web.Request) -> web.Response:
+        asked.append(request.path)
+        return web.json_response({})
+
+    app = web.Application()
+    app.router.add_post("/control/{what}", take)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    address = f"127.0.0.1:{runner.addresses[0][1]}"
+    settings = LiveSettings(generation=2, max_steps=10)
+    actions: list[Action] = [AskToStop(address, 4), ChangeLive(address, 4, settings)]
+    leads.append(False)
+    for action in actions:
+        with pytest.raises(NotLeading):
+            await executor.carry_out(RUN, action)
+    assert asked == []
+    leads.append(True)
+    for action in actions:
+        await executor.carry_out(RUN, action)
+    await runner.cleanup()
+    assert asked == ["/control/stop", "/control/live"]
 
 
 async def test_a_failure_ends_the_action(executor: Executor, api: WireApi) -> None:

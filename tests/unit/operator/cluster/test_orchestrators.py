@@ -164,6 +164,28 @@ async def test_a_change_is_told_and_decoded(orchestrators: Orchestrators, peer: 
     assert later.last_step_at == state.last_step_at, "the step did not move"
 
 
+async def test_the_clock_of_a_stall_is_the_orchestrators(
+    orchestrators: Orchestrators, peer: Peer, changes: list[RunKey]
+) -> None:
+    """A process of the operator that begins to look in the middle of a stall knows since when."""
+    peer.state["unmoved_s"] = 1200.0
+    orchestrators.follow(_target(peer))
+    await until(lambda: orchestrators.state(KEY) is not None)
+    first = orchestrators.state(KEY)
+    assert first is not None
+    assert 1200.0 <= first.seen_at - first.last_step_at < 1201.0
+    await peer.change(unmoved_s=1290.0, reward=0.7)
+    await until(lambda: len(changes) == 2)
+    again = orchestrators.state(KEY)
+    assert again is not None
+    assert again.last_step_at == first.last_step_at, "the step did not move"
+    await peer.change(unmoved_s=3.0, step=1)
+    await until(lambda: len(changes) == 3)
+    moved = orchestrators.state(KEY)
+    assert moved is not None
+    assert 3.0 <= moved.seen_at - moved.last_step_at < 4.0
+
+
 async def test_counters_that_no_decision_rests_on_are_no_change(
     orchestrators: Orchestrators, peer: Peer, changes: list[RunKey]
 ) -> None:

@@ -29,6 +29,7 @@ FULL = Memory(
     ledger=Ledger(dict.fromkeys(Role, 2), 30),
     restarts={str(role): 1 for role in Role},
     engine_restarts={"one-inference-5d8-x": 2},
+    judged_ends={"one-inference-5d8-x": 3},
     preparations=1,
     lost_checkpoint="checkpoint 50 is damaged",
     counted="uid-of-a-pod",

@@ -170,6 +170,35 @@ def test_volumes_that_cannot_be_mounted_are_told_by_the_pods_events():
     assert first_obstacle(observed(starting, complaints=(said, pulling))) is None
 
 
+def test_a_network_that_cannot_be_set_up_is_told_by_the_pods_events():
+    starting = waiting("one-inference-5d8-x", PodRole.INFERENCE, "ContainerCreating")
+    why = "Failed to create pod sandbox: plugin type=cni failed: no addresses left"
+    said = complaint(Subject("Pod", "one-inference-5d8-x"), "FailedCreatePodSandBox", why)
+    found = first_obstacle(observed(starting, complaints=(said,)))
+    assert found.reason == "SandboxNotCreated"
+    assert found.message == f"one-inference-5d8-x cannot be started: {why}; since 1 min"
+    sandboxed = pod("one-inference-5d8-x", PodRole.INFERENCE)
+    assert first_obstacle(observed(sandboxed, complaints=(said,))) is None
+
+
+def test_a_claim_whose_volume_is_gone_is_told_while_pods_still_run():
+    def claim(phase: str) -> ChildRecord:
+        return ChildRecord(kind=Kind.CLAIM, meta=meta("one-volume"), body=b"{}", phase=phase)
+
+    there = pod("one-trainer-0", PodRole.TRAINER)
+    found = first_obstacle(observed(there, children=(claim("Lost"),)))
+    assert (found.reason, found.message) == ("VolumeLost", "the claim one-volume has lost its volume")
+    assert first_obstacle(observed(there, children=(claim("Bound"),))) is None
+
+
+def test_a_limit_range_is_told_by_the_deployments_condition():
+    why = 'pods "one-inference-5d8-x" is forbidden: maximum cpu usage per Container is 1, but limit is 2'
+    child = ChildRecord(kind=Kind.DEPLOYMENT, meta=meta("one-inference"), body=b"{}", desired=1, failure=why)
+    found = first_obstacle(observed(children=(child,)))
+    assert found.reason == "LimitRangeExceeded"
+    assert found.message.endswith("cannot be created: maximum cpu usage per Container is 1, but limit is 2")
+
+
 def test_events_are_asked_for_only_while_something_is_missing():
     there = [pod(f"one-trainer-{index}", PodRole.TRAINER) for index in range(2)]
     assert silent(observed(*there, children=(trainer_set(),))) == ()

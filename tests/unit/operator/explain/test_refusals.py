@@ -56,6 +56,28 @@ CALL = "create /api/v1/namespaces/ns/pods: 403 Forbidden: "
                 'User "system:serviceaccount:a:b" cannot patch resource "statefulsets"',
             ),
         ),
+        *(
+            (
+                f'pods "one-trainer-0" is forbidden: {why}',
+                Refusal("LimitRangeExceeded", "Pod one-trainer-0", why),
+            )
+            for why in (
+                "maximum memory usage per Container is 64Gi, but limit is 512Gi",
+                "minimum cpu usage per Pod is 1, but request is 500m",
+                "[maximum cpu usage per Container is 4, but no limit is specified, maximum memory usage per Container "
+                "is 1Gi, but no limit is specified]",
+                "cpu max limit to request ratio per Container is 2, but provided ratio is 4.000000",
+            )
+        ),
+        (
+            'persistentvolumeclaims "one-volume" is forbidden: maximum storage usage per PersistentVolumeClaim is '
+            "100Gi, but request is 500Gi",
+            Refusal(
+                "LimitRangeExceeded",
+                "PersistentVolumeClaim one-volume",
+                "maximum storage usage per PersistentVolumeClaim is 100Gi, but request is 500Gi",
+            ),
+        ),
         ("something new", Refusal("Refused", "", "something new")),
     ],
 )

@@ -38,7 +38,7 @@ def test_it_is_removed_by_force_where_the_manifest_says_so():
     (delete,) = made.actions
     assert isinstance(delete, Delete)
     assert (delete.name, delete.uid, delete.grace_s) == ("one-trainer-0", hung.meta.uid, 0)
-    assert not made.problems
+    assert made.problems["NodeLost"][0] == "ForceDeleted"
 
 
 def test_an_orchestrator_or_prepare_pod_that_hangs_ends_the_attempt():
