@@ -4,7 +4,6 @@ They are removed by force only where the manifest says so: a force-deleted pod's
 """
 
 from collections.abc import Iterable
-from typing import Any
 
 from echorl_operator.names import PodRole
 from echorl_operator.observed.records import PodRecord
@@ -36,23 +35,17 @@ def see_to(draft: Draft, pods: list[PodRecord]) -> str:
     why = f"{listed} does not end on {nodes}: the node may be lost, and its GPUs still at work"
     if draft.observed.run.block("failurePolicy").get("forceDeleteOnNodeLoss") is True:
         draft.do(*(Delete("v1", "Pod", pod.meta.name, pod.meta.uid, why, grace_s=0) for pod in pods))
-        return _tell(draft, "ForceDeleted", f"{why}; removed by force")
-    return _tell(draft, "PodsHang", f"{why}; {_HINT}")
+        why = f"{why}; removed by force"
+        draft.problem("NodeLost", "ForceDeleted", why)
+        return why
+    draft.problem("NodeLost", "PodsHang", f"{why}; {_HINT}")
+    return f"{why}; {_HINT}"
 
 
 def see_to_engines(draft: Draft) -> None:
     """Engines that hang hold up nobody, as their Deployment has made others; they may still hold GPUs."""
     if found := hung(draft, draft.pods(PodRole.INFERENCE)):
         see_to(draft, found)
-
-
-def _tell(draft: Draft, reason: str, message: str) -> str:
-    before: list[dict[str, Any]] = draft.observed.run.status.get("conditions", [])
-    told = ("NodeLost", "True", reason)
-    if not any((one.get("type"), one.get("status"), one.get("reason")) == told for one in before):
-        draft.note(reason, message, warning=True)
-    draft.problem("NodeLost", reason, message)
-    return message
 
 
 def lost_alone(draft: Draft) -> str | None:

@@ -17,7 +17,7 @@ OVERDUE_INTERVALS = 3
 
 PROBLEMS = ("Blocked", "InvalidSpec", "NodeLost", "Stalled")
 """Conditions that are there only since something was wrong."""
-TOLD_BY_EVENT = ("Blocked", "InvalidSpec")
+TOLD_BY_EVENT = ("Blocked", "InvalidSpec", "NodeLost")
 """Those of them that nothing else posts an event of."""
 
 Aspect = tuple[str, str, str]

@@ -34,7 +34,7 @@ def test_it_is_told_once_and_left_alone() -> None:
     assert "forceDeleteOnNodeLoss" in message
     cluster.say(step=2)
     cluster.settle_after(60.0)
-    told = [note for note in cluster.notes if note.reason == "PodsHang"]
+    told = [note for note in cluster.notes if note.message.startswith("PodsHang: ")]
     assert [(note.type, ENGINE in note.message) for note in told] == [("Warning", True)]
     assert ENGINE in cluster.pods
 
@@ -53,7 +53,7 @@ def test_it_is_removed_by_force_where_the_manifest_says_so() -> None:
     assert [(one.name, one.grace_s) for one in cluster.deleted if one.name == ENGINE] == [(ENGINE, 0)]
     assert cluster.pods[ENGINE].meta.deleted_at is None, "another one is in its place"
     assert cluster.condition("NodeLost")[:2] == ("False", "Healed")
-    told = [note for note in cluster.notes if note.reason == "ForceDeleted"]
+    told = [note for note in cluster.notes if note.message.startswith("ForceDeleted: ")]
     assert [(note.type, ENGINE in note.message) for note in told] == [("Warning", True)]
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from echorl_core.names import ExitCode, Phase
+from echorl_core.restarts import Action, Decision
 from echorl_operator.api.schema import keys
 from echorl_operator.api.status import Condition
 from echorl_operator.observed.roles import Checkpoint, RoleState
@@ -21,7 +22,12 @@ CODE = ROOT / "operator" / "echorl_operator"
 PAGE = (ROOT / "docs" / "operator" / "conditions.md").read_text()
 WORD = re.compile(r"[A-Z][a-z]+(?:[A-Z][a-z]+)*")
 HEALED = {"Healed"}
-FAILURES = {reason_of(int(code)) for code in ExitCode if code is not ExitCode.OK}
+FAILURES = {
+    reason_of(Decision(Action.FAIL, "", exit_code=int(code), by_rule=by_rule))
+    for code in ExitCode
+    if code is not ExitCode.OK
+    for by_rule in (False, True)
+}
 OF_KUBERNETES = {
     *("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable"),
     *("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "CrashLoopBackOff"),
