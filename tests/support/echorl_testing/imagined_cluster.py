@@ -20,6 +20,7 @@ from echorl_operator.observed import decode
 from echorl_operator.observed.complaints import Complaint
 from echorl_operator.observed.records import ChildRecord, ContainerPhase, Kind, PodPhase, PodRecord
 from echorl_operator.observed.roles import RoleState
+from echorl_operator.observed.world import Observed
 from echorl_operator.plan.actions import Apply, AskToStop, ChangeLive, Create, Delete, LiftGate, Note, Plan
 from echorl_operator.plan.planning import plan
 from echorl_testing.observed_worlds import NOW, container, meta, observed, run
@@ -63,14 +64,17 @@ class ImaginedCluster:
         found = (one for one in self.status["conditions"] if one["type"] == kind)
         return next(((one["status"], one["reason"], one["message"]) for one in found), ("", "", ""))
 
-    def look(self) -> Plan:
-        """One plan, not carried out."""
+    def world(self) -> Observed:
+        """What the operator sees."""
         pods = tuple(self.pods[name] for name in sorted(self.pods))
         children = tuple(self.children[key] for key in sorted(self.children))
-        world = observed(
+        return observed(
             *pods, run=self.run, children=children, role_state=self.state, now=self.now, complaints=self.complaints
         )
-        return plan(world, SETTINGS, "t")
+
+    def look(self) -> Plan:
+        """One plan, not carried out."""
+        return plan(self.world(), SETTINGS, "t")
 
     def settle(self) -> Plan:
         """Passes until one finds nothing to do, or nothing but to ask the orchestrator to stop. Returns that one."""

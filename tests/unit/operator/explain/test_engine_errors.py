@@ -9,9 +9,10 @@ from echorl_core.names import Phase
 from echorl_operator.explain.engine_errors import MOST_CHARACTERS, engine_errors
 from echorl_operator.names import PodRole
 from echorl_operator.observed.roles import EngineState, RoleState
+from echorl_testing.imagined_cluster import ImaginedCluster
 from echorl_testing.observed_worlds import NOW, observed, pod
-from echorl_testing.planned_world import PlannedWorld
 
+WAITING = "an engine to hold version 3 (1 found)"
 MISMATCH = "version 3: probe differs by 0.8, accepted is 0.02"
 QUARANTINED = EngineState("10.1.0.0:8000", "quarantined", None, MISMATCH)
 
@@ -21,7 +22,7 @@ def state(*engines: EngineState) -> RoleState:
         attempt=1,
         phase=Phase.RUNNING,
         step=3,
-        waiting_for="an engine to hold version 3 (1 found)",
+        waiting_for=WAITING,
         reward=None,
         trained=3,
         served_min=None,
@@ -44,16 +45,15 @@ def said(*engines: EngineState) -> str:
 
 
 def test_a_run_whose_engine_is_quarantined_says_why() -> None:
-    world = PlannedWorld()
-    world.start()
-    world.now = replace(world.now, role_state=state(QUARANTINED))
-    message = world.carry_out().status["message"]
-    expected = f"engine one-inference-0 (10.1.0.0:8000) is quarantined: {MISMATCH}"
-    assert message == f"waiting for an engine to hold version 3 (1 found); {expected}"
-    assert sentence(world.now).endswith(message)
-    assert world.plan().status == world.now.run.status, "a second pass writes nothing"
-    world.now = replace(world.now, role_state=state(replace(QUARANTINED, state="serving", error="")))
-    assert world.carry_out().status["message"] == "waiting for an engine to hold version 3 (1 found)"
+    cluster = ImaginedCluster().begin()
+    (engine,) = (name for name, one in cluster.pods.items() if one.role is PodRole.INFERENCE)
+    cluster.pods[engine] = replace(cluster.pods[engine], ip="10.1.0.0")
+    cluster.say(waiting_for=WAITING, engines=(QUARANTINED,))
+    message = cluster.settle().status["message"]
+    assert message == f"waiting for {WAITING}; engine {engine} (10.1.0.0:8000) is quarantined: {MISMATCH}"
+    assert sentence(cluster.world()).endswith(message)
+    cluster.say(engines=(replace(QUARANTINED, state="serving", error=""),))
+    assert cluster.settle().status["message"] == f"waiting for {WAITING}"
 
 
 def test_the_error_that_says_most_comes_first() -> None:

@@ -4,18 +4,16 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
-from echorl_core.names import ExitCode, Phase
+from echorl_core.names import ExitCode
 from echorl_core.restarts import Action, Decision
 from echorl_operator.api.schema import keys
 from echorl_operator.api.status import Condition
-from echorl_operator.observed.roles import Checkpoint, RoleState
+from echorl_operator.observed.roles import Checkpoint
 from echorl_operator.plan.recovery import reason_of
 from echorl_operator.status.conditions import PROBLEMS, TOLD_BY_EVENT
-from echorl_testing.observed_worlds import NOW
-from echorl_testing.planned_world import PlannedWorld
+from echorl_testing.imagined_cluster import ImaginedCluster
 
 ROOT = Path(__file__).parents[4]
 CODE = ROOT / "operator" / "echorl_operator"
@@ -100,28 +98,9 @@ def events() -> dict[str, set[str]]:
 
 def condition_types() -> set[str]:
     """Of a run that has everything that conditions tell, and everything wrong."""
-    world = PlannedWorld(algorithm={"maxStaleness": 1})
-    world.start()
-    state = RoleState(
-        attempt=1,
-        phase=Phase.RUNNING,
-        step=7,
-        waiting_for="",
-        reward=None,
-        trained=7,
-        served_min=7,
-        served_max=7,
-        staleness_max=1,
-        checkpoint=Checkpoint(5, "2026-01-01T00:00:00Z", 9),
-        abandoned="",
-        engines=(),
-        failure_code=None,
-        failure_message="",
-        last_step_at=NOW,
-        seen_at=NOW,
-    )
-    world.now = replace(world.now, role_state=state)
-    return {one["type"] for one in world.plan().status["conditions"]} | set(PROBLEMS)
+    cluster = ImaginedCluster(algorithm={"maxStaleness": 1}).begin()
+    cluster.say(step=7, staleness_max=1, checkpoint=Checkpoint(5, "2026-01-01T00:00:00Z", 9))
+    return {one["type"] for one in cluster.settle().status["conditions"]} | set(PROBLEMS)
 
 
 def test_every_condition_is_told() -> None:
