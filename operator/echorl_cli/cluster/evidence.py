@@ -14,7 +14,7 @@ from echorl_operator.observed.quantities import readable
 from echorl_operator.observed.records import ContainerPhase, ContainerRecord, Kind, PodRecord
 from echorl_operator.observed.times import from_text
 from echorl_operator.observed.world import Observed
-from echorl_operator.status.conditions import PROBLEMS, TOLD_BY_EVENT
+from echorl_operator.status.conditions import PROBLEMS
 
 MOST_LINES = 8
 """Of one kind."""
@@ -148,7 +148,7 @@ def _events(observed: Observed) -> Iterator[Evidence]:
 
 def _is_news(one: Complaint) -> bool:
     """Whether an event says what neither the run's phase nor a condition of its does."""
-    return one.subject.kind != names.KIND or (one.type != "Normal" and one.reason not in TOLD_BY_EVENT)
+    return one.subject.kind != names.KIND or (one.type != "Normal" and one.reason not in PROBLEMS)
 
 
 def _leases(leases: Sequence[Mapping[str, Any]], now: float) -> Iterator[Evidence]:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from echorl_core import last_words
 from echorl_operator import names
 from echorl_operator.explain import refusals, scheduler
 from echorl_operator.explain.spans import waited
@@ -184,7 +185,18 @@ def _waiting(pods: list[PodRecord], reasons: frozenset[str], reason: str, what: 
         pod, container = found[0]
         who = _who([one for one, _ in found], what)
         said = f"{container.reason}: {container.message}" if container.message else container.reason
+        if container.last is not None:
+            said = f"{said}; {_end(container.last)}"
         yield Obstacle(reason, f"{who}: {said}; since {waited(now - pod.meta.created_at)}")
+
+
+def _end(last: ContainerRecord) -> str:
+    """How the process ended, in its own words if it said any in our form."""
+    words = last_words.read(last.message)
+    code = f"it ended with code {last.exit_code}"
+    if last.reason not in ("", "Error", "Completed"):
+        code = f"{code} ({last.reason})"
+    return code if words is None or not words.message else f"{code}: {words.message}"
 
 
 def _is_waiting(container: ContainerRecord, reasons: frozenset[str]) -> bool:

@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from echorl_core.names import Phase
-
 
 @dataclass(frozen=True, slots=True)
 class RunKey:
@@ -34,15 +32,3 @@ class RunRecord:
         """A block of ``spec`` as it was written; empty if it is left out, or null, which means the same."""
         found = self.spec.get(key)
         return found if isinstance(found, Mapping) else {}
-
-
-@dataclass(frozen=True, slots=True)
-class Fence:
-    """What status says that must survive the operator: written before what it fences is done."""
-
-    phase: Phase
-    attempt: int
-    """0: none has begun."""
-    revision: str
-    """Name of the ControllerRevision that the attempt is applied from; empty before the first."""
-    observed_generation: int

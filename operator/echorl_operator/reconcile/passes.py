@@ -22,7 +22,7 @@ from echorl_operator.plan.planning import plan
 from echorl_operator.reconcile.execution import Executor, StillDiffers
 from echorl_operator.reconcile.pace import Pace
 from echorl_operator.reconcile.run_metrics import RunMetrics
-from echorl_operator.status.conditions import TOLD_BY_EVENT
+from echorl_operator.status.conditions import PROBLEMS
 
 _REFUSALS = (errors.Invalid, errors.Forbidden, errors.Refused, errors.BadRequest, StillDiffers)
 
@@ -171,5 +171,10 @@ class Passes:
         told = self._plan(self._observe(fresh))
         # Fences stand for actions of a pass that has failed: only what people read is written here.
         readable: dict[str, object] = {key: told.status[key] for key in ("message", "conditions") if key in told.status}
-        await self._writer.write_status(fresh, {**fresh.status, **readable})
-        await self._tell(fresh, [note for note in told.notes if note.reason in TOLD_BY_EVENT])
+        try:
+            await self._writer.write_status(fresh, {**fresh.status, **readable})
+        except BaseException:
+            # Nobody has read it: the next pass tells it.
+            self._refusals.pop(record.uid, None)
+            raise
+        await self._tell(fresh, [note for note in told.notes if note.reason in PROBLEMS])

@@ -16,9 +16,7 @@ OVERDUE_INTERVALS = 3
 """Checkpoint intervals without a committed checkpoint after which that is told."""
 
 PROBLEMS = ("Blocked", "InvalidSpec", "NodeLost", "Stalled")
-"""Conditions that are there only since something was wrong."""
-TOLD_BY_EVENT = ("Blocked", "InvalidSpec", "NodeLost")
-"""Those of them that nothing else posts an event of."""
+"""Conditions that are there only since something was wrong; an event tells of each that becomes true."""
 
 Aspect = tuple[str, str, str]
 """Status (True, False, Unknown), reason and message."""
@@ -59,9 +57,7 @@ def begun(before: Iterable[Any], after: Iterable[Mapping[str, Any]]) -> list[Map
         after: As they are to be written.
     """
     known = {one.get("type") for one in before if isinstance(one, Mapping) and one.get("status") == "True"}
-    return [
-        one for one in after if one["type"] in TOLD_BY_EVENT and one["status"] == "True" and one["type"] not in known
-    ]
+    return [one for one in after if one["type"] in PROBLEMS and one["status"] == "True" and one["type"] not in known]
 
 
 def _written(kind: str, aspect: Aspect, before: Mapping[str, Any] | None, observed: Observed) -> dict[str, Any]:

@@ -1,3 +1,6 @@
+from dataclasses import replace
+
+from echorl_core.last_words import encoded, words_of
 from echorl_operator.explain.capacity import Node, rooms, words
 from echorl_operator.explain.obstacles import first_obstacle, refused
 from echorl_operator.explain.subjects import silent
@@ -88,6 +91,16 @@ def test_a_missing_secret_and_a_crash_loop_are_obstacles():
     assert first_obstacle(observed(missing)).reason == "ContainerNotCreated"
     crashing = waiting("one-inference-a", PodRole.INFERENCE, "CrashLoopBackOff", "back-off 40s")
     assert first_obstacle(observed(crashing)).reason == "CrashLoop"
+    said = encoded(words_of("inference", 2, "model.dtype: found fp7")).decode()
+    last = container("inference", ContainerPhase.TERMINATED, exit_code=2, reason="Error", message=said)
+    (loop,) = crashing.containers
+    spoken = replace(crashing, containers=(replace(loop, last=last),))
+    assert (
+        "back-off 40s; it ended with code 2: model.dtype: found fp7; since" in first_obstacle(observed(spoken)).message
+    )
+    killed = replace(loop, last=replace(last, exit_code=137, reason="OOMKilled", message=""))
+    silent = first_obstacle(observed(replace(crashing, containers=(killed,)))).message
+    assert "; it ended with code 137 (OOMKilled); since" in silent
     starting = waiting("one-inference-a", PodRole.INFERENCE, "ContainerCreating")
     assert first_obstacle(observed(starting)) is None
 

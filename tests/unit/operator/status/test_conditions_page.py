@@ -12,7 +12,7 @@ from echorl_operator.api.schema import keys
 from echorl_operator.api.status import Condition
 from echorl_operator.observed.roles import Checkpoint
 from echorl_operator.plan.recovery import reason_of
-from echorl_operator.status.conditions import PROBLEMS, TOLD_BY_EVENT
+from echorl_operator.status.conditions import PROBLEMS
 from echorl_testing.imagined_cluster import ImaginedCluster
 
 ROOT = Path(__file__).parents[4]
@@ -30,7 +30,7 @@ OF_KUBERNETES = {
     *("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable"),
     *("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "CrashLoopBackOff"),
     *("FailedMount", "FailedAttachVolume", "FailedMapVolume", "FailedCreatePodSandBox", "FailedCreate"),
-    *("Pulling", "Pulled", "Created", "Started", "Lost", "Starting"),
+    *("Error", "Completed", "Pulling", "Pulled", "Created", "Started", "Lost", "Starting"),
     *("Pod", "PersistentVolumeClaim", "Service", "ConfigMap", "Secret", "ServiceAccount", "StatefulSet"),
     "ValidatingAdmissionPolicy",
 }
@@ -91,7 +91,7 @@ def events() -> dict[str, set[str]]:
             kind = "Warning" if ast.unparse(call.args[2]) == "Phase.RESTARTING" else "Normal"
         for word in words(call.args[{"note": 0, "fail": 1, "begin_attempt": 3}[name]]):
             found[word].add(kind)
-    for word in (*FAILURES, *TOLD_BY_EVENT):
+    for word in (*FAILURES, *PROBLEMS):
         found[word].add("Warning")
     return found
 
