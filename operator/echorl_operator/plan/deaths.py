@@ -10,7 +10,11 @@ ROLES = {
     PodRole.TRAINER: Role.TRAINER,
     PodRole.INFERENCE: Role.INFERENCE,
     PodRole.ORCHESTRATOR: Role.ORCHESTRATOR,
+    # It works for the gang; no decision about restarts is made from its end.
+    PodRole.PREPARE: Role.TRAINER,
 }
+_NOT_STARTED = frozenset({"StartError", "ContainerCannotRun"})
+"""Reasons of a container whose process never began; the message is the container runtime's."""
 
 
 def main_container(pod: PodRecord) -> ContainerRecord | None:
@@ -45,6 +49,8 @@ def death_of(pod: PodRecord) -> Death:
         return Death(role, pod.meta.name, int(ExitCode.CRASH), why=pod.disrupted or f"{pod.reason}: {pod.message}")
     if code is None:
         return Death(role, pod.meta.name, int(ExitCode.CRASH), why="its pod was deleted")
+    if main is not None and main.reason in _NOT_STARTED:
+        return Death(role, pod.meta.name, code, message=f"{main.reason}: {main.message}")
     if code > 128:
         return Death(role, pod.meta.name, 128 - code, message=None if said is None else said.message or None)
     return Death(role, pod.meta.name, code, message=None if said is None else said.message or None)

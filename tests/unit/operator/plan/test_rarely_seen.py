@@ -1,5 +1,6 @@
 """What a run comes to when time passes, when prepare fails, or when somebody takes its rendering away."""
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -7,7 +8,7 @@ import pytest
 
 from echorl_core.last_words import LastWords, Passed, words_of
 from echorl_core.names import Phase
-from echorl_operator.observed.records import Kind
+from echorl_operator.observed.records import Kind, PodPhase
 from echorl_operator.observed.times import to_text
 from echorl_operator.plan.actions import AskToStop, Note
 from echorl_testing.imagined_cluster import ImaginedCluster
@@ -125,6 +126,40 @@ def test_bad_input_of_prepare_is_not_tried_again() -> None:
     cluster.settle()
     assert cluster.condition("Failed") == ("True", "InvalidInput", "spec.model.name: no config.json")
     assert len(prepares(cluster)) == 1
+
+
+@pytest.mark.parametrize(
+    ("reason", "code", "message", "told"),
+    [
+        ("Error", 137, "", "one-prepare-1 was ended by signal 9"),
+        ("OOMKilled", 137, "", "one-prepare-1: out of memory (the container's limit or the node's)"),
+        ("Error", 1, "", "one-prepare-1 ended with code 1 (crash)"),
+        ("StartError", 128, "exec: no such file", "one-prepare-1: StartError: exec: no such file"),
+    ],
+)
+def test_a_prepare_that_ends_without_a_word_is_tried_again(reason: str, code: int, message: str, told: str) -> None:
+    cluster = ImaginedCluster(failurePolicy={"backoffSeconds": 10})
+    cluster.prepare = crashed()
+    while not (ended := [name for name in cluster.pods if "prepare" in name]):
+        cluster.step()
+    (over,) = cluster.pods[ended[0]].containers
+    over = replace(over, reason=reason, exit_code=code, message=message)
+    cluster.pods[ended[0]] = replace(cluster.pods[ended[0]], containers=(over,))
+    cluster.settle()
+    assert noted(cluster, "PrepareFailed")[0].message == told
+    cluster.prepare = prepared(1)
+    cluster.settle_after(10.0)
+    assert cluster.status["control"]["preparedAttempt"] == 1
+
+
+def test_a_prepare_that_was_evicted_is_tried_again() -> None:
+    cluster = ImaginedCluster(failurePolicy={"backoffSeconds": 10})
+    while not (ended := [name for name in cluster.pods if "prepare" in name]):
+        cluster.step()
+    evicted = replace(cluster.pods[ended[0]], phase=PodPhase.FAILED, reason="Evicted", message="low on memory")
+    cluster.pods[ended[0]] = replace(evicted, containers=())
+    cluster.settle()
+    assert noted(cluster, "PrepareFailed")[0].message == "one-prepare-1 was ended: Evicted: low on memory"
 
 
 def test_each_checkpoint_that_was_passed_over_is_told() -> None:
