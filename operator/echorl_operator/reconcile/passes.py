@@ -24,6 +24,8 @@ from echorl_operator.reconcile.pace import Pace
 from echorl_operator.reconcile.run_metrics import RunMetrics
 from echorl_operator.status.conditions import PROBLEMS
 
+TRIPPED = "PassFailed"
+"""Event of a pass that raised where nothing outside can be the cause."""
 _REFUSALS = (errors.Invalid, errors.Forbidden, errors.Refused, errors.BadRequest, StillDiffers)
 
 
@@ -67,7 +69,13 @@ class Passes:
             return None
         record = observed.run
         self._run_metrics.observe(observed)
-        made = self._plan(observed)
+        try:
+            made = self._plan(observed)
+        except Exception as error:
+            # A bug of ours, and nobody else tells the user that the run is left alone.
+            what = f"the operator cannot decide: {type(error).__name__}: {error}"
+            await self._events.post(record, "Warning", TRIPPED, f"{what}; it tries again, and its log says more")
+            raise
         self._run_metrics.planned(key, made)
         try:
             said_after_s = await self._carry_out(observed, made)

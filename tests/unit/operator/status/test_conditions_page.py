@@ -12,6 +12,7 @@ from echorl_operator.api.schema import keys
 from echorl_operator.api.status import Condition
 from echorl_operator.observed.roles import Checkpoint
 from echorl_operator.plan.recovery import reason_of
+from echorl_operator.reconcile.passes import TRIPPED
 from echorl_operator.status.conditions import PROBLEMS
 from echorl_testing.imagined_cluster import ImaginedCluster
 
@@ -91,7 +92,7 @@ def events() -> dict[str, set[str]]:
             kind = "Warning" if ast.unparse(call.args[2]) == "Phase.RESTARTING" else "Normal"
         for word in words(call.args[{"note": 0, "fail": 1, "begin_attempt": 3}[name]]):
             found[word].add(kind)
-    for word in (*FAILURES, *PROBLEMS):
+    for word in (*FAILURES, *PROBLEMS, TRIPPED):
         found[word].add("Warning")
     return found
 
