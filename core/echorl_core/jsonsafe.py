@@ -27,6 +27,17 @@ def finite(value: Any) -> Any:
     return value
 
 
+def encodable(text: str) -> str:
+    """``text`` with U+FFFD for every half of a surrogate pair: UTF-8 has no form for one, JSON's escapes do."""
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
 def dumps(value: Any, *, indent: int | None = None) -> str:
-    """Strict JSON text of ``value``."""
-    return json.dumps(finite(value), allow_nan=False, ensure_ascii=False, indent=indent)
+    """Strict JSON text of ``value``, which UTF-8 can encode."""
+    return encodable(json.dumps(finite(value), allow_nan=False, ensure_ascii=False, indent=indent))

@@ -25,3 +25,8 @@ def test_replacements_are_counted() -> None:
     before = jsonsafe.replaced_count()
     assert jsonsafe.finite({"a": [math.nan, 1.0, -math.inf]}) == {"a": [None, 1.0, None]}
     assert jsonsafe.replaced_count() == before + 2
+
+
+def test_output_is_text_that_utf8_holds() -> None:
+    written = jsonsafe.dumps({"half": "a\ud83d", "pair": "\ud83d\ude00", "plain": "é"})
+    assert json.loads(written.encode()) == {"half": "a\ufffd", "pair": "\U0001f600", "plain": "é"}
