@@ -225,5 +225,5 @@ def test_a_value_where_an_older_key_needs_a_table_is_not_lost(value, found):
 
 
 def test_files_without_a_key():
-    with pytest.raises(ConversionError, match=r"spec\.environments\.train: .* accepted: at least one environment"):
-        converted_copy({})
+    with pytest.raises(ConversionError, match=r"spec\.environments\.train: .*accepted: at least one environment"):
+        converted_copy({}, types={})
