@@ -13,7 +13,7 @@ def replaced_count() -> int:
 
 
 def finite(value: Any) -> Any:
-    """``value`` with every NaN and infinity, at any depth, replaced by None."""
+    """``value`` with every NaN and infinity, at any depth, replaced by None; keys that JSON has no form for as text."""
     global _replaced  # noqa: PLW0603 - one process-wide counter, exported as a metric
     if isinstance(value, float):
         if math.isfinite(value):
@@ -21,12 +21,30 @@ def finite(value: Any) -> Any:
         _replaced += 1
         return None
     if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items()}
+        return {_key(key): finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [finite(item) for item in value]
     return value
 
 
+def _key(key: Any) -> Any:
+    return key if key is None or isinstance(key, str | int | float) else str(key)
+
+
+def encodable(text: str) -> str:
+    """``text`` with U+FFFD for every half of a surrogate pair: UTF-8 has no form for one, JSON's escapes do."""
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
 def dumps(value: Any, *, indent: int | None = None) -> str:
-    """Strict JSON text of ``value``."""
-    return json.dumps(finite(value), allow_nan=False, ensure_ascii=False, indent=indent)
+    """Strict JSON text of ``value``, which UTF-8 can encode.
+
+    Environments decide what records hold: what JSON has no form for (bytes, times) is written as ``str`` has it.
+    """
+    return encodable(json.dumps(finite(value), allow_nan=False, ensure_ascii=False, indent=indent, default=str))

@@ -25,7 +25,7 @@ class Collector:
         self._max_empty_batches = max_empty_batches
         self._changed = asyncio.Event()
         self._mean_tokens: float | None = None
-        self._filtered_in_a_row = 0
+        self._idle_in_a_row = 0
         self._empty_in_a_row = 0
         self.on_room: Callable[[], None] = lambda: None
         """Called when more episodes may be started."""
@@ -40,28 +40,31 @@ class Collector:
     def admit(self, episodes: list[ReadyEpisode]) -> None:
         """Take in a closed group's episodes; those of which group-stage filters left nothing are dropped.
 
+        So are those that never had anything to train, where batches are measured in tokens.
+
         Raises:
-            RunFailure: filters have left nothing of as many episodes in a row as the allowed empty batches hold.
+            RunFailure: as many episodes in a row as the allowed empty batches hold had nothing to train.
         """
         admitted = []
         for episode in episodes:
             tokens = episode.trainable_tokens()
-            if not tokens and episode.filtered:
-                self._tally.drop(Drop.FILTERED)
+            # A batch measured in tokens would wait for ever for episodes that add none.
+            if not tokens and (episode.filtered or self._config.batch_size is None):
+                self._tally.drop(Drop.FILTERED if episode.filtered else Drop.EMPTY_BATCH)
                 self._keep_for_metrics(episode)
-                self._filtered_in_a_row += 1
+                self._idle_in_a_row += 1
                 continue
-            self._filtered_in_a_row = 0
+            self._idle_in_a_row = 0
             before = self._mean_tokens
             self._mean_tokens = tokens if before is None else _MEMORY * before + (1 - _MEMORY) * tokens
             admitted.append(episode)
         if not admitted:
             self._settle(episodes)
-        if self._filtered_in_a_row >= self._max_empty_batches * self.episodes_per_batch():
+        if self._idle_in_a_row >= self._max_empty_batches * self.episodes_per_batch():
             raise RunFailure(
                 ExitCode.NOTHING_TO_TRAIN,
-                f"step {self.next_step}: filters left nothing to train in {self._filtered_in_a_row} episodes in a row; "
-                f"they matched: {matched(self._filtered[-self._filtered_in_a_row :])}",
+                f"step {self.next_step}: {self._idle_in_a_row} episodes in a row had nothing to train; "
+                f"filters matched: {matched(self._filtered[-self._idle_in_a_row :])}",
             )
         self.ready = sorted([*self.ready, *admitted], key=lambda one: one.version_low or 0)
         self._changed.set()

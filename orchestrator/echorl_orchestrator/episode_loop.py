@@ -11,7 +11,7 @@ import msgspec
 from echorl_core.config import EnvironmentConfig
 from echorl_core.names import SERVED_MODEL_NAME
 from echorl_orchestrator.codec.engine_rendering import PromptTooLongError
-from echorl_orchestrator.gateway.messages import MessageError
+from echorl_orchestrator.gateway.messages import MessageError, canonical_message
 from echorl_orchestrator.gateway.session import GatewaySession
 from echorl_orchestrator.gateway.turns import Turn
 from echorl_orchestrator.types import (
@@ -128,6 +128,12 @@ class TextLoop:
             if not 0 <= span.message < len(step.messages):
                 raise EpisodeError(ErrorKind.ENV, f"{op}: warnings: there is no message {span.message}")
             self._warnings.setdefault(len(self._history) + span.message, []).append((span.start, span.end))
+        try:
+            # Those of the last step reach no session, but the records.
+            for number, message in enumerate(step.messages, start=len(self._history)):
+                canonical_message(message, number)
+        except MessageError as error:
+            raise EpisodeError(ErrorKind.ENV, str(error)) from None
         self._add(step.messages)
         return step
 

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from echorl_core.attempts import prepared_attempts
 from echorl_core.jsonsafe import dumps
 from echorl_core.rundir import RunDirectory
 from echorl_core.wire import StepReport
@@ -81,7 +82,11 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 class RecordedEvals(NamedTuple):
-    """Environment and version of every eval that any attempt has recorded."""
+    """Environment and version of every eval that was recorded.
+
+    Played ones count while the policy that they measured is part of the run: what lies beyond the step that a later
+    attempt resumed from is trained again, and that version is another policy.
+    """
 
     played: set[tuple[str, int]]
     skipped: set[tuple[str, int]]
@@ -93,11 +98,21 @@ def was_played(row: Mapping[str, Any]) -> bool:
 
 
 def recorded_evals(run: RunDirectory) -> RecordedEvals:
-    """What evals.jsonl of all attempts tells. Blocking."""
+    """What evals.jsonl of all attempts tells. Blocking.
+
+    Raises:
+        Refused: what an attempt was prepared with is unreadable.
+    """
+    starts = [(attempt, prepared.resume_step) for attempt, prepared in prepared_attempts(run)]
     found = RecordedEvals(set(), set())
-    for _, folder in run.recorded_attempts():
+    for attempt, folder in run.recorded_attempts():
+        last = min((start for later, start in starts if later > attempt), default=math.inf)
         for row in read_rows(folder / EVALS):
-            (found.played if was_played(row) else found.skipped).add((row["environment"], row["step"]))
+            place = (row["environment"], row["step"])
+            if not was_played(row):
+                found.skipped.add(place)
+            elif row["step"] <= last:
+                found.played.add(place)
     return found
 
 

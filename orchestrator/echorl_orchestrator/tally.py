@@ -27,7 +27,7 @@ class Drop(StrEnum):
     GROUP = "group"
     """It belonged to a group that falls as a whole."""
     EMPTY_BATCH = "emptyBatch"
-    """Its batch had nothing to train in any component."""
+    """Its batch had nothing to train in any component; or itself, where batches are measured in tokens."""
     UNUSED = "unused"
     """The run ended before a batch took it."""
 

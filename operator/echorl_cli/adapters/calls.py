@@ -106,5 +106,6 @@ def completion(model: str, tokens: Sequence[int], length: int) -> dict[str, Any]
 
 def distance(found: Sequence[float], expected: Sequence[float]) -> float:
     """Largest absolute difference; infinite where it cannot be said."""
-    worst = max(abs(a - b) for a, b in zip(found, expected, strict=True))
-    return worst if math.isfinite(worst) else math.inf
+    apart = [abs(a - b) for a, b in zip(found, expected, strict=True)]
+    # max() alone passes over a NaN that does not come first.
+    return max(apart) if all(map(math.isfinite, apart)) else math.inf

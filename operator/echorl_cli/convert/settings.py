@@ -180,7 +180,7 @@ class Settings:
 
     def unknown(self) -> list[Location]:
         """Keys that no table knows."""
-        keys = [where for where, _ in leaves(self._tree) if self._table.key(where) is None]
+        keys = [where for where, _ in leaves(self._tree) if where and self._table.key(where) is None]
         return [where for where in keys if pattern(where) not in self._table.tables]
 
     def misplaced(self) -> list[Location]:

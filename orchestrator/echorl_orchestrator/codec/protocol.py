@@ -1,9 +1,10 @@
 """The seam between chat messages and token ids: what a codec must do, and what it returns."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -53,6 +54,22 @@ class Parsed:
     reasoning: str | None = None
     malformed: bool = False
     """At least one attempted tool call could not be read."""
+
+    def carried(self) -> "Parsed":
+        """Without calls that cannot reach a tool, which count as malformed.
+
+        JSON spells what neither a worker nor a line of records takes: half a surrogate pair, integers beyond 64 bits.
+        """
+        calls = [call for call in self.tool_calls if _crosses(call)]
+        return self if len(calls) == len(self.tool_calls) else replace(self, tool_calls=calls, malformed=True)
+
+
+def _crosses(call: Mapping[str, Any]) -> bool:
+    try:
+        msgspec.msgpack.encode(call)
+    except (OverflowError, RecursionError, UnicodeEncodeError):
+        return False
+    return True
 
 
 class ChatCodec(Protocol):

@@ -126,13 +126,18 @@ class RenderersCodec:
 
     def parse(self, prompt_tail: Sequence[int], sampled: Sequence[int], tools: Sequence[Tool]) -> Parsed:
         """See ``ChatCodec``."""
-        parsed: ParsedResponse = self._renderer.parse_response(
-            list(sampled), tools=cast(Any, list(tools)) or None, prompt_ids=list(prompt_tail)
-        )
+        try:
+            parsed: ParsedResponse = self._renderer.parse_response(
+                list(sampled), tools=cast(Any, list(tools)) or None, prompt_ids=list(prompt_tail)
+            )
+        except (RecursionError, TypeError, ValueError):
+            # A model may write JSON that Python does not take: deep brackets, thousands of digits, a list as name.
+            return Parsed(self.text(sampled), malformed=True)
         calls: list[dict[str, Any]] = []
         malformed = False
         for call in parsed.tool_calls:
-            if call.status is ToolCallParseStatus.OK and call.name and isinstance(call.arguments, dict):
+            named = isinstance(call.name, str) and bool(call.name)
+            if call.status is ToolCallParseStatus.OK and named and isinstance(call.arguments, dict):
                 calls.append({"name": call.name, "arguments": call.arguments, **({"id": call.id} if call.id else {})})
             else:
                 malformed = True

@@ -43,13 +43,17 @@ def _session_key(request: web.Request) -> str | None:
 async def _read(request: web.Request) -> dict[str, Any]:
     try:
         body = json.loads(await request.clone(client_max_size=_MAX_BODY_BYTES).read())
-    except ValueError:
+    except (ValueError, RecursionError):
         raise MessageError("the body is no JSON") from None
     if not isinstance(body, dict) or not isinstance(body.get("messages"), list):
         raise MessageError("messages: missing; accepted is a list of chat messages")
     tools = body.get("tools")
     if tools is not None and not (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
         raise MessageError("tools: accepted is a list of tool definitions")
+    try:
+        json.dumps(tools, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise MessageError(f"tools: found half a surrogate pair; accepted is text: {error}") from None
     return body
 
 

@@ -4,6 +4,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from echorl_core.jsonsafe import encodable
+
 ROLES = ("system", "user", "assistant", "tool")
 
 
@@ -15,26 +17,35 @@ def _text(content: Any, where: str) -> str:
     if content is None:
         return ""
     if isinstance(content, str):
-        return content
+        return encodable(content)
     if not isinstance(content, Sequence):
         raise MessageError(f"{where}: found {type(content).__name__}, accepted are text and a list of text parts")
     for part in content:
         kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
         if kind != "text" or not isinstance(part.get("text"), str):
             raise MessageError(f"{where}: not supported yet: parts of type {kind!r}; accepted are text parts")
-    return "".join(part["text"] for part in content)
+    return encodable("".join(part["text"] for part in content))
 
 
 def _arguments(raw: Any, where: str) -> Any:
     if isinstance(raw, str):
+        raw = encodable(raw)
         try:
             decoded = json.loads(raw) if raw else {}
-        except ValueError:
+        except (ValueError, RecursionError):
             return raw
-        return decoded if isinstance(decoded, dict) else raw
+        return _encodable(decoded) if isinstance(decoded, dict) else raw
     if not isinstance(raw, Mapping):
         raise MessageError(f"{where}: found {type(raw).__name__}, accepted are a JSON object or its text")
-    return dict(raw)
+    return _encodable(dict(raw))
+
+
+def _encodable(value: Any) -> Any:
+    if isinstance(value, str):
+        return encodable(value)
+    if isinstance(value, dict):
+        return {_encodable(key): _encodable(item) for key, item in value.items()}
+    return [_encodable(item) for item in value] if isinstance(value, list) else value
 
 
 def _call(call: Any, where: str) -> dict[str, Any]:
@@ -43,9 +54,9 @@ def _call(call: Any, where: str) -> dict[str, Any]:
         raise MessageError(f"{where}: a tool call needs function.name")
     arguments = _arguments(function.get("arguments") or {}, f"{where}.function.arguments")
     return {
-        "id": str(call.get("id") or ""),
+        "id": encodable(str(call.get("id") or "")),
         "type": "function",
-        "function": {"name": function["name"], "arguments": arguments},
+        "function": {"name": encodable(function["name"]), "arguments": arguments},
     }
 
 
@@ -64,11 +75,16 @@ def canonical_message(message: Any, index: int) -> dict[str, Any]:
     result: dict[str, Any] = {"role": role, "content": _text(message.get("content"), f"{where}.content")}
     calls = message.get("tool_calls") or []
     if role == "assistant" and calls:
+        if not isinstance(calls, Sequence):
+            raise MessageError(f"{where}.tool_calls: found {type(calls).__name__}, accepted is a list of calls")
         result["tool_calls"] = [_call(call, f"{where}.tool_calls[{number}]") for number, call in enumerate(calls)]
     if role == "assistant" and isinstance(message.get("reasoning_content"), str):
-        result["reasoning_content"] = message["reasoning_content"]
+        result["reasoning_content"] = encodable(message["reasoning_content"])
     if role == "tool":
-        result.update({field: message[field] for field in ("tool_call_id", "name") if message.get(field)})
+        for field in ("tool_call_id", "name"):
+            if (found := message.get(field)) and not isinstance(found, str):
+                raise MessageError(f"{where}.{field}: found {type(found).__name__}, accepted is text")
+            result.update({field: encodable(found)} if found else {})
     return result
 
 

@@ -163,7 +163,7 @@ class GatewaySession:
         self.facts.sampled_tokens += len(generation.token_ids)
         if generation.finish_reason == "abort":
             raise EpisodeError(ErrorKind.PROVIDER, f"engine {generation.engine} aborted the request")
-        draft = Draft(talk, sampling, prompt, generation, parsed, first_origin, start_s, self._seconds())
+        draft = Draft(talk, sampling, prompt, generation, parsed.carried(), first_origin, start_s, self._seconds())
         return await self._settled(lambda: self._take(draft))
 
     async def _settled(self, take: Callable[[], Turn]) -> Turn:

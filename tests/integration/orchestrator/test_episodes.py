@@ -159,6 +159,7 @@ FAILURES = [
     ("unscored", ErrorKind.ENV, "the episode ended (terminated) without a reward"),
     ("wrong reward", ErrorKind.ENV, "step returned an unusable Step: Expected `float | null`, got `str`"),
     ("wrong role", ErrorKind.ENV, "messages[2].role: found 'robot'"),
+    ("wrong last words", ErrorKind.ENV, "messages[2].tool_calls[0]: a tool call needs function.name"),
     ("wrong span", ErrorKind.ENV, "step: warnings: there is no message 0"),
     ("end at once", ErrorKind.ENV, "reset ended the episode before the first model turn"),
     ("long prompt", ErrorKind.OVERLONG, "at most 511"),

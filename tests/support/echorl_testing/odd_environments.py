@@ -94,6 +94,9 @@ class Odd:
     def wrong_role(self) -> Step:
         return Step([{"role": "robot", "content": "x"}])
 
+    def wrong_last_words(self) -> Step:
+        return Step([{"role": "assistant", "content": "", "tool_calls": [{"id": 1}]}], reward=1.0, terminated=True)
+
     def wrong_span(self) -> Step:
         return Step([], warnings=[Span(0, 0, 1)])
 

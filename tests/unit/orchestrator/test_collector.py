@@ -109,7 +109,7 @@ async def test_filtered_episodes_stay_for_metrics_without_their_tokens() -> None
         await rig.scheduler.run()
     assert told == [(1, 1)] * 12
     (failure,) = caught.value.exceptions
-    assert "12 episodes in a row; they matched: zeroAdvantage 12 of 12" in str(failure)
+    assert "12 episodes in a row had nothing to train; filters matched: zeroAdvantage 12 of 12" in str(failure)
     filtered = rig.collector.take_filtered()
     assert [one.outcome.reward for one in filtered] == [0.25] * 12
     assert not any(one.outcome.samples for one in filtered)
@@ -125,3 +125,19 @@ async def test_episodes_of_an_empty_batch_stay_for_metrics() -> None:
         rig.collector.give_up(await rig.collector.batch())
     assert told == [1, 1, 1, 1]
     assert [one.outcome.reward for one in rig.collector.take_filtered()] == [1.0, 0.0, 1.0, 0.0]
+
+
+async def test_episodes_without_a_trainable_token_end_a_run_whose_batches_are_measured_in_tokens() -> None:
+    def script(episode: str, group: str, version: int) -> EpisodeOutcome:
+        found = outcome(episode, reward=float(episode[-1] == "0"), version=version)
+        found.samples = [sample([C, C], episode=episode, version=version)]
+        return found
+
+    rig = Rig(batch_config(batch_size=None, token_batch_size=10), ScriptedPlayer(script=script))
+    with pytest.raises(BaseExceptionGroup) as caught:
+        async with asyncio.timeout(60):
+            await rig.scheduler.run()
+    (failure,) = caught.value.exceptions
+    assert isinstance(failure, RunFailure)
+    assert failure.code is ExitCode.NOTHING_TO_TRAIN
+    assert "6 episodes in a row had nothing to train; filters matched: none" in failure.message

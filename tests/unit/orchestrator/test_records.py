@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from echorl_core.rundir import RunDirectory
+from echorl_core.attempts import Policy, Prepared, as_json
+from echorl_core.rundir import RunDirectory, write_file
 from echorl_core.wire import LogprobGap, StepReport
 from echorl_orchestrator.cursor import Ticket
 from echorl_orchestrator.filters import Verdict
@@ -68,6 +69,30 @@ async def test_evals_of_every_attempt_are_known(tmp_path: Path) -> None:
     found = recorded_evals(run)
     assert found.played == {("held-out", 0), ("held-out", 4)}
     assert found.skipped == {("held-out", 2)}
+
+
+async def test_evals_of_versions_that_are_trained_again_are_due_again(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    for attempt, start, steps in ((1, 0, (0, 20, 40)), (2, 20, (40, 60)), (3, 50, ())):
+        prepared = Prepared(
+            run_uid="u",
+            attempt=attempt,
+            policy=Policy.AUTO,
+            resume_step=start,
+            checkpoint=None,
+            committed=[],
+            skipped=[],
+            removed=[],
+            kept=[],
+        )
+        write_file(run.attempt(attempt) / "prepared.json", as_json(prepared))
+        recorder = Recorder(run.records(attempt))
+        recorder.open()
+        await recorder.append(EVALS, [{"environment": "e", "step": step, "reward": 1.0} for step in steps])
+        known = {1: {0, 20, 40}, 2: {0, 20, 40, 60}, 3: {0, 20, 40}}[attempt]
+        assert recorded_evals(run).played == {("e", step) for step in known}
+    (run.records(2) / EVALS).unlink()
+    assert recorded_evals(run).played == {("e", 0), ("e", 20)}  # attempt 2 trained version 40 anew
 
 
 def test_chosen_episodes_span_the_rewards() -> None:

@@ -222,3 +222,8 @@ def test_a_type_for_an_environment_that_is_not_there():
 def test_a_value_where_an_older_key_needs_a_table_is_not_lost(value, found):
     told = refusal({"inference.gpu_memory_utilization": 0.5, "inference.model": value})
     assert f"inference.model: found {found}; accepted: a table" in told
+
+
+def test_files_without_a_key():
+    with pytest.raises(ConversionError, match=r"spec\.environments\.train: .*accepted: at least one environment"):
+        converted_copy({}, types={})

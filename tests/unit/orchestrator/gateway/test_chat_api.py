@@ -264,10 +264,38 @@ async def test_large_bodies_are_taken(gateway: Gateway) -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b"{", b"[]", b'{"messages": 1}', b'{"messages": []}', b'{"messages": [1], "tools": 3}']
+    "body",
+    [
+        b"{",
+        b"[]",
+        b'{"messages": ' + b"[" * 100_000,
+        b'{"messages": 1}',
+        b'{"messages": []}',
+        b'{"messages": [1], "tools": 3}',
+        b'{"messages": [1], "tools": [{"function": {"name": "a\\ud83d"}}]}',
+        b'{"messages": [{"role": "assistant", "tool_calls": 5}]}',
+        b'{"messages": [{"role": "tool", "content": "", "tool_call_id": ["a"]}]}',
+    ],
 )
 async def test_malformed_bodies_are_400(gateway: Gateway, body: bytes) -> None:
     url = gateway.url("/s/k/v1/chat/completions")
     async with aiohttp.ClientSession() as http, http.post(url, data=body) as answer:
         assert answer.status == 400
         assert (await answer.json())["error"]["type"] == "invalid_request_error"
+    assert gateway.bugs == []
+
+
+async def test_text_that_utf8_cannot_hold_is_taken_with_a_mark_in_its_place(gateway: Gateway) -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "sh", "arguments": '{"file": "\\ud83d"}'}}
+    messages = [
+        {"role": "user", "content": "a\udcff"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "b\udcff", "tool_call_id": "1"},
+    ]
+    url = gateway.url("/s/k/v1/chat/completions")
+    body = json.dumps({"messages": messages}).encode()
+    async with aiohttp.ClientSession() as http, http.post(url, data=body) as answer:
+        assert answer.status == 200, await answer.text()
+    said = gateway.session.history.branches[0].messages
+    assert [one["content"] for one in said[:3]] == ["a\ufffd", "", "b\ufffd"]
+    assert said[1]["tool_calls"][0]["function"]["arguments"] == {"file": "\ufffd"}

@@ -1,10 +1,12 @@
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from echorl_core.config import SamplingConfig
+from echorl_core.config import ModelConfig, SamplingConfig
+from echorl_orchestrator.codec import build_codec
 from echorl_orchestrator.codec.compact import CompactCodec
 from echorl_orchestrator.codec.engine_rendering import ChatGeneration, EngineRendering, PromptTooLongError
 from echorl_orchestrator.codec.renderers_codec import RenderersCodec
@@ -219,6 +221,34 @@ async def test_unusable_messages_are_named(tokenizer: TextTokenizer, message: di
     gateway = session(tokenizer, policy_of(tokenizer, "a<|im_end|>"))
     with pytest.raises(MessageError, match=problem):
         await gateway.turn([message])
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        '{"name": "grep", "arguments": {"pattern": "\\ud83d"}}',
+        '{"name": "gr\\ud83d", "arguments": {}}',
+        '{"name": "grep", "arguments": {"pattern": ' + "9" * 30 + "}}",
+        '{"name": "grep", "arguments": {"pattern": ' + "9" * 5000 + "}}",
+        '{"name": "grep", "arguments": {"pattern": ' + "[" * 5000 + "}}",
+        '{"name": ["grep"], "arguments": {}}',
+        '{"name": {"grep": 1}, "arguments": {}}',
+        '{"name": 5, "arguments": {}}',
+    ],
+    ids=["surrogate", "surrogate-name", "64-bits", "digits", "deep", "list-name", "object-name", "number-name"],
+)
+async def test_a_call_that_cannot_reach_a_tool_is_malformed_and_ends_nothing(
+    tokenizer: TextTokenizer, tmp_path: Path, call: str
+) -> None:
+    folder = write_byte_tokenizer(tmp_path / "Qwen3-4B")
+    codec = build_codec(ModelConfig(path=str(folder), dtype="float32", max_model_len=32768, renderer="qwen3"))
+    policy = policy_of(tokenizer, f"<tool_call>\n{call}\n</tool_call><|im_end|>", "done<|im_end|>")
+    sampling = SamplingConfig(max_completion_tokens=8192)
+    gateway = session(tokenizer, policy, codec=codec, sampling=sampling, max_model_len=32768)
+    turn = await gateway.turn(PROMPT, TOOLS)
+    assert (turn.malformed, turn.action.tool_calls, turn.finish_reason) == (True, [], "stop")
+    again = [{"role": "user", "content": "again"}]
+    assert (await gateway.turn([*PROMPT, wire_message(turn.message), *again], TOOLS)).action.text == "done"
 
 
 async def test_an_aborted_or_empty_completion_is_the_engines_fault(tokenizer: TextTokenizer) -> None:
