@@ -62,6 +62,22 @@ async def test_batches_measured_in_tokens_end_with_the_episode_that_fills_them()
         await rig.collector.batch()
 
 
+@pytest.mark.parametrize("max_staleness", [0, 2])
+async def test_batches_measured_in_tokens_fill_up_though_episodes_have_grown_short(max_staleness: int) -> None:
+    def script(episode: str, group: str, version: int) -> EpisodeOutcome:
+        actions = 40 if group.endswith("000001") else 2
+        samples = [sample([C, *[A] * actions], episode=episode, version=version)]
+        return outcome(episode, version=version, reward=float(episode[-1] == "0"), samples=samples)
+
+    config = batch_config(batch_size=None, token_batch_size=60, max_staleness=max_staleness)
+    rig = Rig(config, ScriptedPlayer(script=script))
+    async with rig.running(), asyncio.timeout(60):
+        for step in (1, 2, 3):
+            batch = await rig.collector.batch()
+            assert sum(one.trainable_tokens() for one in batch) >= 60
+            rig.update(step)
+
+
 async def test_group_stage_filters_keep_idle_episodes_from_taking_a_place() -> None:
     def script(episode: str, group: str, version: int) -> EpisodeOutcome:
         same = int(group[-1]) % 2 == 1
