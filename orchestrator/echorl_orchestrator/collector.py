@@ -25,7 +25,7 @@ class Collector:
         self._max_empty_batches = max_empty_batches
         self._changed = asyncio.Event()
         self._mean_tokens: float | None = None
-        self._filtered_in_a_row = 0
+        self._filtered_in_a_row = self._filtered_tokens = 0
         self._empty_in_a_row = 0
         self.on_room: Callable[[], None] = lambda: None
         """Called when more episodes may be started."""
@@ -52,14 +52,15 @@ class Collector:
                 self._tally.drop(Drop.FILTERED)
                 self._keep_for_metrics(episode)
                 self._filtered_in_a_row += 1
+                self._filtered_tokens += max(1, episode.outcome.kept_tokens)
                 continue
-            self._filtered_in_a_row = 0
+            self._filtered_in_a_row = self._filtered_tokens = 0
             before = self._mean_tokens
             self._mean_tokens = tokens if before is None else _MEMORY * before + (1 - _MEMORY) * tokens
             admitted.append(episode)
         if not admitted:
             self._settle(episodes)
-        if self._filtered_in_a_row >= self._max_empty_batches * self.episodes_per_batch():
+        if self._filtered_in_a_row and self._filtered_batches() >= self._max_empty_batches:
             raise RunFailure(
                 ExitCode.NOTHING_TO_TRAIN,
                 f"step {self.next_step}: filters left nothing to train in {self._filtered_in_a_row} episodes in a row; "
@@ -163,6 +164,13 @@ class Collector:
             if tokens >= (self._config.token_batch_size or 1):
                 return count
         return None
+
+    def _filtered_batches(self) -> float:
+        """How many batches the episodes filtered in a row would have made."""
+        if self._config.batch_size is not None:
+            return self._filtered_in_a_row / self._config.batch_size
+        # Not by episodes: before the first one that trains nobody knows how many a batch takes.
+        return self._filtered_tokens / (self._config.token_batch_size or 1)
 
     def _hold(self, episodes: list[ReadyEpisode]) -> None:
         self.ready = episodes
