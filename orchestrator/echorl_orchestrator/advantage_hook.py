@@ -3,7 +3,6 @@
 It runs in an environment's worker, never on the orchestrator's event loop.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +12,7 @@ import msgspec
 from echorl_core import hooks
 from echorl_core.config import AdvantageConfig
 from echorl_orchestrator.refusals import BadInputError
-from echorl_orchestrator.types import EpisodeOutcome
+from echorl_orchestrator.types import LARGEST, EpisodeOutcome
 
 FIELD = "spec.algorithm.advantage.import"
 
@@ -98,8 +97,9 @@ def answer(function: Callable[..., Any], kwargs: Mapping[str, Any], inputs: Adva
     for index, value in enumerate(found):
         if type(value) not in {int, float}:
             return Answer(problem=f"returned a {type(value).__name__} at {index}, {accepted}")
-        if not math.isfinite(value):
-            return Answer(problem=f"returned {value} at {index}, {accepted}")
+        # As a float32 the trainer would see an infinity, and could not say whose it was.
+        if not abs(value) <= LARGEST:
+            return Answer(problem=f"returned {str(value)[:24]} at {index}, {accepted} that a float32 holds")
     return Answer([float(value) for value in found])
 
 

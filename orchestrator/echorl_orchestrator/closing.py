@@ -5,6 +5,7 @@
 The environment and the user's own functions are asked here; what is computed of their answers stands in ``groups``.
 """
 
+from collections import defaultdict
 from typing import Any
 
 import structlog
@@ -29,8 +30,10 @@ class Closing:
     ) -> None:
         """``vocab_size``: see ``groups.close``."""
         self._config, self._mode, self._player = config, MODES[config.mode], player
-        self._tally, self._failures = tally, failures
+        self._tally = tally
         self._vocab_size = vocab_size
+        # Apart from the run's: episodes of a group end well before anybody knows that it cannot be scored.
+        self._scoring: defaultdict[str, FailureLimit] = defaultdict(failures.another)
 
     async def close(
         self, group: Group, environment: EnvironmentConfig, task: dict[str, Any]
@@ -77,22 +80,26 @@ class Closing:
         """Whether a group-scored group falls as a whole, and its scores."""
         if not self._mode.group_scores:
             return False, None
+        limit = self._scoring[environment.name]
         try:
             scores = await self._player.score_group(environment, task, group.outcomes())
         except EpisodeError as error:
-            return self._unscored(group, error), None
+            return self._unscored(group, error, limit), None
         if scores is None:
-            group.drop_unscored()
+            if dropped := group.drop_unscored():
+                self._tally.add(f"failures/{ErrorKind.ENV}", dropped)
+            limit.note_all(dropped, ErrorKind.ENV, f"group {group.key}: an episode ended without a reward")
             return False, None
         if group.failures:
             return True, None
         if usable_scores(scores, len(group.survivors)):
+            limit.note_all(0, ErrorKind.ENV, "")
             return False, scores
         message = f"score_group returned {scores}, accepted are {len(group.survivors)} finite numbers"
-        return self._unscored(group, EpisodeError(ErrorKind.ENV, message)), None
+        return self._unscored(group, EpisodeError(ErrorKind.ENV, message), limit), None
 
-    def _unscored(self, group: Group, error: EpisodeError) -> bool:
+    def _unscored(self, group: Group, error: EpisodeError, limit: FailureLimit) -> bool:
         log.warning("group could not be scored", group=group.key, error=str(error))
         self._tally.add(f"failures/{error.kind}")
-        self._failures.note(error.kind, error.message)
+        limit.note_all(len(group.survivors), error.kind, f"group {group.key} could not be scored: {error.message}")
         return True

@@ -25,7 +25,7 @@ class Collector:
         self._max_empty_batches = max_empty_batches
         self._changed = asyncio.Event()
         self._mean_tokens: float | None = None
-        self._idle_in_a_row = 0
+        self._idle_in_a_row = self._idle_tokens = 0
         self._empty_in_a_row = 0
         self.on_room: Callable[[], None] = lambda: None
         """Called when more episodes may be started."""
@@ -35,6 +35,8 @@ class Collector:
         """The next batch to be sealed."""
         self.ready: list[ReadyEpisode] = []
         """Oldest version first, then in the order of closing."""
+        self._ready_tokens = 0
+        """Trainable ones of these; only counted where batches are measured in tokens."""
         self._filtered: list[ReadyEpisode] = []
 
     def admit(self, episodes: list[ReadyEpisode]) -> None:
@@ -53,20 +55,21 @@ class Collector:
                 self._tally.drop(Drop.FILTERED if episode.filtered else Drop.EMPTY_BATCH)
                 self._keep_for_metrics(episode)
                 self._idle_in_a_row += 1
+                self._idle_tokens += max(1, episode.outcome.kept_tokens)
                 continue
-            self._idle_in_a_row = 0
+            self._idle_in_a_row = self._idle_tokens = 0
             before = self._mean_tokens
             self._mean_tokens = tokens if before is None else _MEMORY * before + (1 - _MEMORY) * tokens
             admitted.append(episode)
         if not admitted:
             self._settle(episodes)
-        if self._idle_in_a_row >= self._max_empty_batches * self.episodes_per_batch():
+        if self._idle_in_a_row and self._idle_batches() >= self._max_empty_batches:
             raise RunFailure(
                 ExitCode.NOTHING_TO_TRAIN,
                 f"step {self.next_step}: {self._idle_in_a_row} episodes in a row had nothing to train; "
                 f"filters matched: {matched(self._filtered[-self._idle_in_a_row :])}",
             )
-        self.ready = sorted([*self.ready, *admitted], key=lambda one: one.version_low or 0)
+        self._hold(sorted([*self.ready, *admitted], key=lambda one: one.version_low or 0))
         self._changed.set()
 
     async def batch(self) -> list[ReadyEpisode]:
@@ -97,12 +100,13 @@ class Collector:
         if stale := [one for one in self.ready if one.staleness(self.next_step) > limit]:
             self._tally.drop(Drop.STALE, len(stale))
             self._settle(stale)
-            self.ready = [one for one in self.ready if one.staleness(self.next_step) <= limit]
+            self._hold([one for one in self.ready if one.staleness(self.next_step) <= limit])
             self.on_room()
         count = self._enough()
         if count is None:
             return None
-        taken, self.ready = self.ready[:count], self.ready[count:]
+        taken = self.ready[:count]
+        self._hold(self.ready[count:])
         self._settle(taken)
         self.next_step += 1
         self.on_room()
@@ -147,7 +151,11 @@ class Collector:
             return self._config.batch_size
         if not self._mean_tokens:
             return self._config.group_size
-        return max(self._config.group_size, math.ceil((self._config.token_batch_size or 1) / self._mean_tokens))
+        wanted = self._config.token_batch_size or 1
+        estimate = max(self._config.group_size, math.ceil(wanted / self._mean_tokens))
+        # Ready ones that are shorter than the mean would else be all that is ever played, and no batch.
+        missing = wanted - self._ready_tokens
+        return max(estimate, len(self.ready) + math.ceil(missing / self._mean_tokens)) if missing > 0 else estimate
 
     def _enough(self) -> int | None:
         """How many of the first episodes make a batch; None if all are too few."""
@@ -159,6 +167,18 @@ class Collector:
             if tokens >= (self._config.token_batch_size or 1):
                 return count
         return None
+
+    def _idle_batches(self) -> float:
+        """How many batches the episodes with nothing to train in a row would have made."""
+        if self._config.batch_size is not None:
+            return self._idle_in_a_row / self._config.batch_size
+        # Not by episodes: before the first one that trains nobody knows how many a batch takes.
+        return self._idle_tokens / (self._config.token_batch_size or 1)
+
+    def _hold(self, episodes: list[ReadyEpisode]) -> None:
+        self.ready = episodes
+        if self._config.token_batch_size is not None:
+            self._ready_tokens = sum(episode.trainable_tokens() for episode in episodes)
 
     def _keep_for_metrics(self, episode: ReadyEpisode) -> None:
         """Without what takes memory: there may be many of these to each one that trains."""

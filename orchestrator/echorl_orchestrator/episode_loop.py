@@ -1,6 +1,5 @@
 """One try of one episode: our loop over a TextEnv, or an EpisodeRunner that calls the gateway by itself."""
 
-import math
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from echorl_orchestrator.gateway.messages import MessageError, canonical_message
 from echorl_orchestrator.gateway.session import GatewaySession
 from echorl_orchestrator.gateway.turns import Turn
 from echorl_orchestrator.types import (
+    LARGEST,
     Action,
     EpisodeError,
     ErrorKind,
@@ -47,11 +47,11 @@ class Progress:
         """Take over what a step or a runner reported.
 
         Raises:
-            EpisodeError: ENV, a number is not finite.
+            EpisodeError: ENV, a number is not finite, or would not be as a float32.
         """
         for name, value in {"reward": reward, **metrics}.items():
-            if value is not None and not math.isfinite(value):
-                raise EpisodeError(ErrorKind.ENV, f"{name}: found {value}, accepted is a finite number")
+            if value is not None and not abs(value) <= LARGEST:
+                raise EpisodeError(ErrorKind.ENV, f"{name}: found {value}, accepted is a finite number of a float32")
         self.reward = reward if reward is not None else self.reward
         self.metrics.update(metrics)
         self.info.update(info)

@@ -7,8 +7,10 @@ import structlog
 from echorl_core.config import BatchConfig
 from echorl_orchestrator.codec.engine_rendering import EngineRendering
 from echorl_orchestrator.codec.protocol import ChatCodec
+from echorl_orchestrator.environments.messages import KEYS, conversation_of
 from echorl_orchestrator.gateway.messages import MessageError, wire_message
 from echorl_orchestrator.outcomes import EpisodeRequest
+from echorl_orchestrator.refusals import BadInputError
 from echorl_orchestrator.samples import Owner
 from echorl_orchestrator.supervised import Talk, supervised
 from echorl_orchestrator.tries import Venue
@@ -41,7 +43,9 @@ def given_outcome(codec: ChatCodec, request: EpisodeRequest, config: BatchConfig
     task = request.task
     try:
         return _learned(codec, request, config, max_tokens)
-    except (KeyError, TypeError, MessageError) as error:
+    except BadInputError:
+        raise
+    except (KeyError, TypeError, ValueError) as error:
         wrong = f"{type(error).__name__}: {error}" if not isinstance(error, MessageError) else str(error)
         reason = f"task {task.get('key')!r} is no conversation: {wrong}"
         return _failed(request, ErrorKind.ENV, reason)
@@ -49,9 +53,10 @@ def given_outcome(codec: ChatCodec, request: EpisodeRequest, config: BatchConfig
 
 def _learned(codec: ChatCodec, request: EpisodeRequest, config: BatchConfig, max_tokens: int) -> EpisodeOutcome:
     task = request.task
-    talk = Talk(task["messages"], task.get("tools") or [])
+    told = conversation_of({name: task[name] for name in KEYS if name in task})
+    talk, reward = Talk(told["messages"], told["tools"]), told["reward"]
     owner = Owner(request.episode, request.group, request.environment.name, request.task_key, request.attempt)
-    found = supervised(codec, [talk], owner, config.sft, max_tokens=max_tokens, reward=task.get("reward"))
+    found = supervised(codec, [talk], owner, config.sft, max_tokens=max_tokens, reward=reward)
     if not found.built.samples:
         roles = ", ".join(config.sft.train_roles)
         reason = f"task {request.task_key!r} has no token to learn (sft.trainRoles: {roles}) in its first {max_tokens}"
@@ -59,7 +64,7 @@ def _learned(codec: ChatCodec, request: EpisodeRequest, config: BatchConfig, max
     return EpisodeOutcome(
         **_about(request),
         samples=found.built.samples,
-        reward=task.get("reward"),
+        reward=reward,
         stop=StopReason.TRUNCATED if found.truncated else StopReason.TERMINATED,
         num_turns=sum(message["role"] == "assistant" for message in talk.messages),
         kept_tokens=found.built.kept_tokens,

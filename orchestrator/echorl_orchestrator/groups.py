@@ -95,12 +95,14 @@ class Group:
         """Whether some episodes failed and some survived."""
         return bool(self.failures) and bool(self.survivors)
 
-    def drop_unscored(self) -> None:
-        """Nobody scores the group: episodes without a reward of their own have failed."""
-        for index, outcome in list(self.survivors.items()):
-            if outcome.reward is None:
-                del self.survivors[index]
-                self.failures[ErrorKind.ENV] += 1
+    def drop_unscored(self) -> int:
+        """Nobody scores the group: episodes without a reward of their own have failed. How many did."""
+        unscored = [index for index, outcome in self.survivors.items() if outcome.reward is None]
+        for index in unscored:
+            del self.survivors[index]
+        if unscored:
+            self.failures[ErrorKind.ENV] += len(unscored)
+        return len(unscored)
 
     def outcomes(self) -> list[EpisodeOutcome]:
         """Survivors by index."""

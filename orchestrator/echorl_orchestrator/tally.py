@@ -77,6 +77,21 @@ class FailureLimit:
         self._limit = limit
         self._in_a_row = 0
 
+    def another(self) -> "FailureLimit":
+        """The same limit, for failures that are counted apart."""
+        return FailureLimit(self._limit)
+
+    def note_all(self, failed: int, kind: ErrorKind, message: str) -> None:
+        """Count the failed episodes of a group; none: it went well.
+
+        Raises:
+            RunFailure: the limit is reached.
+        """
+        if not failed:
+            self.note(None, None)
+        for _ in range(failed):
+            self.note(kind, message)
+
     def note(self, kind: ErrorKind | None, message: str | None) -> None:
         """Count an episode's end.
 

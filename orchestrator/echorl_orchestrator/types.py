@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, Protocol, runtime_checkable
 
+import numpy as np
+
 from echorl_core.config import SamplingConfig
 from echorl_core.names import SERVED_MODEL_NAME
 from echorl_core.wire import Sample
@@ -22,6 +24,9 @@ Message = Mapping[str, Any]
 
 Tool = Mapping[str, Any]
 """An OpenAI tool definition (``{"type": "function", "function": {...}}``)."""
+
+LARGEST = float(np.finfo(np.float32).max)
+"""Of a reward or an advantage: as the trainer's float32 a larger one would be infinite, and nobody could say whose."""
 
 
 class ErrorKind(StrEnum):

@@ -28,6 +28,8 @@ log = structlog.get_logger()
 
 TRAINER_FOLDER = "trainer"
 ADAPTER_KEY = "adapter"
+_SETTINGS = ("weight_decay", "betas", "eps")
+"""Of an optimizer's groups: they stand in checkpoints too, but are the manifest's, which may have changed since."""
 _TRAINED = StateDictOptions(ignore_frozen_params=True)
 """Where no adapter trains, nothing is frozen."""
 
@@ -76,6 +78,7 @@ class TrainState:
         saved = reader.read_metadata().state_dict_metadata
         self._check_adapter(folder, saved)
         state = self.collect(step=-1)
+        settings = [{name: group[name] for name in _SETTINGS if name in group} for group in self.optimizer.param_groups]
         # Ranks that did not exist when the checkpoint was written keep the random state of their seed.
         if not any(key.startswith(f"random.{self._rank_key}.") for key in saved):
             log.warning("checkpoint was saved by fewer ranks; this rank's random state starts from the seed")
@@ -91,6 +94,8 @@ class TrainState:
             optim_state_dict=state["optimizer"],
             options=replace(_TRAINED, strict=self.policy.adapter is None),
         )
+        for group, own in zip(self.optimizer.param_groups, settings, strict=True):
+            group.update(own)
         if "random" in state:
             self._set_random_state(state["random"][self._rank_key])
         return int(state["step"])

@@ -23,16 +23,19 @@ class Shipping:
 
     @classmethod
     def resumed(cls, config: OrchestratorConfig, state: SavedState | None) -> "Shipping":
-        """Where a saved state left them; at 0 on a fresh run.
+        """Where a saved state left them; at 0 on a fresh run, and for an environment that came to it later.
 
         Raises:
-            BadInputError: the state has none, or unusable ones.
+            BadInputError: the state has none for an environment that it knows, or unusable ones.
         """
         wanted = rae_of(config)
         if state is None:
             return cls({name: _fresh(one) for name, one in wanted.items()})
         made = {}
         for name, one in wanted.items():
+            if name not in state.deck.cursors:
+                made[name] = _fresh(one)
+                continue
             try:
                 made[name] = Baselines.resumed(_part(state.baselines, name), momentum=one.momentum, order=one.order)
             except MissingBaselines as error:

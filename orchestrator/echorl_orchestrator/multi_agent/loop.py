@@ -1,7 +1,6 @@
 """One try of a multi-agent episode, slot by slot, until the schedule, the environment or an error ends it."""
 
 import asyncio
-import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from echorl_orchestrator.gateway.messages import MessageError, canonical_message
 from echorl_orchestrator.multi_agent.contract import MemberReward, Slot, Stage
 from echorl_orchestrator.multi_agent.floor import Floor
 from echorl_orchestrator.multi_agent.seats import Said, Seat
-from echorl_orchestrator.types import Action, EpisodeError, ErrorKind, StopReason
+from echorl_orchestrator.types import LARGEST, Action, EpisodeError, ErrorKind, StopReason
 from echorl_orchestrator.workers.worker import Worker
 
 
@@ -156,6 +155,8 @@ class MembersLoop:
             raise EpisodeError(ErrorKind.ENV, f"rewards: found {what} {', '.join(missing)}; accepted is one per member")
         for member, one in found.items():
             for name, value in {"reward": one.reward, **one.metrics}.items():
-                if not math.isfinite(value):
-                    raise EpisodeError(ErrorKind.ENV, f"{member}: {name}: found {value}, accepted is a finite number")
+                if not abs(value) <= LARGEST:
+                    raise EpisodeError(
+                        ErrorKind.ENV, f"{member}: {name}: found {value}, accepted is a finite number of a float32"
+                    )
         self._progress.rewards = found

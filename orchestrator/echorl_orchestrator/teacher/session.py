@@ -11,7 +11,7 @@ from echorl_orchestrator.gateway.messages import canonical_message, message_key
 from echorl_orchestrator.gateway.prompts import Conversation
 from echorl_orchestrator.gateway.session import GatewaySession
 from echorl_orchestrator.gateway.turns import SessionSpec, Turn
-from echorl_orchestrator.samples import Built, Owner
+from echorl_orchestrator.samples import Built, Owner, kept_branches
 from echorl_orchestrator.supervised import Talk, supervised
 from echorl_orchestrator.teacher.chat import teacher_says
 from echorl_orchestrator.teacher.client import TeacherClient
@@ -65,7 +65,7 @@ class TeacherSession(GatewaySession):
         """What the policy learns of the episode: a sample for each branch, every message trained once."""
         codec = self.spec.codec
         assert not isinstance(codec, EngineRendering)  # noqa: S101 - refused when the player was made
-        kept = self.history.branches[:max_branches]
+        kept = kept_branches(self.history.branches, max_branches)
         talks = [
             Talk(branch.messages, self._tools_of[branch.number], self._context(branch, kept[:place]))
             for place, branch in enumerate(kept)

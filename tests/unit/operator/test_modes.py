@@ -44,6 +44,13 @@ def test_sft_has_groups_of_one_and_no_filter_that_asks_for_advantages():
     assert (batch.sft.train_roles, batch.sft.tool_names) == (["assistant"], None)
 
 
+def test_an_environment_of_given_conversations_has_no_groups_of_its_own_either():
+    (problem,) = problems(changed(full(), [*SFT, (f"{ENV}.algorithm", {"groupSize": 4})]))
+    assert problem.path == "spec.environments.train[0].algorithm.groupSize"
+    assert problem.accepted == "1"
+    assert problems(changed(full(), [*SFT, (f"{ENV}.algorithm", {"groupSize": 1})])) == []
+
+
 def test_a_filter_of_sft_takes_the_whole_episode():
     own = {"type": "custom", "import": "a:b", "stage": "group"}
     [rule] = configs(changed(shortest(), [*SFT, ("spec.algorithm.filters", [own])])).orchestrator.batch.filters

@@ -46,6 +46,8 @@ def raises(inputs: AdvantageInputs) -> list[float]:
         (lambda _: [1.0, None], "returned a NoneType at 1, accepted"),
         (lambda _: [1.0, math.nan], "returned nan at 1, accepted"),
         (lambda _: [math.inf, 1.0], "returned inf at 0, accepted"),
+        (lambda _: [1.0, -1e39], r"returned -1e\+39 at 1, accepted"),
+        (lambda _: [10**400, 1.0], "returned 10+ at 0, accepted"),
     ],
 )
 def test_whatever_is_wrong_names_function_value_and_what_is_accepted(function: Any, problem: str) -> None:

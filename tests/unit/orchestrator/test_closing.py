@@ -1,5 +1,9 @@
 """What becomes of groups whose episodes have ended: failures, group scores, a user's own advantages and filters."""
 
+import asyncio
+import re
+from collections.abc import Callable
+
 import pytest
 
 from echorl_core.config import AdvantageConfig, EnvironmentConfig, FilterConfig, HookConfig
@@ -51,6 +55,31 @@ async def test_group_scoring_replaces_rewards_and_falls_as_a_whole() -> None:
     assert {one.outcome.reward for one in batch} == {5.0, 1.0}
     assert not any(one.group.endswith("g000001") for one in batch)
     assert rig.tally.totals["dropped/group"] == 1
+
+
+def without_score(outcomes: list[EpisodeOutcome]) -> list[float] | None:
+    return None
+
+
+@pytest.mark.parametrize(
+    ("scores", "told"),
+    [
+        (lambda outcomes: [float("nan")] * len(outcomes), r"could not be scored: score_group returned \[nan, nan\]"),
+        (without_score, "an episode ended without a reward"),
+    ],
+)
+async def test_groups_that_can_never_be_scored_end_the_run(
+    scores: Callable[[list[EpisodeOutcome]], list[float] | None], told: str
+) -> None:
+    """Though every one of their episodes ended well."""
+    script = lambda episode, group, version: outcome(episode, reward=None, version=version)  # noqa: E731
+    rig = Rig(batch_config(), ScriptedPlayer(script=script, scores=scores), limit=10)
+    with pytest.raises(BaseExceptionGroup) as caught:
+        await asyncio.wait_for(rig.scheduler.run(), 60)
+    failure = failure_in(caught.value)
+    assert isinstance(failure, RunFailure)
+    assert failure.code is ExitCode.ENVIRONMENT
+    assert re.search(f"10 episodes failed one after the other; .*{told}", failure.message)
 
 
 async def test_scores_that_do_not_fit_drop_the_group() -> None:

@@ -62,6 +62,22 @@ async def test_batches_measured_in_tokens_end_with_the_episode_that_fills_them()
         await rig.collector.batch()
 
 
+@pytest.mark.parametrize("max_staleness", [0, 2])
+async def test_batches_measured_in_tokens_fill_up_though_episodes_have_grown_short(max_staleness: int) -> None:
+    def script(episode: str, group: str, version: int) -> EpisodeOutcome:
+        actions = 40 if group.endswith("000001") else 2
+        samples = [sample([C, *[A] * actions], episode=episode, version=version)]
+        return outcome(episode, version=version, reward=float(episode[-1] == "0"), samples=samples)
+
+    config = batch_config(batch_size=None, token_batch_size=60, max_staleness=max_staleness)
+    rig = Rig(config, ScriptedPlayer(script=script))
+    async with rig.running(), asyncio.timeout(60):
+        for step in (1, 2, 3):
+            batch = await rig.collector.batch()
+            assert sum(one.trainable_tokens() for one in batch) >= 60
+            rig.update(step)
+
+
 async def test_group_stage_filters_keep_idle_episodes_from_taking_a_place() -> None:
     def script(episode: str, group: str, version: int) -> EpisodeOutcome:
         same = int(group[-1]) % 2 == 1
@@ -75,6 +91,28 @@ async def test_group_stage_filters_keep_idle_episodes_from_taking_a_place() -> N
         batch = await rig.collector.batch()
     assert all(one.advantage for one in batch)
     assert rig.tally.totals["dropped/filtered"] >= 4
+
+
+async def test_batches_measured_in_tokens_outlast_filtered_groups_at_the_start() -> None:
+    """The first five groups, of four sampled tokens each, are less than the three batches that end a run."""
+
+    def script(episode: str, group: str, version: int) -> EpisodeOutcome:
+        differs = int(group[-6:]) > 5 and episode.endswith("0")
+        return outcome(episode, version=version, reward=float(differs))
+
+    rules = [FilterConfig(type="zeroAdvantage", stage="group", scope="all")]
+    rig = Rig(batch_config(batch_size=None, token_batch_size=20, filters=rules), ScriptedPlayer(script=script))
+    async with rig.running(), asyncio.timeout(60):
+        batch = await rig.collector.batch()
+    assert all(one.advantage for one in batch)
+    never = ScriptedPlayer(script=lambda episode, group, version: outcome(episode, version=version))
+    rig = Rig(batch_config(batch_size=None, token_batch_size=20, filters=rules), never)
+    with pytest.raises(BaseExceptionGroup) as caught:
+        await asyncio.wait_for(rig.scheduler.run(), 60)
+    (failure,) = caught.value.exceptions
+    assert isinstance(failure, RunFailure)
+    assert failure.code is ExitCode.NOTHING_TO_TRAIN
+    assert "30 episodes in a row" in failure.message
 
 
 async def test_filters_that_leave_nothing_end_the_run() -> None:

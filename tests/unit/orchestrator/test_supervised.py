@@ -17,11 +17,14 @@ from echorl_orchestrator.codec.protocol import ChatCodec
 from echorl_orchestrator.codec.tokenizer import TextTokenizer
 from echorl_orchestrator.cursor import Ticket
 from echorl_orchestrator.filters import Verdict
-from echorl_orchestrator.groups import ReadyEpisode
+from echorl_orchestrator.given import given_outcome
+from echorl_orchestrator.groups import ReadyEpisode, failure_of
+from echorl_orchestrator.outcomes import EpisodeRequest
 from echorl_orchestrator.samples import Owner
 from echorl_orchestrator.sealing import compose
 from echorl_orchestrator.supervised import Supervised, Talk, supervised
-from echorl_orchestrator.types import EpisodeOutcome, StopReason
+from echorl_orchestrator.types import EpisodeOutcome, ErrorKind, StopReason
+from echorl_testing.scripted_player import batch_config, environment
 from echorl_testing.scripted_policy import write_byte_tokenizer
 
 OWNER = Owner("e0", "g0", "talks", "k", 1)
@@ -202,3 +205,36 @@ def test_the_denominator_is_the_number_of_targets(compact: CompactCodec) -> None
     assert content.trained_tokens == 41
     weights = np.concatenate([micro.ce_weight for rank in content.ranks for micro in rank])
     assert weights.sum() == 41
+
+
+def of_task(codec: ChatCodec, **task: Any) -> EpisodeOutcome:
+    request = EpisodeRequest(environment("talks"), {"key": 1, **task}, "e0", "g0", 0, 1)
+    return given_outcome(codec, request, batch_config(mode="sft"), max_tokens=512)
+
+
+@pytest.mark.parametrize(
+    ("task", "told"),
+    [
+        ({"messages": []}, "messages: accepted is a list of at least one chat message"),
+        ({"messages": CHAT, "reward": "good"}, "reward: found 'good', accepted is a finite number"),
+        ({"messages": CHAT, "reward": float("nan")}, "reward: found nan, accepted is a finite number"),
+        ({"messages": CHAT, "tools": "grep"}, "tools: accepted is a list of tool definitions"),
+        ({}, "messages: accepted is a list of at least one chat message"),
+    ],
+)
+@pytest.mark.parametrize("family", ["compact", "qwen3"])
+def test_a_task_that_is_no_conversation_fails_alone_and_says_why(
+    task: dict[str, Any], told: str, family: str, request: pytest.FixtureRequest
+) -> None:
+    found = of_task(request.getfixturevalue(family), **task)
+    assert failure_of(found) is ErrorKind.ENV
+    assert found.error == f"task 1 is no conversation: {told}"
+
+
+def test_a_given_call_needs_no_content_beside_it(compact: CompactCodec) -> None:
+    bare = [{name: value for name, value in message.items() if value is not None} for message in CHAT]
+    found = of_task(compact, messages=bare, reward=1)
+    assert (found.error, found.reward) == (None, 1)
+    assert [one.token_ids.tolist() for one in found.samples] == [
+        one.token_ids.tolist() for one in of_task(compact, messages=CHAT).samples
+    ]

@@ -102,6 +102,24 @@ def test_adam_moments_and_learning_rate_are_restored(ranks: Ranks, model: Path, 
         assert old["exp_avg_sq"].full_tensor().any()
 
 
+@pytest.mark.parametrize("optimizer", [ADAM, SGD, MUON, SIGN], ids=["adamw", "sgd", "muon", "signSgd"])
+def test_settings_that_were_edited_hold_after_the_resume(
+    ranks: Ranks, model: Path, tmp_path: Path, optimizer: OptimizerConfig
+) -> None:
+    def settings(learner: Learner) -> list[dict[str, object]]:
+        names = ("weight_decay", "betas", "eps")
+        groups = learner.state.optimizer.param_groups
+        return [{name: group[name] for name in names if name in group} for group in groups]
+
+    save_state(tiny_learner(ranks, model, steps=1, optimizer=optimizer).state, 1, tmp_path / "checkpoint")
+    edited = optimizer.model_copy(update={"weight_decay": 0.3, "betas": (0.5, 0.6)})
+    resumed = tiny_learner(ranks, model, optimizer=edited)
+    wanted = settings(resumed)
+    assert any(group["weight_decay"] == 0.3 for group in wanted)
+    resumed.state.restore(tmp_path / "checkpoint")
+    assert settings(resumed) == wanted
+
+
 def test_random_numbers_go_on_where_they_were(ranks: Ranks, model: Path, tmp_path: Path) -> None:
     learner = tiny_learner(ranks, model, steps=1)
     torch.manual_seed(77)

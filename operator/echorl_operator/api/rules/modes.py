@@ -172,9 +172,15 @@ def _without_teacher(spec: EchoRLRunSpec) -> Iterator[Finding]:
         yield finding(
             "spec.algorithm.teacher.url", None, accepted, NEEDS_TEACHER, also=("spec.environments.train", *also)
         )
-    elif group_size(spec.algorithm) != 1:
-        reason = "without a teacher every conversation is there once"
-        yield finding("spec.algorithm.groupSize", spec.algorithm.group_size, "1", reason, also=also)
+        return
+    sizes = {"spec.algorithm": spec.algorithm.group_size}
+    for path, environment in train_environments(spec):
+        own = environment.algorithm
+        sizes[f"{path}.algorithm"] = None if own is None else own.group_size
+    for path, size in sizes.items():
+        if size not in {None, 1}:
+            reason = "without a teacher every conversation is there once"
+            yield finding(f"{path}.groupSize", size, "1", reason, also=also)
 
 
 def _is_played(environment: Environment) -> bool:

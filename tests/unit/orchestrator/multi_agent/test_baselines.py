@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from echorl_core.config import AdvantageConfig, FilterConfig
-from echorl_orchestrator.cursor import DeckState, Ticket
+from echorl_orchestrator.cursor import CursorState, DeckState, Ticket
 from echorl_orchestrator.facts import Since, batch_facts, member_facts
 from echorl_orchestrator.groups import Group, ReadyEpisode, close, units_of
 from echorl_orchestrator.multi_agent.baselines import Shipping
@@ -44,9 +44,9 @@ def config(advantage: AdvantageConfig = RAE, **fields: object):
     return orchestrator_config(Path("unused"), [environment()], advantage=advantage, **fields)
 
 
-def saved(baselines: BaselineState | None) -> SavedState:
-    empty = DeckState(draws=0, cursors={})
-    return SavedState(run_uid="u", attempt=1, step=3, deck=empty, groups=1, history="", totals={}, baselines=baselines)
+def saved(baselines: BaselineState | None, played: str = "terminal") -> SavedState:
+    deck = DeckState(draws=1, cursors={played: CursorState(next=1, returned=[], length=4)})
+    return SavedState(run_uid="u", attempt=1, step=3, deck=deck, groups=1, history="", totals={}, baselines=baselines)
 
 
 def ready(*outcomes: EpisodeOutcome, **fields: object) -> list[ReadyEpisode]:
@@ -96,6 +96,12 @@ def test_a_resumed_run_goes_on_with_its_baselines_and_fails_without() -> None:
     with pytest.raises(BadInputError, match=r"environments.terminal: .*no RAE baselines \(step 3\)"):
         Shipping.resumed(config(), saved(None))
     assert Shipping.resumed(config(AdvantageConfig()), saved(None)).state() is None
+
+
+def test_an_environment_that_came_to_the_run_later_begins_at_0() -> None:
+    units = units_of(ready(whole("e0", {"a": 1.0})))
+    Shipping.resumed(config(), saved(None, played="digits")).shipped(units)
+    assert [one.advantage for one in units] == [pytest.approx(0.9)]
 
 
 def test_filters_take_units_and_zero_advantage_waits_for_the_batch() -> None:
