@@ -4,6 +4,9 @@ import json
 import math
 from typing import Any
 
+MAX_DEPTH = 200
+"""Of lists and mappings in each other; what lies deeper is left out, since neither writers nor readers hold it."""
+_TOO_DEEP = "... (nested too deep)"
 _replaced = 0
 
 
@@ -12,19 +15,24 @@ def replaced_count() -> int:
     return _replaced
 
 
-def finite(value: Any) -> Any:
-    """``value`` with every NaN and infinity, at any depth, replaced by None; keys that JSON has no form for as text."""
+def finite(value: Any, depth: int = MAX_DEPTH) -> Any:
+    """``value`` with every NaN and infinity replaced by None; keys that JSON has no form for as text.
+
+    ``depth``: how many more lists and mappings may lie in each other; a text stands in place of the next.
+    """
     global _replaced  # noqa: PLW0603 - one process-wide counter, exported as a metric
     if isinstance(value, float):
         if math.isfinite(value):
             return value
         _replaced += 1
         return None
+    if not isinstance(value, dict | list | tuple):
+        return value
+    if not depth:
+        return _TOO_DEEP
     if isinstance(value, dict):
-        return {_key(key): finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [finite(item) for item in value]
-    return value
+        return {_key(key): finite(item, depth - 1) for key, item in value.items()}
+    return [finite(item, depth - 1) for item in value]
 
 
 def _key(key: Any) -> Any:

@@ -70,7 +70,7 @@ class Recorder:
     def _write(self, name: str, rows: Sequence[dict[str, Any]]) -> None:
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         lines = "".join(dumps({"time": now, **row}) + "\n" for row in rows)
-        with (self._folder / name).open("a") as file:
+        with (self._folder / name).open("a", encoding="utf-8") as file:
             file.write(lines)
 
 
@@ -78,7 +78,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     """Rows of a file of records; a last line without its end is left out."""
     if not path.exists():
         return []
-    return [json.loads(line) for line in path.read_text().split("\n")[:-1] if line]
+    return [json.loads(line) for line in path.read_text("utf-8").split("\n")[:-1] if line]
 
 
 class RecordedEvals(NamedTuple):

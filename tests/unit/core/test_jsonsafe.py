@@ -37,3 +37,15 @@ def test_what_json_has_no_form_for_is_written_as_text() -> None:
     noon = datetime(2026, 1, 31, 12, tzinfo=UTC)
     written = jsonsafe.dumps({"raw": b"a", "at": noon, (1, 2): 3, 4: None})
     assert json.loads(written) == {"raw": "b'a'", "at": "2026-01-31 12:00:00+00:00", "(1, 2)": 3, "4": None}
+
+
+def test_what_is_nested_too_deep_is_left_out_and_the_rest_is_written():
+    deep: list[object] = []
+    for _ in range(5000):
+        deep = [deep]
+    told = json.loads(jsonsafe.dumps({"deep": deep, "beside": 1}))
+    assert told["beside"] == 1
+    levels, found = 0, told["deep"]
+    while isinstance(found, list):
+        levels, found = levels + 1, found[0]
+    assert (levels, found) == (jsonsafe.MAX_DEPTH - 1, "... (nested too deep)")
