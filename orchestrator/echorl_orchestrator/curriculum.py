@@ -29,10 +29,14 @@ class Curriculum:
         self._config, self._length = config, length
         self._means = dict(means or {})
         self._keep = {Pool.EASY: config.keep_easy, Pool.NORMAL: 1.0, Pool.HARD: config.keep_hard}
+        self._played = Counter(self.pool(index) for index in self._means)
 
     def note(self, index: int, mean_reward: float) -> None:
         """A group of task ``index`` has closed with this mean reward."""
+        if index in self._means:
+            self._played[self.pool(index)] -= 1
         self._means[index] = mean_reward
+        self._played[self.pool(index)] += 1
 
     def pool(self, index: int) -> Pool:
         """Of task ``index``; one that was never played is normal."""
@@ -43,15 +47,18 @@ class Curriculum:
             return Pool.EASY
         return Pool.HARD if mean <= self._config.hard_to else Pool.NORMAL
 
-    def deals(self, index: int, share: float) -> bool:
-        """Whether task ``index`` is dealt now; ``share`` is a uniform draw from [0, 1)."""
-        return share < self._keep[self.pool(index)]
+    def keep(self, index: int) -> float:
+        """Probability with which task ``index`` is dealt when its turn comes."""
+        return self._keep[self.pool(index)]
+
+    def deals_none(self) -> bool:
+        """Whether every task is in a pool of which none is dealt."""
+        return not any(size and self._keep[pool] > 0.0 for pool, size in self.sizes().items())
 
     def sizes(self) -> dict[Pool, int]:
         """Tasks in each pool."""
-        found = Counter(self.pool(index) for index in self._means)
         unplayed = self._length - len(self._means)
-        return {pool: found[pool] + (unplayed if pool is Pool.NORMAL else 0) for pool in Pool}
+        return {pool: self._played[pool] + (unplayed if pool is Pool.NORMAL else 0) for pool in Pool}
 
     def means(self) -> dict[int, float]:
         """What to save."""

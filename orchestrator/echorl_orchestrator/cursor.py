@@ -79,6 +79,7 @@ class Cursor:
         self._next = 0
         self._returned: deque[int] = deque()
         self._outstanding: set[int] = set()
+        self._told = False
         known = state.mean_rewards if state is not None and state.length == length else {}
         self.curriculum = None if curriculum is None else Curriculum(curriculum, length, known)
         if state is not None and state.length == length:
@@ -111,13 +112,24 @@ class Cursor:
         return CursorState(next=self._next, returned=returned, length=self._length, mean_rewards=means)
 
     def _fresh(self) -> int:
-        """The next ordinal; with a curriculum, the next that it deals, or that comes after a whole epoch of none."""
-        for _ in range(self._length):
+        """The next ordinal; with a curriculum, the next that it deals. Where it deals none, the next all the same."""
+        if self.curriculum is None or self._none_is_dealt(self.curriculum):
+            self._next += 1
+            return self._next - 1
+        # Two epochs hold a whole one from any place on, and so every task at least once.
+        for _ in range(2 * self._length):
             ordinal, self._next = self._next, self._next + 1
-            if self.curriculum is None or self.curriculum.deals(self._index(ordinal), self._share(ordinal)):
+            keep = self.curriculum.keep(self._index(ordinal))
+            if keep >= 1.0 or (keep > 0.0 and self._share(ordinal) < keep):
                 return ordinal
-        log.warning("a whole epoch of tasks that the curriculum passes over", environment=self._environment)
         return ordinal
+
+    def _none_is_dealt(self, curriculum: Curriculum) -> bool:
+        none = curriculum.deals_none()
+        if none and not self._told:
+            log.warning("the curriculum passes over every task; all are dealt", environment=self._environment)
+        self._told = none
+        return none
 
     def _share(self, ordinal: int) -> float:
         return (seed_of(self._seed, "curriculum", self._environment, ordinal) >> 10) / 2**53

@@ -57,13 +57,23 @@ def test_a_share_of_the_easy_tasks_is_dealt() -> None:
     assert easy / 1250 == pytest.approx(0.2, abs=0.03)
 
 
-def test_when_every_task_is_passed_over_the_next_one_is_dealt_all_the_same() -> None:
+def test_when_every_task_is_passed_over_all_are_dealt() -> None:
     source = cursor(3, curriculum=config())
     assert source.curriculum is not None
     for index in range(3):
         source.curriculum.note(index, 1.0)
-    first = source.take()
-    assert (first.epoch, first.ordinal) == (0, 2)
+    assert [source.take().ordinal for _ in range(4)] == [0, 1, 2, 3]
+    source.curriculum.note(1, 0.5)
+    assert dealt(source, 5) == [1] * 5
+
+
+def test_the_one_task_that_is_left_is_found_from_every_place_of_an_epoch() -> None:
+    source = cursor(5, curriculum=config())
+    assert source.curriculum is not None
+    assert sorted(dealt(source, 5)) == [0, 1, 2, 3, 4]
+    for index in range(1, 5):
+        source.curriculum.note(index, 1.0)
+    assert dealt(source, 200) == [0] * 200
 
 
 def test_a_resumed_cursor_deals_as_one_that_was_never_stopped() -> None:
