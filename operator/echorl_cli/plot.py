@@ -7,9 +7,15 @@ import typer
 
 from echorl_cli.report import figures
 from echorl_cli.report.page import plots
-from echorl_cli.report.records import read_records
+from echorl_cli.report.records import DamagedRecords, read_records
+from echorl_core.names import ExitCode
 
 PLOT_NAMES = ("reward", "eval_reward", "env_nll", "eval_env_nll", "staleness", "throughput", "time", "entropy")
+
+
+def _refuse(message: str) -> typer.Exit:
+    typer.echo(message, err=True)
+    return typer.Exit(int(ExitCode.BAD_INPUT))
 
 
 def plot_command(
@@ -20,23 +26,26 @@ def plot_command(
     ] = None,
 ) -> None:
     """Draw a run's curves and one episode's swimlane (generation, tool time, aborts) from its records."""
-    records = read_records(run_dir)
+    try:
+        records = read_records(run_dir)
+    except DamagedRecords as error:
+        raise _refuse(str(error)) from None
     if not records.steps and not records.evals:
-        typer.echo(
-            f"{run_dir}: no records found; accepted is the directory of a run that has trained or evaluated", err=True
-        )
-        raise typer.Exit(2)
+        raise _refuse(f"{run_dir}: no records found; accepted is the directory of a run that has trained or evaluated")
     chosen = [row for row in records.episodes if episode is None or row.get("episode") == episode]
     if episode is not None and not chosen:
         known = ", ".join(str(row.get("episode")) for row in records.episodes[-5:])
-        typer.echo(f"--episode: found {episode!r}, accepted are recorded ones, such as {known or 'none'}", err=True)
-        raise typer.Exit(2)
+        raise _refuse(f"--episode: found {episode!r}, accepted are recorded ones, such as {known or 'none'}")
     folder = out or run_dir / "plots"
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, svg in zip(PLOT_NAMES, plots(records), strict=True):
-        (folder / f"{name}.svg").write_text(svg)
+    pictures = dict(zip(PLOT_NAMES, plots(records), strict=True))
     if chosen:
         row = chosen[-1]
         title = f"episode {row.get('episode')} (step {row.get('step')}, reward {row.get('reward')})"
-        (folder / "episode.svg").write_text(figures.swimlane(title, row.get("turns") or []))
+        pictures["episode"] = figures.swimlane(title, row.get("turns") or [])
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, svg in pictures.items():
+            (folder / f"{name}.svg").write_text(svg, encoding="utf-8")
+    except OSError as error:
+        raise _refuse(f"{folder}: {error.strerror}; accepted: a folder that can be written") from None
     typer.echo(f"{len(list(folder.glob('*.svg')))} pictures in {folder}")

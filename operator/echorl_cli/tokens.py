@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from echorl_cli.treatment import LEGENDS, Treatment, treatment_of
+from echorl_cli.treatment import LEGENDS, Treatment, printable, treatment_of
 from echorl_core.names import ExitCode
 from echorl_core.tokens import NotTrainedTokens, Numbers, TrainedSequence, read_trained
 
@@ -35,7 +35,7 @@ def spans(sequence: TrainedSequence) -> Iterator[Span]:
 def headline(sequence: TrainedSequence) -> str:
     """One line: which sequence, how many tokens trained how, and means over them."""
     parts = [
-        f"step {sequence.step}, rank {sequence.rank}, {sequence.environment}, {sequence.sample_id}",
+        printable(f"step {sequence.step}, rank {sequence.rank}, {sequence.environment}, {sequence.sample_id}"),
         f"{len(sequence.token_ids)} tokens",
     ]
     rl = [index for index, weight in enumerate(sequence.rl_weight) if weight]
@@ -68,10 +68,7 @@ def _print_coloured(console: Console, sequence: TrainedSequence) -> None:
     console.rule(Text(headline(sequence)), align="left")
     body = Text()
     for span in spans(sequence):
-        # Control characters of a model's text would move the terminal's cursor or change its state.
-        body.append(
-            "".join(c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}" for c in span.text), span.treatment.style
-        )
+        body.append(printable(span.text, kept="\n"), span.treatment.style)
     console.print(body)
 
 

@@ -37,6 +37,14 @@ LEGENDS: dict[Mode, tuple[tuple[str, str], ...]] = {
 """Words and styles of the coloured view."""
 
 
+def printable(text: str, kept: str = "") -> str:
+    """``text`` with its control characters spelt out, but for those in ``kept``.
+
+    They would move a terminal's cursor or change its state, and models and environments chose the text.
+    """
+    return "".join(c if c.isprintable() or c in kept else f"\\x{ord(c):02x}" for c in text)
+
+
 class Treatment(NamedTuple):
     """How a token was trained; tokens in a row that agree in it are shown together."""
 
@@ -63,7 +71,7 @@ class Treatment(NamedTuple):
     @property
     def label(self) -> str:
         """Of the plain view."""
-        words = [self.role if self.tool is None else f"{self.role} of {self.tool}"]
+        words = [self.role if self.tool is None else f"{self.role} of {printable(self.tool)}"]
         if self.advantage is not None:
             words.append(f"{'lead' if self.mode == 'opd' else 'advantage'} {self.advantage:+.4g}")
         if self.masked:

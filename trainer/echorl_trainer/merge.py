@@ -26,7 +26,7 @@ from echorl_core.adapters import ADAPTER_CONFIG, ADAPTER_WEIGHTS, TENSOR_PREFIX,
 from echorl_core.names import ExitCode
 from echorl_core.rundir import TEMPORARY_PREFIX
 from echorl_core.wire import WeightManifest
-from echorl_trainer.weights import MANIFEST, SafetensorsFolder, export_weights
+from echorl_trainer.weights import DTYPES, MANIFEST, SafetensorsFolder, export_weights
 
 log = structlog.get_logger()
 
@@ -38,6 +38,16 @@ class Unmergeable(ValueError):
 class _Settings(msgspec.Struct):
     r: int
     lora_alpha: float
+    use_rslora: bool = False
+    alpha_pattern: dict[str, float] | None = None
+
+    def objection(self) -> str | None:
+        """Why ``alpha / r`` is not the scale of every module, if it is not."""
+        if self.r < 1:
+            return f"r: found {self.r}, accepted: at least 1"
+        if self.use_rslora:
+            return "use_rslora: found true, accepted: false"
+        return f"alpha_pattern: found {len(self.alpha_pattern)} entries, accepted: none" if self.alpha_pattern else None
 
 
 @dataclass(frozen=True)
@@ -66,7 +76,7 @@ def load_adapter(folder: Path) -> LoadedAdapter:
     """Read an adapter in PEFT's format.
 
     Raises:
-        Unmergeable: a file is missing or cannot be read.
+        Unmergeable: a file is missing or cannot be read, or holds what no adapter of a trainer has.
     """
     try:
         settings = msgspec.json.decode((folder / ADAPTER_CONFIG).read_bytes(), type=_Settings)
@@ -76,6 +86,11 @@ def load_adapter(folder: Path) -> LoadedAdapter:
         raise Unmergeable(f"{folder}: {error}; accepted: {accepted}") from error
     if not tensors:
         raise Unmergeable(f"{folder / ADAPTER_WEIGHTS}: holds no tensors")
+    if (objection := settings.objection()) is not None:
+        raise Unmergeable(f"{folder / ADAPTER_CONFIG}: {objection}")
+    if odd := {tensor.dtype for tensor in tensors.values()} - DTYPES.keys():
+        found, accepted = (", ".join(str(one).removeprefix("torch.") for one in each) for each in (odd, DTYPES))
+        raise Unmergeable(f"{folder / ADAPTER_WEIGHTS}: dtype: found {found}, accepted: {accepted}")
     return LoadedAdapter(tensors, settings.r, settings.lora_alpha / settings.r)
 
 
@@ -147,11 +162,13 @@ def model_tensors(model: Path) -> Iterator[tuple[str, Tensor]]:
 
 
 def model_files(model: Path) -> list[Path]:
-    """Safetensors files of a model folder: those of its index, or all that are there.
+    """Safetensors files of a model folder: the one that loading takes first, those of its index, or all there are.
 
     Raises:
         Unmergeable: there are none.
     """
+    if (whole := model / "model.safetensors").is_file():
+        return [whole]
     index = model / "model.safetensors.index.json"
     if index.is_file():
         return [model / name for name in sorted(set(json.loads(index.read_text())["weight_map"].values()))]

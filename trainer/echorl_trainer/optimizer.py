@@ -33,8 +33,10 @@ class Schedule:
             return config.lr * step / config.warmup_steps
         if config.schedule == "constant":
             return config.lr
-        span = self.max_steps - max(config.warmup_steps, 1)
-        done = 1.0 if span <= 0 else min(1.0, (step - max(config.warmup_steps, 1)) / span)
+        peak = max(config.warmup_steps, 1)
+        span = self.max_steps - peak
+        # A run of one step trains with ``lr``: falling already, it would train nothing.
+        done = float(step > peak) if span <= 0 else min(1.0, (step - peak) / span)
         falling = 1.0 - done if config.schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * done))
         return config.lr * (config.min_lr_ratio + (1.0 - config.min_lr_ratio) * falling)
 

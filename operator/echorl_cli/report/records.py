@@ -62,11 +62,21 @@ def _row(path: Path, number: int, line: str, needed: tuple[str, ...]) -> Row:
     return row
 
 
-def _superseded(rows: list[Row], *keys: str) -> list[Row]:
-    """Of rows with equal keys those of the newest attempt; nothing that an attempt did beyond its successor's start."""
+def _starts(run: RunDirectory) -> dict[int, int]:
+    """First step of each attempt, as it was prepared; without those whose ``prepared.json`` was not copied."""
+    found = {n: _json(run.attempt(n) / "prepared.json").get("resume_step") for n, _ in run.recorded_attempts()}
+    return {attempt: step + 1 for attempt, step in found.items() if isinstance(step, int)}
+
+
+def _superseded(rows: list[Row], prepared: dict[int, int], *keys: str) -> list[Row]:
+    """Of rows with equal keys those of the newest attempt; nothing that an attempt did beyond its successor's start.
+
+    Where ``prepared`` does not tell an attempt's start, its first row does.
+    """
     starts: dict[int, int] = {}
     for row in rows:
         starts[row["attempt"]] = min(starts.get(row["attempt"], row["step"]), row["step"])
+    starts |= prepared
     kept: dict[tuple[Any, ...], Row] = {}
     for row in rows:
         if any(attempt > row["attempt"] and start <= row["step"] for attempt, start in starts.items()):
@@ -75,13 +85,13 @@ def _superseded(rows: list[Row], *keys: str) -> list[Row]:
     return sorted(kept.values(), key=lambda row: row["step"])
 
 
-def _played(rows: list[Row]) -> tuple[list[Row], list[Row]]:
+def _played(rows: list[Row], prepared: dict[int, int]) -> tuple[list[Row], list[Row]]:
     """Evals that were played, and those that were skipped: these lie below an attempt's start and supersede nothing."""
     played = [row for row in rows if "skipped" not in row]
     known = {(row["step"], row.get("environment")) for row in played}
     skipped = {(row["step"], row.get("environment")): row for row in rows if "skipped" in row}
     lost = [row for key, row in skipped.items() if key not in known]
-    return _superseded(played, "step", "environment"), sorted(lost, key=lambda row: row["step"])
+    return _superseded(played, prepared, "step", "environment"), sorted(lost, key=lambda row: row["step"])
 
 
 def _json(path: Path) -> Row:
@@ -122,12 +132,13 @@ def read_records(root: Path, model_path: Path | None = None) -> RunRecords:
     for _, folder in run.recorded_attempts():
         for name, rows in tables.items():
             rows.extend(_rows(folder / f"{name}.jsonl", _NEEDED[name]))
-    evals, skipped = _played(tables["evals"])
+    prepared = _starts(run)
+    evals, skipped = _played(tables["evals"], prepared)
     return RunRecords(
-        steps=_superseded(tables["steps"], "step"),
+        steps=_superseded(tables["steps"], prepared, "step"),
         evals=evals,
         skipped_evals=skipped,
-        episodes=_superseded(tables["episodes"], "step", "episode"),
+        episodes=_superseded(tables["episodes"], prepared, "step", "episode"),
         updates=tables["updates"],
         supervisor=_json(root / "state.json") or _without_supervisor(run, tables["steps"]),
         baselines=_json(model_path / "baselines.json") if model_path else {},

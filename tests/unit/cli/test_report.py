@@ -117,3 +117,24 @@ def test_a_run_without_steps_gets_a_report_too(tmp_path: Path) -> None:
     page = write_report(tmp_path)
     assert json.loads((tmp_path / "report.json").read_text())["reward_first5"] is None
     assert "No episode was recorded" in page.read_text()
+
+
+def prepared(root: Path, attempt: int, resume_step: int) -> None:
+    folder = root / "attempts" / str(attempt)
+    folder.mkdir(parents=True)
+    (folder / "prepared.json").write_text(json.dumps({"attempt": attempt, "resume_step": resume_step}))
+
+
+def test_an_attempt_starts_where_it_was_prepared_and_not_at_its_first_row(tmp_path: Path) -> None:
+    prepared(tmp_path, 1, 0)
+    prepared(tmp_path, 2, 4)
+    scores = {"environment": "held", "reward": 0.5, "env_nll": 3.0}
+    write(tmp_path, 1, "steps", [step(n, 1, 0.1) for n in range(1, 8)])
+    write(tmp_path, 1, "evals", [{**scores, "attempt": 1, "step": n} for n in (2, 4, 6)])
+    write(tmp_path, 2, "steps", [step(5, 2, 0.9)])
+    # Due at the version that the attempt came up with, and lost by the one before.
+    write(tmp_path, 2, "evals", [{**scores, "attempt": 2, "step": 4, "environment": "other"}])
+    records = read_records(tmp_path)
+    found = [(row["environment"], row["step"], row["attempt"]) for row in records.evals]
+    assert found == [("held", 2, 1), ("held", 4, 1), ("other", 4, 2)], "version 6 was thrown away, version 4 was not"
+    assert [(row["step"], row["attempt"]) for row in records.steps] == [*((n, 1) for n in range(1, 5)), (5, 2)]

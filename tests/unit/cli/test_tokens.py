@@ -174,3 +174,14 @@ def test_other_files_are_refused_by_line(tmp_path, line, message):
 
 def test_an_empty_file_says_so(tmp_path):
     assert "no sequence was trained" in shown(written(tmp_path / "f"), code=2)
+
+
+def test_names_reach_no_terminal_as_they_are(tmp_path):
+    """A tool's name is the model's text: it neither ends a line nor sends the terminal a sequence."""
+    odd = "sh\x1b]0;title\x07\nrm\u202e"
+    file = written(tmp_path / "f", sequence(f"{odd}/0", tool=[None, None, None, odd, odd], environment=odd))
+    coloured = {"FORCE_COLOR": "1", "COLUMNS": "400", "TERM": "xterm-256color"}
+    for arguments, environment in ((["--plain"], {}), ([], {}), (["--plain"], coloured), ([], coloured)):
+        found = shown(file, *arguments, **environment)
+        assert not [part for part in ("\x1b]", "\x07", "\u202e", "\nrm") if part in found]
+        assert r"sh\x1b]0;title\x07\x0arm\x202e" in found

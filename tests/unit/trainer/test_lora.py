@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import AutoModelForCausalLM
 
@@ -243,3 +243,39 @@ def test_what_cannot_be_merged_is_named_and_nothing_is_written(ranks: Ranks, mod
     arguments = ["--adapter", str(folder), "--model", str(model), "--out", str(tmp_path / "out")]
     assert main(arguments) == 0
     assert main(arguments) == 2, "the folder is there"
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "found"),
+    [
+        ("use_rslora", True, "use_rslora: found true, accepted: false"),
+        ("alpha_pattern", {"q_proj": 64}, "alpha_pattern: found 1 entries, accepted: none"),
+        ("r", 0, "r: found 0, accepted: at least 1"),
+    ],
+)
+def test_an_adapter_of_another_scale_is_refused(
+    ranks: Ranks, model: Path, tmp_path: Path, setting: str, value: object, found: str
+) -> None:
+    """Others' adapters may scale B A by something else than alpha / rank; merged, nobody would see it."""
+    config = published(tiny_learner(ranks, model, lora=LORA), ranks, tmp_path) / "adapter_config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), setting: value}))
+    with pytest.raises(Unmergeable) as refused:
+        merge(config.parent, model, tmp_path / "out")
+    assert found in str(refused.value)
+
+
+def test_an_adapter_of_another_dtype_is_refused(ranks: Ranks, model: Path, tmp_path: Path) -> None:
+    weights = published(tiny_learner(ranks, model, lora=LORA), ranks, tmp_path) / "adapter_model.safetensors"
+    save_file({name: tensor.half() for name, tensor in load_file(weights).items()}, weights)
+    with pytest.raises(Unmergeable, match="dtype: found float16, accepted: float32, bfloat16"):
+        merge(weights.parent, model, tmp_path / "out")
+    assert not list(tmp_path.glob("*out"))
+
+
+def test_the_merged_model_has_the_tensors_of_the_loaded_one(ranks: Ranks, tmp_path: Path) -> None:
+    """Some models come with the same weights a second time, under names that nothing here loads."""
+    model = tiny_model(tmp_path / "model")
+    folder = published(tiny_learner(ranks, model, lora=LORA), ranks, tmp_path)
+    save_file({"layers.0.attention.wq.weight": torch.ones(4, 4)}, model / "consolidated.safetensors")
+    merge(folder, model, tmp_path / "out")
+    assert load_file(tmp_path / "out" / "model.safetensors").keys() == load_file(model / "model.safetensors").keys()

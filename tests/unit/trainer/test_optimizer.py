@@ -92,3 +92,12 @@ def test_the_rate_depends_on_the_step_alone():
     rates = [first.apply(step) for step in range(1, 13)]
     assert [resumed.apply(step) for step in range(7, 13)] == rates[6:]
     assert {group["lr"] for group in resumed.optimizer.param_groups} == {rates[-1]}
+
+
+@pytest.mark.parametrize("kind", ["constant", "linear", "cosine"])
+@pytest.mark.parametrize("warmup_steps", [0, 1])
+def test_the_only_step_of_a_run_trains(kind, warmup_steps):
+    config = OptimizerConfig(lr=0.5, schedule=kind, warmup_steps=warmup_steps)
+    schedule = build_schedule(build_optimizer(torch.nn.Linear(1, 1), config), config, max_steps=1)
+    assert schedule.lr(1) == 0.5
+    assert schedule.lr(2) == (0.5 if kind == "constant" else 0.0)
