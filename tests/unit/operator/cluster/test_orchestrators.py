@@ -70,7 +70,7 @@ class Peer:
         self.asked.append(dict(request.query))
         self.headers.append(dict(request.headers))
         if self.answer is not None:
-            return web.Response(status=self.answer.status, text=self.answer.text)
+            return web.Response(status=self.answer.status, body=self.answer.body)
         self.open += 1
         self.most_open = max(self.most_open, self.open)
         try:
@@ -223,7 +223,15 @@ async def test_unreachable_becomes_unknown_and_comes_back(
 
 
 @pytest.mark.parametrize(
-    "answer", [web.Response(status=409, text="{}"), web.Response(text="no json"), web.Response(text='{"uid": 3}')]
+    "answer",
+    [
+        web.Response(status=409, text="{}"),
+        web.Response(text="no json"),
+        web.Response(text='{"uid": 3}'),
+        web.Response(body=b'{"uid": "\xff\xfe"}'),
+        web.Response(text='{"rates": ' + "[" * 5000 + "]" * 5000 + "}"),
+    ],
+    ids=["refused", "no JSON", "wrong type", "not UTF-8", "nested without end"],
 )
 async def test_a_wrong_answer_is_no_answer(orchestrators: Orchestrators, peer: Peer, answer: web.Response) -> None:
     peer.answer = answer
