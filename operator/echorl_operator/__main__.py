@@ -29,8 +29,8 @@ from echorl_operator.process import Operator, Options, running
 from echorl_operator.settings_file import read_settings
 
 DEEPEST = 10_500
-"""Levels that decoders follow, and room for what calls them. The API server takes objects of up to 10 000: with Python's
-own limit, a single run with deeper ``args`` would end the watches of all, before anybody could refuse it."""
+"""Levels that decoders follow, and room for what calls them. The API server takes objects of up to 10 000: with
+Python's own limit, a single run with deeper ``args`` would end the watches of all, before anybody could refuse it."""
 
 _log = structlog.get_logger()
 
