@@ -175,7 +175,7 @@ def read(text: str | bytes) -> LastWords | None:
     """The words in a termination message; None if it is not of this form."""
     try:
         return msgspec.json.decode(text, type=LastWords)
-    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError):
+    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError):
         return None
 
 

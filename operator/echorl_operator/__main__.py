@@ -28,6 +28,10 @@ from echorl_operator.metrics import Metrics
 from echorl_operator.process import Operator, Options, running
 from echorl_operator.settings_file import read_settings
 
+DEEPEST = 10_500
+"""Levels that decoders follow, and room for what calls them. The API server takes objects of up to 10 000: with
+Python's own limit, a single run with deeper ``args`` would end the watches of all, before anybody could refuse it."""
+
 _log = structlog.get_logger()
 
 
@@ -60,6 +64,7 @@ def instance_of(environ: Mapping[str, str]) -> str:
 def main(arguments: Sequence[str]) -> int:
     """Run until told to stop; the exit code."""
     chosen = parser().parse_args(arguments)
+    sys.setrecursionlimit(DEEPEST)
     logs.configure("operator", attempt=0, style=chosen.log_style)
     try:
         settings = read_settings(chosen.settings)

@@ -35,7 +35,10 @@ def unseen(run: Mapping[str, Any], now: float) -> str:
 
 def seen_generation(status: Mapping[str, Any]) -> int:
     """The newest generation that an operator looked at; one that it does not carry out shows in conditions alone."""
-    told = [status.get("observedGeneration"), *(one.get("observedGeneration") for one in status.get("conditions", ()))]
+    told = [
+        status.get("observedGeneration"),
+        *(one.get("observedGeneration") for one in status.get("conditions") or ()),
+    ]
     return max((number for number in told if isinstance(number, int)), default=0)
 
 

@@ -17,7 +17,8 @@ def summary(run: Mapping[str, Any], now: float) -> dict[str, Any]:
         run: the object.
         now: seconds since the epoch.
     """
-    meta, status, spec = run["metadata"], run.get("status") or {}, run.get("spec") or {}
+    meta, spec = run["metadata"], run.get("spec") or {}
+    status = {key: part for key, part in (run.get("status") or {}).items() if part is not None}
     checkpoint = status.get("checkpoint")
     if checkpoint is not None:
         checkpoint = {**checkpoint, "ageSeconds": _age(checkpoint.get("committedAt"), now)}

@@ -21,6 +21,7 @@ PhaseName = Literal["Pending", "Preparing", "Starting", "Running", "Restarting",
 Message = Annotated[str, Field(max_length=MAX_MESSAGE)]
 Reason = Annotated[str, Field(max_length=MAX_REASON)]
 MAX_SHORT = 1024
+MAX_REWARD = 32
 ShortText = Annotated[str, Field(max_length=MAX_SHORT)]
 Count = Annotated[int, Field(ge=0)]
 
@@ -193,7 +194,7 @@ class RunStatus(ApiModel):
     """Step that the current attempt began at; 0: from the start."""
     step: Count | None = None
     """Steps that are done."""
-    reward: Annotated[str, Field(max_length=32)] | None = None
+    reward: Annotated[str, Field(max_length=MAX_REWARD)] | None = None
     """Mean reward of the last step's episodes, as a decimal number."""
     policy: PolicyStatus | None = None
     """Versions of the policy."""

@@ -82,6 +82,11 @@ def cluster_placement(run: EchoRLRun, settings: Settings) -> Placement:
     )
 
 
+def orchestrator_address(ip: str) -> str:
+    """``host:port`` of an orchestrator's pod; an IPv6 address stands in brackets."""
+    return f"[{ip}]:{ORCHESTRATOR_PORT}" if ":" in ip else f"{ip}:{ORCHESTRATOR_PORT}"
+
+
 def first_trainer(run: str) -> str:
     """DNS name of the gang's first pod, within the namespace."""
     return f"{names.trainer(run)}-0.{names.trainer(run)}"

@@ -133,11 +133,11 @@ def from_reply(call: str, status: int, body: bytes, retry_after: str | None = No
     """
     try:
         said = _STATUS.decode(body)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         said = _Status(message=body[:200].decode(errors="replace").strip())
     details = said.details or _Details()
     causes = tuple(Cause(one.field, one.message, one.reason) for one in details.causes or ())
-    wait = float(retry_after) if retry_after is not None and retry_after.isdigit() else details.retryAfterSeconds
+    wait = float(retry_after) if retry_after is not None and retry_after.isdecimal() else details.retryAfterSeconds
     kind = _kind(status, said, reads=call.startswith(_READS))
     return kind(call, said.message, status=status, reason=said.reason, causes=causes, retry_after_s=wait)
 

@@ -88,7 +88,12 @@ class Orchestrators:
         metrics.at_scrape("orchestrators_followed", "Long polls.", (), lambda: [((), float(len(self._followers)))])
 
     async def __aenter__(self) -> "Orchestrators":
-        self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, limit_per_host=0))
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, limit_per_host=0),
+            # What a run's pod sends must not grow a thousandfold here before its size is known.
+            headers={"Accept-Encoding": "identity"},
+            auto_decompress=False,
+        )
         return self
 
     async def __aexit__(
@@ -140,7 +145,9 @@ class Orchestrators:
         url, timeout = f"http://{target.address}{path}", self._timeout(0.0)
         headers = {**self._headers(target), "Content-Type": "application/json"}
         try:
-            async with self._open().post(url, data=body, headers=headers, timeout=timeout) as response:
+            async with self._open().post(
+                url, data=body, headers=headers, timeout=timeout, allow_redirects=False
+            ) as response:
                 reply, status = await response.content.read(_LARGEST_ANSWER), response.status
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             _log.info("an orchestrator did not answer", run=_name(target), path=path, error=type(error).__name__)
@@ -192,7 +199,10 @@ class Orchestrators:
         query = {} if since is None else {"since": str(since), "wait": str(wait_s)}
         url, timeout = f"http://{target.address}/state", self._timeout(0.0 if since is None else wait_s)
         try:
-            async with self._open().get(url, params=query, headers=self._headers(target), timeout=timeout) as response:
+            # A run's pod must not send the operator, which may reach what the run may not, to other servers.
+            async with self._open().get(
+                url, params=query, headers=self._headers(target), timeout=timeout, allow_redirects=False
+            ) as response:
                 body, status = await _body(response), response.status
         except (aiohttp.ClientError, TimeoutError, OSError):
             return self._counted(None, "unreachable")

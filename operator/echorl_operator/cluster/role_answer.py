@@ -63,7 +63,11 @@ def decode(body: bytes) -> Answer:
     Raises:
         msgspec.MsgspecError: it is not what docs/protocols.md says.
     """
-    return _ANSWER.decode(body)
+    try:
+        return _ANSWER.decode(body)
+    except (UnicodeDecodeError, RecursionError) as error:
+        # Text that is not UTF-8, and nesting without end, are told otherwise than all else that is wrong.
+        raise msgspec.DecodeError(str(error)) from error
 
 
 def role_state(answer: Answer, *, before: RoleState | None, now: float) -> RoleState:

@@ -28,17 +28,22 @@ def engine_errors(observed: Observed, state: RoleState) -> str:
     pods = {pod.ip: pod for pod in observed.of(PodRole.INFERENCE) if pod.ip}
 
     def is_told(engine: EngineState) -> bool:
-        pod = pods.get(engine.name.rpartition(":")[0])
+        pod = pods.get(_host(engine.name))
         return bool(engine.error) and (engine.state not in _NOT_UP_YET or (pod is not None and pod.ready))
 
     wrong = sorted(filter(is_told, state.engines), key=lambda one: (_rank(one.state), one.name))
     if not wrong:
         return ""
     first = wrong[0]
-    pod = pods.get(first.name.rpartition(":")[0])
+    pod = pods.get(_host(first.name))
     who = first.name if pod is None else f"{pod.meta.name} ({first.name})"
     more = f" (and {len(wrong) - 1} more have errors)" if len(wrong) > 1 else ""
     return f"engine {who} is {first.state}: {_fit(first.error)}{more}"
+
+
+def _host(name: str) -> str:
+    """Of ``host:port``, where an IPv6 address stands in brackets."""
+    return name.rpartition(":")[0].strip("[]")
 
 
 def _rank(state: str) -> int:

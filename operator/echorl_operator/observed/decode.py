@@ -142,7 +142,7 @@ def run(body: bytes) -> RunRecord:
 
 
 def run_from_object(body: Mapping[str, Any]) -> RunRecord:
-    """The same from an object that is decoded already. ``spec`` and ``status`` are taken over, not copied."""
+    """The same from an object that is decoded already. ``spec`` and the parts of ``status`` are not copied."""
     return _run(msgspec.convert(dict(body), shapes.Run))
 
 
@@ -158,7 +158,8 @@ def _run(found: shapes.Run) -> RunRecord:
         labels=meta.labels or {},
         annotations=meta.annotations or {},
         spec=found.spec,
-        status=found.status or {},
+        # Null, which only others than the operator write there, means the same as a field that is left out.
+        status={key: part for key, part in (found.status or {}).items() if part is not None},
     )
 
 

@@ -4,7 +4,7 @@ from echorl_core.names import Phase
 from echorl_operator import names
 from echorl_operator.api.run import EchoRLRunSpec
 from echorl_operator.build.children import inference_deployment, trainer_set
-from echorl_operator.build.cluster_placement import ORCHESTRATOR_PORT
+from echorl_operator.build.cluster_placement import orchestrator_address
 from echorl_operator.build.rendering import Rendering
 from echorl_operator.names import PodRole
 from echorl_operator.observed.memory import ENDED
@@ -103,7 +103,7 @@ def _is_saving(draft: Draft) -> bool:
         draft.note("NotSaved", f"no checkpoint within {STOP_WITHIN_S:.0f} s; ending the pods", warning=True)
         return False
     if orchestrator.ip:
-        draft.do(AskToStop(f"{orchestrator.ip}:{ORCHESTRATOR_PORT}", draft.memory.attempt))
+        draft.do(AskToStop(orchestrator_address(orchestrator.ip), draft.memory.attempt))
     draft.wake(draft.now + ASK_AGAIN_S)
     draft.say(draft.memory.phase, "Suspending", "saving a last checkpoint before the pods end")
     return True

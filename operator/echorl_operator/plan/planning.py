@@ -17,7 +17,7 @@ from echorl_operator.api.mutability import changes
 from echorl_operator.api.rules.modes import num_engines
 from echorl_operator.api.run import EchoRLRun, EchoRLRunSpec
 from echorl_operator.build.children import common, inference_deployment
-from echorl_operator.build.cluster_placement import ORCHESTRATOR_PORT
+from echorl_operator.build.cluster_placement import orchestrator_address
 from echorl_operator.build.rendering import Rendering, orchestrator_config, spec_of
 from echorl_operator.build.settings import Settings
 from echorl_operator.explain.engine_errors import engine_errors
@@ -267,7 +267,7 @@ def _live_settings(draft: Draft, rendering: Rendering) -> None:
         return
     if state.attempt == draft.memory.attempt and state.live_generation < rendering.generation:
         settings = settings_of(orchestrator_config(rendering), rendering.generation)
-        draft.do(ChangeLive(f"{orchestrator.ip}:{ORCHESTRATOR_PORT}", draft.memory.attempt, settings))
+        draft.do(ChangeLive(orchestrator_address(orchestrator.ip), draft.memory.attempt, settings))
         # What is sent takes effect at the next batch; an orchestrator that did not listen is told again.
         draft.wake(draft.now + TELL_AGAIN_S)
 

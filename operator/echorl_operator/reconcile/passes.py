@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterable
 
-from echorl_operator.build.cluster_placement import ORCHESTRATOR_PORT
+from echorl_operator.build.cluster_placement import orchestrator_address
 from echorl_operator.build.settings import Settings
 from echorl_operator.cluster import errors
 from echorl_operator.cluster.cache import Cache
@@ -118,7 +118,7 @@ class Passes:
         if orchestrator is None:
             self._orchestrators.forget(record.key)
         else:
-            address = f"{orchestrator.ip}:{ORCHESTRATOR_PORT}"
+            address = orchestrator_address(orchestrator.ip)
             self._orchestrators.follow(Target(record.key, record.uid, orchestrator.attempt, address))
         return Observed(
             run=record,

@@ -6,7 +6,7 @@ from typing import Any
 from echorl_core.last_words import LastWords, Preparation
 from echorl_core.names import Phase
 from echorl_operator import names
-from echorl_operator.api.status import MAX_MESSAGE, MAX_TIMELINE
+from echorl_operator.api.status import MAX_MESSAGE, MAX_REWARD, MAX_TIMELINE
 from echorl_operator.names import PodRole
 from echorl_operator.observed.memory import Memory
 from echorl_operator.observed.records import Kind
@@ -85,7 +85,7 @@ def _from_state(state: RoleState | None, before: Mapping[str, Any], found: Prepa
     if state is None:
         return kept
     if state.reward is not None:
-        kept["reward"] = f"{state.reward:.3f}"
+        kept["reward"] = _decimal(state.reward)
     if state.trained is not None:
         served = None if state.served_min is None else {"min": state.served_min, "max": state.served_max}
         kept["policy"] = {
@@ -102,6 +102,12 @@ def _from_state(state: RoleState | None, before: Mapping[str, Any], found: Prepa
             state.checkpoint.step, state.checkpoint.committed_at, state.checkpoint.size_bytes
         )
     return kept
+
+
+def _decimal(reward: float) -> str:
+    """In thousandths; one of which that would be longer than the API server takes, in six digits and an exponent."""
+    text = f"{reward:.3f}"
+    return text if len(text) <= MAX_REWARD else f"{reward:.6g}"
 
 
 def _checkpoint(step: int, committed_at: str, size_bytes: int) -> dict[str, Any]:

@@ -88,7 +88,9 @@ def test_secrets_that_are_part_of_each_other() -> None:
     assert without_secrets("abcdefgh abcd", {"A_TOKEN": "abcd", "B_TOKEN": "abcdefgh"}) == "*** ***"
 
 
-@pytest.mark.parametrize("text", ["", "OOMKilled", '{"role": 3}', '{"role": "trainer"}', "[]"])
+@pytest.mark.parametrize(
+    "text", ["", "OOMKilled", '{"role": 3}', '{"role": "trainer"}', "[]", '{"x": ' + "[" * 2000 + "]" * 2000 + "}"]
+)
 def test_a_message_of_another_form_is_none(text: str) -> None:
     assert read(text) is None
 

@@ -206,6 +206,12 @@ def test_a_run() -> None:
     assert decode.run_from_object(body) == run
 
 
+def test_a_null_in_a_runs_status_is_as_if_it_were_left_out() -> None:
+    status = {"phase": "Running", "timeline": None, "conditions": None, "control": None}
+    body = {"metadata": {"name": "one", "namespace": "ns"}, "spec": {}, "status": status}
+    assert decode.run(msgspec.json.encode(body)).status == {"phase": "Running"}
+
+
 def test_what_is_no_object_is_refused() -> None:
     with pytest.raises(msgspec.MsgspecError):
         decode.pod(b'{"metadata": 3}')

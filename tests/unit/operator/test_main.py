@@ -1,13 +1,19 @@
 """How a process of the operator is started."""
 
+import json
+import sys
 from importlib.metadata import requires
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from echorl_core.names import ExitCode
 from echorl_operator import __main__ as program
+from echorl_operator.api.validation import parsed
 from echorl_operator.cluster.election import EXIT_LOST_LEADERSHIP
+from echorl_operator.names import GROUP, KIND, VERSION
+from echorl_operator.observed import decode
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
@@ -34,6 +40,27 @@ def test_bad_settings_end_with_2(settings: str, tmp_path: Path) -> None:
     file = tmp_path / "settings.yaml"
     file.write_text(settings)
     assert program.main(["--settings", str(file), "--namespace", "x"]) == ExitCode.BAD_INPUT
+
+
+def test_a_run_as_deep_as_the_api_server_takes_is_decoded_and_refused(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    limit = sys.getrecursionlimit()
+    request.addfinalizer(lambda: sys.setrecursionlimit(limit))
+    program.main(["--settings", str(tmp_path / "nowhere.yaml")])
+    depth = 9_990
+    spec = b'{"environments": {"train": [{"name": "e", "type": "a:b", "args": {"x": %s%s}}]}}' % (
+        b"[" * depth,
+        b"]" * depth,
+    )
+    body = b'{"metadata": {"name": "one", "namespace": "ns"}, "spec": %s}' % spec
+    line = b'{"type": "ADDED", "object": %s}' % body
+    assert json.loads(line)["type"] == "ADDED", "as kopf reads it"
+    record = decode.run(msgspec.json.decode(line, type=dict[str, msgspec.Raw])["object"])
+    manifest = {"apiVersion": f"{GROUP}/{VERSION}", "kind": KIND, "metadata": {"name": "one"}, "spec": record.spec}
+    run, problems = parsed(manifest)
+    assert run is None
+    assert any("nested deeper" in str(problem) for problem in problems)
 
 
 def test_the_operators_environment_has_no_torch() -> None:

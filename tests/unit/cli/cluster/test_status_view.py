@@ -95,3 +95,20 @@ def test_json_has_ages_and_durations() -> None:
 
 def test_a_run_that_ended_has_no_duration_after_its_end() -> None:
     assert [one["seconds"] for one in timeline([entry("Running", 90), entry("Succeeded", 30)], NOW)] == [60, None]
+
+
+def test_nulls_in_a_status_are_as_if_they_were_left_out() -> None:
+    keys = (
+        "message",
+        "conditions",
+        "timeline",
+        "roles",
+        "restartsByRole",
+        "restarts",
+        "attempt",
+        "checkpoint",
+        "policy",
+    )
+    run = {"metadata": {"name": "one", "generation": 1}, "spec": {}, "status": {"phase": "Running"}}
+    null = {**run, "status": {**dict.fromkeys(keys), "phase": "Running"}}
+    assert plain(summary(null, 0.0)) == plain(summary(run, 0.0))

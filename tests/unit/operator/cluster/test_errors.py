@@ -60,8 +60,11 @@ def test_a_terminating_namespace_is_recognised() -> None:
     assert error.namespace_terminating
 
 
-def test_a_body_that_is_no_status_is_quoted() -> None:
-    assert "bad gateway" in str(errors.from_reply("get /x", 502, b"bad gateway"))
+@pytest.mark.parametrize(
+    "body", [b"bad gateway", b'{"message": "bad gateway \xfc"}', b'{"x": "bad gateway", "y": ' + b"[" * 5000]
+)
+def test_a_body_that_is_no_status_is_quoted(body: bytes) -> None:
+    assert "bad gateway" in str(errors.from_reply("get /x", 502, body))
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,7 @@ class Peer:
         self.asked: list[dict[str, str]] = []
         self.headers: list[dict[str, str]] = []
         self.stops = 0
+        self.redirects_stops_to = ""
         self.open = 0
         self.most_open = 0
         self.answer: web.Response | None = None
@@ -70,7 +71,8 @@ class Peer:
         self.asked.append(dict(request.query))
         self.headers.append(dict(request.headers))
         if self.answer is not None:
-            return web.Response(status=self.answer.status, text=self.answer.text)
+            headers = {name: text for name, text in self.answer.headers.items() if name == "Location"}
+            return web.Response(status=self.answer.status, body=self.answer.body, headers=headers)
         self.open += 1
         self.most_open = max(self.most_open, self.open)
         try:
@@ -83,6 +85,8 @@ class Peer:
         return web.json_response(self.state)
 
     async def _stop(self, request: web.Request) -> web.Response:
+        if self.redirects_stops_to:
+            return web.Response(status=307, headers={"Location": self.redirects_stops_to})
         ok = request.headers.get("X-EchoRL-Token") == TOKENS.token("uid")
         self.stops += ok
         return web.json_response({}, status=200 if ok else 403)
@@ -223,12 +227,31 @@ async def test_unreachable_becomes_unknown_and_comes_back(
 
 
 @pytest.mark.parametrize(
-    "answer", [web.Response(status=409, text="{}"), web.Response(text="no json"), web.Response(text='{"uid": 3}')]
+    "answer",
+    [
+        web.Response(status=409, text="{}"),
+        web.Response(text="no json"),
+        web.Response(text='{"uid": 3}'),
+        web.Response(body=b'{"uid": "\xff\xfe"}'),
+        web.Response(text='{"rates": ' + "[" * 5000 + "]" * 5000 + "}"),
+    ],
+    ids=["refused", "no JSON", "wrong type", "not UTF-8", "nested without end"],
 )
 async def test_a_wrong_answer_is_no_answer(orchestrators: Orchestrators, peer: Peer, answer: web.Response) -> None:
     peer.answer = answer
     orchestrators.follow(_target(peer))
     await until(lambda: len(peer.asked) >= 3)
+    assert orchestrators.state(KEY) is None
+
+
+async def test_a_redirect_leads_nowhere(orchestrators: Orchestrators, peer: Peer) -> None:
+    async with Peer() as other:
+        peer.answer = web.Response(status=307, headers={"Location": f"http://{other.address}/state"})
+        peer.redirects_stops_to = f"http://{other.address}/control/stop"
+        orchestrators.follow(_target(peer))
+        await until(lambda: len(peer.asked) >= 3)
+        assert not await orchestrators.ask_to_stop(_target(peer))
+        assert (other.asked, other.stops) == ([], 0)
     assert orchestrators.state(KEY) is None
 
 

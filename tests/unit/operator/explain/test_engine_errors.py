@@ -92,3 +92,9 @@ def test_what_one_logs_in_with_is_left_out(error: str) -> None:
     told = said(replace(QUARANTINED, error=error))
     assert "hidden" not in told
     assert error.split(maxsplit=1)[0] in told
+
+
+def test_an_engine_with_an_ipv6_address_has_its_pods_name() -> None:
+    up = pod("one-inference-b", PodRole.INFERENCE, ip="fd00::9")
+    lost = EngineState("[fd00::9]:8000", "lost", None, "no answer")
+    assert engine_errors(observed(up), state(lost)) == "engine one-inference-b ([fd00::9]:8000) is lost: no answer"

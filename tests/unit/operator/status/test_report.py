@@ -79,6 +79,13 @@ def test_the_api_server_prunes_nothing_of_it():
     assert RunStatus.model_validate(status, strict=False).phase == "Running"
 
 
+@pytest.mark.parametrize(("reward", "told"), [(-1234567.8, "-1234567.800"), (-3.4e38, "-3.4e+38"), (1e300, "1e+300")])
+def test_a_reward_of_any_size_is_one_that_the_api_server_takes(reward, told):
+    world_of = dataclasses.replace(world(), role_state=dataclasses.replace(STATE, reward=reward))
+    status = status_of(world_of, MEMORY, SAID)
+    assert RunStatus.model_validate(status, strict=False).reward == told
+
+
 def test_a_second_pass_writes_the_same():
     once = status_of(world(), MEMORY, SAID)
     later = status_of(dataclasses.replace(world(once), now=NOW + 60), MEMORY, SAID)
