@@ -111,10 +111,11 @@ _DOTTED = r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*"
 IMPORT_PATH = rf"{_DOTTED}:{_DOTTED}"
 
 Text = Annotated[str, Field(min_length=1, max_length=1024), Accepts("text of 1 to 1024 characters")]
+# Names of Services begin with it, and those begin with a letter.
 RunName = Annotated[
     str,
-    Field(pattern=rf"^{_LABEL}$", max_length=40),
-    Accepts("at most 40 lower-case letters, digits and '-', with a letter or digit first and last"),
+    Field(pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$", max_length=40),
+    Accepts("at most 40 lower-case letters, digits and '-', with a letter first and a letter or digit last"),
 ]
 DnsLabel = Annotated[
     str,

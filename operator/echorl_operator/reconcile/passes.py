@@ -68,8 +68,8 @@ class Passes:
             self._pace.forget(key)
             return None
         record = observed.run
-        self._run_metrics.observe(observed)
         try:
+            self._run_metrics.observe(observed)
             made = self._plan(observed)
         except Exception as error:
             # A bug of ours, and nobody else tells the user that the run is left alone.

@@ -45,7 +45,7 @@ def test_environment_names_have_at_most_63_characters(length):
     assert [problem.path for problem in found] == (["spec.environments.train[0].name"] if length > 63 else [])
 
 
-@pytest.mark.parametrize("name", ["", "-a", "a-", "A", "a_b", "a.b", "ä", "a\n"])
+@pytest.mark.parametrize("name", ["", "-a", "a-", "A", "a_b", "a.b", "ä", "a\n", "7b-grpo"])
 def test_bad_run_names(name):
     assert [problem.path for problem in problems(with_value(shortest(), "metadata.name", name))] == ["metadata.name"]
 

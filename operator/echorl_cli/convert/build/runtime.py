@@ -20,7 +20,9 @@ def name(settings: Settings, draft: Draft, given: str | None) -> None:
     keys = ("run.name", *_of_roles("monitors.wandb.name"))
     key = settings.first(*keys)
     text = (settings.text(key) if key else None) or ""
-    fitting = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:_LONGEST_NAME].strip("-")
+    plain = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+    # A letter comes first.
+    fitting = (f"run-{plain}" if plain[:1].isdigit() else plain)[:_LONGEST_NAME].strip("-")
     called = given or fitting or FALLBACK_NAME
     draft.put("metadata.name", called, "" if given else key or "")
     for other in keys:

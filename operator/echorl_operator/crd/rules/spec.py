@@ -11,7 +11,7 @@ from echorl_operator.crd.validations import Validation, validation, value_or
 def run() -> Iterable[Validation]:
     """At the object itself."""
     yield validation(
-        "size(self.metadata.name) <= 40 && !self.metadata.name.contains('.')",
+        "size(self.metadata.name) <= 40 && self.metadata.name.matches('^[a-z][-a-z0-9]*$')",
         f'found "{{self.metadata.name}}"; accepted: {accepted(Metadata, "name")}',
         field="metadata.name",
     )

@@ -4,6 +4,8 @@ from echorl_testing.refused_manifests.case import Refused
 
 RUNTIME: list[Refused] = [
     Refused([("metadata.name", "a" * 41)], "metadata.name", "at most 40", id="long name"),
+    Refused([("metadata.name", "7b-grpo")], "metadata.name", "with a letter first", id="name of no Service"),
+    Refused([("metadata.name", "a.b")], "metadata.name", "with a letter first", id="dotted name"),
     Refused([("spec.resume", {"policy": "FromStep"})], "spec.resume.step", "step of a", id="FromStep without step"),
     Refused([("spec.resume", {"step": 3})], "spec.resume.step", "no value", id="step without FromStep"),
     Refused([("spec.resume", {"onExisting": "Archive"})], "spec.resume.onExisting", "Refuse", id="Archive, not Never"),

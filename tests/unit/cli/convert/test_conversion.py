@@ -297,3 +297,8 @@ def test_lines_have_the_keys_as_the_file_has_them_and_comments_the_one_spelling(
     [line] = [line for line in conversion.lines if "address" in line.subject]
     assert str(line).startswith('orchestrator.env[0].address = "tcp://host:1": no counterpart: ')
     assert line.comment.startswith('orchestrator.train.source[0].serve.address = "tcp://host:1": no counterpart: ')
+
+
+@pytest.mark.parametrize(("called", "name"), [("7B GRPO", "run-7b-grpo"), ("My_Run.2", "my-run-2"), ("Ä", "converted")])
+def test_a_name_becomes_one_that_a_run_may_have(called, name):
+    assert field("run.name", called, "metadata.name") == name
