@@ -78,7 +78,7 @@ def advantages_of(trainer: ScriptedTrainer, ending: str) -> list[float]:
 
 
 async def test_a_checkpoint_without_baselines_is_not_gone_on_from(run: Run) -> None:
-    run.configure(max_steps=2)
+    run.configure(train=[environment("circle")], evals=[], max_steps=2)
     async with run.orchestrator() as process:
         await run.trainer().run()
         assert await process.wait() == ExitCode.OK, run.log.read_text()
