@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Iterator
 from importlib.metadata import requires
 from pathlib import Path
 
@@ -16,6 +17,14 @@ from echorl_operator.names import GROUP, KIND, VERSION
 from echorl_operator.observed import decode
 
 REPOSITORY = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture(autouse=True)
+def _limit_of_recursion() -> Iterator[None]:
+    """The operator's is its process's; other tests of this one have Python's."""
+    limit = sys.getrecursionlimit()
+    yield
+    sys.setrecursionlimit(limit)
 
 
 def test_a_pod_is_the_same_candidate_after_a_restart_of_its_container() -> None:
@@ -42,11 +51,7 @@ def test_bad_settings_end_with_2(settings: str, tmp_path: Path) -> None:
     assert program.main(["--settings", str(file), "--namespace", "x"]) == ExitCode.BAD_INPUT
 
 
-def test_a_run_as_deep_as_the_api_server_takes_is_decoded_and_refused(
-    tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    limit = sys.getrecursionlimit()
-    request.addfinalizer(lambda: sys.setrecursionlimit(limit))
+def test_a_run_as_deep_as_the_api_server_takes_is_decoded_and_refused(tmp_path: Path) -> None:
     program.main(["--settings", str(tmp_path / "nowhere.yaml")])
     depth = 9_990
     spec = b'{"environments": {"train": [{"name": "e", "type": "a:b", "args": {"x": %s%s}}]}}' % (
