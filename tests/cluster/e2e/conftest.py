@@ -9,7 +9,6 @@ import pytest
 from echorl_testing.cluster import image_loading
 from echorl_testing.cluster.cluster import Cluster
 from echorl_testing.cluster.volumes import folder_volume
-from echorl_testing.load import stretched
 from echorl_testing.local_run import write_model
 from echorl_testing.site import REPOSITORY, Site, own, site
 
@@ -49,7 +48,7 @@ def installed(control_plane: Cluster, real_node: str, volume: Path) -> Iterator[
         api.create(claims, {"metadata": {"name": "tiny"}, "spec": spec})
         seconds = made.install(values())
         made.transcript.say(f"the operator is ready {seconds:.1f} s after helm install began")
-        assert seconds <= stretched(READY_S)
+        assert seconds <= READY_S
         yield made
 
 
