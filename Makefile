@@ -5,11 +5,12 @@ GPU = $(wildcard /dev/nvidia0)
 ON_GPU = --set trainer.gpusPerReplica=1 --set inference.gpusPerReplica=1 --set 'inference.extraArgs=["--gpu-memory-utilization", "0.3"]'
 SETTINGS ?= $(if $(GPU),$(ON_GPU))
 PYTHON ?= python3
+WORKERS ?= 3
 PACKAGES = core/echorl_core operator/echorl_operator operator/echorl_cli orchestrator/echorl_orchestrator trainer/echorl_trainer trainer/echorl_vllm monitoring
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test unit check fmt generate verify test-cluster cluster-up cluster-load cluster-down images e2e clean
+.PHONY: help setup run test campaign test-programs unit check fmt generate verify test-cluster cluster-up cluster-load cluster-down images e2e clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -24,8 +25,14 @@ run: setup ## Train from a manifest on this machine: make run [RUN=examples/quic
 	@.venv/bin/python -m examples.choice.prepare_model --manifest $(RUN)
 	@.venv/bin/echorl run $(RUN) --out $(OUT) $(SETTINGS)
 
-test: setup ## All tests, real vLLM engines included
-	@.venv/bin/python -m pytest
+test: setup test-programs ## The tests, real vLLM engines and a real Kubernetes included; campaigns are sampled: make test [ECHORL_SEED=1]
+	@.venv/bin/python -m pytest -n $(WORKERS) --dist loadgroup
+
+campaign: setup test-programs ## The long campaigns, every case of each: hours
+	@.venv/bin/python -m pytest -m "campaign or sampled"
+
+test-programs: ## Build and install what tests on a real Kubernetes need, once; without root nothing
+	@PYTHONPATH=tests/support $(PYTHON) -m echorl_testing.cluster prepare
 
 unit: ## Unit tests only
 	@scripts/setup.sh main

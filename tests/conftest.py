@@ -1,16 +1,46 @@
-"""What holds for every test: logging starts as it was, no example is too slow, and skips are named and counted."""
+"""What holds for every test: logging starts as it was, no example is too slow, and skips are named and counted.
+
+Tests are spread over processes by file, so that what a module sets up is set up once; tests on a cluster share one.
+"""
 
 import logging
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
+from echorl_testing import campaign
+
 # Hypothesis gives each example 200 ms, unless it sees a variable CI: a busy machine takes longer.
 settings.register_profile("unhurried", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
+
+
+_ROOT = Path(__file__).parent
+
+
+def pytest_report_header() -> str:
+    """Name the seed, so that a run can be made again: ECHORL_SEED=..."""
+    return f"campaigns are sampled with ECHORL_SEED={campaign.seed()}"
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes longest begins first; one process has the cluster."""
+    for item in items:
+        folder = item.path.relative_to(_ROOT).parts[0]
+        group = folder if folder == "cluster" else str(item.path.relative_to(_ROOT))
+        item.add_marker(pytest.mark.xdist_group(group))
+    items.sort(key=_place)
+
+
+def _place(item: pytest.Item) -> int:
+    """Its folder's turn; the order within a folder stays."""
+    order = ("cluster", "integration", "unit", "golden", "charts")
+    return order.index(item.path.relative_to(_ROOT).parts[0])
 
 
 @pytest.fixture(autouse=True)

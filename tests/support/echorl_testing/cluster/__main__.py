@@ -1,4 +1,4 @@
-"""``make cluster-up`` and ``make cluster-down``: a cluster for development, with its kubeconfig in ``.cluster/``."""
+"""``make cluster-up`` and ``make cluster-down``: a cluster for development; ``make test-programs``: what tests take."""
 
 import argparse
 import shutil
@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from echorl_testing.cluster import built_images, credentials, image_loading, instances, sandbox
+from echorl_testing.cluster import built_images, credentials, image_loading, instances, packages, sandbox
 from echorl_testing.cluster import cluster as clusters
 from echorl_testing.cluster.binaries import MODULES, Binaries
 from echorl_testing.cluster.cluster import Cluster
@@ -50,6 +50,8 @@ def _parser() -> argparse.ArgumentParser:
     build = commands.add_parser("build", help="build programs into the cache and say where they are")
     build.add_argument("programs", nargs="*", metavar="PROGRAM", help="all but helm if none is named")
     build.set_defaults(run=_build)
+    prepare = commands.add_parser("prepare", help="build and install all that tests take, as root")
+    prepare.set_defaults(run=_prepare)
     return parser
 
 
@@ -110,6 +112,18 @@ def _build(options: argparse.Namespace) -> None:
     everything = [next(iter(module.packages)) for module in MODULES if module.name != "helm"]
     for program in options.programs or everything:
         _say(str(binaries.path(program)))
+
+
+def _prepare(_: argparse.Namespace) -> None:
+    try:
+        sandbox.check_possible()
+        packages.ensure_node()
+        packages.ensure_prometheus()
+        binaries = Binaries(say=_say)
+        for module in MODULES:
+            binaries.path(next(iter(module.packages)))
+    except Unavailable as error:
+        _say(f"tests on a cluster will be skipped: {error}")
 
 
 def _existing(folder: Path, binaries: Binaries) -> Cluster | None:
