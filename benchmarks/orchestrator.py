@@ -29,7 +29,7 @@ import numpy as np
 
 from echorl_core.arrays import pack, unpack
 from echorl_core.config import SamplingConfig
-from echorl_core.wire import MicroBatch, RankBatch
+from echorl_core.wire.batch import MicroBatch, RankBatch
 from echorl_orchestrator.codec.compact import CompactCodec
 from echorl_orchestrator.codec.tokenizer import TextTokenizer
 from echorl_orchestrator.gateway.session import GatewaySession

@@ -21,12 +21,13 @@ from openai import AsyncOpenAI
 
 from benchmarks.orchestrator_server import BOOT, TOKENS
 from echorl_core.config import SamplingConfig
+from echorl_core.wire.weights import PolicyId
 from echorl_orchestrator.codec.compact import CompactCodec
 from echorl_orchestrator.codec.tokenizer import TextTokenizer
 from echorl_orchestrator.engines.changes import Changes
 from echorl_orchestrator.engines.client import GENERATE, GenerationClient, generate_body
 from echorl_orchestrator.engines.dispatch import Dispatcher
-from echorl_orchestrator.engines.engine import Engine, EngineState, Held
+from echorl_orchestrator.engines.engine import Engine, EngineState
 from echorl_orchestrator.gateway.session import GatewaySession
 from echorl_orchestrator.gateway.turns import SessionSpec
 from echorl_testing.scripted_policy import write_byte_tokenizer
@@ -50,7 +51,7 @@ def _dispatcher(port: int) -> Dispatcher:
     engine.boot_id = BOOT
     for state in (EngineState.STARTING, EngineState.SYNCING, EngineState.SERVING):
         engine.move(state)
-    engine.held = Held(1, 3, "digest")
+    engine.held = PolicyId(attempt=1, version=3, digest="digest")
     session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
     return Dispatcher(GenerationClient(session), lambda: [engine], changes, 60.0)
 

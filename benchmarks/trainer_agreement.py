@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor
 from trainer_bench import FROZEN, Bench, Learner
 from trainer_workload import policy_logprobs, recorded
 
-from echorl_core.wire import RankBatch
+from echorl_core.wire.batch import RankBatch
 
 UNIT_ROUNDOFF = 2.0**-9
 """Largest relative error of rounding to bfloat16."""

@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 
 from echorl_core import jsonsafe
 from echorl_core.config import LossConfig, ModelConfig, OptimizerConfig
-from echorl_core.wire import RankBatch
+from echorl_core.wire.batch import RankBatch
 from echorl_trainer.batches import Source
 from echorl_trainer.losses import policy_loss
 from echorl_trainer.model import Checkpointing, Policy, load_policy

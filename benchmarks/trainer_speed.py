@@ -10,7 +10,7 @@ import torch
 from trainer_bench import ADAMW, Bench, Learner
 from trainer_workload import recorded
 
-from echorl_core.wire import MicroBatch, RankBatch, TokenRole
+from echorl_core.wire.batch import MicroBatch, RankBatch, TokenRole
 from echorl_trainer.model import Checkpointing
 
 GIB = float(1 << 30)

@@ -17,7 +17,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from trainer_bench import ADAMW, Bench, Learner
 from trainer_workload import halved, recorded
 
-from echorl_core.wire import RankBatch
+from echorl_core.wire.batch import RankBatch
 from echorl_trainer.model import Checkpointing
 
 LOOP = "micro_batch_loop"

@@ -19,7 +19,7 @@ from torch.distributed.fsdp import FSDPModule
 from echorl_core import jsonsafe
 from echorl_core.arrays import pack
 from echorl_core.rundir import step_name, write_folder
-from echorl_core.wire import MicroBatch, RankBatch, TokenRole
+from echorl_core.wire.batch import MicroBatch, RankBatch, TokenRole
 from echorl_trainer.batches import ScoredBatch, score_batch, sources_of
 from echorl_trainer.model import Policy
 from echorl_trainer.parallel import Ranks

@@ -11,7 +11,7 @@ from torch import Tensor
 from benchmarks.parity import formulas
 from benchmarks.parity.rows import Row, relative
 from echorl_core.config import HookConfig, LossConfig
-from echorl_core.wire import Sample
+from echorl_core.wire.batch import Sample
 from echorl_orchestrator.cursor import Ticket
 from echorl_orchestrator.filters import Verdict
 from echorl_orchestrator.groups import ReadyEpisode

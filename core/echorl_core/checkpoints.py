@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from echorl_core.rundir import RunDirectory, write_file
-from echorl_core.wire import Part
+from echorl_core.wire.reports import Part
 
 MANIFEST_NAME = "manifest.json"
 NO_HISTORY = hashlib.sha256(b"echorl").hexdigest()

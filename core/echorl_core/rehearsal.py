@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 
-from echorl_core.wire import PolicyAnnouncement
+from echorl_core.wire.weights import PolicyAnnouncement
 
 FILE = "rehearsal.json"
 

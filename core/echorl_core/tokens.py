@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from echorl_core.wire import TokenRole
+from echorl_core.wire.batch import TokenRole
 
 SCHEMA = "echorl.tokens"
 SCHEMA_VERSION = 2

@@ -24,7 +24,7 @@ from echorl_core.config import CheckpointConfig
 from echorl_core.faults import fault_point
 from echorl_core.identity import RunIdentity
 from echorl_core.rundir import RunDirectory, sync_folder, write_file
-from echorl_core.wire import Part, PartsReply, PartsReport
+from echorl_core.wire.reports import Part, PartsReply, PartsReport
 from echorl_orchestrator.batch_store import BatchStore
 from echorl_orchestrator.sealing import read_state
 

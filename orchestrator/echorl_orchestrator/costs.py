@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from echorl_core.config import LengthShapingConfig
-from echorl_core.wire import Sample, TokenRole
+from echorl_core.wire.batch import Sample, TokenRole
 from echorl_orchestrator.types import EpisodeOutcome
 
 

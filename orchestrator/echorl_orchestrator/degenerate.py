@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from echorl_core.wire import Sample, TokenRole
+from echorl_core.wire.batch import Sample, TokenRole
 
 RARE_ID = 100_000
 """Tokens of byte-pair vocabularies are numbered in the order of their merges: higher ids are rare."""

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from echorl_core.config import EchoConfig, EchoRoleConfig
-from echorl_core.wire import MessageRole, Sample, TokenRole
+from echorl_core.wire.batch import MessageRole, Sample, TokenRole
 
 
 class FilterContractError(ValueError):

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from echorl_core.wire import Sample, TokenRole
+from echorl_core.wire.batch import Sample, TokenRole
 from echorl_orchestrator.facts import Columns, statistics
 from echorl_orchestrator.types import EpisodeOutcome, ErrorKind
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from echorl_core.config import FilterConfig
-from echorl_core.wire import Sample
+from echorl_core.wire.batch import Sample
 from echorl_orchestrator.degenerate import is_gibberish, is_repetition
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from echorl_core.config import AdvantageConfig, BatchConfig
-from echorl_core.wire import Sample, TokenRole
+from echorl_core.wire.batch import Sample, TokenRole
 from echorl_orchestrator.advantages import RewardError, advantages
 from echorl_orchestrator.costs import cost_of
 from echorl_orchestrator.cursor import Ticket

@@ -16,7 +16,9 @@ from echorl_core import jsonsafe, names
 from echorl_core.faults import fault_point
 from echorl_core.identity import RunIdentity
 from echorl_core.live import LiveReply, LiveSettings
-from echorl_core.wire import WIRE_VERSION, PartsReply, PartsReport, PolicyAnnouncement, StepReport, StopNotice
+from echorl_core.wire.batch import WIRE_VERSION, StopNotice
+from echorl_core.wire.reports import PartsReply, PartsReport, StepReport
+from echorl_core.wire.weights import PolicyAnnouncement
 from echorl_orchestrator.health import Health
 from echorl_orchestrator.live import LiveRefused
 from echorl_orchestrator.state import Board

@@ -29,7 +29,7 @@ from echorl_core.config import OrchestratorConfig
 from echorl_core.identity import RunIdentity
 from echorl_core.names import ExitCode
 from echorl_core.rundir import RunDirectory
-from echorl_core.wire import StopNotice
+from echorl_core.wire.batch import StopNotice
 from echorl_orchestrator.ends import Ending, Ends
 from echorl_orchestrator.engines import EnginePool
 from echorl_orchestrator.episodes import EpisodePlayer, build_player

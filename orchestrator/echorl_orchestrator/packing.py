@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from echorl_core.wire import ARRAY_FIELDS, OPTIONAL_ARRAY_FIELDS, MicroBatch, Sample, TokenRole
+from echorl_core.wire.batch import ARRAY_FIELDS, OPTIONAL_ARRAY_FIELDS, MicroBatch, Sample, TokenRole
 
 DUMMY_TOKENS = 4
 DUMMY_ID = "dummy/0"

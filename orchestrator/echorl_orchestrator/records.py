@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from echorl_core.attempts import prepared_attempts
 from echorl_core.jsonsafe import dumps
 from echorl_core.rundir import RunDirectory
-from echorl_core.wire import StepReport
+from echorl_core.wire.reports import StepReport
 from echorl_orchestrator.groups import ReadyEpisode
 from echorl_orchestrator.types import EpisodeOutcome
 

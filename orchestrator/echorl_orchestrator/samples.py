@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from echorl_core.config import EchoConfig
-from echorl_core.wire import MessageRole, Sample, TokenRole
+from echorl_core.wire.batch import MessageRole, Sample, TokenRole
 from echorl_orchestrator.echo import select
 from echorl_orchestrator.gateway.history import Branch
 from echorl_orchestrator.gateway.tokens import Columns

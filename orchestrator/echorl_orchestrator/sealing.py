@@ -18,7 +18,7 @@ from echorl_core.arrays import pack
 from echorl_core.checkpoints import next_history
 from echorl_core.config import BatchConfig
 from echorl_core.identity import RunIdentity
-from echorl_core.wire import MicroBatch, RankBatch
+from echorl_core.wire.batch import MicroBatch, RankBatch
 from echorl_orchestrator.cursor import DeckState
 from echorl_orchestrator.filters import judge
 from echorl_orchestrator.groups import ReadyEpisode

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from echorl_core.jsonsafe import finite
-from echorl_core.wire import StopNotice
+from echorl_core.wire.batch import StopNotice
 
 REFRESH_S = 1.0
 

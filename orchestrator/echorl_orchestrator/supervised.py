@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from echorl_core.config import SftConfig
-from echorl_core.wire import MessageRole, Sample
+from echorl_core.wire.batch import MessageRole, Sample
 from echorl_orchestrator.codec.protocol import ChatCodec
 from echorl_orchestrator.gateway.messages import canonical_message, name_results
 from echorl_orchestrator.gateway.prompts import tool_index

@@ -11,7 +11,8 @@ from pathlib import Path
 import msgspec
 
 from echorl_core.rundir import write_file
-from echorl_core.wire import PolicyAnnouncement, StopNotice
+from echorl_core.wire.batch import StopNotice
+from echorl_core.wire.weights import PolicyAnnouncement
 from echorl_orchestrator.batch_store import BatchStore
 
 STOP_NAME = "stop.json"

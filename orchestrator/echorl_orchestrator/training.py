@@ -10,7 +10,9 @@ from msgspec.structs import replace
 from echorl_core.config import OrchestratorConfig
 from echorl_core.identity import RunIdentity
 from echorl_core.names import ExitCode
-from echorl_core.wire import PartsReply, PartsReport, PolicyAnnouncement, StepReport, StopNotice
+from echorl_core.wire.batch import StopNotice
+from echorl_core.wire.reports import PartsReply, PartsReport, StepReport
+from echorl_core.wire.weights import PolicyAnnouncement
 from echorl_orchestrator.collector import matched
 from echorl_orchestrator.engines import EnginePool
 from echorl_orchestrator.evals import Evals

@@ -16,7 +16,7 @@ import numpy as np
 
 from echorl_core.config import SamplingConfig
 from echorl_core.names import SERVED_MODEL_NAME
-from echorl_core.wire import Sample
+from echorl_core.wire.batch import Sample
 from echorl_orchestrator.multi_agent.contract import MultiAgent
 
 Message = Mapping[str, Any]

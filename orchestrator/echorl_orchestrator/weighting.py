@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from echorl_core.config import BatchConfig
-from echorl_core.wire import Sample, TokenRole
+from echorl_core.wire.batch import Sample, TokenRole
 from echorl_orchestrator.groups import ReadyEpisode
 
 

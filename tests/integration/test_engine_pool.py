@@ -22,7 +22,7 @@ from echorl_core.config import (
     SamplingConfig,
 )
 from echorl_core.identity import RunIdentity
-from echorl_core.wire import PolicyAnnouncement, Probe
+from echorl_core.wire.weights import PolicyAnnouncement, Probe
 from echorl_orchestrator.codec.engine_rendering import ChatGeneration, PromptTooLongError
 from echorl_orchestrator.engines import EnginePool
 from echorl_orchestrator.engines.timing import Timing

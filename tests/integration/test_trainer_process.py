@@ -18,7 +18,7 @@ from echorl_core.identity import RunIdentity
 from echorl_core.names import ExitCode
 from echorl_core.prepare import prepare
 from echorl_core.rundir import RunDirectory
-from echorl_core.wire import WeightManifest
+from echorl_core.wire.weights import WeightManifest
 from echorl_testing.batches import RUN_UID, record
 from echorl_testing.fake_orchestrator import FakeOrchestrator
 from echorl_testing.tiny_learner import tiny_model

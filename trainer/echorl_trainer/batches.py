@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from echorl_core.wire import MicroBatch, TokenRole
+from echorl_core.wire.batch import MicroBatch, TokenRole
 from echorl_trainer.losses import RlSequences
 from echorl_trainer.model import PackedTokens
 

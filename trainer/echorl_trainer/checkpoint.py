@@ -36,7 +36,7 @@ from echorl_core.checkpoints import part_of
 from echorl_core.faults import fault_point
 from echorl_core.identity import RunIdentity
 from echorl_core.rundir import RunDirectory, sync_folder
-from echorl_core.wire import Part, PartsReply, PartsReport
+from echorl_core.wire.reports import Part, PartsReply, PartsReport
 from echorl_trainer.client import Link
 from echorl_trainer.health import Health, Phase
 from echorl_trainer.merge import Unmergeable, merge

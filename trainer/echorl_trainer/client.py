@@ -20,7 +20,9 @@ import structlog
 
 from echorl_core.arrays import unpack
 from echorl_core.faults import fault_point
-from echorl_core.wire import WIRE_VERSION, PolicyAnnouncement, RankBatch, StepReport, StopNotice
+from echorl_core.wire.batch import WIRE_VERSION, RankBatch, StopNotice
+from echorl_core.wire.reports import StepReport
+from echorl_core.wire.weights import PolicyAnnouncement
 from echorl_trainer.health import Watch
 
 log = structlog.get_logger()

@@ -25,7 +25,7 @@ from echorl_core import logs, names
 from echorl_core.adapters import ADAPTER_CONFIG, ADAPTER_WEIGHTS, TENSOR_PREFIX, tensor_shapes
 from echorl_core.names import ExitCode
 from echorl_core.rundir import TEMPORARY_PREFIX
-from echorl_core.wire import WeightManifest
+from echorl_core.wire.weights import WeightManifest
 from echorl_trainer.weights import DTYPES, MANIFEST, SafetensorsFolder, export_weights
 
 log = structlog.get_logger()

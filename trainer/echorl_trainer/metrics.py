@@ -8,7 +8,7 @@ from prometheus_client.registry import Collector
 
 from echorl_core import jsonsafe
 from echorl_core.declared import Declared
-from echorl_core.wire import StepReport
+from echorl_core.wire.reports import StepReport
 
 PREFIX = "echorl_trainer"
 PARTS = ("wait_batch", "forward_backward", "optimizer", "publish", "checkpoint")

@@ -23,7 +23,7 @@ from transformers import AutoTokenizer
 
 from echorl_core.config import ModelConfig
 from echorl_core.identity import RunIdentity
-from echorl_core.wire import PolicyAnnouncement, Probe, WeightManifest
+from echorl_core.wire.weights import PolicyAnnouncement, Probe, WeightManifest
 from echorl_trainer.model import Policy
 from echorl_trainer.parallel import Ranks
 from echorl_trainer.step import NonFinite, probe_logprobs

@@ -13,7 +13,7 @@ from echorl_core.identity import RunIdentity
 from echorl_core.last_words import LastWords, words_of
 from echorl_core.names import ExitCode, Role
 from echorl_core.rundir import RunDirectory, write_file
-from echorl_core.wire import WIRE_VERSION
+from echorl_core.wire.batch import WIRE_VERSION
 from echorl_trainer.checkpoint import Saver, SaveTarget
 from echorl_trainer.client import Fenced, Link, OrchestratorBatches, OrchestratorLost, Outbox, Refused, WrongBatch
 from echorl_trainer.health import Health, Phase, Progress

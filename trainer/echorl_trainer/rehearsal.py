@@ -24,7 +24,8 @@ from echorl_core.config import TrainerConfig
 from echorl_core.identity import RunIdentity
 from echorl_core.names import ExitCode
 from echorl_core.rehearsal import Rehearsal
-from echorl_core.wire import MicroBatch, PolicyAnnouncement, RankBatch, TokenRole
+from echorl_core.wire.batch import MicroBatch, RankBatch, TokenRole
+from echorl_core.wire.weights import PolicyAnnouncement
 from echorl_trainer.lora import published_weights
 from echorl_trainer.losses import HookError
 from echorl_trainer.model import Policy

@@ -26,7 +26,7 @@ from echorl_core.arrays import unpack
 from echorl_core.config import TrainerConfig
 from echorl_core.names import ExitCode
 from echorl_core.rundir import numbered, step_name, write_file
-from echorl_core.wire import RankBatch, StopNotice
+from echorl_core.wire.batch import RankBatch, StopNotice
 from echorl_trainer.client import WrongBatch, check_batch
 from echorl_trainer.parallel import Ranks, connect, disconnect
 from echorl_trainer.state import TRAINER_FOLDER, Unreadable, save_state, state_digest, trainer_folder

@@ -19,7 +19,8 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from echorl_core.wire import LogprobGap, MicroBatch, RankBatch
+from echorl_core.wire.batch import MicroBatch, RankBatch
+from echorl_core.wire.reports import LogprobGap
 from echorl_trainer.batches import ScoredBatch, Source, score_batch, sources_of
 from echorl_trainer.losses import PolicyLoss, PolicyTokens, cross_entropy_loss, graph_anchor
 from echorl_trainer.model import PackedTokens, Policy

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from echorl_core.wire import LogprobGap
+from echorl_core.wire.reports import LogprobGap
 from echorl_trainer.batches import ScoredBatch, Source
 from echorl_trainer.losses import LossOutput
 from echorl_trainer.model import TokenScores

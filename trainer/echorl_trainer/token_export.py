@@ -18,7 +18,7 @@ from transformers import AutoTokenizer
 
 from echorl_core.rundir import RunDirectory, write_file
 from echorl_core.tokens import ROLES, Mode, TrainedSequence
-from echorl_core.wire import MicroBatch, RankBatch, TokenRole
+from echorl_core.wire.batch import MicroBatch, RankBatch, TokenRole
 from echorl_trainer.batches import ScoredBatch
 from echorl_trainer.losses import LossOutput
 from echorl_trainer.model import TokenScores

@@ -22,7 +22,8 @@ from transformers.utils import logging as transformers_logging
 from echorl_core.config import TrainerConfig
 from echorl_core.faults import fault_point
 from echorl_core.jsonsafe import finite
-from echorl_core.wire import RankBatch, StepReport, StopNotice
+from echorl_core.wire.batch import RankBatch, StopNotice
+from echorl_core.wire.reports import StepReport
 from echorl_trainer.checkpoint import Saver
 from echorl_trainer.client import BatchSource, Outbox
 from echorl_trainer.health import Health, Phase

@@ -20,7 +20,7 @@ from safetensors.torch import save
 from echorl_core.adapters import ADAPTER_CONFIG, ADAPTER_WEIGHTS, config_json
 from echorl_core.config import LoraConfig
 from echorl_core.rundir import TEMPORARY_PREFIX, RunDirectory
-from echorl_core.wire import TensorInfo, WeightFile, WeightManifest
+from echorl_core.wire.weights import TensorInfo, WeightFile, WeightManifest
 
 log = structlog.get_logger()
 

@@ -10,8 +10,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from echorl_core.wire.engine import Applied, ApplyAnswer, EngineIdentity, PauseRequest, StageAnswer, StageRequest
+from echorl_core.wire.weights import PolicyId
 from echorl_vllm.asgi import HttpError, OwnRoutes
-from echorl_vllm.messages import Applied, ApplyReport, PauseRequest, PolicyId, StageRequest, WorkerReport
+from echorl_vllm.messages import ApplyReport, WorkerReport
 
 # Below vLLM's logger, so that its handler and format are used.
 log = logging.getLogger("vllm.echorl.control")
@@ -39,44 +41,51 @@ class _Lease:
 class EngineControl:
     """State of one engine since its API server started; calls that change the engine run one at a time."""
 
-    def __init__(self, routes: OwnRoutes, *, end_engine: Callable[[], object]) -> None:
+    def __init__(
+        self, routes: OwnRoutes, *, run_uid: str, running: Callable[[], int], end_engine: Callable[[], object]
+    ) -> None:
+        """``running`` counts the generation requests in flight."""
         self.boot_id = secrets.token_hex(8)
         self.applied: PolicyId | None = None
         self.broken = False
         self._routes = routes
+        self._run_uid, self._running = run_uid, running
         self._end_engine = end_engine
         self._turn = asyncio.Lock()
         self._lease: _Lease | None = None
         self._watcher: asyncio.Task[None] | None = None
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> EngineIdentity:
         """What the engine is and holds, without asking the engine."""
-        lease = self._lease
-        return {
-            "attempt": self.applied and self.applied.attempt,
-            "version": self.applied and self.applied.version,
-            "digest": self.applied and self.applied.digest,
-            "ready": self.applied is not None and not self.broken,
-            "paused": lease is not None,
-            "lease_s": None if lease is None else round(max(0.0, lease.deadline - time.monotonic()), 3),
-        }
+        lease, applied = self._lease, self.applied
+        return EngineIdentity(
+            boot_id=self.boot_id,
+            run_uid=self._run_uid,
+            attempt=None if applied is None else applied.attempt,
+            version=None if applied is None else applied.version,
+            digest=None if applied is None else applied.digest,
+            ready=applied is not None and not self.broken,
+            paused=lease is not None,
+            lease_s=None if lease is None else round(max(0.0, lease.deadline - time.monotonic()), 3),
+            running=self._running(),
+        )
 
-    async def stage(self, request: StageRequest) -> dict[str, Any]:
+    async def stage(self, request: StageRequest) -> StageAnswer:
         """Make every worker begin to download a version."""
         self._refuse_older(request.attempt)
         if not 0 < request.deadline_s <= _MAX_LEASE_S:
             raise HttpError(400, f"deadline_s is {request.deadline_s}, accepted: more than 0, at most {_MAX_LEASE_S:g}")
         return self._staged(await self._ask("echorl_stage", WorkerReport, msgspec.json.encode(request).decode()))
 
-    async def staged(self) -> dict[str, Any]:
+    async def staged(self) -> StageAnswer:
         """What every worker has staged."""
         return self._staged(await self._ask("echorl_status", WorkerReport))
 
-    async def abort(self) -> dict[str, Any]:
+    async def abort(self) -> StageAnswer:
         """Drop what is staged."""
         return self._staged(await self._ask("echorl_abort", WorkerReport))
 
-    async def pause(self, request: PauseRequest) -> dict[str, Any]:
+    async def pause(self, request: PauseRequest) -> EngineIdentity:
         """Stop generation for at most ``lease_s`` seconds from now; again while paused, renew the lease."""
         if not 0 < request.lease_s <= _MAX_LEASE_S:
             raise HttpError(400, f"lease_s is {request.lease_s}, accepted: more than 0, at most {_MAX_LEASE_S:g}")
@@ -110,7 +119,7 @@ class EngineControl:
         self._watcher = asyncio.create_task(self._watch(lease))
         self._watcher.add_done_callback(self._watcher_done)
 
-    async def apply(self, policy: PolicyId) -> dict[str, Any]:
+    async def apply(self, policy: PolicyId) -> ApplyAnswer:
         """Put a staged version into the model of every worker; the engine must be paused."""
         self._refuse_older(policy.attempt)
         async with self._turn:
@@ -132,7 +141,7 @@ class EngineControl:
             except HttpError as error:
                 self._break(f"apply of {policy}: {error}")
                 raise
-            return {"workers": [msgspec.to_builtins(applied) for applied in self._judge(policy, lease, reports)]}
+            return ApplyAnswer(workers=self._judge(policy, lease, reports))
 
     def _judge(self, policy: PolicyId, lease: _Lease, reports: list[ApplyReport]) -> list[Applied]:
         errors = [report.error for report in reports if report.error is not None]
@@ -146,7 +155,7 @@ class EngineControl:
         self.applied = policy
         return applied
 
-    async def resume(self) -> dict[str, Any]:
+    async def resume(self) -> EngineIdentity:
         """Let generation go on; the lease ends. Harmless when nothing is paused."""
         async with self._turn:
             if self.broken:
@@ -212,8 +221,8 @@ class EngineControl:
             raise HttpError(409, f"attempt {attempt} is over: the engine holds attempt {self.applied.attempt}")
 
     @staticmethod
-    def _staged(workers: list[WorkerReport]) -> dict[str, Any]:
-        return {"workers": [msgspec.to_builtins(worker.stage) for worker in workers]}
+    def _staged(workers: list[WorkerReport]) -> StageAnswer:
+        return StageAnswer(workers=[worker.stage for worker in workers])
 
     async def _ask(
         self, method: str, answer: type[_Report], *args: str, deadline_s: float = _CALL_DEADLINE_S

@@ -7,7 +7,7 @@ refuses generation until a trained version was applied, and stamps every respons
 import hmac
 import os
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -23,10 +23,11 @@ from echorl_core.names import (
     ExitCode,
     Role,
 )
+from echorl_core.wire.engine import EngineIdentity, PauseRequest, StageRequest
+from echorl_core.wire.weights import PolicyId
 from echorl_vllm.asgi import App, HttpError, Message, OwnRoutes, Receive, Scope, Send, header, read_body, send_json
 from echorl_vllm.control import EngineControl
 from echorl_vllm.leftovers import record_segments
-from echorl_vllm.messages import PauseRequest, PolicyId, StageRequest
 from echorl_vllm.processes import end_process_tree
 
 GENERATION_ROUTES = frozenset(
@@ -84,8 +85,10 @@ class EngineGate:
         self._run_uid = run_uid or os.environ.get(ENV_RUN_UID)
         self._running = 0
         self._routes = OwnRoutes(app)
-        self._control = EngineControl(self._routes, end_engine=end_engine)
-        self._calls: dict[tuple[str, str], Callable[[bytes], Awaitable[dict[str, Any]]]] = {
+        self._control = EngineControl(
+            self._routes, run_uid=self._run_uid or "", running=lambda: self._running, end_engine=end_engine
+        )
+        self._calls: dict[tuple[str, str], Callable[[bytes], Awaitable[object]]] = {
             ("GET", "identity"): self._identity,
             ("GET", "stage"): lambda _: self._control.staged(),
             ("POST", "stage"): lambda body: self._control.stage(_decode(body, StageRequest)),
@@ -114,7 +117,7 @@ class EngineGate:
             self._check_caller(scope, path)
             if path.startswith(_PREFIX):
                 body = await self._own_call(scope["method"], path.removeprefix(_PREFIX), receive)
-                await send_json(send, 200, body)
+                await send_json(send, 200, msgspec.to_builtins(body))
                 return
             if path in GENERATION_ROUTES:
                 self._check_generation(scope)
@@ -150,16 +153,15 @@ class EngineGate:
         if attempt is not None and attempt != str(applied.attempt):
             raise HttpError(409, f"{HEADER_ATTEMPT} is {attempt}, the engine holds attempt {applied.attempt}")
 
-    async def _own_call(self, method: str, name: str, receive: Receive) -> dict[str, Any]:
+    async def _own_call(self, method: str, name: str, receive: Receive) -> object:
         call = self._calls.get((method, name))
         if call is None:
             known = {known_method for known_method, known_name in self._calls if known_name == name}
             raise HttpError(405 if known else 404, f"{method} {_PREFIX}{name}: no such call")
         return await call(await read_body(receive))
 
-    async def _identity(self, _: bytes) -> dict[str, Any]:
-        mine = {"boot_id": self._control.boot_id, "run_uid": self._run_uid}
-        return {**mine, **self._control.identity(), "running": self._running}
+    async def _identity(self, _: bytes) -> EngineIdentity:
+        return self._control.identity()
 
     def _stamped(self, send: Send) -> Send:
         async def stamped(message: Message) -> None:

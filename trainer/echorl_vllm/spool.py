@@ -21,8 +21,8 @@ from urllib.parse import unquote, urljoin, urlsplit
 
 import msgspec
 
-from echorl_core.wire import WeightManifest
-from echorl_vllm.messages import StageRequest
+from echorl_core.wire.engine import StageRequest
+from echorl_core.wire.weights import WeightManifest
 from echorl_vllm.validation import WeightsRefusedError, check_manifest
 
 MANIFEST = "manifest.json"

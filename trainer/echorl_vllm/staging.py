@@ -11,7 +11,8 @@ import torch
 
 from echorl_core.faults import fault_point
 from echorl_core.names import HEADER_ATTEMPT
-from echorl_vllm.messages import PolicyId, StageRequest, StageState, StageStatus
+from echorl_core.wire.engine import StageRequest, StageState, StageStatus
+from echorl_core.wire.weights import PolicyId
 from echorl_vllm.spool import Limits, StageAbortedError, fetch, locked
 from echorl_vllm.validation import ModelForm, check_adapter_config, check_form, check_values, open_tensors
 

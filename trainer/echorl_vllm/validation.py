@@ -14,7 +14,7 @@ import torch
 from safetensors import safe_open
 
 from echorl_core.adapters import ADAPTER_CONFIG, ADAPTER_WEIGHTS
-from echorl_core.wire import WeightManifest
+from echorl_core.wire.weights import WeightManifest
 
 OUTPUT_HEAD = "lm_head.weight"
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\.safetensors")

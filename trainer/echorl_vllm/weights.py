@@ -9,8 +9,10 @@ import torch
 
 from echorl_core.faults import fault_point
 from echorl_core.names import ENV_ADMIN_TOKEN, ENV_RUN_UID, HEADER_RUN, HEADER_TOKEN
+from echorl_core.wire.engine import Applied
+from echorl_core.wire.weights import PolicyId
 from echorl_vllm.environment import spool_folder
-from echorl_vllm.messages import Applied, ApplyReport, PolicyId, WorkerReport
+from echorl_vllm.messages import ApplyReport, WorkerReport
 from echorl_vllm.staging import NotStagedError, Staged, Stager
 from echorl_vllm.validation import ModelForm
 

@@ -8,8 +8,9 @@ from functools import partial
 
 import msgspec
 
+from echorl_core.wire.engine import StageRequest
+from echorl_core.wire.weights import PolicyId
 from echorl_vllm import compat
-from echorl_vllm.messages import PolicyId, StageRequest
 from echorl_vllm.weights import WorkerWeights
 
 

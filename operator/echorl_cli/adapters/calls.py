@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 
 from echorl_core import names
-from echorl_core.wire import PolicyAnnouncement
+from echorl_core.wire.weights import PolicyAnnouncement
 
 STAGE_DEADLINE_S = 300.0
 LEASE_S = 120.0

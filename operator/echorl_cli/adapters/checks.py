@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from echorl_cli.adapters.calls import CallFailed, EngineCalls, completion, distance
 from echorl_core.names import SERVED_BASE_NAME, SERVED_MODEL_NAME
 from echorl_core.rehearsal import Rehearsal
-from echorl_core.wire import PolicyAnnouncement, Probe
+from echorl_core.wire.weights import PolicyAnnouncement, Probe
 
 TAKES_EFFECT = 2.0
 """Tolerances that a swap must move the engine's logprobs by, at the least."""

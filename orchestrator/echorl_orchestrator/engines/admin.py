@@ -8,7 +8,16 @@ from typing import TypeVar
 import aiohttp
 import msgspec
 
-from echorl_core.wire import PolicyAnnouncement
+from echorl_core.wire.engine import (
+    Applied,
+    ApplyAnswer,
+    EngineIdentity,
+    PauseRequest,
+    StageAnswer,
+    StageRequest,
+    StageStatus,
+)
+from echorl_core.wire.weights import PolicyAnnouncement
 from echorl_orchestrator.engines.timing import Timing
 
 T = TypeVar("T")
@@ -25,44 +34,6 @@ class AdminError(Exception):
         """Nothing listens at the address."""
 
 
-class Identity(msgspec.Struct, frozen=True):
-    """Who an engine is and what it holds; the policy is null until the first apply after its start."""
-
-    boot_id: str
-    run_uid: str
-    attempt: int | None = None
-    version: int | None = None
-    digest: str | None = None
-    paused: bool = False
-    running: int = 0
-
-
-class StageStatus(msgspec.Struct, frozen=True):
-    """One worker's progress in fetching a version."""
-
-    state: str
-    attempt: int | None = None
-    version: int | None = None
-    digest: str | None = None
-    error: str | None = None
-
-
-class Applied(msgspec.Struct, frozen=True):
-    """What one worker holds after an apply."""
-
-    attempt: int | None = None
-    version: int | None = None
-    digest: str | None = None
-
-
-class _StageAnswer(msgspec.Struct, frozen=True):
-    workers: list[StageStatus]
-
-
-class _ApplyAnswer(msgspec.Struct, frozen=True):
-    workers: list[Applied]
-
-
 class AdminClient:
     """The admin side of the engine at one address. Every method raises AdminError and nothing else."""
 
@@ -71,10 +42,10 @@ class AdminClient:
         self._address = address
         self._timing = timing
 
-    async def identity(self) -> Identity:
+    async def identity(self) -> EngineIdentity:
         """Who answers at the address."""
         answer = await self._call("GET", "/echorl/identity", seconds=self._timing.look_s)
-        return self._decode("/echorl/identity", answer, Identity)
+        return self._decode("/echorl/identity", answer, EngineIdentity)
 
     async def health(self) -> bool:
         """Whether the engine can generate; False when it answers that it cannot."""
@@ -92,49 +63,48 @@ class AdminClient:
 
     async def stage(self, policy: PolicyAnnouncement, deadline_s: float) -> None:
         """Start fetching a version while generation goes on."""
-        body = {
-            "attempt": policy.attempt,
-            "version": policy.version,
-            "url": policy.url,
-            "digest": policy.digest,
-            "deadline_s": deadline_s,
-        }
-        await self._call("POST", "/echorl/stage", body)
+        request = StageRequest(
+            attempt=policy.attempt,
+            version=policy.version,
+            url=policy.url,
+            digest=policy.digest,
+            deadline_s=deadline_s,
+        )
+        await self._call("POST", "/echorl/stage", request)
 
     async def stage_status(self) -> list[StageStatus]:
         """Every worker's progress."""
-        return self._decode("/echorl/stage", await self._call("GET", "/echorl/stage"), _StageAnswer).workers
+        return self._decode("/echorl/stage", await self._call("GET", "/echorl/stage"), StageAnswer).workers
 
     async def pause(self, lease_s: float) -> None:
         """Stop generation with requests kept and the KV cache cleared, or renew the lease of such a pause."""
-        await self._call("POST", "/echorl/pause", {"lease_s": lease_s})
+        await self._call("POST", "/echorl/pause", PauseRequest(lease_s=lease_s))
 
     async def apply(self, policy: PolicyAnnouncement, seconds: float) -> list[Applied]:
         """Load what is staged. Returns what every worker holds after it."""
-        body = {"attempt": policy.attempt, "version": policy.version, "digest": policy.digest}
-        answer = await self._call("POST", "/echorl/apply", body, seconds=seconds)
-        return self._decode("/echorl/apply", answer, _ApplyAnswer).workers
+        answer = await self._call("POST", "/echorl/apply", policy.policy, seconds=seconds)
+        return self._decode("/echorl/apply", answer, ApplyAnswer).workers
 
     async def resume(self) -> None:
         """Let generation go on."""
-        await self._call("POST", "/echorl/resume", {})
+        await self._call("POST", "/echorl/resume")
 
     async def abort(self) -> None:
         """Drop what is staged."""
-        await self._call("POST", "/echorl/abort", {})
+        await self._call("POST", "/echorl/abort")
 
     async def abort_requests(self) -> None:
         """End every request that runs on the engine."""
-        await self._call("POST", "/echorl/abort_requests", {})
+        await self._call("POST", "/echorl/abort_requests")
 
     async def complete(self, body: bytes, seconds: float) -> bytes:
         """A completion request (the probe's) outside the traffic."""
         return await self._call("POST", "/v1/completions", body, seconds=seconds)
 
     async def _call(
-        self, method: str, path: str, body: dict[str, object] | bytes | None = None, *, seconds: float | None = None
+        self, method: str, path: str, body: msgspec.Struct | bytes | None = None, *, seconds: float | None = None
     ) -> bytes:
-        data = msgspec.json.encode(body) if isinstance(body, dict) else body
+        data = msgspec.json.encode(body) if isinstance(body, msgspec.Struct) else body
         try:
             async with self._session.request(
                 method,

@@ -8,8 +8,10 @@ from typing import Any, Protocol
 
 import structlog
 
-from echorl_orchestrator.engines.admin import AdminClient, AdminError, Identity
-from echorl_orchestrator.engines.engine import Engine, EngineState, Held
+from echorl_core.wire.engine import EngineIdentity
+from echorl_core.wire.weights import PolicyId
+from echorl_orchestrator.engines.admin import AdminClient, AdminError
+from echorl_orchestrator.engines.engine import Engine, EngineState
 from echorl_orchestrator.engines.engine_metrics import EngineMetrics
 from echorl_orchestrator.engines.timing import Timing
 
@@ -62,7 +64,7 @@ class Driver:
                 if engine.state is EngineState.LOST:
                     engine = self._registry.register(self._address)
                 engine.boot_id = identity.boot_id
-                engine.held = _held(identity)
+                engine.held = identity.policy
                 engine.fresh = engine.held is None
                 engine.paused = identity.paused
                 engine.move(EngineState.STARTING)
@@ -71,7 +73,7 @@ class Driver:
             if engine.state is not EngineState.LOST:
                 engine.move(EngineState.LOST, error="no longer looked at")
 
-    async def _first_answer(self, engine: Engine) -> Identity:
+    async def _first_answer(self, engine: Engine) -> EngineIdentity:
         """The identity of an engine of this run; whatever else is found at the address goes into ``engine.error``."""
         while True:
             try:
@@ -122,7 +124,7 @@ class Driver:
             engine.suspect.clear()
             await _until_set(engine.suspect, self._timing.identity_s)
 
-    def _changed_hands(self, engine: Engine, identity: Identity, *, healthy: bool) -> str | None:
+    def _changed_hands(self, engine: Engine, identity: EngineIdentity, *, healthy: bool) -> str | None:
         """Why what answers is not this engine any more, or not alive; None if it is."""
         if identity.boot_id != engine.boot_id:
             return f"restarted: boot id {identity.boot_id}, before {engine.boot_id}"
@@ -133,14 +135,14 @@ class Driver:
         return None
 
     def _take_in(
-        self, engine: Engine, identity: Identity, before: tuple[EngineState, Held | None], *, healthy: bool
+        self, engine: Engine, identity: EngineIdentity, before: tuple[EngineState, PolicyId | None], *, healthy: bool
     ) -> None:
         engine.running = identity.running
         if engine.state is EngineState.STARTING and healthy:
             engine.move(EngineState.SYNCING)
         # Only if nothing moved while the answer was on its way: else it may speak of an earlier version.
         elif engine.state is EngineState.SERVING and (engine.state, engine.held) == before:
-            held = _held(identity)
+            held = identity.policy
             if held != engine.held:
                 engine.move(EngineState.QUARANTINED, error=f"holds {held}, this pool has applied {engine.held}")
 
@@ -156,12 +158,6 @@ class Driver:
                 await asyncio.sleep(self._timing.metrics_s)
         finally:
             self._metrics.forget(boot_id)
-
-
-def _held(identity: Identity) -> Held | None:
-    if identity.attempt is None or identity.version is None or identity.digest is None:
-        return None
-    return Held(identity.attempt, identity.version, identity.digest)
 
 
 async def _until_set(event: asyncio.Event, seconds: float) -> None:

@@ -2,10 +2,10 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from echorl_core.wire.weights import PolicyId
 from echorl_orchestrator.engines.calls import Calls
 
 
@@ -45,15 +45,6 @@ COUNTED = frozenset({EngineState.SERVING, EngineState.UPDATING})
 _GIVES_UP_CALLS = frozenset({EngineState.QUARANTINED, EngineState.LOST})
 
 
-@dataclass(frozen=True)
-class Held:
-    """The policy version that an engine holds."""
-
-    attempt: int
-    version: int
-    digest: str
-
-
 class Engine:
     """One start of one server: another boot id is another Engine, also at the same address."""
 
@@ -61,7 +52,7 @@ class Engine:
         self.address = address
         self.boot_id: str | None = None
         self.state = EngineState.DISCOVERED
-        self.held: Held | None = None
+        self.held: PolicyId | None = None
         """What it holds by its own word (before it serves) or by ours (from then on)."""
         self.fresh = True
         """It held no policy of this run when it was found."""

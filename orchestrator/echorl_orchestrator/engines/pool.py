@@ -12,7 +12,7 @@ import structlog
 from echorl_core import names
 from echorl_core.config import OrchestratorConfig, SamplingConfig
 from echorl_core.identity import RunIdentity
-from echorl_core.wire import PolicyAnnouncement
+from echorl_core.wire.weights import PolicyAnnouncement
 from echorl_orchestrator.codec.engine_rendering import ChatGeneration
 from echorl_orchestrator.engines.admin import AdminClient
 from echorl_orchestrator.engines.changes import Changes

@@ -6,8 +6,9 @@ import time
 import structlog
 
 from echorl_core.faults import fault_point
-from echorl_core.wire import PolicyAnnouncement
-from echorl_orchestrator.engines.admin import AdminClient, AdminError, Applied
+from echorl_core.wire.engine import Applied
+from echorl_core.wire.weights import PolicyAnnouncement
+from echorl_orchestrator.engines.admin import AdminClient, AdminError
 from echorl_orchestrator.engines.engine import Engine
 
 log = structlog.get_logger()
@@ -62,10 +63,10 @@ async def swap(
 
 def verify(policy: PolicyAnnouncement, workers: list[Applied]) -> None:
     """Raise a tainted UpdateError unless every worker says that it holds exactly ``policy``."""
-    wanted = Applied(policy.attempt, policy.version, policy.digest)
-    if workers and all(worker == wanted for worker in workers):
+    if workers and all(worker.policy == policy.policy for worker in workers):
         return
-    raise UpdateError(f"apply: workers hold {workers}, accepted is {wanted} on each", tainted=True)
+    held = ", ".join(str(worker.policy) for worker in workers) or "nothing"
+    raise UpdateError(f"apply: workers hold {held}, accepted is {policy.policy} on each", tainted=True)
 
 
 async def _apply(admin: AdminClient, policy: PolicyAnnouncement, lease_s: float, deadline_s: float) -> list[Applied]:

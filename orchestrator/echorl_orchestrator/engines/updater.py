@@ -13,11 +13,11 @@ from typing import Any
 import structlog
 
 from echorl_core.faults import fault_point
-from echorl_core.wire import PolicyAnnouncement
+from echorl_core.wire.weights import PolicyAnnouncement
 from echorl_orchestrator.engines import probe
 from echorl_orchestrator.engines.admin import AdminClient, AdminError
 from echorl_orchestrator.engines.changes import Changes
-from echorl_orchestrator.engines.engine import Engine, EngineState, Held
+from echorl_orchestrator.engines.engine import Engine, EngineState
 from echorl_orchestrator.engines.swap import UpdateError, swap
 from echorl_orchestrator.engines.timing import Timing
 
@@ -40,11 +40,6 @@ class Goal:
 
     target: Callable[[], PolicyAnnouncement | None]
     floor: Callable[[], int]
-
-
-def held_by(policy: PolicyAnnouncement) -> Held:
-    """What an engine holds after ``policy`` was applied."""
-    return Held(policy.attempt, policy.version, policy.digest)
 
 
 class Updater:
@@ -90,7 +85,7 @@ class Updater:
         target = self._goal.target()
         if target is None or self._engine.state not in _UPDATED_FROM:
             return None
-        if self._engine.state is EngineState.SERVING and self._engine.held == held_by(target):
+        if self._engine.state is EngineState.SERVING and self._engine.held == target.policy:
             return None
         return target
 
@@ -108,7 +103,7 @@ class Updater:
         }
         if engine.held is not None and engine.held.attempt != target.attempt:
             await self._admin.abort_requests()
-        if engine.held != held_by(target):
+        if engine.held != target.policy:
             record["stage_s"] = await self._stage(target)
             fault_point("orchestrator.staged")
             # A quarantine may have come while the version was being staged.
@@ -127,15 +122,14 @@ class Updater:
         """Have every worker fetch ``target``; seconds it took."""
         started = time.monotonic()
         await self._admin.stage(target, self._limits.deadline_s)
-        wanted = held_by(target)
+        wanted = target.policy
         while time.monotonic() - started < self._limits.deadline_s:
             workers = await self._admin.stage_status()
             for worker in workers:
                 # A failure of an earlier version may still be shown until the worker has begun with this one.
                 if worker.state == "failed" and worker.version in {None, target.version}:
                     raise UpdateError(f"stage of version {target.version} failed: {worker.error}")
-            staged = [Held(w.attempt or 0, -1 if w.version is None else w.version, w.digest or "") for w in workers]
-            if workers and all(w.state == "staged" for w in workers) and set(staged) == {wanted}:
+            if workers and all(worker.is_staged(wanted) for worker in workers):
                 return time.monotonic() - started
             tenth = (time.monotonic() - started) / 10
             await asyncio.sleep(min(max(self._timing.stage_poll_s, tenth), self._timing.stage_poll_max_s))
@@ -157,7 +151,7 @@ class Updater:
         engine = self._engine
         if engine.lost:
             return
-        engine.held = held_by(target)
+        engine.held = target.policy
         if engine.state is EngineState.UPDATING or target.version >= self._goal.floor():
             engine.move(EngineState.SERVING)
 
@@ -186,7 +180,7 @@ class Updater:
 
         def newer() -> PolicyAnnouncement | None:
             target = self._goal.target()
-            return target if target is not None and held_by(target) != held_by(tried) else None
+            return target if target is not None and target.policy != tried.policy else None
 
         try:
             await self._changes.until(newer, seconds)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from echorl_core.wire import MessageRole
+from echorl_core.wire.batch import MessageRole
 from echorl_orchestrator.codec.protocol import Rendered
 
 _ROLES = {

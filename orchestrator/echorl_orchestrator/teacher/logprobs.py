@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from echorl_core.wire import Sample
+from echorl_core.wire.batch import Sample
 from echorl_orchestrator.codec.tokenizer import TextTokenizer
 from echorl_orchestrator.engines.client import LOGPROB_FLOOR
 from echorl_orchestrator.refusals import BadInputError

@@ -13,7 +13,7 @@ import pytest
 
 from echorl_core.config import EngineDiscovery, EnvironmentConfig, SamplingConfig
 from echorl_core.identity import RunIdentity
-from echorl_core.wire import TokenRole
+from echorl_core.wire.batch import TokenRole
 from echorl_orchestrator.engines import EnginePool
 from echorl_orchestrator.episodes import EpisodePlayer, build_player
 from echorl_orchestrator.types import EpisodeOutcome, ErrorKind, StopReason

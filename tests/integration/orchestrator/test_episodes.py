@@ -21,7 +21,7 @@ from echorl_core.config import (
     HookConfig,
     SamplingConfig,
 )
-from echorl_core.wire import TokenRole
+from echorl_core.wire.batch import TokenRole
 from echorl_orchestrator.advantage_hook import inputs_of
 from echorl_orchestrator.codec.compact import CompactCodec
 from echorl_orchestrator.codec.tokenizer import TextTokenizer

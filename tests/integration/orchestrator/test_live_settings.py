@@ -9,7 +9,7 @@ from echorl_core.config import (
 )
 from echorl_core.names import ExitCode
 from echorl_core.prepare import prepare
-from echorl_core.wire import StopNotice, TokenRole
+from echorl_core.wire.batch import StopNotice, TokenRole
 from echorl_testing.orchestrator_run import SECOND, Run, check_batches
 
 

@@ -8,7 +8,7 @@ import aiohttp
 import numpy as np
 import pytest
 
-from echorl_core.wire import TokenRole
+from echorl_core.wire.batch import TokenRole
 from echorl_orchestrator.types import EpisodeError, ErrorKind, StopReason
 from echorl_testing.multi_agent_stage import circle, staged
 

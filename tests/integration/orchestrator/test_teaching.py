@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from echorl_core.config import EnvironmentConfig, SamplingConfig, SftConfig
-from echorl_core.wire import TokenRole
+from echorl_core.wire.batch import TokenRole
 from echorl_orchestrator.codec.tokenizer import TextTokenizer
 from echorl_orchestrator.episodes import EpisodePlayer, build_player
 from echorl_orchestrator.refusals import BadInputError

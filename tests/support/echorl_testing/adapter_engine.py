@@ -8,7 +8,7 @@ from typing import Any
 import aiohttp
 import torch
 
-from echorl_core.wire import PolicyAnnouncement
+from echorl_core.wire.weights import PolicyAnnouncement
 from echorl_orchestrator.engines.engine_metrics import parse
 from echorl_testing.engine import Engine
 

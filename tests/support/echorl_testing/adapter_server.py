@@ -10,7 +10,7 @@ from aiohttp import web
 
 from echorl_core.config import InferenceConfig
 from echorl_core.rehearsal import Rehearsal
-from echorl_core.wire import PolicyAnnouncement, Probe
+from echorl_core.wire.weights import PolicyAnnouncement, Probe
 
 Fault = Literal["open", "stale", "wrong", "leaks", "slow", "refuses", "none"]
 TOKENS = [3, 1, 4, 1, 5]

@@ -6,7 +6,7 @@ import numpy as np
 
 from echorl_core.arrays import pack
 from echorl_core.rundir import step_name, write_folder
-from echorl_core.wire import MicroBatch, RankBatch, TokenRole
+from echorl_core.wire.batch import MicroBatch, RankBatch, TokenRole
 
 RUN_UID = "0f0e0d0c-test-run"
 LENGTHS = (9, 6)

@@ -13,7 +13,9 @@ from echorl_core.arrays import pack
 from echorl_core.checkpoints import NO_HISTORY, CheckpointManifest, verify, write_manifest
 from echorl_core.identity import RunIdentity
 from echorl_core.rundir import RunDirectory
-from echorl_core.wire import PartsReply, PartsReport, PolicyAnnouncement, RankBatch, StepReport, StopNotice
+from echorl_core.wire.batch import RankBatch, StopNotice
+from echorl_core.wire.reports import PartsReply, PartsReport, StepReport
+from echorl_core.wire.weights import PolicyAnnouncement
 from echorl_testing.batches import rank_batch
 from echorl_testing.ports import free_port
 

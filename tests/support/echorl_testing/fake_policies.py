@@ -1,6 +1,6 @@
 """Policies as a fake engine holds them: announcements, and the closed forms of what a version computes."""
 
-from echorl_core.wire import PolicyAnnouncement, Probe
+from echorl_core.wire.weights import PolicyAnnouncement, Probe
 
 PROBE_IDS = [1, 2, 3, 4]
 

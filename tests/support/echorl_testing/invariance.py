@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from echorl_core.config import LoraConfig, LossConfig, OptimizerConfig
-from echorl_core.wire import MicroBatch, RankBatch
+from echorl_core.wire.batch import MicroBatch, RankBatch
 from echorl_testing.packs import denominators, document, joined, learner, rank_batch, whole
 from echorl_trainer.lora import published_weights
 from echorl_trainer.losses import policy_loss

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from echorl_core.config import LoraConfig, LossConfig, ModelConfig, OptimizerConfig
-from echorl_core.wire import MicroBatch, RankBatch, TokenRole
+from echorl_core.wire.batch import MicroBatch, RankBatch, TokenRole
 from echorl_trainer.lora import attach, store_frozen
 from echorl_trainer.losses import policy_loss
 from echorl_trainer.model import Checkpointing, PackedTokens, Policy, load_policy

@@ -8,7 +8,7 @@ import msgspec
 import torch
 from safetensors.torch import load_file, save_file
 
-from echorl_core.wire import TensorInfo, WeightFile, WeightManifest
+from echorl_core.wire.weights import TensorInfo, WeightFile, WeightManifest
 
 _DTYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from echorl_core.config import BatchConfig, EnvironmentConfig
-from echorl_core.wire import Sample, TokenRole
+from echorl_core.wire.batch import Sample, TokenRole
 from echorl_orchestrator.advantage_hook import AdvantageInputs
 from echorl_orchestrator.costs import environment_tokens
 from echorl_orchestrator.filter_hook import FilterEpisode

@@ -13,15 +13,9 @@ from echorl_core.arrays import unpack
 from echorl_core.checkpoints import part_of
 from echorl_core.identity import RunIdentity
 from echorl_core.rundir import RunDirectory
-from echorl_core.wire import (
-    LogprobGap,
-    PartsReply,
-    PartsReport,
-    PolicyAnnouncement,
-    RankBatch,
-    StepReport,
-    StopNotice,
-)
+from echorl_core.wire.batch import RankBatch, StopNotice
+from echorl_core.wire.reports import LogprobGap, PartsReply, PartsReport, StepReport
+from echorl_core.wire.weights import PolicyAnnouncement
 from echorl_testing.fake_engine import probe_of
 
 _RETRY_S = 0.05

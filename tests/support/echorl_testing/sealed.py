@@ -8,7 +8,7 @@ from echorl_core.attempts import Policy, Prepared
 from echorl_core.checkpoints import NO_HISTORY, part_of
 from echorl_core.identity import RunIdentity
 from echorl_core.rundir import RunDirectory, write_file
-from echorl_core.wire import Part, PartsReport
+from echorl_core.wire.reports import Part, PartsReport
 from echorl_orchestrator.batch_store import BatchStore
 from echorl_orchestrator.cursor import CursorState, DeckState, Ticket
 from echorl_orchestrator.filters import Verdict

@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 
+from echorl_core.wire.engine import StageRequest, StageStatus
+from echorl_core.wire.weights import PolicyId
 from echorl_testing.published import publish, published_tensors
 from echorl_trainer.seeded import SeededShape
-from echorl_vllm.messages import PolicyId, StageRequest, StageStatus
 from echorl_vllm.validation import model_form
 from echorl_vllm.weights import WorkerWeights, one_by_one
 

@@ -20,7 +20,7 @@ from echorl_core.config import (
     TrainerConfig,
 )
 from echorl_core.rundir import RunDirectory
-from echorl_core.wire import Part
+from echorl_core.wire.reports import Part
 from echorl_testing.role_config import orchestrator_config
 
 GB = 10**9

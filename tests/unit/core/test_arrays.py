@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from echorl_core import arrays
-from echorl_core.wire import MicroBatch, RankBatch
+from echorl_core.wire.batch import MicroBatch, RankBatch
 
 
 class Holder(msgspec.Struct):

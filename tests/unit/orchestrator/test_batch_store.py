@@ -7,7 +7,7 @@ from echorl_core import faults
 from echorl_core.arrays import unpack
 from echorl_core.checkpoints import CheckpointManifest, Damage, part_of, write_manifest
 from echorl_core.rundir import RunDirectory, write_file
-from echorl_core.wire import RankBatch
+from echorl_core.wire.batch import RankBatch
 from echorl_orchestrator.batch_store import starting_state
 from echorl_orchestrator.refusals import BadInputError
 from echorl_orchestrator.sealing import SavedState

@@ -10,7 +10,7 @@ from echorl_core import checkpoints, faults
 from echorl_core.checkpoints import read_manifest, verify
 from echorl_core.config import CheckpointConfig
 from echorl_core.rundir import RunDirectory
-from echorl_core.wire import PartsReport
+from echorl_core.wire.reports import PartsReport
 from echorl_orchestrator.batch_store import BatchStore
 from echorl_orchestrator.committer import Committer
 from echorl_testing.sealed import UID, identity, parts_report, prepared, seal_step, store_of

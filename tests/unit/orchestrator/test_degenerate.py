@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echorl_core.wire import Sample, TokenRole
+from echorl_core.wire.batch import Sample, TokenRole
 from echorl_orchestrator.degenerate import is_gibberish, is_repetition
 from echorl_testing.scripted_player import A, C, E, sample
 

@@ -12,16 +12,9 @@ from aiohttp.test_utils import TestClient, TestServer
 from echorl_core import names
 from echorl_core.arrays import unpack
 from echorl_core.rundir import RunDirectory
-from echorl_core.wire import (
-    WIRE_VERSION,
-    LogprobGap,
-    PartsReply,
-    PartsReport,
-    PolicyAnnouncement,
-    RankBatch,
-    StepReport,
-    StopNotice,
-)
+from echorl_core.wire.batch import WIRE_VERSION, RankBatch, StopNotice
+from echorl_core.wire.reports import LogprobGap, PartsReply, PartsReport, StepReport
+from echorl_core.wire.weights import PolicyAnnouncement
 from echorl_orchestrator.batch_store import BatchStore
 from echorl_orchestrator.engines.engine_metrics import Distribution
 from echorl_orchestrator.health import Health

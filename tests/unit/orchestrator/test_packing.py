@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echorl_core.wire import ARRAY_FIELDS, OPTIONAL_ARRAY_FIELDS, Sample
+from echorl_core.wire.batch import ARRAY_FIELDS, OPTIONAL_ARRAY_FIELDS, Sample
 from echorl_orchestrator.packing import best_fit_decreasing, check_aligned, lay_out, micro_batch
 from echorl_testing.scripted_player import A, C, E, sample
 

@@ -7,7 +7,7 @@ import pytest
 
 from echorl_core.attempts import Policy, Prepared, as_json
 from echorl_core.rundir import RunDirectory, write_file
-from echorl_core.wire import LogprobGap, StepReport
+from echorl_core.wire.reports import LogprobGap, StepReport
 from echorl_orchestrator.cursor import Ticket
 from echorl_orchestrator.filters import Verdict
 from echorl_orchestrator.groups import ReadyEpisode

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from echorl_core.config import EchoConfig, EchoRoleConfig
-from echorl_core.wire import MessageRole, Sample, TokenRole
+from echorl_core.wire.batch import MessageRole, Sample, TokenRole
 from echorl_orchestrator.codec.protocol import Rendered
 from echorl_orchestrator.echo import FilterContractError, filter_input, narrow
 from echorl_orchestrator.gateway.history import Branch

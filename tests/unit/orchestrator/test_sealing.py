@@ -6,7 +6,7 @@ from echorl_core.arrays import unpack
 from echorl_core.checkpoints import NO_HISTORY, next_history
 from echorl_core.config import BatchConfig, FilterConfig
 from echorl_core.identity import RunIdentity
-from echorl_core.wire import RankBatch, Sample
+from echorl_core.wire.batch import RankBatch, Sample
 from echorl_orchestrator.cursor import DeckState, Ticket
 from echorl_orchestrator.facts import Since, batch_facts
 from echorl_orchestrator.filters import Verdict

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from echorl_core.wire import StopNotice
+from echorl_core.wire.batch import StopNotice
 from echorl_orchestrator.health import Health
 from echorl_orchestrator.state import Board, Facts, waiting_for
 

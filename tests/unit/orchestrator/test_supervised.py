@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from echorl_core.config import BatchConfig, ModelConfig, SftConfig
-from echorl_core.wire import Sample, TokenRole
+from echorl_core.wire.batch import Sample, TokenRole
 from echorl_orchestrator.codec import build_codec
 from echorl_orchestrator.codec.compact import CompactCodec
 from echorl_orchestrator.codec.protocol import ChatCodec

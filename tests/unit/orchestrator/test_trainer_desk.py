@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from echorl_core.rundir import RunDirectory
-from echorl_core.wire import StopNotice
+from echorl_core.wire.batch import StopNotice
 from echorl_orchestrator.batch_store import BatchStore
 from echorl_orchestrator.trainer_desk import NoSuchBatch, TrainerDesk
 from echorl_testing.fake_engine import policy

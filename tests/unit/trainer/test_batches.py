@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from echorl_core.arrays import pack, unpack
-from echorl_core.wire import MicroBatch, TokenRole
+from echorl_core.wire.batch import MicroBatch, TokenRole
 from echorl_testing.packs import document, joined
 from echorl_trainer.batches import score_batch
 

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from echorl_core import rehearsal
 from echorl_core.config import LoraConfig, OptimizerConfig
 from echorl_core.identity import RunIdentity
-from echorl_core.wire import Probe, WeightManifest
+from echorl_core.wire.weights import Probe, WeightManifest
 from echorl_testing.tiny_learner import alone, tiny_config, tiny_learner, tiny_model
 from echorl_trainer.parallel import Ranks
 from echorl_trainer.publish import PROBE_TOLERANCE

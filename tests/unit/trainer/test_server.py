@@ -9,7 +9,7 @@ from http.client import HTTPConnection
 import pytest
 
 from echorl_core.identity import RunIdentity
-from echorl_core.wire import LogprobGap, StepReport
+from echorl_core.wire.reports import LogprobGap, StepReport
 from echorl_trainer.health import Health, Phase, Progress, Watch
 from echorl_trainer.metrics import Metrics
 from echorl_trainer.server import Server

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from echorl_core.wire import MicroBatch, TokenRole
+from echorl_core.wire.batch import MicroBatch, TokenRole
 from echorl_testing.packs import document
 from echorl_trainer.batches import score_batch, sources_of
 from echorl_trainer.losses import LossOutput, cross_entropy_loss

@@ -11,7 +11,7 @@ import torch
 from echorl_core.config import LossConfig, OptimizerConfig
 from echorl_core.rundir import RunDirectory
 from echorl_core.tokens import read_trained
-from echorl_core.wire import TokenRole
+from echorl_core.wire.batch import TokenRole
 from echorl_testing.packs import denominators, document, joined, learner, rank_batch
 from echorl_trainer.token_export import TokenExport, tokenizer_of
 

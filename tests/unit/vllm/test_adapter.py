@@ -9,10 +9,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from echorl_core.config import LoraConfig, ModelConfig
-from echorl_core.wire import TensorInfo, WeightFile, WeightManifest
+from echorl_core.wire.engine import StageRequest
+from echorl_core.wire.weights import PolicyId, TensorInfo, WeightFile, WeightManifest
 from echorl_trainer.seeded import SeededShape, write_seeded_model
 from echorl_vllm.adapter import install, write_start_adapter
-from echorl_vllm.messages import PolicyId, StageRequest
 from echorl_vllm.validation import adapter_form
 from echorl_vllm.weights import WorkerWeights
 

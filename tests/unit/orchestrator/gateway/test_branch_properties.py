@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from echorl_core.config import ModelConfig, SamplingConfig
-from echorl_core.wire import ARRAY_FIELDS, TokenRole
+from echorl_core.wire.batch import ARRAY_FIELDS, TokenRole
 from echorl_orchestrator.codec import build_codec
 from echorl_orchestrator.codec.tokenizer import TextTokenizer
 from echorl_orchestrator.gateway.session import GatewaySession

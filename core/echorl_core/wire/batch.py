@@ -1,13 +1,4 @@
-"""Messages between the roles: keyed, frozen msgspec structs. ``WIRE_VERSION`` is checked at connect.
-
-Who sends what:
-
-    orchestrator -> trainer   RankBatch            (GET  /trainer/batch?step=S&rank=R)
-    trainer -> orchestrator   PolicyAnnouncement   (POST /trainer/policy)
-    trainer -> orchestrator   StepReport           (POST /trainer/step)
-    trainer -> orchestrator   PartsReport          (POST /trainer/parts)
-    orchestrator -> engine    StageRequest ...     (POST /echorl/stage, in echorl_vllm)
-"""
+"""What the orchestrator seals and a trainer rank pulls: samples, packed micro-batches, and the notice of the end."""
 
 from enum import IntEnum
 from typing import Literal
@@ -17,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 WIRE_VERSION = 2
+"""Of ``RankBatch``; a rank refuses batches of another version."""
 
 
 class TokenRole(IntEnum):
@@ -163,113 +155,6 @@ class RankBatch(msgspec.Struct, frozen=True, kw_only=True):
     last: bool
     """The run's last step."""
     micro_batches: list[MicroBatch]
-
-
-class Probe(msgspec.Struct, frozen=True, kw_only=True):
-    """A fixed sequence and its logprobs under a policy version, to check an engine after an update."""
-
-    token_ids: list[int]
-    logprobs: list[float]
-    """Natural log, of tokens 1.. given their prefix: one fewer than ``token_ids``."""
-    tolerance: float
-    """Largest absolute difference that an engine may show."""
-
-
-class PolicyAnnouncement(msgspec.Struct, frozen=True, kw_only=True):
-    """The trainer holds a new policy version and serves its weights at ``url``."""
-
-    attempt: int
-    version: int
-    kind: Literal["full", "adapter"] = "full"
-    name: str = "policy"
-    digest: str
-    """sha256 of the weight manifest's bytes."""
-    url: str
-    """Of the weight manifest: ``http://host:port/...`` or ``file:///...``."""
-    size_bytes: int
-    seconds_gather: float
-    probe: Probe | None = None
-
-
-class WeightFile(msgspec.Struct, frozen=True, kw_only=True):
-    """One file of a published policy version, safetensors or an adapter's config; ``name`` relative to the manifest."""
-
-    name: str
-    size: int
-    sha256: str
-
-
-class TensorInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """Shape and safetensors dtype ("F32", "BF16", ...) of one published tensor."""
-
-    dtype: str
-    shape: list[int]
-    file: str
-
-
-class WeightManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a published policy version consists of, in Hugging Face's or PEFT's names; JSON on the wire."""
-
-    run_uid: str
-    attempt: int
-    version: int
-    kind: Literal["full", "adapter"] = "full"
-    files: list[WeightFile]
-    tensors: dict[str, TensorInfo]
-
-
-class LogprobGap(msgspec.Struct, frozen=True, kw_only=True):
-    """Engine against trainer logprobs over tokens that both computed under the same version."""
-
-    tokens: int
-    max_abs: float | None
-    """None when no token was compared."""
-    mean_abs: float | None
-    over_tolerance: int
-    """Tokens with ``|difference| > 1e-4 * max(1, |logprob|)``."""
-
-
-class StepReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What rank 0 says after an optimizer step; values are already reduced over ranks."""
-
-    attempt: int
-    step: int
-    metrics: dict[str, float | None]
-    """Scalars by name, e.g. ``loss/rl``, ``loss/ce``, ``env_nll/all``, ``entropy/all``, ``optim/grad_norm``."""
-    gap: LogprobGap
-    trained_tokens: int
-    """Tokens with a non-zero weight in any component, all ranks."""
-    packed_tokens: int
-    """Tokens that went through the model, all ranks."""
-    seconds: dict[str, float]
-    """Wall seconds by part: ``wait_batch``, ``forward_backward``, ``optimizer``, ``publish`` and ``step``."""
-
-
-class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """One file of a checkpoint; ``file`` is relative to the checkpoint's folder."""
-
-    role: str
-    rank: int
-    file: str
-    size: int
-    sha256: str
-
-
-class PartsReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Checkpoint files that one rank has written and synced; repeated until acknowledged."""
-
-    attempt: int
-    step: int
-    rank: int
-    parts: list[Part]
-    error: str | None = None
-    """Why this rank could not save; the checkpoint is then not committed."""
-
-
-class PartsReply(msgspec.Struct, frozen=True, kw_only=True):
-    """``state``: waiting for other parts, committed, or abandoned (no manifest will be written)."""
-
-    state: Literal["waiting", "committed", "abandoned"]
 
 
 class StopNotice(msgspec.Struct, frozen=True, kw_only=True):

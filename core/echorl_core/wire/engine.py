@@ -1,0 +1,100 @@
+"""Bodies of an engine's own routes, ``/echorl/*``: what the orchestrator asks, and what the engine answers (JSON)."""
+
+from typing import Literal
+
+import msgspec
+
+from echorl_core.wire.weights import PolicyId
+
+StageState = Literal["idle", "staging", "staged", "failed"]
+
+
+class StageRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Body of ``POST /echorl/stage``."""
+
+    attempt: int
+    version: int
+    url: str
+    """Of the weight manifest: ``http://...`` or ``file:///...``."""
+    digest: str
+    deadline_s: float
+
+    @property
+    def policy(self) -> PolicyId:
+        """Which version this is."""
+        return PolicyId(attempt=self.attempt, version=self.version, digest=self.digest)
+
+
+class PauseRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Body of ``POST /echorl/pause``."""
+
+    lease_s: float
+
+
+class StageStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """What one worker has staged."""
+
+    state: StageState = "idle"
+    attempt: int | None = None
+    version: int | None = None
+    digest: str | None = None
+    error: str | None = None
+    bytes: int = 0
+    seconds: float = 0.0
+
+    def is_staged(self, policy: PolicyId) -> bool:
+        """Whether exactly ``policy`` is ready to be applied."""
+        found = (self.state, self.attempt, self.version, self.digest)
+        return found == ("staged", policy.attempt, policy.version, policy.digest)
+
+
+class Applied(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker's model holds, and how long its replacement took."""
+
+    attempt: int
+    version: int
+    digest: str
+    seconds: float = 0.0
+
+    @property
+    def policy(self) -> PolicyId:
+        """Which version this is."""
+        return PolicyId(attempt=self.attempt, version=self.version, digest=self.digest)
+
+
+class EngineIdentity(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer of ``GET /echorl/identity``, and of a pause and a resume: what an engine is and what it holds."""
+
+    boot_id: str
+    """Drawn anew at each start of the engine's API server."""
+    run_uid: str
+    attempt: int | None = None
+    """Null, like version and digest, until the first apply after the engine's start."""
+    version: int | None = None
+    digest: str | None = None
+    ready: bool = False
+    """Whether it may generate."""
+    paused: bool = False
+    lease_s: float | None = None
+    """Seconds until a pause ends by itself; null while there is none."""
+    running: int = 0
+    """Generation requests in flight."""
+
+    @property
+    def policy(self) -> PolicyId | None:
+        """The version that it holds."""
+        if self.attempt is None or self.version is None or self.digest is None:
+            return None
+        return PolicyId(attempt=self.attempt, version=self.version, digest=self.digest)
+
+
+class StageAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer of every call about staging."""
+
+    workers: list[StageStatus]
+
+
+class ApplyAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer of ``POST /echorl/apply``."""
+
+    workers: list[Applied]

@@ -1,0 +1,75 @@
+"""What the trainer announces and serves: policy versions, and how an engine is checked after an update."""
+
+from typing import Literal
+
+import msgspec
+
+
+class Probe(msgspec.Struct, frozen=True, kw_only=True):
+    """A fixed sequence and its logprobs under a policy version, to check an engine after an update."""
+
+    token_ids: list[int]
+    logprobs: list[float]
+    """Natural log, of tokens 1.. given their prefix: one fewer than ``token_ids``."""
+    tolerance: float
+    """Largest absolute difference that an engine may show."""
+
+
+class PolicyId(msgspec.Struct, frozen=True, kw_only=True):
+    """One published version of one attempt: what an engine holds, and the body of ``POST /echorl/apply``."""
+
+    attempt: int
+    version: int
+    digest: str
+    """sha256 of the weight manifest's bytes, in lower-case hex."""
+
+    def __str__(self) -> str:
+        return f"attempt {self.attempt} version {self.version} digest {self.digest[:12]}"
+
+
+class PolicyAnnouncement(msgspec.Struct, frozen=True, kw_only=True):
+    """The trainer holds a new policy version and serves its weights at ``url``."""
+
+    attempt: int
+    version: int
+    kind: Literal["full", "adapter"] = "full"
+    name: str = "policy"
+    digest: str
+    """sha256 of the weight manifest's bytes."""
+    url: str
+    """Of the weight manifest: ``http://host:port/...`` or ``file:///...``."""
+    size_bytes: int
+    seconds_gather: float
+    probe: Probe | None = None
+
+    @property
+    def policy(self) -> PolicyId:
+        """What an engine that has applied it says that it holds."""
+        return PolicyId(attempt=self.attempt, version=self.version, digest=self.digest)
+
+
+class WeightFile(msgspec.Struct, frozen=True, kw_only=True):
+    """One file of a published policy version, safetensors or an adapter's config; ``name`` relative to the manifest."""
+
+    name: str
+    size: int
+    sha256: str
+
+
+class TensorInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """Shape and safetensors dtype ("F32", "BF16", ...) of one published tensor."""
+
+    dtype: str
+    shape: list[int]
+    file: str
+
+
+class WeightManifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a published policy version consists of, in Hugging Face's or PEFT's names; JSON on the wire."""
+
+    run_uid: str
+    attempt: int
+    version: int
+    kind: Literal["full", "adapter"] = "full"
+    files: list[WeightFile]
+    tensors: dict[str, TensorInfo]
