@@ -158,7 +158,7 @@ class Api:
         except ValueError as error:
             return _error(400, f"accepted is ?since=REVISION&wait=SECONDS: {error}")
         state = await self._board.wait(since, wait_s)
-        return web.json_response(state, dumps=jsonsafe.dumps)
+        return web.json_response(msgspec.to_builtins(state), dumps=jsonsafe.dumps)
 
     async def _healthz(self, _: web.Request) -> web.StreamResponse:
         problem = self._health.problem()

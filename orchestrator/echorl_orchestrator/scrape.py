@@ -93,10 +93,10 @@ class Scrape:
     def _engines(self) -> Values:
         pool = self._view.pool
         served, told, views = pool.served() or (None, None), pool.metrics_snapshot(), pool.views()
-        states = Counter(view["state"] for view in views)
+        states = Counter(view.state for view in views)
         return {
             "engines": {(str(state),): states[str(state)] for state in EngineState},
-            "engine_version": {(view["name"],): view["version"] for view in views},
+            "engine_version": {(view.name,): view.version for view in views},
             **_alone(
                 served_version_min=served[0],
                 served_version_max=served[1],

@@ -8,6 +8,15 @@ from typing import Any
 from echorl_core.config import OrchestratorConfig
 from echorl_core.identity import RunIdentity
 from echorl_core.names import RESERVED_ENVIRONMENT_NAME, Phase
+from echorl_core.wire.run_state import (
+    CheckpointState,
+    EpisodeCounts,
+    Failure,
+    PolicyState,
+    Rates,
+    RunState,
+    VersionRange,
+)
 from echorl_orchestrator.engines import EnginePool
 from echorl_orchestrator.evals import Evals
 from echorl_orchestrator.health import Health
@@ -63,42 +72,42 @@ class View:
         ready = self.disk.desk.trained is not None and self._dispatch_version() >= 0
         return Phase.RUNNING if ready or self.disk.desk.reported > self.disk.start_step else Phase.STARTING
 
-    def state(self) -> dict[str, Any]:
-        """The content of ``GET /state`` but its revision."""
-        served = self.pool.served()
-        return {
-            "run": self.identity.name,
-            "uid": self.identity.uid,
-            "attempt": self.identity.attempt,
-            "phase": self.phase(),
-            "step": self.step,
-            "max_steps": self.live.last,
-            "start_step": self.disk.start_step,
-            "live_generation": self.live.generation,
-            "waiting_for": waiting_for(self._facts()),
-            "policy": {
-                "trained": self.disk.desk.trained,
-                "served": None if served is None else {"min": served[0], "max": served[1]},
-                "staleness_max": self.last_row.get(f"staleness/{RESERVED_ENVIRONMENT_NAME}/max"),
-            },
-            "checkpoint": self._checkpoint(),
-            "reward": self.last_row.get(f"reward/{RESERVED_ENVIRONMENT_NAME}/mean"),
-            "env_nll": self.last_row.get(f"env_nll/{RESERVED_ENVIRONMENT_NAME}"),
-            "engines": self.pool.views(),
-            "rates": {
-                "sampled_tokens_per_s": self.pace.sampled_tokens_per_s,
-                "trained_tokens_per_s": self.pace.trained_tokens_per_s,
-            },
-            "episodes": {
-                "running": self.in_flight,
-                "finished": self.tally.totals["episodes/finished"],
-                "failed": self.tally.totals["episodes/failed"],
-                "dropped_stale": self.tally.totals[f"dropped/{Drop.STALE}"],
-                "groups_partial": self.tally.totals["groups/partial"],
-            },
-            "eval": self.last_evals,
-            "failure": self._failure(),
-        }
+    def state(self) -> RunState:
+        """The answer of ``GET /state`` but its revision."""
+        served, row = self.pool.served(), self.last_row
+        return RunState(
+            run=self.identity.name,
+            uid=self.identity.uid,
+            attempt=self.identity.attempt,
+            phase=self.phase(),
+            step=self.step,
+            max_steps=self.live.last,
+            start_step=self.disk.start_step,
+            live_generation=self.live.generation,
+            waiting_for=waiting_for(self._facts()),
+            policy=PolicyState(
+                trained=self.disk.desk.trained,
+                served=None if served is None else VersionRange(min=served[0], max=served[1]),
+                staleness_max=row.get(f"staleness/{RESERVED_ENVIRONMENT_NAME}/max"),
+            ),
+            checkpoint=self._checkpoint(),
+            reward=row.get(f"reward/{RESERVED_ENVIRONMENT_NAME}/mean"),
+            env_nll=row.get(f"env_nll/{RESERVED_ENVIRONMENT_NAME}"),
+            engines=self.pool.views(),
+            rates=Rates(
+                sampled_tokens_per_s=self.pace.sampled_tokens_per_s,
+                trained_tokens_per_s=self.pace.trained_tokens_per_s,
+            ),
+            episodes=EpisodeCounts(
+                running=self.in_flight,
+                finished=self.tally.totals["episodes/finished"],
+                failed=self.tally.totals["episodes/failed"],
+                dropped_stale=self.tally.totals[f"dropped/{Drop.STALE}"],
+                groups_partial=self.tally.totals["groups/partial"],
+            ),
+            eval=self.last_evals,
+            failure=self._failure(),
+        )
 
     def _facts(self) -> Facts:
         play, desk = self.play, self.disk.desk
@@ -123,21 +132,21 @@ class View:
         """That train episodes started now would have; -1: they wait for an engine, which mode sft never does."""
         return self.pool.version_for_dispatch() if MODES[self.config.batch.mode].versions else self.step
 
-    def _checkpoint(self) -> dict[str, Any]:
+    def _checkpoint(self) -> CheckpointState:
         newest = self.disk.committer.newest
-        return {
-            "step": None if newest is None else newest.step,
-            "committed": self.disk.committer.committed_steps,
-            "size_bytes": None if newest is None else newest.size_bytes,
-            "committed_at": None if newest is None else newest.committed_at,
-            "path": None if newest is None else str(self._folder(newest.step)),
-            "abandoned": self.disk.committer.reason,
-        }
+        return CheckpointState(
+            step=None if newest is None else newest.step,
+            committed=self.disk.committer.committed_steps,
+            size_bytes=None if newest is None else newest.size_bytes,
+            committed_at=None if newest is None else newest.committed_at,
+            path=None if newest is None else str(self._folder(newest.step)),
+            abandoned=self.disk.committer.reason,
+        )
 
     def _folder(self, step: int) -> Path:
         return self.disk.run.checkpoint(step).relative_to(self.disk.run.root)
 
-    def _failure(self) -> dict[str, Any] | None:
+    def _failure(self) -> Failure | None:
         if self.failure is None:
             return None
-        return {"exit_code": int(self.failure.code), "message": self.failure.message}
+        return Failure(exit_code=int(self.failure.code), message=self.failure.message)

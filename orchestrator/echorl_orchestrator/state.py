@@ -1,13 +1,15 @@
-"""``GET /state``: what the run does, in JSON, with a revision that changes exactly when the content does."""
+"""``GET /state``: what the run does, with a revision that changes exactly when the content does."""
 
 import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+
+import msgspec
 
 from echorl_core.jsonsafe import finite
 from echorl_core.wire.batch import StopNotice
+from echorl_core.wire.run_state import RunState
 
 REFRESH_S = 1.0
 
@@ -15,33 +17,33 @@ REFRESH_S = 1.0
 class Board:
     """Holds the newest snapshot; readers wait for one that they have not seen."""
 
-    def __init__(self, build: Callable[[], dict[str, Any]], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, build: Callable[[], RunState], clock: Callable[[], float] = time.monotonic) -> None:
         self._build, self._clock = build, clock
         self._changed = asyncio.Condition()
         # A restarted process must not reach by chance the number that a reader has already seen.
         self._revision = int(time.time())
-        self._content = finite(build())
+        self._content = _finite(build())
         self._moved_at = clock()
         self._due = asyncio.Event()
 
-    def snapshot(self) -> dict[str, Any]:
+    def snapshot(self) -> RunState:
         """The newest state with its revision, and how long ago the run was last seen to move."""
         unmoved_s = round(self._clock() - self._moved_at, 1)
-        return {"revision": self._revision, "unmoved_s": unmoved_s, **self._content}
+        return msgspec.structs.replace(self._content, revision=self._revision, unmoved_s=unmoved_s)
 
     async def refresh(self) -> None:
         """Build the state anew; wake readers if it differs."""
-        content = finite(self._build())
+        content = _finite(self._build())
         if content == self._content:
             return
-        if _place(content) != _place(self._content):
+        if (content.step, content.phase) != (self._content.step, self._content.phase):
             self._moved_at = self._clock()
         async with self._changed:
             self._content = content
             self._revision += 1
             self._changed.notify_all()
 
-    async def wait(self, since: int | None, wait_s: float) -> dict[str, Any]:
+    async def wait(self, since: int | None, wait_s: float) -> RunState:
         """The state, at once if its revision is not ``since``, else after the next change or ``wait_s``."""
         try:
             async with asyncio.timeout(wait_s), self._changed:
@@ -66,9 +68,9 @@ class Board:
             self._due.clear()
 
 
-def _place(content: dict[str, Any]) -> tuple[object, object]:
-    """Where the run stands: while this does not change, it may hang."""
-    return content.get("step"), content.get("phase")
+def _finite(state: RunState) -> RunState:
+    """The state as readers get it: a number that is not finite would differ from itself for ever."""
+    return msgspec.convert(finite(msgspec.to_builtins(state, enc_hook=str)), RunState)
 
 
 @dataclass(frozen=True)

@@ -123,7 +123,7 @@ class Pool:
                 await asyncio.sleep(0.02)
 
     def state(self) -> str:
-        return str(self.pool.views()[0]["state"])
+        return str(self.pool.views()[0].state)
 
     async def reaches(self, state: str, seconds: float = 120) -> None:
         async with asyncio.timeout(seconds):
@@ -263,7 +263,7 @@ async def test_wrong_probe_quarantines_until_a_version_is_right(engine: Engine, 
     async with pool_on(engine) as pool:
         pool.pool.announce(policies.announcement(0, wrong_by=0.5))
         await pool.reaches("quarantined")
-        assert "differ from the trainer's by 0.5" in str(pool.pool.views()[0]["error"])
+        assert "differ from the trainer's by 0.5" in str(pool.pool.views()[0].error)
         pool.pool.announce(policies.announcement(1))
         await pool.pool.wait_served(1, 180)
 

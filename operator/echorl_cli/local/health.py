@@ -2,15 +2,15 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import aiohttp
 
 from echorl_cli.local.launch import Limits, LocalRun
 from echorl_cli.local.processes import Child
 from echorl_core.names import Role
+from echorl_core.wire.run_state import EngineView
 
 
 @dataclass
@@ -47,17 +47,17 @@ class Quarantines:
         self._limit_s = limit_s
         self._since: dict[str, float] = {}
 
-    def overdue(self, engines: Sequence[Mapping[str, Any]], now: float) -> dict[str, str]:
+    def overdue(self, engines: Sequence[EngineView], now: float) -> dict[str, str]:
         """Names of engines that have been out for too long, and why. ``engines`` is of ``GET /state``."""
         found = {}
         for engine in engines:
-            name, state = str(engine.get("name")), engine.get("state")
-            if state == "quarantined":
+            name = engine.name
+            if engine.state == "quarantined":
                 self._since.setdefault(name, now)
-            elif state != "syncing":  # that is one of the tries
+            elif engine.state != "syncing":  # that is one of the tries
                 self._since.pop(name, None)
             if name in self._since and now - self._since[name] > self._limit_s:
-                found[name] = f"quarantined for {now - self._since.pop(name):.0f} s: {engine.get('error')}"
+                found[name] = f"quarantined for {now - self._since.pop(name):.0f} s: {engine.error}"
         return found
 
 

@@ -3,10 +3,11 @@
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from echorl_core.attempts import Refused
 from echorl_core.names import ExitCode, Phase
+from echorl_core.wire.run_state import RunState
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class Snapshot:
     elapsed_s: float
     restarts: Mapping[str, int] = field(default_factory=dict)
     """By cause."""
-    state: Mapping[str, Any] | None = None
+    state: RunState | None = None
     """The orchestrator's last ``GET /state``; None before the first."""
 
 

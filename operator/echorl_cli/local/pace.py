@@ -1,8 +1,9 @@
 """How fast a run goes, and how long it will still take."""
 
 from collections import deque
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Sequence
+
+from echorl_core.wire.run_state import EngineView
 
 _WINDOW = 20
 
@@ -38,18 +39,17 @@ def clock(seconds: float | None) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-def number(value: Any, form: str = ".3f") -> str:
+def number(value: float | None, form: str = ".3f") -> str:
     """A value of the state as text; a dash where there is none."""
-    if not isinstance(value, int | float):
+    if value is None:
         return "-"
     return format(round(value) if form.endswith("d") else value, form)
 
 
-def engine_versions(state: Mapping[str, Any]) -> list[str]:
+def engine_versions(engines: Sequence[EngineView]) -> list[str]:
     """One word per engine: its name, and the version that it holds or why it holds none."""
     words = []
-    for engine in state.get("engines") or []:
-        version = engine.get("version")
-        held = f"v{version}" if version is not None else "no version"
-        words.append(f"{engine.get('name')} {held} ({engine.get('state')})")
+    for engine in engines:
+        held = f"v{engine.version}" if engine.version is not None else "no version"
+        words.append(f"{engine.name} {held} ({engine.state})")
     return words

@@ -1,7 +1,9 @@
 """How far a run is, as its orchestrator tells it, and for how long it has not got on."""
 
 import time
-from typing import Any
+from collections.abc import Sequence
+
+from echorl_core.wire.run_state import EngineView, Failure, RunState
 
 
 class Progress:
@@ -9,7 +11,7 @@ class Progress:
 
     def __init__(self) -> None:
         self.begun = self._moved_at = time.monotonic()
-        self.state: dict[str, Any] | None = None
+        self.state: RunState | None = None
         """Of the present attempt; None before it has told any."""
         self.highest_step = 0
         """That was trained or resumed from, over all attempts."""
@@ -17,28 +19,26 @@ class Progress:
     @property
     def step(self) -> int | None:
         """The newest trained one of the present attempt, if it has told any."""
-        step: int | None = self._told("step")
-        return step
+        return None if self.state is None else self.state.step
 
     @property
-    def engines(self) -> list[dict[str, Any]]:
+    def engines(self) -> Sequence[EngineView]:
         """As the orchestrator sees them."""
-        return self._told("engines") or []
+        return () if self.state is None else self.state.engines
 
     @property
-    def failure(self) -> dict[str, Any] | None:
-        """Why the orchestrator says that the run failed: ``exit_code`` and ``message``."""
-        return self._told("failure") or None
+    def failure(self) -> Failure | None:
+        """Why the orchestrator says that the run failed."""
+        return None if self.state is None else self.state.failure
 
-    def note(self, state: dict[str, Any]) -> str | None:
+    def note(self, state: RunState) -> str | None:
         """Take over a new state; what it says of an abandoned checkpoint, if the one before did not."""
-        before = self.state or {}
-        self.state = state
-        if state.get("step") != before.get("step") or state.get("phase") != before.get("phase"):
+        before, self.state = self.state, state
+        if before is None or (state.step, state.phase) != (before.step, before.phase):
             self.moved()
-        self.reached(state.get("step") or 0)
-        lost: str | None = (state.get("checkpoint") or {}).get("abandoned")
-        return lost if lost and lost != (before.get("checkpoint") or {}).get("abandoned") else None
+        self.reached(state.step or 0)
+        lost = state.checkpoint.abandoned
+        return lost if lost and (before is None or lost != before.checkpoint.abandoned) else None
 
     def reached(self, step: int) -> None:
         """The run is at ``step`` at least."""
@@ -55,6 +55,3 @@ class Progress:
     def forget(self) -> None:
         """A new attempt begins: what the one before told is over."""
         self.state = None
-
-    def _told(self, key: str) -> Any:
-        return (self.state or {}).get(key)

@@ -1,14 +1,14 @@
 """Follows the orchestrator's ``GET /state``, and asks it to stop."""
 
 import asyncio
-import json
 from collections.abc import Callable
-from typing import Any
 
 import aiohttp
+import msgspec
 
 from echorl_core import names
 from echorl_core.identity import RunIdentity
+from echorl_core.wire.run_state import RunState, decode_run_state
 
 _WAIT_S = 20
 _RETRY_S = 0.5
@@ -23,7 +23,7 @@ class StateWatch:
         url: str,
         token: str,
         identity: Callable[[], RunIdentity],
-        on_state: Callable[[dict[str, Any]], None],
+        on_state: Callable[[RunState], None],
     ) -> None:
         """``identity`` is asked before every call; an answer of another attempt is dropped."""
         self._session = session
@@ -34,14 +34,14 @@ class StateWatch:
 
     async def run(self) -> None:
         """Follow until cancelled."""
-        since: object = None
+        since: int | None = None
         while True:
             state = await self._get(since)
             if state is None:
                 since = None
                 await asyncio.sleep(_RETRY_S)
                 continue
-            since = state.get("revision")
+            since = state.revision
             self._on_state(state)
 
     async def stop(self) -> None:
@@ -57,15 +57,16 @@ class StateWatch:
                 pass
             await asyncio.sleep(_RETRY_S)
 
-    async def _get(self, since: object) -> dict[str, Any] | None:
+    async def _get(self, since: int | None) -> RunState | None:
         identity = self._identity()
         url, query = f"{self._url}/state", {} if since is None else {"since": str(since), "wait": str(_WAIT_S)}
         timeout = aiohttp.ClientTimeout(total=_WAIT_S + 10)
         headers = {**identity.headers(), names.HEADER_TOKEN: self._token}
         try:
             async with self._session.get(url, params=query, headers=headers, timeout=timeout) as response:
-                state = await response.json() if response.status == 200 else None
-        except (aiohttp.ClientError, TimeoutError, json.JSONDecodeError, UnicodeDecodeError):
+                if response.status != 200:
+                    return None
+                state = decode_run_state(await response.read())
+        except (aiohttp.ClientError, TimeoutError, msgspec.MsgspecError):
             return None
-        mine = isinstance(state, dict) and (state.get("uid"), state.get("attempt")) == (identity.uid, identity.attempt)
-        return state if mine else None
+        return state if (state.uid, state.attempt) == (identity.uid, identity.attempt) else None

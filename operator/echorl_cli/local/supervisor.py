@@ -10,7 +10,6 @@ import signal
 import time
 from contextlib import AsyncExitStack, suppress
 from functools import partial
-from typing import Any
 
 import aiohttp
 
@@ -27,6 +26,7 @@ from echorl_core.attempts import Policy
 from echorl_core.names import NEVER_RESTARTED, ExitCode, Phase, Role
 from echorl_core.prepare import prepare
 from echorl_core.restarts import Action, Death, Decision, Ledger, decide
+from echorl_core.wire.run_state import RunState
 
 _OBSERVE_S = 5.0
 _TICK_S = 1.0
@@ -115,12 +115,12 @@ class Supervisor:
             child.why_killed = why
             self._mailbox.do(self._children.end(child, grace_s=0.0))
 
-    def _on_state(self, state: dict[str, Any]) -> None:
+    def _on_state(self, state: RunState) -> None:
         lost = self._progress.note(state)
         if lost:
             self._view.event(f"{lost}; training goes on, and the checkpoint before stays")
         self._ledger = self._ledger.after_progress(self._progress.highest_step, self._plan.restart_policy)
-        if state.get("phase") == Phase.RUNNING and self._signal is None and not self._ending:
+        if state.phase is Phase.RUNNING and self._signal is None and not self._ending:
             self._journal.enter(Phase.RUNNING, "")
 
     def _on_signal(self, number: int) -> Outcome | None:
@@ -141,9 +141,9 @@ class Supervisor:
             return None
         deaths, self._deaths = self._deaths, []
         failure = self._progress.failure
-        if failure and failure.get("exit_code") in NEVER_RESTARTED:
-            said = str(failure.get("message"))
-            deaths.insert(0, Death(Role.ORCHESTRATOR, "orchestrator-0", int(failure["exit_code"]), message=said))
+        if failure is not None and failure.exit_code is not None and failure.exit_code in NEVER_RESTARTED:
+            death = Death(Role.ORCHESTRATOR, "orchestrator-0", failure.exit_code, message=failure.message)
+            deaths.insert(0, death)
         if self._ending or not deaths:
             return None
         return self._carry_out(deaths)

@@ -1,7 +1,6 @@
 """What a person sees of a run: a live view on a terminal, plain lines elsewhere."""
 
 from types import TracebackType
-from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -13,8 +12,11 @@ from rich.text import Text
 from echorl_cli.local.outcome import Snapshot
 from echorl_cli.local.pace import Pace, clock, engine_versions, number
 from echorl_core.names import Phase
+from echorl_core.wire.run_state import RunState
 
 _WAITING_INTERVAL_S = 10.0
+_UNKNOWN = RunState(uid="", attempt=0, phase=Phase.STARTING)
+"""What is shown before the orchestrator has told anything."""
 
 
 def restarts_text(snapshot: Snapshot) -> str:
@@ -26,25 +28,25 @@ def restarts_text(snapshot: Snapshot) -> str:
 
 def waiting_text(snapshot: Snapshot) -> str:
     """What the run waits for; the orchestrator knows best once it answers."""
-    told = (snapshot.state or {}).get("waiting_for")
-    return str(told or snapshot.reason or "-")
+    told = None if snapshot.state is None else snapshot.state.waiting_for
+    return told or snapshot.reason or "-"
 
 
 def rows(snapshot: Snapshot) -> list[tuple[str, str]]:
     """Label and value of everything but the progress bar."""
-    state: dict[str, Any] = dict(snapshot.state or {})
-    rates, policy = state.get("rates") or {}, state.get("policy") or {}
-    checkpoint, episodes = state.get("checkpoint") or {}, state.get("episodes") or {}
+    state = snapshot.state or _UNKNOWN
+    played = state.episodes
+    counts = (("running", played.running), ("finished", played.finished), ("failed", played.failed))
     return [
-        ("reward", number(state.get("reward"))),
-        ("env-token NLL", f"{number(state.get('env_nll'))} nats"),
-        ("sampled", f"{number(rates.get('sampled_tokens_per_s'), ',.0f')} tokens/s"),
-        ("trained", f"{number(rates.get('trained_tokens_per_s'), ',.0f')} tokens/s"),
-        ("staleness", f"at most {number(policy.get('staleness_max'), 'd')}"),
-        ("policy", f"version {number(policy.get('trained'), 'd')}"),
-        ("engines", "\n".join(engine_versions(state)) or "-"),
-        ("episodes", ", ".join(f"{number(episodes.get(key), 'd')} {key}" for key in ("running", "finished", "failed"))),
-        ("checkpoint", f"step {number(checkpoint.get('step'), 'd')}"),
+        ("reward", number(state.reward)),
+        ("env-token NLL", f"{number(state.env_nll)} nats"),
+        ("sampled", f"{number(state.rates.sampled_tokens_per_s, ',.0f')} tokens/s"),
+        ("trained", f"{number(state.rates.trained_tokens_per_s, ',.0f')} tokens/s"),
+        ("staleness", f"at most {number(state.policy.staleness_max, 'd')}"),
+        ("policy", f"version {number(state.policy.trained, 'd')}"),
+        ("engines", "\n".join(engine_versions(state.engines)) or "-"),
+        ("episodes", ", ".join(f"{number(count, 'd')} {name}" for name, count in counts)),
+        ("checkpoint", f"step {number(state.checkpoint.step, 'd')}"),
         ("restarts", restarts_text(snapshot)),
         ("waits for", waiting_text(snapshot)),
     ]
@@ -52,7 +54,7 @@ def rows(snapshot: Snapshot) -> list[tuple[str, str]]:
 
 def render(snapshot: Snapshot, eta_s: float | None) -> RenderableType:
     """The live view of one moment."""
-    step = (snapshot.state or {}).get("step") or 0
+    step = (snapshot.state or _UNKNOWN).step or 0
     bar = Table.grid(padding=(0, 1), expand=True)
     bar.add_column(no_wrap=True)
     bar.add_column(ratio=1)
@@ -71,17 +73,17 @@ def render(snapshot: Snapshot, eta_s: float | None) -> RenderableType:
 
 def step_line(snapshot: Snapshot, eta_s: float | None) -> str:
     """One line about the newest step."""
-    state: dict[str, Any] = dict(snapshot.state or {})
-    rates, policy = state.get("rates") or {}, state.get("policy") or {}
-    served = policy.get("served") or {}
+    state = snapshot.state or _UNKNOWN
+    served = state.policy.served
+    lowest, highest = (None, None) if served is None else (served.min, served.max)
     parts = [
-        f"step {state.get('step')}/{snapshot.max_steps}",
-        f"reward {number(state.get('reward'))}",
-        f"env_nll {number(state.get('env_nll'))}",
-        f"sampled {number(rates.get('sampled_tokens_per_s'), '.0f')} tok/s",
-        f"trained {number(rates.get('trained_tokens_per_s'), '.0f')} tok/s",
-        f"engines v{number(served.get('min'), 'd')}-v{number(served.get('max'), 'd')}",
-        f"staleness {number(policy.get('staleness_max'), 'd')}",
+        f"step {state.step}/{snapshot.max_steps}",
+        f"reward {number(state.reward)}",
+        f"env_nll {number(state.env_nll)}",
+        f"sampled {number(state.rates.sampled_tokens_per_s, '.0f')} tok/s",
+        f"trained {number(state.rates.trained_tokens_per_s, '.0f')} tok/s",
+        f"engines v{number(lowest, 'd')}-v{number(highest, 'd')}",
+        f"staleness {number(state.policy.staleness_max, 'd')}",
         f"{clock(snapshot.elapsed_s)} elapsed",
         f"{clock(eta_s)} left",
     ]
@@ -116,7 +118,7 @@ class PlainView:
             self._phase = phase
             why = f": {snapshot.reason}" if snapshot.reason else ""
             self.event(f"[{clock(snapshot.elapsed_s)}] {snapshot.phase}, attempt {snapshot.attempt}{why}")
-        step = (snapshot.state or {}).get("step")
+        step = (snapshot.state or _UNKNOWN).step
         if step is not None and step != self._step:
             self._pace.note(step, snapshot.elapsed_s)
             if step > 0:
@@ -157,7 +159,7 @@ class LiveView:
 
     def show(self, snapshot: Snapshot) -> None:
         """See ``View``."""
-        step = (snapshot.state or {}).get("step")
+        step = (snapshot.state or _UNKNOWN).step
         if step is not None:
             self._pace.note(step, snapshot.elapsed_s)
         self._live.update(render(snapshot, self._pace.eta_s(snapshot.max_steps, snapshot.elapsed_s)))

@@ -14,8 +14,9 @@ import structlog
 from echorl_core import names
 from echorl_core.identity import RunIdentity
 from echorl_core.live import LiveSettings
-from echorl_operator.cluster import role_answer
+from echorl_core.wire.run_state import RunState, decode_run_state
 from echorl_operator.cluster.backoff import Backoff
+from echorl_operator.cluster.role_answer import role_state
 from echorl_operator.cluster.tokens import Tokens
 from echorl_operator.metrics import Metrics
 from echorl_operator.observed.roles import RoleState
@@ -181,9 +182,9 @@ class Orchestrators:
             self._take(follower, answer)
             await asyncio.sleep(max(0.0, settings.pace_s - (self._clock() - started)))
 
-    def _take(self, follower: _Follower, answer: role_answer.Answer) -> None:
+    def _take(self, follower: _Follower, answer: RunState) -> None:
         before, was_stale = follower.state, follower.stale_told
-        state = role_answer.role_state(answer, before=before, now=self._wall())
+        state = role_state(answer, before=before, now=self._wall())
         follower.state, follower.heard_at, follower.stale_told = state, self._clock(), False
         if was_stale or before is None or replace(before, seen_at=state.seen_at) != state:
             self._on_change(follower.target.key)
@@ -193,7 +194,7 @@ class Orchestrators:
             follower.stale_told = True
             self._on_change(follower.target.key)
 
-    async def _get(self, target: Target, since: int | None) -> role_answer.Answer | None:
+    async def _get(self, target: Target, since: int | None) -> RunState | None:
         """The next answer of this attempt; None if there is none."""
         wait_s = self._settings.wait_s
         query = {} if since is None else {"since": str(since), "wait": str(wait_s)}
@@ -209,14 +210,14 @@ class Orchestrators:
         if status != 200:
             return self._counted(None, str(status))
         try:
-            answer = role_answer.decode(body)
+            answer = decode_run_state(body)
         except msgspec.MsgspecError as error:
             _log.warning("an orchestrator's state cannot be read", run=_name(target), error=str(error))
             return self._counted(None, "invalid")
         mine = (answer.uid, answer.attempt) == (target.uid, target.attempt)
         return self._counted(answer if mine else None, "ok" if mine else "foreign")
 
-    def _counted(self, answer: role_answer.Answer | None, result: str) -> role_answer.Answer | None:
+    def _counted(self, answer: RunState | None, result: str) -> RunState | None:
         self._metrics.polls.labels(result).inc()
         return answer
 

@@ -1,76 +1,10 @@
-"""An orchestrator's answer to ``GET /state`` as a record. Keys that are not named here are ignored."""
+"""An orchestrator's answer to ``GET /state`` as the operator's record."""
 
-import msgspec
-
-from echorl_core.names import Phase
+from echorl_core.wire.run_state import RunState
 from echorl_operator.observed.roles import Checkpoint, EngineState, RoleState
 
 
-class _Range(msgspec.Struct):
-    min: int
-    max: int
-
-
-class _Policy(msgspec.Struct):
-    trained: int | None = None
-    served: _Range | None = None
-    staleness_max: float | None = None
-
-
-class _Checkpoint(msgspec.Struct):
-    step: int | None = None
-    size_bytes: int | None = None
-    committed_at: str | None = None
-    abandoned: str | None = None
-
-
-class _Engine(msgspec.Struct):
-    name: str
-    state: str
-    version: int | None = None
-    error: str | None = None
-
-
-class _Failure(msgspec.Struct):
-    exit_code: int | None = None
-    message: str = ""
-
-
-class Answer(msgspec.Struct):
-    """What is read of an answer."""
-
-    uid: str
-    attempt: int
-    revision: int
-    phase: Phase
-    step: int | None = None
-    waiting_for: str | None = None
-    policy: _Policy = msgspec.field(default_factory=_Policy)
-    checkpoint: _Checkpoint = msgspec.field(default_factory=_Checkpoint)
-    reward: float | None = None
-    engines: list[_Engine] = msgspec.field(default_factory=list)
-    failure: _Failure | None = None
-    live_generation: int | None = None
-    unmoved_s: float | None = None
-
-
-_ANSWER = msgspec.json.Decoder(Answer)
-
-
-def decode(body: bytes) -> Answer:
-    """Read an answer.
-
-    Raises:
-        msgspec.MsgspecError: it is not what docs/protocols.md says.
-    """
-    try:
-        return _ANSWER.decode(body)
-    except (UnicodeDecodeError, RecursionError) as error:
-        # Text that is not UTF-8, and nesting without end, are told otherwise than all else that is wrong.
-        raise msgspec.DecodeError(str(error)) from error
-
-
-def role_state(answer: Answer, *, before: RoleState | None, now: float) -> RoleState:
+def role_state(answer: RunState, *, before: RoleState | None, now: float) -> RoleState:
     """The record of an answer.
 
     Args:

@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Callable, Mapping
 from enum import StrEnum
-from typing import Any
 
+from echorl_core.wire.run_state import EngineView
 from echorl_core.wire.weights import PolicyId
 from echorl_orchestrator.engines.calls import Calls
 
@@ -104,13 +104,13 @@ class Engine:
         """Keep an error for people without leaving the state."""
         self.error = error
 
-    def view(self) -> dict[str, Any]:
-        """What people see: ``name``, ``state``, ``version``, ``boot_id``, ``running``, ``error``."""
-        return {
-            "name": self.address,
-            "state": str(self.state),
-            "version": None if self.held is None else self.held.version,
-            "boot_id": self.boot_id,
-            "running": self.running,
-            "error": self.error,
-        }
+    def view(self) -> EngineView:
+        """What the run's state tells of it."""
+        return EngineView(
+            name=self.address,
+            state=str(self.state),
+            version=None if self.held is None else self.held.version,
+            boot_id=self.boot_id,
+            running=self.running,
+            error=self.error,
+        )

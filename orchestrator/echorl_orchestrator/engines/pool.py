@@ -12,6 +12,7 @@ import structlog
 from echorl_core import names
 from echorl_core.config import OrchestratorConfig, SamplingConfig
 from echorl_core.identity import RunIdentity
+from echorl_core.wire.run_state import EngineView
 from echorl_core.wire.weights import PolicyAnnouncement
 from echorl_orchestrator.codec.engine_rendering import ChatGeneration
 from echorl_orchestrator.engines.admin import AdminClient
@@ -124,8 +125,8 @@ class EnginePool:
         except TimeoutError as error:
             raise TimeoutError(f"version {version} is not served after {deadline_s} s: {self.views()}") from error
 
-    def views(self) -> list[dict[str, Any]]:
-        """Every known engine: ``name``, ``state``, ``version``, ``boot_id``, ``running``, ``error``."""
+    def views(self) -> list[EngineView]:
+        """Every known engine, by address."""
         return [self._engines[address].view() for address in sorted(self._engines)]
 
     def metrics_snapshot(self) -> dict[str, float]:

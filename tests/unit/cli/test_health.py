@@ -3,6 +3,7 @@ import pytest
 from echorl_cli.local.health import Quarantines, Record
 from echorl_cli.local.launch import Limits
 from echorl_core.names import Role
+from echorl_core.wire.run_state import EngineView
 
 LIMITS = Limits(unhealthy=100.0, engine_unhealthy=60.0, start=300.0)
 
@@ -32,8 +33,8 @@ def test_a_process_that_starts_has_longer() -> None:
     assert record.verdict(Role.INFERENCE, LIMITS, 301.0) == "unhealthy for 301 s (limit 300 s): connection refused"
 
 
-def engines(state: str) -> list[dict]:
-    return [{"name": "a:1", "state": state, "error": "probe differs"}, {"name": "b:2", "state": "serving"}]
+def engines(state: str) -> list[EngineView]:
+    return [EngineView(name="a:1", state=state, error="probe differs"), EngineView(name="b:2", state="serving")]
 
 
 def test_an_engine_in_quarantine_for_too_long_is_overdue_once() -> None:

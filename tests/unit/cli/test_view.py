@@ -1,5 +1,6 @@
 import io
 
+import msgspec
 import pytest
 from rich.console import Console
 
@@ -7,8 +8,12 @@ from echorl_cli.local.outcome import Snapshot
 from echorl_cli.local.pace import Pace, clock
 from echorl_cli.local.view import PlainView, render, step_line
 from echorl_core.names import Phase
+from echorl_core.wire.run_state import RunState
 
 STATE = {
+    "uid": "u",
+    "attempt": 2,
+    "phase": "Running",
     "step": 12,
     "max_steps": 48,
     "waiting_for": "the trainer to train step 13",
@@ -25,6 +30,10 @@ STATE = {
 }
 
 
+def state(**changed) -> RunState:
+    return msgspec.convert({**STATE, **changed}, RunState)
+
+
 def snapshot(**changed) -> Snapshot:
     fields = {
         "name": "quickstart",
@@ -34,7 +43,7 @@ def snapshot(**changed) -> Snapshot:
         "max_steps": 48,
         "elapsed_s": 65.0,
         "restarts": {"trainer": 1, "inference": 1},
-        "state": STATE,
+        "state": state(),
     }
     return Snapshot(**{**fields, **changed})
 
@@ -73,8 +82,8 @@ def test_before_the_first_answer_there_are_dashes_and_what_the_supervisor_waits_
     assert "waits for      waiting for engines" in text
 
 
-def test_a_state_with_nothing_but_nulls_can_be_drawn() -> None:
-    empty = {"step": None, "reward": None, "env_nll": None, "rates": None, "policy": {}, "engines": None}
+def test_a_state_that_tells_nothing_can_be_drawn() -> None:
+    empty = RunState(uid="u", attempt=2, phase=Phase.STARTING)
     assert "reward         -" in "\n".join(drawn(snapshot(state=empty), None))
     assert step_line(snapshot(state=empty), None).startswith("step None/48  reward -")
 
@@ -86,7 +95,7 @@ def test_plain_lines_are_one_per_step_event_and_phase() -> None:
     view.show(snapshot(elapsed_s=60.0))
     view.show(snapshot(elapsed_s=61.0))
     view.event("inference-0 ended with code 1 (crash)")
-    view.show(snapshot(state={**STATE, "step": 13}, elapsed_s=65.0))
+    view.show(snapshot(state=state(step=13), elapsed_s=65.0))
     lines = file.getvalue().splitlines()
     assert lines[:2] == ["[0:01] Preparing, attempt 2: choosing", "[1:00] Running, attempt 2"]
     assert lines[2] == (

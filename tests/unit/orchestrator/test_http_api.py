@@ -11,9 +11,11 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from echorl_core import names
 from echorl_core.arrays import unpack
+from echorl_core.names import Phase
 from echorl_core.rundir import RunDirectory
 from echorl_core.wire.batch import WIRE_VERSION, RankBatch, StopNotice
 from echorl_core.wire.reports import LogprobGap, PartsReply, PartsReport, StepReport
+from echorl_core.wire.run_state import RunState
 from echorl_core.wire.weights import PolicyAnnouncement
 from echorl_orchestrator.batch_store import BatchStore
 from echorl_orchestrator.engines.engine_metrics import Distribution
@@ -39,8 +41,8 @@ class Served:
         prepared(self.run)
         self.store: BatchStore = store_of(root)
         self.desk = TrainerDesk(self.store, num_ranks=2, start_step=0, attempt_folder=self.run.attempt(1))
-        self.content: dict[str, Any] = {"phase": "Running", "reward": float("nan")}
-        self.board = Board(lambda: dict(self.content))
+        self.content: dict[str, Any] = {"phase": Phase.RUNNING, "reward": float("nan")}
+        self.board = Board(lambda: RunState(uid="u", attempt=1, **self.content))
         self.live = Live(orchestrator_config(root), self.run.attempt(1))
         self.health = Health(longest_silence_s=10.0, busy=lambda: True)
         self.arrived: list[PolicyAnnouncement | StepReport | PartsReport] = []
@@ -245,7 +247,7 @@ async def test_state_is_strict_json_for_everybody_but_another_attempt(served: Se
 async def test_state_waits_for_a_new_revision(served: Served, client: Client) -> None:
     revision = (await (await client.get("/state")).json())["revision"]
     asked = asyncio.create_task(client.get("/state", params={"since": revision, "wait": 20}))
-    served.content["phase"] = "Succeeded"
+    served.content["phase"] = Phase.SUCCEEDED
     await served.board.refresh()
     async with asyncio.timeout(60):
         assert (await (await asked).json())["phase"] == "Succeeded"

@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
+from echorl_core.names import Phase
 from echorl_core.wire.batch import StopNotice
+from echorl_core.wire.run_state import RunState
 from echorl_orchestrator.health import Health
 from echorl_orchestrator.state import Board, Facts, waiting_for
 
@@ -58,11 +60,15 @@ def test_what_the_run_waits_for(fields: dict[str, Any], sentence: str) -> None:
     assert waiting_for(facts(**fields)) == sentence
 
 
+def state(**fields: Any) -> RunState:
+    return RunState(**{"uid": "u", "attempt": 1, "phase": Phase.RUNNING, **fields})
+
+
 async def test_it_says_how_long_ago_the_run_moved() -> None:
     """So that who asks for the first time knows too, and for who waits it is no change."""
-    content: dict[str, Any] = {"step": 1, "phase": "Running", "reward": 0.1}
+    content: dict[str, Any] = {"step": 1, "reward": 0.1}
     now = 100.0
-    board = Board(lambda: dict(content), clock=lambda: now)
+    board = Board(lambda: state(**content), clock=lambda: now)
 
     async def after(seconds: float, **changes: Any) -> tuple[int, float]:
         nonlocal now
@@ -70,46 +76,41 @@ async def test_it_says_how_long_ago_the_run_moved() -> None:
         content.update(changes)
         await board.refresh()
         told = board.snapshot()
-        return told["revision"] - first, told["unmoved_s"]
+        return told.revision - first, told.unmoved_s or 0.0
 
-    first = board.snapshot()["revision"]
+    first = board.snapshot().revision
     assert await after(5.0) == (0, 5.0)
     assert await after(5.0, reward=0.2) == (1, 10.0)
     assert await after(5.0, step=2) == (2, 0.0)
     assert await after(7.0) == (2, 7.0)
-    assert await after(7.0, phase="Suspended") == (3, 0.0)
+    assert await after(7.0, phase=Phase.SUSPENDED) == (3, 0.0)
 
 
 async def test_the_revision_changes_exactly_when_the_content_does() -> None:
     content: dict[str, Any] = {"step": 1, "reward": math.nan}
-    board = Board(lambda: dict(content), clock=lambda: 0.0)
+    board = Board(lambda: state(**content), clock=lambda: 0.0)
     first = board.snapshot()
-    assert first["reward"] is None
+    assert first.reward is None
     await board.refresh()
     assert board.snapshot() == first
     content["step"] = 2
     await board.refresh()
-    assert board.snapshot() == {
-        "revision": first["revision"] + 1,
-        "unmoved_s": 0.0,
-        "step": 2,
-        "reward": None,
-    }
+    assert board.snapshot() == state(revision=first.revision + 1, unmoved_s=0.0, step=2)
 
 
 async def test_a_reader_waits_for_what_it_has_not_seen() -> None:
     content = {"step": 1}
-    board = Board(lambda: dict(content))
-    seen = board.snapshot()["revision"]
-    assert (await board.wait(None, 10))["step"] == 1
-    assert (await board.wait(seen - 5, 10))["step"] == 1
-    assert (await board.wait(seen, 0.0))["revision"] == seen
+    board = Board(lambda: state(**content))
+    seen = board.snapshot().revision
+    assert (await board.wait(None, 10)).step == 1
+    assert (await board.wait(seen - 5, 10)).step == 1
+    assert (await board.wait(seen, 0.0)).revision == seen
     running = asyncio.create_task(board.run())
     waiting = asyncio.create_task(board.wait(seen, 10))
     await asyncio.sleep(0)
     content["step"] = 2
     board.soon()
-    assert (await waiting)["step"] == 2
+    assert (await waiting).step == 2
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
 

@@ -14,6 +14,7 @@ from echorl_core.config import (
     SamplingConfig,
 )
 from echorl_core.identity import RunIdentity
+from echorl_core.wire.run_state import EngineView
 from echorl_orchestrator.engines import EnginePool
 from echorl_orchestrator.engines.timing import Timing
 from echorl_orchestrator.types import Generation
@@ -41,8 +42,8 @@ class Harness:
         self.updates = updates
         self.forever = forever
 
-    def view(self, engine: FakeEngine) -> dict[str, Any]:
-        return next(view for view in self.pool.views() if view["name"] == engine.address)
+    def view(self, engine: FakeEngine) -> EngineView:
+        return next(view for view in self.pool.views() if view.name == engine.address)
 
     async def eventually(self, condition: Callable[[], bool], seconds: float = 60.0) -> None:
         async with asyncio.timeout(seconds):
@@ -51,8 +52,8 @@ class Harness:
 
     async def state(self, engine: FakeEngine, state: str) -> None:
         def reached() -> bool:
-            views = [view for view in self.pool.views() if view["name"] == engine.address]
-            return bool(views) and views[0]["state"] == state
+            views = [view for view in self.pool.views() if view.name == engine.address]
+            return bool(views) and views[0].state == state
 
         await self.eventually(reached)
 

@@ -162,7 +162,7 @@ async def test_prompt_that_fills_the_context_is_too_long_and_not_a_failure(runni
         engine.max_model_len -= 1
         with pytest.raises(PromptTooLongError, match="maximum context length is 8 tokens"):
             await ask(pool)
-        assert harness.view(engine)["state"] == "serving"
+        assert harness.view(engine).state == "serving"
 
 
 @pytest.mark.parametrize(

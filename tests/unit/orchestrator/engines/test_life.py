@@ -93,7 +93,7 @@ async def test_failed_health_check_loses_the_engine(running_pool):
         await harness.pool.wait_served(0, 60)
         engine.healthy = False
         await harness.eventually(lambda: harness.pool.served() is None)
-        assert harness.view(engine)["state"] in {"lost", "starting"}
+        assert harness.view(engine).state in {"lost", "starting"}
 
 
 async def test_restarted_engine_is_synced_again_before_it_gets_traffic(running_pool):
@@ -134,15 +134,15 @@ async def test_policy_that_someone_else_applied_quarantines(running_pool):
         engine.hold("stage")
         engine.held = {"attempt": 1, "version": 9, "digest": "digest-1-9"}
         await harness.state(engine, "quarantined")
-        assert "version=9" in harness.view(engine)["error"]
+        assert "holds attempt 1 version 9" in harness.view(engine).error
 
 
 async def test_engine_of_another_run_is_never_used(running_pool):
     async with FakeEngine(run_uid="other") as engine, running_pool(engine) as harness:
         harness.pool.announce(policy(0))
-        await harness.eventually(lambda: harness.pool.views() != [] and harness.view(engine)["error"] is not None)
-        assert harness.view(engine)["state"] == "discovered"
-        assert "belongs to run 'other'" in harness.view(engine)["error"]
+        await harness.eventually(lambda: harness.pool.views() != [] and harness.view(engine).error is not None)
+        assert harness.view(engine).state == "discovered"
+        assert "belongs to run 'other'" in harness.view(engine).error
         assert "stage" not in engine.named()
 
 
@@ -151,8 +151,8 @@ async def test_one_server_at_two_addresses_is_one_engine(running_pool):
     async with FakeEngine(**same) as first, FakeEngine(**same) as second, running_pool(first, second) as harness:
         harness.pool.announce(policy(0))
         await harness.pool.wait_served(0, 60)
-        await harness.eventually(lambda: any("already known" in str(view["error"]) for view in harness.pool.views()))
-        assert sorted(view["state"] for view in harness.pool.views()) == ["discovered", "serving"]
+        await harness.eventually(lambda: any("already known" in str(view.error) for view in harness.pool.views()))
+        assert sorted(view.state for view in harness.pool.views()) == ["discovered", "serving"]
 
 
 async def test_run_token_and_extra_headers_go_along(running_pool):
@@ -174,7 +174,7 @@ async def test_pool_waits_for_a_server_that_is_not_there_yet(running_pool):
     await engine.stop()
     async with running_pool(engine) as harness:
         harness.pool.announce(policy(0))
-        await harness.eventually(lambda: harness.pool.views() != [] and harness.view(engine)["error"] is not None)
+        await harness.eventually(lambda: harness.pool.views() != [] and harness.view(engine).error is not None)
         await engine.start()
         await harness.pool.wait_served(0, 60)
         await engine.stop()
@@ -209,12 +209,12 @@ async def test_engines_follow_what_the_name_resolves_to(running_pool, monkeypatc
             hosts.append("127.0.0.2")
             await second.until(lambda: "apply" in second.named())
             harness.pool.announce(policy(1))
-            await harness.eventually(lambda: harness.view(first)["version"] == 1)
+            await harness.eventually(lambda: harness.view(first).version == 1)
             # It comes late with version 0, which the others have left: no traffic before version 1.
             stage_gate = second.hold("stage")
             gate.set()
             await second.until(lambda: second.named("stage") == ["stage"] * 2)
-            assert (harness.view(second)["state"], harness.view(second)["version"]) == ("syncing", 0)
+            assert (harness.view(second).state, harness.view(second).version) == ("syncing", 0)
             stage_gate.set()
             await harness.state(second, "serving")
             assert [body["version"] for body in second.bodies("apply")] == [0, 1]
@@ -229,7 +229,7 @@ async def test_engines_follow_what_the_name_resolves_to(running_pool, monkeypatc
                 done.pop().result()
             second.hold("generate").set()
             await asyncio.gather(*(calls - done), return_exceptions=True)
-            await harness.eventually(lambda: [view["name"] for view in harness.pool.views()] == [second.address])
+            await harness.eventually(lambda: [view.name for view in harness.pool.views()] == [second.address])
 
 
 async def test_metrics_are_summed_and_survive_a_restart(running_pool):
@@ -240,7 +240,7 @@ async def test_metrics_are_summed_and_survive_a_restart(running_pool):
         await harness.eventually(lambda: harness.pool.metrics_snapshot()["generation_tokens_total"] == 12)
         engine.reboot()
         engine.counters.clear()
-        await harness.eventually(lambda: harness.view(engine)["boot_id"] == engine.boot_id)
+        await harness.eventually(lambda: harness.view(engine).boot_id == engine.boot_id)
         await harness.state(engine, "serving")
         await harness.generate()
         await harness.eventually(lambda: harness.pool.metrics_snapshot()["generation_tokens_total"] == 15)

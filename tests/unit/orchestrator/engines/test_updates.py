@@ -25,7 +25,7 @@ async def test_update_goes_through_its_steps_in_order(running_pool):
         assert (update["attempt"], update["version"], update["running_at_pause"]) == (1, 0, 0)
         assert update["pause_s"] >= update["apply_s"] > 0
         assert update["max_probe_error"] == pytest.approx(0, abs=1e-9)
-        assert harness.view(engine)["version"] == 0
+        assert harness.view(engine).version == 0
 
 
 async def test_generation_goes_on_while_a_version_is_staged_and_freezes_only_then(running_pool):
@@ -35,7 +35,7 @@ async def test_generation_goes_on_while_a_version_is_staged_and_freezes_only_the
         gate = engine.hold("stage_status")
         harness.pool.announce(policy(1))
         await engine.until(lambda: engine.named("stage_status").count("stage_status") >= 2)
-        assert harness.view(engine)["state"] == "serving"
+        assert harness.view(engine).state == "serving"
         generation = await harness.generate()
         assert (generation.version_low, generation.version_high) == (0, 0)
         gate.set()
@@ -126,11 +126,11 @@ async def test_engine_that_cannot_stage_is_quarantined_with_the_reason_and_comes
         engine.stage_error = "disk is full"
         harness.pool.announce(policy(1))
         await harness.state(engine, "quarantined")
-        assert "disk is full" in harness.view(engine)["error"]
+        assert "disk is full" in harness.view(engine).error
         assert harness.pool.version_for_dispatch() == -1
         engine.stage_error = None
         await harness.pool.wait_served(1, 60)
-        assert harness.view(engine)["error"] is None
+        assert harness.view(engine).error is None
 
 
 async def test_deleted_version_gives_way_to_the_newest(running_pool):
@@ -152,12 +152,12 @@ async def test_one_hanging_engine_does_not_delay_another(running_pool):
         harness.pool.announce(policy(0))
         await harness.state(quick, "serving")
         harness.pool.announce(policy(1))
-        await harness.eventually(lambda: harness.view(quick)["version"] == 1)
+        await harness.eventually(lambda: harness.view(quick).version == 1)
         assert (await harness.generate()).version_low == 1
-        assert harness.view(slow)["state"] == "syncing"
+        assert harness.view(slow).state == "syncing"
         assert slow.named("apply") == ["apply"]
         gate.set()
-        await harness.eventually(lambda: harness.pool.served() == (1, 1) and harness.view(slow)["state"] == "serving")
+        await harness.eventually(lambda: harness.pool.served() == (1, 1) and harness.view(slow).state == "serving")
         assert (await harness.generate("other")).version_low == 1
 
 

@@ -1,0 +1,132 @@
+"""``GET /state`` of an orchestrator: what a run does, for its supervisor, the operator and people (JSON).
+
+Everything but who it is has a default, so that a reader follows an orchestrator of an older version too. Readers ignore
+keys that they do not know. Times are ISO 8601 in UTC, numbers that are not finite are null.
+"""
+
+from typing import Any
+
+import msgspec
+
+from echorl_core.names import Phase
+
+
+class VersionRange(msgspec.Struct, frozen=True, kw_only=True):
+    """Lowest and highest policy version that serving engines hold."""
+
+    min: int
+    max: int
+
+
+class PolicyState(msgspec.Struct, frozen=True, kw_only=True):
+    """Policy versions that are trained and served."""
+
+    trained: int | None = None
+    """The newest version that the trainer has announced."""
+    served: VersionRange | None = None
+    """Null while no engine serves."""
+    staleness_max: float | None = None
+    """Of the samples in the newest trained batch, in versions."""
+
+
+class CheckpointState(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest committed checkpoint; all null before the first."""
+
+    step: int | None = None
+    committed: list[int] = []
+    """Steps of all committed checkpoints that are there."""
+    size_bytes: int | None = None
+    committed_at: str | None = None
+    path: str | None = None
+    """Of its folder, relative to the run directory."""
+    abandoned: str | None = None
+    """Why the latest checkpoint that could not be saved was not."""
+
+
+class EngineView(msgspec.Struct, frozen=True, kw_only=True):
+    """One engine as the orchestrator sees it."""
+
+    name: str
+    """``host:port``."""
+    state: str
+    """discovered, starting, syncing, serving, updating, draining, quarantined or lost."""
+    version: int | None = None
+    boot_id: str | None = None
+    running: int | None = None
+    """Requests in flight, by the engine's own word."""
+    error: str | None = None
+
+
+class Rates(msgspec.Struct, frozen=True, kw_only=True):
+    """Tokens per second over the last steps."""
+
+    sampled_tokens_per_s: float | None = None
+    trained_tokens_per_s: float | None = None
+
+
+class EpisodeCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """Episodes since this attempt's orchestrator started."""
+
+    running: int | None = None
+    """In flight, evals included."""
+    finished: int | None = None
+    failed: int | None = None
+    dropped_stale: int | None = None
+    groups_partial: int | None = None
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """A failure that no restart cures."""
+
+    exit_code: int | None = None
+    message: str = ""
+
+
+class RunState(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole answer."""
+
+    revision: int = 0
+    """Changes exactly when anything but ``unmoved_s`` does; ``since`` of a long poll."""
+    unmoved_s: float | None = None
+    """Seconds since step or phase changed last, as far as this process knows."""
+    run: str = ""
+    uid: str
+    attempt: int
+    phase: Phase
+    step: int | None = None
+    """The newest trained step."""
+    max_steps: int | None = None
+    start_step: int | None = None
+    """That this attempt resumed from."""
+    live_generation: int | None = None
+    """Generation of the manifest whose live settings are in effect; 0: those that it was started with."""
+    waiting_for: str | None = None
+    """One sentence: what the run waits for, and why."""
+    policy: PolicyState = PolicyState()
+    checkpoint: CheckpointState = CheckpointState()
+    reward: float | None = None
+    """Mean of the newest trained batch."""
+    env_nll: float | None = None
+    """Nats per environment token of the newest trained batch."""
+    engines: list[EngineView] = []
+    rates: Rates = Rates()
+    episodes: EpisodeCounts = EpisodeCounts()
+    eval: dict[str, dict[str, Any]] = {}
+    """Newest row of evals.jsonl by environment, without examples."""
+    failure: Failure | None = None
+
+
+_DECODER = msgspec.json.Decoder(RunState)
+
+
+def decode_run_state(body: bytes) -> RunState:
+    """Read an answer.
+
+    Raises:
+        msgspec.MsgspecError: it is not what is described here.
+    """
+    try:
+        return _DECODER.decode(body)
+    except (UnicodeDecodeError, RecursionError) as error:
+        # Text that is not UTF-8, and nesting without end, are told otherwise than all else that is wrong.
+        raise msgspec.DecodeError(str(error)) from error
