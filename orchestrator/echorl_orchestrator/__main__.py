@@ -20,9 +20,9 @@ from echorl_core.identity import RunIdentity
 from echorl_core.last_words import LastWords, Saved, code_name, say, words_of
 from echorl_core.names import ExitCode, Role
 from echorl_core.rundir import RunDirectory
+from echorl_orchestrator.control.orchestrator import Orchestrator
+from echorl_orchestrator.failures import BadInputError
 from echorl_orchestrator.monitors.monitors import taken_key
-from echorl_orchestrator.orchestrator import Orchestrator
-from echorl_orchestrator.refusals import BadInputError
 
 log = structlog.get_logger()
 

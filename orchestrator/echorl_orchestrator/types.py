@@ -17,7 +17,7 @@ import numpy as np
 from echorl_core.config import SamplingConfig
 from echorl_core.names import SERVED_MODEL_NAME
 from echorl_core.wire import Sample
-from echorl_orchestrator.multi_agent.contract import MultiAgent
+from echorl_orchestrator.environments.contract import MultiAgent
 
 Message = Mapping[str, Any]
 """An OpenAI chat message: role, content, and tool_calls, tool_call_id or name where they apply."""

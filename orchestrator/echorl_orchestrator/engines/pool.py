@@ -19,9 +19,9 @@ from echorl_orchestrator.engines.changes import Changes
 from echorl_orchestrator.engines.client import GenerationClient
 from echorl_orchestrator.engines.discovery import Discovery
 from echorl_orchestrator.engines.dispatch import Dispatcher
-from echorl_orchestrator.engines.driver import Driver
 from echorl_orchestrator.engines.engine import COUNTED, Engine, EngineState
 from echorl_orchestrator.engines.engine_metrics import Distribution, EngineMetrics
+from echorl_orchestrator.engines.engine_monitor import Driver
 from echorl_orchestrator.engines.timing import Timing
 from echorl_orchestrator.engines.updater import Goal, Limits, Updater
 from echorl_orchestrator.types import Generation, Message, Tool

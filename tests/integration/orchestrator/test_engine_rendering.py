@@ -15,7 +15,7 @@ from echorl_core.config import EngineDiscovery, EnvironmentConfig, SamplingConfi
 from echorl_core.identity import RunIdentity
 from echorl_core.wire import TokenRole
 from echorl_orchestrator.engines import EnginePool
-from echorl_orchestrator.episodes import EpisodePlayer, build_player
+from echorl_orchestrator.episodes.player import EpisodePlayer, build_player
 from echorl_orchestrator.types import EpisodeOutcome, ErrorKind, StopReason
 from echorl_testing.fake_chat import ROLES, rendered, said
 from echorl_testing.fake_engine import RUN_UID, TOKEN, FakeEngine, logprob, policy

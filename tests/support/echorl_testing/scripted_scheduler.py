@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from echorl_core.config import BatchConfig, EnvironmentConfig
-from echorl_orchestrator.collector import Collector
-from echorl_orchestrator.cursor import Deck
-from echorl_orchestrator.scheduler import Horizon, Scheduler
-from echorl_orchestrator.tally import FailureLimit, Tally
+from echorl_orchestrator.rollout.counters import FailureLimit, Tally
+from echorl_orchestrator.rollout.ready_buffer import Collector
+from echorl_orchestrator.rollout.scheduler import Horizon, Scheduler
+from echorl_orchestrator.tasks.task_deck import Deck
 from echorl_orchestrator.types import EpisodeOutcome, ErrorKind
 from echorl_testing.scripted_player import ScriptedPlayer, environment, eventually, outcome
 

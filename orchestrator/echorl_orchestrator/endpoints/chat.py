@@ -1,0 +1,138 @@
+"""A teacher's next message in a conversation, by plain chat completions: no token ids, no logprobs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from echorl_core.config import SamplingConfig
+from echorl_orchestrator.chat.messages import wire_message
+from echorl_orchestrator.endpoints.client import TeacherClient, TeacherError
+from echorl_orchestrator.failures import BadInputError
+from echorl_orchestrator.types import ErrorKind, Message, Tool
+
+CHAT = "chat/completions"
+
+
+class _Function(msgspec.Struct):
+    name: str
+    arguments: str = ""
+
+
+class _Call(msgspec.Struct):
+    function: _Function
+    id: str | None = None
+
+
+class _Message(msgspec.Struct):
+    content: str | None = None
+    tool_calls: list[_Call] | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+
+
+class _Choice(msgspec.Struct):
+    message: _Message
+    finish_reason: str | None = None
+
+
+class _Usage(msgspec.Struct):
+    completion_tokens: int = 0
+
+
+class _Answer(msgspec.Struct):
+    choices: list[_Choice]
+    usage: _Usage | None = None
+
+
+@dataclass(frozen=True)
+class Taught:
+    """What a teacher said."""
+
+    message: dict[str, Any]
+    """In OpenAI's form: role, content, and tool_calls or reasoning_content where there are any."""
+    truncated: bool
+    """It hit the token limit."""
+    completion_tokens: int
+    """As the teacher counts; 0 if it does not tell."""
+
+
+def teacher_chat_body(
+    model: str, messages: Sequence[Message], tools: Sequence[Tool], sampling: SamplingConfig, max_tokens: int
+) -> bytes:
+    """A chat request for canonical ``messages``, of what every OpenAI-compatible server takes."""
+    request: dict[str, Any] = {
+        "model": model,
+        "messages": [wire_message(message) for message in messages],
+        "temperature": sampling.temperature,
+        "max_completion_tokens": max_tokens,
+    }
+    if sampling.top_p != 1:
+        request["top_p"] = sampling.top_p
+    if tools:
+        request["tools"] = list(tools)
+    return msgspec.json.encode(request)
+
+
+def parse_taught(raw: bytes, where: str) -> Taught:
+    """Read a chat completion; ``where``: the teacher, for messages.
+
+    Raises:
+        TeacherError: INVALID_RESPONSE, it is no chat completion with one message.
+    """
+    try:
+        answer = msgspec.json.decode(raw, type=_Answer)
+    except msgspec.DecodeError as error:
+        raise TeacherError(ErrorKind.INVALID_RESPONSE, f"{where}: no chat completion: {error}") from None
+    if len(answer.choices) != 1:
+        found = f"found {len(answer.choices)} choices, accepted is 1"
+        raise TeacherError(ErrorKind.INVALID_RESPONSE, f"{where}: {found}")
+    said, reason = answer.choices[0].message, answer.choices[0].finish_reason
+    if not said.content and not said.tool_calls:
+        raise TeacherError(ErrorKind.INVALID_RESPONSE, f"{where}: an empty message, finish_reason {reason!r}")
+    message: dict[str, Any] = {"role": "assistant", "content": said.content}
+    if said.tool_calls:
+        message["tool_calls"] = [
+            {"id": call.id or "", "type": "function", "function": msgspec.to_builtins(call.function)}
+            for call in said.tool_calls
+        ]
+    reasoning = said.reasoning_content if said.reasoning_content is not None else said.reasoning
+    if reasoning is not None:
+        message["reasoning_content"] = reasoning
+    tokens = answer.usage.completion_tokens if answer.usage is not None else 0
+    return Taught(message, reason == "length", tokens)
+
+
+async def teacher_says(
+    teacher: TeacherClient,
+    messages: Sequence[Message],
+    tools: Sequence[Tool],
+    sampling: SamplingConfig,
+    *,
+    max_tokens: int,
+) -> Taught:
+    """The teacher's next message.
+
+    Raises:
+        TeacherError: it refuses, cannot be reached, or answers with something else.
+    """
+    config = teacher.config
+    raw = await teacher.post(CHAT, teacher_chat_body(config.model, messages, tools, sampling, max_tokens))
+    return parse_taught(raw, teacher.where)
+
+
+async def check_speaks(teacher: TeacherClient) -> None:
+    """One short request at the run's start; waits while the teacher loads.
+
+    Raises:
+        BadInputError: the teacher refuses it, or cannot be reached in time.
+    """
+    config = teacher.config
+    hello = [{"role": "user", "content": "hello"}]
+    body = teacher_chat_body(config.model, hello, [], SamplingConfig(), 1)
+    try:
+        await teacher.post(CHAT, body, busy_s=config.start_deadline_s)
+    except TeacherError as error:
+        accepted = "accepted is an OpenAI-compatible server that completes chats"
+        raise BadInputError(f"spec.algorithm.teacher: {error.message}; {accepted}") from None

@@ -1,0 +1,143 @@
+"""What the run's state is, put together from the parts: for ``GET /state``."""
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from echorl_core.config import OrchestratorConfig
+from echorl_core.identity import RunIdentity
+from echorl_core.names import RESERVED_ENVIRONMENT_NAME, Phase
+from echorl_orchestrator.attempt.live_settings import Live
+from echorl_orchestrator.control.wiring import Disk, Play
+from echorl_orchestrator.engines import EnginePool
+from echorl_orchestrator.evals.evaluation import Evals
+from echorl_orchestrator.rollout.counters import Drop, RunFailure, Tally
+from echorl_orchestrator.rollout.mode_traits import MODES
+from echorl_orchestrator.status.health import Health
+from echorl_orchestrator.status.state_board import Facts, waiting_for
+from echorl_orchestrator.status.throughput import Pace
+
+
+@dataclass
+class View:
+    """Reads the parts; holds only what no part knows."""
+
+    config: OrchestratorConfig
+    identity: RunIdentity
+    disk: Disk
+    pool: EnginePool
+    evals: Evals
+    tally: Tally
+    pace: Pace
+    health: Health
+    live: Live
+    play: Play | None = None
+    """None until environments are loaded."""
+    ended: Phase | None = None
+    failure: RunFailure | None = None
+    last_row: dict[str, Any] = field(default_factory=dict)
+    """Of steps.jsonl."""
+    last_step_at: float = field(default_factory=time.monotonic)
+    """When it was reported, on the monotonic clock; before the first, when this was made."""
+    last_evals: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Rows of evals.jsonl without examples, by environment."""
+
+    @property
+    def step(self) -> int:
+        """The newest trained step."""
+        desk = self.disk.desk
+        return desk.start_step if desk.trained is None else desk.trained
+
+    @property
+    def in_flight(self) -> int:
+        """Episodes being played, evals included."""
+        return (self.play.scheduler.in_flight if self.play else 0) + self.evals.in_flight
+
+    def phase(self) -> Phase:
+        """Where the run stands, as far as this role knows."""
+        if self.failure is not None:
+            return Phase.FAILED
+        if self.ended is not None:
+            return self.ended
+        ready = self.disk.desk.trained is not None and self._dispatch_version() >= 0
+        return Phase.RUNNING if ready or self.disk.desk.reported > self.disk.start_step else Phase.STARTING
+
+    def state(self) -> dict[str, Any]:
+        """The content of ``GET /state`` but its revision."""
+        served = self.pool.served()
+        return {
+            "run": self.identity.name,
+            "uid": self.identity.uid,
+            "attempt": self.identity.attempt,
+            "phase": self.phase(),
+            "step": self.step,
+            "max_steps": self.live.last,
+            "start_step": self.disk.start_step,
+            "live_generation": self.live.generation,
+            "waiting_for": waiting_for(self._facts()),
+            "policy": {
+                "trained": self.disk.desk.trained,
+                "served": None if served is None else {"min": served[0], "max": served[1]},
+                "staleness_max": self.last_row.get(f"staleness/{RESERVED_ENVIRONMENT_NAME}/max"),
+            },
+            "checkpoint": self._checkpoint(),
+            "reward": self.last_row.get(f"reward/{RESERVED_ENVIRONMENT_NAME}/mean"),
+            "env_nll": self.last_row.get(f"env_nll/{RESERVED_ENVIRONMENT_NAME}"),
+            "engines": self.pool.views(),
+            "rates": {
+                "sampled_tokens_per_s": self.pace.sampled_tokens_per_s,
+                "trained_tokens_per_s": self.pace.trained_tokens_per_s,
+            },
+            "episodes": {
+                "running": self.in_flight,
+                "finished": self.tally.totals["episodes/finished"],
+                "failed": self.tally.totals["episodes/failed"],
+                "dropped_stale": self.tally.totals[f"dropped/{Drop.STALE}"],
+                "groups_partial": self.tally.totals["groups/partial"],
+            },
+            "eval": self.last_evals,
+            "failure": self._failure(),
+        }
+
+    def _facts(self) -> Facts:
+        play, desk = self.play, self.disk.desk
+        return Facts(
+            next_step=play.collector.next_step if play else self.disk.next_step,
+            max_steps=self.live.last,
+            trained=desk.trained,
+            start_step=desk.start_step,
+            dispatch_version=self._dispatch_version(),
+            engines=len(self.pool.views()),
+            ready=len(play.collector.ready) if play else 0,
+            per_batch=play.collector.episodes_per_batch() if play else 0,
+            in_flight=play.scheduler.in_flight if play else 0,
+            evals=self.evals.pending,
+            checkpoints=self.disk.committer.waiting,
+            num_ranks=self.config.batch.num_ranks,
+            notice=desk.notice,
+            failure=None if self.failure is None else self.failure.message,
+        )
+
+    def _dispatch_version(self) -> int:
+        """That train episodes started now would have; -1: they wait for an engine, which mode sft never does."""
+        return self.pool.version_for_dispatch() if MODES[self.config.batch.mode].versions else self.step
+
+    def _checkpoint(self) -> dict[str, Any]:
+        newest = self.disk.committer.newest
+        return {
+            "step": None if newest is None else newest.step,
+            "committed": self.disk.committer.committed_steps,
+            "size_bytes": None if newest is None else newest.size_bytes,
+            "committed_at": None if newest is None else newest.committed_at,
+            "path": None if newest is None else str(self._folder(newest.step)),
+            "abandoned": self.disk.committer.reason,
+        }
+
+    def _folder(self, step: int) -> Path:
+        return self.disk.run.checkpoint(step).relative_to(self.disk.run.root)
+
+    def _failure(self) -> dict[str, Any] | None:
+        if self.failure is None:
+            return None
+        return {"exit_code": int(self.failure.code), "message": self.failure.message}
