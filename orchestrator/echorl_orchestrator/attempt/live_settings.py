@@ -31,7 +31,7 @@ class LiveRefused(Exception):
         """HTTP: 400 if they are wrong, 409 if they come too late."""
 
 
-class Live:
+class AttemptSettings:
     """The settings of one attempt."""
 
     def __init__(self, config: OrchestratorConfig, attempt_folder: Path) -> None:

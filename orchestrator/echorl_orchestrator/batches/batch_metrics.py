@@ -25,7 +25,7 @@ def statistics(found: Iterable[float]) -> Columns:
 
 
 @dataclass(frozen=True)
-class Since:
+class SinceLastBatch:
     """What there was beside a batch since the one before it."""
 
     window: Mapping[str, int] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class Since:
     """Tasks in each pool now, by environment; of those that have a curriculum."""
 
 
-def batch_facts(episodes: Sequence[ReadyEpisode], content: Content, step: int, since: Since) -> Columns:
+def batch_columns(episodes: Sequence[ReadyEpisode], content: Content, step: int, since: SinceLastBatch) -> Columns:
     """What a batch consists of. An episode of several members is one unit for each that learns.
 
     What tells of play (rewards, solve rates, turns, tokens of an episode, environments' metrics, shares of filters and
@@ -78,7 +78,7 @@ def batch_facts(episodes: Sequence[ReadyEpisode], content: Content, step: int, s
     for scope, played in everyone.items():
         facts |= _of_play(scope, played, since.filters) | _of_training(scope, in_batch.get(scope, []), step)
         if scope != RESERVED_ENVIRONMENT_NAME:
-            facts |= member_facts(scope, played, in_batch.get(scope, []))
+            facts |= member_columns(scope, played, in_batch.get(scope, []))
     return facts | {
         f"pools/{name}/{pool}": count for name, sizes in since.pools.items() for pool, count in sizes.items()
     }
@@ -128,7 +128,7 @@ def _of_training(scope: str, episodes: Sequence[ReadyEpisode], step: int) -> Col
     }
 
 
-def member_facts(scope: str, played: Sequence[ReadyEpisode], in_batch: Sequence[ReadyEpisode]) -> Columns:
+def member_columns(scope: str, played: Sequence[ReadyEpisode], in_batch: Sequence[ReadyEpisode]) -> Columns:
     """Of each member of a multi-agent environment; none for other environments.
 
     Args:

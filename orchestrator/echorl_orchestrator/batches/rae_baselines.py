@@ -15,14 +15,14 @@ def rae_of(config: OrchestratorConfig) -> dict[str, AdvantageConfig]:
     return {name: advantage for name, advantage in found.items() if advantage.type == "rae"}
 
 
-class Shipping:
+class RunBaselines:
     """Baselines by environment, each with its own momentum and order."""
 
     def __init__(self, baselines: Mapping[str, Baselines]) -> None:
         self._baselines = dict(baselines)
 
     @classmethod
-    def resumed(cls, config: OrchestratorConfig, state: SavedState | None) -> "Shipping":
+    def resumed(cls, config: OrchestratorConfig, state: SavedState | None) -> "RunBaselines":
         """Where a saved state left them; at 0 on a fresh run, and for an environment that came to it later.
 
         Raises:
@@ -44,13 +44,13 @@ class Shipping:
                 raise BadInputError(f"environments.{name}: state of step {state.step}: {error}") from None
         return cls(made)
 
-    def shipped(self, units: Sequence[ReadyEpisode]) -> "Shipping":
+    def shipped(self, units: Sequence[ReadyEpisode]) -> "RunBaselines":
         """Baselines after these units, whose advantages are set on the way; this object stays as it is.
 
         A unit that filters of the batch take out moves its baseline as well. Failed episodes, stale ones and those
         that filters of the group kept out are not here.
         """
-        moved = Shipping({name: one.copy() for name, one in self._baselines.items()})
+        moved = RunBaselines({name: one.copy() for name, one in self._baselines.items()})
         for unit in units:
             outcome = unit.outcome
             if outcome.member and (own := moved._baselines.get(outcome.environment)) is not None:

@@ -5,12 +5,12 @@ from typing import NamedTuple
 import structlog
 
 from echorl_core.names import ExitCode, Phase
-from echorl_orchestrator.attempt.live_settings import Live
+from echorl_orchestrator.attempt.live_settings import AttemptSettings
 from echorl_orchestrator.control.training import Training
 from echorl_orchestrator.control.wiring import Disk
 from echorl_orchestrator.rollout.counters import RunFailure
-from echorl_orchestrator.status.run_view import View
-from echorl_orchestrator.status.state_board import Board
+from echorl_orchestrator.status.run_view import RunView
+from echorl_orchestrator.status.state_board import StateBoard
 
 log = structlog.get_logger()
 
@@ -28,10 +28,12 @@ class Ending(NamedTuple):
     """One sentence."""
 
 
-class Ends:
+class Endings:
     """Ends one attempt, in one of three ways."""
 
-    def __init__(self, disk: Disk, training: Training, *, view: View, board: Board, live: Live) -> None:
+    def __init__(
+        self, disk: Disk, training: Training, *, view: RunView, board: StateBoard, live: AttemptSettings
+    ) -> None:
         self._disk, self._training = disk, training
         self._view, self._board, self._live = view, board, live
 

@@ -20,7 +20,7 @@ from echorl_core.wire import WIRE_VERSION, PartsReply, PartsReport, PolicyAnnoun
 from echorl_orchestrator.attempt.live_settings import LiveRefused
 from echorl_orchestrator.attempt.trainer_desk import NoSuchBatch, TrainerDesk
 from echorl_orchestrator.status.health import Health
-from echorl_orchestrator.status.state_board import Board
+from echorl_orchestrator.status.state_board import StateBoard
 
 LONGEST_WAIT_S = 60.0
 LARGEST_BODY = 64 * 2**20
@@ -52,7 +52,7 @@ class Api:
         num_ranks: int,
         desk: TrainerDesk,
         actions: Actions,
-        board: Board,
+        board: StateBoard,
         health: Health,
         registry: CollectorRegistry,
     ) -> None:

@@ -30,8 +30,8 @@ from echorl_core.identity import RunIdentity
 from echorl_core.names import ExitCode
 from echorl_core.rundir import RunDirectory
 from echorl_core.wire import StopNotice
-from echorl_orchestrator.attempt.live_settings import Live
-from echorl_orchestrator.control.endings import Ending, Ends
+from echorl_orchestrator.attempt.live_settings import AttemptSettings
+from echorl_orchestrator.control.endings import Ending, Endings
 from echorl_orchestrator.control.http_api import Actions, Api
 from echorl_orchestrator.control.supervision import failure_in, until
 from echorl_orchestrator.control.training import Training
@@ -43,13 +43,13 @@ from echorl_orchestrator.evals.evaluation import EvalHorizon, Evals
 from echorl_orchestrator.monitors.feed import Feed
 from echorl_orchestrator.monitors.monitors import Monitors, launches
 from echorl_orchestrator.records.recorder import UPDATES
-from echorl_orchestrator.rollout.counters import FailureLimit, Tally
+from echorl_orchestrator.rollout.counters import Counters, FailureLimit
 from echorl_orchestrator.status.health import Health
 from echorl_orchestrator.status.metrics_registry import Metrics
-from echorl_orchestrator.status.run_view import View
+from echorl_orchestrator.status.run_view import RunView
 from echorl_orchestrator.status.scrape import Scrape
-from echorl_orchestrator.status.state_board import Board
-from echorl_orchestrator.status.throughput import Pace
+from echorl_orchestrator.status.state_board import StateBoard
+from echorl_orchestrator.status.throughput import Throughput
 from echorl_orchestrator.status.volume import Volume
 
 MONITORS_END_S = 20.0
@@ -72,7 +72,7 @@ class Orchestrator:
         """``token``: of the run's own admin routes; keys: of the teacher, of W&B, of endpoints that play members."""
         self._config, self._identity, self._token, self._teacher_key = config, identity, token, teacher_key
         self._seat_keys = seat_keys
-        self._live = Live(config, RunDirectory(Path(config.run_dir)).attempt(identity.attempt))
+        self._live = AttemptSettings(config, RunDirectory(Path(config.run_dir)).attempt(identity.attempt))
         self._monitors = Monitors([Feed(launch) for launch in launches(config, identity, wandb_key)])
         self._stop = asyncio.Event()
         self.ending = ""
@@ -112,7 +112,7 @@ class Orchestrator:
 
     def _assemble(self, disk: Disk, pool: EnginePool, player: EpisodePlayer) -> None:
         config, identity = self._config, self._identity
-        self._tally = Tally(None if disk.state is None else disk.state.totals)
+        self._counters = Counters(None if disk.state is None else disk.state.totals)
         self._failures = FailureLimit(config.max_consecutive_failures)
         played = [*config.train, *(one.environment for one in config.evals)]
         slowest = max(((1 + one.max_retries) * one.episode_timeout_s for one in played), default=0.0)
@@ -131,14 +131,14 @@ class Orchestrator:
             on_progress=self._health.beat,
         )
         self._pool, self._player, self._disk = pool, player, disk
-        self._view = View(
+        self._view = RunView(
             config=config,
             identity=identity,
             disk=disk,
             pool=pool,
             evals=self._evals,
-            tally=self._tally,
-            pace=Pace(self._tally, self._health),
+            counters=self._counters,
+            throughput=Throughput(self._counters, self._health),
             health=self._health,
             live=self._live,
             last_row=disk.last_row,
@@ -146,21 +146,21 @@ class Orchestrator:
         )
         self._volume = Volume(disk.run.root)
         self._metrics = Metrics(Scrape(self._view, self._health, self._volume).reading)
-        self._board = Board(self._view.state)
+        self._board = StateBoard(self._view.state)
         self._training = Training(
             config,
             identity,
             disk=disk,
             pool=pool,
             evals=self._evals,
-            tally=self._tally,
+            counters=self._counters,
             health=self._health,
             view=self._view,
             board=self._board,
             live=self._live,
             monitors=self._monitors,
         )
-        self._ends = Ends(disk, self._training, view=self._view, board=self._board, live=self._live)
+        self._endings = Endings(disk, self._training, view=self._view, board=self._board, live=self._live)
 
     async def _serve(self, listening: socket.socket, disk: Disk, pool: EnginePool, player: EpisodePlayer) -> Ending:
         """Answer HTTP, work, and say how it ended before leaving."""
@@ -201,7 +201,7 @@ class Orchestrator:
             failure = failure_in(error)
             if failure is None:
                 raise
-            return await self._ends.failed(failure)
+            return await self._endings.failed(failure)
         finally:
             await runner.cleanup()
 
@@ -215,12 +215,12 @@ class Orchestrator:
             await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
             if work.done():
                 await work
-                return await self._ends.finished()
+                return await self._endings.finished()
         finally:
             for task in (work, stop):
                 task.cancel()
             await asyncio.gather(work, stop, return_exceptions=True)
-        return await self._ends.stopped()
+        return await self._endings.stopped()
 
     async def _work(self) -> None:
         self._view.play = play = await build_play(
@@ -229,7 +229,7 @@ class Orchestrator:
             self._disk,
             player=self._player,
             pool=self._pool,
-            tally=self._tally,
+            counters=self._counters,
             failures=self._failures,
             on_progress=self._health.beat,
         )

@@ -11,21 +11,21 @@ from echorl_core.config import OrchestratorConfig
 from echorl_core.identity import RunIdentity
 from echorl_core.names import ExitCode
 from echorl_core.wire import PartsReply, PartsReport, PolicyAnnouncement, StepReport, StopNotice
-from echorl_orchestrator.attempt.live_settings import Live
-from echorl_orchestrator.batches.batch_metrics import Since, batch_facts
-from echorl_orchestrator.batches.rae_baselines import Shipping
+from echorl_orchestrator.attempt.live_settings import AttemptSettings
+from echorl_orchestrator.batches.batch_metrics import SinceLastBatch, batch_columns
+from echorl_orchestrator.batches.rae_baselines import RunBaselines
 from echorl_orchestrator.batches.sealing import Content, Place, SavedState, compose, extend, files, seal_of
 from echorl_orchestrator.control.wiring import Disk, Play
 from echorl_orchestrator.engines import EnginePool
 from echorl_orchestrator.evals.evaluation import Evals
 from echorl_orchestrator.monitors.monitors import Monitors
 from echorl_orchestrator.records.recorder import EPISODES, EVALS, STEPS, eval_row, eval_summary, step_row, was_played
-from echorl_orchestrator.rollout.counters import RunFailure, Tally
+from echorl_orchestrator.rollout.counters import Counters, RunFailure
 from echorl_orchestrator.rollout.groups import ReadyEpisode, units_of
 from echorl_orchestrator.rollout.ready_buffer import matched
 from echorl_orchestrator.status.health import Health
-from echorl_orchestrator.status.run_view import View
-from echorl_orchestrator.status.state_board import Board
+from echorl_orchestrator.status.run_view import RunView
+from echorl_orchestrator.status.state_board import StateBoard
 from echorl_orchestrator.types import EpisodeOutcome
 
 log = structlog.get_logger()
@@ -45,18 +45,18 @@ class Training:
         disk: Disk,
         pool: EnginePool,
         evals: Evals,
-        tally: Tally,
+        counters: Counters,
         health: Health,
-        view: View,
-        board: Board,
-        live: Live,
+        view: RunView,
+        board: StateBoard,
+        live: AttemptSettings,
         monitors: Monitors,
     ) -> None:
         self._config, self._identity, self._disk, self._live = config, identity, disk, live
-        self._pool, self._evals, self._tally, self._health = pool, evals, tally, health
+        self._pool, self._evals, self._counters, self._health = pool, evals, counters, health
         self._view, self._board, self._monitors = view, board, monitors
         self._history = disk.history
-        self._baselines = Shipping.resumed(config, disk.state)
+        self._baselines = RunBaselines.resumed(config, disk.state)
         self._announced = -1
         self._echo = frozenset(one.name for one in config.train if one.echo is not None)
 
@@ -69,19 +69,19 @@ class Training:
         Raises:
             RunFailure: nothing to train, or the last checkpoint could not be saved.
         """
-        self._live.on_change = play.collector.wake
-        play.collector.on_filtered = self._disk.episodes.filtered
+        self._live.on_change = play.buffer.wake
+        play.buffer.on_filtered = self._disk.episodes.filtered
         self._adopt(play)
         done = False
         while not done:
             if self._live.adopt():
                 self._adopt(play)
                 await self._board.refresh()
-            if play.collector.next_step <= self._live.last:
+            if play.buffer.next_step <= self._live.last:
                 await self._next_batch(play)
             else:
                 done = await self._completed()
-        play.collector.discard()
+        play.buffer.discard()
 
     def unsaved(self, step: int) -> bool:
         """Whether a checkpoint of ``step`` is missing that no batch has asked the ranks for."""
@@ -101,7 +101,7 @@ class Training:
     def _adopt(self, play: Play) -> None:
         """Hand the settings in effect to those who act by them. What is sealed is trained, whatever they say."""
         live = self._live
-        live.last = max(live.config.max_steps, play.collector.next_step - 1, self._disk.start_step)
+        live.last = max(live.config.max_steps, play.buffer.next_step - 1, self._disk.start_step)
         play.scheduler.adopt(live.config.train, live.last)
         self._evals.adopt(live.config.evals, live.last)
         self._disk.committer.adopt(live.config.checkpoint)
@@ -131,8 +131,8 @@ class Training:
 
     async def _next_batch(self, play: Play) -> None:
         """Seal one batch; or none, if new settings came before its episodes were chosen."""
-        step = play.collector.next_step
-        episodes = await play.collector.batch_unless(lambda: self._live.waiting)
+        step = play.buffer.next_step
+        episodes = await play.buffer.batch_unless(lambda: self._live.waiting)
         if episodes is None:
             return
         # No await since the episodes were taken: what is saved is the state as of this batch.
@@ -143,18 +143,18 @@ class Training:
         content = await asyncio.to_thread(compose, units, self._config.batch, self._echo, step=step)
         if content is None:
             log.warning("nothing to train in a batch", step=step, episodes=len(episodes), filters=matched(episodes))
-            play.collector.give_up(episodes)
+            play.buffer.give_up(episodes)
             return
         _warn(step, units, content)
-        since = Since(
-            self._tally.new_window(),
-            play.collector.take_filtered(),
+        since = SinceLastBatch(
+            self._counters.new_window(),
+            play.buffer.take_filtered(),
             list(dict.fromkeys(rule.name for one in self._config.train for rule in self._config.batch.of(one).filters)),
             play.deck.pools(),
         )
         await self._seal(step, units, content, state, since)
         self._baselines = baselines
-        play.collector.sealed()
+        play.buffer.sealed()
         play.scheduler.cancel_hopeless()
         play.scheduler.wake()
         await self._disk.desk.sealed()
@@ -168,7 +168,7 @@ class Training:
         episodes: list[ReadyEpisode],
         content: Content,
         state: SavedState,
-        since: Since,
+        since: SinceLastBatch,
     ) -> None:
         place = Place(
             identity=self._identity,
@@ -176,7 +176,7 @@ class Training:
             checkpoint=step % self._live.config.checkpoint.interval == 0 or step == self._live.last,
             last=step == self._live.last,
         )
-        seal = seal_of(place, content, batch_facts(episodes, content, step, since))
+        seal = seal_of(place, content, batch_columns(episodes, content, step, since))
         extended = extend(state, content)
 
         def write() -> None:
@@ -194,7 +194,7 @@ class Training:
             deck=play.deck.state(),
             groups=play.scheduler.groups_started,
             history=self._history,
-            totals=dict(self._tally.totals),
+            totals=dict(self._counters.totals),
         )
 
     # What the trainer sends.
@@ -220,13 +220,13 @@ class Training:
         if report.step <= self._disk.desk.reported:
             return
         served = self._pool.served() or (None, None)
-        pace = {
-            **self._view.pace.lap(report.trained_tokens),
+        throughput = {
+            **self._view.throughput.lap(report.trained_tokens),
             "version/trained": report.step,
             "version/served_min": served[0],
             "version/served_max": served[1],
         }
-        row = step_row(self._identity.attempt, report, self._disk.store.counts(report.step), pace)
+        row = step_row(self._identity.attempt, report, self._disk.store.counts(report.step), throughput)
         self._view.last_row, self._view.last_step_at = row, time.monotonic()
         self._health.beat()
         await self._disk.recorder.append(STEPS, [row])

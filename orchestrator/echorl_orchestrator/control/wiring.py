@@ -31,11 +31,11 @@ from echorl_orchestrator.records.recorder import (
     recorded_evals,
     was_played,
 )
-from echorl_orchestrator.rollout.counters import FailureLimit, Tally
+from echorl_orchestrator.rollout.counters import Counters, FailureLimit
 from echorl_orchestrator.rollout.mode_traits import MODES
-from echorl_orchestrator.rollout.ready_buffer import Collector
+from echorl_orchestrator.rollout.ready_buffer import ReadyBuffer
 from echorl_orchestrator.rollout.scheduler import Horizon, Scheduler
-from echorl_orchestrator.tasks.task_deck import Deck
+from echorl_orchestrator.tasks.task_deck import TaskDeck
 
 
 @dataclass(frozen=True)
@@ -120,8 +120,8 @@ def read_disk(config: OrchestratorConfig, identity: RunIdentity, on_commit: Call
 class Play:
     """What plays train episodes."""
 
-    deck: Deck
-    collector: Collector
+    deck: TaskDeck
+    buffer: ReadyBuffer
     scheduler: Scheduler
 
 
@@ -132,7 +132,7 @@ async def build_play(
     *,
     player: EpisodePlayer,
     pool: EnginePool,
-    tally: Tally,
+    counters: Counters,
     failures: FailureLimit,
     on_progress: Callable[[], None],
 ) -> Play:
@@ -143,28 +143,28 @@ async def build_play(
     """
     lengths = {one.name: await player.num_tasks(one) for one in config.train}
     try:
-        deck = Deck(config.train, lengths, config.seed, None if disk.state is None else disk.state.deck)
+        deck = TaskDeck(config.train, lengths, config.seed, None if disk.state is None else disk.state.deck)
     except ValueError as error:
         raise BadInputError(str(error)) from error
-    collector = Collector(
-        config.batch, deck=deck, tally=tally, next_step=disk.next_step, max_empty_batches=config.max_empty_batches
+    buffer = ReadyBuffer(
+        config.batch, deck=deck, counters=counters, next_step=disk.next_step, max_empty_batches=config.max_empty_batches
     )
     scheduler = Scheduler(
         config.batch,
         config.train,
         player=player,
         deck=deck,
-        collector=collector,
+        buffer=buffer,
         # What no policy samples can be made ready for as many batches ahead as episodes may be old.
-        version=pool.version_for_dispatch if MODES[config.batch.mode].versions else lambda: collector.next_step - 1,
+        version=pool.version_for_dispatch if MODES[config.batch.mode].versions else lambda: buffer.next_step - 1,
         horizon=Horizon(identity.attempt, config.seed, config.max_steps),
         groups_started=0 if disk.state is None else disk.state.groups,
-        tally=tally,
+        counters=counters,
         failures=failures,
         on_progress=on_progress,
         vocab_size=vocab_size(config),
     )
-    return Play(deck, collector, scheduler)
+    return Play(deck, buffer, scheduler)
 
 
 def vocab_size(config: OrchestratorConfig) -> int | None:

@@ -8,7 +8,7 @@ import msgspec
 
 from echorl_core.config import SamplingConfig
 from echorl_orchestrator.chat.messages import wire_message
-from echorl_orchestrator.endpoints.client import TeacherClient, TeacherError
+from echorl_orchestrator.endpoints.client import EndpointClient, EndpointError
 from echorl_orchestrator.failures import BadInputError
 from echorl_orchestrator.types import ErrorKind, Message, Tool
 
@@ -47,7 +47,7 @@ class _Answer(msgspec.Struct):
 
 
 @dataclass(frozen=True)
-class Taught:
+class EndpointAnswer:
     """What a teacher said."""
 
     message: dict[str, Any]
@@ -58,7 +58,7 @@ class Taught:
     """As the teacher counts; 0 if it does not tell."""
 
 
-def teacher_chat_body(
+def endpoint_chat_body(
     model: str, messages: Sequence[Message], tools: Sequence[Tool], sampling: SamplingConfig, max_tokens: int
 ) -> bytes:
     """A chat request for canonical ``messages``, of what every OpenAI-compatible server takes."""
@@ -75,7 +75,7 @@ def teacher_chat_body(
     return msgspec.json.encode(request)
 
 
-def parse_taught(raw: bytes, where: str) -> Taught:
+def parse_endpoint_answer(raw: bytes, where: str) -> EndpointAnswer:
     """Read a chat completion; ``where``: the teacher, for messages.
 
     Raises:
@@ -84,13 +84,13 @@ def parse_taught(raw: bytes, where: str) -> Taught:
     try:
         answer = msgspec.json.decode(raw, type=_Answer)
     except msgspec.DecodeError as error:
-        raise TeacherError(ErrorKind.INVALID_RESPONSE, f"{where}: no chat completion: {error}") from None
+        raise EndpointError(ErrorKind.INVALID_RESPONSE, f"{where}: no chat completion: {error}") from None
     if len(answer.choices) != 1:
         found = f"found {len(answer.choices)} choices, accepted is 1"
-        raise TeacherError(ErrorKind.INVALID_RESPONSE, f"{where}: {found}")
+        raise EndpointError(ErrorKind.INVALID_RESPONSE, f"{where}: {found}")
     said, reason = answer.choices[0].message, answer.choices[0].finish_reason
     if not said.content and not said.tool_calls:
-        raise TeacherError(ErrorKind.INVALID_RESPONSE, f"{where}: an empty message, finish_reason {reason!r}")
+        raise EndpointError(ErrorKind.INVALID_RESPONSE, f"{where}: an empty message, finish_reason {reason!r}")
     message: dict[str, Any] = {"role": "assistant", "content": said.content}
     if said.tool_calls:
         message["tool_calls"] = [
@@ -101,28 +101,28 @@ def parse_taught(raw: bytes, where: str) -> Taught:
     if reasoning is not None:
         message["reasoning_content"] = reasoning
     tokens = answer.usage.completion_tokens if answer.usage is not None else 0
-    return Taught(message, reason == "length", tokens)
+    return EndpointAnswer(message, reason == "length", tokens)
 
 
-async def teacher_says(
-    teacher: TeacherClient,
+async def endpoint_says(
+    teacher: EndpointClient,
     messages: Sequence[Message],
     tools: Sequence[Tool],
     sampling: SamplingConfig,
     *,
     max_tokens: int,
-) -> Taught:
+) -> EndpointAnswer:
     """The teacher's next message.
 
     Raises:
         TeacherError: it refuses, cannot be reached, or answers with something else.
     """
     config = teacher.config
-    raw = await teacher.post(CHAT, teacher_chat_body(config.model, messages, tools, sampling, max_tokens))
-    return parse_taught(raw, teacher.where)
+    raw = await teacher.post(CHAT, endpoint_chat_body(config.model, messages, tools, sampling, max_tokens))
+    return parse_endpoint_answer(raw, teacher.where)
 
 
-async def check_speaks(teacher: TeacherClient) -> None:
+async def check_speaks(teacher: EndpointClient) -> None:
     """One short request at the run's start; waits while the teacher loads.
 
     Raises:
@@ -130,9 +130,9 @@ async def check_speaks(teacher: TeacherClient) -> None:
     """
     config = teacher.config
     hello = [{"role": "user", "content": "hello"}]
-    body = teacher_chat_body(config.model, hello, [], SamplingConfig(), 1)
+    body = endpoint_chat_body(config.model, hello, [], SamplingConfig(), 1)
     try:
         await teacher.post(CHAT, body, busy_s=config.start_deadline_s)
-    except TeacherError as error:
+    except EndpointError as error:
         accepted = "accepted is an OpenAI-compatible server that completes chats"
         raise BadInputError(f"spec.algorithm.teacher: {error.message}; {accepted}") from None

@@ -15,7 +15,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 20.0
 """Between two tries; each is twice as long as the one before."""
 
 
-class TeacherError(EpisodeError):
+class EndpointError(EpisodeError):
     """A teacher that refuses a request, or cannot be reached."""
 
     def __init__(self, kind: ErrorKind, message: str, status: int | None = None) -> None:
@@ -24,7 +24,7 @@ class TeacherError(EpisodeError):
         """HTTP; None: no answer came."""
 
 
-class TeacherClient:
+class EndpointClient:
     """Requests to one teacher. ``start`` it before use."""
 
     def __init__(self, config: TeacherConfig, key: str | None = None, *, title: str = "teacher") -> None:
@@ -66,7 +66,7 @@ class TeacherClient:
         while True:
             try:
                 return await self._once(path, body)
-            except TeacherError as error:
+            except EndpointError as error:
                 if error.kind is not ErrorKind.PROVIDER or loop.time() + pause > deadline:
                     raise
             await asyncio.sleep(pause)
@@ -83,11 +83,11 @@ class TeacherClient:
                 status = response.status
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             reason = f"{where}: {type(error).__name__}: {error}"
-            raise TeacherError(ErrorKind.PROVIDER, self._without_key(reason)) from None
+            raise EndpointError(ErrorKind.PROVIDER, self._without_key(reason)) from None
         if status == HTTPStatus.OK:
             return raw
         reason = self._without_key(f"{where}: HTTP {status}: {message_of(raw)}")
-        raise TeacherError(ErrorKind.PROVIDER if status in _BUSY else ErrorKind.INVALID_RESPONSE, reason, status)
+        raise EndpointError(ErrorKind.PROVIDER if status in _BUSY else ErrorKind.INVALID_RESPONSE, reason, status)
 
     def _without_key(self, text: str) -> str:
         """Servers repeat a key that they refuse."""

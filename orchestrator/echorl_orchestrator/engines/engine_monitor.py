@@ -31,7 +31,7 @@ class Registry(Protocol):
         ...
 
 
-class Driver:
+class EngineMonitor:
     """Looks at one address as long as a name resolves to it."""
 
     def __init__(

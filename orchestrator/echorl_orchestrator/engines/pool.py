@@ -21,7 +21,7 @@ from echorl_orchestrator.engines.discovery import Discovery
 from echorl_orchestrator.engines.dispatch import Dispatcher
 from echorl_orchestrator.engines.engine import COUNTED, Engine, EngineState
 from echorl_orchestrator.engines.engine_metrics import Distribution, EngineMetrics
-from echorl_orchestrator.engines.engine_monitor import Driver
+from echorl_orchestrator.engines.engine_monitor import EngineMonitor
 from echorl_orchestrator.engines.timing import Timing
 from echorl_orchestrator.engines.updater import Goal, Limits, Updater
 from echorl_orchestrator.types import Generation, Message, Tool
@@ -55,7 +55,7 @@ class EnginePool:
         self._discovery = Discovery(config.engines.names)
         self._metrics = EngineMetrics()
         self._engines: dict[str, Engine] = {}
-        self._drivers: dict[str, asyncio.Task[None]] = {}
+        self._monitors: dict[str, asyncio.Task[None]] = {}
         self._target: PolicyAnnouncement | None = None
         self._open: _Open | None = None
 
@@ -79,7 +79,7 @@ class EnginePool:
         if self._open is None:
             return
         opened, self._open = self._open, None
-        tasks = [opened.finding, *self._drivers.values()]
+        tasks = [opened.finding, *self._monitors.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -205,16 +205,16 @@ class EnginePool:
     async def _find_engines(self) -> None:
         while True:
             found = await self._discovery.addresses()
-            for address in found - self._drivers.keys():
-                task = asyncio.create_task(self._driver(address).run())
-                self._drivers[address] = task
+            for address in found - self._monitors.keys():
+                task = asyncio.create_task(self._monitor(address).run())
+                self._monitors[address] = task
                 task.add_done_callback(self._ended)
                 task.add_done_callback(partial(self._forget, address))
-            for address in self._drivers.keys() - found:
-                self._drivers[address].cancel()
+            for address in self._monitors.keys() - found:
+                self._monitors[address].cancel()
             await asyncio.sleep(self._config.engines.interval_s)
 
-    def _driver(self, address: str) -> Driver:
+    def _monitor(self, address: str) -> EngineMonitor:
         admin = AdminClient(self._opened.admin, address, self._timing)
 
         def follow(engine: Engine) -> Coroutine[Any, Any, None]:
@@ -228,7 +228,7 @@ class EnginePool:
                 on_update=self._on_update,
             ).follow()
 
-        return Driver(
+        return EngineMonitor(
             address,
             admin,
             run_uid=self._identity.uid,
@@ -239,7 +239,7 @@ class EnginePool:
         )
 
     def _forget(self, address: str, _: asyncio.Task[None]) -> None:
-        self._drivers.pop(address, None)
+        self._monitors.pop(address, None)
         self._engines.pop(address, None)
         self._changes.notify()
 

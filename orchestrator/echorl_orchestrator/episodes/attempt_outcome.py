@@ -40,7 +40,7 @@ class EpisodeRequest:
 
 
 @dataclass(frozen=True)
-class Try:
+class EpisodeAttempt:
     """One finished try."""
 
     request: EpisodeRequest
@@ -129,18 +129,18 @@ class Try:
         return sorted([*turns, *aborted], key=lambda turn: float(turn["start_s"]))
 
 
-class Builder:
+class SampleBuilder:
     """Makes the samples of tries, with what the environment's ECHO filter leaves of them."""
 
     def __init__(self, max_branches: int, *, attributed: bool, call: Callable[..., Awaitable[Any]]) -> None:
         """``attributed``: the codec knows where tokens come from. ``call``: of the environment's workers."""
         self._max_branches, self._attributed, self._call = max_branches, attributed, call
 
-    def unattributed(self, played: Try) -> bool:
+    def unattributed(self, played: EpisodeAttempt) -> bool:
         """Whether the try gets no ECHO because nobody knows where its tokens come from."""
         return played.request.environment.echo is not None and not self._attributed
 
-    async def built(self, played: Try) -> tuple[Built, bool]:
+    async def built(self, played: EpisodeAttempt) -> tuple[Built, bool]:
         """The try's samples, and ``unattributed``.
 
         Raises:
@@ -151,7 +151,7 @@ class Builder:
             UNATTRIBUTED.inc()
         return built, unattributed
 
-    async def _filtered(self, played: Try) -> Built:
+    async def _filtered(self, played: EpisodeAttempt) -> Built:
         environment = played.request.environment
         built = played.built(self._max_branches, attributed=not self.unattributed(played))
         if environment.echo is None or environment.echo.filter is None or not built.samples:

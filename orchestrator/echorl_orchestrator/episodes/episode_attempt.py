@@ -5,26 +5,26 @@ from typing import Protocol
 
 from echorl_orchestrator.codec.engine_rendering import EngineRendering
 from echorl_orchestrator.codec.protocol import ChatCodec
-from echorl_orchestrator.episodes.attempt_outcome import Builder, EpisodeRequest
+from echorl_orchestrator.episodes.attempt_outcome import EpisodeRequest, SampleBuilder
 from echorl_orchestrator.gateway.sessions import Sessions
 from echorl_orchestrator.types import EpisodeError, EpisodeOutcome, TokenGenerator
 from echorl_orchestrator.workers.pool import WorkerPool
 
 
 @dataclass(frozen=True)
-class Venue:
+class EpisodeResources:
     """What tries are played with, in every mode of play."""
 
     sessions: Sessions
     generator: TokenGenerator
     codec: ChatCodec | EngineRendering
-    builder: Builder
+    builder: SampleBuilder
     max_model_len: int
     gateway_url: str
     """That runners call, without a path."""
 
 
-class TryPlayer(Protocol):
+class AttemptPlayer(Protocol):
     """A mode of play; ``casting`` says which one an environment's episodes have."""
 
     async def play(

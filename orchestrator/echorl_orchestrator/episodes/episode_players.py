@@ -15,11 +15,11 @@ import structlog
 
 from echorl_core.config import OrchestratorConfig
 from echorl_orchestrator.codec.engine_rendering import EngineRendering
-from echorl_orchestrator.endpoints.client import TeacherClient
-from echorl_orchestrator.episodes.episode_attempt import TryPlayer, Venue
-from echorl_orchestrator.episodes.multi_agent.compatibility import unfit
+from echorl_orchestrator.endpoints.client import EndpointClient
+from echorl_orchestrator.episodes.episode_attempt import AttemptPlayer, EpisodeResources
+from echorl_orchestrator.episodes.multi_agent.compatibility import incompatibilities
 from echorl_orchestrator.episodes.multi_agent.play import MembersPlayer
-from echorl_orchestrator.episodes.recorded_conversations import GivenPlayer
+from echorl_orchestrator.episodes.recorded_conversations import RecordedPlayer
 from echorl_orchestrator.episodes.single_agent import AgentPlayer
 from echorl_orchestrator.episodes.teacher.play import JudgedPlayer, TaughtPlayer
 from echorl_orchestrator.failures import BadInputError
@@ -28,11 +28,15 @@ from echorl_orchestrator.workers.worker import EnvironmentFacts
 _log = structlog.get_logger()
 
 
-class Casting:
+class EpisodePlayers:
     """The players of a run. ``start`` it before use."""
 
     def __init__(
-        self, config: OrchestratorConfig, venue: Venue, teacher_key: str | None, seat_keys: Mapping[str, str]
+        self,
+        config: OrchestratorConfig,
+        resources: EpisodeResources,
+        teacher_key: str | None,
+        seat_keys: Mapping[str, str],
     ) -> None:
         """Keys: of the teacher, if it asks for one; of endpoints that play members, by ``key_variable``.
 
@@ -44,25 +48,25 @@ class Casting:
         self._types = {one.name: one.type for one in config.train} | {
             entry.environment.name: entry.environment.type for entry in config.evals
         }
-        if self._mode == "sft" and isinstance(venue.codec, EngineRendering):
+        if self._mode == "sft" and isinstance(resources.codec, EngineRendering):
             raise BadInputError("model.renderer: 'engine' cannot tell whose a token is, and mode sft asks for it")
         if self._mode == "opd" and config.teacher is None:
             raise BadInputError("spec.algorithm.teacher: found nothing; mode opd has a teacher")
         asks = config.teacher is not None and self._mode != "rl"
-        self._teacher = TeacherClient(config.teacher, teacher_key) if asks and config.teacher is not None else None
-        self._alone = AgentPlayer(venue)
-        self._members = MembersPlayer(venue, seat_keys)
-        self._given = GivenPlayer(venue, config.batch)
-        self._with_teacher = None if self._teacher is None else self._taking_part(venue, self._teacher)
+        self._teacher = EndpointClient(config.teacher, teacher_key) if asks and config.teacher is not None else None
+        self._alone = AgentPlayer(resources)
+        self._members = MembersPlayer(resources, seat_keys)
+        self._given = RecordedPlayer(resources, config.batch)
+        self._with_teacher = None if self._teacher is None else self._taking_part(resources, self._teacher)
 
-    def _taking_part(self, venue: Venue, teacher: TeacherClient) -> TaughtPlayer | JudgedPlayer:
+    def _taking_part(self, resources: EpisodeResources, teacher: EndpointClient) -> TaughtPlayer | JudgedPlayer:
         if self._mode == "sft":
-            return TaughtPlayer(venue, teacher, self._config.batch)
-        return JudgedPlayer(venue, teacher, Path(self._config.model.path))
+            return TaughtPlayer(resources, teacher, self._config.batch)
+        return JudgedPlayer(resources, teacher, Path(self._config.model.path))
 
     def unfit(self, facts: Mapping[str, EnvironmentFacts]) -> list[str]:
         """What of seats, advantage, filters and curriculum does not go with the loaded environments, by name."""
-        return unfit(self._config, lambda name: facts[name].members, self._seat_keys)
+        return incompatibilities(self._config, lambda name: facts[name].members, self._seat_keys)
 
     async def start(self, facts: Mapping[str, EnvironmentFacts]) -> None:
         """Open the connection to the teacher and ask it once for what it will be asked.
@@ -96,7 +100,7 @@ class Casting:
             await self._teacher.close()
         await self._members.close()
 
-    def player(self, environment: str, facts: EnvironmentFacts) -> TryPlayer:
+    def player(self, environment: str, facts: EnvironmentFacts) -> AttemptPlayer:
         """Of a loaded environment, by its name."""
         if facts.given:
             return self._given

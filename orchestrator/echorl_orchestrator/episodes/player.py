@@ -1,4 +1,4 @@
-"""Plays episodes of all environments: workers, tries and what users' own functions say. How a try goes: ``casting``."""
+"""Plays episodes of all environments: workers, tries and what users' own functions say. How a try goes: ``players``."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -13,10 +13,10 @@ from echorl_orchestrator.advantages.advantage_hook import AdvantageInputs, given
 from echorl_orchestrator.codec import build_codec
 from echorl_orchestrator.codec.engine_rendering import EngineRendering
 from echorl_orchestrator.codec.protocol import ChatCodec
-from echorl_orchestrator.episodes.attempt_outcome import Builder, EpisodeRequest
-from echorl_orchestrator.episodes.episode_attempt import Venue
+from echorl_orchestrator.episodes.attempt_outcome import EpisodeRequest, SampleBuilder
+from echorl_orchestrator.episodes.episode_attempt import EpisodeResources
 from echorl_orchestrator.episodes.episode_loop import Progress, converted
-from echorl_orchestrator.episodes.episode_players import Casting
+from echorl_orchestrator.episodes.episode_players import EpisodePlayers
 from echorl_orchestrator.episodes.multi_agent.endpoint import NO_KEYS
 from echorl_orchestrator.failures import BadInputError
 from echorl_orchestrator.filters.filter_hook import FilterEpisode, own_matches
@@ -51,15 +51,15 @@ class EpisodePlayer:
         self._background = Background()
         self._api = ChatApi(self._sessions, self._background.fail)
         host = "127.0.0.1" if config.host in _ANY_ADDRESS else config.host
-        venue = Venue(
+        resources = EpisodeResources(
             sessions=self._sessions,
             generator=generator,
             codec=codec,
-            builder=Builder(config.batch.max_branches, attributed=codec.attributed, call=self._call),
+            builder=SampleBuilder(config.batch.max_branches, attributed=codec.attributed, call=self._call),
             max_model_len=config.model.max_model_len,
             gateway_url=f"http://{host}:{config.port}",
         )
-        self._casting = Casting(config, venue, teacher_key, seat_keys)
+        self._players = EpisodePlayers(config, resources, teacher_key, seat_keys)
         self._evaluations = {entry.environment.name for entry in config.evals}
         environments = [*config.train, *(entry.environment for entry in config.evals)]
         names = [environment.name for environment in environments]
@@ -90,17 +90,17 @@ class EpisodePlayer:
         results = await asyncio.gather(*(pool.start() for pool in self._pools.values()), return_exceptions=True)
         refused = [str(error) for error in results if isinstance(error, BadInputError)]
         facts = {name: pool.facts for name, pool in self._pools.items()}
-        refused = refused or self._casting.unfit(facts)
+        refused = refused or self._players.unfit(facts)
         if refused:
             raise BadInputError("\n".join(refused))
         for error in results:
             if isinstance(error, BaseException):
                 raise error
-        await self._casting.start(facts)
+        await self._players.start(facts)
 
     async def close(self) -> None:
         """End all sessions and workers."""
-        await self._casting.close()
+        await self._players.close()
         await self._background.close()
         await asyncio.gather(*(pool.close() for pool in self._pools.values()))
 
@@ -195,7 +195,7 @@ class EpisodePlayer:
         """
         request = EpisodeRequest(environment, task, episode, group, seed, attempt)
         name, pool = environment.name, self._pools[environment.name]
-        player = self._casting.player(name, pool.facts)
+        player = self._players.player(name, pool.facts)
         tries = 1
         while True:
             outcome, error = await player.play(request, pool, evaluation=name in self._evaluations)

@@ -10,9 +10,9 @@ from echorl_orchestrator.codec.engine_rendering import EngineRendering
 from echorl_orchestrator.codec.protocol import ChatCodec
 from echorl_orchestrator.environments.builtin.messages import KEYS, conversation_of
 from echorl_orchestrator.episodes.attempt_outcome import EpisodeRequest
-from echorl_orchestrator.episodes.episode_attempt import Venue
+from echorl_orchestrator.episodes.episode_attempt import EpisodeResources
 from echorl_orchestrator.episodes.samples import Owner
-from echorl_orchestrator.episodes.sft import Talk, supervised
+from echorl_orchestrator.episodes.sft import Talk, sft_samples
 from echorl_orchestrator.failures import BadInputError
 from echorl_orchestrator.types import EpisodeError, EpisodeOutcome, ErrorKind, StopReason
 from echorl_orchestrator.workers.pool import WorkerPool
@@ -20,25 +20,27 @@ from echorl_orchestrator.workers.pool import WorkerPool
 _log = structlog.get_logger()
 
 
-class GivenPlayer:
+class RecordedPlayer:
     """Plays nothing: reads conversations out of tasks. For train environments of mode sft."""
 
-    def __init__(self, venue: Venue, batch: BatchConfig) -> None:
-        self._venue, self._batch = venue, batch
+    def __init__(self, resources: EpisodeResources, batch: BatchConfig) -> None:
+        self._resources, self._batch = resources, batch
 
     async def play(
         self, request: EpisodeRequest, pool: WorkerPool, *, evaluation: bool
     ) -> tuple[EpisodeOutcome, EpisodeError | None]:
         """The conversation as an outcome, without a worker; see ``tries.TryPlayer``."""
-        codec = self._venue.codec
+        codec = self._resources.codec
         assert not isinstance(codec, EngineRendering)  # noqa: S101 - refused when the player was made
-        outcome = given_outcome(codec, request, self._batch, max_tokens=self._venue.max_model_len)
+        outcome = recorded_outcome(codec, request, self._batch, max_tokens=self._resources.max_model_len)
         if outcome.error is not None:
             _log.warning("conversation_left_out", environment=request.environment.name, error=outcome.error)
         return outcome, None
 
 
-def given_outcome(codec: ChatCodec, request: EpisodeRequest, config: BatchConfig, *, max_tokens: int) -> EpisodeOutcome:
+def recorded_outcome(
+    codec: ChatCodec, request: EpisodeRequest, config: BatchConfig, *, max_tokens: int
+) -> EpisodeOutcome:
     """The conversation of a task as an episode's outcome; one that cannot be learned from has failed."""
     task = request.task
     try:
@@ -56,7 +58,7 @@ def _learned(codec: ChatCodec, request: EpisodeRequest, config: BatchConfig, max
     told = conversation_of({name: task[name] for name in KEYS if name in task})
     talk, reward = Talk(told["messages"], told["tools"]), told["reward"]
     owner = Owner(request.episode, request.group, request.environment.name, request.task_key, request.attempt)
-    found = supervised(codec, [talk], owner, config.sft, max_tokens=max_tokens, reward=reward)
+    found = sft_samples(codec, [talk], owner, config.sft, max_tokens=max_tokens, reward=reward)
     if not found.built.samples:
         roles = ", ".join(config.sft.train_roles)
         reason = f"task {request.task_key!r} has no token to learn (sft.trainRoles: {roles}) in its first {max_tokens}"

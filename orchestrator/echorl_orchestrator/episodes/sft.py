@@ -34,7 +34,7 @@ class Talk:
 
 
 @dataclass(frozen=True)
-class Supervised:
+class SftSamples:
     """The samples of an episode's talks."""
 
     built: Built
@@ -53,9 +53,9 @@ def targets(sample: Sample, config: SftConfig) -> NDArray[np.bool_]:
     return chosen
 
 
-def supervised(
+def sft_samples(
     codec: ChatCodec, talks: Sequence[Talk], owner: Owner, config: SftConfig, *, max_tokens: int, reward: float | None
-) -> Supervised:
+) -> SftSamples:
     """One sample for each talk with a target in its first ``max_tokens`` tokens; what is beyond them is left out.
 
     Raises:
@@ -72,7 +72,7 @@ def supervised(
         if learned.any():
             samples.append(msgspec.structs.replace(sample, ce_weight=learned.astype(np.float32)))
     kept = sum(int(sample.ce_weight.sum()) for sample in samples)
-    return Supervised(Built(samples, 0, kept, 0, 0), truncated)
+    return SftSamples(Built(samples, 0, kept, 0, 0), truncated)
 
 
 def _columns(codec: ChatCodec, talk: Talk, names: list[str]) -> tuple[Columns, NDArray[np.int32]]:

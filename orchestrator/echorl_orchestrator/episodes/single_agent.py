@@ -3,8 +3,8 @@
 import asyncio
 import time
 
-from echorl_orchestrator.episodes.attempt_outcome import NOTHING, EpisodeRequest, Try
-from echorl_orchestrator.episodes.episode_attempt import Venue
+from echorl_orchestrator.episodes.attempt_outcome import NOTHING, EpisodeAttempt, EpisodeRequest
+from echorl_orchestrator.episodes.episode_attempt import EpisodeResources
 from echorl_orchestrator.episodes.episode_loop import Progress, TextLoop, run_runner
 from echorl_orchestrator.episodes.samples import Built
 from echorl_orchestrator.gateway.session import GatewaySession
@@ -17,35 +17,35 @@ from echorl_orchestrator.workers.pool import WorkerPool
 class AgentPlayer:
     """Plays tries of single-agent episodes. Where a teacher takes part, see ``teacher.play``."""
 
-    def __init__(self, venue: Venue) -> None:
-        self._venue = venue
+    def __init__(self, resources: EpisodeResources) -> None:
+        self._resources = resources
 
     async def play(
         self, request: EpisodeRequest, pool: WorkerPool, *, evaluation: bool
     ) -> tuple[EpisodeOutcome, EpisodeError | None]:
         """One try; see ``tries.TryPlayer``."""
-        session = self._venue.sessions.open(self._spec(request, evaluation=evaluation), self._session)
+        session = self._resources.sessions.open(self._spec(request, evaluation=evaluation), self._session)
         progress = Progress()
         started = time.monotonic()
         try:
             error = await self._played(request, pool, session, progress)
         finally:
             # Before anything is built of it: what comes later must not change it.
-            await self._venue.sessions.close(session.spec.key)
-            self._venue.generator.release(request.episode)
-        return await self._outcome(Try(request, session, progress, time.monotonic() - started), error)
+            await self._resources.sessions.close(session.spec.key)
+            self._resources.generator.release(request.episode)
+        return await self._outcome(EpisodeAttempt(request, session, progress, time.monotonic() - started), error)
 
     def _session(self, spec: SessionSpec) -> GatewaySession:
         """That plays the agent's turns."""
         return GatewaySession(spec)
 
-    async def _built(self, played: Try) -> Built:
+    async def _built(self, played: EpisodeAttempt) -> Built:
         """The samples of a try.
 
         Raises:
             EpisodeError: the environment's ECHO filter failed, or could not be asked.
         """
-        return (await self._venue.builder.built(played))[0]
+        return (await self._resources.builder.built(played))[0]
 
     async def _judged(self, built: Built) -> Built:
         """These samples with what others say of their tokens; here nobody does."""
@@ -56,10 +56,10 @@ class AgentPlayer:
         return SessionSpec(
             key=session_key(request.episode),
             episode=request.episode,
-            codec=self._venue.codec,
-            generator=self._venue.generator,
+            codec=self._resources.codec,
+            generator=self._resources.generator,
             sampling=environment.sampling,
-            max_model_len=self._venue.max_model_len,
+            max_model_len=self._resources.max_model_len,
             max_turns=environment.max_turns,
             evaluation=evaluation,
         )
@@ -74,7 +74,7 @@ class AgentPlayer:
                 worker = await pool.lease()
                 try:
                     if pool.facts.runner:
-                        url = self._venue.gateway_url
+                        url = self._resources.gateway_url
                         await run_runner(worker, session, environment, progress, task=request.task, gateway_url=url)
                     else:
                         loop = TextLoop(worker, session, environment, progress, session.spec.key)
@@ -94,8 +94,10 @@ class AgentPlayer:
             return EpisodeError(ErrorKind.ENV, f"the episode ended ({progress.stop}) without a reward")
         return None
 
-    async def _outcome(self, played: Try, error: EpisodeError | None) -> tuple[EpisodeOutcome, EpisodeError | None]:
-        built, unattributed = NOTHING, self._venue.builder.unattributed(played)
+    async def _outcome(
+        self, played: EpisodeAttempt, error: EpisodeError | None
+    ) -> tuple[EpisodeOutcome, EpisodeError | None]:
+        built, unattributed = NOTHING, self._resources.builder.unattributed(played)
         if error is None:
             try:
                 built = await self._built(played)

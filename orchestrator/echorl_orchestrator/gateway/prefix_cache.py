@@ -6,7 +6,7 @@ from typing import Any
 from echorl_orchestrator.gateway.history import Node
 
 
-class Past:
+class PrefixCache:
     """The messages of one conversation as they came in, in canonical form, and their places in the history."""
 
     def __init__(self) -> None:

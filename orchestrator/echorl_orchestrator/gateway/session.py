@@ -17,7 +17,7 @@ from echorl_orchestrator.chat.messages import MessageError, canonical_message, n
 from echorl_orchestrator.codec.engine_rendering import ChatGenerator, EngineRendering, PromptTooLongError
 from echorl_orchestrator.codec.protocol import ChatCodec, Parsed, WarningSpans
 from echorl_orchestrator.gateway.history import Branch, Continuation, History, TurnEnd
-from echorl_orchestrator.gateway.prefix_cache import Past
+from echorl_orchestrator.gateway.prefix_cache import PrefixCache
 from echorl_orchestrator.gateway.prompts import Conversation, Prompt, prepare, returned_prompt
 from echorl_orchestrator.gateway.tokens import sampled_columns
 from echorl_orchestrator.gateway.turns import SessionClosedError, SessionFacts, SessionSpec, Turn, TurnLimitError
@@ -54,7 +54,7 @@ class GatewaySession:
         self._running: set[asyncio.Task[Any]] = set()
         self._calls = 0
         self._tools: tuple[Sequence[Tool], str] | None = None
-        self._past = Past()
+        self._prefix_cache = PrefixCache()
 
     async def turn(
         self,
@@ -126,12 +126,12 @@ class GatewaySession:
         if not messages:
             raise MessageError("messages: found none, accepted is at least one")
         tools_key = self._key_of(tools)
-        canonical, nodes = self._past.known(messages, tools_key)
+        canonical, nodes = self._prefix_cache.known(messages, tools_key)
         fresh = [canonical_message(messages[index], index) for index in range(len(nodes), len(messages))]
         canonical += fresh
         name_results(canonical, len(nodes))
         nodes = self.history.path(tools_key, fresh, nodes)
-        self._past.keep(messages, tools_key, canonical, nodes)
+        self._prefix_cache.keep(messages, tools_key, canonical, nodes)
         return Conversation(canonical, nodes, tools, tools_key, warnings or {})
 
     def _key_of(self, tools: Sequence[Tool]) -> str:

@@ -116,14 +116,16 @@ def recorded_evals(run: RunDirectory) -> RecordedEvals:
     return found
 
 
-def step_row(attempt: int, report: StepReport, facts: Mapping[str, Any], pace: Mapping[str, Any]) -> dict[str, Any]:
+def step_row(
+    attempt: int, report: StepReport, facts: Mapping[str, Any], throughput: Mapping[str, Any]
+) -> dict[str, Any]:
     """One line of steps.jsonl: what the batch was, how time went, what the trainer says."""
     seconds = report.seconds.get("step") or 0.0
     return {
         "step": report.step,
         "attempt": attempt,
         **facts,
-        **pace,
+        **throughput,
         "tokens/trained": report.trained_tokens,
         "tokens/packed": report.packed_tokens,
         "rate/trained_tokens_per_s": report.trained_tokens / seconds if seconds > 0 else None,

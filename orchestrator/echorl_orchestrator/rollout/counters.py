@@ -32,7 +32,7 @@ class Drop(StrEnum):
     """The run ended before a batch took it."""
 
 
-class Tally:
+class Counters:
     """Counters by name, twice: for the whole run (saved with every batch), and since the last ``new_window``."""
 
     def __init__(self, totals: Mapping[str, int] | None = None) -> None:

@@ -13,7 +13,7 @@ import structlog
 from echorl_core.config import BatchConfig, EnvironmentConfig
 from echorl_orchestrator.advantages.advantage_hook import inputs_of
 from echorl_orchestrator.filters.filter_hook import inputs_of as filter_inputs_of
-from echorl_orchestrator.rollout.counters import FailureLimit, Tally
+from echorl_orchestrator.rollout.counters import Counters, FailureLimit
 from echorl_orchestrator.rollout.groups import Group, ReadyEpisode, close, own_filter, units_of, usable_scores
 from echorl_orchestrator.rollout.mode_traits import MODES
 from echorl_orchestrator.rollout.player import Player
@@ -22,15 +22,15 @@ from echorl_orchestrator.types import EpisodeError, ErrorKind
 log = structlog.get_logger()
 
 
-class Closing:
+class GroupScoring:
     """Closes groups of train episodes."""
 
     def __init__(
-        self, config: BatchConfig, *, player: Player, tally: Tally, failures: FailureLimit, vocab_size: int | None
+        self, config: BatchConfig, *, player: Player, counters: Counters, failures: FailureLimit, vocab_size: int | None
     ) -> None:
         """``vocab_size``: see ``groups.close``."""
         self._config, self._mode, self._player = config, MODES[config.mode], player
-        self._tally = tally
+        self._counters = counters
         self._vocab_size = vocab_size
         # Apart from the run's: episodes of a group end well before anybody knows that it cannot be scored.
         self._scoring: defaultdict[str, FailureLimit] = defaultdict(failures.another)
@@ -87,7 +87,7 @@ class Closing:
             return self._unscored(group, error, limit), None
         if scores is None:
             if dropped := group.drop_unscored():
-                self._tally.add(f"failures/{ErrorKind.ENV}", dropped)
+                self._counters.add(f"failures/{ErrorKind.ENV}", dropped)
             limit.note_all(dropped, ErrorKind.ENV, f"group {group.key}: an episode ended without a reward")
             return False, None
         if group.failures:
@@ -100,6 +100,6 @@ class Closing:
 
     def _unscored(self, group: Group, error: EpisodeError, limit: FailureLimit) -> bool:
         log.warning("group could not be scored", group=group.key, error=str(error))
-        self._tally.add(f"failures/{error.kind}")
+        self._counters.add(f"failures/{error.kind}")
         limit.note_all(len(group.survivors), error.kind, f"group {group.key} could not be scored: {error.message}")
         return True

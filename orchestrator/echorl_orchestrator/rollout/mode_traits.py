@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Mode:
+class ModeTraits:
     """Of ``BatchConfig.mode``."""
 
     versions: bool
@@ -16,8 +16,8 @@ class Mode:
     """Episodes have advantages; without them all are 0."""
 
 
-MODES: Mapping[str, Mode] = {
-    "rl": Mode(versions=True, group_scores=True, advantages=True),
-    "opd": Mode(versions=True, group_scores=True, advantages=False),
-    "sft": Mode(versions=False, group_scores=False, advantages=False),
+MODES: Mapping[str, ModeTraits] = {
+    "rl": ModeTraits(versions=True, group_scores=True, advantages=True),
+    "opd": ModeTraits(versions=True, group_scores=True, advantages=False),
+    "sft": ModeTraits(versions=False, group_scores=False, advantages=False),
 }

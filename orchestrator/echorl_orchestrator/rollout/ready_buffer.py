@@ -7,21 +7,21 @@ from collections.abc import Callable
 
 from echorl_core.config import BatchConfig
 from echorl_core.names import ExitCode
-from echorl_orchestrator.rollout.counters import Drop, RunFailure, Tally
+from echorl_orchestrator.rollout.counters import Counters, Drop, RunFailure
 from echorl_orchestrator.rollout.groups import ReadyEpisode, units_of
-from echorl_orchestrator.tasks.task_deck import Deck
+from echorl_orchestrator.tasks.task_deck import TaskDeck
 
 _MEMORY = 0.99
 """Of the running mean of an episode's tokens: slow, and it follows episodes that grow longer during training."""
 
 
-class Collector:
+class ReadyBuffer:
     """Episodes of closed groups. Every one that comes in is taken by one batch, or counted as dropped."""
 
     def __init__(
-        self, config: BatchConfig, *, deck: Deck, tally: Tally, next_step: int, max_empty_batches: int
+        self, config: BatchConfig, *, deck: TaskDeck, counters: Counters, next_step: int, max_empty_batches: int
     ) -> None:
-        self._config, self._deck, self._tally = config, deck, tally
+        self._config, self._deck, self._counters = config, deck, counters
         self._max_empty_batches = max_empty_batches
         self._changed = asyncio.Event()
         self._mean_tokens: float | None = None
@@ -52,7 +52,7 @@ class Collector:
             tokens = episode.trainable_tokens()
             # A batch measured in tokens would wait for ever for episodes that add none.
             if not tokens and (episode.filtered or self._config.batch_size is None):
-                self._tally.drop(Drop.FILTERED if episode.filtered else Drop.EMPTY_BATCH)
+                self._counters.drop(Drop.FILTERED if episode.filtered else Drop.EMPTY_BATCH)
                 self._keep_for_metrics(episode)
                 self._idle_in_a_row += 1
                 self._idle_tokens += max(1, episode.outcome.kept_tokens)
@@ -98,7 +98,7 @@ class Collector:
         """
         limit = self._config.max_staleness
         if stale := [one for one in self.ready if one.staleness(self.next_step) > limit]:
-            self._tally.drop(Drop.STALE, len(stale))
+            self._counters.drop(Drop.STALE, len(stale))
             self._settle(stale)
             self._hold([one for one in self.ready if one.staleness(self.next_step) <= limit])
             self.on_room()
@@ -118,7 +118,7 @@ class Collector:
         Raises:
             RunFailure: it was the last allowed try.
         """
-        self._tally.drop(Drop.EMPTY_BATCH, len(episodes))
+        self._counters.drop(Drop.EMPTY_BATCH, len(episodes))
         self.next_step -= 1
         for episode in episodes:
             self._keep_for_metrics(episode)
@@ -142,7 +142,7 @@ class Collector:
 
     def discard(self) -> None:
         """The run is over: what is still ready is dropped."""
-        self._tally.drop(Drop.UNUSED, len(self.ready))
+        self._counters.drop(Drop.UNUSED, len(self.ready))
         self.ready = []
 
     def episodes_per_batch(self) -> int:

@@ -18,13 +18,13 @@ from typing import Any
 import structlog
 
 from echorl_core.config import BatchConfig, EnvironmentConfig
-from echorl_orchestrator.rollout.counters import Drop, FailureLimit, Tally
-from echorl_orchestrator.rollout.group_scoring import Closing
+from echorl_orchestrator.rollout.counters import Counters, Drop, FailureLimit
+from echorl_orchestrator.rollout.group_scoring import GroupScoring
 from echorl_orchestrator.rollout.groups import Group
 from echorl_orchestrator.rollout.mode_traits import MODES
 from echorl_orchestrator.rollout.player import Player
-from echorl_orchestrator.rollout.ready_buffer import Collector
-from echorl_orchestrator.tasks.task_deck import Deck, seed_of
+from echorl_orchestrator.rollout.ready_buffer import ReadyBuffer
+from echorl_orchestrator.tasks.task_deck import TaskDeck, seed_of
 from echorl_orchestrator.types import EpisodeError, EpisodeOutcome, ErrorKind, StopReason
 
 log = structlog.get_logger()
@@ -66,29 +66,31 @@ class Scheduler:
         environments: list[EnvironmentConfig],
         *,
         player: Player,
-        deck: Deck,
-        collector: Collector,
+        deck: TaskDeck,
+        buffer: ReadyBuffer,
         version: Callable[[], int],
         horizon: Horizon,
         groups_started: int,
-        tally: Tally,
+        counters: Counters,
         failures: FailureLimit,
         on_progress: Callable[[], None] = lambda: None,
         vocab_size: int | None = None,
     ) -> None:
         """``on_progress`` is called whenever an episode has ended; ``vocab_size``: see ``groups.close``."""
         self._config, self._mode = config, MODES[config.mode]
-        self._player, self._deck, self._collector = player, deck, collector
+        self._player, self._deck, self._buffer = player, deck, buffer
         self._environments = {environment.name: environment for environment in environments}
         self._slots = {name: asyncio.Semaphore(one.max_concurrent) for name, one in self._environments.items()}
         self._unfinished: Counter[str] = Counter()
         self._version, self._horizon = version, horizon
-        self._tally, self._failures, self._on_progress = tally, failures, on_progress
-        self._closing = Closing(config, player=player, tally=tally, failures=failures, vocab_size=vocab_size)
+        self._counters, self._failures, self._on_progress = counters, failures, on_progress
+        self._group_scoring = GroupScoring(
+            config, player=player, counters=counters, failures=failures, vocab_size=vocab_size
+        )
         self._open: dict[str, Group] = {}
         self._running: dict[asyncio.Task[None], _Running] = {}
         self._wake = asyncio.Event()
-        collector.on_room = self.wake
+        buffer.on_room = self.wake
         self.groups_started = groups_started
         """Over all attempts of the run; the next group's number is one more."""
 
@@ -99,16 +101,16 @@ class Scheduler:
 
     def under_way(self) -> int:
         """Episodes that are ready or may become so."""
-        return len(self._collector.ready) + sum(group.pending_or_alive for group in self._open.values())
+        return len(self._buffer.ready) + sum(group.pending_or_alive for group in self._open.values())
 
     def capacity(self) -> int:
         """See the function of the same name."""
         return capacity(
             self._config,
             version=self._version(),
-            next_step=self._collector.next_step,
+            next_step=self._buffer.next_step,
             max_steps=self._horizon.max_steps,
-            per_batch=self._collector.episodes_per_batch(),
+            per_batch=self._buffer.episodes_per_batch(),
         )
 
     def adopt(self, environments: list[EnvironmentConfig], max_steps: int) -> None:
@@ -141,7 +143,7 @@ class Scheduler:
 
     def cancel_hopeless(self) -> None:
         """End episodes that started with a version too old for every batch that is still to be sealed."""
-        next_step = self._collector.next_step
+        next_step = self._buffer.next_step
         oldest = next_step - 1 - self._config.max_staleness
         for task, running in self._running.items():
             too_old = running.version < oldest and self._mode.versions
@@ -214,25 +216,25 @@ class Scheduler:
     def _ended(self, group: Group, index: int, outcome: EpisodeOutcome) -> None:
         kind = group.add(index, outcome)
         self._unfinished[group.ticket.environment] -= 1
-        self._tally.outcome(outcome, kind)
+        self._counters.outcome(outcome, kind)
         self._on_progress()
         self.wake()
         self._failures.note(kind, outcome.error)
 
     async def _close(self, group: Group, environment: EnvironmentConfig, task: dict[str, Any]) -> None:
-        fallen, ready = await self._closing.close(group, environment, task)
+        fallen, ready = await self._group_scoring.close(group, environment, task)
         if ready:
             self._deck.note(group.ticket, math.fsum(float(one.outcome.reward or 0.0) for one in ready) / len(ready))
         del self._open[group.key]
         if fallen:
-            self._tally.drop(Drop.GROUP, len(group.survivors))
+            self._counters.drop(Drop.GROUP, len(group.survivors))
         if fallen or not group.survivors:
-            self._tally.add("groups/dropped")
+            self._counters.add("groups/dropped")
             self._deck.settle(group.ticket)
         else:
-            self._tally.add("groups/closed")
-            self._tally.add("groups/partial", int(group.partial))
-            self._collector.admit(ready)
+            self._counters.add("groups/closed")
+            self._counters.add("groups/partial", int(group.partial))
+            self._buffer.admit(ready)
         self.wake()
 
 

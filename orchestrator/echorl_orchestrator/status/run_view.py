@@ -8,19 +8,19 @@ from typing import Any
 from echorl_core.config import OrchestratorConfig
 from echorl_core.identity import RunIdentity
 from echorl_core.names import RESERVED_ENVIRONMENT_NAME, Phase
-from echorl_orchestrator.attempt.live_settings import Live
+from echorl_orchestrator.attempt.live_settings import AttemptSettings
 from echorl_orchestrator.control.wiring import Disk, Play
 from echorl_orchestrator.engines import EnginePool
 from echorl_orchestrator.evals.evaluation import Evals
-from echorl_orchestrator.rollout.counters import Drop, RunFailure, Tally
+from echorl_orchestrator.rollout.counters import Counters, Drop, RunFailure
 from echorl_orchestrator.rollout.mode_traits import MODES
 from echorl_orchestrator.status.health import Health
-from echorl_orchestrator.status.state_board import Facts, waiting_for
-from echorl_orchestrator.status.throughput import Pace
+from echorl_orchestrator.status.state_board import RunStanding, waiting_for
+from echorl_orchestrator.status.throughput import Throughput
 
 
 @dataclass
-class View:
+class RunView:
     """Reads the parts; holds only what no part knows."""
 
     config: OrchestratorConfig
@@ -28,10 +28,10 @@ class View:
     disk: Disk
     pool: EnginePool
     evals: Evals
-    tally: Tally
-    pace: Pace
+    counters: Counters
+    throughput: Throughput
     health: Health
-    live: Live
+    live: AttemptSettings
     play: Play | None = None
     """None until environments are loaded."""
     ended: Phase | None = None
@@ -86,31 +86,31 @@ class View:
             "env_nll": self.last_row.get(f"env_nll/{RESERVED_ENVIRONMENT_NAME}"),
             "engines": self.pool.views(),
             "rates": {
-                "sampled_tokens_per_s": self.pace.sampled_tokens_per_s,
-                "trained_tokens_per_s": self.pace.trained_tokens_per_s,
+                "sampled_tokens_per_s": self.throughput.sampled_tokens_per_s,
+                "trained_tokens_per_s": self.throughput.trained_tokens_per_s,
             },
             "episodes": {
                 "running": self.in_flight,
-                "finished": self.tally.totals["episodes/finished"],
-                "failed": self.tally.totals["episodes/failed"],
-                "dropped_stale": self.tally.totals[f"dropped/{Drop.STALE}"],
-                "groups_partial": self.tally.totals["groups/partial"],
+                "finished": self.counters.totals["episodes/finished"],
+                "failed": self.counters.totals["episodes/failed"],
+                "dropped_stale": self.counters.totals[f"dropped/{Drop.STALE}"],
+                "groups_partial": self.counters.totals["groups/partial"],
             },
             "eval": self.last_evals,
             "failure": self._failure(),
         }
 
-    def _facts(self) -> Facts:
+    def _facts(self) -> RunStanding:
         play, desk = self.play, self.disk.desk
-        return Facts(
-            next_step=play.collector.next_step if play else self.disk.next_step,
+        return RunStanding(
+            next_step=play.buffer.next_step if play else self.disk.next_step,
             max_steps=self.live.last,
             trained=desk.trained,
             start_step=desk.start_step,
             dispatch_version=self._dispatch_version(),
             engines=len(self.pool.views()),
-            ready=len(play.collector.ready) if play else 0,
-            per_batch=play.collector.episodes_per_batch() if play else 0,
+            ready=len(play.buffer.ready) if play else 0,
+            per_batch=play.buffer.episodes_per_batch() if play else 0,
             in_flight=play.scheduler.in_flight if play else 0,
             evals=self.evals.pending,
             checkpoints=self.disk.committer.waiting,

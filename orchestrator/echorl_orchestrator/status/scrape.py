@@ -11,7 +11,7 @@ from echorl_orchestrator.engines.engine import EngineState
 from echorl_orchestrator.rollout.counters import Drop
 from echorl_orchestrator.status.health import Health
 from echorl_orchestrator.status.metrics_registry import Reading, Series
-from echorl_orchestrator.status.run_view import View
+from echorl_orchestrator.status.run_view import RunView
 from echorl_orchestrator.status.volume import Volume
 from echorl_orchestrator.types import ErrorKind
 
@@ -35,7 +35,7 @@ BY_ENVIRONMENT_AND_NAME = {"solved": "solved_ratio", "filters": "filtered_ratio"
 class Scrape:
     """Reads the parts when Prometheus asks."""
 
-    def __init__(self, view: View, health: Health, volume: Volume) -> None:
+    def __init__(self, view: RunView, health: Health, volume: Volume) -> None:
         self._view, self._health, self._volume = view, health, volume
 
     def reading(self) -> Reading:
@@ -46,7 +46,7 @@ class Scrape:
             **learning(view.last_row),
             **evals(view.last_evals),
             "evals_skipped": {(name,): count for name, count in view.evals.skipped.items()},
-            **counts(view.tally.counted()),
+            **counts(view.counters.counted()),
             **self._work(),
             **self._engines(),
         }
@@ -60,7 +60,7 @@ class Scrape:
         return _alone(
             attempt=view.identity.attempt,
             trained_step=view.step,
-            sealed_step=None if view.play is None else view.play.collector.next_step - 1,
+            sealed_step=None if view.play is None else view.play.buffer.next_step - 1,
             last_step=view.live.last,
             step_age_seconds=time.monotonic() - view.last_step_at,
             committed_step=None if newest is None else newest.step,
@@ -79,10 +79,10 @@ class Scrape:
         view, health = self._view, self._health
         return _alone(
             episodes_running=view.in_flight,
-            episodes_ready=None if view.play is None else len(view.play.collector.ready),
+            episodes_ready=None if view.play is None else len(view.play.buffer.ready),
             episodes_capacity=None if view.play is None else view.play.scheduler.capacity(),
-            trained_tokens=view.pace.trained_tokens,
-            steps=view.pace.steps,
+            trained_tokens=view.throughput.trained_tokens,
+            steps=view.throughput.steps,
             idle_seconds=health.idle_s,
             loop_lag_seconds=health.lag_s,
             loop_lag_max_seconds=health.max_lag_s,

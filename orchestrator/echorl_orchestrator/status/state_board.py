@@ -12,7 +12,7 @@ from echorl_core.wire import StopNotice
 REFRESH_S = 1.0
 
 
-class Board:
+class StateBoard:
     """Holds the newest snapshot; readers wait for one that they have not seen."""
 
     def __init__(self, build: Callable[[], dict[str, Any]], clock: Callable[[], float] = time.monotonic) -> None:
@@ -72,7 +72,7 @@ def _place(content: dict[str, Any]) -> tuple[object, object]:
 
 
 @dataclass(frozen=True)
-class Facts:
+class RunStanding:
     """What ``waiting_for`` is told from."""
 
     next_step: int
@@ -97,7 +97,7 @@ class Facts:
         return self.start_step if self.trained is None else self.trained
 
 
-def waiting_for(facts: Facts) -> str:
+def waiting_for(facts: RunStanding) -> str:
     """One sentence: what the run waits for, and why."""
     if facts.failure is not None:
         return f"nothing: the run failed: {facts.failure}"
@@ -111,7 +111,7 @@ def waiting_for(facts: Facts) -> str:
     return _batch(facts) if facts.next_step <= facts.max_steps else _last_things(facts, facts.trained)
 
 
-def _last_things(facts: Facts, trained: int) -> str:
+def _last_things(facts: RunStanding, trained: int) -> str:
     if trained < facts.max_steps:
         return f"the trainer to train step {trained + 1} of {facts.max_steps}; every batch is sealed"
     if facts.checkpoints:
@@ -121,7 +121,7 @@ def _last_things(facts: Facts, trained: int) -> str:
     return "the trainer to report its last step"
 
 
-def _batch(facts: Facts) -> str:
+def _batch(facts: RunStanding) -> str:
     if facts.next_step == facts.trained_or_start + 1:
         return (
             f"episodes of batch {facts.next_step}, which the trainer waits for: "
@@ -135,12 +135,12 @@ def _batch(facts: Facts) -> str:
     return f"the trainer to train step {facts.trained_or_start + 1}; episodes of batch {facts.next_step} are played"
 
 
-def _ending(facts: Facts, notice: StopNotice) -> str:
+def _ending(facts: RunStanding, notice: StopNotice) -> str:
     if facts.checkpoints:
         return _checkpoint(facts)
     return f"trainer ranks to end: {notice.reason} at step {notice.step}"
 
 
-def _checkpoint(facts: Facts) -> str:
+def _checkpoint(facts: RunStanding) -> str:
     step, ranks = next(iter(facts.checkpoints.items()))
     return f"checkpoint {step}: {ranks} of {facts.num_ranks} trainer ranks have saved their parts"

@@ -4,15 +4,15 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from echorl_orchestrator.rollout.counters import Tally
+from echorl_orchestrator.rollout.counters import Counters
 from echorl_orchestrator.status.health import Health
 
 
-class Pace:
+class Throughput:
     """Looks at the counters whenever a step is reported."""
 
-    def __init__(self, tally: Tally, health: Health, clock: Callable[[], float] = time.monotonic) -> None:
-        self._tally, self._health, self._clock = tally, health, clock
+    def __init__(self, counters: Counters, health: Health, clock: Callable[[], float] = time.monotonic) -> None:
+        self._counters, self._health, self._clock = counters, health, clock
         self._mark = self._now()
         self.sampled_tokens_per_s: float | None = None
         """Between the last two steps."""
@@ -38,4 +38,4 @@ class Pace:
         }
 
     def _now(self) -> tuple[float, float, float]:
-        return self._clock(), self._health.idle_s, float(self._tally.totals["tokens/sampled"])
+        return self._clock(), self._health.idle_s, float(self._counters.totals["tokens/sampled"])

@@ -147,7 +147,7 @@ class Cursor:
         return self._permutations[epoch]
 
 
-class Deck:
+class TaskDeck:
     """Tasks of all train environments, mixed by weight."""
 
     def __init__(

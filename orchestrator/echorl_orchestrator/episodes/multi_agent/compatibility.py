@@ -7,7 +7,9 @@ from echorl_orchestrator.episodes.multi_agent.endpoint import key_of
 from echorl_orchestrator.episodes.multi_agent.member_samples import policy_of
 
 
-def unfit(config: OrchestratorConfig, members: Callable[[str], Sequence[str]], keys: Mapping[str, str]) -> list[str]:
+def incompatibilities(
+    config: OrchestratorConfig, members: Callable[[str], Sequence[str]], keys: Mapping[str, str]
+) -> list[str]:
     """What is wrong with seats, advantage, filters and curriculum.
 
     Args:

@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from echorl_core.config import SamplingConfig, SeatConfig, TeacherConfig
-from echorl_orchestrator.endpoints.chat import teacher_says
-from echorl_orchestrator.endpoints.client import TeacherClient
+from echorl_orchestrator.endpoints.chat import endpoint_says
+from echorl_orchestrator.endpoints.client import EndpointClient
 from echorl_orchestrator.episodes.multi_agent.reasoning import read
 from echorl_orchestrator.episodes.multi_agent.seats import Said
-from echorl_orchestrator.episodes.multi_agent.turn_taking import Floor
+from echorl_orchestrator.episodes.multi_agent.turn_taking import TurnTaking
 from echorl_orchestrator.types import EpisodeError, ErrorKind, Message
 
 NO_KEYS: Mapping[str, str] = MappingProxyType({})
@@ -35,18 +35,20 @@ def key_of(seat: SeatConfig, keys: Mapping[str, str]) -> str | None:
 class EndpointSeat:
     """One member of one episode."""
 
-    def __init__(self, client: TeacherClient, member: str, *, sampling: SamplingConfig, floor: Floor) -> None:
-        self._client, self._member, self._sampling, self._floor = client, member, sampling, floor
+    def __init__(
+        self, client: EndpointClient, member: str, *, sampling: SamplingConfig, turn_taking: TurnTaking
+    ) -> None:
+        self._client, self._member, self._sampling, self._turn_taking = client, member, sampling, turn_taking
         self._turns = 0
 
     async def speak(self, messages: Sequence[Message]) -> Said:
         """See ``Seat``. The endpoint's failures are of kind PROVIDER or INVALID_RESPONSE."""
-        return await self._floor.speak(self._member, self._turn(messages))
+        return await self._turn_taking.speak(self._member, self._turn(messages))
 
     async def _turn(self, messages: Sequence[Message]) -> Said:
         asked = [{"role": one["role"], "content": one["content"]} for one in messages]
         most = self._sampling.max_completion_tokens
-        said = await teacher_says(self._client, asked, [], self._sampling, max_tokens=most)
+        said = await endpoint_says(self._client, asked, [], self._sampling, max_tokens=most)
         content = said.message["content"]
         if not isinstance(content, str):
             reason = f"{self._client.where}: found a message without text, accepted is a text"
@@ -58,20 +60,20 @@ class EndpointSeat:
             message = {"role": "assistant", "content": content}
             return Said(message, reading.public, said.truncated, reading.flaw, self._turns - 1)
 
-        return await self._floor.settle(self._member, take)
+        return await self._turn_taking.settle(self._member, take)
 
 
 class Endpoints:
     """The connections of all endpoint seats of a process, one client for each server, model and key."""
 
     def __init__(self) -> None:
-        self._clients: dict[tuple[str, str, str | None], TeacherClient] = {}
+        self._clients: dict[tuple[str, str, str | None], EndpointClient] = {}
 
-    async def client(self, seat: SeatConfig, key: str | None) -> TeacherClient:
+    async def client(self, seat: SeatConfig, key: str | None) -> EndpointClient:
         """Opened at its first use."""
         url, model = seat.url or "", seat.model or ""
         if (url, model, key) not in self._clients:
-            made = TeacherClient(TeacherConfig(url=url, model=model), key, title="endpoint")
+            made = EndpointClient(TeacherConfig(url=url, model=model), key, title="endpoint")
             await made.start()
             self._clients[url, model, key] = made
         return self._clients[url, model, key]

@@ -14,7 +14,7 @@ from echorl_orchestrator.codec.engine_rendering import PromptTooLongError
 from echorl_orchestrator.environments.contract import MemberReward, Slot, Stage
 from echorl_orchestrator.episodes.episode_loop import Progress, converted
 from echorl_orchestrator.episodes.multi_agent.seats import Said, Seat
-from echorl_orchestrator.episodes.multi_agent.turn_taking import Floor
+from echorl_orchestrator.episodes.multi_agent.turn_taking import TurnTaking
 from echorl_orchestrator.types import LARGEST, Action, EpisodeError, ErrorKind, StopReason
 from echorl_orchestrator.workers.worker import Worker
 
@@ -60,12 +60,12 @@ class MembersLoop:
         key: str,
         *,
         seats: Mapping[str, Seat],
-        floor: Floor,
+        turn_taking: TurnTaking,
         config: EnvironmentConfig,
         progress: MembersProgress,
     ) -> None:
         """``key``: of the episode in its worker."""
-        self._worker, self._seats, self._floor = worker, seats, floor
+        self._worker, self._seats, self._turn_taking = worker, seats, turn_taking
         self._config, self._progress, self._key = config, progress, key
         self._told: dict[str, int] = dict.fromkeys(seats, 0)
         """Messages of each member when it spoke last."""
@@ -85,14 +85,14 @@ class MembersLoop:
 
     async def _until_the_end(self) -> StopReason:
         limit = self._config.max_turns
-        while (slot := self._floor.slot) is not None:
+        while (slot := self._turn_taking.slot) is not None:
             if limit is not None and self._progress.turns + len(slot.members) > limit:
                 return StopReason.MAX_TURNS
             said = await self._said_in(slot)
             if said is None:
                 return StopReason.PROMPT_TOO_LONG
             ended = (await self._stepped(slot, said)).terminated
-            self._floor.check()
+            self._turn_taking.check()
             if ended:
                 return StopReason.TERMINATED
         return StopReason.SCHEDULE_EXHAUSTED
@@ -104,7 +104,7 @@ class MembersLoop:
                 raise EpisodeError(ErrorKind.ENV, f"slot {slot.id!r}: {member} was told nothing since it spoke last")
         speaking = (self._seats[member].speak(self._messages(member)) for member in slot.members)
         results = await asyncio.gather(*speaking, return_exceptions=True)
-        errors = [one for one in (*results, self._floor.failure) if isinstance(one, BaseException)]
+        errors = [one for one in (*results, self._turn_taking.failure) if isinstance(one, BaseException)]
         if (error := worst(errors)) is None:
             return dict(zip(slot.members, [one for one in results if isinstance(one, Said)], strict=True))
         if not isinstance(error, PromptTooLongError):

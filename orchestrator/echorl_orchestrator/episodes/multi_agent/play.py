@@ -8,14 +8,14 @@ from functools import partial
 
 from echorl_core.config import EnvironmentConfig
 from echorl_orchestrator.environments.contract import MemberReward, Slot
-from echorl_orchestrator.episodes.attempt_outcome import EpisodeRequest, Try
-from echorl_orchestrator.episodes.episode_attempt import Venue
+from echorl_orchestrator.episodes.attempt_outcome import EpisodeAttempt, EpisodeRequest
+from echorl_orchestrator.episodes.episode_attempt import EpisodeResources
 from echorl_orchestrator.episodes.episode_loop import Progress
 from echorl_orchestrator.episodes.multi_agent.endpoint import Endpoints, EndpointSeat, key_of
 from echorl_orchestrator.episodes.multi_agent.loop import MembersLoop, MembersProgress
 from echorl_orchestrator.episodes.multi_agent.member_samples import Ended, learning, owned, policy_of
 from echorl_orchestrator.episodes.multi_agent.seats import BaseGenerator, MemberSession, Seat
-from echorl_orchestrator.episodes.multi_agent.turn_taking import Floor
+from echorl_orchestrator.episodes.multi_agent.turn_taking import TurnTaking
 from echorl_orchestrator.gateway.session import GatewaySession
 from echorl_orchestrator.gateway.sessions import session_key
 from echorl_orchestrator.gateway.turns import SessionSpec
@@ -29,15 +29,15 @@ class _Cast:
 
     seats: dict[str, Seat]
     sessions: dict[str, MemberSession]
-    floor: Floor
+    turn_taking: TurnTaking
 
 
 class MembersPlayer:
     """Plays tries of multi-agent episodes."""
 
-    def __init__(self, venue: Venue, keys: Mapping[str, str]) -> None:
+    def __init__(self, resources: EpisodeResources, keys: Mapping[str, str]) -> None:
         """``keys``: of endpoints, by ``key_variable``."""
-        self._venue, self._keys = venue, keys
+        self._resources, self._keys = resources, keys
         self._endpoints = Endpoints()
 
     async def close(self) -> None:
@@ -56,8 +56,8 @@ class MembersPlayer:
         finally:
             # Before anything is built of them: what comes later must not change it.
             for member, session in cast.sessions.items():
-                await self._venue.sessions.close(session.spec.key)
-                self._venue.generator.release(f"{request.episode}/{member}")
+                await self._resources.sessions.close(session.spec.key)
+                self._resources.generator.release(f"{request.episode}/{member}")
         ended = Ended(request, cast.sessions, progress, time.monotonic() - started)
         units: list[EpisodeOutcome] = []
         try:
@@ -81,8 +81,8 @@ class MembersPlayer:
             progress.info,
         )
         named = replace(request, episode=f"{request.episode}/{member}")
-        try_ = Try(named, ended.sessions[member], own, ended.seconds)
-        built, unattributed = await self._venue.builder.built(try_)
+        try_ = EpisodeAttempt(named, ended.sessions[member], own, ended.seconds)
+        built, unattributed = await self._resources.builder.built(try_)
         return ended.unit(member, try_.outcome(owned(built, member), None, unattributed=unattributed))
 
     async def _played(
@@ -97,7 +97,12 @@ class MembersPlayer:
                 key = session_key(request.episode)
                 try:
                     loop = MembersLoop(
-                        worker, key, seats=cast.seats, floor=cast.floor, config=environment, progress=progress
+                        worker,
+                        key,
+                        seats=cast.seats,
+                        turn_taking=cast.turn_taking,
+                        config=environment,
+                        progress=progress,
                     )
                     await loop.play(request.task, seed=request.seed, episode=request.episode)
                 finally:
@@ -115,31 +120,31 @@ class MembersPlayer:
     async def _cast(
         self, request: EpisodeRequest, members: Sequence[str], schedule: Sequence[Slot], *, evaluation: bool
     ) -> _Cast:
-        cast = _Cast({}, {}, Floor(schedule))
+        cast = _Cast({}, {}, TurnTaking(schedule))
         for member in members:
             if policy_of(request.environment, member) == "endpoint":
-                cast.seats[member] = await self._endpoint(request.environment, member, cast.floor)
+                cast.seats[member] = await self._endpoint(request.environment, member, cast.turn_taking)
             else:
-                session = MemberSession(self._spec(request, member, evaluation=evaluation), member, cast.floor)
-                self._venue.sessions.open(session.spec, partial(_made, session))
+                session = MemberSession(self._spec(request, member, evaluation=evaluation), member, cast.turn_taking)
+                self._resources.sessions.open(session.spec, partial(_made, session))
                 cast.seats[member] = cast.sessions[member] = session
         return cast
 
-    async def _endpoint(self, environment: EnvironmentConfig, member: str, floor: Floor) -> EndpointSeat:
+    async def _endpoint(self, environment: EnvironmentConfig, member: str, turn_taking: TurnTaking) -> EndpointSeat:
         seat = environment.members[member]
         client = await self._endpoints.client(seat, key_of(seat, self._keys))
-        return EndpointSeat(client, member, sampling=environment.sampling, floor=floor)
+        return EndpointSeat(client, member, sampling=environment.sampling, turn_taking=turn_taking)
 
     def _spec(self, request: EpisodeRequest, member: str, *, evaluation: bool) -> SessionSpec:
         return SessionSpec(
             key=session_key(request.episode, member),
             episode=f"{request.episode}/{member}",
-            codec=self._venue.codec,
-            generator=BaseGenerator(self._venue.generator)
+            codec=self._resources.codec,
+            generator=BaseGenerator(self._resources.generator)
             if policy_of(request.environment, member) == "base"
-            else self._venue.generator,
+            else self._resources.generator,
             sampling=request.environment.sampling,
-            max_model_len=self._venue.max_model_len,
+            max_model_len=self._resources.max_model_len,
             evaluation=evaluation,
         )
 

@@ -9,7 +9,7 @@ from echorl_core.names import SERVED_BASE_NAME
 from echorl_orchestrator.codec.engine_rendering import EngineRendering
 from echorl_orchestrator.codec.protocol import WarningSpans
 from echorl_orchestrator.episodes.multi_agent.reasoning import OPEN, Reading, read
-from echorl_orchestrator.episodes.multi_agent.turn_taking import Floor
+from echorl_orchestrator.episodes.multi_agent.turn_taking import TurnTaking
 from echorl_orchestrator.gateway.session import Draft, GatewaySession
 from echorl_orchestrator.gateway.turns import SessionSpec, Turn
 from echorl_orchestrator.types import Generation, Message, TokenGenerator, Tool
@@ -91,9 +91,9 @@ class MemberSession(GatewaySession):
     Whoever calls ``turn`` asks for the floor, the gateway's HTTP callers too.
     """
 
-    def __init__(self, spec: SessionSpec, member: str, floor: Floor) -> None:
+    def __init__(self, spec: SessionSpec, member: str, turn_taking: TurnTaking) -> None:
         super().__init__(spec)
-        self._member, self._floor = member, floor
+        self._member, self._turn_taking = member, turn_taking
         self._reading = Reading("")
         self.said: list[Said] = []
 
@@ -105,7 +105,7 @@ class MemberSession(GatewaySession):
         warnings: WarningSpans | None = None,
     ) -> Turn:
         """See ``GatewaySession``; raises EpisodeError of kind PROTOCOL as well."""
-        return await self._floor.speak(self._member, super().turn(messages, tools, sampling, warnings))
+        return await self._turn_taking.speak(self._member, super().turn(messages, tools, sampling, warnings))
 
     async def speak(self, messages: Sequence[Message]) -> Said:
         """See ``Seat``."""
@@ -113,7 +113,7 @@ class MemberSession(GatewaySession):
         return self.said[-1]
 
     async def _settled(self, take: Callable[[], Turn]) -> Turn:
-        return await self._floor.settle(self._member, take)
+        return await self._turn_taking.settle(self._member, take)
 
     def _flaw(self, draft: Draft) -> str | None:
         self._reading = self._read(draft)

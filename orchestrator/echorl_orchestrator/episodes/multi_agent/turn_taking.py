@@ -15,7 +15,7 @@ from echorl_orchestrator.types import EpisodeError, ErrorKind
 T = TypeVar("T")
 
 
-class Floor:
+class TurnTaking:
     """The schedule of one episode as it is played."""
 
     def __init__(self, schedule: Sequence[Slot]) -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from echorl_core.wire import Sample
 from echorl_orchestrator.codec.tokenizer import TextTokenizer
-from echorl_orchestrator.endpoints.client import TeacherClient, TeacherError
+from echorl_orchestrator.endpoints.client import EndpointClient, EndpointError
 from echorl_orchestrator.engines.client import LOGPROB_FLOOR
 from echorl_orchestrator.failures import BadInputError
 from echorl_orchestrator.types import ErrorKind
@@ -53,16 +53,16 @@ def _entries(raw: bytes, token_ids: Sequence[int], where: str) -> list[_Entry]:
     try:
         answer = msgspec.json.decode(raw, type=_Answer)
     except msgspec.DecodeError as error:
-        raise TeacherError(ErrorKind.INVALID_RESPONSE, f"{where}: no completion: {error}") from None
+        raise EndpointError(ErrorKind.INVALID_RESPONSE, f"{where}: no completion: {error}") from None
     positions = answer.choices[0].prompt_logprobs if answer.choices else None
     if positions is None or len(positions) != len(token_ids):
         found = f"prompt_logprobs for {len(positions or [])} of {len(token_ids)} tokens"
-        raise TeacherError(ErrorKind.INVALID_RESPONSE, f"{where}: the answer has {found}")
+        raise EndpointError(ErrorKind.INVALID_RESPONSE, f"{where}: the answer has {found}")
     entries = [(position or {}).get(str(token)) for position, token in zip(positions[1:], token_ids[1:], strict=True)]
     if None in entries:
         place = 1 + entries.index(None)
         reason = f"the answer has no logprob of token {token_ids[place]} at position {place}"
-        raise TeacherError(ErrorKind.INVALID_RESPONSE, f"{where}: {reason}")
+        raise EndpointError(ErrorKind.INVALID_RESPONSE, f"{where}: {reason}")
     return [entry for entry in entries if entry is not None]
 
 
@@ -77,7 +77,7 @@ def parse_prefill(raw: bytes, token_ids: Sequence[int], where: str) -> NDArray[n
     if not usable.all():
         place = int(np.flatnonzero(~usable)[0])
         reason = f"logprob {found[place]} at position {place}, accepted are finite numbers above {LOGPROB_FLOOR}"
-        raise TeacherError(ErrorKind.INVALID_RESPONSE, f"{where}: {reason}")
+        raise EndpointError(ErrorKind.INVALID_RESPONSE, f"{where}: {reason}")
     return found
 
 
@@ -85,7 +85,7 @@ def _number(entry: _Entry) -> float:
     return float("nan") if entry.logprob is None else entry.logprob
 
 
-async def teacher_logprobs(teacher: TeacherClient, token_ids: Sequence[int]) -> NDArray[np.float32]:
+async def teacher_logprobs(teacher: EndpointClient, token_ids: Sequence[int]) -> NDArray[np.float32]:
     """The teacher's logprobs of a sequence, float32 [T]; the first is 0.
 
     Raises:
@@ -95,7 +95,7 @@ async def teacher_logprobs(teacher: TeacherClient, token_ids: Sequence[int]) -> 
     return parse_prefill(raw, token_ids, f"teacher {teacher.config.url}")
 
 
-async def judged(teacher: TeacherClient, samples: Sequence[Sample]) -> list[Sample]:
+async def judged(teacher: EndpointClient, samples: Sequence[Sample]) -> list[Sample]:
     """The samples with the teacher's logprobs where something of them trains.
 
     Raises:
@@ -111,7 +111,7 @@ async def judged(teacher: TeacherClient, samples: Sequence[Sample]) -> list[Samp
     return list(await asyncio.gather(*(one(sample) for sample in samples)))
 
 
-async def check_judges(teacher: TeacherClient, tokenizer: TextTokenizer) -> None:
+async def check_judges(teacher: EndpointClient, tokenizer: TextTokenizer) -> None:
     """One request at the run's start, for tokens of a known text; waits while the teacher loads.
 
     Raises:
@@ -124,7 +124,7 @@ async def check_judges(teacher: TeacherClient, tokenizer: TextTokenizer) -> None
         raw = await teacher.post(COMPLETIONS, body, busy_s=teacher.config.start_deadline_s)
         parse_prefill(raw, [*ids, tokenizer.largest_id], where)
         entries = _entries(raw, [*ids, tokenizer.largest_id], where)[: len(ids) - 1]
-    except TeacherError as error:
+    except EndpointError as error:
         raise BadInputError(f"spec.algorithm.teacher: {error.message}; {ACCEPTED}") from None
     for token, entry in zip(ids[1:], entries, strict=True):
         own = tokenizer.decode([token])

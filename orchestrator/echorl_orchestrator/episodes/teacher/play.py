@@ -6,9 +6,9 @@ from pathlib import Path
 from echorl_core.config import BatchConfig
 from echorl_orchestrator.codec.tokenizer import TextTokenizer
 from echorl_orchestrator.endpoints.chat import check_speaks
-from echorl_orchestrator.endpoints.client import TeacherClient
-from echorl_orchestrator.episodes.attempt_outcome import Try
-from echorl_orchestrator.episodes.episode_attempt import Venue
+from echorl_orchestrator.endpoints.client import EndpointClient
+from echorl_orchestrator.episodes.attempt_outcome import EpisodeAttempt
+from echorl_orchestrator.episodes.episode_attempt import EpisodeResources
 from echorl_orchestrator.episodes.samples import Built
 from echorl_orchestrator.episodes.single_agent import AgentPlayer
 from echorl_orchestrator.episodes.teacher.logprobs import check_judges, judged
@@ -20,8 +20,8 @@ from echorl_orchestrator.gateway.turns import SessionSpec
 class TaughtPlayer(AgentPlayer):
     """Mode sft: the teacher takes the policy's turns, and the policy learns what it said."""
 
-    def __init__(self, venue: Venue, teacher: TeacherClient, batch: BatchConfig) -> None:
-        super().__init__(venue)
+    def __init__(self, resources: EpisodeResources, teacher: EndpointClient, batch: BatchConfig) -> None:
+        super().__init__(resources)
         self._teacher, self._batch = teacher, batch
 
     async def check(self) -> None:
@@ -35,7 +35,7 @@ class TaughtPlayer(AgentPlayer):
     def _session(self, spec: SessionSpec) -> GatewaySession:
         return TeacherSession(spec, self._teacher)
 
-    async def _built(self, played: Try) -> Built:
+    async def _built(self, played: EpisodeAttempt) -> Built:
         assert isinstance(played.session, TeacherSession)  # noqa: S101 - made above
         return played.session.taught(
             played.owner, self._batch.sft, reward=played.progress.reward, max_branches=self._batch.max_branches
@@ -45,9 +45,9 @@ class TaughtPlayer(AgentPlayer):
 class JudgedPlayer(AgentPlayer):
     """Mode opd: the policy plays, and the teacher's logprobs of its tokens go with the samples."""
 
-    def __init__(self, venue: Venue, teacher: TeacherClient, model: Path) -> None:
+    def __init__(self, resources: EpisodeResources, teacher: EndpointClient, model: Path) -> None:
         """``model``: folder of the policy, whose tokenizer the teacher must have."""
-        super().__init__(venue)
+        super().__init__(resources)
         self._teacher, self._model = teacher, model
 
     async def check(self) -> None:

@@ -7,10 +7,10 @@ from echorl_core.config import SamplingConfig, SftConfig
 from echorl_orchestrator.chat.messages import canonical_message, message_key
 from echorl_orchestrator.codec.engine_rendering import EngineRendering, PromptTooLongError
 from echorl_orchestrator.codec.protocol import Parsed
-from echorl_orchestrator.endpoints.chat import teacher_says
-from echorl_orchestrator.endpoints.client import TeacherClient
+from echorl_orchestrator.endpoints.chat import endpoint_says
+from echorl_orchestrator.endpoints.client import EndpointClient
 from echorl_orchestrator.episodes.samples import Built, Owner, kept_branches
-from echorl_orchestrator.episodes.sft import Talk, supervised
+from echorl_orchestrator.episodes.sft import Talk, sft_samples
 from echorl_orchestrator.gateway.history import Branch, Continuation
 from echorl_orchestrator.gateway.prompts import Conversation
 from echorl_orchestrator.gateway.session import GatewaySession
@@ -21,7 +21,7 @@ from echorl_orchestrator.types import Tool
 class TeacherSession(GatewaySession):
     """A session whose turns are a teacher's. Its branches hold messages and no tokens."""
 
-    def __init__(self, spec: SessionSpec, teacher: TeacherClient) -> None:
+    def __init__(self, spec: SessionSpec, teacher: EndpointClient) -> None:
         super().__init__(spec)
         self._teacher = teacher
         self._tools_of: dict[int, Sequence[Tool]] = {}
@@ -35,7 +35,7 @@ class TeacherSession(GatewaySession):
         prompt_tokens = self._prompt_tokens(talk)
         room = self.spec.max_model_len - prompt_tokens
         limit = min(sampling.max_completion_tokens, room)
-        said = await teacher_says(self._teacher, talk.messages, talk.tools, sampling, max_tokens=limit)
+        said = await endpoint_says(self._teacher, talk.messages, talk.tools, sampling, max_tokens=limit)
         answer = canonical_message(said.message, len(talk.messages))
         calls = [{"id": call["id"], **call["function"]} for call in answer.get("tool_calls", ())]
         usable = [call for call in calls if isinstance(call["arguments"], dict)]
@@ -71,7 +71,7 @@ class TeacherSession(GatewaySession):
             for place, branch in enumerate(kept)
         ]
         most = self.spec.max_model_len
-        built = supervised(codec, talks, owner, config, max_tokens=most, reward=reward).built
+        built = sft_samples(codec, talks, owner, config, max_tokens=most, reward=reward).built
         return Built(built.samples, len(self.history.branches) - len(kept), built.kept_tokens, 0, 0)
 
     def _context(self, branch: Branch, earlier: Sequence[Branch]) -> frozenset[int]:

@@ -1,6 +1,6 @@
 import pytest
 
-from echorl_orchestrator.batches.batch_metrics import Since, batch_facts, statistics
+from echorl_orchestrator.batches.batch_metrics import SinceLastBatch, batch_columns, statistics
 from echorl_orchestrator.batches.sealing import compose
 from echorl_orchestrator.filters.rules import Verdict
 from echorl_orchestrator.rollout.groups import ReadyEpisode
@@ -38,7 +38,7 @@ def test_play_is_over_filtered_episodes_too_and_training_over_the_batch_alone() 
     before.outcome.environment_tokens = 12
     content = compose(batch, batch_config(), frozenset(), step=5)
     assert content is not None
-    facts = batch_facts(batch, content, 5, Since(filtered=[before]))
+    facts = batch_columns(batch, content, 5, SinceLastBatch(filtered=[before]))
 
     def of(name: str) -> tuple[object, ...]:
         return tuple(facts[f"{name}/{statistic}"] for statistic in ("mean", "std", "min", "max"))
@@ -69,7 +69,7 @@ def test_shares_of_ends_by_environment_count_an_episode_of_several_members_once(
     ]
     content = compose(batch, batch_config(), frozenset(), step=3)
     assert content is not None
-    facts = batch_facts(batch, content, 3, Since(filtered=[cut("e3"), cut("e4")]))
+    facts = batch_columns(batch, content, 3, SinceLastBatch(filtered=[cut("e3"), cut("e4")]))
 
     def of(scope: str) -> dict[str, object]:
         prefix = f"stops/{scope}/"
@@ -90,7 +90,7 @@ def test_metrics_of_environments_are_over_the_episodes_that_have_them() -> None:
     ]
     content = compose(batch, batch_config(), frozenset(), step=3)
     assert content is not None
-    facts = batch_facts(batch, content, 3, Since())
+    facts = batch_columns(batch, content, 3, SinceLastBatch())
     found = {name: value for name, value in facts.items() if name.startswith("metrics/terminal/")}
     assert found == {
         "metrics/terminal/exit/code/mean": 3.0,

@@ -7,8 +7,8 @@ import pytest
 
 from echorl_core.config import AdvantageConfig, FilterConfig
 from echorl_orchestrator.advantages.rae import BaselineState
-from echorl_orchestrator.batches.batch_metrics import Since, batch_facts, member_facts
-from echorl_orchestrator.batches.rae_baselines import Shipping
+from echorl_orchestrator.batches.batch_metrics import SinceLastBatch, batch_columns, member_columns
+from echorl_orchestrator.batches.rae_baselines import RunBaselines
 from echorl_orchestrator.batches.sealing import SavedState, compose
 from echorl_orchestrator.failures import BadInputError
 from echorl_orchestrator.records.recorder import train_row
@@ -75,7 +75,7 @@ def test_an_episode_of_two_is_one_place_in_a_batch_and_two_units() -> None:
 def test_advantages_by_hand_in_the_order_of_shipping(order: str, expected: list[float]) -> None:
     episodes = ready(whole("e0", {"a": 1.0, "b": -1.0}), whole("e1", {"a": -1.0, "b": 1.0}))
     units = units_of(episodes)
-    shipping = Shipping.resumed(config(AdvantageConfig(type="rae", order=order)), None)
+    shipping = RunBaselines.resumed(config(AdvantageConfig(type="rae", order=order)), None)
     moved = shipping.shipped(units)
     assert [one.advantage for one in units] == pytest.approx(expected)
     assert [(one.member, one.task, one.value) for one in moved.state().baselines] == [
@@ -87,20 +87,20 @@ def test_advantages_by_hand_in_the_order_of_shipping(order: str, expected: list[
 
 
 def test_a_resumed_run_goes_on_with_its_baselines_and_fails_without() -> None:
-    first = Shipping.resumed(config(), None).shipped(units_of(ready(whole("e0", {"a": 1.0, "b": -1.0}))))
+    first = RunBaselines.resumed(config(), None).shipped(units_of(ready(whole("e0", {"a": 1.0, "b": -1.0}))))
     straight = units_of(ready(whole("e1", {"a": 1.0})))
     first.shipped(straight)
     again = units_of(ready(whole("e1", {"a": 1.0})))
-    Shipping.resumed(config(), saved(first.state())).shipped(again)
+    RunBaselines.resumed(config(), saved(first.state())).shipped(again)
     assert [one.advantage for one in again] == [one.advantage for one in straight] == [pytest.approx(0.81)]
     with pytest.raises(BadInputError, match=r"environments.terminal: .*no RAE baselines \(step 3\)"):
-        Shipping.resumed(config(), saved(None))
-    assert Shipping.resumed(config(AdvantageConfig()), saved(None)).state() is None
+        RunBaselines.resumed(config(), saved(None))
+    assert RunBaselines.resumed(config(AdvantageConfig()), saved(None)).state() is None
 
 
 def test_an_environment_that_came_to_the_run_later_begins_at_0() -> None:
     units = units_of(ready(whole("e0", {"a": 1.0})))
-    Shipping.resumed(config(), saved(None, played="digits")).shipped(units)
+    RunBaselines.resumed(config(), saved(None, played="digits")).shipped(units)
     assert [one.advantage for one in units] == [pytest.approx(0.9)]
 
 
@@ -109,7 +109,7 @@ def test_filters_take_units_and_zero_advantage_waits_for_the_batch() -> None:
     episodes = ready(whole("e0", {"a": 0.0, "b": 1.0}), filters=rules)
     assert not any(one.filtered for one in episodes)
     units = units_of(episodes)
-    Shipping.resumed(config(), None).shipped(units)
+    RunBaselines.resumed(config(), None).shipped(units)
     content = compose(units, batch_config(advantage=RAE, filters=rules), frozenset(), step=1)
     assert content is not None
     assert content.sample_ids == ["e0/b/0"]
@@ -124,7 +124,7 @@ def test_facts_of_members_by_hand() -> None:
         episodes, (1, 2, 3, 5), (10, 7, 20, 30), (2.0, -3.0, -1.0, 9.0), strict=True
     ):
         one.outcome.num_turns, one.outcome.sampled_tokens, one.advantage = turns, tokens, advantage
-    assert member_facts("debate", episodes, episodes[:3]) == {
+    assert member_columns("debate", episodes, episodes[:3]) == {
         "reward/debate/a": 0.5,
         "reward/debate/a/mean": 0.5,
         "reward/debate/a/std": pytest.approx((0.5 / 3) ** 0.5),
@@ -151,10 +151,10 @@ def test_facts_of_members_by_hand() -> None:
 
 def test_a_batchs_facts_tell_members_by_environment_alone() -> None:
     units = units_of(ready(whole("e0", {"a": 1.0, "b": -1.0})))
-    Shipping.resumed(config(), None).shipped(units)
+    RunBaselines.resumed(config(), None).shipped(units)
     content = compose(units, batch_config(advantage=RAE), frozenset(), step=1)
     assert content is not None
-    facts = batch_facts(units, content, 1, Since())
+    facts = batch_columns(units, content, 1, SinceLastBatch())
     assert (facts["reward/terminal/b/min"], facts["turns/terminal/b/mean"]) == (-1.0, 1.0)
     assert facts["advantage/terminal/a/mean"] == pytest.approx(0.9)  # the baseline moved to 0.1 first
     assert "turns/all/a/mean" not in facts
@@ -162,9 +162,9 @@ def test_a_batchs_facts_tell_members_by_environment_alone() -> None:
 
 def test_a_member_whose_units_were_all_filtered_has_no_advantage() -> None:
     episodes = units_of(ready(whole("e0", {"a": 1.0})))
-    assert member_facts("debate", episodes, [])["advantage/debate/a/mean"] is None
+    assert member_columns("debate", episodes, [])["advantage/debate/a/mean"] is None
 
 
 def test_one_agent_has_no_facts_of_members() -> None:
     alone = close(group(outcome("s0")), batch_config())
-    assert member_facts("terminal", alone, alone) == {}
+    assert member_columns("terminal", alone, alone) == {}

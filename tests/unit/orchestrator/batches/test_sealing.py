@@ -7,7 +7,7 @@ from echorl_core.checkpoints import NO_HISTORY, next_history
 from echorl_core.config import BatchConfig, FilterConfig
 from echorl_core.identity import RunIdentity
 from echorl_core.wire import RankBatch, Sample
-from echorl_orchestrator.batches.batch_metrics import Since, batch_facts
+from echorl_orchestrator.batches.batch_metrics import SinceLastBatch, batch_columns
 from echorl_orchestrator.batches.sealing import Place, SavedState, compose, extend, files, read_state, seal_of
 from echorl_orchestrator.filters.rules import Verdict
 from echorl_orchestrator.rollout.groups import ReadyEpisode
@@ -161,7 +161,7 @@ def test_files_hold_one_batch_per_rank_and_the_state() -> None:
     )
     extended = extend(state, content)
     assert extended.history == next_history(NO_HISTORY, content.digest)
-    seal = seal_of(place, content, dict(batch_facts(episodes, content, 7, Since({"failures/env": 2}))))
+    seal = seal_of(place, content, dict(batch_columns(episodes, content, 7, SinceLastBatch({"failures/env": 2}))))
     assert seal.counts["failures/env"] == 2
     assert seal.counts["reward/all/mean"] == seal.counts["reward/terminal/mean"] == 1.0
     assert seal.counts["staleness/all/max"] == 6
@@ -190,8 +190,8 @@ def test_trained_tokens_and_shares_of_filters_by_hand() -> None:
     content = compose([idle, odd], batch_config(filters=rules), ECHO, step=1)
     assert content is not None
     assert content.trained_tokens == 4  # the idle one's ECHO token alone, all three of the other
-    since = Since(filtered=[before], filters=["zeroAdvantage", "gibberish", "repetition"])
-    facts = batch_facts([idle, odd], content, 1, since)
+    since = SinceLastBatch(filtered=[before], filters=["zeroAdvantage", "gibberish", "repetition"])
+    facts = batch_columns([idle, odd], content, 1, since)
     assert {name: value for name, value in facts.items() if name.startswith("filters/")} == {
         "filters/all/zeroAdvantage": 2 / 3,
         "filters/all/gibberish": 1 / 3,

@@ -22,14 +22,14 @@ from echorl_core.wire import (
     StepReport,
     StopNotice,
 )
-from echorl_orchestrator.attempt.live_settings import Live
+from echorl_orchestrator.attempt.live_settings import AttemptSettings
 from echorl_orchestrator.attempt.trainer_desk import TrainerDesk
 from echorl_orchestrator.batches.batch_store import BatchStore
 from echorl_orchestrator.control.http_api import Actions, Api
 from echorl_orchestrator.engines.engine_metrics import Distribution
 from echorl_orchestrator.status.health import Health
 from echorl_orchestrator.status.metrics_registry import Metrics, Reading, Series
-from echorl_orchestrator.status.state_board import Board
+from echorl_orchestrator.status.state_board import StateBoard
 from echorl_testing.role_config import orchestrator_config
 from echorl_testing.sealed import identity, parts_report, prepared, seal_step, store_of
 
@@ -47,8 +47,8 @@ class Served:
         self.store: BatchStore = store_of(root)
         self.desk = TrainerDesk(self.store, num_ranks=2, start_step=0, attempt_folder=self.run.attempt(1))
         self.content: dict[str, Any] = {"phase": "Running", "reward": float("nan")}
-        self.board = Board(lambda: dict(self.content))
-        self.live = Live(orchestrator_config(root), self.run.attempt(1))
+        self.board = StateBoard(lambda: dict(self.content))
+        self.live = AttemptSettings(orchestrator_config(root), self.run.attempt(1))
         self.health = Health(longest_silence_s=10.0, busy=lambda: True)
         self.arrived: list[PolicyAnnouncement | StepReport | PartsReport] = []
         values: dict[str, Series] = {

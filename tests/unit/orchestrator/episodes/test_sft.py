@@ -17,9 +17,9 @@ from echorl_orchestrator.codec.compact import CompactCodec
 from echorl_orchestrator.codec.protocol import ChatCodec
 from echorl_orchestrator.codec.tokenizer import TextTokenizer
 from echorl_orchestrator.episodes.attempt_outcome import EpisodeRequest
-from echorl_orchestrator.episodes.recorded_conversations import given_outcome
+from echorl_orchestrator.episodes.recorded_conversations import recorded_outcome
 from echorl_orchestrator.episodes.samples import Owner
-from echorl_orchestrator.episodes.sft import Supervised, Talk, supervised
+from echorl_orchestrator.episodes.sft import SftSamples, Talk, sft_samples
 from echorl_orchestrator.filters.rules import Verdict
 from echorl_orchestrator.rollout.groups import ReadyEpisode, failure_of
 from echorl_orchestrator.tasks.task_deck import Ticket
@@ -71,10 +71,10 @@ def qwen3(folder: Path) -> ChatCodec:
     return build_codec(config)  # type: ignore[return-value]  # not engine
 
 
-def learn(codec: ChatCodec, messages: list[dict[str, Any]], *roles: str, **changes: Any) -> Supervised:
+def learn(codec: ChatCodec, messages: list[dict[str, Any]], *roles: str, **changes: Any) -> SftSamples:
     talk = Talk(messages, context=changes.pop("context", frozenset()))
     config = SftConfig(train_roles=list(roles) or ["assistant"], tool_names=changes.pop("tools", None))
-    return supervised(codec, [talk], OWNER, config, max_tokens=changes.pop("most", 512), reward=None)
+    return sft_samples(codec, [talk], OWNER, config, max_tokens=changes.pop("most", 512), reward=None)
 
 
 def learned(tokenizer: TextTokenizer, sample: Sample) -> list[str]:
@@ -191,7 +191,7 @@ def test_every_target_belongs_to_a_trained_role_and_roles_are_disjoint(
 
 def test_the_denominator_is_the_number_of_targets(compact: CompactCodec) -> None:
     def ready(messages: list[dict[str, Any]], key: str) -> ReadyEpisode:
-        built = supervised(
+        built = sft_samples(
             compact, [Talk(messages)], Owner(key, key, "talks", key, 1), SftConfig(), max_tokens=512, reward=None
         ).built
         outcome = EpisodeOutcome(key, "talks", key, built.samples, None, StopReason.TERMINATED)
@@ -209,7 +209,7 @@ def test_the_denominator_is_the_number_of_targets(compact: CompactCodec) -> None
 
 def of_task(codec: ChatCodec, **task: Any) -> EpisodeOutcome:
     request = EpisodeRequest(environment("talks"), {"key": 1, **task}, "e0", "g0", 0, 1)
-    return given_outcome(codec, request, batch_config(mode="sft"), max_tokens=512)
+    return recorded_outcome(codec, request, batch_config(mode="sft"), max_tokens=512)
 
 
 @pytest.mark.parametrize(

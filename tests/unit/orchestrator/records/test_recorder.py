@@ -19,10 +19,10 @@ from echorl_orchestrator.records.recorder import (
     step_row,
     train_row,
 )
-from echorl_orchestrator.rollout.counters import Tally
+from echorl_orchestrator.rollout.counters import Counters
 from echorl_orchestrator.rollout.groups import ReadyEpisode
 from echorl_orchestrator.status.health import Health
-from echorl_orchestrator.status.throughput import Pace
+from echorl_orchestrator.status.throughput import Throughput
 from echorl_orchestrator.tasks.task_deck import Ticket
 from echorl_testing.scripted_player import eventually, outcome
 
@@ -136,12 +136,12 @@ def test_a_step_row_merges_batch_and_report() -> None:
 
 def test_pace_by_hand() -> None:
     now = 10.0
-    tally, health = Tally(), Health(longest_silence_s=1.0, busy=lambda: False)
-    pace = Pace(tally, health, clock=lambda: now)
+    counters, health = Counters(), Health(longest_silence_s=1.0, busy=lambda: False)
+    throughput = Throughput(counters, health, clock=lambda: now)
     now, health.idle_s = 14.0, 1.0
-    tally.add("tokens/sampled", 200)
-    lap = pace.lap(trained_tokens=80)
+    counters.add("tokens/sampled", 200)
+    lap = throughput.lap(trained_tokens=80)
     assert lap["rate/sampled_tokens_per_s"] == 50.0
     assert lap["rate/overall_trained_tokens_per_s"] == 20.0
     assert (lap["seconds/since_last_step"], lap["seconds/engines_idle"]) == (4.0, 1.0)
-    assert pace.sampled_tokens_per_s == pytest.approx(50.0)
+    assert throughput.sampled_tokens_per_s == pytest.approx(50.0)

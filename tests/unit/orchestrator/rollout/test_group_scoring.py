@@ -22,17 +22,17 @@ from echorl_testing.scripted_scheduler import Rig, failing
 async def test_survivors_of_a_broken_group_make_a_partial_one() -> None:
     rig = Rig(batch_config(group_size=4), ScriptedPlayer(script=failing("e3")))
     async with rig.running():
-        batch = await rig.collector.batch()
+        batch = await rig.buffer.batch()
         await rig.idle()
-    assert rig.tally.totals["groups/partial"] == 2
+    assert rig.counters.totals["groups/partial"] == 2
     assert {one.partial for one in batch} == {True}
-    assert rig.tally.totals["failures/provider"] == 2
+    assert rig.counters.totals["failures/provider"] == 2
     first = [one for one in batch if one.group == batch[0].group]
     assert [one.advantage for one in first] == pytest.approx([2 / 3, -1 / 3, -1 / 3])
     # Two survivors are left over; with maxStaleness 0 they are too old for batch 2.
     rig.update(1)
-    assert rig.collector.take() is None
-    assert rig.tally.totals["dropped/stale"] == 2
+    assert rig.buffer.take() is None
+    assert rig.counters.totals["dropped/stale"] == 2
 
 
 async def test_a_group_without_survivors_is_dropped_and_replaced() -> None:
@@ -41,8 +41,8 @@ async def test_a_group_without_survivors_is_dropped_and_replaced() -> None:
     )
     rig = Rig(batch_config(), ScriptedPlayer(script=script))
     async with rig.running():
-        batch = await rig.collector.batch()
-    assert rig.tally.totals["groups/dropped"] == 1
+        batch = await rig.buffer.batch()
+    assert rig.counters.totals["groups/dropped"] == 1
     assert not any(one.group.endswith("1") for one in batch)
     assert all(cursor.returned == [] or cursor.next > 2 for cursor in rig.deck.state().cursors.values())
 
@@ -51,10 +51,10 @@ async def test_group_scoring_replaces_rewards_and_falls_as_a_whole() -> None:
     player = ScriptedPlayer(script=failing("g000001-e1"), scores=lambda outcomes: [5.0] + [1.0] * (len(outcomes) - 1))
     rig = Rig(batch_config(), player)
     async with rig.running():
-        batch = await rig.collector.batch()
+        batch = await rig.buffer.batch()
     assert {one.outcome.reward for one in batch} == {5.0, 1.0}
     assert not any(one.group.endswith("g000001") for one in batch)
-    assert rig.tally.totals["dropped/group"] == 1
+    assert rig.counters.totals["dropped/group"] == 1
 
 
 def without_score(outcomes: list[EpisodeOutcome]) -> list[float] | None:
@@ -93,9 +93,9 @@ async def test_scores_that_do_not_fit_drop_the_group() -> None:
 
     rig = Rig(batch_config(), ScriptedPlayer(scores=scores))
     async with rig.running():
-        batch = await rig.collector.batch()
-    assert rig.tally.totals["dropped/group"] == 4
-    assert rig.tally.totals["failures/env"] == 2
+        batch = await rig.buffer.batch()
+    assert rig.counters.totals["dropped/group"] == 4
+    assert rig.counters.totals["failures/env"] == 2
     assert {one.outcome.reward for one in batch} == {1.0, 0.0}
 
 
@@ -115,9 +115,9 @@ async def test_a_success_in_between_resets_the_count() -> None:
     rig = Rig(batch_config(), ScriptedPlayer(script=failing("e1")), limit=2)
     async with rig.running():
         for step in range(1, 4):
-            await rig.collector.batch()
+            await rig.buffer.batch()
             rig.update(step)
-    assert rig.tally.totals["failures/provider"] >= 6
+    assert rig.counters.totals["failures/provider"] >= 6
 
 
 async def test_a_task_that_cannot_be_read_costs_its_group() -> None:
@@ -134,9 +134,9 @@ async def test_a_task_that_cannot_be_read_costs_its_group() -> None:
     player.task = once  # type: ignore[method-assign]
     rig = Rig(batch_config(), player)
     async with rig.running():
-        assert len(await rig.collector.batch()) == 4
-    assert rig.tally.totals["groups/dropped"] == 1
-    assert rig.tally.totals["failures/env"] == 2
+        assert len(await rig.buffer.batch()) == 4
+    assert rig.counters.totals["groups/dropped"] == 1
+    assert rig.counters.totals["failures/env"] == 2
 
 
 OWN = AdvantageConfig(type="custom", hook=HookConfig(import_path="mine:best"))
@@ -146,7 +146,7 @@ async def test_own_advantages_are_asked_for_once_a_group_with_its_survivors() ->
     player = ScriptedPlayer(failing("e2"), own_advantages=lambda inputs: [2.0 * one.reward for one in inputs.episodes])
     rig = Rig(batch_config(group_size=3, batch_size=2, advantage=OWN), player)
     async with rig.running():
-        batch = await rig.collector.batch()
+        batch = await rig.buffer.batch()
     assert sorted(one.advantage for one in batch) == [0.0, 2.0]
     asked = player.asked[0]
     assert (asked.environment, asked.group_size, [one.reward for one in asked.episodes]) == ("terminal", 3, [1.0, 0.0])
@@ -158,7 +158,7 @@ async def test_group_scores_reach_own_advantages() -> None:
     )
     rig = Rig(batch_config(batch_size=2, advantage=OWN), player)
     async with rig.running():
-        batch = await rig.collector.batch()
+        batch = await rig.buffer.batch()
     assert [(one.outcome.reward, one.advantage) for one in batch] == [(5.0, -5.0), (7.0, -7.0)]
 
 
@@ -186,7 +186,7 @@ async def test_own_filters_keep_an_episode_out_before_the_batch_or_in_it() -> No
     ]
     rig = Rig(batch_config(filters=rules), ScriptedPlayer(own_filters=own))
     async with rig.running():
-        batch = await rig.collector.batch()
+        batch = await rig.buffer.batch()
     assert [one.outcome.reward for one in batch] == [1.0] * 4
     assert {(one.verdict, one.matched) for one in batch} == {(Verdict(), frozenset({1}))}
-    assert rig.tally.totals["dropped/filtered"] == len(rig.collector.take_filtered()) >= 4
+    assert rig.counters.totals["dropped/filtered"] == len(rig.buffer.take_filtered()) >= 4

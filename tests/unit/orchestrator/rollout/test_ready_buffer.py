@@ -18,21 +18,21 @@ async def test_stale_episodes_leave_the_batch_and_stay_in_the_baseline() -> None
         return outcome(episode, version=1 if old else version, reward=float(episode[-1] == "0"))
 
     rig = Rig(batch_config(max_staleness=0), ScriptedPlayer(script=script))
-    rig.collector.next_step = 4
+    rig.buffer.next_step = 4
     rig.player.version = 3
     async with rig.running():
-        await rig.collector.batch()
+        await rig.buffer.batch()
         rig.update(4)
         await rig.idle()
-    assert rig.tally.totals["dropped/stale"] == 0
+    assert rig.counters.totals["dropped/stale"] == 0
     rig = Rig(batch_config(max_staleness=1), ScriptedPlayer(script=script))
-    rig.collector.next_step = 4
+    rig.buffer.next_step = 4
     rig.player.version = 3
     async with rig.running():
-        batches = [await rig.collector.batch() for _ in range(2)]
+        batches = [await rig.buffer.batch() for _ in range(2)]
     sibling = next(one for batch in batches for one in batch if one.outcome.episode.endswith("g000003-e1"))
     assert sibling.advantage == -0.5
-    assert rig.tally.totals["dropped/stale"] == 1
+    assert rig.counters.totals["dropped/stale"] == 1
     assert all(one.staleness(step) <= 1 for step, batch in zip((4, 5), batches, strict=True) for one in batch)
 
 
@@ -41,25 +41,25 @@ async def test_a_wait_for_a_batch_can_be_interrupted_and_loses_nothing() -> None
     rig.player.gate.clear()
     stop: list[bool] = []
     async with rig.running():
-        waiting = asyncio.create_task(rig.collector.batch_unless(lambda: bool(stop)))
+        waiting = asyncio.create_task(rig.buffer.batch_unless(lambda: bool(stop)))
         await eventually(lambda: len(rig.player.playing) == 4, "a batch is played")
         stop.append(True)
-        rig.collector.wake()
+        rig.buffer.wake()
         assert await waiting is None
         rig.player.gate.set()
-        await eventually(lambda: len(rig.collector.ready) == 4, "its episodes are ready")
-        assert await rig.collector.batch_unless(lambda: True) is None
-        assert len(await rig.collector.batch()) == 4
+        await eventually(lambda: len(rig.buffer.ready) == 4, "its episodes are ready")
+        assert await rig.buffer.batch_unless(lambda: True) is None
+        assert len(await rig.buffer.batch()) == 4
 
 
 async def test_batches_measured_in_tokens_end_with_the_episode_that_fills_them() -> None:
     config = batch_config(batch_size=None, token_batch_size=10, max_staleness=1)
     rig = Rig(config, ScriptedPlayer())
     async with rig.running():
-        batch = await rig.collector.batch()
+        batch = await rig.buffer.batch()
         assert len(batch) == 3  # four trainable tokens each
-        assert rig.collector.episodes_per_batch() == 3
-        await rig.collector.batch()
+        assert rig.buffer.episodes_per_batch() == 3
+        await rig.buffer.batch()
 
 
 @pytest.mark.parametrize("max_staleness", [0, 2])
@@ -73,7 +73,7 @@ async def test_batches_measured_in_tokens_fill_up_though_episodes_have_grown_sho
     rig = Rig(config, ScriptedPlayer(script=script))
     async with rig.running(), asyncio.timeout(60):
         for step in (1, 2, 3):
-            batch = await rig.collector.batch()
+            batch = await rig.buffer.batch()
             assert sum(one.trainable_tokens() for one in batch) >= 60
             rig.update(step)
 
@@ -88,9 +88,9 @@ async def test_group_stage_filters_keep_idle_episodes_from_taking_a_place() -> N
     config = batch_config(filters=[FilterConfig(type="zeroAdvantage", stage="group", scope="rl")])
     rig = Rig(config, ScriptedPlayer(script=script))
     async with rig.running():
-        batch = await rig.collector.batch()
+        batch = await rig.buffer.batch()
     assert all(one.advantage for one in batch)
-    assert rig.tally.totals["dropped/filtered"] >= 4
+    assert rig.counters.totals["dropped/filtered"] >= 4
 
 
 async def test_batches_measured_in_tokens_outlast_filtered_groups_at_the_start() -> None:
@@ -103,7 +103,7 @@ async def test_batches_measured_in_tokens_outlast_filtered_groups_at_the_start()
     rules = [FilterConfig(type="zeroAdvantage", stage="group", scope="all")]
     rig = Rig(batch_config(batch_size=None, token_batch_size=20, filters=rules), ScriptedPlayer(script=script))
     async with rig.running(), asyncio.timeout(60):
-        batch = await rig.collector.batch()
+        batch = await rig.buffer.batch()
     assert all(one.advantage for one in batch)
     never = ScriptedPlayer(script=lambda episode, group, version: outcome(episode, version=version))
     rig = Rig(batch_config(batch_size=None, token_batch_size=20, filters=rules), never)
@@ -130,11 +130,11 @@ async def test_an_empty_batch_is_tried_again_and_then_ends_the_run() -> None:
     rig = Rig(batch_config(), ScriptedPlayer())
     async with rig.running():
         for _ in range(2):
-            rig.collector.give_up(await rig.collector.batch())
-            assert rig.collector.next_step == 1
+            rig.buffer.give_up(await rig.buffer.batch())
+            assert rig.buffer.next_step == 1
         with pytest.raises(RunFailure, match=r"step 1: 3 batches in a row .* rewards of the last one: 0, 1"):
-            rig.collector.give_up(await rig.collector.batch())
-    assert rig.tally.totals["dropped/emptyBatch"] == 12
+            rig.buffer.give_up(await rig.buffer.batch())
+    assert rig.counters.totals["dropped/emptyBatch"] == 12
 
 
 async def test_filtered_episodes_stay_for_metrics_without_their_tokens() -> None:
@@ -142,27 +142,27 @@ async def test_filtered_episodes_stay_for_metrics_without_their_tokens() -> None
     script = lambda episode, group, version: outcome(episode, version=version, reward=0.25)  # noqa: E731
     rig = Rig(config, ScriptedPlayer(script=script))
     told: list[tuple[int, int]] = []
-    rig.collector.on_filtered = lambda step, episode: told.append((step, len(episode.outcome.samples)))
+    rig.buffer.on_filtered = lambda step, episode: told.append((step, len(episode.outcome.samples)))
     with pytest.raises(BaseExceptionGroup, match="TaskGroup") as caught:
         await rig.scheduler.run()
     assert told == [(1, 1)] * 12
     (failure,) = caught.value.exceptions
     assert "12 episodes in a row had nothing to train; filters matched: zeroAdvantage 12 of 12" in str(failure)
-    filtered = rig.collector.take_filtered()
+    filtered = rig.buffer.take_filtered()
     assert [one.outcome.reward for one in filtered] == [0.25] * 12
     assert not any(one.outcome.samples for one in filtered)
     assert {(one.outcome.kept_branches, one.verdict.hits) for one in filtered} == {(1, ("zeroAdvantage",))}
-    assert rig.collector.take_filtered() == []
+    assert rig.buffer.take_filtered() == []
 
 
 async def test_episodes_of_an_empty_batch_stay_for_metrics() -> None:
     rig = Rig(batch_config(), ScriptedPlayer())
     told: list[int] = []
-    rig.collector.on_filtered = lambda step, episode: told.append(step)
+    rig.buffer.on_filtered = lambda step, episode: told.append(step)
     async with rig.running():
-        rig.collector.give_up(await rig.collector.batch())
+        rig.buffer.give_up(await rig.buffer.batch())
     assert told == [1, 1, 1, 1]
-    assert [one.outcome.reward for one in rig.collector.take_filtered()] == [1.0, 0.0, 1.0, 0.0]
+    assert [one.outcome.reward for one in rig.buffer.take_filtered()] == [1.0, 0.0, 1.0, 0.0]
 
 
 async def test_episodes_without_a_trainable_token_end_a_run_whose_batches_are_measured_in_tokens() -> None:

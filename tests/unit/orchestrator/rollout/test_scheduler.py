@@ -36,7 +36,7 @@ async def test_on_policy_plays_one_batch_per_version_and_nothing_across_an_updat
     rig = Rig(batch_config(), ScriptedPlayer())
     async with rig.running():
         for step in range(1, 4):
-            batch = await rig.collector.batch()
+            batch = await rig.buffer.batch()
             await rig.idle()
             assert {one.staleness(step) for one in batch} == {0}
             assert len(rig.player.played) == 4 * step
@@ -50,7 +50,7 @@ async def test_batches_ahead_are_filled_at_once_after_an_update() -> None:
     async with rig.running():
         await eventually(lambda: len(rig.player.playing) == 12, "three batches are in flight")
         rig.player.gate.set()
-        batches = [await rig.collector.batch() for _ in range(3)]
+        batches = [await rig.buffer.batch() for _ in range(3)]
         await rig.idle()
         assert len(rig.player.played) == 12
         assert [max(one.staleness(step) for one in batch) for step, batch in enumerate(batches, 1)] == [0, 1, 2]
@@ -65,13 +65,13 @@ async def test_no_engine_means_no_episode() -> None:
         await asyncio.sleep(0)
         assert rig.player.started == []
         rig.update(0)
-        assert len(await rig.collector.batch()) == 4
+        assert len(await rig.buffer.batch()) == 4
 
 
 async def test_a_group_shares_task_and_seed() -> None:
     rig = Rig(batch_config(), ScriptedPlayer())
     async with rig.running():
-        await rig.collector.batch()
+        await rig.buffer.batch()
     by_group: dict[str, set[tuple[int, int]]] = {}
     for group, index, seed in rig.player.started:
         by_group.setdefault(group, set()).add((index, seed))
@@ -84,7 +84,7 @@ async def test_concurrency_per_environment_is_bounded() -> None:
     rig = Rig(batch_config(max_staleness=9), ScriptedPlayer(), [slow, fast])
     async with rig.running():
         for _ in range(9):
-            await rig.collector.batch()
+            await rig.buffer.batch()
     assert rig.player.most["slow"] <= 3
     assert rig.player.most["fast"] <= 5
     assert rig.player.most.total() >= 4
@@ -99,13 +99,13 @@ async def test_an_environment_without_free_slots_is_waited_for() -> None:
         await asyncio.sleep(0)
         assert rig.scheduler.groups_started == 1
         rig.player.gate.set()
-        await rig.collector.batch()
+        await rig.buffer.batch()
 
 
 async def test_tasks_in_batches_are_used_up_and_those_in_flight_come_back() -> None:
     rig = Rig(batch_config(max_staleness=1), ScriptedPlayer())
     async with rig.running():
-        batch = await rig.collector.batch()
+        batch = await rig.buffer.batch()
         state = rig.deck.state().cursors["terminal"]
         used = {one.ticket.ordinal for one in batch}
         assert len(used) == 2
@@ -130,23 +130,23 @@ async def test_episodes_that_no_batch_can_use_are_cancelled() -> None:
 
     player.play = held  # type: ignore[method-assign]
     async with rig.running():
-        await rig.collector.batch()
+        await rig.buffer.batch()
         assert rig.scheduler.in_flight == 4
         rig.scheduler.cancel_hopeless()
         await eventually(lambda: rig.scheduler.in_flight == 0, "nothing is in flight before the update")
         rig.update(1)
         assert player.across == []
         hold.set()
-        await rig.collector.batch()
-    assert rig.tally.totals["failures/cancelled"] == 4
-    assert rig.tally.totals["groups/dropped"] == 2
+        await rig.buffer.batch()
+    assert rig.counters.totals["failures/cancelled"] == 4
+    assert rig.counters.totals["groups/dropped"] == 2
 
 
 async def test_after_the_last_step_nothing_is_started_and_the_rest_is_cancelled() -> None:
     rig = Rig(batch_config(max_staleness=5), ScriptedPlayer(), max_steps=2)
     async with rig.running():
         for _ in range(2):
-            await rig.collector.batch()
+            await rig.buffer.batch()
         rig.scheduler.cancel_hopeless()
         await eventually(lambda: not rig.player.playing, "episodes in flight end")
         assert rig.scheduler.capacity() == 0
@@ -156,7 +156,7 @@ async def test_after_the_last_step_nothing_is_started_and_the_rest_is_cancelled(
 async def test_a_later_last_step_starts_episodes_again_and_an_earlier_one_ends_them() -> None:
     rig = Rig(batch_config(max_staleness=5), ScriptedPlayer(), max_steps=1)
     async with rig.running():
-        await rig.collector.batch()
+        await rig.buffer.batch()
         rig.scheduler.cancel_hopeless()
         await rig.idle()
         assert len(rig.player.played) == 4
@@ -165,7 +165,7 @@ async def test_a_later_last_step_starts_episodes_again_and_an_earlier_one_ends_t
         await eventually(lambda: len(rig.player.playing) == 8, "two more batches are played")
         rig.scheduler.adopt(rig.environments, 1)
         await eventually(lambda: not rig.player.playing, "episodes in flight end")
-    assert rig.tally.totals["failures/cancelled"] == 8
+    assert rig.counters.totals["failures/cancelled"] == 8
 
 
 async def test_a_group_keeps_the_sampling_that_it_began_with() -> None:
@@ -176,7 +176,7 @@ async def test_a_group_keeps_the_sampling_that_it_began_with() -> None:
         await eventually(lambda: len(rig.player.playing) == 2, "one group is played")
         rig.scheduler.adopt([warmer], 100)
         rig.player.gate.set()
-        await rig.collector.batch()
+        await rig.buffer.batch()
     groups: dict[str, set[float]] = {}
     for episode, temperature in rig.player.temperatures.items():
         groups.setdefault(episode.rpartition("-")[0], set()).add(temperature)
@@ -221,21 +221,21 @@ async def test_no_stale_sample_and_every_episode_used_once_or_reported(
             rig.update(max(rig.player.version, step - 1 - min(behind, staleness)))
             try:
                 async with asyncio.timeout(0.05):
-                    batch = await rig.collector.batch()
+                    batch = await rig.buffer.batch()
             except TimeoutError:
                 rig.update(step - 1)
-                batch = await rig.collector.batch()
+                batch = await rig.buffer.batch()
             assert all(one.staleness(step) <= staleness for one in batch)
             assert len(batch) == config.batch_size
             used += batch
             rig.scheduler.cancel_hopeless()
         await eventually(lambda: not rig.player.playing, "the last episodes end")
-        await eventually(lambda: rig.scheduler.under_way() == len(rig.collector.ready), "groups close")
-        rig.collector.discard()
+        await eventually(lambda: rig.scheduler.under_way() == len(rig.buffer.ready), "groups close")
+        rig.buffer.discard()
     assert max(Counter(one.outcome.episode for one in used).values()) == 1
     survived = [one.episode for one in rig.player.played if one.error_kind is None]
     assert {one.outcome.episode for one in used} <= set(survived)
-    dropped = sum(count for name, count in rig.tally.totals.items() if name.startswith("dropped/"))
+    dropped = sum(count for name, count in rig.counters.totals.items() if name.startswith("dropped/"))
     assert len(survived) == len(used) + dropped
 
 
@@ -253,17 +253,17 @@ async def test_what_no_policy_samples_never_grows_old_and_is_made_ahead_of_the_t
     rig = Rig(batch_config(mode="sft", group_size=1, max_staleness=1), ScriptedPlayer(script=unscored), ahead=True)
     async with rig.running():
         for step in range(1, 6):
-            batch = await rig.collector.batch()
+            batch = await rig.buffer.batch()
             assert len(batch) == 4
             assert {one.staleness(step) for one in batch} == {0}
             assert {one.advantage for one in batch} == {0.0}
             rig.scheduler.cancel_hopeless()
         # Two batches, and no more: one that is due, and one that may lie a step further.
-        await eventually(lambda: len(rig.collector.ready) == 8, "two batches are made ahead")
+        await eventually(lambda: len(rig.buffer.ready) == 8, "two batches are made ahead")
         await rig.idle()
-        assert len(rig.collector.ready) == 8
-    assert not rig.tally.totals["dropped/stale"]
-    assert not rig.tally.totals["episodes/failed"]
+        assert len(rig.buffer.ready) == 8
+    assert not rig.counters.totals["dropped/stale"]
+    assert not rig.counters.totals["episodes/failed"]
 
 
 def unscored(episode: str, group: str, version: int) -> EpisodeOutcome:

@@ -7,7 +7,7 @@ from prometheus_client import generate_latest
 
 from echorl_orchestrator.metrics.families import FAMILIES, PREFIX, WEIGHT_UPDATE
 from echorl_orchestrator.metrics.process_counters import DECLARED
-from echorl_orchestrator.rollout.counters import Drop, Tally
+from echorl_orchestrator.rollout.counters import Counters, Drop
 from echorl_orchestrator.status.metrics_registry import Metrics, Reading
 from echorl_orchestrator.status.scrape import counts, evals, learning
 from echorl_orchestrator.status.volume import Volume
@@ -62,13 +62,13 @@ def test_an_eval_is_told_by_environment() -> None:
 
 
 def test_counters_begin_at_0_in_each_process_though_totals_go_on() -> None:
-    tally = Tally({"dropped/stale": 7, "tokens/sampled": 100})
-    tally.drop(Drop.STALE)
-    found = counts(tally.counted())
+    counters = Counters({"dropped/stale": 7, "tokens/sampled": 100})
+    counters.drop(Drop.STALE)
+    found = counts(counters.counted())
     assert found["episodes_dropped"][("stale",)] == 1
     assert found["episodes_dropped"][("unused",)] == 0
     assert found["sampled_tokens"] == {(): 0}
-    assert tally.totals["dropped/stale"] == 8
+    assert counters.totals["dropped/stale"] == 8
 
 
 def test_names_are_of_one_scheme_and_stand_once() -> None:

@@ -6,10 +6,10 @@ import pytest
 
 from echorl_core.wire import StopNotice
 from echorl_orchestrator.status.health import Health
-from echorl_orchestrator.status.state_board import Board, Facts, waiting_for
+from echorl_orchestrator.status.state_board import RunStanding, StateBoard, waiting_for
 
 
-def facts(**fields: Any) -> Facts:
+def facts(**fields: Any) -> RunStanding:
     defaults: dict[str, Any] = {
         "next_step": 3,
         "max_steps": 10,
@@ -26,7 +26,7 @@ def facts(**fields: Any) -> Facts:
         "notice": None,
         "failure": None,
     }
-    return Facts(**{**defaults, **fields})
+    return RunStanding(**{**defaults, **fields})
 
 
 STOPPED = StopNotice(reason="stopped", step=2, checkpoint=True)
@@ -62,7 +62,7 @@ async def test_it_says_how_long_ago_the_run_moved() -> None:
     """So that who asks for the first time knows too, and for who waits it is no change."""
     content: dict[str, Any] = {"step": 1, "phase": "Running", "reward": 0.1}
     now = 100.0
-    board = Board(lambda: dict(content), clock=lambda: now)
+    board = StateBoard(lambda: dict(content), clock=lambda: now)
 
     async def after(seconds: float, **changes: Any) -> tuple[int, float]:
         nonlocal now
@@ -82,7 +82,7 @@ async def test_it_says_how_long_ago_the_run_moved() -> None:
 
 async def test_the_revision_changes_exactly_when_the_content_does() -> None:
     content: dict[str, Any] = {"step": 1, "reward": math.nan}
-    board = Board(lambda: dict(content), clock=lambda: 0.0)
+    board = StateBoard(lambda: dict(content), clock=lambda: 0.0)
     first = board.snapshot()
     assert first["reward"] is None
     await board.refresh()
@@ -99,7 +99,7 @@ async def test_the_revision_changes_exactly_when_the_content_does() -> None:
 
 async def test_a_reader_waits_for_what_it_has_not_seen() -> None:
     content = {"step": 1}
-    board = Board(lambda: dict(content))
+    board = StateBoard(lambda: dict(content))
     seen = board.snapshot()["revision"]
     assert (await board.wait(None, 10))["step"] == 1
     assert (await board.wait(seen - 5, 10))["step"] == 1

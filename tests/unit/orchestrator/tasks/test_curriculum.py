@@ -4,7 +4,7 @@ import pytest
 
 from echorl_core.config import CurriculumConfig
 from echorl_orchestrator.tasks.curriculum import Curriculum, Pool
-from echorl_orchestrator.tasks.task_deck import Cursor, Deck
+from echorl_orchestrator.tasks.task_deck import Cursor, TaskDeck
 from echorl_testing.scripted_player import environment
 
 
@@ -97,7 +97,7 @@ def test_another_task_source_begins_without_means() -> None:
 
 
 def test_a_deck_notes_groups_where_there_is_a_curriculum() -> None:
-    deck = Deck([environment("a", curriculum=config()), environment("b")], {"a": 2, "b": 2}, 0)
+    deck = TaskDeck([environment("a", curriculum=config()), environment("b")], {"a": 2, "b": 2}, 0)
     for _ in range(8):
         deck.note(deck.take(), 1.0)
     assert deck.pools() == {"a": {Pool.EASY: 2, Pool.NORMAL: 0, Pool.HARD: 0}}

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echorl_orchestrator.tasks.task_deck import Cursor, Deck
+from echorl_orchestrator.tasks.task_deck import Cursor, TaskDeck
 from echorl_testing.scripted_player import environment
 
 
@@ -53,7 +53,7 @@ def test_the_mixture_follows_the_weights_and_the_seed() -> None:
     lengths = {"a": 7, "b": 7, "c": 7}
 
     def names(seed: int) -> list[str]:
-        deck = Deck(environments, lengths, seed)
+        deck = TaskDeck(environments, lengths, seed)
         return [deck.take().environment for _ in range(2000)]
 
     counts = Counter(names(3))
@@ -64,21 +64,21 @@ def test_the_mixture_follows_the_weights_and_the_seed() -> None:
 
 def test_a_deck_without_weight_is_refused() -> None:
     with pytest.raises(ValueError, match="weight above 0"):
-        Deck([environment(weight=0.0)], {"terminal": 3}, 0)
+        TaskDeck([environment(weight=0.0)], {"terminal": 3}, 0)
 
 
 @given(st.integers(0, 40), st.integers(0, 40), st.sets(st.integers(0, 39)))
 def test_a_resumed_deck_deals_each_task_once(taken: int, later: int, settled: set[int]) -> None:
     environments = [environment("a"), environment("b", weight=2.0)]
     lengths = {"a": 3, "b": 5}
-    whole = Deck(environments, lengths, 9)
+    whole = TaskDeck(environments, lengths, 9)
     every = [whole.take() for _ in range(taken + later)]
-    before = Deck(environments, lengths, 9)
+    before = TaskDeck(environments, lengths, 9)
     tickets = [before.take() for _ in range(taken)]
     done = [ticket for number, ticket in enumerate(tickets) if number in settled]
     for ticket in done:
         before.settle(ticket)
-    after = Deck(environments, lengths, 9, before.state())
+    after = TaskDeck(environments, lengths, 9, before.state())
     dealt = [after.take() for _ in range(taken - len(done) + later)]
     key = lambda ticket: (ticket.environment, ticket.ordinal)  # noqa: E731
     assert sorted(map(key, done + dealt)) == sorted(map(key, every))

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from echorl_orchestrator.environments.contract import MultiAgent, Slot, problems
-from echorl_orchestrator.episodes.multi_agent.turn_taking import Floor
+from echorl_orchestrator.episodes.multi_agent.turn_taking import TurnTaking
 from echorl_orchestrator.types import EpisodeError, ErrorKind
 from echorl_testing.scripted_player import eventually
 
@@ -19,7 +19,7 @@ class Talk:
     """Members that note what was taken of them."""
 
     def __init__(self, schedule: tuple[Slot, ...] = SLOTS) -> None:
-        self.floor = Floor(schedule)
+        self.turn_taking = TurnTaking(schedule)
         self.taken: list[tuple[str, str]] = []
         self.sampled: list[str] = []
 
@@ -28,7 +28,7 @@ class Talk:
             if before is not None:
                 await before()
             self.sampled.append(member)
-            slot = self.floor.slot
+            slot = self.turn_taking.slot
             assert slot is not None
             name = slot.id
 
@@ -36,9 +36,9 @@ class Talk:
                 self.taken.append((name, member))
                 return f"{member} in {name}"
 
-            return await self.floor.settle(member, take)
+            return await self.turn_taking.settle(member, take)
 
-        return await self.floor.speak(member, turn())
+        return await self.turn_taking.speak(member, turn())
 
 
 async def test_a_slot_is_taken_in_the_schedules_order_when_its_last_member_has_spoken() -> None:
@@ -71,7 +71,7 @@ async def test_wrong_duplicate_and_late_turns_end_the_episode(said: list[str], m
     *before, wrong = said
     for slot in before:
         tasks = [asyncio.create_task(talk.speak(member)) for member in slot.split("+")]
-        if len(tasks) > 1 or (talk.floor.slot or SLOTS[0]).id == "two":
+        if len(tasks) > 1 or (talk.turn_taking.slot or SLOTS[0]).id == "two":
             await asyncio.gather(*tasks)
         else:
             waiting += tasks
@@ -80,7 +80,7 @@ async def test_wrong_duplicate_and_late_turns_end_the_episode(said: list[str], m
     with pytest.raises(EpisodeError, match=message) as caught:
         await talk.speak(wrong)
     assert caught.value.kind is ErrorKind.PROTOCOL
-    assert talk.floor.failure is caught.value
+    assert talk.turn_taking.failure is caught.value
     for result in await asyncio.gather(*waiting, return_exceptions=True):
         assert isinstance(result, EpisodeError)
         assert result.kind is ErrorKind.CANCELLED
@@ -134,12 +134,12 @@ def test_all_or_none(sizes: list[int], failing: tuple[int, int], how: str, waits
             results = await asyncio.wait_for(speaking(talk, slot), 10)
             taken = [member for name, member in talk.taken if name == slot.id]
             assert taken in ([], list(slot.members))
-            assert taken or (talk.floor.failure is not None and talk.floor.slot is slot)
+            assert taken or (talk.turn_taking.failure is not None and talk.turn_taking.slot is slot)
             assert taken or all(isinstance(result, BaseException) for result in results)
-            if talk.floor.failure is not None:
+            if talk.turn_taking.failure is not None:
                 assert how != "never"
                 return
-        assert talk.floor.slot is None
+        assert talk.turn_taking.slot is None
 
     asyncio.run(play())
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from echorl_core.config import SamplingConfig, SftConfig
 from echorl_orchestrator.codec.compact import CompactCodec
 from echorl_orchestrator.codec.tokenizer import TextTokenizer
-from echorl_orchestrator.endpoints.client import TeacherClient
+from echorl_orchestrator.endpoints.client import EndpointClient
 from echorl_orchestrator.episodes.samples import Owner
 from echorl_orchestrator.episodes.teacher.session import TeacherSession
 from echorl_orchestrator.gateway.turns import SessionSpec
@@ -24,7 +24,7 @@ async def test_of_too_many_branches_the_first_ones_and_the_last_are_kept(tmp_pat
         max_model_len=200,
     )
     async with teaching(FakeTeacher(says=lambda messages: {"content": f"re {messages[0]['content']}"})) as teacher:
-        client = TeacherClient(teacher.config())
+        client = EndpointClient(teacher.config())
         await client.start()
         session = TeacherSession(spec, client)
         for number in range(4):

@@ -10,8 +10,8 @@ import pytest
 
 from echorl_core.config import SamplingConfig, TeacherConfig
 from echorl_orchestrator.codec.tokenizer import TextTokenizer
-from echorl_orchestrator.endpoints.chat import check_speaks, teacher_says
-from echorl_orchestrator.endpoints.client import TeacherClient, TeacherError
+from echorl_orchestrator.endpoints.chat import check_speaks, endpoint_says
+from echorl_orchestrator.endpoints.client import EndpointClient, EndpointError
 from echorl_orchestrator.episodes.teacher.logprobs import check_judges, judged, parse_prefill, teacher_logprobs
 from echorl_orchestrator.failures import BadInputError
 from echorl_orchestrator.types import ErrorKind
@@ -28,9 +28,9 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> TextTokenizer:
 
 
 @asynccontextmanager
-async def asked(teacher: FakeTeacher, key: str | None = None, **changes: Any) -> AsyncIterator[TeacherClient]:
+async def asked(teacher: FakeTeacher, key: str | None = None, **changes: Any) -> AsyncIterator[EndpointClient]:
     async with teaching(teacher):
-        client = TeacherClient(teacher.config(**changes), key)
+        client = EndpointClient(teacher.config(**changes), key)
         await client.start()
         try:
             yield client
@@ -50,7 +50,7 @@ async def test_a_message_with_a_call_is_read() -> None:
     tool = {"type": "function", "function": {"name": "grep"}}
     async with asked(teacher) as client:
         sampling = SamplingConfig(temperature=0.7)
-        said = await teacher_says(client, HELLO, [tool], sampling, max_tokens=9)
+        said = await endpoint_says(client, HELLO, [tool], sampling, max_tokens=9)
     assert said.message["tool_calls"] == [call]
     assert said.message["reasoning_content"] == "hm"
     assert (said.truncated, said.completion_tokens) == (False, 7)
@@ -65,29 +65,29 @@ async def test_a_message_with_a_call_is_read() -> None:
 )
 async def test_what_is_no_message_is_an_invalid_response(says: dict[str, Any], reason: str) -> None:
     async with asked(FakeTeacher(says=lambda messages: says)) as client:
-        with pytest.raises(TeacherError, match=reason) as caught:
-            await teacher_says(client, HELLO, [], SamplingConfig(), max_tokens=9)
+        with pytest.raises(EndpointError, match=reason) as caught:
+            await endpoint_says(client, HELLO, [], SamplingConfig(), max_tokens=9)
     assert caught.value.kind is ErrorKind.INVALID_RESPONSE
 
 
 async def test_a_busy_teacher_is_asked_again() -> None:
     teacher = FakeTeacher(failures=[503, 429])
     async with asked(teacher) as client:
-        said = await teacher_says(client, HELLO, [], SamplingConfig(), max_tokens=9)
+        said = await endpoint_says(client, HELLO, [], SamplingConfig(), max_tokens=9)
     assert said.message["content"] == "ok"
     assert len(teacher.requests) == 3
 
 
 async def test_a_teacher_that_stays_busy_fails_the_episode() -> None:
     async with asked(FakeTeacher(failures=[503] * 50), busy_deadline_s=0.6) as client:
-        with pytest.raises(TeacherError, match="HTTP 503: not now") as caught:
-            await teacher_says(client, HELLO, [], SamplingConfig(), max_tokens=9)
+        with pytest.raises(EndpointError, match="HTTP 503: not now") as caught:
+            await endpoint_says(client, HELLO, [], SamplingConfig(), max_tokens=9)
     assert caught.value.kind is ErrorKind.PROVIDER
 
 
 async def test_nobody_at_the_address_is_told_by_the_start_deadline() -> None:
     config = TeacherConfig(url="http://127.0.0.1:9/v1", model="big", start_deadline_s=0.1)
-    client = TeacherClient(config)
+    client = EndpointClient(config)
     await client.start()
     with pytest.raises(BadInputError, match=r"spec.algorithm.teacher: teacher http://127.0.0.1:9/v1/chat/completions"):
         await check_speaks(client)
@@ -125,7 +125,7 @@ async def test_logprobs_stand_at_their_tokens() -> None:
 )
 def test_an_answer_without_every_logprob_is_refused(positions: Any, reason: str) -> None:
     raw = json.dumps({"choices": [{"prompt_logprobs": positions}]}).encode()
-    with pytest.raises(TeacherError, match=f"t: .*{reason}"):
+    with pytest.raises(EndpointError, match=f"t: .*{reason}"):
         parse_prefill(raw, [5, 6, 7], "t")
 
 
