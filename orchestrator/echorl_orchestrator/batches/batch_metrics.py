@@ -1,27 +1,15 @@
 """Facts of a batch for the step's record, as flat ``group/name`` columns: pure functions."""
 
-import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from echorl_core.names import RESERVED_ENVIRONMENT_NAME
 from echorl_orchestrator.batches.sealing import Content
+from echorl_orchestrator.metrics.statistics import Columns, statistics
 from echorl_orchestrator.rollout.groups import ReadyEpisode, units_of
 from echorl_orchestrator.tasks.curriculum import Pool
 from echorl_orchestrator.types import EpisodeOutcome, StopReason
-
-Columns = dict[str, float | int | None]
-
-
-def statistics(found: Iterable[float]) -> Columns:
-    """``mean``, ``std`` (of the population), ``min``, ``max``; None where there is nothing."""
-    values = list(found)
-    if not values:
-        return {"mean": None, "std": None, "min": None, "max": None}
-    mean = math.fsum(values) / len(values)
-    std = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))
-    return {"mean": mean, "std": std, "min": min(values), "max": max(values)}
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,12 @@ from typing import Any
 
 from echorl_core.jsonsafe import encodable
 
+Message = Mapping[str, Any]
+"""An OpenAI chat message: role, content, and tool_calls, tool_call_id or name where they apply."""
+
+Tool = Mapping[str, Any]
+"""An OpenAI tool definition (``{"type": "function", "function": {...}}``)."""
+
 ROLES = ("system", "user", "assistant", "tool")
 
 

@@ -9,7 +9,6 @@ import msgspec
 from echorl_core.config import SamplingConfig
 from echorl_orchestrator.chat.messages import wire_message
 from echorl_orchestrator.endpoints.client import EndpointClient, EndpointError
-from echorl_orchestrator.failures import BadInputError
 from echorl_orchestrator.types import ErrorKind, Message, Tool
 
 CHAT = "chat/completions"
@@ -120,19 +119,3 @@ async def endpoint_says(
     config = teacher.config
     raw = await teacher.post(CHAT, endpoint_chat_body(config.model, messages, tools, sampling, max_tokens))
     return parse_endpoint_answer(raw, teacher.where)
-
-
-async def check_speaks(teacher: EndpointClient) -> None:
-    """One short request at the run's start; waits while the teacher loads.
-
-    Raises:
-        BadInputError: the teacher refuses it, or cannot be reached in time.
-    """
-    config = teacher.config
-    hello = [{"role": "user", "content": "hello"}]
-    body = endpoint_chat_body(config.model, hello, [], SamplingConfig(), 1)
-    try:
-        await teacher.post(CHAT, body, busy_s=config.start_deadline_s)
-    except EndpointError as error:
-        accepted = "accepted is an OpenAI-compatible server that completes chats"
-        raise BadInputError(f"spec.algorithm.teacher: {error.message}; {accepted}") from None

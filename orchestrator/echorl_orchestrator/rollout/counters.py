@@ -4,17 +4,8 @@ from collections import Counter
 from collections.abc import Mapping
 from enum import StrEnum
 
-from echorl_core.names import ExitCode
-from echorl_orchestrator.types import EpisodeOutcome, ErrorKind
-
-
-class RunFailure(Exception):
-    """The run cannot go on; its role ends with this exit code, and the message says why."""
-
-    def __init__(self, code: ExitCode, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-        self.message = message
+from echorl_orchestrator.episode_outcome import EpisodeOutcome
+from echorl_orchestrator.failures import ErrorKind
 
 
 class Drop(StrEnum):
@@ -68,41 +59,3 @@ class Counters:
         """What the window counted; the next one starts empty."""
         window, self.window = dict(self.window), Counter()
         return window
-
-
-class FailureLimit:
-    """Ends the run when too many episodes fail one after the other, training and evals together."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._in_a_row = 0
-
-    def another(self) -> "FailureLimit":
-        """The same limit, for failures that are counted apart."""
-        return FailureLimit(self._limit)
-
-    def note_all(self, failed: int, kind: ErrorKind, message: str) -> None:
-        """Count the failed episodes of a group; none: it went well.
-
-        Raises:
-            RunFailure: the limit is reached.
-        """
-        if not failed:
-            self.note(None, None)
-        for _ in range(failed):
-            self.note(kind, message)
-
-    def note(self, kind: ErrorKind | None, message: str | None) -> None:
-        """Count an episode's end.
-
-        Raises:
-            RunFailure: the limit is reached.
-        """
-        if kind is ErrorKind.CANCELLED:
-            return
-        self._in_a_row = 0 if kind is None else self._in_a_row + 1
-        if self._in_a_row >= self._limit:
-            raise RunFailure(
-                ExitCode.ENVIRONMENT,
-                f"{self._in_a_row} episodes failed one after the other; the last one: {kind}: {message}",
-            )

@@ -6,7 +6,6 @@ stand beside it.
 """
 
 import json
-import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,11 +13,10 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from echorl_orchestrator.chat.messages import MessageError, canonical_message
+from echorl_orchestrator.chat.conversations import conversation_of
+from echorl_orchestrator.chat.messages import MessageError
 from echorl_orchestrator.failures import BadInputError
 from echorl_orchestrator.types import Environment
-
-KEYS = ("messages", "tools", "key", "reward")
 
 
 class MessagesArgs(BaseModel):
@@ -42,27 +40,6 @@ def found(path: str) -> Path:
             return place
     where = "that path" if len(places) == 1 else "spec.code and the working directory"
     raise BadInputError(f"builtin:messages: args.path: found {path!r}, accepted is a file at {where}")
-
-
-def conversation_of(row: Any) -> dict[str, Any]:
-    """The row as a task, without its key.
-
-    Raises:
-        MessageError: it is no conversation; the text names the field.
-    """
-    if not isinstance(row, dict):
-        raise MessageError(f"found {type(row).__name__}, accepted is an object")
-    if unknown := sorted(set(row) - set(KEYS)):
-        raise MessageError(f"found {', '.join(map(repr, unknown))}, accepted are {', '.join(KEYS)}")
-    messages, tools, reward = row.get("messages"), row.get("tools") or [], row.get("reward")
-    if not isinstance(messages, list) or not messages:
-        raise MessageError("messages: accepted is a list of at least one chat message")
-    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
-        raise MessageError("tools: accepted is a list of tool definitions")
-    if reward is not None and not (type(reward) in {int, float} and math.isfinite(reward)):
-        raise MessageError(f"reward: found {reward!r}, accepted is a finite number")
-    canonical = [canonical_message(message, index) for index, message in enumerate(messages)]
-    return {"messages": canonical, "tools": tools, "reward": reward}
 
 
 class Messages(Sequence[dict[str, Any]]):

@@ -60,3 +60,19 @@ class JudgedPlayer(AgentPlayer):
 
     async def _judged(self, built: Built) -> Built:
         return replace(built, samples=await judged(self._teacher, built.samples))
+
+
+async def check_speaks(teacher: EndpointClient) -> None:
+    """One short request at the run's start; waits while the teacher loads.
+
+    Raises:
+        BadInputError: the teacher refuses it, or cannot be reached in time.
+    """
+    config = teacher.config
+    hello = [{"role": "user", "content": "hello"}]
+    body = endpoint_chat_body(config.model, hello, [], SamplingConfig(), 1)
+    try:
+        await teacher.post(CHAT, body, busy_s=config.start_deadline_s)
+    except EndpointError as error:
+        accepted = "accepted is an OpenAI-compatible server that completes chats"
+        raise BadInputError(f"spec.algorithm.teacher: {error.message}; {accepted}") from None
