@@ -11,8 +11,8 @@ import msgspec
 
 from echorl_core import hooks
 from echorl_core.config import AdvantageConfig
+from echorl_orchestrator.episode_outcome import LARGEST, EpisodeOutcome
 from echorl_orchestrator.failures import BadInputError
-from echorl_orchestrator.types import LARGEST, EpisodeOutcome
 
 FIELD = "spec.algorithm.advantage.import"
 

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from echorl_core.config import LengthShapingConfig
 from echorl_core.wire import Sample, TokenRole
-from echorl_orchestrator.types import EpisodeOutcome
+from echorl_orchestrator.episode_outcome import EpisodeOutcome
 
 
 def cost_of(outcome: EpisodeOutcome, config: LengthShapingConfig) -> float:

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 from echorl_core.names import RESERVED_ENVIRONMENT_NAME
 from echorl_orchestrator.batches.sealing import Content
+from echorl_orchestrator.episode_outcome import EpisodeOutcome, StopReason
 from echorl_orchestrator.metrics.statistics import Columns, statistics
 from echorl_orchestrator.rollout.groups import ReadyEpisode, units_of
 from echorl_orchestrator.tasks.curriculum import Pool
-from echorl_orchestrator.types import EpisodeOutcome, StopReason
 
 
 @dataclass(frozen=True)

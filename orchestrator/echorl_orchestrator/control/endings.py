@@ -5,10 +5,10 @@ from typing import NamedTuple
 import structlog
 
 from echorl_core.names import ExitCode, Phase
+from echorl_orchestrator.attempt.disk import Disk
 from echorl_orchestrator.attempt.live_settings import AttemptSettings
 from echorl_orchestrator.control.training import Training
-from echorl_orchestrator.control.wiring import Disk
-from echorl_orchestrator.rollout.counters import RunFailure
+from echorl_orchestrator.failures import RunFailure
 from echorl_orchestrator.status.run_view import RunView
 from echorl_orchestrator.status.state_board import StateBoard
 

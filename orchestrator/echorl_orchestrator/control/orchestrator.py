@@ -30,20 +30,23 @@ from echorl_core.identity import RunIdentity
 from echorl_core.names import ExitCode
 from echorl_core.rundir import RunDirectory
 from echorl_core.wire import StopNotice
+from echorl_orchestrator.attempt.disk import Disk, read_disk
 from echorl_orchestrator.attempt.live_settings import AttemptSettings
 from echorl_orchestrator.control.endings import Ending, Endings
 from echorl_orchestrator.control.http_api import Actions, Api
 from echorl_orchestrator.control.supervision import failure_in, until
 from echorl_orchestrator.control.training import Training
-from echorl_orchestrator.control.wiring import Disk, bind, build_play, end, read_disk
+from echorl_orchestrator.control.wiring import bind, end
 from echorl_orchestrator.engines import EnginePool
 from echorl_orchestrator.episodes.multi_agent.endpoint import NO_KEYS
 from echorl_orchestrator.episodes.player import EpisodePlayer, build_player
 from echorl_orchestrator.evals.evaluation import EvalHorizon, Evals
+from echorl_orchestrator.failures import FailureLimit
 from echorl_orchestrator.monitors.feed import Feed
 from echorl_orchestrator.monitors.monitors import Monitors, launches
 from echorl_orchestrator.records.recorder import UPDATES
-from echorl_orchestrator.rollout.counters import Counters, FailureLimit
+from echorl_orchestrator.rollout.counters import Counters
+from echorl_orchestrator.rollout.rollout import build_rollout
 from echorl_orchestrator.status.health import Health
 from echorl_orchestrator.status.metrics_registry import Metrics
 from echorl_orchestrator.status.run_view import RunView
@@ -223,7 +226,7 @@ class Orchestrator:
         return await self._endings.stopped()
 
     async def _work(self) -> None:
-        self._view.play = play = await build_play(
+        self._view.play = play = await build_rollout(
             self._config,
             self._identity,
             self._disk,

@@ -5,8 +5,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from echorl_core.names import ExitCode
-from echorl_orchestrator.failures import BadInputError
-from echorl_orchestrator.rollout.counters import RunFailure
+from echorl_orchestrator.failures import BadInputError, RunFailure
 
 T = TypeVar("T")
 

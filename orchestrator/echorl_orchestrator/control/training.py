@@ -11,22 +11,24 @@ from echorl_core.config import OrchestratorConfig
 from echorl_core.identity import RunIdentity
 from echorl_core.names import ExitCode
 from echorl_core.wire import PartsReply, PartsReport, PolicyAnnouncement, StepReport, StopNotice
+from echorl_orchestrator.attempt.disk import Disk
 from echorl_orchestrator.attempt.live_settings import AttemptSettings
 from echorl_orchestrator.batches.batch_metrics import SinceLastBatch, batch_columns
 from echorl_orchestrator.batches.rae_baselines import RunBaselines
 from echorl_orchestrator.batches.sealing import Content, Place, SavedState, compose, extend, files, seal_of
-from echorl_orchestrator.control.wiring import Disk, Play
 from echorl_orchestrator.engines import EnginePool
+from echorl_orchestrator.episode_outcome import EpisodeOutcome
 from echorl_orchestrator.evals.evaluation import Evals
+from echorl_orchestrator.failures import RunFailure
 from echorl_orchestrator.monitors.monitors import Monitors
 from echorl_orchestrator.records.recorder import EPISODES, EVALS, STEPS, eval_row, eval_summary, step_row, was_played
-from echorl_orchestrator.rollout.counters import Counters, RunFailure
+from echorl_orchestrator.rollout.counters import Counters
 from echorl_orchestrator.rollout.groups import ReadyEpisode, units_of
 from echorl_orchestrator.rollout.ready_buffer import matched
+from echorl_orchestrator.rollout.rollout import Rollout
 from echorl_orchestrator.status.health import Health
 from echorl_orchestrator.status.run_view import RunView
 from echorl_orchestrator.status.state_board import StateBoard
-from echorl_orchestrator.types import EpisodeOutcome
 
 log = structlog.get_logger()
 
@@ -60,7 +62,7 @@ class Training:
         self._announced = -1
         self._echo = frozenset(one.name for one in config.train if one.echo is not None)
 
-    async def run(self, play: Play) -> None:
+    async def run(self, play: Rollout) -> None:
         """Until the last step is trained, committed and evaluated.
 
         The last checkpoint is saved only when the ranks are told of the end if the run was cut short behind a batch
@@ -98,7 +100,7 @@ class Training:
             reason = self._disk.committer.reason
             raise RunFailure(ExitCode.CRASH, f"the last checkpoint, of step {step}, was not committed: {reason}")
 
-    def _adopt(self, play: Play) -> None:
+    def _adopt(self, play: Rollout) -> None:
         """Hand the settings in effect to those who act by them. What is sealed is trained, whatever they say."""
         live = self._live
         live.last = max(live.config.max_steps, play.buffer.next_step - 1, self._disk.start_step)
@@ -129,7 +131,7 @@ class Training:
             self.check_saved(last, await self._disk.committer.settled(last))
         await self._evals.finished()
 
-    async def _next_batch(self, play: Play) -> None:
+    async def _next_batch(self, play: Rollout) -> None:
         """Seal one batch; or none, if new settings came before its episodes were chosen."""
         step = play.buffer.next_step
         episodes = await play.buffer.batch_unless(lambda: self._live.waiting)
@@ -186,7 +188,7 @@ class Training:
         self._history = extended.history
         log.info("sealed", step=step, episodes=len(episodes), tokens=content.trained_tokens, digest=content.digest[:12])
 
-    def _state(self, play: Play, step: int) -> SavedState:
+    def _state(self, play: Rollout, step: int) -> SavedState:
         return SavedState(
             run_uid=self._identity.uid,
             attempt=self._identity.attempt,

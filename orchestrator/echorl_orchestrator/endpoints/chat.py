@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 
 from echorl_core.config import SamplingConfig
-from echorl_orchestrator.chat.messages import wire_message
+from echorl_orchestrator.chat.messages import Message, Tool, wire_message
 from echorl_orchestrator.endpoints.client import EndpointClient, EndpointError
-from echorl_orchestrator.types import ErrorKind, Message, Tool
+from echorl_orchestrator.failures import ErrorKind
 
 CHAT = "chat/completions"
 

@@ -7,7 +7,7 @@ import aiohttp
 
 from echorl_core.config import TeacherConfig
 from echorl_orchestrator.engines.admin import message_of
-from echorl_orchestrator.types import EpisodeError, ErrorKind
+from echorl_orchestrator.failures import EpisodeError, ErrorKind
 
 _BUSY = {408, 409, 425, 429, 500, 502, 503, 504}
 """Statuses that another try may change."""

@@ -13,7 +13,7 @@ from echorl_core import names
 from echorl_core.config import OrchestratorConfig, SamplingConfig
 from echorl_core.identity import RunIdentity
 from echorl_core.wire import PolicyAnnouncement
-from echorl_orchestrator.codec.engine_rendering import ChatGeneration
+from echorl_orchestrator.chat.messages import Message, Tool
 from echorl_orchestrator.engines.admin import AdminClient
 from echorl_orchestrator.engines.changes import Changes
 from echorl_orchestrator.engines.client import GenerationClient
@@ -22,9 +22,9 @@ from echorl_orchestrator.engines.dispatch import Dispatcher
 from echorl_orchestrator.engines.engine import COUNTED, Engine, EngineState
 from echorl_orchestrator.engines.engine_metrics import Distribution, EngineMetrics
 from echorl_orchestrator.engines.engine_monitor import EngineMonitor
+from echorl_orchestrator.engines.generation import ChatGeneration, Generation
 from echorl_orchestrator.engines.timing import Timing
 from echorl_orchestrator.engines.updater import Goal, Limits, Updater
-from echorl_orchestrator.types import Generation, Message, Tool
 
 log = structlog.get_logger()
 

@@ -8,8 +8,8 @@ from pydantic import ValidationError
 from echorl_core import hooks
 from echorl_core.config import HookConfig
 from echorl_orchestrator.environments import contract
+from echorl_orchestrator.environments.contract import Environment
 from echorl_orchestrator.failures import BadInputError
-from echorl_orchestrator.types import Environment
 
 _BUILTIN = {
     name: f"echorl_orchestrator.environments.{module}:build"

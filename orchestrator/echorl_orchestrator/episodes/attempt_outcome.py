@@ -8,12 +8,13 @@ from echorl_core.config import EnvironmentConfig
 from echorl_orchestrator.advantages.length_cost import environment_tokens
 from echorl_orchestrator.chat.messages import wire_message
 from echorl_orchestrator.environments.holdout import task_key
+from echorl_orchestrator.episode_outcome import EpisodeOutcome, StopReason
 from echorl_orchestrator.episodes.echo import FilterContractError, filter_input, narrow
 from echorl_orchestrator.episodes.episode_loop import Progress
 from echorl_orchestrator.episodes.samples import Built, Owner, build_samples
+from echorl_orchestrator.failures import EpisodeError, ErrorKind
 from echorl_orchestrator.gateway.session import GatewaySession
 from echorl_orchestrator.metrics.process_counters import UNATTRIBUTED
-from echorl_orchestrator.types import EpisodeError, EpisodeOutcome, ErrorKind, StopReason
 
 NOTHING = Built([], 0, 0, 0, 0)
 

@@ -5,9 +5,11 @@ from typing import Protocol
 
 from echorl_orchestrator.codec.engine_rendering import EngineRendering
 from echorl_orchestrator.codec.protocol import ChatCodec
+from echorl_orchestrator.engines.generation import TokenGenerator
+from echorl_orchestrator.episode_outcome import EpisodeOutcome
 from echorl_orchestrator.episodes.attempt_outcome import EpisodeRequest, SampleBuilder
+from echorl_orchestrator.failures import EpisodeError
 from echorl_orchestrator.gateway.sessions import Sessions
-from echorl_orchestrator.types import EpisodeError, EpisodeOutcome, TokenGenerator
 from echorl_orchestrator.workers.pool import WorkerPool
 
 

@@ -9,21 +9,13 @@ import msgspec
 
 from echorl_core.config import EnvironmentConfig
 from echorl_core.names import SERVED_MODEL_NAME
-from echorl_orchestrator.chat.messages import MessageError, canonical_message
+from echorl_orchestrator.chat.messages import Message, MessageError, canonical_message
 from echorl_orchestrator.codec.engine_rendering import PromptTooLongError
+from echorl_orchestrator.environments.contract import Action, Limits, RunnerResult, Step
+from echorl_orchestrator.episode_outcome import LARGEST, StopReason
+from echorl_orchestrator.failures import EpisodeError, ErrorKind
 from echorl_orchestrator.gateway.session import GatewaySession
 from echorl_orchestrator.gateway.turns import Turn
-from echorl_orchestrator.types import (
-    LARGEST,
-    Action,
-    EpisodeError,
-    ErrorKind,
-    Limits,
-    Message,
-    RunnerResult,
-    Step,
-    StopReason,
-)
 from echorl_orchestrator.workers.worker import Worker
 
 T = TypeVar("T")

@@ -13,17 +13,18 @@ from echorl_orchestrator.advantages.advantage_hook import AdvantageInputs, given
 from echorl_orchestrator.codec import build_codec
 from echorl_orchestrator.codec.engine_rendering import EngineRendering
 from echorl_orchestrator.codec.protocol import ChatCodec
+from echorl_orchestrator.engines.generation import TokenGenerator
+from echorl_orchestrator.episode_outcome import EpisodeOutcome
 from echorl_orchestrator.episodes.attempt_outcome import EpisodeRequest, SampleBuilder
 from echorl_orchestrator.episodes.episode_attempt import EpisodeResources
 from echorl_orchestrator.episodes.episode_loop import Progress, converted
 from echorl_orchestrator.episodes.episode_players import EpisodePlayers
 from echorl_orchestrator.episodes.multi_agent.endpoint import NO_KEYS
-from echorl_orchestrator.failures import BadInputError
+from echorl_orchestrator.failures import RETRIED, BadInputError, EpisodeError, ErrorKind
 from echorl_orchestrator.filters.filter_hook import FilterEpisode, own_matches
 from echorl_orchestrator.gateway.dialects.openai import ChatApi
 from echorl_orchestrator.gateway.sessions import Sessions
 from echorl_orchestrator.metrics.process_counters import RETRIES
-from echorl_orchestrator.types import RETRIED, EpisodeError, EpisodeOutcome, ErrorKind, TokenGenerator
 from echorl_orchestrator.workers.background import Background
 from echorl_orchestrator.workers.calls import call
 from echorl_orchestrator.workers.pool import WorkerPool

@@ -5,16 +5,16 @@ from typing import Any
 import structlog
 
 from echorl_core.config import BatchConfig
+from echorl_orchestrator.chat.conversations import KEYS, conversation_of
 from echorl_orchestrator.chat.messages import MessageError, wire_message
 from echorl_orchestrator.codec.engine_rendering import EngineRendering
 from echorl_orchestrator.codec.protocol import ChatCodec
-from echorl_orchestrator.environments.builtin.messages import KEYS, conversation_of
+from echorl_orchestrator.episode_outcome import EpisodeOutcome, StopReason
 from echorl_orchestrator.episodes.attempt_outcome import EpisodeRequest
 from echorl_orchestrator.episodes.episode_attempt import EpisodeResources
 from echorl_orchestrator.episodes.samples import Owner
 from echorl_orchestrator.episodes.sft import Talk, sft_samples
-from echorl_orchestrator.failures import BadInputError
-from echorl_orchestrator.types import EpisodeError, EpisodeOutcome, ErrorKind, StopReason
+from echorl_orchestrator.failures import BadInputError, EpisodeError, ErrorKind
 from echorl_orchestrator.workers.pool import WorkerPool
 
 _log = structlog.get_logger()

@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 
 from echorl_core.config import SftConfig
 from echorl_core.wire import MessageRole, Sample
-from echorl_orchestrator.chat.messages import canonical_message, name_results
+from echorl_orchestrator.chat.messages import Tool, canonical_message, name_results
 from echorl_orchestrator.codec.protocol import ChatCodec
 from echorl_orchestrator.episodes.samples import Built, Owner, sample_of
 from echorl_orchestrator.gateway.prompts import tool_index
 from echorl_orchestrator.gateway.tokens import Columns, prompt_columns
-from echorl_orchestrator.types import Tool
 
 
 @dataclass(frozen=True)

@@ -3,14 +3,15 @@
 import asyncio
 import time
 
+from echorl_orchestrator.episode_outcome import EpisodeOutcome, StopReason
 from echorl_orchestrator.episodes.attempt_outcome import NOTHING, EpisodeAttempt, EpisodeRequest
 from echorl_orchestrator.episodes.episode_attempt import EpisodeResources
 from echorl_orchestrator.episodes.episode_loop import Progress, TextLoop, run_runner
 from echorl_orchestrator.episodes.samples import Built
+from echorl_orchestrator.failures import EpisodeError, ErrorKind
 from echorl_orchestrator.gateway.session import GatewaySession
 from echorl_orchestrator.gateway.sessions import session_key
 from echorl_orchestrator.gateway.turns import SessionSpec
-from echorl_orchestrator.types import EpisodeError, EpisodeOutcome, ErrorKind, StopReason
 from echorl_orchestrator.workers.pool import WorkerPool
 
 

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from echorl_core.wire import Sample, TokenRole
-from echorl_orchestrator.batches.batch_metrics import Columns, statistics
-from echorl_orchestrator.types import EpisodeOutcome, ErrorKind
+from echorl_orchestrator.episode_outcome import EpisodeOutcome
+from echorl_orchestrator.failures import ErrorKind
+from echorl_orchestrator.metrics.statistics import Columns, statistics
 
 
 @dataclass

@@ -15,12 +15,13 @@ from typing import Any
 import structlog
 
 from echorl_core.config import EnvironmentConfig, EvalConfig
+from echorl_orchestrator.engines.generation import TokenGenerator
+from echorl_orchestrator.episode_outcome import EpisodeOutcome
 from echorl_orchestrator.evals.eval_scores import EnvNll, Example, fresh_observations, row, skipped_row
-from echorl_orchestrator.rollout.counters import FailureLimit
+from echorl_orchestrator.failures import EpisodeError, FailureLimit
 from echorl_orchestrator.rollout.groups import failure_of, usable_scores
 from echorl_orchestrator.rollout.player import Player
 from echorl_orchestrator.tasks.task_deck import seed_of
-from echorl_orchestrator.types import EpisodeError, EpisodeOutcome, TokenGenerator
 
 log = structlog.get_logger()
 

@@ -13,16 +13,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from echorl_core.config import SamplingConfig
-from echorl_orchestrator.chat.messages import MessageError, canonical_message, name_results
-from echorl_orchestrator.codec.engine_rendering import ChatGenerator, EngineRendering, PromptTooLongError
+from echorl_orchestrator.chat.messages import Message, MessageError, Tool, canonical_message, name_results
+from echorl_orchestrator.codec.engine_rendering import EngineRendering, PromptTooLongError
 from echorl_orchestrator.codec.protocol import ChatCodec, Parsed, WarningSpans
+from echorl_orchestrator.engines.generation import ChatGenerator, Generation
+from echorl_orchestrator.environments.contract import Action
+from echorl_orchestrator.failures import EpisodeError, ErrorKind
 from echorl_orchestrator.gateway.history import Branch, Continuation, History, TurnEnd
 from echorl_orchestrator.gateway.prefix_cache import PrefixCache
 from echorl_orchestrator.gateway.prompts import Conversation, Prompt, prepare, returned_prompt
 from echorl_orchestrator.gateway.tokens import sampled_columns
 from echorl_orchestrator.gateway.turns import SessionClosedError, SessionFacts, SessionSpec, Turn, TurnLimitError
 from echorl_orchestrator.metrics.process_counters import BRANCHES, TURNS
-from echorl_orchestrator.types import Action, EpisodeError, ErrorKind, Generation, Message, Tool
 
 _CLOSE_DEADLINE_S = 10.0
 

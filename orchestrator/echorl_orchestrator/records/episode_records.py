@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 import structlog
 
 from echorl_core.rundir import RunDirectory, write_file
+from echorl_orchestrator.episode_outcome import EpisodeOutcome
 from echorl_orchestrator.records.recorder import EPISODES, EPISODES_A_STEP, Recorder, chosen, train_row
 from echorl_orchestrator.rollout.groups import ReadyEpisode
-from echorl_orchestrator.types import EpisodeOutcome
 
 log = structlog.get_logger()
 

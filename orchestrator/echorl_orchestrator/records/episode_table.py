@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from echorl_core.jsonsafe import dumps
+from echorl_orchestrator.episode_outcome import EpisodeOutcome
 from echorl_orchestrator.rollout.groups import ReadyEpisode
-from echorl_orchestrator.types import EpisodeOutcome
 
 SCHEMA = pa.schema(
     {

@@ -18,8 +18,8 @@ from echorl_core.attempts import prepared_attempts
 from echorl_core.jsonsafe import dumps
 from echorl_core.rundir import RunDirectory
 from echorl_core.wire import StepReport
+from echorl_orchestrator.episode_outcome import EpisodeOutcome
 from echorl_orchestrator.rollout.groups import ReadyEpisode
-from echorl_orchestrator.types import EpisodeOutcome
 
 STEPS, EPISODES, EVALS, UPDATES = "steps.jsonl", "episodes.jsonl", "evals.jsonl", "updates.jsonl"
 EPISODES_A_STEP = 4

@@ -12,12 +12,12 @@ import structlog
 
 from echorl_core.config import BatchConfig, EnvironmentConfig
 from echorl_orchestrator.advantages.advantage_hook import inputs_of
+from echorl_orchestrator.failures import EpisodeError, ErrorKind, FailureLimit
 from echorl_orchestrator.filters.filter_hook import inputs_of as filter_inputs_of
-from echorl_orchestrator.rollout.counters import Counters, FailureLimit
+from echorl_orchestrator.rollout.counters import Counters
 from echorl_orchestrator.rollout.groups import Group, ReadyEpisode, close, own_filter, units_of, usable_scores
 from echorl_orchestrator.rollout.mode_traits import MODES
 from echorl_orchestrator.rollout.player import Player
-from echorl_orchestrator.types import EpisodeError, ErrorKind
 
 log = structlog.get_logger()
 

@@ -11,11 +11,11 @@ from echorl_core.config import AdvantageConfig, BatchConfig
 from echorl_core.wire import Sample, TokenRole
 from echorl_orchestrator.advantages.estimators import RewardError, advantages
 from echorl_orchestrator.advantages.length_cost import cost_of
-from echorl_orchestrator.failures import BadInputError
+from echorl_orchestrator.episode_outcome import EpisodeOutcome
+from echorl_orchestrator.failures import BadInputError, ErrorKind
 from echorl_orchestrator.filters.rules import Verdict, group_matches, judge, matches
 from echorl_orchestrator.rollout.mode_traits import MODES
 from echorl_orchestrator.tasks.task_deck import Ticket
-from echorl_orchestrator.types import EpisodeOutcome, ErrorKind
 
 
 @dataclass

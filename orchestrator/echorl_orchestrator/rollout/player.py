@@ -5,8 +5,8 @@ from typing import Any, Protocol
 
 from echorl_core.config import EnvironmentConfig
 from echorl_orchestrator.advantages.advantage_hook import AdvantageInputs
+from echorl_orchestrator.episode_outcome import EpisodeOutcome
 from echorl_orchestrator.filters.filter_hook import FilterEpisode
-from echorl_orchestrator.types import EpisodeOutcome
 
 
 class Player(Protocol):

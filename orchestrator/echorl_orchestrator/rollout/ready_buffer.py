@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 from echorl_core.config import BatchConfig
 from echorl_core.names import ExitCode
-from echorl_orchestrator.rollout.counters import Counters, Drop, RunFailure
+from echorl_orchestrator.failures import RunFailure
+from echorl_orchestrator.rollout.counters import Counters, Drop
 from echorl_orchestrator.rollout.groups import ReadyEpisode, units_of
 from echorl_orchestrator.tasks.task_deck import TaskDeck
 

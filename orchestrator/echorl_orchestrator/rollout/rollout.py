@@ -9,7 +9,6 @@ from echorl_core.config import OrchestratorConfig
 from echorl_orchestrator.failures import BadInputError, FailureLimit
 from echorl_orchestrator.rollout.counters import Counters
 from echorl_orchestrator.rollout.mode_traits import MODES
-from echorl_orchestrator.rollout.player import Player
 from echorl_orchestrator.rollout.ready_buffer import ReadyBuffer
 from echorl_orchestrator.rollout.scheduler import Horizon, Scheduler
 from echorl_orchestrator.tasks.task_deck import TaskDeck

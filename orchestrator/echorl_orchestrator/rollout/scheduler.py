@@ -18,14 +18,15 @@ from typing import Any
 import structlog
 
 from echorl_core.config import BatchConfig, EnvironmentConfig
-from echorl_orchestrator.rollout.counters import Counters, Drop, FailureLimit
+from echorl_orchestrator.episode_outcome import EpisodeOutcome, StopReason
+from echorl_orchestrator.failures import EpisodeError, ErrorKind, FailureLimit
+from echorl_orchestrator.rollout.counters import Counters, Drop
 from echorl_orchestrator.rollout.group_scoring import GroupScoring
 from echorl_orchestrator.rollout.groups import Group
 from echorl_orchestrator.rollout.mode_traits import MODES
 from echorl_orchestrator.rollout.player import Player
 from echorl_orchestrator.rollout.ready_buffer import ReadyBuffer
 from echorl_orchestrator.tasks.task_deck import TaskDeck, seed_of
-from echorl_orchestrator.types import EpisodeError, EpisodeOutcome, ErrorKind, StopReason
 
 log = structlog.get_logger()
 

@@ -8,12 +8,14 @@ from typing import Any
 from echorl_core.config import OrchestratorConfig
 from echorl_core.identity import RunIdentity
 from echorl_core.names import RESERVED_ENVIRONMENT_NAME, Phase
+from echorl_orchestrator.attempt.disk import Disk
 from echorl_orchestrator.attempt.live_settings import AttemptSettings
-from echorl_orchestrator.control.wiring import Disk, Play
 from echorl_orchestrator.engines import EnginePool
 from echorl_orchestrator.evals.evaluation import Evals
-from echorl_orchestrator.rollout.counters import Counters, Drop, RunFailure
+from echorl_orchestrator.failures import RunFailure
+from echorl_orchestrator.rollout.counters import Counters, Drop
 from echorl_orchestrator.rollout.mode_traits import MODES
+from echorl_orchestrator.rollout.rollout import Rollout
 from echorl_orchestrator.status.health import Health
 from echorl_orchestrator.status.state_board import RunStanding, waiting_for
 from echorl_orchestrator.status.throughput import Throughput
@@ -32,7 +34,7 @@ class RunView:
     throughput: Throughput
     health: Health
     live: AttemptSettings
-    play: Play | None = None
+    play: Rollout | None = None
     """None until environments are loaded."""
     ended: Phase | None = None
     failure: RunFailure | None = None

@@ -8,12 +8,12 @@ from typing import Any
 
 from echorl_core import jsonsafe
 from echorl_orchestrator.engines.engine import EngineState
+from echorl_orchestrator.failures import ErrorKind
 from echorl_orchestrator.rollout.counters import Drop
 from echorl_orchestrator.status.health import Health
 from echorl_orchestrator.status.metrics_registry import Reading, Series
 from echorl_orchestrator.status.run_view import RunView
 from echorl_orchestrator.status.volume import Volume
-from echorl_orchestrator.types import ErrorKind
 
 Values = dict[str, Series]
 

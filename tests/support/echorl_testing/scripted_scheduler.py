@@ -5,11 +5,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from echorl_core.config import BatchConfig, EnvironmentConfig
-from echorl_orchestrator.rollout.counters import Counters, FailureLimit
+from echorl_orchestrator.episode_outcome import EpisodeOutcome
+from echorl_orchestrator.failures import ErrorKind, FailureLimit
+from echorl_orchestrator.rollout.counters import Counters
 from echorl_orchestrator.rollout.ready_buffer import ReadyBuffer
 from echorl_orchestrator.rollout.scheduler import Horizon, Scheduler
 from echorl_orchestrator.tasks.task_deck import TaskDeck
-from echorl_orchestrator.types import EpisodeOutcome, ErrorKind
 from echorl_testing.scripted_player import ScriptedPlayer, environment, eventually, outcome
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from echorl_orchestrator.environments.builtin.parts.choice_tasks import ChoiceArgs, ChoiceTasks, first_letter, shown
-from echorl_orchestrator.types import Action, Environment, Step
+from echorl_orchestrator.environments.contract import Action, Environment, Step
 
 
 class ChoiceEnv:

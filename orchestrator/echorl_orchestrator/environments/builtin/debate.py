@@ -9,8 +9,7 @@ from typing import Any, Literal
 
 from echorl_orchestrator.environments.builtin.parts.arguing import ArguingArgs, Case
 from echorl_orchestrator.environments.builtin.parts.choice_tasks import ChoiceTasks
-from echorl_orchestrator.environments.contract import LEARNER_SEAT
-from echorl_orchestrator.types import Environment
+from echorl_orchestrator.environments.contract import LEARNER_SEAT, Environment
 
 ADVOCATES = ("a", "b")
 

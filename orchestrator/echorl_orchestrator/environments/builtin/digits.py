@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from echorl_orchestrator.environments.builtin.parts.drawn import DrawnTasks, Split
-from echorl_orchestrator.types import Action, Environment, Step
+from echorl_orchestrator.environments.contract import Action, Environment, Step
 
 Question = Literal["first", "last", "count", "sum", "max"]
 

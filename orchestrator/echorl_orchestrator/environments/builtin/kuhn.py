@@ -14,8 +14,15 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from echorl_orchestrator.environments.contract import LEARNER_SEAT, MemberReward, MultiAgent, Slot, Stage
-from echorl_orchestrator.types import Action, Environment
+from echorl_orchestrator.environments.contract import (
+    LEARNER_SEAT,
+    Action,
+    Environment,
+    MemberReward,
+    MultiAgent,
+    Slot,
+    Stage,
+)
 
 MEMBERS = ("first", "second")
 CARDS = "JQK"

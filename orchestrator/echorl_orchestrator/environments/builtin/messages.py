@@ -15,8 +15,8 @@ from pydantic import BaseModel, ConfigDict
 
 from echorl_orchestrator.chat.conversations import conversation_of
 from echorl_orchestrator.chat.messages import MessageError
+from echorl_orchestrator.environments.contract import Environment
 from echorl_orchestrator.failures import BadInputError
-from echorl_orchestrator.types import Environment
 
 
 class MessagesArgs(BaseModel):

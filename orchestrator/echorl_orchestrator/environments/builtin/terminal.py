@@ -14,7 +14,7 @@ from typing import Any
 
 from echorl_orchestrator.environments.builtin.parts.file_tree import CommandError, FileTree
 from echorl_orchestrator.environments.builtin.parts.terminal_tasks import TerminalArgs, TerminalTasks, ToolName
-from echorl_orchestrator.types import Action, Environment, Span, Step
+from echorl_orchestrator.environments.contract import Action, Environment, Span, Step
 
 _DESCRIPTIONS: dict[ToolName, tuple[str, dict[str, str], list[str]]] = {
     "ls": ("List a directory, or all directories.", {"path": "directory"}, []),

@@ -4,12 +4,13 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from echorl_core.config import SamplingConfig, SeatConfig, TeacherConfig
+from echorl_orchestrator.chat.messages import Message
 from echorl_orchestrator.endpoints.chat import endpoint_says
 from echorl_orchestrator.endpoints.client import EndpointClient
 from echorl_orchestrator.episodes.multi_agent.reasoning import read
 from echorl_orchestrator.episodes.multi_agent.seats import Said
 from echorl_orchestrator.episodes.multi_agent.turn_taking import TurnTaking
-from echorl_orchestrator.types import EpisodeError, ErrorKind, Message
+from echorl_orchestrator.failures import EpisodeError, ErrorKind
 
 NO_KEYS: Mapping[str, str] = MappingProxyType({})
 

@@ -11,11 +11,12 @@ import msgspec
 from echorl_core.config import EnvironmentConfig
 from echorl_orchestrator.chat.messages import MessageError, canonical_message
 from echorl_orchestrator.codec.engine_rendering import PromptTooLongError
-from echorl_orchestrator.environments.contract import MemberReward, Slot, Stage
+from echorl_orchestrator.environments.contract import Action, MemberReward, Slot, Stage
+from echorl_orchestrator.episode_outcome import LARGEST, StopReason
 from echorl_orchestrator.episodes.episode_loop import Progress, converted
 from echorl_orchestrator.episodes.multi_agent.seats import Said, Seat
 from echorl_orchestrator.episodes.multi_agent.turn_taking import TurnTaking
-from echorl_orchestrator.types import LARGEST, Action, EpisodeError, ErrorKind, StopReason
+from echorl_orchestrator.failures import EpisodeError, ErrorKind
 from echorl_orchestrator.workers.worker import Worker
 
 

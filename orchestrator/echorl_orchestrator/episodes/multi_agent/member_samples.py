@@ -8,11 +8,12 @@ import msgspec
 
 from echorl_core.config import EnvironmentConfig
 from echorl_orchestrator.environments.contract import LEARNER_SEAT
+from echorl_orchestrator.episode_outcome import EpisodeOutcome, StopReason
 from echorl_orchestrator.episodes.attempt_outcome import EpisodeRequest
 from echorl_orchestrator.episodes.multi_agent.loop import MembersProgress
 from echorl_orchestrator.episodes.multi_agent.seats import MemberSession
 from echorl_orchestrator.episodes.samples import Built
-from echorl_orchestrator.types import EpisodeError, EpisodeOutcome, ErrorKind, StopReason
+from echorl_orchestrator.failures import EpisodeError, ErrorKind
 
 
 def policy_of(environment: EnvironmentConfig, member: str) -> str:

@@ -8,6 +8,7 @@ from functools import partial
 
 from echorl_core.config import EnvironmentConfig
 from echorl_orchestrator.environments.contract import MemberReward, Slot
+from echorl_orchestrator.episode_outcome import EpisodeOutcome, StopReason
 from echorl_orchestrator.episodes.attempt_outcome import EpisodeAttempt, EpisodeRequest
 from echorl_orchestrator.episodes.episode_attempt import EpisodeResources
 from echorl_orchestrator.episodes.episode_loop import Progress
@@ -16,10 +17,10 @@ from echorl_orchestrator.episodes.multi_agent.loop import MembersLoop, MembersPr
 from echorl_orchestrator.episodes.multi_agent.member_samples import Ended, learning, owned, policy_of
 from echorl_orchestrator.episodes.multi_agent.seats import BaseGenerator, MemberSession, Seat
 from echorl_orchestrator.episodes.multi_agent.turn_taking import TurnTaking
+from echorl_orchestrator.failures import EpisodeError, ErrorKind
 from echorl_orchestrator.gateway.session import GatewaySession
 from echorl_orchestrator.gateway.sessions import session_key
 from echorl_orchestrator.gateway.turns import SessionSpec
-from echorl_orchestrator.types import EpisodeError, EpisodeOutcome, ErrorKind, StopReason
 from echorl_orchestrator.workers.pool import WorkerPool
 
 

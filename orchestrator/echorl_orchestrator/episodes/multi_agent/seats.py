@@ -6,13 +6,14 @@ from typing import Any, Protocol
 
 from echorl_core.config import SamplingConfig
 from echorl_core.names import SERVED_BASE_NAME
+from echorl_orchestrator.chat.messages import Message, Tool
 from echorl_orchestrator.codec.engine_rendering import EngineRendering
 from echorl_orchestrator.codec.protocol import WarningSpans
+from echorl_orchestrator.engines.generation import Generation, TokenGenerator
 from echorl_orchestrator.episodes.multi_agent.reasoning import OPEN, Reading, read
 from echorl_orchestrator.episodes.multi_agent.turn_taking import TurnTaking
 from echorl_orchestrator.gateway.session import Draft, GatewaySession
 from echorl_orchestrator.gateway.turns import SessionSpec, Turn
-from echorl_orchestrator.types import Generation, Message, TokenGenerator, Tool
 
 _PROMPT_END = 16
 """Tokens of a prompt's end that are looked at for an open ``<think>``; templates put at most a line break after it."""

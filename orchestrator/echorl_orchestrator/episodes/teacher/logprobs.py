@@ -14,8 +14,7 @@ from echorl_core.wire import Sample
 from echorl_orchestrator.codec.tokenizer import TextTokenizer
 from echorl_orchestrator.endpoints.client import EndpointClient, EndpointError
 from echorl_orchestrator.engines.client import LOGPROB_FLOOR
-from echorl_orchestrator.failures import BadInputError
-from echorl_orchestrator.types import ErrorKind
+from echorl_orchestrator.failures import BadInputError, ErrorKind
 
 COMPLETIONS = "completions"
 PROBE = "def add(a, b):\n    return a + b\n\nThe answer is 42, she said."

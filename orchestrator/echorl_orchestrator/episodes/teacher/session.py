@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from echorl_core.config import SamplingConfig, SftConfig
-from echorl_orchestrator.chat.messages import canonical_message, message_key
+from echorl_orchestrator.chat.messages import Tool, canonical_message, message_key
 from echorl_orchestrator.codec.engine_rendering import EngineRendering, PromptTooLongError
 from echorl_orchestrator.codec.protocol import Parsed
 from echorl_orchestrator.endpoints.chat import endpoint_says
@@ -15,7 +15,6 @@ from echorl_orchestrator.gateway.history import Branch, Continuation
 from echorl_orchestrator.gateway.prompts import Conversation
 from echorl_orchestrator.gateway.session import GatewaySession
 from echorl_orchestrator.gateway.turns import SessionSpec, Turn
-from echorl_orchestrator.types import Tool
 
 
 class TeacherSession(GatewaySession):

@@ -12,11 +12,11 @@ from aiohttp import web
 from echorl_core.names import HEADER_SESSION, SERVED_MODEL_NAME
 from echorl_orchestrator.chat.messages import MessageError, wire_message
 from echorl_orchestrator.codec.engine_rendering import PromptTooLongError
+from echorl_orchestrator.failures import EpisodeError
 from echorl_orchestrator.gateway.sampling import SamplingRefusedError, requested_sampling
 from echorl_orchestrator.gateway.session import GatewaySession
 from echorl_orchestrator.gateway.sessions import Sessions, UnknownSessionError
 from echorl_orchestrator.gateway.turns import SessionClosedError, Turn, TurnLimitError
-from echorl_orchestrator.types import EpisodeError
 
 _log = structlog.get_logger()
 _DISCONNECT_POLL_S = 0.1

@@ -1,11 +1,12 @@
 import pytest
 
-from echorl_orchestrator.batches.batch_metrics import SinceLastBatch, batch_columns, statistics
+from echorl_orchestrator.batches.batch_metrics import SinceLastBatch, batch_columns
 from echorl_orchestrator.batches.sealing import compose
+from echorl_orchestrator.episode_outcome import StopReason
 from echorl_orchestrator.filters.rules import Verdict
+from echorl_orchestrator.metrics.statistics import statistics
 from echorl_orchestrator.rollout.groups import ReadyEpisode
 from echorl_orchestrator.tasks.task_deck import Ticket
-from echorl_orchestrator.types import StopReason
 from echorl_testing.scripted_player import batch_config, outcome
 
 

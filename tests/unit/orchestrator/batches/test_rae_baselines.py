@@ -10,11 +10,11 @@ from echorl_orchestrator.advantages.rae import BaselineState
 from echorl_orchestrator.batches.batch_metrics import SinceLastBatch, batch_columns, member_columns
 from echorl_orchestrator.batches.rae_baselines import RunBaselines
 from echorl_orchestrator.batches.sealing import SavedState, compose
+from echorl_orchestrator.episode_outcome import EpisodeOutcome
 from echorl_orchestrator.failures import BadInputError
 from echorl_orchestrator.records.recorder import train_row
 from echorl_orchestrator.rollout.groups import Group, ReadyEpisode, close, units_of
 from echorl_orchestrator.tasks.task_deck import CursorState, DeckState, Ticket
-from echorl_orchestrator.types import EpisodeOutcome
 from echorl_testing.scripted_player import batch_config, environment, outcome, sample
 from echorl_testing.scripted_policy import orchestrator_config
 

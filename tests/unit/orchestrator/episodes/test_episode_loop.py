@@ -5,7 +5,7 @@ import math
 import pytest
 
 from echorl_orchestrator.episodes.episode_loop import Progress
-from echorl_orchestrator.types import EpisodeError, ErrorKind
+from echorl_orchestrator.failures import EpisodeError, ErrorKind
 
 
 @pytest.mark.parametrize("reward", [math.nan, math.inf, -1e39])

@@ -16,14 +16,15 @@ from echorl_orchestrator.codec import build_codec
 from echorl_orchestrator.codec.compact import CompactCodec
 from echorl_orchestrator.codec.protocol import ChatCodec
 from echorl_orchestrator.codec.tokenizer import TextTokenizer
+from echorl_orchestrator.episode_outcome import EpisodeOutcome, StopReason
 from echorl_orchestrator.episodes.attempt_outcome import EpisodeRequest
 from echorl_orchestrator.episodes.recorded_conversations import recorded_outcome
 from echorl_orchestrator.episodes.samples import Owner
 from echorl_orchestrator.episodes.sft import SftSamples, Talk, sft_samples
+from echorl_orchestrator.failures import ErrorKind
 from echorl_orchestrator.filters.rules import Verdict
 from echorl_orchestrator.rollout.groups import ReadyEpisode, failure_of
 from echorl_orchestrator.tasks.task_deck import Ticket
-from echorl_orchestrator.types import EpisodeOutcome, ErrorKind, StopReason
 from echorl_testing.scripted_player import batch_config, environment
 from echorl_testing.scripted_policy import write_byte_tokenizer
 

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from echorl_core.config import EvalConfig, SamplingConfig
+from echorl_orchestrator.engines.generation import Generation
+from echorl_orchestrator.episode_outcome import EpisodeOutcome
 from echorl_orchestrator.evals.evaluation import EvalHorizon, Evals, due
-from echorl_orchestrator.rollout.counters import FailureLimit
-from echorl_orchestrator.types import EpisodeError, EpisodeOutcome, ErrorKind, Generation
+from echorl_orchestrator.failures import EpisodeError, ErrorKind, FailureLimit
 from echorl_testing.scripted_player import A, C, E, ScriptedPlayer, environment, eventually, outcome, sample
 
 

@@ -12,12 +12,12 @@ from aiohttp import web
 from echorl_core.config import SamplingConfig
 from echorl_orchestrator.codec.compact import CompactCodec
 from echorl_orchestrator.codec.tokenizer import TextTokenizer
+from echorl_orchestrator.failures import EpisodeError, ErrorKind
 from echorl_orchestrator.gateway.dialects.openai import ChatApi
 from echorl_orchestrator.gateway.sampling import SamplingRefusedError, requested_sampling
 from echorl_orchestrator.gateway.session import GatewaySession
 from echorl_orchestrator.gateway.sessions import DuplicateSessionError, Sessions, UnknownSessionError
 from echorl_orchestrator.gateway.turns import SessionSpec
-from echorl_orchestrator.types import EpisodeError, ErrorKind
 from echorl_testing.scripted_policy import ScriptedPolicy, write_byte_tokenizer
 from echorl_testing.waiting import until
 

@@ -10,11 +10,10 @@ from echorl_core.config import AdvantageConfig, EnvironmentConfig, FilterConfig,
 from echorl_core.names import ExitCode
 from echorl_orchestrator.advantages.advantage_hook import AdvantageInputs
 from echorl_orchestrator.control.supervision import failure_in
-from echorl_orchestrator.failures import BadInputError
+from echorl_orchestrator.episode_outcome import EpisodeOutcome
+from echorl_orchestrator.failures import BadInputError, EpisodeError, ErrorKind, RunFailure
 from echorl_orchestrator.filters.filter_hook import FilterEpisode
 from echorl_orchestrator.filters.rules import Verdict
-from echorl_orchestrator.rollout.counters import RunFailure
-from echorl_orchestrator.types import EpisodeError, EpisodeOutcome, ErrorKind
 from echorl_testing.scripted_player import ScriptedPlayer, batch_config, outcome
 from echorl_testing.scripted_scheduler import Rig, failing
 

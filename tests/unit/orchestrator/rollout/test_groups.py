@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 
 from echorl_core.config import AdvantageConfig, FilterConfig, LengthShapingConfig
-from echorl_orchestrator.failures import BadInputError
+from echorl_orchestrator.failures import BadInputError, ErrorKind
 from echorl_orchestrator.rollout.groups import Group, close, usable_scores, version_low_of
 from echorl_orchestrator.tasks.task_deck import Ticket
-from echorl_orchestrator.types import ErrorKind
 from echorl_testing.scripted_player import A, C, batch_config, outcome, sample
 
 

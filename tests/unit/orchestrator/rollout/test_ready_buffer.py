@@ -6,8 +6,8 @@ import pytest
 
 from echorl_core.config import FilterConfig
 from echorl_core.names import ExitCode
-from echorl_orchestrator.rollout.counters import RunFailure
-from echorl_orchestrator.types import EpisodeOutcome
+from echorl_orchestrator.episode_outcome import EpisodeOutcome
+from echorl_orchestrator.failures import RunFailure
 from echorl_testing.scripted_player import A, C, ScriptedPlayer, batch_config, eventually, outcome, sample
 from echorl_testing.scripted_scheduler import Rig
 

@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from echorl_core.config import EnvironmentConfig, OverridesConfig, SamplingConfig
+from echorl_orchestrator.episode_outcome import EpisodeOutcome
+from echorl_orchestrator.failures import ErrorKind
 from echorl_orchestrator.rollout.groups import ReadyEpisode
 from echorl_orchestrator.rollout.scheduler import capacity
-from echorl_orchestrator.types import EpisodeOutcome, ErrorKind
 from echorl_testing.scripted_player import ScriptedPlayer, batch_config, environment, eventually, outcome
 from echorl_testing.scripted_scheduler import Rig
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from echorl_core.config import BatchConfig, FilterConfig, ModelConfig, OrchestratorConfig
-from echorl_orchestrator.control.wiring import vocab_size
 from echorl_orchestrator.failures import BadInputError
+from echorl_orchestrator.rollout.rollout import vocab_size
 from echorl_testing.role_config import orchestrator_config
 
 

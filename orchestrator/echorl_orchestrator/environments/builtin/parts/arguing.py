@@ -12,9 +12,8 @@ from pydantic import Field
 
 from echorl_orchestrator.environments.builtin.parts.choice_tasks import LETTERS, ChoiceArgs, first_letter
 from echorl_orchestrator.environments.builtin.parts.debate_prompts import FULL, SHORT
-from echorl_orchestrator.environments.contract import MemberReward, MultiAgent, Slot, Stage
+from echorl_orchestrator.environments.contract import Action, MemberReward, MultiAgent, Slot, Stage
 from echorl_orchestrator.environments.prompts import PackText, PromptPack
-from echorl_orchestrator.types import Action
 
 JUDGE = "judge"
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from echorl_orchestrator.codec.compact import CompactCodec
 from echorl_orchestrator.environments.builtin.parts.terminal_tasks import TerminalArgs
 from echorl_orchestrator.environments.builtin.terminal import TerminalEnv, tool_definitions
-from echorl_orchestrator.types import Action
+from echorl_orchestrator.environments.contract import Action
 
 Script = Literal["find", "browse", "blind", "misread"]
 MIX: dict[Script, float] = {"find": 0.34, "browse": 0.20, "blind": 0.16, "misread": 0.30}

@@ -10,11 +10,11 @@ import pytest
 
 from echorl_core.config import SamplingConfig, TeacherConfig
 from echorl_orchestrator.codec.tokenizer import TextTokenizer
-from echorl_orchestrator.endpoints.chat import check_speaks, endpoint_says
+from echorl_orchestrator.endpoints.chat import endpoint_says
 from echorl_orchestrator.endpoints.client import EndpointClient, EndpointError
 from echorl_orchestrator.episodes.teacher.logprobs import check_judges, judged, parse_prefill, teacher_logprobs
-from echorl_orchestrator.failures import BadInputError
-from echorl_orchestrator.types import ErrorKind
+from echorl_orchestrator.episodes.teacher.play import check_speaks
+from echorl_orchestrator.failures import BadInputError, ErrorKind
 from echorl_testing.fake_teacher import FakeTeacher, teaching
 from echorl_testing.scripted_player import A, C, sample
 from echorl_testing.scripted_policy import write_byte_tokenizer
