@@ -10,7 +10,7 @@ from echorl_core.wire import Sample
 from echorl_orchestrator.failures import ErrorKind
 
 LARGEST = float(np.finfo(np.float32).max)
-"""The largest reward or advantage: in the trainer's float32 a larger one would be infinite, and nobody could say whose."""
+"""No reward and no advantage is larger: as the trainer's float32 it would be infinite, and nobody could say whose."""
 
 
 class StopReason(StrEnum):

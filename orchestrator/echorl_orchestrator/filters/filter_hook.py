@@ -5,7 +5,7 @@ It runs in an environment's worker, never on the orchestrator's event loop: once
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -13,8 +13,8 @@ from echorl_core import hooks
 from echorl_core.config import HookConfig
 from echorl_orchestrator.advantages import advantage_hook
 from echorl_orchestrator.advantages.advantage_hook import GroupEpisode
+from echorl_orchestrator.episode_outcome import EpisodeOutcome
 from echorl_orchestrator.failures import BadInputError
-from echorl_orchestrator.rollout.groups import ReadyEpisode
 
 ACCEPTED = "accepted is True or False"
 
@@ -40,7 +40,14 @@ class Answer(msgspec.Struct, frozen=True):
     problem: str | None = None
 
 
-def inputs_of(episodes: Sequence[ReadyEpisode], environment: str) -> list[FilterEpisode]:
+class ScoredEpisode(Protocol):
+    """A survivor of a closed group, as ``rollout.groups.ReadyEpisode`` holds it."""
+
+    outcome: EpisodeOutcome
+    advantage: float
+
+
+def inputs_of(episodes: Sequence[ScoredEpisode], environment: str) -> list[FilterEpisode]:
     """What the function gets of a closed group's survivors."""
     outcomes = [episode.outcome for episode in episodes]
     rewards = [float(outcome.reward or 0.0) for outcome in outcomes]

@@ -3,16 +3,17 @@
 from dataclasses import replace
 from pathlib import Path
 
-from echorl_core.config import BatchConfig
+from echorl_core.config import BatchConfig, SamplingConfig
 from echorl_orchestrator.codec.tokenizer import TextTokenizer
-from echorl_orchestrator.endpoints.client import EndpointClient
+from echorl_orchestrator.endpoints.chat import CHAT, endpoint_chat_body
+from echorl_orchestrator.endpoints.client import EndpointClient, EndpointError
 from echorl_orchestrator.episodes.attempt_outcome import EpisodeAttempt
 from echorl_orchestrator.episodes.episode_attempt import EpisodeResources
 from echorl_orchestrator.episodes.samples import Built
 from echorl_orchestrator.episodes.single_agent import AgentPlayer
 from echorl_orchestrator.episodes.teacher.logprobs import check_judges, judged
-from echorl_orchestrator.episodes.teacher.play import check_speaks
 from echorl_orchestrator.episodes.teacher.session import TeacherSession
+from echorl_orchestrator.failures import BadInputError
 from echorl_orchestrator.gateway.session import GatewaySession
 from echorl_orchestrator.gateway.turns import SessionSpec
 
