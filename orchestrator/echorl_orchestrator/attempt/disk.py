@@ -8,11 +8,13 @@ from typing import Any
 from echorl_core.checkpoints import NO_HISTORY
 from echorl_core.config import OrchestratorConfig
 from echorl_core.identity import RunIdentity
+from echorl_core.names import ExitCode
 from echorl_core.rundir import RunDirectory
 from echorl_orchestrator.attempt.committer import Committer
 from echorl_orchestrator.attempt.trainer_desk import TrainerDesk
 from echorl_orchestrator.batches.batch_store import BatchStore, starting_state
 from echorl_orchestrator.batches.sealing import SavedState
+from echorl_orchestrator.failures import RunFailure
 from echorl_orchestrator.records.episode_records import EpisodeFiles, EpisodeRecords
 from echorl_orchestrator.records.recorder import (
     EVALS,
@@ -50,6 +52,21 @@ class Disk:
     def next_step(self) -> int:
         """The batch to seal next."""
         return 1 if self.state is None else self.state.step + 1
+
+    def unsaved(self, step: int) -> bool:
+        """Whether a checkpoint of ``step`` is missing that no batch has asked the ranks for."""
+        seal, state = self.store.seal(step), self.committer.state(step)
+        return step > self.start_step and state == "waiting" and (seal is None or not seal.checkpoint)
+
+    def check_saved(self, step: int, state: str) -> None:
+        """The run's last checkpoint must be there.
+
+        Raises:
+            RunFailure: it was abandoned.
+        """
+        if state == "abandoned":
+            reason = self.committer.reason
+            raise RunFailure(ExitCode.CRASH, f"the last checkpoint, of step {step}, was not committed: {reason}")
 
     @property
     def history(self) -> str:

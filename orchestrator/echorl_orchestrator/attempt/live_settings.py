@@ -46,8 +46,7 @@ class AttemptSettings:
         """With the settings that are in effect."""
         self.last = config.max_steps
         """The run's last step; ``max_steps``, or the last step sealed before it was lowered."""
-        self.on_change: Callable[[], None] = lambda: None
-        """Called when settings wait for the next batch."""
+        self._on_change: Callable[[], None] = lambda: None
 
     def load(self) -> None:
         """Take over what was accepted before a restart. Blocking.
@@ -91,8 +90,16 @@ class AttemptSettings:
                 self._check_open()
                 self._newest = settings
                 self._came.set()
-                self.on_change()
+                self._on_change()
         return LiveReply(generation=settings.generation, in_effect=not self.waiting)
+
+    def call_on_change(self, callback: Callable[[], None]) -> None:
+        """Have ``callback`` called whenever settings wait for the next batch."""
+        self._on_change = callback
+
+    def hold_last(self, sealed: int) -> None:
+        """What is sealed is trained: the last step is no earlier than ``sealed``, whatever the settings say."""
+        self.last = max(self.config.max_steps, sealed)
 
     def adopt(self) -> bool:
         """Between two batches: what waits is in effect from here on. Whether anything waited."""

@@ -5,12 +5,9 @@ from typing import NamedTuple
 import structlog
 
 from echorl_core.names import ExitCode, Phase
-from echorl_orchestrator.attempt.disk import Disk
-from echorl_orchestrator.attempt.live_settings import AttemptSettings
-from echorl_orchestrator.control.training import Training
+from echorl_orchestrator.control.run_parts import RunParts
+from echorl_orchestrator.control.trainer_reports import TrainerReports
 from echorl_orchestrator.failures import RunFailure
-from echorl_orchestrator.status.run_view import RunView
-from echorl_orchestrator.status.state_board import StateBoard
 
 log = structlog.get_logger()
 
@@ -31,23 +28,21 @@ class Ending(NamedTuple):
 class Endings:
     """Ends one attempt, in one of three ways."""
 
-    def __init__(
-        self, disk: Disk, training: Training, *, view: RunView, board: StateBoard, live: AttemptSettings
-    ) -> None:
-        self._disk, self._training = disk, training
-        self._view, self._board, self._live = view, board, live
+    def __init__(self, parts: RunParts, reports: TrainerReports) -> None:
+        self._disk, self._live, self._board, self._end = parts.disk, parts.live, parts.board, parts.end
+        self._reports = reports
 
     async def finished(self) -> Ending:
         """Every batch is trained: save what is missing, and tell the ranks."""
         last = self._live.last
-        missing = self._training.unsaved(last)
+        missing = self._disk.unsaved(last)
         await self._disk.desk.finish(last, checkpoint=missing)
         if missing:
             self._disk.committer.expect(last)
             await self._board.refresh()
-            self._training.check_saved(last, await self._disk.committer.settled(last))
+            self._disk.check_saved(last, await self._disk.committer.settled(last))
             await self._disk.committer.acknowledged(last, TOLD_WITHIN_S)
-        self._view.ended = Phase.SUCCEEDED
+        self._end.reached(Phase.SUCCEEDED)
         await self._board.refresh()
         log.info("finished", step=last)
         if not await self._disk.desk.concluded(TOLD_WITHIN_S):
@@ -56,12 +51,12 @@ class Endings:
 
     async def stopped(self) -> Ending:
         """Save at the decided step, and end when the ranks know."""
-        notice = await self._training.stop()
+        notice = await self._reports.stop()
         log.info("stopping", step=notice.step, checkpoint=notice.checkpoint)
         if notice.checkpoint:
             state = await self._disk.committer.settled(notice.step)
             log.info("stopped", step=notice.step, checkpoint=state)
-        self._view.ended = Phase.SUSPENDED
+        self._end.reached(Phase.SUSPENDED)
         await self._board.refresh()
         if not await self._disk.desk.concluded(TOLD_WITHIN_S):
             log.warning("not every trainer rank heard of the stop, or a report is missing", step=notice.step)
@@ -74,7 +69,7 @@ class Endings:
     async def failed(self, failure: RunFailure) -> Ending:
         """Show why for as long as ranks need to see it."""
         log.error("the run failed", reason=failure.message, exit_code=int(failure.code))
-        self._view.failure = failure
+        self._end.failed(failure)
         await self._disk.desk.fail()
         await self._board.refresh()
         await self._disk.desk.concluded(FAILURE_SHOWN_S)

@@ -1,7 +1,9 @@
 """The orchestrator's HTTP server; docs/protocols.md says who calls what. Handlers only translate."""
 
+import errno
 import hmac
 import math
+import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +21,7 @@ from echorl_core.live import LiveReply, LiveSettings
 from echorl_core.wire import WIRE_VERSION, PartsReply, PartsReport, PolicyAnnouncement, StepReport, StopNotice
 from echorl_orchestrator.attempt.live_settings import LiveRefused
 from echorl_orchestrator.attempt.trainer_desk import NoSuchBatch, TrainerDesk
+from echorl_orchestrator.failures import BadInputError
 from echorl_orchestrator.status.health import Health
 from echorl_orchestrator.status.state_board import StateBoard
 
@@ -39,6 +42,25 @@ class Actions:
     parts: Callable[[PartsReport], PartsReply]
     stop: Callable[[], Awaitable[StopNotice]]
     live: Callable[[LiveSettings], Awaitable[LiveReply]]
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket, before anything expensive is started; callers wait until somebody accepts.
+
+    Raises:
+        BadInputError: the port is taken, or the address is none of this machine's.
+    """
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    listening = socket.socket(family, kind, protocol)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind(address)
+        listening.listen(256)
+    except OSError as error:
+        listening.close()
+        reason = "is taken by another process" if error.errno == errno.EADDRINUSE else f"cannot be used: {error}"
+        raise BadInputError(f"orchestrator: port {port} on {host} {reason}; accepted is a free one") from error
+    return listening
 
 
 class Api:

@@ -2,12 +2,20 @@
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from echorl_core.names import ExitCode
 from echorl_orchestrator.failures import BadInputError, RunFailure
 
 T = TypeVar("T")
+
+
+class Closeable(Protocol):
+    """A part that ends what it runs."""
+
+    async def close(self) -> None:
+        """End it."""
+        ...
 
 
 async def until(main: Coroutine[Any, Any, T], **background: Coroutine[Any, Any, None]) -> T:
@@ -41,3 +49,13 @@ def failure_in(error: BaseException) -> RunFailure | None:
     if isinstance(error, BaseExceptionGroup):
         return next((found for one in error.exceptions if (found := failure_in(one)) is not None), None)
     return None
+
+
+async def close_all(*parts: Closeable, deadline_s: float = 10.0) -> None:
+    """Close parts one after the other; one that hangs does not keep the role alive."""
+    for part in parts:
+        try:
+            async with asyncio.timeout(deadline_s):
+                await part.close()
+        except TimeoutError:
+            continue

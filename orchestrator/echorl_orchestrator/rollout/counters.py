@@ -1,11 +1,12 @@
 """What happened to episodes: totals since the run's start, and a window since the last sealed batch."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 
 from echorl_orchestrator.episode_outcome import EpisodeOutcome
-from echorl_orchestrator.failures import ErrorKind
+from echorl_orchestrator.failures import ErrorKind, FailureLimit
 
 
 class Drop(StrEnum):
@@ -59,3 +60,22 @@ class Counters:
         """What the window counted; the next one starts empty."""
         window, self.window = dict(self.window), Counter()
         return window
+
+
+@dataclass(frozen=True)
+class EpisodeLedger:
+    """Who hears of every train episode that has ended."""
+
+    counters: Counters
+    failures: FailureLimit
+    on_progress: Callable[[], None] = lambda: None
+
+    def ended(self, outcome: EpisodeOutcome, kind: ErrorKind | None) -> None:
+        """Count an episode that has ended; ``kind`` says why it failed.
+
+        Raises:
+            RunFailure: too many failures in a row.
+        """
+        self.counters.outcome(outcome, kind)
+        self.on_progress()
+        self.failures.note(kind, outcome.error)

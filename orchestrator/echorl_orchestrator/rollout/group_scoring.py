@@ -14,7 +14,7 @@ from echorl_core.config import BatchConfig, EnvironmentConfig
 from echorl_orchestrator.advantages.advantage_hook import inputs_of
 from echorl_orchestrator.failures import EpisodeError, ErrorKind, FailureLimit
 from echorl_orchestrator.filters.filter_hook import inputs_of as filter_inputs_of
-from echorl_orchestrator.rollout.counters import Counters
+from echorl_orchestrator.rollout.counters import EpisodeLedger
 from echorl_orchestrator.rollout.groups import Group, ReadyEpisode, close, own_filter, units_of, usable_scores
 from echorl_orchestrator.rollout.mode_traits import MODES
 from echorl_orchestrator.rollout.player import Player
@@ -26,14 +26,14 @@ class GroupScoring:
     """Closes groups of train episodes."""
 
     def __init__(
-        self, config: BatchConfig, *, player: Player, counters: Counters, failures: FailureLimit, vocab_size: int | None
+        self, config: BatchConfig, *, player: Player, ledger: EpisodeLedger, vocab_size: int | None = None
     ) -> None:
         """``vocab_size``: see ``groups.close``."""
         self._config, self._mode, self._player = config, MODES[config.mode], player
-        self._counters = counters
+        self._counters = ledger.counters
         self._vocab_size = vocab_size
         # Apart from the run's: episodes of a group end well before anybody knows that it cannot be scored.
-        self._scoring: defaultdict[str, FailureLimit] = defaultdict(failures.another)
+        self._scoring: defaultdict[str, FailureLimit] = defaultdict(ledger.failures.another)
 
     async def close(
         self, group: Group, environment: EnvironmentConfig, task: dict[str, Any]

@@ -20,9 +20,19 @@ class ReadyBuffer:
     """Episodes of closed groups. Every one that comes in is taken by one batch, or counted as dropped."""
 
     def __init__(
-        self, config: BatchConfig, *, deck: TaskDeck, counters: Counters, next_step: int, max_empty_batches: int
+        self,
+        config: BatchConfig,
+        *,
+        deck: TaskDeck,
+        counters: Counters,
+        next_step: int,
+        max_empty_batches: int,
+        on_filtered: Callable[[int, ReadyEpisode], None] = lambda step, episode: None,
     ) -> None:
-        self._config, self._deck, self._counters = config, deck, counters
+        """``on_filtered`` gets each episode that filters keep out of the batch of a step, while it is whole."""
+        self._config, self._counters, self._on_filtered = config, counters, on_filtered
+        self.deck = deck
+        """Where tasks come from, and are settled when their episodes are."""
         self._max_empty_batches = max_empty_batches
         self._changed = asyncio.Event()
         self._mean_tokens: float | None = None
@@ -30,8 +40,6 @@ class ReadyBuffer:
         self._empty_in_a_row = 0
         self.on_room: Callable[[], None] = lambda: None
         """Called when more episodes may be started."""
-        self.on_filtered: Callable[[int, ReadyEpisode], None] = lambda step, episode: None
-        """Called with each episode that filters keep out of the batch of a step, while it is whole."""
         self.next_step = next_step
         """The next batch to be sealed."""
         self.ready: list[ReadyEpisode] = []
@@ -184,12 +192,12 @@ class ReadyBuffer:
     def _keep_for_metrics(self, episode: ReadyEpisode) -> None:
         """Without what takes memory: there may be many of these to each one that trains."""
         for unit in units_of([episode]):
-            self.on_filtered(self.next_step, unit)
+            self._on_filtered(self.next_step, unit)
         self._filtered.append(episode.without_texts())
 
     def _settle(self, episodes: list[ReadyEpisode]) -> None:
         for episode in episodes:
-            self._deck.settle(episode.ticket)
+            self.deck.settle(episode.ticket)
 
 
 def matched(episodes: list[ReadyEpisode]) -> str:

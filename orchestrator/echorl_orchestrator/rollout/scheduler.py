@@ -19,14 +19,14 @@ import structlog
 
 from echorl_core.config import BatchConfig, EnvironmentConfig
 from echorl_orchestrator.episode_outcome import EpisodeOutcome, StopReason
-from echorl_orchestrator.failures import EpisodeError, ErrorKind, FailureLimit
-from echorl_orchestrator.rollout.counters import Counters, Drop
+from echorl_orchestrator.failures import EpisodeError, ErrorKind
+from echorl_orchestrator.rollout.counters import Drop, EpisodeLedger
 from echorl_orchestrator.rollout.group_scoring import GroupScoring
 from echorl_orchestrator.rollout.groups import Group
 from echorl_orchestrator.rollout.mode_traits import MODES
 from echorl_orchestrator.rollout.player import Player
 from echorl_orchestrator.rollout.ready_buffer import ReadyBuffer
-from echorl_orchestrator.tasks.task_deck import TaskDeck, seed_of
+from echorl_orchestrator.tasks.task_deck import seed_of
 
 log = structlog.get_logger()
 
@@ -41,6 +41,8 @@ class Horizon:
     attempt: int
     seed: int
     max_steps: int
+    groups_started: int = 0
+    """Over all attempts, before this process."""
 
 
 @dataclass(eq=False)
@@ -67,32 +69,24 @@ class Scheduler:
         environments: list[EnvironmentConfig],
         *,
         player: Player,
-        deck: TaskDeck,
         buffer: ReadyBuffer,
+        scoring: GroupScoring,
         version: Callable[[], int],
         horizon: Horizon,
-        groups_started: int,
-        counters: Counters,
-        failures: FailureLimit,
-        on_progress: Callable[[], None] = lambda: None,
-        vocab_size: int | None = None,
+        ledger: EpisodeLedger,
     ) -> None:
-        """``on_progress`` is called whenever an episode has ended; ``vocab_size``: see ``groups.close``."""
+        """``version``: that an episode started now would sample with; -1: none."""
         self._config, self._mode = config, MODES[config.mode]
-        self._player, self._deck, self._buffer = player, deck, buffer
+        self._player, self._deck, self._buffer, self._scoring = player, buffer.deck, buffer, scoring
         self._environments = {environment.name: environment for environment in environments}
         self._slots = {name: asyncio.Semaphore(one.max_concurrent) for name, one in self._environments.items()}
         self._unfinished: Counter[str] = Counter()
-        self._version, self._horizon = version, horizon
-        self._counters, self._failures, self._on_progress = counters, failures, on_progress
-        self._group_scoring = GroupScoring(
-            config, player=player, counters=counters, failures=failures, vocab_size=vocab_size
-        )
+        self._version, self._horizon, self._ledger = version, horizon, ledger
         self._open: dict[str, Group] = {}
         self._running: dict[asyncio.Task[None], _Running] = {}
         self._wake = asyncio.Event()
         buffer.on_room = self.wake
-        self.groups_started = groups_started
+        self.groups_started = horizon.groups_started
         """Over all attempts of the run; the next group's number is one more."""
 
     @property
@@ -217,24 +211,22 @@ class Scheduler:
     def _ended(self, group: Group, index: int, outcome: EpisodeOutcome) -> None:
         kind = group.add(index, outcome)
         self._unfinished[group.ticket.environment] -= 1
-        self._counters.outcome(outcome, kind)
-        self._on_progress()
         self.wake()
-        self._failures.note(kind, outcome.error)
+        self._ledger.ended(outcome, kind)
 
     async def _close(self, group: Group, environment: EnvironmentConfig, task: dict[str, Any]) -> None:
-        fallen, ready = await self._group_scoring.close(group, environment, task)
+        fallen, ready = await self._scoring.close(group, environment, task)
         if ready:
             self._deck.note(group.ticket, math.fsum(float(one.outcome.reward or 0.0) for one in ready) / len(ready))
         del self._open[group.key]
         if fallen:
-            self._counters.drop(Drop.GROUP, len(group.survivors))
+            self._ledger.counters.drop(Drop.GROUP, len(group.survivors))
         if fallen or not group.survivors:
-            self._counters.add("groups/dropped")
+            self._ledger.counters.add("groups/dropped")
             self._deck.settle(group.ticket)
         else:
-            self._counters.add("groups/closed")
-            self._counters.add("groups/partial", int(group.partial))
+            self._ledger.counters.add("groups/closed")
+            self._ledger.counters.add("groups/partial", int(group.partial))
             self._buffer.admit(ready)
         self.wake()
 

@@ -1,7 +1,6 @@
 """What the run's state is, put together from the parts: for ``GET /state``."""
 
-import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +11,17 @@ from echorl_orchestrator.attempt.disk import Disk
 from echorl_orchestrator.attempt.live_settings import AttemptSettings
 from echorl_orchestrator.engines import EnginePool
 from echorl_orchestrator.evals.evaluation import Evals
-from echorl_orchestrator.failures import RunFailure
 from echorl_orchestrator.rollout.counters import Counters, Drop
 from echorl_orchestrator.rollout.mode_traits import MODES
 from echorl_orchestrator.rollout.rollout import Rollout
-from echorl_orchestrator.status.health import Health
+from echorl_orchestrator.status.progress import RunEnd, RunProgress
 from echorl_orchestrator.status.state_board import RunStanding, waiting_for
 from echorl_orchestrator.status.throughput import Throughput
 
 
-@dataclass
+@dataclass(frozen=True)
 class RunView:
-    """Reads the parts; holds only what no part knows."""
+    """Reads the parts and keeps nothing."""
 
     config: OrchestratorConfig
     identity: RunIdentity
@@ -32,18 +30,10 @@ class RunView:
     evals: Evals
     counters: Counters
     throughput: Throughput
-    health: Health
     live: AttemptSettings
-    play: Rollout | None = None
-    """None until environments are loaded."""
-    ended: Phase | None = None
-    failure: RunFailure | None = None
-    last_row: dict[str, Any] = field(default_factory=dict)
-    """Of steps.jsonl."""
-    last_step_at: float = field(default_factory=time.monotonic)
-    """When it was reported, on the monotonic clock; before the first, when this was made."""
-    last_evals: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Rows of evals.jsonl without examples, by environment."""
+    rollout: Rollout
+    progress: RunProgress
+    end: RunEnd
 
     @property
     def step(self) -> int:
@@ -53,15 +43,13 @@ class RunView:
 
     @property
     def in_flight(self) -> int:
-        """Episodes being played, evals included."""
-        return (self.play.scheduler.in_flight if self.play else 0) + self.evals.in_flight
+        """Episodes that are being played, evals included."""
+        return self.rollout.in_flight + self.evals.in_flight
 
     def phase(self) -> Phase:
         """Where the run stands, as far as this role knows."""
-        if self.failure is not None:
-            return Phase.FAILED
-        if self.ended is not None:
-            return self.ended
+        if self.end.phase is not None:
+            return self.end.phase
         ready = self.disk.desk.trained is not None and self._dispatch_version() >= 0
         return Phase.RUNNING if ready or self.disk.desk.reported > self.disk.start_step else Phase.STARTING
 
@@ -77,15 +65,15 @@ class RunView:
             "max_steps": self.live.last,
             "start_step": self.disk.start_step,
             "live_generation": self.live.generation,
-            "waiting_for": waiting_for(self._facts()),
+            "waiting_for": waiting_for(self._standing()),
             "policy": {
                 "trained": self.disk.desk.trained,
                 "served": None if served is None else {"min": served[0], "max": served[1]},
-                "staleness_max": self.last_row.get(f"staleness/{RESERVED_ENVIRONMENT_NAME}/max"),
+                "staleness_max": self.progress.last_row.get(f"staleness/{RESERVED_ENVIRONMENT_NAME}/max"),
             },
             "checkpoint": self._checkpoint(),
-            "reward": self.last_row.get(f"reward/{RESERVED_ENVIRONMENT_NAME}/mean"),
-            "env_nll": self.last_row.get(f"env_nll/{RESERVED_ENVIRONMENT_NAME}"),
+            "reward": self.progress.last_row.get(f"reward/{RESERVED_ENVIRONMENT_NAME}/mean"),
+            "env_nll": self.progress.last_row.get(f"env_nll/{RESERVED_ENVIRONMENT_NAME}"),
             "engines": self.pool.views(),
             "rates": {
                 "sampled_tokens_per_s": self.throughput.sampled_tokens_per_s,
@@ -98,31 +86,31 @@ class RunView:
                 "dropped_stale": self.counters.totals[f"dropped/{Drop.STALE}"],
                 "groups_partial": self.counters.totals["groups/partial"],
             },
-            "eval": self.last_evals,
+            "eval": self.progress.last_evals,
             "failure": self._failure(),
         }
 
-    def _facts(self) -> RunStanding:
-        play, desk = self.play, self.disk.desk
+    def _standing(self) -> RunStanding:
+        desk, failure, loaded = self.disk.desk, self.end.failure, self.rollout.loaded
         return RunStanding(
-            next_step=play.buffer.next_step if play else self.disk.next_step,
+            next_step=self.rollout.next_step,
             max_steps=self.live.last,
             trained=desk.trained,
             start_step=desk.start_step,
             dispatch_version=self._dispatch_version(),
             engines=len(self.pool.views()),
-            ready=len(play.buffer.ready) if play else 0,
-            per_batch=play.buffer.episodes_per_batch() if play else 0,
-            in_flight=play.scheduler.in_flight if play else 0,
+            ready=self.rollout.ready,
+            per_batch=0 if loaded is None else loaded.buffer.episodes_per_batch(),
+            in_flight=self.rollout.in_flight,
             evals=self.evals.pending,
             checkpoints=self.disk.committer.waiting,
             num_ranks=self.config.batch.num_ranks,
             notice=desk.notice,
-            failure=None if self.failure is None else self.failure.message,
+            failure=None if failure is None else failure.message,
         )
 
     def _dispatch_version(self) -> int:
-        """That train episodes started now would have; -1: they wait for an engine, which mode sft never does."""
+        """The version of train episodes that start now; -1: they wait for an engine, which mode sft never does."""
         return self.pool.version_for_dispatch() if MODES[self.config.batch.mode].versions else self.step
 
     def _checkpoint(self) -> dict[str, Any]:
@@ -140,6 +128,5 @@ class RunView:
         return self.disk.run.checkpoint(step).relative_to(self.disk.run.root)
 
     def _failure(self) -> dict[str, Any] | None:
-        if self.failure is None:
-            return None
-        return {"exit_code": int(self.failure.code), "message": self.failure.message}
+        failure = self.end.failure
+        return None if failure is None else {"exit_code": int(failure.code), "message": failure.message}

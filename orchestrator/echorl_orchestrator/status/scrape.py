@@ -43,8 +43,8 @@ class Scrape:
         view = self._view
         values: Values = {
             **self._progress(),
-            **learning(view.last_row),
-            **evals(view.last_evals),
+            **learning(view.progress.last_row),
+            **evals(view.progress.last_evals),
             "evals_skipped": {(name,): count for name, count in view.evals.skipped.items()},
             **counts(view.counters.counted()),
             **self._work(),
@@ -57,12 +57,13 @@ class Scrape:
     def _progress(self) -> Values:
         view = self._view
         committer, newest = view.disk.committer, view.disk.committer.newest
+        loaded = view.rollout.loaded
         return _alone(
             attempt=view.identity.attempt,
             trained_step=view.step,
-            sealed_step=None if view.play is None else view.play.buffer.next_step - 1,
+            sealed_step=None if loaded is None else loaded.buffer.next_step - 1,
             last_step=view.live.last,
-            step_age_seconds=time.monotonic() - view.last_step_at,
+            step_age_seconds=time.monotonic() - view.progress.last_step_at,
             committed_step=None if newest is None else newest.step,
             checkpoint_age_seconds=None if newest is None else _age(newest.committed_at),
             checkpoint_interval_steps=view.live.config.checkpoint.interval,
@@ -76,11 +77,11 @@ class Scrape:
         )
 
     def _work(self) -> Values:
-        view, health = self._view, self._health
+        view, health, loaded = self._view, self._health, self._view.rollout.loaded
         return _alone(
             episodes_running=view.in_flight,
-            episodes_ready=None if view.play is None else len(view.play.buffer.ready),
-            episodes_capacity=None if view.play is None else view.play.scheduler.capacity(),
+            episodes_ready=None if loaded is None else len(loaded.buffer.ready),
+            episodes_capacity=None if loaded is None else loaded.scheduler.capacity(),
             trained_tokens=view.throughput.trained_tokens,
             steps=view.throughput.steps,
             idle_seconds=health.idle_s,

@@ -26,7 +26,7 @@ def settings(generation: int, **fields: Any) -> LiveSettings:
 
 async def test_settings_wait_for_the_boundary_between_two_batches(live: AttemptSettings) -> None:
     changes = []
-    live.on_change = lambda: changes.append(live.waiting)
+    live.call_on_change(lambda: changes.append(live.waiting))
     assert await live.accept(settings(3, max_steps=20)) == LiveReply(generation=3, in_effect=False)
     assert (live.config.max_steps, live.generation, changes) == (10, 0, [True])
     assert live.adopt()
@@ -46,7 +46,7 @@ async def test_the_same_generation_again_does_nothing(live: AttemptSettings) -> 
     await live.accept(settings(1, max_steps=20))
     live.adopt()
     changes = []
-    live.on_change = lambda: changes.append(1)
+    live.call_on_change(lambda: changes.append(1))
     assert await live.accept(settings(1, max_steps=20)) == LiveReply(generation=1, in_effect=True)
     assert not live.waiting
     assert changes == []

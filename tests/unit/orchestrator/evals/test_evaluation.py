@@ -58,16 +58,20 @@ class Rig:
         self.player, self.scorer = player, Scorer()
         self.served: list[int] = []
         self.evals = Evals(
-            configs=[self.config],
+            [self.config],
+            EvalHorizon(
+                attempt=1,
+                seed=0,
+                max_steps=max_steps,
+                start_step=start_step,
+                played={("held-out", version) for version in done},
+                skipped={("held-out", version) for version in recorded_skips},
+            ),
             player=player,
             generator=self.scorer,
             wait_served=self._wait,
             on_row=self._row,
             failures=FailureLimit(100),
-            horizon=EvalHorizon(attempt=1, seed=0, max_steps=max_steps),
-            start_step=start_step,
-            done={("held-out", version) for version in done},
-            recorded_skips={("held-out", version) for version in recorded_skips},
         )
 
     async def _wait(self, version: int) -> None:

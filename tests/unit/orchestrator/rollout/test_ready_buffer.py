@@ -140,9 +140,9 @@ async def test_an_empty_batch_is_tried_again_and_then_ends_the_run() -> None:
 async def test_filtered_episodes_stay_for_metrics_without_their_tokens() -> None:
     config = batch_config(filters=[FilterConfig(type="zeroAdvantage", stage="group", scope="all")])
     script = lambda episode, group, version: outcome(episode, version=version, reward=0.25)  # noqa: E731
-    rig = Rig(config, ScriptedPlayer(script=script))
     told: list[tuple[int, int]] = []
-    rig.buffer.on_filtered = lambda step, episode: told.append((step, len(episode.outcome.samples)))
+    on_filtered = lambda step, episode: told.append((step, len(episode.outcome.samples)))  # noqa: E731
+    rig = Rig(config, ScriptedPlayer(script=script), on_filtered=on_filtered)
     with pytest.raises(BaseExceptionGroup, match="TaskGroup") as caught:
         await rig.scheduler.run()
     assert told == [(1, 1)] * 12
@@ -156,9 +156,8 @@ async def test_filtered_episodes_stay_for_metrics_without_their_tokens() -> None
 
 
 async def test_episodes_of_an_empty_batch_stay_for_metrics() -> None:
-    rig = Rig(batch_config(), ScriptedPlayer())
     told: list[int] = []
-    rig.buffer.on_filtered = lambda step, episode: told.append(step)
+    rig = Rig(batch_config(), ScriptedPlayer(), on_filtered=lambda step, episode: told.append(step))
     async with rig.running():
         rig.buffer.give_up(await rig.buffer.batch())
     assert told == [1, 1, 1, 1]
