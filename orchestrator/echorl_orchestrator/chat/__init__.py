@@ -1,1 +1,1 @@
-"""TODO: say what this package does."""
+"""Chat messages and conversations in one form, whoever sends them; nothing here knows of tokens."""

@@ -1,1 +1,1 @@
-"""TODO: say what this package does."""
+"""Evals: when one is due, how it is played beside training, and its scores."""

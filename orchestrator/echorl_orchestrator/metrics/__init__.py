@@ -1,1 +1,1 @@
-"""TODO: say what this package does."""
+"""What metrics are declared and counted, below everything else: families of the scrape, counters, statistics."""

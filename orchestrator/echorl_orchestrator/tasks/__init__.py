@@ -1,1 +1,1 @@
-"""TODO: say what this package does."""
+"""Which task comes next: permutations by seed, the mixture of environments, and the curriculum."""

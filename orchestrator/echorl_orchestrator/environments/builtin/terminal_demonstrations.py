@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from echorl_orchestrator.environments.builtin.parts.terminal_policy import demonstrate
 from echorl_orchestrator.environments.builtin.parts.terminal_tasks import TerminalArgs, TerminalTasks
-from echorl_orchestrator.environments.builtin.terminal import tool_definitions
+from echorl_orchestrator.environments.builtin.parts.terminal_world import tool_definitions
 from echorl_orchestrator.environments.contract import Environment
 
 

@@ -1,1 +1,1 @@
-"""TODO: say what this package does."""
+"""One module for each API that agents may speak to the gateway."""

@@ -1,1 +1,1 @@
-"""TODO: say what this package does."""
+"""What several built-in environments are made of: tasks, questions, prompts, a file tree, solvers."""

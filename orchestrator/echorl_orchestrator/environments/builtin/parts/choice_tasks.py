@@ -13,8 +13,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from echorl_orchestrator.environments.builtin.digits import DigitsArgs, Question
-from echorl_orchestrator.environments.builtin.digits import make_task as make_digits
+from echorl_orchestrator.environments.builtin.parts.digit_questions import DigitsArgs, Question
+from echorl_orchestrator.environments.builtin.parts.digit_questions import make_task as make_digits
 from echorl_orchestrator.environments.builtin.parts.drawn import DrawnTasks, Split
 
 LETTERS = "ABCDEFGHIJ"

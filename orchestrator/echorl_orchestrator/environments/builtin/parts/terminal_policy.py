@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from echorl_orchestrator.codec.compact import CompactCodec
 from echorl_orchestrator.environments.builtin.parts.terminal_tasks import TerminalArgs
-from echorl_orchestrator.environments.builtin.terminal import TerminalEnv, tool_definitions
+from echorl_orchestrator.environments.builtin.parts.terminal_world import TerminalEnv, tool_definitions
 from echorl_orchestrator.environments.contract import Action
 
 Script = Literal["find", "browse", "blind", "misread"]

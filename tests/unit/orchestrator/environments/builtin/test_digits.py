@@ -3,7 +3,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from echorl_orchestrator.environments.builtin.digits import DigitsArgs, DigitsEnv, DigitsTasks, build
+from echorl_orchestrator.environments.builtin.digits import DigitsEnv, DigitsTasks, build
+from echorl_orchestrator.environments.builtin.parts.digit_questions import DigitsArgs
 from echorl_orchestrator.types import Action
 
 

@@ -10,7 +10,8 @@ from echorl_orchestrator.codec.compact import CompactCodec
 from echorl_orchestrator.codec.tokenizer import TextTokenizer
 from echorl_orchestrator.environments.builtin.parts.terminal_policy import demonstration_tokens, demonstrations
 from echorl_orchestrator.environments.builtin.parts.terminal_tasks import TerminalArgs, TerminalTasks, make_task
-from echorl_orchestrator.environments.builtin.terminal import TerminalEnv, build, tool_definitions
+from echorl_orchestrator.environments.builtin.parts.terminal_world import TerminalEnv, tool_definitions
+from echorl_orchestrator.environments.builtin.terminal import build
 from echorl_orchestrator.types import Action, Step
 from echorl_testing.scripted_policy import write_byte_tokenizer
 

@@ -9,7 +9,7 @@ import pytest
 
 from echorl_orchestrator.environments.builtin.parts.terminal_entropy import observation_entropy_nats
 from echorl_orchestrator.environments.builtin.parts.terminal_tasks import TerminalArgs
-from echorl_orchestrator.environments.builtin.terminal import TerminalEnv
+from echorl_orchestrator.environments.builtin.parts.terminal_world import TerminalEnv
 from echorl_orchestrator.types import Action
 
 ARGS = TerminalArgs(
