@@ -22,7 +22,7 @@ from echorl_orchestrator.episodes.episode_players import EpisodePlayers
 from echorl_orchestrator.episodes.multi_agent.endpoint import NO_KEYS
 from echorl_orchestrator.failures import RETRIED, BadInputError, EpisodeError, ErrorKind
 from echorl_orchestrator.filters.filter_hook import FilterEpisode, own_matches
-from echorl_orchestrator.gateway.dialects.openai import ChatApi
+from echorl_orchestrator.gateway.http import GatewayApi
 from echorl_orchestrator.gateway.sessions import Sessions
 from echorl_orchestrator.metrics.process_counters import RETRIES
 from echorl_orchestrator.workers.background import Background
@@ -50,7 +50,7 @@ class EpisodePlayer:
         self._config = config
         self._sessions = Sessions()
         self._background = Background()
-        self._api = ChatApi(self._sessions, self._background.fail)
+        self._api = GatewayApi(self._sessions, self._background.fail)
         host = "127.0.0.1" if config.host in _ANY_ADDRESS else config.host
         resources = EpisodeResources(
             sessions=self._sessions,

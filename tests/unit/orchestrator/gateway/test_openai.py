@@ -13,8 +13,9 @@ from echorl_core.config import SamplingConfig
 from echorl_orchestrator.codec.compact import CompactCodec
 from echorl_orchestrator.codec.tokenizer import TextTokenizer
 from echorl_orchestrator.failures import EpisodeError, ErrorKind
-from echorl_orchestrator.gateway.dialects.openai import ChatApi
-from echorl_orchestrator.gateway.sampling import SamplingRefusedError, requested_sampling
+from echorl_orchestrator.gateway.dialects.openai import requested_sampling
+from echorl_orchestrator.gateway.http import GatewayApi
+from echorl_orchestrator.gateway.sampling import SamplingRefusedError
 from echorl_orchestrator.gateway.session import GatewaySession
 from echorl_orchestrator.gateway.sessions import DuplicateSessionError, Sessions, UnknownSessionError
 from echorl_orchestrator.gateway.turns import SessionSpec
@@ -44,7 +45,7 @@ class Gateway:
         self.bugs: list[BaseException] = []
         self.session = self.open("k")
         app = web.Application()
-        ChatApi(self.sessions, self.bugs.append).routes(app)
+        GatewayApi(self.sessions, self.bugs.append).routes(app)
         # As in production, a handler is not cancelled when its client goes away (aiohttp's TestServer would).
         self.runner = web.AppRunner(app, handler_cancellation=False)
 
