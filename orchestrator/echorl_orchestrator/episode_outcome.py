@@ -45,7 +45,7 @@ class EpisodeOutcome:
     environment_tokens: int = 0
     """Tokens that the environment wrote after the first model token, warnings included; shared ones count once."""
     kept_tokens: int = 0
-    """Of these, tokens that stand as actions in kept branches."""
+    """Sampled tokens that stand as actions in kept branches."""
     kept_branches: int = 0
     """How many samples there were, also when they are let go."""
     dropped_branches: int = 0
@@ -67,7 +67,7 @@ class EpisodeOutcome:
     units: list["EpisodeOutcome"] = field(default_factory=list)
     """Of a whole multi-agent episode: one for each member that learns; samples are theirs."""
     rewards: dict[str, float] = field(default_factory=dict)
-    """Of all members of a multi-agent episode."""
+    """Rewards of all members of a multi-agent episode."""
     transcript: list[dict[str, Any]] = field(default_factory=list)
     """What members of a multi-agent episode said aloud: slot, member, text."""
     parse_errors: int = 0

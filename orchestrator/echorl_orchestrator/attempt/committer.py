@@ -36,7 +36,7 @@ State = Literal["waiting", "committed", "abandoned"]
 @dataclass
 class _Pending:
     deadline: float
-    """On the monotonic clock."""
+    """When the parts are due, on the monotonic clock."""
     reports: dict[int, PartsReport] = field(default_factory=dict)
 
 
@@ -66,7 +66,7 @@ class Committer:
         self._wake, self._heard = asyncio.Event(), asyncio.Event()
         self._changed = asyncio.Condition()
         self.newest: CheckpointManifest | None = None
-        """Of the newest checkpoint that counts for this attempt."""
+        """The manifest of the newest checkpoint that counts for this attempt."""
         self.committed_steps: list[int] = []
         """Ascending; what is kept on disk."""
         self.abandoned = 0

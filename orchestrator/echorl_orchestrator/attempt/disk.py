@@ -40,13 +40,13 @@ class Disk:
     state: SavedState | None
     """As of the newest sealed batch or checkpoint; None on a fresh run."""
     start_step: int
-    """That the attempt resumed from."""
+    """The step that the attempt resumed from."""
     last_row: dict[str, Any]
-    """Of this attempt's steps; empty if there is none."""
+    """The newest row of this attempt's steps; empty if there is none."""
     last_evals: dict[str, dict[str, Any]]
-    """Of this attempt, by environment."""
+    """The newest eval of each environment in this attempt, without examples."""
     evals: RecordedEvals
-    """Of all attempts."""
+    """Evals that any attempt recorded."""
 
     @property
     def next_step(self) -> int:

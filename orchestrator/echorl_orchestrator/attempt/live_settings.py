@@ -43,7 +43,7 @@ class AttemptSettings:
         self._came = asyncio.Event()
         self._closed: str | None = None
         self.config = config
-        """With the settings that are in effect."""
+        """The role's config, with the settings that are in effect."""
         self.last = config.max_steps
         """The run's last step; ``max_steps``, or the last step sealed before it was lowered."""
         self._on_change: Callable[[], None] = lambda: None
@@ -68,7 +68,7 @@ class AttemptSettings:
 
     @property
     def generation(self) -> int:
-        """Of the settings in effect; 0: as the role was started."""
+        """The generation of the settings in effect; 0: as the role was started."""
         return 0 if self._in_effect is None else self._in_effect.generation
 
     @property

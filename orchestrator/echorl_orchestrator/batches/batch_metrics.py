@@ -1,4 +1,4 @@
-"""Facts of a batch for the step's record, as flat ``group/name`` columns: pure functions."""
+"""What a batch consists of, for the step's record, as flat ``group/name`` columns: pure functions."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -17,13 +17,13 @@ class SinceLastBatch:
     """What there was beside a batch since the one before it."""
 
     window: Mapping[str, int] = field(default_factory=dict)
-    """Counted (``Tally.new_window``)."""
+    """What was counted (``Counters.new_window``)."""
     filtered: Sequence[ReadyEpisode] = ()
     """Episodes that filters kept out of batches."""
     filters: Sequence[str] = ()
     """Names of all filters."""
     pools: Mapping[str, Mapping[Pool, int]] = field(default_factory=dict)
-    """Tasks in each pool now, by environment; of those that have a curriculum."""
+    """Tasks in each pool now, by environment, where there is a curriculum."""
 
 
 def batch_columns(episodes: Sequence[ReadyEpisode], content: Content, step: int, since: SinceLastBatch) -> Columns:

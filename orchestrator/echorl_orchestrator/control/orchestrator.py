@@ -1,15 +1,15 @@
-"""The orchestrator: wiring, life and end. This is the data-flow map of the role.
+"""The orchestrator: its life and its end. This is the data-flow map of the role.
 
-    cursor.Deck --tickets--> scheduler --episodes--> episodes.EpisodePlayer --token ids--> engines.EnginePool --> vLLM
-                                 |                    (casting, gateway, codec, workers)        ^
-                              closing (advantages, group filters)                               | weights
-                                 v                                                              |
-                             collector --batch--> training --compose/seal--> batch_store        |
-                                                     |                          | GET /trainer/batch
-                         records, state, metrics <---+                          v               |
-                                                     |                      trainer_desk <--> trainer ranks
-                              committer <--parts-----+-------------------------- http_api <-----+
-                              evals <--policy versions
+    tasks.TaskDeck --tickets--> rollout.Scheduler --episodes--> episodes.EpisodePlayer --token ids--> engines.EnginePool
+                                     |                          (workers, gateway, codec)                 |  ^
+                          GroupScoring (advantages, filters)                                       vLLM <-+  | weights
+                                     v                                                                       |
+                                ReadyBuffer --batch--> control.Training --compose, seal--> batches.BatchStore
+                                                              |                                |
+                      records, status, monitors <--rows-- TrainerReports                       | GET /trainer/batch
+                                                              ^                                v
+                        attempt.Committer <--parts------- HttpApi <------------- attempt.TrainerDesk <--> trainer ranks
+                        evals.Evals <--policy versions--------+
 
 Every long-lived task is supervised: if one ends without being asked to, the role ends with its error. A run ends in one
 of four ways: finished (every batch trained, the last checkpoint committed, evals done), stopped on request (after a

@@ -1,4 +1,4 @@
-"""A teacher's next message in a conversation, by plain chat completions: no token ids, no logprobs."""
+"""An endpoint's next message in a conversation, by plain chat completions: no token ids, no logprobs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -47,14 +47,14 @@ class _Answer(msgspec.Struct):
 
 @dataclass(frozen=True)
 class EndpointAnswer:
-    """What a teacher said."""
+    """What an endpoint said."""
 
     message: dict[str, Any]
     """In OpenAI's form: role, content, and tool_calls or reasoning_content where there are any."""
     truncated: bool
     """It hit the token limit."""
     completion_tokens: int
-    """As the teacher counts; 0 if it does not tell."""
+    """Tokens as the endpoint counts them; 0 if it does not tell."""
 
 
 def endpoint_chat_body(
@@ -75,7 +75,7 @@ def endpoint_chat_body(
 
 
 def parse_endpoint_answer(raw: bytes, where: str) -> EndpointAnswer:
-    """Read a chat completion; ``where``: the teacher, for messages.
+    """Read a chat completion; ``where``: names the endpoint in messages.
 
     Raises:
         TeacherError: INVALID_RESPONSE, it is no chat completion with one message.
@@ -104,18 +104,18 @@ def parse_endpoint_answer(raw: bytes, where: str) -> EndpointAnswer:
 
 
 async def endpoint_says(
-    teacher: EndpointClient,
+    endpoint: EndpointClient,
     messages: Sequence[Message],
     tools: Sequence[Tool],
     sampling: SamplingConfig,
     *,
     max_tokens: int,
 ) -> EndpointAnswer:
-    """The teacher's next message.
+    """The endpoint's next message.
 
     Raises:
         TeacherError: it refuses, cannot be reached, or answers with something else.
     """
-    config = teacher.config
-    raw = await teacher.post(CHAT, endpoint_chat_body(config.model, messages, tools, sampling, max_tokens))
-    return parse_endpoint_answer(raw, teacher.where)
+    config = endpoint.config
+    raw = await endpoint.post(CHAT, endpoint_chat_body(config.model, messages, tools, sampling, max_tokens))
+    return parse_endpoint_answer(raw, endpoint.where)

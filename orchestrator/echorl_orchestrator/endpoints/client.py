@@ -1,4 +1,4 @@
-"""HTTP to a teacher: retries with deadlines, and errors that never hold its key."""
+"""HTTP to an endpoint: retries with deadlines, and errors that never hold its key."""
 
 import asyncio
 from http import HTTPStatus
@@ -16,16 +16,16 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 20.0
 
 
 class EndpointError(EpisodeError):
-    """A teacher that refuses a request, or cannot be reached."""
+    """An endpoint that refuses a request, or cannot be reached."""
 
     def __init__(self, kind: ErrorKind, message: str, status: int | None = None) -> None:
         super().__init__(kind, message)
         self.status = status
-        """HTTP; None: no answer came."""
+        """The HTTP status; None: no answer came."""
 
 
 class EndpointClient:
-    """Requests to one teacher. ``start`` it before use."""
+    """Requests to one endpoint. ``start`` it before use."""
 
     def __init__(self, config: TeacherConfig, key: str | None = None, *, title: str = "teacher") -> None:
         """``key``: sent as a bearer token; None: none is. ``title``: what messages call it."""
@@ -55,7 +55,7 @@ class EndpointClient:
         Args:
             path: below the base URL.
             body: JSON.
-            busy_s: how long to try while the teacher is busy; None: as its config says.
+            busy_s: how long to try while the endpoint is busy; None: as its config says.
 
         Raises:
             TeacherError: INVALID_RESPONSE if it refuses the request, PROVIDER if it is busy or away for too long.
@@ -74,7 +74,7 @@ class EndpointClient:
 
     async def _once(self, path: str, body: bytes) -> bytes:
         if self._session is None:
-            raise RuntimeError("the teacher's client is not started, or closed")
+            raise RuntimeError("the client of an endpoint is not started, or closed")
         url = f"{self.config.url.rstrip('/')}/{path}"
         where = f"{self._title} {url}"
         try:

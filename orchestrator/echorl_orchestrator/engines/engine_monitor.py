@@ -20,7 +20,7 @@ REFUSALS = 2
 
 
 class Registry(Protocol):
-    """Where the driver's engines are kept (the pool)."""
+    """Where engines are kept: the pool."""
 
     def register(self, address: str) -> Engine:
         """A fresh engine for the address, in place of a lost one."""

@@ -181,12 +181,12 @@ class EnginePool:
             self._open.dispatcher.release(episode)
 
     def register(self, address: str) -> Engine:
-        """A fresh engine for the address, in place of a lost one (called by its driver)."""
+        """A fresh engine for the address, in place of a lost one (called by its monitor)."""
         self._engines[address] = Engine(address, self._changes.notify)
         return self._engines[address]
 
     def twin(self, engine: Engine, boot_id: str) -> str | None:
-        """Another address at which the same start of the same server is known (called by drivers)."""
+        """Another address at which the same start of the same server is known (called by monitors)."""
         for other in self._engines.values():
             alive = other.state not in {EngineState.DISCOVERED, EngineState.LOST}
             if other is not engine and alive and other.boot_id == boot_id:

@@ -1,4 +1,4 @@
-"""What one try of an episode leaves behind: its samples, its record, or its error."""
+"""What one attempt at an episode leaves behind: its samples, its record, or its error."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ NOTHING = Built([], 0, 0, 0, 0)
 
 @dataclass(frozen=True)
 class EpisodeRequest:
-    """What is to be played."""
+    """The episode that is to be played."""
 
     environment: EnvironmentConfig
     task: dict[str, Any]
@@ -42,7 +42,7 @@ class EpisodeRequest:
 
 @dataclass(frozen=True)
 class EpisodeAttempt:
-    """One finished try."""
+    """One finished attempt at an episode."""
 
     request: EpisodeRequest
     session: GatewaySession
@@ -51,12 +51,12 @@ class EpisodeAttempt:
 
     @property
     def owner(self) -> Owner:
-        """Whose samples they are."""
+        """Whose samples the attempt makes."""
         request = self.request
         return Owner(request.episode, request.group, request.environment.name, request.task_key, request.attempt)
 
     def built(self, max_branches: int, *, attributed: bool) -> Built:
-        """The try's samples, before any filter."""
+        """The attempt's samples, before any filter."""
         request = self.request
         return build_samples(
             self.session.history.branches,
@@ -131,18 +131,18 @@ class EpisodeAttempt:
 
 
 class SampleBuilder:
-    """Makes the samples of tries, with what the environment's ECHO filter leaves of them."""
+    """Makes the samples of attempts, with what the environment's ECHO filter leaves of them."""
 
     def __init__(self, max_branches: int, *, attributed: bool, call: Callable[..., Awaitable[Any]]) -> None:
         """``attributed``: the codec knows where tokens come from. ``call``: of the environment's workers."""
         self._max_branches, self._attributed, self._call = max_branches, attributed, call
 
     def unattributed(self, played: EpisodeAttempt) -> bool:
-        """Whether the try gets no ECHO because nobody knows where its tokens come from."""
+        """Whether the attempt gets no ECHO because nobody knows where its tokens come from."""
         return played.request.environment.echo is not None and not self._attributed
 
     async def built(self, played: EpisodeAttempt) -> tuple[Built, bool]:
-        """The try's samples, and ``unattributed``.
+        """The attempt's samples, and ``unattributed``.
 
         Raises:
             EpisodeError: ENV: the filter failed; SANDBOX, TIMEOUT: it could not be asked.

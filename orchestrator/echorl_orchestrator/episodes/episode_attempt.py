@@ -1,4 +1,4 @@
-"""What a mode of play is given, and what it has to do: play one try of one episode."""
+"""What an attempt at an episode is played with, and who plays it."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -15,7 +15,7 @@ from echorl_orchestrator.workers.pool import WorkerPool
 
 @dataclass(frozen=True)
 class EpisodeResources:
-    """What tries are played with, in every mode of play."""
+    """What attempts are played with, whoever plays them."""
 
     sessions: Sessions
     generator: TokenGenerator
@@ -23,14 +23,14 @@ class EpisodeResources:
     builder: SampleBuilder
     max_model_len: int
     gateway_url: str
-    """That runners call, without a path."""
+    """The URL that runners call, without a path."""
 
 
 class AttemptPlayer(Protocol):
-    """A mode of play; ``casting`` says which one an environment's episodes have."""
+    """Plays attempts in one way; ``episode_players`` says which one an environment's episodes have."""
 
     async def play(
         self, request: EpisodeRequest, pool: WorkerPool, *, evaluation: bool
     ) -> tuple[EpisodeOutcome, EpisodeError | None]:
-        """Play one try, with a worker of ``pool``; its outcome, and the error that ended it. Raises no EpisodeError."""
+        """One attempt with a worker of ``pool``: its outcome, and the error that ended it. Raises no EpisodeError."""
         ...

@@ -1,4 +1,4 @@
-"""One try of one episode: our loop over a TextEnv, or an EpisodeRunner that calls the gateway by itself."""
+"""One attempt at an episode: our loop over a TextEnv, or an EpisodeRunner that calls the gateway by itself."""
 
 import time
 from collections.abc import Awaitable, Callable
@@ -24,7 +24,7 @@ Call = Callable[..., Awaitable[Any]]
 
 @dataclass
 class Progress:
-    """What is known of a try so far; kept when a deadline ends it."""
+    """What is known of an attempt so far; kept when a deadline ends it."""
 
     reward: float | None = None
     stop: StopReason = StopReason.ERROR

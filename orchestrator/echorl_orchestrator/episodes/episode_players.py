@@ -1,11 +1,10 @@
 """Who plays: the run's mode, and what an environment turns out to be, decide which module plays its episodes.
 
 environment          train episodes, by mode               eval episodes, in every mode
-given conversations  sft: given.GivenPlayer                refused
-several members      rl: multi_agent.play.MembersPlayer    multi_agent.play.MembersPlayer
-one agent            rl: single_agent.AgentPlayer          single_agent.AgentPlayer
-                     sft: teacher.play.TaughtPlayer
-                     opd: teacher.play.JudgedPlayer
+given conversations  sft: recorded_conversations           refused
+several members      rl: multi_agent.play                  multi_agent.play
+one agent            rl: single_agent                      single_agent
+                     sft, opd: teacher.play
 """
 
 from collections.abc import Mapping
@@ -64,7 +63,7 @@ class EpisodePlayers:
             return TaughtPlayer(resources, teacher, self._config.batch)
         return JudgedPlayer(resources, teacher, Path(self._config.model.path))
 
-    def unfit(self, facts: Mapping[str, EnvironmentFacts]) -> list[str]:
+    def incompatibilities(self, facts: Mapping[str, EnvironmentFacts]) -> list[str]:
         """What of seats, advantage, filters and curriculum does not go with the loaded environments, by name."""
         return incompatibilities(self._config, lambda name: facts[name].members, self._seat_keys)
 
@@ -101,7 +100,7 @@ class EpisodePlayers:
         await self._members.close()
 
     def player(self, environment: str, facts: EnvironmentFacts) -> AttemptPlayer:
-        """Of a loaded environment, by its name."""
+        """Who plays the episodes of a loaded environment, by its name."""
         if facts.given:
             return self._given
         if facts.members:

@@ -1,4 +1,7 @@
-"""Plays episodes of all environments: workers, tries and what users' own functions say. How a try goes: ``players``."""
+"""Plays episodes of all environments: starts their workers, repeats attempts that failed, asks users' own functions.
+
+Who plays an attempt, and how, is the matter of ``episode_players``.
+"""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -91,7 +94,7 @@ class EpisodePlayer:
         results = await asyncio.gather(*(pool.start() for pool in self._pools.values()), return_exceptions=True)
         refused = [str(error) for error in results if isinstance(error, BadInputError)]
         facts = {name: pool.facts for name, pool in self._pools.items()}
-        refused = refused or self._players.unfit(facts)
+        refused = refused or self._players.incompatibilities(facts)
         if refused:
             raise BadInputError("\n".join(refused))
         for error in results:
@@ -124,7 +127,7 @@ class EpisodePlayer:
 
     @property
     def session_keys(self) -> list[str]:
-        """Of these."""
+        """The keys of open sessions."""
         return self._sessions.keys
 
     async def num_tasks(self, environment: EnvironmentConfig) -> int:
@@ -191,21 +194,21 @@ class EpisodePlayer:
             task: as ``task`` gave it.
             episode: unique within the run.
             group: whose baseline it shares.
-            seed: for the environment's reset; the same in every try.
+            seed: for the environment's reset; the same in every attempt.
             attempt: of the run, for the samples.
         """
         request = EpisodeRequest(environment, task, episode, group, seed, attempt)
         name, pool = environment.name, self._pools[environment.name]
         player = self._players.player(name, pool.facts)
-        tries = 1
+        attempts = 1
         while True:
             outcome, error = await player.play(request, pool, evaluation=name in self._evaluations)
-            if outcome.error_kind not in RETRIED or tries > environment.max_retries:
+            if outcome.error_kind not in RETRIED or attempts > environment.max_retries:
                 break
-            tries += 1
+            attempts += 1
             RETRIES.labels(name, str(outcome.error_kind)).inc()
         if error is not None:
-            about = {"episode": episode, "environment": name, "kind": str(error.kind), "tries": tries}
+            about = {"episode": episode, "environment": name, "kind": str(error.kind), "tries": attempts}
             _log.warning("episode_failed", error=error.message, trace="".join(getattr(error, "__notes__", [])), **about)
         return outcome
 

@@ -21,7 +21,7 @@ _log = structlog.get_logger()
 
 
 class RecordedPlayer:
-    """Plays nothing: reads conversations out of tasks. For train environments of mode sft."""
+    """Plays nothing: it reads conversations out of tasks, for train environments of mode sft."""
 
     def __init__(self, resources: EpisodeResources, batch: BatchConfig) -> None:
         self._resources, self._batch = resources, batch
@@ -29,7 +29,7 @@ class RecordedPlayer:
     async def play(
         self, request: EpisodeRequest, pool: WorkerPool, *, evaluation: bool
     ) -> tuple[EpisodeOutcome, EpisodeError | None]:
-        """The conversation as an outcome, without a worker; see ``tries.TryPlayer``."""
+        """The conversation as an outcome, without a worker; see ``AttemptPlayer``."""
         codec = self._resources.codec
         assert not isinstance(codec, EngineRendering)  # noqa: S101 - refused when the player was made
         outcome = recorded_outcome(codec, request, self._batch, max_tokens=self._resources.max_model_len)

@@ -1,4 +1,4 @@
-"""Tries of episodes that the policy plays alone: a session, a worker, an outcome with samples."""
+"""Attempts at episodes that the policy plays alone: a session, a worker, an outcome with samples."""
 
 import asyncio
 import time
@@ -16,7 +16,7 @@ from echorl_orchestrator.workers.pool import WorkerPool
 
 
 class AgentPlayer:
-    """Plays tries of single-agent episodes. Where a teacher takes part, see ``teacher.play``."""
+    """Plays attempts at single-agent episodes. Where a teacher takes part, see ``teacher.play``."""
 
     def __init__(self, resources: EpisodeResources) -> None:
         self._resources = resources
@@ -24,7 +24,7 @@ class AgentPlayer:
     async def play(
         self, request: EpisodeRequest, pool: WorkerPool, *, evaluation: bool
     ) -> tuple[EpisodeOutcome, EpisodeError | None]:
-        """One try; see ``tries.TryPlayer``."""
+        """One attempt; see ``AttemptPlayer``."""
         session = self._resources.sessions.open(self._spec(request, evaluation=evaluation), self._session)
         progress = Progress()
         started = time.monotonic()
@@ -37,11 +37,11 @@ class AgentPlayer:
         return await self._outcome(EpisodeAttempt(request, session, progress, time.monotonic() - started), error)
 
     def _session(self, spec: SessionSpec) -> GatewaySession:
-        """That plays the agent's turns."""
+        """The session that plays the agent's turns."""
         return GatewaySession(spec)
 
     async def _built(self, played: EpisodeAttempt) -> Built:
-        """The samples of a try.
+        """The samples of an attempt.
 
         Raises:
             EpisodeError: the environment's ECHO filter failed, or could not be asked.

@@ -25,7 +25,7 @@ class EnvNll:
 
     @staticmethod
     def total(parts: "Iterable[EnvNll]") -> "EnvNll":
-        """All of them together."""
+        """The sum of the parts."""
         whole = EnvNll()
         for part in parts:
             whole.sum += part.sum
@@ -51,7 +51,7 @@ class Example:
 
     @property
     def rewards(self) -> list[float]:
-        """Of the survivors."""
+        """The rewards of the survivors."""
         return [float(outcome.reward or 0.0) for outcome in self.survivors]
 
     def drop_unscored(self) -> None:

@@ -1,6 +1,6 @@
 """What becomes of a group when its episodes have ended: scores, advantages, filters.
 
-    scheduler --group--> scores --> advantages --> group-stage filters --ready episodes--> scheduler --> collector
+    scheduler --group--> scores --> advantages --> group-stage filters --ready episodes--> scheduler --> buffer
 
 The environment and the user's own functions are asked here; what is computed of their answers stands in ``groups``.
 """
@@ -28,7 +28,7 @@ class GroupScoring:
     def __init__(
         self, config: BatchConfig, *, player: Player, ledger: EpisodeLedger, vocab_size: int | None = None
     ) -> None:
-        """``vocab_size``: see ``groups.close``."""
+        """``vocab_size``: of the model; needed where a filter asks for gibberish."""
         self._config, self._mode, self._player = config, MODES[config.mode], player
         self._counters = ledger.counters
         self._vocab_size = vocab_size

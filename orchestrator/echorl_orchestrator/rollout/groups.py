@@ -59,7 +59,7 @@ class ReadyEpisode:
 
 
 def units_of(episodes: Iterable[ReadyEpisode]) -> list[ReadyEpisode]:
-    """What trains of these episodes: the units of multi-agent ones, others themselves."""
+    """What trains of these episodes: the units of multi-agent ones, and the others themselves."""
     return [unit for episode in episodes for unit in episode.units or (episode,)]
 
 
@@ -71,9 +71,9 @@ class Group:
     ticket: Ticket
     size: int
     seed: int
-    """Of the environment; one for the whole group, so that its episodes differ by sampling alone."""
+    """Seed of the environment; one for the whole group, so that its episodes differ by sampling alone."""
     survivors: dict[int, EpisodeOutcome] = field(default_factory=dict)
-    """By index in the group."""
+    """Outcomes of the episodes that did not fail, by index in the group."""
     failures: Counter[ErrorKind] = field(default_factory=Counter)
 
     def add(self, index: int, outcome: EpisodeOutcome) -> ErrorKind | None:

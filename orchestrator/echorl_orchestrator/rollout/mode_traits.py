@@ -1,4 +1,4 @@
-"""What a run's mode means for episodes beyond how they are played (``casting``): versions, group scores, advantages."""
+"""What a run's mode means for rollout: versions, group scores, advantages. ``episode_players`` says who plays."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ModeTraits:
-    """Of ``BatchConfig.mode``."""
+    """What follows of one ``BatchConfig.mode``."""
 
     versions: bool
     """The policy samples what trains: episodes wait for engines, start at a version, and can grow too old."""

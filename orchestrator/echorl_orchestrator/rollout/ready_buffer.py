@@ -13,7 +13,7 @@ from echorl_orchestrator.rollout.groups import ReadyEpisode, units_of
 from echorl_orchestrator.tasks.task_deck import TaskDeck
 
 _MEMORY = 0.99
-"""Of the running mean of an episode's tokens: slow, and it follows episodes that grow longer during training."""
+"""Share of the old running mean of an episode's tokens: it follows, slowly, episodes that grow longer in training."""
 
 
 class ReadyBuffer:
@@ -45,7 +45,7 @@ class ReadyBuffer:
         self.ready: list[ReadyEpisode] = []
         """Oldest version first, then in the order of closing."""
         self._ready_tokens = 0
-        """Trainable ones of these; only counted where batches are measured in tokens."""
+        """Trainable tokens of the ready episodes; only counted where batches are measured in tokens."""
         self._filtered: list[ReadyEpisode] = []
 
     def admit(self, episodes: list[ReadyEpisode]) -> None:

@@ -1,6 +1,6 @@
 """Keeps episodes in flight: as many as can still be used, and no more.
 
-    Deck --ticket--> group --(player)--> close --> Collector --take--> sealing
+    TaskDeck --ticket--> group --(player)--> GroupScoring --> ReadyBuffer --take--> sealing
 
 Admission: with ``v`` the version that an episode started now would sample with, it may be trained up to step
 ``v + 1 + maxStaleness``. Groups are started while the episodes that are ready, in flight, or waiting for siblings are
@@ -61,7 +61,7 @@ def capacity(config: BatchConfig, *, version: int, next_step: int, max_steps: in
 
 
 class Scheduler:
-    """Plays train episodes, in groups, and hands closed groups to the collector."""
+    """Plays train episodes, in groups, and hands closed groups to the buffer."""
 
     def __init__(
         self,

@@ -9,7 +9,7 @@ LONGEST_LAG_S = 5.0
 
 
 class Health:
-    """Progress and the lag of the event loop."""
+    """Whether episodes end and the event loop turns."""
 
     def __init__(self, *, longest_silence_s: float, busy: Callable[[], bool]) -> None:
         """``busy``: whether there is work of our own under way; waiting for the trainer is no reason to be ended."""
@@ -17,10 +17,10 @@ class Health:
         self._last = time.monotonic()
         self._looked = time.monotonic()
         self.lag_s = 0.0
-        """Of the last tick."""
+        """How much longer than it should the last tick took, seconds."""
         self.max_lag_s = 0.0
         self.idle_s = 0.0
-        """Time without any episode in flight, so far."""
+        """Seconds without any episode in flight, so far."""
 
     def beat(self) -> None:
         """Something was brought to its end."""

@@ -154,7 +154,7 @@ def evals(rows: Mapping[str, Mapping[str, Any]]) -> Values:
 
 
 def counts(totals: Mapping[str, int]) -> Values:
-    """From the tally. Every label's value is there from the start: a rate needs a first value of 0."""
+    """From the counters of episodes. Every label's value is there from the start: a rate needs a first value of 0."""
     return {
         "episodes": _by(totals, "episodes", ("finished", "failed")),
         "episode_failures": _by(totals, "failures", ErrorKind),

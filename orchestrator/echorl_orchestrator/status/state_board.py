@@ -13,7 +13,7 @@ REFRESH_S = 1.0
 
 
 class StateBoard:
-    """Holds the newest snapshot; readers wait for one that they have not seen."""
+    """Holds the newest state of the run; readers wait for one that they have not seen."""
 
     def __init__(self, build: Callable[[], dict[str, Any]], clock: Callable[[], float] = time.monotonic) -> None:
         self._build, self._clock = build, clock

@@ -9,18 +9,18 @@ from echorl_orchestrator.status.health import Health
 
 
 class Throughput:
-    """Looks at the counters whenever a step is reported."""
+    """Rates between two steps, taken from the counters whenever a step is reported."""
 
     def __init__(self, counters: Counters, health: Health, clock: Callable[[], float] = time.monotonic) -> None:
         self._counters, self._health, self._clock = counters, health, clock
         self._mark = self._now()
         self.sampled_tokens_per_s: float | None = None
-        """Between the last two steps."""
+        """Sampled tokens per second between the last two steps."""
         self.trained_tokens_per_s: float | None = None
         self.steps = 0
-        """Reported to this process."""
+        """Steps that were reported to this process."""
         self.trained_tokens = 0
-        """In these steps."""
+        """Tokens that were trained in these steps."""
 
     def lap(self, trained_tokens: int) -> dict[str, Any]:
         """Columns of a step's record: seconds since the last step and what was done in them."""

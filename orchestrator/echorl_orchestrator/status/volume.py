@@ -19,7 +19,7 @@ class Volume:
         self.size_bytes: int | None = None
         """None before the first look, and while it cannot be told."""
         self.free_bytes: int | None = None
-        """For this user."""
+        """Free bytes, as far as this user may fill them."""
 
     def look(self) -> None:
         """Ask once. Blocking."""

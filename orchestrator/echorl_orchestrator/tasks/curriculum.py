@@ -14,7 +14,7 @@ from echorl_core.config import CurriculumConfig
 
 
 class Pool(StrEnum):
-    """Of tasks that are about as hard as each other."""
+    """Tasks that are about as hard as each other."""
 
     EASY = "easy"
     NORMAL = "normal"
@@ -39,7 +39,7 @@ class Curriculum:
         self._played[self.pool(index)] += 1
 
     def pool(self, index: int) -> Pool:
-        """Of task ``index``; one that was never played is normal."""
+        """The pool of task ``index``; one that was never played is normal."""
         mean = self._means.get(index)
         if mean is None:
             return Pool.NORMAL
@@ -61,5 +61,5 @@ class Curriculum:
         return {pool: self._played[pool] + (unplayed if pool is Pool.NORMAL else 0) for pool in Pool}
 
     def means(self) -> dict[int, float]:
-        """What to save."""
+        """Mean rewards by task, as they are saved."""
         return dict(self._means)

@@ -1,4 +1,4 @@
-"""One try of a multi-agent episode, slot by slot, until the schedule, the environment or an error ends it."""
+"""One attempt at a multi-agent episode, slot by slot, until the schedule, the environment or an error ends it."""
 
 import asyncio
 import time
@@ -22,7 +22,7 @@ from echorl_orchestrator.workers.worker import Worker
 
 @dataclass
 class MembersProgress:
-    """What is known of a try so far; kept when a deadline ends it."""
+    """What is known of an attempt so far; kept when a deadline ends it."""
 
     members: dict[str, Progress]
     """By member: its messages, and how long the environment took after its turns."""
@@ -53,7 +53,7 @@ def worst(errors: Sequence[BaseException]) -> BaseException | None:
 
 
 class MembersLoop:
-    """Plays one try; the seats hold the conversations with whoever plays them."""
+    """Plays one attempt; the seats hold the conversations with whoever plays them."""
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ from echorl_orchestrator.failures import EpisodeError, ErrorKind
 
 
 def policy_of(environment: EnvironmentConfig, member: str) -> str:
-    """Who plays a member."""
+    """The policy that plays a member: learner, base or endpoint."""
     seat = environment.members.get(member)
     return "learner" if seat is None else seat.policy
 
@@ -55,16 +55,16 @@ def owned(built: Built, member: str) -> Built:
 
 @dataclass(frozen=True)
 class Ended:
-    """One finished try."""
+    """One finished attempt at an episode."""
 
     request: EpisodeRequest
     sessions: dict[str, MemberSession]
-    """Of the members that the policy plays."""
+    """The sessions of the members that the policy plays."""
     progress: MembersProgress
     seconds: float
 
     def unit(self, member: str, outcome: EpisodeOutcome) -> EpisodeOutcome:
-        """What ``outcomes.Try`` made of one member's session, as a part of the whole episode."""
+        """What ``EpisodeAttempt`` made of one member's session, as a part of the whole episode."""
         progress = self.progress
         return replace(
             outcome,
@@ -110,7 +110,7 @@ class Ended:
         )
 
     def rewards(self) -> dict[str, float]:
-        """By member, frozen and dropped ones too."""
+        """The reward of each member, frozen and dropped ones included."""
         return {member: one.reward for member, one in self.progress.rewards.items()}
 
     def metrics(self) -> dict[str, float]:

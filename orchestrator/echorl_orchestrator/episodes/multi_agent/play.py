@@ -1,4 +1,4 @@
-"""Tries of multi-agent episodes: a session for each member that the policy plays, a worker, an outcome with units."""
+"""Attempts at multi-agent episodes: a session for each member that the policy plays, a worker, an outcome of units."""
 
 import asyncio
 import time
@@ -26,7 +26,7 @@ from echorl_orchestrator.workers.pool import WorkerPool
 
 @dataclass
 class _Cast:
-    """Who plays in one try."""
+    """Who plays in one attempt."""
 
     seats: dict[str, Seat]
     sessions: dict[str, MemberSession]
@@ -34,7 +34,7 @@ class _Cast:
 
 
 class MembersPlayer:
-    """Plays tries of multi-agent episodes."""
+    """Plays attempts at multi-agent episodes."""
 
     def __init__(self, resources: EpisodeResources, keys: Mapping[str, str]) -> None:
         """``keys``: of endpoints, by ``key_variable``."""
@@ -48,7 +48,7 @@ class MembersPlayer:
     async def play(
         self, request: EpisodeRequest, pool: WorkerPool, *, evaluation: bool
     ) -> tuple[EpisodeOutcome, EpisodeError | None]:
-        """One try; see ``tries.TryPlayer``. Of an eval, the outcome is its ``learnerSeat``'s own."""
+        """One attempt; see ``AttemptPlayer``. Of an eval, the outcome is its ``learnerSeat``'s own."""
         cast = await self._cast(request, pool.facts.members, pool.facts.schedule, evaluation=evaluation)
         progress = MembersProgress({member: Progress() for member in pool.facts.members})
         started = time.monotonic()

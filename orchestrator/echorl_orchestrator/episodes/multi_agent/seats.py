@@ -89,7 +89,7 @@ class BaseGenerator:
 class MemberSession(GatewaySession):
     """A session whose turns stand in its history only together with those of the same slot.
 
-    Whoever calls ``turn`` asks for the floor, the gateway's HTTP callers too.
+    Whoever calls ``turn`` waits for the member's turn, the gateway's HTTP callers too.
     """
 
     def __init__(self, spec: SessionSpec, member: str, turn_taking: TurnTaking) -> None:

@@ -1,6 +1,6 @@
 """Who may speak now. The turns of one slot are taken together, or none of them is.
 
-enter    a member asks for the floor: its turn is sampled while its siblings' are
+speak    a member asks to speak: its turn is sampled while its siblings' are
 settle   the turn is there; the last one of the slot takes all of them, in the schedule's order
 fail     one could not be sampled: its siblings are cancelled, and nothing of the slot stands anywhere
 """

@@ -1,4 +1,4 @@
-"""Tries of single-agent episodes that a teacher takes part in: it plays them (sft), or judges the tokens (opd)."""
+"""Attempts at single-agent episodes that a teacher takes part in: it plays them (sft), or judges the tokens (opd)."""
 
 from dataclasses import replace
 from pathlib import Path
