@@ -32,9 +32,9 @@ from echorl_core.config import SamplingConfig
 from echorl_core.wire.batch import MicroBatch, RankBatch
 from echorl_orchestrator.codec.compact import CompactCodec
 from echorl_orchestrator.codec.tokenizer import TextTokenizer
+from echorl_orchestrator.engines.generation import Generation
 from echorl_orchestrator.gateway.session import GatewaySession
 from echorl_orchestrator.gateway.turns import SessionSpec
-from echorl_orchestrator.types import Generation
 from echorl_testing.scripted_policy import write_byte_tokenizer
 
 SIDES = ("dispatch", "session", "raw aiohttp", "httpx", "openai")

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from echorl_operator.metrics_page import declared as operator_declared
-from echorl_orchestrator.metric_families import FAMILIES, WEIGHT_UPDATE
-from echorl_orchestrator.process_counters import DECLARED as COUNTED
+from echorl_orchestrator.metrics.families import FAMILIES, WEIGHT_UPDATE
+from echorl_orchestrator.metrics.process_counters import DECLARED as COUNTED
 from echorl_trainer.metrics import Metrics as TrainerMetrics
 
 

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from benchmarks.parity.rows import Row, relative
 from echorl_core.config import AdvantageConfig, LengthShapingConfig
-from echorl_orchestrator.advantages import advantages
-from echorl_orchestrator.rae import Baselines, Order
+from echorl_orchestrator.advantages.estimators import advantages
+from echorl_orchestrator.advantages.rae import Baselines, Order
 
 GROUPS = 200
 

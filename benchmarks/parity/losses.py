@@ -12,10 +12,10 @@ from benchmarks.parity import formulas
 from benchmarks.parity.rows import Row, relative
 from echorl_core.config import HookConfig, LossConfig
 from echorl_core.wire.batch import Sample
-from echorl_orchestrator.cursor import Ticket
-from echorl_orchestrator.filters import Verdict
-from echorl_orchestrator.groups import ReadyEpisode
-from echorl_orchestrator.weighting import weigh
+from echorl_orchestrator.batches.loss_weights import weigh
+from echorl_orchestrator.filters.rules import Verdict
+from echorl_orchestrator.rollout.groups import ReadyEpisode
+from echorl_orchestrator.tasks.task_deck import Ticket
 from echorl_testing.loss_oracle import DEFAULTS, expected
 from echorl_testing.scripted_player import A, C, E, batch_config, outcome, sample
 from echorl_trainer.losses import (

@@ -19,9 +19,10 @@ import yaml
 
 from echorl_orchestrator.codec.compact import CompactCodec
 from echorl_orchestrator.codec.tokenizer import TextTokenizer
-from echorl_orchestrator.environments import choice_tasks, consultancy, debate_prompts
-from echorl_orchestrator.environments.choice_tasks import LETTERS, ChoiceArgs, ChoiceTasks, shown
-from echorl_orchestrator.environments.terminal_policy import DemonstrationTokens
+from echorl_orchestrator.environments.builtin import consultancy
+from echorl_orchestrator.environments.builtin.parts import choice_tasks, debate_prompts
+from echorl_orchestrator.environments.builtin.parts.choice_tasks import LETTERS, ChoiceArgs, ChoiceTasks, shown
+from echorl_orchestrator.environments.builtin.parts.terminal_policy import DemonstrationTokens
 from echorl_trainer.seeded import SHAPES, write_seeded_model
 from examples.quickstart.warm_start import fit
 

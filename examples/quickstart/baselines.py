@@ -4,9 +4,9 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from echorl_orchestrator.environments.terminal_entropy import observation_entropy_nats
-from echorl_orchestrator.environments.terminal_policy import Demonstration, DemonstrationTokens
-from echorl_orchestrator.environments.terminal_tasks import TerminalArgs
+from echorl_orchestrator.environments.builtin.parts.terminal_entropy import observation_entropy_nats
+from echorl_orchestrator.environments.builtin.parts.terminal_policy import Demonstration, DemonstrationTokens
+from echorl_orchestrator.environments.builtin.parts.terminal_tasks import TerminalArgs
 
 
 def observation_tokens(demonstration: DemonstrationTokens) -> list[int]:

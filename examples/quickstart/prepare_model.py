@@ -19,8 +19,8 @@ import yaml
 
 from echorl_orchestrator.codec.compact import CompactCodec
 from echorl_orchestrator.codec.tokenizer import TextTokenizer
-from echorl_orchestrator.environments import terminal_policy, terminal_tasks
-from echorl_orchestrator.environments.terminal_policy import (
+from echorl_orchestrator.environments.builtin.parts import terminal_policy, terminal_tasks
+from echorl_orchestrator.environments.builtin.parts.terminal_policy import (
     MIX,
     Demonstration,
     DemonstrationTokens,
@@ -28,7 +28,7 @@ from echorl_orchestrator.environments.terminal_policy import (
     demonstration_tokens,
     demonstrations,
 )
-from echorl_orchestrator.environments.terminal_tasks import TerminalArgs, TerminalTasks
+from echorl_orchestrator.environments.builtin.parts.terminal_tasks import TerminalArgs, TerminalTasks
 from echorl_trainer import seeded
 from echorl_trainer.seeded import SHAPES, write_seeded_model
 from examples.quickstart.baselines import entropy_floor_nats, unigram_nats

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 
 from echorl_core.config import LossConfig, ModelConfig, OptimizerConfig
 from echorl_core.wire.batch import MicroBatch, RankBatch, TokenRole
-from echorl_orchestrator.environments.terminal_policy import DemonstrationTokens
+from echorl_orchestrator.environments.builtin.parts.terminal_policy import DemonstrationTokens
 from echorl_trainer.model import full_weights, load_policy
 from echorl_trainer.optimizer import build_optimizer, build_schedule
 from echorl_trainer.parallel import connect, disconnect, shard

@@ -20,9 +20,11 @@ from echorl_core.identity import RunIdentity
 from echorl_core.last_words import LastWords, Saved, code_name, say, words_of
 from echorl_core.names import ExitCode, Role
 from echorl_core.rundir import RunDirectory
+from echorl_orchestrator.control.endings import Ending
+from echorl_orchestrator.control.orchestrator import Orchestrator
+from echorl_orchestrator.control.wiring import Secrets
+from echorl_orchestrator.failures import BadInputError
 from echorl_orchestrator.monitors.monitors import taken_key
-from echorl_orchestrator.orchestrator import Orchestrator
-from echorl_orchestrator.refusals import BadInputError
 
 log = structlog.get_logger()
 
@@ -50,30 +52,54 @@ def main() -> int:
     seats = [name for name in os.environ if name.startswith(names.SECRET_VARIABLE_PREFIX)]
     seat_keys = {name: os.environ.pop(name) for name in seats}
     teacher_key = os.environ.pop(names.ENV_TEACHER_KEY, None)
-    role = Orchestrator(config, identity, token, teacher_key, wandb_key=wandb_key, seat_keys=seat_keys)
-    words = _run_to_words(role, identity.attempt)
+    words = RoleProcess(config, identity, Secrets(token, teacher_key, wandb_key, seat_keys)).run_to_words()
     if words.exit_code in {ExitCode.OK, ExitCode.STOPPED}:
         words = replace(words, saved=_newest_checkpoint(config, identity))
     say(words)
     return words.exit_code
 
 
-def _run_to_words(role: Orchestrator, attempt: int) -> LastWords:
-    """The role, with every failure logged and told by an exit code."""
-    unexpected = None
-    try:
-        code = uvloop.run(_run(role))
-        message = role.ending or code_name(code)
-    except (BadInputError, Refused) as error:
-        log.error("bad input", error=str(error))
-        code, message = ExitCode.BAD_INPUT, str(error)
-    except Damage as error:
-        log.error("the checkpoint to resume from is damaged", error=str(error))
-        code, message = ExitCode.CRASH, f"the checkpoint to resume from is damaged: {error}"
-    except Exception as error:
-        log.exception("crash")
-        code, message, unexpected = ExitCode.CRASH, _causes(error), error
-    return words_of(Role.ORCHESTRATOR, code, message, attempt=attempt, step=role.step, error=unexpected)
+class RoleProcess:
+    """The process: an orchestrator from its opening to the last words about it."""
+
+    def __init__(self, config: OrchestratorConfig, identity: RunIdentity, secrets: Secrets) -> None:
+        self._config, self._identity, self._secrets = config, identity, secrets
+        self._opened: Orchestrator | None = None
+
+    def run_to_words(self) -> LastWords:
+        """Run the role; every failure is logged and told by an exit code."""
+        unexpected = None
+        try:
+            code, message = uvloop.run(self._until_a_signal())
+        except (BadInputError, Refused) as error:
+            log.error("bad input", error=str(error))
+            code, message = ExitCode.BAD_INPUT, str(error)
+        except Damage as error:
+            log.error("the checkpoint to resume from is damaged", error=str(error))
+            code, message = ExitCode.CRASH, f"the checkpoint to resume from is damaged: {error}"
+        except Exception as error:
+            log.exception("crash")
+            code, message, unexpected = ExitCode.CRASH, _causes(error), error
+        step = None if self._opened is None else self._opened.step
+        attempt = self._identity.attempt
+        return words_of(Role.ORCHESTRATOR, code, message, attempt=attempt, step=step, error=unexpected)
+
+    async def _until_a_signal(self) -> tuple[int, str]:
+        """The exit code and what to say of it; SIGTERM and SIGINT end the role at once."""
+        role = asyncio.create_task(self._run())
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, role.cancel)
+        try:
+            ending = await role
+        except asyncio.CancelledError:
+            log.info("ended by a signal")
+            return 128 + signal.SIGTERM, "terminated"
+        return ending.code, ending.words or code_name(ending.code)
+
+    async def _run(self) -> Ending:
+        self._opened = await Orchestrator.opened(self._config, self._identity, self._secrets)
+        return await self._opened.run()
 
 
 def _newest_checkpoint(config: OrchestratorConfig, identity: RunIdentity) -> Saved | None:
@@ -94,20 +120,6 @@ def _causes(error: BaseException) -> str:
     if isinstance(error, BaseExceptionGroup):
         return "; ".join(_causes(one) for one in error.exceptions)
     return f"{type(error).__name__}: {error}"
-
-
-async def _run(orchestrator: Orchestrator) -> int:
-    """The role, ended at once by SIGTERM or SIGINT."""
-    role = asyncio.create_task(orchestrator.run())
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, role.cancel)
-    try:
-        return int(await role)
-    except asyncio.CancelledError:
-        log.info("ended by a signal")
-        orchestrator.ending = "terminated"
-        return 128 + signal.SIGTERM
 
 
 if __name__ == "__main__":

@@ -23,10 +23,11 @@ from echorl_core.config import (
 )
 from echorl_core.identity import RunIdentity
 from echorl_core.wire.weights import PolicyAnnouncement, Probe
-from echorl_orchestrator.codec.engine_rendering import ChatGeneration, PromptTooLongError
+from echorl_orchestrator.codec.engine_rendering import PromptTooLongError
 from echorl_orchestrator.engines import EnginePool
+from echorl_orchestrator.engines.generation import ChatGeneration, Generation
 from echorl_orchestrator.engines.timing import Timing
-from echorl_orchestrator.types import EpisodeError, ErrorKind, Generation
+from echorl_orchestrator.failures import EpisodeError, ErrorKind
 from echorl_testing.engine import Engine, running_engine
 from echorl_testing.published import publish, published_tensors
 from echorl_trainer.seeded import SHAPES, byte_tokenizer, write_seeded_model

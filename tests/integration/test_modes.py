@@ -13,8 +13,8 @@ import yaml
 from echorl_cli.local.machine import Machine
 from echorl_core import checkpoints
 from echorl_core.names import ExitCode
-from echorl_orchestrator.environments.terminal_policy import demonstrate
-from echorl_orchestrator.environments.terminal_tasks import TerminalArgs, TerminalTasks
+from echorl_orchestrator.environments.builtin.parts.terminal_policy import demonstrate
+from echorl_orchestrator.environments.builtin.parts.terminal_tasks import TerminalArgs, TerminalTasks
 from echorl_testing.fake_teacher import FakeTeacher, teaching
 from echorl_testing.local_run import LocalRun, local_run, write_model
 from echorl_testing.manifests import with_value

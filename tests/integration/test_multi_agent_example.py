@@ -10,7 +10,7 @@ import yaml
 
 from echorl_core import checkpoints
 from echorl_core.names import ExitCode
-from echorl_orchestrator.sealing import read_state
+from echorl_orchestrator.batches.sealing import read_state
 from echorl_testing.local_run import LocalRun, local_run, write_model
 from echorl_testing.manifests import with_value
 

@@ -8,7 +8,7 @@ import sys
 from echorl_core.config import ModelConfig
 from echorl_core.names import ExitCode
 from echorl_orchestrator.codec import build_codec
-from echorl_orchestrator.refusals import BadInputError
+from echorl_orchestrator.failures import BadInputError
 
 
 def main(folder: str, renderer: str) -> ExitCode:

@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
+from echorl_orchestrator.chat.messages import Message, Tool
 from echorl_orchestrator.codec.protocol import Parsed, Rendered, WarningSpans
 from echorl_orchestrator.codec.spans import overlapping
 from echorl_orchestrator.codec.tokenizer import TextTokenizer
-from echorl_orchestrator.refusals import BadInputError
-from echorl_orchestrator.types import Message, Tool
+from echorl_orchestrator.failures import BadInputError
 
 _MARKERS = ("<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
 

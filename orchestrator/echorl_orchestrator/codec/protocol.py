@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from echorl_orchestrator.types import Message, Tool
+from echorl_orchestrator.chat.messages import Message, Tool
 
 WarningSpans = Mapping[int, Sequence[tuple[int, int]]]
 """Message index -> character spans ``start:end`` of its content that are harness warnings."""

@@ -9,11 +9,11 @@ from renderers import ParsedResponse, RenderedTokens, ToolCallParseStatus, creat
 from renderers.base import MODEL_RENDERER_MAP
 from renderers.configs import _CONFIG_BY_NAME, config_from_name
 
+from echorl_orchestrator.chat.messages import Message, Tool
 from echorl_orchestrator.codec.protocol import Parsed, Rendered, WarningSpans
 from echorl_orchestrator.codec.spans import overlapping
 from echorl_orchestrator.codec.tokenizer import TextTokenizer, read_json
-from echorl_orchestrator.refusals import BadInputError
-from echorl_orchestrator.types import Message, Tool
+from echorl_orchestrator.failures import BadInputError
 
 FAMILIES = tuple(sorted(set(_CONFIG_BY_NAME) - {"auto", "default"}))
 """Accepted names. The package's ``default`` (any Jinja template) attributes nothing and re-renders every turn."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from echorl_orchestrator.refusals import BadInputError
+from echorl_orchestrator.failures import BadInputError
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -13,11 +13,10 @@ import msgspec
 
 from echorl_core import names
 from echorl_core.config import SamplingConfig
+from echorl_orchestrator.chat.messages import Message, Tool, wire_message
 from echorl_orchestrator.codec.engine_rendering import PromptTooLongError
 from echorl_orchestrator.engines.admin import message_of
 from echorl_orchestrator.engines.client import Answer, Entry, Sampled, decode, invalid, only, usable
-from echorl_orchestrator.gateway.messages import wire_message
-from echorl_orchestrator.types import Message, Tool
 
 CHAT = "/v1/chat/completions"
 

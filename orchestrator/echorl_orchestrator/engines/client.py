@@ -14,7 +14,7 @@ import msgspec
 
 from echorl_core import names
 from echorl_core.config import SamplingConfig
-from echorl_orchestrator.types import EpisodeError, ErrorKind
+from echorl_orchestrator.failures import EpisodeError, ErrorKind
 
 T = TypeVar("T")
 

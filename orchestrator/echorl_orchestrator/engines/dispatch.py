@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from echorl_core import names
 from echorl_core.config import SamplingConfig
-from echorl_orchestrator.codec.engine_rendering import ChatGeneration
+from echorl_orchestrator.chat.messages import Message, Tool
 from echorl_orchestrator.engines.admin import message_of
 from echorl_orchestrator.engines.calls import Calls, CallsGivenUpError
 from echorl_orchestrator.engines.changes import Changes
@@ -23,7 +23,8 @@ from echorl_orchestrator.engines.client import (
     prompt_logprobs_body,
 )
 from echorl_orchestrator.engines.engine import COUNTED, Engine, EngineState
-from echorl_orchestrator.types import EpisodeError, ErrorKind, Generation, Message, Tool
+from echorl_orchestrator.engines.generation import ChatGeneration, Generation
+from echorl_orchestrator.failures import EpisodeError, ErrorKind
 
 
 class Dispatcher:

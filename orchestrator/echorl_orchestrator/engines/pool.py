@@ -14,18 +14,18 @@ from echorl_core.config import OrchestratorConfig, SamplingConfig
 from echorl_core.identity import RunIdentity
 from echorl_core.wire.run_state import EngineView
 from echorl_core.wire.weights import PolicyAnnouncement
-from echorl_orchestrator.codec.engine_rendering import ChatGeneration
+from echorl_orchestrator.chat.messages import Message, Tool
 from echorl_orchestrator.engines.admin import AdminClient
 from echorl_orchestrator.engines.changes import Changes
 from echorl_orchestrator.engines.client import GenerationClient
 from echorl_orchestrator.engines.discovery import Discovery
 from echorl_orchestrator.engines.dispatch import Dispatcher
-from echorl_orchestrator.engines.driver import Driver
 from echorl_orchestrator.engines.engine import COUNTED, Engine, EngineState
 from echorl_orchestrator.engines.engine_metrics import Distribution, EngineMetrics
+from echorl_orchestrator.engines.engine_monitor import EngineMonitor
+from echorl_orchestrator.engines.generation import ChatGeneration, Generation
 from echorl_orchestrator.engines.timing import Timing
 from echorl_orchestrator.engines.updater import Goal, Limits, Updater
-from echorl_orchestrator.types import Generation, Message, Tool
 
 log = structlog.get_logger()
 
@@ -56,7 +56,7 @@ class EnginePool:
         self._discovery = Discovery(config.engines.names)
         self._metrics = EngineMetrics()
         self._engines: dict[str, Engine] = {}
-        self._drivers: dict[str, asyncio.Task[None]] = {}
+        self._monitors: dict[str, asyncio.Task[None]] = {}
         self._target: PolicyAnnouncement | None = None
         self._open: _Open | None = None
 
@@ -80,7 +80,7 @@ class EnginePool:
         if self._open is None:
             return
         opened, self._open = self._open, None
-        tasks = [opened.finding, *self._drivers.values()]
+        tasks = [opened.finding, *self._monitors.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -182,12 +182,12 @@ class EnginePool:
             self._open.dispatcher.release(episode)
 
     def register(self, address: str) -> Engine:
-        """A fresh engine for the address, in place of a lost one (called by its driver)."""
+        """A fresh engine for the address, in place of a lost one (called by its monitor)."""
         self._engines[address] = Engine(address, self._changes.notify)
         return self._engines[address]
 
     def twin(self, engine: Engine, boot_id: str) -> str | None:
-        """Another address at which the same start of the same server is known (called by drivers)."""
+        """Another address at which the same start of the same server is known (called by monitors)."""
         for other in self._engines.values():
             alive = other.state not in {EngineState.DISCOVERED, EngineState.LOST}
             if other is not engine and alive and other.boot_id == boot_id:
@@ -206,16 +206,16 @@ class EnginePool:
     async def _find_engines(self) -> None:
         while True:
             found = await self._discovery.addresses()
-            for address in found - self._drivers.keys():
-                task = asyncio.create_task(self._driver(address).run())
-                self._drivers[address] = task
+            for address in found - self._monitors.keys():
+                task = asyncio.create_task(self._monitor(address).run())
+                self._monitors[address] = task
                 task.add_done_callback(self._ended)
                 task.add_done_callback(partial(self._forget, address))
-            for address in self._drivers.keys() - found:
-                self._drivers[address].cancel()
+            for address in self._monitors.keys() - found:
+                self._monitors[address].cancel()
             await asyncio.sleep(self._config.engines.interval_s)
 
-    def _driver(self, address: str) -> Driver:
+    def _monitor(self, address: str) -> EngineMonitor:
         admin = AdminClient(self._opened.admin, address, self._timing)
 
         def follow(engine: Engine) -> Coroutine[Any, Any, None]:
@@ -229,7 +229,7 @@ class EnginePool:
                 on_update=self._on_update,
             ).follow()
 
-        return Driver(
+        return EngineMonitor(
             address,
             admin,
             run_uid=self._identity.uid,
@@ -240,7 +240,7 @@ class EnginePool:
         )
 
     def _forget(self, address: str, _: asyncio.Task[None]) -> None:
-        self._drivers.pop(address, None)
+        self._monitors.pop(address, None)
         self._engines.pop(address, None)
         self._changes.notify()
 

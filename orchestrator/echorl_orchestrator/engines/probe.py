@@ -5,7 +5,7 @@ import math
 from echorl_core.wire.weights import Probe
 from echorl_orchestrator.engines.admin import AdminClient
 from echorl_orchestrator.engines.client import parse_prompt_logprobs, prompt_logprobs_body
-from echorl_orchestrator.types import EpisodeError
+from echorl_orchestrator.failures import EpisodeError
 
 
 class ProbeMismatch(Exception):

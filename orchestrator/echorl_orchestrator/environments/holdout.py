@@ -4,8 +4,8 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from echorl_orchestrator.refusals import BadInputError
-from echorl_orchestrator.types import TaskSource
+from echorl_orchestrator.environments.contract import TaskSource
+from echorl_orchestrator.failures import BadInputError
 
 
 def is_held_out(key: int | str, *, fraction: float, seed: int) -> bool:

@@ -1,30 +1,21 @@
 """From ``type`` and ``args`` of an environment to its tasks and factory. Runs in worker processes only."""
 
 from collections.abc import Callable
+from pkgutil import iter_modules
 from typing import Any
 
 from pydantic import ValidationError
 
 from echorl_core import hooks
 from echorl_core.config import HookConfig
-from echorl_orchestrator.multi_agent import contract
-from echorl_orchestrator.refusals import BadInputError
-from echorl_orchestrator.types import Environment
+from echorl_orchestrator.environments import builtin, contract
+from echorl_orchestrator.environments.contract import Environment
+from echorl_orchestrator.failures import BadInputError
 
-_BUILTIN = {
-    name: f"echorl_orchestrator.environments.{module}:build"
-    for name, module in {
-        "choice": "choice",
-        "consultancy": "consultancy",
-        "debate": "debate",
-        "digits": "digits",
-        "kuhn": "kuhn",
-        "messages": "messages",
-        "terminal": "terminal",
-        "terminal-demonstrations": "demonstrations",
-    }.items()
-}
-"""Import paths by name: a worker imports its own environment alone."""
+
+def builtin_names() -> list[str]:
+    """The built-in environments: every module of ``builtin`` is one, by its name with hyphens."""
+    return sorted(module.name.replace("_", "-") for module in iter_modules(builtin.__path__) if not module.ispkg)
 
 
 def import_object(path: str, field: str) -> Any:
@@ -41,13 +32,17 @@ def import_object(path: str, field: str) -> Any:
 
 def _factory(kind: str, field: str) -> Callable[..., Environment]:
     scheme, _, rest = kind.partition(":")
-    path = _BUILTIN.get(rest, "") if scheme == "builtin" else rest
-    if path and scheme in {"builtin", "import"}:
+    known = builtin_names()
+    path = rest if scheme == "import" else ""
+    if scheme == "builtin" and rest in known:
+        # By its path: a worker imports its own environment alone.
+        path = f"{builtin.__name__}.{rest.replace('-', '_')}:build"
+    if path:
         factory = import_object(path, field)
         if not callable(factory):
             raise BadInputError(f"{field}: {rest!r} is no function")
         return factory  # type: ignore[no-any-return]  # what it returns is checked below
-    accepted = ", ".join(f"'builtin:{name}'" for name in sorted(_BUILTIN))
+    accepted = ", ".join(f"'builtin:{name}'" for name in known)
     raise BadInputError(f"{field}: found {kind!r}; accepted are {accepted} and 'import:pkg.module:factory'")
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from echorl_orchestrator.gateway.messages import message_key
+from echorl_orchestrator.chat.messages import message_key
 from echorl_orchestrator.gateway.tokens import Columns
 
 

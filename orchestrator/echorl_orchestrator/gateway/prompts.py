@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from echorl_orchestrator.chat.messages import Tool
 from echorl_orchestrator.codec.protocol import ChatCodec, Rendered, WarningSpans
 from echorl_orchestrator.gateway.history import Branch, Continuation, History, Node
 from echorl_orchestrator.gateway.tokens import Columns, prompt_columns
-from echorl_orchestrator.types import Tool
 
 
 @dataclass(frozen=True)

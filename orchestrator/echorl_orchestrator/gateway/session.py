@@ -13,16 +13,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from echorl_core.config import SamplingConfig
-from echorl_orchestrator.codec.engine_rendering import ChatGenerator, EngineRendering, PromptTooLongError
+from echorl_orchestrator.chat.messages import Message, MessageError, Tool, canonical_message, name_results
+from echorl_orchestrator.codec.engine_rendering import EngineRendering, PromptTooLongError
 from echorl_orchestrator.codec.protocol import ChatCodec, Parsed, WarningSpans
+from echorl_orchestrator.engines.generation import ChatGenerator, Generation
+from echorl_orchestrator.environments.contract import Action
+from echorl_orchestrator.failures import EpisodeError, ErrorKind
 from echorl_orchestrator.gateway.history import Branch, Continuation, History, TurnEnd
-from echorl_orchestrator.gateway.messages import MessageError, canonical_message, name_results
-from echorl_orchestrator.gateway.past import Past
+from echorl_orchestrator.gateway.prefix_cache import PrefixCache
 from echorl_orchestrator.gateway.prompts import Conversation, Prompt, prepare, returned_prompt
 from echorl_orchestrator.gateway.tokens import sampled_columns
 from echorl_orchestrator.gateway.turns import SessionClosedError, SessionFacts, SessionSpec, Turn, TurnLimitError
-from echorl_orchestrator.process_counters import BRANCHES, TURNS
-from echorl_orchestrator.types import Action, EpisodeError, ErrorKind, Generation, Message, Tool
+from echorl_orchestrator.metrics.process_counters import BRANCHES, TURNS
 
 _CLOSE_DEADLINE_S = 10.0
 
@@ -54,7 +56,7 @@ class GatewaySession:
         self._running: set[asyncio.Task[Any]] = set()
         self._calls = 0
         self._tools: tuple[Sequence[Tool], str] | None = None
-        self._past = Past()
+        self._prefix_cache = PrefixCache()
 
     async def turn(
         self,
@@ -126,12 +128,12 @@ class GatewaySession:
         if not messages:
             raise MessageError("messages: found none, accepted is at least one")
         tools_key = self._key_of(tools)
-        canonical, nodes = self._past.known(messages, tools_key)
+        canonical, nodes = self._prefix_cache.known(messages, tools_key)
         fresh = [canonical_message(messages[index], index) for index in range(len(nodes), len(messages))]
         canonical += fresh
         name_results(canonical, len(nodes))
         nodes = self.history.path(tools_key, fresh, nodes)
-        self._past.keep(messages, tools_key, canonical, nodes)
+        self._prefix_cache.keep(messages, tools_key, canonical, nodes)
         return Conversation(canonical, nodes, tools, tools_key, warnings or {})
 
     def _key_of(self, tools: Sequence[Tool]) -> str:

@@ -6,7 +6,9 @@ from typing import Any, Literal
 from echorl_core.config import SamplingConfig
 from echorl_orchestrator.codec.engine_rendering import EngineRendering
 from echorl_orchestrator.codec.protocol import ChatCodec
-from echorl_orchestrator.types import Action, EpisodeError, TokenGenerator
+from echorl_orchestrator.engines.generation import TokenGenerator
+from echorl_orchestrator.environments.contract import Action
+from echorl_orchestrator.failures import EpisodeError
 
 
 class SessionClosedError(Exception):

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import structlog
 
+from echorl_orchestrator.metrics.process_counters import MONITOR_DROPPED, MONITOR_FAILURES, MONITOR_WRITTEN
 from echorl_orchestrator.monitors.link import Launch, Link, MonitorError
 from echorl_orchestrator.monitors.rows import Row
-from echorl_orchestrator.process_counters import MONITOR_DROPPED, MONITOR_FAILURES, MONITOR_WRITTEN
 
 log = structlog.get_logger()
 

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from echorl_orchestrator.types import EpisodeError, ErrorKind
+from echorl_orchestrator.failures import EpisodeError, ErrorKind
 from echorl_orchestrator.workers.pool import WorkerPool
 
 DEADLINE_S = 60.0

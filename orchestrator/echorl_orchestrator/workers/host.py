@@ -11,13 +11,21 @@ from typing import Any
 import msgspec
 
 from echorl_core.config import EnvironmentConfig, HookConfig
-from echorl_orchestrator import filter_hook
-from echorl_orchestrator.advantage_hook import FIELD, AdvantageInputs, Answer, answer
+from echorl_orchestrator.advantages.advantage_hook import FIELD, AdvantageInputs, Answer, answer
+from echorl_orchestrator.environments.contract import (
+    Action,
+    Environment,
+    Limits,
+    RunnerResult,
+    Slot,
+    Stage,
+    Step,
+    TaskSource,
+)
 from echorl_orchestrator.environments.holdout import one_side, task_key
 from echorl_orchestrator.environments.loader import load_environment, load_hook
-from echorl_orchestrator.multi_agent.contract import Slot, Stage
-from echorl_orchestrator.refusals import BadInputError
-from echorl_orchestrator.types import Action, Environment, Limits, RunnerResult, Step, TaskSource
+from echorl_orchestrator.failures import BadInputError
+from echorl_orchestrator.filters import filter_hook
 
 Reply = Callable[[dict[str, Any]], None]
 _TRACE_CHARACTERS = 4000

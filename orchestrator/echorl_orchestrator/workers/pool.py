@@ -6,9 +6,8 @@ from collections.abc import AsyncIterator
 
 import structlog
 
-from echorl_orchestrator.process_counters import WORKER_DEATHS, WORKERS_RETIRED
-from echorl_orchestrator.refusals import BadInputError
-from echorl_orchestrator.types import EpisodeError, ErrorKind
+from echorl_orchestrator.failures import BadInputError, EpisodeError, ErrorKind
+from echorl_orchestrator.metrics.process_counters import WORKER_DEATHS, WORKERS_RETIRED
 from echorl_orchestrator.workers.background import Background
 from echorl_orchestrator.workers.worker import EnvironmentFacts, Worker, WorkerSpec, WorkerStartError
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from echorl_core import logs
 from echorl_core.config import EnvironmentConfig, HookConfig
-from echorl_orchestrator.refusals import BadInputError
+from echorl_orchestrator.failures import BadInputError
 from echorl_orchestrator.workers.host import Host, error_of
 from echorl_orchestrator.workers.rpc import FrameError, encode, read
 from echorl_orchestrator.workers.tether import die_with_parent

@@ -15,9 +15,8 @@ import msgspec
 import structlog
 
 from echorl_core.config import EnvironmentConfig, HookConfig
-from echorl_orchestrator.multi_agent.contract import Slot
-from echorl_orchestrator.refusals import BadInputError
-from echorl_orchestrator.types import EpisodeError, ErrorKind
+from echorl_orchestrator.environments.contract import Slot
+from echorl_orchestrator.failures import BadInputError, EpisodeError, ErrorKind
 from echorl_orchestrator.workers.background import Background
 from echorl_orchestrator.workers.rpc import FrameError, encode, read
 

@@ -15,8 +15,9 @@ from echorl_core.config import EngineDiscovery, EnvironmentConfig, SamplingConfi
 from echorl_core.identity import RunIdentity
 from echorl_core.wire.batch import TokenRole
 from echorl_orchestrator.engines import EnginePool
-from echorl_orchestrator.episodes import EpisodePlayer, build_player
-from echorl_orchestrator.types import EpisodeOutcome, ErrorKind, StopReason
+from echorl_orchestrator.episode_outcome import EpisodeOutcome, StopReason
+from echorl_orchestrator.episodes.player import EpisodePlayer, build_player
+from echorl_orchestrator.failures import ErrorKind
 from echorl_testing.fake_chat import ROLES, rendered, said
 from echorl_testing.fake_engine import RUN_UID, TOKEN, FakeEngine, logprob, policy
 from echorl_testing.scripted_policy import orchestrator_config

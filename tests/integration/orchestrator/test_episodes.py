@@ -22,15 +22,15 @@ from echorl_core.config import (
     SamplingConfig,
 )
 from echorl_core.wire.batch import TokenRole
-from echorl_orchestrator.advantage_hook import inputs_of
+from echorl_orchestrator.advantages.advantage_hook import inputs_of
 from echorl_orchestrator.codec.compact import CompactCodec
 from echorl_orchestrator.codec.tokenizer import TextTokenizer
-from echorl_orchestrator.cursor import Ticket
-from echorl_orchestrator.episodes import EpisodePlayer, build_player
-from echorl_orchestrator.filter_hook import inputs_of as filter_inputs_of
-from echorl_orchestrator.groups import Group, close
-from echorl_orchestrator.refusals import BadInputError
-from echorl_orchestrator.types import EpisodeError, EpisodeOutcome, ErrorKind, StopReason
+from echorl_orchestrator.episode_outcome import EpisodeOutcome, StopReason
+from echorl_orchestrator.episodes.player import EpisodePlayer, build_player
+from echorl_orchestrator.failures import BadInputError, EpisodeError, ErrorKind
+from echorl_orchestrator.filters.filter_hook import inputs_of as filter_inputs_of
+from echorl_orchestrator.rollout.groups import Group, close
+from echorl_orchestrator.tasks.task_deck import Ticket
 from echorl_testing.ports import free_port
 from echorl_testing.scripted_player import batch_config
 from echorl_testing.scripted_policy import IDENTITY, ScriptedPolicy, orchestrator_config, write_byte_tokenizer

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from echorl_core.wire.batch import TokenRole
-from echorl_orchestrator.types import EpisodeError, ErrorKind, StopReason
+from echorl_orchestrator.episode_outcome import StopReason
+from echorl_orchestrator.failures import EpisodeError, ErrorKind
 from echorl_testing.multi_agent_stage import circle, staged
 
 

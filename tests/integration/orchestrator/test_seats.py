@@ -17,8 +17,7 @@ from echorl_core.config import (
     LoraConfig,
     SeatConfig,
 )
-from echorl_orchestrator.refusals import BadInputError
-from echorl_orchestrator.types import ErrorKind
+from echorl_orchestrator.failures import BadInputError, ErrorKind
 from echorl_testing.multi_agent_stage import circle, endpoint, staged
 
 

@@ -13,9 +13,9 @@ import pytest
 from echorl_core.config import EnvironmentConfig, SamplingConfig, SftConfig
 from echorl_core.wire.batch import TokenRole
 from echorl_orchestrator.codec.tokenizer import TextTokenizer
-from echorl_orchestrator.episodes import EpisodePlayer, build_player
-from echorl_orchestrator.refusals import BadInputError
-from echorl_orchestrator.types import EpisodeOutcome, ErrorKind, StopReason
+from echorl_orchestrator.episode_outcome import EpisodeOutcome, StopReason
+from echorl_orchestrator.episodes.player import EpisodePlayer, build_player
+from echorl_orchestrator.failures import BadInputError, ErrorKind
 from echorl_testing.fake_teacher import FakeTeacher, teaching
 from echorl_testing.scripted_policy import IDENTITY, ScriptedPolicy, orchestrator_config, write_byte_tokenizer
 

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from echorl_core.config import EnvironmentConfig
-from echorl_orchestrator.refusals import BadInputError
-from echorl_orchestrator.types import EpisodeError, ErrorKind
+from echorl_orchestrator.failures import BadInputError, EpisodeError, ErrorKind
 from echorl_orchestrator.workers.background import Background
 from echorl_orchestrator.workers.pool import WorkerPool
 from echorl_orchestrator.workers.worker import WorkerSpec

@@ -15,8 +15,8 @@ from echorl_core.checkpoints import NO_HISTORY, Committed, next_history
 from echorl_core.config import TrainerConfig
 from echorl_core.rundir import RunDirectory, step_name
 from echorl_core.wire.batch import RankBatch
-from echorl_orchestrator.records import STEPS, read_rows
-from echorl_orchestrator.sealing import SEAL_NAME, Seal, digest, rank_file
+from echorl_orchestrator.batches.sealing import SEAL_NAME, Seal, digest, rank_file
+from echorl_orchestrator.records.recorder import STEPS, read_rows
 from echorl_testing.trainer_processes import Gang
 
 

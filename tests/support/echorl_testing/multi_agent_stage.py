@@ -16,9 +16,9 @@ from echorl_core.config import (
     SamplingConfig,
 )
 from echorl_orchestrator.codec.tokenizer import TextTokenizer
-from echorl_orchestrator.episodes import EpisodePlayer, build_player
-from echorl_orchestrator.multi_agent.endpoint import NO_KEYS
-from echorl_orchestrator.types import EpisodeOutcome
+from echorl_orchestrator.episode_outcome import EpisodeOutcome
+from echorl_orchestrator.episodes.multi_agent.endpoint import NO_KEYS
+from echorl_orchestrator.episodes.player import EpisodePlayer, build_player
 from echorl_testing.ports import free_port
 from echorl_testing.scripted_policy import IDENTITY, ScriptedPolicy, orchestrator_config, write_byte_tokenizer
 

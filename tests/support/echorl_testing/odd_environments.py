@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from echorl_orchestrator.advantage_hook import AdvantageInputs
-from echorl_orchestrator.filter_hook import FilterEpisode
+from echorl_orchestrator.advantages.advantage_hook import AdvantageInputs
+from echorl_orchestrator.filters.filter_hook import FilterEpisode
 from echorl_orchestrator.types import Action, Environment, Limits, RunnerResult, Span, Step
 
 

@@ -30,7 +30,7 @@ from echorl_core.identity import RunIdentity
 from echorl_core.prepare import prepare
 from echorl_core.rundir import RunDirectory
 from echorl_core.wire.batch import TokenRole
-from echorl_orchestrator.sealing import Seal
+from echorl_orchestrator.batches.sealing import Seal
 from echorl_testing.fake_engine import RUN_UID, TOKEN, FakeEngine
 from echorl_testing.ports import free_port
 from echorl_testing.scripted_policy import write_byte_tokenizer

@@ -10,10 +10,11 @@ import numpy as np
 
 from echorl_core.config import BatchConfig, EnvironmentConfig
 from echorl_core.wire.batch import Sample, TokenRole
-from echorl_orchestrator.advantage_hook import AdvantageInputs
-from echorl_orchestrator.costs import environment_tokens
-from echorl_orchestrator.filter_hook import FilterEpisode
-from echorl_orchestrator.types import EpisodeOutcome, ErrorKind, StopReason
+from echorl_orchestrator.advantages.advantage_hook import AdvantageInputs
+from echorl_orchestrator.advantages.length_cost import environment_tokens
+from echorl_orchestrator.episode_outcome import EpisodeOutcome, StopReason
+from echorl_orchestrator.failures import ErrorKind
+from echorl_orchestrator.filters.filter_hook import FilterEpisode
 
 C, A, E, W = TokenRole.CONTEXT, TokenRole.ACTION, TokenRole.ENV_OUTPUT, TokenRole.WARNING
 

@@ -21,7 +21,8 @@ from echorl_core.config import (
 )
 from echorl_core.identity import RunIdentity
 from echorl_core.names import SERVED_MODEL_NAME
-from echorl_orchestrator.types import EpisodeError, Generation
+from echorl_orchestrator.engines.generation import Generation
+from echorl_orchestrator.failures import EpisodeError
 
 IDENTITY = RunIdentity("run", "uid-1", 1)
 MARKERS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>", "</think>")

@@ -5,16 +5,19 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from echorl_core.config import BatchConfig, EnvironmentConfig
-from echorl_orchestrator.collector import Collector
-from echorl_orchestrator.cursor import Deck
-from echorl_orchestrator.scheduler import Horizon, Scheduler
-from echorl_orchestrator.tally import FailureLimit, Tally
-from echorl_orchestrator.types import EpisodeOutcome, ErrorKind
+from echorl_orchestrator.episode_outcome import EpisodeOutcome
+from echorl_orchestrator.failures import ErrorKind, FailureLimit
+from echorl_orchestrator.rollout.counters import Counters, EpisodeLedger
+from echorl_orchestrator.rollout.group_scoring import GroupScoring
+from echorl_orchestrator.rollout.groups import ReadyEpisode
+from echorl_orchestrator.rollout.ready_buffer import ReadyBuffer
+from echorl_orchestrator.rollout.scheduler import Horizon, Scheduler
+from echorl_orchestrator.tasks.task_deck import TaskDeck
 from echorl_testing.scripted_player import ScriptedPlayer, environment, eventually, outcome
 
 
 class Rig:
-    """Play of train episodes without engines: ``running``, batches come from ``collector``."""
+    """Play of train episodes without engines: ``running``, batches come from ``buffer``."""
 
     def __init__(
         self,
@@ -25,24 +28,31 @@ class Rig:
         max_steps: int = 100,
         limit: int = 1000,
         ahead: bool = False,
+        on_filtered: Callable[[int, ReadyEpisode], None] = lambda step, episode: None,
     ) -> None:
         """``limit``: of failures in a row; ``ahead``: no policy samples, so episodes are made ahead of the trainer."""
         self.player = player
-        self.tally = Tally()
+        self.counters = Counters()
         self.environments = environments or [environment()]
-        self.deck = Deck(self.environments, {one.name: player.num for one in self.environments}, 0)
-        self.collector = Collector(config, deck=self.deck, tally=self.tally, next_step=1, max_empty_batches=3)
+        self.deck = TaskDeck(self.environments, {one.name: player.num for one in self.environments}, 0)
+        self.buffer = ReadyBuffer(
+            config,
+            deck=self.deck,
+            counters=self.counters,
+            next_step=1,
+            max_empty_batches=3,
+            on_filtered=on_filtered,
+        )
+        ledger = EpisodeLedger(self.counters, FailureLimit(limit))
         self.scheduler = Scheduler(
             config,
             self.environments,
             player=player,
-            deck=self.deck,
-            collector=self.collector,
-            version=(lambda: self.collector.next_step - 1) if ahead else lambda: player.version,
+            buffer=self.buffer,
+            scoring=GroupScoring(config, player=player, ledger=ledger),
+            version=(lambda: self.buffer.next_step - 1) if ahead else lambda: player.version,
             horizon=Horizon(1, 0, max_steps),
-            groups_started=0,
-            tally=self.tally,
-            failures=FailureLimit(limit),
+            ledger=ledger,
         )
 
     @asynccontextmanager

@@ -9,11 +9,11 @@ from echorl_core.checkpoints import NO_HISTORY, part_of
 from echorl_core.identity import RunIdentity
 from echorl_core.rundir import RunDirectory, write_file
 from echorl_core.wire.reports import Part, PartsReport
-from echorl_orchestrator.batch_store import BatchStore
-from echorl_orchestrator.cursor import CursorState, DeckState, Ticket
-from echorl_orchestrator.filters import Verdict
-from echorl_orchestrator.groups import ReadyEpisode
-from echorl_orchestrator.sealing import Place, SavedState, compose, extend, files, seal_of
+from echorl_orchestrator.batches.batch_store import BatchStore
+from echorl_orchestrator.batches.sealing import Place, SavedState, compose, extend, files, seal_of
+from echorl_orchestrator.filters.rules import Verdict
+from echorl_orchestrator.rollout.groups import ReadyEpisode
+from echorl_orchestrator.tasks.task_deck import CursorState, DeckState, Ticket
 from echorl_testing.scripted_player import A, C, E, batch_config, outcome, sample
 
 UID = "uid-1"

@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from echorl_orchestrator.multi_agent.contract import MemberReward, MultiAgent, Slot, Stage
+from echorl_orchestrator.environments.contract import MemberReward, MultiAgent, Slot, Stage
 from echorl_orchestrator.types import Action, Environment
 
 

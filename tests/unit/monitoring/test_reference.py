@@ -5,8 +5,8 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from echorl_orchestrator.metrics import Metrics as OrchestratorMetrics
-from echorl_orchestrator.metrics import Reading
+from echorl_orchestrator.status.metrics_registry import Metrics as OrchestratorMetrics
+from echorl_orchestrator.status.metrics_registry import Reading
 from echorl_trainer.metrics import Metrics as TrainerMetrics
 from monitoring.reference import page, roles
 

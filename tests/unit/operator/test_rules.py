@@ -7,7 +7,7 @@ import pytest
 from echorl_operator.api import load, problems
 from echorl_operator.api.rules.environments import BUILTIN_ENVIRONMENTS
 from echorl_orchestrator.environments.loader import load_environment
-from echorl_orchestrator.refusals import BadInputError
+from echorl_orchestrator.failures import BadInputError
 from echorl_testing.manifests import full, shortest, with_value
 from echorl_testing.refused_manifests import BROKEN_RULES, ENV
 from echorl_testing.refused_rules import REFUSED_RULES

@@ -16,8 +16,8 @@ from echorl_core.config import (
 from echorl_core.identity import RunIdentity
 from echorl_core.wire.run_state import EngineView
 from echorl_orchestrator.engines import EnginePool
+from echorl_orchestrator.engines.generation import Generation
 from echorl_orchestrator.engines.timing import Timing
-from echorl_orchestrator.types import Generation
 from echorl_testing.fake_engine import RUN_UID, TOKEN, FakeEngine
 
 TIMING = Timing(

@@ -6,8 +6,9 @@ import pytest
 from aiohttp import web
 
 from echorl_core.config import SamplingConfig
-from echorl_orchestrator.codec.engine_rendering import ChatGenerator, PromptTooLongError
-from echorl_orchestrator.types import EpisodeError, ErrorKind
+from echorl_orchestrator.codec.engine_rendering import PromptTooLongError
+from echorl_orchestrator.engines.generation import ChatGenerator
+from echorl_orchestrator.failures import EpisodeError, ErrorKind
 from echorl_testing.fake_chat import END, rendered
 from echorl_testing.fake_engine import FakeEngine, logprob, policy
 

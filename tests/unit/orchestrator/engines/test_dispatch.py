@@ -5,7 +5,8 @@ import asyncio
 import pytest
 from aiohttp import web
 
-from echorl_orchestrator.types import EpisodeError, ErrorKind, TokenGenerator
+from echorl_orchestrator.engines.generation import TokenGenerator
+from echorl_orchestrator.failures import EpisodeError, ErrorKind
 from echorl_testing.fake_engine import FakeEngine, logprob, policy
 
 

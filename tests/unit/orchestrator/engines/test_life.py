@@ -8,7 +8,7 @@ import pytest
 
 from echorl_orchestrator.engines.engine import LEGAL, Engine, EngineState
 from echorl_orchestrator.engines.timing import Timing
-from echorl_orchestrator.types import EpisodeError, ErrorKind
+from echorl_orchestrator.failures import EpisodeError, ErrorKind
 from echorl_testing.fake_engine import FakeEngine, policy
 
 

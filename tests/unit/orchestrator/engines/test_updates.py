@@ -6,7 +6,7 @@ import pytest
 from aiohttp import web
 
 from echorl_core.faults import InjectedFault
-from echorl_orchestrator.types import EpisodeError, ErrorKind
+from echorl_orchestrator.failures import EpisodeError, ErrorKind
 from echorl_testing.fake_engine import FakeEngine, policy
 
 STEPS = ("stage", "stage_status", "pause", "apply", "resume", "completions")

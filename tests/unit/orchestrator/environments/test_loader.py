@@ -7,7 +7,7 @@ import pytest
 from echorl_core.config import HookConfig
 from echorl_orchestrator.environments.holdout import is_held_out, one_side, task_key
 from echorl_orchestrator.environments.loader import load_environment, load_hook
-from echorl_orchestrator.refusals import BadInputError
+from echorl_orchestrator.failures import BadInputError
 
 CODE = """
 from echorl_orchestrator.types import Environment

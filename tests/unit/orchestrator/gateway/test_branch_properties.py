@@ -14,9 +14,9 @@ from echorl_core.config import ModelConfig, SamplingConfig
 from echorl_core.wire.batch import ARRAY_FIELDS, TokenRole
 from echorl_orchestrator.codec import build_codec
 from echorl_orchestrator.codec.tokenizer import TextTokenizer
+from echorl_orchestrator.episodes.samples import Owner, build_samples
 from echorl_orchestrator.gateway.session import GatewaySession
 from echorl_orchestrator.gateway.turns import SessionSpec
-from echorl_orchestrator.samples import Owner, build_samples
 from echorl_testing.scripted_policy import ScriptedPolicy, write_byte_tokenizer
 
 OWNER = Owner("e", "g", "env", 1, 1)

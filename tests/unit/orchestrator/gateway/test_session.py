@@ -6,15 +6,16 @@ import numpy as np
 import pytest
 
 from echorl_core.config import ModelConfig, SamplingConfig
+from echorl_orchestrator.chat.messages import MessageError, wire_message
 from echorl_orchestrator.codec import build_codec
 from echorl_orchestrator.codec.compact import CompactCodec
-from echorl_orchestrator.codec.engine_rendering import ChatGeneration, EngineRendering, PromptTooLongError
+from echorl_orchestrator.codec.engine_rendering import EngineRendering, PromptTooLongError
 from echorl_orchestrator.codec.renderers_codec import RenderersCodec
 from echorl_orchestrator.codec.tokenizer import TextTokenizer
-from echorl_orchestrator.gateway.messages import MessageError, wire_message
+from echorl_orchestrator.engines.generation import ChatGeneration, Generation
+from echorl_orchestrator.failures import EpisodeError, ErrorKind
 from echorl_orchestrator.gateway.session import GatewaySession
 from echorl_orchestrator.gateway.turns import SessionClosedError, SessionSpec, TurnLimitError
-from echorl_orchestrator.types import EpisodeError, ErrorKind, Generation
 from echorl_testing.scripted_policy import ScriptedPolicy, write_byte_tokenizer
 
 TOOLS = [{"type": "function", "function": {"name": "grep", "parameters": {"properties": {"pattern": {}}}}}]

@@ -7,11 +7,11 @@ import msgspec
 import pytest
 
 from echorl_core.config import EnvironmentConfig, HookConfig
-from echorl_orchestrator.cursor import Ticket
-from echorl_orchestrator.filter_hook import inputs_of, own_matches
-from echorl_orchestrator.filters import Verdict
-from echorl_orchestrator.groups import ReadyEpisode
-from echorl_orchestrator.refusals import BadInputError
+from echorl_orchestrator.failures import BadInputError
+from echorl_orchestrator.filters.filter_hook import inputs_of, own_matches
+from echorl_orchestrator.filters.rules import Verdict
+from echorl_orchestrator.rollout.groups import ReadyEpisode
+from echorl_orchestrator.tasks.task_deck import Ticket
 from echorl_orchestrator.workers.host import Host
 from echorl_orchestrator.workers.rpc import encode
 from echorl_testing.scripted_player import outcome

@@ -1,0 +1,173 @@
+"""What trainer ranks are told: their batch, to ask again, or that it is over.
+
+A stop is decided once. Its step is the highest that any rank was given, so that every rank stops at the same one; it is
+written to the attempt's folder before the first rank hears of it, so that a restarted orchestrator says the same. The
+newest announced policy is kept there too, so that engines are brought to it without waiting for the trainer.
+"""
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+
+from echorl_core.rundir import write_file
+from echorl_core.wire.batch import StopNotice
+from echorl_core.wire.weights import PolicyAnnouncement
+from echorl_orchestrator.batches.batch_store import BatchStore
+
+STOP_NAME = "stop.json"
+POLICY_NAME = "policy.json"
+
+
+class NoSuchBatch(Exception):
+    """A pull that no answer can ever satisfy; the message says what was asked for."""
+
+
+class TrainerDesk:
+    """Answers pulls and knows how far the trainer is."""
+
+    def __init__(self, store: BatchStore, *, num_ranks: int, start_step: int, attempt_folder: Path) -> None:
+        """``start_step``: the step that this attempt resumed from."""
+        self._store, self._num_ranks = store, num_ranks
+        self._marker, self._policy_file = attempt_folder / STOP_NAME, attempt_folder / POLICY_NAME
+        self._changed = asyncio.Condition()
+        self._limit: int | None = None
+        self._pulled: dict[int, set[int]] = {}
+        self.start_step = start_step
+        self.policy: PolicyAnnouncement | None = None
+        """The newest; None before the first announcement."""
+        # Whatever was sealed may have been pulled before a restart.
+        self.given = max(store.newest or 0, start_step)
+        """Highest step that any rank was given."""
+        self.reported = start_step
+        """Highest step whose report came in."""
+        self.notice: StopNotice | None = None
+        self.told: set[int] = set()
+        """Ranks that were told of the stop."""
+        self._heard_of = False
+
+    @property
+    def trained(self) -> int | None:
+        """Newest announced version; None before the first announcement."""
+        return None if self.policy is None else self.policy.version
+
+    def load(self) -> None:
+        """Read the stop that was decided, and the policy that was announced, before a restart. Blocking."""
+        if self._policy_file.exists():
+            self.policy = msgspec.json.decode(self._policy_file.read_bytes(), type=PolicyAnnouncement)
+        if self._marker.exists():
+            self.notice = msgspec.json.decode(self._marker.read_bytes(), type=StopNotice)
+            self._limit = self.notice.step
+            self._heard_of = True
+
+    async def announced(self, policy: PolicyAnnouncement) -> None:
+        """Note a policy version; a restarted orchestrator knows it when this has returned."""
+        self._heard_of = True
+        if self.policy is not None and policy.version <= self.policy.version:
+            return
+        await asyncio.to_thread(write_file, self._policy_file, msgspec.json.encode(policy))
+        self.policy = policy
+        await self._notify()
+
+    async def step_reported(self, step: int) -> None:
+        """Note that the report of ``step`` is recorded."""
+        self.reported = max(step, self.reported)
+        await self._notify()
+
+    async def done(self, step: int) -> None:
+        """Wait until the trainer has announced version ``step`` and reported the step."""
+        async with self._changed:
+            await self._changed.wait_for(
+                lambda: self.trained is not None and self.trained >= step and self.reported >= step
+            )
+
+    async def pull(self, step: int, rank: int, wait_s: float) -> Path | StopNotice | None:
+        """The file with the rank's batch, a notice that there will be none, or None: not sealed within ``wait_s``.
+
+        Raises:
+            NoSuchBatch: the rank is none of this run's, or the batch was released.
+        """
+        if not 0 <= rank < self._num_ranks:
+            raise NoSuchBatch(f"rank: found {rank}, accepted is 0 to {self._num_ranks - 1}")
+        if step <= self.start_step or (step <= self.given and self._store.seal(step) is None):
+            raise NoSuchBatch(f"step: found {step}, the batch is no longer kept; the newest given is {self.given}")
+        self._heard_of = True
+        try:
+            async with asyncio.timeout(wait_s), self._changed:
+                await self._changed.wait_for(lambda: self._is_over(step) or self._is_there(step))
+        except TimeoutError:
+            return None
+        if self._is_over(step):
+            self.told.add(rank)
+            await self._notify()
+            return self.notice
+        self.given = max(self.given, step)
+        return self._store.rank_file(step, rank)
+
+    def pulled(self, step: int, rank: int) -> int:
+        """Note that a rank's batch was sent; how many ranks have theirs."""
+        ranks = self._pulled.setdefault(step, set())
+        ranks.add(rank)
+        for old in [other for other in self._pulled if other < step - 8]:
+            del self._pulled[old]
+        return len(ranks)
+
+    async def sealed(self) -> None:
+        """A batch was sealed: answer those who wait for it."""
+        await self._notify()
+
+    async def stop(self, *, committed: int) -> StopNotice:
+        """Decide that no step beyond the ones given out is trained. Idempotent.
+
+        Args:
+            committed: newest committed step; a stop there needs no checkpoint.
+        """
+        if self.notice is None:
+            # Given out no further from here on, told to nobody before it is on disk.
+            self._limit = max(self.given, self.trained or 0) if self._limit is None else self._limit
+            decided = StopNotice(reason="stopped", step=self._limit, checkpoint=self._limit > committed)
+            await asyncio.to_thread(write_file, self._marker, msgspec.json.encode(decided))
+            self.notice = decided
+            await self._notify()
+        return self.notice
+
+    async def finish(self, step: int, *, checkpoint: bool = False) -> None:
+        """The run is complete: ranks that ask for more may exit; with ``checkpoint`` they save ``step`` first."""
+        self.notice, self._limit = StopNotice(reason="finished", step=step, checkpoint=checkpoint), step
+        await self._notify()
+
+    async def fail(self) -> None:
+        """The run failed: ranks that ask for more may exit."""
+        if self.notice is None:
+            step = max(self.given, self.trained or 0)
+            self.notice, self._limit = StopNotice(reason="failed", step=step, checkpoint=False), step
+            await self._notify()
+
+    async def concluded(self, deadline_s: float) -> bool:
+        """Wait until every rank knows of the end and, unless the run failed, the last step's report is in.
+
+        At once if no rank ever showed up. False at the deadline.
+        """
+        if not self._heard_of:
+            return True
+        try:
+            async with asyncio.timeout(deadline_s), self._changed:
+                await self._changed.wait_for(lambda: len(self.told) >= self._num_ranks and self._has_its_reports())
+        except TimeoutError:
+            return False
+        return True
+
+    def _has_its_reports(self) -> bool:
+        # Rank 0 posts reports beside its work: its pull of the step after may come in before them.
+        notice = self.notice
+        return notice is None or notice.reason == "failed" or self.reported >= notice.step
+
+    def _is_there(self, step: int) -> bool:
+        return self._store.seal(step) is not None and (self._limit is None or step <= self._limit)
+
+    def _is_over(self, step: int) -> bool:
+        return self.notice is not None and step > self.notice.step
+
+    async def _notify(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()

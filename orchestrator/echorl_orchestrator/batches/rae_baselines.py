@@ -1,0 +1,76 @@
+"""RAE's baselines of a run: moved by what is shipped, saved with every batch."""
+
+from collections.abc import Mapping, Sequence
+
+from echorl_core.config import AdvantageConfig, OrchestratorConfig
+from echorl_orchestrator.advantages.rae import Baselines, BaselineState, MissingBaselines
+from echorl_orchestrator.batches.sealing import SavedState
+from echorl_orchestrator.failures import BadInputError
+from echorl_orchestrator.rollout.groups import ReadyEpisode
+
+
+def rae_of(config: OrchestratorConfig) -> dict[str, AdvantageConfig]:
+    """Environments whose advantage is RAE, with its settings."""
+    found = {one.name: config.batch.of(one).advantage for one in config.train}
+    return {name: advantage for name, advantage in found.items() if advantage.type == "rae"}
+
+
+class RunBaselines:
+    """Baselines by environment, each with its own momentum and order."""
+
+    def __init__(self, baselines: Mapping[str, Baselines]) -> None:
+        self._baselines = dict(baselines)
+
+    @classmethod
+    def resumed(cls, config: OrchestratorConfig, state: SavedState | None) -> "RunBaselines":
+        """Where a saved state left them; at 0 on a fresh run, and for an environment that came to it later.
+
+        Raises:
+            BadInputError: the state has none for an environment that it knows, or unusable ones.
+        """
+        wanted = rae_of(config)
+        if state is None:
+            return cls({name: _fresh(one) for name, one in wanted.items()})
+        made = {}
+        for name, one in wanted.items():
+            if name not in state.deck.cursors:
+                made[name] = _fresh(one)
+                continue
+            try:
+                made[name] = Baselines.resumed(_part(state.baselines, name), momentum=one.momentum, order=one.order)
+            except MissingBaselines as error:
+                raise BadInputError(f"environments.{name}: {error} (step {state.step})") from None
+            except ValueError as error:
+                raise BadInputError(f"environments.{name}: state of step {state.step}: {error}") from None
+        return cls(made)
+
+    def shipped(self, units: Sequence[ReadyEpisode]) -> "RunBaselines":
+        """Baselines after these units, whose advantages are set on the way; this object stays as it is.
+
+        A unit that filters of the batch take out moves its baseline as well. Failed episodes, stale ones and those
+        that filters of the group kept out are not here.
+        """
+        moved = RunBaselines({name: one.copy() for name, one in self._baselines.items()})
+        for unit in units:
+            outcome = unit.outcome
+            if outcome.member and (own := moved._baselines.get(outcome.environment)) is not None:
+                reward = float(outcome.reward or 0.0)
+                unit.advantage = own.advantage(outcome.environment, outcome.task_key, outcome.member, reward)
+        return moved
+
+    def state(self) -> BaselineState | None:
+        """What a batch's saved state keeps; None where no environment has any."""
+        if not self._baselines:
+            return None
+        parts = [self._baselines[name].state().baselines for name in sorted(self._baselines)]
+        return BaselineState(baselines=[one for part in parts for one in part])
+
+
+def _fresh(config: AdvantageConfig) -> Baselines:
+    return Baselines(momentum=config.momentum, order=config.order)
+
+
+def _part(state: BaselineState | None, environment: str) -> BaselineState | None:
+    if state is None:
+        return None
+    return BaselineState(baselines=[one for one in state.baselines if one.environment == environment])

@@ -1,0 +1,1 @@
+"""Chat messages and conversations in one form, whoever sends them; nothing here knows of tokens."""

@@ -1,0 +1,83 @@
+"""What comes in while batches are trained: policies, steps and parts from the trainer, evals, a request to stop."""
+
+from typing import Any
+
+from echorl_core.wire.batch import StopNotice
+from echorl_core.wire.reports import PartsReply, PartsReport, StepReport
+from echorl_core.wire.weights import PolicyAnnouncement
+from echorl_orchestrator.control.run_parts import RunParts
+from echorl_orchestrator.episode_outcome import EpisodeOutcome
+from echorl_orchestrator.records.recorder import EPISODES, EVALS, STEPS, eval_row, eval_summary, step_row, was_played
+
+
+class TrainerReports:
+    """Takes in what the trainer and the evals report, and hands it to those whom it concerns."""
+
+    def __init__(self, parts: RunParts) -> None:
+        self._identity, self._disk, self._live, self._pool = parts.identity, parts.disk, parts.live, parts.pool
+        self._evals, self._health, self._board = parts.evals, parts.health, parts.board
+        self._progress, self._throughput, self._monitors = parts.progress, parts.throughput, parts.monitors
+        self._announced = -1
+
+    async def policy(self, announcement: PolicyAnnouncement) -> None:
+        """The trainer holds a new version. Repeated announcements do no harm."""
+        self._health.beat()
+        if announcement.version <= self._announced:
+            return
+        self._announced = announcement.version
+        self._pool.announce(announcement)
+        for step in self._disk.store.checkpoint_steps(announcement.version):
+            self._disk.committer.expect(step)
+        notice = self._disk.desk.notice
+        if notice is not None and notice.checkpoint and notice.step <= announcement.version:
+            self._disk.committer.expect(notice.step)
+        self._evals.reached(announcement.version)
+        await self._disk.desk.announced(announcement)
+        await self._board.refresh()
+
+    async def step(self, report: StepReport) -> None:
+        """A step was trained: its row is in the records when this returns. Repeated reports do no harm."""
+        if report.step <= self._disk.desk.reported:
+            return
+        served = self._pool.served() or (None, None)
+        throughput = {
+            **self._throughput.lap(report.trained_tokens),
+            "version/trained": report.step,
+            "version/served_min": served[0],
+            "version/served_max": served[1],
+        }
+        row = step_row(self._identity.attempt, report, self._disk.store.counts(report.step), throughput)
+        self._progress.step(row)
+        self._health.beat()
+        await self._disk.recorder.append(STEPS, [row])
+        self._monitors.step(row, self._pool.metrics_snapshot())
+        await self._disk.desk.step_reported(report.step)
+        await self._board.refresh()
+
+    def parts(self, report: PartsReport) -> PartsReply:
+        """A rank has written its parts of a checkpoint."""
+        self._health.beat()
+        return self._disk.committer.report(report)
+
+    async def stop(self) -> StopNotice:
+        """Decide where the run stops on request. Idempotent."""
+        self._live.close("the run is stopping")
+        newest = self._disk.committer.newest
+        notice = await self._disk.desk.stop(committed=0 if newest is None else newest.step)
+        if notice.checkpoint and (self._disk.desk.trained or 0) >= notice.step:
+            self._disk.committer.expect(notice.step)
+        await self._board.refresh()
+        return notice
+
+    async def evaluated(self, row: dict[str, Any], outcomes: list[EpisodeOutcome]) -> None:
+        """An eval is done: record it, and some of its episodes, or all. One that was skipped has a row alone."""
+        await self._disk.recorder.append(EVALS, [row])
+        if not was_played(row):
+            return
+        self._monitors.evaluated(row)
+        rows = [eval_row(row["step"], self._identity.attempt, one) for one in outcomes[:: max(1, len(outcomes) // 4)]]
+        await self._disk.recorder.append(EPISODES, rows[:4])
+        self._progress.evaluated(row["environment"], eval_summary(row))
+        self._health.beat()
+        await self._board.refresh()
+        await self._disk.episodes.evaluated(row["step"], row["environment"], outcomes)

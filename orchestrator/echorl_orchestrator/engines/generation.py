@@ -1,0 +1,90 @@
+"""What an engine is asked for and what it answers: the seam between the pool and everybody who needs tokens."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, runtime_checkable
+
+from echorl_core.config import SamplingConfig
+from echorl_core.names import SERVED_MODEL_NAME
+from echorl_orchestrator.chat.messages import Message, Tool
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One completion of one request, as the engine returned it."""
+
+    token_ids: list[int]
+    """Sampled ids, the stop token included when it was sampled."""
+    logprobs: list[float]
+    """Natural log under the sampling distribution, one per id."""
+    finish_reason: Literal["stop", "length", "abort"]
+    version_low: int
+    """Version that the engine held when the request was dispatched."""
+    version_high: int
+    """Version that the engine held when the answer came."""
+    engine: str
+    boot_id: str
+    seconds: float = 0.0
+
+
+class TokenGenerator(Protocol):
+    """Token ids in, token ids and logprobs out; implemented by the engine pool."""
+
+    async def generate(
+        self,
+        *,
+        episode: str,
+        prompt_ids: Sequence[int],
+        sampling: SamplingConfig,
+        max_tokens: int,
+        stop_ids: Sequence[int],
+        model: str = SERVED_MODEL_NAME,
+    ) -> Generation:
+        """Sample one completion on the engine that the episode sticks to (least-loaded at its first call).
+
+        Waits while no engine may serve. Cancelling the call aborts the request on the engine.
+
+        Raises:
+            EpisodeError: PROVIDER when the engine is lost, INVALID_RESPONSE when ids or logprobs are missing.
+        """
+        ...
+
+    async def prompt_logprobs(self, *, token_ids: Sequence[int]) -> list[float]:
+        """Log-probabilities of tokens 1.. given their prefix, on any engine that may serve."""
+        ...
+
+    def release(self, episode: str) -> None:
+        """Forget which engine an episode sticks to. Unknown episodes are ignored."""
+        ...
+
+
+@dataclass(frozen=True)
+class ChatGeneration:
+    """One chat completion, as the engine returned it."""
+
+    prompt_ids: list[int]
+    generation: Generation
+    message: dict[str, Any]
+    """The engine's assistant message: content, tool_calls, reasoning_content."""
+
+
+@runtime_checkable
+class ChatGenerator(Protocol):
+    """What a token generator must offer besides, so that engines can render."""
+
+    async def chat(
+        self,
+        *,
+        episode: str,
+        messages: Sequence[Message],
+        tools: Sequence[Tool],
+        sampling: SamplingConfig,
+        max_tokens: int,
+    ) -> ChatGeneration:
+        """Chat completion with ``return_token_ids`` and logprobs, on the engine that the episode sticks to.
+
+        Raises:
+            PromptTooLongError: the engine says that the prompt does not fit.
+            EpisodeError: PROVIDER when the engine is lost, INVALID_RESPONSE when ids or logprobs are missing.
+        """
+        ...

@@ -1,0 +1,1 @@
+"""Evals: when one is due, how it is played beside training, and its scores."""

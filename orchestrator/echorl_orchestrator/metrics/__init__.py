@@ -1,0 +1,1 @@
+"""What metrics are declared and counted, below everything else: families of the scrape, counters, statistics."""

@@ -1,0 +1,151 @@
+"""Episodes on their way into records: a few a step and eval as JSON lines, and all of them as Parquet where asked for.
+
+    records/attempt_N/episodes.jsonl                            a few to read
+    records/attempt_N/episodes/step_000012.parquet              every episode of the batch and those filtered before it
+    records/attempt_N/eval_episodes/step_000012.NAME.parquet    every episode of an eval that did not fail
+
+Parquet files are written beside the work: no batch waits for one, and one that cannot be written is counted.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import structlog
+
+from echorl_core.rundir import RunDirectory, write_file
+from echorl_orchestrator.episode_outcome import EpisodeOutcome
+from echorl_orchestrator.records.recorder import EPISODES, EPISODES_A_STEP, Recorder, chosen, train_row
+from echorl_orchestrator.rollout.groups import ReadyEpisode
+
+log = structlog.get_logger()
+
+MAX_WAITING = 2
+"""Steps that wait for the disk; each holds the messages of its episodes in memory."""
+MAX_FILTERED = 4096
+"""Filtered episodes that are held with their messages until a batch is sealed; later ones are held without."""
+
+
+@dataclass(frozen=True)
+class _Step:
+    number: int
+    episodes: Sequence[ReadyEpisode]
+    filtered: Sequence[ReadyEpisode]
+
+
+class EpisodeFiles:
+    """One Parquet file a step, and one an eval."""
+
+    def __init__(self, run: RunDirectory, attempt: int) -> None:
+        self._run, self._attempt = run, attempt
+        self._queue: asyncio.Queue[_Step] = asyncio.Queue(MAX_WAITING)
+        self._filtered: list[ReadyEpisode] = []
+        self.failed = 0
+        """Files that were not written."""
+
+    def filtered(self, episode: ReadyEpisode) -> None:
+        """Hold an episode that filters kept out of batches, for the next file."""
+        whole = len(self._filtered) < MAX_FILTERED
+        self._filtered.append(_light(episode, messages=whole))
+
+    def sealed(self, step: int, episodes: Sequence[ReadyEpisode]) -> None:
+        """Have a step's file written soon. Never waits: where the disk is too far behind, the file is left out."""
+        filtered, self._filtered = self._filtered, []
+        try:
+            self._queue.put_nowait(_Step(step, [_light(one) for one in episodes], filtered))
+        except asyncio.QueueFull:
+            self._fail(step, f"{MAX_WAITING} steps already wait for the disk")
+
+    async def evaluated(self, version: int, environment: str, outcomes: Sequence[EpisodeOutcome]) -> None:
+        """An eval's file is written when this returns, or counted as failed.
+
+        Nothing but the environment's next eval waits for it, and so no more than one eval of each is held in memory.
+        """
+        try:
+            await asyncio.to_thread(self._write_eval, version, environment, outcomes)
+        except Exception as error:  # as in _write
+            self._fail(version, f"eval {environment}: {type(error).__name__}: {error}")
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        while True:
+            await asyncio.shield(self._write(await self._queue.get()))
+
+    async def close(self) -> None:
+        """Write what waits."""
+        while not self._queue.empty():
+            await self._write(self._queue.get_nowait())
+
+    async def _write(self, step: _Step) -> None:
+        try:
+            await asyncio.to_thread(self._write_file, step)
+        except Exception as error:  # whatever it is: a record is no reason to stop a run
+            self._fail(step.number, f"{type(error).__name__}: {error}")
+
+    def _write_file(self, step: _Step) -> None:
+        from echorl_orchestrator.records.episode_table import parquet, train_episode  # noqa: PLC0415 - see there
+
+        rows = [train_episode(step.number, self._attempt, one, in_batch=True) for one in step.episodes]
+        rows += [train_episode(step.number, self._attempt, one, in_batch=False) for one in step.filtered]
+        write_file(self._run.episodes(self._attempt, step.number), parquet(rows))
+
+    def _write_eval(self, version: int, environment: str, outcomes: Sequence[EpisodeOutcome]) -> None:
+        from echorl_orchestrator.records.episode_table import eval_episode, parquet  # noqa: PLC0415 - see there
+
+        rows = [eval_episode(version, self._attempt, one) for one in outcomes]
+        write_file(self._run.eval_episodes(self._attempt, version, environment), parquet(rows))
+
+    def _fail(self, step: int, reason: str) -> None:
+        if not self.failed:
+            log.warning("a file of episodes is not written; further ones are only counted", step=step, reason=reason)
+        self.failed += 1
+
+
+class EpisodeRecords:
+    """Takes every train episode that a batch took, or that filters kept out of one, and every eval's."""
+
+    def __init__(self, recorder: Recorder, files: EpisodeFiles | None, attempt: int) -> None:
+        """``files``: None where only a few episodes are recorded."""
+        self._recorder, self._files, self._attempt = recorder, files, attempt
+        self._step, self._told = 0, 0
+
+    @property
+    def failed_files(self) -> int:
+        """Parquet files that were not written."""
+        return 0 if self._files is None else self._files.failed
+
+    def filtered(self, step: int, episode: ReadyEpisode) -> None:
+        """An episode that filters kept out of the batch of ``step``, whole."""
+        if step != self._step:
+            self._step, self._told = step, 0
+        if self._told < EPISODES_A_STEP:
+            self._told += 1
+            self._recorder.later(EPISODES, train_row(step, self._attempt, episode, in_batch=False))
+        if self._files is not None:
+            self._files.filtered(episode)
+
+    async def sealed(self, step: int, episodes: Sequence[ReadyEpisode]) -> None:
+        """The batch of ``step`` is sealed: a few of its episodes are in ``episodes.jsonl`` when this returns."""
+        if self._files is not None:
+            self._files.sealed(step, episodes)
+        await self._recorder.append(EPISODES, [train_row(step, self._attempt, one) for one in chosen(episodes)])
+
+    async def evaluated(self, version: int, environment: str, outcomes: Sequence[EpisodeOutcome]) -> None:
+        """The eval that ``version`` made due is done; its file is written when this returns, if it is to have one."""
+        if self._files is not None and outcomes:
+            await self._files.evaluated(version, environment, outcomes)
+
+    async def run(self) -> None:
+        """Write files until cancelled."""
+        await (asyncio.Event().wait() if self._files is None else self._files.run())
+
+    async def close(self) -> None:
+        """Write what waits."""
+        if self._files is not None:
+            await self._files.close()
+
+
+def _light(episode: ReadyEpisode, *, messages: bool = True) -> ReadyEpisode:
+    """Without tokens, and without what was said where there are too many."""
+    outcome = replace(episode.outcome, samples=[], turns=[])
+    return replace(episode, outcome=outcome if messages else replace(outcome, messages=[], transcript=[]))

@@ -1,0 +1,118 @@
+"""Episodes as a Parquet table: pure functions. Only the writer of episode files imports it: pyarrow takes a second."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from echorl_core.jsonsafe import dumps
+from echorl_orchestrator.episode_outcome import EpisodeOutcome
+from echorl_orchestrator.rollout.groups import ReadyEpisode
+
+SCHEMA = pa.schema(
+    {
+        "kind": pa.string(),
+        "step": pa.int64(),
+        "attempt": pa.int64(),
+        "episode": pa.string(),
+        "member": pa.string(),
+        "environment": pa.string(),
+        "task_key": pa.string(),
+        "group": pa.string(),
+        "in_batch": pa.bool_(),
+        "reward": pa.float64(),
+        "rewards": pa.map_(pa.string(), pa.float64()),
+        "advantage": pa.float64(),
+        "staleness": pa.int64(),
+        "version_low": pa.int64(),
+        "version_high": pa.int64(),
+        "filters": pa.list_(pa.string()),
+        "trains_rl": pa.bool_(),
+        "trains_ce": pa.bool_(),
+        "stop": pa.string(),
+        "truncated": pa.bool_(),
+        "turns": pa.int64(),
+        "sampled_tokens": pa.int64(),
+        "environment_tokens": pa.int64(),
+        "kept_tokens": pa.int64(),
+        "branches": pa.int64(),
+        "branches_dropped": pa.int64(),
+        "unattributed": pa.bool_(),
+        "seconds": pa.float64(),
+        "metrics": pa.map_(pa.string(), pa.float64()),
+        "state": pa.string(),
+        "messages": pa.string(),
+        "transcript": pa.string(),
+    }
+)
+"""``state`` (what ``stateColumns`` names), ``messages`` and ``transcript`` are JSON: environments give them shape.
+
+Null: ``member``, ``rewards`` and ``transcript`` of an episode that one policy played alone; ``advantage`` before there
+is one; ``messages`` and ``transcript`` that were let go; and of an eval what only training has, from ``group`` to
+``trains_ce``.
+"""
+
+
+def train_episode(step: int, attempt: int, one: ReadyEpisode, *, in_batch: bool) -> dict[str, Any]:
+    """A train episode by the columns of ``SCHEMA``."""
+    return {
+        **_episode(one.outcome, attempt),
+        "kind": "train",
+        "step": step,
+        "group": one.group,
+        "in_batch": in_batch,
+        "advantage": None if math.isnan(one.advantage) else one.advantage,
+        "staleness": one.staleness(step),
+        "version_low": one.version_low,
+        "filters": list(one.verdict.hits),
+        "trains_rl": one.verdict.rl,
+        "trains_ce": one.verdict.ce,
+    }
+
+
+def eval_episode(version: int, attempt: int, outcome: EpisodeOutcome) -> dict[str, Any]:
+    """An eval episode by the columns of ``SCHEMA``; those of training alone are left out."""
+    return {**_episode(outcome, attempt), "kind": "eval", "step": version, "version_low": outcome.version_low}
+
+
+def _episode(outcome: EpisodeOutcome, attempt: int) -> dict[str, Any]:
+    several = {
+        "member": outcome.member,
+        "rewards": sorted(outcome.rewards.items()),
+        "transcript": dumps(outcome.transcript) if outcome.transcript else None,
+    }
+    return {
+        **(several if outcome.member else {}),
+        "attempt": attempt,
+        "episode": outcome.episode,
+        "environment": outcome.environment,
+        "task_key": str(outcome.task_key),
+        "reward": outcome.reward,
+        "version_high": outcome.version_high,
+        "stop": str(outcome.stop),
+        "truncated": outcome.truncated,
+        "turns": outcome.num_turns,
+        "sampled_tokens": outcome.sampled_tokens,
+        "environment_tokens": outcome.environment_tokens,
+        "kept_tokens": outcome.kept_tokens,
+        "branches": outcome.kept_branches,
+        "branches_dropped": outcome.dropped_branches,
+        "unattributed": outcome.unattributed,
+        "seconds": outcome.seconds,
+        "metrics": sorted(outcome.metrics.items()),
+        "state": dumps(outcome.info),
+        "messages": dumps(outcome.messages) if outcome.messages else None,
+    }
+
+
+def parquet(rows: Sequence[dict[str, Any]]) -> bytes:
+    """The rows as one Parquet file, compressed by zstd; what a row leaves out is null.
+
+    Raises:
+        pyarrow.ArrowException, UnicodeEncodeError: a value does not fit its column.
+    """
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_pylist(list(rows), schema=SCHEMA), sink, compression="zstd")
+    return bytes(sink.getvalue().to_pybytes())

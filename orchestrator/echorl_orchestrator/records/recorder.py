@@ -1,0 +1,196 @@
+"""What a run leaves to read: JSON lines under ``records/attempt_N/``, appended by one thread at a time.
+
+steps.jsonl      one row per step: facts of the batch and the trainer's report
+episodes.jsonl   a few episodes per step and eval, with their messages
+evals.jsonl      one row per eval, played or skipped
+updates.jsonl    one row per engine and weight update
+"""
+
+import asyncio
+import json
+import math
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from echorl_core.attempts import prepared_attempts
+from echorl_core.jsonsafe import dumps
+from echorl_core.rundir import RunDirectory
+from echorl_core.wire.reports import StepReport
+from echorl_orchestrator.episode_outcome import EpisodeOutcome
+from echorl_orchestrator.rollout.groups import ReadyEpisode
+
+STEPS, EPISODES, EVALS, UPDATES = "steps.jsonl", "episodes.jsonl", "evals.jsonl", "updates.jsonl"
+EPISODES_A_STEP = 4
+
+
+class Recorder:
+    """Appends rows in the order of asking; a row is in the file when ``append`` returns."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lock = asyncio.Lock()
+        self._queue: asyncio.Queue[tuple[str, dict[str, Any]]] = asyncio.Queue()
+
+    def open(self) -> None:
+        """Make the folder, and cut off a row that a killed process left half-written. Blocking."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        for name in (STEPS, EPISODES, EVALS, UPDATES):
+            path = self._folder / name
+            if path.exists() and not (data := path.read_bytes()).endswith(b"\n"):
+                with path.open("r+b") as file:
+                    file.truncate(data.rfind(b"\n") + 1)
+
+    def rows(self, name: str) -> list[dict[str, Any]]:
+        """What the file holds. Blocking."""
+        return read_rows(self._folder / name)
+
+    async def append(self, name: str, rows: Sequence[dict[str, Any]]) -> None:
+        """Add rows, each with the time."""
+        async with self._lock:
+            await asyncio.to_thread(self._write, name, rows)
+
+    def later(self, name: str, row: dict[str, Any]) -> None:
+        """Add a row soon: ``run`` does, or ``close``."""
+        self._queue.put_nowait((name, row))
+
+    async def run(self) -> None:
+        """Write what ``later`` was given, until cancelled."""
+        while True:
+            name, row = await self._queue.get()
+            await asyncio.shield(self.append(name, [row]))
+
+    async def close(self) -> None:
+        """Write what ``later`` was given and ``run`` has not written."""
+        while not self._queue.empty():
+            name, row = self._queue.get_nowait()
+            await self.append(name, [row])
+
+    def _write(self, name: str, rows: Sequence[dict[str, Any]]) -> None:
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        lines = "".join(dumps({"time": now, **row}) + "\n" for row in rows)
+        with (self._folder / name).open("a", encoding="utf-8") as file:
+            file.write(lines)
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """Rows of a file of records; a last line without its end is left out."""
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text("utf-8").split("\n")[:-1] if line]
+
+
+class RecordedEvals(NamedTuple):
+    """Environment and version of every eval that was recorded.
+
+    Played ones count while the policy that they measured is part of the run: what lies beyond the step that a later
+    attempt resumed from is trained again, and that version is another policy.
+    """
+
+    played: set[tuple[str, int]]
+    skipped: set[tuple[str, int]]
+
+
+def was_played(row: Mapping[str, Any]) -> bool:
+    """Whether a line of evals.jsonl holds scores; else it says why the eval was ``skipped``."""
+    return "skipped" not in row
+
+
+def recorded_evals(run: RunDirectory) -> RecordedEvals:
+    """What evals.jsonl of all attempts tells. Blocking.
+
+    Raises:
+        Refused: what an attempt was prepared with is unreadable.
+    """
+    starts = [(attempt, prepared.resume_step) for attempt, prepared in prepared_attempts(run)]
+    found = RecordedEvals(set(), set())
+    for attempt, folder in run.recorded_attempts():
+        last = min((start for later, start in starts if later > attempt), default=math.inf)
+        for row in read_rows(folder / EVALS):
+            place = (row["environment"], row["step"])
+            if not was_played(row):
+                found.skipped.add(place)
+            elif row["step"] <= last:
+                found.played.add(place)
+    return found
+
+
+def step_row(
+    attempt: int, report: StepReport, facts: Mapping[str, Any], throughput: Mapping[str, Any]
+) -> dict[str, Any]:
+    """One line of steps.jsonl: what the batch was, how time went, what the trainer says."""
+    seconds = report.seconds.get("step") or 0.0
+    return {
+        "step": report.step,
+        "attempt": attempt,
+        **facts,
+        **throughput,
+        "tokens/trained": report.trained_tokens,
+        "tokens/packed": report.packed_tokens,
+        "rate/trained_tokens_per_s": report.trained_tokens / seconds if seconds > 0 else None,
+        **{f"seconds/{name}": value for name, value in report.seconds.items()},
+        "gap/tokens": report.gap.tokens,
+        "gap/max_abs": report.gap.max_abs,
+        "gap/mean_abs": report.gap.mean_abs,
+        "gap/over_tolerance": report.gap.over_tolerance,
+        **report.metrics,
+    }
+
+
+def chosen(episodes: Sequence[ReadyEpisode], count: int = EPISODES_A_STEP) -> list[ReadyEpisode]:
+    """A few episodes to read: spread evenly over the batch in the order of reward, worst and best among them."""
+    ordered = sorted(episodes, key=lambda one: (one.outcome.reward or 0.0, one.outcome.episode))
+    if len(ordered) <= count:
+        return ordered
+    return [ordered[round(place * (len(ordered) - 1) / (count - 1))] for place in range(count)]
+
+
+def train_row(step: int, attempt: int, one: ReadyEpisode, *, in_batch: bool = True) -> dict[str, Any]:
+    """One line of episodes.jsonl for an episode of a batch, or for one that filters kept out of it."""
+    return {
+        "kind": "train",
+        "step": step,
+        **_episode(one.outcome, attempt),
+        "group": one.group,
+        "advantage": None if math.isnan(one.advantage) else one.advantage,
+        "staleness": one.staleness(step),
+        "in_batch": in_batch,
+        "filters": list(one.verdict.hits),
+        "trains": {"rl": one.verdict.rl, "ce": one.verdict.ce},
+    }
+
+
+def eval_summary(row: Mapping[str, Any]) -> dict[str, Any]:
+    """An eval's row as the run's state shows it: without its examples."""
+    return {name: value for name, value in row.items() if name not in {"examples", "attempt", "environment", "time"}}
+
+
+def eval_row(version: int, attempt: int, outcome: EpisodeOutcome) -> dict[str, Any]:
+    """One line of episodes.jsonl for an eval episode."""
+    return {"kind": "eval", "step": version, **_episode(outcome, attempt), "advantage": None}
+
+
+def _episode(outcome: EpisodeOutcome, attempt: int) -> dict[str, Any]:
+    several = {"member": outcome.member, "rewards": outcome.rewards, "transcript": outcome.transcript}
+    return {
+        "episode": outcome.episode,
+        **(several if outcome.member else {}),
+        "attempt": attempt,
+        "environment": outcome.environment,
+        "task_key": outcome.task_key,
+        "reward": outcome.reward,
+        "stop": outcome.stop,
+        "truncated": outcome.truncated,
+        "num_turns": outcome.num_turns,
+        "sampled_tokens": outcome.sampled_tokens,
+        "kept_tokens": outcome.kept_tokens,
+        "branches": outcome.kept_branches,
+        "version_low": outcome.version_low,
+        "version_high": outcome.version_high,
+        "seconds": outcome.seconds,
+        "metrics": outcome.metrics,
+        "info": outcome.info,
+        "messages": outcome.messages,
+        "turns": outcome.turns,
+    }

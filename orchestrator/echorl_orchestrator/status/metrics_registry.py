@@ -1,0 +1,80 @@
+"""``GET /metrics``: what the parts count, read when Prometheus asks. Nothing is kept twice."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector as PrometheusCollector
+
+from echorl_core.declared import Declared
+from echorl_orchestrator.engines.engine_metrics import Distribution
+from echorl_orchestrator.metrics.families import FAMILIES, PREFIX, UPDATE_PARTS, WEIGHT_UPDATE
+
+Series = Mapping[tuple[str, ...], float | None]
+"""Value by label values, in the order of the family's labels; None is not shown."""
+_UPDATE_BUCKETS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Values of one scrape, by family: its name without prefix and ``_total``. A family without a value is left out."""
+
+    values: Mapping[str, Series]
+    distributions: Mapping[str, Distribution] = field(default_factory=dict)
+
+
+class _Scrape(PrometheusCollector):
+    def __init__(self, read: Callable[[], Reading]) -> None:
+        self._read = read
+
+    def describe(self) -> Iterator[Metric]:
+        """Nothing: names are checked against what is declared when they are read."""
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        """All families that have a value.
+
+        Raises:
+            KeyError: the reading holds a family that is not declared.
+        """
+        reading = self._read()
+        known = {one.family.removeprefix(f"{PREFIX}_"): one for one in FAMILIES}
+        for name, series in reading.values.items():
+            family = _empty(known[name])
+            for labels, value in series.items():
+                if value is not None:
+                    family.add_metric(list(labels), value)
+            if family.samples:
+                yield family
+        for name, found in reading.distributions.items():
+            yield HistogramMetricFamily(
+                known[name].family, known[name].text, buckets=found.buckets, sum_value=found.total
+            )
+
+
+def _empty(declared: Declared) -> GaugeMetricFamily | CounterMetricFamily:
+    kind = CounterMetricFamily if declared.type == "counter" else GaugeMetricFamily
+    return kind(declared.family, declared.text, labels=declared.labels)
+
+
+class Metrics:
+    """The registry of this role."""
+
+    def __init__(self, read: Callable[[], Reading]) -> None:
+        self.registry = CollectorRegistry()
+        self.registry.register(_Scrape(read))
+        self._update = Histogram(
+            WEIGHT_UPDATE.name,
+            WEIGHT_UPDATE.text,
+            WEIGHT_UPDATE.labels,
+            registry=self.registry,
+            buckets=_UPDATE_BUCKETS,
+        )
+
+    def engine_updated(self, record: Mapping[str, object]) -> None:
+        """Count one engine's finished update."""
+        for part in UPDATE_PARTS:
+            seconds = record.get(f"{part}_s")
+            if isinstance(seconds, float):
+                self._update.labels(part).observe(seconds)
