@@ -7,10 +7,10 @@ from echorl_core import config, names
 from echorl_operator.api.base import duration_seconds
 from echorl_operator.api.environments import Echo, Environment, EvalEnvironment, Member, Sampling, TrainEnvironment
 from echorl_operator.api.model import Lora
-from echorl_operator.api.rules.algorithm import batch_size
+from echorl_operator.api.rules.algorithm import batch_size, group_size
 from echorl_operator.api.rules.environments import ECHO_ROLES
 from echorl_operator.api.rules.model import DEFAULT_MAX_MODEL_LEN
-from echorl_operator.api.rules.modes import group_size, samples
+from echorl_operator.api.rules.modes import samples
 from echorl_operator.api.run import EchoRLRun, EchoRLRunSpec
 from echorl_operator.build.algorithms import (
     advantage_config,
