@@ -5,6 +5,8 @@ from typing import Any
 from echorl_orchestrator.environments.choice_tasks import ChoiceArgs, ChoiceTasks, first_letter, shown
 from echorl_orchestrator.types import Action, Environment, Step
 
+NAME, KIND = "choice", "text_env"
+
 
 class ChoiceEnv:
     """One question, one answer."""

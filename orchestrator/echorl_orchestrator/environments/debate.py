@@ -12,6 +12,8 @@ from echorl_orchestrator.environments.choice_tasks import ChoiceTasks
 from echorl_orchestrator.multi_agent.contract import LEARNER_SEAT
 from echorl_orchestrator.types import Environment
 
+NAME, KIND = "debate", "multi_agent"
+
 ADVOCATES = ("a", "b")
 
 

@@ -8,6 +8,8 @@ from echorl_orchestrator.environments.terminal_policy import demonstrate
 from echorl_orchestrator.environments.terminal_tasks import TerminalArgs, TerminalTasks
 from echorl_orchestrator.types import Environment
 
+NAME, KIND = "terminal-demonstrations", "given"
+
 
 class DemonstrationArgs(TerminalArgs):
     """Arguments of ``builtin:terminal-demonstrations``: those of ``builtin:terminal``, and the script."""

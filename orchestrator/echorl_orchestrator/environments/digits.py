@@ -13,6 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from echorl_orchestrator.environments.drawn import DrawnTasks, Split
 from echorl_orchestrator.types import Action, Environment, Step
 
+NAME, KIND = "digits", "text_env"
+
 Question = Literal["first", "last", "count", "sum", "max"]
 
 

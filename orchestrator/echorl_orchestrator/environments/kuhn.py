@@ -17,6 +17,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from echorl_orchestrator.multi_agent.contract import LEARNER_SEAT, MemberReward, MultiAgent, Slot, Stage
 from echorl_orchestrator.types import Action, Environment
 
+NAME, KIND = "kuhn", "multi_agent"
+
 MEMBERS = ("first", "second")
 CARDS = "JQK"
 SCHEDULE = (

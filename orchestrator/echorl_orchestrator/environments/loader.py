@@ -6,25 +6,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from echorl_core import hooks
+from echorl_core.builtin_environments import BUILTIN_ENVIRONMENTS
 from echorl_core.config import HookConfig
 from echorl_orchestrator.multi_agent import contract
 from echorl_orchestrator.refusals import BadInputError
 from echorl_orchestrator.types import Environment
-
-_BUILTIN = {
-    name: f"echorl_orchestrator.environments.{module}:build"
-    for name, module in {
-        "choice": "choice",
-        "consultancy": "consultancy",
-        "debate": "debate",
-        "digits": "digits",
-        "kuhn": "kuhn",
-        "messages": "messages",
-        "terminal": "terminal",
-        "terminal-demonstrations": "demonstrations",
-    }.items()
-}
-"""Import paths by name: a worker imports its own environment alone."""
 
 
 def import_object(path: str, field: str) -> Any:
@@ -41,13 +27,15 @@ def import_object(path: str, field: str) -> Any:
 
 def _factory(kind: str, field: str) -> Callable[..., Environment]:
     scheme, _, rest = kind.partition(":")
-    path = _BUILTIN.get(rest, "") if scheme == "builtin" else rest
-    if path and scheme in {"builtin", "import"}:
+    path = rest if scheme == "import" else ""
+    if scheme == "builtin" and rest in BUILTIN_ENVIRONMENTS:
+        path = f"{BUILTIN_ENVIRONMENTS[rest][0]}:build"
+    if path:
         factory = import_object(path, field)
         if not callable(factory):
             raise BadInputError(f"{field}: {rest!r} is no function")
         return factory  # type: ignore[no-any-return]  # what it returns is checked below
-    accepted = ", ".join(f"'builtin:{name}'" for name in sorted(_BUILTIN))
+    accepted = ", ".join(f"'builtin:{name}'" for name in BUILTIN_ENVIRONMENTS)
     raise BadInputError(f"{field}: found {kind!r}; accepted are {accepted} and 'import:pkg.module:factory'")
 
 

@@ -18,6 +18,8 @@ from echorl_orchestrator.gateway.messages import MessageError, canonical_message
 from echorl_orchestrator.refusals import BadInputError
 from echorl_orchestrator.types import Environment
 
+NAME, KIND = "messages", "given"
+
 KEYS = ("messages", "tools", "key", "reward")
 
 

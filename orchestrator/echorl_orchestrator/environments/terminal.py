@@ -16,6 +16,8 @@ from echorl_orchestrator.environments.file_tree import CommandError, FileTree
 from echorl_orchestrator.environments.terminal_tasks import TerminalArgs, TerminalTasks, ToolName
 from echorl_orchestrator.types import Action, Environment, Span, Step
 
+NAME, KIND = "terminal", "text_env"
+
 _DESCRIPTIONS: dict[ToolName, tuple[str, dict[str, str], list[str]]] = {
     "ls": ("List a directory, or all directories.", {"path": "directory"}, []),
     "cat": ("Show a file.", {"path": "file"}, ["path"]),

@@ -2,23 +2,14 @@
 
 from collections.abc import Iterator
 
+from echorl_core.builtin_environments import BUILTIN_ENVIRONMENTS
 from echorl_core.names import RESERVED_ENVIRONMENT_NAME
 from echorl_operator.api.rules.finding import Finding, eval_environments, finding, train_environments
 from echorl_operator.api.run import EchoRLRunSpec
 from echorl_operator.api.schema import nearest
 
-BUILTIN_ENVIRONMENTS = (
-    "choice",
-    "consultancy",
-    "debate",
-    "digits",
-    "kuhn",
-    "messages",
-    "terminal",
-    "terminal-demonstrations",
-)
-GIVEN_NAMES = ("messages", "terminal-demonstrations")
-GIVEN = ("builtin:messages", "builtin:terminal-demonstrations")
+GIVEN_NAMES = tuple(name for name, (_, kind) in BUILTIN_ENVIRONMENTS.items() if kind == "given")
+GIVEN = tuple(f"builtin:{name}" for name in GIVEN_NAMES)
 """Built-in environments of which every task is a whole conversation."""
 ECHO_ROLES = ("system", "user", "assistant", "tool", "warning")
 

@@ -5,12 +5,13 @@ What an ``import:`` environment is shows when its workers have loaded it; the or
 
 from collections.abc import Iterator
 
+from echorl_core.builtin_environments import BUILTIN_ENVIRONMENTS
 from echorl_operator.api.algorithm import Advantage, Filter
 from echorl_operator.api.environments import Environment, TrainEnvironment
 from echorl_operator.api.rules.finding import Finding, eval_environments, finding, train_environments
 from echorl_operator.api.run import EchoRLRunSpec
 
-MULTI_AGENT_BUILTINS = ("consultancy", "debate", "kuhn")
+MULTI_AGENT_BUILTINS = tuple(name for name, (_, kind) in BUILTIN_ENVIRONMENTS.items() if kind == "multi_agent")
 ENDPOINTS_URL = "a URL that begins with http:// or https://"
 OTHER_ADVANTAGES = "groupMean, none, maxRl or custom"
 NO_MEMBERS = "the environment has no members"

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from echorl_operator.api.rules.environments import BUILTIN_ENVIRONMENTS
+from echorl_core.builtin_environments import BUILTIN_ENVIRONMENTS
 from echorl_operator.crd.validations import Validation, literal, validation
 
 
