@@ -75,14 +75,8 @@ def _echo(echo: Echo) -> config.EchoConfig:
 
 
 def _curriculum(environment: TrainEnvironment) -> config.CurriculumConfig | None:
-    if (curriculum := environment.curriculum) is None:
-        return None
-    return config.CurriculumConfig(
-        easy_from=curriculum.easy_from,
-        hard_to=curriculum.hard_to,
-        keep_easy=curriculum.keep_easy,
-        keep_hard=curriculum.keep_hard,
-    )
+    curriculum = environment.curriculum
+    return None if curriculum is None else config.CurriculumConfig(**curriculum.model_dump())
 
 
 def _seat(member: Member) -> config.SeatConfig:
@@ -165,17 +159,7 @@ def _weight_mode(spec: EchoRLRunSpec) -> Literal["http", "disk"]:
 
 
 def _optimizer(spec: EchoRLRunSpec) -> config.OptimizerConfig:
-    optimizer = spec.trainer.optimizer
-    return config.OptimizerConfig(
-        type=optimizer.type,
-        lr=optimizer.lr,
-        weight_decay=optimizer.weight_decay,
-        betas=optimizer.betas,
-        max_grad_norm=optimizer.max_grad_norm,
-        schedule=optimizer.schedule,
-        warmup_steps=optimizer.warmup_steps,
-        min_lr_ratio=optimizer.min_lr_ratio,
-    )
+    return config.OptimizerConfig(**spec.trainer.optimizer.model_dump())
 
 
 def _monitors(spec: EchoRLRunSpec) -> config.MonitorsConfig:
