@@ -52,6 +52,8 @@ fmt: ## Format the code
 
 generate: ## Write generated files anew
 	@scripts/setup.sh main
+	@.venv/bin/python -m echorl_core.losses_page docs/algorithms.md
+	@.venv/bin/python -m tools.builtin_environments core/echorl_core/builtin_environments.py
 	@.venv/bin/python -m echorl_operator.api.reference > docs/manifest.md
 	@.venv/bin/python -m echorl_operator.crd > crds/echorlruns.yaml
 	@.venv/bin/python -m echorl_operator.chart .
@@ -61,7 +63,7 @@ generate: ## Write generated files anew
 	@.venv/bin/python -m monitoring.dashboards charts/echorl/dashboards
 
 verify: generate ## Fail when a generated file is stale
-	@git diff --exit-code -- docs/manifest.md docs/metrics.md docs/operator/metrics.md docs/install.md docs/migration.md crds charts
+	@git diff --exit-code -- core/echorl_core/builtin_environments.py docs/algorithms.md docs/manifest.md docs/metrics.md docs/operator/metrics.md docs/install.md docs/migration.md crds charts
 
 test-cluster: ## The operator against a real Kubernetes, as root; builds its programs once
 	@scripts/setup.sh main

@@ -3,6 +3,7 @@
 from typing import Any, Literal
 
 from echorl_core.config.base import RoleConfig
+from echorl_core.losses import LossType
 
 
 class HookConfig(RoleConfig):
@@ -78,18 +79,14 @@ class AdvantageConfig(RoleConfig):
 class LossConfig(RoleConfig):
     """The trainer's policy-gradient loss; ECHO's cross-entropy has no settings."""
 
-    type: Literal["dppo", "ipo", "grpo", "cispo", "reinforce", "custom", "opd"] = "dppo"
+    type: LossType | Literal["opd"] = "dppo"
     """``opd``: of mode opd, towards a teacher's logprobs."""
     mask_low: float = 0.2
-    """For dppo, ipo and opd."""
     mask_high: float = 0.2
-    """For dppo and ipo."""
     clip_low: float = 0.2
-    """For grpo and cispo."""
     clip_high: float = 0.28
-    """For grpo and cispo."""
     kl_tau: float = 1.0e-3
-    """For all but custom."""
+    """``echorl_core.losses`` says which type has which setting."""
     hook: HookConfig | None = None
     """For custom, and only for it."""
 

@@ -1,32 +1,38 @@
 """spec.algorithm: loss, advantages, batches, filters."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from echorl_core.losses import LossType, setting_told, types_told
 from echorl_operator.api.base import ApiModel, ImportPath, JsonObject, ObjectName, Text
+
+
+def _setting(name: str, meaning: str) -> Any:
+    """A setting that some types of losses have; the reference says which."""
+    return Field(default=None, description=setting_told(name, meaning))
 
 
 class Loss(ApiModel):
     """The policy-gradient loss; ``docs/algorithms.md`` has the formulas."""
 
-    type: Literal["dppo", "ipo", "grpo", "cispo", "reinforce", "custom"] = "dppo"
-    """``dppo``: drops tokens whose probability moved too far the way their advantage pushes; ``ipo``: those that moved
-    too far either way; ``grpo``: clips the ratio's gain; ``cispo``: clips the ratio as a coefficient, and every token
-    keeps a gradient; ``reinforce``: no ratio, for fresh samples alone; ``custom``: a function of your own."""
-    mask_low: Annotated[float, Field(ge=0, le=1)] | None = None
-    """Only for ``dppo`` (default 0.2) and ``ipo`` (default 0.3): a token is dropped when its probability fell by more
-    than this, with ``dppo`` only if its advantage is <= 0."""
-    mask_high: Annotated[float, Field(ge=0, le=1)] | None = None
-    """Only for ``dppo`` (default 0.2) and ``ipo`` (default 0.3): a token is dropped when its probability rose by more
-    than this, with ``dppo`` only if its advantage is positive."""
-    clip_low: Annotated[float, Field(ge=0, le=1)] | None = None
-    """Only for ``grpo`` (default 0.2) and ``cispo`` (default 1, which is no bound): the ratio's lower bound is 1 minus
-    this."""
-    clip_high: Annotated[float, Field(ge=0)] | None = None
-    """Only for ``grpo`` and ``cispo``, default 0.28: the ratio's upper bound is 1 plus this."""
-    kl_tau: Annotated[float, Field(ge=0)] | None = None
-    """Weight of the squared log-ratio between trained and sampling policy; default 0.001. Not for ``custom``."""
+    type: Annotated[LossType, Field(description=types_told())] = "dppo"
+    mask_low: Annotated[float, Field(ge=0, le=1)] | None = _setting(
+        "mask_low",
+        "a token is dropped when its probability fell by more than this, with ``dppo`` only if its advantage is <= 0.",
+    )
+    mask_high: Annotated[float, Field(ge=0, le=1)] | None = _setting(
+        "mask_high",
+        "a token is dropped when its probability rose by more than this, with ``dppo`` only if its advantage is "
+        "positive.",
+    )
+    clip_low: Annotated[float, Field(ge=0, le=1)] | None = _setting(
+        "clip_low", "the ratio's lower bound is 1 minus this, so 1 is no bound."
+    )
+    clip_high: Annotated[float, Field(ge=0)] | None = _setting("clip_high", "the ratio's upper bound is 1 plus this.")
+    kl_tau: Annotated[float, Field(ge=0)] | None = _setting(
+        "kl_tau", "weight of the squared log-ratio between trained and sampling policy."
+    )
     aggregation: Literal["token", "episode"] = "token"
     """What counts equally in the mean: every trainable token, or every episode."""
     import_path: Annotated[ImportPath | None, Field(alias="import")] = None

@@ -9,12 +9,37 @@ from typing import Any
 from echorl_operator.api.base import ApiModel
 from echorl_operator.api.model import is_path
 from echorl_operator.api.problems import NOT_SUPPORTED
+from echorl_operator.api.rules.checks import row_findings
 from echorl_operator.api.rules.finding import Finding, eval_environments, finding, train_environments
+from echorl_operator.api.rules.row import Refused
 from echorl_operator.api.run import EchoRLRunSpec
 
 
-def _refused(path: str, value: object, what: str, accepted: str = "no value") -> Finding:
-    return finding(path, value, accepted, f"{NOT_SUPPORTED}: {what}")
+def _not_supported(place: str, field: str, what: str, accepted: str = "no value", **values: Any) -> Refused:
+    return Refused((place,), field, (), f"{NOT_SUPPORTED}: {what}", accepted, **values)
+
+
+NOWHERE = (
+    *(
+        _not_supported("spec.environments.eval[].sampling", key, "penalties")
+        for key in ("presencePenalty", "frequencyPenalty", "repetitionPenalty")
+    ),
+    _not_supported("spec.trainer.parallel", "context", "context parallelism", "1", but=(1,)),
+    _not_supported("spec.weightTransfer", "mode", "weight transfer by NCCL", "http or disk", only=("nccl",)),
+    _not_supported("spec.checkpoint", "weightsOnlyEvery", "exports of weights alone"),
+)
+"""What nothing carries out."""
+IN_A_CLUSTER_ALONE = (
+    _not_supported("spec.model", "tokenSecretName", "fetching gated models from the hub"),
+    _not_supported("spec.code", "configMap", "code from a ConfigMap", "no value; code.path works"),
+    _not_supported("spec", "suspend", "suspended runs", "false", but=(False,)),
+    *(
+        _not_supported("spec.stallPolicy", "action", f"action {action}", "Restart", only=(action,))
+        for action in ("Fail", "Ignore")
+    ),
+)
+"""What one machine does not carry out."""
+OTHER_TYPES = "builtin:<name> or import:<pkg.module:factory>"
 
 
 def _set_fields(part: ApiModel | None, path: str) -> Iterator[tuple[str, Any]]:
@@ -27,59 +52,23 @@ def _set_fields(part: ApiModel | None, path: str) -> Iterator[tuple[str, Any]]:
             yield f"{path}.{field.alias}", value
 
 
-def _environments(spec: EchoRLRunSpec) -> Iterator[Finding]:
-    for path, environment in (*train_environments(spec), *eval_environments(spec)):
-        source = environment.type.partition(":")[0]
-        if source not in {"builtin", "import"}:
-            accepted = "builtin:<name> or import:<pkg.module:factory>"
-            yield _refused(f"{path}.type", environment.type, f"environments of {source}", accepted)
-    for path, evaluated in eval_environments(spec):
-        for key in ("presence_penalty", "frequency_penalty", "repetition_penalty"):
-            value = getattr(evaluated.sampling, key)
-            if value is not None:
-                alias = type(evaluated.sampling).model_fields[key].alias
-                yield _refused(f"{path}.sampling.{alias}", value, "penalties")
-
-
-def _trainer(spec: EchoRLRunSpec) -> Iterator[Finding]:
-    trainer = spec.trainer
-    if trainer.parallel.context > 1:
-        yield _refused("spec.trainer.parallel.context", trainer.parallel.context, "context parallelism", "1")
-
-
-def _runtime(spec: EchoRLRunSpec) -> Iterator[Finding]:
-    if spec.weight_transfer.mode == "nccl":
-        yield _refused("spec.weightTransfer.mode", "nccl", "weight transfer by NCCL", "http or disk")
-    if spec.checkpoint.weights_only_every is not None:
-        value = spec.checkpoint.weights_only_every
-        yield _refused("spec.checkpoint.weightsOnlyEvery", value, "exports of weights alone")
-
-
 def _on_one_machine(spec: EchoRLRunSpec) -> Iterator[Finding]:
     """What only a cluster carries out."""
+    yield from row_findings(IN_A_CLUSTER_ALONE, spec)
     model = spec.model
-    if model.token_secret_name is not None:
-        yield _refused("spec.model.tokenSecretName", model.token_secret_name, "fetching gated models from the hub")
     if model.revision != "main" and not is_path(model.name):
-        yield _refused("spec.model.revision", model.revision, "other revisions of a hub model", "main")
-    if spec.code.config_map is not None:
-        yield _refused(
-            "spec.code.configMap", spec.code.config_map, "code from a ConfigMap", "no value; code.path works"
-        )
-    if spec.suspend:
-        yield _refused("spec.suspend", spec.suspend, "suspended runs", "false")
-    if spec.stall_policy.action != "Restart":
-        action = spec.stall_policy.action
-        yield _refused("spec.stallPolicy.action", action, f"action {action}", "Restart")
-
-
-UNSUPPORTED = (_environments, _trainer, _runtime)
+        reason = f"{NOT_SUPPORTED}: other revisions of a hub model"
+        yield finding("spec.model.revision", model.revision, "main", reason)
 
 
 def unsupported_findings(spec: EchoRLRunSpec, *, local: bool = False) -> Iterator[Finding]:
     """What the manifest asks for and nothing carries out yet; with ``local`` also what one machine cannot do."""
-    for check in UNSUPPORTED:
-        yield from check(spec)
+    for path, environment in (*train_environments(spec), *eval_environments(spec)):
+        source = environment.type.partition(":")[0]
+        if source not in {"builtin", "import"}:
+            reason = f"{NOT_SUPPORTED}: environments of {source}"
+            yield finding(f"{path}.type", environment.type, OTHER_TYPES, reason)
+    yield from row_findings(NOWHERE, spec)
     if local:
         yield from _on_one_machine(spec)
 

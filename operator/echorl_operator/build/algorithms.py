@@ -1,24 +1,13 @@
 """What losses, advantages and filters are, with the defaults of each type written out."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from echorl_core import config
+from echorl_core.losses import LOSSES, OPD_SETTINGS
 from echorl_operator.api.algorithm import Advantage, Algorithm, AlgorithmOverrides, Filter, LengthShaping, Loss, Sft
 from echorl_operator.api.base import Hook
 from echorl_operator.api.environments import TrainEnvironment
 from echorl_operator.api.run import EchoRLRunSpec
-
-LOSS_DEFAULTS: Mapping[str, Mapping[str, float]] = {
-    "dppo": {"mask_low": 0.2, "mask_high": 0.2, "kl_tau": 1.0e-3},
-    "ipo": {"mask_low": 0.3, "mask_high": 0.3, "kl_tau": 1.0e-3},
-    "grpo": {"clip_low": 0.2, "clip_high": 0.28, "kl_tau": 1.0e-3},
-    "cispo": {"clip_low": 1.0, "clip_high": 0.28, "kl_tau": 1.0e-3},
-    "reinforce": {"kl_tau": 1.0e-3},
-}
-"""By type; ``docs/algorithms.md`` says where they are from."""
-OPD_DEFAULTS: Mapping[str, float] = {"mask_low": 0.2, "kl_tau": 1.0e-3}
-"""Of mode opd."""
 
 
 def hook_config(part: Hook | Loss | Advantage | Filter) -> config.HookConfig:
@@ -30,16 +19,12 @@ def hook_config(part: Hook | Loss | Advantage | Filter) -> config.HookConfig:
 
 def loss_config(loss: Loss, mode: str = "rl") -> config.LossConfig:
     """The trainer's policy-gradient loss."""
-    if mode == "opd":
-        given = {name: getattr(loss, name) for name in OPD_DEFAULTS}
-        own: dict[str, Any] = {**OPD_DEFAULTS, **{name: value for name, value in given.items() if value is not None}}
-        return config.LossConfig(type="opd", **own)
-    if loss.type == "custom":
+    if mode != "opd" and loss.type == "custom":
         return config.LossConfig(type="custom", hook=hook_config(loss))
-    defaults = LOSS_DEFAULTS[loss.type]
+    defaults = OPD_SETTINGS if mode == "opd" else LOSSES[loss.type].settings
     given = {name: getattr(loss, name) for name in defaults}
     settings: dict[str, Any] = {**defaults, **{name: value for name, value in given.items() if value is not None}}
-    return config.LossConfig(type=loss.type, **settings)
+    return config.LossConfig(type="opd" if mode == "opd" else loss.type, **settings)
 
 
 def advantage_config(advantage: Advantage) -> config.AdvantageConfig:

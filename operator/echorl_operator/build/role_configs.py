@@ -7,10 +7,10 @@ from echorl_core import config, names
 from echorl_operator.api.base import duration_seconds
 from echorl_operator.api.environments import Echo, Environment, EvalEnvironment, Member, Sampling, TrainEnvironment
 from echorl_operator.api.model import Lora
-from echorl_operator.api.rules.algorithm import batch_size
+from echorl_operator.api.rules.algorithm import batch_size, group_size
 from echorl_operator.api.rules.environments import ECHO_ROLES
 from echorl_operator.api.rules.model import DEFAULT_MAX_MODEL_LEN
-from echorl_operator.api.rules.modes import group_size, samples
+from echorl_operator.api.rules.modes import samples
 from echorl_operator.api.run import EchoRLRun, EchoRLRunSpec
 from echorl_operator.build.algorithms import (
     advantage_config,
@@ -75,14 +75,8 @@ def _echo(echo: Echo) -> config.EchoConfig:
 
 
 def _curriculum(environment: TrainEnvironment) -> config.CurriculumConfig | None:
-    if (curriculum := environment.curriculum) is None:
-        return None
-    return config.CurriculumConfig(
-        easy_from=curriculum.easy_from,
-        hard_to=curriculum.hard_to,
-        keep_easy=curriculum.keep_easy,
-        keep_hard=curriculum.keep_hard,
-    )
+    curriculum = environment.curriculum
+    return None if curriculum is None else config.CurriculumConfig(**curriculum.model_dump())
 
 
 def _seat(member: Member) -> config.SeatConfig:
@@ -165,17 +159,7 @@ def _weight_mode(spec: EchoRLRunSpec) -> Literal["http", "disk"]:
 
 
 def _optimizer(spec: EchoRLRunSpec) -> config.OptimizerConfig:
-    optimizer = spec.trainer.optimizer
-    return config.OptimizerConfig(
-        type=optimizer.type,
-        lr=optimizer.lr,
-        weight_decay=optimizer.weight_decay,
-        betas=optimizer.betas,
-        max_grad_norm=optimizer.max_grad_norm,
-        schedule=optimizer.schedule,
-        warmup_steps=optimizer.warmup_steps,
-        min_lr_ratio=optimizer.min_lr_ratio,
-    )
+    return config.OptimizerConfig(**spec.trainer.optimizer.model_dump())
 
 
 def _monitors(spec: EchoRLRunSpec) -> config.MonitorsConfig:

@@ -14,7 +14,6 @@ from echorl_operator.crd.immutability import immutability
 from echorl_operator.crd.lowering import Schema, nullable, plain, structural
 from echorl_operator.crd.refusals import REFUSALS
 from echorl_operator.crd.rules import RULES
-from echorl_operator.crd.rules.multi_agent import MULTI_AGENT
 from echorl_operator.crd.validations import Validation
 
 MAX_BYTES = 256 * 1024
@@ -67,7 +66,7 @@ def open_api_schema() -> Schema:
             "status": _part(RunStatus),
         },
     }
-    for rules in (RULES, MULTI_AGENT, REFUSALS, immutability()):
+    for rules in (RULES, REFUSALS, immutability()):
         _attach(schema, rules)
     return schema
 

@@ -1,13 +1,8 @@
 """Rules across fields: each is broken alone in a manifest that is valid otherwise."""
 
-import re
-
 import pytest
 
 from echorl_operator.api import load, problems
-from echorl_operator.api.rules.environments import BUILTIN_ENVIRONMENTS
-from echorl_orchestrator.environments.loader import load_environment
-from echorl_orchestrator.failures import BadInputError
 from echorl_testing.manifests import full, shortest, with_value
 from echorl_testing.refused_manifests import BROKEN_RULES, ENV
 from echorl_testing.refused_rules import REFUSED_RULES
@@ -48,9 +43,3 @@ def test_environment_names_have_at_most_63_characters(length):
 @pytest.mark.parametrize("name", ["", "-a", "a-", "A", "a_b", "a.b", "ä", "a\n", "7b-grpo"])
 def test_bad_run_names(name):
     assert [problem.path for problem in problems(with_value(shortest(), "metadata.name", name))] == ["metadata.name"]
-
-
-def test_built_in_environments_are_those_that_the_orchestrator_loads():
-    with pytest.raises(BadInputError) as caught:
-        load_environment("x", "builtin:", {})
-    assert set(re.findall(r"'builtin:([\w-]+)'", str(caught.value))) == set(BUILTIN_ENVIRONMENTS)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from echorl_core.config import LossConfig
+from echorl_core.losses import LOSSES
 from echorl_trainer.losses.clipped import cispo_loss, grpo_loss
 from echorl_trainer.losses.component import LossOutput
 from echorl_trainer.losses.custom import load_loss
@@ -15,12 +16,12 @@ from echorl_trainer.losses.reinforce import reinforce_loss
 from echorl_trainer.losses.tokens import PolicyLoss, PolicyTokens, RlSequences
 from echorl_trainer.losses.trust_region import dppo_loss, ipo_loss
 
-_BUILT_IN: Mapping[str, tuple[Callable[..., LossOutput], tuple[str, ...]]] = {
-    "dppo": (dppo_loss, ("mask_low", "mask_high", "kl_tau")),
-    "ipo": (ipo_loss, ("mask_low", "mask_high", "kl_tau")),
-    "grpo": (grpo_loss, ("clip_low", "clip_high", "kl_tau")),
-    "cispo": (cispo_loss, ("clip_low", "clip_high", "kl_tau")),
-    "reinforce": (reinforce_loss, ("kl_tau",)),
+_BUILT_IN: Mapping[str, Callable[..., LossOutput]] = {
+    "dppo": dppo_loss,
+    "ipo": ipo_loss,
+    "grpo": grpo_loss,
+    "cispo": cispo_loss,
+    "reinforce": reinforce_loss,
 }
 
 
@@ -109,5 +110,5 @@ def policy_loss(
         return load_loss(config.hook, python_path)
     if config.type == "opd":
         return _Distillation(config.mask_low, config.kl_tau)
-    function, names = _BUILT_IN[config.type]
-    return _BuiltIn(function, {name: getattr(config, name) for name in names})
+    settings = {name: getattr(config, name) for name in LOSSES[config.type].settings}
+    return _BuiltIn(_BUILT_IN[config.type], settings)

@@ -5,17 +5,15 @@ What an ``import:`` environment is shows when its workers have loaded it; the or
 
 from collections.abc import Iterator
 
+from echorl_core.builtin_environments import BUILTIN_ENVIRONMENTS
 from echorl_operator.api.algorithm import Advantage, Filter
-from echorl_operator.api.environments import Environment, Member, TrainEnvironment
+from echorl_operator.api.environments import Environment, TrainEnvironment
 from echorl_operator.api.rules.finding import Finding, eval_environments, finding, train_environments
 from echorl_operator.api.run import EchoRLRunSpec
 
-MULTI_AGENT_BUILTINS = ("consultancy", "debate", "kuhn")
+MULTI_AGENT_BUILTINS = tuple(name for name, kind in BUILTIN_ENVIRONMENTS.items() if kind == "multi_agent")
+ENDPOINTS_URL = "a URL that begins with http:// or https://"
 OTHER_ADVANTAGES = "groupMean, none, maxRl or custom"
-NO_BASE = "without model.lora the engines hold the policy alone; serve the base model yourself, as an endpoint"
-RENDERED = "with renderer engine requests for chats go to the policy alone"
-ONLY_ENDPOINT = "only for policy endpoint"
-NEEDED = "needed by policy endpoint"
 NO_MEMBERS = "the environment has no members"
 LATE = "RAE's advantages are known when a batch is sealed"
 ONLY_RL = "several agents learn in mode rl alone"
@@ -55,7 +53,10 @@ def multi_agent_findings(spec: EchoRLRunSpec) -> Iterator[Finding]:
             found = sorted(environment.members)
             yield finding(f"{path}.members", found, "no value", NO_MEMBERS, also=(f"{path}.type",))
         for name, member in environment.members.items():
-            yield from _member(spec, f"{path}.members.{name}", member)
+            is_url = member.url is None or member.url.startswith(("http://", "https://"))
+            if member.policy == "endpoint" and not is_url:
+                place = f"{path}.members.{name}"
+                yield finding(f"{place}.url", member.url, ENDPOINTS_URL, also=(f"{place}.policy",))
     for path, trained in train_environments(spec):
         if spec.algorithm.mode == "rl":
             yield from _advantage(spec, path, trained)
@@ -90,21 +91,3 @@ def _difficulty(spec: EchoRLRunSpec, path: str, environment: TrainEnvironment) -
             yield finding(f"{place}[{index}].type", rule.type, OTHER_FILTERS, reason, also=also)
     if environment.curriculum is not None:
         yield finding(f"{path}.curriculum", {}, "no value", reason, also=also)
-
-
-def _member(spec: EchoRLRunSpec, path: str, member: Member) -> Iterator[Finding]:
-    policy = (f"{path}.policy",)
-    if member.policy == "base" and spec.model.renderer == "engine":
-        yield finding(f"{path}.policy", "base", "learner or endpoint", RENDERED, also=("spec.model.renderer",))
-    if member.policy == "base" and spec.model.lora is None:
-        yield finding(f"{path}.policy", "base", "learner or endpoint", NO_BASE, also=("spec.model.lora",))
-    if member.policy != "endpoint":
-        for key, value in (("url", member.url), ("model", member.model), ("secretName", member.secret_name)):
-            if value is not None:
-                yield finding(f"{path}.{key}", value, "no value", ONLY_ENDPOINT, also=policy)
-        return
-    if member.url is None or not member.url.startswith(("http://", "https://")):
-        reason = NEEDED if member.url is None else ""
-        yield finding(f"{path}.url", member.url, "a URL that begins with http:// or https://", reason, also=policy)
-    if member.model is None:
-        yield finding(f"{path}.model", None, "the model's name at the endpoint", NEEDED, also=policy)

@@ -1,4 +1,4 @@
-"""Rules across fields as CEL, by the part of the spec, in the words of ``echorl validate``.
+"""Rules across fields as CEL, in the words of ``echorl validate``: rows of its table, and by part what is no row.
 
 Each stands where it can name the field. In CEL a null is "not has()", and a default has to be spelled out. ``args``,
 ``kwargs`` and ``template`` cannot be seen. A list's item cannot be named from above it: such an error names the list,
@@ -7,49 +7,29 @@ and its message the item.
 
 from collections.abc import Iterable, Mapping
 
-from echorl_operator.crd.rules import (
-    algorithm,
-    environments,
-    inference,
-    model,
-    modes,
-    monitors,
-    runtime,
-    spec,
-    trainer,
-)
+from echorl_operator.api.rules.table import ENVIRONMENTS, SHAPING, TABLE
+from echorl_operator.crd.rules import algorithm, environments, inference, model, modes, multi_agent, run, trainer
+from echorl_operator.crd.rules.rows import by_place, row_validations
 from echorl_operator.crd.validations import Validation
 
-_TABLE: Mapping[str, Iterable[Validation]] = {
-    "": spec.run(),
-    "spec.monitors.wandb": monitors.wandb(),
-    "spec": spec.spec(),
+_BY_HAND: Mapping[str, Iterable[Validation]] = {
+    "": run.run(),
+    "spec": (*modes.spec(), *multi_agent.spec()),
     "spec.model": model.model(),
-    "spec.algorithm": algorithm.algorithm(),
-    "spec.algorithm.loss": algorithm.loss(),
+    "spec.algorithm": (*algorithm.algorithm(), *multi_agent.algorithm()),
     "spec.algorithm.sft": modes.sft(),
-    "spec.algorithm.advantage": algorithm.advantage(),
-    "spec.algorithm.advantage.lengthShaping": algorithm.length_shaping(),
-    "spec.algorithm.filters[]": algorithm.one_filter(),
+    **{place: algorithm.length_shaping() for place in SHAPING},
     "spec.environments": environments.environments(),
-    "spec.environments.train[]": environments.environment(),
-    "spec.environments.train[].echo": environments.echo(),
-    "spec.environments.train[].algorithm": modes.overrides(),
-    "spec.environments.train[].algorithm.loss": algorithm.loss(),
-    "spec.environments.train[].algorithm.advantage": algorithm.advantage(),
-    "spec.environments.train[].algorithm.advantage.lengthShaping": algorithm.length_shaping(),
-    "spec.environments.train[].algorithm.filters[]": algorithm.one_filter(),
-    "spec.environments.train[].curriculum": algorithm.difficulty(),
-    "spec.environments.train[].sampling": environments.train_sampling(),
-    "spec.environments.eval[]": (*environments.environment(), *modes.evaluated()),
+    **{place: (*environments.environment(), *multi_agent.environment()) for place in ENVIRONMENTS},
+    "spec.environments.train[]": (*environments.environment(), *multi_agent.trained()),
     "spec.trainer": trainer.trainer(),
     "spec.inference": inference.inference(),
     "spec.inference.extraArgs[]": inference.extra_argument(),
-    "spec.resume": runtime.resume(),
-    "spec.checkpoint": runtime.checkpoint(),
-    "spec.code": runtime.code(),
-    "spec.storage": runtime.storage(),
+    **{f"{place}.members{{}}": multi_agent.member() for place in ENVIRONMENTS},
 }
 
-RULES: Mapping[str, tuple[Validation, ...]] = {path: tuple(rules) for path, rules in _TABLE.items()}
+
+RULES: Mapping[str, tuple[Validation, ...]] = by_place(
+    (*row_validations(TABLE), *((place, rule) for place, rules in _BY_HAND.items() for rule in rules))
+)
 """By the place in the schema that they stand at."""

@@ -5,6 +5,8 @@ from typing import Any
 from echorl_orchestrator.environments.builtin.parts.choice_tasks import ChoiceArgs, ChoiceTasks, first_letter, shown
 from echorl_orchestrator.environments.contract import Action, Environment, Step
 
+KIND = "text_env"
+
 
 class ChoiceEnv:
     """One question, one answer."""

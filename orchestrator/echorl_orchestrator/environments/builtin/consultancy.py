@@ -11,6 +11,8 @@ from echorl_orchestrator.environments.builtin.parts.arguing import ArguingArgs, 
 from echorl_orchestrator.environments.builtin.parts.choice_tasks import LETTERS, ChoiceTasks
 from echorl_orchestrator.environments.contract import LEARNER_SEAT, Environment
 
+KIND = "multi_agent"
+
 CONSULTANT = "consultant"
 
 

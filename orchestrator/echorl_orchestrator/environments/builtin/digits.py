@@ -10,6 +10,8 @@ from echorl_orchestrator.environments.builtin.parts.digit_questions import Digit
 from echorl_orchestrator.environments.builtin.parts.drawn import DrawnTasks
 from echorl_orchestrator.environments.contract import Action, Environment, Step
 
+KIND = "text_env"
+
 
 class DigitsTasks(DrawnTasks):
     """Seeded questions."""

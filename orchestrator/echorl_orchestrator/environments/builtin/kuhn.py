@@ -24,6 +24,8 @@ from echorl_orchestrator.environments.contract import (
     Stage,
 )
 
+KIND = "multi_agent"
+
 MEMBERS = ("first", "second")
 CARDS = "JQK"
 SCHEDULE = (

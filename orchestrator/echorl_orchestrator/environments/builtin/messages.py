@@ -18,6 +18,8 @@ from echorl_orchestrator.chat.messages import MessageError
 from echorl_orchestrator.environments.contract import Environment
 from echorl_orchestrator.failures import BadInputError
 
+KIND = "given"
+
 
 class MessagesArgs(BaseModel):
     """Arguments of ``builtin:messages``."""

@@ -13,6 +13,8 @@ from echorl_orchestrator.environments.builtin.parts.terminal_tasks import Termin
 from echorl_orchestrator.environments.builtin.parts.terminal_world import TerminalEnv
 from echorl_orchestrator.environments.contract import Environment
 
+KIND = "text_env"
+
 
 def build(**args: Any) -> Environment:
     """The environment that ``builtin:terminal`` names."""

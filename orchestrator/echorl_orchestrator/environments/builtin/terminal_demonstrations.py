@@ -8,6 +8,8 @@ from echorl_orchestrator.environments.builtin.parts.terminal_tasks import Termin
 from echorl_orchestrator.environments.builtin.parts.terminal_world import tool_definitions
 from echorl_orchestrator.environments.contract import Environment
 
+KIND = "given"
+
 
 class DemonstrationArgs(TerminalArgs):
     """Arguments of ``builtin:terminal-demonstrations``: those of ``builtin:terminal``, and the script."""

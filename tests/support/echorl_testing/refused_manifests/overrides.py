@@ -33,24 +33,32 @@ OVERRIDES: list[Refused] = [
         "spec.environments.train[0].algorithm.filters[1].type",
         "built-in",
         id="own custom filter",
-        server_path="spec.environments.train[0].algorithm.filters",
-        server_says="custom",
+    ),
+    *(
+        Refused(
+            [*changes, (f"{ENV}.algorithm", {key: value})],
+            f"spec.environments.train[0].algorithm.{key}",
+            accepted,
+            id=f"own {key} in {mode}",
+            server_path="spec.environments.train",
+            server_says=f"in mode {mode}; found algorithm.{key} in",
+        )
+        for mode, changes, accepted in (("sft", SFT, "one of groupSize"), ("opd", OPD, "one of groupSize, filters"))
+        for key, value in (
+            ("loss", {"klTau": 0.1}),
+            ("rlWeight", 0.5),
+            ("advantage", {"type": "none"}),
+            ("filters", []),
+        )
+        if key not in accepted
     ),
     Refused(
-        [*SFT, (f"{ENV}.algorithm", {"rlWeight": 0.5})],
-        "spec.environments.train[0].algorithm.rlWeight",
-        "groupSize",
-        id="own rlWeight in sft",
+        [*SFT, (f"{ENV}.algorithm", {"filters": [{"type": "gibberish"}]})],
+        "spec.environments.train[0].algorithm.filters[0].type",
+        "custom",
+        id="own filter in sft",
         server_path="spec.environments.train",
-        server_says="talks",
-    ),
-    Refused(
-        [*OPD, (f"{ENV}.algorithm", {"loss": {"klTau": 0.1}})],
-        "spec.environments.train[0].algorithm.loss",
-        "groupSize, filters",
-        id="own loss in opd",
-        server_path="spec.environments.train",
-        server_says="terminal",
+        server_says="mode sft has neither advantages nor samples",
     ),
     Refused(
         [*OPD, (f"{ENV}.algorithm", {"filters": [{"type": "zeroAdvantage"}]})],

@@ -4,10 +4,13 @@ from typing import Any
 
 import pytest
 
+from echorl_core import builtin_environments
+from echorl_core.builtin_environments import BUILTIN_ENVIRONMENTS
 from echorl_core.config import HookConfig
 from echorl_orchestrator.environments.holdout import is_held_out, one_side, task_key
 from echorl_orchestrator.environments.loader import load_environment, load_hook
 from echorl_orchestrator.failures import BadInputError
+from tools.builtin_environments import table
 
 CODE = """
 from echorl_orchestrator.types import Environment
@@ -81,3 +84,16 @@ def test_a_holdout_splits_by_key_and_not_by_order() -> None:
 def test_a_task_needs_a_key(task: Any) -> None:
     with pytest.raises(BadInputError, match=r"task 4: key: found .*accepted is an int or a str"):
         task_key(task, 4)
+
+
+def test_the_table_of_built_in_environments_is_current() -> None:
+    assert Path(builtin_environments.__file__).read_text() == table(), "run `make generate`"
+
+
+@pytest.mark.parametrize("name", BUILTIN_ENVIRONMENTS)
+def test_built_in_environments_are_of_the_kind_that_they_say(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "talks.jsonl"
+    file.write_text('{"messages": [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}]}\n')
+    built = load_environment("one", f"builtin:{name}", {"path": str(file)} if name == "messages" else {})
+    kinds = [kind for kind in ("text_env", "runner", "multi_agent", "given") if getattr(built, kind)]
+    assert kinds == [BUILTIN_ENVIRONMENTS[name]]

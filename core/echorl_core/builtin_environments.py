@@ -1,0 +1,16 @@
+"""Built-in environments by name: which field of ``Environment`` each sets.
+
+Generated from ``orchestrator/echorl_orchestrator/environments/builtin`` by ``make generate``; a check fails when it is
+stale.
+"""
+
+BUILTIN_ENVIRONMENTS: dict[str, str] = {
+    "choice": "text_env",
+    "consultancy": "multi_agent",
+    "debate": "multi_agent",
+    "digits": "text_env",
+    "kuhn": "multi_agent",
+    "messages": "given",
+    "terminal": "text_env",
+    "terminal-demonstrations": "given",
+}
