@@ -52,15 +52,15 @@ fmt: ## Format the code
 
 generate: ## Write generated files anew
 	@scripts/setup.sh main
-	@.venv/bin/python -m echorl_core.losses_page docs/algorithms.md
+	@.venv/bin/python -m tools.losses_page docs/algorithms.md
 	@.venv/bin/python -m tools.builtin_environments core/echorl_core/builtin_environments.py
-	@.venv/bin/python -m echorl_operator.api.reference > docs/manifest.md
-	@.venv/bin/python -m echorl_operator.crd > crds/echorlruns.yaml
-	@.venv/bin/python -m echorl_operator.chart .
-	@.venv/bin/python -m echorl_cli.convert.page > docs/migration.md
-	@.venv/bin/python -m echorl_operator.metrics_page > docs/operator/metrics.md
-	@.venv/bin/python -m monitoring.reference > docs/metrics.md
-	@.venv/bin/python -m monitoring.dashboards charts/echorl/dashboards
+	@.venv/bin/python -m tools.manifest_page > docs/manifest.md
+	@.venv/bin/python -m echorl_manifest.crd > crds/echorlruns.yaml
+	@.venv/bin/python -m tools.chart .
+	@.venv/bin/python -m tools.migration_page > docs/migration.md
+	@.venv/bin/python -m tools.operator_metrics_page > docs/operator/metrics.md
+	@.venv/bin/python -m tools.metrics_page > docs/metrics.md
+	@.venv/bin/python -m tools.dashboards charts/echorl/dashboards
 
 verify: generate ## Fail when a generated file is stale
 	@git diff --exit-code -- core/echorl_core/builtin_environments.py docs/algorithms.md docs/manifest.md docs/metrics.md docs/operator/metrics.md docs/install.md docs/migration.md crds charts

@@ -25,7 +25,7 @@ from echorl_trainer.model import Checkpointing, Policy, load_policy
 from echorl_trainer.optimizer import build_optimizer, build_schedule
 from echorl_trainer.parallel import Ranks, shard
 from echorl_trainer.step import StepRunner
-from echorl_trainer.tally import Tally
+from echorl_trainer.token_metrics import Tally
 
 Dtype = Literal["float32", "bfloat16"]
 

@@ -16,9 +16,9 @@ from benchmarks.operator_scale.operating import OperatorProcess, Writes, operati
 from benchmarks.operator_scale.processes import cpu_seconds
 from benchmarks.operator_scale.submitting import Client, Shape, client
 from benchmarks.operator_scale.watching import Sightings, watching
-from echorl_operator.cluster.connection import Call
-from echorl_operator.cluster.lists import OURS
-from echorl_operator.cluster.resources import CHILDREN, POD
+from echorl_operator.kube.connection import Call
+from echorl_operator.kube.lists import OURS
+from echorl_operator.kube.resources import CHILDREN, POD
 from echorl_operator.observed.runs import RunKey
 
 WARM_UP = 4

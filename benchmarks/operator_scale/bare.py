@@ -18,9 +18,9 @@ from typing import Any
 
 from benchmarks.operator_scale.operating import WORKERS
 from benchmarks.operator_scale.submitting import Shape
+from echorl_manifest import load
 from echorl_operator import names
-from echorl_operator.api import load
-from echorl_operator.build import (
+from echorl_operator.children import (
     Settings,
     common,
     inference_deployment,
@@ -31,9 +31,9 @@ from echorl_operator.build import (
     token_secret,
     trainer_set,
 )
-from echorl_operator.cluster.connection import Call, Connection
-from echorl_operator.cluster.credentials import from_kubeconfig
-from echorl_operator.cluster.resources import of_body
+from echorl_operator.kube.connection import Call, Connection
+from echorl_operator.kube.credentials import from_kubeconfig
+from echorl_operator.kube.resources import of_body
 from echorl_operator.metrics import Metrics
 from echorl_operator.observed.runs import RunKey
 

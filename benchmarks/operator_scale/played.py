@@ -10,9 +10,9 @@ import msgspec
 from aiohttp import web
 
 from echorl_core import names as core_names
-from echorl_core.last_words import Preparation, encoded, words_of
+from echorl_core.termination_message import Preparation, encoded, words_of
 from echorl_operator import names
-from echorl_operator.build.cluster_placement import ORCHESTRATOR_PORT
+from echorl_operator.children.cluster_placement import ORCHESTRATOR_PORT
 from echorl_operator.names import PodRole
 
 ADDRESS: Final = "127.100.0.1"

@@ -18,11 +18,11 @@ from typing import Any
 from benchmarks.operator_scale.bare import Write
 from benchmarks.operator_scale.operating import WORKERS
 from echorl_operator import names
-from echorl_operator.cluster.connection import STRATEGIC_MERGE_PATCH, Call, Connection
-from echorl_operator.cluster.credentials import from_kubeconfig
-from echorl_operator.cluster.lists import Stream
-from echorl_operator.cluster.resources import POD
-from echorl_operator.cluster.store import Store
+from echorl_operator.kube.connection import STRATEGIC_MERGE_PATCH, Call, Connection
+from echorl_operator.kube.credentials import from_kubeconfig
+from echorl_operator.kube.lists import Stream
+from echorl_operator.kube.resources import POD
+from echorl_operator.kube.store import Store
 from echorl_operator.metrics import Metrics
 from echorl_operator.names import PodRole
 from echorl_operator.observed import decode

@@ -13,9 +13,9 @@ import msgspec
 from benchmarks.operator_scale.ground import CLAIM
 from benchmarks.operator_scale.operating import WORKERS
 from echorl_operator import names
-from echorl_operator.cluster.connection import Call, Connection
-from echorl_operator.cluster.credentials import from_kubeconfig
-from echorl_operator.cluster.resources import RUN
+from echorl_operator.kube.connection import Call, Connection
+from echorl_operator.kube.credentials import from_kubeconfig
+from echorl_operator.kube.resources import RUN
 from echorl_operator.metrics import Metrics
 from echorl_operator.observed.runs import RunKey
 

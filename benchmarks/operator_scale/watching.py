@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from echorl_operator.cluster.connection import Connection
-from echorl_operator.cluster.lists import Stream
-from echorl_operator.cluster.resources import CHILDREN, POD
-from echorl_operator.cluster.store import Store
+from echorl_operator.kube.connection import Connection
+from echorl_operator.kube.lists import Stream
+from echorl_operator.kube.resources import CHILDREN, POD
+from echorl_operator.kube.store import Store
 from echorl_operator.metrics import Metrics
 from echorl_operator.names import PodRole
 from echorl_operator.observed import decode

@@ -11,9 +11,9 @@ import yaml
 from echorl_cli.manifest_file import InvalidManifest
 from echorl_cli.validate import end_with
 from echorl_core.names import ExitCode
-from echorl_operator.api import EchoRLRun
-from echorl_operator.api.rules.modes import num_engines
-from echorl_operator.build import (
+from echorl_manifest import EchoRLRun
+from echorl_manifest.rules.modes import num_engines
+from echorl_operator.children import (
     Arrow,
     Rendering,
     arrows,
@@ -26,8 +26,8 @@ from echorl_operator.build import (
     spec_of,
     trainer_set,
 )
-from echorl_operator.build.arrows import ANYWHERE
-from echorl_operator.build.target import Object, hashed
+from echorl_operator.children.arrows import ANYWHERE
+from echorl_operator.children.target import Object, hashed
 from echorl_operator.settings_file import read_settings
 
 UNKNOWN_UID = "00000000-0000-0000-0000-000000000000"

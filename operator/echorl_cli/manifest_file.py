@@ -6,8 +6,8 @@ from typing import Any
 
 from echorl_cli.overrides import OverrideProblem, apply_override
 from echorl_cli.yaml_text import YamlProblem, parse_yaml, to_yaml
-from echorl_operator.api import EchoRLRun, Problem
-from echorl_operator.api.validation import parsed
+from echorl_manifest import EchoRLRun, Problem
+from echorl_manifest.validation import parsed
 
 
 class InvalidManifest(Exception):

@@ -4,9 +4,9 @@ import re
 from typing import Any
 
 from echorl_cli.yaml_text import YamlProblem, parse_yaml
-from echorl_operator.api import EchoRLRun, Problem
-from echorl_operator.api.problems import unknown_key
-from echorl_operator.api.schema import (
+from echorl_manifest import EchoRLRun, Problem
+from echorl_manifest.problems import unknown_key
+from echorl_manifest.schema import (
     Location,
     Segment,
     accepted_text,

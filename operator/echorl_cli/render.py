@@ -11,8 +11,8 @@ from echorl_cli.children import arrows_table, as_json, as_yaml, children, render
 from echorl_cli.cluster.options import ContextOption, KubeconfigOption, NamespaceOption
 from echorl_cli.validate import SetOption, manifest_or_exit
 from echorl_cli.yaml_text import to_yaml
-from echorl_operator.api import EchoRLRun
-from echorl_operator.build import Rendering, arrows, example_placement, role_configs
+from echorl_manifest import EchoRLRun
+from echorl_operator.children import Rendering, arrows, example_placement, role_configs
 
 
 class Format(StrEnum):

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from echorl_cli.treatment import LEGENDS, Treatment, printable, treatment_of
+from echorl_cli.token_styles import LEGENDS, Treatment, printable, treatment_of
 from echorl_core.names import ExitCode
 from echorl_core.tokens import NotTrainedTokens, Numbers, TrainedSequence, read_trained
 

@@ -7,8 +7,8 @@ import typer
 
 from echorl_cli.manifest_file import InvalidManifest, read_manifest
 from echorl_core.names import ExitCode
-from echorl_operator.api import EchoRLRun, refused_locally
-from echorl_operator.build import always_refused, cluster_problems
+from echorl_manifest import EchoRLRun, refused_locally
+from echorl_operator.children import always_refused, cluster_problems
 from echorl_operator.settings_file import read_settings
 
 ManifestArgument = Annotated[Path, typer.Argument(metavar="FILE", help="Manifest (YAML).")]

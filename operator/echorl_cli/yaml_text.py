@@ -6,7 +6,7 @@ from typing import Any
 import yaml
 from yaml.constructor import ConstructorError
 
-from echorl_operator.api import Problem
+from echorl_manifest import Problem
 
 _STRING_TAG = "tag:yaml.org,2002:str"
 _MERGE_TAG = "tag:yaml.org,2002:merge"

@@ -21,11 +21,12 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from echorl_core import logs
 from echorl_core.names import ExitCode
-from echorl_operator.build.settings import Settings
-from echorl_operator.cluster import credentials, tokens
 from echorl_operator.handlers import registry
+from echorl_operator.kube import credentials
 from echorl_operator.metrics import Metrics
+from echorl_operator.orchestrators import tokens
 from echorl_operator.process import Operator, Options, running
+from echorl_operator.settings import Settings
 from echorl_operator.settings_file import read_settings
 
 DEEPEST = 10_500

@@ -12,8 +12,8 @@ from typing import Any, Never
 import kopf
 
 from echorl_operator import names
-from echorl_operator.cluster.credentials import Credentials
-from echorl_operator.cluster.login import Login
+from echorl_operator.kube.credentials import Credentials
+from echorl_operator.kube.login import Login
 from echorl_operator.observed.runs import RunKey
 from echorl_operator.process import Operator
 

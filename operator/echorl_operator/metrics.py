@@ -1,6 +1,6 @@
 """What the operator counts. One registry a process; names are ``echorl_operator_<what>_<unit>``.
 
-``python -m echorl_operator.metrics_page`` writes docs/operator/metrics.md from what is declared here and by those who
+``python -m tools.operator_metrics_page`` writes docs/operator/metrics.md from what is declared here and by those who
 declare gauges that are read at each scrape.
 """
 

@@ -20,29 +20,29 @@ from typing import Any, Never
 
 import structlog
 
-from echorl_operator.build.settings import Settings
-from echorl_operator.cluster import errors
-from echorl_operator.cluster.cache import Cache
-from echorl_operator.cluster.complaints import Complaints
-from echorl_operator.cluster.connection import Call, Connection
-from echorl_operator.cluster.credentials import Credentials
-from echorl_operator.cluster.election import EXIT_LOST_LEADERSHIP, Election
-from echorl_operator.cluster.events import Events
-from echorl_operator.cluster.lists import StreamSettings
-from echorl_operator.cluster.orchestrators import Orchestrators
-from echorl_operator.cluster.tokens import Tokens
-from echorl_operator.cluster.watchdog import Vitals, Watchdog, WatchdogLimits
-from echorl_operator.cluster.writer import Writer
+from echorl_operator.kube import errors
+from echorl_operator.kube.cache import Cache
+from echorl_operator.kube.connection import Call, Connection
+from echorl_operator.kube.credentials import Credentials
+from echorl_operator.kube.election import EXIT_LOST_LEADERSHIP, Election
+from echorl_operator.kube.events import Events
+from echorl_operator.kube.lists import StreamSettings
+from echorl_operator.kube.warning_events import Complaints
+from echorl_operator.kube.writer import Writer
 from echorl_operator.metrics import Metrics
 from echorl_operator.observed.memory import WITHOUT_GANG, Memory
 from echorl_operator.observed.records import Kind
 from echorl_operator.observed.runs import RunKey
+from echorl_operator.orchestrators.polling import Orchestrators
+from echorl_operator.orchestrators.tokens import Tokens
 from echorl_operator.reconcile.breaker import Breaker
 from echorl_operator.reconcile.lanes import Urgency
 from echorl_operator.reconcile.passes import Passes
 from echorl_operator.reconcile.queue import WorkQueue
 from echorl_operator.reconcile.run_metrics import RunMetrics
 from echorl_operator.reconcile.workers import Workers, WorkerSettings
+from echorl_operator.settings import Settings
+from echorl_operator.watchdog import Vitals, Watchdog, WatchdogLimits
 
 _log = structlog.get_logger()
 

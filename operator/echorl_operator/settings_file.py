@@ -6,7 +6,7 @@ from pathlib import Path
 import yaml
 from pydantic import ValidationError
 
-from echorl_operator.build.settings import Settings
+from echorl_operator.settings import Settings
 
 
 def read_settings(path: Path | None) -> Settings:

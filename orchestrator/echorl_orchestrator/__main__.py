@@ -17,9 +17,9 @@ from echorl_core.attempts import Refused
 from echorl_core.checkpoints import Damage
 from echorl_core.config import OrchestratorConfig
 from echorl_core.identity import RunIdentity
-from echorl_core.last_words import LastWords, Saved, code_name, say, words_of
 from echorl_core.names import ExitCode, Role
 from echorl_core.rundir import RunDirectory
+from echorl_core.termination_message import LastWords, Saved, code_name, say, words_of
 from echorl_orchestrator.control.endings import Ending
 from echorl_orchestrator.control.orchestrator import Orchestrator
 from echorl_orchestrator.control.wiring import Secrets

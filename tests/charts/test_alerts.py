@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from echorl_operator.cluster.lists import StreamSettings
-from echorl_operator.cluster.watchdog import WatchdogLimits
+from echorl_operator.kube.lists import StreamSettings
+from echorl_operator.watchdog import WatchdogLimits
 from echorl_testing.alert_rules import FILES, alert_rules, selectors
 from echorl_testing.prometheus import program
-from monitoring.reference import roles
+from tools.metrics_page import roles
 
 ROOT = Path(__file__).resolve().parents[2]
 CASES = Path(__file__).parent / "alerts"

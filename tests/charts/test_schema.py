@@ -10,12 +10,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from echorl_operator.build.resources import canonical
-from echorl_operator.build.settings import QUANTITY
-from echorl_operator.chart.page import BEGIN, END, page_with_values
-from echorl_operator.chart.schema import values_schema
-from echorl_operator.chart.values import Values
+from echorl_operator.canonical_quantities import canonical
+from echorl_operator.settings import QUANTITY
 from echorl_testing.helm import CHART, CHARTS, HelmError
+from tools.chart.page import BEGIN, END, page_with_values
+from tools.chart.schema import values_schema
+from tools.chart.values import Values
 
 
 def written(path, value):

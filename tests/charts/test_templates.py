@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from echorl_manifest import load
 from echorl_operator import names
 from echorl_operator.__main__ import parser
-from echorl_operator.api import load
-from echorl_operator.build.settings import Settings
-from echorl_operator.cluster.resources import CHILDREN
+from echorl_operator.kube.resources import CHILDREN
+from echorl_operator.settings import Settings
 from echorl_testing import operator_rights
 from echorl_testing.helm import CHART, CRDS, HelmError, objects
 

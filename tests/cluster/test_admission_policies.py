@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from echorl_operator import names
-from echorl_operator.build.overlay_rules import overlay_problems
+from echorl_operator.children.overlay_rules import overlay_problems
 from echorl_testing import pod_templates
 from echorl_testing.cluster.api import STRATEGIC_MERGE_PATCH, Api, ApiError, granted
 from echorl_testing.cluster.cluster import Cluster

@@ -5,9 +5,9 @@ import json
 
 import pytest
 
-from echorl_operator.api import load
-from echorl_operator.build import children as build
-from echorl_operator.cluster.resources import of_body
+from echorl_manifest import load
+from echorl_operator.children import assembly as build
+from echorl_operator.kube.resources import of_body
 from echorl_operator.names import LABEL_RUN_UID
 from echorl_operator.plan.drift import needs_apply
 from echorl_testing.cluster.api import ApiError

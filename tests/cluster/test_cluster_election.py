@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from echorl_operator.cluster.connection import Connection
-from echorl_operator.cluster.election import Election, ElectionSettings
-from echorl_operator.cluster.events import EventLimits, Events
-from echorl_operator.cluster.resources import EVENT, LEASE
+from echorl_operator.kube.connection import Connection
+from echorl_operator.kube.election import Election, ElectionSettings
+from echorl_operator.kube.events import EventLimits, Events
+from echorl_operator.kube.resources import EVENT, LEASE
 from echorl_operator.metrics import Metrics
 from echorl_operator.observed import decode
 from echorl_testing import faults

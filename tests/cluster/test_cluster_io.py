@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from echorl_operator import names
-from echorl_operator.cluster import credentials, errors
-from echorl_operator.cluster.cache import Cache
-from echorl_operator.cluster.connection import Call, Connection
-from echorl_operator.cluster.resources import POD
-from echorl_operator.cluster.writer import Writer
+from echorl_operator.kube import credentials, errors
+from echorl_operator.kube.cache import Cache
+from echorl_operator.kube.connection import Call, Connection
+from echorl_operator.kube.resources import POD
+from echorl_operator.kube.writer import Writer
 from echorl_operator.metrics import Metrics
 from echorl_operator.observed.records import Kind
 from echorl_operator.observed.runs import RunKey

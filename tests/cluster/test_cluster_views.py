@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from echorl_operator.cluster.cache import Cache
-from echorl_operator.cluster.connection import Connection
-from echorl_operator.cluster.lists import StreamSettings
-from echorl_operator.cluster.resources import RUN
-from echorl_operator.cluster.writer import Writer
+from echorl_operator.kube.cache import Cache
+from echorl_operator.kube.connection import Connection
+from echorl_operator.kube.lists import StreamSettings
+from echorl_operator.kube.resources import RUN
+from echorl_operator.kube.writer import Writer
 from echorl_operator.metrics import Metrics
 from echorl_operator.observed.runs import RunKey
 from echorl_testing import faults

@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 
 from echorl_operator import names
-from echorl_operator.cluster import credentials
-from echorl_operator.cluster.cache import Cache
-from echorl_operator.cluster.connection import Call, Connection
-from echorl_operator.cluster.resources import RUN
-from echorl_operator.cluster.watchdog import Vitals, Watchdog
-from echorl_operator.cluster.writer import Writer
+from echorl_operator.kube import credentials
+from echorl_operator.kube.cache import Cache
+from echorl_operator.kube.connection import Call, Connection
+from echorl_operator.kube.resources import RUN
+from echorl_operator.kube.writer import Writer
 from echorl_operator.metrics import Metrics
 from echorl_operator.observed.records import Kind
 from echorl_operator.observed.runs import RunKey
@@ -25,6 +24,7 @@ from echorl_operator.plan.drift import needs_apply
 from echorl_operator.reconcile.breaker import Breaker
 from echorl_operator.reconcile.queue import QueueSettings, WorkQueue
 from echorl_operator.reconcile.workers import Workers, WorkerSettings
+from echorl_operator.watchdog import Vitals, Watchdog
 from echorl_testing import faults
 from echorl_testing.cluster.api import Api
 from echorl_testing.cluster.cluster import Cluster

@@ -6,8 +6,8 @@ import subprocess
 import pytest
 import yaml
 
-from echorl_operator.api.schema import keys
-from echorl_operator.api.status import MAX_TIMELINE, Control, RunStatus
+from echorl_manifest.models.status import MAX_TIMELINE, Control, RunStatus
+from echorl_manifest.schema import keys
 from echorl_testing.cluster.api import ApiError
 from echorl_testing.cluster.binaries import Binaries
 from echorl_testing.cluster.processes import wait_for

@@ -4,8 +4,8 @@ import copy
 
 import pytest
 
-from echorl_operator.api import load
-from echorl_operator.api.mutability import EFFECTS, Effect, effect_of_change
+from echorl_manifest import load
+from echorl_manifest.mutability import EFFECTS, Effect, effect_of_change
 from echorl_testing.cluster.api import ApiError
 from echorl_testing.manifests import full, shortest, with_value
 from echorl_testing.run_objects import Runs, causes, install_crd

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from echorl_cli.yaml_text import parse_yaml
-from echorl_operator.api import EchoRLRun, problems
-from echorl_operator.api.schema import bare, inside
+from echorl_manifest import EchoRLRun, problems
+from echorl_manifest.schema import bare, inside
 from echorl_testing.cluster.api import ApiError
 from echorl_testing.manifests import full, shortest, with_value
 from echorl_testing.refused_manifests import (

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from echorl_core.last_words import words_of
+from echorl_core.termination_message import words_of
 from echorl_testing.alert_rules import picks_nothing
 from echorl_testing.cluster.api import Api
 from echorl_testing.cluster.credentials import Connection
@@ -18,9 +18,9 @@ from echorl_testing.ports import free_ports
 from echorl_testing.prometheus import Server, prometheus
 from echorl_testing.run_objects import install_crd
 from echorl_testing.scripted_cluster import prepared, scripted
-from monitoring.answers import Span, panels
-from monitoring.pictures import draw
-from monitoring.reference import roles
+from tools.dashboards.answers import Span, panels
+from tools.dashboards.pictures import draw
+from tools.metrics_page import roles
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from echorl_core.last_words import Passed, Saved
+from echorl_core.termination_message import Passed, Saved
 from echorl_testing.cluster.api import Api
 from echorl_testing.cluster.credentials import Connection
 from echorl_testing.cluster.volumes import folder_volume

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from echorl_core.last_words import encoded
-from echorl_operator.build.settings import Images, Settings
-from echorl_operator.cluster.credentials import from_kubeconfig
-from echorl_operator.cluster.tokens import Tokens
+from echorl_core.termination_message import encoded
+from echorl_operator.kube.credentials import from_kubeconfig
 from echorl_operator.metrics import Metrics
+from echorl_operator.orchestrators.tokens import Tokens
 from echorl_operator.process import Options, running
+from echorl_operator.settings import Images, Settings
 from echorl_testing.cluster import packages
 from echorl_testing.cluster.api import Api
 from echorl_testing.cluster.cluster import Cluster

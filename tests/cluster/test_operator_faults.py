@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from echorl_operator import names
-from echorl_operator.cluster.resources import RUN
+from echorl_operator.kube.resources import RUN
 from echorl_operator.names import PodRole
 from echorl_testing.all_scenarios import NAMES, lived_through
 from echorl_testing.cluster.api import Api, ApiError

@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from echorl_core.last_words import words_of
 from echorl_core.names import ExitCode
-from echorl_operator.reconcile.pace import PACE_S
+from echorl_core.termination_message import words_of
+from echorl_operator.reconcile.status_throttle import PACE_S
 from echorl_testing.cluster.api import Api, ApiError
 from echorl_testing.cluster.credentials import Connection
 from echorl_testing.load import stretched

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from echorl_core.last_words import words_of
+from echorl_core.termination_message import words_of
 from echorl_testing import faults
 from echorl_testing.cluster.api import Api
 from echorl_testing.cluster.credentials import Connection

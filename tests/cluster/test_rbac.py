@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from echorl_core.last_words import words_of
 from echorl_core.names import ExitCode
+from echorl_core.termination_message import words_of
 from echorl_testing import operator_rights
 from echorl_testing.cluster.api import Api
 from echorl_testing.cluster.cluster import Cluster

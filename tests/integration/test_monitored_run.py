@@ -15,9 +15,9 @@ import pytest
 from echorl_testing.alert_rules import picks_nothing
 from echorl_testing.local_run import SUPPORT, LocalRun, digits, local_run, manifest, write_model
 from echorl_testing.prometheus import Server, prometheus
-from monitoring.answers import Panel, Span, marks, panels
-from monitoring.pictures import draw
-from monitoring.reference import roles
+from tools.dashboards.answers import Panel, Span, marks, panels
+from tools.dashboards.pictures import draw
+from tools.metrics_page import roles
 
 Point = tuple[float, float]
 

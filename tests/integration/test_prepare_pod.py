@@ -27,9 +27,9 @@ from echorl_core.config import (
     PrepareConfig,
     TrainerConfig,
 )
-from echorl_core.last_words import LastWords, Saved, read
 from echorl_core.names import ExitCode
 from echorl_core.rundir import RunDirectory, write_folder
+from echorl_core.termination_message import LastWords, Saved, read
 from echorl_testing.fake_hub import FakeHub
 from echorl_testing.role_config import orchestrator_config
 from echorl_testing.scripted_policy import write_byte_tokenizer
@@ -107,7 +107,7 @@ class Volume:
             "HF_HOME": str(self.root / "home"),
         }
         (self.root / "words").unlink(missing_ok=True)
-        command = [sys.executable, "-P", "-m", "echorl_cli.prepare_pod", "--config", str(self.root / "prepare.json")]
+        command = [sys.executable, "-P", "-m", "echorl_prepare.__main__", "--config", str(self.root / "prepare.json")]
         return subprocess.Popen(
             [*command, *arguments],
             env={**inherited, **own, **environment},
@@ -456,5 +456,5 @@ def test_the_command_line_knows_it(volume: Volume) -> None:
 def test_it_needs_no_package_that_the_orchestrators_image_lacks() -> None:
     """No typer, no operator's clients, no torch: their import is made to fail."""
     blocked = ("typer", "rich", "kopf", "kubernetes", "aiohttp", "matplotlib", "torch", "transformers", "vllm")
-    script = f"import sys\nfor name in {blocked!r}: sys.modules[name] = None\nimport echorl_cli.prepare_pod"
+    script = f"import sys\nfor name in {blocked!r}: sys.modules[name] = None\nimport echorl_prepare.__main__"
     subprocess.run([sys.executable, "-c", script], check=True)

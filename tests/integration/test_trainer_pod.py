@@ -12,10 +12,10 @@ from urllib.parse import urlsplit
 import pytest
 
 from echorl_core.identity import RunIdentity
-from echorl_core.last_words import LastWords, read
 from echorl_core.names import ExitCode
 from echorl_core.prepare import prepare
 from echorl_core.rundir import RunDirectory
+from echorl_core.termination_message import LastWords, read
 from echorl_testing.batches import RUN_UID
 from echorl_testing.fake_orchestrator import FakeOrchestrator
 from echorl_testing.ports import free_port

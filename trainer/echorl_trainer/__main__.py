@@ -21,8 +21,8 @@ from pydantic import ValidationError
 from echorl_core import __version__, logs, names
 from echorl_core.config import TrainerConfig
 from echorl_core.identity import RunIdentity
-from echorl_core.last_words import LastWords, say, words_of
 from echorl_core.names import ExitCode, Role
+from echorl_core.termination_message import LastWords, say, words_of
 
 log = structlog.get_logger()
 

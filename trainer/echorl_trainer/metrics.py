@@ -7,7 +7,7 @@ from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from echorl_core import jsonsafe
-from echorl_core.declared import Declared
+from echorl_core.metric_spec import Declared
 from echorl_core.wire.reports import StepReport
 
 PREFIX = "echorl_trainer"

@@ -23,10 +23,10 @@ from typing import NoReturn
 import msgspec
 import structlog
 
-from echorl_core import __version__, last_words, logs, names
+from echorl_core import __version__, logs, names, termination_message
 from echorl_core.identity import RunIdentity
-from echorl_core.last_words import LastWords, code_name, words_of
 from echorl_core.names import NEVER_RESTARTED, ExitCode, Role
+from echorl_core.termination_message import LastWords, code_name, words_of
 
 log = structlog.get_logger()
 
@@ -219,7 +219,7 @@ class Pod:
 
     def _said(self, rank: int) -> LastWords | None:
         try:
-            return last_words.read(self._words_file(rank).read_bytes())
+            return termination_message.read(self._words_file(rank).read_bytes())
         except OSError:
             return None
 
@@ -236,7 +236,7 @@ def main(arguments: Sequence[str]) -> int:
     except ValueError as error:
         logs.configure(Role.TRAINER, attempt=0)
         log.error("the trainer's pod cannot start", error=str(error))
-        last_words.say(words_of(Role.TRAINER, ExitCode.BAD_INPUT, str(error)))
+        termination_message.say(words_of(Role.TRAINER, ExitCode.BAD_INPUT, str(error)))
         return ExitCode.BAD_INPUT
     logs.configure(Role.TRAINER, attempt=identity.attempt)
     # -P: the working folder may hold modules of any name.
@@ -246,7 +246,7 @@ def main(arguments: Sequence[str]) -> int:
         pod = Pod(layout, command, words)
         code = pod.run()
         said = pod.last_words(identity)
-    last_words.say(said)
+    termination_message.say(said)
     log.info("the pod ends", code=code, meaning=code_name(code), message=said.message)
     return code
 

@@ -10,9 +10,9 @@ from echorl_core import names
 from echorl_core.attempts import Prepared, read_prepared
 from echorl_core.config import TrainerConfig
 from echorl_core.identity import RunIdentity
-from echorl_core.last_words import LastWords, words_of
 from echorl_core.names import ExitCode, Role
 from echorl_core.rundir import RunDirectory, write_file
+from echorl_core.termination_message import LastWords, words_of
 from echorl_core.wire.batch import WIRE_VERSION
 from echorl_trainer.checkpoint import Saver, SaveTarget
 from echorl_trainer.client import Fenced, Link, OrchestratorBatches, OrchestratorLost, Outbox, Refused, WrongBatch

@@ -26,8 +26,8 @@ from echorl_trainer.losses import PolicyLoss, PolicyTokens, cross_entropy_loss, 
 from echorl_trainer.model import PackedTokens, Policy
 from echorl_trainer.optimizer import Schedule
 from echorl_trainer.parallel import Ranks
-from echorl_trainer.tally import Tally, merge, summarize, tally_batch
 from echorl_trainer.token_export import TokenExport
+from echorl_trainer.token_metrics import Tally, merge, summarize, tally_batch
 
 COMPONENTS = ("rl", "ce")
 

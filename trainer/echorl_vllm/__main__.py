@@ -15,8 +15,8 @@ from pydantic import ValidationError
 
 from echorl_core import __version__
 from echorl_core.config import InferenceConfig
-from echorl_core.last_words import say, words_of
 from echorl_core.names import ENV_ADMIN_TOKEN, ENV_RUN_UID, ExitCode, Role
+from echorl_core.termination_message import say, words_of
 from echorl_vllm.adapter import FOLDER as ADAPTER_FOLDER
 from echorl_vllm.adapter import write_start_adapter
 from echorl_vllm.environment import short_path

@@ -11,7 +11,6 @@ from typing import TypeVar
 
 import msgspec
 
-from echorl_core.last_words import say, words_of
 from echorl_core.names import (
     ENV_ADMIN_TOKEN,
     ENV_RUN_UID,
@@ -23,6 +22,7 @@ from echorl_core.names import (
     ExitCode,
     Role,
 )
+from echorl_core.termination_message import say, words_of
 from echorl_core.wire.engine import EngineIdentity, PauseRequest, StageRequest
 from echorl_core.wire.weights import PolicyId
 from echorl_vllm.asgi import App, HttpError, Message, OwnRoutes, Receive, Scope, Send, header, read_body, send_json

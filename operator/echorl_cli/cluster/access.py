@@ -14,9 +14,9 @@ from echorl_cli.cluster.kubeconfig import NoSuchPlace, Place, place
 from echorl_core import __version__
 from echorl_core.names import ExitCode
 from echorl_operator import names
-from echorl_operator.cluster import credentials, errors
-from echorl_operator.cluster.connection import Call, Connection
-from echorl_operator.cluster.resources import RUN, Resource
+from echorl_operator.kube import credentials, errors
+from echorl_operator.kube.connection import Call, Connection
+from echorl_operator.kube.resources import RUN, Resource
 from echorl_operator.metrics import Metrics
 
 TIMEOUT_S = 10.0

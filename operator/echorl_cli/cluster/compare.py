@@ -14,13 +14,13 @@ from echorl_cli.cluster.access import Cluster, Told, carry_out
 from echorl_cli.cluster.difference import difference
 from echorl_cli.cluster.outcome import outcome, words
 from echorl_core.names import ExitCode
+from echorl_manifest import EchoRLRun, Problem
+from echorl_manifest.validation import parsed
 from echorl_operator import names
-from echorl_operator.api import EchoRLRun, Problem
-from echorl_operator.api.validation import parsed
-from echorl_operator.build import Rendering, Settings, cluster_problems, from_revision, render
-from echorl_operator.build.target import Object
-from echorl_operator.cluster import errors
-from echorl_operator.cluster.resources import of_kind
+from echorl_operator.children import Rendering, Settings, cluster_problems, from_revision, render
+from echorl_operator.children.target import Object
+from echorl_operator.kube import errors
+from echorl_operator.kube.resources import of_kind
 from echorl_operator.observed import decode
 from echorl_operator.observed.memory import Memory
 from echorl_operator.observed.runs import RunRecord

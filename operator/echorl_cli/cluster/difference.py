@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from echorl_cli.children import as_yaml, children
 from echorl_operator import names
-from echorl_operator.build import Rendering
-from echorl_operator.build.target import Object
+from echorl_operator.children import Rendering
+from echorl_operator.children.target import Object
 from echorl_operator.names import PodRole
 
 _CONFIG_MAP = "ConfigMap"

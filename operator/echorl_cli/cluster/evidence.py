@@ -4,16 +4,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from echorl_core import last_words
+from echorl_core import termination_message
 from echorl_operator import names
-from echorl_operator.explain.capacity import Room
-from echorl_operator.explain.scheduler import read
-from echorl_operator.explain.spans import span
-from echorl_operator.observed.complaints import Complaint
-from echorl_operator.observed.quantities import readable
+from echorl_operator.diagnosis.capacity import Room
+from echorl_operator.diagnosis.durations import span
+from echorl_operator.diagnosis.scheduler import read
 from echorl_operator.observed.records import ContainerPhase, ContainerRecord, Kind, PodRecord
 from echorl_operator.observed.times import from_text
+from echorl_operator.observed.warning_events import Complaint
 from echorl_operator.observed.world import Observed
+from echorl_operator.quantities import readable
 from echorl_operator.status.conditions import PROBLEMS
 
 MOST_LINES = 8
@@ -114,7 +114,7 @@ def _container(one: ContainerRecord, now: float) -> str:
     if one.phase is ContainerPhase.WAITING:
         return f"{one.name} waits: {_cut(f'{one.reason}: {one.message}'.strip(': '))}{restarts}"
     if one.phase is ContainerPhase.TERMINATED:
-        said = last_words.read(one.message)
+        said = termination_message.read(one.message)
         words = said.message if said is not None else one.message.strip()
         return f"{one.name} ended{ago} with code {one.exit_code} ({one.reason}){': ' if words else ''}{_cut(words)}"
     return "" if one.ready else f"{one.name} began{ago} and is not ready{restarts}"

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from echorl_core.names import Phase
-from echorl_operator.api.mutability import Change, Effect, changes
-from echorl_operator.build import Rendering, Settings
-from echorl_operator.build.target import Object
+from echorl_manifest.mutability import Change, Effect, changes
+from echorl_operator.children import Rendering, Settings
+from echorl_operator.children.target import Object
 from echorl_operator.observed import decode
 from echorl_operator.observed.memory import ENDED, Memory
 from echorl_operator.observed.records import Kind

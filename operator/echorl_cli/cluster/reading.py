@@ -10,17 +10,17 @@ from typing import Any, TypeVar
 
 from echorl_cli.cluster.access import Cluster
 from echorl_operator import names
-from echorl_operator.build.settings import Settings
-from echorl_operator.cluster import errors
-from echorl_operator.cluster.complaints import read_events
-from echorl_operator.cluster.resources import CHILDREN, CORE_EVENT, LEASE, POD, Resource
-from echorl_operator.explain.capacity import Node, Room, rooms
-from echorl_operator.explain.subjects import claim_of, silent
+from echorl_operator.diagnosis.capacity import Node, Room, rooms
+from echorl_operator.diagnosis.event_queries import claim_of, silent
+from echorl_operator.kube import errors
+from echorl_operator.kube.resources import CHILDREN, CORE_EVENT, LEASE, POD, Resource
+from echorl_operator.kube.warning_events import read_events
 from echorl_operator.observed import decode
-from echorl_operator.observed.complaints import Complaint, Subject
 from echorl_operator.observed.records import ChildRecord, Kind, PodPhase, PodRecord
+from echorl_operator.observed.warning_events import Complaint, Subject
 from echorl_operator.observed.world import Observed
 from echorl_operator.process import LEASE_NAME
+from echorl_operator.settings import Settings
 
 NODE = Resource("v1", "Node", "nodes")
 MOST_PODS = 3

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from echorl_core.names import Phase
-from echorl_operator.explain.obstacles import Figures, first_obstacle
-from echorl_operator.explain.spans import span
+from echorl_operator.diagnosis.durations import span
+from echorl_operator.diagnosis.obstacles import Figures, first_obstacle
 from echorl_operator.observed.times import from_text
 from echorl_operator.observed.world import Observed
 from echorl_operator.status.conditions import PROBLEMS

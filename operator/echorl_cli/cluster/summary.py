@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from echorl_cli.cluster.looking import seen_generation, unseen
+from echorl_cli.cluster.operator_presence import seen_generation, unseen
 from echorl_core.names import Phase
 from echorl_operator.observed.times import from_text
 

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from echorl_core.names import Phase, Role
-from echorl_operator.explain.spans import span
+from echorl_operator.diagnosis.durations import span
 from echorl_operator.status.conditions import PROBLEMS
 
 _STYLES = {

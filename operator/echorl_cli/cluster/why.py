@@ -11,13 +11,13 @@ import typer
 
 from echorl_cli.cluster.access import Cluster, carry_out
 from echorl_cli.cluster.evidence import Evidence, evidence, short_of
-from echorl_cli.cluster.looking import differing, expired_lease, unseen
 from echorl_cli.cluster.notation import Notation
+from echorl_cli.cluster.operator_presence import differing, expired_lease, unseen
 from echorl_cli.cluster.options import ContextOption, KubeconfigOption, NamespaceOption, RunArgument
 from echorl_cli.cluster.reading import Nodes, leases, nodes, observe
 from echorl_cli.cluster.sentence import phase_of, sentence
-from echorl_operator.explain import capacity
-from echorl_operator.explain.obstacles import Figures
+from echorl_operator.diagnosis import capacity
+from echorl_operator.diagnosis.obstacles import Figures
 from echorl_operator.observed.world import Observed
 
 LOOK_AGAIN_S = 6.0

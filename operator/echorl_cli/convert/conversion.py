@@ -12,9 +12,9 @@ from echorl_cli.convert.layers import read_layers
 from echorl_cli.convert.problem import ConversionError
 from echorl_cli.convert.settings import Settings, Table
 from echorl_cli.convert.spelling import one_spelling
-from echorl_operator.api import API_VERSION, KIND, NOT_SUPPORTED, EchoRLRun, Problem
-from echorl_operator.api.schema import Location
-from echorl_operator.api.validation import parsed
+from echorl_manifest import API_VERSION, KIND, NOT_SUPPORTED, EchoRLRun, Problem
+from echorl_manifest.schema import Location
+from echorl_manifest.validation import parsed
 
 # Marks of files that prime-rl reads too, or will, and that are no run of reinforcement learning as it is known here.
 UNKNOWN_FORMS = {

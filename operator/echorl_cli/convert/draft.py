@@ -7,8 +7,8 @@ from typing import Any
 from echorl_cli.convert.secret import HIDDEN, without_secrets
 from echorl_cli.convert.settings import Settings
 from echorl_cli.convert.tree import location, put
-from echorl_operator.api import Problem
-from echorl_operator.api.schema import Location, path_text
+from echorl_manifest import Problem
+from echorl_manifest.schema import Location, path_text
 
 NO_VERSION = "no version of prime-rl that is known here has it"
 KEPT_OUT = "a secret stays out of manifests; give it by a Secret in env of spec.<role>.template"

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from echorl_operator.api import Problem
+from echorl_manifest import Problem
 
 
 class ConversionError(Exception):

@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from echorl_operator.api.schema import Location, found_text
+from echorl_manifest.schema import Location, found_text
 
 HIDDEN = "(hidden)"
 

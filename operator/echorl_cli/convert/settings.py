@@ -11,8 +11,8 @@ from echorl_cli.convert.renames import RENAMES
 from echorl_cli.convert.secret import has_secret, shown
 from echorl_cli.convert.spelling import Spellings
 from echorl_cli.convert.tree import MISSING, at, leaves, location
-from echorl_operator.api import Problem
-from echorl_operator.api.schema import Location, nearest, path_text
+from echorl_manifest import Problem
+from echorl_manifest.schema import Location, nearest, path_text
 
 _INDEX = re.compile(r"\[\d+\]")
 

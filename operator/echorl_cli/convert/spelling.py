@@ -8,8 +8,8 @@ from echorl_cli.convert.problem import ConversionError, refused
 from echorl_cli.convert.renames import RENAMES, Rename
 from echorl_cli.convert.secret import shown
 from echorl_cli.convert.tree import MISSING, at, expanded, leaves, location, put, take
-from echorl_operator.api import Problem
-from echorl_operator.api.schema import Location, path_text
+from echorl_manifest import Problem
+from echorl_manifest.schema import Location, path_text
 
 
 class Spellings:

@@ -6,7 +6,7 @@ from enum import Enum
 from functools import lru_cache
 from typing import Any
 
-from echorl_operator.api.schema import Location
+from echorl_manifest.schema import Location
 
 _STEP = re.compile(r"\.?([^.\[\]]+)|\[(\d*)\]")
 

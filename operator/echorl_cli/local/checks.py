@@ -4,15 +4,15 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from echorl_cli import preflight
 from echorl_cli.local.machine import ENV_INFERENCE_PYTHON, Machine, model_folder
 from echorl_cli.local.ports import is_free
+from echorl_core import start_checks
 from echorl_core.attempts import OnExisting, Policy, Refused, read_run
 from echorl_core.prepare import objection
 from echorl_core.rundir import RunDirectory
-from echorl_operator.api import EchoRLRun, Problem
-from echorl_operator.api.rules.modes import num_engines
-from echorl_operator.build.role_configs import num_ranks
+from echorl_manifest import EchoRLRun, Problem
+from echorl_manifest.compile.role_configs import num_ranks
+from echorl_manifest.rules.modes import num_engines
 
 _LAYOUT = re.compile(
     r"\..*|archive|attempts|batches|broadcasts|checkpoints|control|engine-\d+|events\.jsonl|logs|manifest\.yaml|plots"
@@ -33,16 +33,16 @@ def all_problems(run: EchoRLRun, root: Path, machine: Machine, environ: Mapping[
 
 def model_problems(run: EchoRLRun, environ: Mapping[str, str]) -> Iterator[Problem]:
     """The model's folder and what must be in it."""
-    spec, path = run.spec.model, preflight.MODEL_NAME
+    spec, path = run.spec.model, start_checks.MODEL_NAME
     folder = model_folder(spec.name, environ)
     if folder is None:
         accepted = "a folder, or a hub model that was downloaded before (`hf download`)"
         yield Problem(path, f"{spec.name}: no such folder, and not in the hub's cache", accepted)
         return
-    if found := list(preflight.model_problems(folder, spec.max_model_len)):
+    if found := list(start_checks.model_problems(folder, spec.max_model_len)):
         yield from found
     elif spec.lora is not None:
-        yield from preflight.adapter_problems(folder, spec.lora.target_modules)
+        yield from start_checks.adapter_problems(folder, spec.lora.target_modules)
 
 
 def directory_problems(run: EchoRLRun, root: Path) -> Iterator[Problem]:
@@ -110,7 +110,7 @@ def port_problems(run: EchoRLRun) -> Iterator[Problem]:
 def import_problems(run: EchoRLRun, python: str) -> Iterator[Problem]:
     """Import paths that do not resolve, tried in a process of their own."""
     path = [str(Path(run.spec.code.path).absolute())] if run.spec.code.path else []
-    yield from preflight.import_problems(dict(import_paths(run)), path, python)
+    yield from start_checks.import_problems(dict(import_paths(run)), path, python)
 
 
 def import_paths(run: EchoRLRun) -> Iterator[tuple[str, str]]:

@@ -28,9 +28,9 @@ from echorl_core.leftovers import archive
 from echorl_core.names import ExitCode
 from echorl_core.prepare import objection
 from echorl_core.rundir import RunDirectory, write_file
-from echorl_operator.api import EchoRLRun, Problem, duration_seconds, unused_locally
-from echorl_operator.build import role_configs
-from echorl_operator.plan.draft import restart_policy, rules
+from echorl_manifest import EchoRLRun, Problem, duration_seconds, unused_locally
+from echorl_operator.children import role_configs
+from echorl_operator.plan.builder import restart_policy, rules
 
 _LEFTOVER_GRACE_S = 5.0
 

@@ -9,8 +9,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from echorl_cli.local.eta import Pace, clock, engine_versions, number
 from echorl_cli.local.outcome import Snapshot
-from echorl_cli.local.pace import Pace, clock, engine_versions, number
 from echorl_core.names import Phase
 from echorl_core.wire.run_state import RunState
 

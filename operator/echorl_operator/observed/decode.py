@@ -11,8 +11,6 @@ import msgspec
 from echorl_operator import names
 from echorl_operator.names import PodRole
 from echorl_operator.observed import shapes
-from echorl_operator.observed.complaints import Complaint, Subject
-from echorl_operator.observed.quantities import value
 from echorl_operator.observed.records import (
     ChildRecord,
     ContainerPhase,
@@ -23,6 +21,8 @@ from echorl_operator.observed.records import (
     PodRecord,
 )
 from echorl_operator.observed.runs import RunKey, RunRecord
+from echorl_operator.observed.warning_events import Complaint, Subject
+from echorl_operator.quantities import value
 
 MESSAGE_LIMIT = 4096
 """Characters of a container's message that are kept; the kubelet cuts termination messages there too."""

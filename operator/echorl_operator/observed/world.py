@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from echorl_operator.names import PodRole
-from echorl_operator.observed.complaints import Complaint, Subject
 from echorl_operator.observed.records import ChildRecord, Kind, PodRecord
 from echorl_operator.observed.roles import RoleState
 from echorl_operator.observed.runs import RunRecord
+from echorl_operator.observed.warning_events import Complaint, Subject
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from echorl_core.live import LiveSettings
-from echorl_operator.tally.restarts import Restart
+from echorl_operator.accounting.restarts import Restart
 
 
 @dataclass(frozen=True)

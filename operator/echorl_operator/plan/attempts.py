@@ -10,25 +10,25 @@
 Template before pods: the other way round, the controller brings pods of the old attempt back.
 """
 
-from echorl_core.last_words import Preparation
 from echorl_core.names import ExitCode, Phase
 from echorl_core.restarts import MAX_BACKOFF_S
+from echorl_core.termination_message import Preparation
+from echorl_manifest.models.run import EchoRLRunSpec
+from echorl_manifest.models.status import MAX_SHORT
 from echorl_operator import names
-from echorl_operator.api.run import EchoRLRunSpec
-from echorl_operator.api.status import MAX_SHORT
-from echorl_operator.build.children import orchestrator_pod, prepare_pod, trainer_set
-from echorl_operator.build.rendering import Rendering
+from echorl_operator.accounting.restarts import Restart
+from echorl_operator.children.assembly import orchestrator_pod, prepare_pod, trainer_set
+from echorl_operator.children.rendering import Rendering
 from echorl_operator.names import PodRole
 from echorl_operator.observed.memory import Admission
 from echorl_operator.observed.records import Kind, PodPhase, PodRecord
 from echorl_operator.observed.times import to_text
 from echorl_operator.plan import endings, housekeeping, lost_nodes
 from echorl_operator.plan.actions import Create, LiftGate
+from echorl_operator.plan.builder import Draft
 from echorl_operator.plan.causes import cause_of_pod
 from echorl_operator.plan.deaths import death_of, exit_code, words
-from echorl_operator.plan.draft import Draft
 from echorl_operator.plan.gang import Gang, digest
-from echorl_operator.tally.restarts import Restart
 
 ATTEMPT_ROLES = (PodRole.TRAINER, PodRole.ORCHESTRATOR, PodRole.PREPARE)
 

@@ -1,10 +1,10 @@
 """Why a restart is due, in words of a small fixed set, for metrics. Sentences for people: ``deaths.py``."""
 
 from echorl_core.names import ExitCode
+from echorl_operator.accounting.restarts import Cause
 from echorl_operator.observed.records import PodRecord
 from echorl_operator.plan.deaths import exit_code, main_container
 from echorl_operator.plan.gang import Gang
-from echorl_operator.tally.restarts import Cause
 
 
 def cause_of(gang: Gang, orchestrator: PodRecord | None) -> Cause:

@@ -1,6 +1,6 @@
 """From pods that ended to what their ends mean."""
 
-from echorl_core import last_words
+from echorl_core import termination_message
 from echorl_core.names import ExitCode, Role
 from echorl_core.restarts import Death
 from echorl_operator.names import PodRole
@@ -28,12 +28,12 @@ def exit_code(pod: PodRecord) -> int | None:
     return main.exit_code if main is not None and main.phase is ContainerPhase.TERMINATED else None
 
 
-def words(pod: PodRecord) -> last_words.LastWords | None:
+def words(pod: PodRecord) -> termination_message.LastWords | None:
     """The last words of the role's process, if it said any in our form."""
     main = main_container(pod)
     if main is None or main.phase is not ContainerPhase.TERMINATED:
         return None
-    return last_words.read(main.message)
+    return termination_message.read(main.message)
 
 
 def death_of(pod: PodRecord) -> Death:

@@ -6,20 +6,20 @@ from typing import Any
 import msgspec
 
 from echorl_core.names import Phase, Role
+from echorl_manifest.models.run import EchoRLRun, EchoRLRunSpec
+from echorl_manifest.mutability import Effect, effect_of_change
+from echorl_manifest.validation import parsed
 from echorl_operator import names
-from echorl_operator.api.mutability import Effect, effect_of_change
-from echorl_operator.api.run import EchoRLRun, EchoRLRunSpec
-from echorl_operator.api.validation import parsed
-from echorl_operator.build.children import cluster_problems, render
-from echorl_operator.build.rendering import Rendering
-from echorl_operator.build.revision import from_revision, to_revision
-from echorl_operator.build.settings import Settings
+from echorl_operator.accounting.restarts import Cause, Restart
+from echorl_operator.children.assembly import cluster_problems, render
+from echorl_operator.children.rendering import Rendering
+from echorl_operator.children.revision import from_revision, to_revision
 from echorl_operator.observed.records import Kind
 from echorl_operator.observed.runs import RunRecord
 from echorl_operator.plan import attempts
 from echorl_operator.plan.actions import Create
-from echorl_operator.plan.draft import Draft
-from echorl_operator.tally.restarts import Cause, Restart
+from echorl_operator.plan.builder import Draft
+from echorl_operator.settings import Settings
 
 _CAUSES = {"Edited": Cause.EDITED, "RevisionLost": Cause.EDITED, "NodeLost": Cause.NODE_LOST}
 """By the reason that an attempt begins for; of a death the cause is known before."""

@@ -1,17 +1,17 @@
 """How runs stop: suspended, succeeded, failed; and what happens after that."""
 
 from echorl_core.names import Phase
+from echorl_manifest.models.run import EchoRLRunSpec
 from echorl_operator import names
-from echorl_operator.api.run import EchoRLRunSpec
-from echorl_operator.build.children import inference_deployment, trainer_set
-from echorl_operator.build.cluster_placement import orchestrator_address
-from echorl_operator.build.rendering import Rendering
+from echorl_operator.children.assembly import inference_deployment, trainer_set
+from echorl_operator.children.cluster_placement import orchestrator_address
+from echorl_operator.children.rendering import Rendering
 from echorl_operator.names import PodRole
 from echorl_operator.observed.memory import ENDED
 from echorl_operator.observed.records import Kind
 from echorl_operator.plan import lost_nodes
 from echorl_operator.plan.actions import AskToStop, DeleteRun
-from echorl_operator.plan.draft import Draft
+from echorl_operator.plan.builder import Draft
 
 STOP_WITHIN_S = 900.0
 """How long a run may take to finish its step and save before it is ended without that."""

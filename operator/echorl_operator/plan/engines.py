@@ -7,13 +7,13 @@ to see it, and the end of one may be the end of the run.
 from dataclasses import replace
 
 from echorl_core.restarts import end_of_run
+from echorl_manifest.models.run import EchoRLRunSpec
 from echorl_operator import names
-from echorl_operator.api.run import EchoRLRunSpec
 from echorl_operator.names import PodRole
 from echorl_operator.observed.records import ContainerPhase, Kind, PodRecord
 from echorl_operator.plan import endings
+from echorl_operator.plan.builder import Draft, rules
 from echorl_operator.plan.deaths import death_of, main_container
-from echorl_operator.plan.draft import Draft, rules
 from echorl_operator.plan.recovery import reason_of
 
 

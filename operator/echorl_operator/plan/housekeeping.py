@@ -1,11 +1,11 @@
 """Children that are created and never changed, and small things that an attempt keeps in order."""
 
 from echorl_operator import names
-from echorl_operator.build.children import common, token_secret
-from echorl_operator.build.rendering import Rendering
+from echorl_operator.children.assembly import common, token_secret
+from echorl_operator.children.rendering import Rendering
 from echorl_operator.observed.records import ContainerPhase, Kind
 from echorl_operator.plan.actions import Create
-from echorl_operator.plan.draft import Draft
+from echorl_operator.plan.builder import Draft
 
 CREATED_ONLY = frozenset({Kind.CLAIM, Kind.SECRET})
 """Made just before an attempt's prepare pod, and never changed. One that an earlier run of the name left is taken as it

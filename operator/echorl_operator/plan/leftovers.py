@@ -13,12 +13,12 @@ import msgspec
 
 from echorl_core.names import Phase
 from echorl_operator import names
-from echorl_operator.build.rendering import Rendering
-from echorl_operator.build.revision import from_revision
+from echorl_operator.children.rendering import Rendering
+from echorl_operator.children.revision import from_revision
 from echorl_operator.names import PodRole
 from echorl_operator.observed.memory import ENDED
 from echorl_operator.observed.records import ChildRecord, Kind
-from echorl_operator.plan.draft import Draft
+from echorl_operator.plan.builder import Draft
 
 _OF_THE_CURRENT_ALONE = frozenset({Kind.NETWORK_POLICY, Kind.DISRUPTION_BUDGET})
 """They act on pods by labels: one that is out of date still allows what the manifest does not, or keeps nodes busy."""

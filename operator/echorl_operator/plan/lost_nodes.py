@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from echorl_operator.names import PodRole
 from echorl_operator.observed.records import PodRecord
 from echorl_operator.plan.actions import Delete
-from echorl_operator.plan.draft import Draft
+from echorl_operator.plan.builder import Draft
 
 LOST_NODE_S = 60.0
 """A pod that is still there so long after its grace period hangs on a node that is gone."""

@@ -13,15 +13,14 @@ from typing import Any
 
 from echorl_core.live import settings_of
 from echorl_core.names import Phase
-from echorl_operator.api.mutability import changes
-from echorl_operator.api.rules.modes import num_engines
-from echorl_operator.api.run import EchoRLRun, EchoRLRunSpec
-from echorl_operator.build.children import common, inference_deployment
-from echorl_operator.build.cluster_placement import orchestrator_address
-from echorl_operator.build.rendering import Rendering, orchestrator_config, spec_of
-from echorl_operator.build.settings import Settings
-from echorl_operator.explain.engine_errors import engine_errors
-from echorl_operator.explain.obstacles import first_obstacle, refused
+from echorl_manifest.models.run import EchoRLRun, EchoRLRunSpec
+from echorl_manifest.mutability import changes
+from echorl_manifest.rules.modes import num_engines
+from echorl_operator.children.assembly import common, inference_deployment
+from echorl_operator.children.cluster_placement import orchestrator_address
+from echorl_operator.children.rendering import Rendering, orchestrator_config, spec_of
+from echorl_operator.diagnosis.engine_errors import engine_errors
+from echorl_operator.diagnosis.obstacles import first_obstacle, refused
 from echorl_operator.observed.memory import ENDED
 from echorl_operator.observed.records import Kind
 from echorl_operator.observed.world import Observed
@@ -38,12 +37,13 @@ from echorl_operator.plan import (
     retries,
 )
 from echorl_operator.plan.actions import ChangeLive, Delete, Plan
-from echorl_operator.plan.draft import Draft, restart_policy
+from echorl_operator.plan.builder import Draft, restart_policy
+from echorl_operator.plan.cache import Memo
 from echorl_operator.plan.gang import Gang
-from echorl_operator.plan.memo import Memo
+from echorl_operator.settings import Settings
 from echorl_operator.status.conditions import begun
+from echorl_operator.status.pass_report import Said
 from echorl_operator.status.report import status_of
-from echorl_operator.status.said import Said
 
 TELL_AGAIN_S = 10.0
 _MEND_NOTHING = frozenset({"spec.storage.retain", "spec.ttlSecondsAfterFinished", "spec.inference.replicas"})

@@ -2,17 +2,17 @@
 
 from echorl_core.names import ExitCode, Phase, Role
 from echorl_core.restarts import Action, Death, Decision, decide, end_of_run
-from echorl_operator.api.base import duration_seconds
-from echorl_operator.api.run import EchoRLRunSpec
+from echorl_manifest.models.base import duration_seconds
+from echorl_manifest.models.run import EchoRLRunSpec
+from echorl_operator.accounting.restarts import Cause, Restart
 from echorl_operator.names import PodRole
 from echorl_operator.observed.records import PodRecord
 from echorl_operator.observed.roles import RoleState
 from echorl_operator.plan import edits, endings
+from echorl_operator.plan.builder import Draft, restart_policy, rules
 from echorl_operator.plan.causes import cause_of
 from echorl_operator.plan.deaths import death_of, exit_code, main_container
-from echorl_operator.plan.draft import Draft, restart_policy, rules
 from echorl_operator.plan.gang import Gang
-from echorl_operator.tally.restarts import Cause, Restart
 
 SETTLE_S = 3.0
 """After a death, for others of the same cause."""

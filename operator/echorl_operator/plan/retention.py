@@ -1,11 +1,11 @@
 """Whether the volume goes with the run: ``storage.retain``, for as long as the run is there."""
 
+from echorl_manifest.models.run import EchoRLRunSpec
 from echorl_operator import names
-from echorl_operator.api.run import EchoRLRunSpec
-from echorl_operator.build.target import owner_reference
+from echorl_operator.children.target import owner_reference
 from echorl_operator.observed.records import Kind
 from echorl_operator.plan.actions import ChangeOwner
-from echorl_operator.plan.draft import Draft
+from echorl_operator.plan.builder import Draft
 
 
 def see_to_owner(draft: Draft, spec: EchoRLRunSpec) -> None:

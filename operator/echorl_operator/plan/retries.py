@@ -7,11 +7,11 @@ import json
 from typing import Any
 
 from echorl_operator import names
-from echorl_operator.explain.obstacles import without_pods
+from echorl_operator.diagnosis.obstacles import without_pods
 from echorl_operator.observed.records import ChildRecord
 from echorl_operator.observed.times import from_text, to_text
 from echorl_operator.plan.actions import LookAgain
-from echorl_operator.plan.draft import Draft
+from echorl_operator.plan.builder import Draft
 
 EVERY_S = 30.0
 

@@ -7,7 +7,7 @@ from typing import Final, Never
 
 import structlog
 
-from echorl_operator.cluster.errors import (
+from echorl_operator.kube.errors import (
     ApiError,
     Conflict,
     Forbidden,

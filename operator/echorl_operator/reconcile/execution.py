@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 
 from echorl_operator import names
-from echorl_operator.cluster.orchestrators import Orchestrators, Target
-from echorl_operator.cluster.writer import Writer
+from echorl_operator.kube.writer import Writer
 from echorl_operator.observed.runs import RunRecord
+from echorl_operator.orchestrators.polling import Orchestrators, Target
 from echorl_operator.plan.actions import (
     Action,
     Apply,

@@ -3,25 +3,25 @@
 import time
 from collections.abc import Callable, Iterable
 
-from echorl_operator.build.cluster_placement import orchestrator_address
-from echorl_operator.build.settings import Settings
-from echorl_operator.cluster import errors
-from echorl_operator.cluster.cache import Cache
-from echorl_operator.cluster.complaints import Complaints
-from echorl_operator.cluster.events import Events
-from echorl_operator.cluster.orchestrators import Orchestrators, Target
-from echorl_operator.cluster.tokens import Tokens
-from echorl_operator.cluster.writer import NotLeading, Writer
-from echorl_operator.explain.subjects import silent
+from echorl_operator.children.cluster_placement import orchestrator_address
+from echorl_operator.diagnosis.event_queries import silent
+from echorl_operator.kube import errors
+from echorl_operator.kube.cache import Cache
+from echorl_operator.kube.events import Events
+from echorl_operator.kube.warning_events import Complaints
+from echorl_operator.kube.writer import NotLeading, Writer
 from echorl_operator.names import PodRole
 from echorl_operator.observed.runs import RunKey, RunRecord
 from echorl_operator.observed.world import Observed
+from echorl_operator.orchestrators.polling import Orchestrators, Target
+from echorl_operator.orchestrators.tokens import Tokens
 from echorl_operator.plan.actions import Note, Plan
-from echorl_operator.plan.memo import Memos
+from echorl_operator.plan.cache import Memos
 from echorl_operator.plan.planning import plan
 from echorl_operator.reconcile.execution import Executor, StillDiffers
-from echorl_operator.reconcile.pace import Pace
 from echorl_operator.reconcile.run_metrics import RunMetrics
+from echorl_operator.reconcile.status_throttle import Pace
+from echorl_operator.settings import Settings
 from echorl_operator.status.conditions import PROBLEMS
 
 TRIPPED = "PassFailed"

@@ -3,12 +3,12 @@
 import time
 from collections.abc import Callable
 
+from echorl_operator.accounting.restarts import combinations
+from echorl_operator.accounting.runs import Tally
 from echorl_operator.metrics import Metrics, Sample
 from echorl_operator.observed.runs import RunKey
 from echorl_operator.observed.world import Observed
 from echorl_operator.plan.actions import Plan
-from echorl_operator.tally.restarts import combinations
-from echorl_operator.tally.runs import Tally
 
 
 class RunMetrics:

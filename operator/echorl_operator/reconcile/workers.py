@@ -8,7 +8,7 @@ from typing import Never
 
 import structlog
 
-from echorl_operator.cluster import errors
+from echorl_operator.kube import errors
 from echorl_operator.metrics import Metrics
 from echorl_operator.observed.runs import RunKey
 from echorl_operator.reconcile.breaker import Breaker, suspicious

@@ -4,13 +4,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from echorl_core.names import Phase
-from echorl_operator.api.status import MAX_MESSAGE
+from echorl_manifest.models.status import MAX_MESSAGE
 from echorl_operator.names import PodRole
 from echorl_operator.observed.memory import Memory
 from echorl_operator.observed.roles import RoleState
 from echorl_operator.observed.times import to_text
 from echorl_operator.observed.world import Observed
-from echorl_operator.status.said import Said
+from echorl_operator.status.pass_report import Said
 
 OVERDUE_INTERVALS = 3
 """Checkpoint intervals without a committed checkpoint after which that is told."""

@@ -1,8 +1,8 @@
 """What an orchestrator that finished, or stopped on request, said last."""
 
-from echorl_core import last_words
-from echorl_core.last_words import LastWords
+from echorl_core import termination_message
 from echorl_core.names import ExitCode
+from echorl_core.termination_message import LastWords
 from echorl_operator.names import PodRole
 from echorl_operator.observed.records import ContainerPhase
 from echorl_operator.observed.world import Observed
@@ -16,7 +16,7 @@ def final_words(observed: Observed, attempt: int) -> LastWords | None:
         for container in pod.containers:
             if (container.name, container.phase) != (PodRole.ORCHESTRATOR, ContainerPhase.TERMINATED):
                 continue
-            words = last_words.read(container.message)
+            words = termination_message.read(container.message)
             if words is not None and words.attempt == attempt and words.exit_code in _TOLD:
                 return words
     return None

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from echorl_core.last_words import LastWords, Preparation
 from echorl_core.names import Phase
+from echorl_core.termination_message import LastWords, Preparation
+from echorl_manifest.models.status import MAX_MESSAGE, MAX_REWARD, MAX_TIMELINE
 from echorl_operator import names
-from echorl_operator.api.status import MAX_MESSAGE, MAX_REWARD, MAX_TIMELINE
 from echorl_operator.names import PodRole
 from echorl_operator.observed.memory import Memory
 from echorl_operator.observed.records import Kind
@@ -15,7 +15,7 @@ from echorl_operator.observed.times import to_text
 from echorl_operator.observed.world import Observed
 from echorl_operator.status.conditions import conditions
 from echorl_operator.status.final import final_words
-from echorl_operator.status.said import Said
+from echorl_operator.status.pass_report import Said
 
 
 def status_of(observed: Observed, memory: Memory, said: Said) -> dict[str, Any]:

@@ -5,7 +5,7 @@ No label takes the name of an episode, task or request. ``environment`` takes th
 ``is_filtered``; every other label a small fixed set.
 """
 
-from echorl_core.declared import Declared
+from echorl_core.metric_spec import Declared
 
 PREFIX = "echorl_orchestrator"
 UPDATE_PARTS = ("stage", "pause", "apply", "probe")

@@ -2,7 +2,7 @@
 
 from prometheus_client import Counter
 
-from echorl_core.declared import Declared
+from echorl_core.metric_spec import Declared
 
 DECLARED: list[Declared] = []
 

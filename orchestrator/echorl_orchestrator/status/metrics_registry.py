@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector as PrometheusCollector
 
-from echorl_core.declared import Declared
+from echorl_core.metric_spec import Declared
 from echorl_orchestrator.engines.engine_metrics import Distribution
 from echorl_orchestrator.metrics.families import FAMILIES, PREFIX, UPDATE_PARTS, WEIGHT_UPDATE
 

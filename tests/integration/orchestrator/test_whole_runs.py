@@ -8,7 +8,7 @@ import pytest
 from pyarrow.parquet import read_table
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
-from echorl_core import last_words, names
+from echorl_core import names, termination_message
 from echorl_core.config import (
     MonitorsConfig,
     WandbConfig,
@@ -90,14 +90,14 @@ async def test_its_last_words(run: Run, tmp_path: Path, monkeypatch: pytest.Monk
     async with run.orchestrator() as process:
         await run.trainer().run()
         assert await process.wait() == ExitCode.OK, run.log.read_text()
-    words = last_words.read((tmp_path / "words").read_bytes())
+    words = termination_message.read((tmp_path / "words").read_bytes())
     assert words is not None
     assert (words.role, words.exit_name, words.attempt, words.step) == ("orchestrator", "OK", 1, 1)
     assert words.message == "finished: step 1 is trained, committed and evaluated"
     run.configure(train=[environment("lost", type="import:no_such_module:make")])
     async with run.orchestrator() as process:
         assert await process.wait() == ExitCode.BAD_INPUT
-    words = last_words.read((tmp_path / "words").read_bytes())
+    words = termination_message.read((tmp_path / "words").read_bytes())
     assert words is not None
     assert words.exit_name == "BAD_INPUT"
     assert "no_such_module" in words.message

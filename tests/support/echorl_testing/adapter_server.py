@@ -9,7 +9,7 @@ from typing import Any, Literal
 from aiohttp import web
 
 from echorl_core.config import InferenceConfig
-from echorl_core.rehearsal import Rehearsal
+from echorl_core.preflight_step import Rehearsal
 from echorl_core.wire.weights import PolicyAnnouncement, Probe
 
 Fault = Literal["open", "stale", "wrong", "leaks", "slow", "refuses", "none"]

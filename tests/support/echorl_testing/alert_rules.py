@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from monitoring.answers import Prometheus, Span
+from tools.dashboards.answers import Prometheus, Span
 
 FILES = sorted((Path(__file__).resolve().parents[3] / "charts" / "echorl" / "rules").glob("*.yaml"))
 _SELECTOR = re.compile(r"\bechorl_(?:orchestrator|trainer|operator)_[a-z_]+(?:\{[^}]*\})?")

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from echorl_operator import names
-from echorl_operator.build.arrows import FIRST_TRAINER
+from echorl_operator.children.arrows import FIRST_TRAINER
 from echorl_testing.watch_history import Change, Object
 
 _MADE_ONCE = (

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from echorl_operator import names
-from echorl_operator.cluster.resources import CHILDREN, POD
+from echorl_operator.kube.resources import CHILDREN, POD
 from echorl_operator.names import PodRole
 from echorl_testing.fault_campaign import Course, Scenario, unharmed
 from echorl_testing.run_life import Life, is_ours

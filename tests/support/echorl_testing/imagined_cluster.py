@@ -11,18 +11,18 @@ from typing import Any
 
 import msgspec
 
-from echorl_core.last_words import LastWords, encoded
 from echorl_core.names import Phase
+from echorl_core.termination_message import LastWords, encoded
 from echorl_operator import names
-from echorl_operator.build.settings import Settings
 from echorl_operator.names import PodRole
 from echorl_operator.observed import decode
-from echorl_operator.observed.complaints import Complaint
 from echorl_operator.observed.records import ChildRecord, ContainerPhase, Kind, PodPhase, PodRecord
 from echorl_operator.observed.roles import RoleState
+from echorl_operator.observed.warning_events import Complaint
 from echorl_operator.observed.world import Observed
 from echorl_operator.plan.actions import Apply, AskToStop, ChangeLive, Create, Delete, LiftGate, Note, Plan
 from echorl_operator.plan.planning import plan
+from echorl_operator.settings import Settings
 from echorl_testing.observed_worlds import NOW, container, meta, observed, run
 from echorl_testing.observed_worlds import pod as pod_record
 from echorl_testing.scripted_cluster import prepared

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import yaml
 
-from echorl_operator.cluster.election import EXIT_LOST_LEADERSHIP
-from echorl_operator.cluster.resources import LEASE
+from echorl_operator.kube.election import EXIT_LOST_LEADERSHIP
+from echorl_operator.kube.resources import LEASE
 from echorl_testing import faults
 from echorl_testing.fault_campaign import RECOVERED_S, Course, Scenario, unharmed
 from echorl_testing.fault_proxy import FaultProxy

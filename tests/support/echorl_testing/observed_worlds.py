@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from echorl_core.last_words import encoded, words_of
+from echorl_core.termination_message import encoded, words_of
 from echorl_operator.names import PodRole
 from echorl_operator.observed.records import ContainerPhase, ContainerRecord, Meta, PodPhase, PodRecord
 from echorl_operator.observed.runs import RunKey, RunRecord

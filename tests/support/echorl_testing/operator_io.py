@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from echorl_operator import names
-from echorl_operator.cluster import credentials
-from echorl_operator.cluster.cache import Cache
-from echorl_operator.cluster.connection import Connection
-from echorl_operator.cluster.lists import StreamSettings
-from echorl_operator.cluster.writer import Writer
+from echorl_operator.kube import credentials
+from echorl_operator.kube.cache import Cache
+from echorl_operator.kube.connection import Connection
+from echorl_operator.kube.lists import StreamSettings
+from echorl_operator.kube.writer import Writer
 from echorl_operator.metrics import Metrics
 from echorl_operator.observed.runs import RunKey
 from echorl_testing.fault_proxy import FaultProxy, Upstream

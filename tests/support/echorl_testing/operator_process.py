@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from echorl_operator.cluster.election import EXIT_LOST_LEADERSHIP
+from echorl_operator.kube.election import EXIT_LOST_LEADERSHIP
 from echorl_testing.ports import free_ports
 
 _GRACE_S = 60.0

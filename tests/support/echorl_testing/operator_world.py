@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from echorl_operator import names
-from echorl_operator.build.settings import Settings
-from echorl_operator.cluster.credentials import from_kubeconfig
-from echorl_operator.cluster.lists import StreamSettings
-from echorl_operator.cluster.tokens import Tokens
+from echorl_operator.kube.credentials import from_kubeconfig
+from echorl_operator.kube.lists import StreamSettings
 from echorl_operator.metrics import Metrics
+from echorl_operator.orchestrators.tokens import Tokens
 from echorl_operator.process import Operator, Options, running
+from echorl_operator.settings import Settings
 from echorl_testing.cluster.api import Api
 from echorl_testing.scripted_cluster import ScriptedCluster, pretty
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 from typing import Any
 
 from echorl_core.names import Phase
+from echorl_manifest import load
 from echorl_operator import names
-from echorl_operator.api import load
-from echorl_operator.build import Rendering, Settings, common, inference_deployment, render, trainer_set
-from echorl_operator.build.revision import to_revision
+from echorl_operator.children import Rendering, Settings, common, inference_deployment, render, trainer_set
+from echorl_operator.children.revision import to_revision
 from echorl_operator.names import PodRole
 from echorl_operator.observed.records import ChildRecord, Kind, PodRecord
 from echorl_operator.observed.roles import RoleState

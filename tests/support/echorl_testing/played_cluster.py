@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Never
 
-from echorl_core.last_words import LastWords
+from echorl_core.termination_message import LastWords
 from echorl_operator import names
 from echorl_testing.cluster.api import STRATEGIC_MERGE_PATCH, Api, ApiError
 from echorl_testing.scripted_cluster import ScriptedCluster

@@ -4,7 +4,7 @@ import copy
 from typing import Any
 
 from echorl_cli.convert.conversion import Conversion, Options, converted
-from echorl_operator.api.schema import Location
+from echorl_manifest.schema import Location
 
 TYPES = {"words": "builtin:digits", "held-out": "builtin:digits"}
 

@@ -17,7 +17,7 @@ import yaml
 from echorl_testing.cluster.errors import ClusterError
 from echorl_testing.cluster.packages import ensure_prometheus, find
 from echorl_testing.ports import free_ports
-from monitoring.answers import Prometheus
+from tools.dashboards.answers import Prometheus
 
 _READY_S = 60.0
 _GRACE_S = 20.0

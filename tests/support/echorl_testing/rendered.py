@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from echorl_cli.yaml_text import parse_yaml
-from echorl_operator.api import EchoRLRun, load
-from echorl_operator.build import (
+from echorl_manifest import EchoRLRun, load
+from echorl_operator.children import (
     Rendering,
     Settings,
     common,

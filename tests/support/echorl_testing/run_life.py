@@ -13,9 +13,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from echorl_core.last_words import words_of
+from echorl_core.termination_message import words_of
 from echorl_operator import names
-from echorl_operator.cluster.lists import StreamSettings
+from echorl_operator.kube.lists import StreamSettings
 from echorl_operator.process import Operator
 from echorl_testing.async_api import AsyncApi
 from echorl_testing.cluster.api import Api

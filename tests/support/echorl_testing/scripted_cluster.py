@@ -18,10 +18,10 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from echorl_core.last_words import LastWords, Preparation, encoded, words_of
 from echorl_core.names import ExitCode
+from echorl_core.termination_message import LastWords, Preparation, encoded, words_of
 from echorl_operator import names
-from echorl_operator.build.cluster_placement import ORCHESTRATOR_PORT
+from echorl_operator.children.cluster_placement import ORCHESTRATOR_PORT
 from echorl_testing.cluster.api import STRATEGIC_MERGE_PATCH, Api, ApiError
 
 _addresses = itertools.count(2)

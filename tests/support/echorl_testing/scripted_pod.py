@@ -10,14 +10,14 @@ import sys
 from pathlib import Path
 
 from echorl_core.identity import RunIdentity
-from echorl_core.last_words import encoded
+from echorl_core.termination_message import encoded
 from echorl_trainer.pod import Layout, Pod
 
 PR_SET_CHILD_SUBREAPER = 36
 
 _RANK = """
 import os, pathlib, signal, subprocess, sys, time
-from echorl_core.last_words import say, words_of
+from echorl_core.termination_message import say, words_of
 folder, rank = pathlib.Path(sys.argv[1]), int(os.environ["RANK"])
 def wait_for(name):
     while not (folder / name).exists():

@@ -12,11 +12,11 @@ from typing import Any
 
 import yaml
 
+from echorl_manifest.mutability import Effect, effect_of_change
+from echorl_manifest.validation import parsed
 from echorl_operator import names
-from echorl_operator.api.mutability import Effect, effect_of_change
-from echorl_operator.api.validation import parsed
-from echorl_operator.build.children import cluster_problems
-from echorl_operator.build.settings import Settings
+from echorl_operator.children.assembly import cluster_problems
+from echorl_operator.settings import Settings
 from echorl_testing.run_objects import CRD_FILE
 
 Spec = dict[str, Any]

@@ -3,14 +3,14 @@
 from typing import Any
 
 from echorl_core.names import Phase
+from echorl_operator.accounting.restarts import Cause, Restart
+from echorl_operator.accounting.runs import Tally
 from echorl_operator.names import PodRole
 from echorl_operator.observed.records import PodRecord
 from echorl_operator.observed.roles import RoleState
 from echorl_operator.observed.runs import RunKey
 from echorl_operator.observed.times import to_text
 from echorl_operator.observed.world import Observed
-from echorl_operator.tally.restarts import Cause, Restart
-from echorl_operator.tally.runs import Tally
 from echorl_testing.observed_worlds import NOW, observed, pod, run
 
 KEY = RunKey("ns", "one")

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from echorl_core.names import ExitCode
+from echorl_manifest.mutability import Effect, effect_of_change
+from echorl_manifest.validation import parsed
 from echorl_operator import names
-from echorl_operator.api.mutability import Effect, effect_of_change
-from echorl_operator.api.validation import parsed
-from echorl_operator.build.children import cluster_problems, common, inference_deployment, render, trainer_set
+from echorl_operator.children.assembly import cluster_problems, common, inference_deployment, render, trainer_set
 from echorl_operator.names import PodRole
 from echorl_operator.plan.drift import needs_apply
 from echorl_testing.cluster.api import ApiError

@@ -16,7 +16,7 @@ from typing import Any, Self
 import aiohttp
 import msgspec
 
-from echorl_operator.cluster.resources import CHILDREN, EVENT, POD, RUN, Resource
+from echorl_operator.kube.resources import CHILDREN, EVENT, POD, RUN, Resource
 from echorl_testing.async_api import AsyncApi
 from echorl_testing.cluster.api import ApiError
 

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from echorl_cli.__main__ import app_for
 from echorl_cli.children import UNKNOWN_UID
-from echorl_operator.cluster.resources import of_body
+from echorl_operator.kube.resources import of_body
 from echorl_testing.manifests import full, shortest, with_value
 from echorl_testing.pod_security import violations
 

@@ -7,8 +7,8 @@ import pytest
 
 from echorl_core.config import LossConfig
 from echorl_core.losses import LOSSES, OPD_SETTINGS, LossType, losses_with, setting_told
-from echorl_core.losses_page import page_with_losses
-from echorl_operator.api.algorithm import Loss
+from echorl_manifest.models.algorithm import Loss
+from tools.losses_page import page_with_losses
 
 PAGE = Path(__file__).parents[3] / "docs" / "algorithms.md"
 

@@ -91,7 +91,7 @@ def test_the_shared_layer_has_the_versions_of_each_environment(name: str) -> Non
     [
         ("echorl_operator.__main__", "operator"),
         ("echorl_orchestrator.__main__", "orchestrator"),
-        ("echorl_cli.prepare_pod", "orchestrator"),
+        ("echorl_prepare.__main__", "orchestrator"),
         ("echorl_trainer.pod", "trainer"),
         ("echorl_vllm.__main__", "inference-cpu"),
         ("echorl_vllm.__main__", "inference-cuda"),

@@ -11,14 +11,14 @@ from pathlib import Path
 import kopf
 import pytest
 
-from echorl_operator.build.settings import Settings
-from echorl_operator.cluster import credentials
-from echorl_operator.cluster.lists import StreamSettings
-from echorl_operator.cluster.tokens import Tokens
-from echorl_operator.cluster.watchdog import WatchdogLimits
 from echorl_operator.handlers import registry
+from echorl_operator.kube import credentials
+from echorl_operator.kube.lists import StreamSettings
 from echorl_operator.metrics import Metrics
+from echorl_operator.orchestrators.tokens import Tokens
 from echorl_operator.process import Operator, Options, running
+from echorl_operator.settings import Settings
+from echorl_operator.watchdog import WatchdogLimits
 from echorl_testing import faults
 from echorl_testing.fault_proxy import FaultProxy, Upstream
 from echorl_testing.ports import free_ports

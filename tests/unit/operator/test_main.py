@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from echorl_core.names import ExitCode
+from echorl_manifest.validation import parsed
 from echorl_operator import __main__ as program
-from echorl_operator.api.validation import parsed
-from echorl_operator.cluster.election import EXIT_LOST_LEADERSHIP
+from echorl_operator.kube.election import EXIT_LOST_LEADERSHIP
 from echorl_operator.names import GROUP, KIND, VERSION
 from echorl_operator.observed import decode
 

@@ -6,20 +6,20 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from echorl_operator.build.settings import Settings
-from echorl_operator.cluster.connection import Connection
-from echorl_operator.cluster.credentials import in_cluster
-from echorl_operator.cluster.tokens import Tokens
+from echorl_operator.accounting.restarts import Cause, Restart
+from echorl_operator.kube.connection import Connection
+from echorl_operator.kube.credentials import in_cluster
 from echorl_operator.metrics import Metrics
-from echorl_operator.metrics_page import declared, page
 from echorl_operator.names import PodRole
 from echorl_operator.observed.runs import RunKey
 from echorl_operator.observed.times import to_text
+from echorl_operator.orchestrators.tokens import Tokens
 from echorl_operator.plan.actions import Plan
 from echorl_operator.process import Operator, Options
 from echorl_operator.reconcile.run_metrics import RunMetrics
-from echorl_operator.tally.restarts import Cause, Restart
+from echorl_operator.settings import Settings
 from echorl_testing.observed_worlds import NOW, observed, pod, run
+from tools.operator_metrics_page import declared, page
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "operator" / "metrics.md"
 TRAINER = pod("one-trainer-0", PodRole.TRAINER, wants=(("nvidia.com/gpu", "8"),))

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from echorl_core.last_words import LastWords, read
 from echorl_core.names import ExitCode
 from echorl_core.rundir import RunDirectory
+from echorl_core.termination_message import LastWords, read
 from echorl_testing import scripted_pod
 from echorl_testing.trainer_processes import trainer_config
 from echorl_trainer.__main__ import read_input

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from echorl_core.config import InferenceConfig, LoraConfig, ModelConfig
-from echorl_core.last_words import read
+from echorl_core.termination_message import read
 from echorl_vllm.adapter import reserved_rank
 from echorl_vllm.environment import short_path
 from echorl_vllm.launch import Installed, command

@@ -6,7 +6,7 @@ from typing import Any
 from echorl_cli.convert.draft import KEPT_OUT, NO_VERSION, Draft, Kind
 from echorl_cli.convert.keys.inference import ENGINE
 from echorl_cli.convert.settings import Settings
-from echorl_operator.api.rules.inference import OWN_ENGINE_ARGUMENTS
+from echorl_manifest.rules.inference import OWN_ENGINE_ARGUMENTS
 
 GPUS_PER_NODE = 8
 _GPUS, _REPLICAS = "spec.inference.gpusPerReplica", "spec.inference.replicas"

@@ -3,7 +3,7 @@
 from echorl_cli.convert.draft import Draft, Kind
 from echorl_cli.convert.keys.inference import ENGINE
 from echorl_cli.convert.settings import Settings
-from echorl_operator.api.model import is_path
+from echorl_manifest.models.model import is_path
 
 DEFAULT_MODEL = "Qwen/Qwen3-0.6B"
 DEFAULT_SEQ_LEN = 2048

@@ -4,11 +4,11 @@ import pytest
 
 from echorl_cli.cluster.evidence import evidence, short_of
 from echorl_cli.cluster.sentence import sentence
-from echorl_operator.explain.capacity import Node, rooms
+from echorl_operator.diagnosis.capacity import Node, rooms
 from echorl_operator.names import PodRole
-from echorl_operator.observed.complaints import Complaint, Subject
 from echorl_operator.observed.records import ContainerPhase, PodPhase, PodRecord
 from echorl_operator.observed.times import to_text
+from echorl_operator.observed.warning_events import Complaint, Subject
 from echorl_testing.observed_worlds import NOW, container, ended, meta, observed, pod, run
 
 GPU = "nvidia.com/gpu"

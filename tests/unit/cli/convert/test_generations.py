@@ -8,7 +8,7 @@ import yaml
 from echorl_cli.convert.conversion import convert
 from echorl_cli.convert.draft import Kind
 from echorl_cli.convert.text import manifest_text
-from echorl_operator.api import problems
+from echorl_manifest import problems
 
 FILES = Path(__file__).parent / "files"
 

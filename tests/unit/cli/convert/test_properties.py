@@ -14,7 +14,7 @@ from echorl_cli.convert.renames import RENAMES
 from echorl_cli.convert.text import manifest_text, on_one_line
 from echorl_cli.convert.tree import location
 from echorl_cli.yaml_text import parse_yaml
-from echorl_operator.api import EchoRLRun, problems
+from echorl_manifest import EchoRLRun, problems
 from echorl_testing.prime_rl import TYPES, concrete, converted_copy, smallest, with_value
 
 PATHS = sorted({concrete(key.key.removesuffix(".*")) for key in KEYS} | {concrete(rename.other) for rename in RENAMES})

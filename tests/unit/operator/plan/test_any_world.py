@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from echorl_cli.cluster.sentence import sentence
-from echorl_core.last_words import encoded, words_of
 from echorl_core.names import ExitCode, Phase
+from echorl_core.termination_message import encoded, words_of
 from echorl_operator.names import PodRole
 from echorl_operator.observed.records import ContainerPhase, ContainerRecord, PodPhase, PodRecord
 from echorl_operator.observed.roles import Checkpoint, EngineState

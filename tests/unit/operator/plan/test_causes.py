@@ -4,14 +4,14 @@ from typing import Any
 import pytest
 
 from echorl_core.names import Phase
-from echorl_operator.api.run import EchoRLRunSpec
+from echorl_manifest.models.run import EchoRLRunSpec
+from echorl_operator.accounting.restarts import Cause, Restart
 from echorl_operator.names import PodRole
 from echorl_operator.observed.records import PodPhase, PodRecord
+from echorl_operator.plan.builder import Draft
 from echorl_operator.plan.causes import cause_of
-from echorl_operator.plan.draft import Draft
 from echorl_operator.plan.edits import begin_attempt
 from echorl_operator.plan.gang import Gang
-from echorl_operator.tally.restarts import Cause, Restart
 from echorl_testing.observed_worlds import NOW, ended, observed, pod
 from echorl_testing.rendered import SETTINGS
 

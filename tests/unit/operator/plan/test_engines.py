@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from echorl_operator.build.settings import Settings
 from echorl_operator.names import PodRole
 from echorl_operator.observed.records import PodRecord
 from echorl_operator.plan.planning import plan
+from echorl_operator.settings import Settings
 from echorl_testing.observed_worlds import container, observed, pod, run
 
 

@@ -5,7 +5,7 @@ from echorl_operator.names import PodRole
 from echorl_operator.observed.records import ContainerPhase
 from echorl_operator.plan import housekeeping
 from echorl_operator.plan.actions import Create
-from echorl_operator.plan.draft import Draft
+from echorl_operator.plan.builder import Draft
 from echorl_testing.observed_worlds import container, observed, pod
 from echorl_testing.operator_world import SETTINGS
 from echorl_testing.rendered import manifest, rendered

@@ -3,7 +3,7 @@
 from echorl_operator.names import PodRole
 from echorl_operator.plan import lost_nodes
 from echorl_operator.plan.actions import Delete
-from echorl_operator.plan.draft import Draft
+from echorl_operator.plan.builder import Draft
 from echorl_testing.observed_worlds import NOW, observed, pod, run
 from echorl_testing.operator_world import SETTINGS
 

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from echorl_cli.yaml_text import parse_yaml
-from echorl_core.last_words import Preparation, encoded, words_of
 from echorl_core.names import Phase
+from echorl_core.termination_message import Preparation, encoded, words_of
 from echorl_operator.names import PodRole
 from echorl_operator.observed.records import ContainerPhase, PodPhase
 from echorl_operator.observed.runs import RunRecord

@@ -4,13 +4,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from echorl_core.last_words import Passed, Preparation, Saved, encoded, words_of
-from echorl_operator.api.run import EchoRLRunSpec
-from echorl_operator.build.settings import Settings
+from echorl_core.termination_message import Passed, Preparation, Saved, encoded, words_of
+from echorl_manifest.models.run import EchoRLRunSpec
 from echorl_operator.names import PodRole
 from echorl_operator.observed.records import ContainerPhase, PodPhase, PodRecord
 from echorl_operator.plan import attempts
-from echorl_operator.plan.draft import Draft
+from echorl_operator.plan.builder import Draft
+from echorl_operator.settings import Settings
 from echorl_testing.observed_worlds import container, observed, pod, run
 
 

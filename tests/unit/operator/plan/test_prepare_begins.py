@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from echorl_core.last_words import encoded, words_of
 from echorl_core.names import ExitCode, Phase
+from echorl_core.termination_message import encoded, words_of
 from echorl_operator.names import PodRole
 from echorl_operator.observed.records import ContainerPhase, PodPhase, PodRecord
 from echorl_operator.observed.world import Observed

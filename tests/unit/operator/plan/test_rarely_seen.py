@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from echorl_core.last_words import LastWords, Passed, words_of
 from echorl_core.names import Phase
+from echorl_core.termination_message import LastWords, Passed, words_of
 from echorl_operator.observed.records import Kind, PodPhase
 from echorl_operator.observed.times import to_text
 from echorl_operator.plan.actions import AskToStop, Note

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from echorl_operator.api.run import EchoRLRunSpec
-from echorl_operator.build.target import owner_reference
+from echorl_manifest.models.run import EchoRLRunSpec
+from echorl_operator.children.target import owner_reference
 from echorl_operator.observed.records import ChildRecord, Kind
 from echorl_operator.plan.actions import Action, ChangeOwner
-from echorl_operator.plan.draft import Draft
+from echorl_operator.plan.builder import Draft
 from echorl_operator.plan.planning import _goes_on
 from echorl_operator.plan.retention import see_to_owner
 from echorl_testing.observed_worlds import RUN_UID, meta, observed, run

@@ -1,12 +1,12 @@
 from typing import Any
 
-from echorl_operator.build.settings import Settings
-from echorl_operator.observed.complaints import Complaint, Subject
 from echorl_operator.observed.records import ChildRecord, Kind
 from echorl_operator.observed.times import to_text
+from echorl_operator.observed.warning_events import Complaint, Subject
 from echorl_operator.plan import retries
 from echorl_operator.plan.actions import LookAgain
-from echorl_operator.plan.draft import Draft
+from echorl_operator.plan.builder import Draft
+from echorl_operator.settings import Settings
 from echorl_testing.observed_worlds import NOW, meta, observed, run
 
 REFUSED = Complaint(

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from echorl_core.last_words import words_of
+from echorl_core.termination_message import words_of
 from echorl_testing.imagined_cluster import ImaginedCluster
 
 TRAINER, ENGINE, ORCHESTRATOR = "one-trainer-0", "one-inference-0", "one-orchestrator"

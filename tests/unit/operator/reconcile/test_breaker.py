@@ -4,7 +4,7 @@ from contextlib import suppress
 
 import pytest
 
-from echorl_operator.cluster import errors
+from echorl_operator.kube import errors
 from echorl_operator.metrics import Metrics
 from echorl_operator.reconcile.breaker import Breaker, suspicious
 from echorl_testing.waiting import until

@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-from echorl_operator.build.settings import Settings
-from echorl_operator.cluster import credentials
-from echorl_operator.cluster.tokens import Tokens
+from echorl_operator.kube import credentials
 from echorl_operator.metrics import Metrics
+from echorl_operator.orchestrators.tokens import Tokens
 from echorl_operator.process import Options, running
+from echorl_operator.settings import Settings
 from echorl_testing.fault_proxy import FaultProxy, Upstream
 from echorl_testing.observed_worlds import run
 from echorl_testing.waiting import until

@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import pytest
 
-from echorl_operator.cluster import errors
+from echorl_operator.kube import errors
 from echorl_operator.metrics import Metrics
 from echorl_operator.observed.runs import RunKey
 from echorl_operator.reconcile.breaker import Breaker

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from echorl_core.names import ExitCode
 from echorl_core.restarts import Action, Decision
-from echorl_operator.api.schema import keys
-from echorl_operator.api.status import Condition
+from echorl_manifest.models.status import Condition
+from echorl_manifest.schema import keys
 from echorl_operator.observed.roles import Checkpoint
 from echorl_operator.plan.recovery import reason_of
 from echorl_operator.reconcile.passes import TRIPPED

@@ -3,16 +3,16 @@ import dataclasses
 import msgspec
 import pytest
 
-from echorl_core.last_words import LastWords, Preparation, Saved
 from echorl_core.names import Phase, Role
 from echorl_core.restarts import Ledger
-from echorl_operator.api.status import RunStatus
+from echorl_core.termination_message import LastWords, Preparation, Saved
+from echorl_manifest.models.status import RunStatus
 from echorl_operator.names import PodRole
 from echorl_operator.observed.memory import Admission, Memory
 from echorl_operator.observed.records import ContainerPhase
 from echorl_operator.observed.roles import Checkpoint, RoleState
+from echorl_operator.status.pass_report import Said
 from echorl_operator.status.report import status_of
-from echorl_operator.status.said import Said
 from echorl_testing.observed_worlds import NOW, container, observed, pod, run
 
 MEMORY = Memory(

@@ -1,0 +1,250 @@
+"""Spec and placement to role configs: one pure function, covered by golden files."""
+
+import math
+from typing import Literal
+
+from echorl_core import config, names
+from echorl_manifest.compile.algorithms import (
+    advantage_config,
+    filter_configs,
+    hook_config,
+    loss_config,
+    losses_by_environment,
+    overrides_config,
+    sft_config,
+    teacher_config,
+)
+from echorl_manifest.compile.placement import Placement
+from echorl_manifest.models.base import duration_seconds
+from echorl_manifest.models.environments import Echo, Environment, EvalEnvironment, Member, Sampling, TrainEnvironment
+from echorl_manifest.models.model import Lora
+from echorl_manifest.models.run import EchoRLRun, EchoRLRunSpec
+from echorl_manifest.rules.algorithm import batch_size, group_size
+from echorl_manifest.rules.environments import ECHO_ROLES
+from echorl_manifest.rules.model import DEFAULT_MAX_MODEL_LEN
+from echorl_manifest.rules.modes import samples
+
+EPISODES_PER_WORKER = 256
+
+
+def num_ranks(spec: EchoRLRunSpec) -> int:
+    """Data-parallel ranks of the trainer gang."""
+    return spec.trainer.replicas * max(1, spec.trainer.gpus_per_replica)
+
+
+def max_model_len(spec: EchoRLRunSpec, placement: Placement) -> int:
+    """Longest sequence: as set, else the default where model and micro-batch are long enough for it."""
+    if spec.model.max_model_len is not None:
+        return spec.model.max_model_len
+    limits = (DEFAULT_MAX_MODEL_LEN, placement.model_max_len, spec.trainer.seq_len)
+    return min(limit for limit in limits if limit is not None)
+
+
+def _lora(lora: Lora) -> config.LoraConfig:
+    return config.LoraConfig(rank=lora.rank, alpha=lora.alpha, target_modules=list(lora.target_modules))
+
+
+def _model(spec: EchoRLRunSpec, placement: Placement) -> config.ModelConfig:
+    return config.ModelConfig(
+        path=placement.model_path,
+        dtype=spec.model.dtype,
+        max_model_len=max_model_len(spec, placement),
+        renderer=placement.renderer,
+        lora=None if spec.model.lora is None else _lora(spec.model.lora),
+    )
+
+
+def _sampling(sampling: Sampling) -> config.SamplingConfig:
+    return config.SamplingConfig(
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        max_completion_tokens=sampling.max_completion_tokens,
+    )
+
+
+def _echo(echo: Echo) -> config.EchoConfig:
+    roles = {}
+    for role in ECHO_ROLES:
+        if (entry := getattr(echo, role)) is not None:
+            tool_names = getattr(entry, "tool_names", None)
+            roles[role] = config.EchoRoleConfig(
+                alpha=entry.alpha, tool_names=None if tool_names is None else list(tool_names)
+            )
+    return config.EchoConfig(**roles, filter=None if echo.filter is None else hook_config(echo.filter))
+
+
+def _curriculum(environment: TrainEnvironment) -> config.CurriculumConfig | None:
+    curriculum = environment.curriculum
+    return None if curriculum is None else config.CurriculumConfig(**curriculum.model_dump())
+
+
+def _seat(member: Member) -> config.SeatConfig:
+    secret = member.secret_name
+    return config.SeatConfig(
+        policy=member.policy,
+        url=member.url,
+        model=member.model,
+        key_variable=None if secret is None else names.secret_variable(secret),
+    )
+
+
+def _environment(environment: Environment) -> config.EnvironmentConfig:
+    is_train = isinstance(environment, TrainEnvironment)
+    holdout = environment.holdout
+    workers = environment.workers
+    echo = environment.echo if isinstance(environment, TrainEnvironment) else None
+    return config.EnvironmentConfig(
+        name=environment.name,
+        type=environment.type,
+        args=environment.args,
+        weight=environment.weight if isinstance(environment, TrainEnvironment) else 1.0,
+        workers=math.ceil(environment.max_concurrent / EPISODES_PER_WORKER) if workers == "auto" else workers,
+        holdout_fraction=None if holdout is None else holdout.fraction,
+        holdout_seed=0 if holdout is None else holdout.seed,
+        holdout_side=(holdout.side if holdout else None) or ("train" if is_train else "eval"),
+        max_turns=environment.max_turns,
+        episode_timeout_s=duration_seconds(environment.episode_timeout),
+        on_timeout=environment.on_timeout,
+        max_retries=environment.max_retries,
+        max_concurrent=environment.max_concurrent,
+        state_columns=list(environment.state_columns),
+        sampling=_sampling(environment.sampling),
+        echo=None if echo is None else _echo(echo),
+        algorithm=overrides_config(environment)
+        if isinstance(environment, TrainEnvironment)
+        else config.OverridesConfig(),
+        members={name: _seat(member) for name, member in environment.members.items()},
+        drop_members=list(environment.drop_members),
+        curriculum=_curriculum(environment) if isinstance(environment, TrainEnvironment) else None,
+    )
+
+
+def _eval(environment: EvalEnvironment) -> config.EvalConfig:
+    return config.EvalConfig(
+        environment=_environment(environment),
+        interval=environment.interval,
+        num_examples=environment.num_examples,
+        group_size=environment.group_size,
+        at_start=environment.at_start,
+    )
+
+
+def _batch(spec: EchoRLRunSpec, placement: Placement) -> config.BatchConfig:
+    algorithm = spec.algorithm
+    return config.BatchConfig(
+        mode=algorithm.mode,
+        sft=sft_config(algorithm.sft),
+        group_size=group_size(algorithm),
+        batch_size=batch_size(algorithm),
+        token_batch_size=algorithm.token_batch_size,
+        max_staleness=algorithm.max_staleness,
+        oversampling=algorithm.oversampling,
+        max_branches=algorithm.max_branches,
+        aggregation=algorithm.loss.aggregation,
+        rl_weight=algorithm.rl_weight,
+        echo_normalizer=algorithm.echo.normalizer,
+        echo_warmup_steps=algorithm.echo.warmup_steps,
+        advantage=advantage_config(algorithm.advantage),
+        filters=filter_configs(algorithm),
+        seq_len=spec.trainer.seq_len or max_model_len(spec, placement),
+        num_ranks=num_ranks(spec),
+    )
+
+
+def _weight_mode(spec: EchoRLRunSpec) -> Literal["http", "disk"]:
+    if spec.weight_transfer.mode == "nccl":
+        raise ValueError("weight transfer nccl is not supported yet; validate the manifest first")
+    return spec.weight_transfer.mode
+
+
+def _optimizer(spec: EchoRLRunSpec) -> config.OptimizerConfig:
+    return config.OptimizerConfig(**spec.trainer.optimizer.model_dump())
+
+
+def _monitors(spec: EchoRLRunSpec) -> config.MonitorsConfig:
+    wandb, project = spec.monitors.wandb, spec.monitors.wandb.project
+    return config.MonitorsConfig(
+        wandb=None
+        if project is None
+        else config.WandbConfig(project=project, entity=wandb.entity, base_url=wandb.base_url, mode=wandb.mode),
+        tensorboard=spec.monitors.tensorboard.enabled,
+    )
+
+
+def _orchestrator(spec: EchoRLRunSpec, placement: Placement) -> config.OrchestratorConfig:
+    checkpoint = spec.checkpoint
+    addresses = [f"{engine.host}:{engine.port}" for engine in placement.engines]
+    return config.OrchestratorConfig(
+        run_dir=placement.run_dir,
+        host=placement.orchestrator_host,
+        port=placement.orchestrator_port,
+        model=_model(spec, placement),
+        seed=spec.seed,
+        max_steps=spec.max_steps,
+        batch=_batch(spec, placement),
+        train=[_environment(environment) for environment in spec.environments.train],
+        evals=[_eval(environment) for environment in spec.environments.eval],
+        engines=config.EngineDiscovery(names=(list(placement.engine_names) or addresses) if samples(spec) else []),
+        teacher=teacher_config(spec.algorithm),
+        weight_mode=_weight_mode(spec),
+        checkpoint=config.CheckpointConfig(
+            interval=checkpoint.interval, keep_last=checkpoint.keep_last, keep_every=checkpoint.keep_every
+        ),
+        record=spec.record.enabled,
+        record_episodes=spec.record.episodes,
+        monitors=_monitors(spec),
+        python_path=list(placement.python_path),
+    )
+
+
+def _trainer(spec: EchoRLRunSpec, placement: Placement) -> config.TrainerConfig:
+    trainer = spec.trainer
+    return config.TrainerConfig(
+        run_dir=placement.run_dir,
+        orchestrator_url=placement.orchestrator_url,
+        model=_model(spec, placement),
+        seed=spec.seed,
+        max_steps=spec.max_steps,
+        seq_len=trainer.seq_len or max_model_len(spec, placement),
+        mode=spec.algorithm.mode,
+        loss=loss_config(spec.algorithm.loss, spec.algorithm.mode),
+        losses=losses_by_environment(spec),
+        python_path=list(placement.python_path),
+        optimizer=_optimizer(spec),
+        compile=trainer.compile,
+        activation_checkpointing=trainer.activation_checkpointing,
+        replicate=trainer.parallel.replicate,
+        weight_mode=_weight_mode(spec),
+        publish_host=placement.publish_host,
+        advertise_host=placement.advertise_host,
+        metrics_port=placement.metrics_port,
+        step_timeout_s=duration_seconds(spec.stall_policy.no_step_for),
+        token_export_every=spec.token_export.every_steps if spec.token_export.enabled else None,
+    )
+
+
+def _inference(spec: EchoRLRunSpec, placement: Placement) -> list[config.InferenceConfig]:
+    inference = spec.inference
+    return [
+        config.InferenceConfig(
+            model=_model(spec, placement),
+            served_name=names.SERVED_MODEL_NAME if spec.model.lora is None else names.SERVED_BASE_NAME,
+            host=engine.host,
+            port=engine.port,
+            tensor_parallel=inference.tensor_parallel or max(1, inference.gpus_per_replica),
+            device=placement.device,
+            extra_args=list(inference.extra_args),
+        )
+        for engine in placement.engines
+    ]
+
+
+def role_configs(run: EchoRLRun, placement: Placement) -> config.RoleConfigs:
+    """The typed config of each role. ``run`` has passed validation; the same arguments give the same result."""
+    spec = run.spec
+    return config.RoleConfigs(
+        orchestrator=_orchestrator(spec, placement),
+        trainer=_trainer(spec, placement),
+        inference=_inference(spec, placement),
+    )

@@ -1,0 +1,21 @@
+"""What nothing carries out yet, anywhere, as CEL: refused in the words of ``echorl validate``, never ignored."""
+
+from collections.abc import Mapping
+
+from echorl_manifest.crd.rules.rows import by_place, row_validations
+from echorl_manifest.crd.validations import Validation, validation
+from echorl_manifest.problems import NOT_SUPPORTED
+from echorl_manifest.rules.table import ENVIRONMENTS
+from echorl_manifest.rules.unsupported import NOWHERE, OTHER_TYPES
+
+_OTHER_TYPE = validation(
+    "(self.type.startsWith('builtin:') || self.type.startsWith('import:'))",
+    f"{NOT_SUPPORTED}: environments of {{self.type.split(':')[0]}}; found \"{{self.type}}\"; accepted: {OTHER_TYPES}",
+    field="type",
+    reason="FieldValueForbidden",
+)
+
+REFUSALS: Mapping[str, tuple[Validation, ...]] = by_place(
+    (*((place, _OTHER_TYPE) for place in ENVIRONMENTS), *row_validations(NOWHERE))
+)
+"""By the place in the schema that they stand at."""

@@ -1,0 +1,29 @@
+"""Rules of the engines as CEL."""
+
+from collections.abc import Iterable
+
+from echorl_manifest.crd.rules.defaults import default
+from echorl_manifest.crd.validations import Validation, literal, validation, value_or
+from echorl_manifest.models.inference import Inference
+from echorl_manifest.rules.inference import OWN_ENGINE_ARGUMENTS
+
+
+def inference() -> Iterable[Validation]:
+    """At ``spec.inference``."""
+    gpus = value_or("gpusPerReplica", default(Inference, "gpusPerReplica"))
+    available = f"({gpus} > 1 ? {gpus} : 1)"
+    yield validation(
+        f"!has(self.tensorParallel) || self.tensorParallel <= {available}",
+        f"found {{self.tensorParallel}}; accepted: at most {{{available}}} (gpusPerReplica is {{{gpus}}})",
+        field="tensorParallel",
+    )
+
+
+def extra_argument() -> Iterable[Validation]:
+    """At an argument of ``vllm serve``."""
+    own = "|".join(argument.replace("-", "[-_]") for argument in OWN_ENGINE_ARGUMENTS)
+    yield validation(
+        f"!self.matches({literal(f'^({own})([=[:space:]]|$)')})",
+        'EchoRL sets this itself; found "{self}"; accepted: other arguments',
+        reason="FieldValueForbidden",
+    )

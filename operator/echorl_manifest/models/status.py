@@ -1,0 +1,220 @@
+"""status: what the operator writes. Source of the CRD; a field that is not here is pruned by the API server.
+
+The bounds are the API server's too: text that may grow is cut to them before it is written.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from echorl_manifest.models.base import ApiModel, Time
+
+MAX_CONDITIONS = 32
+MAX_TIMELINE = 64
+MAX_MESSAGE = 4096
+"""Characters of the message of a run or a condition."""
+MAX_REASON = 256
+"""Characters of a reason: one CamelCase word."""
+
+PhaseName = Literal["Pending", "Preparing", "Starting", "Running", "Restarting", "Suspended", "Succeeded", "Failed"]
+
+Message = Annotated[str, Field(max_length=MAX_MESSAGE)]
+Reason = Annotated[str, Field(max_length=MAX_REASON)]
+MAX_SHORT = 1024
+MAX_REWARD = 32
+ShortText = Annotated[str, Field(max_length=MAX_SHORT)]
+Count = Annotated[int, Field(ge=0)]
+
+
+class Condition(ApiModel):
+    """One aspect of the run's state, as in every Kubernetes object."""
+
+    type: Annotated[str, Field(min_length=1, max_length=64)]
+    """What is said: Ready, Progressing, TrainerReady, InferenceReady, OrchestratorReady, CheckpointCommitted,
+    OffPolicyBounded or Failed; Blocked, InvalidSpec, NodeLost or Stalled once that was so. Their reasons, and events:
+    docs/operator/conditions.md."""
+    status: Literal["True", "False", "Unknown"]
+    """Whether it is so."""
+    reason: Annotated[str, Field(min_length=1, max_length=MAX_REASON)]
+    """Why, in one CamelCase word."""
+    message: Message = ""
+    """Why, in one sentence."""
+    last_transition_time: Time
+    """When ``status`` changed last."""
+    observed_generation: Count | None = None
+    """Generation of the run that this was seen at."""
+
+
+class ServedVersions(ApiModel):
+    """Policy versions that engines serve."""
+
+    min: Count
+    """Lowest."""
+    max: Count
+    """Highest."""
+
+
+class PolicyStatus(ApiModel):
+    """Versions of the policy: version v is the weights after step v."""
+
+    trained: Count | None = None
+    """Newest version that the trainer has made."""
+    served: ServedVersions | None = None
+    """Versions that engines serve; absent: none does."""
+    staleness_max: Count | None = None
+    """Versions that the oldest sample of the last batch lay behind."""
+
+
+class CheckpointStatus(ApiModel):
+    """The newest committed checkpoint."""
+
+    step: Count
+    """Its step."""
+    committed_at: Time
+    """When its manifest was written."""
+    size_bytes: Count
+    """Bytes of all its parts."""
+    path: ShortText | None = None
+    """Its folder, on the run's volume."""
+
+
+class RoleReadiness(ApiModel):
+    """Pods of one role."""
+
+    ready: Count
+    """Pods that are ready."""
+    desired: Count
+    """Pods that there should be."""
+
+
+class RolesStatus(ApiModel):
+    """Pods by role."""
+
+    trainer: RoleReadiness | None = None
+    """The gang of trainer ranks."""
+    inference: RoleReadiness | None = None
+    """The engines."""
+    orchestrator: RoleReadiness | None = None
+    """The role between them."""
+
+
+class InferenceStatus(ApiModel):
+    """What the scale subresource shows."""
+
+    replicas: Count
+    """Engine pods that there are."""
+    selector: ShortText
+    """Label selector of these, for autoscalers."""
+
+
+class RestartsByRole(ApiModel):
+    """Restarts by the role that caused them."""
+
+    trainer: Count = 0
+    """Of the gang as a whole, from its last checkpoint."""
+    inference: Count = 0
+    """Of one engine alone."""
+    orchestrator: Count = 0
+    """Of the orchestrator alone."""
+
+
+class ModelStatus(ApiModel):
+    """The model as it was resolved."""
+
+    revision: ShortText
+    """Commit that ``spec.model.revision`` stood for when the first attempt was prepared."""
+
+
+class TimelineEntry(ApiModel):
+    """One phase that the run went through."""
+
+    phase: PhaseName
+    """Which."""
+    since: Time
+    """When it began."""
+    attempt: Count
+    """In which attempt; 0: before the first."""
+    reason: Reason
+    """Why it began."""
+
+
+class Control(ApiModel):
+    """What the operator must know of its earlier passes."""
+
+    active_since: Time | None = None
+    """Since when the run is neither suspended nor ended; ``activeDeadlineSeconds`` counts from it."""
+    prepared_attempt: Count | None = None
+    """Attempt that prepare has finished for."""
+    failed_preparations: Count | None = None
+    """Prepare pods of the current attempt that failed."""
+    admitted_attempt: Count | None = None
+    """Attempt whose gang was let through to the scheduler."""
+    admitted_pods: Annotated[str, Field(max_length=64)] | None = None
+    """Digest of that gang's pods."""
+    not_before: Time | None = None
+    """Back-off: the attempt is not prepared earlier, nor its orchestrator started again alone."""
+    stop_asked_at: Time | None = None
+    """When the orchestrator was first asked for a last checkpoint and the end."""
+    restarts_used: RestartsByRole | None = None
+    """Restarts since the last reset, by role; they count against ``failurePolicy.maxRestarts``."""
+    reached_step: Count | None = None
+    """Step at the last restart; ``failurePolicy.resetAfterSteps`` counts from it."""
+    counted_pod: Annotated[str, Field(max_length=64)] | None = None
+    """Uid of the pod whose end was counted last."""
+    engine_restarts: Annotated[dict[str, Count], Field(max_length=4096)] | None = None
+    """Restarts that are counted already, by pod of an engine; pods without any are left out."""
+    judged_ends: Annotated[dict[str, Count], Field(max_length=4096)] | None = None
+    """Ends of engines that were looked at for what they mean, by pod; pods without any are left out."""
+    failure: Reason | None = None
+    """Why the run failed, in one word."""
+    lost_checkpoint: ShortText | None = None
+    """Which checkpoint, newer than the resume step, prepare found damaged or gone; until a newer one is committed."""
+
+
+class RunStatus(ApiModel):
+    """What the operator knows of the run. Written by it alone."""
+
+    phase: PhaseName | None = None
+    """Where the run stands."""
+    message: Message | None = None
+    """One sentence: what the run is doing or waiting for, and why."""
+    conditions: Annotated[
+        tuple[Condition, ...],
+        Field(strict=False, max_length=MAX_CONDITIONS, json_schema_extra={"x-list-map-key": "type"}),
+    ] = ()
+    """Its state by aspect."""
+    observed_generation: Count | None = None
+    """Generation of the spec that the attempt rests on. It lies behind while a newer one cannot be carried out
+    (``InvalidSpec``), or waits for the run to go on (suspended, ended); conditions have the newest that was seen."""
+    attempt: Count | None = None
+    """Number of the current attempt; it fences what older attempts still do. 0: none has begun."""
+    revision: Annotated[str, Field(max_length=253)] | None = None
+    """ControllerRevision that the attempt's pods are made from."""
+    resume_step: Count | None = None
+    """Step that the current attempt began at; 0: from the start."""
+    step: Count | None = None
+    """Steps that are done."""
+    reward: Annotated[str, Field(max_length=MAX_REWARD)] | None = None
+    """Mean reward of the last step's episodes, as a decimal number."""
+    policy: PolicyStatus | None = None
+    """Versions of the policy."""
+    checkpoint: CheckpointStatus | None = None
+    """The newest committed checkpoint."""
+    restarts: Count | None = None
+    """All restarts so far."""
+    restarts_by_role: RestartsByRole | None = None
+    """All restarts so far, by role."""
+    roles: RolesStatus | None = None
+    """Pods by role."""
+    inference: InferenceStatus | None = None
+    """What the scale subresource shows."""
+    model: ModelStatus | None = None
+    """The model as it was resolved."""
+    start_time: Time | None = None
+    """When the operator saw the run first."""
+    completion_time: Time | None = None
+    """When the run succeeded or failed; ``ttlSecondsAfterFinished`` counts from it."""
+    timeline: Annotated[tuple[TimelineEntry, ...], Field(strict=False, max_length=MAX_TIMELINE)] = ()
+    """Phases that it went through, oldest first; the oldest fall away."""
+    control: Control | None = None
+    """What the operator must know of its earlier passes."""

@@ -1,0 +1,64 @@
+"""spec.trainer: the gang of ranks that updates the weights."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from echorl_manifest.models.base import Accepts, ApiModel, PodRole
+
+Shards = Annotated[Literal["auto"] | Annotated[int, Field(ge=1)], Accepts("auto, or a whole number of at least 1")]
+
+
+class Parallel(ApiModel):
+    """How ranks divide the work; fsdp x replicate x context = ranks."""
+
+    fsdp: Shards = "auto"
+    """Ranks that one copy of the model is sharded over. ``auto``: what the others leave."""
+    replicate: Annotated[int, Field(ge=1)] = 1
+    """Copies of the sharded model."""
+    context: Annotated[int, Field(ge=1)] = 1
+    """Ranks that share one sequence."""
+
+
+class Optimizer(ApiModel):
+    """Optimizer and learning-rate schedule."""
+
+    type: Literal["adamw", "muon", "signSgd", "sgd"] = "adamw"
+    """Update rule. ``muon``: for the matrices of the transformer layers; all else is updated by ``adamw``."""
+    lr: Annotated[float, Field(gt=0)] = 1.0e-6
+    """Learning rate after warm-up."""
+    weight_decay: Annotated[float, Field(ge=0)] = 0.01
+    """Weight decay of all but norms and biases; decoupled, but for ``sgd``."""
+    betas: Annotated[
+        tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]],
+        Field(strict=False),
+        Accepts("a list of 2 numbers, each at least 0 and below 1"),
+    ] = (0.9, 0.95)
+    """Decay of the first and second moment of ``adamw``, also where it updates what ``muon`` leaves."""
+    max_grad_norm: Annotated[float, Field(gt=0)] = 1.0
+    """Gradients are scaled down to this global norm."""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """Course of the learning rate after warm-up, until ``maxSteps``."""
+    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    """Steps in which the learning rate rises linearly from 0."""
+    min_lr_ratio: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Share of ``lr`` that ``linear`` and ``cosine`` end at."""
+
+
+class Trainer(PodRole):
+    """The gang of trainer ranks: ``replicas`` x max(1, ``gpusPerReplica``)."""
+
+    replicas: Annotated[int, Field(ge=1, le=4096)] = 1
+    """Pods (on one machine: groups of processes) of the gang."""
+    gpus_per_replica: Annotated[int, Field(ge=0, le=64)] = 1
+    """GPUs, and so ranks, of each. 0: one rank on the CPU."""
+    parallel: Parallel = Parallel()
+    """How ranks divide the work."""
+    seq_len: Annotated[int, Field(ge=16)] | None = None
+    """Tokens that are packed into one micro-batch; at least ``model.maxModelLen``, which is the default."""
+    optimizer: Optimizer = Optimizer()
+    """Optimizer and learning-rate schedule."""
+    compile: bool = False
+    """Whether the model is compiled by torch.compile."""
+    activation_checkpointing: Literal["none", "selective", "full"] = "none"
+    """Which activations are computed again in the backward pass, to save memory."""

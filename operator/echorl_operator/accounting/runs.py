@@ -1,0 +1,203 @@
+"""Adds up what happens to runs: an accumulator that is told what is observed, and when.
+
+It knows what it was told since its process began. What happened while no operator led is not counted, but for what
+status still shows: a gang that is lost under one operator and prepared under the next counts its lost steps there.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from echorl_core.names import Phase
+from echorl_operator.accounting.restarts import Cause, Restart
+from echorl_operator.accounting.usage import GPU_ROLES, GpuState, Usage, usage
+from echorl_operator.names import PodRole
+from echorl_operator.observed.memory import ENDED, Memory
+from echorl_operator.observed.runs import RunKey, RunRecord
+from echorl_operator.observed.times import from_text
+from echorl_operator.observed.world import Observed
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What one look at a run brought to light."""
+
+    restarts: tuple[Restart, ...] = ()
+    first_step_s: float | None = None
+    """Seconds from the run's creation to its first step, at the look that sees it."""
+    lost_steps: int | None = None
+    """Steps that an attempt has to make again, at the look that sees where it begins."""
+
+
+NOTHING = Findings()
+
+
+@dataclass(slots=True)
+class _Run:
+    uid: str
+    memory: Memory
+    step: int
+    """Highest of this attempt; until the next one is prepared, of the one before."""
+    reached: int
+    """Highest of all attempts."""
+    awaits_first_step: bool
+    since: float
+    usage: Usage = field(default_factory=Counter)
+    """GPUs since then."""
+    committed_at: float | None = None
+    planned: Restart | None = None
+
+
+class Tally:
+    """All runs that one process looks after."""
+
+    def __init__(self, gpu_resource: str) -> None:
+        """``gpu_resource``: of nodes, such as ``nvidia.com/gpu``."""
+        self._resource = gpu_resource
+        self._runs: dict[RunKey, _Run] = {}
+        self._gpu_seconds = {(role, state): 0.0 for role in GPU_ROLES for state in GpuState}
+
+    def observe(self, observed: Observed) -> Findings:
+        """Take in what is there at ``observed.now``. The first look at a run finds nothing: nobody knows since when."""
+        record, now = observed.run, observed.now
+        memory = Memory.of(record.status)
+        known = self._runs.get(record.key)
+        if known is not None and known.uid != record.uid:
+            self.forget(record.key, now)
+            known = None
+        findings = NOTHING
+        if known is None:
+            known = self._runs[record.key] = _first_look(observed, memory)
+        else:
+            self._settle(known, now)
+            findings = _compare(known, observed, memory)
+        known.memory = memory
+        known.committed_at = _committed_at(record)
+        known.usage = usage(observed, self._resource, recovering=_recovers(known, observed, memory))
+        return findings
+
+    def planned(self, key: RunKey, restart: Restart | None) -> None:
+        """What the pass that follows a look is about to do; it counts once status shows that it was done."""
+        known = self._runs.get(key)
+        if known is not None:
+            known.planned = restart
+
+    def forget(self, key: RunKey, now: float) -> None:
+        """A run is gone."""
+        known = self._runs.pop(key, None)
+        if known is not None:
+            self._settle(known, now)
+
+    def gpu_seconds(self, now: float) -> Mapping[tuple[PodRole, GpuState], float]:
+        """GPU-seconds up to ``now``, seconds since the epoch. Every role and state is there."""
+        for known in self._runs.values():
+            self._settle(known, now)
+        return dict(self._gpu_seconds)
+
+    def phases(self) -> Mapping[Phase, int]:
+        """Runs by phase; every phase is there."""
+        found = Counter(known.memory.phase for known in self._runs.values())
+        return {phase: found[phase] for phase in Phase}
+
+    def failures(self) -> Mapping[str, int]:
+        """Runs that have failed and are still there, by the reason of their end."""
+        failed = (known.memory for known in self._runs.values() if known.memory.phase is Phase.FAILED)
+        return Counter(memory.failure or "Unknown" for memory in failed)
+
+    def checkpoint_ages(self, now: float) -> Iterator[tuple[RunKey, float]]:
+        """Seconds since the newest committed checkpoint, of runs that may still make one."""
+        for key, known in self._runs.items():
+            if known.committed_at is not None and known.memory.phase not in (*ENDED, Phase.SUSPENDED):
+                yield key, max(0.0, now - known.committed_at)
+
+    def _settle(self, known: _Run, now: float) -> None:
+        seconds = max(0.0, now - known.since)
+        for key, gpus in known.usage.items():
+            self._gpu_seconds[key] += gpus * seconds
+        known.since = now
+
+
+def _first_look(observed: Observed, memory: Memory) -> _Run:
+    step = _step(observed, memory)
+    untouched = memory.attempt <= 1 and not memory.restarts and "Suspended" not in _phases(observed.run.status)
+    return _Run(
+        uid=observed.run.uid,
+        memory=memory,
+        step=step,
+        reached=max(step, memory.ledger.reached),
+        awaits_first_step=untouched and memory.phase not in ENDED and step <= (memory.resume_step or 0),
+        since=observed.now,
+    )
+
+
+def _compare(known: _Run, observed: Observed, memory: Memory) -> Findings:
+    """What has happened since the last look; ``known`` is brought up to date, but for what ``observe`` sets."""
+    lost: int | None = None
+    if memory.prepared == memory.attempt > 1 and known.memory.prepared != memory.prepared:
+        begins_at = memory.resume_step or 0
+        lost, known.step = max(0, known.step - begins_at), begins_at
+    elif memory.prepared == memory.attempt:
+        known.step = max(known.step, _step(observed, memory))
+    known.reached = max(known.reached, known.step, memory.ledger.reached)
+    return Findings(
+        restarts=(*_restarts(known, memory), *_engines_restarted(known, memory)),
+        first_step_s=_first_step(known, observed, memory),
+        lost_steps=lost,
+    )
+
+
+def _restarts(known: _Run, memory: Memory) -> Iterator[Restart]:
+    before, planned = known.memory, known.planned
+    counts = {role: count for role, count in memory.restarts.items() if role != PodRole.INFERENCE}
+    roles = [role for role, count in counts.items() if count > before.restarts.get(role, 0)]
+    tried_again = memory.attempt == before.attempt and memory.preparations > before.preparations
+    if planned is not None and (roles or tried_again or memory.attempt > before.attempt):
+        yield planned
+    else:
+        yield from (Restart(role, Cause.UNKNOWN) for role in roles)
+    known.planned = None
+
+
+def _engines_restarted(known: _Run, memory: Memory) -> Iterator[Restart]:
+    """Kubelets start engines again; the run's status counts how often."""
+    before, now = (count.restarts.get(PodRole.INFERENCE, 0) for count in (known.memory, memory))
+    for _ in range(before, now):
+        yield Restart(PodRole.INFERENCE, Cause.CONTAINER)
+
+
+def _first_step(known: _Run, observed: Observed, memory: Memory) -> float | None:
+    """Of a run that was suspended before it, the time says nothing."""
+    if memory.phase in (*ENDED, Phase.SUSPENDED) and known.step <= (memory.resume_step or 0):
+        known.awaits_first_step = False
+    if not known.awaits_first_step or memory.resume_step is None or known.step <= memory.resume_step:
+        return None
+    known.awaits_first_step = False
+    return max(0.0, observed.now - observed.run.created_at)
+
+
+def _recovers(known: _Run, observed: Observed, memory: Memory) -> bool:
+    """Whether the attempt began with a restart, and the run was further before."""
+    restarted = (str(Phase.RESTARTING), memory.attempt) in {
+        (entry.get("phase"), entry.get("attempt")) for entry in _timeline(observed.run.status)
+    }
+    return restarted and (memory.phase is not Phase.RUNNING or known.step < known.reached)
+
+
+def _step(observed: Observed, memory: Memory) -> int:
+    state = observed.role_state
+    told = state.step if state is not None and state.attempt == memory.attempt else None
+    return memory.step if told is None else told
+
+
+def _committed_at(record: RunRecord) -> float | None:
+    checkpoint = record.status.get("checkpoint")
+    return from_text(checkpoint.get("committedAt")) if isinstance(checkpoint, Mapping) else None
+
+
+def _phases(status: Mapping[str, Any]) -> set[object]:
+    return {entry.get("phase") for entry in _timeline(status)}
+
+
+def _timeline(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [entry for entry in status.get("timeline", []) if isinstance(entry, Mapping)]

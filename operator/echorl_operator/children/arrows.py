@@ -1,0 +1,135 @@
+"""Who talks to whom in a run, and why: the one list that NetworkPolicies are derived from and people can read.
+
+Host names cannot stand in a NetworkPolicy. What a run reaches by name outside the cluster (hub, teacher, judges, W&B)
+is therefore allowed by port alone, to any address; an address in numbers is allowed alone.
+"""
+
+import ipaddress
+from collections.abc import Iterator
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from echorl_manifest.models.model import is_path
+from echorl_manifest.rules.finding import eval_environments, train_environments
+from echorl_operator.children import cluster_placement as places
+from echorl_operator.children.target import Object, Target
+from echorl_operator.children.trainer import ranks_per_pod
+from echorl_operator.names import PodRole
+
+FIRST_TRAINER = "trainer-0"
+"""The gang's first pod; arrows to ``trainer`` reach it as well."""
+AGENTS = "agent"
+"""Pods that somebody starts as agents of a run: labels ``echorl.dev/run-uid`` and ``echorl.dev/role: agent``."""
+OPERATOR, MONITORING, DNS, ANYWHERE = "operator", "monitoring", "dns", "anywhere"
+RUN_ENDS = (*(role.value for role in PodRole), FIRST_TRAINER, AGENTS)
+"""Ends that are pods of the run: each gets policies of its own."""
+
+_HTTPS, _HTTP = 443, 80
+
+
+@dataclass(frozen=True)
+class Ports:
+    """A range of ports."""
+
+    first: int
+    last: int
+    protocol: str = "TCP"
+
+    def __str__(self) -> str:
+        """``TCP/8200-8207``."""
+        return f"{self.protocol}/{self.first}" + (f"-{self.last}" if self.last != self.first else "")
+
+
+@dataclass(frozen=True)
+class Arrow:
+    """One kind of connection that is allowed."""
+
+    source: str
+    """Who opens it: an end of the run, ``operator`` or ``monitoring``."""
+    target: str
+    """Who is called: an end of the run, ``dns``, ``anywhere``, an address, or ``spec.egress[i]``."""
+    ports: tuple[Ports, ...]
+    """Empty: all, or as the egress rule says."""
+    why: str
+
+    def __str__(self) -> str:
+        """One line."""
+        ports = ", ".join(str(one) for one in self.ports) or "all ports"
+        return f"{self.source} -> {self.target} ({ports}): {self.why}"
+
+    def as_json(self) -> Object:
+        """As it stands in a rendering."""
+        ports = [[one.first, one.last, one.protocol] for one in self.ports]
+        return {"source": self.source, "target": self.target, "ports": ports, "why": self.why}
+
+    @classmethod
+    def from_json(cls, body: Object) -> "Arrow":
+        """What ``as_json`` wrote."""
+        return cls(body["source"], body["target"], tuple(Ports(*one) for one in body["ports"]), body["why"])
+
+
+def arrows_of(target: Target) -> list[Arrow]:
+    """Every connection that the run's pods may open or take. Whatever is not here is denied."""
+    return [*_between_roles(target), *_from_outside(target), *_to_outside(target)]
+
+
+def _tcp(first: int, count: int = 1) -> tuple[Ports, ...]:
+    return (Ports(first, first + count - 1),)
+
+
+def _between_roles(target: Target) -> Iterator[Arrow]:
+    orchestrator = _tcp(places.ORCHESTRATOR_PORT)
+    trainer, engines = PodRole.TRAINER.value, PodRole.INFERENCE.value
+    yield Arrow(PodRole.ORCHESTRATOR.value, engines, _tcp(places.ENGINE_PORT), "sampling and weight updates")
+    if target.spec.weight_transfer.mode == "http":
+        yield Arrow(engines, FIRST_TRAINER, _tcp(places.TRAINER_PORT), "new weights")
+    yield Arrow(trainer, PodRole.ORCHESTRATOR.value, orchestrator, "batches and reports")
+    yield Arrow(trainer, trainer, (), "collectives")
+    yield Arrow(AGENTS, PodRole.ORCHESTRATOR.value, orchestrator, "the gateway")
+
+
+def _from_outside(target: Target) -> Iterator[Arrow]:
+    yield Arrow(OPERATOR, PodRole.ORCHESTRATOR.value, _tcp(places.ORCHESTRATOR_PORT), "the run's state")
+    scraped = {
+        PodRole.ORCHESTRATOR: _tcp(places.ORCHESTRATOR_PORT),
+        PodRole.INFERENCE: _tcp(places.ENGINE_PORT),
+        PodRole.TRAINER: _tcp(places.TRAINER_PORT, ranks_per_pod(target)),
+    }
+    for role, ports in scraped.items():
+        yield Arrow(MONITORING, role.value, ports, "metrics")
+
+
+def _to_outside(target: Target) -> Iterator[Arrow]:
+    dns = (Ports(53, 53, "UDP"), Ports(53, 53))
+    for end in (*(role.value for role in PodRole), AGENTS):
+        yield Arrow(end, DNS, dns, "names")
+    spec, orchestrator = target.spec, PodRole.ORCHESTRATOR.value
+    if not is_path(spec.model.name):
+        yield _to_url(PodRole.PREPARE.value, target.settings.hub_endpoint, "fetching the model")
+    if spec.algorithm.teacher is not None and spec.algorithm.teacher.url is not None:
+        yield _to_url(orchestrator, spec.algorithm.teacher.url, "the teacher")
+    for path, environment in (*train_environments(spec), *eval_environments(spec)):
+        for name, member in environment.members.items():
+            if member.url is not None:
+                yield _to_url(orchestrator, member.url, f"{path}.members.{name}")
+    wandb = spec.monitors.wandb
+    if wandb.project is not None and wandb.mode == "online":
+        yield _to_url(orchestrator, wandb.base_url, "Weights & Biases")
+    for index in range(len(spec.egress)):
+        # Engines run no code of the user's, and need nothing of the world.
+        for role in (PodRole.PREPARE, PodRole.ORCHESTRATOR, PodRole.TRAINER):
+            yield Arrow(role.value, f"spec.egress[{index}]", (), "as the manifest says")
+
+
+def _to_url(source: str, url: str | None, why: str) -> Arrow:
+    """``url`` None: HTTPS to anywhere."""
+    parts = urlsplit(url or "https://")
+    port = parts.port or (_HTTP if parts.scheme == "http" else _HTTPS)
+    return Arrow(source, _address(parts.hostname) or ANYWHERE, _tcp(port), why)
+
+
+def _address(host: str | None) -> str | None:
+    try:
+        return str(ipaddress.ip_network(host or ""))
+    except ValueError:
+        return None

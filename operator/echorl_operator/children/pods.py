@@ -1,0 +1,288 @@
+"""What the pods of all roles have in common: identity, security, scratch space, shared memory, placement, probes."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from echorl_core import names as core_names
+from echorl_manifest.models.base import duration_seconds
+from echorl_operator import names
+from echorl_operator.canonical_quantities import total
+from echorl_operator.children import storage
+from echorl_operator.children.overlay import merged
+from echorl_operator.children.stored import stored
+from echorl_operator.children.target import Object, Target
+from echorl_operator.names import PodRole
+
+USER = 10001
+"""User and group id of every image."""
+CONFIG = "/etc/echorl"
+SCRATCH = "scratch"
+SHARED_MEMORY = "shm"
+HOME = "/home/echorl"
+TEMPORARY = "/tmp"  # noqa: S108 - a volume of the pod's own
+WORK = "/var/run/echorl"
+TERMINATION_LOG = "/dev/termination-log"
+
+_PROBE_PERIOD_S = 10
+_START_PERIOD_S = 2
+
+
+@dataclass(frozen=True)
+class Role:
+    """What is particular to one role's container."""
+
+    role: PodRole
+    image: str
+    command: Sequence[str]
+    config: str
+    """Name of the ConfigMap with its config."""
+    env: Sequence[Object] = ()
+    mounts: Sequence[Object] = ()
+    volumes: Sequence[Object] = ()
+    ports: Mapping[str, int] = field(default_factory=dict)
+    probes: Mapping[str, Object] = field(default_factory=dict)
+    restart_policy: str = "Never"
+    grace_s: int = 30
+    """Between SIGTERM and SIGKILL."""
+
+
+def variable(name: str, value: str) -> Object:
+    """An environment variable."""
+    return {"name": name, "value": value}
+
+
+def label_variable(name: str, label: str) -> Object:
+    """An environment variable with the value of one of the pod's labels."""
+    return field_variable(name, f"metadata.labels['{label}']")
+
+
+def field_variable(name: str, path: str) -> Object:
+    """An environment variable with the value of one of the pod's fields."""
+    return {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
+
+
+def secret_variable(name: str, secret: str, key: str, *, optional: bool = False) -> Object:
+    """An environment variable with the value of a Secret's key; ``optional``: the pod starts without it too."""
+    reference: Object = {"name": secret, "key": key} | ({"optional": True} if optional else {})
+    return {"name": name, "valueFrom": {"secretKeyRef": reference}}
+
+
+def identity(target: Target, *, attempt: bool, token: bool) -> list[Object]:
+    """Who a role is: the run, and where it is bound to one, the attempt."""
+    found = [
+        variable(core_names.ENV_RUN_NAME, target.name),
+        variable(core_names.ENV_RUN_UID, target.uid),
+        variable(core_names.ENV_TERMINATION_LOG, TERMINATION_LOG),
+    ]
+    if attempt:
+        found.append(label_variable(core_names.ENV_ATTEMPT, names.LABEL_ATTEMPT))
+    if token:
+        found.append(secret_variable(core_names.ENV_ADMIN_TOKEN, names.token(target.name), storage.TOKEN_KEY))
+    return found
+
+
+def http_probe(path: str, port: str, *, failures: int, period_s: int = _PROBE_PERIOD_S) -> Object:
+    """A probe of the kubelet's; it fails after ``failures`` bad answers in a row."""
+    return {
+        "httpGet": {"path": path, "port": port},
+        "periodSeconds": period_s,
+        "timeoutSeconds": 5,
+        "failureThreshold": failures,
+    }
+
+
+def probes(target: Target, path: str, port: str, *, unhealthy_s: float) -> dict[str, Object]:
+    """Startup, liveness and readiness by one path. ``unhealthy_s``: without a good answer before the container ends."""
+    start = -(-target.settings.start_deadline_seconds // _START_PERIOD_S)
+    alive = max(3, -(-int(unhealthy_s) // _PROBE_PERIOD_S))
+    return {
+        "startupProbe": http_probe(path, port, failures=start, period_s=_START_PERIOD_S),
+        "livenessProbe": http_probe(path, port, failures=alive),
+        "readinessProbe": http_probe(path, port, failures=2),
+    }
+
+
+def stall_s(target: Target) -> float:
+    """How long a role of the gang may go without a good answer, in seconds."""
+    return duration_seconds(target.spec.stall_policy.no_step_for)
+
+
+def pod_template(target: Target, what: Role) -> Object:
+    """Metadata and spec of a role's pods, the user's template on top."""
+    role = what.role
+    template = {"metadata": {"labels": target.labels(role)}, "spec": _spec(target, what)}
+    overlay, path = target.fields(role).template, f"spec.{role}.template"
+    if role is PodRole.PREPARE:
+        overlay, path = for_prepare(overlay), f"spec.{PodRole.ORCHESTRATOR}.template"
+    template = merged(template, overlay, path)
+    spec = template["spec"]
+    for container in (*spec["containers"], *spec.get("initContainers", ())):
+        _secure(container)
+    complete: Object = stored(template)
+    return complete
+
+
+def bare_pod(target: Target, name: str, what: Role) -> Object:
+    """A pod of no workload: the operator itself makes it again."""
+    template = pod_template(target, what)
+    pod = target.child("v1", "Pod", name, what.role)
+    metadata = template["metadata"]
+    pod["metadata"]["labels"] = metadata["labels"]
+    if annotations := metadata.get("annotations"):
+        pod["metadata"]["annotations"] = annotations
+    return {**pod, "spec": template["spec"]}
+
+
+def for_prepare(overlay: Mapping[str, Any]) -> Object:
+    """The part of the orchestrator's template that prepare takes over.
+
+    It runs where the orchestrator runs and imports the same code: placement, volumes, variables. A sidecar would keep
+    it from ending; command, resources and probes are the orchestrator's own.
+    """
+    kept = ("name", "env", "envFrom", "volumeMounts", "volumeDevices", "securityContext", "imagePullPolicy")
+    whole = overlay.get("spec") or {}
+    spec = {key: part for key, part in whole.items() if key != "containers"}
+    own = [one for one in whole.get("containers") or () if one.get("name") == PodRole.ORCHESTRATOR]
+    if own:
+        parts = {key: part for key, part in own[0].items() if key in kept}
+        spec["containers"] = [{**parts, "name": PodRole.PREPARE.value}]
+    return {**overlay, "spec": spec}
+
+
+def base_spec(target: Target, role: PodRole) -> Object:
+    """The part of a role's pod that has sizes: its container's resources and its shared memory."""
+    return {
+        "containers": [{"name": role.value, "resources": _resources(target, role)}],
+        "volumes": _shared_memory(target, role),
+    }
+
+
+def _spec(target: Target, what: Role) -> Object:
+    gpus = target.gpus(what.role)
+    settings = target.settings
+    spec: Object = {
+        "containers": [_container(target, what)],
+        "volumes": _volumes(target, what),
+        "restartPolicy": what.restart_policy,
+        "terminationGracePeriodSeconds": what.grace_s,
+        "serviceAccountName": names.role_account(target.name, what.role),
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "fsGroup": USER,
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+    }
+    secrets = [*(secret.name for secret in target.spec.image_pull_secrets), *settings.image_pull_secrets]
+    if secrets:
+        # The list is a map by name: the API server refuses one that has a name twice.
+        spec["imagePullSecrets"] = [{"name": name} for name in dict.fromkeys(secrets)]
+    if gpus and settings.gpu_tolerations:
+        spec["tolerations"] = [
+            {"key": one.key, "operator": "Exists", "effect": one.effect} for one in settings.gpu_tolerations
+        ]
+    if affinity := storage.affinity(target, what.role):
+        spec["affinity"] = affinity
+    return spec
+
+
+def _container(target: Target, what: Role) -> Object:
+    container: Object = {
+        "name": what.role.value,
+        "image": what.image,
+        "imagePullPolicy": target.settings.image_pull_policy,
+        "command": list(what.command),
+        "workingDir": HOME,
+        "env": [*what.env, *_folders(), *_offline(what.role), *_no_gpu(target, what.role)],
+        "resources": _resources(target, what.role),
+        "volumeMounts": _mounts(target, what),
+        "terminationMessagePath": TERMINATION_LOG,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "securityContext": {"readOnlyRootFilesystem": True},
+        **what.probes,
+    }
+    if what.ports:
+        container["ports"] = [
+            {"name": name, "containerPort": port, "protocol": "TCP"} for name, port in what.ports.items()
+        ]
+    return container
+
+
+def _secure(container: Object) -> None:
+    """What ``restricted`` wants of every container, those of the user included."""
+    context = container.setdefault("securityContext", {})
+    context.setdefault("allowPrivilegeEscalation", False)
+    context.setdefault("capabilities", {}).setdefault("drop", ["ALL"])
+
+
+def _folders() -> list[Object]:
+    cache = f"{HOME}/.cache"
+    folders = {
+        "HOME": HOME,
+        "TMPDIR": TEMPORARY,
+        "XDG_CACHE_HOME": cache,
+        "HF_HOME": f"{cache}/huggingface",
+        "VLLM_CACHE_ROOT": f"{cache}/vllm",
+        "TRITON_CACHE_DIR": f"{cache}/triton",
+        "TORCHINDUCTOR_CACHE_DIR": f"{cache}/torchinductor",
+    }
+    own = [variable(name, folder) for name, folder in folders.items()]
+    return [*own, variable("PYTHONUNBUFFERED", "1"), variable("PYTHONDONTWRITEBYTECODE", "1")]
+
+
+def _offline(role: PodRole) -> list[Object]:
+    return [] if role is PodRole.PREPARE else [variable("HF_HUB_OFFLINE", "1")]
+
+
+def _no_gpu(target: Target, role: PodRole) -> list[Object]:
+    if target.gpus(role):
+        return []
+    # A container that asks for no GPU may still see all of its node's. -1, since an empty value is not kept.
+    return [variable("NVIDIA_VISIBLE_DEVICES", "void"), variable("CUDA_VISIBLE_DEVICES", "-1")]
+
+
+def _resources(target: Target, role: PodRole) -> Object:
+    defaults, gpus = target.defaults(role), target.gpus(role)
+    requests = {
+        name: total(defaults.requests.get(name, "0"), defaults.requests_per_gpu.get(name, "0"), gpus)
+        for name in {**defaults.requests, **(defaults.requests_per_gpu if gpus else {})}
+    }
+    limits = dict(defaults.limits)
+    if gpus:
+        requests[target.settings.gpu_resource] = limits[target.settings.gpu_resource] = str(gpus)
+    return {name: part for name, part in (("requests", requests), ("limits", limits)) if part}
+
+
+def _volumes(target: Target, what: Role) -> list[Object]:
+    own: list[Object] = [
+        {"name": "config", "configMap": {"name": what.config}},
+        {"name": SCRATCH, "emptyDir": {"sizeLimit": target.defaults(what.role).scratch}},
+    ]
+    return [*own, *_shared_memory(target, what.role), *what.volumes]
+
+
+def _mounts(target: Target, what: Role) -> list[Object]:
+    found: list[Object] = [
+        {"name": "config", "mountPath": CONFIG, "readOnly": True},
+        # Folders of one volume: the kubelet makes them, and they share one limit.
+        {"name": SCRATCH, "mountPath": HOME, "subPath": "home"},
+        {"name": SCRATCH, "mountPath": TEMPORARY, "subPath": "tmp"},
+        {"name": SCRATCH, "mountPath": WORK, "subPath": "work"},
+    ]
+    if _shared_memory(target, what.role):
+        found.append({"name": SHARED_MEMORY, "mountPath": "/dev/shm"})  # noqa: S108 - Linux's place for it
+    return [*found, *what.mounts]
+
+
+def _shared_memory(target: Target, role: PodRole) -> list[Object]:
+    """The volume behind ``/dev/shm``; none where the container runtime's own will do."""
+    defaults = target.defaults(role)
+    if defaults.shared_memory is None:
+        return []
+    size = total(defaults.shared_memory, defaults.shared_memory_per_gpu, target.gpus(role))
+    return [{"name": SHARED_MEMORY, "emptyDir": {"medium": "Memory", "sizeLimit": size}}]

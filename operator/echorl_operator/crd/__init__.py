@@ -1,5 +1,0 @@
-"""The CustomResourceDefinition, made from the manifest's models. Pure."""
-
-from echorl_operator.crd.assembly import crd_text, custom_resource_definition
-
-__all__ = ["crd_text", "custom_resource_definition"]

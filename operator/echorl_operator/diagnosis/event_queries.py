@@ -1,0 +1,47 @@
+"""Objects that something is wrong with and that do not say what themselves: their events do."""
+
+from echorl_operator import names
+from echorl_operator.diagnosis import scheduler
+from echorl_operator.names import PodRole
+from echorl_operator.observed.records import ContainerPhase, Kind, PodPhase, PodRecord
+from echorl_operator.observed.warning_events import Subject
+from echorl_operator.observed.world import Observed
+
+CREATING = frozenset({"ContainerCreating", "PodInitializing"})
+MOST_PODS = 2
+"""Pods of one cause say the same."""
+
+
+def silent(observed: Observed) -> tuple[Subject, ...]:
+    """Whose events may tell why the run waits; empty while nothing is out of the ordinary."""
+    found = []
+    trainer = observed.child(Kind.STATEFUL_SET, names.trainer(observed.run.key.name))
+    if trainer is not None and missing_pods(observed):
+        found.append(Subject("StatefulSet", trainer.meta.name))
+    waiting = [pod for pod in observed.pods if pod.meta.deleted_at is None and pod.phase is PodPhase.PENDING]
+    if any(pod.unscheduled and scheduler.read(pod.unscheduled).unbound for pod in waiting):
+        found.append(Subject("PersistentVolumeClaim", claim_of(observed)))
+    starting = [Subject("Pod", pod.meta.name) for pod in waiting if _is_being_set_up(pod)]
+    return (*found, *starting[:MOST_PODS])
+
+
+def missing_pods(observed: Observed) -> int:
+    """Trainer pods that the StatefulSet's controller should have made and has not."""
+    trainer = observed.child(Kind.STATEFUL_SET, names.trainer(observed.run.key.name))
+    if trainer is None or trainer.meta.deleted_at is not None:
+        return 0
+    # A pod that is ending still has its name.
+    return max(0, trainer.desired - sum(1 for _ in observed.of(PodRole.TRAINER)))
+
+
+def claim_of(observed: Observed) -> str:
+    """Name of the claim that the run's pods mount."""
+    named = observed.run.block("storage").get("claimName")
+    return named if isinstance(named, str) and named else names.claim(observed.run.key.name)
+
+
+def _is_being_set_up(pod: PodRecord) -> bool:
+    """A node has it, and no container of it has begun: its volumes and its network come first, then its images."""
+    return bool(pod.node) and all(
+        one.phase is ContainerPhase.WAITING and (not one.reason or one.reason in CREATING) for one in pod.containers
+    )

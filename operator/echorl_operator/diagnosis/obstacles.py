@@ -1,0 +1,218 @@
+"""What stands in the way of a run's pods: the first cause that somebody can do something about."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from echorl_core import termination_message
+from echorl_operator import names
+from echorl_operator.diagnosis import refusals, scheduler
+from echorl_operator.diagnosis.durations import waited
+from echorl_operator.diagnosis.event_queries import claim_of, missing_pods
+from echorl_operator.names import PodRole
+from echorl_operator.observed.records import ChildRecord, ContainerPhase, ContainerRecord, Kind, PodPhase, PodRecord
+from echorl_operator.observed.times import from_text
+from echorl_operator.observed.warning_events import Complaint, Subject
+from echorl_operator.observed.world import Observed
+from echorl_operator.quantities import readable, value
+
+_PULL = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable"})
+_CONFIG = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
+_CRASH = frozenset({"CrashLoopBackOff"})
+_SETUP = {
+    "FailedMount": "VolumeNotMounted",
+    "FailedAttachVolume": "VolumeNotMounted",
+    "FailedMapVolume": "VolumeNotMounted",
+    "FailedCreatePodSandBox": "SandboxNotCreated",
+}
+"""Events of a pod whose containers cannot begin, and what is said of them."""
+_SET_UP = frozenset({"Pulling", "Pulled", "Created", "Started"})
+"""Events of a pod that is past that."""
+_ENDING = "object is being deleted"
+"""The pod before this one is not gone yet; that is no obstacle."""
+_CLOCKS_DIFFER_S = 30.0
+ORDER = (PodRole.PREPARE, PodRole.ORCHESTRATOR, PodRole.TRAINER, PodRole.INFERENCE)
+"""Of roles: what comes first in an attempt holds up what comes later."""
+
+Figures = Callable[[str, str], str]
+"""From a resource and what a pod wants of it to words on what is free: see ``capacity.words``."""
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    """Something that a run waits for and that does not go away by waiting alone."""
+
+    reason: str
+    """CamelCase, of a small fixed set."""
+    message: str
+    """Who, what, why, and since when."""
+
+
+def first_obstacle(observed: Observed, figures: Figures | None = None) -> Obstacle | None:
+    """The first thing in the way, by role and then by how early in a pod's life it is.
+
+    Args:
+        observed: the run's world.
+        figures: what nodes have free; None where one may not look at nodes. The scheduler's words must do then.
+    """
+    return next(_obstacles(observed, figures), None)
+
+
+def without_pods(observed: Observed) -> list[ChildRecord]:
+    """Workloads whose controllers try in vain to make pods."""
+    stuck = [child for child in observed.children if child.failure and child.kind is Kind.DEPLOYMENT]
+    trainer = observed.child(Kind.STATEFUL_SET, names.trainer(observed.run.key.name))
+    if trainer is not None and any(_uncreated(observed)):
+        stuck.append(trainer)
+    return stuck
+
+
+def refused(message: str) -> Obstacle:
+    """What a write that the API server does not take means. ``message``: its error."""
+    found = refusals.read(message)
+    who = f"{found.object} cannot be created" if found.object else "the API server refuses a write"
+    return Obstacle(found.reason, f"{who}: {found.words}")
+
+
+def _obstacles(observed: Observed, figures: Figures | None) -> Iterator[Obstacle]:
+    living = [pod for pod in observed.pods if pod.meta.deleted_at is None and not pod.ended]
+    for role in ORDER:
+        pods = [pod for pod in living if pod.role is role]
+        if role is PodRole.TRAINER:
+            yield from _uncreated(observed)
+        yield from _unscheduled(observed, pods, figures)
+        yield from _unprepared(observed, pods)
+        for reasons, reason, what in (
+            (_PULL, "ImagePullFailed", "cannot get its image"),
+            (_CONFIG, "ContainerNotCreated", "cannot be started"),
+            (_CRASH, "CrashLoop", "ends again and again"),
+        ):
+            yield from _waiting(pods, reasons, reason, what, observed.now)
+    yield from _without_pods(observed)
+
+
+def _unscheduled(observed: Observed, pods: list[PodRecord], figures: Figures | None) -> Iterator[Obstacle]:
+    waiting = [pod for pod in pods if pod.unscheduled and not pod.gated and pod.phase is PodPhase.PENDING]
+    if not waiting:
+        return
+    first = waiting[0]
+    verdict = scheduler.read(first.unscheduled)
+    reason, why = "Unschedulable", _why_nowhere(first, verdict, figures)
+    if verdict.missing_claim:
+        reason, why = "ClaimNotFound", f"there is no claim {verdict.missing_claim} in namespace {first.meta.namespace}"
+    elif verdict.unbound:
+        reason, why = "ClaimPending", _why_unbound(observed)
+    who = _who(waiting, "cannot be scheduled")
+    yield Obstacle(reason, f"{who}: {why}; waiting {waited(observed.now - _waits_since(observed, first))}")
+
+
+def _why_nowhere(pod: PodRecord, verdict: scheduler.Verdict, figures: Figures | None) -> str:
+    wants = dict(pod.wants)
+    short = [resource for resource in verdict.resources if resource in wants]
+    if not short:
+        return verdict.words
+    if figures is None:
+        asked = ", ".join(readable(resource, value(wants[resource])) for resource in short)
+        return f"{asked} wanted; {verdict.words}"
+    lacking = "; ".join(figures(resource, wants[resource]) for resource in short)
+    others = ", ".join(one.words for one in verdict.unfit if one.resource not in short)
+    return f"{lacking}; {others}" if others else lacking
+
+
+def _why_unbound(observed: Observed) -> str:
+    name = claim_of(observed)
+    text = f"its claim {name} has no volume yet"
+    said = observed.said_of(Subject("PersistentVolumeClaim", name))
+    return f"{text} ({said[0].message})" if said else text
+
+
+def _waits_since(observed: Observed, pod: PodRecord) -> float:
+    """Pods of the gang are there long before they are let through to the scheduler."""
+    if pod.role is not PodRole.TRAINER:
+        return pod.meta.created_at
+    begun = [
+        since
+        for entry in _of_attempt(observed)
+        if entry.get("phase") == "Starting" and (since := from_text(entry.get("since"))) is not None
+    ]
+    return max([pod.meta.created_at, *begun[:1]])
+
+
+def _of_attempt(observed: Observed) -> list[dict[str, object]]:
+    """The current attempt's entries of the timeline."""
+    status = observed.run.status
+    return [entry for entry in status.get("timeline", ()) if entry.get("attempt") == status.get("attempt")]
+
+
+def _uncreated(observed: Observed) -> Iterator[Obstacle]:
+    """Trainer pods that are not even made."""
+    missing = missing_pods(observed)
+    if not missing:
+        return
+    begun = next((from_text(entry.get("since")) for entry in _of_attempt(observed)), None) or observed.run.created_at
+    name = names.trainer(observed.run.key.name)
+    said = [
+        one
+        for one in observed.said_of(Subject("StatefulSet", name))
+        if one.reason == "FailedCreate" and one.last > begun - _CLOCKS_DIFFER_S and _ENDING not in one.message
+    ]
+    if said:
+        found = refusals.read(said[0].message)
+        since = waited(observed.now - max(begun, min(one.first for one in said)))
+        pods = "pod" if missing == 1 else "pods"
+        yield Obstacle(found.reason, f"{missing} trainer {pods} cannot be created: {found.words}; since {since}")
+
+
+def _unprepared(observed: Observed, pods: list[PodRecord]) -> Iterator[Obstacle]:
+    """Pods on a node whose volumes or network are not there; the pod itself says only ContainerCreating."""
+    for pod in pods:
+        if pod.phase is PodPhase.PENDING and (said := _setup_failure(observed, pod)) is not None:
+            since = waited(observed.now - pod.meta.created_at)
+            yield Obstacle(_SETUP[said.reason], f"{pod.meta.name} cannot be started: {said.message}; since {since}")
+
+
+def _setup_failure(observed: Observed, pod: PodRecord) -> Complaint | None:
+    if any(one.phase is not ContainerPhase.WAITING for one in pod.containers):
+        return None
+    said = observed.said_of(Subject("Pod", pod.meta.name))
+    newest = next((one for one in said if one.reason in _SETUP or one.reason in _SET_UP), None)
+    failed = newest is not None and newest.reason in _SETUP and newest.last >= pod.meta.created_at
+    return newest if failed else None
+
+
+def _waiting(pods: list[PodRecord], reasons: frozenset[str], reason: str, what: str, now: float) -> Iterator[Obstacle]:
+    found = [(pod, container) for pod in pods for container in pod.containers if _is_waiting(container, reasons)]
+    if found:
+        pod, container = found[0]
+        who = _who([one for one, _ in found], what)
+        said = f"{container.reason}: {container.message}" if container.message else container.reason
+        if container.last is not None:
+            said = f"{said}; {_end(container.last)}"
+        yield Obstacle(reason, f"{who}: {said}; since {waited(now - pod.meta.created_at)}")
+
+
+def _end(last: ContainerRecord) -> str:
+    """How the process ended, in its own words if it said any in our form."""
+    words = termination_message.read(last.message)
+    code = f"it ended with code {last.exit_code}"
+    if last.reason not in ("", "Error", "Completed"):
+        code = f"{code} ({last.reason})"
+    return code if words is None or not words.message else f"{code}: {words.message}"
+
+
+def _is_waiting(container: ContainerRecord, reasons: frozenset[str]) -> bool:
+    return container.phase is ContainerPhase.WAITING and container.reason in reasons
+
+
+def _without_pods(observed: Observed) -> Iterator[Obstacle]:
+    """Engines that are not even made; a claim that is bound to nothing any more."""
+    for child in observed.children:
+        if child.failure:
+            found = refusals.read(child.failure)
+            yield Obstacle(found.reason, f"pods of {child.kind} {child.meta.name} cannot be created: {found.words}")
+        if child.kind is Kind.CLAIM and child.phase == "Lost":
+            yield Obstacle("VolumeLost", f"the claim {child.meta.name} has lost its volume")
+
+
+def _who(pods: list[PodRecord], what: str) -> str:
+    found = list(dict.fromkeys(pod.meta.name for pod in pods))
+    return f"{found[0]} {what}" if len(found) == 1 else f"{found[0]} and {len(found) - 1} more {what}"

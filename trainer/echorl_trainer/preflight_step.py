@@ -1,0 +1,169 @@
+"""The trainer's part of ``echorl preflight``: one real step, and adapters for hot swaps, published to a folder.
+
+    python -m echorl_trainer.preflight_step --config trainer.json --out DIR --swaps 5
+
+Version 0 is the start, version 1 comes of one step of the run's own loss and optimizer on the probe's tokens. That step
+may be too small to be seen in an engine's precision. So the B factors of further versions are drawn anew, large enough
+that the probe's logprobs move by several times the tolerance.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import structlog
+import torch
+from pydantic import ValidationError
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from echorl_core import logs, names, preflight_step
+from echorl_core.config import TrainerConfig
+from echorl_core.identity import RunIdentity
+from echorl_core.names import ExitCode
+from echorl_core.preflight_step import Rehearsal
+from echorl_core.wire.batch import MicroBatch, RankBatch, TokenRole
+from echorl_core.wire.weights import PolicyAnnouncement
+from echorl_trainer.lora import published_weights
+from echorl_trainer.losses import HookError
+from echorl_trainer.model import Policy
+from echorl_trainer.parallel import Ranks, connect, disconnect
+from echorl_trainer.publish import PROBE_TOLERANCE, Publisher, probe_ids
+from echorl_trainer.step import NonFinite, probe_logprobs
+from echorl_trainer.train import build_learner
+from echorl_trainer.weights import WeightStore
+
+log = structlog.get_logger()
+
+MOVES_BY = 4.0
+"""Tolerances that a swap moves some logprob of the probe by."""
+_FIRST_SCALE = 1e-3
+_TRIES = 30
+
+
+def rehearse(config: TrainerConfig, identity: RunIdentity, out: Path, *, swaps: int, ranks: Ranks) -> Rehearsal:
+    """Publish version 0, version 1 after a step, and ``swaps`` more under ``out``.
+
+    Raises:
+        ValueError: no adapter trains, the model cannot be trained, or no swap would be seen in the probe.
+        NonFinite, HookError: from the step.
+    """
+    if config.model.lora is None:
+        raise ValueError("model.lora: is not set, so there is no adapter to rehearse")
+    learner = build_learner(config, ranks)
+    policy = learner.state.policy
+    tokens = probe_ids(config.model, identity.uid, config.probe_tokens)
+    root = out.absolute() / "versions"
+    store = WeightStore(root, identity.attempt, root.as_uri(), kept=swaps + 2)
+    publisher = Publisher(policy, ranks, identity, probe_token_ids=tokens, store=store)
+    found = [publish(publisher, policy, 0)]
+    batch = probe_batch(identity, tokens, probe_logprobs(policy, ranks, tokens))
+    outcome = learner.runner.run(batch)
+    found.append(publish(publisher, policy, 1))
+    for version in range(2, swaps + 2):
+        move(policy, ranks, tokens, version)
+        found.append(publish(publisher, policy, version))
+    return Rehearsal(gradient_norm=outcome.metrics["optim/grad_norm"] or 0.0, versions=found)
+
+
+def publish(publisher: Publisher, policy: Policy, version: int) -> PolicyAnnouncement:
+    """Publish what the policy holds."""
+    publisher.prepare(version)
+    publisher.transfer(published_weights(policy))
+    announcement = publisher.complete()
+    assert announcement is not None  # noqa: S101 - this is rank 0, with a store
+    return announcement
+
+
+def probe_batch(identity: RunIdentity, token_ids: Sequence[int], logprobs: Sequence[float]) -> RankBatch:
+    """A batch of the probe alone, as if it had been sampled: every token but the first has advantage 1."""
+    action = np.arange(len(token_ids)) > 0
+    ones = action.astype(np.float32)
+    version = np.where(action, 0, -1).astype(np.int32)
+    micro = MicroBatch(
+        sample_ids=["probe"],
+        environments=["preflight"],
+        lengths=np.array([len(token_ids)], np.int32),
+        token_ids=np.array(token_ids, np.int32),
+        role=np.where(action, TokenRole.ACTION, TokenRole.CONTEXT).astype(np.uint8),
+        logprobs=np.array([0.0, *logprobs], np.float32),
+        version_low=version,
+        version_high=version,
+        rl_weight=ones,
+        ce_weight=np.zeros_like(ones),
+        advantage=ones,
+        temperature=np.ones_like(ones),
+    )
+    return RankBatch(
+        run_uid=identity.uid,
+        attempt=identity.attempt,
+        step=1,
+        rank=0,
+        num_ranks=1,
+        denominators={"rl": float(action.sum())},
+        checkpoint=False,
+        last=False,
+        micro_batches=[micro],
+    )
+
+
+def move(policy: Policy, ranks: Ranks, tokens: list[int], seed: int) -> None:
+    """Draw every B anew, so that some logprob of the probe moves by ``MOVES_BY`` tolerances at least.
+
+    Raises:
+        ValueError: no size of B does that with finite logprobs.
+    """
+    before = probe_logprobs(policy, ranks, tokens)
+    needed = MOVES_BY * PROBE_TOLERANCE[policy.dtype]
+    for power in range(_TRIES):
+        draw(policy, seed, _FIRST_SCALE * 2.0**power)
+        moved = max(abs(new - old) for new, old in zip(probe_logprobs(policy, ranks, tokens), before, strict=True))
+        if moved >= needed:
+            return
+    raise ValueError(f"model.lora: no adapter of this form moves the probe's logprobs by {needed:g} nats")
+
+
+@torch.no_grad()
+def draw(policy: Policy, seed: int, scale: float) -> None:
+    """Fill every B from a normal distribution of deviation ``scale``."""
+    generator = torch.Generator().manual_seed(seed)
+    for name, parameter in policy.named_parameters():
+        if name.endswith(".lora_B.weight"):
+            values = (torch.randn(parameter.shape, generator=generator) * scale).to(parameter.device)
+            if isinstance(parameter, DTensor):
+                values = distribute_tensor(values, parameter.device_mesh, parameter.placements)
+            parameter.copy_(values)
+
+
+def main(arguments: Sequence[str]) -> ExitCode:
+    """Rehearse what the command line says; the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m echorl_trainer.preflight_step", description="Rehearse an adapter.")
+    parser.add_argument("--config", type=Path, required=True, help="the trainer's config as JSON")
+    parser.add_argument("--out", type=Path, required=True, help=f"folder for {rehearsal.FILE} and what it names")
+    parser.add_argument("--swaps", type=int, default=5, help="versions after those of the step")
+    options = parser.parse_args(arguments)
+    logs.configure(f"{names.Role.TRAINER}-rehearsal", attempt=1)
+    try:
+        config = TrainerConfig.model_validate_json(options.config.read_text())
+        identity = RunIdentity.from_environment(os.environ)
+        ranks = connect(timeout_s=config.step_timeout_s)
+        found = rehearse(config, identity, options.out, swaps=options.swaps, ranks=ranks)
+        preflight_step.write(options.out, found)
+    except (OSError, ValidationError, ValueError, HookError) as error:
+        log.error("rehearsal failed", error=str(error))
+        return ExitCode.BAD_INPUT
+    except NonFinite as error:
+        log.error("rehearsal failed", error=str(error))
+        return ExitCode.NON_FINITE
+    disconnect()
+    log.info("rehearsed", versions=len(found.versions), gradient_norm=found.gradient_norm)
+    return ExitCode.OK
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1:])
+    sys.stderr.flush()
+    # Threads of torch's process groups can abort the interpreter's own shutdown, and with it the exit code.
+    os._exit(code)

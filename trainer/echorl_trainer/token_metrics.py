@@ -1,0 +1,210 @@
+"""Sums behind a step's metrics: rows by source on the device, brought over once, merged over ranks.
+
+A row is an environment and a tool of it; every scope (``all``, an environment, a tool) is a sum of rows.
+
+Entropy, ratio, KL, mask shares and custom metrics are over action tokens with an RL weight; ECHO tokens stay out of
+them.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from echorl_core.wire.reports import LogprobGap
+from echorl_trainer.batches import ScoredBatch, Source
+from echorl_trainer.losses import LossOutput
+from echorl_trainer.model import TokenScores
+from echorl_trainer.moments import Spread
+
+ALL = "all"
+NAMED_TOOLS = 16
+"""Of an environment, those with the most ECHO tokens: a model may call tools that there are not."""
+
+_RL, _TAUGHT, _ENV, _ECHO = "rl_tokens", "taught_tokens", "env_tokens", "echo_tokens"
+COLUMNS = (
+    _RL, "dropped_low", "dropped_high",
+    _TAUGHT, _ENV, _ECHO,
+    "gap_tokens", "gap_abs", "gap_over",
+)  # fmt: skip
+
+_TOKENS = {
+    "env_nll": _ENV,
+    "echo_nll": _ECHO,
+    "entropy": _RL,
+    "mismatch_kl": _RL,
+    "ratio": _RL,
+    "teacher_kl": _TAUGHT,
+}
+"""Metrics with mean, deviation and bounds, and the column that counts their tokens."""
+_MEASURES = tuple(_TOKENS)
+_MASKED = {
+    "is_masked": ("dropped_low", "dropped_high"),
+    "is_masked_low": ("dropped_low",),
+    "is_masked_high": ("dropped_high",),
+}
+"""Shares of RL tokens, and the columns that count them."""
+_CUSTOM = "custom/"
+
+_GAP_TOLERANCE = 1e-4
+
+
+@dataclass
+class Tally:
+    """Float64 sums [sources, COLUMNS], and what is told of more than a sum."""
+
+    sources: list[Source]
+    sums: Tensor
+    spread: Spread
+    """Of ``_MEASURES``."""
+    gap_max: Tensor
+    """Scalar."""
+    extra: dict[str, Spread]
+    """Of one measure each: over RL tokens, what only some losses measure, by metric."""
+
+    @property
+    def taught(self) -> bool:
+        """Whether a teacher judged any token; waits for the device."""
+        return bool(self.sums[:, COLUMNS.index(_TAUGHT)].sum() > 0)
+
+    @classmethod
+    def empty(cls, sources: list[Source], device: torch.device) -> "Tally":
+        """Nothing counted."""
+        sums = torch.zeros(len(sources), len(COLUMNS), dtype=torch.float64, device=device)
+        return cls(sources, sums, Spread.empty(len(sources), len(_MEASURES), device), torch.zeros_like(sums.sum()), {})
+
+    def cpu(self) -> "Tally":
+        """The same on the host, in one transfer."""
+        spreads = [self.spread, *self.extra.values()]
+        parts = [self.sums, self.gap_max, *(part for one in spreads for part in (one.sums, one.bounds))]
+        flat = torch.cat([part.flatten() for part in parts]).cpu()
+        found = [
+            values.view_as(part)
+            for values, part in zip(torch.split(flat, [part.numel() for part in parts]), parts, strict=True)
+        ]
+        spread, *extra = map(Spread, found[2::2], found[3::2])
+        return Tally(self.sources, found[0], spread, found[1], dict(zip(self.extra, extra, strict=True)))
+
+
+@torch.no_grad()
+def tally_batch(tally: Tally, scored: ScoredBatch, scores: TokenScores, outputs: dict[str, LossOutput]) -> None:
+    """Add one micro-batch; waits for nothing."""
+    logprobs = scores.logprobs
+    nothing = torch.zeros_like(logprobs, dtype=torch.float64)
+    no_token = torch.zeros_like(scored.is_action)
+    rl = scored.is_action & (scored.rl_weight != 0) if "rl" in outputs else no_token
+    echo = scored.ce_weight != 0 if "ce" in outputs else no_token
+    terms = outputs["rl"].metrics if "rl" in outputs else {}
+    difference = torch.where(scored.is_current, (logprobs - scored.sampler_logprobs).abs(), 0.0)
+    difference = difference.nan_to_num(nan=math.inf, posinf=math.inf)
+    bound = _GAP_TOLERANCE * logprobs.abs().clamp(min=1.0)
+    taught = rl if "teacher_kl" in terms else no_token
+    counted: dict[str, Tensor] = {_RL: rl, _TAUGHT: taught, _ENV: scored.is_env_output, _ECHO: echo}
+    columns: dict[str, Tensor] = {
+        **counted,
+        "gap_tokens": scored.is_current,
+        "gap_abs": difference,
+        "gap_over": scored.is_current & ~(difference <= bound),
+        **{name: torch.where(rl, terms[name], 0.0) for name in ("dropped_low", "dropped_high") if name in terms},
+    }
+    table = torch.stack([columns[name].double() if name in columns else nothing for name in COLUMNS], dim=1)
+    tally.sums.index_add_(0, scored.source, table)
+    values = {"entropy": scores.entropy, "env_nll": -logprobs, "echo_nll": -logprobs, **terms}
+    tally.spread.add(
+        scored.source,
+        torch.stack([values.get(name, nothing) for name in _MEASURES], dim=1),
+        torch.stack([counted[_TOKENS[name]] for name in _MEASURES], dim=1),
+    )
+    for name in [name for name in terms if name not in {*COLUMNS, *_MEASURES}]:
+        if name not in tally.extra:
+            tally.extra[name] = Spread.empty(len(tally.sources), 1, tally.sums.device)
+        tally.extra[name].add(scored.source, terms[name][:, None], rl[:, None])
+    if difference.numel():
+        tally.gap_max = torch.maximum(tally.gap_max, difference.max().double())
+
+
+def merge(tallies: Sequence[Tally]) -> Tally:
+    """All ranks' tallies as one, added in the order of ranks."""
+    sources = sorted({source for tally in tallies for source in tally.sources})
+    merged = Tally.empty(sources, torch.device("cpu"))
+    for tally in tallies:
+        rows = [sources.index(source) for source in tally.sources]
+        merged.sums[rows] += tally.sums
+        merged.spread.merge(rows, tally.spread)
+        merged.gap_max = torch.maximum(merged.gap_max, tally.gap_max)
+        for name, spread in tally.extra.items():
+            if name not in merged.extra:
+                merged.extra[name] = Spread.empty(len(sources), 1, merged.sums.device)
+            merged.extra[name].merge(rows, spread)
+    return merged
+
+
+def summarize(tally: Tally) -> tuple[dict[str, float | None], LogprobGap]:
+    """Mean, deviation and bounds by metric and scope, None where no token counted; and the logprob gap.
+
+    Scopes are ``all`` and the environments; of ``echo_nll`` and ``echo_nll_max`` also ``<environment>/<tool>``.
+    """
+    found: dict[str, float | None] = {}
+    environments = sorted({environment for environment, _ in tally.sources if environment})
+    for scope in (ALL, *environments):
+        rows = [row for row, (environment, _) in enumerate(tally.sources) if scope in {ALL, environment}]
+        found |= _of_scope(tally, scope, rows)
+    for environment in environments:
+        for tool, row in _named_tools(tally, environment):
+            told = _statistics(tally, "echo_nll", f"{environment}/{tool}", [row])
+            found |= {name: value for name, value in told.items() if name.startswith(("echo_nll/", "echo_nll_max/"))}
+    # Last: the step's own names stand, whatever an environment is called.
+    found |= {"ratio/mean": found[f"ratio/{ALL}"]}
+    found |= {name: found[f"{name}/{ALL}"] for name in ("is_masked_low", "is_masked_high", *tally.extra)}
+    total = _sums(tally, range(len(tally.sources)))
+    found["echo_tokens"] = total[_ECHO]
+    compared = int(total["gap_tokens"])
+    gap = LogprobGap(
+        tokens=compared,
+        max_abs=float(tally.gap_max) if compared else None,
+        mean_abs=_mean(total["gap_abs"], compared),
+        over_tolerance=int(total["gap_over"]),
+    )
+    return found, gap
+
+
+def _of_scope(tally: Tally, scope: str, rows: list[int]) -> dict[str, float | None]:
+    """All metrics of the sources ``rows``."""
+    found: dict[str, float | None] = {}
+    for metric in _MEASURES:
+        if metric != "teacher_kl" or tally.taught:
+            found |= _statistics(tally, metric, scope, rows)
+    sums = _sums(tally, rows)
+    for metric, columns in _MASKED.items():
+        found[f"{metric}/{scope}"] = _mean(sum(sums[column] for column in columns), sums[_RL])
+    told = {name: spread.statistics(rows, 0, sums[_RL]) for name, spread in tally.extra.items()}
+    for name, values in told.items():
+        if name.startswith(_CUSTOM):
+            found |= {f"{name}{ending}/{scope}": value for ending, value in values.items()}
+    # After all deviations and bounds: of a function that returns both x and x_max, x_max is the one that it returned.
+    return found | {f"{name}/{scope}": values[""] for name, values in told.items()}
+
+
+def _statistics(tally: Tally, metric: str, scope: str, rows: list[int]) -> dict[str, float | None]:
+    tokens = _sums(tally, rows)[_TOKENS[metric]]
+    values = tally.spread.statistics(rows, _MEASURES.index(metric), tokens)
+    return {f"{metric}{ending}/{scope}": value for ending, value in values.items()}
+
+
+def _sums(tally: Tally, rows: Iterable[int]) -> dict[str, float]:
+    return dict(zip(COLUMNS, tally.sums[list(rows)].sum(dim=0).tolist(), strict=True))
+
+
+def _named_tools(tally: Tally, environment: str) -> list[tuple[str, int]]:
+    """Tools of an environment that ECHO trained, and their rows; no more than ``NAMED_TOOLS``."""
+    counts = tally.sums[:, COLUMNS.index(_ECHO)].tolist()
+    found = [
+        (tool, row) for row, (one, tool) in enumerate(tally.sources) if one == environment and tool and counts[row]
+    ]
+    return sorted(sorted(found, key=lambda each: -counts[each[1]])[:NAMED_TOOLS])
+
+
+def _mean(total: float, count: float) -> float | None:
+    return total / count if count else None
