@@ -55,7 +55,7 @@ generate: ## Write generated files anew
 	@.venv/bin/python -m tools.losses_page docs/algorithms.md
 	@.venv/bin/python -m tools.builtin_environments core/echorl_core/builtin_environments.py
 	@.venv/bin/python -m tools.manifest_page > docs/manifest.md
-	@.venv/bin/python -m echorl_manifest.crd > crds/echorlruns.yaml
+	@.venv/bin/python -m tools.crd > crds/echorlruns.yaml
 	@.venv/bin/python -m tools.chart .
 	@.venv/bin/python -m tools.migration_page > docs/migration.md
 	@.venv/bin/python -m tools.operator_metrics_page > docs/operator/metrics.md

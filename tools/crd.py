@@ -1,4 +1,4 @@
-"""``python -m echorl_manifest.crd > crds/echorlruns.yaml``; with ``--keep`` as the chart holds it."""
+"""``python -m tools.crd > crds/echorlruns.yaml``; with ``--keep`` as the chart holds it."""
 
 import sys
 

@@ -21,7 +21,6 @@ from benchmarks.operator_scale.submitting import Shape
 from echorl_manifest import load
 from echorl_operator import names
 from echorl_operator.children import (
-    Settings,
     common,
     inference_deployment,
     orchestrator_pod,
@@ -36,6 +35,7 @@ from echorl_operator.kube.credentials import from_kubeconfig
 from echorl_operator.kube.resources import of_body
 from echorl_operator.metrics import Metrics
 from echorl_operator.observed.runs import RunKey
+from echorl_operator.settings import Settings
 
 EXAMPLE = RunKey("example-00", "one-0000")
 """As long as real names, so that bodies have the real length."""

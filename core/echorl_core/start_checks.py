@@ -7,11 +7,11 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from echorl_cli.local.machine import longest_sequence
 from echorl_core import import_check
 from echorl_core.adapters import UnknownModule, chosen_modules, linear_layers
 from echorl_core.names import ENV_ADMIN_TOKEN
-from echorl_manifest.problems import Problem
+from echorl_core.problem import Problem
+from echorl_core.start_checks import longest_sequence
 
 MODEL_NAME = "spec.model.name"
 ENV_HUB_TOKEN = "HF_TOKEN"  # noqa: S105 - the variable's name

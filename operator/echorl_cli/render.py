@@ -12,7 +12,9 @@ from echorl_cli.cluster.options import ContextOption, KubeconfigOption, Namespac
 from echorl_cli.validate import SetOption, manifest_or_exit
 from echorl_cli.yaml_text import to_yaml
 from echorl_manifest import EchoRLRun
-from echorl_operator.children import Rendering, arrows, example_placement, role_configs
+from echorl_manifest.compile.placement import example_placement
+from echorl_manifest.compile.role_configs import role_configs
+from echorl_operator.children import Rendering, arrows
 
 
 class Format(StrEnum):

@@ -3,13 +3,14 @@
 from collections.abc import Iterator
 from typing import Any
 
+from echorl_core.problem import Problem
 from pydantic import ValidationError
 
 from echorl_manifest.models.base import API_VERSION, KIND, ApiModel
 from echorl_manifest.models.environments import EvalEnvironment, TrainEnvironment
 from echorl_manifest.models.model import ModelSpec
 from echorl_manifest.models.run import EchoRLRun, EchoRLRunSpec, Metadata
-from echorl_manifest.problems import Problem, field_problems
+from echorl_manifest.problems import field_problems
 from echorl_manifest.rules import rule_findings
 from echorl_manifest.rules.finding import Finding
 from echorl_manifest.rules.unsupported import unsupported_findings

@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, ConfigDict, Field
 
 from echorl_manifest.models.base import Accepts, ApiModel, DnsLabel, ObjectName, Text
-from echorl_operator.canonical_quantities import canonical
 from echorl_operator.names import LABEL_COMPONENT, LABEL_NAME
+from echorl_operator.quantities import canonical
 
 LABEL_NAMESPACE = "kubernetes.io/metadata.name"
 QUANTITY = r"^([0-9]+([.][0-9]*)?|[.][0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]{1,2})?$"

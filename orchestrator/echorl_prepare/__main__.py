@@ -4,7 +4,7 @@
 
 What only the cluster can know to be wrong is found here, all of it at once, before anything is changed. Run again for
 the same attempt it finds what it did, and says the same. It needs neither typer nor the operator's clients
-(``python -m echorl_prepare.__main__``): it runs in the orchestrator's image, whose packages the user's code will meet.
+(``python -m echorl_prepare``): it runs in the orchestrator's image, whose packages the user's code will meet.
 """
 
 import argparse
@@ -18,6 +18,7 @@ from types import FrameType
 from typing import NoReturn
 
 import structlog
+from echorl_core.problem import Problem
 from msgspec.structs import replace
 
 from echorl_core import __version__, checkpoints, logs, names
@@ -28,7 +29,6 @@ from echorl_core.names import ExitCode
 from echorl_core.prepare import prepare
 from echorl_core.rundir import TEMPORARY_PREFIX, RunDirectory, sync_folder
 from echorl_core.termination_message import LastWords, Passed, Preparation, Saved, say, words_of
-from echorl_manifest.problems import Problem
 from echorl_prepare.checks import code_problems, free_bytes, model_problems, room_problems, volume_problems
 from echorl_prepare.hub import Hub, HubUnreachable, NoSuchModel
 

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+from echorl_core.problem import Problem
 
 from echorl_core.rundir import TEMPORARY_PREFIX, RunDirectory, sync_folder, write_file
 from echorl_core.start_checks import ENV_HUB_TOKEN, MODEL_NAME
-from echorl_manifest.problems import Problem
 
 if TYPE_CHECKING:
     from huggingface_hub.hf_api import ModelInfo

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from echorl_operator.canonical_quantities import canonical
+from echorl_operator.quantities import canonical
 from echorl_operator.settings import QUANTITY
 from echorl_testing.helm import CHART, CHARTS, HelmError
 from tools.chart.page import BEGIN, END, page_with_values

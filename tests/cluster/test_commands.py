@@ -26,7 +26,7 @@ from echorl_testing.scripted_cluster import scripted
 
 pytestmark = pytest.mark.timeout(400)
 
-PROJECT = Path(__file__).parents[2] / "operator" / "pyproject.toml"
+PROJECT = Path(__file__).parents[2] / "operator" / "distributions" / "cli" / "pyproject.toml"
 _DEADLINE_S = 150.0
 """A command takes 2 s of a processor, most of it for imports."""
 _WAIT_S = 120.0

@@ -69,7 +69,7 @@ def test_an_image_is_no_larger_than_the_documentation_says(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_entry_points_tell_help_and_version_as_our_user(name: str, container: str) -> None:
     entry = image_layers.inspected(name)["OCIv1"]["config"]["Entrypoint"]
-    extra = [["python", "-P", "-m", "echorl_prepare.__main__"]] if name == "orchestrator" else []
+    extra = [["python", "-P", "-m", "echorl_prepare"]] if name == "orchestrator" else []
     version = built_images.tag(name).partition(":")[2]
     for command in (entry, *extra):
         assert buildah("run", container, "--", *command, "--version").strip() == version

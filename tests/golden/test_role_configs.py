@@ -7,7 +7,8 @@ import pytest
 
 from echorl_cli.manifest_file import read_manifest
 from echorl_core.config import InferenceConfig, OrchestratorConfig, RoleConfigs, TrainerConfig
-from echorl_operator.children import example_placement, role_configs
+from echorl_manifest.compile.placement import example_placement
+from echorl_manifest.compile.role_configs import role_configs
 
 MANIFESTS = sorted(Path(__file__).parent.glob("*.yaml"))
 

@@ -107,7 +107,7 @@ class Volume:
             "HF_HOME": str(self.root / "home"),
         }
         (self.root / "words").unlink(missing_ok=True)
-        command = [sys.executable, "-P", "-m", "echorl_prepare.__main__", "--config", str(self.root / "prepare.json")]
+        command = [sys.executable, "-P", "-m", "echorl_prepare", "--config", str(self.root / "prepare.json")]
         return subprocess.Popen(
             [*command, *arguments],
             env={**inherited, **own, **environment},
@@ -447,7 +447,7 @@ def test_sigterm_ends_it_and_it_can_be_done_again(volume: Volume) -> None:
 
 
 def test_the_command_line_knows_it(volume: Volume) -> None:
-    command = [sys.executable, "-m", "echorl_cli", "prepare-pod", "--help"]
+    command = [sys.executable, "-m", "echorl_prepare", "--help"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "COLUMNS": "200"})
     for option in ("--config", "--policy", "--step", "--on-existing", "FromStep"):
         assert option in done.stdout

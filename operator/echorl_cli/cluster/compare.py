@@ -17,13 +17,14 @@ from echorl_core.names import ExitCode
 from echorl_manifest import EchoRLRun, Problem
 from echorl_manifest.validation import parsed
 from echorl_operator import names
-from echorl_operator.children import Rendering, Settings, cluster_problems, from_revision, render
+from echorl_operator.children import Rendering, cluster_problems, from_revision, render
 from echorl_operator.children.target import Object
 from echorl_operator.kube import errors
 from echorl_operator.kube.resources import of_kind
 from echorl_operator.observed import decode
 from echorl_operator.observed.memory import Memory
 from echorl_operator.observed.runs import RunRecord
+from echorl_operator.settings import Settings
 from echorl_operator.settings_file import read_settings, settings_of
 
 DIFFERS = 1

@@ -7,7 +7,7 @@ from typing import Any
 
 from echorl_core.names import Phase
 from echorl_manifest.mutability import Change, Effect, changes
-from echorl_operator.children import Rendering, Settings
+from echorl_operator.children import Rendering
 from echorl_operator.children.target import Object
 from echorl_operator.observed import decode
 from echorl_operator.observed.memory import ENDED, Memory
@@ -15,6 +15,7 @@ from echorl_operator.observed.records import Kind
 from echorl_operator.observed.runs import RunRecord
 from echorl_operator.observed.world import Observed
 from echorl_operator.plan.planning import plan
+from echorl_operator.settings import Settings
 
 _MOST_PATHS = 10
 

@@ -13,11 +13,10 @@ from typing import Any
 from echorl_cli.local.launch import Devices
 from echorl_cli.local.ports import free_ports, free_run
 from echorl_manifest import EchoRLRun
-from echorl_manifest.compile.placement import EnginePlacement
+from echorl_manifest.compile.placement import EnginePlacement, Placement
 from echorl_manifest.compile.role_configs import num_ranks
 from echorl_manifest.models.run import EchoRLRunSpec
 from echorl_manifest.rules.modes import num_engines
-from echorl_operator.children import Placement
 
 ENV_INFERENCE_PYTHON = "ECHORL_INFERENCE_PYTHON"
 _TOOL_DEADLINE_S = 20

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from echorl_manifest.compile.failure_policy import restart_policy, restart_rules
 from rich.console import Console
 
 from echorl_cli.local import lock
@@ -29,8 +30,7 @@ from echorl_core.names import ExitCode
 from echorl_core.prepare import objection
 from echorl_core.rundir import RunDirectory, write_file
 from echorl_manifest import EchoRLRun, Problem, duration_seconds, unused_locally
-from echorl_operator.children import role_configs
-from echorl_operator.plan.builder import restart_policy, rules
+from echorl_manifest.compile.role_configs import role_configs
 
 _LEFTOVER_GRACE_S = 5.0
 
@@ -108,7 +108,7 @@ def local_run(run: EchoRLRun, root: Path, machine: Machine) -> LocalRun:
         commands=ModuleCommands(machine.python, str(machine.engine_python(spec))),
         devices=divide_gpus(run, machine.gpus),
         restart_policy=restart_policy(spec),
-        rules=rules(spec),
+        rules=restart_rules(spec),
         limits=Limits(unhealthy=silence, no_step=silence, start=max(silence, 600.0)),
         resume=Policy(spec.resume.policy),
         resume_step=spec.resume.step,

@@ -4,9 +4,10 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any
 
+from echorl_core.problem import Problem
+
 from echorl_manifest.models.base import ApiModel
 from echorl_manifest.models.run import EchoRLRunSpec
-from echorl_manifest.problems import Problem
 from echorl_manifest.rules.finding import Finding, finding
 from echorl_manifest.rules.row import Compared, Condition, Needed, Refused, Row
 

@@ -9,11 +9,12 @@ import base64
 import json
 from collections.abc import Iterator
 
+from echorl_core.problem import Problem
+
 from echorl_core.config import RoleConfig, RoleConfigs
 from echorl_manifest.compile.role_configs import role_configs
 from echorl_manifest.models.run import EchoRLRun
 from echorl_manifest.models.runtime import Resume
-from echorl_manifest.problems import Problem
 from echorl_operator import names
 from echorl_operator.children import inference, orchestrator, prepare, trainer
 from echorl_operator.children.accounts import service_accounts

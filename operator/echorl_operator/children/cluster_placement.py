@@ -11,10 +11,11 @@ The run's volume, the same for every role (each mounts the parts that storage.py
 
 import posixpath
 
+from echorl_core.problem import Problem
+
 from echorl_manifest.compile.placement import EnginePlacement, Placement
 from echorl_manifest.models.model import is_path
 from echorl_manifest.models.run import EchoRLRun
-from echorl_manifest.problems import Problem
 from echorl_manifest.schema import found_text
 from echorl_operator import names
 from echorl_operator.settings import Settings

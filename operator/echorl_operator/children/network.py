@@ -4,7 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from ipaddress import ip_network
 from typing import Any
 
-from echorl_manifest.problems import Problem
+from echorl_core.problem import Problem
+
 from echorl_manifest.schema import found_text
 from echorl_operator import names
 from echorl_operator.children.arrows import (

@@ -8,7 +8,8 @@ touch what the operator tells attempts and roles apart by. A ValidatingAdmission
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from echorl_manifest.problems import Problem
+from echorl_core.problem import Problem
+
 from echorl_manifest.schema import found_text
 from echorl_operator import names
 from echorl_operator.children import cluster_placement as places

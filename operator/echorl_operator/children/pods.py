@@ -7,12 +7,12 @@ from typing import Any
 from echorl_core import names as core_names
 from echorl_manifest.models.base import duration_seconds
 from echorl_operator import names
-from echorl_operator.canonical_quantities import total
 from echorl_operator.children import storage
 from echorl_operator.children.overlay import merged
 from echorl_operator.children.stored import stored
 from echorl_operator.children.target import Object, Target
 from echorl_operator.names import PodRole
+from echorl_operator.quantities import total
 
 USER = 10001
 """User and group id of every image."""

@@ -6,7 +6,8 @@ One exception, for RDMA: the capability IPC_LOCK. A pod with it needs a namespac
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from echorl_manifest.problems import Problem
+from echorl_core.problem import Problem
+
 from echorl_manifest.schema import found_text
 
 CAPABILITIES = frozenset({"NET_BIND_SERVICE", "IPC_LOCK"})

@@ -2,10 +2,10 @@
 
 from echorl_manifest.models.model import is_path
 from echorl_operator import names
-from echorl_operator.canonical_quantities import canonical
 from echorl_operator.children import cluster_placement as places
 from echorl_operator.children.target import Object, Target
 from echorl_operator.names import PodRole
+from echorl_operator.quantities import canonical
 
 VOLUME = "volume"
 CODE = "code"

@@ -6,7 +6,7 @@ A desired value that a live object never shows would be applied for ever.
 from collections.abc import Mapping
 from typing import Any
 
-from echorl_operator.canonical_quantities import canonical
+from echorl_operator.quantities import canonical
 
 _QUANTITY_MAPS = frozenset({"requests", "limits"})
 _QUANTITY_FIELDS = frozenset({"sizeLimit", "divisor"})

@@ -6,13 +6,15 @@ to see it, and the end of one may be the end of the run.
 
 from dataclasses import replace
 
+from echorl_manifest.compile.failure_policy import restart_rules
+
 from echorl_core.restarts import end_of_run
 from echorl_manifest.models.run import EchoRLRunSpec
 from echorl_operator import names
 from echorl_operator.names import PodRole
 from echorl_operator.observed.records import ContainerPhase, Kind, PodRecord
 from echorl_operator.plan import endings
-from echorl_operator.plan.builder import Draft, rules
+from echorl_operator.plan.builder import Draft
 from echorl_operator.plan.deaths import death_of, main_container
 from echorl_operator.plan.recovery import reason_of
 
@@ -45,7 +47,7 @@ def are_hopeless(draft: Draft, spec: EchoRLRunSpec) -> bool:
             found.append(death_of(ended))
         judged[pod.meta.name] = max(number, before)
     draft.remember(judged_ends={name: number for name, number in judged.items() if number})
-    if (end := end_of_run(found, rules(spec))) is None:
+    if (end := end_of_run(found, restart_rules(spec))) is None:
         return False
     endings.fail(draft, reason_of(end), f"inference: {end.reason}")
     return True

@@ -11,6 +11,8 @@ dies between any two writes goes on where it was.
 from collections.abc import Mapping
 from typing import Any
 
+from echorl_manifest.compile.failure_policy import restart_policy
+
 from echorl_core.live import settings_of
 from echorl_core.names import Phase
 from echorl_manifest.models.run import EchoRLRun, EchoRLRunSpec
@@ -37,7 +39,7 @@ from echorl_operator.plan import (
     retries,
 )
 from echorl_operator.plan.actions import ChangeLive, Delete, Plan
-from echorl_operator.plan.builder import Draft, restart_policy
+from echorl_operator.plan.builder import Draft
 from echorl_operator.plan.cache import Memo
 from echorl_operator.plan.gang import Gang
 from echorl_operator.settings import Settings

@@ -1,5 +1,7 @@
 """What follows when part of an admitted attempt ends: an engine alone, the orchestrator alone, the gang, the run."""
 
+from echorl_manifest.compile.failure_policy import restart_policy, restart_rules
+
 from echorl_core.names import ExitCode, Phase, Role
 from echorl_core.restarts import Action, Death, Decision, decide, end_of_run
 from echorl_manifest.models.base import duration_seconds
@@ -9,7 +11,7 @@ from echorl_operator.names import PodRole
 from echorl_operator.observed.records import PodRecord
 from echorl_operator.observed.roles import RoleState
 from echorl_operator.plan import edits, endings
-from echorl_operator.plan.builder import Draft, restart_policy, rules
+from echorl_operator.plan.builder import Draft
 from echorl_operator.plan.causes import cause_of
 from echorl_operator.plan.deaths import death_of, exit_code, main_container
 from echorl_operator.plan.gang import Gang
@@ -27,7 +29,7 @@ def is_over(draft: Draft, gang: Gang, spec: EchoRLRunSpec) -> bool:
     if _has_finished(draft, state, orchestrator):
         endings.succeed(draft, f"all {spec.max_steps} steps are done")
         return True
-    ruled = rules(spec)
+    ruled = restart_rules(spec)
     stopped = orchestrator is not None and exit_code(orchestrator) == ExitCode.STOPPED
     if orchestrator is not None and stopped and not any(rule.matches(death_of(orchestrator)) for rule in ruled):
         # Somebody stopped the run past us; the manifest says that it goes on.
@@ -119,7 +121,7 @@ def _see_to(
         deaths,
         ledger=draft.memory.ledger,
         policy=restart_policy(spec),
-        rules=rules(spec),
+        rules=restart_rules(spec),
         gang_is_whole=gang_is_whole,
     )
     newest = max((at for _, at in found if at is not None), default=None)

@@ -7,7 +7,7 @@ from typing import Any
 from echorl_core.names import Phase
 from echorl_manifest import load
 from echorl_operator import names
-from echorl_operator.children import Rendering, Settings, common, inference_deployment, render, trainer_set
+from echorl_operator.children import Rendering, common, inference_deployment, render, trainer_set
 from echorl_operator.children.revision import to_revision
 from echorl_operator.names import PodRole
 from echorl_operator.observed.records import ChildRecord, Kind, PodRecord
@@ -18,6 +18,7 @@ from echorl_operator.observed.world import Observed
 from echorl_operator.plan.actions import Plan
 from echorl_operator.plan.gang import digest
 from echorl_operator.plan.planning import plan
+from echorl_operator.settings import Settings
 from echorl_testing.observed_worlds import NOW, RUN_UID, meta, observed, pod, run
 
 SETTINGS = Settings(operator_version="0.1.0")

@@ -9,7 +9,6 @@ from echorl_cli.yaml_text import parse_yaml
 from echorl_manifest import EchoRLRun, load
 from echorl_operator.children import (
     Rendering,
-    Settings,
     common,
     inference_deployment,
     orchestrator_pod,
@@ -18,6 +17,7 @@ from echorl_operator.children import (
     token_secret,
     trainer_set,
 )
+from echorl_operator.settings import Settings
 
 _REPOSITORY = Path(__file__).parents[3]
 SETTINGS = Settings(operator_version="0.1.0")

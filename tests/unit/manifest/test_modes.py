@@ -3,8 +3,9 @@
 import pytest
 
 from echorl_manifest import load, problems
+from echorl_manifest.compile.placement import example_placement
+from echorl_manifest.compile.role_configs import role_configs
 from echorl_manifest.rules.modes import num_engines
-from echorl_operator.children import example_placement, role_configs
 from echorl_testing.manifests import full, shortest, with_value
 from echorl_testing.refused_manifests import ENV, EVAL, OPD, SFT
 

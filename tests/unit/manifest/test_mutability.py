@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from echorl_core.live import applied, settings_of
 from echorl_manifest import EchoRLRun, load
+from echorl_manifest.compile.placement import example_placement
+from echorl_manifest.compile.role_configs import role_configs
 from echorl_manifest.models.run import EchoRLRunSpec
 from echorl_manifest.mutability import EFFECTS, Change, Effect, changes, effect_of, effect_of_change
 from echorl_manifest.schema import bare, is_model, keys
-from echorl_operator.children import example_placement, role_configs
 from echorl_testing.manifests import full, shortest, with_value
 
 

@@ -2,9 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echorl_operator.canonical_quantities import canonical, total
 from echorl_operator.children.stored import stored
-from echorl_operator.quantities import value
+from echorl_operator.quantities import canonical, total, value
 
 # Inputs and outputs of apimachinery's resource.Quantity.
 CANONICAL = {

@@ -3,7 +3,8 @@
 import pytest
 from pydantic import ValidationError
 
-from echorl_operator.children import Settings, common
+from echorl_operator.children import common
+from echorl_operator.settings import Settings
 from echorl_testing.manifests import shortest
 from echorl_testing.rendered import pod_specs, rendered
 

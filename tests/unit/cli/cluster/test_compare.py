@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 from echorl_cli.__main__ import app_for
 from echorl_cli.cluster.compare import SETTINGS_KEY, SETTINGS_MAP, UNREACHABLE
 from echorl_manifest import load
-from echorl_operator.children import Rendering, Settings, render, to_revision
+from echorl_operator.children import Rendering, render, to_revision
+from echorl_operator.settings import Settings
 from echorl_operator.settings_file import read_settings
 from echorl_testing.manifests import with_name, with_value
 from echorl_testing.wire_api import WireApi

@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 
 from echorl_cli.local.launch import Devices
-from echorl_cli.local.machine import Machine, divide_gpus, gpu_users, longest_sequence, model_folder, place
+from echorl_cli.local.machine import Machine, divide_gpus, gpu_users, model_folder, place
 from echorl_cli.local.ports import free_ports, free_run, is_free
+from echorl_core.start_checks import longest_sequence
 from echorl_manifest import EchoRLRun, load
-from echorl_operator.children import role_configs
+from echorl_manifest.compile.role_configs import role_configs
 from echorl_testing import manifests
 
 

@@ -5,7 +5,8 @@ import dataclasses
 import pytest
 
 from echorl_manifest import load
-from echorl_operator.children import example_placement, role_configs
+from echorl_manifest.compile.placement import example_placement
+from echorl_manifest.compile.role_configs import role_configs
 from echorl_testing.manifests import full, shortest, with_value
 
 TRAIN = "spec.environments.train.0"

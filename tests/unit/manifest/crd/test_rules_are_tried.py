@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from echorl_core.problem import Problem
 
 from echorl_manifest import problems
 from echorl_manifest.crd.assembly import open_api_schema
-from echorl_manifest.problems import Problem
 from echorl_testing.manifests import with_value
 from echorl_testing.refused_manifests import BROKEN_RULES, NOT_SUPPORTED_YET, Refused, indexed, unsupported_base
 from echorl_testing.refused_rules import REFUSED_RULES

@@ -8,13 +8,14 @@ import pytest
 
 from echorl_manifest import load
 from echorl_operator import names
-from echorl_operator.children import Rendering, Settings
+from echorl_operator.children import Rendering
 from echorl_operator.children.revision import to_revision
 from echorl_operator.names import PodRole
 from echorl_operator.observed.records import ChildRecord, Kind, PodRecord
 from echorl_operator.plan import leftovers
 from echorl_operator.plan.actions import Create, Delete
 from echorl_operator.plan.builder import Draft
+from echorl_operator.settings import Settings
 from echorl_testing.observed_worlds import NOW, meta, observed, pod, run
 from echorl_testing.rendered import SETTINGS, manifest, rendered
 
