@@ -6,7 +6,8 @@ ON_GPU = --set trainer.gpusPerReplica=1 --set inference.gpusPerReplica=1 --set '
 SETTINGS ?= $(if $(GPU),$(ON_GPU))
 PYTHON ?= python3
 WORKERS ?= 3
-PACKAGES = core/echorl_core operator/echorl_operator operator/echorl_cli orchestrator/echorl_orchestrator trainer/echorl_trainer trainer/echorl_vllm monitoring
+PACKAGES = core/echorl_core operator/echorl_manifest operator/echorl_operator operator/echorl_cli \
+  orchestrator/echorl_prepare orchestrator/echorl_orchestrator trainer/echorl_trainer trainer/echorl_vllm tools
 export PYTHON
 
 .DEFAULT_GOAL := help
@@ -55,7 +56,6 @@ generate: ## Write generated files anew
 	@.venv/bin/python -m tools.losses_page docs/algorithms.md
 	@.venv/bin/python -m tools.builtin_environments core/echorl_core/builtin_environments.py
 	@.venv/bin/python -m tools.manifest_page > docs/manifest.md
-	@.venv/bin/python -m tools.crd > crds/echorlruns.yaml
 	@.venv/bin/python -m tools.chart .
 	@.venv/bin/python -m tools.migration_page > docs/migration.md
 	@.venv/bin/python -m tools.operator_metrics_page > docs/operator/metrics.md

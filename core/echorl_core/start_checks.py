@@ -11,7 +11,6 @@ from echorl_core import import_check
 from echorl_core.adapters import UnknownModule, chosen_modules, linear_layers
 from echorl_core.names import ENV_ADMIN_TOKEN
 from echorl_core.problem import Problem
-from echorl_core.start_checks import longest_sequence
 
 MODEL_NAME = "spec.model.name"
 ENV_HUB_TOKEN = "HF_TOKEN"  # noqa: S105 - the variable's name
@@ -83,6 +82,19 @@ def import_problems(
     for field, entry in wanted.items():
         if entry in failed:
             yield Problem(field, f"{entry}: {failed[entry]}", f"pkg.module:name that can be imported{where}")
+
+
+def longest_sequence(folder: Path) -> int | None:
+    """``max_position_embeddings`` of a model; None if its config does not say."""
+    try:
+        config = json.loads((folder / "config.json").read_text())
+    except (OSError, ValueError):
+        return None
+    if not isinstance(config, dict):
+        return None
+    text = config.get("text_config")
+    value = (text if isinstance(text, dict) else config).get("max_position_embeddings")
+    return value if isinstance(value, int) else None
 
 
 def users_environment() -> dict[str, str]:

@@ -15,7 +15,6 @@ COMMANDS = {
     "run": ("echorl_cli.local.run", "run_command"),
     "preflight": ("echorl_cli.preflight.command", "preflight_command"),
     "prepare": ("echorl_cli.local.prepare", "prepare_command"),
-    "prepare-pod": ("echorl_prepare.__main__", "prepare_pod_command"),
     "report": ("echorl_cli.report.command", "report_command"),
     "plot": ("echorl_cli.report.plot", "plot_command"),
     "tokens": ("echorl_cli.tokens", "tokens_command"),

@@ -1,7 +1,6 @@
 """The EchoRLRun manifest: models, rules, and what is not supported yet."""
 
 from echorl_core.problem import Problem
-
 from echorl_manifest.models.base import API_GROUP, API_VERSION, KIND, duration_seconds
 from echorl_manifest.models.run import EchoRLRun, EchoRLRunSpec
 from echorl_manifest.problems import NOT_SUPPORTED

@@ -1,11 +1,11 @@
-"""One thing that is wrong with a manifest, and the translation of pydantic's errors into such."""
+"""The translation of pydantic's errors into problems of a manifest."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
 
+from echorl_core.problem import Problem
 from echorl_manifest.models.base import ApiModel
 from echorl_manifest.schema import (
     Location,
@@ -20,25 +20,6 @@ from echorl_manifest.schema import (
 )
 
 NOT_SUPPORTED = "not supported yet"
-
-
-@dataclass(frozen=True)
-class Problem:
-    """What is wrong at one place: what was found there, and what would be accepted."""
-
-    path: str
-    """``spec.environments.train[0].echo.tool.alpha``."""
-    found: str
-    """The value, as text."""
-    accepted: str
-    """In words."""
-    reason: str = ""
-    """Why, or what was probably meant; may be empty."""
-
-    def __str__(self) -> str:
-        """One line."""
-        reason = f"{self.reason}; " if self.reason else ""
-        return f"{self.path}: {reason}found {self.found}; accepted: {self.accepted}"
 
 
 def _at(document: Any, location: Location) -> Any:

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from typing import Any
 
-from echorl_core.problem import Problem
 from pydantic import ValidationError
 
+from echorl_core.problem import Problem
 from echorl_manifest.models.base import API_VERSION, KIND, ApiModel
 from echorl_manifest.models.environments import EvalEnvironment, TrainEnvironment
 from echorl_manifest.models.model import ModelSpec

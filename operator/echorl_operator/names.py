@@ -2,10 +2,9 @@
 
 from enum import StrEnum
 
-GROUP = "echorl.dev"
-VERSION = "v1alpha1"
-PLURAL = "echorlruns"
-KIND = "EchoRLRun"
+from echorl_manifest.models import base
+
+GROUP, VERSION, PLURAL, KIND = base.API_GROUP, base.VERSION, base.PLURAL, base.KIND
 
 FIELD_MANAGER = "echorl-operator"
 

@@ -9,11 +9,10 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from echorl_core.problem import Problem
-
 from echorl_core import checkpoints, start_checks
 from echorl_core.config import EnvironmentConfig, OrchestratorConfig, PrepareConfig, TrainerConfig
 from echorl_core.names import ExitCode
+from echorl_core.problem import Problem
 from echorl_core.rundir import RunDirectory, sync_folder, write_file
 
 _STORAGE = "spec.storage"

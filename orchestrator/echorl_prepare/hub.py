@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
-from echorl_core.problem import Problem
 
+from echorl_core.problem import Problem
 from echorl_core.rundir import TEMPORARY_PREFIX, RunDirectory, sync_folder, write_file
 from echorl_core.start_checks import ENV_HUB_TOKEN, MODEL_NAME
 

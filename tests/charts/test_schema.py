@@ -100,7 +100,9 @@ def test_generated_files_are_fresh():
 
 
 def test_charts_and_packages_have_one_version():
-    wanted = tomllib.loads((CHARTS.parent / "operator" / "pyproject.toml").read_text())["project"]["version"]
+    wanted = tomllib.loads((CHARTS.parent / "operator" / "distributions" / "operator" / "pyproject.toml").read_text())[
+        "project"
+    ]["version"]
     for chart in CHARTS.iterdir():
         found = yaml.safe_load((chart / "Chart.yaml").read_text())
         assert (found["version"], found["appVersion"]) == (wanted, wanted), chart.name

@@ -1,4 +1,4 @@
-"""``python -m tools.chart ROOT``: writes what of the charts and docs/install.md comes from the code."""
+"""``python -m tools.chart ROOT``: writes the CRD, and what of the charts and docs/install.md comes from the code."""
 
 import sys
 from pathlib import Path
@@ -12,6 +12,7 @@ from tools.chart.schema import schema_text
 def write(root: Path) -> None:
     """Write every generated file below the repository's ``root``."""
     chart, page = root / "charts" / "echorl", root / "docs" / "install.md"
+    (root / "crds" / "echorlruns.yaml").write_text(crd_text())
     (root / "charts" / "echorl-crds" / "templates" / "echorlruns.yaml").write_text(crd_text(keep=True))
     (chart / "values.schema.json").write_text(schema_text())
     (chart / "files" / "refused.yaml").write_text(refused_text())

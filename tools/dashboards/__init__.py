@@ -1,1 +1,1 @@
-"""TODO: say what this package does."""
+"""The dashboards that the chart ships, and pictures of what they show."""

@@ -141,7 +141,7 @@ def main(arguments: Sequence[str]) -> ExitCode:
     """Rehearse what the command line says; the exit code."""
     parser = argparse.ArgumentParser(prog="python -m echorl_trainer.preflight_step", description="Rehearse an adapter.")
     parser.add_argument("--config", type=Path, required=True, help="the trainer's config as JSON")
-    parser.add_argument("--out", type=Path, required=True, help=f"folder for {rehearsal.FILE} and what it names")
+    parser.add_argument("--out", type=Path, required=True, help=f"folder for {preflight_step.FILE} and what it names")
     parser.add_argument("--swaps", type=int, default=5, help="versions after those of the step")
     options = parser.parse_args(arguments)
     logs.configure(f"{names.Role.TRAINER}-rehearsal", attempt=1)

@@ -1,6 +1,5 @@
 """What this machine has: Python environments, GPUs, models; and where a run's roles go on it."""
 
-import json
 import re
 import shutil
 import subprocess
@@ -8,10 +7,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from echorl_cli.local.launch import Devices
 from echorl_cli.local.ports import free_ports, free_run
+from echorl_core.start_checks import longest_sequence
 from echorl_manifest import EchoRLRun
 from echorl_manifest.compile.placement import EnginePlacement, Placement
 from echorl_manifest.compile.role_configs import num_ranks
@@ -97,23 +96,6 @@ def model_folder(name: str, environ: Mapping[str, str]) -> Path | None:
         return None
     snapshot = repository / "snapshots" / commit
     return snapshot if snapshot.is_dir() else None
-
-
-def model_config(folder: Path) -> dict[str, Any]:
-    """``config.json`` of a model folder; empty if it is missing or unreadable."""
-    try:
-        found = json.loads((folder / "config.json").read_text())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def longest_sequence(folder: Path) -> int | None:
-    """``max_position_embeddings`` of a model; None if its config does not say."""
-    config = model_config(folder)
-    text = config.get("text_config")
-    value = (text if isinstance(text, dict) else config).get("max_position_embeddings")
-    return value if isinstance(value, int) else None
 
 
 def place(run: EchoRLRun, root: Path, model: Path, machine: Machine) -> Placement:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from echorl_manifest.compile.failure_policy import restart_policy, restart_rules
 from rich.console import Console
 
 from echorl_cli.local import lock
@@ -30,6 +29,7 @@ from echorl_core.names import ExitCode
 from echorl_core.prepare import objection
 from echorl_core.rundir import RunDirectory, write_file
 from echorl_manifest import EchoRLRun, Problem, duration_seconds, unused_locally
+from echorl_manifest.compile.failure_policy import restart_policy, restart_rules
 from echorl_manifest.compile.role_configs import role_configs
 
 _LEFTOVER_GRACE_S = 5.0

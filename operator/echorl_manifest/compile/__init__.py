@@ -1,1 +1,1 @@
-"""TODO: say what this package does."""
+"""The manifest's compiler: from a run and where its roles are placed to a typed config for each role."""

@@ -10,11 +10,10 @@ from echorl_manifest.crd.lowering import Schema, nullable, plain, structural
 from echorl_manifest.crd.refusals import REFUSALS
 from echorl_manifest.crd.rules import RULES
 from echorl_manifest.crd.validations import Validation
-from echorl_manifest.models.base import ApiModel
+from echorl_manifest.models.base import API_GROUP, KIND, PLURAL, VERSION, ApiModel
 from echorl_manifest.models.run import EchoRLRun, EchoRLRunSpec
 from echorl_manifest.models.status import RunStatus
 from echorl_manifest.mutability import effect_of
-from echorl_operator import names
 
 MAX_BYTES = 256 * 1024
 _HEAD = "# Generated from operator/echorl_manifest by `make generate`; a check fails when it is stale.\n"
@@ -60,7 +59,7 @@ def open_api_schema() -> Schema:
         "properties": {
             "apiVersion": {"type": "string"},
             "kind": {"type": "string"},
-            # A rule can name only what the schema names.
+            # A rule can name only what the schema
             "metadata": {"type": "object", "properties": {"name": {"type": "string"}}},
             "spec": _spec(),
             "status": _part(RunStatus),
@@ -121,11 +120,11 @@ def custom_resource_definition(*, keep: bool = False) -> dict[str, Any]:
     Args:
         keep: with the annotation that makes Helm leave it when the release is uninstalled.
     """
-    metadata: dict[str, Any] = {"name": f"{names.PLURAL}.{names.GROUP}"}
+    metadata: dict[str, Any] = {"name": f"{PLURAL}.{API_GROUP}"}
     if keep:
         metadata["annotations"] = {"helm.sh/resource-policy": "keep"}
     version = {
-        "name": names.VERSION,
+        "name": VERSION,
         "served": True,
         "storage": True,
         "additionalPrinterColumns": list(COLUMNS),
@@ -137,13 +136,13 @@ def custom_resource_definition(*, keep: bool = False) -> dict[str, Any]:
         "kind": "CustomResourceDefinition",
         "metadata": metadata,
         "spec": {
-            "group": names.GROUP,
+            "group": API_GROUP,
             "scope": "Namespaced",
             "names": {
-                "kind": names.KIND,
-                "listKind": f"{names.KIND}List",
-                "plural": names.PLURAL,
-                "singular": names.KIND.lower(),
+                "kind": KIND,
+                "listKind": f"{KIND}List",
+                "plural": PLURAL,
+                "singular": KIND.lower(),
                 "shortNames": ["erl"],
                 "categories": ["all"],
             },

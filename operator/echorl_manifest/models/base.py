@@ -10,8 +10,10 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import CoreSchema
 
 API_GROUP = "echorl.dev"
-API_VERSION = "echorl.dev/v1alpha1"
+VERSION = "v1alpha1"
+API_VERSION = f"{API_GROUP}/{VERSION}"
 KIND = "EchoRLRun"
+PLURAL = "echorlruns"
 
 MAX_DEPTH = 32
 

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from echorl_core.problem import Problem
-
 from echorl_manifest.models.environments import EvalEnvironment, TrainEnvironment
 from echorl_manifest.models.run import EchoRLRunSpec
 from echorl_manifest.schema import found_text

@@ -9,9 +9,8 @@ import base64
 import json
 from collections.abc import Iterator
 
-from echorl_core.problem import Problem
-
 from echorl_core.config import RoleConfig, RoleConfigs
+from echorl_core.problem import Problem
 from echorl_manifest.compile.role_configs import role_configs
 from echorl_manifest.models.run import EchoRLRun
 from echorl_manifest.models.runtime import Resume

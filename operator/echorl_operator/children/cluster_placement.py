@@ -12,7 +12,6 @@ The run's volume, the same for every role (each mounts the parts that storage.py
 import posixpath
 
 from echorl_core.problem import Problem
-
 from echorl_manifest.compile.placement import EnginePlacement, Placement
 from echorl_manifest.models.model import is_path
 from echorl_manifest.models.run import EchoRLRun

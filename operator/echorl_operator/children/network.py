@@ -5,7 +5,6 @@ from ipaddress import ip_network
 from typing import Any
 
 from echorl_core.problem import Problem
-
 from echorl_manifest.schema import found_text
 from echorl_operator import names
 from echorl_operator.children.arrows import (

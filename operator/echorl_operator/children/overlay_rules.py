@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from echorl_core.problem import Problem
-
 from echorl_manifest.schema import found_text
 from echorl_operator import names
 from echorl_operator.children import cluster_placement as places

@@ -58,7 +58,6 @@ def _role(target: Target, config: str) -> pods.Role:
     return pods.Role(
         role=ROLE,
         image=target.spec.orchestrator.image or target.image("orchestrator"),
-        # Not `echorl prepare-pod`, which is the same but needs the command line's own packages in that image.
         command=["python", "-P", "-m", "echorl_prepare", "--config", f"{pods.CONFIG}/prepare.json"],
         config=config,
         env=env,

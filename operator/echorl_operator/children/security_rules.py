@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from echorl_core.problem import Problem
-
 from echorl_manifest.schema import found_text
 
 CAPABILITIES = frozenset({"NET_BIND_SERVICE", "IPC_LOCK"})

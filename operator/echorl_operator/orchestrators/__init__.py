@@ -1,1 +1,1 @@
-"""TODO: say what this package does."""
+"""What talks to the orchestrators of runs: long polls of their state, their tokens, and requests to them."""

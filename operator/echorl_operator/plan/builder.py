@@ -4,10 +4,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from echorl_core.names import Phase, Role
-from echorl_core.restarts import RestartPolicy, Rule, RuleAction
+from echorl_core.names import Phase
 from echorl_core.termination_message import Preparation
-from echorl_manifest.models.run import EchoRLRunSpec
 from echorl_operator.accounting.restarts import Restart
 from echorl_operator.names import ANNOTATION_HASH, PodRole
 from echorl_operator.observed.memory import Memory
@@ -124,15 +122,3 @@ class Draft:
     def pods(self, role: PodRole) -> list[PodRecord]:
         """Pods of a role, all attempts, terminating ones included."""
         return list(self.observed.of(role))
-
-
-def restart_policy(spec: EchoRLRunSpec) -> RestartPolicy:
-    """``spec.failurePolicy`` as the ladder takes it."""
-    policy = spec.failure_policy
-    return RestartPolicy(policy.max_restarts, policy.backoff_seconds, policy.reset_after_steps)
-
-
-def rules(spec: EchoRLRunSpec) -> list[Rule]:
-    """``spec.failurePolicy.rules`` as the ladder takes them."""
-    from_api = spec.failure_policy.rules
-    return [Rule(Role(one.role), frozenset(one.exit_codes), RuleAction(one.action)) for one in from_api]

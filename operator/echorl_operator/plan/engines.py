@@ -6,9 +6,8 @@ to see it, and the end of one may be the end of the run.
 
 from dataclasses import replace
 
-from echorl_manifest.compile.failure_policy import restart_rules
-
 from echorl_core.restarts import end_of_run
+from echorl_manifest.compile.failure_policy import restart_rules
 from echorl_manifest.models.run import EchoRLRunSpec
 from echorl_operator import names
 from echorl_operator.names import PodRole

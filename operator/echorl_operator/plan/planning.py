@@ -11,10 +11,9 @@ dies between any two writes goes on where it was.
 from collections.abc import Mapping
 from typing import Any
 
-from echorl_manifest.compile.failure_policy import restart_policy
-
 from echorl_core.live import settings_of
 from echorl_core.names import Phase
+from echorl_manifest.compile.failure_policy import restart_policy
 from echorl_manifest.models.run import EchoRLRun, EchoRLRunSpec
 from echorl_manifest.mutability import changes
 from echorl_manifest.rules.modes import num_engines

@@ -1,9 +1,8 @@
 """What follows when part of an admitted attempt ends: an engine alone, the orchestrator alone, the gang, the run."""
 
-from echorl_manifest.compile.failure_policy import restart_policy, restart_rules
-
 from echorl_core.names import ExitCode, Phase, Role
 from echorl_core.restarts import Action, Death, Decision, decide, end_of_run
+from echorl_manifest.compile.failure_policy import restart_policy, restart_rules
 from echorl_manifest.models.base import duration_seconds
 from echorl_manifest.models.run import EchoRLRunSpec
 from echorl_operator.accounting.restarts import Cause, Restart

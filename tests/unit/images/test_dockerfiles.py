@@ -27,8 +27,8 @@ sys.meta_path.insert(0, Absent())
 importlib.import_module(sys.argv[1])
 """
 _OURS = {
-    "operator": ("echorl-core", "echorl-operator"),
-    "orchestrator": ("echorl-core", "echorl-operator", "echorl-orchestrator"),
+    "operator": ("echorl-core", "echorl-manifest", "echorl-operator"),
+    "orchestrator": ("echorl-core", "echorl-orchestrator"),
     "trainer": ("echorl-core", "echorl-trainer"),
     "inference-cpu": ("echorl-core", "echorl-trainer"),
     "inference-cuda": ("echorl-core", "echorl-trainer"),

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from echorl_core.problem import Problem
 
+from echorl_core.problem import Problem
 from echorl_manifest import problems
 from echorl_manifest.crd.assembly import open_api_schema
 from echorl_testing.manifests import with_value

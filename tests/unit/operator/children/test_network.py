@@ -1,8 +1,8 @@
 """NetworkPolicies: every arrow is allowed at both ends, and every other connection is denied."""
 
 import pytest
-from echorl_core.problem import Problem
 
+from echorl_core.problem import Problem
 from echorl_operator.children import arrows
 from echorl_operator.children.network import egress_problems
 from echorl_testing.manifests import shortest, with_value
