@@ -4,7 +4,7 @@ from echorl_cli.convert.keys import KEYS
 from echorl_cli.convert.renames import RENAMES
 from tools.migration_page import page
 
-PAGE = Path(__file__).parents[4] / "docs" / "migration.md"
+PAGE = Path(__file__).parents[3] / "docs" / "migration.md"
 
 
 def test_the_page_is_what_the_tables_say():

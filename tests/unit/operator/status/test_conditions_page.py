@@ -35,7 +35,7 @@ OF_KUBERNETES = {
     *("Pod", "PersistentVolumeClaim", "Service", "ConfigMap", "Secret", "ServiceAccount", "StatefulSet"),
     "ValidatingAdmissionPolicy",
 }
-"""Words in ``explain`` that are read, not said; and a phase."""
+"""Words in ``diagnosis`` that are read, not said; and a phase."""
 
 
 def rows(heading: str) -> list[list[str]]:
@@ -131,7 +131,7 @@ def test_every_reason_of_a_failure_is_told() -> None:
 
 
 def test_every_reason_of_a_problem_is_told() -> None:
-    explained = words_in(CODE / "explain" / "obstacles.py") | words_in(CODE / "explain" / "refusals.py")
+    explained = words_in(CODE / "diagnosis" / "obstacles.py") | words_in(CODE / "diagnosis" / "refusals.py")
     assert names("Blocked") == explained - OF_KUBERNETES
     told = names("InvalidSpec") | names("NodeLost") | names("Stalled")
     assert told == said({"problem": 1})
