@@ -25,7 +25,7 @@ from echorl_trainer.model import Checkpointing, Policy, load_policy
 from echorl_trainer.optimizer import build_optimizer, build_schedule
 from echorl_trainer.parallel import Ranks, shard
 from echorl_trainer.step import StepRunner
-from echorl_trainer.token_metrics import Tally
+from echorl_trainer.token_metrics import TokenMetrics
 
 Dtype = Literal["float32", "bfloat16"]
 
@@ -39,7 +39,7 @@ class WatchedRunner(StepRunner):
 
     around: Callable[[], AbstractContextManager[Any]] = nullcontext
 
-    def _accumulate(self, batch: RankBatch, sources: list[Source]) -> tuple[Tally, torch.Tensor]:
+    def _accumulate(self, batch: RankBatch, sources: list[Source]) -> tuple[TokenMetrics, torch.Tensor]:
         with self.around():
             return super()._accumulate(batch, sources)
 

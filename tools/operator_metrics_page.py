@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from enum import StrEnum
 from itertools import pairwise
 
+from echorl_core.metric_spec import MetricSpec
 from echorl_operator.accounting.restarts import Cause
 from echorl_operator.accounting.usage import GpuState
 from echorl_operator.kube.connection import Connection
 from echorl_operator.kube.credentials import in_cluster
 from echorl_operator.kube.lists import StreamSettings
-from echorl_operator.metrics import Declared, Metrics
+from echorl_operator.metrics import Metrics
 from echorl_operator.orchestrators.tokens import Tokens
 from echorl_operator.process import Operator, Options
 from echorl_operator.settings import Settings
@@ -45,7 +46,7 @@ _QUESTIONS = {
 }
 
 
-def declared() -> list[Declared]:
+def declared() -> list[MetricSpec]:
     """All metrics of a process, sorted by name."""
     metrics = Metrics()
     # Nothing is opened: parts declare their metrics when they are made.
@@ -65,7 +66,7 @@ def page() -> str:
     return "\n".join([_HEAD, table, "", *_values("state", GpuState), *_values("cause", Cause), *questions])
 
 
-def _row(one: Declared) -> str:
+def _row(one: MetricSpec) -> str:
     labels = ", ".join(f"`{label}`" for label in one.labels)
     return f"| `{one.name}` | {one.type} | {labels} | {one.text} |"
 

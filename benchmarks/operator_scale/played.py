@@ -10,7 +10,7 @@ import msgspec
 from aiohttp import web
 
 from echorl_core import names as core_names
-from echorl_core.termination_message import Preparation, encoded, words_of
+from echorl_core.termination_message import Preparation, encoded, message_of_end
 from echorl_operator import names
 from echorl_operator.children.cluster_placement import ORCHESTRATOR_PORT
 from echorl_operator.names import PodRole
@@ -82,7 +82,7 @@ def stages() -> str:
 
 
 def _last_words() -> str:
-    words = words_of("prepare", core_names.ExitCode.OK, "prepared", attempt=int(_ATTEMPT))
+    words = message_of_end("prepare", core_names.ExitCode.OK, "prepared", attempt=int(_ATTEMPT))
     return encoded(msgspec.structs.replace(words, prepared=Preparation(resume_step=0, model_path="/models/m"))).decode()
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Declared:
+class MetricSpec:
     """One metric."""
 
     name: str

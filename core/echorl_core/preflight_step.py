@@ -6,10 +6,10 @@ import msgspec
 
 from echorl_core.wire.weights import PolicyAnnouncement
 
-FILE = "rehearsal.json"
+FILE = "preflight_step.json"
 
 
-class Rehearsal(msgspec.Struct, frozen=True, kw_only=True):
+class PreflightStep(msgspec.Struct, frozen=True, kw_only=True):
     """Versions that were published, in order: 0 as the run starts, 1 after a step, then one for each further swap."""
 
     gradient_norm: float
@@ -18,7 +18,7 @@ class Rehearsal(msgspec.Struct, frozen=True, kw_only=True):
     """Each with its probe; the first one's is also that of the model alone."""
 
 
-def read(folder: Path) -> Rehearsal:
+def read(folder: Path) -> PreflightStep:
     """Read what ``write`` wrote.
 
     Raises:
@@ -26,11 +26,11 @@ def read(folder: Path) -> Rehearsal:
         ValueError: it cannot be read.
     """
     try:
-        return msgspec.json.decode((folder / FILE).read_bytes(), type=Rehearsal)
+        return msgspec.json.decode((folder / FILE).read_bytes(), type=PreflightStep)
     except msgspec.DecodeError as error:
         raise ValueError(f"{folder / FILE}: {error}") from error
 
 
-def write(folder: Path, rehearsal: Rehearsal) -> None:
+def write(folder: Path, step: PreflightStep) -> None:
     """Write it."""
-    (folder / FILE).write_bytes(msgspec.json.encode(rehearsal))
+    (folder / FILE).write_bytes(msgspec.json.encode(step))

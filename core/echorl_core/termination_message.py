@@ -31,7 +31,7 @@ _SECRET_FORM = re.compile(r"\bhf_\w{16,}|(?<=://)[^/\s@]+(?=@)|(?<=Bearer )\S+")
 _SHORTEST_SECRET = 4
 
 
-class Saved(msgspec.Struct, frozen=True, kw_only=True):
+class SavedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     """A committed checkpoint."""
 
     step: int
@@ -40,7 +40,7 @@ class Saved(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int
 
 
-class Passed(msgspec.Struct, frozen=True, kw_only=True):
+class SkippedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     """A checkpoint that is not resumed from."""
 
     step: int
@@ -56,9 +56,9 @@ class Preparation(msgspec.Struct, frozen=True, kw_only=True):
     """0: from the start."""
     checkpoint: str | None = None
     """Folder of the checkpoint to resume from, relative to the run directory."""
-    committed: list[Saved] = []
+    committed: list[SavedCheckpoint] = []
     """Newest first; a few."""
-    skipped: list[Passed] = []
+    skipped: list[SkippedCheckpoint] = []
     """Newest first; a few."""
     skipped_count: int = 0
     removed: list[str] = []
@@ -72,7 +72,7 @@ class Preparation(msgspec.Struct, frozen=True, kw_only=True):
     """That the hub's revision was resolved to; None for a model that is a path."""
 
 
-class LastWords(msgspec.Struct, frozen=True, kw_only=True):
+class TerminationMessage(msgspec.Struct, frozen=True, kw_only=True):
     """Why a process ended."""
 
     schema: int = 1
@@ -94,7 +94,7 @@ class LastWords(msgspec.Struct, frozen=True, kw_only=True):
     """End of it, where the error was not expected."""
     prepared: Preparation | None = None
     """Of a prepare that succeeded."""
-    saved: Saved | None = None
+    saved: SavedCheckpoint | None = None
     """Of an orchestrator that finished or stopped: the newest committed checkpoint. What polls saw may be older."""
     last_attempt: int | None = None
     """Of a prepare that came too late (FENCED): the run's highest attempt in its directory."""
@@ -108,7 +108,7 @@ def code_name(code: int) -> str:
     return signal.Signals(number).name if number in set(signal.Signals) else "UNKNOWN"
 
 
-def words_of(
+def message_of_end(
     role: str,
     code: int,
     message: str,
@@ -117,7 +117,7 @@ def words_of(
     step: int | None = None,
     rank: int | None = None,
     error: BaseException | None = None,
-) -> LastWords:
+) -> TerminationMessage:
     """The words for an end with ``code``.
 
     Args:
@@ -129,7 +129,7 @@ def words_of(
         rank: of a trainer process.
         error: whose traceback belongs to it; None where the message says all.
     """
-    return LastWords(
+    return TerminationMessage(
         role=str(role),
         attempt=attempt,
         exit_code=int(code),
@@ -141,7 +141,7 @@ def words_of(
     )
 
 
-def say(words: LastWords, environ: Mapping[str, str] = os.environ) -> None:
+def write(words: TerminationMessage, environ: Mapping[str, str] = os.environ) -> None:
     """Write the words to the file that the environment names; where it names none, do nothing.
 
     An error is logged: it must not hide how the process ended.
@@ -156,7 +156,7 @@ def say(words: LastWords, environ: Mapping[str, str] = os.environ) -> None:
         log.warning("the termination message was not written", error=str(error))
 
 
-def encoded(words: LastWords, environ: Mapping[str, str] = os.environ) -> bytes:
+def encoded(words: TerminationMessage, environ: Mapping[str, str] = os.environ) -> bytes:
     """JSON of at most 4 KiB without secrets: first the traceback is cut, then lists, then the message."""
     words = msgspec.structs.replace(
         words,
@@ -171,10 +171,10 @@ def encoded(words: LastWords, environ: Mapping[str, str] = os.environ) -> bytes:
     return data
 
 
-def read(text: str | bytes) -> LastWords | None:
+def read(text: str | bytes) -> TerminationMessage | None:
     """The words in a termination message; None if it is not of this form."""
     try:
-        return msgspec.json.decode(text, type=LastWords)
+        return msgspec.json.decode(text, type=TerminationMessage)
     except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError):
         return None
 
@@ -187,7 +187,7 @@ def without_secrets(text: str, environ: Mapping[str, str] = os.environ) -> str:
     return _SECRET_FORM.sub(_HIDDEN, text)
 
 
-def _shorter(words: LastWords) -> LastWords:
+def _shorter(words: TerminationMessage) -> TerminationMessage:
     """The same with less; every call takes something away until nothing is left to take."""
     prepared = words.prepared
     if len(words.traceback) > len(_CUT):

@@ -45,7 +45,7 @@ def printable(text: str, kept: str = "") -> str:
     return "".join(c if c.isprintable() or c in kept else f"\\x{ord(c):02x}" for c in text)
 
 
-class Treatment(NamedTuple):
+class TokenStyle(NamedTuple):
     """How a token was trained; tokens in a row that agree in it are shown together."""
 
     mode: Mode
@@ -58,7 +58,7 @@ class Treatment(NamedTuple):
     ce_weight: float
 
     @property
-    def style(self) -> str:
+    def rich(self) -> str:
         """Of the coloured view."""
         base = _ROLES[self.role]
         if self.advantage is not None:
@@ -83,9 +83,9 @@ class Treatment(NamedTuple):
         return ", ".join(words)
 
 
-def treatment_of(sequence: TrainedSequence, index: int) -> Treatment:
+def token_style_of(sequence: TrainedSequence, index: int) -> TokenStyle:
     """Of the sequence's token ``index``."""
-    return Treatment(
+    return TokenStyle(
         sequence.mode,
         sequence.role[index],
         None if sequence.tool is None else sequence.tool[index],

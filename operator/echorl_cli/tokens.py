@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from echorl_cli.token_styles import LEGENDS, Treatment, printable, treatment_of
+from echorl_cli.token_styles import LEGENDS, TokenStyle, printable, token_style_of
 from echorl_core.names import ExitCode
 from echorl_core.tokens import NotTrainedTokens, Numbers, TrainedSequence, read_trained
 
@@ -19,7 +19,7 @@ from echorl_core.tokens import NotTrainedTokens, Numbers, TrainedSequence, read_
 class Span:
     """Tokens in a row that were trained alike."""
 
-    treatment: Treatment
+    style: TokenStyle
     tokens: int
     text: str
 
@@ -27,9 +27,9 @@ class Span:
 def spans(sequence: TrainedSequence) -> Iterator[Span]:
     """The sequence in order; without texts a token is shown as ``<id>``."""
     texts = sequence.texts or [f"<{token_id}>" for token_id in sequence.token_ids]
-    for treatment, members in groupby(range(len(texts)), lambda index: treatment_of(sequence, index)):
+    for style, members in groupby(range(len(texts)), lambda index: token_style_of(sequence, index)):
         indices = list(members)
-        yield Span(treatment, len(indices), "".join(texts[index] for index in indices))
+        yield Span(style, len(indices), "".join(texts[index] for index in indices))
 
 
 def headline(sequence: TrainedSequence) -> str:
@@ -61,14 +61,14 @@ def headline(sequence: TrainedSequence) -> str:
 def _print_plain(sequence: TrainedSequence) -> None:
     typer.echo(headline(sequence))
     for span in spans(sequence):
-        typer.echo(f"  [{span.treatment.label}; {span.tokens}] {span.text!r}")
+        typer.echo(f"  [{span.style.label}; {span.tokens}] {span.text!r}")
 
 
 def _print_coloured(console: Console, sequence: TrainedSequence) -> None:
     console.rule(Text(headline(sequence)), align="left")
     body = Text()
     for span in spans(sequence):
-        body.append(printable(span.text, kept="\n"), span.treatment.style)
+        body.append(printable(span.text, kept="\n"), span.style.rich)
     console.print(body)
 
 

@@ -27,7 +27,7 @@ from echorl_operator.kube.credentials import Credentials
 from echorl_operator.kube.election import EXIT_LOST_LEADERSHIP, Election
 from echorl_operator.kube.events import Events
 from echorl_operator.kube.lists import StreamSettings
-from echorl_operator.kube.warning_events import Complaints
+from echorl_operator.kube.warning_events import WarningEventReader
 from echorl_operator.kube.writer import Writer
 from echorl_operator.metrics import Metrics
 from echorl_operator.observed.memory import WITHOUT_GANG, Memory
@@ -113,7 +113,7 @@ class Operator:
             writer,
             orchestrators=self.orchestrators,
             events=events,
-            complaints=Complaints(connection),
+            warning_events=WarningEventReader(connection),
             tokens=tokens,
             settings=settings,
             run_metrics=RunMetrics(metrics, settings.gpu_resource, self.leading),

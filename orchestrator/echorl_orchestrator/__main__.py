@@ -19,7 +19,7 @@ from echorl_core.config import OrchestratorConfig
 from echorl_core.identity import RunIdentity
 from echorl_core.names import ExitCode, Role
 from echorl_core.rundir import RunDirectory
-from echorl_core.termination_message import LastWords, Saved, code_name, say, words_of
+from echorl_core.termination_message import SavedCheckpoint, TerminationMessage, code_name, message_of_end, write
 from echorl_orchestrator.control.endings import Ending
 from echorl_orchestrator.control.orchestrator import Orchestrator
 from echorl_orchestrator.control.wiring import Secrets
@@ -45,7 +45,7 @@ def main() -> int:
         config = OrchestratorConfig.model_validate_json(arguments.config.read_text())
     except (OSError, ValueError, ValidationError) as error:
         sys.stderr.write(f"{arguments.config}: {error}\n")
-        say(words_of(Role.ORCHESTRATOR, ExitCode.BAD_INPUT, f"{arguments.config}: {error}"))
+        write(message_of_end(Role.ORCHESTRATOR, ExitCode.BAD_INPUT, f"{arguments.config}: {error}"))
         return ExitCode.BAD_INPUT
     logs.configure(Role.ORCHESTRATOR, attempt=identity.attempt, style=arguments.log_style)
     # Taken out of the environment, which workers with user code inherit.
@@ -55,7 +55,7 @@ def main() -> int:
     words = RoleProcess(config, identity, Secrets(token, teacher_key, wandb_key, seat_keys)).run_to_words()
     if words.exit_code in {ExitCode.OK, ExitCode.STOPPED}:
         words = replace(words, saved=_newest_checkpoint(config, identity))
-    say(words)
+    write(words)
     return words.exit_code
 
 
@@ -66,7 +66,7 @@ class RoleProcess:
         self._config, self._identity, self._secrets = config, identity, secrets
         self._opened: Orchestrator | None = None
 
-    def run_to_words(self) -> LastWords:
+    def run_to_words(self) -> TerminationMessage:
         """Run the role; every failure is logged and told by an exit code."""
         unexpected = None
         try:
@@ -82,7 +82,7 @@ class RoleProcess:
             code, message, unexpected = ExitCode.CRASH, _causes(error), error
         step = None if self._opened is None else self._opened.step
         attempt = self._identity.attempt
-        return words_of(Role.ORCHESTRATOR, code, message, attempt=attempt, step=step, error=unexpected)
+        return message_of_end(Role.ORCHESTRATOR, code, message, attempt=attempt, step=step, error=unexpected)
 
     async def _until_a_signal(self) -> tuple[int, str]:
         """The exit code and what to say of it; SIGTERM and SIGINT end the role at once."""
@@ -102,7 +102,7 @@ class RoleProcess:
         return await self._opened.run()
 
 
-def _newest_checkpoint(config: OrchestratorConfig, identity: RunIdentity) -> Saved | None:
+def _newest_checkpoint(config: OrchestratorConfig, identity: RunIdentity) -> SavedCheckpoint | None:
     """What this run has committed last; None too if the volume cannot be read, which changes no ending."""
     try:
         found, _ = checkpoints.committed(RunDirectory(Path(config.run_dir)))
@@ -112,7 +112,7 @@ def _newest_checkpoint(config: OrchestratorConfig, identity: RunIdentity) -> Sav
     own = [one.manifest for one in found if one.manifest.run_uid == identity.uid]
     if not own:
         return None
-    return Saved(step=own[-1].step, committed_at=own[-1].committed_at, size_bytes=own[-1].size_bytes)
+    return SavedCheckpoint(step=own[-1].step, committed_at=own[-1].committed_at, size_bytes=own[-1].size_bytes)
 
 
 def _causes(error: BaseException) -> str:

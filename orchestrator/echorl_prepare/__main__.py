@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from echorl_core import __version__, logs, names
 from echorl_core.attempts import OnExisting, Policy, Refused
 from echorl_core.names import ExitCode
-from echorl_core.termination_message import say, words_of
+from echorl_core.termination_message import message_of_end, write
 from echorl_prepare.hub import HubUnreachable
 from echorl_prepare.preparation import ROLE, BadInput, Overtaken, Resume, prepared_attempt
 
@@ -37,17 +37,17 @@ def run(config_file: Path, resume: Resume) -> int:
     try:
         words = prepared_attempt(config_file, resume)
     except (BadInput, Refused) as error:
-        words = words_of(ROLE, ExitCode.BAD_INPUT, str(error))
+        words = message_of_end(ROLE, ExitCode.BAD_INPUT, str(error))
     except Overtaken as error:
-        words = replace(words_of(ROLE, ExitCode.FENCED, str(error)), last_attempt=error.last_attempt)
+        words = replace(message_of_end(ROLE, ExitCode.FENCED, str(error)), last_attempt=error.last_attempt)
     except HubUnreachable as error:
-        words = words_of(ROLE, ExitCode.CRASH, str(error))
+        words = message_of_end(ROLE, ExitCode.CRASH, str(error))
     except Exception as error:
         log.exception("prepare failed")
-        words = words_of(ROLE, ExitCode.CRASH, f"{type(error).__name__}: {error}", error=error)
+        words = message_of_end(ROLE, ExitCode.CRASH, f"{type(error).__name__}: {error}", error=error)
     words = replace(words, attempt=attempt)
     (sys.stdout if words.exit_code == ExitCode.OK else sys.stderr).write(f"{words.message}\n")
-    say(words)
+    write(words)
     return words.exit_code
 
 
@@ -55,7 +55,7 @@ def _end_on_sigterm(attempt: int) -> None:
     """Process 1 of a container gets no signal that it does not handle. All that is written survives the end."""
 
     def end(number: int, _: FrameType | None) -> None:
-        say(words_of(ROLE, TERMINATED, "terminated", attempt=attempt))
+        write(message_of_end(ROLE, TERMINATED, "terminated", attempt=attempt))
         os._exit(TERMINATED)
 
     signal.signal(signal.SIGTERM, end)

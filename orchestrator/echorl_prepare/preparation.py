@@ -22,7 +22,13 @@ from echorl_core.names import ExitCode
 from echorl_core.prepare import prepare
 from echorl_core.problem import Problem
 from echorl_core.rundir import TEMPORARY_PREFIX, RunDirectory, sync_folder
-from echorl_core.termination_message import LastWords, Passed, Preparation, Saved, words_of
+from echorl_core.termination_message import (
+    Preparation,
+    SavedCheckpoint,
+    SkippedCheckpoint,
+    TerminationMessage,
+    message_of_end,
+)
 from echorl_prepare.checks import code_problems, free_bytes, model_problems, room_problems, volume_problems
 from echorl_prepare.hub import Hub, HubUnreachable, NoSuchModel
 
@@ -52,7 +58,7 @@ class Overtaken(Exception):
         self.last_attempt = last_attempt
 
 
-def prepared_attempt(config_file: Path, resume: Resume) -> LastWords:
+def prepared_attempt(config_file: Path, resume: Resume) -> TerminationMessage:
     """Prepare the attempt that the environment names; the words to end with.
 
     Raises:
@@ -81,7 +87,7 @@ def prepared_attempt(config_file: Path, resume: Resume) -> LastWords:
     if config.model.store is not None:
         _link(Path(config.model.path), model)
     done = _preparation(directory, prepared, model, commit)
-    return replace(words_of(ROLE, ExitCode.OK, outcome, step=prepared.resume_step), prepared=done)
+    return replace(message_of_end(ROLE, ExitCode.OK, outcome, step=prepared.resume_step), prepared=done)
 
 
 def _policy(run: RunDirectory, identity: RunIdentity, asked: Policy) -> Policy:
@@ -135,11 +141,13 @@ def _preparation(run: RunDirectory, prepared: Prepared, model: Path, commit: str
         resume_step=prepared.resume_step,
         checkpoint=prepared.checkpoint,
         committed=[
-            Saved(step=one.step, committed_at=one.committed_at, size_bytes=one.size_bytes) for one in counting[:_FEW]
+            SavedCheckpoint(step=one.step, committed_at=one.committed_at, size_bytes=one.size_bytes)
+            for one in counting[:_FEW]
         ],
-        skipped=[Passed(step=one.step, reason=one.reason, damaged=one.damaged) for one in reversed(prepared.skipped)][
-            :_FEW
-        ],
+        skipped=[
+            SkippedCheckpoint(step=one.step, reason=one.reason, damaged=one.damaged)
+            for one in reversed(prepared.skipped)
+        ][:_FEW],
         skipped_count=len(prepared.skipped),
         removed=prepared.removed[:_FEW],
         removed_count=len(prepared.removed),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from echorl_core.termination_message import words_of
+from echorl_core.termination_message import message_of_end
 from echorl_testing.alert_rules import picks_nothing
 from echorl_testing.cluster.api import Api
 from echorl_testing.cluster.credentials import Connection
@@ -54,12 +54,12 @@ async def live(world: World) -> None:
     world.cluster.orchestrators["one"].say(step=7, reward=0.5, checkpoint=committed)
     await world.until("progress in status", lambda: world.status().get("step") == 7, SECONDS)
     world.cluster.prepare = lambda attempt: prepared(attempt, resume_step=5)
-    await world.cluster.end("one-trainer-1", 1, words_of("trainer", 1, "index out of range", attempt=1))
+    await world.cluster.end("one-trainer-1", 1, message_of_end("trainer", 1, "index out of range", attempt=1))
     await world.phase("Running", attempt=2, seconds=SECONDS)
     world.cluster.prepare = prepared
     world.create("two")
     await world.until("two runs", lambda: world.status("two").get("phase") == "Running", SECONDS)
-    await world.cluster.end("two-trainer-0", 3, words_of("trainer", 3, "the loss is not finite", attempt=1))
+    await world.cluster.end("two-trainer-0", 3, message_of_end("trainer", 3, "the loss is not finite", attempt=1))
     await world.until("two fails", lambda: world.status("two").get("phase") == "Failed", SECONDS)
     world.cluster.orchestrators["one"].say(step=9)
     await world.until("more progress", lambda: world.status().get("step") == 9, SECONDS)

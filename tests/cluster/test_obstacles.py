@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from echorl_core.termination_message import Passed, Saved
+from echorl_core.termination_message import SavedCheckpoint, SkippedCheckpoint
 from echorl_testing.cluster.api import Api
 from echorl_testing.cluster.credentials import Connection
 from echorl_testing.cluster.volumes import folder_volume
@@ -183,8 +183,8 @@ async def test_a_checkpoint_that_prepare_finds_damaged(world: World) -> None:
     world.cluster.orchestrators["one"].say(step=11, checkpoint={"step": 10, **saved})
     await world.until("the checkpoint is told", of_checkpoints("Committed"))
     said = prepared(2, resume_step=5)
-    damaged = Passed(step=10, reason="rank_0.bin: missing", damaged=True)
-    found = msgspec.structs.replace(said.prepared, committed=[Saved(step=5, **saved)], skipped=[damaged])
+    damaged = SkippedCheckpoint(step=10, reason="rank_0.bin: missing", damaged=True)
+    found = msgspec.structs.replace(said.prepared, committed=[SavedCheckpoint(step=5, **saved)], skipped=[damaged])
     world.cluster.prepare = lambda _: msgspec.structs.replace(said, prepared=found)
     await world.cluster.end("one-trainer-0", 1)
     await world.until("the damage is told", of_checkpoints("Lost"), HEALS_S)

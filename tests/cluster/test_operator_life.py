@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from echorl_core.names import ExitCode
-from echorl_core.termination_message import words_of
-from echorl_operator.reconcile.status_throttle import PACE_S
+from echorl_core.termination_message import message_of_end
+from echorl_operator.reconcile.status_throttle import INTERVAL_S
 from echorl_testing.cluster.api import Api, ApiError
 from echorl_testing.cluster.credentials import Connection
 from echorl_testing.load import stretched
@@ -76,7 +76,7 @@ async def test_nothing_is_written_while_nothing_changes(world: World) -> None:
     await until(lambda: at_rest(world))
     before, version = world.writes(), world.run()["metadata"]["resourceVersion"]
     # For longer than a status that only tells how things go on is kept back.
-    passes, ends_at = 0, time.monotonic() + 2 * PACE_S
+    passes, ends_at = 0, time.monotonic() + 2 * INTERVAL_S
     while passes < 20 or time.monotonic() < ends_at:
         world.operator.queue.add_all(record.key for record in world.operator.cache.runs)
         await until(lambda: at_rest(world))
@@ -93,7 +93,7 @@ async def test_a_rank_that_crashes_takes_the_gang_to_a_new_attempt(world: World)
     old = {pod["metadata"]["uid"] for pod in world.pods("trainer").values()}
     world.cluster.prepare = lambda attempt: prepared(attempt, resume_step=5)
     await world.until("both ranks run", lambda: len(world.cluster.admitted) >= 2)
-    await world.cluster.end("one-trainer-1", 1, words_of("trainer", 1, "index out of range", attempt=1))
+    await world.cluster.end("one-trainer-1", 1, message_of_end("trainer", 1, "index out of range", attempt=1))
     await world.phase("Running", attempt=2)
     status = world.status()
     assert status["restartsByRole"] == {"trainer": 1}
@@ -130,7 +130,7 @@ async def test_an_orchestrator_that_crashes_restarts_alone(world: World) -> None
 async def test_a_code_that_is_never_restarted_fails_the_run_with_its_words(world: World) -> None:
     world.create()
     await world.phase("Running")
-    words = words_of("trainer", ExitCode.NON_FINITE, "step 3: the loss is NaN (sample 17)", attempt=1)
+    words = message_of_end("trainer", ExitCode.NON_FINITE, "step 3: the loss is NaN (sample 17)", attempt=1)
     await world.cluster.end("one-trainer-0", int(ExitCode.NON_FINITE), words)
     await world.phase("Failed")
     failed = world.condition("Failed")
@@ -150,7 +150,7 @@ async def test_restarts_are_used_up(world: World) -> None:
 
 async def test_bad_input_of_prepare_fails_the_run(world: World) -> None:
     message = "model.name: /models/tiny does not exist"
-    world.cluster.prepare = lambda attempt: words_of("prepare", ExitCode.BAD_INPUT, message, attempt=attempt)
+    world.cluster.prepare = lambda attempt: message_of_end("prepare", ExitCode.BAD_INPUT, message, attempt=attempt)
     world.create()
     await world.phase("Failed")
     assert message in world.condition("Failed")["message"]

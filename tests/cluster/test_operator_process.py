@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from echorl_core.termination_message import words_of
+from echorl_core.termination_message import message_of_end
 from echorl_testing import faults
 from echorl_testing.cluster.api import Api
 from echorl_testing.cluster.credentials import Connection
@@ -95,7 +95,7 @@ async def play(world: World) -> None:
     world.cluster.orchestrators["one"].say(step=7, checkpoint=checkpoint)
     await world.until("step 7 is in status", lambda: world.status().get("step") == 7, PATIENCE_S)
     world.cluster.prepare = lambda attempt: prepared(attempt, resume_step=5)
-    await world.cluster.end("one-trainer-1", 137, words_of("trainer", 137, "", attempt=1))
+    await world.cluster.end("one-trainer-1", 137, message_of_end("trainer", 137, "", attempt=1))
     await world.phase("Running", attempt=2, seconds=PATIENCE_S)
     world.cluster.orchestrators["one"].say(step=8, checkpoint=checkpoint)
     await world.until("step 8 is in status", lambda: world.status().get("step") == 8, PATIENCE_S)

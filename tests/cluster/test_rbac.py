@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from echorl_core.names import ExitCode
-from echorl_core.termination_message import words_of
+from echorl_core.termination_message import message_of_end
 from echorl_testing import operator_rights
 from echorl_testing.cluster.api import Api
 from echorl_testing.cluster.cluster import Cluster
@@ -109,7 +109,7 @@ async def lives(world: World) -> None:
     await world.until("a third engine", lambda: len(world.pods("inference")) == 3, PATIENCE_S)
     await world.until("both ranks run", lambda: len(world.cluster.admitted) >= 2, PATIENCE_S)
     world.cluster.prepare = lambda attempt: prepared(attempt, resume_step=0)
-    await world.cluster.end("one-trainer-1", 1, words_of("trainer", 1, "lost", attempt=1))
+    await world.cluster.end("one-trainer-1", 1, message_of_end("trainer", 1, "lost", attempt=1))
     await world.phase("Running", attempt=2, seconds=PATIENCE_S)
     world.edit({"storage": {"retain": False}})
     await world.until("the run owns its volume", lambda: owned(world), PATIENCE_S)

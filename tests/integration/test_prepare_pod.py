@@ -29,7 +29,7 @@ from echorl_core.config import (
 )
 from echorl_core.names import ExitCode
 from echorl_core.rundir import RunDirectory, write_folder
-from echorl_core.termination_message import LastWords, Saved, read
+from echorl_core.termination_message import SavedCheckpoint, TerminationMessage, read
 from echorl_testing.fake_hub import FakeHub
 from echorl_testing.role_config import orchestrator_config
 from echorl_testing.scripted_policy import write_byte_tokenizer
@@ -58,7 +58,7 @@ def hub(files: dict[str, bytes]) -> Iterator[FakeHub]:
 @dataclass
 class Ended:
     code: int
-    words: LastWords
+    words: TerminationMessage
     out: str
     err: str
 
@@ -331,7 +331,7 @@ def test_it_resumes_cleans_and_says_so(volume: Volume) -> None:
     assert (done.resume_step, done.checkpoint, found.words.step) == (4, "checkpoints/step_000004", 4)
     assert [one.step for one in done.committed] == [4, 2]
     size = len(b"weights of step 4")
-    assert done.committed[0] == Saved(step=4, committed_at="2026-01-01T00:00:00+00:00", size_bytes=size)
+    assert done.committed[0] == SavedCheckpoint(step=4, committed_at="2026-01-01T00:00:00+00:00", size_bytes=size)
     assert (done.skipped_count, done.skipped[0].step) == (1, 6)
     assert "bytes, 17 were committed" in done.skipped[0].reason
     assert (done.removed_count, done.removed[0]) == (10, "batches/step_000005")

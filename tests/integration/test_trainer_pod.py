@@ -15,7 +15,7 @@ from echorl_core.identity import RunIdentity
 from echorl_core.names import ExitCode
 from echorl_core.prepare import prepare
 from echorl_core.rundir import RunDirectory
-from echorl_core.termination_message import LastWords, read
+from echorl_core.termination_message import TerminationMessage, read
 from echorl_testing.batches import RUN_UID
 from echorl_testing.fake_orchestrator import FakeOrchestrator
 from echorl_testing.ports import free_port
@@ -76,7 +76,7 @@ class Pods:
     def words_file(self, index: int) -> Path:
         return self.folder / f"words_{index}.json"
 
-    def words(self, index: int = 0) -> LastWords:
+    def words(self, index: int = 0) -> TerminationMessage:
         words = read(self.words_file(index).read_bytes())
         assert words is not None
         return words

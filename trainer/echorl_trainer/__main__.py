@@ -22,7 +22,7 @@ from echorl_core import __version__, logs, names
 from echorl_core.config import TrainerConfig
 from echorl_core.identity import RunIdentity
 from echorl_core.names import ExitCode, Role
-from echorl_core.termination_message import LastWords, say, words_of
+from echorl_core.termination_message import TerminationMessage, message_of_end, write
 
 log = structlog.get_logger()
 
@@ -37,12 +37,12 @@ def main(arguments: Sequence[str]) -> int:
     except (OSError, ValueError) as error:
         logs.configure(Role.TRAINER, attempt=0)
         log.error("the trainer cannot start", error=str(error))
-        say(words_of(Role.TRAINER, ExitCode.BAD_INPUT, str(error)))
+        write(message_of_end(Role.TRAINER, ExitCode.BAD_INPUT, str(error)))
         return ExitCode.BAD_INPUT
     rank = int(os.environ.get("RANK", "0"))
     logs.configure(Role.TRAINER, attempt=identity.attempt, rank=rank)
     with ExitStack() as at_exit:
-        last = words_of(Role.TRAINER, TERMINATED, "terminated", attempt=identity.attempt, rank=rank)
+        last = message_of_end(Role.TRAINER, TERMINATED, "terminated", attempt=identity.attempt, rank=rank)
         terminated = on_sigterm(at_exit, last)
         # torch takes seconds to import and is of no use to a rank with a wrong config.
         from echorl_trainer.rank import run_to_words  # noqa: PLC0415
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
         words = run_to_words(config, identity, os.environ.get(names.ENV_ADMIN_TOKEN), at_exit)
         if terminated.is_set():
             return TERMINATED
-        say(replace(words, rank=rank))
+        write(replace(words, rank=rank))
         return words.exit_code
 
 
@@ -76,7 +76,7 @@ def read_input(arguments: Sequence[str]) -> tuple[TrainerConfig, RunIdentity]:
     return config, RunIdentity.from_environment(os.environ)
 
 
-def on_sigterm(at_exit: ExitStack, last: LastWords) -> threading.Event:
+def on_sigterm(at_exit: ExitStack, last: TerminationMessage) -> threading.Event:
     """End at once on SIGTERM, also while the main thread is inside a collective; every write survives that.
 
     Python runs signal handlers in the main thread only, between two of its instructions. So a thread of its own
@@ -95,7 +95,7 @@ def on_sigterm(at_exit: ExitStack, last: LastWords) -> threading.Event:
             continue
         terminated.set()
         log.info("terminated")
-        say(last)
+        write(last)
         at_exit.close()
         os._exit(TERMINATED)
 

@@ -62,7 +62,7 @@ class BatchSource(Protocol):
 
 
 @dataclass(frozen=True)
-class Answer:
+class HttpAnswer:
     """Status and body of a response that was read to its end."""
 
     status: int
@@ -85,7 +85,9 @@ class Link:
         self.failures = 0
         """Calls without a usable answer so far."""
 
-    def once(self, method: str, path: str, body: bytes | None = None, *, timeout_s: float = CALL_TIMEOUT_S) -> Answer:
+    def once(
+        self, method: str, path: str, body: bytes | None = None, *, timeout_s: float = CALL_TIMEOUT_S
+    ) -> HttpAnswer:
         """One try.
 
         Raises:
@@ -97,7 +99,7 @@ class Link:
         try:
             connection.request(method, self._base + path, body, headers)
             response = connection.getresponse()
-            answer = Answer(response.status, response.read())
+            answer = HttpAnswer(response.status, response.read())
         except (OSError, http.client.HTTPException) as error:
             raise Unreachable(f"{type(error).__name__}: {error}") from error
         finally:
@@ -111,7 +113,7 @@ class Link:
 
     def patiently(
         self, method: str, path: str, body: bytes | None = None, *, timeout_s: float = CALL_TIMEOUT_S
-    ) -> Answer:
+    ) -> HttpAnswer:
         """Try until there is an answer.
 
         Raises:
@@ -260,5 +262,5 @@ def check_batch(batch: RankBatch, *, run_uid: str, step: int, rank: int, num_ran
             raise WrongBatch(f"batch of step {step}, rank {rank}: {field} is {found!r}, accepted is {value!r}")
 
 
-def _excerpt(answer: Answer) -> str:
+def _excerpt(answer: HttpAnswer) -> str:
     return answer.body[:500].decode(errors="replace")

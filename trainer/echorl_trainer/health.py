@@ -64,7 +64,7 @@ class Watch:
         return thread
 
 
-class Progress:
+class RankProgress:
     """Where one rank stands. Written by the loop and its background threads, read by the server."""
 
     def __init__(self, *, step_timeout_s: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -154,5 +154,5 @@ class Health:
 
     def __init__(self, *, step_timeout_s: float) -> None:
         self.watch = Watch()
-        self.progress = Progress(step_timeout_s=step_timeout_s)
+        self.progress = RankProgress(step_timeout_s=step_timeout_s)
         self.metrics = Metrics(self.progress.phase_seconds)

@@ -7,7 +7,7 @@ from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from echorl_core import jsonsafe
-from echorl_core.metric_spec import Declared
+from echorl_core.metric_spec import MetricSpec
 from echorl_core.wire.reports import StepReport
 
 PREFIX = "echorl_trainer"
@@ -16,7 +16,7 @@ PARTS = ("wait_batch", "forward_backward", "optimizer", "publish", "checkpoint")
 
 
 class _AtScrape(Collector):
-    def __init__(self, declared: Declared, read: Callable[[], Mapping[str, float]]) -> None:
+    def __init__(self, declared: MetricSpec, read: Callable[[], Mapping[str, float]]) -> None:
         self._declared, self._read = declared, read
 
     def describe(self) -> Iterator[Metric]:
@@ -35,7 +35,7 @@ class Metrics:
     def __init__(self, phase_seconds: Callable[[], Mapping[str, float]]) -> None:
         """``phase_seconds``: so far, by phase."""
         self.registry = CollectorRegistry()
-        self.declared: list[Declared] = []
+        self.declared: list[MetricSpec] = []
         self.step = self._gauge("step", "Last trained step.")
         self.policy_version = self._gauge("policy_version", "Last published policy version.")
         self.loss = self._gauge("loss", "Loss of the last step: rl, ce, total.", ("component",))
@@ -111,7 +111,7 @@ class Metrics:
     ) -> None:
         self.registry.register(_AtScrape(self._declare(name, "counter", labels, text), read))
 
-    def _declare(self, name: str, kind: str, labels: tuple[str, ...], text: str) -> Declared:
+    def _declare(self, name: str, kind: str, labels: tuple[str, ...], text: str) -> MetricSpec:
         full = f"{PREFIX}_{name}{'_total' if kind == 'counter' else ''}"
-        self.declared.append(Declared(full, kind, labels, text))
+        self.declared.append(MetricSpec(full, kind, labels, text))
         return self.declared[-1]

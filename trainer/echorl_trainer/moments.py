@@ -11,7 +11,7 @@ STATISTICS = ("", "_std", "_min", "_max")
 
 
 @dataclass
-class Spread:
+class Moments:
     """Of M measures over tokens of S sources."""
 
     sums: Tensor
@@ -20,7 +20,7 @@ class Spread:
     """Float64 [2, S, M]: smallest and largest; inf and -inf where there is no token."""
 
     @classmethod
-    def empty(cls, sources: int, measures: int, device: torch.device) -> "Spread":
+    def empty(cls, sources: int, measures: int, device: torch.device) -> "Moments":
         """Nothing counted."""
         sums = torch.zeros(2, sources, measures, dtype=torch.float64, device=device)
         bounds = torch.full_like(sums, math.inf)
@@ -42,7 +42,7 @@ class Spread:
         self.bounds[0].scatter_reduce_(0, rows, torch.where(counted, values, math.inf), "amin")
         self.bounds[1].scatter_reduce_(0, rows, torch.where(counted, values, -math.inf), "amax")
 
-    def merge(self, rows: list[int], other: "Spread") -> None:
+    def merge(self, rows: list[int], other: "Moments") -> None:
         """Add another's sources, which are ``rows`` here."""
         self.sums[:, rows] += other.sums
         self.bounds[0, rows] = torch.minimum(self.bounds[0, rows], other.bounds[0])

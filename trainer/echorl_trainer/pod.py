@@ -26,7 +26,7 @@ import structlog
 from echorl_core import __version__, logs, names, termination_message
 from echorl_core.identity import RunIdentity
 from echorl_core.names import NEVER_RESTARTED, ExitCode, Role
-from echorl_core.termination_message import LastWords, code_name, words_of
+from echorl_core.termination_message import TerminationMessage, code_name, message_of_end
 
 log = structlog.get_logger()
 
@@ -147,21 +147,21 @@ class Pod:
         signal.setitimer(signal.ITIMER_REAL, 0)
         return self._code()
 
-    def last_words(self, identity: RunIdentity) -> LastWords:
+    def termination_message(self, identity: RunIdentity) -> TerminationMessage:
         """What the pod has to say at its end."""
         end = telling(self.ends)
         if end is None:
             text = "terminated" if self._code() == TERMINATED else f"{len(self.ends)} ranks finished"
             steps = [said.step for one in self.ends if (said := self._said(one.rank)) is not None]
             step = max((step for step in steps if step is not None), default=None)
-            return words_of(Role.TRAINER, self._code(), text, attempt=identity.attempt, step=step)
+            return message_of_end(Role.TRAINER, self._code(), text, attempt=identity.attempt, step=step)
         said = self._said(end.rank)
         if said is not None and said.exit_code == end.code:
             return msgspec.structs.replace(said, rank=end.rank)
         name = code_name(end.code)
         how = f"was ended by {name}" if end.status < 0 else f"ended with code {end.code} ({name})"
         text = f"rank {end.rank} {how} without a word"
-        return words_of(Role.TRAINER, end.code, text, attempt=identity.attempt, rank=end.rank)
+        return message_of_end(Role.TRAINER, end.code, text, attempt=identity.attempt, rank=end.rank)
 
     def _code(self) -> int:
         end = telling(self.ends)
@@ -217,7 +217,7 @@ class Pod:
     def _words_file(self, rank: int) -> Path:
         return (self.words or Path()) / f"rank_{rank}.json"
 
-    def _said(self, rank: int) -> LastWords | None:
+    def _said(self, rank: int) -> TerminationMessage | None:
         try:
             return termination_message.read(self._words_file(rank).read_bytes())
         except OSError:
@@ -236,7 +236,7 @@ def main(arguments: Sequence[str]) -> int:
     except ValueError as error:
         logs.configure(Role.TRAINER, attempt=0)
         log.error("the trainer's pod cannot start", error=str(error))
-        termination_message.say(words_of(Role.TRAINER, ExitCode.BAD_INPUT, str(error)))
+        termination_message.write(message_of_end(Role.TRAINER, ExitCode.BAD_INPUT, str(error)))
         return ExitCode.BAD_INPUT
     logs.configure(Role.TRAINER, attempt=identity.attempt)
     # -P: the working folder may hold modules of any name.
@@ -245,8 +245,8 @@ def main(arguments: Sequence[str]) -> int:
         words = Path(folder) if names.ENV_TERMINATION_LOG in os.environ else None
         pod = Pod(layout, command, words)
         code = pod.run()
-        said = pod.last_words(identity)
-    termination_message.say(said)
+        said = pod.termination_message(identity)
+    termination_message.write(said)
     log.info("the pod ends", code=code, meaning=code_name(code), message=said.message)
     return code
 

@@ -23,7 +23,7 @@ from echorl_core import logs, names, preflight_step
 from echorl_core.config import TrainerConfig
 from echorl_core.identity import RunIdentity
 from echorl_core.names import ExitCode
-from echorl_core.preflight_step import Rehearsal
+from echorl_core.preflight_step import PreflightStep
 from echorl_core.wire.batch import MicroBatch, RankBatch, TokenRole
 from echorl_core.wire.weights import PolicyAnnouncement
 from echorl_trainer.lora import published_weights
@@ -43,7 +43,9 @@ _FIRST_SCALE = 1e-3
 _TRIES = 30
 
 
-def rehearse(config: TrainerConfig, identity: RunIdentity, out: Path, *, swaps: int, ranks: Ranks) -> Rehearsal:
+def run_preflight_step(
+    config: TrainerConfig, identity: RunIdentity, out: Path, *, swaps: int, ranks: Ranks
+) -> PreflightStep:
     """Publish version 0, version 1 after a step, and ``swaps`` more under ``out``.
 
     Raises:
@@ -65,7 +67,7 @@ def rehearse(config: TrainerConfig, identity: RunIdentity, out: Path, *, swaps: 
     for version in range(2, swaps + 2):
         move(policy, ranks, tokens, version)
         found.append(publish(publisher, policy, version))
-    return Rehearsal(gradient_norm=outcome.metrics["optim/grad_norm"] or 0.0, versions=found)
+    return PreflightStep(gradient_norm=outcome.metrics["optim/grad_norm"] or 0.0, versions=found)
 
 
 def publish(publisher: Publisher, policy: Policy, version: int) -> PolicyAnnouncement:
@@ -149,7 +151,7 @@ def main(arguments: Sequence[str]) -> ExitCode:
         config = TrainerConfig.model_validate_json(options.config.read_text())
         identity = RunIdentity.from_environment(os.environ)
         ranks = connect(timeout_s=config.step_timeout_s)
-        found = rehearse(config, identity, options.out, swaps=options.swaps, ranks=ranks)
+        found = run_preflight_step(config, identity, options.out, swaps=options.swaps, ranks=ranks)
         preflight_step.write(options.out, found)
     except (OSError, ValidationError, ValueError, HookError) as error:
         log.error("rehearsal failed", error=str(error))

@@ -12,11 +12,11 @@ from echorl_core.config import TrainerConfig
 from echorl_core.identity import RunIdentity
 from echorl_core.names import ExitCode, Role
 from echorl_core.rundir import RunDirectory, write_file
-from echorl_core.termination_message import LastWords, words_of
+from echorl_core.termination_message import TerminationMessage, message_of_end
 from echorl_core.wire.batch import WIRE_VERSION
 from echorl_trainer.checkpoint import Saver, SaveTarget
 from echorl_trainer.client import Fenced, Link, OrchestratorBatches, OrchestratorLost, Outbox, Refused, WrongBatch
-from echorl_trainer.health import Health, Phase, Progress
+from echorl_trainer.health import Health, Phase, RankProgress
 from echorl_trainer.losses import HookError
 from echorl_trainer.parallel import Ranks, connect, disconnect
 from echorl_trainer.publish import Publisher, probe_ids
@@ -34,7 +34,9 @@ class BadInput(Exception):
     """The config, or the model that it names, cannot be trained."""
 
 
-def run_to_words(config: TrainerConfig, identity: RunIdentity, token: str | None, at_exit: ExitStack) -> LastWords:
+def run_to_words(
+    config: TrainerConfig, identity: RunIdentity, token: str | None, at_exit: ExitStack
+) -> TerminationMessage:
     """``run_rank``, with every failure logged and told by an exit code."""
     health = Health(step_timeout_s=config.step_timeout_s)
     code, message, unexpected = ExitCode.OK, "finished: the orchestrator has no further batch", None
@@ -46,7 +48,7 @@ def run_to_words(config: TrainerConfig, identity: RunIdentity, token: str | None
         unexpected = error if code is ExitCode.CRASH and not isinstance(error, known) else None
         log.error("the trainer ends", reason=type(error).__name__, error=str(error), exc_info=unexpected is not None)
     step = health.progress.step
-    return words_of(Role.TRAINER, code, message, attempt=identity.attempt, step=step, error=unexpected)
+    return message_of_end(Role.TRAINER, code, message, attempt=identity.attempt, step=step, error=unexpected)
 
 
 def exit_code(error: BaseException) -> ExitCode:
@@ -121,14 +123,14 @@ def request_headers(identity: RunIdentity, token: str | None) -> dict[str, str]:
     return {**identity.headers(), names.HEADER_WIRE: str(WIRE_VERSION), **guard}
 
 
-def idle(progress: Progress, outbox: Outbox | None) -> None:
+def idle(progress: RankProgress, outbox: Outbox | None) -> None:
     """Called while the orchestrator lives but has no batch yet."""
     progress.beat(Phase.WAITING_BATCH)
     if outbox is not None:
         outbox.remind()
 
 
-def resume(state: TrainState, run: RunDirectory, prepared: Prepared, progress: Progress) -> None:
+def resume(state: TrainState, run: RunDirectory, prepared: Prepared, progress: RankProgress) -> None:
     """Take over the checkpoint that prepare chose, if it chose one; collective.
 
     Raises:

@@ -27,7 +27,7 @@ from echorl_trainer.model import PackedTokens, Policy
 from echorl_trainer.optimizer import Schedule
 from echorl_trainer.parallel import Ranks
 from echorl_trainer.token_export import TokenExport
-from echorl_trainer.token_metrics import Tally, merge, summarize, tally_batch
+from echorl_trainer.token_metrics import TokenMetrics, count_batch, merge, summarize
 
 COMPONENTS = ("rl", "ce")
 
@@ -55,7 +55,7 @@ class StepOutcome:
 class _RankShare:
     """What one rank tells the others after its backwards."""
 
-    tally: Tally
+    token_metrics: TokenMetrics
     losses: list[float]
     """This rank's part of each of ``COMPONENTS``."""
     trained_tokens: int
@@ -98,14 +98,14 @@ class StepRunner:
         self._check(batch)
         begin = time.perf_counter()
         self._optimizer.zero_grad(set_to_none=True)
-        tally, checks = self._accumulate(batch, sources_of(batch.micro_batches))
+        token_metrics, checks = self._accumulate(batch, sources_of(batch.micro_batches))
         norm = self._gradient_norm()
-        shares = self._gather(_share(batch, tally.cpu(), checks.cpu()))
+        shares = self._gather(_share(batch, token_metrics.cpu(), checks.cpu()))
         grad_norm = float(norm)
         self._require_finite(batch, shares, grad_norm)
         middle = time.perf_counter()
         lr = self._update(batch.step, norm)
-        metrics, gap = summarize(merge([each.tally for each in shares]))
+        metrics, gap = summarize(merge([each.token_metrics for each in shares]))
         metrics |= _losses(shares, batch) | {"optim/grad_norm": grad_norm, "optim/lr": lr}
         end = time.perf_counter()
         if self.export is not None:
@@ -131,9 +131,9 @@ class StepRunner:
         if not batch.micro_batches:
             raise ValueError(f"step {batch.step}: rank {batch.rank} has no micro-batches")
 
-    def _accumulate(self, batch: RankBatch, sources: list[Source]) -> tuple[Tally, Tensor]:
+    def _accumulate(self, batch: RankBatch, sources: list[Source]) -> tuple[TokenMetrics, Tensor]:
         """Backward over all micro-batches: tallies, and per micro-batch its losses and the norm of what is summed."""
-        tally = Tally.empty(sources, self._ranks.device)
+        token_metrics = TokenMetrics.empty(sources, self._ranks.device)
         checks = []
         for micro in batch.micro_batches:
             scored = score_batch(
@@ -143,12 +143,14 @@ class StepRunner:
                 vocab_size=self._vocab_size,
                 device=self._ranks.device,
             )
-            shares, total = self._forward(batch, micro, scored, tally)
+            shares, total = self._forward(batch, micro, scored, token_metrics)
             total.backward()  # type: ignore[no-untyped-call]
             checks.append(torch.cat([shares, self._local_norm()[None]]))
-        return tally, torch.stack(checks)
+        return token_metrics, torch.stack(checks)
 
-    def _forward(self, batch: RankBatch, micro: MicroBatch, scored: ScoredBatch, tally: Tally) -> tuple[Tensor, Tensor]:
+    def _forward(
+        self, batch: RankBatch, micro: MicroBatch, scored: ScoredBatch, token_metrics: TokenMetrics
+    ) -> tuple[Tensor, Tensor]:
         scores = self._policy(scored.tokens)
         logprobs, denominators = scores.logprobs, batch.denominators
         outputs = {}
@@ -158,7 +160,7 @@ class StepRunner:
             outputs["rl"] = self._policy_loss(tokens, denominator=denominators["rl"])
         if denominators.get("ce", 0) > 0:
             outputs["ce"] = cross_entropy_loss(logprobs, scored.ce_weight, denominator=denominators["ce"])
-        tally_batch(tally, scored, scores, outputs)
+        count_batch(token_metrics, scored, scores, outputs)
         if self.export is not None:
             self.export.add(batch, micro, scored, scores, outputs)
         parts = [outputs[name].loss for name in COMPONENTS if name in outputs]
@@ -212,7 +214,7 @@ class StepRunner:
         return lr
 
 
-def _share(batch: RankBatch, tally: Tally, checks: Tensor) -> _RankShare:
+def _share(batch: RankBatch, token_metrics: TokenMetrics, checks: Tensor) -> _RankShare:
     bad = (~checks.isfinite()).nonzero().tolist()
     in_loss = [(micro, COMPONENTS[column]) for micro, column in bad if column < len(COMPONENTS)]
     loss_failure = None
@@ -221,7 +223,7 @@ def _share(batch: RankBatch, tally: Tally, checks: Tensor) -> _RankShare:
         samples = ", ".join(batch.micro_batches[micro].sample_ids)
         loss_failure = f"the {name} loss is not finite on rank {batch.rank} in the micro-batch of samples {samples}"
     return _RankShare(
-        tally=tally,
+        token_metrics=token_metrics,
         losses=checks[:, : len(COMPONENTS)].double().sum(dim=0).tolist(),
         trained_tokens=sum(_trained_tokens(micro, batch.denominators) for micro in batch.micro_batches),
         packed_tokens=sum(len(micro.token_ids) for micro in batch.micro_batches),

@@ -17,7 +17,7 @@ from echorl_core.wire.reports import LogprobGap
 from echorl_trainer.batches import ScoredBatch, Source
 from echorl_trainer.losses import LossOutput
 from echorl_trainer.model import TokenScores
-from echorl_trainer.moments import Spread
+from echorl_trainer.moments import Moments
 
 ALL = "all"
 NAMED_TOOLS = 16
@@ -52,16 +52,16 @@ _GAP_TOLERANCE = 1e-4
 
 
 @dataclass
-class Tally:
+class TokenMetrics:
     """Float64 sums [sources, COLUMNS], and what is told of more than a sum."""
 
     sources: list[Source]
     sums: Tensor
-    spread: Spread
+    moments: Moments
     """Of ``_MEASURES``."""
     gap_max: Tensor
     """Scalar."""
-    extra: dict[str, Spread]
+    extra: dict[str, Moments]
     """Of one measure each: over RL tokens, what only some losses measure, by metric."""
 
     @property
@@ -70,26 +70,28 @@ class Tally:
         return bool(self.sums[:, COLUMNS.index(_TAUGHT)].sum() > 0)
 
     @classmethod
-    def empty(cls, sources: list[Source], device: torch.device) -> "Tally":
+    def empty(cls, sources: list[Source], device: torch.device) -> "TokenMetrics":
         """Nothing counted."""
         sums = torch.zeros(len(sources), len(COLUMNS), dtype=torch.float64, device=device)
-        return cls(sources, sums, Spread.empty(len(sources), len(_MEASURES), device), torch.zeros_like(sums.sum()), {})
+        return cls(sources, sums, Moments.empty(len(sources), len(_MEASURES), device), torch.zeros_like(sums.sum()), {})
 
-    def cpu(self) -> "Tally":
+    def cpu(self) -> "TokenMetrics":
         """The same on the host, in one transfer."""
-        spreads = [self.spread, *self.extra.values()]
-        parts = [self.sums, self.gap_max, *(part for one in spreads for part in (one.sums, one.bounds))]
+        all_moments = [self.moments, *self.extra.values()]
+        parts = [self.sums, self.gap_max, *(part for one in all_moments for part in (one.sums, one.bounds))]
         flat = torch.cat([part.flatten() for part in parts]).cpu()
         found = [
             values.view_as(part)
             for values, part in zip(torch.split(flat, [part.numel() for part in parts]), parts, strict=True)
         ]
-        spread, *extra = map(Spread, found[2::2], found[3::2])
-        return Tally(self.sources, found[0], spread, found[1], dict(zip(self.extra, extra, strict=True)))
+        moments, *extra = map(Moments, found[2::2], found[3::2])
+        return TokenMetrics(self.sources, found[0], moments, found[1], dict(zip(self.extra, extra, strict=True)))
 
 
 @torch.no_grad()
-def tally_batch(tally: Tally, scored: ScoredBatch, scores: TokenScores, outputs: dict[str, LossOutput]) -> None:
+def count_batch(
+    metrics: TokenMetrics, scored: ScoredBatch, scores: TokenScores, outputs: dict[str, LossOutput]
+) -> None:
     """Add one micro-batch; waits for nothing."""
     logprobs = scores.logprobs
     nothing = torch.zeros_like(logprobs, dtype=torch.float64)
@@ -110,76 +112,76 @@ def tally_batch(tally: Tally, scored: ScoredBatch, scores: TokenScores, outputs:
         **{name: torch.where(rl, terms[name], 0.0) for name in ("dropped_low", "dropped_high") if name in terms},
     }
     table = torch.stack([columns[name].double() if name in columns else nothing for name in COLUMNS], dim=1)
-    tally.sums.index_add_(0, scored.source, table)
+    metrics.sums.index_add_(0, scored.source, table)
     values = {"entropy": scores.entropy, "env_nll": -logprobs, "echo_nll": -logprobs, **terms}
-    tally.spread.add(
+    metrics.moments.add(
         scored.source,
         torch.stack([values.get(name, nothing) for name in _MEASURES], dim=1),
         torch.stack([counted[_TOKENS[name]] for name in _MEASURES], dim=1),
     )
     for name in [name for name in terms if name not in {*COLUMNS, *_MEASURES}]:
-        if name not in tally.extra:
-            tally.extra[name] = Spread.empty(len(tally.sources), 1, tally.sums.device)
-        tally.extra[name].add(scored.source, terms[name][:, None], rl[:, None])
+        if name not in metrics.extra:
+            metrics.extra[name] = Moments.empty(len(metrics.sources), 1, metrics.sums.device)
+        metrics.extra[name].add(scored.source, terms[name][:, None], rl[:, None])
     if difference.numel():
-        tally.gap_max = torch.maximum(tally.gap_max, difference.max().double())
+        metrics.gap_max = torch.maximum(metrics.gap_max, difference.max().double())
 
 
-def merge(tallies: Sequence[Tally]) -> Tally:
-    """All ranks' tallies as one, added in the order of ranks."""
-    sources = sorted({source for tally in tallies for source in tally.sources})
-    merged = Tally.empty(sources, torch.device("cpu"))
-    for tally in tallies:
-        rows = [sources.index(source) for source in tally.sources]
-        merged.sums[rows] += tally.sums
-        merged.spread.merge(rows, tally.spread)
-        merged.gap_max = torch.maximum(merged.gap_max, tally.gap_max)
-        for name, spread in tally.extra.items():
+def merge(parts: Sequence[TokenMetrics]) -> TokenMetrics:
+    """All ranks' parts as one, added in the order of ranks."""
+    sources = sorted({source for metrics in parts for source in metrics.sources})
+    merged = TokenMetrics.empty(sources, torch.device("cpu"))
+    for metrics in parts:
+        rows = [sources.index(source) for source in metrics.sources]
+        merged.sums[rows] += metrics.sums
+        merged.moments.merge(rows, metrics.moments)
+        merged.gap_max = torch.maximum(merged.gap_max, metrics.gap_max)
+        for name, moments in metrics.extra.items():
             if name not in merged.extra:
-                merged.extra[name] = Spread.empty(len(sources), 1, merged.sums.device)
-            merged.extra[name].merge(rows, spread)
+                merged.extra[name] = Moments.empty(len(sources), 1, merged.sums.device)
+            merged.extra[name].merge(rows, moments)
     return merged
 
 
-def summarize(tally: Tally) -> tuple[dict[str, float | None], LogprobGap]:
+def summarize(metrics: TokenMetrics) -> tuple[dict[str, float | None], LogprobGap]:
     """Mean, deviation and bounds by metric and scope, None where no token counted; and the logprob gap.
 
     Scopes are ``all`` and the environments; of ``echo_nll`` and ``echo_nll_max`` also ``<environment>/<tool>``.
     """
     found: dict[str, float | None] = {}
-    environments = sorted({environment for environment, _ in tally.sources if environment})
+    environments = sorted({environment for environment, _ in metrics.sources if environment})
     for scope in (ALL, *environments):
-        rows = [row for row, (environment, _) in enumerate(tally.sources) if scope in {ALL, environment}]
-        found |= _of_scope(tally, scope, rows)
+        rows = [row for row, (environment, _) in enumerate(metrics.sources) if scope in {ALL, environment}]
+        found |= _of_scope(metrics, scope, rows)
     for environment in environments:
-        for tool, row in _named_tools(tally, environment):
-            told = _statistics(tally, "echo_nll", f"{environment}/{tool}", [row])
+        for tool, row in _named_tools(metrics, environment):
+            told = _statistics(metrics, "echo_nll", f"{environment}/{tool}", [row])
             found |= {name: value for name, value in told.items() if name.startswith(("echo_nll/", "echo_nll_max/"))}
     # Last: the step's own names stand, whatever an environment is called.
     found |= {"ratio/mean": found[f"ratio/{ALL}"]}
-    found |= {name: found[f"{name}/{ALL}"] for name in ("is_masked_low", "is_masked_high", *tally.extra)}
-    total = _sums(tally, range(len(tally.sources)))
+    found |= {name: found[f"{name}/{ALL}"] for name in ("is_masked_low", "is_masked_high", *metrics.extra)}
+    total = _sums(metrics, range(len(metrics.sources)))
     found["echo_tokens"] = total[_ECHO]
     compared = int(total["gap_tokens"])
     gap = LogprobGap(
         tokens=compared,
-        max_abs=float(tally.gap_max) if compared else None,
+        max_abs=float(metrics.gap_max) if compared else None,
         mean_abs=_mean(total["gap_abs"], compared),
         over_tolerance=int(total["gap_over"]),
     )
     return found, gap
 
 
-def _of_scope(tally: Tally, scope: str, rows: list[int]) -> dict[str, float | None]:
+def _of_scope(metrics: TokenMetrics, scope: str, rows: list[int]) -> dict[str, float | None]:
     """All metrics of the sources ``rows``."""
     found: dict[str, float | None] = {}
     for metric in _MEASURES:
-        if metric != "teacher_kl" or tally.taught:
-            found |= _statistics(tally, metric, scope, rows)
-    sums = _sums(tally, rows)
+        if metric != "teacher_kl" or metrics.taught:
+            found |= _statistics(metrics, metric, scope, rows)
+    sums = _sums(metrics, rows)
     for metric, columns in _MASKED.items():
         found[f"{metric}/{scope}"] = _mean(sum(sums[column] for column in columns), sums[_RL])
-    told = {name: spread.statistics(rows, 0, sums[_RL]) for name, spread in tally.extra.items()}
+    told = {name: moments.statistics(rows, 0, sums[_RL]) for name, moments in metrics.extra.items()}
     for name, values in told.items():
         if name.startswith(_CUSTOM):
             found |= {f"{name}{ending}/{scope}": value for ending, value in values.items()}
@@ -187,21 +189,21 @@ def _of_scope(tally: Tally, scope: str, rows: list[int]) -> dict[str, float | No
     return found | {f"{name}/{scope}": values[""] for name, values in told.items()}
 
 
-def _statistics(tally: Tally, metric: str, scope: str, rows: list[int]) -> dict[str, float | None]:
-    tokens = _sums(tally, rows)[_TOKENS[metric]]
-    values = tally.spread.statistics(rows, _MEASURES.index(metric), tokens)
+def _statistics(metrics: TokenMetrics, metric: str, scope: str, rows: list[int]) -> dict[str, float | None]:
+    tokens = _sums(metrics, rows)[_TOKENS[metric]]
+    values = metrics.moments.statistics(rows, _MEASURES.index(metric), tokens)
     return {f"{metric}{ending}/{scope}": value for ending, value in values.items()}
 
 
-def _sums(tally: Tally, rows: Iterable[int]) -> dict[str, float]:
-    return dict(zip(COLUMNS, tally.sums[list(rows)].sum(dim=0).tolist(), strict=True))
+def _sums(metrics: TokenMetrics, rows: Iterable[int]) -> dict[str, float]:
+    return dict(zip(COLUMNS, metrics.sums[list(rows)].sum(dim=0).tolist(), strict=True))
 
 
-def _named_tools(tally: Tally, environment: str) -> list[tuple[str, int]]:
+def _named_tools(metrics: TokenMetrics, environment: str) -> list[tuple[str, int]]:
     """Tools of an environment that ECHO trained, and their rows; no more than ``NAMED_TOOLS``."""
-    counts = tally.sums[:, COLUMNS.index(_ECHO)].tolist()
+    counts = metrics.sums[:, COLUMNS.index(_ECHO)].tolist()
     found = [
-        (tool, row) for row, (one, tool) in enumerate(tally.sources) if one == environment and tool and counts[row]
+        (tool, row) for row, (one, tool) in enumerate(metrics.sources) if one == environment and tool and counts[row]
     ]
     return sorted(sorted(found, key=lambda each: -counts[each[1]])[:NAMED_TOOLS])
 

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from echorl_core import __version__
 from echorl_core.config import InferenceConfig
 from echorl_core.names import ENV_ADMIN_TOKEN, ENV_RUN_UID, ExitCode, Role
-from echorl_core.termination_message import say, words_of
+from echorl_core.termination_message import message_of_end, write
 from echorl_vllm.adapter import FOLDER as ADAPTER_FOLDER
 from echorl_vllm.adapter import write_start_adapter
 from echorl_vllm.environment import short_path
@@ -63,7 +63,7 @@ def _prepare(config_path: Path, work: Path, spool: Path | None) -> tuple[list[st
 
 def _give_up(code: ExitCode, error: Exception) -> NoReturn:
     log.error("engine not started: %s", error)
-    say(words_of(Role.INFERENCE, code, f"engine not started: {error}"))
+    write(message_of_end(Role.INFERENCE, code, f"engine not started: {error}"))
     sys.exit(code)
 
 

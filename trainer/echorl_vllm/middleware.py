@@ -22,7 +22,7 @@ from echorl_core.names import (
     ExitCode,
     Role,
 )
-from echorl_core.termination_message import say, words_of
+from echorl_core.termination_message import message_of_end, write
 from echorl_core.wire.engine import EngineIdentity, PauseRequest, StageRequest
 from echorl_core.wire.weights import PolicyId
 from echorl_vllm.asgi import App, HttpError, Message, OwnRoutes, Receive, Scope, Send, header, read_body, send_json
@@ -65,7 +65,7 @@ _PREFIX = "/echorl/"
 
 
 def _end_engine() -> None:
-    say(words_of(Role.INFERENCE, ExitCode.LEASE_LOST, "the pause lease ran out while weights were applied"))
+    write(message_of_end(Role.INFERENCE, ExitCode.LEASE_LOST, "the pause lease ran out while weights were applied"))
     end_process_tree(ExitCode.LEASE_LOST)
 
 

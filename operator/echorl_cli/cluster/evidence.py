@@ -11,7 +11,7 @@ from echorl_operator.diagnosis.durations import span
 from echorl_operator.diagnosis.scheduler import read
 from echorl_operator.observed.records import ContainerPhase, ContainerRecord, Kind, PodRecord
 from echorl_operator.observed.times import from_text
-from echorl_operator.observed.warning_events import Complaint
+from echorl_operator.observed.warning_events import WarningEvent
 from echorl_operator.observed.world import Observed
 from echorl_operator.quantities import readable
 from echorl_operator.status.conditions import PROBLEMS
@@ -139,14 +139,14 @@ def _amount(resource: str, room: Room) -> str:
 
 
 def _events(observed: Observed) -> Iterator[Evidence]:
-    newest = sorted(filter(_is_news, observed.complaints), key=lambda one: one.last, reverse=True)
+    newest = sorted(filter(_is_news, observed.warning_events), key=lambda one: one.last, reverse=True)
     for one in newest[:MOST_LINES]:
         times = f" x{one.count}" if one.count > 1 else ""
         text = f"{one.reason}{times}, {span(observed.now - one.last)} ago: {_cut(one.message)}"
         yield Evidence("event", str(one.subject), text)
 
 
-def _is_news(one: Complaint) -> bool:
+def _is_news(one: WarningEvent) -> bool:
     """Whether an event says what neither the run's phase nor a condition of its does."""
     return one.subject.kind != names.KIND or (one.type != "Normal" and one.reason not in PROBLEMS)
 

@@ -11,13 +11,13 @@ from typing import Any, TypeVar
 from echorl_cli.cluster.access import Cluster
 from echorl_operator import names
 from echorl_operator.diagnosis.capacity import Node, Room, rooms
-from echorl_operator.diagnosis.event_queries import claim_of, silent
+from echorl_operator.diagnosis.event_queries import claim_of, objects_to_query
 from echorl_operator.kube import errors
 from echorl_operator.kube.resources import CHILDREN, CORE_EVENT, LEASE, POD, Resource
 from echorl_operator.kube.warning_events import read_events
 from echorl_operator.observed import decode
 from echorl_operator.observed.records import ChildRecord, Kind, PodPhase, PodRecord
-from echorl_operator.observed.warning_events import Complaint, Subject
+from echorl_operator.observed.warning_events import EventSubject, WarningEvent
 from echorl_operator.observed.world import Observed
 from echorl_operator.process import LEASE_NAME
 from echorl_operator.settings import Settings
@@ -110,20 +110,22 @@ async def _with_named_claim(cluster: Cluster, observed: Observed) -> Observed:
 
 
 async def _with_events(cluster: Cluster, observed: Observed) -> Observed:
-    subjects = dict.fromkeys((*silent(observed), *_unready(observed.pods), Subject(names.KIND, observed.run.key.name)))
-    found: Sequence[tuple[Complaint, ...]] = await asyncio.gather(
+    subjects = dict.fromkeys(
+        (*objects_to_query(observed), *_unready(observed.pods), EventSubject(names.KIND, observed.run.key.name))
+    )
+    found: Sequence[tuple[WarningEvent, ...]] = await asyncio.gather(
         *(
             _allowed(cluster, CORE_EVENT, read_events(cluster.connection, cluster.namespace, subject), ())
             for subject in subjects
         )
     )
-    return replace(observed, complaints=tuple(one for said in found for one in said))
+    return replace(observed, warning_events=tuple(one for said in found for one in said))
 
 
-def _unready(pods: Sequence[PodRecord]) -> list[Subject]:
+def _unready(pods: Sequence[PodRecord]) -> list[EventSubject]:
     waiting = [pod for pod in pods if not pod.ready and not pod.ended and not pod.gated]
     waiting.sort(key=lambda pod: pod.phase is not PodPhase.PENDING)
-    return [Subject("Pod", pod.meta.name) for pod in waiting[:MOST_PODS]]
+    return [EventSubject("Pod", pod.meta.name) for pod in waiting[:MOST_PODS]]
 
 
 async def _allowed(cluster: Cluster, resource: Resource, reading: Awaitable[T], otherwise: T) -> T:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from echorl_cli.convert.build import algorithm, batches, engines, environments, model, runtime, trainer
-from echorl_cli.convert.draft import Draft, Kind, Line
+from echorl_cli.convert.draft import Kind, Line, ManifestDraft
 from echorl_cli.convert.keys import KEYS
 from echorl_cli.convert.layers import read_layers
 from echorl_cli.convert.problem import ConversionError
@@ -78,7 +78,7 @@ def _unknown(settings: Settings, where: Location) -> Problem:
     return Problem(settings.written(where), settings.shown(where), accepted, reason)
 
 
-def _checked_keys(settings: Settings, draft: Draft) -> None:
+def _checked_keys(settings: Settings, draft: ManifestDraft) -> None:
     for path in LISTS:
         settings.items(path)
     for where in settings.misplaced():
@@ -90,7 +90,7 @@ def _checked_keys(settings: Settings, draft: Draft) -> None:
             draft.problems.append(_unknown(settings, where))
 
 
-def _built(settings: Settings, draft: Draft, options: Options) -> None:
+def _built(settings: Settings, draft: ManifestDraft, options: Options) -> None:
     draft.put("apiVersion", API_VERSION)
     draft.put("kind", KIND)
     runtime.name(settings, draft, options.name)
@@ -112,20 +112,20 @@ def _built(settings: Settings, draft: Draft, options: Options) -> None:
             _in_every_item(settings, draft, key.key, key.to)
 
 
-def _in_every_item(settings: Settings, draft: Draft, key: str, to: str) -> None:
+def _in_every_item(settings: Settings, draft: ManifestDraft, key: str, to: str) -> None:
     table = key.partition("[]")[0]
     for index in range(settings.items(table)):
         here = key.replace("[]", f"[{index}]", 1)
         draft.put(to.replace("[]", f"[{index}]", 1), settings.value(here), here)
 
 
-def _leftovers(settings: Settings, draft: Draft) -> None:
+def _leftovers(settings: Settings, draft: ManifestDraft) -> None:
     for where, key in settings.unread():
         text = f"not used together with the other keys ({key.note})" if key.to else key.note
         draft.say(Kind.NO_COUNTERPART, where, text)
 
 
-def _validated(draft: Draft) -> EchoRLRun:
+def _validated(draft: ManifestDraft) -> EchoRLRun:
     """The run; what the manifest means and EchoRL does not carry out yet becomes lines.
 
     Raises:
@@ -155,7 +155,7 @@ def converted(tree: dict[str, Any], options: Options) -> Conversion:
     if forms := _unknown_forms(tree):
         raise ConversionError(forms)
     settings = Settings(tree, one_spelling(tree), _TABLE)
-    draft = Draft(settings, keep_going=options.keep_going)
+    draft = ManifestDraft(settings, keep_going=options.keep_going)
     _checked_keys(settings, draft)
     try:
         _built(settings, draft, options)

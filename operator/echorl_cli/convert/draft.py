@@ -44,7 +44,7 @@ class Line:
         return f"{self.subject}: {self.kind}: {self.text}"
 
 
-class Draft:
+class ManifestDraft:
     """Fields of the manifest by path, each with the key that it was made from."""
 
     def __init__(self, settings: Settings, *, keep_going: bool = False) -> None:

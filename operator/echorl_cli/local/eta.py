@@ -8,7 +8,7 @@ from echorl_core.wire.run_state import EngineView
 _WINDOW = 20
 
 
-class Pace:
+class Eta:
     """Seconds per step over the last steps. An attempt that goes back to an earlier step starts it anew."""
 
     def __init__(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from echorl_core.wire.run_state import EngineView, Failure, RunState
 
 
-class Progress:
+class RunProgress:
     """What ``GET /state`` said last, and what is to be remembered of what it said before. Times are monotonic."""
 
     def __init__(self) -> None:

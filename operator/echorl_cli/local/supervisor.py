@@ -20,7 +20,7 @@ from echorl_cli.local.launch import LocalRun
 from echorl_cli.local.mailbox import Mailbox
 from echorl_cli.local.outcome import Outcome, Snapshot, View, signal_name
 from echorl_cli.local.processes import Child, Children
-from echorl_cli.local.progress import Progress
+from echorl_cli.local.progress import RunProgress
 from echorl_cli.local.statewatch import StateWatch
 from echorl_core.attempts import Policy
 from echorl_core.names import NEVER_RESTARTED, ExitCode, Phase, Role
@@ -43,7 +43,7 @@ class Supervisor:
         self._mailbox = Mailbox[Outcome](Outcome.of_error, self._show)
         self._ledger = Ledger()
         self._quarantines = Quarantines(plan.configs.orchestrator.update_deadline_s)
-        self._progress = Progress()
+        self._progress = RunProgress()
         self._deaths: list[Death] = []
         self._signal: int | None = None
         self._starting_attempt = False

@@ -9,7 +9,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from echorl_cli.local.eta import Pace, clock, engine_versions, number
+from echorl_cli.local.eta import Eta, clock, engine_versions, number
 from echorl_cli.local.outcome import Snapshot
 from echorl_core.names import Phase
 from echorl_core.wire.run_state import RunState
@@ -95,7 +95,7 @@ class PlainView:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._pace = Pace()
+        self._eta = Eta()
         self._step: int | None = None
         self._phase: tuple[Phase, str, int] | None = None
         self._waiting = ("", -_WAITING_INTERVAL_S)
@@ -120,9 +120,9 @@ class PlainView:
             self.event(f"[{clock(snapshot.elapsed_s)}] {snapshot.phase}, attempt {snapshot.attempt}{why}")
         step = (snapshot.state or _UNKNOWN).step
         if step is not None and step != self._step:
-            self._pace.note(step, snapshot.elapsed_s)
+            self._eta.note(step, snapshot.elapsed_s)
             if step > 0:
-                self.event(step_line(snapshot, self._pace.eta_s(snapshot.max_steps, snapshot.elapsed_s)))
+                self.event(step_line(snapshot, self._eta.eta_s(snapshot.max_steps, snapshot.elapsed_s)))
             self._step = step
         self._show_waiting(snapshot)
 
@@ -139,7 +139,7 @@ class LiveView:
     """A panel that is drawn anew in place; events scroll above it."""
 
     def __init__(self, console: Console) -> None:
-        self._pace = Pace()
+        self._eta = Eta()
         self._live = Live(console=console, refresh_per_second=4)
 
     def __enter__(self) -> "LiveView":
@@ -161,5 +161,5 @@ class LiveView:
         """See ``View``."""
         step = (snapshot.state or _UNKNOWN).step
         if step is not None:
-            self._pace.note(step, snapshot.elapsed_s)
-        self._live.update(render(snapshot, self._pace.eta_s(snapshot.max_steps, snapshot.elapsed_s)))
+            self._eta.note(step, snapshot.elapsed_s)
+        self._live.update(render(snapshot, self._eta.eta_s(snapshot.max_steps, snapshot.elapsed_s)))

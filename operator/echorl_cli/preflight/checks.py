@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from echorl_cli.preflight.calls import CallFailed, EngineCalls, completion, distance
 from echorl_core.names import SERVED_BASE_NAME, SERVED_MODEL_NAME
-from echorl_core.preflight_step import Rehearsal
+from echorl_core.preflight_step import PreflightStep
 from echorl_core.wire.weights import PolicyAnnouncement, Probe
 
 TAKES_EFFECT = 2.0
@@ -26,10 +26,10 @@ class CheckFailed(Exception):
 class Checks:
     """The checks of one engine; ``say`` gets a line for each that passes."""
 
-    def __init__(self, calls: EngineCalls, rehearsal: Rehearsal, *, max_slowdown: float, say: Say) -> None:
-        self._calls, self._versions = calls, rehearsal.versions
+    def __init__(self, calls: EngineCalls, step: PreflightStep, *, max_slowdown: float, say: Say) -> None:
+        self._calls, self._versions = calls, step.versions
         self._max_slowdown, self._say = max_slowdown, say
-        self._tokens = self._probe(rehearsal.versions[0]).token_ids
+        self._tokens = self._probe(step.versions[0]).token_ids
 
     async def run(self) -> None:
         """All of them.
@@ -49,7 +49,7 @@ class Checks:
 
     @staticmethod
     def _probe(version: PolicyAnnouncement) -> Probe:
-        assert version.probe is not None  # noqa: S101 - the rehearsal probes every version
+        assert version.probe is not None  # noqa: S101 - the step probes every version
         return version.probe
 
     async def _closed(self) -> None:

@@ -176,7 +176,7 @@ class Hook(ApiModel):
     """Keyword arguments that it is called with."""
 
 
-class PodRole(ApiModel):
+class PodTemplate(ApiModel):
     """What can be set on the pods of any role. No meaning on one machine."""
 
     image: Text | None = None

@@ -4,10 +4,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from echorl_manifest.models.base import PodRole, Text
+from echorl_manifest.models.base import PodTemplate, Text
 
 
-class Inference(PodRole):
+class Inference(PodTemplate):
     """The vLLM engines."""
 
     replicas: Annotated[int, Field(ge=0, le=4096)] = 1
@@ -21,5 +21,5 @@ class Inference(PodRole):
     """Further arguments of ``vllm serve``; those that EchoRL sets itself are refused."""
 
 
-class Orchestrator(PodRole):
+class Orchestrator(PodTemplate):
     """The role that plays episodes and makes batches."""

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from echorl_manifest.models.base import Accepts, ApiModel, PodRole
+from echorl_manifest.models.base import Accepts, ApiModel, PodTemplate
 
 Shards = Annotated[Literal["auto"] | Annotated[int, Field(ge=1)], Accepts("auto, or a whole number of at least 1")]
 
@@ -45,7 +45,7 @@ class Optimizer(ApiModel):
     """Share of ``lr`` that ``linear`` and ``cosine`` end at."""
 
 
-class Trainer(PodRole):
+class Trainer(PodTemplate):
     """The gang of trainer ranks: ``replicas`` x max(1, ``gpusPerReplica``)."""
 
     replicas: Annotated[int, Field(ge=1, le=4096)] = 1

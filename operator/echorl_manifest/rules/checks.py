@@ -5,7 +5,6 @@ from functools import cache
 from typing import Any
 
 from echorl_core.problem import Problem
-
 from echorl_manifest.models.base import ApiModel
 from echorl_manifest.models.run import EchoRLRunSpec
 from echorl_manifest.rules.finding import Finding, finding

@@ -49,7 +49,7 @@ class _Run:
     planned: Restart | None = None
 
 
-class Tally:
+class RunAccounts:
     """All runs that one process looks after."""
 
     def __init__(self, gpu_resource: str) -> None:

@@ -5,7 +5,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from echorl_manifest.models.base import PodRole as PodFields
+from echorl_manifest.models.base import PodTemplate as PodFields
 from echorl_manifest.models.run import EchoRLRun, EchoRLRunSpec
 from echorl_operator import names
 from echorl_operator.names import PodRole

@@ -4,7 +4,7 @@ from echorl_operator import names
 from echorl_operator.diagnosis import scheduler
 from echorl_operator.names import PodRole
 from echorl_operator.observed.records import ContainerPhase, Kind, PodPhase, PodRecord
-from echorl_operator.observed.warning_events import Subject
+from echorl_operator.observed.warning_events import EventSubject
 from echorl_operator.observed.world import Observed
 
 CREATING = frozenset({"ContainerCreating", "PodInitializing"})
@@ -12,16 +12,16 @@ MOST_PODS = 2
 """Pods of one cause say the same."""
 
 
-def silent(observed: Observed) -> tuple[Subject, ...]:
+def objects_to_query(observed: Observed) -> tuple[EventSubject, ...]:
     """Whose events may tell why the run waits; empty while nothing is out of the ordinary."""
     found = []
     trainer = observed.child(Kind.STATEFUL_SET, names.trainer(observed.run.key.name))
     if trainer is not None and missing_pods(observed):
-        found.append(Subject("StatefulSet", trainer.meta.name))
+        found.append(EventSubject("StatefulSet", trainer.meta.name))
     waiting = [pod for pod in observed.pods if pod.meta.deleted_at is None and pod.phase is PodPhase.PENDING]
     if any(pod.unscheduled and scheduler.read(pod.unscheduled).unbound for pod in waiting):
-        found.append(Subject("PersistentVolumeClaim", claim_of(observed)))
-    starting = [Subject("Pod", pod.meta.name) for pod in waiting if _is_being_set_up(pod)]
+        found.append(EventSubject("PersistentVolumeClaim", claim_of(observed)))
+    starting = [EventSubject("Pod", pod.meta.name) for pod in waiting if _is_being_set_up(pod)]
     return (*found, *starting[:MOST_PODS])
 
 

@@ -11,7 +11,7 @@ from echorl_operator.diagnosis.event_queries import claim_of, missing_pods
 from echorl_operator.names import PodRole
 from echorl_operator.observed.records import ChildRecord, ContainerPhase, ContainerRecord, Kind, PodPhase, PodRecord
 from echorl_operator.observed.times import from_text
-from echorl_operator.observed.warning_events import Complaint, Subject
+from echorl_operator.observed.warning_events import EventSubject, WarningEvent
 from echorl_operator.observed.world import Observed
 from echorl_operator.quantities import readable, value
 
@@ -121,7 +121,7 @@ def _why_nowhere(pod: PodRecord, verdict: scheduler.Verdict, figures: Figures | 
 def _why_unbound(observed: Observed) -> str:
     name = claim_of(observed)
     text = f"its claim {name} has no volume yet"
-    said = observed.said_of(Subject("PersistentVolumeClaim", name))
+    said = observed.said_of(EventSubject("PersistentVolumeClaim", name))
     return f"{text} ({said[0].message})" if said else text
 
 
@@ -152,7 +152,7 @@ def _uncreated(observed: Observed) -> Iterator[Obstacle]:
     name = names.trainer(observed.run.key.name)
     said = [
         one
-        for one in observed.said_of(Subject("StatefulSet", name))
+        for one in observed.said_of(EventSubject("StatefulSet", name))
         if one.reason == "FailedCreate" and one.last > begun - _CLOCKS_DIFFER_S and _ENDING not in one.message
     ]
     if said:
@@ -170,10 +170,10 @@ def _unprepared(observed: Observed, pods: list[PodRecord]) -> Iterator[Obstacle]
             yield Obstacle(_SETUP[said.reason], f"{pod.meta.name} cannot be started: {said.message}; since {since}")
 
 
-def _setup_failure(observed: Observed, pod: PodRecord) -> Complaint | None:
+def _setup_failure(observed: Observed, pod: PodRecord) -> WarningEvent | None:
     if any(one.phase is not ContainerPhase.WAITING for one in pod.containers):
         return None
-    said = observed.said_of(Subject("Pod", pod.meta.name))
+    said = observed.said_of(EventSubject("Pod", pod.meta.name))
     newest = next((one for one in said if one.reason in _SETUP or one.reason in _SET_UP), None)
     failed = newest is not None and newest.reason in _SETUP and newest.last >= pod.meta.created_at
     return newest if failed else None

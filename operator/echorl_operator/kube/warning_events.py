@@ -13,7 +13,7 @@ from echorl_operator.kube.connection import Call, Connection
 from echorl_operator.kube.resources import CORE_EVENT
 from echorl_operator.observed import decode
 from echorl_operator.observed.runs import RunKey, RunRecord
-from echorl_operator.observed.warning_events import Complaint, Subject
+from echorl_operator.observed.warning_events import EventSubject, WarningEvent
 
 MOST_EVENTS = 50
 """Of one object; controllers fold equal ones into one."""
@@ -22,7 +22,7 @@ _log = structlog.get_logger()
 
 
 @dataclass(frozen=True)
-class ComplaintSettings:
+class ReaderSettings:
     """Seconds unless said otherwise."""
 
     first_s: float = 2.0
@@ -39,12 +39,12 @@ class ComplaintSettings:
 class _Asked:
     due: float
     wait_s: float
-    known: tuple[Complaint, ...] = ()
+    known: tuple[WarningEvent, ...] = ()
 
 
 async def read_events(
-    connection: Connection, namespace: str, subject: Subject, *, timeout_s: float = 5.0
-) -> tuple[Complaint, ...]:
+    connection: Connection, namespace: str, subject: EventSubject, *, timeout_s: float = 5.0
+) -> tuple[WarningEvent, ...]:
     """Events of one object.
 
     Raises:
@@ -53,25 +53,25 @@ async def read_events(
     selector = f"involvedObject.kind={subject.kind},involvedObject.name={subject.name}"
     query = {"fieldSelector": selector, "limit": str(MOST_EVENTS)}
     call = Call("list", CORE_EVENT.path(namespace), CORE_EVENT.plural, query, timeout_s=timeout_s)
-    return tuple(decode.complaint(one) for one in decode.items(await connection.request(call)))
+    return tuple(decode.warning_event(one) for one in decode.items(await connection.request(call)))
 
 
-class Complaints:
+class WarningEventReader:
     """What events say, by run. A read that fails is logged and tried again later: it is worth no pass."""
 
     def __init__(
         self,
         connection: Connection,
-        settings: ComplaintSettings | None = None,
+        settings: ReaderSettings | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._connection, self._settings, self._clock = connection, settings or ComplaintSettings(), clock
-        self._runs: dict[RunKey, dict[Subject, _Asked]] = {}
+        self._connection, self._settings, self._clock = connection, settings or ReaderSettings(), clock
+        self._runs: dict[RunKey, dict[EventSubject, _Asked]] = {}
         self._uids: dict[RunKey, str] = {}
         self._reading = asyncio.Semaphore(self._settings.at_once)
 
-    async def ask(self, run: RunRecord, subjects: Iterable[Subject]) -> bool:
+    async def ask(self, run: RunRecord, subjects: Iterable[EventSubject]) -> bool:
         """Read what is due of these, and forget all others of the run: nothing is wrong with them any more.
 
         Returns:
@@ -92,7 +92,7 @@ class Complaints:
             one.known = await self._read(run.key.namespace, subject, one.known)
         return bool(due)
 
-    def known(self, run: RunRecord) -> tuple[Complaint, ...]:
+    def known(self, run: RunRecord) -> tuple[WarningEvent, ...]:
         """What was read last, of what was asked about last."""
         if self._uids.get(run.key) != run.uid:
             return ()
@@ -108,7 +108,9 @@ class Complaints:
         self._runs.pop(key, None)
         self._uids.pop(key, None)
 
-    async def _read(self, namespace: str, subject: Subject, before: tuple[Complaint, ...]) -> tuple[Complaint, ...]:
+    async def _read(
+        self, namespace: str, subject: EventSubject, before: tuple[WarningEvent, ...]
+    ) -> tuple[WarningEvent, ...]:
         try:
             async with self._reading:
                 return await read_events(self._connection, namespace, subject, timeout_s=self._settings.timeout_s)

@@ -21,7 +21,7 @@ from echorl_operator.observed.records import (
     PodRecord,
 )
 from echorl_operator.observed.runs import RunKey, RunRecord
-from echorl_operator.observed.warning_events import Complaint, Subject
+from echorl_operator.observed.warning_events import EventSubject, WarningEvent
 from echorl_operator.quantities import value
 
 MESSAGE_LIMIT = 4096
@@ -111,7 +111,7 @@ def items(body: bytes) -> list[bytes]:
     return [bytes(one) for one in _ITEMS.decode(body).items or ()]
 
 
-def complaint(body: bytes) -> Complaint:
+def warning_event(body: bytes) -> WarningEvent:
     """An event of ``v1`` from its JSON.
 
     Raises:
@@ -120,8 +120,8 @@ def complaint(body: bytes) -> Complaint:
     found = _EVENT.decode(body)
     series = found.series or shapes.Series()
     made = found.event_time or found.metadata.creation_timestamp
-    return Complaint(
-        subject=Subject(intern(found.involved_object.kind), found.involved_object.name),
+    return WarningEvent(
+        subject=EventSubject(intern(found.involved_object.kind), found.involved_object.name),
         type=intern(found.type),
         reason=intern(found.reason),
         message=found.message[:MESSAGE_LIMIT].strip(),

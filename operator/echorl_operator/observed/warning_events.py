@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class EventSubject:
     """An object, in the run's namespace, that events are about."""
 
     kind: str
@@ -15,10 +15,10 @@ class Subject:
 
 
 @dataclass(frozen=True, slots=True)
-class Complaint:
+class WarningEvent:
     """One event, or a series of equal ones."""
 
-    subject: Subject
+    subject: EventSubject
     type: str
     """Normal or Warning."""
     reason: str

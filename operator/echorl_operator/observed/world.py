@@ -7,7 +7,7 @@ from echorl_operator.names import PodRole
 from echorl_operator.observed.records import ChildRecord, Kind, PodRecord
 from echorl_operator.observed.roles import RoleState
 from echorl_operator.observed.runs import RunRecord
-from echorl_operator.observed.warning_events import Complaint, Subject
+from echorl_operator.observed.warning_events import EventSubject, WarningEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Observed:
     """Why the API server refused a write of the last pass (quota, admission); empty if it did not."""
     now: float
     """Seconds since the epoch."""
-    complaints: tuple[Complaint, ...] = ()
+    warning_events: tuple[WarningEvent, ...] = ()
     """Events of objects that something is wrong with."""
 
     def of(self, role: PodRole) -> Iterator[PodRecord]:
@@ -38,7 +38,7 @@ class Observed:
         """One child, or None."""
         return next((one for one in self.children if one.kind is kind and one.meta.name == name), None)
 
-    def said_of(self, subject: Subject) -> list[Complaint]:
+    def said_of(self, subject: EventSubject) -> list[WarningEvent]:
         """Events of one object, newest first."""
-        found = (one for one in self.complaints if one.subject == subject)
+        found = (one for one in self.warning_events if one.subject == subject)
         return sorted(found, key=lambda one: one.last, reverse=True)

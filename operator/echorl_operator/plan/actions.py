@@ -61,7 +61,7 @@ class ChangeOwner:
 
 
 @dataclass(frozen=True)
-class LookAgain:
+class RetryController:
     """Make the controller of exactly this workload try again at once, by an annotation that says when."""
 
     kind: str
@@ -97,7 +97,7 @@ class DeleteRun:
     uid: str
 
 
-Action = Apply | Create | Delete | LiftGate | ChangeOwner | LookAgain | AskToStop | ChangeLive | DeleteRun
+Action = Apply | Create | Delete | LiftGate | ChangeOwner | RetryController | AskToStop | ChangeLive | DeleteRun
 
 
 @dataclass(frozen=True)

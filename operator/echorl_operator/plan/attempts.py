@@ -25,7 +25,7 @@ from echorl_operator.observed.records import Kind, PodPhase, PodRecord
 from echorl_operator.observed.times import to_text
 from echorl_operator.plan import endings, housekeeping, lost_nodes
 from echorl_operator.plan.actions import Create, LiftGate
-from echorl_operator.plan.builder import Draft
+from echorl_operator.plan.builder import PlanBuilder
 from echorl_operator.plan.causes import cause_of_pod
 from echorl_operator.plan.deaths import death_of, exit_code, words
 from echorl_operator.plan.gang import Gang, digest
@@ -33,124 +33,126 @@ from echorl_operator.plan.gang import Gang, digest
 ATTEMPT_ROLES = (PodRole.TRAINER, PodRole.ORCHESTRATOR, PodRole.PREPARE)
 
 
-def highest_attempt(draft: Draft) -> int:
+def highest_attempt(builder: PlanBuilder) -> int:
     """The highest attempt that status, or any child's label, knows of."""
-    pods = (pod.attempt for pod in draft.observed.pods)
+    pods = (pod.attempt for pod in builder.observed.pods)
     revisions = (
-        _attempt_of(child.meta.name, draft.observed.run.key.name)
-        for child in draft.observed.children
+        _attempt_of(child.meta.name, builder.observed.run.key.name)
+        for child in builder.observed.children
         if child.kind is Kind.REVISION
     )
-    return max([draft.memory.attempt, *pods, *revisions])
+    return max([builder.memory.attempt, *pods, *revisions])
 
 
-def template_is_current(draft: Draft, rendering: Rendering, replicas: int) -> bool:
+def template_is_current(builder: PlanBuilder, rendering: Rendering, replicas: int) -> bool:
     """Whether the StatefulSet is of this attempt and its controller knows; else that is seen to."""
-    desired = trainer_set(rendering, draft.memory.attempt, replicas)
-    if not draft.apply(desired, Kind.STATEFUL_SET, guarded=True):
+    desired = trainer_set(rendering, builder.memory.attempt, replicas)
+    if not builder.apply(desired, Kind.STATEFUL_SET, guarded=True):
         return False
-    live = draft.child(Kind.STATEFUL_SET, names.trainer(rendering.run))
+    live = builder.child(Kind.STATEFUL_SET, names.trainer(rendering.run))
     return live is not None and live.observed_generation >= live.meta.generation
 
 
-def others_are_gone(draft: Draft) -> bool:
+def others_are_gone(builder: PlanBuilder) -> bool:
     """Whether no pod of another attempt is left; else they are deleted and waited for."""
-    old = [pod for pod in draft.observed.pods if pod.role in ATTEMPT_ROLES and pod.attempt != draft.memory.attempt]
-    draft.delete_pods(old, f"attempt {draft.memory.attempt} begins")
-    hung = lost_nodes.hung(draft, old)
+    old = [pod for pod in builder.observed.pods if pod.role in ATTEMPT_ROLES and pod.attempt != builder.memory.attempt]
+    builder.delete_pods(old, f"attempt {builder.memory.attempt} begins")
+    hung = lost_nodes.hung(builder, old)
     if hung:
-        draft.say(draft.phase, "NodeLost", lost_nodes.see_to(draft, hung))
+        builder.say(builder.phase, "NodeLost", lost_nodes.see_to(builder, hung))
     elif old:
         listed = ", ".join(pod.meta.name for pod in old[:3]) + (" ..." if len(old) > 3 else "")
-        draft.say(draft.phase, "EndingOldAttempt", f"waiting for {len(old)} pods of older attempts to end: {listed}")
+        builder.say(
+            builder.phase, "EndingOldAttempt", f"waiting for {len(old)} pods of older attempts to end: {listed}"
+        )
     return not old
 
 
-def overtaken_by(draft: Draft) -> int | None:
+def overtaken_by(builder: PlanBuilder) -> int | None:
     """The later attempt that prepare found on the volume, of which neither status nor a label knows; None if none."""
-    for pod in draft.pods(PodRole.PREPARE):
-        if pod.attempt == draft.memory.attempt and exit_code(pod) == ExitCode.FENCED:
+    for pod in builder.pods(PodRole.PREPARE):
+        if pod.attempt == builder.memory.attempt and exit_code(pod) == ExitCode.FENCED:
             said = words(pod)
             return None if said is None else said.last_attempt
     return None
 
 
-def is_prepared(draft: Draft, rendering: Rendering, spec: EchoRLRunSpec) -> bool:
+def is_prepared(builder: PlanBuilder, rendering: Rendering, spec: EchoRLRunSpec) -> bool:
     """Whether prepare has finished for this attempt, and status said so before this pass."""
-    memory = draft.memory
+    memory = builder.memory
     if memory.prepared == memory.attempt:
         return True
-    if memory.not_before is not None and draft.now < memory.not_before:
-        draft.wake(memory.not_before)
-        seconds = memory.not_before - draft.now
-        draft.say(draft.phase, "BackOff", f"attempt {memory.attempt} begins in {seconds:.0f} s")
+    if memory.not_before is not None and builder.now < memory.not_before:
+        builder.wake(memory.not_before)
+        seconds = memory.not_before - builder.now
+        builder.say(builder.phase, "BackOff", f"attempt {memory.attempt} begins in {seconds:.0f} s")
         return False
-    draft.say(Phase.PREPARING, "Preparing", f"attempt {memory.attempt}: choosing the step to begin at")
-    pod = next((pod for pod in draft.pods(PodRole.PREPARE) if pod.attempt == memory.attempt), None)
+    builder.say(Phase.PREPARING, "Preparing", f"attempt {memory.attempt}: choosing the step to begin at")
+    pod = next((pod for pod in builder.pods(PodRole.PREPARE) if pod.attempt == memory.attempt), None)
     if pod is None:
-        housekeeping.create_once(draft, rendering)
-        draft.do(Create(prepare_pod(rendering, memory.attempt, spec.resume)))
+        housekeeping.create_once(builder, rendering)
+        builder.do(Create(prepare_pod(rendering, memory.attempt, spec.resume)))
     elif pod.phase is PodPhase.SUCCEEDED:
-        _note_preparation(draft, pod)
+        _note_preparation(builder, pod)
     elif pod.phase is PodPhase.FAILED and pod.meta.deleted_at is None:
-        _preparation_failed(draft, pod, spec)
+        _preparation_failed(builder, pod, spec)
     return False
 
 
-def _note_preparation(draft: Draft, pod: PodRecord) -> None:
+def _note_preparation(builder: PlanBuilder, pod: PodRecord) -> None:
     said = words(pod)
     prepared = None if said is None else said.prepared
     if prepared is None:
         # The pod ended well, so prepare has done its work; what it said was lost with the node's memory of it.
-        draft.delete_pods([pod], "it ended without saying what it did; prepare is repeatable")
+        builder.delete_pods([pod], "it ended without saying what it did; prepare is repeatable")
         return
-    draft.found = prepared
-    draft.fenced(
-        lost_checkpoint=_lost(draft, prepared)[:MAX_SHORT],
-        prepared=draft.memory.attempt,
+    builder.found = prepared
+    builder.fenced(
+        lost_checkpoint=_lost(builder, prepared)[:MAX_SHORT],
+        prepared=builder.memory.attempt,
         resume_step=prepared.resume_step,
-        model_commit=prepared.model_commit or draft.memory.model_commit,
+        model_commit=prepared.model_commit or builder.memory.model_commit,
         not_before=None,
         preparations=0,
     )
-    begins = f"attempt {draft.memory.attempt} begins at step {prepared.resume_step}"
+    begins = f"attempt {builder.memory.attempt} begins at step {prepared.resume_step}"
     removed = f"; removed {prepared.removed_count} leftovers" if prepared.removed_count else ""
-    draft.note("Prepared", begins + removed)
+    builder.note("Prepared", begins + removed)
     for one in prepared.skipped:
-        draft.note("CheckpointSkipped", f"checkpoint {one.step}: {one.reason}", warning=True)
-    if draft.memory.lost_checkpoint:
-        draft.note("CheckpointLost", draft.memory.lost_checkpoint, warning=True)
+        builder.note("CheckpointSkipped", f"checkpoint {one.step}: {one.reason}", warning=True)
+    if builder.memory.lost_checkpoint:
+        builder.note("CheckpointLost", builder.memory.lost_checkpoint, warning=True)
 
 
-def _lost(draft: Draft, prepared: Preparation) -> str:
+def _lost(builder: PlanBuilder, prepared: Preparation) -> str:
     """Which committed checkpoint the attempt should have begun at and does not; empty if there is none."""
     newer = [one for one in prepared.skipped if one.step > prepared.resume_step]
     if damaged := next((one for one in newer if one.damaged), None):
         return f"checkpoint {damaged.step} is damaged: {damaged.reason}"
-    known = (draft.observed.run.status.get("checkpoint") or {}).get("step", 0)
-    asked_back = draft.observed.run.block("resume").get("policy") == "FromStep"
+    known = (builder.observed.run.status.get("checkpoint") or {}).get("step", 0)
+    asked_back = builder.observed.run.block("resume").get("policy") == "FromStep"
     if known <= prepared.resume_step or asked_back or any(one.step == known for one in newer):
         return ""
     return f"checkpoint {known} was committed and is not on the volume any more"
 
 
-def _preparation_failed(draft: Draft, pod: PodRecord, spec: EchoRLRunSpec) -> None:
-    if pod.meta.uid == draft.memory.counted:
-        draft.delete_pods([pod], "prepare is tried again")
+def _preparation_failed(builder: PlanBuilder, pod: PodRecord, spec: EchoRLRunSpec) -> None:
+    if pod.meta.uid == builder.memory.counted:
+        builder.delete_pods([pod], "prepare is tried again")
         return
     death = death_of_prepare(pod)
-    failures = draft.memory.preparations + 1
+    failures = builder.memory.preparations + 1
     if exit_code(pod) == ExitCode.BAD_INPUT:
-        endings.fail(draft, "InvalidInput", death)
+        endings.fail(builder, "InvalidInput", death)
     elif failures > spec.failure_policy.max_restarts:
-        endings.fail(draft, "PrepareFailed", f"{death}; prepare failed {failures} times")
+        endings.fail(builder, "PrepareFailed", f"{death}; prepare failed {failures} times")
     else:
         delay = min(spec.failure_policy.backoff_seconds * 2.0 ** (failures - 1), MAX_BACKOFF_S)
-        draft.fenced(counted=pod.meta.uid, preparations=failures, not_before=draft.now + delay)
-        draft.restart = Restart(PodRole.PREPARE, cause_of_pod(pod))
-        draft.delete_pods([pod], "prepare is tried again")
-        draft.note("PrepareFailed", death, warning=True)
-        draft.say(Phase.PREPARING, "PrepareFailed", f"{death}; next try in {delay:.0f} s")
+        builder.fenced(counted=pod.meta.uid, preparations=failures, not_before=builder.now + delay)
+        builder.restart = Restart(PodRole.PREPARE, cause_of_pod(pod))
+        builder.delete_pods([pod], "prepare is tried again")
+        builder.note("PrepareFailed", death, warning=True)
+        builder.say(Phase.PREPARING, "PrepareFailed", f"{death}; next try in {delay:.0f} s")
 
 
 def death_of_prepare(pod: PodRecord) -> str:
@@ -159,31 +161,31 @@ def death_of_prepare(pod: PodRecord) -> str:
     return said.message if said is not None and said.message else death_of(pod).cause
 
 
-def has_orchestrator(draft: Draft, rendering: Rendering) -> bool:
+def has_orchestrator(builder: PlanBuilder, rendering: Rendering) -> bool:
     """Whether this attempt's orchestrator pod is there and not ending; else it is created, after its back-off."""
-    pods, not_before = draft.pods(PodRole.ORCHESTRATOR), draft.memory.not_before
-    if not_before is not None and draft.now < not_before and not any(not pod.ended for pod in pods):
-        draft.wake(not_before)
-        draft.say(draft.phase, "BackOff", f"the orchestrator starts again at {to_text(not_before)} (back-off)")
+    pods, not_before = builder.pods(PodRole.ORCHESTRATOR), builder.memory.not_before
+    if not_before is not None and builder.now < not_before and not any(not pod.ended for pod in pods):
+        builder.wake(not_before)
+        builder.say(builder.phase, "BackOff", f"the orchestrator starts again at {to_text(not_before)} (back-off)")
     elif not pods:
-        draft.remember(not_before=None)
-        draft.do(Create(orchestrator_pod(rendering, draft.memory.attempt)))
+        builder.remember(not_before=None)
+        builder.do(Create(orchestrator_pod(rendering, builder.memory.attempt)))
     return any(pod.meta.deleted_at is None and not pod.ended for pod in pods)
 
 
-def admit(draft: Draft, gang: Gang) -> bool:
+def admit(builder: PlanBuilder, gang: Gang) -> bool:
     """Lift the gates of a whole gang, once status names its pods. Whether none is left to lift."""
-    memory = draft.memory
+    memory = builder.memory
     if not memory.admitted():
         if not gang.waits_whole:
-            draft.say(Phase.STARTING, "GangIncomplete", f"{len(gang.current)} of {gang.wanted} trainer pods exist")
+            builder.say(Phase.STARTING, "GangIncomplete", f"{len(gang.current)} of {gang.wanted} trainer pods exist")
             return False
         # The gates are lifted by the pass that follows: where many runs start at once, engines and orchestrators of
         # all of them come first, since they take longest to be ready.
-        draft.fenced(admission=Admission(memory.attempt, digest(gang.current)))
+        builder.fenced(admission=Admission(memory.attempt, digest(gang.current)))
         return False
     gated = [pod for pod in gang.current if pod.gated]
-    draft.do(*(LiftGate(pod.meta.name, pod.meta.uid, pod.meta.resource_version) for pod in gated))
+    builder.do(*(LiftGate(pod.meta.name, pod.meta.uid, pod.meta.resource_version) for pod in gated))
     return not gated
 
 

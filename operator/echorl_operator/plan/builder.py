@@ -12,7 +12,7 @@ from echorl_operator.observed.memory import Memory
 from echorl_operator.observed.records import ChildRecord, Kind, PodRecord
 from echorl_operator.observed.world import Observed
 from echorl_operator.plan.actions import Action, Apply, Delete, Note
-from echorl_operator.plan.cache import Memo
+from echorl_operator.plan.cache import ResultCache
 from echorl_operator.plan.drift import needs_apply
 from echorl_operator.settings import Settings
 
@@ -25,12 +25,12 @@ _VERSIONS = {
 }
 
 
-class Draft:
+class PlanBuilder:
     """Collects memory, actions, notes and what to say. Used for one pass."""
 
-    def __init__(self, observed: Observed, settings: Settings, token: str, memo: Memo | None = None) -> None:
-        """``token`` guards the calls between this run's roles; ``memo`` is of earlier passes over it."""
-        self.observed, self.settings, self.token, self.memo = observed, settings, token, memo or Memo()
+    def __init__(self, observed: Observed, settings: Settings, token: str, results: ResultCache | None = None) -> None:
+        """``token`` guards the calls between this run's roles; ``results`` is of earlier passes over it."""
+        self.observed, self.settings, self.token, self.results = observed, settings, token, results or ResultCache()
         self.memory = Memory.of(observed.run.status)
         self.actions: list[Action] = []
         self.notes: list[Note] = []
@@ -84,7 +84,7 @@ class Draft:
     def _differs(self, desired: dict[str, Any], live: ChildRecord) -> bool:
         # The hash stands for all of ``desired``.
         given = (desired["metadata"]["annotations"][ANNOTATION_HASH], live.body)
-        return self.memo.of(live.meta.uid, given, lambda: needs_apply(desired, live.body))
+        return self.results.of(live.meta.uid, given, lambda: needs_apply(desired, live.body))
 
     def delete_pods(self, pods: Iterable[PodRecord], why: str) -> None:
         """Delete pods that are not being deleted already."""

@@ -7,10 +7,10 @@ from typing import Any, Final, TypeVar
 T = TypeVar("T")
 
 MOST_RUNS: Final = 512
-"""Of which ``Memos`` knows something; it takes some 15 KB each."""
+"""Of which ``ResultCaches`` knows something; it takes some 15 KB each."""
 
 
-class Memo:
+class ResultCache:
     """Results of pure functions, each with the arguments that it is the result of. One run's; may be lost any time."""
 
     def __init__(self) -> None:
@@ -33,17 +33,17 @@ class Memo:
         return found
 
 
-class Memos:
+class ResultCaches:
     """One for each of the runs that were worked on last."""
 
     def __init__(self, most: int = MOST_RUNS) -> None:
         self._most = most
-        self._memos: OrderedDict[str, Memo] = OrderedDict()
+        self._caches: OrderedDict[str, ResultCache] = OrderedDict()
 
-    def of_run(self, uid: str) -> Memo:
+    def of_run(self, uid: str) -> ResultCache:
         """That of one run; an empty one if nothing is known of it (any more)."""
-        memo = self._memos.setdefault(uid, Memo())
-        self._memos.move_to_end(uid)
-        if len(self._memos) > self._most:
-            self._memos.popitem(last=False)
-        return memo
+        results = self._caches.setdefault(uid, ResultCache())
+        self._caches.move_to_end(uid)
+        if len(self._caches) > self._most:
+            self._caches.popitem(last=False)
+        return results

@@ -28,7 +28,7 @@ def exit_code(pod: PodRecord) -> int | None:
     return main.exit_code if main is not None and main.phase is ContainerPhase.TERMINATED else None
 
 
-def words(pod: PodRecord) -> termination_message.LastWords | None:
+def words(pod: PodRecord) -> termination_message.TerminationMessage | None:
     """The last words of the role's process, if it said any in our form."""
     main = main_container(pod)
     if main is None or main.phase is not ContainerPhase.TERMINATED:

@@ -11,99 +11,99 @@ from echorl_operator.observed.memory import ENDED
 from echorl_operator.observed.records import Kind
 from echorl_operator.plan import lost_nodes
 from echorl_operator.plan.actions import AskToStop, DeleteRun
-from echorl_operator.plan.builder import Draft
+from echorl_operator.plan.builder import PlanBuilder
 
 STOP_WITHIN_S = 900.0
 """How long a run may take to finish its step and save before it is ended without that."""
 ASK_AGAIN_S = 10.0
 
 
-def fail(draft: Draft, reason: str, message: str) -> None:
+def fail(builder: PlanBuilder, reason: str, message: str) -> None:
     """The run ends in Failed; its pods go from the next pass on."""
-    draft.fenced(phase=Phase.FAILED, ended_at=draft.now, failure=reason)
-    draft.say(Phase.FAILED, reason, message)
-    draft.note(reason, message, warning=True)
+    builder.fenced(phase=Phase.FAILED, ended_at=builder.now, failure=reason)
+    builder.say(Phase.FAILED, reason, message)
+    builder.note(reason, message, warning=True)
 
 
-def succeed(draft: Draft, message: str) -> None:
+def succeed(builder: PlanBuilder, message: str) -> None:
     """The run ends in Succeeded; its pods go from the next pass on."""
-    draft.fenced(phase=Phase.SUCCEEDED, ended_at=draft.now, failure="")
-    draft.say(Phase.SUCCEEDED, "Finished", message)
-    draft.note("Succeeded", message)
+    builder.fenced(phase=Phase.SUCCEEDED, ended_at=builder.now, failure="")
+    builder.say(Phase.SUCCEEDED, "Finished", message)
+    builder.note("Succeeded", message)
 
 
-def scale_to_zero(draft: Draft, rendering: Rendering | None) -> bool:
+def scale_to_zero(builder: PlanBuilder, rendering: Rendering | None) -> bool:
     """Let GPUs go: no trainer pods, no engines. Whether that is so."""
-    name = draft.observed.run.key.name
-    trainer = draft.child(Kind.STATEFUL_SET, names.trainer(name))
-    engines = draft.child(Kind.DEPLOYMENT, names.inference(name))
+    name = builder.observed.run.key.name
+    trainer = builder.child(Kind.STATEFUL_SET, names.trainer(name))
+    engines = builder.child(Kind.DEPLOYMENT, names.inference(name))
     if rendering is None:
         # Nothing says any more how they look; without pods they are of no use.
         for child in (trainer, engines):
             if child is not None:
-                draft.delete_child(child, "the run has ended")
+                builder.delete_child(child, "the run has ended")
         return trainer is None and engines is None
     done = True
     if trainer is not None:
-        done &= draft.apply(trainer_set(rendering, draft.memory.attempt, 0), Kind.STATEFUL_SET, guarded=True)
+        done &= builder.apply(trainer_set(rendering, builder.memory.attempt, 0), Kind.STATEFUL_SET, guarded=True)
     if engines is not None:
-        done &= draft.apply(inference_deployment(rendering, 0), Kind.DEPLOYMENT)
+        done &= builder.apply(inference_deployment(rendering, 0), Kind.DEPLOYMENT)
     return done
 
 
-def after_the_end(draft: Draft, rendering: Rendering | None, spec: EchoRLRunSpec | None) -> None:
+def after_the_end(builder: PlanBuilder, rendering: Rendering | None, spec: EchoRLRunSpec | None) -> None:
     """A run that succeeded or failed: free what it held, and delete it when its time to live is over."""
-    assert draft.memory.phase in ENDED  # noqa: S101 - asked for these alone
-    status = draft.observed.run.status
-    draft.say(draft.memory.phase, draft.memory.failure or "Finished", str(status.get("message", "")))
-    scale_to_zero(draft, rendering)
+    assert builder.memory.phase in ENDED  # noqa: S101 - asked for these alone
+    status = builder.observed.run.status
+    builder.say(builder.memory.phase, builder.memory.failure or "Finished", str(status.get("message", "")))
+    scale_to_zero(builder, rendering)
     # A pod that has ended by itself stays, for its logs.
-    living = [pod for role in (PodRole.ORCHESTRATOR, PodRole.PREPARE) for pod in draft.pods(role) if not pod.ended]
-    draft.delete_pods(living, "the run has ended")
-    hung = lost_nodes.hung(draft, (pod for pod in draft.observed.pods if pod.role is not None))
+    living = [pod for role in (PodRole.ORCHESTRATOR, PodRole.PREPARE) for pod in builder.pods(role) if not pod.ended]
+    builder.delete_pods(living, "the run has ended")
+    hung = lost_nodes.hung(builder, (pod for pod in builder.observed.pods if pod.role is not None))
     if hung:
-        lost_nodes.see_to(draft, hung)
+        lost_nodes.see_to(builder, hung)
     ttl = None if spec is None else spec.ttl_seconds_after_finished
-    if ttl is not None and draft.memory.ended_at is not None:
-        if draft.now >= draft.memory.ended_at + ttl:
-            draft.do(DeleteRun(draft.observed.run.uid))
+    if ttl is not None and builder.memory.ended_at is not None:
+        if builder.now >= builder.memory.ended_at + ttl:
+            builder.do(DeleteRun(builder.observed.run.uid))
         else:
-            draft.wake(draft.memory.ended_at + ttl)
+            builder.wake(builder.memory.ended_at + ttl)
 
 
-def suspend(draft: Draft, rendering: Rendering | None) -> None:
+def suspend(builder: PlanBuilder, rendering: Rendering | None) -> None:
     """No pods, at the last step that could be committed: ask, wait, then end them."""
-    draft.remember(active_since=None)
-    if draft.memory.admitted() and _is_saving(draft):
+    builder.remember(active_since=None)
+    if builder.memory.admitted() and _is_saving(builder):
         return
-    scale_to_zero(draft, rendering)
-    pods = [pod for pod in draft.observed.pods if pod.role is not None]
+    scale_to_zero(builder, rendering)
+    pods = [pod for pod in builder.observed.pods if pod.role is not None]
     bare = [pod for pod in pods if pod.role in (PodRole.ORCHESTRATOR, PodRole.PREPARE)]
-    draft.delete_pods(bare, "the run is suspended")
-    if hung := lost_nodes.hung(draft, pods):
-        draft.say(draft.memory.phase, "NodeLost", lost_nodes.see_to(draft, hung))
+    builder.delete_pods(bare, "the run is suspended")
+    if hung := lost_nodes.hung(builder, pods):
+        builder.say(builder.memory.phase, "NodeLost", lost_nodes.see_to(builder, hung))
     elif pods:
-        draft.say(draft.memory.phase, "Suspending", f"waiting for {len(pods)} pods to end")
+        builder.say(builder.memory.phase, "Suspending", f"waiting for {len(pods)} pods to end")
     else:
-        draft.remember(admission=None, prepared=0, stop_asked_at=None, not_before=None)
-        draft.say(Phase.SUSPENDED, "Suspended", "suspended by spec.suspend; false goes on from the last checkpoint")
+        builder.remember(admission=None, prepared=0, stop_asked_at=None, not_before=None)
+        builder.say(Phase.SUSPENDED, "Suspended", "suspended by spec.suspend; false goes on from the last checkpoint")
 
 
-def _is_saving(draft: Draft) -> bool:
+def _is_saving(builder: PlanBuilder) -> bool:
     """Whether an orchestrator may still save; it is asked to."""
-    orchestrator = draft.orchestrator()
+    orchestrator = builder.orchestrator()
     if orchestrator is None:
         return False
-    asked_at = draft.memory.stop_asked_at
+    asked_at = builder.memory.stop_asked_at
     if asked_at is None:
-        asked_at = draft.now
-        draft.remember(stop_asked_at=asked_at)
-        draft.note("Suspending", "asked for a last checkpoint")
-    if draft.now > asked_at + STOP_WITHIN_S:
-        draft.note("NotSaved", f"no checkpoint within {STOP_WITHIN_S:.0f} s; ending the pods", warning=True)
+        asked_at = builder.now
+        builder.remember(stop_asked_at=asked_at)
+        builder.note("Suspending", "asked for a last checkpoint")
+    if builder.now > asked_at + STOP_WITHIN_S:
+        builder.note("NotSaved", f"no checkpoint within {STOP_WITHIN_S:.0f} s; ending the pods", warning=True)
         return False
     if orchestrator.ip:
-        draft.do(AskToStop(orchestrator_address(orchestrator.ip), draft.memory.attempt))
-    draft.wake(draft.now + ASK_AGAIN_S)
-    draft.say(draft.memory.phase, "Suspending", "saving a last checkpoint before the pods end")
+        builder.do(AskToStop(orchestrator_address(orchestrator.ip), builder.memory.attempt))
+    builder.wake(builder.now + ASK_AGAIN_S)
+    builder.say(builder.memory.phase, "Suspending", "saving a last checkpoint before the pods end")
     return True

@@ -13,47 +13,47 @@ from echorl_operator import names
 from echorl_operator.names import PodRole
 from echorl_operator.observed.records import ContainerPhase, Kind, PodRecord
 from echorl_operator.plan import endings
-from echorl_operator.plan.builder import Draft
+from echorl_operator.plan.builder import PlanBuilder
 from echorl_operator.plan.deaths import death_of, main_container
 from echorl_operator.plan.recovery import reason_of
 
 
-def count_restarts(draft: Draft) -> None:
+def count_restarts(builder: PlanBuilder) -> None:
     """Add to the run's restarts what pods of engines count beyond what was added before."""
-    pods = draft.observed.of(PodRole.INFERENCE)
+    pods = builder.observed.of(PodRole.INFERENCE)
     counts = {pod.meta.name: sum(container.restarts for container in pod.containers) for pod in pods}
-    before = draft.memory.engine_restarts
+    before = builder.memory.engine_restarts
     counted = {name: max(count, before.get(name, 0)) for name, count in counts.items()}
     if fresh := sum(count - before.get(name, 0) for name, count in counted.items()):
         role = str(PodRole.INFERENCE)
-        draft.remember(restarts={**draft.memory.restarts, role: draft.memory.restarts.get(role, 0) + fresh})
-    draft.remember(engine_restarts={name: count for name, count in counted.items() if count})
+        builder.remember(restarts={**builder.memory.restarts, role: builder.memory.restarts.get(role, 0) + fresh})
+    builder.remember(engine_restarts={name: count for name, count in counted.items() if count})
 
 
-def are_hopeless(draft: Draft, spec: EchoRLRunSpec) -> bool:
+def are_hopeless(builder: PlanBuilder, spec: EchoRLRunSpec) -> bool:
     """Whether an engine ended in a way that no restart mends, or that a rule fails the run for; then it fails.
 
     Each end is judged once, so that neither a rule that comes later nor a run that goes on after its failure meets old
     ones. Until all engines are of the newest template, ends may be of one that the user has mended meanwhile.
     """
-    if not _rolled_out(draft):
+    if not _rolled_out(builder):
         return False
     judged, found = dict[str, int](), []
-    for pod in draft.pods(PodRole.INFERENCE):
-        before = draft.memory.judged_ends.get(pod.meta.name, 0)
+    for pod in builder.pods(PodRole.INFERENCE):
+        before = builder.memory.judged_ends.get(pod.meta.name, 0)
         number, ended = _last_end(pod)
         if ended is not None and number > before and pod.meta.deleted_at is None:
             found.append(death_of(ended))
         judged[pod.meta.name] = max(number, before)
-    draft.remember(judged_ends={name: number for name, number in judged.items() if number})
+    builder.remember(judged_ends={name: number for name, number in judged.items() if number})
     if (end := end_of_run(found, restart_rules(spec))) is None:
         return False
-    endings.fail(draft, reason_of(end), f"inference: {end.reason}")
+    endings.fail(builder, reason_of(end), f"inference: {end.reason}")
     return True
 
 
-def _rolled_out(draft: Draft) -> bool:
-    engines = draft.child(Kind.DEPLOYMENT, names.inference(draft.observed.run.key.name))
+def _rolled_out(builder: PlanBuilder) -> bool:
+    engines = builder.child(Kind.DEPLOYMENT, names.inference(builder.observed.run.key.name))
     if engines is None or engines.observed_generation < engines.meta.generation:
         return False
     return engines.updated == engines.replicas

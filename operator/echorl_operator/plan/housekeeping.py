@@ -5,27 +5,27 @@ from echorl_operator.children.assembly import common, token_secret
 from echorl_operator.children.rendering import Rendering
 from echorl_operator.observed.records import ContainerPhase, Kind
 from echorl_operator.plan.actions import Create
-from echorl_operator.plan.builder import Draft
+from echorl_operator.plan.builder import PlanBuilder
 
 CREATED_ONLY = frozenset({Kind.CLAIM, Kind.SECRET})
 """Made just before an attempt's prepare pod, and never changed. One that an earlier run of the name left is taken as it
 is; secrets are not watched, so that the operator needs no right to read them."""
 
 
-def create_once(draft: Draft, rendering: Rendering) -> None:
+def create_once(builder: PlanBuilder, rendering: Rendering) -> None:
     """Make what is only created; what is there already stays as it is."""
-    draft.do(*(Create(one) for one in common(rendering) if Kind(one["kind"]) in CREATED_ONLY))
-    draft.do(Create(token_secret(rendering, draft.token)))
+    builder.do(*(Create(one) for one in common(rendering) if Kind(one["kind"]) in CREATED_ONLY))
+    builder.do(Create(token_secret(rendering, builder.token)))
 
 
-def restore_token(draft: Draft, rendering: Rendering) -> None:
+def restore_token(builder: PlanBuilder, rendering: Rendering) -> None:
     """Make the run's token anew if a pod cannot start without it: secrets are not watched."""
-    name = names.token(draft.observed.run.key.name)
+    name = names.token(builder.observed.run.key.name)
     waiting = (
         one
-        for pod in draft.observed.pods
+        for pod in builder.observed.pods
         for one in pod.containers
         if one.phase is ContainerPhase.WAITING and one.reason == "CreateContainerConfigError"
     )
     if any(f'"{name}" not found' in one.message for one in waiting):
-        draft.do(Create(token_secret(rendering, draft.token)))
+        builder.do(Create(token_secret(rendering, builder.token)))

@@ -18,25 +18,25 @@ from echorl_operator.children.revision import from_revision
 from echorl_operator.names import PodRole
 from echorl_operator.observed.memory import ENDED
 from echorl_operator.observed.records import ChildRecord, Kind
-from echorl_operator.plan.builder import Draft
+from echorl_operator.plan.builder import PlanBuilder
 
 _OF_THE_CURRENT_ALONE = frozenset({Kind.NETWORK_POLICY, Kind.DISRUPTION_BUDGET})
 """They act on pods by labels: one that is out of date still allows what the manifest does not, or keeps nodes busy."""
 
 
-def remove(draft: Draft, rendering: Rendering) -> None:
+def remove(builder: PlanBuilder, rendering: Rendering) -> None:
     """Delete them, in a pass that has nothing else to do and that finds no pod of an earlier attempt.
 
     Args:
-        draft: of this pass, decided but for this.
+        builder: of this pass, decided but for this.
         rendering: of the current attempt.
     """
-    if draft.actions or draft.fence or not _is_settled(draft):
+    if builder.actions or builder.fence or not _is_settled(builder):
         return
-    mine = [one for one in draft.observed.children if one.meta.owner_uid == draft.observed.run.uid]
-    kept = _Kept.of(draft, mine)
+    mine = [one for one in builder.observed.children if one.meta.owner_uid == builder.observed.run.uid]
+    kept = _Kept.of(builder, mine)
     for child in (*kept.surplus, *_others(mine, rendering, kept)):
-        draft.delete_child(child, "no attempt needs it any more")
+        builder.delete_child(child, "no attempt needs it any more")
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,10 @@ class _Kept:
     surplus: tuple[ChildRecord, ...]
 
     @classmethod
-    def of(cls, draft: Draft, mine: list[ChildRecord]) -> "_Kept":
-        run = draft.observed.run.key.name
+    def of(cls, builder: PlanBuilder, mine: list[ChildRecord]) -> "_Kept":
+        run = builder.observed.run.key.name
         found = {one: _order(one.meta.name, run) for one in mine if one.kind is Kind.REVISION}
-        current = _order(draft.memory.revision, run)
+        current = _order(builder.memory.revision, run)
         older = sorted((one for one, order in found.items() if (0, 0) < order < current), key=lambda one: found[one])
         of_this = [one for one in older if found[one][0] == current[0]]
         before = [one for one in older if found[one][0] < current[0]]
@@ -68,12 +68,12 @@ def _order(revision: str, run: str) -> tuple[int, int]:
     return (int(attempt), int(generation)) if attempt.isdigit() and generation.isdigit() else (0, 0)
 
 
-def _is_settled(draft: Draft) -> bool:
+def _is_settled(builder: PlanBuilder) -> bool:
     """Whether every pod is of this attempt, and every engine of the newest template."""
-    memory, living = draft.memory, [pod for pod in draft.observed.pods if pod.role is not None and not pod.ended]
+    memory, living = builder.memory, [pod for pod in builder.observed.pods if pod.role is not None and not pod.ended]
     if memory.phase in (*ENDED, Phase.SUSPENDED):
         return not living
-    engines = draft.child(Kind.DEPLOYMENT, names.inference(draft.observed.run.key.name))
+    engines = builder.child(Kind.DEPLOYMENT, names.inference(builder.observed.run.key.name))
     # Engines get the attempt's template when it is prepared; until then they need what an earlier one needed.
     if memory.prepared != memory.attempt or engines is None:
         return False

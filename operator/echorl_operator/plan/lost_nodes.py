@@ -8,53 +8,53 @@ from collections.abc import Iterable
 from echorl_operator.names import PodRole
 from echorl_operator.observed.records import PodRecord
 from echorl_operator.plan.actions import Delete
-from echorl_operator.plan.builder import Draft
+from echorl_operator.plan.builder import PlanBuilder
 
 LOST_NODE_S = 60.0
 """A pod that is still there so long after its grace period hangs on a node that is gone."""
 _HINT = "delete the pods by force, taint the node out-of-service, or set failurePolicy.forceDeleteOnNodeLoss"
 
 
-def hung(draft: Draft, pods: Iterable[PodRecord]) -> list[PodRecord]:
+def hung(builder: PlanBuilder, pods: Iterable[PodRecord]) -> list[PodRecord]:
     """Those of the pods that hang. The plan wakes when another one might."""
     found = []
     for pod in pods:
         if pod.meta.deleted_at is None:
             continue
-        if draft.now > pod.meta.deleted_at + LOST_NODE_S:
+        if builder.now > pod.meta.deleted_at + LOST_NODE_S:
             found.append(pod)
         else:
-            draft.wake(pod.meta.deleted_at + LOST_NODE_S + 1)
+            builder.wake(pod.meta.deleted_at + LOST_NODE_S + 1)
     return found
 
 
-def see_to(draft: Draft, pods: list[PodRecord]) -> str:
+def see_to(builder: PlanBuilder, pods: list[PodRecord]) -> str:
     """Remove hung pods by force if the manifest says so, else tell; what there is to say of them."""
     nodes = ", ".join(sorted({pod.node or "no node" for pod in pods}))
     listed = ", ".join(pod.meta.name for pod in pods[:3]) + (" ..." if len(pods) > 3 else "")
     why = f"{listed} does not end on {nodes}: the node may be lost, and its GPUs still at work"
-    if draft.observed.run.block("failurePolicy").get("forceDeleteOnNodeLoss") is True:
-        draft.do(*(Delete("v1", "Pod", pod.meta.name, pod.meta.uid, why, grace_s=0) for pod in pods))
+    if builder.observed.run.block("failurePolicy").get("forceDeleteOnNodeLoss") is True:
+        builder.do(*(Delete("v1", "Pod", pod.meta.name, pod.meta.uid, why, grace_s=0) for pod in pods))
         why = f"{why}; removed by force"
-        draft.problem("NodeLost", "ForceDeleted", why)
+        builder.problem("NodeLost", "ForceDeleted", why)
         return why
-    draft.problem("NodeLost", "PodsHang", f"{why}; {_HINT}")
+    builder.problem("NodeLost", "PodsHang", f"{why}; {_HINT}")
     return f"{why}; {_HINT}"
 
 
-def see_to_engines(draft: Draft) -> None:
+def see_to_engines(builder: PlanBuilder) -> None:
     """Engines that hang hold up nobody, as their Deployment has made others; they may still hold GPUs."""
-    if found := hung(draft, draft.pods(PodRole.INFERENCE)):
-        see_to(draft, found)
+    if found := hung(builder, builder.pods(PodRole.INFERENCE)):
+        see_to(builder, found)
 
 
-def lost_alone(draft: Draft) -> str | None:
+def lost_alone(builder: PlanBuilder) -> str | None:
     """Why the attempt cannot go on although its gang is whole; None if it can.
 
     A pod of one name for the whole attempt hangs. What takes its place must be of another attempt: the old process may
     still be at work on the volume, and only the attempt fences it off.
     """
     single = (PodRole.ORCHESTRATOR, PodRole.PREPARE)
-    pods = [pod for pod in draft.observed.pods if pod.role in single and pod.attempt == draft.memory.attempt]
-    found = hung(draft, pods)
+    pods = [pod for pod in builder.observed.pods if pod.role in single and pod.attempt == builder.memory.attempt]
+    found = hung(builder, pods)
     return f"{found[0].meta.name} does not end on {found[0].node or 'its node'}" if found else None

@@ -38,12 +38,12 @@ from echorl_operator.plan import (
     retries,
 )
 from echorl_operator.plan.actions import ChangeLive, Delete, Plan
-from echorl_operator.plan.builder import Draft
-from echorl_operator.plan.cache import Memo
+from echorl_operator.plan.builder import PlanBuilder
+from echorl_operator.plan.cache import ResultCache
 from echorl_operator.plan.gang import Gang
 from echorl_operator.settings import Settings
 from echorl_operator.status.conditions import begun
-from echorl_operator.status.pass_report import Said
+from echorl_operator.status.pass_report import PassReport
 from echorl_operator.status.report import status_of
 
 TELL_AGAIN_S = 10.0
@@ -51,102 +51,102 @@ _MEND_NOTHING = frozenset({"spec.storage.retain", "spec.ttlSecondsAfterFinished"
 """What becomes of a run that has ended; and what autoscalers change, which know nothing of runs."""
 
 
-def plan(observed: Observed, settings: Settings, token: str, memo: Memo | None = None) -> Plan:
+def plan(observed: Observed, settings: Settings, token: str, results: ResultCache | None = None) -> Plan:
     """What to write for one run, now.
 
     Args:
         observed: the run and all that carries its uid.
         settings: of the installation.
         token: that guards the calls between the run's roles.
-        memo: of earlier passes over this run. The plan is the same with any, and takes less time with that one.
+        results: of earlier passes over this run. The plan is the same with any, and takes less time with that one.
     """
-    draft = Draft(observed, settings, token, memo)
+    builder = PlanBuilder(observed, settings, token, results)
     if observed.run.deleted_at is not None:
         # Owner references do the rest.
         return Plan(status=observed.run.status)
-    if draft.memory.started_at is None:
-        draft.remember(started_at=observed.now)
-    engines.count_restarts(draft)
-    spec = _pass(draft)
-    _explain(draft)
-    draft.remember(phase=draft.phase)
-    wake = None if not draft.wakes else max(0.0, min(draft.wakes) - observed.now)
-    status = status_of(observed, draft.memory, _said(draft, spec))
+    if builder.memory.started_at is None:
+        builder.remember(started_at=observed.now)
+    engines.count_restarts(builder)
+    spec = _pass(builder)
+    _explain(builder)
+    builder.remember(phase=builder.phase)
+    wake = None if not builder.wakes else max(0.0, min(builder.wakes) - observed.now)
+    status = status_of(observed, builder.memory, _pass_report(builder, spec))
     for one in begun(observed.run.status.get("conditions", ()), status["conditions"]):
-        draft.note(one["type"], f"{one['reason']}: {one['message']}", warning=True)
+        builder.note(one["type"], f"{one['reason']}: {one['message']}", warning=True)
     return Plan(
         status=status,
-        actions=tuple(draft.actions),
+        actions=tuple(builder.actions),
         # What an ended pod said stands in status before the pod is deleted: afterwards nobody can read it.
-        fence=draft.fence or any(isinstance(action, Delete) and action.kind == "Pod" for action in draft.actions),
-        notes=tuple(draft.notes),
+        fence=builder.fence or any(isinstance(action, Delete) and action.kind == "Pod" for action in builder.actions),
+        notes=tuple(builder.notes),
         wake_after_s=wake,
-        restart=draft.restart,
+        restart=builder.restart,
     )
 
 
-def _explain(draft: Draft) -> None:
+def _explain(builder: PlanBuilder) -> None:
     """What stands in the way says more than what the plan waits for."""
-    if draft.phase in (*ENDED, Phase.SUSPENDED):
+    if builder.phase in (*ENDED, Phase.SUSPENDED):
         return
-    refusal = draft.observed.refusal
-    obstacle = refused(refusal) if refusal and draft.actions else first_obstacle(draft.observed)
+    refusal = builder.observed.refusal
+    obstacle = refused(refusal) if refusal and builder.actions else first_obstacle(builder.observed)
     if obstacle is not None:
-        draft.problem("Blocked", obstacle.reason, obstacle.message)
-        draft.say(draft.phase, obstacle.reason, obstacle.message)
+        builder.problem("Blocked", obstacle.reason, obstacle.message)
+        builder.say(builder.phase, obstacle.reason, obstacle.message)
         # Its message tells how long.
-        draft.wake(draft.now + 60.0)
-        retries.see_to(draft)
+        builder.wake(builder.now + 60.0)
+        retries.see_to(builder)
 
 
-def _pass(draft: Draft) -> EchoRLRunSpec | None:
+def _pass(builder: PlanBuilder) -> EchoRLRunSpec | None:
     """Decide; the spec that the decision rests on."""
-    wanted = edits.wanted(draft)
-    rendering = edits.frozen(draft)
-    spec = _decide(draft, wanted, rendering)
+    wanted = edits.wanted(builder)
+    rendering = edits.frozen(builder)
+    spec = _decide(builder, wanted, rendering)
     if wanted.spec is not None:
-        retention.see_to_owner(draft, wanted.spec)
+        retention.see_to_owner(builder, wanted.spec)
     if rendering is not None:
-        leftovers.remove(draft, rendering)
+        leftovers.remove(builder, rendering)
     return spec
 
 
-def _decide(draft: Draft, wanted: edits.Wanted, rendering: Rendering | None) -> EchoRLRunSpec | None:
-    if draft.memory.phase in ENDED:
-        if not _goes_on(draft, wanted.spec, rendering):
-            endings.after_the_end(draft, rendering, wanted.spec)
+def _decide(builder: PlanBuilder, wanted: edits.Wanted, rendering: Rendering | None) -> EchoRLRunSpec | None:
+    if builder.memory.phase in ENDED:
+        if not _goes_on(builder, wanted.spec, rendering):
+            endings.after_the_end(builder, rendering, wanted.spec)
             return wanted.spec
         # The user has seen to what ended it.
-        draft.remember(active_since=None, ledger=draft.memory.ledger.forgiven())
+        builder.remember(active_since=None, ledger=builder.memory.ledger.forgiven())
     if wanted.run is None:
-        draft.problem("InvalidSpec", "Invalid", wanted.problems)
+        builder.problem("InvalidSpec", "Invalid", wanted.problems)
         if rendering is None:
-            draft.say(Phase.PENDING, "InvalidSpec", wanted.problems)
+            builder.say(Phase.PENDING, "InvalidSpec", wanted.problems)
             return None
     spec = wanted.spec or spec_of(_known(rendering))
     # Of the manifest as it stands, even if the rest of it cannot be carried out: what was rendered last is older.
-    if draft.observed.run.spec.get("suspend") is True:
-        endings.suspend(draft, rendering)
+    if builder.observed.run.spec.get("suspend") is True:
+        endings.suspend(builder, rendering)
         return spec
     # A suspension that was taken back has had its time to save; the next one gets its own.
-    draft.remember(stop_asked_at=None, active_since=draft.memory.active_since or draft.now)
-    if not _is_too_late(draft, spec):
-        _active(draft, wanted.run, rendering, spec)
+    builder.remember(stop_asked_at=None, active_since=builder.memory.active_since or builder.now)
+    if not _is_too_late(builder, spec):
+        _active(builder, wanted.run, rendering, spec)
     return spec
 
 
-def _active(draft: Draft, run: EchoRLRun | None, rendering: Rendering | None, spec: EchoRLRunSpec) -> None:
-    if draft.memory.attempt == 0 or draft.memory.phase in (Phase.SUSPENDED, *ENDED):
-        why = "the run begins" if draft.memory.attempt == 0 else "the run goes on"
-        edits.begin_attempt(draft, spec, Phase.PREPARING, "AttemptBegins", why)
+def _active(builder: PlanBuilder, run: EchoRLRun | None, rendering: Rendering | None, spec: EchoRLRunSpec) -> None:
+    if builder.memory.attempt == 0 or builder.memory.phase in (Phase.SUSPENDED, *ENDED):
+        why = "the run begins" if builder.memory.attempt == 0 else "the run goes on"
+        edits.begin_attempt(builder, spec, Phase.PREPARING, "AttemptBegins", why)
         return
     if rendering is None:
         if run is not None:
-            edits.restore(draft, run)
+            edits.restore(builder, run)
         return
-    if run is not None and edits.edited(draft, rendering, run):
+    if run is not None and edits.edited(builder, rendering, run):
         return
-    _attempt(draft, rendering, spec)
+    _attempt(builder, rendering, spec)
 
 
 def _known(rendering: Rendering | None) -> Rendering:
@@ -154,14 +154,14 @@ def _known(rendering: Rendering | None) -> Rendering:
     return rendering
 
 
-def _goes_on(draft: Draft, spec: EchoRLRunSpec | None, rendering: Rendering | None) -> bool:
+def _goes_on(builder: PlanBuilder, spec: EchoRLRunSpec | None, rendering: Rendering | None) -> bool:
     """Whether the user has changed the manifest of a run that ended so that there is something left to do."""
-    if spec is None or draft.observed.run.generation == draft.memory.observed_generation:
+    if spec is None or builder.observed.run.generation == builder.memory.observed_generation:
         return False
-    if draft.memory.phase is Phase.FAILED:
-        return rendering is None or _mends_something(rendering.spec, draft.observed.run.spec)
+    if builder.memory.phase is Phase.FAILED:
+        return rendering is None or _mends_something(rendering.spec, builder.observed.run.spec)
     # Nobody knows what has changed if the rendering is lost; what was done stands in status.
-    return spec.max_steps > (draft.memory.step if rendering is None else spec_of(rendering).max_steps)
+    return spec.max_steps > (builder.memory.step if rendering is None else spec_of(rendering).max_steps)
 
 
 def _mends_something(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
@@ -169,119 +169,119 @@ def _mends_something(before: Mapping[str, Any], after: Mapping[str, Any]) -> boo
     return not {change.path for change in changes(before, after)} <= _MEND_NOTHING
 
 
-def _is_too_late(draft: Draft, spec: EchoRLRunSpec) -> bool:
-    limit, begun = spec.active_deadline_seconds, draft.memory.active_since
+def _is_too_late(builder: PlanBuilder, spec: EchoRLRunSpec) -> bool:
+    limit, begun = spec.active_deadline_seconds, builder.memory.active_since
     if limit is None or begun is None:
         return False
-    if draft.now < begun + limit:
-        draft.wake(begun + limit)
+    if builder.now < begun + limit:
+        builder.wake(begun + limit)
         return False
-    endings.fail(draft, "DeadlineExceeded", f"the run is active for more than {limit} s (activeDeadlineSeconds)")
+    endings.fail(builder, "DeadlineExceeded", f"the run is active for more than {limit} s (activeDeadlineSeconds)")
     return True
 
 
-def _attempt(draft: Draft, rendering: Rendering, spec: EchoRLRunSpec) -> None:
-    _shared_children(draft, rendering)
-    gang = Gang.of(draft.observed, draft.memory.attempt, spec.trainer.replicas)
-    _note_progress(draft, spec)
-    lost_nodes.see_to_engines(draft)
-    if _is_superseded(draft, spec):
+def _attempt(builder: PlanBuilder, rendering: Rendering, spec: EchoRLRunSpec) -> None:
+    _shared_children(builder, rendering)
+    gang = Gang.of(builder.observed, builder.memory.attempt, spec.trainer.replicas)
+    _note_progress(builder, spec)
+    lost_nodes.see_to_engines(builder)
+    if _is_superseded(builder, spec):
         return
-    if draft.memory.admitted() and recovery.is_over(draft, gang, spec):
+    if builder.memory.admitted() and recovery.is_over(builder, gang, spec):
         return
     # Without a gang of this attempt in front of the scheduler nothing stands in the way of its template.
-    if not attempts.template_is_current(draft, rendering, spec.trainer.replicas):
-        draft.say(draft.phase, "ApplyingTemplate", f"attempt {draft.memory.attempt} is being set up")
+    if not attempts.template_is_current(builder, rendering, spec.trainer.replicas):
+        builder.say(builder.phase, "ApplyingTemplate", f"attempt {builder.memory.attempt} is being set up")
         return
-    if not attempts.others_are_gone(draft) or not attempts.is_prepared(draft, rendering, spec):
+    if not attempts.others_are_gone(builder) or not attempts.is_prepared(builder, rendering, spec):
         return
-    if draft.fence:
+    if builder.fence:
         return  # what prepare found must be in status before anybody acts on it
-    _engines(draft, rendering, spec)
-    if engines.are_hopeless(draft, spec):
+    _engines(builder, rendering, spec)
+    if engines.are_hopeless(builder, spec):
         return
-    orchestrated = attempts.has_orchestrator(draft, rendering)
-    admitted = attempts.admit(draft, gang)
+    orchestrated = attempts.has_orchestrator(builder, rendering)
+    admitted = attempts.admit(builder, gang)
     if orchestrated and admitted:
-        _running(draft)
-        _live_settings(draft, rendering)
-    elif not draft.message:
-        phase = Phase.RUNNING if draft.phase is Phase.RUNNING else Phase.STARTING
-        draft.say(phase, "Starting", f"attempt {draft.memory.attempt}: starting engines, orchestrator, trainer")
+        _running(builder)
+        _live_settings(builder, rendering)
+    elif not builder.message:
+        phase = Phase.RUNNING if builder.phase is Phase.RUNNING else Phase.STARTING
+        builder.say(phase, "Starting", f"attempt {builder.memory.attempt}: starting engines, orchestrator, trainer")
 
 
-def _is_superseded(draft: Draft, spec: EchoRLRunSpec) -> bool:
+def _is_superseded(builder: PlanBuilder, spec: EchoRLRunSpec) -> bool:
     """Whether another attempt begins, since nothing of this one may go on."""
-    if (lost := lost_nodes.lost_alone(draft)) is not None:
-        edits.begin_attempt(draft, spec, Phase.RESTARTING, "NodeLost", lost)
+    if (lost := lost_nodes.lost_alone(builder)) is not None:
+        edits.begin_attempt(builder, spec, Phase.RESTARTING, "NodeLost", lost)
         return True
-    if (later := attempts.overtaken_by(draft)) is not None:
+    if (later := attempts.overtaken_by(builder)) is not None:
         why = f"attempt {later} has left its folder on the volume, and status did not know of it"
-        edits.begin_attempt(draft, spec, Phase.PREPARING, "StatusLost", why, above=later)
+        edits.begin_attempt(builder, spec, Phase.PREPARING, "StatusLost", why, above=later)
         return True
     return False
 
 
-def _shared_children(draft: Draft, rendering: Rendering) -> None:
-    housekeeping.restore_token(draft, rendering)
+def _shared_children(builder: PlanBuilder, rendering: Rendering) -> None:
+    housekeeping.restore_token(builder, rendering)
     for desired in common(rendering):
         kind = Kind(desired["kind"])
         if kind not in housekeeping.CREATED_ONLY:
-            draft.apply(desired, kind)
+            builder.apply(desired, kind)
 
 
-def _engines(draft: Draft, rendering: Rendering, spec: EchoRLRunSpec) -> None:
-    draft.apply(inference_deployment(rendering, num_engines(spec)), Kind.DEPLOYMENT)
+def _engines(builder: PlanBuilder, rendering: Rendering, spec: EchoRLRunSpec) -> None:
+    builder.apply(inference_deployment(rendering, num_engines(spec)), Kind.DEPLOYMENT)
 
 
-def _note_progress(draft: Draft, spec: EchoRLRunSpec) -> None:
-    state = draft.observed.role_state
-    if state is None or state.step is None or state.attempt != draft.memory.attempt:
+def _note_progress(builder: PlanBuilder, spec: EchoRLRunSpec) -> None:
+    state = builder.observed.role_state
+    if state is None or state.step is None or state.attempt != builder.memory.attempt:
         return
-    if state.checkpoint is not None and state.checkpoint.step > (draft.memory.resume_step or 0):
-        draft.remember(lost_checkpoint="")
-    step = max(draft.memory.step, state.step)
-    draft.remember(step=step, ledger=draft.memory.ledger.after_progress(step, restart_policy(spec)))
+    if state.checkpoint is not None and state.checkpoint.step > (builder.memory.resume_step or 0):
+        builder.remember(lost_checkpoint="")
+    step = max(builder.memory.step, state.step)
+    builder.remember(step=step, ledger=builder.memory.ledger.after_progress(step, restart_policy(spec)))
 
 
-def _running(draft: Draft) -> None:
-    state = draft.observed.role_state
+def _running(builder: PlanBuilder) -> None:
+    state = builder.observed.role_state
     # Once a run is Running it stays so in this attempt: a role that starts again alone is told by conditions, and an
     # orchestrator that does not answer us, or not yet, may well be at work.
-    was_running = draft.memory.phase is Phase.RUNNING
-    if state is None or state.attempt != draft.memory.attempt:
+    was_running = builder.memory.phase is Phase.RUNNING
+    if state is None or state.attempt != builder.memory.attempt:
         phase = Phase.RUNNING if was_running else Phase.STARTING
-        draft.say(phase, "WaitingForOrchestrator", "waiting for the orchestrator to answer")
+        builder.say(phase, "WaitingForOrchestrator", "waiting for the orchestrator to answer")
         return
     running = state.phase is Phase.RUNNING or was_running
     message = f"waiting for {state.waiting_for}" if state.waiting_for else "training"
-    if wrong := engine_errors(draft.observed, state):
+    if wrong := engine_errors(builder.observed, state):
         message = f"{message}; {wrong}"
-    draft.say(Phase.RUNNING if running else Phase.STARTING, "Training" if running else "Starting", message)
+    builder.say(Phase.RUNNING if running else Phase.STARTING, "Training" if running else "Starting", message)
 
 
-def _live_settings(draft: Draft, rendering: Rendering) -> None:
+def _live_settings(builder: PlanBuilder, rendering: Rendering) -> None:
     """Send what was edited since the orchestrator was started; sending it again does no harm."""
-    state, orchestrator = draft.observed.role_state, draft.orchestrator()
+    state, orchestrator = builder.observed.role_state, builder.orchestrator()
     first = 1
     if state is None or orchestrator is None or not orchestrator.ip or rendering.generation == first:
         return
-    if state.attempt == draft.memory.attempt and state.live_generation < rendering.generation:
+    if state.attempt == builder.memory.attempt and state.live_generation < rendering.generation:
         settings = settings_of(orchestrator_config(rendering), rendering.generation)
-        draft.do(ChangeLive(orchestrator_address(orchestrator.ip), draft.memory.attempt, settings))
+        builder.do(ChangeLive(orchestrator_address(orchestrator.ip), builder.memory.attempt, settings))
         # What is sent takes effect at the next batch; an orchestrator that did not listen is told again.
-        draft.wake(draft.now + TELL_AGAIN_S)
+        builder.wake(builder.now + TELL_AGAIN_S)
 
 
-def _said(draft: Draft, spec: EchoRLRunSpec | None) -> Said:
-    return Said(
-        phase=draft.phase,
-        reason=draft.reason,
-        message=draft.message,
-        problems=draft.problems,
+def _pass_report(builder: PlanBuilder, spec: EchoRLRunSpec | None) -> PassReport:
+    return PassReport(
+        phase=builder.phase,
+        reason=builder.reason,
+        message=builder.message,
+        problems=builder.problems,
         checkpoint_interval=None if spec is None else spec.checkpoint.interval,
         trainer_pods=0 if spec is None else spec.trainer.replicas,
         engines=0 if spec is None else num_engines(spec),
         max_staleness=None if spec is None else spec.algorithm.max_staleness,
-        found=draft.found,
+        found=builder.found,
     )

@@ -10,7 +10,7 @@ from echorl_operator.names import PodRole
 from echorl_operator.observed.records import PodRecord
 from echorl_operator.observed.roles import RoleState
 from echorl_operator.plan import edits, endings
-from echorl_operator.plan.builder import Draft
+from echorl_operator.plan.builder import PlanBuilder
 from echorl_operator.plan.causes import cause_of
 from echorl_operator.plan.deaths import death_of, exit_code, main_container
 from echorl_operator.plan.gang import Gang
@@ -21,50 +21,50 @@ PART_S = 120.0
 """Between the ends of the ranks and of the orchestrator."""
 
 
-def is_over(draft: Draft, gang: Gang, spec: EchoRLRunSpec) -> bool:
+def is_over(builder: PlanBuilder, gang: Gang, spec: EchoRLRunSpec) -> bool:
     """Look at what has ended, and see to it. True if this pass must do nothing else."""
-    state = _state(draft)
-    orchestrator = _ended_orchestrator(draft)
-    if _has_finished(draft, state, orchestrator):
-        endings.succeed(draft, f"all {spec.max_steps} steps are done")
+    state = _state(builder)
+    orchestrator = _ended_orchestrator(builder)
+    if _has_finished(builder, state, orchestrator):
+        endings.succeed(builder, f"all {spec.max_steps} steps are done")
         return True
     ruled = restart_rules(spec)
     stopped = orchestrator is not None and exit_code(orchestrator) == ExitCode.STOPPED
     if orchestrator is not None and stopped and not any(rule.matches(death_of(orchestrator)) for rule in ruled):
         # Somebody stopped the run past us; the manifest says that it goes on.
-        draft.restart = Restart(Role.TRAINER, Cause.STOPPED)
-        return _restart(draft, spec, [], "the orchestrator was stopped on request, and spec.suspend is false")
+        builder.restart = Restart(Role.TRAINER, Cause.STOPPED)
+        return _restart(builder, spec, [], "the orchestrator was stopped on request, and spec.suspend is false")
     if state is not None and state.failure_code is not None:
         # It still shows why, for a moment, and ends then: what is restarted is decided when it has ended.
         told = Death(Role.ORCHESTRATOR, "orchestrator", state.failure_code, message=state.failure_message)
         if (end := end_of_run([told], ruled)) is not None:
-            endings.fail(draft, reason_of(end), end.reason)
+            endings.fail(builder, reason_of(end), end.reason)
             return True
-    if orchestrator is not None and orchestrator.meta.uid == draft.memory.counted:
-        draft.delete_pods([orchestrator], "its end is seen to")
+    if orchestrator is not None and orchestrator.meta.uid == builder.memory.counted:
+        builder.delete_pods([orchestrator], "its end is seen to")
         orchestrator = None
-    deaths = _deaths(draft, gang, orchestrator)
+    deaths = _deaths(builder, gang, orchestrator)
     if deaths:
-        return _see_to(draft, gang, spec, deaths, orchestrator)
-    return _is_stalled(draft, spec, state)
+        return _see_to(builder, gang, spec, deaths, orchestrator)
+    return _is_stalled(builder, spec, state)
 
 
-def _state(draft: Draft) -> RoleState | None:
-    state = draft.observed.role_state
-    return state if state is not None and state.attempt == draft.memory.attempt else None
+def _state(builder: PlanBuilder) -> RoleState | None:
+    state = builder.observed.role_state
+    return state if state is not None and state.attempt == builder.memory.attempt else None
 
 
-def _ended_orchestrator(draft: Draft) -> PodRecord | None:
-    return next((pod for pod in draft.pods(PodRole.ORCHESTRATOR) if pod.ended), None)
+def _ended_orchestrator(builder: PlanBuilder) -> PodRecord | None:
+    return next((pod for pod in builder.pods(PodRole.ORCHESTRATOR) if pod.ended), None)
 
 
-def _has_finished(draft: Draft, state: RoleState | None, orchestrator: PodRecord | None) -> bool:
+def _has_finished(builder: PlanBuilder, state: RoleState | None, orchestrator: PodRecord | None) -> bool:
     if orchestrator is not None:
-        return exit_code(orchestrator) == ExitCode.OK and orchestrator.attempt == draft.memory.attempt
+        return exit_code(orchestrator) == ExitCode.OK and orchestrator.attempt == builder.memory.attempt
     return state is not None and state.phase is Phase.SUCCEEDED
 
 
-def _deaths(draft: Draft, gang: Gang, orchestrator: PodRecord | None) -> list[tuple[Death, float | None]]:
+def _deaths(builder: PlanBuilder, gang: Gang, orchestrator: PodRecord | None) -> list[tuple[Death, float | None]]:
     """What ended too early, and when."""
     found: list[tuple[Death, float | None]] = []
     crashed = [pod for pod in gang.ended if exit_code(pod) != ExitCode.OK]
@@ -72,24 +72,24 @@ def _deaths(draft: Draft, gang: Gang, orchestrator: PodRecord | None) -> list[tu
     found += [(death_of(pod), _ended_at(pod)) for pod in crashed]
     ending = [pod for pod in gang.current if pod.meta.deleted_at is not None and not pod.ended]
     found += [(death_of(pod), None) for pod in ending]
-    admission = draft.memory.admission
+    admission = builder.memory.admission
     if not found and admission is not None and not gang.is_admitted(admission.pods):
         if finished and len(finished) + len([pod for pod in gang.current if not pod.gated]) >= gang.wanted:
-            found += _parted(draft, finished)
+            found += _parted(builder, finished)
         else:
             found.append((Death(Role.TRAINER, "trainer", int(ExitCode.CRASH), why=_what_is_missing(gang)), None))
     elif not found and finished:
-        found += _parted(draft, finished)
+        found += _parted(builder, finished)
     if orchestrator is not None:
         found.append((death_of(orchestrator), _ended_at(orchestrator)))
     return found
 
 
-def _parted(draft: Draft, finished: list[PodRecord]) -> list[tuple[Death, float | None]]:
+def _parted(builder: PlanBuilder, finished: list[PodRecord]) -> list[tuple[Death, float | None]]:
     """Ranks that finished; so should the orchestrator, soon."""
-    latest = max((_ended_at(pod) or draft.now for pod in finished), default=draft.now)
-    if draft.now < latest + PART_S:
-        draft.wake(latest + PART_S)
+    latest = max((_ended_at(pod) or builder.now for pod in finished), default=builder.now)
+    if builder.now < latest + PART_S:
+        builder.wake(latest + PART_S)
         return []
     why = "its ranks finished, and the orchestrator goes on"
     return [(Death(Role.TRAINER, finished[0].meta.name, int(ExitCode.OK), why=why), latest)]
@@ -108,7 +108,7 @@ def _ended_at(pod: PodRecord) -> float | None:
 
 
 def _see_to(
-    draft: Draft,
+    builder: PlanBuilder,
     gang: Gang,
     spec: EchoRLRunSpec,
     found: list[tuple[Death, float | None]],
@@ -118,78 +118,78 @@ def _see_to(
     gang_is_whole = all(death.role is not Role.TRAINER for death in deaths)
     decision = decide(
         deaths,
-        ledger=draft.memory.ledger,
+        ledger=builder.memory.ledger,
         policy=restart_policy(spec),
         rules=restart_rules(spec),
         gang_is_whole=gang_is_whole,
     )
     newest = max((at for _, at in found if at is not None), default=None)
-    if decision.action is not Action.FAIL and newest is not None and draft.now < newest + SETTLE_S:
-        draft.wake(newest + SETTLE_S)
-        draft.say(draft.phase, "Settling", decision.reason)
+    if decision.action is not Action.FAIL and newest is not None and builder.now < newest + SETTLE_S:
+        builder.wake(newest + SETTLE_S)
+        builder.say(builder.phase, "Settling", decision.reason)
         return True
     if decision.action is Action.FAIL:
-        endings.fail(draft, reason_of(decision), decision.reason)
+        endings.fail(builder, reason_of(decision), decision.reason)
         return True
-    draft.restart = Restart(decision.role or Role.TRAINER, cause_of(gang, orchestrator))
+    builder.restart = Restart(decision.role or Role.TRAINER, cause_of(gang, orchestrator))
     if decision.action is Action.RESTART_ALONE and orchestrator is not None:
-        _count(draft, decision)
-        draft.fenced(counted=orchestrator.meta.uid, not_before=_not_before(draft, decision.delay_s))
-        draft.delete_pods([orchestrator], decision.reason)
-        draft.note("OrchestratorRestarted", decision.reason, warning=True)
-        draft.say(draft.phase, "OrchestratorRestarted", decision.reason)
+        _count(builder, decision)
+        builder.fenced(counted=orchestrator.meta.uid, not_before=_not_before(builder, decision.delay_s))
+        builder.delete_pods([orchestrator], decision.reason)
+        builder.note("OrchestratorRestarted", decision.reason, warning=True)
+        builder.say(builder.phase, "OrchestratorRestarted", decision.reason)
         return True
-    return _restart(draft, spec, [decision], decision.reason)
+    return _restart(builder, spec, [decision], decision.reason)
 
 
-def _count(draft: Draft, decision: Decision) -> None:
+def _count(builder: PlanBuilder, decision: Decision) -> None:
     role = decision.role or Role.TRAINER
-    restarts = {**draft.memory.restarts, str(role): draft.memory.restarts.get(str(role), 0) + 1}
-    draft.remember(restarts=restarts)
+    restarts = {**builder.memory.restarts, str(role): builder.memory.restarts.get(str(role), 0) + 1}
+    builder.remember(restarts=restarts)
     if decision.counts:
-        draft.remember(ledger=draft.memory.ledger.with_restart(role, draft.memory.step))
+        builder.remember(ledger=builder.memory.ledger.with_restart(role, builder.memory.step))
 
 
-def _restart(draft: Draft, spec: EchoRLRunSpec, decisions: list[Decision], reason: str) -> bool:
+def _restart(builder: PlanBuilder, spec: EchoRLRunSpec, decisions: list[Decision], reason: str) -> bool:
     """A new attempt; its pods are asked for at once, and let through after the back-off."""
     delay = 0.0
     for decision in decisions:
-        _count(draft, decision)
+        _count(builder, decision)
         delay = decision.delay_s
-    edits.begin_attempt(draft, spec, Phase.RESTARTING, "GangRestarted", reason)
-    draft.remember(not_before=_not_before(draft, delay))
+    edits.begin_attempt(builder, spec, Phase.RESTARTING, "GangRestarted", reason)
+    builder.remember(not_before=_not_before(builder, delay))
     return True
 
 
-def _not_before(draft: Draft, delay_s: float) -> float | None:
-    return draft.now + delay_s if delay_s else None
+def _not_before(builder: PlanBuilder, delay_s: float) -> float | None:
+    return builder.now + delay_s if delay_s else None
 
 
-def _is_stalled(draft: Draft, spec: EchoRLRunSpec, state: RoleState | None) -> bool:
+def _is_stalled(builder: PlanBuilder, spec: EchoRLRunSpec, state: RoleState | None) -> bool:
     """See to a run that makes no step; an orchestrator that nobody reaches is unknown, not stalled."""
     if state is None or state.phase is not Phase.RUNNING:
         return False
     limit = duration_seconds(spec.stall_policy.no_step_for)
-    silent = draft.now - state.last_step_at
+    silent = builder.now - state.last_step_at
     if silent < limit:
-        draft.wake(state.last_step_at + limit)
+        builder.wake(state.last_step_at + limit)
         return False
     why = f"no step for {silent:.0f} s (stallPolicy.noStepFor is {spec.stall_policy.no_step_for})"
     if state.waiting_for:
         why += f"; it waits for {state.waiting_for}"
-    draft.problem("Stalled", "NoStep", why)
+    builder.problem("Stalled", "NoStep", why)
     if spec.stall_policy.action == "Ignore":
         return False
     if spec.stall_policy.action == "Fail":
-        endings.fail(draft, "Stalled", why)
+        endings.fail(builder, "Stalled", why)
         return True
     death = Death(Role.TRAINER, "the gang", -9, why=why)
-    decision = decide([death], ledger=draft.memory.ledger, policy=restart_policy(spec))
+    decision = decide([death], ledger=builder.memory.ledger, policy=restart_policy(spec))
     if decision.action is Action.FAIL:
-        endings.fail(draft, "Stalled", decision.reason)
+        endings.fail(builder, "Stalled", decision.reason)
         return True
-    draft.restart = Restart(Role.TRAINER, Cause.STALLED)
-    return _restart(draft, spec, [decision], why)
+    builder.restart = Restart(Role.TRAINER, Cause.STALLED)
+    return _restart(builder, spec, [decision], why)
 
 
 def reason_of(decision: Decision) -> str:

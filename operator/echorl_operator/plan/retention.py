@@ -5,24 +5,24 @@ from echorl_operator import names
 from echorl_operator.children.target import owner_reference
 from echorl_operator.observed.records import Kind
 from echorl_operator.plan.actions import ChangeOwner
-from echorl_operator.plan.builder import Draft
+from echorl_operator.plan.builder import PlanBuilder
 
 
-def see_to_owner(draft: Draft, spec: EchoRLRunSpec) -> None:
+def see_to_owner(builder: PlanBuilder, spec: EchoRLRunSpec) -> None:
     """Make the run the owner of its claim, or not, as the manifest says now.
 
     A claim that a former run of the name left carries that run's uid, and is never touched; nor is one that somebody
     else controls.
     """
-    run = draft.observed.run
-    claim = draft.child(Kind.CLAIM, names.claim(run.key.name))
+    run = builder.observed.run
+    claim = builder.child(Kind.CLAIM, names.claim(run.key.name))
     if spec.storage.claim_name is not None or claim is None or claim.meta.owner_uid not in ("", run.uid):
         return
     owned = not spec.storage.retain
     if (claim.meta.owner_uid == run.uid) != owned:
         owner = owner_reference(run.key.name, run.uid)
-        draft.do(ChangeOwner("v1", str(Kind.CLAIM), claim.meta.name, claim.meta.uid, owner, owned=owned))
-        draft.note("VolumeReleased" if not owned else "VolumeOwned", _told(claim.meta.name, owned=owned))
+        builder.do(ChangeOwner("v1", str(Kind.CLAIM), claim.meta.name, claim.meta.uid, owner, owned=owned))
+        builder.note("VolumeReleased" if not owned else "VolumeOwned", _told(claim.meta.name, owned=owned))
 
 
 def _told(claim: str, *, owned: bool) -> str:

@@ -10,28 +10,28 @@ from echorl_operator import names
 from echorl_operator.diagnosis.obstacles import without_pods
 from echorl_operator.observed.records import ChildRecord
 from echorl_operator.observed.times import from_text, to_text
-from echorl_operator.plan.actions import LookAgain
-from echorl_operator.plan.builder import Draft
+from echorl_operator.plan.actions import RetryController
+from echorl_operator.plan.builder import PlanBuilder
 
 EVERY_S = 30.0
 
 
-def see_to(draft: Draft) -> None:
+def see_to(builder: PlanBuilder) -> None:
     """Ask for another try of every workload that gets no pods, if the last one is long ago."""
-    for child in without_pods(draft.observed):
-        due = max(_blocked_since(draft), _asked_at(child)) + EVERY_S
-        if draft.now >= due:
-            at = to_text(draft.now)
-            draft.do(LookAgain(str(child.kind), child.meta.name, child.meta.uid, str(at)))
-            due = draft.now + EVERY_S
-        draft.wake(due)
+    for child in without_pods(builder.observed):
+        due = max(_blocked_since(builder), _asked_at(child)) + EVERY_S
+        if builder.now >= due:
+            at = to_text(builder.now)
+            builder.do(RetryController(str(child.kind), child.meta.name, child.meta.uid, str(at)))
+            due = builder.now + EVERY_S
+        builder.wake(due)
 
 
-def _blocked_since(draft: Draft) -> float:
-    conditions: list[dict[str, Any]] = draft.observed.run.status.get("conditions", [])
+def _blocked_since(builder: PlanBuilder) -> float:
+    conditions: list[dict[str, Any]] = builder.observed.run.status.get("conditions", [])
     found = (one for one in conditions if one.get("type") == "Blocked" and one.get("status") == "True")
     since = next((from_text(one.get("lastTransitionTime")) for one in found), None)
-    return draft.now if since is None else since
+    return builder.now if since is None else since
 
 
 def _asked_at(child: ChildRecord) -> float:

@@ -19,7 +19,7 @@ from echorl_operator.plan.actions import (
     Delete,
     DeleteRun,
     LiftGate,
-    LookAgain,
+    RetryController,
 )
 from echorl_operator.plan.drift import needs_apply
 
@@ -71,7 +71,7 @@ class Executor:
                     owner=action.owner,
                     owned=action.owned,
                 )
-            case LookAgain():
+            case RetryController():
                 await self._writer.annotate(
                     namespace, action.kind, action.name, uid=action.uid, annotations={names.ANNOTATION_RETRY: action.at}
                 )

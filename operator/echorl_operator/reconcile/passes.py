@@ -4,11 +4,11 @@ import time
 from collections.abc import Callable, Iterable
 
 from echorl_operator.children.cluster_placement import orchestrator_address
-from echorl_operator.diagnosis.event_queries import silent
+from echorl_operator.diagnosis.event_queries import objects_to_query
 from echorl_operator.kube import errors
 from echorl_operator.kube.cache import Cache
 from echorl_operator.kube.events import Events
-from echorl_operator.kube.warning_events import Complaints
+from echorl_operator.kube.warning_events import WarningEventReader
 from echorl_operator.kube.writer import NotLeading, Writer
 from echorl_operator.names import PodRole
 from echorl_operator.observed.runs import RunKey, RunRecord
@@ -16,11 +16,11 @@ from echorl_operator.observed.world import Observed
 from echorl_operator.orchestrators.polling import Orchestrators, Target
 from echorl_operator.orchestrators.tokens import Tokens
 from echorl_operator.plan.actions import Note, Plan
-from echorl_operator.plan.cache import Memos
+from echorl_operator.plan.cache import ResultCaches
 from echorl_operator.plan.planning import plan
 from echorl_operator.reconcile.execution import Executor, StillDiffers
 from echorl_operator.reconcile.run_metrics import RunMetrics
-from echorl_operator.reconcile.status_throttle import Pace
+from echorl_operator.reconcile.status_throttle import StatusThrottle
 from echorl_operator.settings import Settings
 from echorl_operator.status.conditions import PROBLEMS
 
@@ -39,7 +39,7 @@ class Passes:
         *,
         orchestrators: Orchestrators,
         events: Events,
-        complaints: Complaints,
+        warning_events: WarningEventReader,
         tokens: Tokens,
         settings: Settings,
         run_metrics: RunMetrics,
@@ -49,8 +49,8 @@ class Passes:
         self._cache, self._writer, self._orchestrators = cache, writer, orchestrators
         self._executor = Executor(writer, orchestrators)
         self._events, self._tokens, self._settings, self._wall = events, tokens, settings, wall
-        self._complaints, self._run_metrics = complaints, run_metrics
-        self._memos, self._pace = Memos(), Pace()
+        self._warning_events, self._run_metrics = warning_events, run_metrics
+        self._caches, self._throttle = ResultCaches(), StatusThrottle()
         self._refusals: dict[str, str] = {}
         """By run uid: what the API server refused of the newest plan."""
 
@@ -63,9 +63,9 @@ class Passes:
         observed = await self._observed(key)
         if observed is None:
             self._orchestrators.forget(key)
-            self._complaints.forget(key)
+            self._warning_events.forget(key)
             self._run_metrics.forget(key)
-            self._pace.forget(key)
+            self._throttle.forget(key)
             return None
         record = observed.run
         try:
@@ -85,12 +85,12 @@ class Passes:
             await self._note_refusal(record, error)
             raise
         self._refusals.pop(record.uid, None)
-        waits = (made.wake_after_s, self._complaints.due_s(key), said_after_s)
+        waits = (made.wake_after_s, self._warning_events.due_s(key), said_after_s)
         return min((seconds for seconds in waits if seconds is not None), default=None)
 
     def _plan(self, observed: Observed) -> Plan:
         uid = observed.run.uid
-        return plan(observed, self._settings, self._tokens.token(uid), self._memos.of_run(uid))
+        return plan(observed, self._settings, self._tokens.token(uid), self._caches.of_run(uid))
 
     async def _observed(self, key: RunKey) -> Observed | None:
         """The run's world, with what events say where something is wrong; None: there is no such run."""
@@ -98,7 +98,7 @@ class Passes:
         if record is None:
             return None
         observed = self._observe(record)
-        if await self._complaints.ask(record, silent(observed)):
+        if await self._warning_events.ask(record, objects_to_query(observed)):
             # The world has gone on while events were read.
             record = self._cache.runs.get(key.namespace, key.name)
             return None if record is None else self._observe(record)
@@ -128,7 +128,7 @@ class Passes:
             role_state=self._orchestrators.state(record.key),
             refusal=self._refusals.get(record.uid, ""),
             now=self._wall(),
-            complaints=self._complaints.known(record),
+            warning_events=self._warning_events.known(record),
         )
 
     async def _carry_out(self, observed: Observed, made: Plan) -> float | None:
@@ -150,7 +150,7 @@ class Passes:
                 await self._tell(record, made.notes)
         if made.fence or not differs:
             return None
-        if wait_s := self._pace.wait_s(record.key, record.status, made):
+        if wait_s := self._throttle.wait_s(record.key, record.status, made):
             return wait_s
         await self._write_status(record, made)
         await self._tell(record, made.notes)
@@ -158,7 +158,7 @@ class Passes:
 
     async def _write_status(self, record: RunRecord, made: Plan) -> None:
         await self._writer.write_status(record, made.status)
-        self._pace.written(record.key)
+        self._throttle.written(record.key)
 
     async def _tell(self, record: RunRecord, notes: Iterable[Note]) -> None:
         """Post notes, once the status is written that they are of: those of a pass that changes nothing come again."""

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 from echorl_operator.accounting.restarts import combinations
-from echorl_operator.accounting.runs import Tally
+from echorl_operator.accounting.runs import RunAccounts
 from echorl_operator.metrics import Metrics, Sample
 from echorl_operator.observed.runs import RunKey
 from echorl_operator.observed.world import Observed
@@ -26,7 +26,7 @@ class RunMetrics:
             wall: Seconds since the epoch.
         """
         self._metrics, self._leading, self._wall = metrics, leading, wall
-        self._tally = Tally(gpu_resource)
+        self._accounts = RunAccounts(gpu_resource)
         for restart in combinations():
             # From 0: the first restart is an increase then, and no new series.
             metrics.restarts.labels(restart.role, restart.cause)
@@ -50,7 +50,7 @@ class RunMetrics:
 
     def observe(self, observed: Observed) -> None:
         """A pass begins."""
-        found = self._tally.observe(observed)
+        found = self._accounts.observe(observed)
         for restart in found.restarts:
             self._metrics.restarts.labels(restart.role, restart.cause).inc()
         if found.first_step_s is not None:
@@ -60,26 +60,26 @@ class RunMetrics:
 
     def planned(self, key: RunKey, plan: Plan) -> None:
         """What the pass is about to write."""
-        self._tally.planned(key, plan.restart)
+        self._accounts.planned(key, plan.restart)
 
     def forget(self, key: RunKey) -> None:
         """A run is gone."""
-        self._tally.forget(key, self._wall())
+        self._accounts.forget(key, self._wall())
 
     def _phases(self) -> list[Sample]:
-        return [((phase,), float(count)) for phase, count in self._tally.phases().items()] if self._leading() else []
+        return [((phase,), float(count)) for phase, count in self._accounts.phases().items()] if self._leading() else []
 
     def _failures(self) -> list[Sample]:
         if not self._leading():
             return []
-        return [((reason,), float(count)) for reason, count in self._tally.failures().items()]
+        return [((reason,), float(count)) for reason, count in self._accounts.failures().items()]
 
     def _ages(self) -> list[Sample]:
         if not self._leading():
             return []
-        return [((key.namespace, key.name), age) for key, age in self._tally.checkpoint_ages(self._wall())]
+        return [((key.namespace, key.name), age) for key, age in self._accounts.checkpoint_ages(self._wall())]
 
     def _gpu_seconds(self) -> list[Sample]:
         if not self._leading():
             return []
-        return [(key, seconds) for key, seconds in self._tally.gpu_seconds(self._wall()).items()]
+        return [(key, seconds) for key, seconds in self._accounts.gpu_seconds(self._wall()).items()]

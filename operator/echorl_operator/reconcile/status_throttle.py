@@ -7,17 +7,17 @@ from typing import Any, Final
 from echorl_operator.observed.runs import RunKey
 from echorl_operator.plan.actions import Plan
 
-PACE_S: Final = 2.0
+INTERVAL_S: Final = 2.0
 _AT_ONCE = ("phase", "attempt", "revision", "observedGeneration", "control", "restarts", "completionTime")
 _COUNTS = frozenset({"TrainerReady", "InferenceReady", "OrchestratorReady"})
 """Conditions that say how many pods of a role are ready."""
 
 
-class Pace:
+class StatusThrottle:
     """When each run's status was written last. May be lost any time."""
 
-    def __init__(self, pace_s: float = PACE_S, clock: Callable[[], float] = time.monotonic) -> None:
-        self._pace_s, self._clock = pace_s, clock
+    def __init__(self, interval_s: float = INTERVAL_S, clock: Callable[[], float] = time.monotonic) -> None:
+        self._pace_s, self._clock = interval_s, clock
         self._written_at: dict[RunKey, float] = {}
 
     def wait_s(self, key: RunKey, before: Mapping[str, Any], made: Plan) -> float:

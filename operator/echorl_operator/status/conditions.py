@@ -10,7 +10,7 @@ from echorl_operator.observed.memory import Memory
 from echorl_operator.observed.roles import RoleState
 from echorl_operator.observed.times import to_text
 from echorl_operator.observed.world import Observed
-from echorl_operator.status.pass_report import Said
+from echorl_operator.status.pass_report import PassReport
 
 OVERDUE_INTERVALS = 3
 """Checkpoint intervals without a committed checkpoint after which that is told."""
@@ -22,19 +22,19 @@ Aspect = tuple[str, str, str]
 """Status (True, False, Unknown), reason and message."""
 
 
-def conditions(observed: Observed, memory: Memory, said: Said, state: RoleState | None) -> list[dict[str, Any]]:
+def conditions(observed: Observed, memory: Memory, report: PassReport, state: RoleState | None) -> list[dict[str, Any]]:
     """All conditions, sorted by type."""
     found: dict[str, Aspect] = {
-        "Ready": _ready(said),
-        "Progressing": _progressing(said),
-        "TrainerReady": _role_ready(observed, PodRole.TRAINER, said.trainer_pods),
-        "InferenceReady": _role_ready(observed, PodRole.INFERENCE, said.engines),
+        "Ready": _ready(report),
+        "Progressing": _progressing(report),
+        "TrainerReady": _role_ready(observed, PodRole.TRAINER, report.trainer_pods),
+        "InferenceReady": _role_ready(observed, PodRole.INFERENCE, report.engines),
         "OrchestratorReady": _role_ready(observed, PodRole.ORCHESTRATOR, 1),
-        "Failed": _failed(said),
+        "Failed": _failed(report),
     }
     # A problem that is over stays to be read, as False.
     before = {one.get("type"): one for one in observed.run.status.get("conditions", []) if isinstance(one, Mapping)}
-    told = {"CheckpointCommitted": _checkpoint(memory, said, state), "OffPolicyBounded": _off_policy(said, state)}
+    told = {"CheckpointCommitted": _checkpoint(memory, report, state), "OffPolicyBounded": _off_policy(report, state)}
     for kind, aspect in told.items():
         if aspect is not None:
             found[kind] = aspect
@@ -42,8 +42,8 @@ def conditions(observed: Observed, memory: Memory, said: Said, state: RoleState 
             # Nobody tells at the moment.
             found[kind] = _aspect(before[kind])
     for kind in PROBLEMS:
-        if kind in said.problems:
-            found[kind] = ("True", *said.problems[kind])
+        if kind in report.problems:
+            found[kind] = ("True", *report.problems[kind])
         elif kind in before:
             found[kind] = ("False", "Healed", "")
     return [_written(kind, aspect, before.get(kind), observed) for kind, aspect in sorted(found.items())]
@@ -79,16 +79,16 @@ def _aspect(condition: Mapping[str, Any]) -> Aspect:
     return (str(condition.get("status")), str(condition.get("reason")), str(condition.get("message", "")))
 
 
-def _ready(said: Said) -> Aspect:
-    ready = said.phase in (Phase.RUNNING, Phase.SUCCEEDED)
-    return ("True" if ready else "False", said.reason or str(said.phase), "" if ready else said.message)
+def _ready(report: PassReport) -> Aspect:
+    ready = report.phase in (Phase.RUNNING, Phase.SUCCEEDED)
+    return ("True" if ready else "False", report.reason or str(report.phase), "" if ready else report.message)
 
 
-def _progressing(said: Said) -> Aspect:
-    still = said.phase in (Phase.SUCCEEDED, Phase.FAILED, Phase.SUSPENDED)
+def _progressing(report: PassReport) -> Aspect:
+    still = report.phase in (Phase.SUCCEEDED, Phase.FAILED, Phase.SUSPENDED)
     # What hangs while the gang is at work is an engine: the run goes on without it.
-    in_the_way = [kind for kind in said.problems if not (kind == "NodeLost" and said.phase is Phase.RUNNING)]
-    return ("False" if still or in_the_way else "True", said.reason or str(said.phase), said.message)
+    in_the_way = [kind for kind in report.problems if not (kind == "NodeLost" and report.phase is Phase.RUNNING)]
+    return ("False" if still or in_the_way else "True", report.reason or str(report.phase), report.message)
 
 
 def _role_ready(observed: Observed, role: PodRole, wanted: int) -> Aspect:
@@ -97,23 +97,23 @@ def _role_ready(observed: Observed, role: PodRole, wanted: int) -> Aspect:
     return ("True" if ready >= wanted else "False", reason, f"{ready} of {wanted} pods are ready")
 
 
-def _failed(said: Said) -> Aspect:
-    if said.phase is Phase.FAILED:
-        return ("True", said.reason, said.message)
+def _failed(report: PassReport) -> Aspect:
+    if report.phase is Phase.FAILED:
+        return ("True", report.reason, report.message)
     return ("False", "NotFailed", "")
 
 
-def _checkpoint(memory: Memory, said: Said, state: RoleState | None) -> Aspect | None:
+def _checkpoint(memory: Memory, report: PassReport, state: RoleState | None) -> Aspect | None:
     """False when the newest committed checkpoint is older than three intervals, was damaged, or is gone."""
     if memory.lost_checkpoint:
         begun = memory.resume_step is not None
         goes_on = f"; attempt {memory.attempt} goes on from step {memory.resume_step}" if begun else ""
         return ("False", "Lost", f"{memory.lost_checkpoint}{goes_on}")
-    if state is None or state.step is None or said.checkpoint_interval is None:
+    if state is None or state.step is None or report.checkpoint_interval is None:
         return None
     newest = state.checkpoint.step if state.checkpoint is not None else memory.resume_step or 0
     overdue = state.step - newest
-    if overdue > OVERDUE_INTERVALS * said.checkpoint_interval:
+    if overdue > OVERDUE_INTERVALS * report.checkpoint_interval:
         why = f"; the last one was lost: {state.abandoned}" if state.abandoned else ""
         return ("False", "Overdue", f"step {state.step}, and the newest committed checkpoint is of step {newest}{why}")
     if state.checkpoint is None:
@@ -121,8 +121,8 @@ def _checkpoint(memory: Memory, said: Said, state: RoleState | None) -> Aspect |
     return ("True", "Committed", f"step {newest}")
 
 
-def _off_policy(said: Said, state: RoleState | None) -> Aspect | None:
-    limit = said.max_staleness
+def _off_policy(report: PassReport, state: RoleState | None) -> Aspect | None:
+    limit = report.max_staleness
     if state is None or state.staleness_max is None or limit is None:
         return None
     within = state.staleness_max <= limit

@@ -8,7 +8,7 @@ from echorl_core.termination_message import Preparation
 
 
 @dataclass(frozen=True)
-class Said:
+class PassReport:
     """What a pass has to say."""
 
     phase: Phase

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from echorl_core.names import Phase
-from echorl_core.termination_message import LastWords, Preparation
+from echorl_core.termination_message import Preparation, TerminationMessage
 from echorl_manifest.models.status import MAX_MESSAGE, MAX_REWARD, MAX_TIMELINE
 from echorl_operator import names
 from echorl_operator.names import PodRole
@@ -15,10 +15,10 @@ from echorl_operator.observed.times import to_text
 from echorl_operator.observed.world import Observed
 from echorl_operator.status.conditions import conditions
 from echorl_operator.status.final import final_words
-from echorl_operator.status.pass_report import Said
+from echorl_operator.status.pass_report import PassReport
 
 
-def status_of(observed: Observed, memory: Memory, said: Said) -> dict[str, Any]:
+def status_of(observed: Observed, memory: Memory, report: PassReport) -> dict[str, Any]:
     """``status`` as it should read now.
 
     Parts that nobody tells at the moment (the orchestrator does not answer) stay as they were told last.
@@ -28,9 +28,9 @@ def status_of(observed: Observed, memory: Memory, said: Said) -> dict[str, Any]:
     if state is not None and state.attempt != memory.attempt:
         state = None
     status: dict[str, Any] = {
-        "phase": str(said.phase),
-        "message": said.message[:MAX_MESSAGE],
-        "conditions": conditions(observed, memory, said, state),
+        "phase": str(report.phase),
+        "message": report.message[:MAX_MESSAGE],
+        "conditions": conditions(observed, memory, report, state),
         # Before the first attempt there is nothing that it could fence.
         "observedGeneration": memory.observed_generation if memory.attempt else observed.run.generation,
         "attempt": memory.attempt,
@@ -41,11 +41,11 @@ def status_of(observed: Observed, memory: Memory, said: Said) -> dict[str, Any]:
         "restartsByRole": dict(memory.restarts),
         "startTime": to_text(memory.started_at),
         "completionTime": to_text(memory.ended_at),
-        "roles": _roles(observed, memory, said),
+        "roles": _roles(observed, memory, report),
         "inference": _inference(observed),
-        "timeline": _timeline(observed, memory, said),
+        "timeline": _timeline(observed, memory, report),
         "control": memory.control(),
-        **_from_state(state, before, said.found),
+        **_from_state(state, before, report.found),
     }
     if (words := final_words(observed, memory.attempt)) is not None:
         status |= _at_the_end(words, status)
@@ -54,8 +54,8 @@ def status_of(observed: Observed, memory: Memory, said: Said) -> dict[str, Any]:
     return {key: value for key, value in status.items() if value not in (None, "", {}, [])}
 
 
-def _at_the_end(words: LastWords, status: Mapping[str, Any]) -> dict[str, Any]:
-    """What the orchestrator said at its end: between its last poll and that it may have trained and saved."""
+def _at_the_end(words: TerminationMessage, status: Mapping[str, Any]) -> dict[str, Any]:
+    """What the orchestrator report at its end: between its last poll and that it may have trained and saved."""
     told: dict[str, Any] = {}
     if words.step is not None:
         told = {"step": words.step, "policy": {**(status.get("policy") or {}), "trained": words.step}}
@@ -115,11 +115,11 @@ def _checkpoint(step: int, committed_at: str, size_bytes: int) -> dict[str, Any]
     return {"step": step, "committedAt": committed_at, "sizeBytes": size_bytes, "path": path}
 
 
-def _roles(observed: Observed, memory: Memory, said: Said) -> dict[str, Any]:
-    active = said.phase not in (Phase.SUCCEEDED, Phase.FAILED, Phase.SUSPENDED)
+def _roles(observed: Observed, memory: Memory, report: PassReport) -> dict[str, Any]:
+    active = report.phase not in (Phase.SUCCEEDED, Phase.FAILED, Phase.SUSPENDED)
     desired = {
-        PodRole.TRAINER: said.trainer_pods if active and memory.attempt else 0,
-        PodRole.INFERENCE: said.engines if active and memory.prepared else 0,
+        PodRole.TRAINER: report.trainer_pods if active and memory.attempt else 0,
+        PodRole.INFERENCE: report.engines if active and memory.prepared else 0,
         PodRole.ORCHESTRATOR: 1 if active and memory.prepared == memory.attempt and memory.attempt else 0,
     }
     return {
@@ -137,16 +137,16 @@ def _inference(observed: Observed) -> dict[str, Any]:
     return {"replicas": 0 if engines is None else engines.replicas, "selector": selector}
 
 
-def _timeline(observed: Observed, memory: Memory, said: Said) -> list[dict[str, Any]]:
+def _timeline(observed: Observed, memory: Memory, report: PassReport) -> list[dict[str, Any]]:
     entries = [dict(entry) for entry in observed.run.status.get("timeline", [])]
     newest = entries[-1] if entries else {}
-    if (newest.get("phase"), newest.get("attempt")) != (str(said.phase), memory.attempt):
+    if (newest.get("phase"), newest.get("attempt")) != (str(report.phase), memory.attempt):
         entries.append(
             {
-                "phase": str(said.phase),
+                "phase": str(report.phase),
                 "since": to_text(observed.now),
                 "attempt": memory.attempt,
-                "reason": said.reason or str(said.phase),
+                "reason": report.reason or str(report.phase),
             }
         )
     return entries[-MAX_TIMELINE:]

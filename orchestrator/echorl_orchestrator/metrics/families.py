@@ -5,22 +5,22 @@ No label takes the name of an episode, task or request. ``environment`` takes th
 ``is_filtered``; every other label a small fixed set.
 """
 
-from echorl_core.metric_spec import Declared
+from echorl_core.metric_spec import MetricSpec
 
 PREFIX = "echorl_orchestrator"
 UPDATE_PARTS = ("stage", "pause", "apply", "probe")
 
 
-def _gauge(name: str, text: str, *labels: str) -> Declared:
-    return Declared(f"{PREFIX}_{name}", "gauge", labels, text)
+def _gauge(name: str, text: str, *labels: str) -> MetricSpec:
+    return MetricSpec(f"{PREFIX}_{name}", "gauge", labels, text)
 
 
-def _counter(name: str, text: str, *labels: str) -> Declared:
-    return Declared(f"{PREFIX}_{name}_total", "counter", labels, text)
+def _counter(name: str, text: str, *labels: str) -> MetricSpec:
+    return MetricSpec(f"{PREFIX}_{name}_total", "counter", labels, text)
 
 
-def _histogram(name: str, text: str, *labels: str) -> Declared:
-    return Declared(f"{PREFIX}_{name}", "histogram", labels, text)
+def _histogram(name: str, text: str, *labels: str) -> MetricSpec:
+    return MetricSpec(f"{PREFIX}_{name}", "histogram", labels, text)
 
 
 PROGRESS = (

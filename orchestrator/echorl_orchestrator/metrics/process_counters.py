@@ -2,13 +2,13 @@
 
 from prometheus_client import Counter
 
-from echorl_core.metric_spec import Declared
+from echorl_core.metric_spec import MetricSpec
 
-DECLARED: list[Declared] = []
+DECLARED: list[MetricSpec] = []
 
 
 def _counter(name: str, text: str, labels: tuple[str, ...] = ()) -> Counter:
-    one = Declared(f"echorl_orchestrator_{name}_total", "counter", labels, text)
+    one = MetricSpec(f"echorl_orchestrator_{name}_total", "counter", labels, text)
     DECLARED.append(one)
     return Counter(one.family, text, labels)
 

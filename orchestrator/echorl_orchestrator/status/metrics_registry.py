@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector as PrometheusCollector
 
-from echorl_core.metric_spec import Declared
+from echorl_core.metric_spec import MetricSpec
 from echorl_orchestrator.engines.engine_metrics import Distribution
 from echorl_orchestrator.metrics.families import FAMILIES, PREFIX, UPDATE_PARTS, WEIGHT_UPDATE
 
@@ -53,7 +53,7 @@ class _Scrape(PrometheusCollector):
             )
 
 
-def _empty(declared: Declared) -> GaugeMetricFamily | CounterMetricFamily:
+def _empty(declared: MetricSpec) -> GaugeMetricFamily | CounterMetricFamily:
     kind = CounterMetricFamily if declared.type == "counter" else GaugeMetricFamily
     return kind(declared.family, declared.text, labels=declared.labels)
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from aiohttp import web
 
 from echorl_core.config import InferenceConfig
-from echorl_core.preflight_step import Rehearsal
+from echorl_core.preflight_step import PreflightStep
 from echorl_core.wire.weights import PolicyAnnouncement, Probe
 
 Fault = Literal["open", "stale", "wrong", "leaks", "slow", "refuses", "none"]
@@ -17,7 +17,7 @@ TOKENS = [3, 1, 4, 1, 5]
 TOLERANCE = 1e-3
 
 
-def rehearsed(versions: int = 7) -> Rehearsal:
+def rehearsed(versions: int = 7) -> PreflightStep:
     """Versions whose logprobs are one apart from each other."""
     found = [
         PolicyAnnouncement(
@@ -32,7 +32,7 @@ def rehearsed(versions: int = 7) -> Rehearsal:
         )
         for version in range(versions)
     ]
-    return Rehearsal(gradient_norm=1.0, versions=found)
+    return PreflightStep(gradient_norm=1.0, versions=found)
 
 
 def logprobs(version: int) -> list[float]:

@@ -12,13 +12,13 @@ from typing import Any
 import msgspec
 
 from echorl_core.names import Phase
-from echorl_core.termination_message import LastWords, encoded
+from echorl_core.termination_message import TerminationMessage, encoded
 from echorl_operator import names
 from echorl_operator.names import PodRole
 from echorl_operator.observed import decode
 from echorl_operator.observed.records import ChildRecord, ContainerPhase, Kind, PodPhase, PodRecord
 from echorl_operator.observed.roles import RoleState
-from echorl_operator.observed.warning_events import Complaint
+from echorl_operator.observed.warning_events import WarningEvent
 from echorl_operator.observed.world import Observed
 from echorl_operator.plan.actions import Apply, AskToStop, ChangeLive, Create, Delete, LiftGate, Note, Plan
 from echorl_operator.plan.planning import plan
@@ -42,9 +42,9 @@ class ImaginedCluster:
         self.children: dict[tuple[Kind, str], ChildRecord] = {}
         self.state: RoleState | None = None
         """What the orchestrator says; None: it does not answer."""
-        self.complaints: tuple[Complaint, ...] = ()
+        self.warning_events: tuple[WarningEvent, ...] = ()
         """Events of what is wrong."""
-        self.prepare: LastWords = prepared(1)
+        self.prepare: TerminationMessage = prepared(1)
         """What a prepare pod says at its end."""
         self.created: list[tuple[str, float]] = []
         """Names of pods and when they were made."""
@@ -69,7 +69,12 @@ class ImaginedCluster:
         pods = tuple(self.pods[name] for name in sorted(self.pods))
         children = tuple(self.children[key] for key in sorted(self.children))
         return observed(
-            *pods, run=self.run, children=children, role_state=self.state, now=self.now, complaints=self.complaints
+            *pods,
+            run=self.run,
+            children=children,
+            role_state=self.state,
+            now=self.now,
+            warning_events=self.warning_events,
         )
 
     def look(self) -> Plan:
@@ -133,7 +138,7 @@ class ImaginedCluster:
         """The user replaces blocks of the spec."""
         self.run = replace(self.run, spec=self.run.spec | spec, generation=self.run.generation + 1)
 
-    def end(self, name: str, code: int, said: LastWords | None = None, *, reason: str = "") -> None:
+    def end(self, name: str, code: int, said: TerminationMessage | None = None, *, reason: str = "") -> None:
         """A pod's process ends for good, now. An orchestrator says nothing any more."""
         pod = self.pods[name]
         message = "" if said is None else encoded(said).decode()
@@ -145,7 +150,9 @@ class ImaginedCluster:
         if pod.role is PodRole.ORCHESTRATOR:
             self.state = None
 
-    def end_in_place(self, name: str, code: int, said: LastWords | None = None, *, again: bool = False) -> None:
+    def end_in_place(
+        self, name: str, code: int, said: TerminationMessage | None = None, *, again: bool = False
+    ) -> None:
         """An engine's process ends, and its kubelet waits to start it again; with ``again`` it has done so."""
         pod = self.pods[name]
         (main,) = pod.containers

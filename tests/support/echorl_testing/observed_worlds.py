@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from echorl_core.termination_message import encoded, words_of
+from echorl_core.termination_message import encoded, message_of_end
 from echorl_operator.names import PodRole
 from echorl_operator.observed.records import ContainerPhase, ContainerRecord, Meta, PodPhase, PodRecord
 from echorl_operator.observed.runs import RunKey, RunRecord
@@ -67,7 +67,7 @@ def pod(name: str, role: PodRole, *, attempt: int = 1, deleted_at: float | None 
 
 def ended(name: str, role: PodRole, code: int, message: str = "", *, attempt: int = 1, **changes: Any) -> PodRecord:
     """A pod whose process ended with ``code``, and with last words if ``message`` is one."""
-    said = encoded(words_of(str(role), code, message, attempt=attempt)).decode() if message else ""
+    said = encoded(message_of_end(str(role), code, message, attempt=attempt)).decode() if message else ""
     phase = PodPhase.SUCCEEDED if code == 0 else PodPhase.FAILED
     main = container(str(role), ContainerPhase.TERMINATED, exit_code=code, message=said, **changes.pop("container", {}))
     return pod(name, role, attempt=attempt, phase=phase, ready=False, containers=(main,), **changes)

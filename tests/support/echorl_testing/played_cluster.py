@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Never
 
-from echorl_core.termination_message import LastWords
+from echorl_core.termination_message import TerminationMessage
 from echorl_operator import names
 from echorl_testing.cluster.api import STRATEGIC_MERGE_PATCH, Api, ApiError
 from echorl_testing.scripted_cluster import ScriptedCluster
@@ -77,7 +77,7 @@ class PlayedCluster(ScriptedCluster):
             if error.code not in (404, 409):
                 raise
 
-    async def end(self, name: str, code: int, words: LastWords | None = None) -> None:
+    async def end(self, name: str, code: int, words: TerminationMessage | None = None) -> None:
         """A pod's process ends with ``code``."""
         pod = self._history.get(self._namespace, "Pod", name)
         assert pod is not None, f"no pod {name} in {self._namespace}"

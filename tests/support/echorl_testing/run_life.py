@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from echorl_core.termination_message import words_of
+from echorl_core.termination_message import message_of_end
 from echorl_operator import names
 from echorl_operator.kube.lists import StreamSettings
 from echorl_operator.process import Operator
@@ -137,7 +137,7 @@ class Life:
 
     async def lose_a_rank(self, attempt: int) -> None:
         """A trainer pod of this attempt crashes."""
-        await self.cluster.end("one-trainer-1", 1, words_of("trainer", 1, "lost", attempt=attempt))
+        await self.cluster.end("one-trainer-1", 1, message_of_end("trainer", 1, "lost", attempt=attempt))
 
     async def finish(self) -> None:
         """The orchestrator says that all steps are done; the run ends and lets go of its GPUs."""

@@ -19,7 +19,7 @@ import msgspec
 from aiohttp import web
 
 from echorl_core.names import ExitCode
-from echorl_core.termination_message import LastWords, Preparation, encoded, words_of
+from echorl_core.termination_message import Preparation, TerminationMessage, encoded, message_of_end
 from echorl_operator import names
 from echorl_operator.children.cluster_placement import ORCHESTRATOR_PORT
 from echorl_testing.cluster.api import STRATEGIC_MERGE_PATCH, Api, ApiError
@@ -81,7 +81,7 @@ class ScriptedCluster:
         self._api, self._pods = api, f"/api/v1/namespaces/{namespace}/pods"
         self.orchestrators: dict[str, PlayedOrchestrator] = {}
         """By run."""
-        self.prepare: Callable[[int], LastWords] = prepared
+        self.prepare: Callable[[int], TerminationMessage] = prepared
         """Last words of the prepare pod of an attempt."""
         self.held: set[str] = set()
         """Roles whose pods do not start."""
@@ -128,12 +128,12 @@ class ScriptedCluster:
             },
         )
 
-    async def end(self, name: str, code: int, words: LastWords | None = None) -> None:
+    async def end(self, name: str, code: int, words: TerminationMessage | None = None) -> None:
         """A pod's process ends with ``code``; with 137 without a word."""
         role = name_role(await asyncio.to_thread(self._api.get, f"{self._pods}/{name}"))
         await self._ended(name, role, code, words)
 
-    async def _ended(self, name: str, role: str, code: int, words: LastWords | None) -> None:
+    async def _ended(self, name: str, role: str, code: int, words: TerminationMessage | None) -> None:
         ended: dict[str, Any] = {
             "exitCode": code,
             "finishedAt": _now(),
@@ -214,9 +214,9 @@ async def scripted(api: Api, namespace: str) -> AsyncIterator[ScriptedCluster]:
         await cluster.close()
 
 
-def prepared(attempt: int, resume_step: int = 0) -> LastWords:
+def prepared(attempt: int, resume_step: int = 0) -> TerminationMessage:
     """What a prepare that went well says."""
-    words = words_of("prepare", ExitCode.OK, f"attempt {attempt} is prepared", attempt=attempt)
+    words = message_of_end("prepare", ExitCode.OK, f"attempt {attempt} is prepared", attempt=attempt)
     done = Preparation(resume_step=resume_step, model_path="/models/m")
     return msgspec.structs.replace(words, prepared=done)
 

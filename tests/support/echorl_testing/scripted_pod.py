@@ -39,7 +39,7 @@ def main() -> int:
     words.mkdir()
     pod = Pod(Layout(pods=1, index=0, ranks_per_pod=len(scripts)), command, words, settle_s=1.0, grace_s=0.5)
     code = pod.run()
-    said = pod.last_words(RunIdentity.from_environment(os.environ))
+    said = pod.termination_message(RunIdentity.from_environment(os.environ))
     (folder / "said.json").write_bytes(encoded(said))
     return code
 

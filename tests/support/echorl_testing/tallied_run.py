@@ -4,7 +4,7 @@ from typing import Any
 
 from echorl_core.names import Phase
 from echorl_operator.accounting.restarts import Cause, Restart
-from echorl_operator.accounting.runs import Tally
+from echorl_operator.accounting.runs import RunAccounts
 from echorl_operator.names import PodRole
 from echorl_operator.observed.records import PodRecord
 from echorl_operator.observed.roles import RoleState
@@ -69,9 +69,11 @@ def entry(phase: str, attempt: int) -> dict[str, Any]:
     return {"phase": phase, "attempt": attempt, "since": to_text(NOW), "reason": "x"}
 
 
-def seconds(tally: Tally, after: float) -> dict[tuple[str, str], float]:
+def seconds(accounts: RunAccounts, after: float) -> dict[tuple[str, str], float]:
     """GPU-seconds by role and use, those that are not 0, ``after`` so many seconds."""
-    return {(str(role), str(state)): value for (role, state), value in tally.gpu_seconds(NOW + after).items() if value}
+    return {
+        (str(role), str(state)): value for (role, state), value in accounts.gpu_seconds(NOW + after).items() if value
+    }
 
 
 PREPARED = {"resumeStep": 0, "control": {"preparedAttempt": 1}}

@@ -9,7 +9,7 @@ import pytest
 
 from echorl_core.names import ExitCode
 from echorl_core.rundir import RunDirectory
-from echorl_core.termination_message import LastWords, read
+from echorl_core.termination_message import TerminationMessage, read
 from echorl_testing import scripted_pod
 from echorl_testing.trainer_processes import trainer_config
 from echorl_trainer.__main__ import read_input
@@ -98,7 +98,7 @@ class ScriptedPod:
             assert self.process.poll() is None, self.process.returncode
             time.sleep(0.01)
 
-    def ended(self) -> tuple[int, LastWords]:
+    def ended(self) -> tuple[int, TerminationMessage]:
         code = self.process.wait(120)
         words = read((self.folder / "said.json").read_bytes())
         assert words is not None

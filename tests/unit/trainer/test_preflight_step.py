@@ -14,7 +14,7 @@ from echorl_core.identity import RunIdentity
 from echorl_core.wire.weights import Probe, WeightManifest
 from echorl_testing.tiny_learner import alone, tiny_config, tiny_learner, tiny_model
 from echorl_trainer.parallel import Ranks
-from echorl_trainer.preflight_step import MOVES_BY, rehearse
+from echorl_trainer.preflight_step import MOVES_BY, run_preflight_step
 from echorl_trainer.publish import PROBE_TOLERANCE
 from echorl_trainer.step import probe_logprobs
 
@@ -28,7 +28,7 @@ def ranks() -> Iterator[Ranks]:
         yield ranks
 
 
-def probe_of(found: preflight_step.Rehearsal, version: int) -> Probe:
+def probe_of(found: preflight_step.PreflightStep, version: int) -> Probe:
     probe = found.versions[version].probe
     assert probe is not None
     return probe
@@ -40,7 +40,7 @@ def test_a_step_and_swaps_that_can_be_told_apart(ranks: Ranks, tmp_path: Path, k
     # So small a step that no engine could show it.
     optimizer = OptimizerConfig.model_validate({"type": kind, "lr": 1e-9})
     config = tiny_config(model, lora=LORA, optimizer=optimizer)
-    found = rehearse(config, IDENTITY, tmp_path / "out", swaps=5, ranks=ranks)
+    found = run_preflight_step(config, IDENTITY, tmp_path / "out", swaps=5, ranks=ranks)
     preflight_step.write(tmp_path / "out", found)
     assert preflight_step.read(tmp_path / "out") == found
     assert [version.version for version in found.versions] == list(range(7))
@@ -62,4 +62,4 @@ def test_a_step_and_swaps_that_can_be_told_apart(ranks: Ranks, tmp_path: Path, k
 def test_a_run_without_an_adapter_has_nothing_to_rehearse(ranks: Ranks, tmp_path: Path) -> None:
     config = tiny_config(tiny_model(tmp_path / "model"))
     with pytest.raises(ValueError, match=r"model\.lora: is not set"):
-        rehearse(config, IDENTITY, tmp_path / "out", swaps=5, ranks=ranks)
+        run_preflight_step(config, IDENTITY, tmp_path / "out", swaps=5, ranks=ranks)

@@ -10,7 +10,7 @@ import pytest
 
 from echorl_core.identity import RunIdentity
 from echorl_core.wire.reports import LogprobGap, StepReport
-from echorl_trainer.health import Health, Phase, Progress, Watch
+from echorl_trainer.health import Health, Phase, RankProgress, Watch
 from echorl_trainer.metrics import Metrics
 from echorl_trainer.server import Server
 from echorl_trainer.weights import Spool
@@ -100,7 +100,7 @@ class Clock:
 
 def test_waiting_with_a_living_orchestrator_is_progress() -> None:
     clock = Clock()
-    progress = Progress(step_timeout_s=60, clock=clock)
+    progress = RankProgress(step_timeout_s=60, clock=clock)
     with progress.during(Phase.WAITING_BATCH, "batch 1"):
         for _ in range(10):
             clock.now += 50
@@ -114,7 +114,7 @@ def test_waiting_with_a_living_orchestrator_is_progress() -> None:
 
 def test_sign_of_life_of_another_part_does_not_hide_a_stuck_step() -> None:
     clock = Clock()
-    progress = Progress(step_timeout_s=60, clock=clock)
+    progress = RankProgress(step_timeout_s=60, clock=clock)
     with progress.during(Phase.TRAINING):
         clock.now += 61
         progress.beat(Phase.WAITING_BATCH)
@@ -123,7 +123,7 @@ def test_sign_of_life_of_another_part_does_not_hide_a_stuck_step() -> None:
 
 def test_step_may_last_ten_times_the_median() -> None:
     clock = Clock()
-    progress = Progress(step_timeout_s=60, clock=clock)
+    progress = RankProgress(step_timeout_s=60, clock=clock)
     for seconds in (20, 20, 50):
         with progress.during(Phase.TRAINING):
             clock.now += seconds
@@ -162,7 +162,7 @@ def test_metrics_take_over_a_report_and_skip_what_is_null() -> None:
 
 def test_time_is_told_by_phase_while_the_phase_goes_on() -> None:
     clock = Clock()
-    progress = Progress(step_timeout_s=100, clock=clock)
+    progress = RankProgress(step_timeout_s=100, clock=clock)
     clock.now += 5
     with progress.during(Phase.TRAINING):
         clock.now += 2

@@ -12,7 +12,7 @@ from echorl_testing.packs import document
 from echorl_trainer.batches import score_batch, sources_of
 from echorl_trainer.losses import LossOutput, cross_entropy_loss
 from echorl_trainer.model import TokenScores
-from echorl_trainer.token_metrics import NAMED_TOOLS, Tally, merge, summarize, tally_batch
+from echorl_trainer.token_metrics import NAMED_TOOLS, TokenMetrics, count_batch, merge, summarize
 
 CPU = torch.device("cpu")
 
@@ -36,14 +36,14 @@ def observed(tools: list[int], names: list[str], *, environment: str = "a", untr
     )
 
 
-def tallied(micro: MicroBatch, nll: list[float]) -> Tally:
+def tallied(micro: MicroBatch, nll: list[float]) -> TokenMetrics:
     sources = sources_of([micro])
     scored = score_batch(micro, sources=sources, version=0, vocab_size=265, device=CPU)
     logprobs = -torch.tensor(nll)
     outputs = {"ce": cross_entropy_loss(logprobs, scored.ce_weight, denominator=1.0)}
-    tally = Tally.empty(sources, CPU)
-    tally_batch(tally, scored, TokenScores(logprobs, torch.zeros_like(logprobs)), outputs)
-    return tally.cpu()
+    metrics = TokenMetrics.empty(sources, CPU)
+    count_batch(metrics, scored, TokenScores(logprobs, torch.zeros_like(logprobs)), outputs)
+    return metrics.cpu()
 
 
 def test_echo_nll_has_mean_and_maximum_by_environment_and_tool() -> None:
@@ -90,7 +90,7 @@ def test_a_tool_without_a_name_is_refused() -> None:
         tallied(observed([1], ["bash"]), [1.0])
 
 
-def acted(entropy: list[float], *, environment: str = "a", **terms: list[float]) -> Tally:
+def acted(entropy: list[float], *, environment: str = "a", **terms: list[float]) -> TokenMetrics:
     """Of one rank: a token of context, one of environment output that has no weight, then one action a value."""
     count = len(entropy) + 2
     role = np.full(count, TokenRole.ACTION, np.uint8)
@@ -110,12 +110,12 @@ def acted(entropy: list[float], *, environment: str = "a", **terms: list[float])
     outputs = {
         "rl": LossOutput(torch.zeros(()), {name.replace("custom_", "custom/"): v for name, v in metrics.items()})
     }
-    tally = Tally.empty(sources, CPU)
+    metrics = TokenMetrics.empty(sources, CPU)
     scores = TokenScores(torch.full((count - 1,), -3.0), torch.tensor([99.0, *entropy]))
     # In two micro-batches of the same tokens: means and deviations are those of one.
     for _ in range(2):
-        tally_batch(tally, scored, scores, outputs)
-    return tally.cpu()
+        count_batch(metrics, scored, scores, outputs)
+    return metrics.cpu()
 
 
 def of(found: dict[str, float | None], metric: str, scope: str) -> list[float | None]:

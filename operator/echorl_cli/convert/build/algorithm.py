@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from echorl_cli.convert.build.forms import hook, tidy
-from echorl_cli.convert.draft import NO_VERSION, Draft, Kind
+from echorl_cli.convert.draft import NO_VERSION, Kind, ManifestDraft
 from echorl_cli.convert.settings import Settings
 
 ALGORITHMS = ("grpo", "echo", "max_rl", "rae", "opd", "sft")
@@ -38,7 +38,7 @@ class Chosen:
     """Where its table of ECHO roles is, if the algorithm has one."""
 
 
-def chosen(settings: Settings, draft: Draft, base: str) -> Chosen | None:
+def chosen(settings: Settings, draft: ManifestDraft, base: str) -> Chosen | None:
     """What ``base`` says; None if it says nothing. ``base``: ``orchestrator``, or an environment."""
     algo, advantage = f"{base}.algo.type", f"{base}.advantage"
     name = settings.text(algo)
@@ -52,7 +52,7 @@ def chosen(settings: Settings, draft: Draft, base: str) -> Chosen | None:
     return _older(settings, draft, advantage) if older else _named(settings, draft, algo, str(name), f"{base}.algo")
 
 
-def _named(settings: Settings, draft: Draft, key: str, name: str, base: str) -> Chosen | None:
+def _named(settings: Settings, draft: ManifestDraft, key: str, name: str, base: str) -> Chosen | None:
     if name in FOREIGN_ALGORITHMS:
         draft.refuse(key, ", ".join(ALGORITHMS), "the manifest has no such algorithm")
         return None
@@ -73,7 +73,7 @@ def _named(settings: Settings, draft: Draft, key: str, name: str, base: str) -> 
     return choice
 
 
-def _older(settings: Settings, draft: Draft, base: str) -> Chosen | None:
+def _older(settings: Settings, draft: ManifestDraft, base: str) -> Chosen | None:
     if settings.value(base) is None:
         return Chosen(base, advantage={"type": "none"})
     name = settings.text(f"{base}.type") or "default"
@@ -91,7 +91,7 @@ def _older(settings: Settings, draft: Draft, base: str) -> Chosen | None:
     return choice
 
 
-def _group_mean(settings: Settings, draft: Draft, base: str) -> dict[str, Any]:
+def _group_mean(settings: Settings, draft: ManifestDraft, base: str) -> dict[str, Any]:
     """Reward minus the group's mean, shaped by length if ``base`` says so."""
     penalty = settings.value(base)
     name = penalty if isinstance(penalty, str) else settings.text(f"{base}.type")
@@ -106,14 +106,14 @@ def _group_mean(settings: Settings, draft: Draft, base: str) -> dict[str, Any]:
     return {"type": "groupMean", "lengthShaping": {key: value for key, value in shaping.items() if value is not None}}
 
 
-def put_advantage(draft: Draft, path: str, choice: Chosen) -> None:
+def put_advantage(draft: ManifestDraft, path: str, choice: Chosen) -> None:
     """Write what a scope says; the default of the manifest is left out."""
     for key, value in choice.advantage.items():
         source = f"{choice.source.removesuffix('.type')}.{key}" if key == "kwargs" else choice.source
         draft.put(f"{path}.{key}", value, source)
 
 
-def build(settings: Settings, draft: Draft) -> Chosen:
+def build(settings: Settings, draft: ManifestDraft) -> Chosen:
     """Mode, teacher, loss and advantage of the run; returns what environments inherit."""
     run = chosen(settings, draft, "orchestrator")
     if run is not None and run.mode != "rl":
@@ -129,14 +129,14 @@ def build(settings: Settings, draft: Draft) -> Chosen:
     return run or Chosen("")
 
 
-def _sampling(settings: Settings, draft: Draft, key: str) -> None:
+def _sampling(settings: Settings, draft: ManifestDraft, key: str) -> None:
     """Who samples: the policy; an endpoint was read as the teacher."""
     source = settings.value(key)
     if source is not None and source != "policy":
         draft.error(key, "policy, or a table with name and base_url")
 
 
-def _teacher(settings: Settings, draft: Draft, mode: str) -> None:
+def _teacher(settings: Settings, draft: ManifestDraft, mode: str) -> None:
     base, path = "orchestrator.algo.teacher", "spec.algorithm.teacher"
     if mode == "rl":
         for name in ("name", "base_url"):
@@ -153,7 +153,7 @@ def _teacher(settings: Settings, draft: Draft, mode: str) -> None:
     draft.put(f"{path}.url", urls or None, key)
 
 
-def _loss(settings: Settings, draft: Draft) -> None:
+def _loss(settings: Settings, draft: ManifestDraft) -> None:
     base, path = "trainer.loss", "spec.algorithm.loss"
     name = settings.text(f"{base}.type") or "default"
     if name not in LOSSES:
@@ -168,7 +168,7 @@ def _loss(settings: Settings, draft: Draft) -> None:
         _weights(settings, draft)
 
 
-def _masks(settings: Settings, draft: Draft, *, ipo: bool) -> None:
+def _masks(settings: Settings, draft: ManifestDraft, *, ipo: bool) -> None:
     """Bounds of both masks; prime-rl's IPO has one for both sides."""
     base, path = "trainer.loss", "spec.algorithm.loss"
     if ipo:
@@ -182,7 +182,7 @@ def _masks(settings: Settings, draft: Draft, *, ipo: bool) -> None:
         draft.put(f"{path}.{side}", settings.number(f"{base}.{name}"), f"{base}.{name}")
 
 
-def _weights(settings: Settings, draft: Draft) -> None:
+def _weights(settings: Settings, draft: ManifestDraft) -> None:
     """``adv_tau * A + kl_tau * KL`` as ``rlWeight * (A + klTau * KL)``."""
     tau, penalty = settings.number("trainer.loss.adv_tau"), settings.number("trainer.loss.kl_tau")
     if tau is not None and tau <= 0:

@@ -1,6 +1,6 @@
 """Batches, groups, staleness and filters."""
 
-from echorl_cli.convert.draft import NO_VERSION, Draft, Kind
+from echorl_cli.convert.draft import NO_VERSION, Kind, ManifestDraft
 from echorl_cli.convert.keys.environments import TRAIN
 from echorl_cli.convert.settings import Settings
 
@@ -22,7 +22,7 @@ def group_size(settings: Settings) -> tuple[int, str]:
     return (DEFAULT_GROUP, "") if size is None else (size, key)
 
 
-def build(settings: Settings, draft: Draft) -> None:
+def build(settings: Settings, draft: ManifestDraft) -> None:
     """What a step trains on."""
     path = "spec.algorithm"
     size, key = group_size(settings)
@@ -43,7 +43,7 @@ def build(settings: Settings, draft: Draft) -> None:
     _filters(settings, draft)
 
 
-def _in_flight(settings: Settings, draft: Draft, episodes: int | None) -> None:
+def _in_flight(settings: Settings, draft: ManifestDraft, episodes: int | None) -> None:
     factor_key, episodes_key = "orchestrator.oversampling_factor", "orchestrator.max_inflight_episodes"
     factor, most = settings.number(factor_key), settings.count(episodes_key)
     key = factor_key
@@ -68,7 +68,7 @@ def _in_flight(settings: Settings, draft: Draft, episodes: int | None) -> None:
         draft.put("spec.algorithm.oversampling", float(nearest), key)
 
 
-def _filters(settings: Settings, draft: Draft) -> None:
+def _filters(settings: Settings, draft: ManifestDraft) -> None:
     """Written only when one of the lists is; the other then keeps what both systems do by default."""
     slots = {"group": "orchestrator.pre_batch_filters", "batch": "orchestrator.post_batch_filters"}
     keep = settings.flag(f"{TRAIN}.filter_zero_advantages")

@@ -2,7 +2,7 @@
 
 from echorl_cli.convert.build.algorithm import Chosen
 from echorl_cli.convert.build.forms import hook
-from echorl_cli.convert.draft import Draft
+from echorl_cli.convert.draft import ManifestDraft
 from echorl_cli.convert.settings import Settings
 
 ROLES = ("system", "user", "assistant", "tool")
@@ -17,7 +17,7 @@ FILTER_CONTRACT = (
 )
 
 
-def build(settings: Settings, draft: Draft, base: str, to: str, choice: Chosen) -> None:
+def build(settings: Settings, draft: ManifestDraft, base: str, to: str, choice: Chosen) -> None:
     """Write the block of the environment ``base``, if it has one."""
     block = f"{base}.echo"
     written = settings.peek(block) is not None
@@ -37,7 +37,7 @@ def build(settings: Settings, draft: Draft, base: str, to: str, choice: Chosen) 
         _filter(settings, draft, f"{choice.echo}.filter", to)
 
 
-def _roles(settings: Settings, draft: Draft, base: str, to: str, default: float) -> None:
+def _roles(settings: Settings, draft: ManifestDraft, base: str, to: str, default: float) -> None:
     for role in ROLES:
         key = f"{base}.{role}"
         if settings.value(key) is None:
@@ -47,7 +47,7 @@ def _roles(settings: Settings, draft: Draft, base: str, to: str, default: float)
     draft.put(f"{to}.tool.toolNames", settings.value(f"{base}.tool.tool_names"), f"{base}.tool.tool_names")
 
 
-def _filter(settings: Settings, draft: Draft, base: str, to: str) -> None:
+def _filter(settings: Settings, draft: ManifestDraft, base: str, to: str) -> None:
     own = hook(settings, draft, base, FILTER_CONTRACT)
     for name, key in (("import", "import_path"), ("kwargs", "kwargs")):
         draft.put(f"{to}.filter.{name}", own.get(name), f"{base}.{key}")

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from echorl_cli.convert.draft import KEPT_OUT, NO_VERSION, Draft, Kind
+from echorl_cli.convert.draft import KEPT_OUT, NO_VERSION, Kind, ManifestDraft
 from echorl_cli.convert.keys.inference import ENGINE
 from echorl_cli.convert.settings import Settings
 from echorl_manifest.rules.inference import OWN_ENGINE_ARGUMENTS
@@ -12,7 +12,7 @@ GPUS_PER_NODE = 8
 _GPUS, _REPLICAS = "spec.inference.gpusPerReplica", "spec.inference.replicas"
 
 
-def build(settings: Settings, draft: Draft) -> None:
+def build(settings: Settings, draft: ManifestDraft) -> None:
     """Pods and GPUs of trainer and engines, and what is passed to vLLM."""
     kind = settings.text("deployment.type") or "single_node"
     if kind not in {"single_node", "multi_node"}:
@@ -32,7 +32,7 @@ def build(settings: Settings, draft: Draft) -> None:
     _arguments(settings, draft)
 
 
-def _trainer_nodes(settings: Settings, draft: Draft, node: int) -> None:
+def _trainer_nodes(settings: Settings, draft: ManifestDraft, node: int) -> None:
     key = "deployment.num_train_nodes"
     nodes = settings.count(key)
     draft.put("spec.trainer.replicas", nodes, key)
@@ -46,7 +46,7 @@ def _trainer_nodes(settings: Settings, draft: Draft, node: int) -> None:
             draft.put("spec.trainer.parallel.replicate", nodes // island, island_key)
 
 
-def _engines(settings: Settings, draft: Draft, gpus: int | None, key: str, node: int) -> None:
+def _engines(settings: Settings, draft: ManifestDraft, gpus: int | None, key: str, node: int) -> None:
     """An engine for each copy of the model: GPUs of all engines divided by those of one."""
     tensor_key, data_key = f"{ENGINE}.tensor_parallel_size", f"{ENGINE}.data_parallel_size"
     tensor, copies = settings.count(tensor_key), settings.count(data_key)
@@ -71,7 +71,7 @@ def _engines(settings: Settings, draft: Draft, gpus: int | None, key: str, node:
         draft.put("spec.inference.tensorParallel", tensor, tensor_key)
 
 
-def _arguments(settings: Settings, draft: Draft) -> None:
+def _arguments(settings: Settings, draft: ManifestDraft) -> None:
     """Whatever else the engines' table holds, as arguments of ``vllm serve``."""
     arguments = []
     for name in settings.names(ENGINE):

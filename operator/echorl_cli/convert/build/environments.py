@@ -7,7 +7,7 @@ from typing import Any
 
 from echorl_cli.convert.build import batches, echo, sampling
 from echorl_cli.convert.build.algorithm import Chosen, chosen, put_advantage
-from echorl_cli.convert.draft import NO_VERSION, Draft, Kind
+from echorl_cli.convert.draft import NO_VERSION, Kind, ManifestDraft
 from echorl_cli.convert.keys.environments import EVAL, TRAIN
 from echorl_cli.convert.settings import Settings
 
@@ -21,7 +21,7 @@ class Scene:
     """What environments of a run share while they are written."""
 
     settings: Settings
-    draft: Draft
+    draft: ManifestDraft
     types: Mapping[str, str]
     """Types given by the user, by name or id."""
     run: Chosen
@@ -126,7 +126,7 @@ def _arguments(scene: Scene, base: str) -> dict[str, Any]:
     return arguments
 
 
-def _workers(settings: Settings, draft: Draft, base: str, to: str) -> None:
+def _workers(settings: Settings, draft: ManifestDraft, base: str, to: str) -> None:
     pool = f"{base}.serve.pool"
     kind, workers = settings.text(f"{pool}.type"), settings.count(f"{pool}.num_workers")
     if kind not in {None, "static", "elastic"}:
@@ -152,7 +152,7 @@ def _training(scene: Scene, index: int, base: str, to: str) -> None:
         draft.put(f"{to}.dropMembers", ["judge"], "orchestrator.multi_agent.drop_judge")
 
 
-def _curriculum(settings: Settings, draft: Draft, to: str) -> None:
+def _curriculum(settings: Settings, draft: ManifestDraft, to: str) -> None:
     """A pool beyond a threshold was never sampled from."""
     for bound, field_name, keep in (("easy", "easyFrom", "keepEasy"), ("hard", "hardTo", "keepHard")):
         key = f"orchestrator.buffer.{bound}_threshold"

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from echorl_cli.convert.draft import Draft, Kind
+from echorl_cli.convert.draft import Kind, ManifestDraft
 from echorl_cli.convert.settings import Settings
 
 
@@ -14,7 +14,7 @@ def import_path(path: str | None) -> str | None:
     return f"{module}:{name}"
 
 
-def hook(settings: Settings, draft: Draft, base: str, contract: str) -> dict[str, Any]:
+def hook(settings: Settings, draft: ManifestDraft, base: str, contract: str) -> dict[str, Any]:
     """``import`` and ``kwargs`` of the user's function in the table ``base``; nothing where ``import_path`` is not set.
 
     A line says ``contract``: what EchoRL calls the function with and wants back, and the page that says more.

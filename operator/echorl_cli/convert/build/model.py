@@ -1,6 +1,6 @@
 """spec.model, and how long a sequence may be."""
 
-from echorl_cli.convert.draft import Draft, Kind
+from echorl_cli.convert.draft import Kind, ManifestDraft
 from echorl_cli.convert.keys.inference import ENGINE
 from echorl_cli.convert.settings import Settings
 from echorl_manifest.models.model import is_path
@@ -10,7 +10,7 @@ DEFAULT_SEQ_LEN = 2048
 DEFAULT_LORA = {"rank": 16, "alpha": 32.0}
 
 
-def build(settings: Settings, draft: Draft) -> None:
+def build(settings: Settings, draft: ManifestDraft) -> None:
     """The model, its adapter, its codec and the longest sequence."""
     _name(settings, draft)
     _renderer(settings, draft)
@@ -20,7 +20,7 @@ def build(settings: Settings, draft: Draft) -> None:
     _lora(settings, draft)
 
 
-def _name(settings: Settings, draft: Draft) -> None:
+def _name(settings: Settings, draft: ManifestDraft) -> None:
     key = settings.one("model.name", "trainer.model.name", "orchestrator.model.name", f"{ENGINE}.model")
     name = settings.text(key) if key else DEFAULT_MODEL
     draft.put("spec.model.name", name, key or "")
@@ -32,7 +32,7 @@ def _name(settings: Settings, draft: Draft) -> None:
     draft.tell(Kind.TO_FILL_IN, "spec.model.name", text)
 
 
-def _renderer(settings: Settings, draft: Draft) -> None:
+def _renderer(settings: Settings, draft: ManifestDraft) -> None:
     if settings.has("orchestrator.renderer") and settings.value("orchestrator.renderer") is None:
         draft.put("spec.model.renderer", "engine", "orchestrator.renderer")
         return
@@ -44,7 +44,7 @@ def _renderer(settings: Settings, draft: Draft) -> None:
         draft.put("spec.model.renderer", name, key)
 
 
-def _lengths(settings: Settings, draft: Draft) -> tuple[int, str]:
+def _lengths(settings: Settings, draft: ManifestDraft) -> tuple[int, str]:
     """The longest sequence and its key; also sets what the trainer packs."""
     key = settings.first("orchestrator.seq_len", "seq_len")
     length = settings.count(key) if key else None
@@ -62,12 +62,12 @@ def _lengths(settings: Settings, draft: Draft) -> tuple[int, str]:
     return longest, source
 
 
-def longest_sequence(draft: Draft) -> int:
+def longest_sequence(draft: ManifestDraft) -> int:
     """What ``build`` set."""
     return int(draft.document["spec"]["model"]["maxModelLen"])
 
 
-def _dtype(settings: Settings, draft: Draft) -> None:
+def _dtype(settings: Settings, draft: ManifestDraft) -> None:
     key = f"{ENGINE}.dtype"
     dtype = settings.text(key)
     if dtype in {"float32", "bfloat16"}:
@@ -76,7 +76,7 @@ def _dtype(settings: Settings, draft: Draft) -> None:
         draft.say(Kind.NO_COUNTERPART, key, "weights are float32 or bfloat16; bfloat16 stands")
 
 
-def _lora(settings: Settings, draft: Draft) -> None:
+def _lora(settings: Settings, draft: ManifestDraft) -> None:
     base = "trainer.model.lora"
     if settings.value(base) is None and not settings.has("orchestrator.model.lora"):
         return

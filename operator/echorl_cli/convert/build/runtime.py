@@ -2,7 +2,7 @@
 
 import re
 
-from echorl_cli.convert.draft import NO_VERSION, Draft, Kind
+from echorl_cli.convert.draft import NO_VERSION, Kind, ManifestDraft
 from echorl_cli.convert.settings import Settings
 
 _ROLES = ("", "trainer.", "orchestrator.")
@@ -15,7 +15,7 @@ def _of_roles(key: str) -> tuple[str, ...]:
     return tuple(f"{role}{key}" for role in _ROLES)
 
 
-def name(settings: Settings, draft: Draft, given: str | None) -> None:
+def name(settings: Settings, draft: ManifestDraft, given: str | None) -> None:
     """metadata.name: as given, or as the run is called in the files."""
     keys = ("run.name", *_of_roles("monitors.wandb.name"))
     key = settings.first(*keys)
@@ -32,7 +32,7 @@ def name(settings: Settings, draft: Draft, given: str | None) -> None:
         draft.tell(Kind.TO_FILL_IN, "metadata.name", "no file names the run; --name gives it one")
 
 
-def build(settings: Settings, draft: Draft) -> None:
+def build(settings: Settings, draft: ManifestDraft) -> None:
     """What is left of spec."""
     _steps(settings, draft)
     _checkpoints(settings, draft)
@@ -44,7 +44,7 @@ def build(settings: Settings, draft: Draft) -> None:
     _monitors(settings, draft)
 
 
-def _monitors(settings: Settings, draft: Draft) -> None:
+def _monitors(settings: Settings, draft: ManifestDraft) -> None:
     to, source = "spec.monitors.wandb", "monitors.wandb"
     project = settings.one(*_of_roles(f"{source}.project")) or ""
     entity = settings.one(*_of_roles(f"{source}.entity")) or ""
@@ -61,7 +61,7 @@ def _monitors(settings: Settings, draft: Draft) -> None:
         draft.tell(Kind.TO_FILL_IN, f"{to}.secretName", "a Secret with the API key")
 
 
-def _steps(settings: Settings, draft: Draft) -> None:
+def _steps(settings: Settings, draft: ManifestDraft) -> None:
     key = settings.one(*_of_roles("max_steps"))
     if key:
         draft.put("spec.maxSteps", settings.count(key), key)
@@ -71,7 +71,7 @@ def _steps(settings: Settings, draft: Draft) -> None:
     draft.put("spec.seed", settings.count(key) if key else None, key)
 
 
-def _checkpoints(settings: Settings, draft: Draft) -> None:
+def _checkpoints(settings: Settings, draft: ManifestDraft) -> None:
     for name_, field in (("interval", "interval"), ("keep_last", "keepLast"), ("keep_interval", "keepEvery")):
         key = settings.one(*_of_roles(f"ckpt.{name_}")) or ""
         draft.put(f"spec.checkpoint.{field}", settings.count(key) if key else None, key)
@@ -81,7 +81,7 @@ def _checkpoints(settings: Settings, draft: Draft) -> None:
         draft.tell(Kind.CHANGED, "ckpt.keep_last", text)
 
 
-def _resume(settings: Settings, draft: Draft) -> None:
+def _resume(settings: Settings, draft: ManifestDraft) -> None:
     key = settings.one(*_of_roles("ckpt.resume_step"))
     step = settings.count(key) if key else None
     if key and step is not None and step >= 0:
@@ -91,7 +91,7 @@ def _resume(settings: Settings, draft: Draft) -> None:
         draft.tell(Kind.TO_FILL_IN, "spec.resume", text)
 
 
-def _transfer(settings: Settings, draft: Draft) -> None:
+def _transfer(settings: Settings, draft: ManifestDraft) -> None:
     keys = (*_of_roles("weight_broadcast.type"), "inference.weight_broadcast.type")
     key = settings.one(*keys)
     if key is None:

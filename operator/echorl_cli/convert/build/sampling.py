@@ -1,7 +1,7 @@
 """How tokens are drawn in an environment: its own keys over those of its kind."""
 
 from echorl_cli.convert.build.model import longest_sequence
-from echorl_cli.convert.draft import Draft
+from echorl_cli.convert.draft import ManifestDraft
 from echorl_cli.convert.settings import Settings
 
 _PLAIN = {"temperature": "temperature", "top_p": "topP"}
@@ -15,7 +15,7 @@ _SILENT = {"min_p": 0, "min_tokens": 0, "return_token_ids": True}
 """Values that change nothing, or that prime-rl itself always sends."""
 
 
-def build(settings: Settings, draft: Draft, shared: str, own: str, to: str) -> None:
+def build(settings: Settings, draft: ManifestDraft, shared: str, own: str, to: str) -> None:
     """Write ``to`` (``spec.environments.train[0].sampling``) from the keys under ``own`` and ``shared``."""
     for name, field in _PLAIN.items():
         key = _key(settings, shared, own, name)

@@ -1,7 +1,7 @@
 """spec.trainer, but for how many GPUs it has."""
 
 from echorl_cli.convert.build.forms import tidy
-from echorl_cli.convert.draft import NO_VERSION, Draft, Kind
+from echorl_cli.convert.draft import NO_VERSION, Kind, ManifestDraft
 from echorl_cli.convert.settings import Settings
 
 BETAS = (0.9, 0.999)
@@ -13,7 +13,7 @@ _OPTIMIZERS = {"adamw": "adamw", "sgd": "sgd", "muon": "muon", "sign_sgd": "sign
 _SCHEDULES = ("constant", "linear", "cosine")
 
 
-def build(settings: Settings, draft: Draft) -> None:
+def build(settings: Settings, draft: ManifestDraft) -> None:
     """Optimizer, schedule and how the model is computed."""
     _optimizer(settings, draft)
     _schedule(settings, draft)
@@ -27,7 +27,7 @@ def build(settings: Settings, draft: Draft) -> None:
         draft.put("spec.trainer.activationCheckpointing", mode, f"{key}.mode")
 
 
-def _optimizer(settings: Settings, draft: Draft) -> None:
+def _optimizer(settings: Settings, draft: ManifestDraft) -> None:
     base, path = "trainer.optim", "spec.trainer.optimizer"
     name = settings.text(f"{base}.type") or "adamw"
     if name not in _OPTIMIZERS:
@@ -48,7 +48,7 @@ def _optimizer(settings: Settings, draft: Draft) -> None:
         draft.put(f"{path}.maxGradNorm", norm, f"{base}.max_norm")
 
 
-def _schedule(settings: Settings, draft: Draft) -> None:
+def _schedule(settings: Settings, draft: ManifestDraft) -> None:
     base, path = "trainer.scheduler", "spec.trainer.optimizer"
     name = settings.text(f"{base}.type") or "constant"
     if name not in _SCHEDULES:

@@ -8,7 +8,7 @@ from echorl_operator.diagnosis.capacity import Node, rooms
 from echorl_operator.names import PodRole
 from echorl_operator.observed.records import ContainerPhase, PodPhase, PodRecord
 from echorl_operator.observed.times import to_text
-from echorl_operator.observed.warning_events import Complaint, Subject
+from echorl_operator.observed.warning_events import EventSubject, WarningEvent
 from echorl_testing.observed_worlds import NOW, container, ended, meta, observed, pod, run
 
 GPU = "nvidia.com/gpu"
@@ -85,7 +85,9 @@ def test_evidence_tells_pods_events_nodes_and_what_may_not_be_read() -> None:
         pod("one-trainer-0", PodRole.TRAINER, gated=True, ready=False, containers=(), node=""),
         pod("one-inference-b", PodRole.INFERENCE),
     ]
-    said = Complaint(Subject("Pod", "one-trainer-1"), "Warning", "FailedScheduling", "no room", 4, NOW - 90, NOW - 5)
+    said = WarningEvent(
+        EventSubject("Pod", "one-trainer-1"), "Warning", "FailedScheduling", "no room", 4, NOW - 90, NOW - 5
+    )
     blocked = {
         "type": "Blocked",
         "status": "True",
@@ -93,7 +95,7 @@ def test_evidence_tells_pods_events_nodes_and_what_may_not_be_read() -> None:
         "message": "m",
         "lastTransitionTime": to_text(NOW - 70),
     }
-    world = observed(*pods, run=run(status("Starting", conditions=[blocked])), complaints=(said,))
+    world = observed(*pods, run=run(status("Starting", conditions=[blocked])), warning_events=(said,))
     assert short_of(world) == (GPU,)
     room = rooms(GPU, [Node("node-a", {GPU: "8"}, schedulable=True)], {"node-a": ["6"]})
     lines = [str(one) for one in evidence(world, {GPU: room}, [], ["events"])]
@@ -113,18 +115,18 @@ def test_evidence_tells_pods_events_nodes_and_what_may_not_be_read() -> None:
 
 
 def test_events_of_the_run_are_evidence_where_no_condition_says_the_same() -> None:
-    own = Subject("EchoRLRun", "one")
+    own = EventSubject("EchoRLRun", "one")
     said = [
-        Complaint(own, kind, reason, "m", 1, NOW, NOW - 5)
+        WarningEvent(own, kind, reason, "m", 1, NOW, NOW - 5)
         for kind, reason in (("Normal", "Prepared"), ("Warning", "Blocked"), ("Warning", "GangRestarted"))
     ]
-    found = evidence(observed(complaints=tuple(said)), {}, [], [])
+    found = evidence(observed(warning_events=tuple(said)), {}, [], [])
     assert [str(one) for one in found] == ["event EchoRLRun one: GangRestarted, 5 s ago: m"]
 
 
 def test_evidence_is_bounded() -> None:
     pods = [pod(f"one-trainer-{n}", PodRole.TRAINER, ready=False) for n in range(64)]
-    said = [Complaint(Subject("Pod", f"p{n}"), "Warning", "Failed", "x" * 9000, 1, NOW, NOW) for n in range(64)]
-    found = evidence(observed(*pods, complaints=tuple(said)), {}, [], [])
+    said = [WarningEvent(EventSubject("Pod", f"p{n}"), "Warning", "Failed", "x" * 9000, 1, NOW, NOW) for n in range(64)]
+    found = evidence(observed(*pods, warning_events=tuple(said)), {}, [], [])
     assert len(found) == 17
     assert max(len(str(one)) for one in found) < 500

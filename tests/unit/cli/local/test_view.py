@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from echorl_cli.local.eta import Pace, clock
+from echorl_cli.local.eta import Eta, clock
 from echorl_cli.local.outcome import Snapshot
 from echorl_cli.local.view import PlainView, render, step_line
 from echorl_core.names import Phase
@@ -116,11 +116,11 @@ def test_clock(seconds: float | None, text: str) -> None:
 
 
 def test_pace_looks_at_the_last_steps_and_forgets_at_a_step_back() -> None:
-    pace = Pace()
-    pace.note(0, 0.0)
-    assert pace.eta_s(10, 0.0) is None
-    pace.note(2, 20.0)
-    pace.note(2, 25.0)
-    assert pace.eta_s(10, 25.0) == 75.0
-    pace.note(1, 30.0)
-    assert pace.eta_s(10, 30.0) is None
+    eta = Eta()
+    eta.note(0, 0.0)
+    assert eta.eta_s(10, 0.0) is None
+    eta.note(2, 20.0)
+    eta.note(2, 25.0)
+    assert eta.eta_s(10, 25.0) == 75.0
+    eta.note(1, 30.0)
+    assert eta.eta_s(10, 30.0) is None

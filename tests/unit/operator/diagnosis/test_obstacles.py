@@ -1,17 +1,17 @@
 from dataclasses import replace
 
-from echorl_core.termination_message import encoded, words_of
+from echorl_core.termination_message import encoded, message_of_end
 from echorl_operator.diagnosis.capacity import Node, rooms, words
-from echorl_operator.diagnosis.event_queries import silent
+from echorl_operator.diagnosis.event_queries import objects_to_query
 from echorl_operator.diagnosis.obstacles import first_obstacle, refused
 from echorl_operator.names import PodRole
 from echorl_operator.observed.records import ChildRecord, ContainerPhase, Kind, PodPhase
 from echorl_operator.observed.times import to_text
-from echorl_operator.observed.warning_events import Complaint, Subject
+from echorl_operator.observed.warning_events import EventSubject, WarningEvent
 from echorl_testing.observed_worlds import NOW, container, meta, observed, pod, run
 
 GPU = "nvidia.com/gpu"
-SET = Subject("StatefulSet", "one-trainer")
+SET = EventSubject("StatefulSet", "one-trainer")
 
 
 def pending(name: str, role: PodRole, unscheduled: str, **changes):
@@ -91,7 +91,7 @@ def test_a_missing_secret_and_a_crash_loop_are_obstacles():
     assert first_obstacle(observed(missing)).reason == "ContainerNotCreated"
     crashing = waiting("one-inference-a", PodRole.INFERENCE, "CrashLoopBackOff", "back-off 40s")
     assert first_obstacle(observed(crashing)).reason == "CrashLoop"
-    said = encoded(words_of("inference", 2, "model.dtype: found fp7")).decode()
+    said = encoded(message_of_end("inference", 2, "model.dtype: found fp7")).decode()
     last = container("inference", ContainerPhase.TERMINATED, exit_code=2, reason="Error", message=said)
     (loop,) = crashing.containers
     spoken = replace(crashing, containers=(replace(loop, last=last),))
@@ -99,8 +99,8 @@ def test_a_missing_secret_and_a_crash_loop_are_obstacles():
         "back-off 40s; it ended with code 2: model.dtype: found fp7; since" in first_obstacle(observed(spoken)).message
     )
     killed = replace(loop, last=replace(last, exit_code=137, reason="OOMKilled", message=""))
-    silent = first_obstacle(observed(replace(crashing, containers=(killed,)))).message
-    assert "; it ended with code 137 (OOMKilled); since" in silent
+    objects_to_query = first_obstacle(observed(replace(crashing, containers=(killed,)))).message
+    assert "; it ended with code 137 (OOMKilled); since" in objects_to_query
     starting = waiting("one-inference-a", PodRole.INFERENCE, "ContainerCreating")
     assert first_obstacle(observed(starting)) is None
 
@@ -109,8 +109,8 @@ def trainer_set(desired: int = 2):
     return ChildRecord(kind=Kind.STATEFUL_SET, meta=meta("one-trainer"), body=b"", desired=desired)
 
 
-def complaint(subject: Subject, reason: str, message: str, ago: float = 5.0, first: float = 70.0) -> Complaint:
-    return Complaint(subject, "Warning", reason, message, 3, NOW - first, NOW - ago)
+def complaint(subject: EventSubject, reason: str, message: str, ago: float = 5.0, first: float = 70.0) -> WarningEvent:
+    return WarningEvent(subject, "Warning", reason, message, 3, NOW - first, NOW - ago)
 
 
 REFUSED = (
@@ -121,7 +121,7 @@ REFUSED = (
 
 
 def test_pods_that_a_stateful_set_cannot_make_are_told_by_its_events():
-    world = observed(children=(trainer_set(),), complaints=(complaint(SET, "FailedCreate", REFUSED),))
+    world = observed(children=(trainer_set(),), warning_events=(complaint(SET, "FailedCreate", REFUSED),))
     found = first_obstacle(world)
     assert (found.reason, found.message) == (
         "QuotaExceeded",
@@ -133,19 +133,19 @@ def test_pods_that_a_stateful_set_cannot_make_are_told_by_its_events():
 def test_events_of_pods_that_are_there_or_of_older_attempts_are_no_obstacle():
     said = (complaint(SET, "FailedCreate", REFUSED, ago=60),)
     there = [pod(f"one-trainer-{index}", PodRole.TRAINER) for index in range(2)]
-    assert first_obstacle(observed(*there, children=(trainer_set(),), complaints=said)) is None
+    assert first_obstacle(observed(*there, children=(trainer_set(),), warning_events=said)) is None
     younger = run({"attempt": 2, "timeline": [{"phase": "Restarting", "attempt": 2, "since": to_text(NOW - 3)}]})
-    assert first_obstacle(observed(run=younger, children=(trainer_set(),), complaints=said)) is None
+    assert first_obstacle(observed(run=younger, children=(trainer_set(),), warning_events=said)) is None
     ending = "create Pod one-trainer-0 in StatefulSet one-trainer failed error: object is being deleted: pods ..."
     late = (complaint(SET, "FailedCreate", ending),)
-    assert first_obstacle(observed(children=(trainer_set(),), complaints=late)) is None
+    assert first_obstacle(observed(children=(trainer_set(),), warning_events=late)) is None
 
 
 def test_a_claim_without_a_volume_is_told_with_its_events():
     unbound = "0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims."
     waits = pending("one-prepare-1", PodRole.PREPARE, unbound)
-    subject = Subject("PersistentVolumeClaim", "one-volume")
-    assert silent(observed(waits)) == (subject,)
+    subject = EventSubject("PersistentVolumeClaim", "one-volume")
+    assert objects_to_query(observed(waits)) == (subject,)
     found = first_obstacle(observed(waits))
     assert (found.reason, found.message) == (
         "ClaimPending",
@@ -153,7 +153,8 @@ def test_a_claim_without_a_volume_is_told_with_its_events():
     )
     said = complaint(subject, "ProvisioningFailed", 'storageclass.storage.k8s.io "fast" not found')
     assert (
-        '(storageclass.storage.k8s.io "fast" not found)' in first_obstacle(observed(waits, complaints=(said,))).message
+        '(storageclass.storage.k8s.io "fast" not found)'
+        in first_obstacle(observed(waits, warning_events=(said,))).message
     )
 
 
@@ -168,30 +169,30 @@ def test_a_claim_that_is_missing():
 
 def test_volumes_that_cannot_be_mounted_are_told_by_the_pods_events():
     starting = waiting("one-prepare-1", PodRole.PREPARE, "ContainerCreating")
-    subject = Subject("Pod", "one-prepare-1")
-    assert silent(observed(starting)) == (subject,)
+    subject = EventSubject("Pod", "one-prepare-1")
+    assert objects_to_query(observed(starting)) == (subject,)
     said = complaint(subject, "FailedMount", 'MountVolume.SetUp failed for volume "code" : configmap "x" not found')
-    found = first_obstacle(observed(starting, complaints=(said,)))
+    found = first_obstacle(observed(starting, warning_events=(said,)))
     assert (found.reason, found.message) == (
         "VolumeNotMounted",
         'one-prepare-1 cannot be started: MountVolume.SetUp failed for volume "code" : configmap "x" not found; '
         "since 1 min",
     )
     running = pod("one-prepare-1", PodRole.PREPARE)
-    assert first_obstacle(observed(running, complaints=(said,))) is None
+    assert first_obstacle(observed(running, warning_events=(said,))) is None
     pulling = complaint(subject, "Pulling", "Pulling image", ago=1)
-    assert first_obstacle(observed(starting, complaints=(said, pulling))) is None
+    assert first_obstacle(observed(starting, warning_events=(said, pulling))) is None
 
 
 def test_a_network_that_cannot_be_set_up_is_told_by_the_pods_events():
     starting = waiting("one-inference-5d8-x", PodRole.INFERENCE, "ContainerCreating")
     why = "Failed to create pod sandbox: plugin type=cni failed: no addresses left"
-    said = complaint(Subject("Pod", "one-inference-5d8-x"), "FailedCreatePodSandBox", why)
-    found = first_obstacle(observed(starting, complaints=(said,)))
+    said = complaint(EventSubject("Pod", "one-inference-5d8-x"), "FailedCreatePodSandBox", why)
+    found = first_obstacle(observed(starting, warning_events=(said,)))
     assert found.reason == "SandboxNotCreated"
     assert found.message == f"one-inference-5d8-x cannot be started: {why}; since 1 min"
     sandboxed = pod("one-inference-5d8-x", PodRole.INFERENCE)
-    assert first_obstacle(observed(sandboxed, complaints=(said,))) is None
+    assert first_obstacle(observed(sandboxed, warning_events=(said,))) is None
 
 
 def test_a_claim_whose_volume_is_gone_is_told_while_pods_still_run():
@@ -214,11 +215,11 @@ def test_a_limit_range_is_told_by_the_deployments_condition():
 
 def test_events_are_asked_for_only_while_something_is_missing():
     there = [pod(f"one-trainer-{index}", PodRole.TRAINER) for index in range(2)]
-    assert silent(observed(*there, children=(trainer_set(),))) == ()
-    assert silent(observed(there[0], children=(trainer_set(),))) == (SET,)
+    assert objects_to_query(observed(*there, children=(trainer_set(),))) == ()
+    assert objects_to_query(observed(there[0], children=(trainer_set(),))) == (SET,)
     ending = pod("one-trainer-1", PodRole.TRAINER, deleted_at=NOW)
-    assert silent(observed(there[0], ending, children=(trainer_set(),))) == ()
-    assert silent(observed(children=(trainer_set(desired=0),))) == ()
+    assert objects_to_query(observed(there[0], ending, children=(trainer_set(),))) == ()
+    assert objects_to_query(observed(children=(trainer_set(desired=0),))) == ()
 
 
 def test_a_write_that_is_refused_names_the_object():

@@ -4,17 +4,17 @@ from typing import Any
 import pytest
 
 from echorl_operator.kube.connection import Connection
-from echorl_operator.kube.warning_events import Complaints, ComplaintSettings
+from echorl_operator.kube.warning_events import ReaderSettings, WarningEventReader
 from echorl_operator.observed import decode
 from echorl_operator.observed.runs import RunKey
-from echorl_operator.observed.warning_events import Subject
+from echorl_operator.observed.warning_events import EventSubject
 from echorl_testing import faults
 from echorl_testing.fault_proxy import FaultProxy
 from echorl_testing.observed_worlds import run
 from echorl_testing.wire_api import WireApi
 
 EVENTS = "/api/v1/namespaces/ns/events"
-SET = Subject("StatefulSet", "one-trainer")
+SET = EventSubject("StatefulSet", "one-trainer")
 KEY = RunKey("ns", "one")
 
 
@@ -43,7 +43,7 @@ def event(**changes: Any) -> dict[str, Any]:
 def test_events_of_both_apis_are_read() -> None:
     def decoded(**changes: Any) -> Any:
         meta = {"name": "e", "creationTimestamp": "2026-01-02T03:04:00Z"}
-        return decode.complaint(json.dumps({"metadata": meta, **event(**changes)}).encode())
+        return decode.warning_event(json.dumps({"metadata": meta, **event(**changes)}).encode())
 
     old = decoded()
     assert (old.subject, old.reason, old.message, old.count) == (SET, "FailedCreate", "no", 4)
@@ -63,15 +63,17 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def complaints(connection: Connection, clock: Clock) -> Complaints:
-    return Complaints(connection, ComplaintSettings(first_s=2, again_s=5, longest_s=20), clock=clock)
+def complaints(connection: Connection, clock: Clock) -> WarningEventReader:
+    return WarningEventReader(connection, ReaderSettings(first_s=2, again_s=5, longest_s=20), clock=clock)
 
 
 def reads(api: WireApi) -> int:
     return sum(path.startswith(EVENTS) for _, path, *_ in api.requests)
 
 
-async def test_events_are_read_late_and_ever_more_rarely(complaints: Complaints, clock: Clock, api: WireApi) -> None:
+async def test_events_are_read_late_and_ever_more_rarely(
+    complaints: WarningEventReader, clock: Clock, api: WireApi
+) -> None:
     await api.set(EVENTS, "e", **event())
     assert not await complaints.ask(run(), [SET])
     assert (reads(api), complaints.due_s(KEY)) == (0, 2.0)
@@ -85,7 +87,7 @@ async def test_events_are_read_late_and_ever_more_rarely(complaints: Complaints,
     assert [one.reason for one in complaints.known(run())] == ["FailedCreate"]
 
 
-async def test_what_is_right_again_is_forgotten(complaints: Complaints, clock: Clock, api: WireApi) -> None:
+async def test_what_is_right_again_is_forgotten(complaints: WarningEventReader, clock: Clock, api: WireApi) -> None:
     await api.set(EVENTS, "e", **event())
     await complaints.ask(run(), [SET])
     clock.now += 2
@@ -96,7 +98,7 @@ async def test_what_is_right_again_is_forgotten(complaints: Complaints, clock: C
 
 
 async def test_a_read_that_fails_fails_no_pass(
-    complaints: Complaints, clock: Clock, api: WireApi, proxy: FaultProxy
+    complaints: WarningEventReader, clock: Clock, api: WireApi, proxy: FaultProxy
 ) -> None:
     await api.set(EVENTS, "e", **event())
     await complaints.ask(run(), [SET])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from echorl_cli.cluster.sentence import sentence
 from echorl_core.names import ExitCode, Phase
-from echorl_core.termination_message import encoded, words_of
+from echorl_core.termination_message import encoded, message_of_end
 from echorl_operator.names import PodRole
 from echorl_operator.observed.records import ContainerPhase, ContainerRecord, PodPhase, PodRecord
 from echorl_operator.observed.roles import Checkpoint, EngineState
@@ -30,7 +30,7 @@ TIMES = st.one_of(st.none(), st.floats(NOW - 4000.0, NOW + 4000.0))
 @st.composite
 def containers(draw: st.DrawFn, name: str, *, deep: bool = True) -> ContainerRecord:
     code = draw(CODES)
-    said = encoded(words_of(name, code, draw(TEXTS), attempt=draw(st.integers(0, 3)))).decode()
+    said = encoded(message_of_end(name, code, draw(TEXTS), attempt=draw(st.integers(0, 3)))).decode()
     return container(
         draw(st.sampled_from([name, "sidecar"])),
         draw(st.sampled_from(ContainerPhase)),

@@ -8,7 +8,7 @@ from echorl_manifest.models.run import EchoRLRunSpec
 from echorl_operator.accounting.restarts import Cause, Restart
 from echorl_operator.names import PodRole
 from echorl_operator.observed.records import PodPhase, PodRecord
-from echorl_operator.plan.builder import Draft
+from echorl_operator.plan.builder import PlanBuilder
 from echorl_operator.plan.causes import cause_of
 from echorl_operator.plan.edits import begin_attempt
 from echorl_operator.plan.gang import Gang
@@ -75,8 +75,8 @@ def test_cause_of_an_orchestrators_end() -> None:
 def test_an_attempt_that_begins_says_what_it_restarts(
     phase: Phase, reason: str, known: Restart | None, restart: Restart | None
 ) -> None:
-    draft = Draft(observed(), SETTINGS, "a token")
-    draft.restart = known
-    begin_attempt(draft, EchoRLRunSpec.model_validate(draft.observed.run.spec), phase, reason, "why")
-    assert draft.memory.attempt == 1
-    assert draft.restart == restart
+    builder = PlanBuilder(observed(), SETTINGS, "a token")
+    builder.restart = known
+    begin_attempt(builder, EchoRLRunSpec.model_validate(builder.observed.run.spec), phase, reason, "why")
+    assert builder.memory.attempt == 1
+    assert builder.restart == restart

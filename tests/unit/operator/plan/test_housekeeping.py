@@ -5,7 +5,7 @@ from echorl_operator.names import PodRole
 from echorl_operator.observed.records import ContainerPhase
 from echorl_operator.plan import housekeeping
 from echorl_operator.plan.actions import Create
-from echorl_operator.plan.builder import Draft
+from echorl_operator.plan.builder import PlanBuilder
 from echorl_testing.observed_worlds import container, observed, pod
 from echorl_testing.operator_world import SETTINGS
 from echorl_testing.rendered import manifest, rendered
@@ -16,6 +16,8 @@ def test_a_pod_that_lacks_the_token_gets_it():
     lacking = {"reason": "CreateContainerConfigError", "message": f'secret "{names.token("one")}" not found'}
     for changes, created in ((lacking, 1), ({**lacking, "message": 'secret "hub" not found'}, 0), ({}, 0)):
         waiting = container("trainer", ContainerPhase.WAITING, **changes)
-        draft = Draft(observed(pod("one-trainer-0", PodRole.TRAINER, containers=(waiting,))), SETTINGS, "a token")
-        housekeeping.restore_token(draft, rendering)
-        assert len([one for one in draft.actions if isinstance(one, Create)]) == created
+        builder = PlanBuilder(
+            observed(pod("one-trainer-0", PodRole.TRAINER, containers=(waiting,))), SETTINGS, "a token"
+        )
+        housekeeping.restore_token(builder, rendering)
+        assert len([one for one in builder.actions if isinstance(one, Create)]) == created

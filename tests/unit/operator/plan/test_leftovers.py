@@ -14,7 +14,7 @@ from echorl_operator.names import PodRole
 from echorl_operator.observed.records import ChildRecord, Kind, PodRecord
 from echorl_operator.plan import leftovers
 from echorl_operator.plan.actions import Create, Delete
-from echorl_operator.plan.builder import Draft
+from echorl_operator.plan.builder import PlanBuilder
 from echorl_operator.settings import Settings
 from echorl_testing.observed_worlds import NOW, meta, observed, pod, run
 from echorl_testing.rendered import SETTINGS, manifest, rendered
@@ -58,10 +58,10 @@ def deleted(
     """Names of what is deleted in attempt 3."""
     fields = {"phase": "Running", "attempt": 3, "revision": CURRENT, "control": {"preparedAttempt": 3}, **status}
     world = observed(*pods, children=(*children, *([engines] if engines else [])), run=run(fields))
-    draft = Draft(world, SETTINGS, "a token")
-    leftovers.remove(draft, of)
-    assert all(isinstance(one, Delete) and one.uid == f"uid-{one.name}" for one in draft.actions)
-    return [one.name for one in draft.actions if isinstance(one, Delete)]
+    builder = PlanBuilder(world, SETTINGS, "a token")
+    leftovers.remove(builder, of)
+    assert all(isinstance(one, Delete) and one.uid == f"uid-{one.name}" for one in builder.actions)
+    return [one.name for one in builder.actions if isinstance(one, Delete)]
 
 
 def test_revisions_of_this_attempts_ends_and_of_the_one_before_stay() -> None:
@@ -171,11 +171,11 @@ def test_without_pods_it_goes_after_the_end_too(phase: str) -> None:
 
 def test_a_pass_that_has_something_else_to_do_deletes_nothing() -> None:
     fields = {"phase": "Running", "attempt": 3, "revision": CURRENT, "control": {"preparedAttempt": 3}}
-    busy = Draft(observed(children=(*OLD, ENGINES), run=run(fields)), SETTINGS, "a token")
+    busy = PlanBuilder(observed(children=(*OLD, ENGINES), run=run(fields)), SETTINGS, "a token")
     busy.do(Create({}))
     leftovers.remove(busy, NOW_RENDERED)
     assert len(busy.actions) == 1
-    fenced = Draft(observed(children=(*OLD, ENGINES), run=run(fields)), SETTINGS, "a token")
+    fenced = PlanBuilder(observed(children=(*OLD, ENGINES), run=run(fields)), SETTINGS, "a token")
     fenced.fenced()
     leftovers.remove(fenced, NOW_RENDERED)
     assert not fenced.actions

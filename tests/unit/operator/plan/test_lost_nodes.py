@@ -3,7 +3,7 @@
 from echorl_operator.names import PodRole
 from echorl_operator.plan import lost_nodes
 from echorl_operator.plan.actions import Delete
-from echorl_operator.plan.builder import Draft
+from echorl_operator.plan.builder import PlanBuilder
 from echorl_testing.observed_worlds import NOW, observed, pod, run
 from echorl_testing.operator_world import SETTINGS
 
@@ -11,20 +11,20 @@ LONG_AGO, JUST_NOW = NOW - 61.0, NOW - 59.0
 ATTEMPT_2 = {"attempt": 2}
 
 
-def draft(*pods, **changes) -> Draft:
-    return Draft(observed(*pods, **changes), SETTINGS, "a token")
+def builder(*pods, **changes) -> PlanBuilder:
+    return PlanBuilder(observed(*pods, **changes), SETTINGS, "a token")
 
 
 def test_a_pod_hangs_a_minute_after_its_grace_period():
     late = pod("one-trainer-0", PodRole.TRAINER, deleted_at=LONG_AGO)
     soon = pod("one-trainer-1", PodRole.TRAINER, deleted_at=JUST_NOW)
-    made = draft()
+    made = builder()
     assert lost_nodes.hung(made, [late, soon, pod("one-trainer-2", PodRole.TRAINER)]) == [late]
     assert made.wakes == [JUST_NOW + 61.0]
 
 
 def test_it_is_told_with_its_node_and_left_alone():
-    made = draft()
+    made = builder()
     said = lost_nodes.see_to(made, [pod("one-trainer-0", PodRole.TRAINER, deleted_at=LONG_AGO, node="gpu-7")])
     assert "one-trainer-0 does not end on gpu-7" in said
     assert made.problems["NodeLost"] == ("PodsHang", said)
@@ -32,7 +32,7 @@ def test_it_is_told_with_its_node_and_left_alone():
 
 
 def test_it_is_removed_by_force_where_the_manifest_says_so():
-    made = draft(run=run(failurePolicy={"forceDeleteOnNodeLoss": True}))
+    made = builder(run=run(failurePolicy={"forceDeleteOnNodeLoss": True}))
     hung = pod("one-trainer-0", PodRole.TRAINER, deleted_at=LONG_AGO)
     lost_nodes.see_to(made, [hung])
     (delete,) = made.actions
@@ -44,8 +44,8 @@ def test_it_is_removed_by_force_where_the_manifest_says_so():
 def test_an_orchestrator_or_prepare_pod_that_hangs_ends_the_attempt():
     for role in (PodRole.ORCHESTRATOR, PodRole.PREPARE):
         hung = pod(f"one-{role}", role, attempt=2, deleted_at=LONG_AGO)
-        assert f"one-{role} does not end on node-1" in (lost_nodes.lost_alone(draft(hung, run=run(ATTEMPT_2))) or "")
+        assert f"one-{role} does not end on node-1" in (lost_nodes.lost_alone(builder(hung, run=run(ATTEMPT_2))) or "")
         older = pod(f"one-{role}", role, attempt=1, deleted_at=LONG_AGO)
-        assert lost_nodes.lost_alone(draft(older, run=run(ATTEMPT_2))) is None
+        assert lost_nodes.lost_alone(builder(older, run=run(ATTEMPT_2))) is None
     trainer = pod("one-trainer-0", PodRole.TRAINER, attempt=2, deleted_at=LONG_AGO)
-    assert lost_nodes.lost_alone(draft(trainer, run=run(ATTEMPT_2))) is None
+    assert lost_nodes.lost_alone(builder(trainer, run=run(ATTEMPT_2))) is None

@@ -12,7 +12,7 @@ import pytest
 
 from echorl_cli.yaml_text import parse_yaml
 from echorl_core.names import Phase
-from echorl_core.termination_message import Preparation, encoded, words_of
+from echorl_core.termination_message import Preparation, encoded, message_of_end
 from echorl_operator.names import PodRole
 from echorl_operator.observed.records import ContainerPhase, PodPhase
 from echorl_operator.observed.runs import RunRecord
@@ -75,7 +75,7 @@ def begins(record: RunRecord, _: RunRecord) -> Observed:
 
 def prepares(record: RunRecord, whole: RunRecord) -> Observed:
     done = Preparation(resume_step=25, model_path="/m")
-    said = encoded(msgspec.structs.replace(words_of("prepare", 0, "done", attempt=1), prepared=done)).decode()
+    said = encoded(msgspec.structs.replace(message_of_end("prepare", 0, "done", attempt=1), prepared=done)).decode()
     main = container("prepare", ContainerPhase.TERMINATED, exit_code=0, message=said)
     one = pod("one-prepare-1", PodRole.PREPARE, phase=PodPhase.SUCCEEDED, containers=(main,))
     before = status(Phase.PREPARING, checkpoint={"step": 50})

@@ -4,34 +4,36 @@ from typing import Any
 import msgspec
 import pytest
 
-from echorl_core.termination_message import Passed, Preparation, Saved, encoded, words_of
+from echorl_core.termination_message import Preparation, SavedCheckpoint, SkippedCheckpoint, encoded, message_of_end
 from echorl_manifest.models.run import EchoRLRunSpec
 from echorl_operator.names import PodRole
 from echorl_operator.observed.records import ContainerPhase, PodPhase, PodRecord
 from echorl_operator.plan import attempts
-from echorl_operator.plan.builder import Draft
+from echorl_operator.plan.builder import PlanBuilder
 from echorl_operator.settings import Settings
 from echorl_testing.observed_worlds import container, observed, pod, run
 
 
-def prepared(resume_step: int, *skipped: Passed) -> PodRecord:
-    saved = [Saved(step=resume_step, committed_at="2026-01-01T00:00:00Z", size_bytes=1)] if resume_step else []
+def prepared(resume_step: int, *skipped: SkippedCheckpoint) -> PodRecord:
+    saved = (
+        [SavedCheckpoint(step=resume_step, committed_at="2026-01-01T00:00:00Z", size_bytes=1)] if resume_step else []
+    )
     done = Preparation(resume_step=resume_step, model_path="/m", committed=saved, skipped=list(skipped))
-    said = encoded(msgspec.structs.replace(words_of("prepare", 0, "done", attempt=2), prepared=done)).decode()
+    said = encoded(msgspec.structs.replace(message_of_end("prepare", 0, "done", attempt=2), prepared=done)).decode()
     main = container("prepare", ContainerPhase.TERMINATED, exit_code=0, message=said)
     return pod("one-prepare-2", PodRole.PREPARE, attempt=2, phase=PodPhase.SUCCEEDED, containers=(main,))
 
 
-def noted(ended: PodRecord, *, known: int, **spec: Any) -> Draft:
+def noted(ended: PodRecord, *, known: int, **spec: Any) -> PlanBuilder:
     record = run({"attempt": 2, "checkpoint": {"step": known}}, **spec)
-    draft = Draft(observed(ended, run=record), Settings(operator_version="1"), "t")
-    assert not attempts.is_prepared(draft, None, EchoRLRunSpec.model_validate(record.spec))  # type: ignore[arg-type]
-    assert draft.fence
-    assert draft.memory.resume_step is not None
-    return draft
+    builder = PlanBuilder(observed(ended, run=record), Settings(operator_version="1"), "t")
+    assert not attempts.is_prepared(builder, None, EchoRLRunSpec.model_validate(record.spec))  # type: ignore[arg-type]
+    assert builder.fence
+    assert builder.memory.resume_step is not None
+    return builder
 
 
-DAMAGED = Passed(step=50, reason="rank_0.bin: missing", damaged=True)
+DAMAGED = SkippedCheckpoint(step=50, reason="rank_0.bin: missing", damaged=True)
 
 
 @pytest.mark.parametrize(
@@ -42,14 +44,14 @@ DAMAGED = Passed(step=50, reason="rank_0.bin: missing", damaged=True)
         (prepared(25, DAMAGED), 50, "checkpoint 50 is damaged: rank_0.bin: missing"),
         (prepared(25), 50, "checkpoint 50 was committed and is not on the volume any more"),
         (prepared(0), 50, "checkpoint 50 was committed and is not on the volume any more"),
-        (prepared(25, Passed(step=50, reason="of an older attempt")), 50, ""),
-        (prepared(50, Passed(step=25, reason="rank_0.bin: missing", damaged=True)), 50, ""),
+        (prepared(25, SkippedCheckpoint(step=50, reason="of an older attempt")), 50, ""),
+        (prepared(50, SkippedCheckpoint(step=25, reason="rank_0.bin: missing", damaged=True)), 50, ""),
     ],
 )
 def test_a_checkpoint_that_should_have_been_resumed_from(ended: PodRecord, known: int, lost: str) -> None:
-    draft = noted(ended, known=known)
-    assert draft.memory.lost_checkpoint == lost
-    assert any(note.reason == "CheckpointLost" for note in draft.notes) is bool(lost)
+    builder = noted(ended, known=known)
+    assert builder.memory.lost_checkpoint == lost
+    assert any(note.reason == "CheckpointLost" for note in builder.notes) is bool(lost)
 
 
 def test_a_step_that_the_user_asked_for_loses_nothing() -> None:
@@ -57,7 +59,7 @@ def test_a_step_that_the_user_asked_for_loses_nothing() -> None:
 
 
 def test_a_new_attempt_forgets_nothing_of_it_before_it_is_prepared() -> None:
-    draft = noted(prepared(25, DAMAGED), known=50)
-    following = draft.memory.next_attempt(3, "one-3-1", 1)
-    assert following.lost_checkpoint == draft.memory.lost_checkpoint
+    builder = noted(prepared(25, DAMAGED), known=50)
+    following = builder.memory.next_attempt(3, "one-3-1", 1)
+    assert following.lost_checkpoint == builder.memory.lost_checkpoint
     assert dataclasses.replace(following, lost_checkpoint="").control().get("lostCheckpoint") is None

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from echorl_core.names import ExitCode, Phase
-from echorl_core.termination_message import encoded, words_of
+from echorl_core.termination_message import encoded, message_of_end
 from echorl_operator.names import PodRole
 from echorl_operator.observed.records import ContainerPhase, PodPhase, PodRecord
 from echorl_operator.observed.world import Observed
@@ -49,7 +49,7 @@ def test_every_attempt_is_told_what_the_manifest_says(
 
 def overtaken(last_attempt: int) -> PodRecord:
     """A prepare pod of attempt 1 that found a later one on the volume."""
-    words = words_of("prepare", ExitCode.FENCED, "attempt 6 has begun, attempt 1 is over", attempt=1)
+    words = message_of_end("prepare", ExitCode.FENCED, "attempt 6 has begun, attempt 1 is over", attempt=1)
     said = encoded(msgspec.structs.replace(words, last_attempt=last_attempt)).decode()
     main = container("prepare", ContainerPhase.TERMINATED, exit_code=int(ExitCode.FENCED), message=said)
     return pod("one-prepare-1", PodRole.PREPARE, phase=PodPhase.FAILED, ready=False, containers=(main,))

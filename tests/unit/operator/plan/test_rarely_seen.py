@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from echorl_core.names import Phase
-from echorl_core.termination_message import LastWords, Passed, words_of
+from echorl_core.termination_message import SkippedCheckpoint, TerminationMessage, message_of_end
 from echorl_operator.observed.records import Kind, PodPhase
 from echorl_operator.observed.times import to_text
 from echorl_operator.plan.actions import AskToStop, Note
@@ -74,8 +74,8 @@ def test_stalls_use_up_restarts() -> None:
 # Prepare.
 
 
-def crashed(message: str = "the hub cannot be reached", code: int = 1) -> LastWords:
-    return words_of("prepare", code, message, attempt=1)
+def crashed(message: str = "the hub cannot be reached", code: int = 1) -> TerminationMessage:
+    return message_of_end("prepare", code, message, attempt=1)
 
 
 def prepares(cluster: ImaginedCluster) -> list[float]:
@@ -167,8 +167,8 @@ def test_each_checkpoint_that_was_passed_over_is_told() -> None:
     words = prepared(1, resume_step=25)
     assert words.prepared is not None
     skipped = [
-        Passed(step=75, reason="of an older attempt"),
-        Passed(step=50, reason="rank_0.bin: missing", damaged=True),
+        SkippedCheckpoint(step=75, reason="of an older attempt"),
+        SkippedCheckpoint(step=50, reason="rank_0.bin: missing", damaged=True),
     ]
     cluster.prepare = msgspec.structs.replace(words, prepared=msgspec.structs.replace(words.prepared, skipped=skipped))
     cluster.settle()

@@ -9,7 +9,7 @@ from echorl_manifest.models.run import EchoRLRunSpec
 from echorl_operator.children.target import owner_reference
 from echorl_operator.observed.records import ChildRecord, Kind
 from echorl_operator.plan.actions import Action, ChangeOwner
-from echorl_operator.plan.builder import Draft
+from echorl_operator.plan.builder import PlanBuilder
 from echorl_operator.plan.planning import _goes_on
 from echorl_operator.plan.retention import see_to_owner
 from echorl_testing.observed_worlds import RUN_UID, meta, observed, run
@@ -21,9 +21,9 @@ FREE = replace(OWNED, meta=replace(OWNED.meta, owner_uid=""))
 
 def actions(claim: ChildRecord | None, **storage: Any) -> list[Action]:
     record = run(storage=storage)
-    draft = Draft(observed(children=(claim,) if claim else (), run=record), SETTINGS, "a token")
-    see_to_owner(draft, EchoRLRunSpec.model_validate(record.spec))
-    return draft.actions
+    builder = PlanBuilder(observed(children=(claim,) if claim else (), run=record), SETTINGS, "a token")
+    see_to_owner(builder, EchoRLRunSpec.model_validate(record.spec))
+    return builder.actions
 
 
 def change(*, owned: bool) -> ChangeOwner:
@@ -70,13 +70,13 @@ def test_an_edit_that_mends_nothing_does_not_start_a_failed_run_again(edit: dict
     record = replace(
         run({"phase": "Failed", "observedGeneration": 1}), generation=2, spec={**manifest("quickstart")["spec"], **edit}
     )
-    draft = Draft(observed(run=record), SETTINGS, "a token")
-    assert _goes_on(draft, EchoRLRunSpec.model_validate(record.spec), rendering) is goes_on
+    builder = PlanBuilder(observed(run=record), SETTINGS, "a token")
+    assert _goes_on(builder, EchoRLRunSpec.model_validate(record.spec), rendering) is goes_on
 
 
 @pytest.mark.parametrize(("steps", "goes_on"), [(20, False), (21, True)])
 def test_a_run_that_succeeded_goes_on_for_more_steps_alone(steps: int, goes_on: bool) -> None:
     status = {"phase": "Succeeded", "observedGeneration": 1, "step": 20}
     record = replace(run(status, maxSteps=steps, ttlSecondsAfterFinished=9), generation=2)
-    draft = Draft(observed(run=record), SETTINGS, "a token")
-    assert _goes_on(draft, EchoRLRunSpec.model_validate(record.spec), None) is goes_on
+    builder = PlanBuilder(observed(run=record), SETTINGS, "a token")
+    assert _goes_on(builder, EchoRLRunSpec.model_validate(record.spec), None) is goes_on

@@ -2,36 +2,36 @@ from typing import Any
 
 from echorl_operator.observed.records import ChildRecord, Kind
 from echorl_operator.observed.times import to_text
-from echorl_operator.observed.warning_events import Complaint, Subject
+from echorl_operator.observed.warning_events import EventSubject, WarningEvent
 from echorl_operator.plan import retries
-from echorl_operator.plan.actions import LookAgain
-from echorl_operator.plan.builder import Draft
+from echorl_operator.plan.actions import RetryController
+from echorl_operator.plan.builder import PlanBuilder
 from echorl_operator.settings import Settings
 from echorl_testing.observed_worlds import NOW, meta, observed, run
 
-REFUSED = Complaint(
-    Subject("StatefulSet", "one-trainer"), "Warning", "FailedCreate", "exceeded quota: gpus", 3, NOW - 70, NOW - 5
+REFUSED = WarningEvent(
+    EventSubject("StatefulSet", "one-trainer"), "Warning", "FailedCreate", "exceeded quota: gpus", 3, NOW - 70, NOW - 5
 )
 
 
-def seen(blocked_for: float, *, asked_ago: float | None = None, failure: str = "") -> Draft:
+def seen(blocked_for: float, *, asked_ago: float | None = None, failure: str = "") -> PlanBuilder:
     annotations = {} if asked_ago is None else {"echorl.dev/retry": to_text(NOW - asked_ago)}
     body: Any = f'{{"metadata": {{"annotations": {str(annotations).replace(chr(39), chr(34))}}}}}'.encode()
     kind, name = (Kind.DEPLOYMENT, "one-inference") if failure else (Kind.STATEFUL_SET, "one-trainer")
     child = ChildRecord(kind=kind, meta=meta(name), body=body, desired=2, failure=failure)
     blocked = {"type": "Blocked", "status": "True", "lastTransitionTime": to_text(NOW - blocked_for)}
     status = {"attempt": 1, "conditions": [blocked]}
-    world = observed(run=run(status), children=(child,), complaints=(REFUSED,))
-    draft = Draft(world, Settings(operator_version="1"), "t")
-    retries.see_to(draft)
-    return draft
+    world = observed(run=run(status), children=(child,), warning_events=(REFUSED,))
+    builder = PlanBuilder(world, Settings(operator_version="1"), "t")
+    retries.see_to(builder)
+    return builder
 
 
 def test_controllers_are_asked_once_they_wait_long() -> None:
     assert seen(29).actions == []
     assert seen(29).wakes == [NOW + 1]
     (asked,) = seen(31).actions
-    assert asked == LookAgain("StatefulSet", "one-trainer", "uid-one-trainer", str(to_text(NOW)))
+    assert asked == RetryController("StatefulSet", "one-trainer", "uid-one-trainer", str(to_text(NOW)))
 
 
 def test_they_are_asked_every_half_minute_and_not_more_often() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from echorl_core.termination_message import words_of
+from echorl_core.termination_message import message_of_end
 from echorl_testing.imagined_cluster import ImaginedCluster
 
 TRAINER, ENGINE, ORCHESTRATOR = "one-trainer-0", "one-inference-0", "one-orchestrator"
@@ -133,7 +133,7 @@ def test_a_stop_past_the_operator_goes_by_the_rules(action: str) -> None:
 @pytest.mark.parametrize("again", [False, True])
 def test_bad_input_of_an_engine_is_seen_after_its_container_is_gone(again: bool) -> None:
     cluster = at_work()
-    said = words_of("inference", 2, "no such option --fast", attempt=1)
+    said = message_of_end("inference", 2, "no such option --fast", attempt=1)
     cluster.end_in_place(ENGINE, 2, said, again=again)
     cluster.settle()
     assert failed(cluster) == ("InvalidInput", f"inference: {ENGINE}: no such option --fast")

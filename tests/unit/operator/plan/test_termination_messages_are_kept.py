@@ -3,7 +3,7 @@
 import msgspec
 
 from echorl_core.names import ExitCode
-from echorl_core.termination_message import Saved, encoded, words_of
+from echorl_core.termination_message import SavedCheckpoint, encoded, message_of_end
 from echorl_operator.names import PodRole
 from echorl_operator.observed.records import ContainerPhase, PodPhase
 from echorl_operator.plan.actions import Delete, Plan
@@ -11,12 +11,12 @@ from echorl_operator.plan.planning import plan
 from echorl_operator.settings import Settings
 from echorl_testing.observed_worlds import container, observed, pod, run
 
-SAVED = Saved(step=74, committed_at="2026-01-01T00:00:00Z", size_bytes=9)
+SAVED = SavedCheckpoint(step=74, committed_at="2026-01-01T00:00:00Z", size_bytes=9)
 STATUS = {"attempt": 1, "phase": "Running", "step": 72, "control": {"preparedAttempt": 1, "admittedAttempt": 1}}
 
 
 def suspended(orchestrator_ended: bool) -> Plan:
-    words = words_of("orchestrator", ExitCode.STOPPED, "stopped on request", attempt=1, step=74)
+    words = message_of_end("orchestrator", ExitCode.STOPPED, "stopped on request", attempt=1, step=74)
     told = encoded(msgspec.structs.replace(words, saved=SAVED)).decode()
     over = container("orchestrator", ContainerPhase.TERMINATED, exit_code=int(ExitCode.STOPPED), message=told)
     one = pod("one-orchestrator", PodRole.ORCHESTRATOR)

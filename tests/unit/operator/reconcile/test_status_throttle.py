@@ -2,7 +2,7 @@ from typing import Any
 
 from echorl_operator.observed.runs import RunKey
 from echorl_operator.plan.actions import Note, Plan
-from echorl_operator.reconcile.status_throttle import Pace
+from echorl_operator.reconcile.status_throttle import StatusThrottle
 
 ONE, OTHER = RunKey("ns", "one"), RunKey("ns", "other")
 BEFORE = {"phase": "Starting", "attempt": 1, "message": "2 of 3 pods are ready"}
@@ -22,22 +22,22 @@ def made(**changes: Any) -> Plan:
 
 def test_words_alone_wait_for_their_turn() -> None:
     clock = Clock()
-    pace = Pace(1.0, clock)
+    throttle = StatusThrottle(1.0, clock)
     ready = {"type": "TrainerReady", "status": "True"}
     told = made(message="3 of 3 pods are ready", roles={"trainer": {"ready": 3}}, conditions=[ready])
-    assert pace.wait_s(ONE, BEFORE, told) == 0
-    pace.written(ONE)
+    assert throttle.wait_s(ONE, BEFORE, told) == 0
+    throttle.written(ONE)
     clock.now += 0.25
-    assert pace.wait_s(ONE, BEFORE, told) == 0.75
-    assert pace.wait_s(OTHER, BEFORE, told) == 0
+    assert throttle.wait_s(ONE, BEFORE, told) == 0.75
+    assert throttle.wait_s(OTHER, BEFORE, told) == 0
     clock.now += 0.75
-    assert pace.wait_s(ONE, BEFORE, told) == 0
+    assert throttle.wait_s(ONE, BEFORE, told) == 0
 
 
 def test_what_later_passes_rest_on_and_what_people_wait_for_is_written_at_once() -> None:
-    pace = Pace(1.0, Clock())
-    pace.written(ONE)
-    assert pace.wait_s(ONE, BEFORE, made(message="x")) == 1
+    throttle = StatusThrottle(1.0, Clock())
+    throttle.written(ONE)
+    assert throttle.wait_s(ONE, BEFORE, made(message="x")) == 1
     for plan in (
         made(phase="Running"),
         made(attempt=2),
@@ -46,6 +46,6 @@ def test_what_later_passes_rest_on_and_what_people_wait_for_is_written_at_once()
         made(message="x", fence=True),
         made(message="x", notes=(Note("Normal", "Edited", "maxSteps changed"),)),
     ):
-        assert pace.wait_s(ONE, BEFORE, plan) == 0
-    pace.forget(ONE)
-    assert pace.wait_s(ONE, BEFORE, made(message="x")) == 0
+        assert throttle.wait_s(ONE, BEFORE, plan) == 0
+    throttle.forget(ONE)
+    assert throttle.wait_s(ONE, BEFORE, made(message="x")) == 0

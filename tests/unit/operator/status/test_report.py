@@ -5,13 +5,13 @@ import pytest
 
 from echorl_core.names import Phase, Role
 from echorl_core.restarts import Ledger
-from echorl_core.termination_message import LastWords, Preparation, Saved
+from echorl_core.termination_message import Preparation, SavedCheckpoint, TerminationMessage
 from echorl_manifest.models.status import RunStatus
 from echorl_operator.names import PodRole
 from echorl_operator.observed.memory import Admission, Memory
 from echorl_operator.observed.records import ContainerPhase
 from echorl_operator.observed.roles import Checkpoint, RoleState
-from echorl_operator.status.pass_report import Said
+from echorl_operator.status.pass_report import PassReport
 from echorl_operator.status.report import status_of
 from echorl_testing.observed_worlds import NOW, container, observed, pod, run
 
@@ -34,7 +34,7 @@ MEMORY = Memory(
     preparations=1,
     step=7,
 )
-SAID = Said(Phase.RUNNING, "Training", "waiting for episodes", {}, 5, trainer_pods=2, engines=1)
+SAID = PassReport(Phase.RUNNING, "Training", "waiting for episodes", {}, 5, trainer_pods=2, engines=1)
 STATE = RoleState(
     attempt=2,
     phase=Phase.RUNNING,
@@ -141,7 +141,7 @@ def test_the_timeline_is_bounded_and_grows_with_phase_and_attempt_alone():
 
 
 def prepared(*committed: int) -> Preparation:
-    saved = [Saved(step=step, committed_at="2026-01-01T00:00:00Z", size_bytes=step) for step in committed]
+    saved = [SavedCheckpoint(step=step, committed_at="2026-01-01T00:00:00Z", size_bytes=step) for step in committed]
     return Preparation(resume_step=committed[0] if committed else 0, model_path="/m", committed=saved)
 
 
@@ -169,14 +169,16 @@ def test_what_was_told_of_checkpoints_stays_while_nobody_tells() -> None:
 
 
 def orchestrator_that_ended(**words):
-    said = LastWords(role="orchestrator", exit_name="", message="finished", **{"attempt": 2, "exit_code": 0} | words)
+    said = TerminationMessage(
+        role="orchestrator", exit_name="", message="finished", **{"attempt": 2, "exit_code": 0} | words
+    )
     text = msgspec.json.encode(said).decode()
     main = container("orchestrator", ContainerPhase.TERMINATED, exit_code=said.exit_code, message=text)
     return pod("one-orchestrator", PodRole.ORCHESTRATOR, attempt=2, containers=(main,))
 
 
 def test_at_the_end_status_has_what_the_orchestrator_said_last_not_what_was_polled_before():
-    saved = Saved(step=9, committed_at="2026-01-01T00:01:00Z", size_bytes=98)
+    saved = SavedCheckpoint(step=9, committed_at="2026-01-01T00:01:00Z", size_bytes=98)
     end = observed(orchestrator_that_ended(step=9, saved=saved), run=run(), role_state=STATE)
     status = status_of(end, MEMORY, SAID)
     assert (status["step"], status["checkpoint"]["step"], status["policy"]["trained"]) == (9, 9, 9)
