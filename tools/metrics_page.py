@@ -1,38 +1,12 @@
 """Writes docs/metrics.md from what the roles declare: ``python -m tools.metrics_page > docs/metrics.md``."""
 
 import sys
-from collections.abc import Sequence
-from typing import Protocol
 
+from echorl_core.metric_spec import MetricSpec
 from echorl_orchestrator.metrics.families import FAMILIES, WEIGHT_UPDATE
 from echorl_orchestrator.metrics.process_counters import DECLARED as COUNTED
 from echorl_trainer.metrics import Metrics as TrainerMetrics
 from tools.operator_metrics_page import declared as operator_declared
-
-
-class Declared(Protocol):
-    """What a role says of one metric."""
-
-    @property
-    def name(self) -> str:
-        """As Prometheus shows it."""
-        ...
-
-    @property
-    def type(self) -> str:
-        """counter, gauge or histogram."""
-        ...
-
-    @property
-    def labels(self) -> Sequence[str]:
-        """Their names."""
-        ...
-
-    @property
-    def text(self) -> str:
-        """What it means."""
-        ...
-
 
 _HEAD = """# Metrics
 
@@ -60,9 +34,9 @@ these, the orchestrator shows the usual `process_*` and `python_*`.
 """
 
 
-def roles() -> dict[str, list[Declared]]:
+def roles() -> dict[str, list[MetricSpec]]:
     """What is declared, by role; sorted by name."""
-    found: dict[str, list[Declared]] = {
+    found: dict[str, list[MetricSpec]] = {
         "orchestrator": [*FAMILIES, WEIGHT_UPDATE, *COUNTED],
         "trainer": [*TrainerMetrics(dict).declared],
         "operator": [*operator_declared()],
@@ -80,7 +54,7 @@ def page() -> str:
     return "\n".join(parts)
 
 
-def _row(one: Declared) -> str:
+def _row(one: MetricSpec) -> str:
     labels = ", ".join(f"`{label}`" for label in one.labels)
     return f"| `{one.name}` | {one.type} | {labels} | {one.text} |"
 

@@ -5,11 +5,12 @@ declare gauges that are read at each scrape.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+
+from echorl_core.metric_spec import MetricSpec
 
 PREFIX = "echorl_operator"
 
@@ -20,18 +21,6 @@ _STEP_BUCKETS = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 
 Sample = tuple[Sequence[str], float]
 """Label values of one series, and its value."""
-
-
-@dataclass(frozen=True)
-class Declared:
-    """One metric, for the reference."""
-
-    name: str
-    """As Prometheus shows it; of a histogram without ``_bucket``, ``_sum`` and ``_count``."""
-    type: str
-    """counter, gauge or histogram."""
-    labels: Sequence[str]
-    text: str
 
 
 class _AtScrape(Collector):
@@ -60,7 +49,7 @@ class Metrics:
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         """``registry``: where to count; a fresh one if there is none."""
         self.registry = CollectorRegistry() if registry is None else registry
-        self.declared: list[Declared] = []
+        self.declared: list[MetricSpec] = []
         self.api_requests = self._counter("api_requests", "Calls of the API server.", ("verb", "resource", "code"))
         self.api_seconds = self._histogram(
             "api_request_duration_seconds", "Until the whole reply was read.", ("verb", "resource"), _REQUEST_BUCKETS
@@ -115,5 +104,5 @@ class Metrics:
     def _declare(self, name: str, kind: str, labels: Sequence[str], text: str) -> str:
         """The full name, without a counter's ``_total``."""
         full = f"{PREFIX}_{name}"
-        self.declared.append(Declared(f"{full}_total" if kind == "counter" else full, kind, tuple(labels), text))
+        self.declared.append(MetricSpec(f"{full}_total" if kind == "counter" else full, kind, tuple(labels), text))
         return full

@@ -1,9 +1,6 @@
-"""How fast a run goes, and how long it will still take."""
+"""How long a run will still take, by the steps that it made last."""
 
 from collections import deque
-from collections.abc import Sequence
-
-from echorl_core.wire.run_state import EngineView
 
 _WINDOW = 20
 
@@ -37,19 +34,3 @@ def clock(seconds: float | None) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
-
-
-def number(value: float | None, form: str = ".3f") -> str:
-    """A value of the state as text; a dash where there is none."""
-    if value is None:
-        return "-"
-    return format(round(value) if form.endswith("d") else value, form)
-
-
-def engine_versions(engines: Sequence[EngineView]) -> list[str]:
-    """One word per engine: its name, and the version that it holds or why it holds none."""
-    words = []
-    for engine in engines:
-        held = f"v{engine.version}" if engine.version is not None else "no version"
-        words.append(f"{engine.name} {held} ({engine.state})")
-    return words

@@ -1,5 +1,6 @@
 """What a person sees of a run: a live view on a terminal, plain lines elsewhere."""
 
+from collections.abc import Sequence
 from types import TracebackType
 
 from rich.console import Console, Group, RenderableType
@@ -9,10 +10,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from echorl_cli.local.eta import Eta, clock, engine_versions, number
+from echorl_cli.local.eta import Eta, clock
 from echorl_cli.local.outcome import Snapshot
 from echorl_core.names import Phase
-from echorl_core.wire.run_state import RunState
+from echorl_core.wire.run_state import EngineView, RunState
 
 _WAITING_INTERVAL_S = 10.0
 _UNKNOWN = RunState(uid="", attempt=0, phase=Phase.STARTING)
@@ -38,15 +39,15 @@ def rows(snapshot: Snapshot) -> list[tuple[str, str]]:
     played = state.episodes
     counts = (("running", played.running), ("finished", played.finished), ("failed", played.failed))
     return [
-        ("reward", number(state.reward)),
-        ("env-token NLL", f"{number(state.env_nll)} nats"),
-        ("sampled", f"{number(state.rates.sampled_tokens_per_s, ',.0f')} tokens/s"),
-        ("trained", f"{number(state.rates.trained_tokens_per_s, ',.0f')} tokens/s"),
-        ("staleness", f"at most {number(state.policy.staleness_max, 'd')}"),
-        ("policy", f"version {number(state.policy.trained, 'd')}"),
-        ("engines", "\n".join(engine_versions(state.engines)) or "-"),
-        ("episodes", ", ".join(f"{number(count, 'd')} {name}" for name, count in counts)),
-        ("checkpoint", f"step {number(state.checkpoint.step, 'd')}"),
+        ("reward", _number(state.reward)),
+        ("env-token NLL", f"{_number(state.env_nll)} nats"),
+        ("sampled", f"{_number(state.rates.sampled_tokens_per_s, ',.0f')} tokens/s"),
+        ("trained", f"{_number(state.rates.trained_tokens_per_s, ',.0f')} tokens/s"),
+        ("staleness", f"at most {_number(state.policy.staleness_max, 'd')}"),
+        ("policy", f"version {_number(state.policy.trained, 'd')}"),
+        ("engines", "\n".join(_engine_versions(state.engines)) or "-"),
+        ("episodes", ", ".join(f"{_number(count, 'd')} {name}" for name, count in counts)),
+        ("checkpoint", f"step {_number(state.checkpoint.step, 'd')}"),
         ("restarts", restarts_text(snapshot)),
         ("waits for", waiting_text(snapshot)),
     ]
@@ -78,12 +79,12 @@ def step_line(snapshot: Snapshot, eta_s: float | None) -> str:
     lowest, highest = (None, None) if served is None else (served.min, served.max)
     parts = [
         f"step {state.step}/{snapshot.max_steps}",
-        f"reward {number(state.reward)}",
-        f"env_nll {number(state.env_nll)}",
-        f"sampled {number(state.rates.sampled_tokens_per_s, '.0f')} tok/s",
-        f"trained {number(state.rates.trained_tokens_per_s, '.0f')} tok/s",
-        f"engines v{number(lowest, 'd')}-v{number(highest, 'd')}",
-        f"staleness {number(state.policy.staleness_max, 'd')}",
+        f"reward {_number(state.reward)}",
+        f"env_nll {_number(state.env_nll)}",
+        f"sampled {_number(state.rates.sampled_tokens_per_s, '.0f')} tok/s",
+        f"trained {_number(state.rates.trained_tokens_per_s, '.0f')} tok/s",
+        f"engines v{_number(lowest, 'd')}-v{_number(highest, 'd')}",
+        f"staleness {_number(state.policy.staleness_max, 'd')}",
         f"{clock(snapshot.elapsed_s)} elapsed",
         f"{clock(eta_s)} left",
     ]
@@ -163,3 +164,19 @@ class LiveView:
         if step is not None:
             self._eta.note(step, snapshot.elapsed_s)
         self._live.update(render(snapshot, self._eta.eta_s(snapshot.max_steps, snapshot.elapsed_s)))
+
+
+def _number(value: float | None, form: str = ".3f") -> str:
+    """A value of the state as text; a dash where there is none."""
+    if value is None:
+        return "-"
+    return format(round(value) if form.endswith("d") else value, form)
+
+
+def _engine_versions(engines: Sequence[EngineView]) -> list[str]:
+    """One word per engine: its name, and the version that it holds or why it holds none."""
+    words = []
+    for engine in engines:
+        held = f"v{engine.version}" if engine.version is not None else "no version"
+        words.append(f"{engine.name} {held} ({engine.state})")
+    return words

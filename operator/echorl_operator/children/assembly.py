@@ -16,7 +16,6 @@ from echorl_manifest.models.run import EchoRLRun
 from echorl_manifest.models.runtime import Resume
 from echorl_operator import names
 from echorl_operator.children import inference, orchestrator, prepare, trainer
-from echorl_operator.children.accounts import service_accounts
 from echorl_operator.children.arrows import arrows_of
 from echorl_operator.children.budgets import disruption_budgets
 from echorl_operator.children.cluster_placement import cluster_placement, path_problems
@@ -97,7 +96,7 @@ def _rendering(target: Target, generation: int) -> Rendering:
         common=[
             hashed(body)
             for body in (
-                *service_accounts(target),
+                *_service_accounts(target),
                 *network_policies(target, arrows),
                 *maps.values(),
                 *claims(target),
@@ -210,3 +209,14 @@ def _token(target: Target) -> Object:
 def _name(body: Object) -> str:
     found: str = body["metadata"]["name"]
     return found
+
+
+def _service_accounts(target: Target) -> list[Object]:
+    """ServiceAccounts, one a role: none has rights, and no pod mounts a token of one."""
+    return [
+        {
+            **target.child("v1", "ServiceAccount", names.role_account(target.name, role), role),
+            "automountServiceAccountToken": False,
+        }
+        for role in PodRole
+    ]

@@ -29,6 +29,7 @@ from echorl_operator.plan.builder import PlanBuilder
 from echorl_operator.plan.causes import cause_of_pod
 from echorl_operator.plan.deaths import death_of, exit_code, words
 from echorl_operator.plan.gang import Gang, digest
+from echorl_operator.plan.outcome import Outcome
 
 ATTEMPT_ROLES = (PodRole.TRAINER, PodRole.ORCHESTRATOR, PodRole.PREPARE)
 
@@ -44,28 +45,29 @@ def highest_attempt(builder: PlanBuilder) -> int:
     return max([builder.memory.attempt, *pods, *revisions])
 
 
-def template_is_current(builder: PlanBuilder, rendering: Rendering, replicas: int) -> bool:
-    """Whether the StatefulSet is of this attempt and its controller knows; else that is seen to."""
+def ensure_template(builder: PlanBuilder, rendering: Rendering, replicas: int) -> Outcome:
+    """Make the StatefulSet one of this attempt, and wait until its controller knows."""
     desired = trainer_set(rendering, builder.memory.attempt, replicas)
-    if not builder.apply(desired, Kind.STATEFUL_SET, guarded=True):
-        return False
+    if builder.ensure_applied(desired, Kind.STATEFUL_SET, guarded=True) is Outcome.PENDING:
+        return Outcome.PENDING
     live = builder.child(Kind.STATEFUL_SET, names.trainer(rendering.run))
-    return live is not None and live.observed_generation >= live.meta.generation
+    is_seen = live is not None and live.observed_generation >= live.meta.generation
+    return Outcome.DONE if is_seen else Outcome.PENDING
 
 
-def others_are_gone(builder: PlanBuilder) -> bool:
-    """Whether no pod of another attempt is left; else they are deleted and waited for."""
+def ensure_others_gone(builder: PlanBuilder) -> Outcome:
+    """Delete the pods of other attempts, and wait until none is left."""
     old = [pod for pod in builder.observed.pods if pod.role in ATTEMPT_ROLES and pod.attempt != builder.memory.attempt]
     builder.delete_pods(old, f"attempt {builder.memory.attempt} begins")
     hung = lost_nodes.hung(builder, old)
     if hung:
-        builder.say(builder.phase, "NodeLost", lost_nodes.see_to(builder, hung))
+        builder.say(builder.phase, "NodeLost", lost_nodes.handle_hung_pods(builder, hung))
     elif old:
         listed = ", ".join(pod.meta.name for pod in old[:3]) + (" ..." if len(old) > 3 else "")
         builder.say(
             builder.phase, "EndingOldAttempt", f"waiting for {len(old)} pods of older attempts to end: {listed}"
         )
-    return not old
+    return Outcome.PENDING if old else Outcome.DONE
 
 
 def overtaken_by(builder: PlanBuilder) -> int | None:
@@ -77,16 +79,16 @@ def overtaken_by(builder: PlanBuilder) -> int | None:
     return None
 
 
-def is_prepared(builder: PlanBuilder, rendering: Rendering, spec: EchoRLRunSpec) -> bool:
-    """Whether prepare has finished for this attempt, and status said so before this pass."""
+def ensure_prepared(builder: PlanBuilder, rendering: Rendering, spec: EchoRLRunSpec) -> Outcome:
+    """Have the attempt prepared once its back-off is over, and wait until status says at which step it begins."""
     memory = builder.memory
     if memory.prepared == memory.attempt:
-        return True
+        return Outcome.DONE
     if memory.not_before is not None and builder.now < memory.not_before:
         builder.wake(memory.not_before)
         seconds = memory.not_before - builder.now
         builder.say(builder.phase, "BackOff", f"attempt {memory.attempt} begins in {seconds:.0f} s")
-        return False
+        return Outcome.PENDING
     builder.say(Phase.PREPARING, "Preparing", f"attempt {memory.attempt}: choosing the step to begin at")
     pod = next((pod for pod in builder.pods(PodRole.PREPARE) if pod.attempt == memory.attempt), None)
     if pod is None:
@@ -95,8 +97,8 @@ def is_prepared(builder: PlanBuilder, rendering: Rendering, spec: EchoRLRunSpec)
     elif pod.phase is PodPhase.SUCCEEDED:
         _note_preparation(builder, pod)
     elif pod.phase is PodPhase.FAILED and pod.meta.deleted_at is None:
-        _preparation_failed(builder, pod, spec)
-    return False
+        _handle_failed_preparation(builder, pod, spec)
+    return Outcome.PENDING
 
 
 def _note_preparation(builder: PlanBuilder, pod: PodRecord) -> None:
@@ -136,7 +138,7 @@ def _lost(builder: PlanBuilder, prepared: Preparation) -> str:
     return f"checkpoint {known} was committed and is not on the volume any more"
 
 
-def _preparation_failed(builder: PlanBuilder, pod: PodRecord, spec: EchoRLRunSpec) -> None:
+def _handle_failed_preparation(builder: PlanBuilder, pod: PodRecord, spec: EchoRLRunSpec) -> None:
     if pod.meta.uid == builder.memory.counted:
         builder.delete_pods([pod], "prepare is tried again")
         return
@@ -161,8 +163,8 @@ def death_of_prepare(pod: PodRecord) -> str:
     return said.message if said is not None and said.message else death_of(pod).cause
 
 
-def has_orchestrator(builder: PlanBuilder, rendering: Rendering) -> bool:
-    """Whether this attempt's orchestrator pod is there and not ending; else it is created, after its back-off."""
+def ensure_orchestrator(builder: PlanBuilder, rendering: Rendering) -> Outcome:
+    """Create this attempt's orchestrator pod once its back-off is over, unless one is there that is not ending."""
     pods, not_before = builder.pods(PodRole.ORCHESTRATOR), builder.memory.not_before
     if not_before is not None and builder.now < not_before and not any(not pod.ended for pod in pods):
         builder.wake(not_before)
@@ -170,23 +172,24 @@ def has_orchestrator(builder: PlanBuilder, rendering: Rendering) -> bool:
     elif not pods:
         builder.remember(not_before=None)
         builder.do(Create(orchestrator_pod(rendering, builder.memory.attempt)))
-    return any(pod.meta.deleted_at is None and not pod.ended for pod in pods)
+    is_there = any(pod.meta.deleted_at is None and not pod.ended for pod in pods)
+    return Outcome.DONE if is_there else Outcome.PENDING
 
 
-def admit(builder: PlanBuilder, gang: Gang) -> bool:
-    """Lift the gates of a whole gang, once status names its pods. Whether none is left to lift."""
+def ensure_admitted(builder: PlanBuilder, gang: Gang) -> Outcome:
+    """Lift the gates of a whole gang, once status names its pods."""
     memory = builder.memory
     if not memory.admitted():
         if not gang.waits_whole:
             builder.say(Phase.STARTING, "GangIncomplete", f"{len(gang.current)} of {gang.wanted} trainer pods exist")
-            return False
+            return Outcome.PENDING
         # The gates are lifted by the pass that follows: where many runs start at once, engines and orchestrators of
         # all of them come first, since they take longest to be ready.
         builder.fenced(admission=Admission(memory.attempt, digest(gang.current)))
-        return False
+        return Outcome.PENDING
     gated = [pod for pod in gang.current if pod.gated]
     builder.do(*(LiftGate(pod.meta.name, pod.meta.uid, pod.meta.resource_version) for pod in gated))
-    return not gated
+    return Outcome.PENDING if gated else Outcome.DONE
 
 
 def _attempt_of(revision: str, run: str) -> int:

@@ -14,6 +14,7 @@ from echorl_operator.observed.world import Observed
 from echorl_operator.plan.actions import Action, Apply, Delete, Note
 from echorl_operator.plan.cache import ResultCache
 from echorl_operator.plan.drift import needs_apply
+from echorl_operator.plan.outcome import Outcome
 from echorl_operator.settings import Settings
 
 _VERSIONS = {
@@ -73,13 +74,13 @@ class PlanBuilder:
         """Add writes."""
         self.actions += actions
 
-    def apply(self, desired: dict[str, Any], kind: Kind, *, guarded: bool = False) -> bool:
-        """Apply a child unless it is as desired; whether it is. ``guarded``: only at the version that was seen."""
+    def ensure_applied(self, desired: dict[str, Any], kind: Kind, *, guarded: bool = False) -> Outcome:
+        """Apply a child unless it is as desired. ``guarded``: only at the version that was seen."""
         live = self.child(kind, desired["metadata"]["name"])
         if live is not None and not self._differs(desired, live):
-            return True
+            return Outcome.DONE
         self.do(Apply(desired, live.meta.resource_version if guarded and live is not None else None))
-        return False
+        return Outcome.PENDING
 
     def _differs(self, desired: dict[str, Any], live: ChildRecord) -> bool:
         # The hash stands for all of ``desired``.

@@ -19,6 +19,7 @@ from echorl_operator.observed.runs import RunRecord
 from echorl_operator.plan import attempts
 from echorl_operator.plan.actions import Create
 from echorl_operator.plan.builder import PlanBuilder
+from echorl_operator.plan.outcome import Outcome
 from echorl_operator.settings import Settings
 
 _CAUSES = {"Edited": Cause.EDITED, "RevisionLost": Cause.EDITED, "NodeLost": Cause.NODE_LOST}
@@ -132,23 +133,23 @@ def restore(builder: PlanBuilder, run: EchoRLRun) -> None:
     builder.say(builder.phase, "Rendering", f"attempt {builder.memory.attempt} is rendered anew")
 
 
-def edited(builder: PlanBuilder, rendering: Rendering, run: EchoRLRun) -> bool:
-    """Carry out what the user changed since the attempt was rendered. True if this pass must do nothing else."""
+def handle_edit(builder: PlanBuilder, rendering: Rendering, run: EchoRLRun) -> Outcome:
+    """Carry out what the user changed since the attempt was rendered."""
     record = builder.observed.run
     if record.generation == builder.memory.observed_generation:
-        return False
+        return Outcome.DONE
     effect, paths = effect_of_change(rendering.spec, record.spec)
     if effect is Effect.NONE:
         builder.remember(observed_generation=record.generation)
-        return False
+        return Outcome.DONE
     listed = ", ".join(paths[:5]) + (" ..." if len(paths) > 5 else "")
     if effect >= Effect.NEW_ATTEMPT:
         begin_attempt(builder, run.spec, Phase.RESTARTING, "Edited", f"{listed} changed")
-        return True
+        return Outcome.DECIDED
     revision = to_revision(_rendered(builder, run), run, builder.memory.attempt, record.generation)
     # Before status names it: one that no status names is a mere leftover, and an edit shows one write sooner.
     builder.do(Create(revision))
     builder.remember(revision=revision["metadata"]["name"], observed_generation=record.generation)
     builder.say(builder.phase, "Edited", f"{listed} changed")
     builder.note("Edited", f"{listed} changed; no pod of the gang restarts")
-    return True
+    return Outcome.DECIDED

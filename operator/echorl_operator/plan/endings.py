@@ -12,6 +12,7 @@ from echorl_operator.observed.records import Kind
 from echorl_operator.plan import lost_nodes
 from echorl_operator.plan.actions import AskToStop, DeleteRun
 from echorl_operator.plan.builder import PlanBuilder
+from echorl_operator.plan.outcome import Outcome
 
 STOP_WITHIN_S = 900.0
 """How long a run may take to finish its step and save before it is ended without that."""
@@ -32,8 +33,8 @@ def succeed(builder: PlanBuilder, message: str) -> None:
     builder.note("Succeeded", message)
 
 
-def scale_to_zero(builder: PlanBuilder, rendering: Rendering | None) -> bool:
-    """Let GPUs go: no trainer pods, no engines. Whether that is so."""
+def scale_to_zero(builder: PlanBuilder, rendering: Rendering | None) -> None:
+    """Let GPUs go: no trainer pods, no engines."""
     name = builder.observed.run.key.name
     trainer = builder.child(Kind.STATEFUL_SET, names.trainer(name))
     engines = builder.child(Kind.DEPLOYMENT, names.inference(name))
@@ -42,13 +43,11 @@ def scale_to_zero(builder: PlanBuilder, rendering: Rendering | None) -> bool:
         for child in (trainer, engines):
             if child is not None:
                 builder.delete_child(child, "the run has ended")
-        return trainer is None and engines is None
-    done = True
+        return
     if trainer is not None:
-        done &= builder.apply(trainer_set(rendering, builder.memory.attempt, 0), Kind.STATEFUL_SET, guarded=True)
+        builder.ensure_applied(trainer_set(rendering, builder.memory.attempt, 0), Kind.STATEFUL_SET, guarded=True)
     if engines is not None:
-        done &= builder.apply(inference_deployment(rendering, 0), Kind.DEPLOYMENT)
-    return done
+        builder.ensure_applied(inference_deployment(rendering, 0), Kind.DEPLOYMENT)
 
 
 def after_the_end(builder: PlanBuilder, rendering: Rendering | None, spec: EchoRLRunSpec | None) -> None:
@@ -62,7 +61,7 @@ def after_the_end(builder: PlanBuilder, rendering: Rendering | None, spec: EchoR
     builder.delete_pods(living, "the run has ended")
     hung = lost_nodes.hung(builder, (pod for pod in builder.observed.pods if pod.role is not None))
     if hung:
-        lost_nodes.see_to(builder, hung)
+        lost_nodes.handle_hung_pods(builder, hung)
     ttl = None if spec is None else spec.ttl_seconds_after_finished
     if ttl is not None and builder.memory.ended_at is not None:
         if builder.now >= builder.memory.ended_at + ttl:
@@ -74,14 +73,14 @@ def after_the_end(builder: PlanBuilder, rendering: Rendering | None, spec: EchoR
 def suspend(builder: PlanBuilder, rendering: Rendering | None) -> None:
     """No pods, at the last step that could be committed: ask, wait, then end them."""
     builder.remember(active_since=None)
-    if builder.memory.admitted() and _is_saving(builder):
+    if builder.memory.admitted() and _ensure_saved(builder) is Outcome.PENDING:
         return
     scale_to_zero(builder, rendering)
     pods = [pod for pod in builder.observed.pods if pod.role is not None]
     bare = [pod for pod in pods if pod.role in (PodRole.ORCHESTRATOR, PodRole.PREPARE)]
     builder.delete_pods(bare, "the run is suspended")
     if hung := lost_nodes.hung(builder, pods):
-        builder.say(builder.memory.phase, "NodeLost", lost_nodes.see_to(builder, hung))
+        builder.say(builder.memory.phase, "NodeLost", lost_nodes.handle_hung_pods(builder, hung))
     elif pods:
         builder.say(builder.memory.phase, "Suspending", f"waiting for {len(pods)} pods to end")
     else:
@@ -89,11 +88,11 @@ def suspend(builder: PlanBuilder, rendering: Rendering | None) -> None:
         builder.say(Phase.SUSPENDED, "Suspended", "suspended by spec.suspend; false goes on from the last checkpoint")
 
 
-def _is_saving(builder: PlanBuilder) -> bool:
-    """Whether an orchestrator may still save; it is asked to."""
+def _ensure_saved(builder: PlanBuilder) -> Outcome:
+    """Ask the orchestrator for a last checkpoint, as long as there is one that may still save it."""
     orchestrator = builder.orchestrator()
     if orchestrator is None:
-        return False
+        return Outcome.DONE
     asked_at = builder.memory.stop_asked_at
     if asked_at is None:
         asked_at = builder.now
@@ -101,9 +100,9 @@ def _is_saving(builder: PlanBuilder) -> bool:
         builder.note("Suspending", "asked for a last checkpoint")
     if builder.now > asked_at + STOP_WITHIN_S:
         builder.note("NotSaved", f"no checkpoint within {STOP_WITHIN_S:.0f} s; ending the pods", warning=True)
-        return False
+        return Outcome.DONE
     if orchestrator.ip:
         builder.do(AskToStop(orchestrator_address(orchestrator.ip), builder.memory.attempt))
     builder.wake(builder.now + ASK_AGAIN_S)
     builder.say(builder.memory.phase, "Suspending", "saving a last checkpoint before the pods end")
-    return True
+    return Outcome.PENDING

@@ -15,6 +15,7 @@ from echorl_operator.observed.records import ContainerPhase, Kind, PodRecord
 from echorl_operator.plan import endings
 from echorl_operator.plan.builder import PlanBuilder
 from echorl_operator.plan.deaths import death_of, main_container
+from echorl_operator.plan.outcome import Outcome
 from echorl_operator.plan.recovery import reason_of
 
 
@@ -30,14 +31,14 @@ def count_restarts(builder: PlanBuilder) -> None:
     builder.remember(engine_restarts={name: count for name, count in counted.items() if count})
 
 
-def are_hopeless(builder: PlanBuilder, spec: EchoRLRunSpec) -> bool:
-    """Whether an engine ended in a way that no restart mends, or that a rule fails the run for; then it fails.
+def handle_engine_ends(builder: PlanBuilder, spec: EchoRLRunSpec) -> Outcome:
+    """Fail the run if an engine ended in a way that no restart mends, or that a rule fails the run for.
 
     Each end is judged once, so that neither a rule that comes later nor a run that goes on after its failure meets old
     ones. Until all engines are of the newest template, ends may be of one that the user has mended meanwhile.
     """
     if not _rolled_out(builder):
-        return False
+        return Outcome.DONE
     judged, found = dict[str, int](), []
     for pod in builder.pods(PodRole.INFERENCE):
         before = builder.memory.judged_ends.get(pod.meta.name, 0)
@@ -47,9 +48,9 @@ def are_hopeless(builder: PlanBuilder, spec: EchoRLRunSpec) -> bool:
         judged[pod.meta.name] = max(number, before)
     builder.remember(judged_ends={name: number for name, number in judged.items() if number})
     if (end := end_of_run(found, restart_rules(spec))) is None:
-        return False
+        return Outcome.DONE
     endings.fail(builder, reason_of(end), f"inference: {end.reason}")
-    return True
+    return Outcome.DECIDED
 
 
 def _rolled_out(builder: PlanBuilder) -> bool:

@@ -28,7 +28,7 @@ def hung(builder: PlanBuilder, pods: Iterable[PodRecord]) -> list[PodRecord]:
     return found
 
 
-def see_to(builder: PlanBuilder, pods: list[PodRecord]) -> str:
+def handle_hung_pods(builder: PlanBuilder, pods: list[PodRecord]) -> str:
     """Remove hung pods by force if the manifest says so, else tell; what there is to say of them."""
     nodes = ", ".join(sorted({pod.node or "no node" for pod in pods}))
     listed = ", ".join(pod.meta.name for pod in pods[:3]) + (" ..." if len(pods) > 3 else "")
@@ -42,10 +42,10 @@ def see_to(builder: PlanBuilder, pods: list[PodRecord]) -> str:
     return f"{why}; {_HINT}"
 
 
-def see_to_engines(builder: PlanBuilder) -> None:
+def handle_hung_engines(builder: PlanBuilder) -> None:
     """Engines that hang hold up nobody, as their Deployment has made others; they may still hold GPUs."""
     if found := hung(builder, builder.pods(PodRole.INFERENCE)):
-        see_to(builder, found)
+        handle_hung_pods(builder, found)
 
 
 def lost_alone(builder: PlanBuilder) -> str | None:

@@ -41,6 +41,7 @@ from echorl_operator.plan.actions import ChangeLive, Delete, Plan
 from echorl_operator.plan.builder import PlanBuilder
 from echorl_operator.plan.cache import ResultCache
 from echorl_operator.plan.gang import Gang
+from echorl_operator.plan.outcome import Outcome
 from echorl_operator.settings import Settings
 from echorl_operator.status.conditions import begun
 from echorl_operator.status.pass_report import PassReport
@@ -96,7 +97,7 @@ def _explain(builder: PlanBuilder) -> None:
         builder.say(builder.phase, obstacle.reason, obstacle.message)
         # Its message tells how long.
         builder.wake(builder.now + 60.0)
-        retries.see_to(builder)
+        retries.retry_controllers(builder)
 
 
 def _pass(builder: PlanBuilder) -> EchoRLRunSpec | None:
@@ -105,7 +106,7 @@ def _pass(builder: PlanBuilder) -> EchoRLRunSpec | None:
     rendering = edits.frozen(builder)
     spec = _decide(builder, wanted, rendering)
     if wanted.spec is not None:
-        retention.see_to_owner(builder, wanted.spec)
+        retention.ensure_owner(builder, wanted.spec)
     if rendering is not None:
         leftovers.remove(builder, rendering)
     return spec
@@ -130,7 +131,7 @@ def _decide(builder: PlanBuilder, wanted: edits.Wanted, rendering: Rendering | N
         return spec
     # A suspension that was taken back has had its time to save; the next one gets its own.
     builder.remember(stop_asked_at=None, active_since=builder.memory.active_since or builder.now)
-    if not _is_too_late(builder, spec):
+    if _enforce_deadline(builder, spec) is Outcome.DONE:
         _active(builder, wanted.run, rendering, spec)
     return spec
 
@@ -144,7 +145,7 @@ def _active(builder: PlanBuilder, run: EchoRLRun | None, rendering: Rendering | 
         if run is not None:
             edits.restore(builder, run)
         return
-    if run is not None and edits.edited(builder, rendering, run):
+    if run is not None and edits.handle_edit(builder, rendering, run) is Outcome.DECIDED:
         return
     _attempt(builder, rendering, spec)
 
@@ -169,40 +170,42 @@ def _mends_something(before: Mapping[str, Any], after: Mapping[str, Any]) -> boo
     return not {change.path for change in changes(before, after)} <= _MEND_NOTHING
 
 
-def _is_too_late(builder: PlanBuilder, spec: EchoRLRunSpec) -> bool:
+def _enforce_deadline(builder: PlanBuilder, spec: EchoRLRunSpec) -> Outcome:
+    """Fail a run that is active for longer than ``activeDeadlineSeconds``."""
     limit, begun = spec.active_deadline_seconds, builder.memory.active_since
     if limit is None or begun is None:
-        return False
+        return Outcome.DONE
     if builder.now < begun + limit:
         builder.wake(begun + limit)
-        return False
+        return Outcome.DONE
     endings.fail(builder, "DeadlineExceeded", f"the run is active for more than {limit} s (activeDeadlineSeconds)")
-    return True
+    return Outcome.DECIDED
 
 
 def _attempt(builder: PlanBuilder, rendering: Rendering, spec: EchoRLRunSpec) -> None:
     _shared_children(builder, rendering)
     gang = Gang.of(builder.observed, builder.memory.attempt, spec.trainer.replicas)
     _note_progress(builder, spec)
-    lost_nodes.see_to_engines(builder)
-    if _is_superseded(builder, spec):
+    lost_nodes.handle_hung_engines(builder)
+    if _handle_supersession(builder, spec) is Outcome.DECIDED:
         return
-    if builder.memory.admitted() and recovery.is_over(builder, gang, spec):
+    if builder.memory.admitted() and recovery.handle_ends(builder, gang, spec) is Outcome.DECIDED:
         return
     # Without a gang of this attempt in front of the scheduler nothing stands in the way of its template.
-    if not attempts.template_is_current(builder, rendering, spec.trainer.replicas):
+    if attempts.ensure_template(builder, rendering, spec.trainer.replicas) is Outcome.PENDING:
         builder.say(builder.phase, "ApplyingTemplate", f"attempt {builder.memory.attempt} is being set up")
         return
-    if not attempts.others_are_gone(builder) or not attempts.is_prepared(builder, rendering, spec):
+    if attempts.ensure_others_gone(builder) is Outcome.PENDING:
         return
-    if builder.fence:
-        return  # what prepare found must be in status before anybody acts on it
-    _engines(builder, rendering, spec)
-    if engines.are_hopeless(builder, spec):
+    # What prepare found must be in status before anybody acts on it.
+    if attempts.ensure_prepared(builder, rendering, spec) is Outcome.PENDING or builder.fence:
         return
-    orchestrated = attempts.has_orchestrator(builder, rendering)
-    admitted = attempts.admit(builder, gang)
-    if orchestrated and admitted:
+    builder.ensure_applied(inference_deployment(rendering, num_engines(spec)), Kind.DEPLOYMENT)
+    if engines.handle_engine_ends(builder, spec) is Outcome.DECIDED:
+        return
+    # Both are asked for in one pass: neither waits for the other.
+    orchestrator, admission = attempts.ensure_orchestrator(builder, rendering), attempts.ensure_admitted(builder, gang)
+    if Outcome.PENDING not in (orchestrator, admission):
         _running(builder)
         _live_settings(builder, rendering)
     elif not builder.message:
@@ -210,16 +213,16 @@ def _attempt(builder: PlanBuilder, rendering: Rendering, spec: EchoRLRunSpec) ->
         builder.say(phase, "Starting", f"attempt {builder.memory.attempt}: starting engines, orchestrator, trainer")
 
 
-def _is_superseded(builder: PlanBuilder, spec: EchoRLRunSpec) -> bool:
-    """Whether another attempt begins, since nothing of this one may go on."""
+def _handle_supersession(builder: PlanBuilder, spec: EchoRLRunSpec) -> Outcome:
+    """Begin another attempt if nothing of this one may go on."""
     if (lost := lost_nodes.lost_alone(builder)) is not None:
         edits.begin_attempt(builder, spec, Phase.RESTARTING, "NodeLost", lost)
-        return True
+        return Outcome.DECIDED
     if (later := attempts.overtaken_by(builder)) is not None:
         why = f"attempt {later} has left its folder on the volume, and status did not know of it"
         edits.begin_attempt(builder, spec, Phase.PREPARING, "StatusLost", why, above=later)
-        return True
-    return False
+        return Outcome.DECIDED
+    return Outcome.DONE
 
 
 def _shared_children(builder: PlanBuilder, rendering: Rendering) -> None:
@@ -227,11 +230,7 @@ def _shared_children(builder: PlanBuilder, rendering: Rendering) -> None:
     for desired in common(rendering):
         kind = Kind(desired["kind"])
         if kind not in housekeeping.CREATED_ONLY:
-            builder.apply(desired, kind)
-
-
-def _engines(builder: PlanBuilder, rendering: Rendering, spec: EchoRLRunSpec) -> None:
-    builder.apply(inference_deployment(rendering, num_engines(spec)), Kind.DEPLOYMENT)
+            builder.ensure_applied(desired, kind)
 
 
 def _note_progress(builder: PlanBuilder, spec: EchoRLRunSpec) -> None:

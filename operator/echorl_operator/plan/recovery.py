@@ -14,6 +14,7 @@ from echorl_operator.plan.builder import PlanBuilder
 from echorl_operator.plan.causes import cause_of
 from echorl_operator.plan.deaths import death_of, exit_code, main_container
 from echorl_operator.plan.gang import Gang
+from echorl_operator.plan.outcome import Outcome
 
 SETTLE_S = 3.0
 """After a death, for others of the same cause."""
@@ -21,13 +22,13 @@ PART_S = 120.0
 """Between the ends of the ranks and of the orchestrator."""
 
 
-def is_over(builder: PlanBuilder, gang: Gang, spec: EchoRLRunSpec) -> bool:
-    """Look at what has ended, and see to it. True if this pass must do nothing else."""
+def handle_ends(builder: PlanBuilder, gang: Gang, spec: EchoRLRunSpec) -> Outcome:
+    """Decide what follows from the ends of pods, and from steps that do not come."""
     state = _state(builder)
     orchestrator = _ended_orchestrator(builder)
     if _has_finished(builder, state, orchestrator):
         endings.succeed(builder, f"all {spec.max_steps} steps are done")
-        return True
+        return Outcome.DECIDED
     ruled = restart_rules(spec)
     stopped = orchestrator is not None and exit_code(orchestrator) == ExitCode.STOPPED
     if orchestrator is not None and stopped and not any(rule.matches(death_of(orchestrator)) for rule in ruled):
@@ -39,14 +40,14 @@ def is_over(builder: PlanBuilder, gang: Gang, spec: EchoRLRunSpec) -> bool:
         told = Death(Role.ORCHESTRATOR, "orchestrator", state.failure_code, message=state.failure_message)
         if (end := end_of_run([told], ruled)) is not None:
             endings.fail(builder, reason_of(end), end.reason)
-            return True
+            return Outcome.DECIDED
     if orchestrator is not None and orchestrator.meta.uid == builder.memory.counted:
         builder.delete_pods([orchestrator], "its end is seen to")
         orchestrator = None
     deaths = _deaths(builder, gang, orchestrator)
     if deaths:
-        return _see_to(builder, gang, spec, deaths, orchestrator)
-    return _is_stalled(builder, spec, state)
+        return _handle_deaths(builder, gang, spec, deaths, orchestrator)
+    return _enforce_stall_policy(builder, spec, state)
 
 
 def _state(builder: PlanBuilder) -> RoleState | None:
@@ -107,13 +108,13 @@ def _ended_at(pod: PodRecord) -> float | None:
     return None if main is None else main.since
 
 
-def _see_to(
+def _handle_deaths(
     builder: PlanBuilder,
     gang: Gang,
     spec: EchoRLRunSpec,
     found: list[tuple[Death, float | None]],
     orchestrator: PodRecord | None,
-) -> bool:
+) -> Outcome:
     deaths = [death for death, _ in found]
     gang_is_whole = all(death.role is not Role.TRAINER for death in deaths)
     decision = decide(
@@ -127,10 +128,10 @@ def _see_to(
     if decision.action is not Action.FAIL and newest is not None and builder.now < newest + SETTLE_S:
         builder.wake(newest + SETTLE_S)
         builder.say(builder.phase, "Settling", decision.reason)
-        return True
+        return Outcome.DECIDED
     if decision.action is Action.FAIL:
         endings.fail(builder, reason_of(decision), decision.reason)
-        return True
+        return Outcome.DECIDED
     builder.restart = Restart(decision.role or Role.TRAINER, cause_of(gang, orchestrator))
     if decision.action is Action.RESTART_ALONE and orchestrator is not None:
         _count(builder, decision)
@@ -138,7 +139,7 @@ def _see_to(
         builder.delete_pods([orchestrator], decision.reason)
         builder.note("OrchestratorRestarted", decision.reason, warning=True)
         builder.say(builder.phase, "OrchestratorRestarted", decision.reason)
-        return True
+        return Outcome.DECIDED
     return _restart(builder, spec, [decision], decision.reason)
 
 
@@ -150,7 +151,7 @@ def _count(builder: PlanBuilder, decision: Decision) -> None:
         builder.remember(ledger=builder.memory.ledger.with_restart(role, builder.memory.step))
 
 
-def _restart(builder: PlanBuilder, spec: EchoRLRunSpec, decisions: list[Decision], reason: str) -> bool:
+def _restart(builder: PlanBuilder, spec: EchoRLRunSpec, decisions: list[Decision], reason: str) -> Outcome:
     """A new attempt; its pods are asked for at once, and let through after the back-off."""
     delay = 0.0
     for decision in decisions:
@@ -158,36 +159,36 @@ def _restart(builder: PlanBuilder, spec: EchoRLRunSpec, decisions: list[Decision
         delay = decision.delay_s
     edits.begin_attempt(builder, spec, Phase.RESTARTING, "GangRestarted", reason)
     builder.remember(not_before=_not_before(builder, delay))
-    return True
+    return Outcome.DECIDED
 
 
 def _not_before(builder: PlanBuilder, delay_s: float) -> float | None:
     return builder.now + delay_s if delay_s else None
 
 
-def _is_stalled(builder: PlanBuilder, spec: EchoRLRunSpec, state: RoleState | None) -> bool:
-    """See to a run that makes no step; an orchestrator that nobody reaches is unknown, not stalled."""
+def _enforce_stall_policy(builder: PlanBuilder, spec: EchoRLRunSpec, state: RoleState | None) -> Outcome:
+    """Do with a run that makes no step what it says; an orchestrator that nobody reaches is unknown, not stalled."""
     if state is None or state.phase is not Phase.RUNNING:
-        return False
+        return Outcome.DONE
     limit = duration_seconds(spec.stall_policy.no_step_for)
     silent = builder.now - state.last_step_at
     if silent < limit:
         builder.wake(state.last_step_at + limit)
-        return False
+        return Outcome.DONE
     why = f"no step for {silent:.0f} s (stallPolicy.noStepFor is {spec.stall_policy.no_step_for})"
     if state.waiting_for:
         why += f"; it waits for {state.waiting_for}"
     builder.problem("Stalled", "NoStep", why)
     if spec.stall_policy.action == "Ignore":
-        return False
+        return Outcome.DONE
     if spec.stall_policy.action == "Fail":
         endings.fail(builder, "Stalled", why)
-        return True
+        return Outcome.DECIDED
     death = Death(Role.TRAINER, "the gang", -9, why=why)
     decision = decide([death], ledger=builder.memory.ledger, policy=restart_policy(spec))
     if decision.action is Action.FAIL:
         endings.fail(builder, "Stalled", decision.reason)
-        return True
+        return Outcome.DECIDED
     builder.restart = Restart(Role.TRAINER, Cause.STALLED)
     return _restart(builder, spec, [decision], why)
 

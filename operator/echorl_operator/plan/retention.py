@@ -8,7 +8,7 @@ from echorl_operator.plan.actions import ChangeOwner
 from echorl_operator.plan.builder import PlanBuilder
 
 
-def see_to_owner(builder: PlanBuilder, spec: EchoRLRunSpec) -> None:
+def ensure_owner(builder: PlanBuilder, spec: EchoRLRunSpec) -> None:
     """Make the run the owner of its claim, or not, as the manifest says now.
 
     A claim that a former run of the name left carries that run's uid, and is never touched; nor is one that somebody

@@ -16,7 +16,7 @@ from echorl_operator.plan.builder import PlanBuilder
 EVERY_S = 30.0
 
 
-def see_to(builder: PlanBuilder) -> None:
+def retry_controllers(builder: PlanBuilder) -> None:
     """Ask for another try of every workload that gets no pods, if the last one is long ago."""
     for child in without_pods(builder.observed):
         due = max(_blocked_since(builder), _asked_at(child)) + EVERY_S

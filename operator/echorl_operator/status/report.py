@@ -3,19 +3,21 @@
 from collections.abc import Mapping
 from typing import Any
 
-from echorl_core.names import Phase
+from echorl_core import termination_message
+from echorl_core.names import ExitCode, Phase
 from echorl_core.termination_message import Preparation, TerminationMessage
 from echorl_manifest.models.status import MAX_MESSAGE, MAX_REWARD, MAX_TIMELINE
 from echorl_operator import names
 from echorl_operator.names import PodRole
 from echorl_operator.observed.memory import Memory
-from echorl_operator.observed.records import Kind
+from echorl_operator.observed.records import ContainerPhase, Kind
 from echorl_operator.observed.roles import RoleState
 from echorl_operator.observed.times import to_text
 from echorl_operator.observed.world import Observed
 from echorl_operator.status.conditions import conditions
-from echorl_operator.status.final import final_words
 from echorl_operator.status.pass_report import PassReport
+
+_FINAL_CODES = frozenset({ExitCode.OK, ExitCode.STOPPED})
 
 
 def status_of(observed: Observed, memory: Memory, report: PassReport) -> dict[str, Any]:
@@ -47,20 +49,32 @@ def status_of(observed: Observed, memory: Memory, report: PassReport) -> dict[st
         "control": memory.control(),
         **_from_state(state, before, report.found),
     }
-    if (words := final_words(observed, memory.attempt)) is not None:
-        status |= _at_the_end(words, status)
+    if (message := _final_message(observed, memory.attempt)) is not None:
+        status |= _at_the_end(message, status)
     if memory.model_commit:
         status["model"] = {"revision": memory.model_commit}
     return {key: value for key, value in status.items() if value not in (None, "", {}, [])}
 
 
-def _at_the_end(words: TerminationMessage, status: Mapping[str, Any]) -> dict[str, Any]:
+def _final_message(observed: Observed, attempt: int) -> TerminationMessage | None:
+    """What this attempt's orchestrator said when it finished or stopped on request; None if it did neither."""
+    for pod in observed.of(PodRole.ORCHESTRATOR):
+        for container in pod.containers:
+            if (container.name, container.phase) != (PodRole.ORCHESTRATOR, ContainerPhase.TERMINATED):
+                continue
+            message = termination_message.read(container.message)
+            if message is not None and message.attempt == attempt and message.exit_code in _FINAL_CODES:
+                return message
+    return None
+
+
+def _at_the_end(message: TerminationMessage, status: Mapping[str, Any]) -> dict[str, Any]:
     """What the orchestrator report at its end: between its last poll and that it may have trained and saved."""
     told: dict[str, Any] = {}
-    if words.step is not None:
-        told = {"step": words.step, "policy": {**(status.get("policy") or {}), "trained": words.step}}
-    if words.saved is not None:
-        told["checkpoint"] = _checkpoint(words.saved.step, words.saved.committed_at, words.saved.size_bytes)
+    if message.step is not None:
+        told = {"step": message.step, "policy": {**(status.get("policy") or {}), "trained": message.step}}
+    if message.saved is not None:
+        told["checkpoint"] = _checkpoint(message.saved.step, message.saved.committed_at, message.saved.size_bytes)
     return told
 
 

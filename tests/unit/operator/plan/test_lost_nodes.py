@@ -25,7 +25,7 @@ def test_a_pod_hangs_a_minute_after_its_grace_period():
 
 def test_it_is_told_with_its_node_and_left_alone():
     made = builder()
-    said = lost_nodes.see_to(made, [pod("one-trainer-0", PodRole.TRAINER, deleted_at=LONG_AGO, node="gpu-7")])
+    said = lost_nodes.handle_hung_pods(made, [pod("one-trainer-0", PodRole.TRAINER, deleted_at=LONG_AGO, node="gpu-7")])
     assert "one-trainer-0 does not end on gpu-7" in said
     assert made.problems["NodeLost"] == ("PodsHang", said)
     assert not made.actions
@@ -34,7 +34,7 @@ def test_it_is_told_with_its_node_and_left_alone():
 def test_it_is_removed_by_force_where_the_manifest_says_so():
     made = builder(run=run(failurePolicy={"forceDeleteOnNodeLoss": True}))
     hung = pod("one-trainer-0", PodRole.TRAINER, deleted_at=LONG_AGO)
-    lost_nodes.see_to(made, [hung])
+    lost_nodes.handle_hung_pods(made, [hung])
     (delete,) = made.actions
     assert isinstance(delete, Delete)
     assert (delete.name, delete.uid, delete.grace_s) == ("one-trainer-0", hung.meta.uid, 0)

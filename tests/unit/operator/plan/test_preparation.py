@@ -10,6 +10,7 @@ from echorl_operator.names import PodRole
 from echorl_operator.observed.records import ContainerPhase, PodPhase, PodRecord
 from echorl_operator.plan import attempts
 from echorl_operator.plan.builder import PlanBuilder
+from echorl_operator.plan.outcome import Outcome
 from echorl_operator.settings import Settings
 from echorl_testing.observed_worlds import container, observed, pod, run
 
@@ -27,7 +28,8 @@ def prepared(resume_step: int, *skipped: SkippedCheckpoint) -> PodRecord:
 def noted(ended: PodRecord, *, known: int, **spec: Any) -> PlanBuilder:
     record = run({"attempt": 2, "checkpoint": {"step": known}}, **spec)
     builder = PlanBuilder(observed(ended, run=record), Settings(operator_version="1"), "t")
-    assert not attempts.is_prepared(builder, None, EchoRLRunSpec.model_validate(record.spec))  # type: ignore[arg-type]
+    spec = EchoRLRunSpec.model_validate(record.spec)
+    assert attempts.ensure_prepared(builder, None, spec) is Outcome.PENDING  # type: ignore[arg-type]
     assert builder.fence
     assert builder.memory.resume_step is not None
     return builder

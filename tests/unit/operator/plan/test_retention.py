@@ -11,7 +11,7 @@ from echorl_operator.observed.records import ChildRecord, Kind
 from echorl_operator.plan.actions import Action, ChangeOwner
 from echorl_operator.plan.builder import PlanBuilder
 from echorl_operator.plan.planning import _goes_on
-from echorl_operator.plan.retention import see_to_owner
+from echorl_operator.plan.retention import ensure_owner
 from echorl_testing.observed_worlds import RUN_UID, meta, observed, run
 from echorl_testing.rendered import SETTINGS, manifest, rendered
 
@@ -22,7 +22,7 @@ FREE = replace(OWNED, meta=replace(OWNED.meta, owner_uid=""))
 def actions(claim: ChildRecord | None, **storage: Any) -> list[Action]:
     record = run(storage=storage)
     builder = PlanBuilder(observed(children=(claim,) if claim else (), run=record), SETTINGS, "a token")
-    see_to_owner(builder, EchoRLRunSpec.model_validate(record.spec))
+    ensure_owner(builder, EchoRLRunSpec.model_validate(record.spec))
     return builder.actions
 
 

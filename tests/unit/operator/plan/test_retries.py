@@ -23,7 +23,7 @@ def seen(blocked_for: float, *, asked_ago: float | None = None, failure: str = "
     status = {"attempt": 1, "conditions": [blocked]}
     world = observed(run=run(status), children=(child,), warning_events=(REFUSED,))
     builder = PlanBuilder(world, Settings(operator_version="1"), "t")
-    retries.see_to(builder)
+    retries.retry_controllers(builder)
     return builder
 
 
