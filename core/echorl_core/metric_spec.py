@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class MetricSpec:
-    """One metric."""
+    """What a role says of one metric that it exports."""
 
     name: str
-    """As Prometheus shows it; of a histogram without ``_bucket``, ``_sum`` and ``_count``."""
+    """The name as Prometheus shows it; a histogram's lacks ``_bucket``, ``_sum`` and ``_count``."""
     type: str
-    """counter, gauge or histogram."""
+    """The metric's kind: counter, gauge or histogram."""
     labels: tuple[str, ...]
     text: str
 

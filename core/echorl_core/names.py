@@ -78,7 +78,7 @@ ENV_RANKS_PER_POD = "ECHORL_RANKS_PER_POD"
 ENV_ADVERTISE_HOST = "ECHORL_ADVERTISE_HOST"
 """Name or address that other pods reach this one by; it overrides the config's ``advertise_host``."""
 ENV_TERMINATION_LOG = "ECHORL_TERMINATION_LOG"
-"""File for a role's last words; set but empty: the kubelet's own, ``/dev/termination-log``. Unset: none is written."""
+"""File for a role's termination message. Empty: the kubelet's own, ``/dev/termination-log``. Unset: none is written."""
 
 # HTTP headers of every message between roles.
 HEADER_RUN = "X-EchoRL-Run"

@@ -1,4 +1,4 @@
-"""What the trainer's part of ``echorl preflight`` leaves: versions of an adapter, and what each computes."""
+"""The file that the trainer's part of ``echorl preflight`` leaves: versions of an adapter, and what each computes."""
 
 from pathlib import Path
 
@@ -13,13 +13,13 @@ class PreflightStep(msgspec.Struct, frozen=True, kw_only=True):
     """Versions that were published, in order: 0 as the run starts, 1 after a step, then one for each further swap."""
 
     gradient_norm: float
-    """Of the step, before clipping."""
+    """Norm of the step's gradient before clipping."""
     versions: list[PolicyAnnouncement]
-    """Each with its probe; the first one's is also that of the model alone."""
+    """The announcements, each with its probe; the first probe is also that of the model alone."""
 
 
 def read(folder: Path) -> PreflightStep:
-    """Read what ``write`` wrote.
+    """Read the result that ``write`` left in ``folder``.
 
     Raises:
         OSError: there is no such file.
@@ -32,5 +32,5 @@ def read(folder: Path) -> PreflightStep:
 
 
 def write(folder: Path, step: PreflightStep) -> None:
-    """Write it."""
+    """Write the result into ``folder``."""
     (folder / FILE).write_bytes(msgspec.json.encode(step))

@@ -8,15 +8,15 @@ class Problem:
     """What is wrong at one place: what was found there, and what would be accepted."""
 
     path: str
-    """``spec.environments.train[0].echo.tool.alpha``."""
+    """Where it is, such as ``spec.environments.train[0].echo.tool.alpha``."""
     found: str
-    """The value, as text."""
+    """The value that was found, as text."""
     accepted: str
-    """In words."""
+    """What would be accepted, in words."""
     reason: str = ""
-    """Why, or what was probably meant; may be empty."""
+    """Why it is wrong, or what was probably meant; may be empty."""
 
     def __str__(self) -> str:
-        """One line."""
+        """Say all of it in one line."""
         reason = f"{self.reason}; " if self.reason else ""
         return f"{self.path}: {reason}found {self.found}; accepted: {self.accepted}"

@@ -97,7 +97,7 @@ class Death:
     why: str | None = None
     """Why it was killed, if it was."""
     message: str | None = None
-    """Its own last words, if it said any."""
+    """What the process itself said of its end, if it said anything."""
 
     @property
     def cause(self) -> str:

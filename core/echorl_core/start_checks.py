@@ -20,7 +20,7 @@ _IMPORT_DEADLINE_S = 120
 
 
 def model_problems(folder: Path, max_model_len: int | None) -> Iterator[Problem]:
-    """What a model's folder lacks, and a sequence that is longer than the model takes (None: not asked for)."""
+    """Yield what a model's folder lacks, and a ``max_model_len`` that is longer than the model takes."""
     if not (folder / "config.json").is_file():
         yield Problem(MODEL_NAME, f"{folder} without config.json", "a folder with config.json")
     if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
@@ -36,7 +36,7 @@ def model_problems(folder: Path, max_model_len: int | None) -> Iterator[Problem]
 
 
 def adapter_problems(folder: Path, targets: Sequence[str]) -> Iterator[Problem]:
-    """A target of an adapter that the model in ``folder`` has no linear layer for."""
+    """Yield the targets of an adapter that the model in ``folder`` has no linear layer for."""
     try:
         chosen_modules(linear_layers(folder), targets)
     except UnknownModule as error:
@@ -46,7 +46,7 @@ def adapter_problems(folder: Path, targets: Sequence[str]) -> Iterator[Problem]:
 
 
 def missing_weights(folder: Path) -> str | None:
-    """What a model folder lacks of its weights; None if they are all there."""
+    """Say what a model folder lacks of its weights; None if they are all there."""
     index = folder / "model.safetensors.index.json"
     if not index.is_file():
         return None if any(folder.glob("*.safetensors")) else "safetensors files"
@@ -85,7 +85,7 @@ def import_problems(
 
 
 def longest_sequence(folder: Path) -> int | None:
-    """``max_position_embeddings`` of a model; None if its config does not say."""
+    """Read ``max_position_embeddings`` of the model in ``folder``; None if its config does not say."""
     try:
         config = json.loads((folder / "config.json").read_text())
     except (OSError, ValueError):
@@ -98,12 +98,12 @@ def longest_sequence(folder: Path) -> int | None:
 
 
 def users_environment() -> dict[str, str]:
-    """Environment for the user's code: ours without our secrets."""
+    """Our environment variables without our secrets, for the user's code."""
     return {name: value for name, value in os.environ.items() if name not in _OUR_SECRETS}
 
 
 def _end_of(command: list[str], folder: str) -> str:
-    """Run a command to its end; says how it ended."""
+    """Run a command to its end, and say how it ended."""
     try:
         done = subprocess.run(
             command,

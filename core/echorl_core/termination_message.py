@@ -1,6 +1,6 @@
-"""A role's last words: why its process ended, as JSON in the file that the kubelet reads when a container has ended.
+"""A role's termination message: why its process ended, as JSON in the file that the kubelet reads.
 
-    role --say()--> $ECHORL_TERMINATION_LOG --kubelet--> pod status --read()--> operator
+    role --write()--> $ECHORL_TERMINATION_LOG --kubelet--> pod status --read()--> operator
 
 At most 4 KiB, which is what the kubelet takes. Values of variables that hold secrets never stand in it.
 """
@@ -36,7 +36,7 @@ class SavedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
 
     step: int
     committed_at: str
-    """ISO 8601, UTC."""
+    """When its manifest was written: ISO 8601, UTC."""
     size_bytes: int
 
 
@@ -53,23 +53,23 @@ class Preparation(msgspec.Struct, frozen=True, kw_only=True):
     """What prepare did for an attempt."""
 
     resume_step: int
-    """0: from the start."""
+    """The step that the attempt begins at; 0 is the start."""
     checkpoint: str | None = None
     """Folder of the checkpoint to resume from, relative to the run directory."""
     committed: list[SavedCheckpoint] = []
-    """Newest first; a few."""
+    """The newest checkpoints that count, newest first."""
     skipped: list[SkippedCheckpoint] = []
-    """Newest first; a few."""
+    """The newest checkpoints that are not resumed from, newest first."""
     skipped_count: int = 0
     removed: list[str] = []
-    """First few of the leftovers that were removed, relative paths."""
+    """Relative paths of the first leftovers that were removed."""
     removed_count: int = 0
     archived: str | None = None
-    """Where another run's files went, relative."""
+    """Relative path of the folder that another run's files went to."""
     model_path: str
     """Folder of the model."""
     model_commit: str | None = None
-    """That the hub's revision was resolved to; None for a model that is a path."""
+    """The commit that the hub's revision was resolved to; None for a model that is a path."""
 
 
 class TerminationMessage(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,31 +77,31 @@ class TerminationMessage(msgspec.Struct, frozen=True, kw_only=True):
 
     schema: int = 1
     role: str
-    """trainer, orchestrator, inference or prepare."""
+    """The process's role: trainer, orchestrator, inference or prepare."""
     attempt: int
-    """0 where it is not known, or means nothing (engines)."""
+    """The attempt that the process belonged to; 0 where it is not known, or means nothing (engines)."""
     exit_code: int
-    """Of the process; 128 + n after signal n."""
+    """The process's exit code; 128 + n after signal n."""
     exit_name: str
-    """Name of the code: that of ``names.ExitCode``, of the signal, or UNKNOWN."""
+    """The code's name in ``names.ExitCode``, the signal's name, or UNKNOWN."""
     message: str
-    """For people; one or a few lines."""
+    """Why the process ended, for people: one or a few lines."""
     step: int | None = None
-    """Where the role stood."""
+    """The training step that the role stood at."""
     rank: int | None = None
-    """Of a trainer process."""
+    """The rank of a trainer process."""
     traceback: str = ""
-    """End of it, where the error was not expected."""
+    """The traceback's end, where the error was not expected."""
     prepared: Preparation | None = None
-    """Of a prepare that succeeded."""
+    """What a prepare that succeeded did."""
     saved: SavedCheckpoint | None = None
-    """Of an orchestrator that finished or stopped: the newest committed checkpoint. What polls saw may be older."""
+    """The newest committed checkpoint, of an orchestrator that finished or stopped. What polls saw may be older."""
     last_attempt: int | None = None
-    """Of a prepare that came too late (FENCED): the run's highest attempt in its directory."""
+    """The run's highest attempt in its directory, of a prepare that came too late (FENCED)."""
 
 
 def code_name(code: int) -> str:
-    """Name of an exit code; 128 + n, and -n, are signal n."""
+    """The name of an exit code; 128 + n, and -n, are signal n."""
     if code in set(ExitCode):
         return ExitCode(code).name
     number = -code if code < 0 else code - 128
@@ -118,16 +118,16 @@ def message_of_end(
     rank: int | None = None,
     error: BaseException | None = None,
 ) -> TerminationMessage:
-    """The words for an end with ``code``.
+    """The message of a process that ends with ``code``.
 
     Args:
-        role: whose.
-        code: exit code of the process.
-        message: for people.
-        attempt: of the process.
-        step: where it stood.
-        rank: of a trainer process.
-        error: whose traceback belongs to it; None where the message says all.
+        role: the role that ends.
+        code: the process's exit code.
+        message: why it ends, for people.
+        attempt: the attempt that the process belongs to.
+        step: the training step that it stood at.
+        rank: the rank of a trainer process.
+        error: the error whose traceback is kept; None where the message says all.
     """
     return TerminationMessage(
         role=str(role),
@@ -141,8 +141,8 @@ def message_of_end(
     )
 
 
-def write(words: TerminationMessage, environ: Mapping[str, str] = os.environ) -> None:
-    """Write the words to the file that the environment names; where it names none, do nothing.
+def write(message: TerminationMessage, environ: Mapping[str, str] = os.environ) -> None:
+    """Write the message to the file that the environment names; do nothing where it names none.
 
     An error is logged: it must not hide how the process ended.
     """
@@ -151,28 +151,28 @@ def write(words: TerminationMessage, environ: Mapping[str, str] = os.environ) ->
         return
     try:
         # In place: the kubelet mounts the file, so another one cannot be renamed onto it.
-        Path(place or KUBELET_FILE).write_bytes(encoded(words, environ))
+        Path(place or KUBELET_FILE).write_bytes(encoded(message, environ))
     except OSError as error:
         log.warning("the termination message was not written", error=str(error))
 
 
-def encoded(words: TerminationMessage, environ: Mapping[str, str] = os.environ) -> bytes:
+def encoded(message: TerminationMessage, environ: Mapping[str, str] = os.environ) -> bytes:
     """JSON of at most 4 KiB without secrets: first the traceback is cut, then lists, then the message."""
-    words = msgspec.structs.replace(
-        words,
-        message=_head(without_secrets(words.message, environ), _LONGEST_MESSAGE),
-        traceback=_tail(without_secrets(words.traceback, environ), _LONGEST_TRACEBACK),
-        prepared=None if words.prepared is None else _short(words.prepared),
+    message = msgspec.structs.replace(
+        message,
+        message=_head(without_secrets(message.message, environ), _LONGEST_MESSAGE),
+        traceback=_tail(without_secrets(message.traceback, environ), _LONGEST_TRACEBACK),
+        prepared=None if message.prepared is None else _short(message.prepared),
     )
-    data = msgspec.json.encode(words)
+    data = msgspec.json.encode(message)
     while len(data) > LARGEST:
-        words = _shorter(words)
-        data = msgspec.json.encode(words)
+        message = _shorter(message)
+        data = msgspec.json.encode(message)
     return data
 
 
 def read(text: str | bytes) -> TerminationMessage | None:
-    """The words in a termination message; None if it is not of this form."""
+    """Read a termination message; None if it is not of this form."""
     try:
         return msgspec.json.decode(text, type=TerminationMessage)
     except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError):
@@ -187,17 +187,17 @@ def without_secrets(text: str, environ: Mapping[str, str] = os.environ) -> str:
     return _SECRET_FORM.sub(_HIDDEN, text)
 
 
-def _shorter(words: TerminationMessage) -> TerminationMessage:
-    """The same with less; every call takes something away until nothing is left to take."""
-    prepared = words.prepared
-    if len(words.traceback) > len(_CUT):
-        return msgspec.structs.replace(words, traceback=_tail(words.traceback, len(words.traceback) // 2))
+def _shorter(message: TerminationMessage) -> TerminationMessage:
+    """Take something away from a message; every call does until nothing is left to take."""
+    prepared = message.prepared
+    if len(message.traceback) > len(_CUT):
+        return msgspec.structs.replace(message, traceback=_tail(message.traceback, len(message.traceback) // 2))
     if prepared is not None and (prepared.removed or prepared.skipped or prepared.committed):
         lists = {name: getattr(prepared, name)[:-1] for name in _longest_list(prepared)}
-        return msgspec.structs.replace(words, prepared=msgspec.structs.replace(prepared, **lists))
-    if prepared is not None and len(words.message) <= len(_CUT):
-        return msgspec.structs.replace(words, prepared=None)
-    return msgspec.structs.replace(words, message=_head(words.message, len(words.message) // 2), traceback="")
+        return msgspec.structs.replace(message, prepared=msgspec.structs.replace(prepared, **lists))
+    if prepared is not None and len(message.message) <= len(_CUT):
+        return msgspec.structs.replace(message, prepared=None)
+    return msgspec.structs.replace(message, message=_head(message.message, len(message.message) // 2), traceback="")
 
 
 def _longest_list(prepared: Preparation) -> list[str]:
@@ -206,7 +206,7 @@ def _longest_list(prepared: Preparation) -> list[str]:
 
 
 def _short(prepared: Preparation) -> Preparation:
-    """With texts of bounded length."""
+    """Cut the texts of a preparation to bounded lengths."""
     return msgspec.structs.replace(
         prepared,
         removed=[_tail(path, 200) for path in prepared.removed[:8]],

@@ -52,14 +52,14 @@ class TokenStyle(NamedTuple):
     role: str
     tool: str | None
     advantage: float | None
-    """None: no policy gradient."""
+    """The token's advantage; None if it has no policy gradient."""
     masked: str
-    """By which test; empty: by none."""
+    """The test that masked the token; empty if none did."""
     ce_weight: float
 
     @property
     def rich(self) -> str:
-        """Of the coloured view."""
+        """The style of the coloured view, as rich writes it."""
         base = _ROLES[self.role]
         if self.advantage is not None:
             base = _ZERO if self.advantage == 0 else _ABOVE if self.advantage > 0 else _BELOW
@@ -70,7 +70,7 @@ class TokenStyle(NamedTuple):
 
     @property
     def label(self) -> str:
-        """Of the plain view."""
+        """The words of the plain view."""
         words = [self.role if self.tool is None else f"{self.role} of {printable(self.tool)}"]
         if self.advantage is not None:
             words.append(f"{'lead' if self.mode == 'opd' else 'advantage'} {self.advantage:+.4g}")
@@ -84,7 +84,7 @@ class TokenStyle(NamedTuple):
 
 
 def token_style_of(sequence: TrainedSequence, index: int) -> TokenStyle:
-    """Of the sequence's token ``index``."""
+    """Tell how the sequence's token ``index`` was trained."""
     return TokenStyle(
         sequence.mode,
         sequence.role[index],

@@ -1,4 +1,4 @@
-"""Whether this process still does its work: what the liveness and readiness probes answer."""
+"""Tells the liveness and readiness probes whether this process still does its work."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -11,22 +11,22 @@ class Watched(Protocol):
 
     @property
     def name(self) -> str:
-        """For messages."""
+        """The stream's name, for messages."""
 
     def age(self, now: float | None = None) -> float:
-        """Seconds since anything was heard."""
+        """Seconds since anything was heard of the stream."""
 
 
 @dataclass(frozen=True)
 class WatchdogLimits:
-    """Seconds."""
+    """After how many seconds something is wrong."""
 
     silence_s: float = 150.0
-    """Of a stream while the API server answers."""
+    """Longest silence of a stream while the API server answers."""
     pass_s: float = 300.0
-    """Of one pass over a run; each has a deadline well below."""
+    """Longest pass over a run; each has a deadline well below."""
     election_s: float = 60.0
-    """Between two tries of the election."""
+    """Longest time between two tries of the election."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,9 @@ class Vitals:
     reachable_since: Callable[[], float]
     """When the API server last began to answer; on the watchdog's clock."""
     longest_pass_s: Callable[[], float]
-    """Of those that run now."""
+    """Seconds that the longest of the passes which run now has taken."""
     election_round: Callable[[], float | None]
-    """When the election last tried; None: there is no election."""
+    """When the election last tried; None if there is no election."""
 
 
 class Watchdog:
@@ -72,7 +72,7 @@ class Watchdog:
         return self.not_alive()
 
     def _silent(self, now: float) -> str | None:
-        """A stream that has not come back although the server has answered for long enough."""
+        """Name a stream that has not come back although the server has answered for long enough."""
         reachable_s = now - self._vitals.reachable_since()
         late = [(min(stream.age(now), reachable_s), stream.name) for stream in self._vitals.streams()]
         worst = max(late, default=(0.0, ""))

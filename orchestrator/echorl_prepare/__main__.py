@@ -29,26 +29,26 @@ TERMINATED = 128 + signal.SIGTERM
 
 
 def run(config_file: Path, resume: Resume) -> int:
-    """Prepare the attempt that the environment names, and say the last words; the exit code."""
+    """Prepare the attempt that the environment names, and write the termination message; returns the exit code."""
     text = os.environ.get(names.ENV_ATTEMPT, "")
     attempt = int(text) if text.isdigit() else 0
     logs.configure(ROLE, attempt=attempt)
     _end_on_sigterm(attempt)
     try:
-        words = prepared_attempt(config_file, resume)
+        message = prepared_attempt(config_file, resume)
     except (BadInput, Refused) as error:
-        words = message_of_end(ROLE, ExitCode.BAD_INPUT, str(error))
+        message = message_of_end(ROLE, ExitCode.BAD_INPUT, str(error))
     except Overtaken as error:
-        words = replace(message_of_end(ROLE, ExitCode.FENCED, str(error)), last_attempt=error.last_attempt)
+        message = replace(message_of_end(ROLE, ExitCode.FENCED, str(error)), last_attempt=error.last_attempt)
     except HubUnreachable as error:
-        words = message_of_end(ROLE, ExitCode.CRASH, str(error))
+        message = message_of_end(ROLE, ExitCode.CRASH, str(error))
     except Exception as error:
         log.exception("prepare failed")
-        words = message_of_end(ROLE, ExitCode.CRASH, f"{type(error).__name__}: {error}", error=error)
-    words = replace(words, attempt=attempt)
-    (sys.stdout if words.exit_code == ExitCode.OK else sys.stderr).write(f"{words.message}\n")
-    write(words)
-    return words.exit_code
+        message = message_of_end(ROLE, ExitCode.CRASH, f"{type(error).__name__}: {error}", error=error)
+    message = replace(message, attempt=attempt)
+    (sys.stdout if message.exit_code == ExitCode.OK else sys.stderr).write(f"{message.message}\n")
+    write(message)
+    return message.exit_code
 
 
 def _end_on_sigterm(attempt: int) -> None:

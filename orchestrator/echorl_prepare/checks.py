@@ -19,7 +19,7 @@ _STORAGE = "spec.storage"
 _PROBE = ".echorl-probe"
 _RENDERER_DEADLINE_S = 120
 _TRAINER_PACKAGES = ("echorl_trainer", "torch", "transformers")
-"""In the trainer's image, and not in prepare's."""
+"""Packages that the trainer's image has and prepare's lacks."""
 _CODEC = "echorl_orchestrator.codec"
 
 
@@ -41,7 +41,7 @@ def volume_problems(root: Path) -> Iterator[Problem]:
 
 
 def code_problems(config: PrepareConfig, python: str = sys.executable) -> Iterator[Problem]:
-    """The user's folders, and every function that the manifest names."""
+    """Yield what is wrong with the user's folders, and with every function that the manifest names."""
     missing = [folder for folder in config.python_path if not Path(folder).is_dir()]
     for folder in missing:
         yield Problem("spec.code.path", f"{folder}, which is no folder", "a folder with Python modules")
@@ -72,12 +72,12 @@ def imports(config: OrchestratorConfig) -> dict[str, str]:
 
 
 def trainer_imports(config: TrainerConfig) -> dict[str, str]:
-    """The same of the trainer's ranks."""
+    """Import path by the manifest's field, of every function that the trainer's ranks will import."""
     return {} if config.loss.hook is None else {"spec.algorithm.loss.import": config.loss.hook.import_path}
 
 
 def model_problems(folder: Path, config: PrepareConfig) -> list[Problem]:
-    """What the model's folder lacks; if it lacks nothing, whether its messages can be rendered."""
+    """List what the model's folder lacks; if it lacks nothing, why its messages cannot be rendered."""
     if not folder.is_dir():
         accepted = "a folder of the run's volume, or a hub id"
         return [Problem(start_checks.MODEL_NAME, f"{config.model.name}: no such folder", accepted)]
@@ -115,7 +115,7 @@ def room_problems(run: RunDirectory, model: Path, free_bytes: int, *, copies: in
     Args:
         run: the run directory.
         model: the model's folder.
-        free_bytes: of the volume.
+        free_bytes: bytes that are free on the volume.
         copies: published versions that lie on the volume besides.
     """
     weights = sum(file.stat().st_size for file in model.glob("*.safetensors"))
@@ -129,7 +129,7 @@ def room_problems(run: RunDirectory, model: Path, free_bytes: int, *, copies: in
 
 
 def free_bytes(root: Path) -> int | None:
-    """Free on the volume of ``root``; None if its file system does not say."""
+    """Bytes that are free on the volume of ``root``; None if its file system does not say."""
     usage = shutil.disk_usage(root)
     return usage.free if usage.total else None
 

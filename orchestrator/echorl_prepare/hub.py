@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _WANTED = re.compile(r"[^/]+\.(json|safetensors|txt|model|jinja|tiktoken|md)|LICENSE[^/]*", re.IGNORECASE)
-"""At the top of a repository: weights as safetensors, tokenizer, config. No pickles, no code, no other formats."""
+"""Files at the top of a repository that are fetched: safetensors, tokenizer, config. No pickles, no code."""
 _WITH_SECRET = "with spec.model.tokenSecretName where it is private or gated"  # noqa: S105 - words
 _AT_ONCE = 4
 _TIMEOUT_S = 30.0
 
 
 class Resolved(msgspec.Struct, frozen=True, kw_only=True):
-    """``RUN/model.json``: what a run's model was resolved to."""
+    """What a run's model was resolved to; stands in ``RUN/model.json``."""
 
     run_uid: str
     name: str
@@ -43,7 +43,7 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NoSuchModel(Exception):
-    """The hub does not have the model, or not for us; carries the problem."""
+    """The hub does not have the model, or refuses it to us; the exception carries the problem."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(str(problem))
@@ -72,7 +72,7 @@ class Hub:
     name: str
     revision: str
     tell: Callable[[str], None]
-    """Gets a line for people."""
+    """The function that gets lines for people."""
 
     def fetch(self) -> Fetched:
         """The model's folder, from the store if it is there.
@@ -97,14 +97,14 @@ class Hub:
         return self.store / f"{self.name.replace('/', '--')}@{commit}"
 
     def _known(self) -> str | None:
-        """The commit that needs no question: the revision is one, or this run has asked before."""
+        """The commit, if the hub need not be asked: the revision is one, or this run has asked before."""
         if _COMMIT.fullmatch(self.revision):
             return self.revision
         earlier = self._earlier()
         return earlier.commit if earlier is not None and earlier.run_uid == self.run_uid else None
 
     def _earlier(self) -> Resolved | None:
-        """What this directory's run, or one before it, resolved the same name and revision to."""
+        """Read what this directory's run, or one before it, resolved the same name and revision to."""
         try:
             found = msgspec.json.decode(self.run.model_file.read_bytes(), type=Resolved)
         except (FileNotFoundError, msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError):
@@ -122,7 +122,7 @@ class Hub:
             return earlier.commit
 
     def _info(self, revision: str) -> tuple[str, dict[str, int | None]]:
-        """Commit, and sizes of the files that are wanted."""
+        """Ask the hub for the commit and the sizes of the files that are wanted."""
         with _translated(self.name, revision):
             info = self._api_info(revision)
         files = {one.rfilename: one.size for one in info.siblings or [] if _WANTED.fullmatch(one.rfilename)}
@@ -165,7 +165,7 @@ class Hub:
 
 @contextmanager
 def _translated(name: str, revision: str) -> Iterator[None]:
-    """The hub client's errors as ours."""
+    """Raise our own errors in place of the hub client's."""
     import httpx2  # noqa: PLC0415 - comes with the hub client
     from huggingface_hub import errors  # noqa: PLC0415
 
@@ -223,5 +223,5 @@ def _place(temporary: Path, folder: Path) -> None:
 
 
 def _token() -> str | bool:
-    """The token, from its variable alone; False: none, whatever the user's home holds."""
+    """Read the hub's token from its variable alone; False keeps the client from looking in the user's home."""
     return os.environ.get(ENV_HUB_TOKEN) or False

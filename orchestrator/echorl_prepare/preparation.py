@@ -39,7 +39,7 @@ _PUBLISHED_VERSIONS = 2
 
 @dataclass(frozen=True)
 class Resume:
-    """Where the attempt begins."""
+    """Which checkpoint the attempt is to begin at."""
 
     policy: Policy = Policy.AUTO
     step: int | None = None
@@ -59,7 +59,7 @@ class Overtaken(Exception):
 
 
 def prepared_attempt(config_file: Path, resume: Resume) -> TerminationMessage:
-    """Prepare the attempt that the environment names; the words to end with.
+    """Prepare the attempt that the environment names; returns the message to end with.
 
     Raises:
         BadInput, Refused, Overtaken, HubUnreachable: why it was not done.

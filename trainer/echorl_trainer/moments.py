@@ -1,4 +1,4 @@
-"""What mean, standard deviation, minimum and maximum of per-token values are made of, kept on the device by source."""
+"""Moments of per-token values by source, kept on the device: mean, standard deviation, minimum and maximum."""
 
 import math
 from dataclasses import dataclass
@@ -12,16 +12,16 @@ STATISTICS = ("", "_std", "_min", "_max")
 
 @dataclass
 class Moments:
-    """Of M measures over tokens of S sources."""
+    """Moments of M measures over the tokens of S sources."""
 
     sums: Tensor
-    """Float64 [2, S, M]: sums, and sums of squares."""
+    """Sums and sums of squares, float64 [2, S, M]."""
     bounds: Tensor
-    """Float64 [2, S, M]: smallest and largest; inf and -inf where there is no token."""
+    """Smallest and largest values, float64 [2, S, M]; inf and -inf where there is no token."""
 
     @classmethod
     def empty(cls, sources: int, measures: int, device: torch.device) -> "Moments":
-        """Nothing counted."""
+        """Make moments in which nothing is counted."""
         sums = torch.zeros(2, sources, measures, dtype=torch.float64, device=device)
         bounds = torch.full_like(sums, math.inf)
         bounds[1] = -math.inf
@@ -43,13 +43,13 @@ class Moments:
         self.bounds[1].scatter_reduce_(0, rows, torch.where(counted, values, -math.inf), "amax")
 
     def merge(self, rows: list[int], other: "Moments") -> None:
-        """Add another's sources, which are ``rows`` here."""
+        """Add the moments of another whose sources are ``rows`` here."""
         self.sums[:, rows] += other.sums
         self.bounds[0, rows] = torch.minimum(self.bounds[0, rows], other.bounds[0])
         self.bounds[1, rows] = torch.maximum(self.bounds[1, rows], other.bounds[1])
 
     def statistics(self, rows: list[int], measure: int, tokens: float) -> dict[str, float | None]:
-        """Of one measure over the ``tokens`` of some sources, by ``STATISTICS``; None where there is no token."""
+        """Compute ``STATISTICS`` of one measure over the ``tokens`` of some sources; None where there is no token."""
         if not tokens:
             return dict.fromkeys(STATISTICS)
         total, squares = self.sums[:, rows, measure].sum(dim=1).tolist()

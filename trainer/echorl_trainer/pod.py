@@ -1,11 +1,11 @@
 """The trainer ranks of one pod: ``python -m echorl_trainer.pod --config trainer.json``, process 1 of its container.
 
     pod --starts--> python -m echorl_trainer --config ..., one process a rank
-        <--exit code, last words-- each
+        <--exit code, termination message-- each
 
 It starts the ranks, passes SIGTERM on, reaps every child that the kernel hands it, ends all ranks when one has failed,
-and ends itself with the code, and the last words, of the rank that says most about the cause. It starts a single rank
-too, rather than becoming it: a rank that is killed by a signal cannot say so itself.
+and ends itself with the code, and the termination message, of the rank that says most about the cause. It starts a
+single rank too, rather than becoming it: a rank that is killed by a signal cannot say so itself.
 """
 
 import argparse
@@ -122,7 +122,7 @@ class Pod:
     command: Sequence[str]
     """Of a rank; the first is a path."""
     words: Path | None
-    """Folder for the ranks' last words; None: nobody reads them."""
+    """Folder for the ranks' termination messages; None if nobody reads them."""
     settle_s: float = SETTLE_S
     grace_s: float = GRACE_S
     ends: list[End] = field(default_factory=list)

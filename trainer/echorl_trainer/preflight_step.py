@@ -38,7 +38,7 @@ from echorl_trainer.weights import WeightStore
 log = structlog.get_logger()
 
 MOVES_BY = 4.0
-"""Tolerances that a swap moves some logprob of the probe by."""
+"""By how many tolerances a swap moves some logprob of the probe."""
 _FIRST_SCALE = 1e-3
 _TRIES = 30
 
@@ -53,7 +53,7 @@ def run_preflight_step(
         NonFinite, HookError: from the step.
     """
     if config.model.lora is None:
-        raise ValueError("model.lora: is not set, so there is no adapter to rehearse")
+        raise ValueError("model.lora: is not set, so there is no adapter to check")
     learner = build_learner(config, ranks)
     policy = learner.state.policy
     tokens = probe_ids(config.model, identity.uid, config.probe_tokens)
@@ -71,7 +71,7 @@ def run_preflight_step(
 
 
 def publish(publisher: Publisher, policy: Policy, version: int) -> PolicyAnnouncement:
-    """Publish what the policy holds."""
+    """Publish what the policy holds as ``version``."""
     publisher.prepare(version)
     publisher.transfer(published_weights(policy))
     announcement = publisher.complete()
@@ -140,13 +140,15 @@ def draw(policy: Policy, seed: int, scale: float) -> None:
 
 
 def main(arguments: Sequence[str]) -> ExitCode:
-    """Rehearse what the command line says; the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m echorl_trainer.preflight_step", description="Rehearse an adapter.")
+    """Do what the command line says; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m echorl_trainer.preflight_step", description="Train one step and publish adapters."
+    )
     parser.add_argument("--config", type=Path, required=True, help="the trainer's config as JSON")
     parser.add_argument("--out", type=Path, required=True, help=f"folder for {preflight_step.FILE} and what it names")
     parser.add_argument("--swaps", type=int, default=5, help="versions after those of the step")
     options = parser.parse_args(arguments)
-    logs.configure(f"{names.Role.TRAINER}-rehearsal", attempt=1)
+    logs.configure(f"{names.Role.TRAINER}-preflight", attempt=1)
     try:
         config = TrainerConfig.model_validate_json(options.config.read_text())
         identity = RunIdentity.from_environment(os.environ)
@@ -154,13 +156,13 @@ def main(arguments: Sequence[str]) -> ExitCode:
         found = run_preflight_step(config, identity, options.out, swaps=options.swaps, ranks=ranks)
         preflight_step.write(options.out, found)
     except (OSError, ValidationError, ValueError, HookError) as error:
-        log.error("rehearsal failed", error=str(error))
+        log.error("the preflight step failed", error=str(error))
         return ExitCode.BAD_INPUT
     except NonFinite as error:
-        log.error("rehearsal failed", error=str(error))
+        log.error("the preflight step failed", error=str(error))
         return ExitCode.NON_FINITE
     disconnect()
-    log.info("rehearsed", versions=len(found.versions), gradient_norm=found.gradient_norm)
+    log.info("the preflight step is done", versions=len(found.versions), gradient_norm=found.gradient_norm)
     return ExitCode.OK
 
 

@@ -53,16 +53,16 @@ _GAP_TOLERANCE = 1e-4
 
 @dataclass
 class TokenMetrics:
-    """Float64 sums [sources, COLUMNS], and what is told of more than a sum."""
+    """Counts over the tokens of a step, by source: float64 sums [sources, COLUMNS], and moments and maxima."""
 
     sources: list[Source]
     sums: Tensor
     moments: Moments
-    """Of ``_MEASURES``."""
+    """Moments of ``_MEASURES``."""
     gap_max: Tensor
-    """Scalar."""
+    """Largest absolute gap between engine and trainer logprobs; a scalar."""
     extra: dict[str, Moments]
-    """Of one measure each: over RL tokens, what only some losses measure, by metric."""
+    """Moments over RL tokens of what only some losses measure, one measure each, by metric."""
 
     @property
     def taught(self) -> bool:
@@ -71,12 +71,12 @@ class TokenMetrics:
 
     @classmethod
     def empty(cls, sources: list[Source], device: torch.device) -> "TokenMetrics":
-        """Nothing counted."""
+        """Make metrics in which nothing is counted."""
         sums = torch.zeros(len(sources), len(COLUMNS), dtype=torch.float64, device=device)
         return cls(sources, sums, Moments.empty(len(sources), len(_MEASURES), device), torch.zeros_like(sums.sum()), {})
 
     def cpu(self) -> "TokenMetrics":
-        """The same on the host, in one transfer."""
+        """Bring the metrics to the host, in one transfer."""
         all_moments = [self.moments, *self.extra.values()]
         parts = [self.sums, self.gap_max, *(part for one in all_moments for part in (one.sums, one.bounds))]
         flat = torch.cat([part.flatten() for part in parts]).cpu()
@@ -92,7 +92,7 @@ class TokenMetrics:
 def count_batch(
     metrics: TokenMetrics, scored: ScoredBatch, scores: TokenScores, outputs: dict[str, LossOutput]
 ) -> None:
-    """Add one micro-batch; waits for nothing."""
+    """Count the tokens of one micro-batch; waits for nothing."""
     logprobs = scores.logprobs
     nothing = torch.zeros_like(logprobs, dtype=torch.float64)
     no_token = torch.zeros_like(scored.is_action)
@@ -128,7 +128,7 @@ def count_batch(
 
 
 def merge(parts: Sequence[TokenMetrics]) -> TokenMetrics:
-    """All ranks' parts as one, added in the order of ranks."""
+    """Add all ranks' parts, in the order of ranks."""
     sources = sorted({source for metrics in parts for source in metrics.sources})
     merged = TokenMetrics.empty(sources, torch.device("cpu"))
     for metrics in parts:
@@ -173,7 +173,7 @@ def summarize(metrics: TokenMetrics) -> tuple[dict[str, float | None], LogprobGa
 
 
 def _of_scope(metrics: TokenMetrics, scope: str, rows: list[int]) -> dict[str, float | None]:
-    """All metrics of the sources ``rows``."""
+    """Compute all metrics of the sources ``rows``."""
     found: dict[str, float | None] = {}
     for metric in _MEASURES:
         if metric != "teacher_kl" or metrics.taught:
@@ -200,7 +200,7 @@ def _sums(metrics: TokenMetrics, rows: Iterable[int]) -> dict[str, float]:
 
 
 def _named_tools(metrics: TokenMetrics, environment: str) -> list[tuple[str, int]]:
-    """Tools of an environment that ECHO trained, and their rows; no more than ``NAMED_TOOLS``."""
+    """List the tools of an environment that ECHO trained, and their rows; no more than ``NAMED_TOOLS``."""
     counts = metrics.sums[:, COLUMNS.index(_ECHO)].tolist()
     found = [
         (tool, row) for row, (one, tool) in enumerate(metrics.sources) if one == environment and tool and counts[row]

@@ -9,7 +9,7 @@ from echorl_operator.observed.times import from_text
 from echorl_operator.observed.world import Observed
 
 SOON_S = 10.0
-"""An operator at work has looked by then."""
+"""Seconds after which an operator at work has looked at a changed run."""
 
 
 def unseen(run: Mapping[str, Any], now: float) -> str:

@@ -12,14 +12,14 @@ class Eta:
         self._seen: deque[tuple[int, float]] = deque(maxlen=_WINDOW + 1)
 
     def note(self, step: int, at_s: float) -> None:
-        """The run stood at ``step`` at that time."""
+        """Note that the run stood at ``step`` at that time."""
         if self._seen and step < self._seen[-1][0]:
             self._seen.clear()
         if not self._seen or step > self._seen[-1][0]:
             self._seen.append((step, at_s))
 
     def eta_s(self, max_steps: int, now_s: float) -> float | None:
-        """Seconds until the last step; None before two steps were seen."""
+        """Estimate the seconds until the last step; None before two steps were seen."""
         if len(self._seen) < 2:
             return None
         (first, begun), (last, ended) = self._seen[0], self._seen[-1]
@@ -28,7 +28,7 @@ class Eta:
 
 
 def clock(seconds: float | None) -> str:
-    """``1:02:03`` or ``2:03``; a dash for None."""
+    """Write seconds as ``1:02:03`` or ``2:03``; a dash for None."""
     if seconds is None:
         return "-"
     minutes, rest = divmod(round(seconds), 60)

@@ -123,7 +123,7 @@ class _Preflight:
         """
         await self._children.open()
         try:
-            await self._rehearse(swaps)
+            await self._train_and_publish(swaps)
             found = preflight_step.read(self._root)
             typer.echo(f"one step trained, gradient norm {found.gradient_norm:.3g}")
             timeout = aiohttp.ClientTimeout(total=_CALL_S)
@@ -136,7 +136,7 @@ class _Preflight:
             await asyncio.gather(*(self._children.end(child, grace_s=grace) for child in self._children.living))
             await self._children.close()
 
-    async def _rehearse(self, swaps: int) -> None:
+    async def _train_and_publish(self, swaps: int) -> None:
         config = self._written("trainer.json", self._plan.configs.trainer)
         command = [
             *self._module("echorl_trainer.preflight_step", config),

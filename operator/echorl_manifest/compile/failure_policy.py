@@ -6,7 +6,7 @@ from echorl_manifest.models.run import EchoRLRunSpec
 
 
 def restart_policy(spec: EchoRLRunSpec) -> RestartPolicy:
-    """The limits of ``spec.failurePolicy``."""
+    """Limits of restarts that ``spec.failurePolicy`` sets."""
     policy = spec.failure_policy
     return RestartPolicy(policy.max_restarts, policy.backoff_seconds, policy.reset_after_steps)
 

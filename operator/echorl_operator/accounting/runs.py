@@ -38,22 +38,22 @@ class _Run:
     uid: str
     memory: Memory
     step: int
-    """Highest of this attempt; until the next one is prepared, of the one before."""
+    """Highest step of this attempt; until the next one is prepared, of the one before."""
     reached: int
-    """Highest of all attempts."""
+    """Highest step of all attempts."""
     awaits_first_step: bool
     since: float
     usage: Usage = field(default_factory=Counter)
-    """GPUs since then."""
+    """What the run's GPUs have been doing since then."""
     committed_at: float | None = None
     planned: Restart | None = None
 
 
 class RunAccounts:
-    """All runs that one process looks after."""
+    """The accounts of all runs that one process looks after."""
 
     def __init__(self, gpu_resource: str) -> None:
-        """``gpu_resource``: of nodes, such as ``nvidia.com/gpu``."""
+        """``gpu_resource`` is the nodes' resource to count, such as ``nvidia.com/gpu``."""
         self._resource = gpu_resource
         self._runs: dict[RunKey, _Run] = {}
         self._gpu_seconds = {(role, state): 0.0 for role in GPU_ROLES for state in GpuState}
@@ -84,7 +84,7 @@ class RunAccounts:
             known.planned = restart
 
     def forget(self, key: RunKey, now: float) -> None:
-        """A run is gone."""
+        """Close the account of a run that is gone."""
         known = self._runs.pop(key, None)
         if known is not None:
             self._settle(known, now)
@@ -96,12 +96,12 @@ class RunAccounts:
         return dict(self._gpu_seconds)
 
     def phases(self) -> Mapping[Phase, int]:
-        """Runs by phase; every phase is there."""
+        """Number of runs by phase; every phase is there."""
         found = Counter(known.memory.phase for known in self._runs.values())
         return {phase: found[phase] for phase in Phase}
 
     def failures(self) -> Mapping[str, int]:
-        """Runs that have failed and are still there, by the reason of their end."""
+        """Number of runs that have failed and are still there, by the reason of their end."""
         failed = (known.memory for known in self._runs.values() if known.memory.phase is Phase.FAILED)
         return Counter(memory.failure or "Unknown" for memory in failed)
 

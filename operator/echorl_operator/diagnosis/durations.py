@@ -1,8 +1,8 @@
-"""Lengths of time in sentences."""
+"""Writes lengths of time as people say them in a sentence."""
 
 
 def waited(seconds: float) -> str:
-    """``4 min``, ``over 20 min``, ``over 3 h``: the longer, the coarser, so that a sentence rarely changes."""
+    """Write a wait as ``4 min``, ``over 20 min`` or ``over 3 h``: the longer the coarser, so that it rarely changes."""
     if seconds < 60:
         return "less than a minute"
     minutes = int(seconds // 60)
@@ -14,7 +14,7 @@ def waited(seconds: float) -> str:
 
 
 def span(seconds: float) -> str:
-    """``42 s``, ``4 min 10 s``, ``2 h 5 min``, ``3 d 4 h``: two units, rounded down."""
+    """Write a duration as ``42 s``, ``4 min 10 s`` or ``3 d 4 h``: in two units, rounded down."""
     left = max(0, int(seconds))
     parts = []
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min"), (1, "s")):

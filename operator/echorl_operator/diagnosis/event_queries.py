@@ -1,4 +1,4 @@
-"""Objects that something is wrong with and that do not say what themselves: their events do."""
+"""Chooses the objects whose events to read: something is wrong with them, and only their events say what."""
 
 from echorl_operator import names
 from echorl_operator.diagnosis import scheduler
@@ -9,11 +9,11 @@ from echorl_operator.observed.world import Observed
 
 CREATING = frozenset({"ContainerCreating", "PodInitializing"})
 MOST_PODS = 2
-"""Pods of one cause say the same."""
+"""The most pods that are asked about: pods that wait for one cause say the same."""
 
 
 def objects_to_query(observed: Observed) -> tuple[EventSubject, ...]:
-    """Whose events may tell why the run waits; empty while nothing is out of the ordinary."""
+    """The objects whose events may tell why the run waits; none while nothing is out of the ordinary."""
     found = []
     trainer = observed.child(Kind.STATEFUL_SET, names.trainer(observed.run.key.name))
     if trainer is not None and missing_pods(observed):
@@ -26,7 +26,7 @@ def objects_to_query(observed: Observed) -> tuple[EventSubject, ...]:
 
 
 def missing_pods(observed: Observed) -> int:
-    """Trainer pods that the StatefulSet's controller should have made and has not."""
+    """Count the trainer pods that the StatefulSet's controller should have made and has not."""
     trainer = observed.child(Kind.STATEFUL_SET, names.trainer(observed.run.key.name))
     if trainer is None or trainer.meta.deleted_at is not None:
         return 0
@@ -35,13 +35,13 @@ def missing_pods(observed: Observed) -> int:
 
 
 def claim_of(observed: Observed) -> str:
-    """Name of the claim that the run's pods mount."""
+    """The name of the claim that the run's pods mount."""
     named = observed.run.block("storage").get("claimName")
     return named if isinstance(named, str) and named else names.claim(observed.run.key.name)
 
 
 def _is_being_set_up(pod: PodRecord) -> bool:
-    """A node has it, and no container of it has begun: its volumes and its network come first, then its images."""
+    """Whether a node has the pod and no container has begun: volumes and network come first, then images."""
     return bool(pod.node) and all(
         one.phase is ContainerPhase.WAITING and (not one.reason or one.reason in CREATING) for one in pod.containers
     )

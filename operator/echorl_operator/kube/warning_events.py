@@ -16,22 +16,22 @@ from echorl_operator.observed.runs import RunKey, RunRecord
 from echorl_operator.observed.warning_events import EventSubject, WarningEvent
 
 MOST_EVENTS = 50
-"""Of one object; controllers fold equal ones into one."""
+"""The most events that are read of one object; controllers fold equal ones into one."""
 
 _log = structlog.get_logger()
 
 
 @dataclass(frozen=True)
 class ReaderSettings:
-    """Seconds unless said otherwise."""
+    """How often events are read. All times are in seconds."""
 
     first_s: float = 2.0
-    """From when something was first seen to be wrong: most of it is over by then."""
+    """Wait before the first read since something was seen to be wrong: most of it is over by then."""
     again_s: float = 5.0
     longest_s: float = 60.0
-    """Between two reads of one object's events; the wait doubles, since every read costs the API server a scan."""
+    """Longest wait between two reads of one object's events; it doubles, since a read costs the API server a scan."""
     at_once: int = 4
-    """Reads under way."""
+    """The most reads that are under way."""
     timeout_s: float = 5.0
 
 
@@ -45,7 +45,7 @@ class _Asked:
 async def read_events(
     connection: Connection, namespace: str, subject: EventSubject, *, timeout_s: float = 5.0
 ) -> tuple[WarningEvent, ...]:
-    """Events of one object.
+    """Read the events of one object.
 
     Raises:
         errors.ApiError: they cannot be read.
@@ -57,7 +57,7 @@ async def read_events(
 
 
 class WarningEventReader:
-    """What events say, by run. A read that fails is logged and tried again later: it is worth no pass."""
+    """Holds what events say, by run. A read that fails is logged and tried again later: it is worth no pass."""
 
     def __init__(
         self,
@@ -93,18 +93,18 @@ class WarningEventReader:
         return bool(due)
 
     def known(self, run: RunRecord) -> tuple[WarningEvent, ...]:
-        """What was read last, of what was asked about last."""
+        """The events that were read last of the objects that were asked about last."""
         if self._uids.get(run.key) != run.uid:
             return ()
         return tuple(complaint for one in self._runs[run.key].values() for complaint in one.known)
 
     def due_s(self, key: RunKey) -> float | None:
-        """Seconds until the next read of a run's; None: nothing is wrong."""
+        """Seconds until events of a run are read next; None if nothing is wrong with it."""
         asked = self._runs.get(key)
         return max(0.0, min(one.due for one in asked.values()) - self._clock()) if asked else None
 
     def forget(self, key: RunKey) -> None:
-        """The run is gone."""
+        """Forget a run that is gone."""
         self._runs.pop(key, None)
         self._uids.pop(key, None)
 

@@ -7,7 +7,7 @@ from echorl_core.names import Phase
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The newest committed one."""
+    """The newest committed checkpoint, by the orchestrator's word."""
 
     step: int
     committed_at: str
@@ -19,9 +19,9 @@ class EngineState:
     """One engine as the orchestrator sees it."""
 
     name: str
-    """``host:port``."""
+    """The engine's ``host:port``."""
     state: str
-    """discovered, starting, syncing, serving, draining, quarantined, lost."""
+    """One of discovered, starting, syncing, serving, draining, quarantined and lost."""
     version: int | None
     error: str
 

@@ -1,4 +1,4 @@
-"""What controllers and kubelets said of an object in events. Why a StatefulSet makes no pods stands nowhere else."""
+"""Events in which controllers and kubelets tell of an object. Why a StatefulSet makes no pods stands nowhere else."""
 
 from dataclasses import dataclass
 
@@ -20,12 +20,12 @@ class WarningEvent:
 
     subject: EventSubject
     type: str
-    """Normal or Warning."""
+    """The event's type: Normal or Warning."""
     reason: str
     message: str
     count: int
     first: float
     last: float
-    """Seconds since the epoch, as whoever reported it saw them."""
+    """When it was seen first and last, in seconds since the epoch of whoever reported it."""
     source: str = ""
-    """Who reported it."""
+    """The component that reported it."""

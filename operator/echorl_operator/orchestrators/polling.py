@@ -28,7 +28,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True)
 class PollSettings:
-    """Seconds."""
+    """How orchestrators are polled, in seconds."""
 
     wait_s: float = 60.0
     """How long an orchestrator holds an answer back while nothing changes."""
@@ -38,7 +38,7 @@ class PollSettings:
     pace_s: float = 2.0
     """Between two answers, at least: counters change every second, and no decision rests on them."""
     stale_s: float = 90.0
-    """Without an answer for so long nothing is known of the orchestrator any more."""
+    """After so long without an answer nothing is known of the orchestrator any more."""
     first_retry_s: float = 0.5
     longest_retry_s: float = 10.0
 
@@ -49,10 +49,10 @@ class Target:
 
     key: RunKey
     uid: str
-    """Of the run."""
+    """The run's uid."""
     attempt: int
     address: str
-    """``host:port``."""
+    """The orchestrator's ``host:port``."""
 
 
 class _Follower:
@@ -124,13 +124,13 @@ class Orchestrators:
         self._start(follower)
 
     def forget(self, key: RunKey) -> None:
-        """Follow none of this run."""
+        """Follow no orchestrator of this run any more."""
         known = self._followers.pop(key, None)
         if known is not None and known.task is not None:
             known.task.cancel()
 
     def state(self, key: RunKey) -> RoleState | None:
-        """What its orchestrator said last; None if it has not answered lately, or none is followed."""
+        """What the run's orchestrator said last; None if it has not answered lately, or none is followed."""
         known = self._followers.get(key)
         return None if known is None or self._stale(known) else known.state
 
@@ -235,7 +235,7 @@ class Orchestrators:
 
 
 async def _body(response: aiohttp.ClientResponse) -> bytes:
-    """The whole body; an absurdly long one is cut, and cannot be decoded then."""
+    """Read the whole body; an absurdly long one is cut, and cannot be decoded then."""
     parts, size = [], 0
     async for part in response.content.iter_any():
         size += len(part)

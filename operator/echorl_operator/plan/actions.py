@@ -13,7 +13,7 @@ class Apply:
 
     body: dict[str, Any]
     resource_version: str | None = None
-    """With one, the write fails with 409 unless the object is still at it."""
+    """Makes the write fail with 409 unless the object is still at this version."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Delete:
     uid: str
     why: str
     grace_s: int | None = None
-    """0 removes a pod without waiting for its node. None: its own grace period."""
+    """Grace period: 0 removes a pod without waiting for its node, None keeps the pod's own."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class ChangeOwner:
     name: str
     uid: str
     owner: dict[str, Any]
-    """The owner reference."""
+    """The owner reference to set or to take away."""
     owned: bool
 
 
@@ -68,7 +68,7 @@ class RetryController:
     name: str
     uid: str
     at: str
-    """RFC 3339."""
+    """When the retry was decided, in RFC 3339."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class AskToStop:
     """Ask the orchestrator for a last checkpoint and the end."""
 
     address: str
-    """``host:port``."""
+    """The orchestrator's ``host:port``."""
     attempt: int
 
 
@@ -85,7 +85,7 @@ class ChangeLive:
     """Tell the orchestrator what the user changed that needs no restart."""
 
     address: str
-    """``host:port``."""
+    """The orchestrator's ``host:port``."""
     attempt: int
     settings: LiveSettings
 
@@ -105,15 +105,15 @@ class Note:
     """A Kubernetes event on the run; posted once the pass's status is written."""
 
     type: str
-    """Normal or Warning."""
+    """The event's type: Normal or Warning."""
     reason: str
-    """CamelCase."""
+    """The event's reason: one CamelCase word."""
     message: str
 
 
 @dataclass(frozen=True)
 class Plan:
-    """One pass."""
+    """What one pass over a run writes."""
 
     status: dict[str, Any]
     """The whole of ``status``, as it should read now. Written first where ``fence`` says so, else last."""
@@ -124,4 +124,4 @@ class Plan:
     wake_after_s: float | None = None
     """When to look again although nothing changed: deadlines, back-off, times to live."""
     restart: Restart | None = None
-    """What this pass starts again; for metrics."""
+    """What this pass starts again; metrics count it."""

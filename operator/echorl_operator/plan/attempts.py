@@ -27,7 +27,7 @@ from echorl_operator.plan import endings, housekeeping, lost_nodes
 from echorl_operator.plan.actions import Create, LiftGate
 from echorl_operator.plan.builder import PlanBuilder
 from echorl_operator.plan.causes import cause_of_pod
-from echorl_operator.plan.deaths import death_of, exit_code, words
+from echorl_operator.plan.deaths import death_of, exit_code, termination_message_of
 from echorl_operator.plan.gang import Gang, digest
 from echorl_operator.plan.outcome import Outcome
 
@@ -74,7 +74,7 @@ def overtaken_by(builder: PlanBuilder) -> int | None:
     """The later attempt that prepare found on the volume, of which neither status nor a label knows; None if none."""
     for pod in builder.pods(PodRole.PREPARE):
         if pod.attempt == builder.memory.attempt and exit_code(pod) == ExitCode.FENCED:
-            said = words(pod)
+            said = termination_message_of(pod)
             return None if said is None else said.last_attempt
     return None
 
@@ -102,7 +102,7 @@ def ensure_prepared(builder: PlanBuilder, rendering: Rendering, spec: EchoRLRunS
 
 
 def _note_preparation(builder: PlanBuilder, pod: PodRecord) -> None:
-    said = words(pod)
+    said = termination_message_of(pod)
     prepared = None if said is None else said.prepared
     if prepared is None:
         # The pod ended well, so prepare has done its work; what it said was lost with the node's memory of it.
@@ -159,7 +159,7 @@ def _handle_failed_preparation(builder: PlanBuilder, pod: PodRecord, spec: EchoR
 
 def death_of_prepare(pod: PodRecord) -> str:
     """Why a prepare pod failed, in one clause."""
-    said = words(pod)
+    said = termination_message_of(pod)
     return said.message if said is not None and said.message else death_of(pod).cause
 
 

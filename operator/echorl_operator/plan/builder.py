@@ -1,4 +1,4 @@
-"""A plan in the making: what a pass decides, in the order in which it decides it."""
+"""The builder of a plan collects what one pass decides, in the order in which it decides it."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -27,10 +27,10 @@ _VERSIONS = {
 
 
 class PlanBuilder:
-    """Collects memory, actions, notes and what to say. Used for one pass."""
+    """Collects memory, actions, notes and what to say. One builder serves one pass."""
 
     def __init__(self, observed: Observed, settings: Settings, token: str, results: ResultCache | None = None) -> None:
-        """``token`` guards the calls between this run's roles; ``results`` is of earlier passes over it."""
+        """``token`` guards the calls between this run's roles; ``results`` holds results of earlier passes over it."""
         self.observed, self.settings, self.token, self.results = observed, settings, token, results or ResultCache()
         self.memory = Memory.of(observed.run.status)
         self.actions: list[Action] = []
@@ -38,7 +38,7 @@ class PlanBuilder:
         self.fence = False
         self.wakes: list[float] = []
         self.restart: Restart | None = None
-        """What this pass starts again; for metrics."""
+        """What this pass starts again; metrics count it."""
         self.phase: Phase = self.memory.phase
         self.reason = ""
         self.message = ""
@@ -55,7 +55,7 @@ class PlanBuilder:
         return self.observed.now
 
     def child(self, kind: Kind, name: str) -> ChildRecord | None:
-        """A living child."""
+        """The child of that kind and name, unless it is being deleted."""
         found = self.observed.child(kind, name)
         return None if found is None or found.meta.deleted_at is not None else found
 
@@ -71,7 +71,7 @@ class PlanBuilder:
         self.fence = True
 
     def do(self, *actions: Action) -> None:
-        """Add writes."""
+        """Add actions to the plan."""
         self.actions += actions
 
     def ensure_applied(self, desired: dict[str, Any], kind: Kind, *, guarded: bool = False) -> Outcome:
@@ -98,21 +98,21 @@ class PlanBuilder:
             self.do(Delete(version, str(child.kind), child.meta.name, child.meta.uid, why))
 
     def note(self, reason: str, message: str, *, warning: bool = False) -> None:
-        """An event on the run."""
+        """Add an event on the run."""
         self.notes.append(Note("Warning" if warning else "Normal", reason, message))
 
     def wake(self, at: float) -> None:
-        """Look again at ``at``."""
+        """Have the run looked at again at ``at``, seconds since the epoch."""
         self.wakes.append(at)
 
     # What to say.
 
     def say(self, phase: Phase, reason: str, message: str) -> None:
-        """Where the run stands, and why in one word and in one sentence. The last one counts."""
+        """Say where the run stands, and why in one word and in one sentence. The last call counts."""
         self.phase, self.reason, self.message = phase, reason, message
 
     def problem(self, condition: str, reason: str, message: str) -> None:
-        """Something is wrong that heals when its cause goes."""
+        """Say that something is wrong which heals when its cause goes."""
         self.problems[condition] = (reason, message)
 
     def orchestrator(self) -> PodRecord | None:
@@ -121,5 +121,5 @@ class PlanBuilder:
         return next((pod for pod in found if not pod.ended and pod.meta.deleted_at is None), None)
 
     def pods(self, role: PodRole) -> list[PodRecord]:
-        """Pods of a role, all attempts, terminating ones included."""
+        """All pods of a role: those of every attempt, terminating ones included."""
         return list(self.observed.of(role))

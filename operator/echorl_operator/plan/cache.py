@@ -1,4 +1,4 @@
-"""What passes over one run need not find out again. It changes no plan, only what a plan costs."""
+"""Results that passes over one run need not compute again. They change no plan, only what a plan costs."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -7,11 +7,11 @@ from typing import Any, Final, TypeVar
 T = TypeVar("T")
 
 MOST_RUNS: Final = 512
-"""Of which ``ResultCaches`` knows something; it takes some 15 KB each."""
+"""Runs that ``ResultCaches`` keeps a cache of; one takes some 15 KB."""
 
 
 class ResultCache:
-    """Results of pure functions, each with the arguments that it is the result of. One run's; may be lost any time."""
+    """One run's results of pure functions, each with the arguments that it rests on. It may be lost any time."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, tuple[tuple[Any, ...], Any]] = {}
@@ -20,9 +20,9 @@ class ResultCache:
         """The result of ``find``, which rests on nothing but ``given``.
 
         Args:
-            what: Is found; under one name only the newest result is known.
-            given: Compared by value. Must not be changed afterwards.
-            find: Called if ``given`` differs from that of the last call; what it returns must not be changed either.
+            what: the result's name; only the newest result of a name is kept.
+            given: what the result rests on. It is compared by value, and must not be changed afterwards.
+            find: is called if ``given`` differs from the last call's; what it returns must not be changed either.
         """
         known = self._known.get(what)
         if known is not None and known[0] == given:
@@ -34,14 +34,14 @@ class ResultCache:
 
 
 class ResultCaches:
-    """One for each of the runs that were worked on last."""
+    """Holds a cache for each of the runs that were worked on last."""
 
     def __init__(self, most: int = MOST_RUNS) -> None:
         self._most = most
         self._caches: OrderedDict[str, ResultCache] = OrderedDict()
 
     def of_run(self, uid: str) -> ResultCache:
-        """That of one run; an empty one if nothing is known of it (any more)."""
+        """The cache of one run; an empty one if nothing is known of it (any more)."""
         results = self._caches.setdefault(uid, ResultCache())
         self._caches.move_to_end(uid)
         if len(self._caches) > self._most:

@@ -1,4 +1,4 @@
-"""Why a restart is due, in words of a small fixed set, for metrics. Sentences for people: ``deaths.py``."""
+"""Why a restart is due, as one of a small fixed set of causes for metrics; ``deaths.py`` has sentences for people."""
 
 from echorl_core.names import ExitCode
 from echorl_operator.accounting.restarts import Cause
@@ -8,13 +8,13 @@ from echorl_operator.plan.gang import Gang
 
 
 def cause_of(gang: Gang, orchestrator: PodRecord | None) -> Cause:
-    """Of an attempt that cannot go on.
+    """Find the cause for which an attempt cannot go on.
 
     Where several pods ended, the cause that stands first in ``Cause``: peers of a rank that is out of memory crash.
 
     Args:
-        gang: of the attempt.
-        orchestrator: one that ended.
+        gang: the attempt's gang.
+        orchestrator: the attempt's orchestrator pod, if it ended.
     """
     crashed = [pod for pod in gang.ended if exit_code(pod) != ExitCode.OK]
     ending = [pod for pod in gang.current if pod.meta.deleted_at is not None and not pod.ended]
@@ -26,7 +26,7 @@ def cause_of(gang: Gang, orchestrator: PodRecord | None) -> Cause:
 
 
 def cause_of_pod(pod: PodRecord) -> Cause:
-    """Of one pod that ended, or is being deleted."""
+    """Find the cause for which one pod ended, or is being deleted."""
     main, code = main_container(pod), exit_code(pod)
     if main is not None and main.reason == "OOMKilled":
         return Cause.OUT_OF_MEMORY

@@ -28,8 +28,8 @@ def exit_code(pod: PodRecord) -> int | None:
     return main.exit_code if main is not None and main.phase is ContainerPhase.TERMINATED else None
 
 
-def words(pod: PodRecord) -> termination_message.TerminationMessage | None:
-    """The last words of the role's process, if it said any in our form."""
+def termination_message_of(pod: PodRecord) -> termination_message.TerminationMessage | None:
+    """The termination message of the role's process, if it left one of our form."""
     main = main_container(pod)
     if main is None or main.phase is not ContainerPhase.TERMINATED:
         return None
@@ -37,10 +37,10 @@ def words(pod: PodRecord) -> termination_message.TerminationMessage | None:
 
 
 def death_of(pod: PodRecord) -> Death:
-    """Why a pod's work ended too early: its process's code and words, or what Kubernetes did to it."""
+    """Why a pod's work ended too early: its process's code and message, or what Kubernetes did to it."""
     role = ROLES[pod.role or PodRole.TRAINER]
     code = exit_code(pod)
-    said = words(pod)
+    said = termination_message_of(pod)
     main = main_container(pod)
     if main is not None and main.reason == "OOMKilled":
         # No choice of anybody's: a rule on 137 speaks of it too.

@@ -16,7 +16,7 @@ _HINT = "delete the pods by force, taint the node out-of-service, or set failure
 
 
 def hung(builder: PlanBuilder, pods: Iterable[PodRecord]) -> list[PodRecord]:
-    """Those of the pods that hang. The plan wakes when another one might."""
+    """Find the pods that hang. The run is looked at again when another one might."""
     found = []
     for pod in pods:
         if pod.meta.deleted_at is None:
@@ -29,7 +29,7 @@ def hung(builder: PlanBuilder, pods: Iterable[PodRecord]) -> list[PodRecord]:
 
 
 def handle_hung_pods(builder: PlanBuilder, pods: list[PodRecord]) -> str:
-    """Remove hung pods by force if the manifest says so, else tell; what there is to say of them."""
+    """Remove hung pods by force if the manifest says so, else tell; returns what there is to say of them."""
     nodes = ", ".join(sorted({pod.node or "no node" for pod in pods}))
     listed = ", ".join(pod.meta.name for pod in pods[:3]) + (" ..." if len(pods) > 3 else "")
     why = f"{listed} does not end on {nodes}: the node may be lost, and its GPUs still at work"

@@ -1,4 +1,4 @@
-"""From what the tally finds to Prometheus. Only passes feed it, and only a leader makes passes."""
+"""Hands what the accounts of runs find to Prometheus. Only passes feed it, and only a leader makes passes."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""How often a status is written that says nothing but how things go on: one that pods come and go by is many words."""
+"""Delays writes of a status that only tells how things go on, such as counts of pods that come and go."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ _COUNTS = frozenset({"TrainerReady", "InferenceReady", "OrchestratorReady"})
 
 
 class StatusThrottle:
-    """When each run's status was written last. May be lost any time."""
+    """Knows when each run's status was written last. What it knows may be lost any time."""
 
     def __init__(self, interval_s: float = INTERVAL_S, clock: Callable[[], float] = time.monotonic) -> None:
         self._pace_s, self._clock = interval_s, clock
@@ -30,11 +30,11 @@ class StatusThrottle:
         return max(0.0, self._written_at.get(key, float("-inf")) + self._pace_s - self._clock())
 
     def written(self, key: RunKey) -> None:
-        """The status has just been written."""
+        """Note that the run's status has just been written."""
         self._written_at[key] = self._clock()
 
     def forget(self, key: RunKey) -> None:
-        """The run is gone."""
+        """Forget a run that is gone."""
         self._written_at.pop(key, None)
 
 

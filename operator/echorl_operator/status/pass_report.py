@@ -1,4 +1,4 @@
-"""What a pass over a run has to say to people."""
+"""The report of a pass: what it has to say about a run to people."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,18 +9,19 @@ from echorl_core.termination_message import Preparation
 
 @dataclass(frozen=True)
 class PassReport:
-    """What a pass has to say."""
+    """What a pass over a run has to say about it; status is written from it."""
 
     phase: Phase
     reason: str
     message: str
     problems: Mapping[str, tuple[str, str]]
-    """Reason and message by condition, where something is wrong."""
+    """Reason and message of each condition that is true because something is wrong."""
     checkpoint_interval: int | None
-    """Steps; None if the manifest cannot be read."""
+    """Steps between two checkpoints; None if the manifest cannot be read."""
     trainer_pods: int
+    """Trainer pods that there should be."""
     engines: int
-    """Pods that there should be."""
+    """Engine pods that there should be."""
     max_staleness: int | None = None
     """Bound on the staleness of samples; None if the manifest cannot be read."""
     found: Preparation | None = None

@@ -1,6 +1,6 @@
 from echorl_core.names import ExitCode, Role
 from echorl_operator.names import PodRole
-from echorl_operator.plan.deaths import death_of, exit_code, words
+from echorl_operator.plan.deaths import death_of, exit_code, termination_message_of
 from echorl_testing.observed_worlds import ended, pod
 
 NAME = "one-trainer-0"
@@ -8,7 +8,7 @@ NAME = "one-trainer-0"
 
 def test_a_process_that_said_why_is_quoted():
     found = ended(NAME, PodRole.TRAINER, int(ExitCode.NON_FINITE), "step 3: the loss is NaN")
-    assert (exit_code(found), words(found).message) == (3, "step 3: the loss is NaN")
+    assert (exit_code(found), termination_message_of(found).message) == (3, "step 3: the loss is NaN")
     death = death_of(found)
     assert (death.role, death.exit_code, death.cause) == (Role.TRAINER, 3, f"{NAME}: step 3: the loss is NaN")
 
@@ -29,5 +29,5 @@ def test_a_pod_without_a_word_was_deleted():
 
 def test_foreign_termination_messages_are_no_words():
     found = ended(NAME, PodRole.TRAINER, 1, container={})
-    assert words(found) is None
+    assert termination_message_of(found) is None
     assert death_of(found).cause == f"{NAME} ended with code 1 (crash)"
