@@ -2,20 +2,21 @@
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from echorl_testing.cluster import cluster as clusters
-from echorl_testing.cluster import packages
 from echorl_testing.cluster.api import Api, granted
 from echorl_testing.cluster.binaries import Binaries
 from echorl_testing.cluster.cluster import Cluster
 from echorl_testing.cluster.credentials import Connection
 from echorl_testing.cluster.errors import ClusterError, Unavailable
+from echorl_testing.cluster.preparation import prepare
 from echorl_testing.cluster.processes import wait_for
-from echorl_testing.cluster.sandbox import check_possible
+from echorl_testing.cluster.real_node import RealNode
 from echorl_testing.helm import CHART, CRDS, Helm
 
 _ACCOUNT_DEADLINE_S = 120.0
@@ -24,22 +25,20 @@ _CHART_DEADLINE_S = 180.0
 _numbers = itertools.count(1)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests with the real node come last: it starts once, and meets no test that has no nodes."""
+    items.sort(key=lambda item: "real_node" in getattr(item, "fixturenames", ()))
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Build what is missing before the first test: a build takes longer than a test may."""
     wanted = {name for item in session.items for name in getattr(item, "fixturenames", ())}
     if session.config.option.collectonly or "control_plane" not in wanted:
         return
-    programs = ["kube-apiserver", "kwok", *(["coredns"] if "real_node" in wanted else [])]
     capture = session.config.pluginmanager.getplugin("capturemanager")
-    try:
-        check_possible()
-        with capture.global_and_fixture_disabled():
-            if "real_node" in wanted:
-                packages.ensure_node()
-            for program in programs:
-                Binaries().path(program)
-    except ClusterError:
-        return  # the fixture meets it again, and a test can skip or fail with it
+    # The fixture meets an error again, and a test can skip or fail with it.
+    with capture.global_and_fixture_disabled(), suppress(ClusterError):
+        prepare(Binaries())
 
 
 @pytest.fixture(scope="session")
@@ -104,15 +103,21 @@ def fake_nodes(control_plane: Cluster) -> Iterator[Callable[..., list[str]]]:
     control_plane.remove_nodes(added)
 
 
-@pytest.fixture(scope="module")
-def real_node(control_plane: Cluster) -> Iterator[str]:
-    """Name of a node that runs real pods from ``echorl_testing.cluster.images.BUSYBOX``; there for one module."""
+@pytest.fixture(scope="session")
+def node(control_plane: Cluster) -> Iterator[RealNode]:
+    """The real node, which does not run yet. Ends with the session."""
+    yield control_plane.node
+    control_plane.node.stop()
+
+
+@pytest.fixture
+def real_node(node: RealNode) -> str:
+    """Name of a node that runs real pods from ``echorl_testing.cluster.images.BUSYBOX``; it stays for later tests."""
     try:
-        control_plane.node.ensure()
+        node.ensure()
     except Unavailable as error:
         pytest.skip(str(error))
-    yield control_plane.node.name
-    control_plane.node.stop()
+    return node.name
 
 
 @pytest.fixture(scope="module")
