@@ -1,5 +1,6 @@
 """A real control plane for every test below this folder; see docs/test-cluster.md."""
 
+import asyncio
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from echorl_testing.cluster import cluster as clusters
+from echorl_testing.cluster import namespaces
 from echorl_testing.cluster.api import Api, granted
 from echorl_testing.cluster.binaries import Binaries
 from echorl_testing.cluster.cluster import Cluster
@@ -18,9 +20,9 @@ from echorl_testing.cluster.preparation import prepare
 from echorl_testing.cluster.processes import wait_for
 from echorl_testing.cluster.real_node import RealNode
 from echorl_testing.helm import CHART, CRDS, Helm
+from echorl_testing.lives_together import Ends, Together
+from echorl_testing.run_objects import install_crd
 
-_ACCOUNT_DEADLINE_S = 120.0
-"""Controllers wait up to half a minute before they ask an API server again that was down."""
 _CHART_DEADLINE_S = 180.0
 _numbers = itertools.count(1)
 
@@ -71,10 +73,8 @@ def make_namespace(api: Api) -> Iterator[Callable[..., str]]:
 
     def make(labels: dict[str, str] | None = None) -> str:
         name = f"test-{next(_numbers)}"
-        api.create("/api/v1/namespaces", {"metadata": {"name": name, "labels": labels or {}}})
         made.append(name)
-        account = f"/api/v1/namespaces/{name}/serviceaccounts/default"
-        wait_for(f"{account} exists", lambda: api.find(account) is not None, seconds=_ACCOUNT_DEADLINE_S)
+        namespaces.make_namespace(api, name, labels)
         return name
 
     yield make
@@ -86,6 +86,15 @@ def make_namespace(api: Api) -> Iterator[Callable[..., str]]:
 def namespace(make_namespace: Callable[..., str]) -> str:
     """An empty namespace of a name that no other test of the session has."""
     return make_namespace()
+
+
+@pytest.fixture(scope="module")
+def ends(request: pytest.FixtureRequest, api: Api, connection: Connection) -> Ends:
+    """What came of the module's tests that live together, as far as they were chosen."""
+    install_crd(api)
+    chosen = {item.name for item in request.session.items if item.path == request.path}
+    together: Together[Any] = request.module.together
+    return asyncio.run(together.live(api, connection, chosen))
 
 
 @pytest.fixture
