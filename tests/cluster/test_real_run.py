@@ -172,7 +172,7 @@ DISTURBANCES: dict[str, Callable[[RealRun], None]] = {
         pytest.param(campaign.drawn("a run in real pods", list(DISTURBANCES), 1), marks=campaign.SAMPLED),
         pytest.param(list(DISTURBANCES), marks=campaign.ALL),
     ],
-    ids=lambda names: " ".join(names),
+    ids=" ".join,
 )
 def test_a_run_trains_in_real_pods_outlives_its_containers_and_succeeds(
     stage: Stage, real_node: str, killed: list[str]
