@@ -204,18 +204,3 @@ async def test_a_checkpoint_that_prepare_finds_damaged(world: World) -> None:
     world.cluster.orchestrators["one"].say(step=11, checkpoint={"step": 10, **saved})
     await world.until("the next checkpoint heals it", of_checkpoints("Committed"))
     assert world.status()["checkpoint"]["step"] == 10
-
-
-@together
-async def test_events_are_read_only_while_something_is_wrong(world: World) -> None:
-    assert world.operator is not None
-
-    def reads() -> float:
-        requests = world.operator.metrics.api_requests  # type: ignore[union-attr]
-        samples = [one for family in requests.collect() for one in family.samples if one.name.endswith("_total")]
-        wanted = {"verb": "list", "resource": "events"}
-        return sum(one.value for one in samples if wanted.items() <= one.labels.items())
-
-    world.create()
-    await world.phase("Running", seconds=HEALS_S)
-    assert reads() == 0

@@ -55,9 +55,10 @@ async def test_a_run_is_prepared_admitted_trained_and_finished(world: World) -> 
 
 
 @together
-async def test_nothing_is_written_while_nothing_changes(world: World) -> None:
+async def test_nothing_is_written_while_nothing_changes_and_no_event_read_while_nothing_is_wrong(world: World) -> None:
     world.create()
     await world.phase("Running")
+    assert world.requests("list", "events") == 0
 
     def counted() -> bool:
         status = world.status()
@@ -193,36 +194,6 @@ async def test_live_edits_restart_nothing_and_others_restart_the_gang(world: Wor
 
 
 @together
-async def test_a_run_that_is_deleted_takes_its_children_along(world: World) -> None:
-    world.create()
-    await world.phase("Running")
-    world.api.delete(f"{world.runs}/one")
-    await world.until("no pod is left", lambda: not world.pods())
-    claims = world.api.get(f"/api/v1/namespaces/{world.namespace}/persistentvolumeclaims")["items"]
-    assert [claim["metadata"]["name"] for claim in claims] == ["one-volume"]
-
-
-@together
-async def test_what_the_user_can_mend_is_told_within_seconds_and_heals(world: World) -> None:
-    quota = {"metadata": {"name": "no-pods"}, "spec": {"hard": {"count/pods": "0"}}}
-    path = f"/api/v1/namespaces/{world.namespace}/resourcequotas"
-    world.api.create(path, {"apiVersion": "v1", "kind": "ResourceQuota", **quota})
-    await world.until("the quota counts", lambda: world.api.get(f"{path}/no-pods").get("status", {}).get("used"))
-    world.create()
-    await world.until(
-        "the quota is told",
-        lambda: "exceeded quota: no-pods" in world.status().get("message", ""),
-        stretched(TOLD_S),
-    )
-    blocked = world.condition("Blocked")
-    assert (blocked["status"], blocked["reason"]) == ("True", "QuotaExceeded")
-    world.api.delete(f"{path}/no-pods")
-    await world.phase("Running")
-    # The Deployment's controller takes back that it failed only when it has made the last pod.
-    await world.until("nothing is in the way", lambda: world.condition("Blocked")["status"] == "False")
-
-
-@together
 async def test_a_manifest_that_only_the_operator_can_refuse_waits_with_the_words_of_validate(world: World) -> None:
     kwargs = {"loss": {"type": "dppo", "kwargs": {"x": 1}}}
     world.create(algorithm={"groupSize": 4, "batchSize": 16, **kwargs})
@@ -272,7 +243,9 @@ async def test_a_child_that_somebody_takes_away_comes_back(world: World) -> None
 
 
 @together
-async def test_two_runs_of_one_name_one_after_the_other_do_not_meet(world: World) -> None:
+async def test_a_run_that_is_deleted_takes_its_children_along_and_the_next_of_its_name_does_not_meet_it(
+    world: World,
+) -> None:
     world.create()
     await world.phase("Running", attempt=1)
     first = world.run()["metadata"]["uid"]
@@ -286,3 +259,7 @@ async def test_two_runs_of_one_name_one_after_the_other_do_not_meet(world: World
         lambda: {pod["metadata"]["labels"]["echorl.dev/run-uid"] for pod in world.pods().values()} == {second},
     )
     assert first != second
+    world.api.delete(f"{world.runs}/one")
+    await world.until("no pod is left", lambda: not world.pods())
+    claims = world.api.get(f"/api/v1/namespaces/{world.namespace}/persistentvolumeclaims")["items"]
+    assert [claim["metadata"]["name"] for claim in claims] == ["one-volume"]

@@ -144,7 +144,7 @@ def a_rank_takes_its_gang_to_an_attempt_from_the_last_checkpoint(run: RealRun) -
 
 def it_ends_at_a_step_that_is_edited_and_frees_its_pods(run: RealRun, directory: RunDirectory) -> None:
     # Further ahead than it trains while the edit is on its way.
-    last = run.status()["step"] + 30
+    last = run.status()["step"] + 12
     run.edit({"maxSteps": last})
     status = run.phase("Succeeded", _STEP_S)
     run.note(f"succeeded at step {last}")
