@@ -85,15 +85,8 @@ async def _scenarios(cluster: Cluster, options: argparse.Namespace, folder: Path
     def tell(one: Outcome) -> None:
         report.tell(one.name, one.seconds, one.measured, one.problem)
 
-    await lived_through(
-        cluster.api,
-        cluster.connection,
-        folder,
-        names,
-        hold_s=options.seconds,
-        at_once=options.at_once,
-        tell=tell,
-    )
+    async with Field(cluster.api, cluster.connection, folder) as field:
+        await lived_through(field, names, hold_s=options.seconds, at_once=options.at_once, tell=tell)
 
 
 async def _kills(cluster: Cluster, options: argparse.Namespace, folder: Path, report: _Report) -> None:

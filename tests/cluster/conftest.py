@@ -1,27 +1,35 @@
 """A real control plane for every test below this folder; see docs/test-cluster.md."""
 
+import asyncio
 import itertools
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from echorl_testing.cluster import cluster as clusters
-from echorl_testing.cluster import packages
+from echorl_testing.cluster import namespaces
 from echorl_testing.cluster.api import Api, granted
 from echorl_testing.cluster.binaries import Binaries
 from echorl_testing.cluster.cluster import Cluster
 from echorl_testing.cluster.credentials import Connection
 from echorl_testing.cluster.errors import ClusterError, Unavailable
+from echorl_testing.cluster.preparation import prepare
 from echorl_testing.cluster.processes import wait_for
-from echorl_testing.cluster.sandbox import check_possible
+from echorl_testing.cluster.real_node import RealNode
 from echorl_testing.helm import CHART, CRDS, Helm
+from echorl_testing.lives_together import Ends, Together
+from echorl_testing.run_objects import install_crd
 
-_ACCOUNT_DEADLINE_S = 120.0
-"""Controllers wait up to half a minute before they ask an API server again that was down."""
 _CHART_DEADLINE_S = 180.0
 _numbers = itertools.count(1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests with the real node come last: it starts once, and meets no test that has no nodes."""
+    items.sort(key=lambda item: "real_node" in getattr(item, "fixturenames", ()))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -29,17 +37,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     wanted = {name for item in session.items for name in getattr(item, "fixturenames", ())}
     if session.config.option.collectonly or "control_plane" not in wanted:
         return
-    programs = ["kube-apiserver", "kwok", *(["coredns"] if "real_node" in wanted else [])]
     capture = session.config.pluginmanager.getplugin("capturemanager")
-    try:
-        check_possible()
-        with capture.global_and_fixture_disabled():
-            if "real_node" in wanted:
-                packages.ensure_node()
-            for program in programs:
-                Binaries().path(program)
-    except ClusterError:
-        return  # the fixture meets it again, and a test can skip or fail with it
+    # The fixture meets an error again, and a test can skip or fail with it.
+    with capture.global_and_fixture_disabled(), suppress(ClusterError):
+        prepare(Binaries())
 
 
 @pytest.fixture(scope="session")
@@ -72,10 +73,8 @@ def make_namespace(api: Api) -> Iterator[Callable[..., str]]:
 
     def make(labels: dict[str, str] | None = None) -> str:
         name = f"test-{next(_numbers)}"
-        api.create("/api/v1/namespaces", {"metadata": {"name": name, "labels": labels or {}}})
         made.append(name)
-        account = f"/api/v1/namespaces/{name}/serviceaccounts/default"
-        wait_for(f"{account} exists", lambda: api.find(account) is not None, seconds=_ACCOUNT_DEADLINE_S)
+        namespaces.make_namespace(api, name, labels)
         return name
 
     yield make
@@ -87,6 +86,15 @@ def make_namespace(api: Api) -> Iterator[Callable[..., str]]:
 def namespace(make_namespace: Callable[..., str]) -> str:
     """An empty namespace of a name that no other test of the session has."""
     return make_namespace()
+
+
+@pytest.fixture(scope="module")
+def ends(request: pytest.FixtureRequest, api: Api, connection: Connection) -> Ends:
+    """What came of the module's tests that live together, as far as they were chosen."""
+    install_crd(api)
+    chosen = {item.name for item in request.session.items if item.path == request.path}
+    together: Together[Any] = request.module.together
+    return asyncio.run(together.live(api, connection, chosen))
 
 
 @pytest.fixture
@@ -104,15 +112,21 @@ def fake_nodes(control_plane: Cluster) -> Iterator[Callable[..., list[str]]]:
     control_plane.remove_nodes(added)
 
 
-@pytest.fixture(scope="module")
-def real_node(control_plane: Cluster) -> Iterator[str]:
-    """Name of a node that runs real pods from ``echorl_testing.cluster.images.BUSYBOX``; there for one module."""
+@pytest.fixture(scope="session")
+def node(control_plane: Cluster) -> Iterator[RealNode]:
+    """The real node, which does not run yet. Ends with the session."""
+    yield control_plane.node
+    control_plane.node.stop()
+
+
+@pytest.fixture
+def real_node(node: RealNode) -> str:
+    """Name of a node that runs real pods from ``echorl_testing.cluster.images.BUSYBOX``; it stays for later tests."""
     try:
-        control_plane.node.ensure()
+        node.ensure()
     except Unavailable as error:
         pytest.skip(str(error))
-    yield control_plane.node.name
-    control_plane.node.stop()
+    return node.name
 
 
 @pytest.fixture(scope="module")

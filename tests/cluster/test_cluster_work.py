@@ -5,9 +5,10 @@ import json
 import os
 import signal
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -30,6 +31,7 @@ from echorl_testing.cluster.api import Api
 from echorl_testing.cluster.cluster import Cluster
 from echorl_testing.cluster.credentials import Connection as ClusterConnection
 from echorl_testing.fault_proxy import FaultProxy, Upstream
+from echorl_testing.lives_together import Together
 from echorl_testing.load import stretched
 from echorl_testing.operator_io import BRISK, SYNCED_S
 from echorl_testing.rendered import manifest
@@ -39,6 +41,7 @@ from echorl_testing.waiting import until
 AGENT = "echorl-operator/"
 RECOVERED_S = 30.0
 """From the end of an outage, on a machine that keeps up."""
+PATIENCE_S = 90.0
 
 
 class Miniature:
@@ -127,8 +130,13 @@ class Place:
         self.document["spec"]["maxSteps"] += 1
         return int(self._runs.replaced(self.document, dry_run=False)["metadata"]["generation"])
 
-    def settled(self, generation: int) -> bool:
-        """Whether child and status are right."""
+    async def settles(self, generation: int, seconds: float = PATIENCE_S) -> None:
+        """Return once child and status are right."""
+        async with asyncio.timeout(seconds):
+            while not await asyncio.to_thread(self._settled, generation):  # noqa: ASYNC110 - it is in the cluster
+                await asyncio.sleep(0.1)
+
+    def _settled(self, generation: int) -> bool:
         child = self._api.find(f"{self._maps}/{self.name}")
         status = self._api.get(f"{self._runs.path}/{self.name}").get("status", {})
         return (child or {}).get("data") == {"generation": str(generation)} and status == {
@@ -140,37 +148,40 @@ class Place:
         self._api.delete(f"{self._maps}/{self.name}")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def crd(api: Api) -> dict[str, Any]:
-    return install_crd(api)
+@dataclass(frozen=True)
+class Stage:
+    """What a test looks at."""
+
+    operator: Miniature
+    place: Place
+    proxy: FaultProxy
 
 
-@pytest.fixture
-async def proxy(connection: ClusterConnection) -> AsyncIterator[FaultProxy]:
-    async with FaultProxy(await Upstream.from_kubeconfig(connection.kubeconfig)) as found:
-        yield found
+@asynccontextmanager
+async def staged(api: Api, connection: ClusterConnection, namespace: str) -> AsyncIterator[Stage]:
+    """A miniature at work, behind a proxy, and a run."""
+    async with FaultProxy(await Upstream.from_kubeconfig(connection.kubeconfig)) as proxy:
+        with TemporaryDirectory() as folder:
+            found = credentials.from_kubeconfig(proxy.write_kubeconfig(Path(folder) / "kubeconfig"))
+            async with Connection(found, Metrics()) as link:
+                operator = Miniature(link, namespace)
+                running = asyncio.ensure_future(operator.run())
+                try:
+                    yield Stage(operator, await asyncio.to_thread(Place, api, namespace), proxy)
+                    assert not running.done(), "no task has ended"
+                finally:
+                    running.cancel()
+                    with suppress(asyncio.CancelledError):
+                        await running
 
 
-@pytest.fixture
-async def operator(proxy: FaultProxy, namespace: str, tmp_path: Path) -> AsyncIterator[Miniature]:
-    path = proxy.write_kubeconfig(tmp_path / "kubeconfig")
-    async with Connection(credentials.from_kubeconfig(path), Metrics()) as link:
-        found = Miniature(link, namespace)
-        running = asyncio.ensure_future(found.run())
-        yield found
-        assert not running.done(), "no task has ended"
-        running.cancel()
-        with suppress(asyncio.CancelledError):
-            await running
+together = Together(staged, at_once=8)
 
 
-@pytest.fixture
-def place(api: Api, namespace: str) -> Place:
-    return Place(api, namespace)
-
-
-async def test_a_run_settles_and_then_nothing_is_written(operator: Miniature, place: Place, proxy: FaultProxy) -> None:
-    await until(lambda: place.settled(1))
+@together
+async def test_a_run_settles_and_then_nothing_is_written(stage: Stage) -> None:
+    place, proxy = stage.place, stage.proxy
+    await place.settles(1)
     writes = [(one.request.verb, one.request.resource) for one in proxy.writes_by(AGENT)]
     assert writes == [("apply", "configmaps"), ("update", "echorlruns")]
     watches = len(proxy.running_watches)
@@ -178,9 +189,9 @@ async def test_a_run_settles_and_then_nothing_is_written(operator: Miniature, pl
     await until(lambda: sum(one.request.verb == "watch" for one in proxy.records) >= seen + watches)
     assert len(proxy.writes_by(AGENT)) == 2
     generation = place.edit()
-    await until(lambda: place.settled(generation))
+    await place.settles(generation)
     place.remove_child()
-    await until(lambda: place.settled(generation))
+    await place.settles(generation)
     assert len(proxy.writes_by(AGENT)) == 5
 
 
@@ -203,9 +214,10 @@ OUTAGES: dict[str, Callable[[], faults.Fault]] = {
 }
 
 
-@pytest.mark.parametrize("name", sorted(OUTAGES))
-async def test_recovers_from_an_outage(operator: Miniature, place: Place, proxy: FaultProxy, name: str) -> None:
-    await until(lambda: place.settled(1))
+@together.each(sorted(OUTAGES))
+async def test_recovers_from_an_outage(stage: Stage, name: str) -> None:
+    operator, place, proxy = stage.operator, stage.place, stage.proxy
+    await place.settles(1)
     before = len(proxy.writes_by(AGENT))
     started = asyncio.get_running_loop().time()
     with proxy.fault(OUTAGES[name]()) as outage:
@@ -214,13 +226,15 @@ async def test_recovers_from_an_outage(operator: Miniature, place: Place, proxy:
         place.remove_child()
         await until(lambda: outage.hits >= 1 and asyncio.get_running_loop().time() - started > 6)
         assert operator.watchdog.not_alive() is None
-    await until(lambda: place.settled(generation), stretched(RECOVERED_S))
+    await place.settles(generation, stretched(RECOVERED_S))
     assert len(proxy.writes_by(AGENT)) - before < 60, "writes are bounded"
     await until(lambda: operator.watchdog.not_ready() is None)
 
 
-async def test_an_outage_costs_probes_and_no_writes(operator: Miniature, place: Place, proxy: FaultProxy) -> None:
-    await until(lambda: place.settled(1))
+@together
+async def test_an_outage_costs_probes_and_no_writes(stage: Stage) -> None:
+    operator, place, proxy = stage.operator, stage.place, stage.proxy
+    await place.settles(1)
     with proxy.fault(faults.fail(500)):
         place.edit()
         proxy.end_watches()
@@ -231,18 +245,18 @@ async def test_an_outage_costs_probes_and_no_writes(operator: Miniature, place: 
         await until(lambda: sum(one.request.query.get("limit") == "1" for one in proxy.records) >= probes + 3)
         assert len(proxy.writes_by(AGENT)) == before
         assert operator.watchdog.not_ready() == "the API server does not answer"
-    await until(lambda: place.settled(generation))
+    await place.settles(generation)
 
 
-async def test_every_write_may_fail_before_or_after_it_happened(
-    operator: Miniature, place: Place, proxy: FaultProxy
-) -> None:
-    await until(lambda: place.settled(1))
+@together
+async def test_every_write_may_fail_before_or_after_it_happened(stage: Stage) -> None:
+    place, proxy = stage.place, stage.proxy
+    await place.settles(1)
     for after in (False, True):
         for nth in (1, 2):
             with proxy.fault(faults.drop(faults.writes, after=after, nth=nth)) as fault:
                 generation = place.edit()
-                await until(lambda generation=generation: place.settled(generation))
+                await place.settles(generation)
                 assert fault.hits == 1
 
 
@@ -256,18 +270,21 @@ def thaw(control_plane: Cluster) -> None:
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 async def test_an_api_server_that_dies_or_freezes(
-    operator: Miniature, place: Place, control_plane: Cluster, api: Api, how: signal.Signals
+    control_plane: Cluster, api: Api, connection: ClusterConnection, namespace: str, how: signal.Signals
 ) -> None:
-    await until(lambda: place.settled(1))
-    await asyncio.to_thread(control_plane.stop_component, "kube-apiserver", number=how)
-    try:
-        await until(lambda: operator.breaker.open)
-        assert operator.watchdog.not_alive() is None
-    finally:
-        if how is signal.SIGSTOP:
-            thaw(control_plane)
-        await asyncio.to_thread(control_plane.ensure_control_plane)
-        await asyncio.to_thread(wait_until_served, api)
-    generation = await asyncio.to_thread(place.edit)
-    await until(lambda: place.settled(generation), stretched(RECOVERED_S))
-    assert json.dumps(operator.watchdog.not_alive()) == "null"
+    install_crd(api)
+    async with staged(api, connection, namespace) as stage:
+        operator, place = stage.operator, stage.place
+        await place.settles(1)
+        await asyncio.to_thread(control_plane.stop_component, "kube-apiserver", number=how)
+        try:
+            await until(lambda: operator.breaker.open)
+            assert operator.watchdog.not_alive() is None
+        finally:
+            if how is signal.SIGSTOP:
+                thaw(control_plane)
+            await asyncio.to_thread(control_plane.ensure_control_plane)
+            await asyncio.to_thread(wait_until_served, api)
+        generation = await asyncio.to_thread(place.edit)
+        await place.settles(generation, stretched(RECOVERED_S))
+        assert json.dumps(operator.watchdog.not_alive()) == "null"

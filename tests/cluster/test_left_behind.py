@@ -1,32 +1,18 @@
 """What attempts and runs leave behind: old renderings go, a volume as the manifest says, and nothing else."""
 
 from collections import Counter
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from echorl_operator import names
-from echorl_testing.cluster.api import Api
-from echorl_testing.cluster.credentials import Connection
-from echorl_testing.operator_world import World, operating
-from echorl_testing.run_objects import install_crd
-from echorl_testing.scripted_cluster import scripted
+from echorl_testing.lives_together import Together, operated
+from echorl_testing.operator_world import World
 
 pytestmark = pytest.mark.timeout(600)
 
 PATIENCE_S = 120.0
-
-
-@pytest.fixture(scope="module")
-def crd(api: Api) -> None:
-    install_crd(api)
-
-
-@pytest.fixture
-async def world(api: Api, connection: Connection, namespace: str, crd: None) -> AsyncIterator[World]:
-    async with scripted(api, namespace) as cluster, operating(connection.kubeconfig, namespace) as operator:
-        yield World(api, namespace, cluster, operator)
+together = Together(operated, at_once=5)
 
 
 def objects(world: World, group: str, plural: str) -> dict[str, dict[str, Any]]:
@@ -52,6 +38,7 @@ def role(config_map: str) -> str:
     return config_map.split("-")[1]
 
 
+@together
 async def test_what_older_attempts_left_goes_and_nothing_else(world: World) -> None:
     maps = f"/api/v1/namespaces/{world.namespace}/configmaps"
     world.api.create(maps, {"metadata": {"name": "of-somebody"}, "data": {"a": "b"}})
@@ -97,6 +84,7 @@ def owners(world: World) -> set[str]:
     return {one["kind"] for one in found["metadata"].get("ownerReferences", [])}
 
 
+@together
 async def test_a_volume_goes_with_a_run_that_ended_if_its_manifest_says_so_now(world: World) -> None:
     world.create()
     await world.phase("Running", seconds=PATIENCE_S)
@@ -110,6 +98,7 @@ async def test_a_volume_goes_with_a_run_that_ended_if_its_manifest_says_so_now(w
     await world.until("the volume goes", lambda: is_going(world), PATIENCE_S)
 
 
+@together
 async def test_a_volume_is_saved_and_other_owners_stay(world: World) -> None:
     world.create(storage={"retain": False})
     await world.phase("Running", attempt=1, seconds=PATIENCE_S)

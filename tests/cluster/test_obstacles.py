@@ -14,6 +14,7 @@ from echorl_core.termination_message import SavedCheckpoint, SkippedCheckpoint
 from echorl_testing.cluster.api import Api
 from echorl_testing.cluster.credentials import Connection
 from echorl_testing.cluster.volumes import folder_volume
+from echorl_testing.lives_together import Together, operated
 from echorl_testing.load import stretched
 from echorl_testing.operator_world import World, operating
 from echorl_testing.run_objects import install_crd
@@ -28,6 +29,9 @@ HEALS_S = 120.0
 SMALL = {"size": "1Gi"}
 KWOK_PLAYS = {"trainer", "inference", "orchestrator"}
 """Roles that are ready by themselves on fake nodes. Nobody reaches such an orchestrator."""
+
+
+together = Together(operated, at_once=5)
 
 
 @pytest.fixture(scope="module")
@@ -138,6 +142,7 @@ async def test_gpus_that_no_node_has(world: World, fake_nodes: Callable[..., lis
         await healed(world)
 
 
+@together
 async def test_a_quota_that_stops_the_gang_is_told_by_events_alone(world: World) -> None:
     lift = await quota(world, "gpus", **{f"requests.{GPU.replace('/', '_')}": "4"})
     world.create(trainer={"replicas": 2, "gpusPerReplica": 8})
@@ -151,6 +156,7 @@ async def test_a_quota_that_stops_the_gang_is_told_by_events_alone(world: World)
     await world.phase("Running", seconds=HEALS_S)
 
 
+@together
 async def test_a_quota_that_stops_engines(world: World) -> None:
     lift = await quota(world, "gpus", **{f"requests.{GPU.replace('/', '_')}": "0"})
     world.create(inference={"replicas": 2, "gpusPerReplica": 1})
@@ -160,6 +166,7 @@ async def test_a_quota_that_stops_engines(world: World) -> None:
     await world.until("both engines are there", lambda: len(world.pods("inference")) == 2, HEALS_S)
 
 
+@together
 async def test_what_the_operator_itself_may_not_create(world: World) -> None:
     lift = await quota(world, "no-pods", count_pods="0")
     world.create()
@@ -173,6 +180,7 @@ async def test_what_the_operator_itself_may_not_create(world: World) -> None:
     await world.phase("Running", seconds=HEALS_S)
 
 
+@together
 async def test_a_checkpoint_that_prepare_finds_damaged(world: World) -> None:
     def of_checkpoints(reason: str) -> Callable[[], bool]:
         return lambda: world.condition("CheckpointCommitted").get("reason") == reason
@@ -196,17 +204,3 @@ async def test_a_checkpoint_that_prepare_finds_damaged(world: World) -> None:
     world.cluster.orchestrators["one"].say(step=11, checkpoint={"step": 10, **saved})
     await world.until("the next checkpoint heals it", of_checkpoints("Committed"))
     assert world.status()["checkpoint"]["step"] == 10
-
-
-async def test_events_are_read_only_while_something_is_wrong(world: World) -> None:
-    assert world.operator is not None
-
-    def reads() -> float:
-        requests = world.operator.metrics.api_requests  # type: ignore[union-attr]
-        samples = [one for family in requests.collect() for one in family.samples if one.name.endswith("_total")]
-        wanted = {"verb": "list", "resource": "events"}
-        return sum(one.value for one in samples if wanted.items() <= one.labels.items())
-
-    world.create()
-    await world.phase("Running", seconds=HEALS_S)
-    assert reads() == 0

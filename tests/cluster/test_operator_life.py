@@ -1,7 +1,6 @@
 """A run's life on a real control plane: the operator's own passes, real controllers, played pods."""
 
 import time
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -11,9 +10,8 @@ from echorl_operator.reconcile.status_throttle import INTERVAL_S
 from echorl_testing.cluster.api import Api, ApiError
 from echorl_testing.cluster.credentials import Connection
 from echorl_testing.load import stretched
-from echorl_testing.operator_world import World, operating
-from echorl_testing.run_objects import install_crd
-from echorl_testing.scripted_cluster import prepared, scripted
+from echorl_testing.operator_world import World
+from echorl_testing.scripted_cluster import prepared
 from echorl_testing.waiting import until
 
 pytestmark = pytest.mark.timeout(600)
@@ -22,15 +20,7 @@ TOLD_S = 10.0
 """On a machine that keeps up."""
 
 
-@pytest.fixture(scope="module")
-def crd(api: Api) -> None:
-    install_crd(api)
-
-
-@pytest.fixture
-async def world(api: Api, connection: Connection, namespace: str, crd: None) -> AsyncIterator[World]:
-    async with scripted(api, namespace) as cluster, operating(connection.kubeconfig, namespace) as operator:
-        yield World(api, namespace, cluster, operator)
+together = Together(operated, at_once=5)
 
 
 async def both_engines(world: World) -> None:
@@ -44,6 +34,7 @@ def at_rest(world: World) -> bool:
     return not len(queue) and not queue.longest_running()
 
 
+@together
 async def test_a_run_is_prepared_admitted_trained_and_finished(world: World) -> None:
     world.create()
     await world.phase("Running", attempt=1)
@@ -63,9 +54,11 @@ async def test_a_run_is_prepared_admitted_trained_and_finished(world: World) -> 
     assert world.condition("Failed")["status"] == "False"
 
 
-async def test_nothing_is_written_while_nothing_changes(world: World) -> None:
+@together
+async def test_nothing_is_written_while_nothing_changes_and_no_event_read_while_nothing_is_wrong(world: World) -> None:
     world.create()
     await world.phase("Running")
+    assert world.requests("list", "events") == 0
 
     def counted() -> bool:
         status = world.status()
@@ -85,6 +78,7 @@ async def test_nothing_is_written_while_nothing_changes(world: World) -> None:
     assert world.run()["metadata"]["resourceVersion"] == version
 
 
+@together
 async def test_a_rank_that_crashes_takes_the_gang_to_a_new_attempt(world: World) -> None:
     world.create()
     await world.phase("Running", attempt=1)
@@ -104,6 +98,7 @@ async def test_a_rank_that_crashes_takes_the_gang_to_a_new_attempt(world: World)
     assert [attempt for _, attempt in world.cluster.admitted] == [1, 1, 2, 2]
 
 
+@together
 async def test_a_deleted_rank_is_a_lost_gang(world: World) -> None:
     world.create()
     await world.phase("Running", attempt=1)
@@ -115,6 +110,7 @@ async def test_a_deleted_rank_is_a_lost_gang(world: World) -> None:
     assert [attempt for _, attempt in world.cluster.admitted] == [1, 1, 2, 2]
 
 
+@together
 async def test_an_orchestrator_that_crashes_restarts_alone(world: World) -> None:
     world.create()
     await world.phase("Running", attempt=1)
@@ -127,6 +123,7 @@ async def test_an_orchestrator_that_crashes_restarts_alone(world: World) -> None
     assert world.status()["restartsByRole"] == {"orchestrator": 1}
 
 
+@together
 async def test_a_code_that_is_never_restarted_fails_the_run_with_its_words(world: World) -> None:
     world.create()
     await world.phase("Running")
@@ -139,6 +136,7 @@ async def test_a_code_that_is_never_restarted_fails_the_run_with_its_words(world
     await world.until("GPUs are free", lambda: not world.pods("trainer") and not world.pods("inference"))
 
 
+@together
 async def test_restarts_are_used_up(world: World) -> None:
     world.create()
     for attempt in (1, 2, 3):
@@ -148,6 +146,7 @@ async def test_restarts_are_used_up(world: World) -> None:
     assert "2 restarts of trainer are used up (failurePolicy.maxRestarts)" in world.condition("Failed")["message"]
 
 
+@together
 async def test_bad_input_of_prepare_fails_the_run(world: World) -> None:
     message = "model.name: /models/tiny does not exist"
     world.cluster.prepare = lambda attempt: message_of_end("prepare", ExitCode.BAD_INPUT, message, attempt=attempt)
@@ -157,6 +156,7 @@ async def test_bad_input_of_prepare_fails_the_run(world: World) -> None:
     assert not world.cluster.admitted
 
 
+@together
 async def test_suspend_asks_for_a_checkpoint_and_resume_goes_on(world: World) -> None:
     world.create()
     await world.phase("Running")
@@ -171,6 +171,7 @@ async def test_suspend_asks_for_a_checkpoint_and_resume_goes_on(world: World) ->
     await world.phase("Running", attempt=2)
 
 
+@together
 async def test_live_edits_restart_nothing_and_others_restart_the_gang(world: World) -> None:
     world.create()
     await world.phase("Running")
@@ -192,34 +193,7 @@ async def test_live_edits_restart_nothing_and_others_restart_the_gang(world: Wor
         world.edit({"model": {"name": "/models/other"}})
 
 
-async def test_a_run_that_is_deleted_takes_its_children_along(world: World) -> None:
-    world.create()
-    await world.phase("Running")
-    world.api.delete(f"{world.runs}/one")
-    await world.until("no pod is left", lambda: not world.pods())
-    claims = world.api.get(f"/api/v1/namespaces/{world.namespace}/persistentvolumeclaims")["items"]
-    assert [claim["metadata"]["name"] for claim in claims] == ["one-volume"]
-
-
-async def test_what_the_user_can_mend_is_told_within_seconds_and_heals(world: World) -> None:
-    quota = {"metadata": {"name": "no-pods"}, "spec": {"hard": {"count/pods": "0"}}}
-    path = f"/api/v1/namespaces/{world.namespace}/resourcequotas"
-    world.api.create(path, {"apiVersion": "v1", "kind": "ResourceQuota", **quota})
-    await world.until("the quota counts", lambda: world.api.get(f"{path}/no-pods").get("status", {}).get("used"))
-    world.create()
-    await world.until(
-        "the quota is told",
-        lambda: "exceeded quota: no-pods" in world.status().get("message", ""),
-        stretched(TOLD_S),
-    )
-    blocked = world.condition("Blocked")
-    assert (blocked["status"], blocked["reason"]) == ("True", "QuotaExceeded")
-    world.api.delete(f"{path}/no-pods")
-    await world.phase("Running")
-    # The Deployment's controller takes back that it failed only when it has made the last pod.
-    await world.until("nothing is in the way", lambda: world.condition("Blocked")["status"] == "False")
-
-
+@together
 async def test_a_manifest_that_only_the_operator_can_refuse_waits_with_the_words_of_validate(world: World) -> None:
     kwargs = {"loss": {"type": "dppo", "kwargs": {"x": 1}}}
     world.create(algorithm={"groupSize": 4, "batchSize": 16, **kwargs})
@@ -233,6 +207,7 @@ async def test_a_manifest_that_only_the_operator_can_refuse_waits_with_the_words
     await world.phase("Running")
 
 
+@together
 async def test_a_stall_restarts_the_gang_and_says_so(world: World) -> None:
     world.create(stallPolicy={"noStepFor": "3s"})
 
@@ -246,6 +221,7 @@ async def test_a_stall_restarts_the_gang_and_says_so(world: World) -> None:
     assert any("no step for" in event.get("note", "") for event in events)
 
 
+@together
 async def test_time_limits(world: World) -> None:
     # Long enough to be seen, even by a look that is late.
     world.create(activeDeadlineSeconds=4, ttlSecondsAfterFinished=10)
@@ -253,6 +229,7 @@ async def test_time_limits(world: World) -> None:
     await world.until("the run is gone", lambda: world.api.find(f"{world.runs}/one") is None)
 
 
+@together
 async def test_a_child_that_somebody_takes_away_comes_back(world: World) -> None:
     world.create()
     await world.phase("Running")
@@ -265,7 +242,10 @@ async def test_a_child_that_somebody_takes_away_comes_back(world: World) -> None
     assert world.status()["attempt"] == 1
 
 
-async def test_two_runs_of_one_name_one_after_the_other_do_not_meet(world: World) -> None:
+@together
+async def test_a_run_that_is_deleted_takes_its_children_along_and_the_next_of_its_name_does_not_meet_it(
+    world: World,
+) -> None:
     world.create()
     await world.phase("Running", attempt=1)
     first = world.run()["metadata"]["uid"]
@@ -279,3 +259,7 @@ async def test_two_runs_of_one_name_one_after_the_other_do_not_meet(world: World
         lambda: {pod["metadata"]["labels"]["echorl.dev/run-uid"] for pod in world.pods().values()} == {second},
     )
     assert first != second
+    world.api.delete(f"{world.runs}/one")
+    await world.until("no pod is left", lambda: not world.pods())
+    claims = world.api.get(f"/api/v1/namespaces/{world.namespace}/persistentvolumeclaims")["items"]
+    assert [claim["metadata"]["name"] for claim in claims] == ["one-volume"]

@@ -10,6 +10,7 @@ import pytest
 
 from echorl_core.termination_message import message_of_end
 from echorl_testing import faults
+from echorl_testing.campaign import campaign_params
 from echorl_testing.cluster.api import Api
 from echorl_testing.cluster.credentials import Connection
 from echorl_testing.fault_proxy import FaultProxy, Upstream
@@ -30,9 +31,16 @@ GPUS = 5
 ON_GPUS = {"trainer": {"replicas": 2, "gpusPerReplica": 2}, "inference": {"replicas": 1, "gpusPerReplica": 1}}
 
 
-@pytest.mark.parametrize("fault", [faults.drop, lambda: faults.fail(503), lambda: faults.fail(401)])
+FAULTS: dict[str, Callable[[], faults.Fault]] = {
+    "connections are dropped": faults.drop,
+    "503": lambda: faults.fail(503),
+    "401": lambda: faults.fail(401),
+}
+
+
+@pytest.mark.parametrize("fault", campaign_params("starts while the API server is down", list(FAULTS), 1))
 async def test_it_starts_while_the_api_server_is_down(
-    fault: Callable[[], faults.Fault], api: Api, connection: Connection, namespace: str, tmp_path: Path
+    fault: str, api: Api, connection: Connection, namespace: str, tmp_path: Path
 ) -> None:
     install_crd(api)
     probes, metrics = free_ports(2)
@@ -44,7 +52,10 @@ async def test_it_starts_while_the_api_server_is_down(
         world = World(api, namespace, cluster, None)
         world.create()
         kubeconfig = proxy.write_kubeconfig(tmp_path / "kubeconfig")
-        with proxy.fault(fault()) as down, operator_pod(kubeconfig, namespace, tmp_path, SETTINGS, *ports) as ends:
+        with (
+            proxy.fault(FAULTS[fault]()) as down,
+            operator_pod(kubeconfig, namespace, tmp_path, SETTINGS, *ports) as ends,
+        ):
             await world.until("it is alive", lambda: asked(probes, "/healthz")[0] == 200, PATIENCE_S)
             await world.until("it has tried again and again", lambda: down.hits > TRIES * 10, PATIENCE_S)
             assert asked(probes, "/healthz")[0] == 200

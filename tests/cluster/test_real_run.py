@@ -16,6 +16,7 @@ import pytest
 
 from echorl_core import checkpoints
 from echorl_core.rundir import RunDirectory
+from echorl_testing import campaign
 from echorl_testing.cluster import image_loading, machine_image
 from echorl_testing.cluster.api import Api
 from echorl_testing.cluster.cluster import Cluster
@@ -46,7 +47,7 @@ class Stage:
     volume: Path
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def images(control_plane: Cluster, real_node: str) -> Mapping[str, str]:
     """The settings' images, known to the node."""
     if os.environ.get(BUILT):
@@ -98,28 +99,8 @@ def stage(
         shutil.rmtree(volume)
 
 
-def test_a_run_trains_in_real_pods_outlives_its_containers_and_succeeds(stage: Stage, real_node: str) -> None:
-    run = stage.run
-    run.create(stage.document)
-    run.started(_START_S)
-    first = run.uids()
-    assert {pod["spec"]["nodeName"] for pod in run.pods().values()} == {real_node}
-    for role in _ENVIRONMENTS:
-        assert "uid=10001(echorl) gid=10001(echorl)" in run.inside(role, "id")
-        with pytest.raises(ClusterError, match="Read-only file system"):
-            run.inside(role, "touch", "/etc/echorl-was-here")
-
-    an_engine_starts_again_where_it_is_and_serves_the_newest_policy(run)
-    assert run.uids() == first
-    an_orchestrator_is_made_anew_in_the_same_attempt(run)
-    assert {role for role, uid in run.uids().items() if uid != first[role]} == {"orchestrator"}
-    a_rank_takes_its_gang_to_an_attempt_from_the_last_checkpoint(run)
-    assert run.uids()["inference"] == first["inference"]
-    assert run.uids()["trainer"] != first["trainer"]
-    it_ends_at_a_step_that_is_edited_and_frees_its_pods(run, RunDirectory(stage.volume / "runs" / NAME))
-
-
 def an_engine_starts_again_where_it_is_and_serves_the_newest_policy(run: RealRun) -> None:
+    before = run.uids()
     run.kill("inference")
     run.note("the engine's processes are killed")
     run.until("the engine starts again", lambda: run.restarts("inference") == 1, _START_S)
@@ -130,10 +111,12 @@ def an_engine_starts_again_where_it_is_and_serves_the_newest_policy(run: RealRun
     assert status["attempt"] == 1
     assert status["policy"]["served"]["max"] >= trained
     assert status["restartsByRole"]["inference"] == 1
+    assert run.uids() == before
 
 
 def an_orchestrator_is_made_anew_in_the_same_attempt(run: RealRun) -> None:
-    before = run.uids()["orchestrator"]
+    pods = run.uids()
+    before = pods["orchestrator"]
     run.kill("orchestrator")
     run.note("the orchestrator's processes are killed")
     run.until("another orchestrator", lambda: run.uids().get("orchestrator", before) != before, _START_S)
@@ -141,10 +124,11 @@ def an_orchestrator_is_made_anew_in_the_same_attempt(run: RealRun) -> None:
     run.note("another orchestrator is ready")
     run.goes_on(_START_S)
     assert run.status()["attempt"] == 1
+    assert {role for role, uid in run.uids().items() if uid != pods[role]} == {"orchestrator"}
 
 
 def a_rank_takes_its_gang_to_an_attempt_from_the_last_checkpoint(run: RealRun) -> None:
-    saved = run.status()["checkpoint"]["step"]
+    saved, pods = run.status()["checkpoint"]["step"], run.uids()
     run.kill("trainer")
     run.note("the trainer's processes are killed")
     run.until("a new attempt", lambda: run.status()["attempt"] == 2, _STEP_S)
@@ -154,19 +138,54 @@ def a_rank_takes_its_gang_to_an_attempt_from_the_last_checkpoint(run: RealRun) -
     assert status["restartsByRole"]["trainer"] == 1
     run.goes_on(_START_S)
     run.note(f"trains again, from step {status['resumeStep']}")
+    assert run.uids()["inference"] == pods["inference"]
+    assert run.uids()["trainer"] != pods["trainer"]
 
 
 def it_ends_at_a_step_that_is_edited_and_frees_its_pods(run: RealRun, directory: RunDirectory) -> None:
     # Further ahead than it trains while the edit is on its way.
-    last = run.status()["step"] + 30
+    last = run.status()["step"] + 12
     run.edit({"maxSteps": last})
     status = run.phase("Succeeded", _STEP_S)
     run.note(f"succeeded at step {last}")
     run.until("pods are free", lambda: not run.pods("trainer") and not run.pods("inference"), _END_S)
-    assert (status["step"], status["attempt"], status["checkpoint"]["step"]) == (last, 2, last)
+    assert (status["step"], status["checkpoint"]["step"]) == (last, last)
     assert status["policy"]["trained"] == last
     phases = [entry["phase"] for entry in status["timeline"]]
     assert phases[:3] == ["Preparing", "Starting", "Running"]
     assert phases[-1] == "Succeeded"
     committed, _ = checkpoints.committed(directory)
     assert last in {one.step for one in committed}
+
+
+DISTURBANCES: dict[str, Callable[[RealRun], None]] = {
+    "engine": an_engine_starts_again_where_it_is_and_serves_the_newest_policy,
+    "orchestrator": an_orchestrator_is_made_anew_in_the_same_attempt,
+    "trainer": a_rank_takes_its_gang_to_an_attempt_from_the_last_checkpoint,
+}
+"""In this order the first two find attempt 1."""
+
+
+@pytest.mark.parametrize(
+    "killed",
+    [
+        pytest.param(campaign.drawn("a run in real pods", list(DISTURBANCES), 1), marks=campaign.SAMPLED),
+        pytest.param(list(DISTURBANCES), marks=campaign.ALL),
+    ],
+    ids=" ".join,
+)
+def test_a_run_trains_in_real_pods_outlives_its_containers_and_succeeds(
+    stage: Stage, real_node: str, killed: list[str]
+) -> None:
+    run = stage.run
+    run.create(stage.document)
+    run.started(_START_S)
+    assert {pod["spec"]["nodeName"] for pod in run.pods().values()} == {real_node}
+    for role in _ENVIRONMENTS:
+        assert "uid=10001(echorl) gid=10001(echorl)" in run.inside(role, "id")
+        with pytest.raises(ClusterError, match="Read-only file system"):
+            run.inside(role, "touch", "/etc/echorl-was-here")
+    for name in killed:
+        DISTURBANCES[name](run)
+    it_ends_at_a_step_that_is_edited_and_frees_its_pods(run, RunDirectory(stage.volume / "runs" / NAME))
+    assert run.status()["attempt"] == 1 + ("trainer" in killed)

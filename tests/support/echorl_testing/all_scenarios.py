@@ -1,12 +1,9 @@
 """Every fault scenario by name, and how they are lived through."""
 
 import asyncio
-from collections.abc import Callable, Collection
-from pathlib import Path
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from echorl_testing.cluster.api import Api
-from echorl_testing.cluster.credentials import Connection
 from echorl_testing.fault_campaign import Course, Outcome, Scenario, campaign
 from echorl_testing.hand_scenarios import HANDS
 from echorl_testing.leader_scenarios import LEADERS
@@ -20,34 +17,31 @@ NAMES = (*LEADERS, *NODES, *OUTAGES, *STORMS, *HANDS, *POD_HANDS)
 
 
 async def lived_through(
-    api: Api,
-    connection: Connection,
-    folder: Path,
+    field: Field,
     names: Collection[str],
     *,
     hold_s: float,
+    more: Mapping[str, Scenario] | None = None,
     at_once: int = 24,
     tell: Callable[[Outcome], None] = lambda _: None,
 ) -> dict[str, Outcome]:
     """Live the named scenarios, and what came of each.
 
     Args:
-        api: of a control plane that has the CRD.
-        connection: to it.
-        folder: gets kubeconfigs and logs.
+        field: where; its control plane has the CRD.
         names: of scenarios.
         hold_s: how long an outage lasts.
+        more: to live at the same time.
         at_once: scenarios at a time; more than the machine keeps up with only wait for each other.
         tell: gets each outcome at once.
     """
-    async with Field(api, connection, folder) as field:
-        started: asyncio.Future[float] = asyncio.get_running_loop().create_future()
-        reference: asyncio.Future[dict[str, Any]] = asyncio.ensure_future(_reference(field, started))
-        scenarios: dict[str, Scenario] = {**LEADERS, **NODES, **outages(reference), **HANDS, **POD_HANDS}
-        chosen = {name: scenarios[name] for name in NAMES if name in names}
-        outcomes = await campaign(Course(field, hold_s, started), chosen, at_once=at_once, tell=tell)
-        await asyncio.gather(reference, return_exceptions=True)
-        return outcomes
+    started: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+    reference: asyncio.Future[dict[str, Any]] = asyncio.ensure_future(_reference(field, started))
+    scenarios: dict[str, Scenario] = {**LEADERS, **NODES, **outages(reference), **HANDS, **POD_HANDS}
+    chosen = {name: scenarios[name] for name in NAMES if name in names} | dict(more or {})
+    outcomes = await campaign(Course(field, hold_s, started), chosen, at_once=at_once, tell=tell)
+    await asyncio.gather(reference, return_exceptions=True)
+    return outcomes
 
 
 async def _reference(field: Field, started: "asyncio.Future[float]") -> dict[str, Any]:

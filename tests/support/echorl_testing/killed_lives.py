@@ -1,6 +1,7 @@
 """Lives of a run whose operator dies at one of its writes; another one takes over."""
 
 import asyncio
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,3 +79,41 @@ def compared(life: Lived, undisturbed: Lived) -> list[str]:
     if life.writes > undisturbed.writes + MORE_WRITES:
         found.append(f"{life.writes} writes, undisturbed {undisturbed.writes}")
     return found
+
+
+async def killed_at(field: Field, chosen: Callable[[int], Sequence[int]], *, references: int, at_once: int) -> str:
+    """Live once for each of some writes, at which the operator dies; how many lives that were.
+
+    Args:
+        field: where.
+        chosen: the writes, of so many that a life has.
+        references: lives without a kill at the same time. How many writes a life takes depends on how busy the machine
+            is: let it be as busy as it will be.
+        at_once: lives at a time.
+
+    Raises:
+        AssertionError: a life came to another end, or too few operators were killed; names all.
+    """
+    undisturbed = await asyncio.gather(*(lived(field) for _ in range(references)))
+    assert {one.end["phase"] for one in undisturbed} == {"Succeeded"}
+    assert [one.admitted for one in undisturbed] == [[1, 1, 2, 2]] * references
+    longest, fewest = max(undisturbed, key=lambda one: one.writes), min(one.writes for one in undisturbed)
+    turn = asyncio.Semaphore(at_once)
+    struck: list[bool] = []
+
+    async def disturbed(kill_at: int) -> list[str]:
+        async with turn:
+            try:
+                life = await lived(field, kill_at)
+            except AssertionError as error:
+                return [f"killed at write {kill_at}: {error}"]
+        struck.append(life.struck)
+        return [f"killed at write {kill_at}: {problem}" for problem in compared(life, longest)]
+
+    numbers = chosen(longest.writes)
+    found = await asyncio.gather(*(disturbed(number) for number in numbers))
+    problems = [problem for of_life in found for problem in of_life]
+    assert not problems, f"{len(problems)} problems of {len(numbers)} lives:\n" + "\n".join(problems)
+    due = sum(number <= fewest for number in numbers)
+    assert sum(struck) >= due - max(1, due // 10), f"only {sum(struck)} of {due} operators were killed"
+    return f"{sum(struck)} operators killed, at some of the writes {[*numbers]}"

@@ -74,10 +74,17 @@ class World:
 
     def writes(self) -> float:
         """Writes of the operator so far."""
+        return sum(one.value for one in self._requests() if one.labels["verb"] not in {"get", "list", "watch"})
+
+    def requests(self, verb: str, resource: str) -> float:
+        """Of the operator so far."""
+        wanted = {"verb": verb, "resource": resource}
+        return sum(one.value for one in self._requests() if wanted.items() <= one.labels.items())
+
+    def _requests(self) -> list[Any]:
         assert self.operator is not None
         families = self.operator.metrics.api_requests.collect()
-        samples = [sample for family in families for sample in family.samples if sample.name.endswith("_total")]
-        return sum(sample.value for sample in samples if sample.labels["verb"] not in {"get", "list", "watch"})
+        return [sample for family in families for sample in family.samples if sample.name.endswith("_total")]
 
     def edit(self, spec: dict[str, Any], name: str = "one") -> None:
         self.api.patch(f"{self.runs}/{name}", {"spec": spec})

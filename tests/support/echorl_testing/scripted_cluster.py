@@ -26,6 +26,8 @@ from echorl_testing.cluster.api import STRATEGIC_MERGE_PATCH, Api, ApiError
 
 _addresses = itertools.count(2)
 _POLL_S = 0.15
+_NOBODYS = "192.0.2.1"
+"""Address of pods that nobody calls. A loopback address is none that controllers may put into EndpointSlices."""
 
 
 def _now() -> str:
@@ -112,7 +114,7 @@ class ScriptedCluster:
             # Not by its name alone: it may have been deleted since it was seen.
             await self._ended(pod["metadata"]["name"], role, words.exit_code, words)
             return
-        address = "127.0.0.1"
+        address = _NOBODYS
         if role == names.PodRole.ORCHESTRATOR:
             address = await self._orchestrator(labels[names.LABEL_RUN], labels[names.LABEL_RUN_UID], attempt)
         elif role == names.PodRole.TRAINER:

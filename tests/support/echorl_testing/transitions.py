@@ -52,8 +52,8 @@ class _Before:
     generation: int
 
 
-async def transitions(world: Field, count: int, *, seed: int, at_once: int) -> Tally:
-    """Make so many changes, spread over lives that go on at the same time."""
+async def transitions(world: Field, count: int, *, seed: int, at_once: int, a_life: int = A_LIFE) -> Tally:
+    """Make so many changes, ``a_life`` on each run, of which ``at_once`` live at the same time."""
     tally, turn = Tally(), asyncio.Semaphore(at_once)
 
     async def one(number: int, changes: int) -> None:
@@ -64,8 +64,8 @@ async def transitions(world: Field, count: int, *, seed: int, at_once: int) -> T
             except AssertionError as error:
                 tally.problems.append(f"seed {seed}, life {number}: {error}")
 
-    numbers = range(0, count, A_LIFE)
-    await asyncio.gather(*(one(number, min(A_LIFE, count - number)) for number in numbers))
+    numbers = range(0, count, a_life)
+    await asyncio.gather(*(one(number, min(a_life, count - number)) for number in numbers))
     return tally
 
 

@@ -6,11 +6,12 @@ import sys
 import time
 from pathlib import Path
 
-from echorl_testing.cluster import built_images, credentials, image_loading, instances, packages, sandbox
+from echorl_testing.cluster import built_images, credentials, image_loading, instances, sandbox
 from echorl_testing.cluster import cluster as clusters
 from echorl_testing.cluster.binaries import MODULES, Binaries
 from echorl_testing.cluster.cluster import Cluster
 from echorl_testing.cluster.errors import ClusterError, Unavailable
+from echorl_testing.cluster.preparation import prepare
 
 _REPOSITORY = Path(__file__).resolve().parents[4]
 _UNAVAILABLE = 2
@@ -50,8 +51,8 @@ def _parser() -> argparse.ArgumentParser:
     build = commands.add_parser("build", help="build programs into the cache and say where they are")
     build.add_argument("programs", nargs="*", metavar="PROGRAM", help="all but helm if none is named")
     build.set_defaults(run=_build)
-    prepare = commands.add_parser("prepare", help="build and install all that tests take, as root")
-    prepare.set_defaults(run=_prepare)
+    take = commands.add_parser("prepare", help="build and install all that tests take, as root")
+    take.set_defaults(run=_prepare)
     return parser
 
 
@@ -116,12 +117,7 @@ def _build(options: argparse.Namespace) -> None:
 
 def _prepare(_: argparse.Namespace) -> None:
     try:
-        sandbox.check_possible()
-        packages.ensure_node()
-        packages.ensure_prometheus()
-        binaries = Binaries(say=_say)
-        for module in MODULES:
-            binaries.path(next(iter(module.packages)))
+        prepare(Binaries(say=_say))
     except Unavailable as error:
         _say(f"tests on a cluster will be skipped: {error}")
 

@@ -1,11 +1,13 @@
 """A small synchronous client of a cluster's API, for setting tests up and for looking at what came of it."""
 
 import json
+import select
 import ssl
-import urllib.error
 import urllib.parse
-import urllib.request
+import weakref
+from collections import deque
 from collections.abc import Callable, Mapping
+from http.client import HTTPSConnection
 from typing import Any
 
 from echorl_testing.cluster.credentials import Connection
@@ -29,18 +31,20 @@ class ApiError(Exception):
 
 
 class Api:
-    """Requests as one user. Paths are as in the API reference: ``/api/v1/namespaces/default/pods/x``."""
+    """Requests as one user. Paths are as in the API reference: ``/api/v1/namespaces/default/pods/x``.
+
+    Connections stay open, one for each thread that asks at the same time. Proxies of the environment are for the world
+    outside, never for this machine's own clusters.
+    """
 
     def __init__(self, connection: Connection, *, token: str | None = None, timeout_s: float = 20.0) -> None:
         """``token``: whose requests these are; the admin's by default."""
-        self._server = connection.server
+        self._host = connection.server.removeprefix("https://")
         self._token = connection.admin_token if token is None else token
         self._timeout_s = timeout_s
         self._tls = ssl.create_default_context(cafile=str(connection.ca_file))
-        # Proxies of the environment are for the world outside, never for this machine's own clusters.
-        self._opener = urllib.request.build_opener(
-            urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=self._tls)
-        )
+        self._idle: deque[HTTPSConnection] = deque()
+        weakref.finalize(self, _close, self._idle)
 
     def request(
         self,
@@ -58,17 +62,30 @@ class Api:
             ApiError: refused.
             OSError: no answer.
         """
-        url = self._server + path + ("?" + urllib.parse.urlencode(query) if query else "")
+        url = path + ("?" + urllib.parse.urlencode(query) if query else "")
         all_headers = {"Authorization": f"Bearer {self._token}", "Content-Type": content_type, **(headers or {})}
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(url, data=data, method=method, headers=all_headers)
+        connection = self._open()
         try:
-            with self._opener.open(request, timeout=self._timeout_s) as reply:
-                return _decoded(reply.read())
-        except urllib.error.HTTPError as error:
-            content = _decoded(error.read())
-            status = content if isinstance(content, dict) else {"message": content}
-            raise ApiError(method, path, error.code, status) from error
+            connection.request(method, url, data, all_headers)
+            reply = connection.getresponse()
+            content = _decoded(reply.read())
+        except BaseException:
+            connection.close()
+            raise
+        self._idle.append(connection)
+        if reply.status >= 300:
+            raise ApiError(method, path, reply.status, content if isinstance(content, dict) else {"message": content})
+        return content
+
+    def _open(self) -> HTTPSConnection:
+        """A connection that nobody uses; one that the API server has closed is not taken again."""
+        try:
+            while (found := self._idle.pop()).sock is None or _has_news(found):
+                found.close()
+        except IndexError:
+            return HTTPSConnection(self._host, timeout=self._timeout_s, context=self._tls)
+        return found
 
     def get(self, path: str, **query: Any) -> Any:
         """Read an object or a list."""
@@ -111,6 +128,18 @@ class Api:
             return bool(self.get("/readyz") == "ok")
         except (ApiError, OSError):
             return False
+
+
+def _has_news(connection: HTTPSConnection) -> bool:
+    """Whether something came that nobody asked for: the end."""
+    waiting = select.poll()
+    waiting.register(connection.sock, select.POLLIN)
+    return bool(waiting.poll(0))
+
+
+def _close(connections: deque[HTTPSConnection]) -> None:
+    for connection in connections:
+        connection.close()
 
 
 def _decoded(content: bytes) -> Any:

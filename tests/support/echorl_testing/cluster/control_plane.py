@@ -56,6 +56,8 @@ def kube_controller_manager(layout: Layout) -> list[str]:
         f"--root-ca-file={keys / 'ca.crt'}",
         "--leader-elect=false",
         "--secure-port=0",
+        # Nobody reads Endpoints, and they change with every pod; DNS and kube-proxy read EndpointSlices.
+        "--controllers=*,-endpoints-controller",
         "--kube-api-qps=2000",
         "--kube-api-burst=4000",
         "--concurrent-statefulset-syncs=20",

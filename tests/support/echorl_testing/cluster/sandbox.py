@@ -183,7 +183,9 @@ def _hold(command: list[str], *, levels: int) -> Sandbox:
 
 def _environment() -> dict[str, str]:
     """Nothing of the caller's but the path: proxies and the like must not reach a cluster's components."""
-    return {"PATH": f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root"}
+    path = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/bin:/sbin:/bin"
+    # A third of an API server's time of a processor would be garbage collection; memory is cheaper.
+    return {"PATH": path, "HOME": "/root", "GOGC": "400"}
 
 
 def _as_component(process: ProcessId) -> Component:

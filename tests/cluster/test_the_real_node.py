@@ -56,10 +56,7 @@ def test_the_real_node_changes_no_setting_of_the_machine_and_leaves_nothing(
     inside = [component.process for component in control_plane.node.components.values()]
     assert cgroups.exists(control_plane.layout.name)
     control_plane.node.stop()
-    try:
-        assert not any(process.alive for process in inside)
-        assert not cgroups.exists(control_plane.layout.name)
-        assert api.find(f"/api/v1/nodes/{real_node}") is None
-        assert [path.read_text() for path in settings] == before
-    finally:
-        control_plane.node.ensure()
+    assert not any(process.alive for process in inside)
+    assert not cgroups.exists(control_plane.layout.name)
+    assert api.find(f"/api/v1/nodes/{real_node}") is None
+    assert [path.read_text() for path in settings] == before

@@ -1,14 +1,7 @@
-"""Faults of the API server, of nodes, of operators and of people: a run comes through each as if there had been none.
-
-All scenarios live at the same time, each in a namespace of its own; the first test waits for all. docs/faults.md has
-what they are and how to live them longer.
-"""
+"""A default that appears in the CRD, while a run lives."""
 
 import asyncio
-import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -16,40 +9,15 @@ import yaml
 from echorl_operator import names
 from echorl_operator.kube.resources import RUN
 from echorl_operator.names import PodRole
-from echorl_testing.all_scenarios import NAMES, lived_through
 from echorl_testing.cluster.api import Api, ApiError
 from echorl_testing.cluster.credentials import Connection
-from echorl_testing.fault_campaign import Course, Outcome
+from echorl_testing.fault_campaign import Course
 from echorl_testing.operator_world import SPEC
 from echorl_testing.run_life import PATIENCE_S, Field, Life
 from echorl_testing.run_objects import CRD_FILE, CRDS, install_crd
 from echorl_testing.watch_history import BEGINNING_ANEW
 
-pytestmark = pytest.mark.timeout(3600)
-
-HOLD_S = float(os.environ.get("ECHORL_OUTAGE_SECONDS", "8"))
-
-
-@pytest.fixture(scope="module")
-def outcomes(
-    request: pytest.FixtureRequest, api: Api, connection: Connection, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, Outcome]:
-    """Of the scenarios whose tests were chosen."""
-    install_crd(api)
-    chosen = {item.callspec.params["name"] for item in _items(request) if "name" in item.callspec.params}
-    folder: Path = tmp_path_factory.mktemp("faults")
-    return asyncio.run(lived_through(api, connection, folder, sorted(chosen), hold_s=HOLD_S))
-
-
-def _items(request: pytest.FixtureRequest) -> list[Any]:
-    return [item for item in request.session.items if item.path == request.path and hasattr(item, "callspec")]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_fault(outcomes: dict[str, Outcome], name: str, record_property: Callable[[str, object], None]) -> None:
-    outcome = outcomes[name]
-    record_property("measured", f"{outcome.seconds:.0f} s: {outcome.measured}")
-    assert not outcome.problem, outcome.problem
+pytestmark = pytest.mark.timeout(600)
 
 
 async def test_a_default_that_appears_in_the_crd(api: Api, connection: Connection, tmp_path: Path) -> None:
