@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from echorl_operator.kube import credentials
 from echorl_operator.kube.cache import Cache
 from echorl_operator.kube.connection import Connection
 from echorl_operator.kube.lists import StreamSettings
 from echorl_operator.kube.resources import RUN
-from echorl_operator.kube.writer import Writer
 from echorl_operator.metrics import Metrics
 from echorl_operator.observed.runs import RunKey
 from echorl_testing import faults

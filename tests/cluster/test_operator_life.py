@@ -7,8 +7,8 @@ import pytest
 from echorl_core.names import ExitCode
 from echorl_core.termination_message import message_of_end
 from echorl_operator.reconcile.status_throttle import INTERVAL_S
-from echorl_testing.cluster.api import Api, ApiError
-from echorl_testing.cluster.credentials import Connection
+from echorl_testing.cluster.api import ApiError
+from echorl_testing.lives_together import Together, operated
 from echorl_testing.load import stretched
 from echorl_testing.operator_world import World
 from echorl_testing.scripted_cluster import prepared
