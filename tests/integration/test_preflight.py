@@ -2,15 +2,16 @@
 
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import yaml
 from safetensors.torch import load_file, save_file
 
+from echorl_testing.warm import Program
 from echorl_trainer.seeded import SHAPES, write_seeded_model
 
 REPOSITORY = Path(__file__).parents[2]
@@ -24,6 +25,15 @@ def temporary():
     shutil.rmtree(folder)
 
 
+@dataclass
+class Ended:
+    """A preflight."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
 def preflight(
     folder, temporary, *arguments, lora="{rank: 4, alpha: 16, targetModules: [q_proj, down_proj]}", **environment
 ):
@@ -32,15 +42,11 @@ def preflight(
     (folder / "run.yaml").write_text(yaml.safe_dump(document))
     if not (folder / "model").exists():
         write_seeded_model(folder / "model", SHAPES["tiny"], 1)
-    return subprocess.run(
-        [sys.executable, "-m", "echorl_cli", "preflight", folder / "run.yaml", *arguments],
-        cwd=REPOSITORY,
-        env={**os.environ, "TMPDIR": str(temporary), **environment},
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=False,
-    )
+    files = {"output": folder / "out", "errors": folder / "err"}
+    variables = {**os.environ, "TMPDIR": str(temporary), **environment}
+    arguments = ["preflight", folder / "run.yaml", *arguments]
+    code = Program("echorl_cli", arguments, environment=variables, folder=REPOSITORY, **files).ended(500)
+    return Ended(code, files["output"].read_text(), files["errors"].read_text())
 
 
 @pytest.mark.vllm

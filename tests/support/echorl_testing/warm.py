@@ -1,8 +1,7 @@
 """Programs of ours as processes that a warm one forks: the same program, without the seconds of its imports.
 
 The warm process imports what the programs need and does nothing else, so a program begins as after its imports: with
-its own process id, variables, working folder, output and signals. How one starts from nothing is for other tests, and
-so is what libraries read of their variables when they are imported.
+its own process id, variables, working folder, output and signals. How one starts from nothing is for other tests.
 """
 
 import asyncio
@@ -25,7 +24,10 @@ _IMPORTED = [
     "echorl_trainer.rank",
     "echorl_trainer.replay",
     "echorl_orchestrator.orchestrator",
+    "echorl_cli.adapters.command",
     "echorl_cli.local.run",
+    "echorl_cli.prepare_pod",
+    "echorl_cli.local.supervisor",
     "transformers.models.qwen3.modeling_qwen3",
 ]
 _POLL_S = 0.02
@@ -60,6 +62,7 @@ class Program:
         output: Path,
         errors: Path | None = None,
         folder: Path | None = None,
+        anew: Sequence[str] = (),
     ) -> None:
         """Start it.
 
@@ -70,9 +73,11 @@ class Program:
             output: a file that what it prints is appended to.
             errors: a file for what it prints on standard error; None: ``output``.
             folder: its working folder; None: this one.
+            anew: packages that it shall import itself, because they read variables when they are imported.
         """
         texts = [str(argument) for argument in arguments]
-        call = (module, texts, dict(environment), str(output), str(errors or output), str(folder or Path.cwd()))
+        files = (os.devnull, str(output), str(errors or output))
+        call = (module, texts, dict(environment), files, str(folder or Path.cwd()), anew)
         # What an end of this process leaves behind is the fixtures' matter: a daemon could have no children.
         self._process = context().Process(target=_run, args=call, daemon=False)
         self._process.start()
@@ -117,8 +122,15 @@ class Program:
         self.send_signal(signal.SIGKILL)
 
 
-def _run(module: str, arguments: list[str], environment: dict[str, str], output: str, errors: str, folder: str) -> None:
-    for number, name in enumerate((os.devnull, output, errors)):
+def _run(
+    module: str,
+    arguments: list[str],
+    environment: dict[str, str],
+    files: Sequence[str],
+    folder: str,
+    anew: Sequence[str],
+) -> None:
+    for number, name in enumerate(files):
         file = os.open(name, os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         os.dup2(file, number)
         os.close(file)
@@ -128,5 +140,7 @@ def _run(module: str, arguments: list[str], environment: dict[str, str], output:
     tempfile.tempdir = None
     os.chdir(folder)
     sys.argv = [module, *arguments]
-    sys.modules.pop(module, None)
+    for name in list(sys.modules):
+        if name == module or name.partition(".")[0] in anew:
+            del sys.modules[name]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
