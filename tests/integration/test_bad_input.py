@@ -16,6 +16,7 @@ from echorl_core.names import ExitCode
 from echorl_core.rundir import RunDirectory
 from echorl_testing.local_run import LocalRun, local_run, manifest, terminal, write_model
 from echorl_testing.manifests import with_value
+from echorl_testing.warm import Program
 
 ECHO = "spec.environments.train.1.echo"
 CASES = [
@@ -106,16 +107,19 @@ def contents(root: Path) -> dict[str, bytes]:
     return {str(path.relative_to(root)): path.read_bytes() for path in files}
 
 
-def assert_refused(run: LocalRun, *said: str) -> None:
-    """Code 2, everything in ``said`` on the first line, no process, and the directory as it was."""
+def assert_refused(run: LocalRun, *said: str) -> str:
+    """Code 2, everything in ``said`` on the first line, no process, and the directory as it was; all that was said."""
     existed, before = run.root.exists(), contents(run.root)
-    assert run.start().ended(240) == ExitCode.BAD_INPUT, run.output()
-    line = run.output().splitlines()[0]
+    output = run.markers.with_name("output.log")
+    echorl = Program("echorl_cli", run.arguments, environment=run.environment(), output=output)
+    assert echorl.ended(240) == ExitCode.BAD_INPUT, output.read_text()
+    found = output.read_text()
     for part in said:
-        assert part in line, run.output()
-    assert "Traceback" not in run.output()
+        assert part in found.splitlines()[0], found
+    assert "Traceback" not in found
     assert run.processes() == []
     assert (run.root.exists(), contents(run.root)) == (existed, before)
+    return found
 
 
 @pytest.mark.parametrize(("changes", "field", "more"), CASES)
@@ -187,5 +191,4 @@ def test_a_port_that_is_taken(document: dict[str, Any], tmp_path: Path, taken_po
 def test_all_problems_are_told_at_once(document: dict[str, Any], tmp_path: Path) -> None:
     document = with_value(with_value(document, "spec.maxSteps", -1), "spec.algorithm.batchSize", 18)
     with local_run(tmp_path, document) as run:
-        assert_refused(run, "spec.maxSteps: found -1")
-        assert "spec.algorithm.batchSize: found 18" in run.output()
+        assert "spec.algorithm.batchSize: found 18" in assert_refused(run, "spec.maxSteps: found -1")

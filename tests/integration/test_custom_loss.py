@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +10,7 @@ from echorl_core.config import HookConfig, LossConfig
 from echorl_core.names import ExitCode
 from echorl_testing.batches import record
 from echorl_testing.tiny_learner import tiny_config, tiny_model
+from echorl_testing.warm import Program
 
 OWN = """
 from echorl_trainer.losses import LossInputs, LossOutputs
@@ -47,17 +46,10 @@ def test_a_trainer_process_trains_with_it_or_says_why_not(
     loss = LossConfig(type="custom", hook=hook)
     config = tiny_config(tiny_model(tmp_path / "model"), loss=loss, python_path=[str(tmp_path / "code")])
     config.dump(tmp_path / "trainer.json")
-    command = [sys.executable, "-P", "-m", "echorl_trainer.replay", "--config", "trainer.json", "--device", "cpu"]
-    done = subprocess.run(
-        [*command, "--batches", "batches", "--out", "out"],
-        cwd=tmp_path,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    assert (done.returncode, told in done.stdout + done.stderr) == (code, True), done.stdout + done.stderr
+    arguments = ["--config", "trainer.json", "--device", "cpu", "--batches", "batches", "--out", "out"]
+    output = tmp_path / "output.log"
+    replay = Program("echorl_trainer.replay", arguments, environment=os.environ, output=output, folder=tmp_path)
+    assert (replay.ended(280), told in output.read_text()) == (code, True), output.read_text()
     if code is ExitCode.OK:
         steps = [json.loads(line) for line in (tmp_path / "out" / "steps.jsonl").read_text().splitlines()]
         assert [step["step"] for step in steps] == [1, 2]

@@ -40,13 +40,13 @@ SILENCE_S = 60.0
 
 
 class Policies:
-    """Published versions 0 and 1 (two seeds of one shape), and what transformers computes with them."""
+    """Published versions 0 and 1 (two seeds of one shape, tied), and what transformers computes with them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.digests: dict[int, str] = {}
         for version in (0, 1):
-            write_seeded_model(folder / f"model{version}", SHAPES["tiny"], seed=version + 1)
+            write_seeded_model(folder / f"model{version}", SHAPES["tiny"], seed=version + 1, tie=True)
             self.digests[version] = publish(
                 folder / f"v{version}",
                 published_tensors(folder / f"model{version}"),

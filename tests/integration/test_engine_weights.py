@@ -1,6 +1,6 @@
 """Weight updates of a real vLLM engine, checked against transformers in float32.
 
-Two engines, one after the other: an untied model and a tied one.
+Two engines, one after the other: an untied model and, in the campaign, a tied one; the pool's engine has another one.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ from aiohttp import web
 from transformers import AutoModelForCausalLM
 
 from echorl_orchestrator.engines.engine_metrics import parse
+from echorl_testing import campaign
 from echorl_testing.engine import running_engine
 from echorl_testing.published import publish, published_tensors
 from echorl_trainer.seeded import SHAPES, write_seeded_model
@@ -28,8 +29,9 @@ RUN = "test-run"
 PROBE = [7, 1, 200, 33, 64, 91, 258, 5, 17, 120]
 TOLERANCE = 1e-4
 UNTIED = pytest.mark.parametrize("setting", ["untied"], indirect=True)
-TIED = pytest.mark.parametrize("setting", ["tied"], indirect=True)
-BOTH = pytest.mark.parametrize("setting", ["untied", "tied"], indirect=True)
+OF_TIED = pytest.param("tied", marks=campaign.ALL)
+TIED = pytest.mark.parametrize("setting", [OF_TIED], indirect=True)
+BOTH = pytest.mark.parametrize("setting", ["untied", OF_TIED], indirect=True)
 
 
 class Setting:

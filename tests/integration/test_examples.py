@@ -9,10 +9,12 @@ import yaml
 
 from echorl_core import checkpoints
 from echorl_core.names import ExitCode
+from echorl_testing import campaign
 from echorl_testing.local_run import local_run, write_model
 from echorl_testing.manifests import with_value
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES_OF_RL = ["quickstart", "quickstart-rl-only", "rlvr", "consultancy"]
 STEPS = 3
 SHORT = {
     "spec.maxSteps": STEPS,
@@ -32,7 +34,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.vllm
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", ["quickstart", "quickstart-rl-only", "rlvr", "consultancy"])
+@pytest.mark.parametrize("name", campaign.campaign_params("examples", EXAMPLES_OF_RL, 1))
 def test_an_example_trains_and_evaluates(name: str, tmp_path: Path, model: Path) -> None:
     document: dict[str, Any] = yaml.safe_load((EXAMPLES / f"{name}.yaml").read_text())
     for path, value in {**SHORT, "spec.model.name": str(model)}.items():

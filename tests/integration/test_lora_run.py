@@ -8,12 +8,13 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from echorl_testing.local_run import digits, local_run, manifest, write_model
+from echorl_testing.local_run import digits, local_run, longer_run, manifest, write_model
 from echorl_trainer.merge import load_adapter
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "lora.yaml"
 
 
+@longer_run("an adapter")
 @pytest.mark.vllm
 @pytest.mark.timeout(1200)
 def test_an_adapter_trains_resumes_and_ends_merged(tmp_path: Path) -> None:

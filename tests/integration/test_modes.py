@@ -15,8 +15,9 @@ from echorl_core import checkpoints
 from echorl_core.names import ExitCode
 from echorl_orchestrator.environments.builtin.parts.terminal_policy import demonstrate
 from echorl_orchestrator.environments.builtin.parts.terminal_tasks import TerminalArgs, TerminalTasks
+from echorl_testing import campaign
 from echorl_testing.fake_teacher import FakeTeacher, teaching
-from echorl_testing.local_run import LocalRun, local_run, write_model
+from echorl_testing.local_run import LocalRun, local_run, longer_run, write_model
 from echorl_testing.manifests import with_value
 from echorl_testing.ports import free_port
 from examples.opd.teacher import serving
@@ -24,6 +25,8 @@ from examples.opd.teacher import serving
 pytestmark = pytest.mark.timeout(900)
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+RUNS = ["given conversations", "a file of conversations", "a teacher without logprobs"]
+"""Without an engine, or with none of its work: every run of the tests makes one of them."""
 NO_SAMPLES = ("mismatch_kl/all", "entropy/all", "ratio/mean", "gap/max_abs", "loss/rl", "version/low")
 
 
@@ -61,6 +64,7 @@ def finished(run: LocalRun, deadline_s: float) -> list[dict[str, Any]]:
     return steps(run)
 
 
+@campaign.campaign_mark("modes", RUNS, 1, RUNS[0])
 def test_sft_learns_given_conversations_without_an_engine(tmp_path: Path, model: Path) -> None:
     with local_run(tmp_path, short("sft", model, {"spec.environments.train.0.args.num_tasks": 16})) as run:
         rows = finished(run, 600)
@@ -72,6 +76,7 @@ def test_sft_learns_given_conversations_without_an_engine(tmp_path: Path, model:
     assert not (run.root / "engine-0").exists()
 
 
+@campaign.campaign_mark("modes", RUNS, 1, RUNS[1])
 def test_sft_learns_a_file_of_conversations_and_what_tools_answered(tmp_path: Path, model: Path) -> None:
     args = TerminalArgs(num_tasks=8)
     code = tmp_path / "code"
@@ -91,6 +96,7 @@ def test_sft_learns_a_file_of_conversations_and_what_tools_answered(tmp_path: Pa
     assert [row["denominator/ce"] for row in found] == [sum(map(len, texts))] * 3
 
 
+@campaign.campaign_mark("modes", RUNS, 1, RUNS[2])
 async def test_a_teacher_without_logprobs_ends_the_run_by_name_with_nothing_done(tmp_path: Path, model: Path) -> None:
     async with teaching(FakeTeacher(with_logprobs=False)) as teacher:
         changes = {"spec.algorithm.teacher": {"url": teacher.url, "model": "big"}, "spec.environments.eval": []}
@@ -102,6 +108,7 @@ async def test_a_teacher_without_logprobs_ends_the_run_by_name_with_nothing_done
     assert not list(run.directory.root.glob("batches/*"))
 
 
+@longer_run("a real teacher")
 @pytest.mark.vllm
 def test_opd_learns_from_a_real_teacher(tmp_path: Path, model: Path) -> None:
     better = write_model(tmp_path / "teacher")

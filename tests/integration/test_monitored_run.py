@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from echorl_testing import campaign
 from echorl_testing.alert_rules import picks_nothing
 from echorl_testing.local_run import SUPPORT, LocalRun, digits, local_run, manifest, write_model
 from echorl_testing.prometheus import Server, prometheus
@@ -21,7 +22,7 @@ from tools.metrics_page import roles
 
 Point = tuple[float, float]
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.vllm, campaign.ALL, pytest.mark.timeout(2400)]
 
 ROOT = Path(__file__).resolve().parents[2]
 DASHBOARD = ROOT / "charts" / "echorl" / "dashboards" / "run.json"

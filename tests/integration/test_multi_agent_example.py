@@ -11,7 +11,7 @@ import yaml
 from echorl_core import checkpoints
 from echorl_core.names import ExitCode
 from echorl_orchestrator.batches.sealing import read_state
-from echorl_testing.local_run import LocalRun, local_run, write_model
+from echorl_testing.local_run import LocalRun, local_run, longer_run, write_model
 from echorl_testing.manifests import with_value
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
@@ -45,6 +45,7 @@ def finished(run: LocalRun) -> tuple[Path, list[dict[str, Any]]]:
     return found[-1].folder, [json.loads(row) for row in rows]
 
 
+@longer_run("debate against the base")
 def test_an_adapter_debates_against_the_model_under_it(tmp_path: Path) -> None:
     changes = {
         "spec.model.lora": {"rank": 8, "alpha": 16, "targetModules": ["q_proj", "v_proj", "down_proj"]},
@@ -61,6 +62,7 @@ def test_an_adapter_debates_against_the_model_under_it(tmp_path: Path) -> None:
         assert rows[-1]["version/high"] > 0
 
 
+@longer_run("debate of copies")
 def test_two_copies_of_a_policy_debate_and_learn(tmp_path: Path) -> None:
     with local_run(tmp_path / "debate", short(tmp_path, {})) as run:
         folder, rows = finished(run)

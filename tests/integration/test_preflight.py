@@ -2,18 +2,22 @@
 
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import yaml
 from safetensors.torch import load_file, save_file
 
+from echorl_testing import campaign
+from echorl_testing.local_run import longer_run
+from echorl_testing.warm import Program
 from echorl_trainer.seeded import SHAPES, write_seeded_model
 
 REPOSITORY = Path(__file__).parents[2]
+FAILING = ["check", "engine", "trainer"]
 
 
 @pytest.fixture
@@ -24,6 +28,15 @@ def temporary():
     shutil.rmtree(folder)
 
 
+@dataclass
+class Ended:
+    """A preflight."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
 def preflight(
     folder, temporary, *arguments, lora="{rank: 4, alpha: 16, targetModules: [q_proj, down_proj]}", **environment
 ):
@@ -32,17 +45,14 @@ def preflight(
     (folder / "run.yaml").write_text(yaml.safe_dump(document))
     if not (folder / "model").exists():
         write_seeded_model(folder / "model", SHAPES["tiny"], 1)
-    return subprocess.run(
-        [sys.executable, "-m", "echorl_cli", "preflight", folder / "run.yaml", *arguments],
-        cwd=REPOSITORY,
-        env={**os.environ, "TMPDIR": str(temporary), **environment},
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=False,
-    )
+    files = {"output": folder / "out", "errors": folder / "err"}
+    variables = {**os.environ, "TMPDIR": str(temporary), **environment}
+    arguments = ["preflight", folder / "run.yaml", *arguments]
+    code = Program("echorl_cli", arguments, environment=variables, folder=REPOSITORY, **files).ended(500)
+    return Ended(code, files["output"].read_text(), files["errors"].read_text())
 
 
+@longer_run("preflight")
 @pytest.mark.vllm
 @pytest.mark.timeout(600)
 def test_an_adapter_that_works_passes_every_check(tmp_path, temporary):
@@ -90,6 +100,7 @@ def recommends(ended):
     return "\nrecommended: two pools of engines, one that serves the adapter and one without adapters" in ended.stderr
 
 
+@campaign.campaign_mark("preflights", FAILING, 1, "check")
 @pytest.mark.timeout(300)
 def test_a_check_that_fails_ends_with_1_and_recommends_two_pools(tmp_path, temporary):
     lines = (
@@ -106,6 +117,7 @@ def test_a_check_that_fails_ends_with_1_and_recommends_two_pools(tmp_path, tempo
     assert {"trainer.log", "inference.log"} <= {path.name for path in kept.iterdir()}
 
 
+@campaign.campaign_mark("preflights", FAILING, 1, "engine")
 @pytest.mark.timeout(300)
 def test_an_engine_that_does_not_start_ends_with_1_and_recommends_two_pools(tmp_path, temporary):
     ended = preflight(tmp_path, temporary, **engine(tmp_path, "sys.exit('no adapters of this rank')"))
@@ -115,6 +127,7 @@ def test_an_engine_that_does_not_start_ends_with_1_and_recommends_two_pools(tmp_
     assert recommends(ended)
 
 
+@campaign.campaign_mark("preflights", FAILING, 1, "trainer")
 @pytest.mark.timeout(300)
 def test_a_trainer_that_fails_ends_with_its_code_and_recommends_nothing(tmp_path, temporary):
     write_seeded_model(tmp_path / "model", SHAPES["tiny"], 1)

@@ -33,6 +33,7 @@ from echorl_core.termination_message import SavedCheckpoint, TerminationMessage,
 from echorl_testing.fake_hub import FakeHub
 from echorl_testing.role_config import orchestrator_config
 from echorl_testing.scripted_policy import write_byte_tokenizer
+from echorl_testing.warm import Program
 
 COMMIT, LATER = "c" * 40, "d" * 40
 NAME = "org/Tiny"
@@ -96,7 +97,7 @@ class Volume:
         )
         config.dump(self.root / "prepare.json")
 
-    def start(self, attempt: int = 1, *arguments: str, uid: str = "uid", **environment: str) -> subprocess.Popen[str]:
+    def start(self, attempt: int = 1, *arguments: str, uid: str = "uid", **environment: str) -> Program:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(("ECHORL_", "HF_"))}
         own = {
             "ECHORL_RUN_NAME": "tiny",
@@ -106,25 +107,27 @@ class Volume:
             "HF_ENDPOINT": self.hub.url,
             "HF_HOME": str(self.root / "home"),
         }
-        (self.root / "words").unlink(missing_ok=True)
-        command = [sys.executable, "-P", "-m", "echorl_prepare", "--config", str(self.root / "prepare.json")]
-        return subprocess.Popen(
-            [*command, *arguments],
-            env={**inherited, **own, **environment},
-            cwd=self.elsewhere,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+        for file in ("words", "out", "err"):
+            (self.root / file).unlink(missing_ok=True)
+        return Program(
+            "echorl_prepare.__main__",
+            ["--config", self.root / "prepare.json", *arguments],
+            environment={**inherited, **own, **environment},
+            output=self.root / "out",
+            errors=self.root / "err",
+            folder=self.elsewhere,
+            anew=["huggingface_hub"],
         )
 
     def prepare(self, attempt: int = 1, *arguments: str, uid: str = "uid", **environment: str) -> Ended:
         process = self.start(attempt, *arguments, uid=uid, **environment)
-        out, err = process.communicate(timeout=240)
+        code = process.ended(240)
+        out, err = ((self.root / file).read_text() for file in ("out", "err"))
         words = read((self.root / "words").read_bytes())
         assert words is not None
-        assert words.exit_code == process.returncode, err
+        assert words.exit_code == code, err
         assert (words.role, words.attempt) == ("prepare", attempt)
-        return Ended(process.returncode, words, out, err)
+        return Ended(code, words, out, err)
 
     def commit(self, step: int, *, attempt: int = 1, uid: str = "uid") -> Path:
         folder = self.run.checkpoint(step)
@@ -434,11 +437,10 @@ def test_sigterm_ends_it_and_it_can_be_done_again(volume: Volume) -> None:
     process = volume.start()
     until = time.monotonic() + 180
     while not started.exists():
-        assert time.monotonic() < until, process.poll()
+        assert time.monotonic() < until, process.returncode
         time.sleep(0.02)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 143
-    process.communicate()
+    assert process.ended(60) == 143
     words = read((volume.root / "words").read_bytes())
     assert words is not None
     assert (words.message, words.exit_name) == ("terminated", "SIGTERM")

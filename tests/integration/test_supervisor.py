@@ -1,10 +1,9 @@
 """The supervisor with real processes in the roles' places."""
 
+import itertools
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -15,10 +14,12 @@ import pytest
 
 from echorl_cli.local import proctable
 from echorl_testing import fake_local_run
+from echorl_testing.warm import Program
 
 pytestmark = pytest.mark.faults
 
 T = TypeVar("T")
+_NUMBERS = itertools.count()
 SUPPORT = str(Path(fake_local_run.__file__).parents[1])
 QUICK = {"backoff_s": 0.0, "max_restarts": 3}
 LIMITS = {"settle": 0.2, "health_interval": 0.1, "engine_grace": 0.5, "grace": 0.5}
@@ -41,19 +42,15 @@ class Run:
 
     def __init__(self, root: Path, **chosen: Any) -> None:
         self.root = root
-        self._output: str | None = None
         chosen = {
             **chosen,
             "restart_policy": {**QUICK, **chosen.get("restart_policy", {})},
             "limits": {**LIMITS, **chosen.get("limits", {})},
         }
-        self.process = subprocess.Popen(
-            [sys.executable, str(Path(fake_local_run.__file__)), str(root), json.dumps(chosen)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([SUPPORT, os.environ.get("PYTHONPATH", "")])},
-        )
+        self._output = root.with_name(f"output.{next(_NUMBERS)}.log")
+        variables = {**os.environ, "PYTHONPATH": os.pathsep.join([SUPPORT, os.environ.get("PYTHONPATH", "")])}
+        arguments = [root, json.dumps(chosen)]
+        self.process = Program("echorl_testing.fake_local_run", arguments, environment=variables, output=self._output)
 
     def all_of(self, name: str) -> list[dict[str, Any]]:
         """Every process that a role has had, oldest first."""
@@ -80,9 +77,8 @@ class Run:
 
     def output(self) -> str:
         """Everything it printed, once it has ended."""
-        if self._output is None:
-            self._output = self.process.communicate(timeout=120)[0]
-        return self._output
+        self.process.ended(120)
+        return self._output.read_text()
 
     def every_pid(self) -> list[int]:
         found = [json.loads(path.read_text()) for path in self.root.glob("roles/*/[0-9]*.json")]
@@ -104,8 +100,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Run]]:
 
     yield begin
     for run in runs:
-        if run.process.poll() is None:
-            run.process.kill()
+        run.process.kill()
         run.output()
         for pid in run.every_pid():
             if alive(pid):

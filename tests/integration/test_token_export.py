@@ -23,7 +23,7 @@ async def test_due_steps_are_exported_and_can_be_read(tmp_path: Path) -> None:
         settings = trainer_config(run, model, orchestrator.url, token_export_every=2)
         gang = Gang(tmp_path / "attempt_1", settings, identity, 1)
         try:
-            await gang.start("echorl_trainer")
+            gang.start("echorl_trainer")
             assert await gang.ended() == [0], gang.log()
         finally:
             await gang.stop()

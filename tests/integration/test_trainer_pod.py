@@ -16,6 +16,7 @@ from echorl_core.names import ExitCode
 from echorl_core.prepare import prepare
 from echorl_core.rundir import RunDirectory
 from echorl_core.termination_message import TerminationMessage, read
+from echorl_testing import campaign
 from echorl_testing.batches import RUN_UID
 from echorl_testing.fake_orchestrator import FakeOrchestrator
 from echorl_testing.ports import free_port
@@ -24,6 +25,7 @@ from echorl_testing.trainer_processes import REPOSITORY, trainer_config
 
 TERMINATED = 128 + signal.SIGTERM
 IDENTITY = RunIdentity("test", RUN_UID, 1)
+PODS = ["trains", "killed", "two pods", "terminated", "bad input"]
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +111,7 @@ async def gang(tmp_path: Path, model: Path) -> AsyncIterator[Pods]:
     await gang.stop()
 
 
+@campaign.campaign_mark("pods", PODS, 2, "trains")
 async def test_a_pod_of_two_ranks_trains_to_the_end(gang: Pods) -> None:
     async with gang.orchestrator(2) as orchestrator:
         await gang.start(orchestrator.url, pods=1)
@@ -120,6 +123,7 @@ async def test_a_pod_of_two_ranks_trains_to_the_end(gang: Pods) -> None:
     assert hosts == {"localhost"}, "engines are told the name that the pod is reached by"
 
 
+@campaign.campaign_mark("pods", PODS, 2, "killed")
 @pytest.mark.faults
 async def test_a_killed_rank_ends_its_pod(gang: Pods) -> None:
     async with gang.orchestrator(4) as orchestrator:
@@ -137,6 +141,7 @@ async def test_a_killed_rank_ends_its_pod(gang: Pods) -> None:
     assert "secret-token" not in gang.log()
 
 
+@campaign.campaign_mark("pods", PODS, 2, "two pods")
 @pytest.mark.faults
 async def test_the_cause_is_the_code_that_is_not_1(gang: Pods) -> None:
     async with gang.orchestrator(4) as orchestrator:
@@ -148,6 +153,7 @@ async def test_the_cause_is_the_code_that_is_not_1(gang: Pods) -> None:
     assert "without a word" not in gang.words(1).message
 
 
+@campaign.campaign_mark("pods", PODS, 2, "terminated")
 async def test_sigterm_ends_all_ranks_at_once(gang: Pods) -> None:
     async with gang.orchestrator(4) as orchestrator:
         orchestrator.sealed = 1
@@ -158,6 +164,7 @@ async def test_sigterm_ends_all_ranks_at_once(gang: Pods) -> None:
     assert (gang.words().message, gang.words().exit_name) == ("terminated", "SIGTERM")
 
 
+@campaign.campaign_mark("pods", PODS, 2, "bad input")
 async def test_bad_input_is_told_by_the_pod(gang: Pods, tmp_path: Path) -> None:
     gang.model = tmp_path / "nowhere"
     async with gang.orchestrator(4) as orchestrator:

@@ -45,21 +45,19 @@ class Attempts:
         prepare(self.run, identity)
         return FakeOrchestrator(self.run, identity, steps=steps, num_ranks=self.num_ranks, interval=interval)
 
-    async def start(
-        self, orchestrator: FakeOrchestrator, faults: dict[int, str] | None = None, **config: object
-    ) -> Gang:
+    def start(self, orchestrator: FakeOrchestrator, faults: dict[int, str] | None = None, **config: object) -> Gang:
         attempt = orchestrator.identity.attempt
         settings = trainer_config(self.run, self.model, orchestrator.url, **config)
         gang = Gang(self.folder / f"attempt_{attempt}", settings, orchestrator.identity, self.num_ranks)
         self.gangs.append(gang)
         faults = faults or {}
         environment = [{"ECHORL_FAULTS": faults.get(rank, "")} for rank in range(self.num_ranks)]
-        return await gang.start("echorl_trainer", environment=environment)
+        return gang.start("echorl_trainer", environment=environment)
 
     async def replay(self, name: str, *arguments: str, num_ranks: int | None = None) -> dict[str, object]:
         gang = Gang(self.folder / name, trainer_config(self.run, self.model), None, num_ranks or self.num_ranks)
         self.gangs.append(gang)
-        await gang.start("echorl_trainer.replay", "--out", str(self.folder / name), "--device", "cpu", *arguments)
+        gang.start("echorl_trainer.replay", "--out", str(self.folder / name), "--device", "cpu", *arguments)
         assert await gang.ended() == [0] * (num_ranks or self.num_ranks), gang.log()
         return json.loads((self.folder / name / "result.json").read_text())
 
@@ -87,16 +85,16 @@ def fetched(url: str) -> bytes:
 async def test_killed_mid_step_and_mid_save_ends_like_an_uninterrupted_replay(attempts: Attempts) -> None:
     async with attempts.orchestrator(1) as first:
         first.sealed = 2
-        gang = await attempts.start(first, {1: "trainer.mid_step@3"})
+        gang = attempts.start(first, {1: "trainer.mid_step@3"})
         await first.until(lambda: first.committed == [2])
         first.sealed = 4
         assert await gang.ended() == [ExitCode.CRASH, -signal.SIGKILL], gang.log()
     async with attempts.orchestrator(2) as second:
-        gang = await attempts.start(second, {0: "trainer.mid_save"})
+        gang = attempts.start(second, {0: "trainer.mid_save"})
         assert await gang.ended() == [-signal.SIGKILL, ExitCode.CRASH], gang.log(1)
     assert (first.committed, second.committed) == ([2], [])
     async with attempts.orchestrator(3) as third:
-        gang = await attempts.start(third)
+        gang = attempts.start(third)
         assert await gang.ended() == [ExitCode.OK, ExitCode.OK], gang.log()
     assert third.committed == [4]
     assert {step for step, _ in third.pulls} == {3, 4, 5}, "resumed after the committed step"
@@ -114,7 +112,7 @@ async def test_killed_mid_step_and_mid_save_ends_like_an_uninterrupted_replay(at
 async def test_full_disk_keeps_the_old_checkpoint_and_training_goes_on(attempts: Attempts) -> None:
     async with attempts.orchestrator(1, steps=6) as orchestrator:
         orchestrator.sealed = 2
-        gang = await attempts.start(orchestrator)
+        gang = attempts.start(orchestrator)
         await orchestrator.until(lambda: orchestrator.committed == [2])
         # Enough for a published version, too little for a shard with two moments a weight.
         resource.prlimit(gang.processes[0].pid, resource.RLIMIT_FSIZE, (300_000, 300_000))

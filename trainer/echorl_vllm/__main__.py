@@ -19,7 +19,7 @@ from echorl_core.names import ENV_ADMIN_TOKEN, ENV_RUN_UID, ExitCode, Role
 from echorl_core.termination_message import message_of_end, write
 from echorl_vllm.adapter import FOLDER as ADAPTER_FOLDER
 from echorl_vllm.adapter import write_start_adapter
-from echorl_vllm.environment import short_path
+from echorl_vllm.environment import share_model_facts, short_path
 from echorl_vllm.launch import Installed, command
 from echorl_vllm.leftovers import TEMPORARY_FOLDER, EngineRunningError, remove_leftovers, take_ownership
 
@@ -57,7 +57,9 @@ def _prepare(config_path: Path, work: Path, spool: Path | None) -> tuple[list[st
     take_ownership(work)
     if config.model.lora is not None:
         write_start_adapter(work / ADAPTER_FOLDER, config.model)
-    installed = Installed.find(_vllm_package())
+    package = _vllm_package()
+    share_model_facts(work / "cache", Path(sys.prefix), package)
+    installed = Installed.find(package)
     return command(config, work=work, python=sys.executable, installed=installed, spool=spool, temporary=temporary)
 
 

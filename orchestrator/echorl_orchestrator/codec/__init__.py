@@ -6,7 +6,6 @@ from echorl_core.config import ModelConfig
 from echorl_orchestrator.codec.compact import CompactCodec
 from echorl_orchestrator.codec.engine_rendering import EngineRendering
 from echorl_orchestrator.codec.protocol import ChatCodec
-from echorl_orchestrator.codec.renderers_codec import RenderersCodec, family_of
 from echorl_orchestrator.codec.tokenizer import TextTokenizer
 
 
@@ -21,6 +20,9 @@ def build_codec(model: ModelConfig) -> ChatCodec | EngineRendering:
         return EngineRendering()
     if model.renderer == "compact":
         return CompactCodec(TextTokenizer(folder, name=folder.name))
+    # Its package imports clients of services: half of the seconds that a start takes.
+    from echorl_orchestrator.codec.renderers_codec import RenderersCodec, family_of  # noqa: PLC0415
+
     if model.renderer == "auto":
         family, name = family_of(folder)
         return RenderersCodec(TextTokenizer(folder, name=name), family)

@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from echorl_core.names import ExitCode
-from echorl_orchestrator.records.recorder import STEPS, read_rows
-from echorl_testing import history
+from echorl_orchestrator.records import STEPS, read_rows
+from echorl_testing import campaign, history
+from echorl_testing.damage import truncated_shard
 from echorl_testing.local_run import SUPPORT, LocalRun, eventually, local_run, manifest, write_model
 
-pytestmark = [pytest.mark.vllm, pytest.mark.faults]
+pytestmark = [pytest.mark.vllm, pytest.mark.faults, campaign.ALL]
 
 START_S = 400.0
 STEP_S = 200.0
@@ -134,14 +135,6 @@ def ctrl_c_saves_and_stops(run: LocalRun) -> None:
     run.assert_nothing_left()
     last = history.committed(run.directory)[-1].step
     assert last == max(history.reported_steps(run.directory, 1))
-
-
-def truncated_shard(run: LocalRun) -> int:
-    """Damage the newest checkpoint; its step."""
-    newest = history.committed(run.directory)[-1]
-    part = next(part for part in newest.manifest.parts if part.role == "trainer" and part.file.endswith(".distcp"))
-    os.truncate(newest.folder / part.file, part.size // 2)
-    return newest.step
 
 
 def the_checkpoint_before_was_used(run: LocalRun, skipped: int) -> None:

@@ -7,27 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from echorl_testing import history
+from echorl_testing import campaign, history
+from echorl_testing.fault_points import ENGINE, ORCHESTRATOR, TRAINER
 from echorl_testing.local_run import LocalRun, local_run, manifest, write_model
 
-pytestmark = [pytest.mark.vllm, pytest.mark.faults, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.vllm, pytest.mark.faults, campaign.ALL, pytest.mark.timeout(2400)]
 
 MAX_STEPS, INTERVAL = 14, 2
-
-# "@N": at the N-th passage in a process's life. Attempt 1 dies at step 3, attempt 2 (from 2) at the pull of step 6,
-# attempt 3 (from 4) while it saves step 8, attempt 4 (from 6) after it wrote step 10.
-TRAINER = {"trainer.mid_step": "@3", "trainer.pulled": "@4", "trainer.mid_save": "@2", "trainer.saved": "@2"}
-ORCHESTRATOR = {
-    "orchestrator.before_seal": "@1",
-    "orchestrator.after_seal": "@1",
-    "orchestrator.one_rank_pulled": "@1",
-    "orchestrator.staged": "@2",
-    "orchestrator.mid_apply": "@3",
-    "orchestrator.before_resume": "@3",
-    "orchestrator.before_manifest": "@1",
-}
-# The second one counts tensors: in the middle of the sixth version that the restarted engine applies.
-ENGINE = {"engine.staged": "@4", "engine.mid_apply": "@140"}
 
 
 @pytest.fixture(scope="module")

@@ -1,20 +1,18 @@
 """A run whose processes are killed at random moments, its supervisor last; the same command completes it."""
 
-import json
 import os
 import random
-import shutil
 import signal
 import time
 from pathlib import Path
 
 import pytest
 
-from echorl_core.rundir import TEMPORARY_PREFIX
-from echorl_testing import history
+from echorl_testing import campaign, history
+from echorl_testing.damage import flipped_bit, planted_batch, stale_leftovers
 from echorl_testing.local_run import LocalRun, eventually, local_run, manifest, write_model
 
-pytestmark = [pytest.mark.vllm, pytest.mark.faults]
+pytestmark = [pytest.mark.vllm, pytest.mark.faults, campaign.ALL]
 
 SEED = 20
 MAX_STEPS, INTERVAL = 30, 2
@@ -70,46 +68,6 @@ def kill_at_some_moment(run: LocalRun, victim: str, chance: random.Random) -> No
     a_moment(chance)
     os.kill(before[victim], signal.SIGKILL)
     eventually(lambda: run.roles().get(victim, before[victim]) != before[victim], f"a new {victim}", STEP_S)
-
-
-def flipped_bit(run: LocalRun) -> int:
-    """Damage the newest checkpoint; its step."""
-    newest = history.committed(run.directory)[-1]
-    part = next(part for part in newest.manifest.parts if part.role == "trainer" and part.file.endswith(".distcp"))
-    with (newest.folder / part.file).open("r+b") as file:
-        file.seek(part.size // 2)
-        [byte] = file.read(1)
-        file.seek(part.size // 2)
-        file.write(bytes([byte ^ 1]))
-    return newest.step
-
-
-def planted_batch(run: LocalRun, step: int, **changes: object) -> str:
-    """What attempt 1 sealed for its first step, as the batch of ``step``."""
-    folder = run.directory.batch(step)
-    shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(run.directory.recorded_batch(1, 1), folder)
-    seal = json.loads((folder / "seal.json").read_text())
-    (folder / "seal.json").write_text(json.dumps({**seal, "step": step, **changes}))
-    return str(folder.relative_to(run.root))
-
-
-def stale_leftovers(run: LocalRun) -> list[str]:
-    """Batches and broadcasts of an older attempt and of another run, a half-written file, a stop marker."""
-    resumed = history.committed_steps(run.directory)[-2]
-    broadcasts = [run.directory.broadcast(1, resumed), run.directory.broadcast(9, 99)]
-    for folder, uid in zip(broadcasts, (run.state()["uid"], "another-run"), strict=True):
-        folder.mkdir(parents=True)
-        (folder / "manifest.json").write_text(json.dumps({"run_uid": uid, "version": resumed}))
-    files = [run.directory.checkpoint(resumed) / f"{TEMPORARY_PREFIX}manifest.json.1", run.root / "stop"]
-    for file in files:
-        file.touch()
-    return [
-        planted_batch(run, resumed + 1),
-        planted_batch(run, resumed + 2, run_uid="another-run"),
-        *(str(folder.parent.relative_to(run.root)) for folder in broadcasts),
-        *(str(file.relative_to(run.root)) for file in files),
-    ]
 
 
 def a_planted_batch_is_not_served(run: LocalRun) -> None:

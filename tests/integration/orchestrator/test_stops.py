@@ -15,24 +15,24 @@ from echorl_core.config import (
 from echorl_core.names import ExitCode
 from echorl_core.prepare import prepare
 from echorl_core.wire.batch import StopNotice
-from echorl_orchestrator.records.recorder import EVALS, read_rows
+from echorl_orchestrator.records import EVALS, read_rows
+from echorl_testing import campaign
 from echorl_testing.orchestrator_run import SECOND, Run, check_batches
+
+POINTS = [
+    "before_seal@2",
+    "after_seal@2",
+    "one_rank_pulled@2",
+    "before_manifest",
+    "after_manifest",
+    "after_manifest@2",
+    "before_manifest@2",
+    "after_seal@4",
+]
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize(
-    "point",
-    [
-        "before_seal@2",
-        "after_seal@2",
-        "one_rank_pulled@2",
-        "before_manifest",
-        "after_manifest",
-        "after_manifest@2",
-        "before_manifest@2",
-        "after_seal@4",
-    ],
-)
+@pytest.mark.parametrize("point", campaign.campaign_params("points of an orchestrator", POINTS, 3))
 async def test_a_killed_orchestrator_goes_on_where_it_was(run: Run, tmp_path: Path, point: str) -> None:
     run.configure()
     trainer = run.trainer()

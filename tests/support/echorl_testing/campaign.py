@@ -52,6 +52,11 @@ def drawn(campaign: str, cases: Sequence[T], count: int) -> list[T]:
     return [case for index, case in enumerate(cases) if index in chosen]
 
 
+def campaign_mark(campaign: str, cases: Sequence[T], count: int, case: T) -> pytest.MarkDecorator:
+    """Of the test that is ``case``, where each case of a campaign is a test of its own."""
+    return SAMPLED if case in drawn(campaign, cases, count) else ALL
+
+
 def campaign_params(
     campaign: str, cases: Sequence[Any], count: int, ids: Callable[[Any], str] | None = None
 ) -> list[Any]:

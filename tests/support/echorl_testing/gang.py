@@ -1,12 +1,12 @@
 """Functions run on several gloo ranks, each a process of its own."""
 
-import multiprocessing
 import os
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
+from echorl_testing import warm
 from echorl_testing.ports import free_port
 
 
@@ -15,11 +15,10 @@ def on_ranks(num_ranks: int, function: Callable[..., Any], *arguments: Any, dead
 
     ``function`` must be importable; what it returns is pickled. A rank that fails fails the caller with its traceback.
     """
-    context = multiprocessing.get_context("spawn")
     port = free_port()
     pipes, processes = [], []
     for rank in range(num_ranks):
-        mine, theirs = context.Pipe(duplex=False)
+        mine, theirs = warm.context().Pipe(duplex=False)
         variables = {
             "RANK": str(rank),
             "LOCAL_RANK": str(rank),
@@ -28,7 +27,7 @@ def on_ranks(num_ranks: int, function: Callable[..., Any], *arguments: Any, dead
             "MASTER_PORT": str(port),
             "OMP_NUM_THREADS": "1",
         }
-        process = context.Process(target=_rank, args=(theirs, variables, function, arguments), daemon=True)
+        process = warm.context().Process(target=_rank, args=(theirs, variables, function, arguments), daemon=True)
         process.start()
         theirs.close()
         pipes.append(mine)

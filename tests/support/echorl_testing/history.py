@@ -121,7 +121,7 @@ async def _both(
 async def _result(gang: Gang, arguments: list[str]) -> dict[str, Any]:
     out = gang.folder / "out"
     try:
-        await gang.start("echorl_trainer.replay", "--out", str(out), "--device", "cpu", *arguments)
+        gang.start("echorl_trainer.replay", "--out", str(out), "--device", "cpu", *arguments)
         codes = await gang.ended(240.0)
     finally:
         await gang.stop()

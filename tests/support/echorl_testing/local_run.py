@@ -17,11 +17,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
 import yaml
 
 from echorl_cli.local.proctable import Stat
 from echorl_core.attempts import Prepared, prepared_attempts
 from echorl_core.rundir import RunDirectory
+from echorl_testing import campaign
 from echorl_testing.run_processes import MARK, marked, noted, roles_of
 from echorl_trainer.seeded import SeededShape, write_seeded_model
 
@@ -30,6 +32,7 @@ T = TypeVar("T")
 SHAPE = SeededShape(hidden_size=64, intermediate_size=128, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=32)
 """Steps and updates take milliseconds."""
 SUPPORT = Path(__file__).parents[1]
+_LONGER = ["an adapter", "a real teacher", "debate against the base", "debate of copies", "preflight"]
 _POLL_S = 0.05
 
 
@@ -45,6 +48,12 @@ def eventually(question: Callable[[], T | None], what: str, deadline_s: float) -
             raise TimeoutError(f"not within {deadline_s:.0f} s: {what}")
         time.sleep(_POLL_S)
     return answer
+
+
+def longer_run(case: str) -> pytest.MarkDecorator:
+    """Mark of a whole run of its own kind; every run of the tests makes one of these."""
+    assert case in _LONGER
+    return campaign.campaign_mark("longer runs", _LONGER, 1, case)
 
 
 def write_model(folder: Path) -> Path:
@@ -113,7 +122,7 @@ class LocalRun:
         self.markers = folder / "markers"
         self.markers.mkdir(exist_ok=True)
         self._file = folder / "run.yaml"
-        self._file.write_text(yaml.safe_dump(dict(document)))
+        self.write(document)
         self._outputs = folder
         self._starts = 0
         self._mark = f"{os.getpid()}-{random.randbytes(6).hex()}"
@@ -121,29 +130,42 @@ class LocalRun:
 
     # Starting and ending.
 
+    def write(self, document: Mapping[str, Any]) -> None:
+        """Write the manifest that the next start takes."""
+        self._file.write_text(yaml.safe_dump(dict(document)))
+
+    @property
+    def arguments(self) -> list[object]:
+        """Of ``echorl``."""
+        return ["run", self._file, "--out", self.root, "--plain"]
+
+    def environment(self, faults: Mapping[str, str] | None = None) -> dict[str, str]:
+        """All variables of ``echorl``; ``faults``: see ``start``."""
+        points = [f"{point}{when}!{self.markers / point}" for point, when in (faults or {}).items()]
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith(("ECHORL_", "CUDA_"))}
+        inference = os.environ.get("ECHORL_INFERENCE_PYTHON")
+        return {
+            **inherited,
+            **({"ECHORL_INFERENCE_PYTHON": inference} if inference else {}),
+            MARK: self._mark,
+            "ECHORL_FAULTS": ",".join(points),
+            "OMP_NUM_THREADS": "1",
+        }
+
     def start(self, faults: Mapping[str, str] | None = None) -> "LocalRun":
         """Start ``echorl run`` in a session of its own.
 
         ``faults``: "@passage" or "" by point; each happens once in this run directory's life.
         """
-        points = [f"{point}{when}!{self.markers / point}" for point, when in (faults or {}).items()]
         self._starts += 1
-        environment = {key: value for key, value in os.environ.items() if not key.startswith(("ECHORL_", "CUDA_"))}
-        inference = os.environ.get("ECHORL_INFERENCE_PYTHON")
         with self._output_file.open("wb") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "echorl_cli", "run", self._file, "--out", self.root, "--plain"],
+                [sys.executable, "-m", "echorl_cli", *map(str, self.arguments)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env={
-                    **environment,
-                    **({"ECHORL_INFERENCE_PYTHON": inference} if inference else {}),
-                    MARK: self._mark,
-                    "ECHORL_FAULTS": ",".join(points),
-                    "OMP_NUM_THREADS": "1",
-                },
+                env=self.environment(faults),
             )
         return self
 

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -35,6 +34,7 @@ from echorl_testing.fake_engine import RUN_UID, TOKEN, FakeEngine
 from echorl_testing.ports import free_port
 from echorl_testing.scripted_policy import write_byte_tokenizer
 from echorl_testing.scripted_trainer import ScriptedTrainer
+from echorl_testing.warm import Program
 
 IDENTITY = RunIdentity("run", RUN_UID, 1)
 SECOND = RunIdentity("run", RUN_UID, 2)
@@ -87,14 +87,9 @@ class Run:
         prepare(self.directory, IDENTITY)
 
     @asynccontextmanager
-    async def orchestrator(
-        self, faults: str = "", identity: RunIdentity = IDENTITY
-    ) -> AsyncIterator[asyncio.subprocess.Process]:
+    async def orchestrator(self, faults: str = "", identity: RunIdentity = IDENTITY) -> AsyncIterator[Program]:
         environ = {**os.environ, **identity.environment(), names.ENV_ADMIN_TOKEN: TOKEN, names.ENV_FAULTS: faults}
-        with self.log.open("ab") as log:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "echorl_orchestrator", "--config", str(self.config_file), env=environ, stderr=log
-            )
+        process = Program("echorl_orchestrator", ["--config", self.config_file], environment=environ, output=self.log)
         try:
             async with asyncio.timeout(DEADLINE_S):
                 yield process

@@ -2,8 +2,6 @@
 
 import asyncio
 import os
-import sys
-from asyncio.subprocess import Process
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +9,7 @@ from echorl_core.config import ModelConfig, OptimizerConfig, TrainerConfig
 from echorl_core.identity import RunIdentity
 from echorl_core.rundir import RunDirectory
 from echorl_testing.ports import free_port
+from echorl_testing.warm import Program
 from echorl_trainer.seeded import SeededShape
 
 TINY = SeededShape(hidden_size=32, intermediate_size=64, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=16)
@@ -47,9 +46,9 @@ class Gang:
         self.config_file = folder / "trainer.json"
         config.dump(self.config_file)
         self._identity = {} if identity is None else identity.environment()
-        self.processes: list[Process] = []
+        self.processes: list[Program] = []
 
-    async def start(self, module: str, *arguments: str, environment: Sequence[dict[str, str]] = ()) -> "Gang":
+    def start(self, module: str, *arguments: str, environment: Sequence[dict[str, str]] = ()) -> "Gang":
         """Start ``python -m module --config ...`` on every rank; ``environment``: more variables per rank."""
         port = free_port()
         for rank in range(self._num_ranks):
@@ -66,13 +65,15 @@ class Gang:
                 "TMPDIR": str(self.folder),
                 **(environment[rank] if environment else {}),
             }
-            with self.log_file(rank).open("ab") as log:
-                self.processes.append(
-                    await asyncio.create_subprocess_exec(
-                        sys.executable, "-m", module, "--config", str(self.config_file), *arguments,
-                        env=variables, stdout=log, stderr=log, cwd=REPOSITORY,
-                    )
-                )  # fmt: skip
+            self.processes.append(
+                Program(
+                    module,
+                    ["--config", self.config_file, *arguments],
+                    environment=variables,
+                    output=self.log_file(rank),
+                    folder=REPOSITORY,
+                )
+            )
         return self
 
     def log_file(self, rank: int) -> Path:

@@ -21,6 +21,7 @@ WORDS = {
     "worker's config": ("v1/worker/worker_base.py", ["self.vllm_config = vllm_config"]),
     "worker's runner": ("v1/worker/gpu_worker.py", ["self.model_runner.load_model("]),
     "model's config": ("config/model.py", ["    model: str", "    dtype: ModelDType", "    hf_text_config: "]),
+    "facts of model classes": ("model_executor/models/registry.py", ['Path(envs.VLLM_CACHE_ROOT) / "modelinfos"']),
     "plugins": ("plugins/__init__.py", ['"vllm.general_plugins"']),
     "pause modes": ("v1/engine/core.py", ['PAUSED_ALL if mode == "keep"', "_reset_caches()"]),
     "remote calls": ("entrypoints/serve/dev/rpc/api_router.py", ['"/collective_rpc"', '{"results": response}']),

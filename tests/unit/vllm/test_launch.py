@@ -18,7 +18,7 @@ import pytest
 from echorl_core.config import InferenceConfig, LoraConfig, ModelConfig
 from echorl_core.termination_message import read
 from echorl_vllm.adapter import reserved_rank
-from echorl_vllm.environment import short_path
+from echorl_vllm.environment import share_model_facts, short_path
 from echorl_vllm.launch import Installed, command
 from echorl_vllm.leftovers import EngineRunningError, remove_leftovers
 from echorl_vllm.processes import descendants, parent_of, start_time
@@ -138,6 +138,24 @@ def test_sockets_can_be_made_however_long_the_work_folders_path_is(tmp_path, mon
             short_path(deep)
     finally:
         shutil.rmtree(short)
+
+
+def test_engines_of_one_environment_share_what_vllm_finds_out_about_models(tmp_path):
+    registry = tmp_path / "vllm" / "model_executor" / "models" / "registry.py"
+    registry.parent.mkdir(parents=True)
+    registry.write_text("one version")
+    caches = [tmp_path / name for name in ("first", "second", "of another version", "in an image")]
+    for cache in caches:
+        cache.mkdir()
+    for cache in caches[:2] * 2:
+        share_model_facts(cache, tmp_path / "venv", tmp_path / "vllm")
+    (caches[0] / "modelinfos" / "Qwen3.json").touch()
+    assert (caches[1] / "modelinfos" / "Qwen3.json").exists()
+    registry.write_text("another version")
+    share_model_facts(caches[2], tmp_path / "venv", tmp_path / "vllm")
+    assert not list((caches[2] / "modelinfos").iterdir())
+    share_model_facts(caches[3], registry, tmp_path / "vllm")
+    assert not list(caches[3].iterdir()), "an environment that cannot be written to"
 
 
 def test_what_is_installed_is_seen_in_files(tmp_path):

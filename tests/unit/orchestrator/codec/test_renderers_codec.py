@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -152,3 +154,9 @@ def test_engine_rendering_attributes_nothing(folder: Path) -> None:
     codec = build_codec(model(folder, "engine"))
     assert isinstance(codec, EngineRendering)
     assert not codec.attributed
+
+
+def test_an_orchestrator_that_needs_no_family_starts_without_the_package() -> None:
+    """It would double what a start takes."""
+    script = "import sys; sys.modules['renderers'] = sys.modules['openai'] = None; import echorl_orchestrator.__main__"
+    subprocess.run([sys.executable, "-c", script], check=True)
