@@ -129,8 +129,8 @@ def real_node(node: RealNode) -> str:
     return node.name
 
 
-@pytest.fixture(scope="module")
-def helm(api: Api, connection: Connection, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Helm]:
+@pytest.fixture(scope="session")
+def helm(api: Api, connection: Connection, tmp_path_factory: pytest.TempPathFactory) -> Helm:
     """Helm on the cluster, where charts/echorl-crds is installed."""
     try:
         made = Helm(tmp_path_factory.mktemp("helm"), connection.kubeconfig)
@@ -143,8 +143,7 @@ def helm(api: Api, connection: Connection, tmp_path_factory: pytest.TempPathFact
         lambda: granted(lambda: api.get("/apis/echorl.dev/v1alpha1/echorlruns")),
         seconds=_CHART_DEADLINE_S,
     )
-    yield made
-    made("uninstall", "echorl-crds", "--namespace", "default")
+    return made
 
 
 @pytest.fixture
