@@ -16,7 +16,7 @@ ByteArray = NDArray[np.uint8]
 T = TypeVar("T")
 
 _DTYPES = {1: "|u1", 2: "<i2", 3: "<i4", 4: "<i8", 5: "<f4", 6: "<f8"}
-"""By extension code; numbers are never given to another dtype."""
+"""Types by extension code; numbers are never given to another dtype."""
 _CODES = {np.dtype(text): code for code, text in _DTYPES.items()}
 
 

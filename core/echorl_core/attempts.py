@@ -16,11 +16,11 @@ class Policy(StrEnum):
     """``spec.resume.policy``."""
 
     AUTO = "Auto"
-    """From the newest committed checkpoint that is whole, else from the start."""
+    """Begin at the newest committed checkpoint that is whole, else at the start."""
     NEVER = "Never"
-    """From the start; committed checkpoints that are there are refused or archived."""
+    """Begin at the start; committed checkpoints that are there are refused or archived."""
     FROM_STEP = "FromStep"
-    """From this step, once: later attempts of the run go on from there as with Auto."""
+    """Begin at this step, once: later attempts of the run go on from there as with Auto."""
 
 
 class OnExisting(StrEnum):
@@ -48,9 +48,9 @@ class Sealed(msgspec.Struct, frozen=True, kw_only=True):
 
     step: int
     attempt: int
-    """That committed it."""
+    """The attempt that committed it."""
     sha256: str
-    """Of its manifest.json."""
+    """Checksum of its manifest.json."""
 
 
 class Skipped(msgspec.Struct, frozen=True, kw_only=True):

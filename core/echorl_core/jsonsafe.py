@@ -5,7 +5,7 @@ import math
 from typing import Any
 
 MAX_DEPTH = 200
-"""Of lists and mappings in each other; what lies deeper is left out, since neither writers nor readers hold it."""
+"""Levels of nested lists and mappings; what lies deeper is left out, since neither writers nor readers hold it."""
 _TOO_DEEP = "... (nested too deep)"
 _replaced = 0
 

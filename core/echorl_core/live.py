@@ -40,13 +40,13 @@ class LiveSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Body of ``POST /control/live``."""
 
     generation: Positive
-    """Of the run's spec; a higher one replaces a lower one."""
+    """Generation of the run's spec; a higher one replaces a lower one."""
     max_steps: Annotated[int, Meta(ge=0)] | None = None
     checkpoint: LiveCheckpoints | None = None
     eval_intervals: dict[str, Positive] = {}
-    """By name of the eval environment."""
+    """Steps between evals, by name of the eval environment."""
     sampling: dict[str, LiveSampling] = {}
-    """By name of the environment, train or eval."""
+    """Sampling by name of the environment, train or eval."""
 
 
 class LiveReply(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ class RestartPolicy:
     """``spec.failurePolicy``."""
 
     max_restarts: int = 5
-    """Of each role, between two resets."""
+    """Restarts of each role that count, between two resets."""
     backoff_s: float = 10.0
     """Before the first restart; doubled at each further one, 300 s at the most."""
     reset_after_steps: int = 20
@@ -27,9 +27,9 @@ class RuleAction(StrEnum):
     FAIL = "Fail"
     """The run ends."""
     RESTART = "Restart"
-    """As a crash, whatever the code says by itself."""
+    """The end is a crash, whatever the code says by itself."""
     IGNORE = "Ignore"
-    """As a crash that does not count against ``maxRestarts``."""
+    """The end is a crash that does not count against ``maxRestarts``."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Rule:
 
     role: Role
     exit_codes: frozenset[int]
-    """Of a process that a signal ended: 128 + the signal."""
+    """Codes that the rule is about; that of a process which a signal ended is 128 + the signal."""
     action: RuleAction
 
     def matches(self, death: "Death") -> bool:
@@ -122,7 +122,7 @@ class Decision:
     role: Role | None = None
     """Whose restart it is."""
     exit_code: int = int(ExitCode.CRASH)
-    """Of the whole run, if it ends: what ended it if that has a meaning of its own, else that of a crash."""
+    """The whole run's exit code, if it ends: that of what ended it if it has a meaning of its own, else a crash's."""
     counts: bool = True
     """Whether it counts against ``maxRestarts``."""
     by_rule: bool = False

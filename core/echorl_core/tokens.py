@@ -41,7 +41,7 @@ class TrainedSequence(msgspec.Struct, frozen=True, kw_only=True):
     """``<episode>/<branch>``."""
     environment: str
     mode: Mode
-    """Of the run: policy gradient and ECHO, cross-entropy on targets alone, or on-policy distillation."""
+    """Mode of the run: policy gradient and ECHO, cross-entropy on targets alone, or on-policy distillation."""
     denominators: dict[str, float]
     """What the step divided each component's sum by."""
     token_ids: list[int]
@@ -68,11 +68,11 @@ class TrainedSequence(msgspec.Struct, frozen=True, kw_only=True):
     is_masked_high: list[bool | None]
     """Whether its test against too high a one did."""
     advantage: Numbers
-    """As the loss used it; of tokens with an RL weight. Mode opd: the teacher's lead, teacher - trainer logprob."""
+    """Advantage as the loss used it, of tokens with an RL weight; in mode opd the teacher's lead over the trainer."""
     rl_weight: list[float]
     """0: the token has no policy gradient."""
     ce_weight: list[float]
-    """Of cross-entropy, ECHO's or in mode sft a target's; 0: the token has none."""
+    """Weight of cross-entropy, ECHO's or in mode sft a target's; 0 if the token has none."""
     version_low: list[int]
     """Policy version that the engine held when the token's request was sent; -1 where no engine drew it."""
     version_high: list[int]

@@ -56,7 +56,7 @@ def main(name: str = "echorl") -> None:
 
 
 def kubectl_main() -> None:
-    """The same as a plug-in of kubectl: ``kubectl echorl ...``."""
+    """Run the command line as a plug-in of kubectl: ``kubectl echorl ...``."""
     main("kubectl echorl")
 
 

@@ -37,7 +37,7 @@ _log = structlog.get_logger()
 
 
 def parser() -> argparse.ArgumentParser:
-    """Of the command line."""
+    """Make the parser of the command line."""
     made = argparse.ArgumentParser(prog="python -m echorl_operator", description=(__doc__ or "").split("\n")[0])
     made.add_argument("--settings", type=Path, help="YAML file with the installation's settings")
     made.add_argument("--namespace", action="append", help="look after runs here alone; may be repeated")

@@ -22,7 +22,7 @@ MANAGED_BY = "echorl-operator"
 APP_NAME = "echorl"
 
 ANNOTATION_HASH = f"{GROUP}/hash"
-"""Of the object that was applied last, so that a changed list element cannot hide in a superset."""
+"""Hash of the object that was applied last, so that a changed list element cannot hide in a superset."""
 ANNOTATION_RETRY = f"{GROUP}/retry"
 """When a workload's controller was last made to look at it again."""
 SCHEDULING_GATE = f"{GROUP}/attempt"

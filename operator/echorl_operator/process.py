@@ -55,10 +55,10 @@ WATCHED = frozenset(Kind) - {Kind.SECRET}
 
 @dataclass(frozen=True)
 class Options:
-    """Of one process."""
+    """Options of one process."""
 
     instance: str
-    """Of this pod: its name and uid, so that a restarted container is its own successor in the election."""
+    """Name and uid of this pod, so that a restarted container is its own successor in the election."""
     lease_namespace: str
     namespaces: Sequence[str] | None = None
     """Where runs are looked after; None: everywhere."""
@@ -190,7 +190,7 @@ class Operator:
 
 
 def end_at_once(reason: str) -> None:
-    """For ``on_lost``: whoever leads now must not meet a write of ours."""
+    """End the process when the lease is lost: whoever leads now must not meet a write of ours."""
     _log.error("ending at once", reason=reason)
     os._exit(EXIT_LOST_LEADERSHIP)
 

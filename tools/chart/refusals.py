@@ -43,5 +43,5 @@ def _with_reasons(fields: Mapping[str, str]) -> list[dict[str, str]]:
 
 
 def refused_text() -> str:
-    """As the chart holds it."""
+    """Write the refusals as the chart holds them."""
     return _HEAD + yaml.safe_dump(refused(), sort_keys=False, width=120)

@@ -7,7 +7,7 @@ from typing import Any
 from tools.chart.values import SETTINGS_OF_THE_CHART, InstallationSettings, Values
 
 _DROPPED = frozenset({"title", "default"})
-"""Of every node: defaults stand in values.yaml, or are the operator's."""
+"""What is dropped of every node: defaults stand in values.yaml, or are the operator's."""
 _NULL = {"type": "null"}
 
 

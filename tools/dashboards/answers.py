@@ -35,7 +35,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Prometheus:
-    """Its HTTP API."""
+    """The HTTP API of a Prometheus."""
 
     url: str
     """Such as http://127.0.0.1:9090."""

@@ -8,11 +8,11 @@ from enum import StrEnum
 
 
 class Unit(StrEnum):
-    """Of a plot's values, by Grafana's ids."""
+    """Units of a plot's values, by Grafana's ids."""
 
     NONE = "none"
     SHARE = "percentunit"
-    """From 0 to 1, shown as per cent."""
+    """A share from 0 to 1, shown as per cent."""
     SECONDS = "s"
     BYTES = "bytes"
     NATS = "suffix: nats"

@@ -31,7 +31,7 @@ def to_json(board: Board) -> str:
 
 
 def build(board: Board) -> Dashboard:
-    """The same as the SDK's model."""
+    """Make the SDK's model of a board."""
     made = (
         dashboard.Dashboard(board.title)
         .uid(board.uid)

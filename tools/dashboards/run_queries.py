@@ -23,5 +23,5 @@ def quantile(part: float, name: str) -> Query:
 
 
 def mean(name: str, by: str) -> str:
-    """Of a histogram or summary."""
+    """The mean of a histogram or summary."""
     return f"{rate(f'{name}_sum', by, how='sum')} / {rate(f'{name}_count', by, how='sum')}"

@@ -29,7 +29,7 @@ Heads = tuple[Tensor, Tensor, Tensor]
 """Query [T, H, D], key and value [T, G, D]."""
 
 VarlenKernel = Callable[[Heads, Tensor, int, float], Tensor]
-"""Of heads, cu_seqlens, the longest document's length and the scale; gives [T, H, D]."""
+"""A kernel of heads, cu_seqlens, the longest document's length and the scale; gives [T, H, D]."""
 
 
 @dataclass(frozen=True)

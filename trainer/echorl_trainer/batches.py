@@ -1,4 +1,4 @@
-"""From the wire to the device: which tokens are scored, and what the losses need to know of each."""
+"""Brings batches from the wire to the device: which tokens are scored, and what the losses need to know of each."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -171,7 +171,7 @@ def _not_a_tool(micro: MicroBatch) -> NDArray[np.bool_]:
 
 
 def _check_values(micro: MicroBatch, starts: NDArray[np.int64], wanted: NDArray[np.bool_], vocab_size: int) -> None:
-    """On the host: out of range on a GPU would end the process with an unreadable assertion."""
+    """Check values on the host: one out of range on a GPU would end the process with an unreadable assertion."""
     weighted = (micro.rl_weight != 0) | (micro.ce_weight != 0)
     offences = {
         f"token_ids outside 0..{vocab_size - 1}": (micro.token_ids < 0) | (micro.token_ids >= vocab_size),

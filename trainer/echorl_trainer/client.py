@@ -88,7 +88,7 @@ class Link:
     def once(
         self, method: str, path: str, body: bytes | None = None, *, timeout_s: float = CALL_TIMEOUT_S
     ) -> HttpAnswer:
-        """One try.
+        """Try the call once.
 
         Raises:
             Unreachable: no connection, no whole answer within ``timeout_s``, or a status from 500.

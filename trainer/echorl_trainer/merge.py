@@ -60,7 +60,7 @@ class LoadedAdapter:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of all its tensors."""
+        """Precision of all its tensors."""
         return next(iter(self.tensors.values())).dtype
 
     def change(self, module: str) -> Tensor | None:

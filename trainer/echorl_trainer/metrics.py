@@ -12,7 +12,7 @@ from echorl_core.wire.reports import StepReport
 
 PREFIX = "echorl_trainer"
 PARTS = ("wait_batch", "forward_backward", "optimizer", "publish", "checkpoint")
-"""Of a turn of the loop; what is left of its length is ``other``."""
+"""Parts of a turn of the loop; what is left of its length is ``other``."""
 
 
 class _AtScrape(Collector):

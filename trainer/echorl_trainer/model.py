@@ -66,7 +66,7 @@ class Policy(nn.Module):
         super().__init__()
         self.model = model.eval()
         self.dtype = dtype
-        """Of published weights."""
+        """Precision of published weights."""
         self.compute_dtype = torch.float32
         """``shard`` sets it."""
         self.adapter: Adapter | None = None

@@ -34,7 +34,7 @@ TERMINATED = 128 + signal.SIGTERM
 SETTLE_S = 1.0
 """After a rank has failed, for its peers to fail of the same cause: a NaN's code often comes after a crash's."""
 GRACE_S = 10.0
-"""Between SIGTERM and SIGKILL. A rank ends at once unless it hangs in a driver."""
+"""Seconds between SIGTERM and SIGKILL. A rank ends at once unless it hangs in a driver."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class Pod:
 
     layout: Layout
     command: Sequence[str]
-    """Of a rank; the first is a path."""
+    """Command line of a rank; the first word is a path."""
     words: Path | None
     """Folder for the ranks' termination messages; None if nobody reads them."""
     settle_s: float = SETTLE_S

@@ -67,7 +67,7 @@ class Server:
         await asyncio.Event().wait()
 
     def application(self) -> web.Application:
-        """The routes."""
+        """Make the application with its routes."""
         application = web.Application()
         application.router.add_get("/metrics", self._get_metrics)
         application.router.add_get("/state", self._get_state)

@@ -29,7 +29,7 @@ log = structlog.get_logger()
 TRAINER_FOLDER = "trainer"
 ADAPTER_KEY = "adapter"
 _SETTINGS = ("weight_decay", "betas", "eps")
-"""Of an optimizer's groups: they stand in checkpoints too, but are the manifest's, which may have changed since."""
+"""Settings of an optimizer's groups: they stand in checkpoints too, but hold as the manifest has them now."""
 _TRAINED = StateDictOptions(ignore_frozen_params=True)
 """Where no adapter trains, nothing is frozen."""
 

@@ -190,7 +190,7 @@ class StepRunner:
         return values
 
     def _require_finite(self, batch: RankBatch, shares: Sequence[_RankShare], grad_norm: float) -> None:
-        """The same verdict on every rank."""
+        """Raise for loss or gradients that are not finite: every rank comes to the same verdict."""
         failures = [share.loss_failure for share in shares if share.loss_failure]
         micros = [share.gradient_failure for share in shares if share.gradient_failure is not None]
         if not failures and not micros and math.isfinite(grad_norm):

@@ -26,7 +26,7 @@ from echorl_trainer.model import TokenScores
 log = structlog.get_logger()
 
 MAX_TOKENS = 200_000
-"""Of one rank and step; whole sequences beyond it are left out."""
+"""The most tokens of one rank and step; whole sequences beyond it are left out."""
 
 Decode = Callable[[list[int]], list[str]]
 

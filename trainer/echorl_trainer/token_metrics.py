@@ -21,7 +21,7 @@ from echorl_trainer.moments import Moments
 
 ALL = "all"
 NAMED_TOOLS = 16
-"""Of an environment, those with the most ECHO tokens: a model may call tools that there are not."""
+"""The most tools of an environment that are named: those with the most ECHO tokens, as a model may invent tools."""
 
 _RL, _TAUGHT, _ENV, _ECHO = "rl_tokens", "taught_tokens", "env_tokens", "echo_tokens"
 COLUMNS = (

@@ -47,7 +47,7 @@ class WeightStore:
         return self._root / f"v_{version:06d}"
 
     def url(self, version: int) -> str:
-        """Of a version's manifest."""
+        """Address of a version's manifest."""
         if self._base_url.startswith("file:"):
             return f"{self._base_url}/{self.folder(version).name}/{MANIFEST}"
         return f"{self._base_url}/weights/a{self._attempt}/v{version}/{MANIFEST}"

@@ -21,7 +21,7 @@ from echorl_core.config import ModelConfig
 
 FOLDER = "adapter"
 _RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
-"""That vLLM reserves room for; a smaller adapter is padded."""
+"""Ranks that vLLM reserves room for; a smaller adapter is padded."""
 
 
 def reserved_rank(rank: int) -> int:

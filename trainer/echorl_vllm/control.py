@@ -175,7 +175,7 @@ class EngineControl:
         return {"aborted": answer["aborted"]}
 
     async def _abort_by_pausing(self) -> None:
-        """The same with a vLLM that has no route for it (0.25.1)."""
+        """End every request with a vLLM that has no route for it (0.25.1)."""
         async with self._turn:
             await self._routes.call("POST", "/pause", query="mode=abort&clear_cache=true", deadline_s=_CALL_DEADLINE_S)
             if self._lease is None:

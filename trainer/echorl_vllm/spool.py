@@ -41,7 +41,7 @@ class Limits:
     """When a stage must stop: at its deadline, or when it is cancelled."""
 
     deadline: float
-    """On the clock of ``time.monotonic``."""
+    """When the download must be done, on the clock of ``time.monotonic``."""
     cancelled: Event = field(default_factory=Event)
 
     def check(self, doing: str) -> float:

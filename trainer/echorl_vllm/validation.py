@@ -43,11 +43,11 @@ class ModelForm:
     tied: bool = False
     """Whether the output head shares the embedding; both are published all the same, and must be equal."""
     adapter_config: bytes | None = None
-    """Of an engine whose adapter alone is replaced: the adapter's config. ``tensors`` are then those of the adapter."""
+    """The adapter's config, of an engine whose adapter alone is replaced. ``tensors`` are then those of the adapter."""
 
     @property
     def kind(self) -> str:
-        """As in a manifest."""
+        """What is replaced, as a manifest says it."""
         return "full" if self.adapter_config is None else "adapter"
 
 

@@ -57,9 +57,9 @@ class LengthShapingConfig(RoleConfig):
 
     by: Literal["tokens", "turns"]
     completion_weight: float = 1.0
-    """Of a sampled token; for ``tokens``."""
+    """What a sampled token costs; for ``tokens``."""
     environment_weight: float = 1.0
-    """Of a token that the environment wrote; for ``tokens``."""
+    """What a token that the environment wrote costs; for ``tokens``."""
 
 
 class AdvantageConfig(RoleConfig):
@@ -69,9 +69,9 @@ class AdvantageConfig(RoleConfig):
     momentum: float = 0.9
     """For rae: share of the old baseline that stays."""
     order: Literal["updateThenSubtract", "subtractThenUpdate"] = "updateThenSubtract"
-    """For rae."""
+    """For rae: whether a baseline takes in a reward before it is subtracted, or afterwards."""
     length_shaping: LengthShapingConfig | None = None
-    """For groupMean."""
+    """For groupMean: a bonus on short episodes."""
     hook: HookConfig | None = None
     """For custom, and only for it."""
 
@@ -82,11 +82,13 @@ class LossConfig(RoleConfig):
     type: LossType | Literal["opd"] = "dppo"
     """``opd``: of mode opd, towards a teacher's logprobs."""
     mask_low: float = 0.2
+    """For dppo, ipo and opd: how far a token's probability may fall before the loss drops it."""
     mask_high: float = 0.2
+    """For dppo and ipo: how far a token's probability may rise before the loss drops it."""
     clip_low: float = 0.2
     clip_high: float = 0.28
     kl_tau: float = 1.0e-3
-    """``echorl_core.losses`` says which type has which setting."""
+    """For all but custom: weight of the KL penalty. ``echorl_core.losses`` says which type has which setting."""
     hook: HookConfig | None = None
     """For custom, and only for it."""
 
@@ -103,12 +105,12 @@ class TeacherConfig(RoleConfig):
     """Another model behind an OpenAI-compatible URL. Its key comes from the environment."""
 
     url: str
-    """Base URL."""
+    """Base URL of the API."""
     model: str
     """Name that it serves the model under."""
     request_deadline_s: float = 600.0
-    """Of one request."""
+    """Deadline of one request."""
     busy_deadline_s: float = 120.0
-    """Of all tries of one request, while the teacher cannot be reached or is busy."""
+    """Deadline of all tries of one request, while the teacher cannot be reached or is busy."""
     start_deadline_s: float = 600.0
-    """The same at the run's start, when the teacher may still load."""
+    """Deadline of all tries at the run's start, when the teacher may still load."""

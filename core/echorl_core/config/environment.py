@@ -35,7 +35,7 @@ class SeatConfig(RoleConfig):
     url: str | None = None
     """For endpoint: base URL of an OpenAI-compatible API."""
     model: str | None = None
-    """For endpoint: as it is called there."""
+    """For endpoint: what the model is called there."""
     key_variable: str | None = None
     """For endpoint: environment variable with its key; None: it needs none."""
 

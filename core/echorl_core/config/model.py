@@ -21,7 +21,7 @@ class ModelConfig(RoleConfig):
     path: str
     """Folder with config.json, safetensors files and the tokenizer."""
     dtype: Literal["float32", "bfloat16"]
-    """Of the engines' weights and of the trainer's compute; master weights are float32."""
+    """Precision of the engines' weights and of the trainer's compute; master weights are float32."""
     max_model_len: int
     renderer: str
     """Name of a message codec, or "engine" when vLLM renders."""

@@ -16,7 +16,7 @@ class BatchConfig(RoleConfig):
     """What trains: what the policy sampled, by its rewards (rl) or by a teacher's logprobs (opd); or conversations of
     somebody else's, by cross-entropy (sft)."""
     sft: SftConfig = SftConfig()
-    """For mode sft."""
+    """Settings of mode sft."""
     group_size: int
     batch_size: int | None = None
     """Episodes a step."""
@@ -38,7 +38,7 @@ class BatchConfig(RoleConfig):
     """Data-parallel ranks that pull batches."""
 
     def of(self, environment: EnvironmentConfig) -> "BatchConfig":
-        """The same as it holds for the episodes of one environment."""
+        """The batch's settings as they hold for the episodes of one environment."""
         own = environment.algorithm
         changed = {name: value for name in type(own).model_fields if (value := getattr(own, name)) is not None}
         return self.model_copy(update=changed) if changed else self
@@ -59,7 +59,7 @@ class WandbConfig(RoleConfig):
     project: str
     entity: str | None = None
     base_url: str | None = None
-    """Of a server of one's own."""
+    """Base URL of a server of one's own."""
     mode: Literal["online", "offline"] = "online"
 
 

@@ -9,7 +9,7 @@ class ModelSource(RoleConfig):
     """Which model a run trains, and how it gets to the run's volume."""
 
     name: str
-    """As in the manifest: a hub id, or a path."""
+    """The model's name as in the manifest: a hub id, or a path."""
     revision: str | None = None
     """Branch, tag or commit of a hub id."""
     path: str

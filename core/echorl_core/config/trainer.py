@@ -42,10 +42,10 @@ class TrainerConfig(RoleConfig):
     max_steps: int
     seq_len: int
     mode: Literal["rl", "sft", "opd"] = "rl"
-    """For exported tokens; how the trainer trains, the loss and the batches say."""
+    """The run's mode, for exported tokens; how the trainer trains, the loss and the batches say."""
     loss: LossConfig = LossConfig()
     losses: dict[str, LossConfig] = {}
-    """Of environments that have their own, by name."""
+    """Losses of environments that have their own, by the environment's name."""
     python_path: list[str] = []
     """Folders with user code, put on sys.path for a custom loss."""
     optimizer: OptimizerConfig = OptimizerConfig()

@@ -84,7 +84,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def num_tokens(self) -> int:
-        """T."""
+        """Number of tokens, T."""
         return int(self.token_ids.shape[0])
 
     @property

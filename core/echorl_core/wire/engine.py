@@ -15,7 +15,7 @@ class StageRequest(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int
     version: int
     url: str
-    """Of the weight manifest: ``http://...`` or ``file:///...``."""
+    """Address of the weight manifest: ``http://...`` or ``file:///...``."""
     digest: str
     deadline_s: float
 

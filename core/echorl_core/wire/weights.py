@@ -37,7 +37,7 @@ class PolicyAnnouncement(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
     """sha256 of the weight manifest's bytes."""
     url: str
-    """Of the weight manifest: ``http://host:port/...`` or ``file:///...``."""
+    """Address of the weight manifest: ``http://host:port/...`` or ``file:///...``."""
     size_bytes: int
     seconds_gather: float
     probe: Probe | None = None

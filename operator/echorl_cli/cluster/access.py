@@ -41,11 +41,11 @@ class Cluster:
 
     @property
     def connection(self) -> Connection:
-        """For reads of other kinds."""
+        """The connection, for reads of other kinds."""
         return self._connection
 
     async def get(self, resource: Resource, name: str, namespace: str | None = None) -> bytes:
-        """One object.
+        """Read one object.
 
         Raises:
             errors.ApiError: it cannot be read.

@@ -17,7 +17,7 @@ from echorl_operator.quantities import readable
 from echorl_operator.status.conditions import PROBLEMS
 
 MOST_LINES = 8
-"""Of one kind."""
+"""The most lines of one kind of evidence."""
 _GOOD = ("Ready", "CheckpointCommitted", "OffPolicyBounded")
 _LONGEST = 400
 
@@ -29,7 +29,7 @@ class Evidence:
     kind: str
     """condition, pod, claim, nodes, event, lease or withheld."""
     of: str
-    """Its name."""
+    """Name of the object that the line is about."""
     text: str
 
     def __str__(self) -> str:

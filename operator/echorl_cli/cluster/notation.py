@@ -4,7 +4,7 @@ from enum import StrEnum
 
 
 class Notation(StrEnum):
-    """Of ``-o``."""
+    """Values of the option ``-o``."""
 
     TEXT = "text"
     JSON = "json"

@@ -55,7 +55,7 @@ def differing(observed: Observed) -> str:
 
 
 def expired_lease(leases: Iterable[Mapping[str, Any]], now: float) -> str:
-    """That every election that may be of this run's operator has no leader; empty if one has, or none is seen."""
+    """Say that no election which may be of this run's operator has a leader; empty if one has, or none is seen."""
     ends = []
     for lease in leases:
         spec = lease.get("spec") or {}

@@ -22,7 +22,7 @@ _MOST_PATHS = 10
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of a manifest that is carried out, or would be."""
+    """What comes of a manifest that is carried out, or would be."""
 
     changes: tuple[Change, ...]
     """Where it differs from what the attempt was rendered from."""

@@ -31,7 +31,7 @@ def plain(told: Mapping[str, Any]) -> str:
 
 
 def drawn(told: Mapping[str, Any]) -> str:
-    """The same for a terminal."""
+    """Draw a run's state for a terminal."""
     out = io.StringIO()
     console = Console(file=out, force_terminal=True)
     table = Table.grid(padding=(0, 2))

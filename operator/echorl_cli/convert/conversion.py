@@ -1,4 +1,4 @@
-"""From the files of a run to a manifest, and to everything that has to be said about it."""
+"""Converts the files of a run to a manifest, and says everything that has to be said about it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ class Options:
     """What the user adds to the files."""
 
     name: str | None = None
-    """Of the run."""
+    """Name of the run; None leaves it to the files."""
     types: Mapping[str, str] | None = None
     """Types of environments, by their name or id."""
     keep_going: bool = False

@@ -35,7 +35,7 @@ def _plain(value: Any, file: Path) -> Any:
 
 
 def read_toml(file: Path) -> dict[str, Any]:
-    """One file.
+    """Read one file.
 
     Raises:
         ConversionError: it cannot be read, is no TOML, or holds dates.

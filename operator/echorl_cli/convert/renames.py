@@ -202,4 +202,4 @@ RENAMES: tuple[Rename, ...] = (
     *_trainer(),
     *_engines(),
 )
-"""In the order in which they are carried out: a key may move twice."""
+"""All renames, in the order in which they are carried out: a key may move twice."""

@@ -39,7 +39,7 @@ class ModuleCommands:
     """The roles as modules of their Python environments."""
 
     python: str
-    """Of orchestrator and trainer."""
+    """Python of orchestrator and trainer."""
     inference_python: str
 
     def inference(self, config: Path, work: Path) -> Sequence[str]:
@@ -83,11 +83,11 @@ class Limits:
     settle: float = 1.0
     """After a death, for others of the same cause."""
     part: float = 120.0
-    """Between the ends of orchestrator and trainer, in either order."""
+    """Longest time between the ends of orchestrator and trainer, in either order."""
     engine_grace: float = 10.0
-    """Between SIGTERM and SIGKILL."""
+    """Time between SIGTERM and SIGKILL of an engine."""
     grace: float = 3.0
-    """The same for other roles, when the run is stopped at once."""
+    """Time between SIGTERM and SIGKILL of other roles, when the run is stopped at once."""
     health_interval: float = 2.0
     health_timeout: float = 5.0
 
@@ -107,11 +107,11 @@ class LocalRun:
     """What exit codes mean; the first that matches decides."""
     limits: Limits = field(default_factory=Limits)
     resume: Policy = Policy.AUTO
-    """Of the first attempt; later ones go on from the newest checkpoint."""
+    """Where the first attempt begins; later ones go on from the newest checkpoint."""
     resume_step: int | None = None
     on_existing: OnExisting = OnExisting.REFUSE
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
-    """That every role inherits."""
+    """The environment variables that every role inherits."""
 
     @property
     def num_ranks(self) -> int:

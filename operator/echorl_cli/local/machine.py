@@ -28,13 +28,13 @@ class Machine:
     """Pythons and GPUs."""
 
     python: str
-    """Of orchestrator and trainer."""
+    """Python of orchestrator and trainer."""
     inference_python: Path
-    """Of the engines, where those on GPUs have none of their own; may not exist."""
+    """Python of the engines, unless those on GPUs have one of their own; may not exist."""
     gpus: tuple[str, ...]
-    """As CUDA_VISIBLE_DEVICES names them."""
+    """The GPUs, as CUDA_VISIBLE_DEVICES names them."""
     cuda_inference_python: Path | None = None
-    """Of engines on GPUs; None: they have no environment of their own."""
+    """Python of engines on GPUs; None if they have no environment of their own."""
 
     @classmethod
     def look(cls, environ: Mapping[str, str], device_folder: Path = Path("/dev")) -> "Machine":

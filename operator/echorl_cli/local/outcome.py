@@ -25,18 +25,18 @@ class Outcome:
 
     @classmethod
     def stopped(cls) -> "Outcome":
-        """On request, with nothing lost."""
+        """The outcome of a run that was stopped on request, with nothing lost."""
         return cls(Phase.SUSPENDED, int(ExitCode.STOPPED), "stopped on request; the same command resumes")
 
     @classmethod
     def stopped_at_once(cls, number: int, why: str) -> "Outcome":
-        """On request, without a last checkpoint."""
+        """The outcome of a run that was stopped on request, without a last checkpoint."""
         reason = f"{why}, without a last checkpoint; the same command resumes from the newest one"
         return cls(Phase.SUSPENDED, 128 + number, reason)
 
     @classmethod
     def failed(cls, reason: str, exit_code: int = int(ExitCode.CRASH)) -> "Outcome":
-        """For good."""
+        """The outcome of a run that failed for good."""
         return cls(Phase.FAILED, exit_code, reason)
 
     @classmethod
@@ -60,7 +60,7 @@ class Snapshot:
     max_steps: int
     elapsed_s: float
     restarts: Mapping[str, int] = field(default_factory=dict)
-    """By cause."""
+    """Number of restarts by cause."""
     state: RunState | None = None
     """The orchestrator's last ``GET /state``; None before the first."""
 

@@ -52,7 +52,7 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Also its session and its process group."""
+        """The process id, which is its session's and its process group's, too."""
         return self.process.pid
 
 

@@ -102,7 +102,7 @@ class PlainView:
         self._waiting = ("", -_WAITING_INTERVAL_S)
 
     def __enter__(self) -> "PlainView":
-        """For symmetry with ``LiveView``."""
+        """Return the view, as ``LiveView`` does."""
         return self
 
     def __exit__(self, *_: object) -> None:

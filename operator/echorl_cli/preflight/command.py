@@ -116,7 +116,7 @@ class _Preflight:
         self._children = Children(root, uuid.uuid4().hex, on_exit=lambda _: None, on_error=lambda _: None)
 
     async def run(self, swaps: int, max_slowdown: float) -> None:
-        """All of it.
+        """Do the trainer's part, and check the engine by it.
 
         Raises:
             RoleFailed, CheckFailed: what is wrong.

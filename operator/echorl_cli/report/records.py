@@ -69,7 +69,7 @@ def _starts(run: RunDirectory) -> dict[int, int]:
 
 
 def _superseded(rows: list[Row], prepared: dict[int, int], *keys: str) -> list[Row]:
-    """Of rows with equal keys those of the newest attempt; nothing that an attempt did beyond its successor's start.
+    """Keep the newest attempt's of rows with equal keys, and nothing that an attempt did beyond its successor's start.
 
     Where ``prepared`` does not tell an attempt's start, its first row does.
     """

@@ -167,7 +167,7 @@ def _engines_restarted(known: _Run, memory: Memory) -> Iterator[Restart]:
 
 
 def _first_step(known: _Run, observed: Observed, memory: Memory) -> float | None:
-    """Of a run that was suspended before it, the time says nothing."""
+    """Seconds to the first step; None for a run that was suspended before it, whose time says nothing."""
     if memory.phase in (*ENDED, Phase.SUSPENDED) and known.step <= (memory.resume_step or 0):
         known.awaits_first_step = False
     if not known.awaits_first_step or memory.resume_step is None or known.step <= memory.resume_step:

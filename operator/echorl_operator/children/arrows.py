@@ -53,12 +53,12 @@ class Arrow:
     why: str
 
     def __str__(self) -> str:
-        """One line."""
+        """Say the connection in one line."""
         ports = ", ".join(str(one) for one in self.ports) or "all ports"
         return f"{self.source} -> {self.target} ({ports}): {self.why}"
 
     def as_json(self) -> Object:
-        """As it stands in a rendering."""
+        """Write the connection as it stands in a rendering."""
         ports = [[one.first, one.last, one.protocol] for one in self.ports]
         return {"source": self.source, "target": self.target, "ports": ports, "why": self.why}
 

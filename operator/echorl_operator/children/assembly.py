@@ -1,4 +1,4 @@
-"""From a run to its Kubernetes children. ``render`` is all that looks at the spec; the rest fills in an attempt.
+"""Makes a run's Kubernetes children. ``render`` is all that looks at the spec; the rest fills in an attempt.
 
 render --> Rendering --> common, token_secret                  apply (claim and Secret: create)
 --> trainer_set, inference_deployment     apply
@@ -51,7 +51,7 @@ def cluster_problems(run: EchoRLRun, settings: Settings) -> list[Problem]:
 
 
 def always_refused(run: EchoRLRun) -> list[Problem]:
-    """Of ``cluster_problems`` those that no installation changes: what is wrong with templates and egress rules."""
+    """The ``cluster_problems`` that no installation changes: what is wrong with templates and egress rules."""
     problems = egress_problems(run.spec.egress)
     for role in _TEMPLATES:
         template: object = getattr(run.spec, role.value).template

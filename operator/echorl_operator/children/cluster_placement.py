@@ -21,7 +21,7 @@ from echorl_operator.settings import Settings
 
 ORCHESTRATOR_PORT = 8100
 TRAINER_PORT = 8200
-"""Of a pod's first rank; the others follow."""
+"""Port of a pod's first rank; the others' ports follow it."""
 ENGINE_PORT = 8000
 RENDEZVOUS_PORT = 29500
 

@@ -10,7 +10,7 @@ ROLE = PodRole.INFERENCE
 UNHEALTHY_S = 60.0
 """Without a good answer before an engine is started again."""
 _MARGIN_S = 600
-"""On top of the time that an engine may take to load, before the Deployment counts as stuck: pulling its image."""
+"""Seconds to pull an image, on top of those that an engine may take to load, before the Deployment counts as stuck."""
 
 
 def inference_deployment(target: Target, config: str) -> Object:

@@ -36,7 +36,7 @@ REFUSED_CONTAINER_FIELDS: Mapping[str, str] = {
 VOLUME_SOURCES = frozenset(
     {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret"}
 )
-"""Of the ``restricted`` standard."""
+"""The volume types of the ``restricted`` standard."""
 OUR_CONTAINERS = tuple(role.value for role in names.PodRole)
 OUR_VOLUMES = ("config", "volume", "code")
 OUR_MOUNTS = ("/etc/echorl", places.VOLUME, places.MODELS, places.CODE)

@@ -44,7 +44,7 @@ class Role:
     probes: Mapping[str, Object] = field(default_factory=dict)
     restart_policy: str = "Never"
     grace_s: int = 30
-    """Between SIGTERM and SIGKILL."""
+    """Seconds between SIGTERM and SIGKILL."""
 
 
 def variable(name: str, value: str) -> Object:

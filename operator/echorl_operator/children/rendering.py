@@ -18,14 +18,14 @@ class Rendering:
     uid: str
     namespace: str
     generation: int
-    """Of the run, when it was rendered."""
+    """The run's generation when it was rendered."""
     operator_version: str
     config_hash: str
-    """Of the role configs."""
+    """Hash of the role configs."""
     spec_hash: str
-    """Of the spec with all defaults, so that one that appears in the CRD later changes nothing."""
+    """Hash of the spec with all defaults, so that one that appears in the CRD later changes nothing."""
     spec: Object
-    """As validated, with all defaults."""
+    """The spec as validated, with all defaults."""
     common: list[Object]
     """Complete, in the order to apply them."""
     token: Object

@@ -8,7 +8,7 @@ from echorl_operator.names import PodRole
 
 
 def services(target: Target) -> list[Object]:
-    """Of trainer, engines and orchestrator.
+    """Make the Services of trainer, engines and orchestrator.
 
     Addresses of pods that are not ready are given too: ranks meet before they are ready, engines get their weights
     before, and the orchestrator says why it is not.

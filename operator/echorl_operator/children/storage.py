@@ -10,7 +10,7 @@ from echorl_operator.quantities import canonical
 VOLUME = "volume"
 CODE = "code"
 TOKEN_KEY = "token"  # noqa: S105 - the key's name
-"""Of the run's token in its Secret, and of a hub token in the user's."""
+"""The key of the run's token in its Secret, and of a hub token in the user's."""
 
 
 def claim_name(target: Target) -> str:

@@ -104,7 +104,7 @@ def owner_reference(name: str, uid: str) -> Object:
 
 
 def canonical_json(value: object) -> str:
-    """The same text for equal values: sorted keys, no spaces."""
+    """Write JSON with sorted keys and no spaces, so that equal values have equal texts."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 

@@ -9,7 +9,7 @@ from echorl_operator.quantities import readable, value
 
 @dataclass(frozen=True)
 class Node:
-    """One node."""
+    """What one node has, and what pods on it ask for."""
 
     name: str
     allocatable: Mapping[str, str]

@@ -7,11 +7,11 @@ from echorl_operator.observed.roles import EngineState, RoleState
 from echorl_operator.observed.world import Observed
 
 MOST_CHARACTERS = 400
-"""Of one engine's error."""
+"""The most characters that are told of one engine's error."""
 _ORDER = ("quarantined", "updating", "syncing", "serving", "lost", "starting", "discovered")
 """Which of several states says most: an engine that is shut out, one whose update fails, one that is gone."""
 _NOT_UP_YET = frozenset({"starting", "discovered"})
-"""That an engine does not answer while it loads is no error."""
+"""States of an engine that loads: that it does not answer then is no error."""
 _CREDENTIALS = (
     (re.compile(r"://[^/\s@]+@"), "://"),
     (re.compile(r"(?i)\b(bearer\s+|(?:token|secret|password|api[-_]?key)=)[^\s&;,]+"), r"\1..."),
@@ -42,7 +42,7 @@ def engine_errors(observed: Observed, state: RoleState) -> str:
 
 
 def _host(name: str) -> str:
-    """Of ``host:port``, where an IPv6 address stands in brackets."""
+    """The host in ``host:port``, where an IPv6 address stands in brackets."""
     return name.rpartition(":")[0].strip("[]")
 
 

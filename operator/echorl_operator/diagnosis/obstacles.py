@@ -31,10 +31,10 @@ _ENDING = "object is being deleted"
 """The pod before this one is not gone yet; that is no obstacle."""
 _CLOCKS_DIFFER_S = 30.0
 ORDER = (PodRole.PREPARE, PodRole.ORCHESTRATOR, PodRole.TRAINER, PodRole.INFERENCE)
-"""Of roles: what comes first in an attempt holds up what comes later."""
+"""The order of roles: what comes first in an attempt holds up what comes later."""
 
 Figures = Callable[[str, str], str]
-"""From a resource and what a pod wants of it to words on what is free: see ``capacity.words``."""
+"""A function that says, for a resource and what a pod wants of it, what is free: see ``capacity.words``."""
 
 
 @dataclass(frozen=True)

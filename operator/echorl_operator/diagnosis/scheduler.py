@@ -31,7 +31,7 @@ class Unfit:
 
     nodes: int
     why: str
-    """As the scheduler says it."""
+    """The cause as the scheduler says it."""
 
     @property
     def resource(self) -> str:
@@ -58,7 +58,7 @@ class Verdict:
     nodes: int
     """Nodes that there are."""
     unfit: tuple[Unfit, ...]
-    """By cause; a node with several counts in each. Empty where no node was looked at."""
+    """The nodes that do not fit, by cause; a node with several counts in each. Empty where no node was looked at."""
     other: str
     """What keeps the pod from every node, whatever they have; empty if it depends on them."""
 

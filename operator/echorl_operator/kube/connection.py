@@ -45,18 +45,18 @@ class Call:
     verb: str
     """Kubernetes' word: get, list, watch, create, update, apply, patch or delete."""
     path: str
-    """As ``Resource.path`` gives it."""
+    """The path, as ``Resource.path`` gives it."""
     resource: str
     """Plural, with ``/status`` and the like; for metrics."""
     query: Mapping[str, str] = field(default_factory=dict)
     body: Any = None
     """Sent as JSON; bytes are sent as they are."""
     content_type: str = ""
-    """Of the body; empty: what the verb needs (merge patch for patch)."""
+    """Content type of the body; empty stands for what the verb needs (merge patch for patch)."""
     accept: str = JSON
     """Media type of the reply."""
     timeout_s: float = REQUEST_TIMEOUT_S
-    """For the whole call, connecting included; of a watch, the longest silence."""
+    """Deadline of the whole call, connecting included; for a watch, its longest silence."""
 
     def __str__(self) -> str:
         return f"{self.verb} {self.path}"

@@ -32,7 +32,7 @@ class Credentials:
         self._loaded_at = -_RELOAD_EVERY_S
         self._config = client.Configuration(host="http://localhost")
         self.ssl: ssl.SSLContext | bool = True
-        """For aiohttp."""
+        """What aiohttp is given as ``ssl``."""
 
     @property
     def server(self) -> str:
@@ -65,7 +65,7 @@ class Credentials:
         self._config, self._loaded_at = fresh, self._clock()
 
     async def reload(self) -> bool:
-        """The same after a 401; False if that was done a moment ago, so that there is nothing new to try."""
+        """Read the credentials anew after a 401; False if that was done a moment ago and nothing new can be tried."""
         if self._clock() - self._loaded_at < _RELOAD_EVERY_S:
             return False
         await self.load()

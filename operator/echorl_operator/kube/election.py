@@ -33,14 +33,14 @@ class LostLeadership(Exception):
 
 @dataclass(frozen=True)
 class ElectionSettings:
-    """Seconds."""
+    """Times of the election, in seconds."""
 
     lease_s: float = 15.0
     """How long others wait after the last renewal that they saw."""
     renew_deadline_s: float = 10.0
     """How long after its last renewal a leader stops. Must leave room for what it has sent before."""
     retry_s: float = 2.0
-    """Between tries."""
+    """Wait between two tries."""
     request_s: float = 1.5
     """Time-out of a request; twice as long after each that timed out, since a slow server is no reason to stop."""
 

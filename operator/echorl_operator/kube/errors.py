@@ -64,7 +64,7 @@ class Refused(ApiError):
 
 
 class NotFound(ApiError):
-    """404."""
+    """The object does not exist (404)."""
 
 
 class Conflict(ApiError):

@@ -31,7 +31,7 @@ class EventLimits:
     """How many events are posted."""
 
     burst: int = 25
-    """Of one run at once."""
+    """The most events of one run that are posted at once."""
     refill_s: float = 10.0
     """One more each."""
     series_s: float = 60.0

@@ -150,7 +150,7 @@ class Stream(Generic[R]):
 
     @property
     def name(self) -> str:
-        """For messages and tasks."""
+        """The stream's name in messages and tasks."""
         return f"{self.resource.plural} in {self.namespace or 'all namespaces'}"
 
     def age(self, now: float | None = None) -> float:

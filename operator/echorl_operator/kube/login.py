@@ -9,7 +9,7 @@ import kopf
 from echorl_operator.kube.credentials import Credentials, NoCredentials
 
 AGAIN_S = 5.0
-"""Between two logins: a server that accepts nothing must not be asked in a tight loop."""
+"""Wait between two logins: a server that accepts nothing must not be asked in a tight loop."""
 
 
 class Login:

@@ -34,7 +34,7 @@ RUN = Resource(f"{names.GROUP}/{names.VERSION}", names.KIND, names.PLURAL)
 LEASE = Resource("coordination.k8s.io/v1", "Lease", "leases")
 EVENT = Resource("events.k8s.io/v1", "Event", "events")
 CORE_EVENT = Resource("v1", "Event", "events")
-"""The same objects; those of one object can be asked for alone."""
+"""Events as the core API has them; those of one object can be asked for alone."""
 CHILDREN = (
     Resource("apps/v1", "StatefulSet", "statefulsets"),
     Resource("apps/v1", "Deployment", "deployments"),

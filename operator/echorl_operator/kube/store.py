@@ -81,7 +81,7 @@ class Store(Generic[R]):
         return (record for _, record in self._records.values())
 
     def get(self, namespace: str, name: str) -> R | None:
-        """One record."""
+        """The record of that name; None if there is none."""
         found = self._records.get((namespace, name))
         return None if found is None else found[1]
 

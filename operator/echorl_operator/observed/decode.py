@@ -1,4 +1,4 @@
-"""From the API server's JSON to records. Typed, so that what no record keeps is skipped and never becomes objects."""
+"""Decodes the API server's JSON into records, by types: what no record keeps is skipped and never becomes objects."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -142,7 +142,7 @@ def run(body: bytes) -> RunRecord:
 
 
 def run_from_object(body: Mapping[str, Any]) -> RunRecord:
-    """The same from an object that is decoded already. ``spec`` and the parts of ``status`` are not copied."""
+    """Make a run's record from an object that is decoded. ``spec`` and the parts of ``status`` are not copied."""
     return _run(msgspec.convert(dict(body), shapes.Run))
 
 
@@ -182,7 +182,7 @@ def _meta(found: shapes.Meta) -> Meta:
 def _containers(
     declared: Sequence[shapes.Container] | None, statuses: Iterable[shapes.ContainerStatus] | None
 ) -> Iterable[ContainerRecord]:
-    """In the pod's order; the kubelet reports them sorted by name. One without a status yet is left out."""
+    """Containers in the pod's order; the kubelet reports them sorted by name. One without a status yet is left out."""
     found = {status.name: status for status in statuses or ()}
     return (_container(found[one.name]) for one in declared or () if one.name in found)
 

@@ -19,7 +19,7 @@ WITHOUT_GANG = ENDED | {Phase.SUSPENDED}
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """That a gang's pods were let through to the scheduler."""
+    """A gang's pods that were let through to the scheduler."""
 
     attempt: int
     pods: str
@@ -56,7 +56,7 @@ class Memory:
     restarts: Mapping[str, int] = field(default_factory=dict)
     """All so far, by the role that caused them."""
     engine_restarts: Mapping[str, int] = field(default_factory=dict)
-    """Of these, in pods of engines that are there: by the pod's name."""
+    """Restarts of engines whose pods are there, by the pod's name."""
     judged_ends: Mapping[str, int] = field(default_factory=dict)
     """Ends of engines that were looked at for what they mean: by the pod's name, how many."""
     counted: str = ""
@@ -123,7 +123,7 @@ class Memory:
         return self.admission is not None and self.admission.attempt == self.attempt
 
     def next_attempt(self, attempt: int, revision: str, generation: int) -> "Memory":
-        """As ``attempt`` begins."""
+        """The memory with which ``attempt`` begins."""
         return replace(
             self,
             attempt=attempt,

@@ -38,7 +38,7 @@ class Meta:
     run_uid: str
     """Label ``echorl.dev/run-uid``; empty if it has none."""
     owner_uid: str
-    """Of the controlling owner; empty if there is none."""
+    """Uid of the controlling owner; empty if there is none."""
     created_at: float
     deleted_at: float | None
     """``deletionTimestamp``: when its grace period ends. None: it is not being deleted."""
@@ -61,9 +61,9 @@ class ContainerRecord:
     name: str
     phase: ContainerPhase
     reason: str
-    """Of a waiting or terminated container (``ImagePullBackOff``, ``OOMKilled``); else empty."""
+    """Reason of a waiting or terminated container (``ImagePullBackOff``, ``OOMKilled``); else empty."""
     message: str
-    """The same; of a terminated container its termination message, at most 4 KiB."""
+    """Message of a waiting container; of a terminated one its termination message, at most 4 KiB."""
     exit_code: int | None
     signal: int | None
     restarts: int
@@ -130,7 +130,7 @@ class ChildRecord:
     body: bytes
     """The object as JSON without status and managed fields, to compare with what is desired; empty for a Secret."""
     observed_generation: int = 0
-    """Of a StatefulSet or Deployment."""
+    """The generation that the controller of a StatefulSet or Deployment has seen."""
     desired: int = 0
     """``spec.replicas`` of these."""
     replicas: int = 0
@@ -140,6 +140,6 @@ class ChildRecord:
     updated: int = 0
     """``status.updatedReplicas`` of these."""
     phase: str = ""
-    """Of a claim: Pending, Bound, Lost."""
+    """Phase of a claim: Pending, Bound or Lost."""
     failure: str = ""
     """Message of a condition that says that pods cannot be created (quota, admission); empty if there is none."""

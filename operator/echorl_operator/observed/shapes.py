@@ -124,7 +124,7 @@ class PodStatus(Base):
 
 
 class Pod(Base):
-    """A pod."""
+    """A pod, as far as records are made of it."""
 
     metadata: Meta
     spec: PodSpec = msgspec.field(default_factory=PodSpec)

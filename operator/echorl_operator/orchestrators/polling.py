@@ -36,7 +36,7 @@ class PollSettings:
     reply_s: float = 10.0
     """So much later than ``wait_s`` an answer counts as lost; also the time-out of a request to stop."""
     pace_s: float = 2.0
-    """Between two answers, at least: counters change every second, and no decision rests on them."""
+    """Shortest time between two answers: counters change every second, and no decision rests on them."""
     stale_s: float = 90.0
     """After so long without an answer nothing is known of the orchestrator any more."""
     first_retry_s: float = 0.5

@@ -1,4 +1,4 @@
-"""From pods that ended to what their ends mean."""
+"""Tells what the ends of pods mean."""
 
 from echorl_core import termination_message
 from echorl_core.names import ExitCode, Role

@@ -23,7 +23,7 @@ from echorl_operator.plan.outcome import Outcome
 from echorl_operator.settings import Settings
 
 _CAUSES = {"Edited": Cause.EDITED, "RevisionLost": Cause.EDITED, "NodeLost": Cause.NODE_LOST}
-"""By the reason that an attempt begins for; of a death the cause is known before."""
+"""Causes of restarts by the reason that an attempt begins for; the cause of a death is known before."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Wanted:
 
     @property
     def spec(self) -> EchoRLRunSpec | None:
-        """Its spec; None if it has problems."""
+        """The manifest's spec; None if it has problems."""
         return None if self.run is None else self.run.spec
 
 

@@ -10,7 +10,7 @@ from echorl_operator.observed.world import Observed
 
 
 def digest(pods: Iterable[PodRecord]) -> str:
-    """Of a set of pods: 16 hexadecimal digits over their uids."""
+    """Digest of a set of pods: 16 hexadecimal digits over their uids."""
     return hashlib.sha256("\n".join(sorted(pod.meta.uid for pod in pods)).encode()).hexdigest()[:16]
 
 
@@ -21,9 +21,9 @@ class Gang:
     wanted: int
     """Pods of a whole gang."""
     current: tuple[PodRecord, ...]
-    """Of the attempt, terminating ones included."""
+    """Pods of the attempt, terminating ones included."""
     departed: tuple[PodRecord, ...]
-    """Of the attempt, gone from the API server a moment ago, as they were seen last."""
+    """Pods of the attempt that are gone from the API server a moment ago, as they were seen last."""
 
     @classmethod
     def of(cls, observed: Observed, attempt: int, wanted: int) -> "Gang":

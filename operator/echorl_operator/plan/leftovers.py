@@ -44,7 +44,7 @@ class _Kept:
     """ControllerRevisions by what becomes of them."""
 
     first: ChildRecord | None
-    """Of this attempt."""
+    """The ControllerRevision that this attempt began with."""
     previous: ChildRecord | None
     """The last one of the newest attempt before."""
     surplus: tuple[ChildRecord, ...]

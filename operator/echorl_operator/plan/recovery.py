@@ -17,9 +17,9 @@ from echorl_operator.plan.gang import Gang
 from echorl_operator.plan.outcome import Outcome
 
 SETTLE_S = 3.0
-"""After a death, for others of the same cause."""
+"""How long is waited after a death for others of the same cause."""
 PART_S = 120.0
-"""Between the ends of the ranks and of the orchestrator."""
+"""Longest time between the ends of the ranks and of the orchestrator."""
 
 
 def handle_ends(builder: PlanBuilder, gang: Gang, spec: EchoRLRunSpec) -> Outcome:

@@ -11,7 +11,7 @@ MOST_IN_A_ROW: Final = 7
 
 
 class Urgency(IntEnum):
-    """Of the next pass over a run, the most urgent first."""
+    """How urgent the next pass over a run is, the most urgent first."""
 
     EDITED = 0
     """Somebody changed a run that is there, and looks at it."""

@@ -52,7 +52,7 @@ class Passes:
         self._warning_events, self._run_metrics = warning_events, run_metrics
         self._caches, self._throttle = ResultCaches(), StatusThrottle()
         self._refusals: dict[str, str] = {}
-        """By run uid: what the API server refused of the newest plan."""
+        """What the API server refused of the newest plan, by the run's uid."""
 
     async def run(self, key: RunKey) -> float | None:
         """One pass; seconds after which to look again although nothing changed, or None.

@@ -17,7 +17,7 @@ LONGEST_SLEEP_S: Final = 3600.0
 
 @dataclass(frozen=True)
 class QueueSettings:
-    """Seconds."""
+    """Times of the queue, in seconds."""
 
     first_retry_s: float = 0.005
     longest_retry_s: float = 20.0

@@ -119,7 +119,7 @@ def _from_state(state: RoleState | None, before: Mapping[str, Any], found: Prepa
 
 
 def _decimal(reward: float) -> str:
-    """In thousandths; one of which that would be longer than the API server takes, in six digits and an exponent."""
+    """Write a reward in thousandths, or in six digits and an exponent if that is longer than the API server takes."""
     text = f"{reward:.3f}"
     return text if len(text) <= MAX_REWARD else f"{reward:.6g}"
 

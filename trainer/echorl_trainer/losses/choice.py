@@ -1,4 +1,4 @@
-"""From the config to the policy-gradient loss that it names."""
+"""Chooses the policy-gradient loss that the config names."""
 
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
@@ -72,7 +72,7 @@ class _ByEnvironment:
 
 
 def _of(tokens: PolicyTokens, environments: Set[str]) -> PolicyTokens:
-    """The same tokens with the weights of these environments' sequences alone."""
+    """Make a copy of tokens that has the weights of these environments' sequences alone."""
     sequences = tokens.sequences
     split = torch.split(sequences.rows, sequences.lengths) if sequences.lengths else ()
     chosen = [index for index, name in enumerate(sequences.environments) if name in environments]

@@ -59,7 +59,7 @@ class CustomLoss:
 
     @property
     def name(self) -> str:
-        """For messages about the whole step."""
+        """Name of the loss in messages about the whole step."""
         return f"{_FIELD} {self._hook.import_path!r}"
 
     def __call__(self, tokens: PolicyTokens, *, denominator: float) -> LossOutput:

@@ -40,7 +40,7 @@ class PolicyLoss(Protocol):
 
     @property
     def name(self) -> str:
-        """For messages about the whole step: the user's function; empty for what is built in."""
+        """Name of the loss in messages about the whole step: the user's function; empty for what is built in."""
         ...
 
     def __call__(self, tokens: PolicyTokens, *, denominator: float) -> LossOutput:

@@ -51,7 +51,7 @@ def ipo_loss(
     kl_tau: float,
     denominator: float,
 ) -> LossOutput:
-    """The same with a mask that does not look at the advantage: tokens that moved too far either way are dropped.
+    """Compute dppo's loss with a mask blind to the advantage: tokens that moved too far either way are dropped.
 
         loss = 1/N * sum_t w_t * ( -keep_t * A_t * r_t  +  kl_tau * (log r_t)^2 )
         r_t  = exp(policy_t - sampler_t)          d_t = exp(policy_t) - exp(sampler_t)

@@ -1,1 +1,1 @@
-"""From the keys of a run to the fields of a manifest, one module for each part of ``spec``."""
+"""Makes the fields of a manifest from the keys of a run: one module for each part of ``spec``."""

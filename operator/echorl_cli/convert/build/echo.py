@@ -7,9 +7,9 @@ from echorl_cli.convert.settings import Settings
 
 ROLES = ("system", "user", "assistant", "tool")
 BLOCK_ALPHA = 1.0
-"""Of a role that a block enables without alpha."""
+"""The alpha of a role that a block enables without one."""
 ALGORITHM_ALPHA = 0.1
-"""The same of the algorithm ``echo``, whose default is the role tool alone."""
+"""The alpha of the algorithm ``echo``, whose default is the role tool alone."""
 
 FILTER_CONTRACT = (
     "EchoRL calls it with the episode as a dict and the kwargs, and wants a list of booleans for each sample; "

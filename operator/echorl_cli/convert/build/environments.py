@@ -41,7 +41,7 @@ class Entry:
     key: str
     """Key of what names its code; empty if nothing does."""
     identity: str
-    """Its value."""
+    """Value of that key."""
 
 
 def build(scene: Scene) -> None:

@@ -6,7 +6,7 @@ from echorl_cli.convert.settings import Settings
 
 BETAS = (0.9, 0.999)
 OUR_BETAS = (0.9, 0.95)
-"""Of the manifest."""
+"""The manifest's default betas."""
 WARMUP = 10
 LR = 1e-6
 _OPTIMIZERS = {"adamw": "adamw", "sgd": "sgd", "muon": "muon", "sign_sgd": "signSgd"}

@@ -12,7 +12,7 @@ _CAPS = "maxModelLen, maxTurns and maxCompletionTokens bound an episode"
 
 
 def _sampling(base: str, to: str) -> Iterator[Key]:
-    """Of one kind of environments: shared, or of one."""
+    """Yield the sampling keys of one kind of environments: shared ones, or those of one environment."""
     training = base.startswith(TRAIN)
     yield made(f"{base}.temperature", f"{to}.temperature", "the environment's own, else the shared one", 0.7)
     how = "null: what maxModelLen leaves"
@@ -35,7 +35,7 @@ def _sampling(base: str, to: str) -> Iterator[Key]:
 
 
 def _entry(base: str, to: str) -> Iterator[Key]:
-    """Of one environment."""
+    """Yield the keys of one environment."""
     yield made(f"{base}.name", f"{to}.name", "lower case with '-'; default: the last part of its id", "sort")
     source = "verifiers:<id>, unless --environment gives another type"
     yield made(f"{base}.legacy.id", f"{to}.type", source, "reverse-text")

@@ -11,7 +11,7 @@ class Key:
     """One key, or with ``.*`` at its end everything below a table."""
 
     key: str
-    """In the spelling that all others are moved to; ``[]`` stands for every item of a list."""
+    """The key in the spelling that all others are moved to; ``[]`` stands for every item of a list."""
     to: str
     """Fields of the manifest, as text; empty: there is no counterpart."""
     note: str
