@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from echorl_core.names import ExitCode
-from echorl_orchestrator.records import STEPS, read_rows
+from echorl_orchestrator.records.recorder import STEPS, read_rows
 from echorl_testing import campaign, history
 from echorl_testing.damage import truncated_shard
 from echorl_testing.local_run import SUPPORT, LocalRun, eventually, local_run, manifest, write_model

@@ -15,7 +15,7 @@ from echorl_core.config import (
 from echorl_core.names import ExitCode
 from echorl_core.prepare import prepare
 from echorl_core.wire.batch import StopNotice
-from echorl_orchestrator.records import EVALS, read_rows
+from echorl_orchestrator.records.recorder import EVALS, read_rows
 from echorl_testing import campaign
 from echorl_testing.orchestrator_run import SECOND, Run, check_batches
 
