@@ -5,6 +5,7 @@ its own process id, variables, working folder, output and signals. How one start
 """
 
 import asyncio
+import atexit
 import functools
 import multiprocessing
 import os
@@ -78,8 +79,9 @@ class Program:
         texts = [str(argument) for argument in arguments]
         files = (os.devnull, str(output), str(errors or output))
         call = (module, texts, dict(environment), files, str(folder or Path.cwd()), anew)
-        # What an end of this process leaves behind is the fixtures' matter: a daemon could have no children.
+        # A daemon could have no children. What is no daemon is waited for when this process ends.
         self._process = context().Process(target=_run, args=call, daemon=False)
+        atexit.register(self.kill)
         self._process.start()
         assert self._process.pid is not None
         self.pid = self._process.pid
