@@ -23,13 +23,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from echorl_testing.all_scenarios import NAMES, lived_through
 from echorl_testing.cluster import cluster as clusters
 from echorl_testing.cluster.cluster import Cluster
-from echorl_testing.fault_campaign import Outcome
-from echorl_testing.killed_lives import compared, lived
-from echorl_testing.run_life import Field
-from echorl_testing.run_objects import install_crd
+from echorl_testing.kube.run_objects import install_crd
+from echorl_testing.operator.all_scenarios import NAMES, lived_through
+from echorl_testing.operator.fault_campaign import Outcome
+from echorl_testing.operator.killed_lives import compared, lived
+from echorl_testing.operator.run_life import Field
 
 
 def parser() -> argparse.ArgumentParser:

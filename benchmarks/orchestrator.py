@@ -35,7 +35,7 @@ from echorl_orchestrator.codec.tokenizer import TextTokenizer
 from echorl_orchestrator.engines.generation import Generation
 from echorl_orchestrator.gateway.session import GatewaySession
 from echorl_orchestrator.gateway.turns import SessionSpec
-from echorl_testing.scripted_policy import write_byte_tokenizer
+from echorl_testing.orchestrator.scripted_policy import write_byte_tokenizer
 
 SIDES = ("dispatch", "session", "raw aiohttp", "httpx", "openai")
 SAMPLED, FED = 200, 600

@@ -30,7 +30,7 @@ from echorl_orchestrator.engines.dispatch import Dispatcher
 from echorl_orchestrator.engines.engine import Engine, EngineState
 from echorl_orchestrator.gateway.session import GatewaySession
 from echorl_orchestrator.gateway.turns import SessionSpec
-from echorl_testing.scripted_policy import write_byte_tokenizer
+from echorl_testing.orchestrator.scripted_policy import write_byte_tokenizer
 
 FIRST, FED, TURNS = 512, 128, 8
 FOUR_LETTERS = "abcd"

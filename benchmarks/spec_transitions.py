@@ -17,10 +17,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.operator_faults import test_cluster
-from echorl_testing.run_life import Field
-from echorl_testing.run_objects import install_crd
-from echorl_testing.spec_changes import patterns, schema
-from echorl_testing.transitions import Tally, transitions
+from echorl_testing.kube.run_objects import install_crd
+from echorl_testing.manifests.spec_changes import patterns, schema
+from echorl_testing.operator.run_life import Field
+from echorl_testing.operator.transitions import Tally, transitions
 
 
 def parser() -> argparse.ArgumentParser:

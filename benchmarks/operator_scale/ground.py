@@ -16,7 +16,7 @@ from echorl_testing.cluster import nodes
 from echorl_testing.cluster.api import Api
 from echorl_testing.cluster.cluster import Cluster
 from echorl_testing.cluster.processes import wait_for
-from echorl_testing.run_objects import install_crd
+from echorl_testing.kube.run_objects import install_crd
 
 CLAIM = "shared"
 _DEADLINE_S = 60.0

@@ -16,8 +16,8 @@ from echorl_orchestrator.batches.loss_weights import weigh
 from echorl_orchestrator.filters.rules import Verdict
 from echorl_orchestrator.rollout.groups import ReadyEpisode
 from echorl_orchestrator.tasks.task_deck import Ticket
-from echorl_testing.loss_oracle import DEFAULTS, expected
-from echorl_testing.scripted_player import A, C, E, batch_config, outcome, sample
+from echorl_testing.orchestrator.scripted_player import A, C, E, batch_config, outcome, sample
+from echorl_testing.trainer.loss_oracle import DEFAULTS, expected
 from echorl_trainer.losses import (
     LossInputs,
     LossOutputs,

@@ -4,7 +4,7 @@ import pytest
 
 from echorl_testing.cluster.binaries import Binaries
 from echorl_testing.cluster.errors import ClusterError, Unavailable
-from echorl_testing.helm import Helm
+from echorl_testing.kube.helm import Helm
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

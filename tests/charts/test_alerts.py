@@ -9,8 +9,8 @@ import yaml
 
 from echorl_operator.kube.lists import StreamSettings
 from echorl_operator.watchdog import WatchdogLimits
-from echorl_testing.alert_rules import FILES, alert_rules, selectors
-from echorl_testing.prometheus import program
+from echorl_testing.kube.alert_rules import FILES, alert_rules, selectors
+from echorl_testing.kube.prometheus import program
 from tools.metrics_page import roles
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from echorl_testing.cluster.errors import Unavailable
-from echorl_testing.helm import CRDS, Helm, objects
-from echorl_testing.kubeconform import Kubeconform
+from echorl_testing.kube.helm import CRDS, Helm, objects
+from echorl_testing.kube.kubeconform import Kubeconform
 
 CASES = sorted((Path(__file__).parent / "values").glob("*.yaml"))
 

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from echorl_operator.quantities import canonical
 from echorl_operator.settings import QUANTITY
-from echorl_testing.helm import CHART, CHARTS, HelmError
+from echorl_testing.kube.helm import CHART, CHARTS, HelmError
 from tools.chart.page import BEGIN, END, page_with_values
 from tools.chart.schema import values_schema
 from tools.chart.values import Values

@@ -12,8 +12,8 @@ from echorl_operator import names
 from echorl_operator.__main__ import parser
 from echorl_operator.kube.resources import CHILDREN
 from echorl_operator.settings import Settings
-from echorl_testing import operator_rights
-from echorl_testing.helm import CHART, CRDS, HelmError, objects
+from echorl_testing.kube.helm import CHART, CRDS, HelmError, objects
+from echorl_testing.operator import operator_rights
 
 HERE = Path(__file__).parent
 CASES = ("default", "cluster-wide", "everything")

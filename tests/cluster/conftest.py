@@ -19,9 +19,9 @@ from echorl_testing.cluster.errors import ClusterError, Unavailable
 from echorl_testing.cluster.preparation import prepare
 from echorl_testing.cluster.processes import wait_for
 from echorl_testing.cluster.real_node import RealNode
-from echorl_testing.helm import CHART, CRDS, Helm
-from echorl_testing.lives_together import Ends, Together
-from echorl_testing.run_objects import install_crd
+from echorl_testing.kube.helm import CHART, CRDS, Helm
+from echorl_testing.kube.run_objects import install_crd
+from echorl_testing.operator.lives_together import Ends, Together
 
 _CHART_DEADLINE_S = 180.0
 _numbers = itertools.count(1)

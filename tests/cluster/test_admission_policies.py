@@ -10,15 +10,15 @@ import yaml
 
 from echorl_operator import names
 from echorl_operator.children.overlay_rules import overlay_problems
-from echorl_testing import pod_templates
 from echorl_testing.cluster.api import STRATEGIC_MERGE_PATCH, Api, ApiError, granted
 from echorl_testing.cluster.cluster import Cluster
 from echorl_testing.cluster.credentials import Connection
 from echorl_testing.cluster.processes import wait_for
-from echorl_testing.manifests import with_name
-from echorl_testing.operator_process import operator_pod
-from echorl_testing.operator_world import World
-from echorl_testing.scripted_cluster import scripted
+from echorl_testing.manifests.documents import with_name
+from echorl_testing.operator import pod_templates
+from echorl_testing.operator.operator_process import operator_pod
+from echorl_testing.operator.operator_world import World
+from echorl_testing.operator.scripted_cluster import scripted
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -22,8 +22,8 @@ from echorl_testing.cluster.api import Api
 from echorl_testing.cluster.cluster import Cluster
 from echorl_testing.cluster.credentials import Connection
 from echorl_testing.cluster.processes import wait_for
-from echorl_testing.helm import CHART, CHARTS, CRDS, Helm, HelmError, objects
-from echorl_testing.manifests import with_name
+from echorl_testing.kube.helm import CHART, CHARTS, CRDS, Helm, HelmError, objects
+from echorl_testing.manifests.documents import with_name
 
 pytestmark = pytest.mark.timeout(600)
 

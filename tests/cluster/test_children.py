@@ -14,8 +14,8 @@ from echorl_testing.cluster.api import ApiError
 from echorl_testing.cluster.images import BUSYBOX
 from echorl_testing.cluster.pods import pod_when
 from echorl_testing.cluster.processes import wait_for
-from echorl_testing.rendered import MANIFESTS, SETTINGS, children, manifest
-from echorl_testing.run_objects import install_crd
+from echorl_testing.kube.run_objects import install_crd
+from echorl_testing.operator.rendered import MANIFESTS, SETTINGS, children, manifest
 
 RESTRICTED = {
     "pod-security.kubernetes.io/enforce": "restricted",

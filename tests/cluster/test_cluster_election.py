@@ -14,13 +14,13 @@ from echorl_operator.kube.events import EventLimits, Events
 from echorl_operator.kube.resources import EVENT, LEASE
 from echorl_operator.metrics import Metrics
 from echorl_operator.observed import decode
-from echorl_testing import faults
 from echorl_testing.cluster.api import Api
 from echorl_testing.cluster.credentials import Connection as ClusterConnection
-from echorl_testing.fault_proxy import FaultProxy
-from echorl_testing.operator_io import Io, opened
-from echorl_testing.rendered import manifest
-from echorl_testing.run_objects import Runs, install_crd
+from echorl_testing.kube import faults
+from echorl_testing.kube.fault_proxy import FaultProxy
+from echorl_testing.kube.run_objects import Runs, install_crd
+from echorl_testing.operator.operator_io import Io, opened
+from echorl_testing.operator.rendered import manifest
 from echorl_testing.waiting import until
 
 

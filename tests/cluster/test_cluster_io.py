@@ -18,15 +18,15 @@ from echorl_operator.metrics import Metrics
 from echorl_operator.observed.records import Kind
 from echorl_operator.observed.runs import RunKey
 from echorl_operator.plan.drift import needs_apply
-from echorl_testing import faults
 from echorl_testing.cluster.api import Api, ApiError
 from echorl_testing.cluster.cluster import Cluster
 from echorl_testing.cluster.credentials import Connection as ClusterConnection
 from echorl_testing.cluster.processes import wait_for
-from echorl_testing.fault_proxy import FaultProxy
-from echorl_testing.operator_io import LABELS, Io, config_map, gated_pod, opened
-from echorl_testing.rendered import MANIFESTS, children, manifest, rendered
-from echorl_testing.run_objects import Runs, install_crd
+from echorl_testing.kube import faults
+from echorl_testing.kube.fault_proxy import FaultProxy
+from echorl_testing.kube.run_objects import Runs, install_crd
+from echorl_testing.operator.operator_io import LABELS, Io, config_map, gated_pod, opened
+from echorl_testing.operator.rendered import MANIFESTS, children, manifest, rendered
 from echorl_testing.waiting import until
 
 

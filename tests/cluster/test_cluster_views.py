@@ -16,13 +16,13 @@ from echorl_operator.kube.lists import StreamSettings
 from echorl_operator.kube.resources import RUN
 from echorl_operator.metrics import Metrics
 from echorl_operator.observed.runs import RunKey
-from echorl_testing import faults
 from echorl_testing.cluster.api import Api
 from echorl_testing.cluster.cluster import Cluster
 from echorl_testing.cluster.credentials import Connection as ClusterConnection
-from echorl_testing.lives_together import Together
-from echorl_testing.operator_io import BRISK, SYNCED_S, Io, config_map, opened
-from echorl_testing.run_objects import install_crd, wait_until_served
+from echorl_testing.kube import faults
+from echorl_testing.kube.run_objects import install_crd, wait_until_served
+from echorl_testing.operator.lives_together import Together
+from echorl_testing.operator.operator_io import BRISK, SYNCED_S, Io, config_map, opened
 from echorl_testing.waiting import until
 
 

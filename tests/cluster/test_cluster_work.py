@@ -26,16 +26,16 @@ from echorl_operator.reconcile.breaker import Breaker
 from echorl_operator.reconcile.queue import QueueSettings, WorkQueue
 from echorl_operator.reconcile.workers import Workers, WorkerSettings
 from echorl_operator.watchdog import Vitals, Watchdog
-from echorl_testing import faults
 from echorl_testing.cluster.api import Api
 from echorl_testing.cluster.cluster import Cluster
 from echorl_testing.cluster.credentials import Connection as ClusterConnection
-from echorl_testing.fault_proxy import FaultProxy, Upstream
-from echorl_testing.lives_together import Together
+from echorl_testing.kube import faults
+from echorl_testing.kube.fault_proxy import FaultProxy, Upstream
+from echorl_testing.kube.run_objects import Runs, install_crd, wait_until_served
 from echorl_testing.load import stretched
-from echorl_testing.operator_io import BRISK, SYNCED_S
-from echorl_testing.rendered import manifest
-from echorl_testing.run_objects import Runs, install_crd, wait_until_served
+from echorl_testing.operator.lives_together import Together
+from echorl_testing.operator.operator_io import BRISK, SYNCED_S
+from echorl_testing.operator.rendered import manifest
 from echorl_testing.waiting import until
 
 AGENT = "echorl-operator/"

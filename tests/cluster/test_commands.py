@@ -20,9 +20,9 @@ from echorl_testing.cluster.nodes import is_ready
 from echorl_testing.cluster.pods import pod, pod_when
 from echorl_testing.cluster.processes import wait_for
 from echorl_testing.cluster.volumes import folder_volume
-from echorl_testing.operator_world import SETTINGS, World, operating
-from echorl_testing.run_objects import CRD_FILE, install_crd
-from echorl_testing.scripted_cluster import scripted
+from echorl_testing.kube.run_objects import CRD_FILE, install_crd
+from echorl_testing.operator.operator_world import SETTINGS, World, operating
+from echorl_testing.operator.scripted_cluster import scripted
 
 pytestmark = pytest.mark.timeout(400)
 

@@ -11,8 +11,8 @@ from echorl_manifest.schema import keys
 from echorl_testing.cluster.api import ApiError
 from echorl_testing.cluster.binaries import Binaries
 from echorl_testing.cluster.processes import wait_for
-from echorl_testing.manifests import full, shortest, with_value
-from echorl_testing.run_objects import CRD_FILE, Runs, causes, install_crd
+from echorl_testing.kube.run_objects import CRD_FILE, Runs, causes, install_crd
+from echorl_testing.manifests.documents import full, shortest, with_value
 
 STATUS = {
     "phase": "Running",

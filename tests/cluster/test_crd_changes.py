@@ -7,8 +7,8 @@ import pytest
 from echorl_manifest import load
 from echorl_manifest.mutability import EFFECTS, Effect, effect_of_change
 from echorl_testing.cluster.api import ApiError
-from echorl_testing.manifests import full, shortest, with_value
-from echorl_testing.run_objects import Runs, causes, install_crd
+from echorl_testing.kube.run_objects import Runs, causes, install_crd
+from echorl_testing.manifests.documents import full, shortest, with_value
 
 TRAIN, EVAL = "spec.environments.train", "spec.environments.eval"
 REFUSED = [

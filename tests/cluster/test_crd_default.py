@@ -11,11 +11,11 @@ from echorl_operator.kube.resources import RUN
 from echorl_operator.names import PodRole
 from echorl_testing.cluster.api import Api, ApiError
 from echorl_testing.cluster.credentials import Connection
-from echorl_testing.fault_campaign import Course
-from echorl_testing.operator_world import SPEC
-from echorl_testing.run_life import PATIENCE_S, Field, Life
-from echorl_testing.run_objects import CRD_FILE, CRDS, install_crd
-from echorl_testing.watch_history import BEGINNING_ANEW
+from echorl_testing.kube.run_objects import CRD_FILE, CRDS, install_crd
+from echorl_testing.kube.watch_history import BEGINNING_ANEW
+from echorl_testing.operator.fault_campaign import Course
+from echorl_testing.operator.operator_world import SPEC
+from echorl_testing.operator.run_life import PATIENCE_S, Field, Life
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -12,8 +12,9 @@ from echorl_cli.yaml_text import parse_yaml
 from echorl_manifest import EchoRLRun, problems
 from echorl_manifest.schema import bare, inside
 from echorl_testing.cluster.api import ApiError
-from echorl_testing.manifests import full, shortest, with_value
-from echorl_testing.refused_manifests import (
+from echorl_testing.kube.run_objects import Runs, causes, install_crd
+from echorl_testing.manifests.documents import full, shortest, with_value
+from echorl_testing.manifests.refused import (
     BROKEN_RULES,
     CLUSTER_ONLY,
     ENV,
@@ -21,8 +22,7 @@ from echorl_testing.refused_manifests import (
     indexed,
     unsupported_base,
 )
-from echorl_testing.refused_rules import REFUSED_RULES
-from echorl_testing.run_objects import Runs, causes, install_crd
+from echorl_testing.manifests.refused_rules import REFUSED_RULES
 
 EVAL = "spec.environments.eval.0"
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))

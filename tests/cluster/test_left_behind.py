@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from echorl_operator import names
-from echorl_testing.lives_together import Together, operated
-from echorl_testing.operator_world import World
+from echorl_testing.operator.lives_together import Together, operated
+from echorl_testing.operator.operator_world import World
 
 pytestmark = pytest.mark.timeout(600)
 

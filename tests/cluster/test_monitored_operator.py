@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from echorl_core.termination_message import message_of_end
-from echorl_testing.alert_rules import picks_nothing
 from echorl_testing.cluster.api import Api
 from echorl_testing.cluster.credentials import Connection
-from echorl_testing.operator_process import operator_pod
-from echorl_testing.operator_world import SPEC, World
+from echorl_testing.kube.alert_rules import picks_nothing
+from echorl_testing.kube.prometheus import Server, prometheus
+from echorl_testing.kube.run_objects import install_crd
+from echorl_testing.operator.operator_process import operator_pod
+from echorl_testing.operator.operator_world import SPEC, World
+from echorl_testing.operator.scripted_cluster import prepared, scripted
 from echorl_testing.ports import free_ports
-from echorl_testing.prometheus import Server, prometheus
-from echorl_testing.run_objects import install_crd
-from echorl_testing.scripted_cluster import prepared, scripted
 from tools.dashboards.answers import Span, panels
 from tools.dashboards.pictures import draw
 from tools.metrics_page import roles

@@ -14,11 +14,11 @@ from echorl_core.termination_message import SavedCheckpoint, SkippedCheckpoint
 from echorl_testing.cluster.api import Api
 from echorl_testing.cluster.credentials import Connection
 from echorl_testing.cluster.volumes import folder_volume
-from echorl_testing.lives_together import Together, operated
+from echorl_testing.kube.run_objects import install_crd
 from echorl_testing.load import stretched
-from echorl_testing.operator_world import World, operating
-from echorl_testing.run_objects import install_crd
-from echorl_testing.scripted_cluster import prepared, scripted
+from echorl_testing.operator.lives_together import Together, operated
+from echorl_testing.operator.operator_world import World, operating
+from echorl_testing.operator.scripted_cluster import prepared, scripted
 
 pytestmark = pytest.mark.timeout(400)
 

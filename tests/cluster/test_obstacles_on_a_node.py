@@ -21,10 +21,10 @@ from echorl_testing.cluster.cluster import Cluster
 from echorl_testing.cluster.credentials import Connection
 from echorl_testing.cluster.images import Image
 from echorl_testing.cluster.volumes import folder_volume
+from echorl_testing.kube.run_objects import install_crd
 from echorl_testing.load import stretched
-from echorl_testing.operator_world import World
-from echorl_testing.run_objects import install_crd
-from echorl_testing.scripted_cluster import prepared
+from echorl_testing.operator.operator_world import World
+from echorl_testing.operator.scripted_cluster import prepared
 
 pytestmark = pytest.mark.timeout(400)
 

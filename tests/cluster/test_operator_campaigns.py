@@ -12,20 +12,20 @@ from pathlib import Path
 import pytest
 
 from echorl_testing import campaign
-from echorl_testing.all_scenarios import lived_through
 from echorl_testing.campaign import campaign_params
 from echorl_testing.cluster.api import Api
 from echorl_testing.cluster.credentials import Connection
-from echorl_testing.fault_campaign import Course, Outcome
-from echorl_testing.hand_scenarios import HANDS
-from echorl_testing.killed_lives import killed_at
-from echorl_testing.leader_scenarios import LEADERS
-from echorl_testing.node_scenarios import NODES
-from echorl_testing.outage_scenarios import OUTAGES, STORMS
-from echorl_testing.pod_hand_scenarios import POD_HANDS
-from echorl_testing.run_life import Field
-from echorl_testing.run_objects import install_crd
-from echorl_testing.transitions import Tally, transitions
+from echorl_testing.kube.run_objects import install_crd
+from echorl_testing.operator.all_scenarios import lived_through
+from echorl_testing.operator.fault_campaign import Course, Outcome
+from echorl_testing.operator.hand_scenarios import HANDS
+from echorl_testing.operator.killed_lives import killed_at
+from echorl_testing.operator.leader_scenarios import LEADERS
+from echorl_testing.operator.node_scenarios import NODES
+from echorl_testing.operator.outage_scenarios import OUTAGES, STORMS
+from echorl_testing.operator.pod_hand_scenarios import POD_HANDS
+from echorl_testing.operator.run_life import Field
+from echorl_testing.operator.transitions import Tally, transitions
 
 pytestmark = pytest.mark.timeout(3600)
 

@@ -8,10 +8,10 @@ from echorl_core.names import ExitCode
 from echorl_core.termination_message import message_of_end
 from echorl_operator.reconcile.status_throttle import INTERVAL_S
 from echorl_testing.cluster.api import ApiError
-from echorl_testing.lives_together import Together, operated
 from echorl_testing.load import stretched
-from echorl_testing.operator_world import World
-from echorl_testing.scripted_cluster import prepared
+from echorl_testing.operator.lives_together import Together, operated
+from echorl_testing.operator.operator_world import World
+from echorl_testing.operator.scripted_cluster import prepared
 from echorl_testing.waiting import until
 
 pytestmark = pytest.mark.timeout(600)

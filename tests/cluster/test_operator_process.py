@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 
 from echorl_core.termination_message import message_of_end
-from echorl_testing import faults
 from echorl_testing.campaign import campaign_params
 from echorl_testing.cluster.api import Api
 from echorl_testing.cluster.credentials import Connection
-from echorl_testing.fault_proxy import FaultProxy, Upstream
-from echorl_testing.operator_process import operator_pod
-from echorl_testing.operator_world import World
+from echorl_testing.kube import faults
+from echorl_testing.kube.fault_proxy import FaultProxy, Upstream
+from echorl_testing.kube.run_objects import install_crd
+from echorl_testing.operator.operator_process import operator_pod
+from echorl_testing.operator.operator_world import World
+from echorl_testing.operator.scripted_cluster import prepared, scripted
 from echorl_testing.ports import free_ports
-from echorl_testing.run_objects import install_crd
 from echorl_testing.scrape import Scrape, asked, scrape
-from echorl_testing.scripted_cluster import prepared, scripted
 
 pytestmark = pytest.mark.timeout(600)
 

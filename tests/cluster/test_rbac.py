@@ -13,15 +13,15 @@ import pytest
 
 from echorl_core.names import ExitCode
 from echorl_core.termination_message import message_of_end
-from echorl_testing import operator_rights
 from echorl_testing.cluster.api import Api
 from echorl_testing.cluster.cluster import Cluster
 from echorl_testing.cluster.credentials import Connection
-from echorl_testing.fault_proxy import FaultProxy, Record, Upstream
-from echorl_testing.operator_process import operator_pod
-from echorl_testing.operator_world import SPEC, World
-from echorl_testing.run_objects import install_crd
-from echorl_testing.scripted_cluster import prepared, scripted
+from echorl_testing.kube.fault_proxy import FaultProxy, Record, Upstream
+from echorl_testing.kube.run_objects import install_crd
+from echorl_testing.operator import operator_rights
+from echorl_testing.operator.operator_process import operator_pod
+from echorl_testing.operator.operator_world import SPEC, World
+from echorl_testing.operator.scripted_cluster import prepared, scripted
 from echorl_testing.waiting import until
 
 pytestmark = pytest.mark.timeout(900)

@@ -22,10 +22,10 @@ from echorl_testing.cluster.api import Api
 from echorl_testing.cluster.cluster import Cluster
 from echorl_testing.cluster.errors import ClusterError
 from echorl_testing.cluster.volumes import folder_volume
-from echorl_testing.local_run import digits, manifest, write_model
-from echorl_testing.operator_process import operator_process
-from echorl_testing.real_run import RealRun
-from echorl_testing.run_objects import install_crd
+from echorl_testing.kube.run_objects import install_crd
+from echorl_testing.local.local_run import digits, manifest, write_model
+from echorl_testing.operator.operator_process import operator_process
+from echorl_testing.operator.real_run import RealRun
 
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.vllm]
 

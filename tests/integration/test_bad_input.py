@@ -14,8 +14,8 @@ from echorl_core.attempts import claim_run
 from echorl_core.checkpoints import CheckpointManifest, part_of
 from echorl_core.names import ExitCode
 from echorl_core.rundir import RunDirectory
-from echorl_testing.local_run import LocalRun, local_run, manifest, terminal, write_model
-from echorl_testing.manifests import with_value
+from echorl_testing.local.local_run import LocalRun, local_run, manifest, terminal, write_model
+from echorl_testing.manifests.documents import with_value
 from echorl_testing.warm import Program
 
 ECHO = "spec.environments.train.1.echo"

@@ -8,8 +8,8 @@ import pytest
 
 from echorl_core.config import HookConfig, LossConfig
 from echorl_core.names import ExitCode
-from echorl_testing.batches import record
-from echorl_testing.tiny_learner import tiny_config, tiny_model
+from echorl_testing.trainer.batches import record
+from echorl_testing.trainer.tiny_learner import tiny_config, tiny_model
 from echorl_testing.warm import Program
 
 OWN = """

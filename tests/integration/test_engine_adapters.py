@@ -9,9 +9,9 @@ import torch
 from echorl_core.config import LoraConfig, OptimizerConfig
 from echorl_core.identity import RunIdentity
 from echorl_core.rundir import RunDirectory
-from echorl_testing.adapter_engine import AdapterClient
-from echorl_testing.engine import running_engine
-from echorl_testing.tiny_learner import alone, tiny_learner, train
+from echorl_testing.engines.adapter_engine import AdapterClient
+from echorl_testing.engines.engine import running_engine
+from echorl_testing.trainer.tiny_learner import alone, tiny_learner, train
 from echorl_trainer.lora import published_weights
 from echorl_trainer.publish import Publisher
 from echorl_trainer.seeded import SHAPES, write_seeded_model

@@ -28,8 +28,8 @@ from echorl_orchestrator.engines import EnginePool
 from echorl_orchestrator.engines.generation import ChatGeneration, Generation
 from echorl_orchestrator.engines.timing import Timing
 from echorl_orchestrator.failures import EpisodeError, ErrorKind
-from echorl_testing.engine import Engine, running_engine
-from echorl_testing.published import publish, published_tensors
+from echorl_testing.engines.engine import Engine, running_engine
+from echorl_testing.engines.published import publish, published_tensors
 from echorl_trainer.seeded import SHAPES, byte_tokenizer, write_seeded_model
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]

@@ -18,8 +18,8 @@ from transformers import AutoModelForCausalLM
 
 from echorl_orchestrator.engines.engine_metrics import parse
 from echorl_testing import campaign
-from echorl_testing.engine import running_engine
-from echorl_testing.published import publish, published_tensors
+from echorl_testing.engines.engine import running_engine
+from echorl_testing.engines.published import publish, published_tensors
 from echorl_trainer.seeded import SHAPES, write_seeded_model
 
 log = logging.getLogger(__name__)

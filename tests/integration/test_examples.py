@@ -10,8 +10,8 @@ import yaml
 from echorl_core import checkpoints
 from echorl_core.names import ExitCode
 from echorl_testing import campaign
-from echorl_testing.local_run import local_run, write_model
-from echorl_testing.manifests import with_value
+from echorl_testing.local.local_run import local_run, write_model
+from echorl_testing.manifests.documents import with_value
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 EXAMPLES_OF_RL = ["quickstart", "quickstart-rl-only", "rlvr", "consultancy"]

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from echorl_core.config import LoraConfig, OptimizerConfig
-from echorl_testing.gang import on_ranks
-from echorl_testing.invariance import train
-from echorl_testing.packs import distance
+from echorl_testing.orchestrator.packs import distance
+from echorl_testing.trainer.gang import on_ranks
+from echorl_testing.trainer.invariance import train
 
 LORA = LoraConfig(rank=3, alpha=12.0, target_modules=["q_proj", "down_proj", "model.layers.1.self_attn.v_proj"])
 """A rank that two ranks do not divide evenly."""

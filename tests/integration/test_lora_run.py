@@ -8,7 +8,7 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from echorl_testing.local_run import digits, local_run, longer_run, manifest, write_model
+from echorl_testing.local.local_run import digits, local_run, longer_run, manifest, write_model
 from echorl_trainer.merge import load_adapter
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "lora.yaml"

@@ -16,9 +16,9 @@ from echorl_core.names import ExitCode
 from echorl_orchestrator.environments.builtin.parts.terminal_policy import demonstrate
 from echorl_orchestrator.environments.builtin.parts.terminal_tasks import TerminalArgs, TerminalTasks
 from echorl_testing import campaign
-from echorl_testing.fake_teacher import FakeTeacher, teaching
-from echorl_testing.local_run import LocalRun, local_run, longer_run, write_model
-from echorl_testing.manifests import with_value
+from echorl_testing.local.local_run import LocalRun, local_run, longer_run, write_model
+from echorl_testing.manifests.documents import with_value
+from echorl_testing.orchestrator.fake_teacher import FakeTeacher, teaching
 from echorl_testing.ports import free_port
 from examples.opd.teacher import serving
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from echorl_testing import campaign
-from echorl_testing.alert_rules import picks_nothing
-from echorl_testing.local_run import SUPPORT, LocalRun, digits, local_run, manifest, write_model
-from echorl_testing.prometheus import Server, prometheus
+from echorl_testing.kube.alert_rules import picks_nothing
+from echorl_testing.kube.prometheus import Server, prometheus
+from echorl_testing.local.local_run import SUPPORT, LocalRun, digits, local_run, manifest, write_model
 from tools.dashboards.answers import Panel, Span, marks, panels
 from tools.dashboards.pictures import draw
 from tools.metrics_page import roles
@@ -40,7 +40,7 @@ def talking() -> dict[str, Any]:
     """Environment tokens to learn from, whatever random weights say."""
     return {
         "name": "talking",
-        "type": "import:echorl_testing.talking_environment:talking",
+        "type": "import:echorl_testing.orchestrator.talking_environment:talking",
         "maxTurns": 2,
         "sampling": {"temperature": 1.0, "maxCompletionTokens": 8},
     }

@@ -11,8 +11,8 @@ import yaml
 from echorl_core import checkpoints
 from echorl_core.names import ExitCode
 from echorl_orchestrator.batches.sealing import read_state
-from echorl_testing.local_run import LocalRun, local_run, longer_run, write_model
-from echorl_testing.manifests import with_value
+from echorl_testing.local.local_run import LocalRun, local_run, longer_run, write_model
+from echorl_testing.manifests.documents import with_value
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
 

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from echorl_core.config import OptimizerConfig
-from echorl_testing.gang import on_ranks
-from echorl_testing.invariance import train
-from echorl_testing.muon_ranks import orthogonalised
-from echorl_testing.packs import distance, tiny_policy
+from echorl_testing.orchestrator.packs import distance, tiny_policy
+from echorl_testing.trainer.gang import on_ranks
+from echorl_testing.trainer.invariance import train
+from echorl_testing.trainer.muon_ranks import orthogonalised
 from echorl_trainer.muon import newton_schulz
 
 

@@ -12,7 +12,7 @@ import yaml
 from safetensors.torch import load_file, save_file
 
 from echorl_testing import campaign
-from echorl_testing.local_run import longer_run
+from echorl_testing.local.local_run import longer_run
 from echorl_testing.warm import Program
 from echorl_trainer.seeded import SHAPES, write_seeded_model
 
@@ -104,7 +104,7 @@ def recommends(ended):
 @pytest.mark.timeout(300)
 def test_a_check_that_fails_ends_with_1_and_recommends_two_pools(tmp_path, temporary):
     lines = (
-        "from echorl_testing.adapter_server import main",
+        "from echorl_testing.engines.adapter_server import main",
         "main(Path(sys.argv[sys.argv.index('--config') + 1]), 'open')",
     )
     ended = preflight(tmp_path, temporary, **engine(tmp_path, *lines))

@@ -30,9 +30,9 @@ from echorl_core.config import (
 from echorl_core.names import ExitCode
 from echorl_core.rundir import RunDirectory, write_folder
 from echorl_core.termination_message import SavedCheckpoint, TerminationMessage, read
-from echorl_testing.fake_hub import FakeHub
-from echorl_testing.role_config import orchestrator_config
-from echorl_testing.scripted_policy import write_byte_tokenizer
+from echorl_testing.local.fake_hub import FakeHub
+from echorl_testing.manifests.role_config import orchestrator_config
+from echorl_testing.orchestrator.scripted_policy import write_byte_tokenizer
 from echorl_testing.warm import Program
 
 COMMIT, LATER = "c" * 40, "d" * 40

@@ -13,14 +13,14 @@ from typing import Any, TypeVar
 import pytest
 
 from echorl_cli.local import proctable
-from echorl_testing import fake_local_run
+from echorl_testing.local import fake_local_run
 from echorl_testing.warm import Program
 
 pytestmark = pytest.mark.faults
 
 T = TypeVar("T")
 _NUMBERS = itertools.count()
-SUPPORT = str(Path(fake_local_run.__file__).parents[1])
+SUPPORT = str(Path(fake_local_run.__file__).parents[2])
 QUICK = {"backoff_s": 0.0, "max_restarts": 3}
 LIMITS = {"settle": 0.2, "health_interval": 0.1, "engine_grace": 0.5, "grace": 0.5}
 
@@ -50,7 +50,9 @@ class Run:
         self._output = root.with_name(f"output.{next(_NUMBERS)}.log")
         variables = {**os.environ, "PYTHONPATH": os.pathsep.join([SUPPORT, os.environ.get("PYTHONPATH", "")])}
         arguments = [root, json.dumps(chosen)]
-        self.process = Program("echorl_testing.fake_local_run", arguments, environment=variables, output=self._output)
+        self.process = Program(
+            "echorl_testing.local.fake_local_run", arguments, environment=variables, output=self._output
+        )
 
     def all_of(self, name: str) -> list[dict[str, Any]]:
         """Every process that a role has had, oldest first."""

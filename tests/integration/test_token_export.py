@@ -9,10 +9,10 @@ from echorl_core.identity import RunIdentity
 from echorl_core.prepare import prepare
 from echorl_core.rundir import RunDirectory
 from echorl_core.tokens import read_trained
-from echorl_testing.batches import RUN_UID
-from echorl_testing.fake_orchestrator import FakeOrchestrator
-from echorl_testing.tiny_learner import tiny_model
-from echorl_testing.trainer_processes import Gang, trainer_config
+from echorl_testing.trainer.batches import RUN_UID
+from echorl_testing.trainer.fake_orchestrator import FakeOrchestrator
+from echorl_testing.trainer.tiny_learner import tiny_model
+from echorl_testing.trainer.trainer_processes import Gang, trainer_config
 
 
 async def test_due_steps_are_exported_and_can_be_read(tmp_path: Path) -> None:

@@ -4,9 +4,18 @@ import numpy as np
 import pytest
 import torch
 
-from echorl_testing.gang import on_ranks
-from echorl_testing.invariance import plain, train
-from echorl_testing.packs import SGD, denominators, distance, document, joined, learner, rank_batch, tiny_policy
+from echorl_testing.orchestrator.packs import (
+    SGD,
+    denominators,
+    distance,
+    document,
+    joined,
+    learner,
+    rank_batch,
+    tiny_policy,
+)
+from echorl_testing.trainer.gang import on_ranks
+from echorl_testing.trainer.invariance import plain, train
 from echorl_trainer.attention import has_varlen_kernel
 from echorl_trainer.batches import score_batch
 

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from echorl_core.config import HookConfig, LossConfig, OptimizerConfig
-from echorl_testing.gang import on_ranks
-from echorl_testing.invariance import LENGTHS, by_loss, documents, plain, poisoned, train
-from echorl_testing.packs import SGD, denominators, distance, tiny_policy
+from echorl_testing.orchestrator.packs import SGD, denominators, distance, tiny_policy
+from echorl_testing.trainer.gang import on_ranks
+from echorl_testing.trainer.invariance import LENGTHS, by_loss, documents, plain, poisoned, train
 
 
 def compared(left, right):
@@ -74,7 +74,7 @@ def test_a_nan_on_one_rank_stops_every_rank_before_weights_change(tmp_path):
 
 
 def test_a_rank_without_a_trainable_token_changes_no_loss(tmp_path):
-    own = HookConfig(import_path="echorl_testing.own_losses:sequence_ratio")
+    own = HookConfig(import_path="echorl_testing.trainer.own_losses:sequence_ratio")
     losses = [LossConfig(type=kind) for kind in ("dppo", "ipo", "grpo", "cispo", "reinforce", "opd")]
     losses += [LossConfig(type="custom", hook=own), None]
     alone = by_loss(tmp_path / "m", losses)

@@ -17,11 +17,11 @@ from echorl_core.prepare import prepare
 from echorl_core.rundir import RunDirectory
 from echorl_core.termination_message import TerminationMessage, read
 from echorl_testing import campaign
-from echorl_testing.batches import RUN_UID
-from echorl_testing.fake_orchestrator import FakeOrchestrator
 from echorl_testing.ports import free_port
-from echorl_testing.tiny_learner import tiny_model
-from echorl_testing.trainer_processes import REPOSITORY, trainer_config
+from echorl_testing.trainer.batches import RUN_UID
+from echorl_testing.trainer.fake_orchestrator import FakeOrchestrator
+from echorl_testing.trainer.tiny_learner import tiny_model
+from echorl_testing.trainer.trainer_processes import REPOSITORY, trainer_config
 
 TERMINATED = 128 + signal.SIGTERM
 IDENTITY = RunIdentity("test", RUN_UID, 1)

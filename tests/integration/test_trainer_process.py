@@ -19,10 +19,10 @@ from echorl_core.names import ExitCode
 from echorl_core.prepare import prepare
 from echorl_core.rundir import RunDirectory
 from echorl_core.wire.weights import WeightManifest
-from echorl_testing.batches import RUN_UID, record
-from echorl_testing.fake_orchestrator import FakeOrchestrator
-from echorl_testing.tiny_learner import tiny_model
-from echorl_testing.trainer_processes import Gang, trainer_config
+from echorl_testing.trainer.batches import RUN_UID, record
+from echorl_testing.trainer.fake_orchestrator import FakeOrchestrator
+from echorl_testing.trainer.tiny_learner import tiny_model
+from echorl_testing.trainer.trainer_processes import Gang, trainer_config
 
 TERMINATED = 128 + signal.SIGTERM
 

@@ -9,8 +9,8 @@ import pytest
 from echorl_testing.cluster import image_loading
 from echorl_testing.cluster.cluster import Cluster
 from echorl_testing.cluster.volumes import folder_volume
-from echorl_testing.local_run import write_model
-from echorl_testing.site import REPOSITORY, Site, own, site
+from echorl_testing.local.local_run import write_model
+from echorl_testing.operator.site import REPOSITORY, Site, own, site
 
 IMAGES = ("operator", "orchestrator", "trainer", "inference-cpu")
 NAMESPACE = "training"

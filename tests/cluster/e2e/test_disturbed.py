@@ -11,9 +11,9 @@ import pytest
 
 from echorl_core import checkpoints
 from echorl_core.rundir import RunDirectory, write_folder
-from echorl_testing.local_run import digits, manifest
-from echorl_testing.real_run import RealRun
-from echorl_testing.site import OPERATOR, SYSTEM, Site, own
+from echorl_testing.local.local_run import digits, manifest
+from echorl_testing.operator.real_run import RealRun
+from echorl_testing.operator.site import OPERATOR, SYSTEM, Site, own
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600), pytest.mark.vllm]
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from echorl_testing.site import SYSTEM, Site
+from echorl_testing.operator.site import SYSTEM, Site
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200), pytest.mark.vllm]
 

@@ -15,8 +15,8 @@ from echorl_cli.report import write_report
 from echorl_testing.cluster.nodes import is_ready
 from echorl_testing.cluster.processes import wait_for
 from echorl_testing.cluster.volumes import folder_volume
-from echorl_testing.real_run import RealRun
-from echorl_testing.site import REPOSITORY, Site, own
+from echorl_testing.operator.real_run import RealRun
+from echorl_testing.operator.site import REPOSITORY, Site, own
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600), pytest.mark.vllm]
 

@@ -13,9 +13,10 @@ import pytest
 
 from echorl_core.names import ExitCode
 from echorl_orchestrator.records.recorder import STEPS, read_rows
-from echorl_testing import campaign, history
-from echorl_testing.damage import truncated_shard
-from echorl_testing.local_run import SUPPORT, LocalRun, eventually, local_run, manifest, write_model
+from echorl_testing import campaign
+from echorl_testing.local import history
+from echorl_testing.local.damage import truncated_shard
+from echorl_testing.local.local_run import SUPPORT, LocalRun, eventually, local_run, manifest, write_model
 
 pytestmark = [pytest.mark.vllm, pytest.mark.faults, campaign.ALL]
 
@@ -48,7 +49,7 @@ def test_a_disturbed_run(tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     environment = {
         "name": "faulty",
-        "type": "import:echorl_testing.faulty_environments:faulty",
+        "type": "import:echorl_testing.orchestrator.faulty_environments:faulty",
         "args": {"broken": str(broken)},
         "episodeTimeout": "4s",
         "maxRetries": 0,

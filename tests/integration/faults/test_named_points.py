@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from echorl_testing import campaign, history
-from echorl_testing.fault_points import ENGINE, ORCHESTRATOR, TRAINER
-from echorl_testing.local_run import LocalRun, local_run, manifest, write_model
+from echorl_testing import campaign
+from echorl_testing.local import history
+from echorl_testing.local.fault_points import ENGINE, ORCHESTRATOR, TRAINER
+from echorl_testing.local.local_run import LocalRun, local_run, manifest, write_model
 
 pytestmark = [pytest.mark.vllm, pytest.mark.faults, campaign.ALL, pytest.mark.timeout(2400)]
 

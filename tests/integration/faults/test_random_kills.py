@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from echorl_testing import campaign, history
-from echorl_testing.damage import flipped_bit, planted_batch, stale_leftovers
-from echorl_testing.local_run import LocalRun, eventually, local_run, manifest, write_model
+from echorl_testing import campaign
+from echorl_testing.local import history
+from echorl_testing.local.damage import flipped_bit, planted_batch, stale_leftovers
+from echorl_testing.local.local_run import LocalRun, eventually, local_run, manifest, write_model
 
 pytestmark = [pytest.mark.vllm, pytest.mark.faults, campaign.ALL]
 

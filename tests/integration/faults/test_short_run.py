@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from echorl_core.names import ExitCode
-from echorl_testing import campaign, history
-from echorl_testing.damage import flipped_bit, stale_leftovers, truncated_shard
-from echorl_testing.fault_points import ENGINE, ORCHESTRATOR, TRAINER
-from echorl_testing.local_run import LocalRun, eventually, local_run, manifest, write_model
+from echorl_testing import campaign
+from echorl_testing.local import history
+from echorl_testing.local.damage import flipped_bit, stale_leftovers, truncated_shard
+from echorl_testing.local.fault_points import ENGINE, ORCHESTRATOR, TRAINER
+from echorl_testing.local.local_run import LocalRun, eventually, local_run, manifest, write_model
 
 pytestmark = [pytest.mark.vllm, pytest.mark.faults, campaign.SAMPLED, pytest.mark.timeout(1200)]
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from echorl_testing.fake_engine import FakeEngine
-from echorl_testing.orchestrator_run import Run
+from echorl_testing.engines.fake_engine import FakeEngine
+from echorl_testing.orchestrator.orchestrator_run import Run
 
 
 @pytest.fixture

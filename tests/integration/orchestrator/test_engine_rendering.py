@@ -18,9 +18,9 @@ from echorl_orchestrator.engines import EnginePool
 from echorl_orchestrator.episode_outcome import EpisodeOutcome, StopReason
 from echorl_orchestrator.episodes.player import EpisodePlayer, build_player
 from echorl_orchestrator.failures import ErrorKind
-from echorl_testing.fake_chat import ROLES, rendered, said
-from echorl_testing.fake_engine import RUN_UID, TOKEN, FakeEngine, logprob, policy
-from echorl_testing.scripted_policy import orchestrator_config
+from echorl_testing.engines.fake_engine import RUN_UID, TOKEN, FakeEngine, logprob, policy
+from echorl_testing.orchestrator.fake_chat import ROLES, rendered, said
+from echorl_testing.orchestrator.scripted_policy import orchestrator_config
 
 TERMINAL = EnvironmentConfig(
     name="terminal", type="builtin:terminal", max_turns=4, sampling=SamplingConfig(max_completion_tokens=200)

@@ -31,13 +31,18 @@ from echorl_orchestrator.failures import BadInputError, EpisodeError, ErrorKind
 from echorl_orchestrator.filters.filter_hook import inputs_of as filter_inputs_of
 from echorl_orchestrator.rollout.groups import Group, close
 from echorl_orchestrator.tasks.task_deck import Ticket
+from echorl_testing.orchestrator.scripted_player import batch_config
+from echorl_testing.orchestrator.scripted_policy import (
+    IDENTITY,
+    ScriptedPolicy,
+    orchestrator_config,
+    write_byte_tokenizer,
+)
 from echorl_testing.ports import free_port
-from echorl_testing.scripted_player import batch_config
-from echorl_testing.scripted_policy import IDENTITY, ScriptedPolicy, orchestrator_config, write_byte_tokenizer
 from echorl_testing.waiting import until
 
 SUPPORT = str(Path(__file__).parents[2] / "support")
-ODD = "import:echorl_testing.odd_environments"
+ODD = "import:echorl_testing.orchestrator.odd_environments"
 
 
 class Stage:
@@ -285,7 +290,7 @@ async def test_groups_are_scored_as_a_whole(tmp_path: Path) -> None:
 )
 async def test_own_advantages_run_in_a_worker(tmp_path: Path, does: str, problem: str | None) -> None:
     said = iter(["bbb<|im_end|>"] * 2 + ["a<|im_end|>"] * 2)
-    hook = HookConfig(import_path="echorl_testing.odd_environments:by_length", kwargs={"does": does})
+    hook = HookConfig(import_path="echorl_testing.orchestrator.odd_environments:by_length", kwargs={"does": does})
     own = AdvantageConfig(type="custom", hook=hook)
     async with staged(tmp_path, odd("fine"), reply=lambda _: next(said), advantage=own) as stage:
         outcomes = [await stage.play() for _ in range(2)]
@@ -298,14 +303,16 @@ async def test_own_advantages_run_in_a_worker(tmp_path: Path, does: str, problem
 
 
 async def test_own_advantages_that_cannot_be_imported_refuse_the_start(tmp_path: Path) -> None:
-    own = AdvantageConfig(type="custom", hook=HookConfig(import_path="echorl_testing.odd_environments:absent"))
+    own = AdvantageConfig(
+        type="custom", hook=HookConfig(import_path="echorl_testing.orchestrator.odd_environments:absent")
+    )
     with pytest.raises(BadInputError, match=r"spec.algorithm.advantage.import: module .* has no 'absent'"):
         async with staged(tmp_path, odd("fine"), advantage=own):
             pass
 
 
 async def test_own_filters_run_in_a_worker(tmp_path: Path) -> None:
-    path = "echorl_testing.odd_environments:poor"
+    path = "echorl_testing.orchestrator.odd_environments:poor"
     rules = [
         FilterConfig(type="repetition"),
         FilterConfig(type="custom", hook=HookConfig(import_path=path, kwargs={"below": 0.75})),
@@ -324,7 +331,7 @@ async def test_own_filters_run_in_a_worker(tmp_path: Path) -> None:
 
 async def test_echo_filters_narrow_or_fail_the_episode(tmp_path: Path) -> None:
     def filtered(name: str, hook: str, **kwargs: Any) -> EnvironmentConfig:
-        path = f"echorl_testing.odd_environments:{hook}"
+        path = f"echorl_testing.orchestrator.odd_environments:{hook}"
         echo = EchoConfig(user=EchoRoleConfig(alpha=0.5), filter=HookConfig(import_path=path, kwargs=kwargs))
         return odd("fine", name=name, echo=echo)
 
@@ -346,7 +353,7 @@ class Unattributed(CompactCodec):
 async def test_an_echo_filter_is_asked_without_attribution_and_not_about_an_episode_without_turns(
     tmp_path: Path,
 ) -> None:
-    hook = HookConfig(import_path="echorl_testing.odd_environments:misaligned")
+    hook = HookConfig(import_path="echorl_testing.orchestrator.odd_environments:misaligned")
     echo = EchoConfig(user=EchoRoleConfig(alpha=0.5), filter=hook)
     plain = odd("fine", name="plain", echo=EchoConfig(user=EchoRoleConfig(alpha=0.5)))
     asked = odd("fine", "end at once", name="asked", echo=echo, max_retries=0)
@@ -393,7 +400,7 @@ async def test_what_cannot_start_is_said_for_all_environments_at_once(tmp_path: 
 async def test_a_failure_in_the_background_ends_the_player(tmp_path: Path) -> None:
     marker = tmp_path / "own"
     marker.mkdir()
-    (marker / "vanishing.py").write_text("from echorl_testing.odd_environments import odd as factory\n")
+    (marker / "vanishing.py").write_text("from echorl_testing.orchestrator.odd_environments import odd as factory\n")
     environment = EnvironmentConfig(name="odd", type="import:vanishing:factory", args={"does": ["exit"]}, max_retries=0)
     model = write_byte_tokenizer(tmp_path / "model")
     config = orchestrator_config(model, [environment], python_path=[str(marker), SUPPORT])

@@ -10,7 +10,7 @@ from echorl_core.config import (
 from echorl_core.names import ExitCode
 from echorl_core.prepare import prepare
 from echorl_core.wire.batch import StopNotice, TokenRole
-from echorl_testing.orchestrator_run import SECOND, Run, check_batches
+from echorl_testing.orchestrator.orchestrator_run import SECOND, Run, check_batches
 
 
 async def test_a_raised_last_step_takes_effect_after_the_last_batch_was_sealed(run: Run) -> None:

@@ -15,15 +15,15 @@ from echorl_core.config import (
 )
 from echorl_core.names import ExitCode
 from echorl_core.prepare import prepare
-from echorl_testing.orchestrator_run import SECOND, Run, check_batches, environment
-from echorl_testing.scripted_trainer import ScriptedTrainer
+from echorl_testing.orchestrator.orchestrator_run import SECOND, Run, check_batches, environment
+from echorl_testing.trainer.scripted_trainer import ScriptedTrainer
 
 SUPPORT = str(Path(__file__).parents[2] / "support")
 
 
 def several_agents(run: Run, **fields: Any) -> None:
     """Two members, of whom ``a`` always gets 1 and ``b`` -1."""
-    kind = "import:echorl_testing.talking_members:circle"
+    kind = "import:echorl_testing.orchestrator.talking_members:circle"
     train = [environment("circle", type=kind, args={"tasks": 3})]
     batch = {"advantage": AdvantageConfig(type="rae")}
     run.configure(train=train, evals=[], batch=batch, python_path=[SUPPORT], **fields)

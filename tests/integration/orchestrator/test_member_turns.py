@@ -11,7 +11,7 @@ import pytest
 from echorl_core.wire.batch import TokenRole
 from echorl_orchestrator.episode_outcome import StopReason
 from echorl_orchestrator.failures import EpisodeError, ErrorKind
-from echorl_testing.multi_agent_stage import circle, staged
+from echorl_testing.orchestrator.multi_agent_stage import circle, staged
 
 
 def speech(text: str) -> str:

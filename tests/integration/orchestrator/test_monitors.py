@@ -13,9 +13,9 @@ from echorl_core.config import EnvironmentConfig, MonitorsConfig, WandbConfig
 from echorl_core.identity import RunIdentity
 from echorl_orchestrator.monitors.feed import Feed
 from echorl_orchestrator.monitors.monitors import ENV_WANDB_KEY, Monitors, launches, taken_key
-from echorl_testing.scripted_policy import orchestrator_config, write_byte_tokenizer
+from echorl_testing.orchestrator.scripted_policy import orchestrator_config, write_byte_tokenizer
+from echorl_testing.orchestrator.wandb_files import history, records
 from echorl_testing.waiting import until
-from echorl_testing.wandb_files import history, records
 
 pytestmark = pytest.mark.timeout(1200)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from echorl_core.config import FilterConfig
 from echorl_core.names import ExitCode
-from echorl_testing.orchestrator_run import Run, environment
+from echorl_testing.orchestrator.orchestrator_run import Run, environment
 
 
 async def test_a_taken_port_is_bad_input(run: Run) -> None:

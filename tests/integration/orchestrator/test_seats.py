@@ -18,7 +18,7 @@ from echorl_core.config import (
     SeatConfig,
 )
 from echorl_orchestrator.failures import BadInputError, ErrorKind
-from echorl_testing.multi_agent_stage import circle, endpoint, staged
+from echorl_testing.orchestrator.multi_agent_stage import circle, endpoint, staged
 
 
 async def test_beside_a_frozen_seat_only_the_tasks_seat_trains(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from echorl_core.prepare import prepare
 from echorl_core.wire.batch import StopNotice
 from echorl_orchestrator.records.recorder import EVALS, read_rows
 from echorl_testing import campaign
-from echorl_testing.orchestrator_run import SECOND, Run, check_batches
+from echorl_testing.orchestrator.orchestrator_run import SECOND, Run, check_batches
 
 POINTS = [
     "before_seal@2",

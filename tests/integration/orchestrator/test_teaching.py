@@ -16,8 +16,13 @@ from echorl_orchestrator.codec.tokenizer import TextTokenizer
 from echorl_orchestrator.episode_outcome import EpisodeOutcome, StopReason
 from echorl_orchestrator.episodes.player import EpisodePlayer, build_player
 from echorl_orchestrator.failures import BadInputError, ErrorKind
-from echorl_testing.fake_teacher import FakeTeacher, teaching
-from echorl_testing.scripted_policy import IDENTITY, ScriptedPolicy, orchestrator_config, write_byte_tokenizer
+from echorl_testing.orchestrator.fake_teacher import FakeTeacher, teaching
+from echorl_testing.orchestrator.scripted_policy import (
+    IDENTITY,
+    ScriptedPolicy,
+    orchestrator_config,
+    write_byte_tokenizer,
+)
 
 TERMINAL = EnvironmentConfig(
     name="terminal", type="builtin:terminal", max_turns=4, sampling=SamplingConfig(max_completion_tokens=20)

@@ -15,8 +15,8 @@ from echorl_core.config import (
 )
 from echorl_core.names import ExitCode
 from echorl_core.wire.batch import StopNotice
-from echorl_testing.fake_engine import FakeEngine
-from echorl_testing.orchestrator_run import Run, check_batches, environment
+from echorl_testing.engines.fake_engine import FakeEngine
+from echorl_testing.orchestrator.orchestrator_run import Run, check_batches, environment
 from echorl_testing.ports import free_port
 from echorl_testing.waiting import until
 

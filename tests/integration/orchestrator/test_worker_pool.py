@@ -27,7 +27,7 @@ async def started(
 ) -> AsyncIterator[WorkerPool]:
     environment = EnvironmentConfig(
         name="odd",
-        type=f"import:echorl_testing.odd_environments:{factory}",
+        type=f"import:echorl_testing.orchestrator.odd_environments:{factory}",
         args={"does": list(does), **(args or {})} if factory.endswith("odd") else args or {},
         workers=workers,
     )
@@ -166,7 +166,7 @@ async def test_coroutines_share_a_loop_an_episode() -> None:
 
 
 async def test_a_factory_that_does_not_import_is_bad_input() -> None:
-    with pytest.raises(BadInputError, match=r"module 'echorl_testing.odd_environments' has no 'absent'"):
+    with pytest.raises(BadInputError, match=r"module 'echorl_testing.orchestrator.odd_environments' has no 'absent'"):
         async with started(factory="absent", workers=2):
             pass
 
@@ -179,7 +179,7 @@ from echorl_orchestrator.workers.background import Background
 from echorl_orchestrator.workers.pool import WorkerPool
 from echorl_orchestrator.workers.worker import WorkerSpec
 async def main():
-    kind = "import:echorl_testing.odd_environments:odd"
+    kind = "import:echorl_testing.orchestrator.odd_environments:odd"
     environment = EnvironmentConfig(name="odd", type=kind, args={{"does": ["loop"]}})
     pool = WorkerPool(WorkerSpec(environment, [{SUPPORT!r}]), Background())
     await pool.start()

@@ -20,8 +20,8 @@ from multiprocessing.forkserver import ensure_running
 from pathlib import Path
 
 _IMPORTED = [
-    "echorl_testing.invariance",
-    "echorl_testing.muon_ranks",
+    "echorl_testing.trainer.invariance",
+    "echorl_testing.trainer.muon_ranks",
     "echorl_trainer.rank",
     "echorl_trainer.replay",
     "echorl_orchestrator.control.orchestrator",

@@ -14,8 +14,8 @@ from echorl_core import __version__
 from echorl_core.config import RoleConfigs
 from echorl_manifest import load
 from echorl_operator.children import overlay_problems
-from echorl_testing import pod_templates
-from echorl_testing.manifests import full, shortest, with_value
+from echorl_testing.manifests.documents import full, shortest, with_value
+from echorl_testing.operator import pod_templates
 
 
 def call(*arguments):

@@ -1,7 +1,7 @@
 import pytest
 
 from echorl_cli.overrides import OverrideProblem, apply_override
-from echorl_testing.manifests import full, shortest
+from echorl_testing.manifests.documents import full, shortest
 
 
 @pytest.mark.parametrize(

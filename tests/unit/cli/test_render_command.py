@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 from echorl_cli.__main__ import app_for
 from echorl_cli.children import UNKNOWN_UID
 from echorl_operator.kube.resources import of_body
-from echorl_testing.manifests import full, shortest, with_value
-from echorl_testing.pod_security import violations
+from echorl_testing.kube.pod_security import violations
+from echorl_testing.manifests.documents import full, shortest, with_value
 
 
 @pytest.fixture

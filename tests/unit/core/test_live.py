@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from echorl_core.config import CheckpointConfig, EnvironmentConfig, SamplingConfig
 from echorl_core.live import LiveCheckpoints, LiveSampling, LiveSettings, applied, problems, settings_of
-from echorl_testing.role_config import orchestrator_config
+from echorl_testing.manifests.role_config import orchestrator_config
 
 CONFIG = orchestrator_config(Path("/run"))
 

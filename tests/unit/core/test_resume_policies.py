@@ -7,7 +7,7 @@ import pytest
 from echorl_core.attempts import OnExisting, Policy, Refused, claim_run, read_run
 from echorl_core.prepare import prepare
 from echorl_core.rundir import RunDirectory
-from echorl_testing.committed_runs import commit, identity, plant
+from echorl_testing.local.committed_runs import commit, identity, plant
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from echorl_manifest import EchoRLRun, problems
 from echorl_manifest.schema import bare, inside, is_model, keys, path_text
-from echorl_testing.manifests import full
+from echorl_testing.manifests.documents import full
 
 FREE_TEXT = {"labels", "annotations"}
 

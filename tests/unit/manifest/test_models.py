@@ -5,7 +5,7 @@ from echorl_cli.yaml_text import parse_yaml
 from echorl_manifest import EchoRLRun, duration_seconds, load, problems, unused_locally
 from echorl_manifest.models.base import ApiModel
 from echorl_manifest.schema import accepted_text, bare, keys
-from echorl_testing.manifests import full, shortest, with_value
+from echorl_testing.manifests.documents import full, shortest, with_value
 
 
 def all_models(model=ApiModel):

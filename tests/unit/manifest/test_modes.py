@@ -6,8 +6,8 @@ from echorl_manifest import load, problems
 from echorl_manifest.compile.placement import example_placement
 from echorl_manifest.compile.role_configs import role_configs
 from echorl_manifest.rules.modes import num_engines
-from echorl_testing.manifests import full, shortest, with_value
-from echorl_testing.refused_manifests import ENV, EVAL, OPD, SFT
+from echorl_testing.manifests.documents import full, shortest, with_value
+from echorl_testing.manifests.refused import ENV, EVAL, OPD, SFT
 
 
 def changed(document, changes):

@@ -15,7 +15,7 @@ from echorl_manifest.compile.role_configs import role_configs
 from echorl_manifest.models.run import EchoRLRunSpec
 from echorl_manifest.mutability import EFFECTS, Change, Effect, changes, effect_of, effect_of_change
 from echorl_manifest.schema import bare, is_model, keys
-from echorl_testing.manifests import full, shortest, with_value
+from echorl_testing.manifests.documents import full, shortest, with_value
 
 
 def leaves(model, path="spec"):

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from echorl_manifest import InvalidRun, Problem, load, problems
-from echorl_testing.manifests import full, shortest, with_value
+from echorl_testing.manifests.documents import full, shortest, with_value
 
 
 def test_field_errors_and_rules_are_told_together():

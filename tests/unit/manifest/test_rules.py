@@ -3,9 +3,9 @@
 import pytest
 
 from echorl_manifest import load, problems
-from echorl_testing.manifests import full, shortest, with_value
-from echorl_testing.refused_manifests import BROKEN_RULES, ENV
-from echorl_testing.refused_rules import REFUSED_RULES
+from echorl_testing.manifests.documents import full, shortest, with_value
+from echorl_testing.manifests.refused import BROKEN_RULES, ENV
+from echorl_testing.manifests.refused_rules import REFUSED_RULES
 
 
 @pytest.mark.parametrize("case", [*BROKEN_RULES, *REFUSED_RULES], ids=lambda case: case.id)

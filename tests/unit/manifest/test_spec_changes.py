@@ -3,8 +3,8 @@
 import copy
 
 from echorl_manifest.mutability import Effect, effect_of_change
-from echorl_testing.operator_world import SETTINGS, SPEC
-from echorl_testing.spec_changes import SpecChanges, is_valid, patterns, schema
+from echorl_testing.manifests.spec_changes import SpecChanges, is_valid, patterns, schema
+from echorl_testing.operator.operator_world import SETTINGS, SPEC
 
 
 def walk(seed: str, count: int):

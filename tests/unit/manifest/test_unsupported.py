@@ -3,8 +3,8 @@
 import pytest
 
 from echorl_manifest import load, problems, refused_locally
-from echorl_testing.manifests import full, with_value
-from echorl_testing.refused_manifests import CLUSTER_ONLY, ENV, NOT_SUPPORTED_YET, indexed, unsupported_base
+from echorl_testing.manifests.documents import full, with_value
+from echorl_testing.manifests.refused import CLUSTER_ONLY, ENV, NOT_SUPPORTED_YET, indexed, unsupported_base
 from tools.manifest_page import reference
 
 

@@ -9,8 +9,8 @@ import pytest
 from echorl_operator.kube import credentials
 from echorl_operator.kube.connection import Connection
 from echorl_operator.metrics import Metrics
-from echorl_testing.fault_proxy import FaultProxy, Upstream
-from echorl_testing.wire_api import WireApi
+from echorl_testing.kube.fault_proxy import FaultProxy, Upstream
+from echorl_testing.kube.wire_api import WireApi
 
 
 @pytest.fixture

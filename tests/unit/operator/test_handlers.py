@@ -19,11 +19,11 @@ from echorl_operator.orchestrators.tokens import Tokens
 from echorl_operator.process import Operator, Options, running
 from echorl_operator.settings import Settings
 from echorl_operator.watchdog import WatchdogLimits
-from echorl_testing import faults
-from echorl_testing.fault_proxy import FaultProxy, Upstream
+from echorl_testing.kube import faults
+from echorl_testing.kube.fault_proxy import FaultProxy, Upstream
+from echorl_testing.kube.wire_api import WireApi
 from echorl_testing.ports import free_ports
 from echorl_testing.scrape import asked
-from echorl_testing.wire_api import WireApi
 
 LIMITS = WatchdogLimits(silence_s=5.0)
 """Far above the time between two bookmarks, on a slow machine too."""

@@ -18,7 +18,7 @@ from echorl_operator.plan.actions import Plan
 from echorl_operator.process import Operator, Options
 from echorl_operator.reconcile.run_metrics import RunMetrics
 from echorl_operator.settings import Settings
-from echorl_testing.observed_worlds import NOW, observed, pod, run
+from echorl_testing.operator.observed_worlds import NOW, observed, pod, run
 from tools.operator_metrics_page import declared, page
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "operator" / "metrics.md"

@@ -5,8 +5,8 @@ from pydantic import ValidationError
 
 from echorl_operator.children import common
 from echorl_operator.settings import Settings
-from echorl_testing.manifests import shortest
-from echorl_testing.rendered import pod_specs, rendered
+from echorl_testing.manifests.documents import shortest
+from echorl_testing.operator.rendered import pod_specs, rendered
 
 FILE = {
     "operatorVersion": "1.2.3",

@@ -21,7 +21,7 @@ from echorl_core.rundir import RunDirectory
 from echorl_core.start_checks import import_problems
 from echorl_core.wire.reports import Part
 from echorl_prepare.checks import free_bytes, imports, room_problems, trainer_imports, volume_problems
-from echorl_testing.role_config import orchestrator_config
+from echorl_testing.manifests.role_config import orchestrator_config
 
 GB = 10**9
 

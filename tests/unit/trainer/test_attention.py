@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from echorl_testing.packs import packed, tiny_policy
+from echorl_testing.orchestrator.packs import packed, tiny_policy
 from echorl_trainer.attention import document_layout, packed_attention
 
 FAMILIES = pytest.mark.parametrize("family", ["qwen3", "llama"])

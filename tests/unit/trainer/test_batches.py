@@ -7,7 +7,7 @@ import torch
 
 from echorl_core.arrays import pack, unpack
 from echorl_core.wire.batch import MicroBatch, TokenRole
-from echorl_testing.packs import document, joined
+from echorl_testing.orchestrator.packs import document, joined
 from echorl_trainer.batches import score_batch
 
 CPU = torch.device("cpu")

@@ -15,9 +15,9 @@ from echorl_core.checkpoints import committed, verify
 from echorl_core.config import LoraConfig, OptimizerConfig
 from echorl_core.identity import RunIdentity
 from echorl_core.rundir import RunDirectory
-from echorl_testing.batches import RUN_UID
-from echorl_testing.fake_orchestrator import FakeOrchestrator
-from echorl_testing.tiny_learner import alone, tiny_learner, tiny_model, train
+from echorl_testing.trainer.batches import RUN_UID
+from echorl_testing.trainer.fake_orchestrator import FakeOrchestrator
+from echorl_testing.trainer.tiny_learner import alone, tiny_learner, tiny_model, train
 from echorl_trainer.checkpoint import Saver, SaveTarget
 from echorl_trainer.client import Fenced, Link
 from echorl_trainer.health import Health

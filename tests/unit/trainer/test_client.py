@@ -12,8 +12,8 @@ from echorl_core.rundir import RunDirectory
 from echorl_core.wire.batch import WIRE_VERSION, RankBatch, StopNotice
 from echorl_core.wire.reports import LogprobGap, StepReport
 from echorl_core.wire.weights import PolicyAnnouncement
-from echorl_testing.batches import RUN_UID, rank_batch
-from echorl_testing.fake_orchestrator import FakeOrchestrator
+from echorl_testing.trainer.batches import RUN_UID, rank_batch
+from echorl_testing.trainer.fake_orchestrator import FakeOrchestrator
 from echorl_trainer.client import (
     Fenced,
     Link,

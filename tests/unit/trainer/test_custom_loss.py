@@ -9,12 +9,12 @@ import torch
 
 from echorl_core.config import HookConfig, LossConfig
 from echorl_core.names import ExitCode
-from echorl_testing.packs import denominators, distance, document, joined, learner, rank_batch
+from echorl_testing.orchestrator.packs import denominators, distance, document, joined, learner, rank_batch
 from echorl_trainer.losses import HookError, PolicyTokens, RlSequences, policy_loss
 from echorl_trainer.rank import exit_code
 from echorl_trainer.step import NonFinite
 
-OWN = "echorl_testing.own_losses"
+OWN = "echorl_testing.trainer.own_losses"
 
 
 def own(name, **kwargs):

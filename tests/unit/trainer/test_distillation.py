@@ -9,7 +9,7 @@ import torch
 
 from echorl_core.config import LossConfig
 from echorl_core.wire.batch import TokenRole
-from echorl_testing.packs import denominators, document, learner, rank_batch
+from echorl_testing.orchestrator.packs import denominators, document, learner, rank_batch
 from echorl_trainer.losses import PolicyTokens, RlSequences, opd_loss, policy_loss
 from echorl_trainer.step import probe_logprobs
 

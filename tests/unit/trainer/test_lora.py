@@ -14,8 +14,8 @@ from echorl_core.adapters import UnknownModule, chosen_modules, linear_layers, t
 from echorl_core.config import LoraConfig, OptimizerConfig
 from echorl_core.identity import RunIdentity
 from echorl_core.rundir import RunDirectory
-from echorl_testing.packs import packed, tiny_policy
-from echorl_testing.tiny_learner import alone, tiny_config, tiny_learner, tiny_model, train, weights
+from echorl_testing.orchestrator.packs import packed, tiny_policy
+from echorl_testing.trainer.tiny_learner import alone, tiny_config, tiny_learner, tiny_model, train, weights
 from echorl_trainer.lora import LoraLinear, attach, published_weights
 from echorl_trainer.merge import Unmergeable, main, merge
 from echorl_trainer.parallel import Ranks

@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, GemmaConfig, GraniteConfig, MistralConfig, Qwen3MoeConfig
 
 from echorl_core.config import ModelConfig
-from echorl_testing.packs import SHAPE, model_config, packed, tiny_policy
+from echorl_testing.orchestrator.packs import SHAPE, model_config, packed, tiny_policy
 from echorl_trainer.model import checkpoint_layers, full_weights, load_policy
 
 SIZES = {

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from echorl_core.config import OptimizerConfig
-from echorl_testing.packs import tiny_policy
+from echorl_testing.orchestrator.packs import tiny_policy
 from echorl_trainer.muon import Muon, newton_schulz
 from echorl_trainer.optimizer import build_optimizer
 

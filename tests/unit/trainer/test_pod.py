@@ -10,8 +10,8 @@ import pytest
 from echorl_core.names import ExitCode
 from echorl_core.rundir import RunDirectory
 from echorl_core.termination_message import TerminationMessage, read
-from echorl_testing import scripted_pod
-from echorl_testing.trainer_processes import trainer_config
+from echorl_testing.trainer import scripted_pod
+from echorl_testing.trainer.trainer_processes import trainer_config
 from echorl_trainer.__main__ import read_input
 from echorl_trainer.pod import End, Layout, main, telling
 
@@ -87,7 +87,7 @@ class ScriptedPod:
         self.folder = folder
         identity = {"ECHORL_RUN_NAME": "run", "ECHORL_RUN_UID": "uid", "ECHORL_ATTEMPT": "7"}
         command = [sys.executable, scripted_pod.__file__, str(folder), *scripts]
-        support = str(Path(scripted_pod.__file__).parents[1])
+        support = str(Path(scripted_pod.__file__).parents[2])
         environment = {**os.environ, **identity, "PYTHONPATH": support}
         self.process = subprocess.Popen(command, env=environment)
 

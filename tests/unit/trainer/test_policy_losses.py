@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from echorl_core.config import LossConfig
-from echorl_testing.loss_oracle import DEFAULTS, expected
+from echorl_testing.trainer.loss_oracle import DEFAULTS, expected
 from echorl_trainer.losses import (
     PolicyTokens,
     RlSequences,

@@ -12,7 +12,7 @@ from echorl_core import preflight_step
 from echorl_core.config import LoraConfig, OptimizerConfig
 from echorl_core.identity import RunIdentity
 from echorl_core.wire.weights import Probe, WeightManifest
-from echorl_testing.tiny_learner import alone, tiny_config, tiny_learner, tiny_model
+from echorl_testing.trainer.tiny_learner import alone, tiny_config, tiny_learner, tiny_model
 from echorl_trainer.parallel import Ranks
 from echorl_trainer.preflight_step import MOVES_BY, run_preflight_step
 from echorl_trainer.publish import PROBE_TOLERANCE

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from echorl_core.identity import RunIdentity
 from echorl_core.rundir import RunDirectory
 from echorl_core.wire.weights import PolicyAnnouncement, WeightManifest
-from echorl_testing.tiny_learner import alone, tiny_config, tiny_learner, tiny_model, train
+from echorl_testing.trainer.tiny_learner import alone, tiny_config, tiny_learner, tiny_model, train
 from echorl_trainer.model import full_weights
 from echorl_trainer.parallel import Ranks
 from echorl_trainer.publish import Publisher, probe_ids

@@ -10,8 +10,8 @@ import pytest
 from echorl_core.arrays import pack
 from echorl_core.rundir import step_name
 from echorl_core.wire.batch import RankBatch, StopNotice
-from echorl_testing.batches import rank_batch, record
-from echorl_testing.tiny_learner import alone, tiny_config, tiny_model
+from echorl_testing.trainer.batches import rank_batch, record
+from echorl_testing.trainer.tiny_learner import alone, tiny_config, tiny_model
 from echorl_trainer.client import WrongBatch
 from echorl_trainer.parallel import Ranks
 from echorl_trainer.replay import RecordedBatches, parse, replay

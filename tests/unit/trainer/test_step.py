@@ -10,7 +10,16 @@ from torch.distributed.tensor import DTensor
 
 from echorl_core.config import LossConfig, OptimizerConfig
 from echorl_core.wire.batch import TokenRole
-from echorl_testing.packs import denominators, distance, document, joined, learner, packed, rank_batch, tiny_policy
+from echorl_testing.orchestrator.packs import (
+    denominators,
+    distance,
+    document,
+    joined,
+    learner,
+    packed,
+    rank_batch,
+    tiny_policy,
+)
 from echorl_trainer.step import NonFinite, probe_logprobs
 
 LOSSES = ("dppo", "ipo", "grpo", "cispo", "reinforce")

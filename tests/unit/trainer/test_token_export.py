@@ -12,7 +12,7 @@ from echorl_core.config import LossConfig, OptimizerConfig
 from echorl_core.rundir import RunDirectory
 from echorl_core.tokens import read_trained
 from echorl_core.wire.batch import TokenRole
-from echorl_testing.packs import denominators, document, joined, learner, rank_batch
+from echorl_testing.orchestrator.packs import denominators, document, joined, learner, rank_batch
 from echorl_trainer.token_export import TokenExport, tokenizer_of
 
 DOCUMENTS = [document(seed, length, version=1) for seed, length in enumerate([9, 14, 5, 20], start=1)]

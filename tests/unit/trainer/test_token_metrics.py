@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from echorl_core.wire.batch import MicroBatch, TokenRole
-from echorl_testing.packs import document
+from echorl_testing.orchestrator.packs import document
 from echorl_trainer.batches import score_batch, sources_of
 from echorl_trainer.losses import LossOutput, cross_entropy_loss
 from echorl_trainer.model import TokenScores

@@ -16,10 +16,10 @@ from echorl_core.names import ExitCode
 from echorl_core.prepare import prepare
 from echorl_core.rundir import RunDirectory
 from echorl_core.wire.batch import RankBatch, StopNotice
-from echorl_testing.batches import RUN_UID
-from echorl_testing.fake_orchestrator import FakeOrchestrator
-from echorl_testing.tiny_learner import alone, tiny_model
-from echorl_testing.trainer_processes import trainer_config
+from echorl_testing.trainer.batches import RUN_UID
+from echorl_testing.trainer.fake_orchestrator import FakeOrchestrator
+from echorl_testing.trainer.tiny_learner import alone, tiny_model
+from echorl_testing.trainer.trainer_processes import trainer_config
 from echorl_trainer import __main__ as entry
 from echorl_trainer.parallel import disconnect
 from echorl_trainer.rank import run_to_words

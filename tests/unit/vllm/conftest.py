@@ -2,7 +2,7 @@
 
 import pytest
 
-from echorl_testing.staging_worker import RUN, SHAPE, Worker
+from echorl_testing.engines.staging_worker import RUN, SHAPE, Worker
 from echorl_trainer.seeded import write_seeded_model
 
 

@@ -9,8 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from echorl_testing.engine import REPOSITORY
-from echorl_testing.vllm_contract import CALLS, CPU, CUDA, ROUTES, cuda_package, missing, pinned, route, signature
+from echorl_testing.engines.engine import REPOSITORY
+from echorl_testing.engines.vllm_contract import (
+    CALLS,
+    CPU,
+    CUDA,
+    ROUTES,
+    cuda_package,
+    missing,
+    pinned,
+    route,
+    signature,
+)
 
 INSTALLED = sorted((REPOSITORY / ".venv-inference").glob("lib/python3*/site-packages/vllm"))
 OTHERS = [Path(path) for path in os.environ.get("ECHORL_VLLM_SOURCES", "").split(":") if path]

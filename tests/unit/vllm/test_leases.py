@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from echorl_testing.gated_engine import CHAT, DIGEST, Engine, until
+from echorl_testing.engines.gated_engine import CHAT, DIGEST, Engine, until
 
 
 async def test_a_lease_that_ends_before_an_apply_resumes():

@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from echorl_testing.gated_engine import CHAT, DIGEST, Engine, until
+from echorl_testing.engines.gated_engine import CHAT, DIGEST, Engine, until
 
 
 @pytest.mark.parametrize(

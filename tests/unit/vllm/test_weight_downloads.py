@@ -7,7 +7,7 @@ import threading
 import pytest
 from aiohttp import web
 
-from echorl_testing.staging_worker import RUN, Worker, published
+from echorl_testing.engines.staging_worker import RUN, Worker, published
 
 
 class Publisher:

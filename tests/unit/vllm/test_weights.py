@@ -8,8 +8,8 @@ import torch
 from safetensors.torch import load_file
 
 from echorl_core.wire.weights import PolicyId, WeightManifest
-from echorl_testing.published import published_tensors, write_manifest
-from echorl_testing.staging_worker import Worker, published
+from echorl_testing.engines.published import published_tensors, write_manifest
+from echorl_testing.engines.staging_worker import Worker, published
 from echorl_vllm.validation import WeightsRefusedError, model_form
 
 HEAD, EMBEDDING, NORM = "lm_head.weight", "model.embed_tokens.weight", "model.norm.weight"

@@ -16,8 +16,8 @@ from echorl_manifest import load
 from echorl_operator.children import Rendering, render, to_revision
 from echorl_operator.settings import Settings
 from echorl_operator.settings_file import read_settings
-from echorl_testing.manifests import with_name, with_value
-from echorl_testing.wire_api import WireApi
+from echorl_testing.kube.wire_api import WireApi
+from echorl_testing.manifests.documents import with_name, with_value
 
 UID = "5f1c0a52-7c0e-4f4b-9d1a-2f1f9f0f8f11"
 RUNS = "/apis/echorl.dev/v1alpha1/namespaces/lab/echorlruns"

@@ -3,7 +3,7 @@ from typing import Any
 from echorl_cli.cluster.operator_presence import differing, expired_lease, seen_generation, unseen
 from echorl_operator.names import PodRole
 from echorl_operator.observed.times import to_text
-from echorl_testing.observed_worlds import NOW, observed, pod, run
+from echorl_testing.operator.observed_worlds import NOW, observed, pod, run
 
 
 def made(status: dict[str, Any] | None, *, generation: int = 1, edited_ago: float = 100.0) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from echorl_operator.names import PodRole
 from echorl_operator.observed.records import ContainerPhase, PodPhase, PodRecord
 from echorl_operator.observed.times import to_text
 from echorl_operator.observed.warning_events import EventSubject, WarningEvent
-from echorl_testing.observed_worlds import NOW, container, ended, meta, observed, pod, run
+from echorl_testing.operator.observed_worlds import NOW, container, ended, meta, observed, pod, run
 
 GPU = "nvidia.com/gpu"
 

@@ -4,7 +4,7 @@ from typing import Any
 from echorl_cli.cluster.summary import summary, timeline
 from echorl_cli.cluster.view import drawn, plain
 from echorl_operator.observed.times import to_text
-from echorl_testing.observed_worlds import NOW
+from echorl_testing.operator.observed_worlds import NOW
 
 
 def entry(phase: str, ago: float, attempt: int = 1) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import pytest
 
 from echorl_cli.convert.draft import Kind
 from echorl_cli.convert.tree import MISSING, at, location
-from echorl_testing.prime_rl import converted_copy, smallest, with_value
+from echorl_testing.manifests.prime_rl import converted_copy, smallest, with_value
 
 
 def field(path, value, to, **options):

@@ -6,7 +6,7 @@ from echorl_cli.convert.draft import Kind
 from echorl_cli.convert.keys import KEYS
 from echorl_cli.convert.settings import pattern
 from echorl_cli.convert.tree import at, leaves, location
-from echorl_testing.prime_rl import concrete, converted_copy, smallest, with_value
+from echorl_testing.manifests.prime_rl import concrete, converted_copy, smallest, with_value
 
 # Values that mean to both systems what leaving the key out means.
 NEUTRAL = {

@@ -15,7 +15,7 @@ from echorl_cli.convert.text import manifest_text, on_one_line
 from echorl_cli.convert.tree import location
 from echorl_cli.yaml_text import parse_yaml
 from echorl_manifest import EchoRLRun, problems
-from echorl_testing.prime_rl import TYPES, concrete, converted_copy, smallest, with_value
+from echorl_testing.manifests.prime_rl import TYPES, concrete, converted_copy, smallest, with_value
 
 PATHS = sorted({concrete(key.key.removesuffix(".*")) for key in KEYS} | {concrete(rename.other) for rename in RENAMES})
 SCALARS = st.none() | st.booleans() | st.integers(-3, 70000) | st.floats() | st.text(max_size=12)

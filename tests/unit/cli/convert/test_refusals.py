@@ -5,7 +5,7 @@ import pytest
 from echorl_cli.convert.conversion import UNKNOWN_FORMS
 from echorl_cli.convert.problem import ConversionError
 from echorl_cli.convert.tree import location
-from echorl_testing.prime_rl import converted_copy, smallest, with_value
+from echorl_testing.manifests.prime_rl import converted_copy, smallest, with_value
 
 NO_VERSION = "no version of prime-rl that is known here has it"
 NO_ALGORITHM = "the manifest has no such algorithm"

@@ -9,7 +9,7 @@ from echorl_cli.convert.problem import ConversionError
 from echorl_cli.convert.renames import RENAMES
 from echorl_cli.convert.spelling import one_spelling
 from echorl_cli.convert.tree import MISSING, at, location
-from echorl_testing.prime_rl import concrete, smallest, with_value
+from echorl_testing.manifests.prime_rl import concrete, smallest, with_value
 
 RENAMED = [pytest.param(rename, id=f"{rename.other}->{rename.read_as}") for rename in RENAMES]
 

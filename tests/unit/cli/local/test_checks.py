@@ -13,7 +13,7 @@ from echorl_core.attempts import claim_run
 from echorl_core.checkpoints import CheckpointManifest
 from echorl_core.rundir import RunDirectory
 from echorl_manifest import load
-from echorl_testing import manifests
+from echorl_testing.manifests.documents import documents
 
 
 @pytest.fixture
@@ -40,9 +40,9 @@ def problems(tmp_path: Path, model: Path):
     """Texts of all problems of the shortest manifest after changes."""
 
     def find(root: Path | None = None, *, machine: Machine | None = None, **values) -> list[str]:
-        document = manifests.with_value(manifests.shortest(), "spec.model.name", str(model))
+        document = documents.with_value(documents.shortest(), "spec.model.name", str(model))
         for path, value in values.items():
-            document = manifests.with_value(document, path.replace("__", "."), value)
+            document = documents.with_value(document, path.replace("__", "."), value)
         machine = machine or Machine(sys.executable, Path(sys.executable), ())
         found = all_problems(load(document), root or tmp_path / "run", machine, {"HF_HOME": str(tmp_path)})
         return [str(problem) for problem in found]

@@ -10,13 +10,13 @@ from echorl_cli.local.ports import free_ports, free_run, is_free
 from echorl_core.start_checks import longest_sequence
 from echorl_manifest import EchoRLRun, load
 from echorl_manifest.compile.role_configs import role_configs
-from echorl_testing import manifests
+from echorl_testing.manifests.documents import documents
 
 
 def run_with(**values) -> EchoRLRun:
-    document = manifests.shortest()
+    document = documents.shortest()
     for path, value in values.items():
-        document = manifests.with_value(document, path.replace("__", "."), value)
+        document = documents.with_value(document, path.replace("__", "."), value)
     return load(document)
 
 

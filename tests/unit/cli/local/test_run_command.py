@@ -15,7 +15,7 @@ from echorl_core.names import Role
 from echorl_core.restarts import Rule, RuleAction
 from echorl_core.rundir import RunDirectory
 from echorl_manifest import load
-from echorl_testing import manifests
+from echorl_testing.manifests.documents import documents
 
 app = typer.Typer()
 app.command()(run_command)
@@ -28,7 +28,7 @@ def document(tmp_path: Path) -> dict:
     (folder / "config.json").write_text(json.dumps({"max_position_embeddings": 1024}))
     (folder / "tokenizer.json").write_text("{}")
     (folder / "model.safetensors").write_bytes(b"")
-    return manifests.with_value(manifests.shortest(), "spec.model.name", str(folder))
+    return documents.with_value(documents.shortest(), "spec.model.name", str(folder))
 
 
 def invoke(tmp_path: Path, document: dict, *arguments: str):
@@ -38,7 +38,7 @@ def invoke(tmp_path: Path, document: dict, *arguments: str):
 
 
 def test_bad_input_tells_everything_starts_nothing_and_leaves_nothing(tmp_path: Path, document: dict) -> None:
-    document = manifests.with_value(document, "spec.environments.train.0.type", "import:absent:x")
+    document = documents.with_value(document, "spec.environments.train.0.type", "import:absent:x")
     result = invoke(tmp_path, document, "--set", "spec.model.maxModelLen=4096")
     assert result.exit_code == 2
     assert "spec.model.maxModelLen: found 4096" in result.stderr
@@ -62,8 +62,8 @@ def test_a_directory_in_use_is_refused(tmp_path: Path, document: dict) -> None:
 def test_a_run_is_resolved_and_keeps_its_uid(tmp_path: Path, document: dict) -> None:
     rules = [{"role": "inference", "exitCodes": [1, 137], "action": "Fail"}]
     policy = {"maxRestarts": 7, "backoffSeconds": 1, "rules": rules}
-    document = manifests.with_value(document, "spec.failurePolicy", policy)
-    document = manifests.with_value(document, "spec.stallPolicy", {"noStepFor": "5m"})
+    document = documents.with_value(document, "spec.failurePolicy", policy)
+    document = documents.with_value(document, "spec.stallPolicy", {"noStepFor": "5m"})
     root, machine = tmp_path / "out", Machine(sys.executable, Path(sys.executable), ())
     first = local_run(load(document), root, machine)
     again = local_run(load(document), root, machine)
@@ -81,7 +81,7 @@ def test_a_run_is_resolved_and_keeps_its_uid(tmp_path: Path, document: dict) -> 
 def test_an_older_run_is_moved_aside_when_the_manifest_says_so(tmp_path: Path, document: dict) -> None:
     root, machine = tmp_path / "out", Machine(sys.executable, Path(sys.executable), ())
     claim_run(RunDirectory(root), "older", "old-uid")
-    document = manifests.with_value(document, "spec.resume", {"policy": "Never", "onExisting": "Archive"})
+    document = documents.with_value(document, "spec.resume", {"policy": "Never", "onExisting": "Archive"})
     plan = local_run(load(document), root, machine)
     record = read_run(RunDirectory(root))
     assert record is not None

@@ -5,7 +5,7 @@ import pytest
 
 from echorl_cli.preflight.calls import EngineCalls
 from echorl_cli.preflight.checks import CheckFailed, Checks
-from echorl_testing.adapter_server import rehearsed, serving
+from echorl_testing.engines.adapter_server import rehearsed, serving
 
 
 async def checked(fault):

@@ -7,7 +7,7 @@ import pytest
 from echorl_manifest import load
 from echorl_manifest.compile.placement import example_placement
 from echorl_manifest.compile.role_configs import role_configs
-from echorl_testing.manifests import full, shortest, with_value
+from echorl_testing.manifests.documents import full, shortest, with_value
 
 TRAIN = "spec.environments.train.0"
 

@@ -15,8 +15,8 @@ from echorl_manifest.crd.rules import RULES
 from echorl_manifest.models.run import EchoRLRunSpec
 from echorl_manifest.mutability import Effect, effect_of
 from echorl_manifest.schema import keys
-from echorl_testing.refused_manifests import BROKEN_RULES, NOT_SUPPORTED_YET, indexed
-from echorl_testing.refused_rules import REFUSED_RULES
+from echorl_testing.manifests.refused import BROKEN_RULES, NOT_SUPPORTED_YET, indexed
+from echorl_testing.manifests.refused_rules import REFUSED_RULES
 
 FILE = Path(__file__).parents[4] / "crds" / "echorlruns.yaml"
 NEVER = {"$ref", "$defs", "const", "anyOf", "oneOf", "allOf", "not", "prefixItems", "title", "x-accepts", "uniqueItems"}

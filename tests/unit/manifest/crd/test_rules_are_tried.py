@@ -14,9 +14,9 @@ import pytest
 from echorl_core.problem import Problem
 from echorl_manifest import problems
 from echorl_manifest.crd.assembly import open_api_schema
-from echorl_testing.manifests import with_value
-from echorl_testing.refused_manifests import BROKEN_RULES, NOT_SUPPORTED_YET, Refused, indexed, unsupported_base
-from echorl_testing.refused_rules import REFUSED_RULES
+from echorl_testing.manifests.documents import with_value
+from echorl_testing.manifests.refused import BROKEN_RULES, NOT_SUPPORTED_YET, Refused, indexed, unsupported_base
+from echorl_testing.manifests.refused_rules import REFUSED_RULES
 
 HOLE = "another value"
 """Stands in a rule's message for what the server fills in."""

@@ -9,8 +9,8 @@ from echorl_operator.accounting.usage import GpuState
 from echorl_operator.names import PodRole
 from echorl_operator.observed.records import PodPhase
 from echorl_operator.observed.world import Observed
-from echorl_testing.observed_worlds import NOW, pod, run
-from echorl_testing.tallied_run import GPU, KEY, PREPARED, at, engine, entry, gang, orchestrator, seconds
+from echorl_testing.operator.accounted_run import GPU, KEY, PREPARED, at, engine, entry, gang, orchestrator, seconds
+from echorl_testing.operator.observed_worlds import NOW, pod, run
 
 
 def test_gpu_seconds_of_a_life_without_faults() -> None:

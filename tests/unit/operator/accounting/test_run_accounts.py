@@ -10,8 +10,8 @@ from echorl_operator.accounting.runs import NOTHING, RunAccounts
 from echorl_operator.observed.runs import RunKey
 from echorl_operator.observed.times import to_text
 from echorl_operator.observed.world import Observed
-from echorl_testing.observed_worlds import NOW, run
-from echorl_testing.tallied_run import GPU, KEY, LOST, PREPARED, at, entry, gang, orchestrator, seconds
+from echorl_testing.operator.accounted_run import GPU, KEY, LOST, PREPARED, at, entry, gang, orchestrator, seconds
+from echorl_testing.operator.observed_worlds import NOW, run
 
 
 def test_restarts_are_counted_once_status_shows_them() -> None:

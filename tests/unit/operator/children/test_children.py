@@ -18,10 +18,10 @@ from echorl_operator.children import (
 )
 from echorl_operator.children.rendering import config_text
 from echorl_operator.children.target import digest
-from echorl_testing.manifests import full, shortest, with_value
-from echorl_testing.pod_security import violations
-from echorl_testing.rendered import NAMESPACE, TOKEN, UID, children, manifest, pod_specs, rendered
-from echorl_testing.role_pods import env, main, mounts, overlaid, specs
+from echorl_testing.kube.pod_security import violations
+from echorl_testing.manifests.documents import full, shortest, with_value
+from echorl_testing.operator.rendered import NAMESPACE, TOKEN, UID, children, manifest, pod_specs, rendered
+from echorl_testing.operator.role_pods import env, main, mounts, overlaid, specs
 
 DOCUMENTS = {"shortest": shortest, "full": full, "two-pods": lambda: manifest("two-pods")}
 ALL = pytest.mark.parametrize("document", [make() for make in DOCUMENTS.values()], ids=list(DOCUMENTS))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from echorl_testing.rendered import MANIFESTS, children, manifest, rendered
+from echorl_testing.operator.rendered import MANIFESTS, children, manifest, rendered
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "children"
 

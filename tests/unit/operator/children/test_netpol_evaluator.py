@@ -2,7 +2,7 @@
 
 import pytest
 
-from echorl_testing.netpol import Peer, allowed
+from echorl_testing.kube.netpol import Peer, allowed
 
 DB = Peer("db", "default", {"role": "db"}, ip="10.1.0.1")
 WEB = Peer("web", "default", {"role": "frontend"}, ip="10.1.0.2")

@@ -5,9 +5,9 @@ import pytest
 from echorl_core.problem import Problem
 from echorl_operator.children import arrows
 from echorl_operator.children.network import egress_problems
-from echorl_testing.manifests import shortest, with_value
-from echorl_testing.netpol import Peer, allowed
-from echorl_testing.rendered import NAMESPACE, SETTINGS, UID, manifest, rendered
+from echorl_testing.kube.netpol import Peer, allowed
+from echorl_testing.manifests.documents import shortest, with_value
+from echorl_testing.operator.rendered import NAMESPACE, SETTINGS, UID, manifest, rendered
 
 OTHER_UID = "00000000-aaaa-bbbb-cccc-000000000000"
 

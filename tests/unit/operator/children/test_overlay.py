@@ -6,7 +6,7 @@ import pytest
 
 from echorl_operator.children import overlay_problems
 from echorl_operator.children.overlay import OverlayRefused, merged
-from echorl_testing.template_overlays import BASE, PATH
+from echorl_testing.operator.template_overlays import BASE, PATH
 
 
 def spec_of(overlay):

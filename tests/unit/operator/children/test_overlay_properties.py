@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 
 from echorl_operator.children import cluster_problems, overlay_problems
 from echorl_operator.children.overlay import merged
-from echorl_testing.manifests import shortest, with_value
-from echorl_testing.pod_security import violations
-from echorl_testing.rendered import SETTINGS, children, pod_specs, rendered
-from echorl_testing.template_overlays import BASE, PATH
+from echorl_testing.kube.pod_security import violations
+from echorl_testing.manifests.documents import shortest, with_value
+from echorl_testing.operator.rendered import SETTINGS, children, pod_specs, rendered
+from echorl_testing.operator.template_overlays import BASE, PATH
 
 NAMES = st.sampled_from(["trainer", "sidecar", "HOME", "scratch", "shm", "volume", "RANK", "other"])
 

@@ -9,9 +9,9 @@ from echorl_manifest.models.runtime import Resume
 from echorl_operator import names
 from echorl_operator.children import common, orchestrator_config, prepare_pod
 from echorl_operator.children.rendering import config_text
-from echorl_testing.manifests import full, shortest, with_value
-from echorl_testing.rendered import SETTINGS, UID, manifest, rendered
-from echorl_testing.role_pods import env, main, mounts, overlaid, specs
+from echorl_testing.manifests.documents import full, shortest, with_value
+from echorl_testing.operator.rendered import SETTINGS, UID, manifest, rendered
+from echorl_testing.operator.role_pods import env, main, mounts, overlaid, specs
 
 
 def test_prepare_is_told_where_the_model_is_and_goes():

@@ -8,8 +8,8 @@ from echorl_manifest import load
 from echorl_operator.children import RevisionTooLarge, from_revision, render, to_revision
 from echorl_operator.children.target import canonical_json
 from echorl_operator.settings import Settings
-from echorl_testing.manifests import full, shortest, with_value
-from echorl_testing.rendered import NAMESPACE, UID, children, rendered
+from echorl_testing.manifests.documents import full, shortest, with_value
+from echorl_testing.operator.rendered import NAMESPACE, UID, children, rendered
 
 
 @pytest.mark.parametrize("document", [shortest(), full()], ids=["shortest", "full"])

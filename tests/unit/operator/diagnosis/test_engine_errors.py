@@ -9,8 +9,8 @@ from echorl_core.names import Phase
 from echorl_operator.diagnosis.engine_errors import MOST_CHARACTERS, engine_errors
 from echorl_operator.names import PodRole
 from echorl_operator.observed.roles import EngineState, RoleState
-from echorl_testing.imagined_cluster import ImaginedCluster
-from echorl_testing.observed_worlds import NOW, observed, pod
+from echorl_testing.operator.imagined_cluster import ImaginedCluster
+from echorl_testing.operator.observed_worlds import NOW, observed, pod
 
 WAITING = "an engine to hold version 3 (1 found)"
 MISMATCH = "version 3: probe differs by 0.8, accepted is 0.02"

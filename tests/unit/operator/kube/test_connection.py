@@ -9,9 +9,9 @@ from aiohttp import web
 from echorl_operator.kube import credentials, errors
 from echorl_operator.kube.connection import USER_AGENT, Call, Connection
 from echorl_operator.metrics import Metrics
-from echorl_testing import faults
-from echorl_testing.fault_proxy import FaultProxy
-from echorl_testing.wire_api import WireApi
+from echorl_testing.kube import faults
+from echorl_testing.kube.fault_proxy import FaultProxy
+from echorl_testing.kube.wire_api import WireApi
 
 PODS = "/api/v1/namespaces/ns/pods"
 

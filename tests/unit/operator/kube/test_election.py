@@ -8,10 +8,10 @@ from echorl_operator.kube import credentials
 from echorl_operator.kube.connection import Connection
 from echorl_operator.kube.election import Election, ElectionSettings, LostLeadership
 from echorl_operator.metrics import Metrics
-from echorl_testing import faults
-from echorl_testing.fault_proxy import FaultProxy
+from echorl_testing.kube import faults
+from echorl_testing.kube.fault_proxy import FaultProxy
+from echorl_testing.kube.wire_api import WireApi
 from echorl_testing.waiting import until
-from echorl_testing.wire_api import WireApi
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/ns/leases"
 FAST = ElectionSettings(lease_s=6.0, renew_deadline_s=3.5, retry_s=0.3, request_s=0.25)

@@ -4,9 +4,9 @@ from echorl_operator.kube.connection import Connection
 from echorl_operator.kube.events import EventLimits, Events
 from echorl_operator.metrics import Metrics
 from echorl_operator.observed.runs import RunKey, RunRecord
-from echorl_testing import faults
-from echorl_testing.fault_proxy import FaultProxy
-from echorl_testing.wire_api import WireApi
+from echorl_testing.kube import faults
+from echorl_testing.kube.fault_proxy import FaultProxy
+from echorl_testing.kube.wire_api import WireApi
 
 EVENTS = "/apis/events.k8s.io/v1/namespaces/ns/events"
 RUN = RunRecord(RunKey("ns", "r"), "uid", "1", 1, 0.0, None, {}, {}, {})

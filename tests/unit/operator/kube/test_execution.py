@@ -15,7 +15,7 @@ from echorl_operator.orchestrators.polling import Orchestrators
 from echorl_operator.orchestrators.tokens import Tokens
 from echorl_operator.plan.actions import Action, Apply, AskToStop, ChangeLive, Create, Delete, DeleteRun, LiftGate
 from echorl_operator.reconcile.execution import Executor, StillDiffers
-from echorl_testing.wire_api import WireApi
+from echorl_testing.kube.wire_api import WireApi
 
 RUN = RunRecord(RunKey("ns", "r"), "uid", "1", 1, 0.0, None, {}, {}, {})
 SERVICES = "/api/v1/namespaces/ns/services"

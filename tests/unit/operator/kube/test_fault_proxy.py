@@ -11,10 +11,10 @@ import pytest
 from echorl_operator.kube import credentials
 from echorl_operator.kube.connection import Call, Connection
 from echorl_operator.metrics import Metrics
-from echorl_testing import faults
-from echorl_testing.fault_proxy import FaultProxy, Upstream
+from echorl_testing.kube import faults
+from echorl_testing.kube.fault_proxy import FaultProxy, Upstream
+from echorl_testing.kube.wire_api import WireApi
 from echorl_testing.waiting import until
-from echorl_testing.wire_api import WireApi
 
 PODS = "/api/v1/namespaces/ns/pods"
 SERVICES = "/api/v1/namespaces/ns/services"

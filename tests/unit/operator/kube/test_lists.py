@@ -12,10 +12,10 @@ from echorl_operator.metrics import Metrics
 from echorl_operator.observed import decode
 from echorl_operator.observed.records import PodRecord
 from echorl_operator.observed.runs import RunKey
-from echorl_testing import faults
-from echorl_testing.fault_proxy import FaultProxy
+from echorl_testing.kube import faults
+from echorl_testing.kube.fault_proxy import FaultProxy
+from echorl_testing.kube.wire_api import WireApi
 from echorl_testing.waiting import until
-from echorl_testing.wire_api import WireApi
 
 PODS = "/api/v1/namespaces/ns/pods"
 LABELS = {"labels": {"echorl.dev/run": "r", "echorl.dev/run-uid": "uid"}}

@@ -8,10 +8,10 @@ from echorl_operator.kube.warning_events import ReaderSettings, WarningEventRead
 from echorl_operator.observed import decode
 from echorl_operator.observed.runs import RunKey
 from echorl_operator.observed.warning_events import EventSubject
-from echorl_testing import faults
-from echorl_testing.fault_proxy import FaultProxy
-from echorl_testing.observed_worlds import run
-from echorl_testing.wire_api import WireApi
+from echorl_testing.kube import faults
+from echorl_testing.kube.fault_proxy import FaultProxy
+from echorl_testing.kube.wire_api import WireApi
+from echorl_testing.operator.observed_worlds import run
 
 EVENTS = "/api/v1/namespaces/ns/events"
 SET = EventSubject("StatefulSet", "one-trainer")

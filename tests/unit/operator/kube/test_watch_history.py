@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from echorl_operator.kube.resources import RUN
-from echorl_testing import faults
-from echorl_testing.async_api import AsyncApi
 from echorl_testing.cluster.credentials import ADMIN, Connection
-from echorl_testing.fault_proxy import FaultProxy
-from echorl_testing.faults import Request
+from echorl_testing.kube import faults
+from echorl_testing.kube.async_api import AsyncApi
+from echorl_testing.kube.fault_proxy import FaultProxy
+from echorl_testing.kube.faults import Request
+from echorl_testing.kube.watch_history import History
 from echorl_testing.waiting import until
-from echorl_testing.watch_history import History
 
 WATCH_OF_RUNS = faults.of(verb="watch", resource=RUN.plural)
 

@@ -12,10 +12,10 @@ from echorl_operator.metrics import Metrics
 from echorl_operator.observed import decode
 from echorl_operator.observed.records import Kind
 from echorl_operator.observed.runs import RunKey
-from echorl_testing import faults
-from echorl_testing.fault_proxy import FaultProxy
+from echorl_testing.kube import faults
+from echorl_testing.kube.fault_proxy import FaultProxy
+from echorl_testing.kube.wire_api import WireApi
 from echorl_testing.waiting import until
-from echorl_testing.wire_api import WireApi
 
 LABELS = {"echorl.dev/run": "r", "echorl.dev/run-uid": "uid"}
 SERVICE = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a", "labels": LABELS}, "spec": {"x": 1}}

@@ -19,8 +19,8 @@ from echorl_operator.observed.records import ContainerPhase, ContainerRecord, Po
 from echorl_operator.observed.roles import Checkpoint, EngineState
 from echorl_operator.plan.actions import LiftGate
 from echorl_testing import campaign
-from echorl_testing.imagined_cluster import ImaginedCluster
-from echorl_testing.observed_worlds import NOW, container
+from echorl_testing.operator.imagined_cluster import ImaginedCluster
+from echorl_testing.operator.observed_worlds import NOW, container
 
 CODES = st.sampled_from([*(int(code) for code in ExitCode), 1, 42, 128, 137, 143, 255])
 TEXTS = st.sampled_from(["", "x", "Error", "OOMKilled", "StartError", "Evicted", "NodeLost", "CrashLoopBackOff", "{}"])

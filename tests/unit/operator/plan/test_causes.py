@@ -12,8 +12,8 @@ from echorl_operator.plan.builder import PlanBuilder
 from echorl_operator.plan.causes import cause_of
 from echorl_operator.plan.edits import begin_attempt
 from echorl_operator.plan.gang import Gang
-from echorl_testing.observed_worlds import NOW, ended, observed, pod
-from echorl_testing.rendered import SETTINGS
+from echorl_testing.operator.observed_worlds import NOW, ended, observed, pod
+from echorl_testing.operator.rendered import SETTINGS
 
 
 def rank(index: int, code: int, **changes: Any) -> PodRecord:

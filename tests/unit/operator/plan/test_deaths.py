@@ -1,7 +1,7 @@
 from echorl_core.names import ExitCode, Role
 from echorl_operator.names import PodRole
 from echorl_operator.plan.deaths import death_of, exit_code, termination_message_of
-from echorl_testing.observed_worlds import ended, pod
+from echorl_testing.operator.observed_worlds import ended, pod
 
 NAME = "one-trainer-0"
 

@@ -6,7 +6,7 @@ from echorl_operator.names import PodRole
 from echorl_operator.observed.records import PodRecord
 from echorl_operator.plan.planning import plan
 from echorl_operator.settings import Settings
-from echorl_testing.observed_worlds import container, observed, pod, run
+from echorl_testing.operator.observed_worlds import container, observed, pod, run
 
 
 def engine(name: str, restarts: int) -> PodRecord:

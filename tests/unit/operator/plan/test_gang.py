@@ -1,6 +1,6 @@
 from echorl_operator.names import PodRole
 from echorl_operator.plan.gang import Gang, digest
-from echorl_testing.observed_worlds import NOW, ended, observed, pod
+from echorl_testing.operator.observed_worlds import NOW, ended, observed, pod
 
 TRAINERS = tuple(pod(f"one-trainer-{index}", PodRole.TRAINER, gated=True) for index in range(2))
 

@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 
 from echorl_operator import names
-from echorl_testing.gang_oracle import attempts_admitted, gang_problems, made_twice
-from echorl_testing.watch_history import Change
+from echorl_testing.kube.watch_history import Change
+from echorl_testing.operator.gang_oracle import attempts_admitted, gang_problems, made_twice
 
 
 def pod(version: int, name: str, attempt: int, *, gated: bool = False, type_: str = "MODIFIED") -> Change:

@@ -11,8 +11,8 @@ from echorl_operator.observed.runs import RunRecord
 from echorl_operator.observed.times import to_text
 from echorl_operator.observed.world import Observed
 from echorl_operator.plan.actions import AskToStop, Delete
-from echorl_testing.observed_worlds import NOW, ended, observed, run
-from echorl_testing.planned_worlds import (
+from echorl_testing.operator.observed_worlds import NOW, ended, observed, run
+from echorl_testing.operator.planned_worlds import (
     after,
     children,
     edited,

@@ -6,9 +6,9 @@ from echorl_operator.observed.records import ContainerPhase
 from echorl_operator.plan import housekeeping
 from echorl_operator.plan.actions import Create
 from echorl_operator.plan.builder import PlanBuilder
-from echorl_testing.observed_worlds import container, observed, pod
-from echorl_testing.operator_world import SETTINGS
-from echorl_testing.rendered import manifest, rendered
+from echorl_testing.operator.observed_worlds import container, observed, pod
+from echorl_testing.operator.operator_world import SETTINGS
+from echorl_testing.operator.rendered import manifest, rendered
 
 
 def test_a_pod_that_lacks_the_token_gets_it():

@@ -16,8 +16,8 @@ from echorl_operator.plan import leftovers
 from echorl_operator.plan.actions import Create, Delete
 from echorl_operator.plan.builder import PlanBuilder
 from echorl_operator.settings import Settings
-from echorl_testing.observed_worlds import NOW, meta, observed, pod, run
-from echorl_testing.rendered import SETTINGS, manifest, rendered
+from echorl_testing.operator.observed_worlds import NOW, meta, observed, pod, run
+from echorl_testing.operator.rendered import SETTINGS, manifest, rendered
 
 CURRENT = "one-3-5"
 ENGINES = ChildRecord(

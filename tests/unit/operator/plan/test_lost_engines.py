@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from echorl_testing.imagined_cluster import ImaginedCluster
+from echorl_testing.operator.imagined_cluster import ImaginedCluster
 
 ENGINE = "one-inference-0"
 

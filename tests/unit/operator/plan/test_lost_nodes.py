@@ -4,8 +4,8 @@ from echorl_operator.names import PodRole
 from echorl_operator.plan import lost_nodes
 from echorl_operator.plan.actions import Delete
 from echorl_operator.plan.builder import PlanBuilder
-from echorl_testing.observed_worlds import NOW, observed, pod, run
-from echorl_testing.operator_world import SETTINGS
+from echorl_testing.operator.observed_worlds import NOW, observed, pod, run
+from echorl_testing.operator.operator_world import SETTINGS
 
 LONG_AGO, JUST_NOW = NOW - 61.0, NOW - 59.0
 ATTEMPT_2 = {"attempt": 2}

@@ -18,8 +18,8 @@ from echorl_operator.observed.records import ContainerPhase, PodPhase
 from echorl_operator.observed.runs import RunRecord
 from echorl_operator.observed.world import Observed
 from echorl_testing.campaign import campaign_params
-from echorl_testing.observed_worlds import NOW, container, ended, observed, pod, run
-from echorl_testing.planned_worlds import (
+from echorl_testing.operator.observed_worlds import NOW, container, ended, observed, pod, run
+from echorl_testing.operator.planned_worlds import (
     children,
     edited,
     gang,

@@ -8,8 +8,8 @@ import pytest
 from echorl_core.names import Phase
 from echorl_operator.observed.world import Observed
 from echorl_operator.plan.actions import Plan
-from echorl_testing.observed_worlds import observed, run
-from echorl_testing.planned_worlds import after, children, edited, planned, running, status
+from echorl_testing.operator.observed_worlds import observed, run
+from echorl_testing.operator.planned_worlds import after, children, edited, planned, running, status
 
 REFUSED = {"algorithm": {"loss": {"type": "dppo", "kwargs": {"x": 1}}}}
 

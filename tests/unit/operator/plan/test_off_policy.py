@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from echorl_core.names import Phase
-from echorl_testing.observed_worlds import run
-from echorl_testing.planned_worlds import condition, planned, running, state, status
+from echorl_testing.operator.observed_worlds import run
+from echorl_testing.operator.planned_worlds import condition, planned, running, state, status
 
 
 @pytest.mark.parametrize(

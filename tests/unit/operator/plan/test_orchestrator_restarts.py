@@ -3,7 +3,7 @@
 from typing import Any
 
 from echorl_operator.observed.times import from_text
-from echorl_testing.imagined_cluster import ImaginedCluster
+from echorl_testing.operator.imagined_cluster import ImaginedCluster
 
 NAME = "one-orchestrator"
 

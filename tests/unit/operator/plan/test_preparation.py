@@ -12,7 +12,7 @@ from echorl_operator.plan import attempts
 from echorl_operator.plan.builder import PlanBuilder
 from echorl_operator.plan.outcome import Outcome
 from echorl_operator.settings import Settings
-from echorl_testing.observed_worlds import container, observed, pod, run
+from echorl_testing.operator.observed_worlds import container, observed, pod, run
 
 
 def prepared(resume_step: int, *skipped: SkippedCheckpoint) -> PodRecord:

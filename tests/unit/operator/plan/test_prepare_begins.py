@@ -12,8 +12,8 @@ from echorl_operator.names import PodRole
 from echorl_operator.observed.records import ContainerPhase, PodPhase, PodRecord
 from echorl_operator.observed.world import Observed
 from echorl_operator.plan.actions import Create, Plan
-from echorl_testing.observed_worlds import container, observed, pod, run
-from echorl_testing.planned_worlds import after, children, gang, planned, status
+from echorl_testing.operator.observed_worlds import container, observed, pod, run
+from echorl_testing.operator.planned_worlds import after, children, gang, planned, status
 
 ARCHIVE = {"policy": "Never", "onExisting": "Archive"}
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from echorl_operator.names import PodRole
 from echorl_operator.observed.records import PodPhase
 from echorl_operator.plan.actions import Note, Plan
-from echorl_testing.imagined_cluster import ImaginedCluster
+from echorl_testing.operator.imagined_cluster import ImaginedCluster
 
 NOWHERE = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
 

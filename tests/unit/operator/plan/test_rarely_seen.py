@@ -11,8 +11,8 @@ from echorl_core.termination_message import SkippedCheckpoint, TerminationMessag
 from echorl_operator.observed.records import Kind, PodPhase
 from echorl_operator.observed.times import to_text
 from echorl_operator.plan.actions import AskToStop, Note
-from echorl_testing.imagined_cluster import ImaginedCluster
-from echorl_testing.scripted_cluster import prepared
+from echorl_testing.operator.imagined_cluster import ImaginedCluster
+from echorl_testing.operator.scripted_cluster import prepared
 
 HALF_AN_HOUR_S = 1800.0
 

@@ -12,8 +12,8 @@ from echorl_operator.plan.actions import Action, ChangeOwner
 from echorl_operator.plan.builder import PlanBuilder
 from echorl_operator.plan.planning import _goes_on
 from echorl_operator.plan.retention import ensure_owner
-from echorl_testing.observed_worlds import RUN_UID, meta, observed, run
-from echorl_testing.rendered import SETTINGS, manifest, rendered
+from echorl_testing.operator.observed_worlds import RUN_UID, meta, observed, run
+from echorl_testing.operator.rendered import SETTINGS, manifest, rendered
 
 OWNED = ChildRecord(Kind.CLAIM, meta("one-volume"), b"{}")
 FREE = replace(OWNED, meta=replace(OWNED.meta, owner_uid=""))

@@ -7,7 +7,7 @@ from echorl_operator.plan import retries
 from echorl_operator.plan.actions import RetryController
 from echorl_operator.plan.builder import PlanBuilder
 from echorl_operator.settings import Settings
-from echorl_testing.observed_worlds import NOW, meta, observed, run
+from echorl_testing.operator.observed_worlds import NOW, meta, observed, run
 
 REFUSED = WarningEvent(
     EventSubject("StatefulSet", "one-trainer"), "Warning", "FailedCreate", "exceeded quota: gpus", 3, NOW - 70, NOW - 5

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from echorl_core.termination_message import message_of_end
-from echorl_testing.imagined_cluster import ImaginedCluster
+from echorl_testing.operator.imagined_cluster import ImaginedCluster
 
 TRAINER, ENGINE, ORCHESTRATOR = "one-trainer-0", "one-inference-0", "one-orchestrator"
 

@@ -9,7 +9,7 @@ from echorl_operator.observed.records import ContainerPhase, PodPhase
 from echorl_operator.plan.actions import Delete, Plan
 from echorl_operator.plan.planning import plan
 from echorl_operator.settings import Settings
-from echorl_testing.observed_worlds import container, observed, pod, run
+from echorl_testing.operator.observed_worlds import container, observed, pod, run
 
 SAVED = SavedCheckpoint(step=74, committed_at="2026-01-01T00:00:00Z", size_bytes=9)
 STATUS = {"attempt": 1, "phase": "Running", "step": 72, "control": {"preparedAttempt": 1, "admittedAttempt": 1}}

@@ -8,11 +8,11 @@ from echorl_operator.metrics import Metrics
 from echorl_operator.orchestrators.tokens import Tokens
 from echorl_operator.process import Options, running
 from echorl_operator.settings import Settings
-from echorl_testing import faults
-from echorl_testing.fault_proxy import FaultProxy, Upstream
-from echorl_testing.observed_worlds import run
+from echorl_testing.kube import faults
+from echorl_testing.kube.fault_proxy import FaultProxy, Upstream
+from echorl_testing.kube.wire_api import WireApi
+from echorl_testing.operator.observed_worlds import run
 from echorl_testing.waiting import until
-from echorl_testing.wire_api import WireApi
 
 RUNS = "/apis/echorl.dev/v1alpha1/namespaces/ns/echorlruns"
 EVENTS = "/apis/events.k8s.io/v1/namespaces/ns/events"

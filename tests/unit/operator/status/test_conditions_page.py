@@ -14,7 +14,7 @@ from echorl_operator.observed.roles import Checkpoint
 from echorl_operator.plan.recovery import reason_of
 from echorl_operator.reconcile.passes import TRIPPED
 from echorl_operator.status.conditions import PROBLEMS
-from echorl_testing.imagined_cluster import ImaginedCluster
+from echorl_testing.operator.imagined_cluster import ImaginedCluster
 
 ROOT = Path(__file__).parents[4]
 CODE = ROOT / "operator" / "echorl_operator"

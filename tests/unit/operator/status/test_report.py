@@ -13,7 +13,7 @@ from echorl_operator.observed.records import ContainerPhase
 from echorl_operator.observed.roles import Checkpoint, RoleState
 from echorl_operator.status.pass_report import PassReport
 from echorl_operator.status.report import status_of
-from echorl_testing.observed_worlds import NOW, container, observed, pod, run
+from echorl_testing.operator.observed_worlds import NOW, container, observed, pod, run
 
 MEMORY = Memory(
     phase=Phase.RUNNING,

@@ -7,7 +7,7 @@ from echorl_core.config import AdvantageConfig, HookConfig
 from echorl_orchestrator.advantages.advantage_hook import AdvantageInputs, Answer, answer, given, inputs_of
 from echorl_orchestrator.episode_outcome import StopReason
 from echorl_orchestrator.failures import BadInputError
-from echorl_testing.scripted_player import A, C, E, outcome, sample
+from echorl_testing.orchestrator.scripted_player import A, C, E, outcome, sample
 
 OUTCOMES = [outcome("e0", reward=1.0), outcome("e2", reward=None, samples=[sample([C, A, E])])]
 INPUTS = inputs_of(OUTCOMES, [1.0, 0.25], environment="maze", group_size=4)

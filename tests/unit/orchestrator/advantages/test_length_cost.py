@@ -1,6 +1,6 @@
 from echorl_core.config import LengthShapingConfig
 from echorl_orchestrator.advantages.length_cost import cost_of, environment_tokens
-from echorl_testing.scripted_player import A, C, E, W, outcome, sample
+from echorl_testing.orchestrator.scripted_player import A, C, E, W, outcome, sample
 
 
 def test_environment_tokens_of_branches_are_counted_once() -> None:

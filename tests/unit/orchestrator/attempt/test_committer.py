@@ -13,7 +13,7 @@ from echorl_core.rundir import RunDirectory
 from echorl_core.wire.reports import PartsReport
 from echorl_orchestrator.attempt.committer import Committer
 from echorl_orchestrator.batches.batch_store import BatchStore
-from echorl_testing.sealed import UID, identity, parts_report, prepared, seal_step, store_of
+from echorl_testing.orchestrator.sealed import UID, identity, parts_report, prepared, seal_step, store_of
 
 
 @pytest.fixture

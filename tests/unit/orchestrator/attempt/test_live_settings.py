@@ -6,7 +6,7 @@ import pytest
 
 from echorl_core.live import LiveReply, LiveSettings
 from echorl_orchestrator.attempt.live_settings import AttemptSettings, LiveRefused
-from echorl_testing.role_config import orchestrator_config
+from echorl_testing.manifests.role_config import orchestrator_config
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from echorl_core.rundir import RunDirectory
 from echorl_core.wire.batch import StopNotice
 from echorl_orchestrator.attempt.trainer_desk import NoSuchBatch, TrainerDesk
 from echorl_orchestrator.batches.batch_store import BatchStore
-from echorl_testing.fake_engine import policy
-from echorl_testing.sealed import prepared, seal_step, store_of
+from echorl_testing.engines.fake_engine import policy
+from echorl_testing.orchestrator.sealed import prepared, seal_step, store_of
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from echorl_orchestrator.filters.rules import Verdict
 from echorl_orchestrator.metrics.statistics import statistics
 from echorl_orchestrator.rollout.groups import ReadyEpisode
 from echorl_orchestrator.tasks.task_deck import Ticket
-from echorl_testing.scripted_player import batch_config, outcome
+from echorl_testing.orchestrator.scripted_player import batch_config, outcome
 
 
 def ready(

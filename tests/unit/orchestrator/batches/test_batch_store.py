@@ -11,7 +11,15 @@ from echorl_core.wire.batch import RankBatch
 from echorl_orchestrator.batches.batch_store import starting_state
 from echorl_orchestrator.batches.sealing import SavedState
 from echorl_orchestrator.failures import BadInputError
-from echorl_testing.sealed import identity, parts_report, prepared, saved_state, seal_step, store_of, write_parts
+from echorl_testing.orchestrator.sealed import (
+    identity,
+    parts_report,
+    prepared,
+    saved_state,
+    seal_step,
+    store_of,
+    write_parts,
+)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from echorl_core.wire.batch import ARRAY_FIELDS, OPTIONAL_ARRAY_FIELDS, Sample
 from echorl_orchestrator.batches.packing import best_fit_decreasing, check_aligned, lay_out, micro_batch
-from echorl_testing.scripted_player import A, C, E, sample
+from echorl_testing.orchestrator.scripted_player import A, C, E, sample
 
 SEQ_LEN = 32
 ARRAYS = (*ARRAY_FIELDS, *OPTIONAL_ARRAY_FIELDS)

@@ -15,8 +15,8 @@ from echorl_orchestrator.failures import BadInputError
 from echorl_orchestrator.records.recorder import train_row
 from echorl_orchestrator.rollout.groups import Group, ReadyEpisode, close, units_of
 from echorl_orchestrator.tasks.task_deck import CursorState, DeckState, Ticket
-from echorl_testing.scripted_player import batch_config, environment, outcome, sample
-from echorl_testing.scripted_policy import orchestrator_config
+from echorl_testing.orchestrator.scripted_player import batch_config, environment, outcome, sample
+from echorl_testing.orchestrator.scripted_policy import orchestrator_config
 
 RAE = AdvantageConfig(type="rae")
 

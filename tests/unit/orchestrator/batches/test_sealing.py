@@ -12,7 +12,7 @@ from echorl_orchestrator.batches.sealing import Place, SavedState, compose, exte
 from echorl_orchestrator.filters.rules import Verdict
 from echorl_orchestrator.rollout.groups import ReadyEpisode
 from echorl_orchestrator.tasks.task_deck import DeckState, Ticket
-from echorl_testing.scripted_player import A, C, E, W, batch_config, outcome, sample
+from echorl_testing.orchestrator.scripted_player import A, C, E, W, batch_config, outcome, sample
 
 ECHO = frozenset({"terminal"})
 RL_FILTER = FilterConfig(type="zeroAdvantage", scope="rl")

@@ -8,7 +8,7 @@ from echorl_orchestrator.codec import build_codec
 from echorl_orchestrator.codec.compact import CompactCodec, read_call, write_call
 from echorl_orchestrator.codec.tokenizer import TextTokenizer
 from echorl_orchestrator.failures import BadInputError
-from echorl_testing.scripted_policy import write_byte_tokenizer
+from echorl_testing.orchestrator.scripted_policy import write_byte_tokenizer
 
 TOOLS = [
     {"type": "function", "function": {"name": "grep", "parameters": {"properties": {"pattern": {"type": "string"}}}}},

@@ -14,7 +14,7 @@ from echorl_orchestrator.codec.engine_rendering import EngineRendering
 from echorl_orchestrator.codec.protocol import ChatCodec
 from echorl_orchestrator.codec.renderers_codec import RenderersCodec, family_of
 from echorl_orchestrator.failures import BadInputError
-from echorl_testing.scripted_policy import write_byte_tokenizer
+from echorl_testing.orchestrator.scripted_policy import write_byte_tokenizer
 
 TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"properties": {"a": {"type": "integer"}}}}}]
 CHAT = [

@@ -25,8 +25,8 @@ from echorl_orchestrator.engines.engine_metrics import Distribution
 from echorl_orchestrator.status.health import Health
 from echorl_orchestrator.status.metrics_registry import Metrics, Reading, Series
 from echorl_orchestrator.status.state_board import StateBoard
-from echorl_testing.role_config import orchestrator_config
-from echorl_testing.sealed import identity, parts_report, prepared, seal_step, store_of
+from echorl_testing.manifests.role_config import orchestrator_config
+from echorl_testing.orchestrator.sealed import identity, parts_report, prepared, seal_step, store_of
 
 Client = TestClient[web.Request, web.Application]
 TOKEN = "secret-token"

@@ -18,7 +18,7 @@ from echorl_core.wire.run_state import EngineView
 from echorl_orchestrator.engines import EnginePool
 from echorl_orchestrator.engines.generation import Generation
 from echorl_orchestrator.engines.timing import Timing
-from echorl_testing.fake_engine import RUN_UID, TOKEN, FakeEngine
+from echorl_testing.engines.fake_engine import RUN_UID, TOKEN, FakeEngine
 
 TIMING = Timing(
     identity_s=0.02,

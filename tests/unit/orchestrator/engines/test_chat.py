@@ -9,8 +9,8 @@ from echorl_core.config import SamplingConfig
 from echorl_orchestrator.codec.engine_rendering import PromptTooLongError
 from echorl_orchestrator.engines.generation import ChatGenerator
 from echorl_orchestrator.failures import EpisodeError, ErrorKind
-from echorl_testing.fake_chat import END, rendered
-from echorl_testing.fake_engine import FakeEngine, logprob, policy
+from echorl_testing.engines.fake_engine import FakeEngine, logprob, policy
+from echorl_testing.orchestrator.fake_chat import END, rendered
 
 ASKED = [{"role": "user", "content": "port?"}]
 GREP = {

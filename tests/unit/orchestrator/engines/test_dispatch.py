@@ -7,7 +7,7 @@ from aiohttp import web
 
 from echorl_orchestrator.engines.generation import TokenGenerator
 from echorl_orchestrator.failures import EpisodeError, ErrorKind
-from echorl_testing.fake_engine import FakeEngine, logprob, policy
+from echorl_testing.engines.fake_engine import FakeEngine, logprob, policy
 
 
 async def test_generation_returns_ids_logprobs_and_where_they_came_from(running_pool):

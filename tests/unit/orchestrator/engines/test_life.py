@@ -9,7 +9,7 @@ import pytest
 from echorl_orchestrator.engines.engine import LEGAL, Engine, EngineState
 from echorl_orchestrator.engines.timing import Timing
 from echorl_orchestrator.failures import EpisodeError, ErrorKind
-from echorl_testing.fake_engine import FakeEngine, policy
+from echorl_testing.engines.fake_engine import FakeEngine, policy
 
 
 async def test_no_traffic_before_the_first_sync(running_pool):

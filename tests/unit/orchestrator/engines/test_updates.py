@@ -7,7 +7,7 @@ from aiohttp import web
 
 from echorl_core.faults import InjectedFault
 from echorl_orchestrator.failures import EpisodeError, ErrorKind
-from echorl_testing.fake_engine import FakeEngine, policy
+from echorl_testing.engines.fake_engine import FakeEngine, policy
 
 STEPS = ("stage", "stage_status", "pause", "apply", "resume", "completions")
 

@@ -25,8 +25,8 @@ from echorl_orchestrator.failures import ErrorKind
 from echorl_orchestrator.filters.rules import Verdict
 from echorl_orchestrator.rollout.groups import ReadyEpisode, failure_of
 from echorl_orchestrator.tasks.task_deck import Ticket
-from echorl_testing.scripted_player import batch_config, environment
-from echorl_testing.scripted_policy import write_byte_tokenizer
+from echorl_testing.orchestrator.scripted_player import batch_config, environment
+from echorl_testing.orchestrator.scripted_policy import write_byte_tokenizer
 
 OWNER = Owner("e0", "g0", "talks", "k", 1)
 

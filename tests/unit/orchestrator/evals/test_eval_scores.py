@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from echorl_orchestrator.evals.eval_scores import average, fresh_observations, pass_at_k, pass_rates
-from echorl_testing.scripted_player import A, C, E, sample
+from echorl_testing.orchestrator.scripted_player import A, C, E, sample
 
 
 def test_pass_at_k_by_hand() -> None:

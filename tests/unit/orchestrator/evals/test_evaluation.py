@@ -10,7 +10,16 @@ from echorl_orchestrator.engines.generation import Generation
 from echorl_orchestrator.episode_outcome import EpisodeOutcome
 from echorl_orchestrator.evals.evaluation import EvalHorizon, Evals, due
 from echorl_orchestrator.failures import EpisodeError, ErrorKind, FailureLimit
-from echorl_testing.scripted_player import A, C, E, ScriptedPlayer, environment, eventually, outcome, sample
+from echorl_testing.orchestrator.scripted_player import (
+    A,
+    C,
+    E,
+    ScriptedPlayer,
+    environment,
+    eventually,
+    outcome,
+    sample,
+)
 
 
 class Scorer:

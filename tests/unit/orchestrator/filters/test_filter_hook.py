@@ -8,7 +8,7 @@ from echorl_orchestrator.filters.filter_hook import Answer, FilterEpisode, answe
 from echorl_orchestrator.filters.rules import Verdict
 from echorl_orchestrator.rollout.groups import ReadyEpisode
 from echorl_orchestrator.tasks.task_deck import Ticket
-from echorl_testing.scripted_player import outcome
+from echorl_testing.orchestrator.scripted_player import outcome
 
 
 def ready(name: str, reward: float, advantage: float) -> ReadyEpisode:

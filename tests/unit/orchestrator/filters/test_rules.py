@@ -4,7 +4,7 @@ import pytest
 
 from echorl_core.config import FilterConfig, HookConfig
 from echorl_orchestrator.filters.rules import Verdict, judge, matches
-from echorl_testing.scripted_player import A, C, sample
+from echorl_testing.orchestrator.scripted_player import A, C, sample
 
 
 def rule(**fields: object) -> FilterConfig:

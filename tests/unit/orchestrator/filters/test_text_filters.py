@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from echorl_core.wire.batch import Sample, TokenRole
 from echorl_orchestrator.filters.text_filters import is_gibberish, is_repetition
-from echorl_testing.scripted_player import A, C, E, sample
+from echorl_testing.orchestrator.scripted_player import A, C, E, sample
 
 VOCAB = 151_936
 CHANCE = -math.log(VOCAB)  # -11.93 nats

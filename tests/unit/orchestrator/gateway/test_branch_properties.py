@@ -17,7 +17,7 @@ from echorl_orchestrator.codec.tokenizer import TextTokenizer
 from echorl_orchestrator.episodes.samples import Owner, build_samples
 from echorl_orchestrator.gateway.session import GatewaySession
 from echorl_orchestrator.gateway.turns import SessionSpec
-from echorl_testing.scripted_policy import ScriptedPolicy, write_byte_tokenizer
+from echorl_testing.orchestrator.scripted_policy import ScriptedPolicy, write_byte_tokenizer
 
 OWNER = Owner("e", "g", "env", 1, 1)
 TOOLS = [{"type": "function", "function": {"name": "grep", "parameters": {"properties": {"pattern": {}}}}}]

@@ -12,7 +12,7 @@ from echorl_orchestrator.gateway import dialects
 from echorl_orchestrator.gateway.http import GatewayApi, found_dialects
 from echorl_orchestrator.gateway.sessions import Sessions
 from echorl_orchestrator.gateway.turns import SessionSpec
-from echorl_testing.scripted_policy import ScriptedPolicy, write_byte_tokenizer
+from echorl_testing.orchestrator.scripted_policy import ScriptedPolicy, write_byte_tokenizer
 
 PLAIN = """
 from echorl_orchestrator.gateway.dialect import TurnRequest

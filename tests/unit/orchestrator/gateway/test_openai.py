@@ -19,7 +19,7 @@ from echorl_orchestrator.gateway.sampling import SamplingRefusedError
 from echorl_orchestrator.gateway.session import GatewaySession
 from echorl_orchestrator.gateway.sessions import DuplicateSessionError, Sessions, UnknownSessionError
 from echorl_orchestrator.gateway.turns import SessionSpec
-from echorl_testing.scripted_policy import ScriptedPolicy, write_byte_tokenizer
+from echorl_testing.orchestrator.scripted_policy import ScriptedPolicy, write_byte_tokenizer
 from echorl_testing.waiting import until
 
 TOOLS: Any = [

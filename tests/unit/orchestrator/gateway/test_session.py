@@ -16,7 +16,7 @@ from echorl_orchestrator.engines.generation import ChatGeneration, Generation
 from echorl_orchestrator.failures import EpisodeError, ErrorKind
 from echorl_orchestrator.gateway.session import GatewaySession
 from echorl_orchestrator.gateway.turns import SessionClosedError, SessionSpec, TurnLimitError
-from echorl_testing.scripted_policy import ScriptedPolicy, write_byte_tokenizer
+from echorl_testing.orchestrator.scripted_policy import ScriptedPolicy, write_byte_tokenizer
 
 TOOLS = [{"type": "function", "function": {"name": "grep", "parameters": {"properties": {"pattern": {}}}}}]
 PROMPT = [{"role": "user", "content": "port?"}]

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from echorl_orchestrator.monitors.feed import Feed, FeedLimits
 from echorl_orchestrator.monitors.link import HIDDEN, Launch
 from echorl_orchestrator.monitors.rows import Row
-from echorl_testing import fake_monitor
+from echorl_testing.orchestrator import fake_monitor
 from echorl_testing.waiting import until
 
 SECRET = "s3cr3t"

@@ -16,7 +16,7 @@ from echorl_orchestrator.records.episode_records import MAX_FILTERED, MAX_WAITIN
 from echorl_orchestrator.records.recorder import EPISODES, EPISODES_A_STEP, Recorder
 from echorl_orchestrator.rollout.groups import ReadyEpisode
 from echorl_orchestrator.tasks.task_deck import Ticket
-from echorl_testing.scripted_player import eventually, outcome
+from echorl_testing.orchestrator.scripted_player import eventually, outcome
 
 
 def ready(episode: str, *, verdict: Verdict | None = None, task_key: int | str = 1) -> ReadyEpisode:

@@ -24,7 +24,7 @@ from echorl_orchestrator.rollout.groups import ReadyEpisode
 from echorl_orchestrator.status.health import Health
 from echorl_orchestrator.status.throughput import Throughput
 from echorl_orchestrator.tasks.task_deck import Ticket
-from echorl_testing.scripted_player import eventually, outcome
+from echorl_testing.orchestrator.scripted_player import eventually, outcome
 
 
 def ready(reward: float) -> ReadyEpisode:

@@ -14,8 +14,8 @@ from echorl_orchestrator.episode_outcome import EpisodeOutcome
 from echorl_orchestrator.failures import BadInputError, EpisodeError, ErrorKind, RunFailure
 from echorl_orchestrator.filters.filter_hook import FilterEpisode
 from echorl_orchestrator.filters.rules import Verdict
-from echorl_testing.scripted_player import ScriptedPlayer, batch_config, outcome
-from echorl_testing.scripted_scheduler import Rig, failing
+from echorl_testing.orchestrator.scripted_player import ScriptedPlayer, batch_config, outcome
+from echorl_testing.orchestrator.scripted_scheduler import Rig, failing
 
 
 async def test_survivors_of_a_broken_group_make_a_partial_one() -> None:

@@ -7,7 +7,7 @@ from echorl_core.config import AdvantageConfig, FilterConfig, LengthShapingConfi
 from echorl_orchestrator.failures import BadInputError, ErrorKind
 from echorl_orchestrator.rollout.groups import Group, close, usable_scores, version_low_of
 from echorl_orchestrator.tasks.task_deck import Ticket
-from echorl_testing.scripted_player import A, C, batch_config, outcome, sample
+from echorl_testing.orchestrator.scripted_player import A, C, batch_config, outcome, sample
 
 
 def group(*rewards: float | None, size: int = 4) -> Group:

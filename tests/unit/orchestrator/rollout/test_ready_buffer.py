@@ -8,8 +8,8 @@ from echorl_core.config import FilterConfig
 from echorl_core.names import ExitCode
 from echorl_orchestrator.episode_outcome import EpisodeOutcome
 from echorl_orchestrator.failures import RunFailure
-from echorl_testing.scripted_player import A, C, ScriptedPlayer, batch_config, eventually, outcome, sample
-from echorl_testing.scripted_scheduler import Rig
+from echorl_testing.orchestrator.scripted_player import A, C, ScriptedPlayer, batch_config, eventually, outcome, sample
+from echorl_testing.orchestrator.scripted_scheduler import Rig
 
 
 async def test_stale_episodes_leave_the_batch_and_stay_in_the_baseline() -> None:

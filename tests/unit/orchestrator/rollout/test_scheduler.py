@@ -12,8 +12,8 @@ from echorl_orchestrator.episode_outcome import EpisodeOutcome
 from echorl_orchestrator.failures import ErrorKind
 from echorl_orchestrator.rollout.groups import ReadyEpisode
 from echorl_orchestrator.rollout.scheduler import capacity
-from echorl_testing.scripted_player import ScriptedPlayer, batch_config, environment, eventually, outcome
-from echorl_testing.scripted_scheduler import Rig
+from echorl_testing.orchestrator.scripted_player import ScriptedPlayer, batch_config, environment, eventually, outcome
+from echorl_testing.orchestrator.scripted_scheduler import Rig
 
 
 @pytest.mark.parametrize(

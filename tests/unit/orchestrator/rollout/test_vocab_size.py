@@ -7,7 +7,7 @@ import pytest
 from echorl_core.config import BatchConfig, FilterConfig, ModelConfig, OrchestratorConfig
 from echorl_orchestrator.failures import BadInputError
 from echorl_orchestrator.rollout.rollout import vocab_size
-from echorl_testing.role_config import orchestrator_config
+from echorl_testing.manifests.role_config import orchestrator_config
 
 
 def config(folder: Path, kind: Any = "gibberish") -> OrchestratorConfig:

@@ -5,7 +5,7 @@ import pytest
 from echorl_core.config import CurriculumConfig
 from echorl_orchestrator.tasks.curriculum import Curriculum, Pool
 from echorl_orchestrator.tasks.task_deck import Cursor, TaskDeck
-from echorl_testing.scripted_player import environment
+from echorl_testing.orchestrator.scripted_player import environment
 
 
 def config(**changes: float) -> CurriculumConfig:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from echorl_orchestrator.tasks.task_deck import Cursor, TaskDeck
-from echorl_testing.scripted_player import environment
+from echorl_testing.orchestrator.scripted_player import environment
 
 
 def cursor(length: int = 5, seed: int = 0, **more: object) -> Cursor:

@@ -14,10 +14,10 @@ from echorl_orchestrator.rollout.groups import ReadyEpisode
 from echorl_orchestrator.tasks.task_deck import Ticket
 from echorl_orchestrator.workers.host import Host
 from echorl_orchestrator.workers.rpc import encode
-from echorl_testing.scripted_player import outcome
+from echorl_testing.orchestrator.scripted_player import outcome
 
 DIGITS = EnvironmentConfig(name="digits", type="builtin:digits")
-POOR = HookConfig(import_path="echorl_testing.odd_environments:poor", kwargs={"below": 0.5})
+POOR = HookConfig(import_path="echorl_testing.orchestrator.odd_environments:poor", kwargs={"below": 0.5})
 
 
 def asked(*rewards: float) -> list[dict[str, Any]]:
@@ -61,6 +61,6 @@ def test_what_a_filter_does_wrong_is_told_with_its_field() -> None:
 
 
 def test_a_filter_that_cannot_be_imported_refuses_the_start() -> None:
-    absent = HookConfig(import_path="echorl_testing.odd_environments:absent")
+    absent = HookConfig(import_path="echorl_testing.orchestrator.odd_environments:absent")
     with pytest.raises(BadInputError, match=r"^spec.algorithm.filters\[1\].import: module .* has no 'absent'"):
         Host(DIGITS, None, [None, absent])

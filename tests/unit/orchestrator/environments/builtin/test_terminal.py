@@ -13,7 +13,7 @@ from echorl_orchestrator.environments.builtin.parts.terminal_tasks import Termin
 from echorl_orchestrator.environments.builtin.parts.terminal_world import TerminalEnv, tool_definitions
 from echorl_orchestrator.environments.builtin.terminal import build
 from echorl_orchestrator.types import Action, Step
-from echorl_testing.scripted_policy import write_byte_tokenizer
+from echorl_testing.orchestrator.scripted_policy import write_byte_tokenizer
 
 ARGS = TerminalArgs()
 TASK = {

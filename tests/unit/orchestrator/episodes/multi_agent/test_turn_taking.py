@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from echorl_orchestrator.environments.contract import MultiAgent, Slot, problems
 from echorl_orchestrator.episodes.multi_agent.turn_taking import TurnTaking
 from echorl_orchestrator.failures import EpisodeError, ErrorKind
-from echorl_testing.scripted_player import eventually
+from echorl_testing.orchestrator.scripted_player import eventually
 
 SLOTS = (Slot("one", "talk", ("a", "b")), Slot("two", "talk", ("b",)), Slot("three", "talk", ("a", "b", "c")))
 

@@ -9,8 +9,8 @@ from echorl_orchestrator.endpoints.client import EndpointClient
 from echorl_orchestrator.episodes.samples import Owner
 from echorl_orchestrator.episodes.teacher.session import TeacherSession
 from echorl_orchestrator.gateway.turns import SessionSpec
-from echorl_testing.fake_teacher import FakeTeacher, teaching
-from echorl_testing.scripted_policy import ScriptedPolicy, write_byte_tokenizer
+from echorl_testing.orchestrator.fake_teacher import FakeTeacher, teaching
+from echorl_testing.orchestrator.scripted_policy import ScriptedPolicy, write_byte_tokenizer
 
 
 async def test_of_too_many_branches_the_first_ones_and_the_last_are_kept(tmp_path: Path) -> None:

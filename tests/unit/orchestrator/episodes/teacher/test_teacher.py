@@ -15,9 +15,9 @@ from echorl_orchestrator.endpoints.client import EndpointClient, EndpointError
 from echorl_orchestrator.episodes.teacher.logprobs import check_judges, judged, parse_prefill, teacher_logprobs
 from echorl_orchestrator.episodes.teacher.play import check_speaks
 from echorl_orchestrator.failures import BadInputError, ErrorKind
-from echorl_testing.fake_teacher import FakeTeacher, teaching
-from echorl_testing.scripted_player import A, C, sample
-from echorl_testing.scripted_policy import write_byte_tokenizer
+from echorl_testing.orchestrator.fake_teacher import FakeTeacher, teaching
+from echorl_testing.orchestrator.scripted_player import A, C, sample
+from echorl_testing.orchestrator.scripted_policy import write_byte_tokenizer
 
 HELLO = [{"role": "user", "content": "hello"}]
 

@@ -1,0 +1,80 @@
+"""Environments of one agent: names and types, ECHO, curricula, sampling."""
+
+from echorl_testing.manifests.refused.case import ENV, Refused
+
+ENVIRONMENTS: list[Refused] = [
+    Refused([("spec.environments.train", [])], "spec.environments.train", "at least one", id="no train environment"),
+    Refused(
+        [(f"{ENV}.name", "own")],
+        "spec.environments.train[1].name",
+        "of its own",
+        id="duplicate train name",
+        server_path="spec.environments.train[1]",
+        server_says="own",
+    ),
+    Refused([(f"{ENV}.name", "all")], "spec.environments.train[0].name", "other name", id="reserved name"),
+    Refused(
+        [("spec.environments.eval.0.name", "terminal")],
+        "spec.environments.eval[0].name",
+        "of its own",
+        id="eval as train",
+        server_path="spec.environments.eval",
+    ),
+    Refused(
+        [(f"{ENV}.type", "builtin:terminl")],
+        "spec.environments.train[0].type",
+        "builtin:kuhn, builtin:messages, builtin:terminal",
+        id="unknown built-in",
+    ),
+    Refused(
+        [(f"{ENV}.echo", {"filter": {"import": "a:b"}})],
+        "spec.environments.train[0].echo",
+        "at least one of system, user",
+        id="echo without role",
+    ),
+    Refused(
+        [("spec.model.renderer", "engine")],
+        "spec.environments.train[0].echo",
+        "no echo",
+        id="echo, engine renders",
+        server_path="spec.environments.train",
+    ),
+    Refused(
+        [(f"{ENV}.sampling.temperature", 0)], "spec.environments.train[0].sampling.temperature", "above 0", id="greedy"
+    ),
+    Refused([(f"{ENV}.sampling.topP", 0.9)], "spec.environments.train[0].sampling.topP", "eval", id="topP"),
+    Refused([(f"{ENV}.sampling.topK", 5)], "spec.environments.train[0].sampling.topK", "eval", id="topK"),
+    Refused(
+        [(f"{ENV}.sampling.presencePenalty", 0.5)],
+        "spec.environments.train[0].sampling.presencePenalty",
+        "eval",
+        id="penalty",
+    ),
+    Refused(
+        [(f"{ENV}.curriculum", {"easyFrom": 0.25, "hardTo": 0.5})],
+        "spec.environments.train[0].curriculum.hardTo",
+        "a number below easyFrom (0.25)",
+        id="a curriculum's bounds the wrong way round",
+    ),
+    Refused(
+        [("spec.algorithm.mode", "sft")],
+        "spec.environments.train[0].echo",
+        "no echo block",
+        id="echo in mode sft",
+        server_path="spec.environments.train",
+    ),
+    Refused(
+        [("spec.algorithm.mode", "opd")],
+        "spec.environments.train[0].echo",
+        "no echo block",
+        id="echo in mode opd",
+        server_path="spec.environments.train",
+    ),
+    Refused(
+        [("spec.algorithm.loss", {"type": "custom", "import": "a:b"})],
+        "spec.environments.train[0].echo",
+        "no echo block",
+        id="echo, custom loss",
+        server_path="spec.environments.train",
+    ),
+]

@@ -1,0 +1,31 @@
+"""The model, and the roles that hold it: trainer and engines."""
+
+from echorl_testing.manifests.refused.case import Refused
+
+ROLES: list[Refused] = [
+    Refused(
+        [("spec.model.name", "/models/x"), ("spec.model.revision", "v2")],
+        "spec.model.revision",
+        "no value",
+        id="revision of a path",
+    ),
+    Refused([("spec.trainer.seqLen", 16383)], "spec.trainer.seqLen", "16384", id="seqLen below maxModelLen"),
+    Refused([("spec.trainer.parallel.fsdp", 2)], "spec.trainer.parallel.fsdp", "auto", id="fsdp x replicate"),
+    Refused(
+        [("spec.trainer.parallel", {"replicate": 3})],
+        "spec.trainer.parallel.replicate",
+        "divisor of the 8",
+        id="replicate",
+    ),
+    Refused([("spec.inference.tensorParallel", 4)], "spec.inference.tensorParallel", "at most 2", id="tensorParallel"),
+    Refused([("spec.inference.extraArgs", ["--model=x"])], "spec.inference.extraArgs[0]", "other", id="own argument"),
+    Refused(
+        [("spec.inference.extraArgs", ["-q", "--logprobs_mode", "raw_logprobs"])],
+        "spec.inference.extraArgs[1]",
+        "other",
+        id="own argument, underscores",
+    ),
+    Refused(
+        [("spec.trainer.parallel", {"context": 3})], "spec.trainer.parallel.context", "divisor of the 8", id="context"
+    ),
+]

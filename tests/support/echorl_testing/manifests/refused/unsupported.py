@@ -1,0 +1,29 @@
+"""What nothing carries out yet, and what only a cluster carries out."""
+
+from typing import Any
+
+from echorl_testing.manifests.documents import shortest, with_value
+from echorl_testing.manifests.refused.case import ENV, EVAL
+
+NOT_SUPPORTED_YET: list[tuple[str, Any]] = [
+    (f"{ENV}.type", "openenv:echo"),
+    (f"{ENV}.type", "verifiers:owner/env"),
+    (f"{ENV}.type", "agent:coder"),
+    ("spec.environments.eval.0.sampling.frequencyPenalty", 0.5),
+    ("spec.trainer.parallel.context", 2),
+    ("spec.weightTransfer.mode", "nccl"),
+    ("spec.checkpoint.weightsOnlyEvery", 10),
+]
+CLUSTER_ONLY: list[tuple[str, Any]] = [
+    ("spec.model.tokenSecretName", "hub"),
+    ("spec.model.revision", "v2"),
+    ("spec.suspend", True),
+    ("spec.stallPolicy.action", "Fail"),
+    ("spec.code.configMap", "code"),
+]
+
+
+def unsupported_base() -> dict[str, Any]:
+    """A short manifest that each of ``NOT_SUPPORTED_YET`` and ``CLUSTER_ONLY`` is one change to."""
+    document = with_value(shortest(), "spec.algorithm.filters", [{"type": "zeroAdvantage"}])
+    return with_value(document, "spec.environments.eval", [EVAL])

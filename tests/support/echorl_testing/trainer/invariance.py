@@ -1,0 +1,141 @@
+"""What a rank does in the tests that compare numbers of ranks; importable by spawned processes."""
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from echorl_core.config import LoraConfig, LossConfig, OptimizerConfig
+from echorl_core.wire.batch import MicroBatch, RankBatch
+from echorl_testing.orchestrator.packs import denominators, document, joined, learner, rank_batch, whole
+from echorl_trainer.lora import published_weights
+from echorl_trainer.losses import policy_loss
+from echorl_trainer.optimizer import build_schedule
+from echorl_trainer.step import NonFinite, StepOutcome, StepRunner, probe_logprobs
+
+LENGTHS = (9, 14, 9, 5, 20, 14, 7)
+
+
+def documents(step: int) -> list[MicroBatch]:
+    """The seven documents of a step."""
+    return [
+        document(100 * step + index, length, version=step - 1, environment="ab"[index % 2])
+        for index, length in enumerate(LENGTHS)
+    ]
+
+
+def dummy(micro: MicroBatch) -> MicroBatch:
+    """The same tokens, nothing trained or measured, and no teacher asked."""
+    zeros = np.zeros(len(micro.token_ids), np.float32)
+    role = np.zeros(len(zeros), np.uint8)
+    return msgspec.structs.replace(
+        micro, rl_weight=zeros, ce_weight=zeros, advantage=zeros, role=role, ref_logprobs=None
+    )
+
+
+def taught(micro: MicroBatch) -> MicroBatch:
+    """The document as mode opd has it: logprobs of a teacher, no ECHO."""
+    spread = np.linspace(-1.0, 1.0, len(micro.token_ids), dtype=np.float32)
+    return msgspec.structs.replace(
+        micro, ce_weight=np.zeros(len(spread), np.float32), ref_logprobs=(micro.logprobs + spread).astype(np.float32)
+    )
+
+
+def told(micro: MicroBatch) -> MicroBatch:
+    """The document with its cross-entropy alone, as of mode sft, or of ECHO where filters took all RL away."""
+    zeros = np.zeros(len(micro.token_ids), np.float32)
+    return msgspec.structs.replace(micro, rl_weight=zeros, advantage=zeros)
+
+
+def batch(step: int, rank: int, num_ranks: int, *, bad: bool = False) -> RankBatch:
+    """This rank's share: documents in unequal parts, the last rank filled up with a dummy."""
+    parts = documents(step)
+    totals = denominators(parts)
+    if bad:
+        parts[-1] = msgspec.structs.replace(parts[-1], advantage=np.full(LENGTHS[-1], np.nan, np.float32))
+    shares: list[Sequence[MicroBatch]] = [[joined(parts[:3]), joined(parts[3:])]]
+    if num_ranks > 1:
+        shares = [[joined(parts[:4]), joined(parts[4:6])], [parts[6], dummy(parts[6])]]
+    return rank_batch(shares[rank], totals, step=step, rank=rank, num_ranks=num_ranks)
+
+
+def train(
+    folder: Path,
+    config: OptimizerConfig,
+    steps: int,
+    replicate: int = 1,
+    device: Literal["cpu", "cuda"] = "cpu",
+    lora: LoraConfig | None = None,
+) -> dict[str, Any]:
+    """Train ``steps`` steps; first gradient, final weights, optimizer state and outcomes."""
+    rank, num_ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    with learner(folder, optimizer=config, replicate=replicate, device=device, lora=lora) as one:
+        outcomes: list[StepOutcome] = []
+        first: dict[str, Tensor] = {}
+        for step in range(1, steps + 1):
+            outcome = one.runner.run(batch(step, rank, num_ranks))
+            first = first or dict(one.gradient)
+            outcomes.append(dataclasses.replace(outcome, seconds={}))
+        names: dict[Tensor, str] = {parameter: name for name, parameter in one.policy.named_parameters()}
+        state = {
+            f"{names[parameter]}.{key}": whole(value)
+            for parameter, values in one.optimizer.state.items()
+            for key, value in values.items()
+            if isinstance(value, DTensor)
+        }
+        return {
+            "gradient": plain(first),
+            "weights": plain(one.weights()),
+            "state": plain(state),
+            "outcomes": [(o.metrics, o.gap, o.trained_tokens, o.packed_tokens) for o in outcomes],
+            "probe": probe_logprobs(one.policy, one.ranks, [3, 1, 200, 17]),
+            "published": plain({name: value for name, value in published_weights(one.policy) if not value.is_meta}),
+            "mesh": tuple(one.ranks.mesh.mesh.shape),
+        }
+
+
+def poisoned(folder: Path) -> tuple[str, bool]:
+    """The message that a NaN on the last rank gives, and whether this rank's weights stayed."""
+    rank, num_ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    with learner(folder, optimizer=OptimizerConfig(lr=1.0)) as one:
+        before = one.weights()
+        try:
+            one.runner.run(batch(1, rank, num_ranks, bad=True))
+        except NonFinite as error:
+            kept = all(torch.equal(value, before[name]) for name, value in one.weights().items())
+            return str(error), kept and not one.optimizer.state
+        return "no error", False
+
+
+def plain(tensors: dict[str, Tensor]) -> dict[str, np.ndarray]:
+    """As arrays, which travel between processes by value."""
+    return {name: tensor.numpy() for name, tensor in tensors.items()}
+
+
+def by_loss(folder: Path, losses: list[LossConfig | None]) -> list[dict[str, Any]]:
+    """The gradient of each loss, None: of cross-entropy alone; of two ranks the second has nothing that trains.
+
+    Weights stay as they are.
+    """
+    rank, num_ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    still = OptimizerConfig(type="sgd", lr=0.0, weight_decay=0.0, max_grad_norm=1e9)
+    found = []
+    with learner(folder, optimizer=still) as one:
+        schedule = build_schedule(one.optimizer, still, 10)
+        for config in losses:
+            parts = documents(1)
+            if config is None or config.type == "opd":
+                parts = [(told if config is None else taught)(part) for part in parts]
+            shares = [[joined(parts[:3]), joined(parts[3:])], [dummy(parts[6]), dummy(parts[5])]]
+            loss = policy_loss(config or LossConfig())
+            runner = StepRunner(one.policy, one.optimizer, schedule, loss, one.ranks, 1e9)
+            runner.run(rank_batch(shares[rank], denominators(parts), rank=rank, num_ranks=num_ranks))
+            found.append(plain(dict(one.gradient)))
+    return found
