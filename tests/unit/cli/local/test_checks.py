@@ -13,7 +13,7 @@ from echorl_core.attempts import claim_run
 from echorl_core.checkpoints import CheckpointManifest
 from echorl_core.rundir import RunDirectory
 from echorl_manifest import load
-from echorl_testing.manifests.documents import documents
+from echorl_testing.manifests import documents
 
 
 @pytest.fixture

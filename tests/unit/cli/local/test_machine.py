@@ -10,7 +10,7 @@ from echorl_cli.local.ports import free_ports, free_run, is_free
 from echorl_core.start_checks import longest_sequence
 from echorl_manifest import EchoRLRun, load
 from echorl_manifest.compile.role_configs import role_configs
-from echorl_testing.manifests.documents import documents
+from echorl_testing.manifests import documents
 
 
 def run_with(**values) -> EchoRLRun:

@@ -15,7 +15,7 @@ from echorl_core.names import Role
 from echorl_core.restarts import Rule, RuleAction
 from echorl_core.rundir import RunDirectory
 from echorl_manifest import load
-from echorl_testing.manifests.documents import documents
+from echorl_testing.manifests import documents
 
 app = typer.Typer()
 app.command()(run_command)
