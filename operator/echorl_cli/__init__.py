@@ -1,1 +1,1 @@
-"""The command line: `echorl validate, render, run, prepare, plot`."""
+"""The command line ``echorl``: manifests, runs on one machine, and views of runs in a cluster."""

@@ -1,1 +1,1 @@
-"""The EchoRLRun manifest and what is derived from it."""
+"""The operator: turns EchoRLRuns in a cluster into pods and keeps them right."""

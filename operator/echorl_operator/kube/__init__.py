@@ -1,1 +1,1 @@
-"""Everything that talks: to the API server and to orchestrators. No decisions."""
+"""Everything that talks to the API server. No decisions."""
