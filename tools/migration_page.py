@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterable, Iterator
 
 from echorl_cli.convert import conversion
-from echorl_cli.convert.build import algorithm, batches, echo, environments, model, trainer
+from echorl_cli.convert.fields import algorithm, batches, echo, environments, model, trainer
 from echorl_cli.convert.keys import environments as environment_keys
 from echorl_cli.convert.keys import inference, orchestrator, run
 from echorl_cli.convert.keys import trainer as trainer_keys

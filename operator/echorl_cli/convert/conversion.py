@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from echorl_cli.convert.build import algorithm, batches, engines, environments, model, runtime, trainer
 from echorl_cli.convert.draft import Kind, Line, ManifestDraft
+from echorl_cli.convert.fields import algorithm, batches, engines, environments, model, runtime, trainer
 from echorl_cli.convert.keys import KEYS
 from echorl_cli.convert.layers import read_layers
 from echorl_cli.convert.problem import ConversionError

@@ -1,7 +1,7 @@
 """How tokens are drawn in an environment: its own keys over those of its kind."""
 
-from echorl_cli.convert.build.model import longest_sequence
 from echorl_cli.convert.draft import ManifestDraft
+from echorl_cli.convert.fields.model import longest_sequence
 from echorl_cli.convert.settings import Settings
 
 _PLAIN = {"temperature": "temperature", "top_p": "topP"}

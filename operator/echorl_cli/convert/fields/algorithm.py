@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from echorl_cli.convert.build.forms import hook, tidy
 from echorl_cli.convert.draft import NO_VERSION, Kind, ManifestDraft
+from echorl_cli.convert.fields.forms import hook, tidy
 from echorl_cli.convert.settings import Settings
 
 ALGORITHMS = ("grpo", "echo", "max_rl", "rae", "opd", "sft")

@@ -1,7 +1,7 @@
 """spec.trainer, but for how many GPUs it has."""
 
-from echorl_cli.convert.build.forms import tidy
 from echorl_cli.convert.draft import NO_VERSION, Kind, ManifestDraft
+from echorl_cli.convert.fields.forms import tidy
 from echorl_cli.convert.settings import Settings
 
 BETAS = (0.9, 0.999)

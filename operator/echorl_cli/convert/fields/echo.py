@@ -1,8 +1,8 @@
 """spec.environments.train[].echo: from a block of the environment, or from the algorithm ``echo``."""
 
-from echorl_cli.convert.build.algorithm import Chosen
-from echorl_cli.convert.build.forms import hook
 from echorl_cli.convert.draft import ManifestDraft
+from echorl_cli.convert.fields.algorithm import Chosen
+from echorl_cli.convert.fields.forms import hook
 from echorl_cli.convert.settings import Settings
 
 ROLES = ("system", "user", "assistant", "tool")

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from echorl_cli.convert.build import batches, echo, sampling
-from echorl_cli.convert.build.algorithm import Chosen, chosen, put_advantage
 from echorl_cli.convert.draft import NO_VERSION, Kind, ManifestDraft
+from echorl_cli.convert.fields import batches, echo, sampling
+from echorl_cli.convert.fields.algorithm import Chosen, chosen, put_advantage
 from echorl_cli.convert.keys.environments import EVAL, TRAIN
 from echorl_cli.convert.settings import Settings
 
