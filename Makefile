@@ -27,7 +27,7 @@ run: setup ## Train from a manifest on this machine: make run [RUN=examples/quic
 	@.venv/bin/echorl run $(RUN) --out $(OUT) $(SETTINGS)
 
 test: setup test-programs ## The tests, real vLLM engines and a real Kubernetes included; campaigns are sampled: make test [ECHORL_SEED=1]
-	@.venv/bin/python -m pytest -n $(WORKERS) --dist loadgroup
+	@.venv/bin/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 
 campaign: setup test-programs ## The long campaigns, every case of each: hours
 	@.venv/bin/python -m pytest -m "campaign or sampled"

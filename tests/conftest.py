@@ -27,7 +27,7 @@ def pytest_report_header() -> str:
     return f"campaigns are sampled with ECHORL_SEED={campaign.seed()}"
 
 
-@pytest.hookimpl(trylast=True)
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes longest begins first; one process has the cluster."""
     for item in items:
