@@ -47,8 +47,13 @@ class _StrictLoader(yaml.SafeLoader):
         return node
 
 
-_StrictLoader.add_implicit_resolver("tag:yaml.org,2002:int", _INT, list("-+0123456789"))
-_StrictLoader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789."))
+class _StrictDumper(yaml.SafeDumper):
+    """Quotes text that the loader would read as a number."""
+
+
+for _kind in (_StrictLoader, _StrictDumper):
+    _kind.add_implicit_resolver("tag:yaml.org,2002:int", _INT, list("-+0123456789"))
+    _kind.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789."))
 
 
 def parse_yaml(text: str) -> Any:
@@ -74,9 +79,14 @@ def parse_yaml(text: str) -> Any:
 
 def to_yaml(value: Any) -> str:
     """YAML that ``parse_yaml`` reads back as the same; text stands as it is, or escaped where it must be."""
-    text = yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=120)
+    text = _dumped(value, allow_unicode=True)
     # PyYAML writes U+0085 as it is and reads it as the end of a line.
-    return yaml.safe_dump(value, sort_keys=False, width=120) if "\x85" in text else text
+    return _dumped(value, allow_unicode=False) if "\x85" in text else text
+
+
+def _dumped(value: Any, *, allow_unicode: bool) -> str:
+    text: str = yaml.dump(value, Dumper=_StrictDumper, sort_keys=False, allow_unicode=allow_unicode, width=120)
+    return text
 
 
 def _accepted(problem: str) -> str:

@@ -27,5 +27,10 @@ def test_text_that_ends_lines_elsewhere(text: str) -> None:
     assert parse_yaml(to_yaml({text: [text]})) == {text: [text]}
 
 
+@pytest.mark.parametrize("text", ["0E0", "1e5", "-3", "1.5", ".inf", "1_0", "0x1f", "true", "null"])
+def test_text_that_looks_like_a_number_or_a_word_of_yaml(text: str) -> None:
+    assert parse_yaml(to_yaml({text: [text]})) == {text: [text]}
+
+
 def test_text_stays_readable() -> None:
     assert to_yaml({"größe": "中"}) == "größe: 中\n"

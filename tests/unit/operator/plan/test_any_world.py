@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +18,7 @@ from echorl_operator.names import PodRole
 from echorl_operator.observed.records import ContainerPhase, ContainerRecord, PodPhase, PodRecord
 from echorl_operator.observed.roles import Checkpoint, EngineState
 from echorl_operator.plan.actions import LiftGate
+from echorl_testing import campaign
 from echorl_testing.imagined_cluster import ImaginedCluster
 from echorl_testing.observed_worlds import NOW, container
 
@@ -164,9 +166,23 @@ OFTEN: list[Callable[[st.DataObject, ImaginedCluster], None]] = [to_pods, by_the
 HAPPENINGS = [*OFTEN, *OFTEN, *OFTEN, to_prepare, to_prepare, to_children, to_the_run]
 
 
-@settings(max_examples=150)
+@campaign.SAMPLED
+@settings(max_examples=50)
 @given(st.data())
 def test_a_pass_decides_in_any_world(data: st.DataObject) -> None:
+    live(data)
+
+
+@campaign.ALL
+@pytest.mark.timeout(1800)
+@settings(max_examples=4000)
+@given(st.data())
+def test_a_pass_decides_in_any_of_many_worlds(data: st.DataObject) -> None:
+    live(data)
+
+
+def live(data: st.DataObject) -> None:
+    """One life of a run in which anything may happen; every pass decides."""
     cluster = ImaginedCluster(failurePolicy={"backoffSeconds": data.draw(st.sampled_from([0, 10]), "back-off")})
     if data.draw(st.booleans(), "begun"):
         cluster.begin()

@@ -17,6 +17,7 @@ from echorl_operator.names import PodRole
 from echorl_operator.observed.records import ContainerPhase, PodPhase
 from echorl_operator.observed.runs import RunRecord
 from echorl_operator.observed.world import Observed
+from echorl_testing.campaign import campaign_params
 from echorl_testing.observed_worlds import NOW, container, ended, observed, pod, run
 from echorl_testing.planned_worlds import (
     children,
@@ -119,8 +120,10 @@ def test_the_schema_says_which_blocks_may_be_null() -> None:
     assert {("algorithm",), ("failurePolicy",), ("resume",), ("environments", "train", "[]", "sampling")} <= set(PATHS)
 
 
-@pytest.mark.parametrize("path", PATHS, ids=".".join)
-@pytest.mark.parametrize("world", WORLDS, ids=lambda one: one.__name__)
+CASES = [pytest.param(world, path, id=f"{world.__name__}-{'.'.join(path)}") for world in WORLDS for path in PATHS]
+
+
+@pytest.mark.parametrize(("world", "path"), campaign_params("nulls", CASES, 120))
 def test_a_null_block_is_planned_as_one_that_is_left_out(
     world: Callable[[RunRecord, RunRecord], Observed], path: Place
 ) -> None:
