@@ -5,7 +5,7 @@ GPU = $(wildcard /dev/nvidia0)
 ON_GPU = --set trainer.gpusPerReplica=1 --set inference.gpusPerReplica=1 --set 'inference.extraArgs=["--gpu-memory-utilization", "0.3"]'
 SETTINGS ?= $(if $(GPU),$(ON_GPU))
 PYTHON ?= python3
-WORKERS ?= 3
+WORKERS ?= 2
 PACKAGES = core/echorl_core operator/echorl_manifest operator/echorl_operator operator/echorl_cli \
   orchestrator/echorl_prepare orchestrator/echorl_orchestrator trainer/echorl_trainer trainer/echorl_vllm tools
 export PYTHON
@@ -27,7 +27,7 @@ run: setup ## Train from a manifest on this machine: make run [RUN=examples/quic
 	@.venv/bin/echorl run $(RUN) --out $(OUT) $(SETTINGS)
 
 test: setup test-programs ## The tests, real vLLM engines and a real Kubernetes included; campaigns are sampled: make test [ECHORL_SEED=1]
-	@.venv/bin/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
+	@WORKERS=$(WORKERS) scripts/test.sh
 
 campaign: setup test-programs ## The long campaigns, every case of each: hours
 	@.venv/bin/python -m pytest -m "campaign or sampled"

@@ -1,12 +1,8 @@
-"""What holds for every test: logging starts as it was, no example is too slow, and skips are named and counted.
-
-Tests are spread over processes by file, so that what a module sets up is set up once; tests on a cluster share one.
-"""
+"""What holds for every test: logging starts as it was, no example is too slow, and skips are named and counted."""
 
 import logging
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import structlog
@@ -19,28 +15,9 @@ settings.register_profile("unhurried", settings(), deadline=None, suppress_healt
 settings.load_profile("unhurried")
 
 
-_ROOT = Path(__file__).parent
-
-
 def pytest_report_header() -> str:
     """Name the seed, so that a run can be made again: ECHORL_SEED=..."""
     return f"campaigns are sampled with ECHORL_SEED={campaign.seed()}"
-
-
-@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes longest begins first; one process has the cluster."""
-    for item in items:
-        folder = item.path.relative_to(_ROOT).parts[0]
-        group = folder if folder == "cluster" else str(item.path.relative_to(_ROOT))
-        item.add_marker(pytest.mark.xdist_group(group))
-    items.sort(key=_place)
-
-
-def _place(item: pytest.Item) -> int:
-    """Its folder's turn; the order within a folder stays."""
-    order = ("cluster", "integration", "unit", "golden", "charts")
-    return order.index(item.path.relative_to(_ROOT).parts[0])
 
 
 @pytest.fixture(autouse=True)
