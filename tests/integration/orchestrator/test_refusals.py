@@ -1,6 +1,7 @@
 """The orchestrator as a process that cannot work: what it says and how it ends."""
 
 import asyncio
+import re
 import socket
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,10 @@ async def test_an_environment_that_always_fails_ends_the_run_with_the_reason(run
     run.configure(train=[broken], evals=[], python_path=[str(tmp_path)], max_consecutive_failures=6)
     failure = await followed_failure(run)
     assert failure["exit_code"] == ExitCode.ENVIRONMENT
-    assert "6 episodes failed one after the other" in failure["message"]
+    failed = re.match(r"(\d+) episodes failed one after the other", failure["message"])
+    # Episodes that are in flight may fail before the limit has ended the run.
+    assert failed is not None
+    assert int(failed[1]) >= 6
     assert "no tree" in failure["message"]
 
 

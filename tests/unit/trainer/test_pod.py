@@ -114,15 +114,15 @@ SLEEPS = "done(f'up_{rank}'); signal.pause()"
 
 
 def test_all_ranks_finish(tmp_path: Path) -> None:
-    said = "say(words_of('trainer', 0, 'finished', step=12))"
+    said = "write(message_of_end('trainer', 0, 'finished', step=12))"
     code, words = ScriptedPod(tmp_path, said, "pass").ended()
     assert (code, words.message, words.step) == (0, "2 ranks finished", 12)
 
 
 def test_a_nan_outweighs_the_crash_that_it_causes(tmp_path: Path) -> None:
-    crash = "say(words_of('trainer', 1, 'connection reset')); done('crashed'); sys.exit(1)"
+    crash = "write(message_of_end('trainer', 1, 'connection reset')); done('crashed'); sys.exit(1)"
     # All that is left to do after the crash is to end, so that it ends within the time that the pod waits.
-    nan = "say(words_of('trainer', 3, 'loss is NaN', step=5, attempt=7)); wait_for('crashed'); os._exit(3)"
+    nan = "write(message_of_end('trainer', 3, 'loss is NaN', step=5, attempt=7)); wait_for('crashed'); os._exit(3)"
     code, words = ScriptedPod(tmp_path, crash, nan, SLEEPS).ended()
     assert code == ExitCode.NON_FINITE
     assert (words.rank, words.message, words.step, words.attempt) == (1, "loss is NaN", 5, 7)

@@ -17,7 +17,7 @@ PR_SET_CHILD_SUBREAPER = 36
 
 _RANK = """
 import os, pathlib, signal, subprocess, sys, time
-from echorl_core.termination_message import say, words_of
+from echorl_core.termination_message import message_of_end, write
 folder, rank = pathlib.Path(sys.argv[1]), int(os.environ["RANK"])
 def wait_for(name):
     while not (folder / name).exists():
