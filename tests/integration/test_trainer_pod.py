@@ -19,7 +19,7 @@ from echorl_core.termination_message import TerminationMessage, read
 from echorl_testing import campaign
 from echorl_testing.ports import free_port
 from echorl_testing.trainer.batches import RUN_UID
-from echorl_testing.trainer.fake_orchestrator import FakeOrchestrator
+from echorl_testing.trainer.fake_orchestrator import TOKEN, FakeOrchestrator
 from echorl_testing.trainer.tiny_learner import tiny_model
 from echorl_testing.trainer.trainer_processes import REPOSITORY, trainer_config
 
@@ -55,7 +55,7 @@ class Pods:
             variables = {
                 **{key: value for key, value in os.environ.items() if not key.startswith("ECHORL_")},
                 **IDENTITY.environment(),
-                "ECHORL_ADMIN_TOKEN": "secret-token",
+                "ECHORL_ADMIN_TOKEN": TOKEN,
                 "ECHORL_PODS": str(pods),
                 "ECHORL_POD_INDEX": str(index),
                 "ECHORL_RANKS_PER_POD": str(2 // pods),

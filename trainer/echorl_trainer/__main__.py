@@ -33,7 +33,7 @@ ANY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104 - refused as an address to tell ot
 def main(arguments: Sequence[str]) -> int:
     """Run the rank that the environment names; the exit code."""
     try:
-        config, identity = read_input(arguments)
+        config, identity, token = read_input(arguments)
     except (OSError, ValueError) as error:
         logs.configure(Role.TRAINER, attempt=0)
         log.error("the trainer cannot start", error=str(error))
@@ -47,15 +47,15 @@ def main(arguments: Sequence[str]) -> int:
         # torch takes seconds to import and is of no use to a rank with a wrong config.
         from echorl_trainer.rank import run_to_words  # noqa: PLC0415
 
-        words = run_to_words(config, identity, os.environ.get(names.ENV_ADMIN_TOKEN), at_exit)
+        words = run_to_words(config, identity, token, at_exit)
         if terminated.is_set():
             return TERMINATED
         write(replace(words, rank=rank))
         return words.exit_code
 
 
-def read_input(arguments: Sequence[str]) -> tuple[TrainerConfig, RunIdentity]:
-    """Config and identity.
+def read_input(arguments: Sequence[str]) -> tuple[TrainerConfig, RunIdentity, str]:
+    """Config, identity and the run's token.
 
     Raises:
         OSError, ValueError: names the file, field or variable that is wrong.
@@ -73,7 +73,10 @@ def read_input(arguments: Sequence[str]) -> tuple[TrainerConfig, RunIdentity]:
     if config.weight_mode == "http" and (config.advertise_host or config.publish_host) in ANY_ADDRESS:
         found = config.advertise_host or config.publish_host
         raise ValueError(f"{path}: advertise_host: engines need an address to pull from, found {found!r}")
-    return config, RunIdentity.from_environment(os.environ)
+    token = os.environ.get(names.ENV_ADMIN_TOKEN, "")
+    if not token:
+        raise ValueError(f"environment variable {names.ENV_ADMIN_TOKEN} is missing")
+    return config, RunIdentity.from_environment(os.environ), token
 
 
 def on_sigterm(at_exit: ExitStack, last: TerminationMessage) -> threading.Event:

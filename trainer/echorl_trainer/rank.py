@@ -11,6 +11,7 @@ from echorl_core.attempts import Prepared, read_prepared
 from echorl_core.config import TrainerConfig
 from echorl_core.identity import RunIdentity
 from echorl_core.names import ExitCode, Role
+from echorl_core.run_token import weights_key
 from echorl_core.rundir import RunDirectory, write_file
 from echorl_core.termination_message import TerminationMessage, message_of_end
 from echorl_core.wire.batch import WIRE_VERSION
@@ -34,9 +35,7 @@ class BadInput(Exception):
     """The config, or the model that it names, cannot be trained."""
 
 
-def run_to_words(
-    config: TrainerConfig, identity: RunIdentity, token: str | None, at_exit: ExitStack
-) -> TerminationMessage:
+def run_to_words(config: TrainerConfig, identity: RunIdentity, token: str, at_exit: ExitStack) -> TerminationMessage:
     """``run_rank``, with every failure logged and told by an exit code."""
     health = Health(step_timeout_s=config.step_timeout_s)
     code, message, unexpected = ExitCode.OK, "finished: the orchestrator has no further batch", None
@@ -63,9 +62,7 @@ def exit_code(error: BaseException) -> ExitCode:
     return next((code for kind, code in meanings.items() if isinstance(error, kind)), ExitCode.CRASH)
 
 
-def run_rank(
-    config: TrainerConfig, identity: RunIdentity, token: str | None, at_exit: ExitStack, health: Health
-) -> None:
+def run_rank(config: TrainerConfig, identity: RunIdentity, token: str, at_exit: ExitStack, health: Health) -> None:
     """Run one rank until its work is done; what it leaves on the host is undone by ``at_exit``.
 
     Raises:
@@ -84,7 +81,7 @@ def run_rank(
             deadline_s=config.step_timeout_s,
             watch=health.watch,
         )
-        store = serve(config, identity, ranks, health, at_exit)
+        store = serve(config, identity, ranks, health, at_exit, key=weights_key(token))
         learner = build_learner(config, ranks)
         probe = probe_ids(config.model, identity.uid, config.probe_tokens)
     except ValueError as error:
@@ -117,10 +114,9 @@ def run_rank(
     disconnect()
 
 
-def request_headers(identity: RunIdentity, token: str | None) -> dict[str, str]:
+def request_headers(identity: RunIdentity, token: str) -> dict[str, str]:
     """Headers of every call to the orchestrator."""
-    guard = {} if token is None else {names.HEADER_TOKEN: token}
-    return {**identity.headers(), names.HEADER_WIRE: str(WIRE_VERSION), **guard}
+    return {**identity.headers(), names.HEADER_WIRE: str(WIRE_VERSION), names.HEADER_TOKEN: token}
 
 
 def idle(progress: RankProgress, outbox: Outbox | None) -> None:
@@ -147,11 +143,14 @@ def resume(state: TrainState, run: RunDirectory, prepared: Prepared, progress: R
 
 
 def serve(
-    config: TrainerConfig, identity: RunIdentity, ranks: Ranks, health: Health, at_exit: ExitStack
+    config: TrainerConfig, identity: RunIdentity, ranks: Ranks, health: Health, at_exit: ExitStack, *, key: str
 ) -> WeightStore | None:
-    """Start this rank's server, write its port, and on rank 0 open the store of published weights."""
+    """Start this rank's server, write its port, and on rank 0 open the store of published weights.
+
+    ``key`` fetches them over HTTP.
+    """
     run = RunDirectory(Path(config.run_dir))
-    server = Server(identity, ranks.rank, health)
+    server = Server(identity, ranks.rank, health, weights_key=key)
     # By its place on the host: in pods, each of which has an address of its own, probes ask at fixed ports.
     bound = server.start(config.publish_host, config.metrics_port + ranks.local_rank if config.metrics_port else 0)
     store: WeightStore | None = None

@@ -1,7 +1,7 @@
 """HTTP server of one rank, in a thread of its own: /metrics, /state, /healthz, and on rank 0 the published weights.
 
-A weights request that names a run must name this one; one that names none is served, since the path carries the
-attempt and every file is checked against the digest that the orchestrator passes on.
+Weights are served to those who hold the run's weights key (``echorl_core.run_token``); probes, Prometheus and people
+read the rest.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from echorl_core import jsonsafe, names
 from echorl_core.identity import RunIdentity
+from echorl_core.run_token import is_same
 from echorl_trainer.health import Health
 
 START_DEADLINE_S = 30.0
@@ -30,8 +31,8 @@ class WeightFiles(Protocol):
 class Server:
     """Serves one rank until the process ends."""
 
-    def __init__(self, identity: RunIdentity, rank: int, health: Health) -> None:
-        self._identity = identity
+    def __init__(self, identity: RunIdentity, rank: int, health: Health, *, weights_key: str) -> None:
+        self._identity, self._weights_key = identity, weights_key
         self._rank = rank
         self._watch, self._progress, self._metrics = health.watch, health.progress, health.metrics
         self.weights: WeightFiles | None = None
@@ -89,6 +90,8 @@ class Server:
     async def _get_weights(self, request: web.Request) -> web.StreamResponse:
         if names.HEADER_RUN in request.headers and request.headers[names.HEADER_RUN] != self._identity.uid:
             return _json({"error": f"weights of run {self._identity.uid!r} only"}, status=409)
+        if not is_same(request.headers.get(names.HEADER_TOKEN), self._weights_key):
+            return _json({"error": f"{names.HEADER_TOKEN} is missing or wrong"}, status=403)
         matched = request.match_info
         attempt, version, name = int(matched["attempt"]), int(matched["version"]), matched["name"]
         path = self.weights.find(attempt, version, name) if self.weights is not None else None

@@ -4,7 +4,6 @@ It adds ``/echorl/*`` (see docs/protocols.md), refuses vLLM's admin and developm
 refuses generation until a trained version was applied, and stamps every response with what the engine holds.
 """
 
-import hmac
 import os
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -22,6 +21,7 @@ from echorl_core.names import (
     ExitCode,
     Role,
 )
+from echorl_core.run_token import is_same
 from echorl_core.termination_message import message_of_end, write
 from echorl_core.wire.engine import EngineIdentity, PauseRequest, StageRequest
 from echorl_core.wire.weights import PolicyId
@@ -139,8 +139,7 @@ class EngineGate:
             raise HttpError(409, f"{HEADER_RUN} is {run}, this engine belongs to run {self._run_uid}")
         if path in GENERATION_ROUTES or path in OPEN_ROUTES:
             return
-        given = header(scope, HEADER_TOKEN) or ""
-        if not self._token or not hmac.compare_digest(given.encode(), self._token.encode()):
+        if not self._token or not is_same(header(scope, HEADER_TOKEN), self._token):
             raise HttpError(403, f"{path}: needs the run's token in {HEADER_TOKEN}")
 
     def _check_generation(self, scope: Scope) -> None:

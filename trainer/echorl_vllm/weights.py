@@ -9,6 +9,7 @@ import torch
 
 from echorl_core.faults import fault_point
 from echorl_core.names import ENV_ADMIN_TOKEN, ENV_RUN_UID, HEADER_RUN, HEADER_TOKEN
+from echorl_core.run_token import weights_key
 from echorl_core.wire.engine import Applied
 from echorl_core.wire.weights import PolicyId
 from echorl_vllm.environment import spool_folder
@@ -38,7 +39,9 @@ class WorkerWeights:
 
     def __init__(self, *, form: Callable[[], ModelForm], load: Callable[[Staged], None]) -> None:
         run_uid = os.environ.get(ENV_RUN_UID)
-        headers = {HEADER_RUN: run_uid, HEADER_TOKEN: os.environ.get(ENV_ADMIN_TOKEN)}
+        token = os.environ.get(ENV_ADMIN_TOKEN)
+        # Not the token itself: the address is one that this worker was told.
+        headers = {HEADER_RUN: run_uid, HEADER_TOKEN: weights_key(token) if token else None}
         self._load = load
         self._applied: Applied | None = None
         self.stager = Stager(

@@ -50,7 +50,7 @@ class StateWatch:
         while True:
             headers = {**self._identity().headers(), names.HEADER_TOKEN: self._token}
             try:
-                async with self._session.post(url, headers=headers, timeout=timeout) as response:
+                async with self._session.post(url, headers=headers, timeout=timeout, allow_redirects=False) as response:
                     if response.status == 200:
                         return
             except (aiohttp.ClientError, TimeoutError):
@@ -63,7 +63,9 @@ class StateWatch:
         timeout = aiohttp.ClientTimeout(total=_WAIT_S + 10)
         headers = {**identity.headers(), names.HEADER_TOKEN: self._token}
         try:
-            async with self._session.get(url, params=query, headers=headers, timeout=timeout) as response:
+            async with self._session.get(
+                url, params=query, headers=headers, timeout=timeout, allow_redirects=False
+            ) as response:
                 if response.status != 200:
                     return None
                 state = decode_run_state(await response.read())

@@ -35,7 +35,9 @@ class EngineCalls:
             CallFailed: there was none.
         """
         try:
-            async with self._session.request(method, self._url + path, json=body, headers=self._headers) as response:
+            async with self._session.request(
+                method, self._url + path, json=body, headers=self._headers, allow_redirects=False
+            ) as response:
                 return response.status, await response.text()
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise CallFailed(f"{path}: {type(error).__name__}: {error}") from error

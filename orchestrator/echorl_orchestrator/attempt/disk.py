@@ -99,6 +99,9 @@ def read_disk(config: OrchestratorConfig, identity: RunIdentity, on_commit: Call
         store, num_ranks=config.batch.num_ranks, start_step=start_step, attempt_folder=run.attempt(identity.attempt)
     )
     desk.load()
+    if state is not None:
+        # A checkpoint may have released every batch that was trained.
+        desk.given = max(desk.given, state.step)
     recorder = Recorder(run.records(identity.attempt))
     recorder.open()
     files = EpisodeFiles(run, identity.attempt) if config.record_episodes else None

@@ -1,7 +1,6 @@
 """The orchestrator's HTTP server; docs/protocols.md says who calls what. Handlers only translate."""
 
 import errno
-import hmac
 import math
 import socket
 from collections.abc import Awaitable, Callable
@@ -18,6 +17,7 @@ from echorl_core import jsonsafe, names
 from echorl_core.faults import fault_point
 from echorl_core.identity import RunIdentity
 from echorl_core.live import LiveReply, LiveSettings
+from echorl_core.run_token import is_same
 from echorl_core.wire.batch import WIRE_VERSION, StopNotice
 from echorl_core.wire.reports import PartsReply, PartsReport, StepReport
 from echorl_core.wire.weights import PolicyAnnouncement
@@ -99,7 +99,7 @@ class Api:
         return app
 
     def _fenced(self, handler: Handler) -> Handler:
-        """Refuse messages of another run, attempt or wire version."""
+        """Refuse messages of another run, attempt or wire version, and those without the run's token."""
 
         async def guarded(request: web.Request) -> web.StreamResponse:
             refusal = self._identity.refusal(request.headers)
@@ -108,6 +108,8 @@ class Api:
                 refusal = f"message of wire version {wire!r}; this is {WIRE_VERSION}"
             if refusal is not None:
                 return _error(409, refusal)
+            if not is_same(request.headers.get(names.HEADER_TOKEN), self._token):
+                return _error(403, f"{names.HEADER_TOKEN} is missing or wrong")
             return await handler(request)
 
         return guarded
@@ -134,11 +136,13 @@ class Api:
 
     async def _policy(self, request: web.Request) -> web.StreamResponse:
         announcement = await self._message(request, PolicyAnnouncement)
+        self._refuse_beyond("version", announcement.version)
         await self._actions.policy(announcement)
         return web.json_response({})
 
     async def _step(self, request: web.Request) -> web.StreamResponse:
         report = await self._message(request, StepReport)
+        self._refuse_beyond("step", report.step)
         await self._actions.step(report)
         return web.json_response({})
 
@@ -146,16 +150,15 @@ class Api:
         report = await self._message(request, PartsReport)
         if not 0 <= report.rank < self._num_ranks:
             return _error(400, f"rank: found {report.rank}, accepted is 0 to {self._num_ranks - 1}")
+        self._refuse_beyond("step", report.step)
         reply = self._actions.parts(report)
         return web.Response(body=msgspec.json.encode(reply), content_type="application/json")
 
-    async def _stop(self, request: web.Request) -> web.StreamResponse:
-        self._authenticate(request)
+    async def _stop(self, _: web.Request) -> web.StreamResponse:
         notice = await self._actions.stop()
         return web.Response(body=msgspec.json.encode(notice), content_type="application/json")
 
     async def _live(self, request: web.Request) -> web.StreamResponse:
-        self._authenticate(request)
         try:
             settings = msgspec.json.decode(await request.read(), type=LiveSettings)
             reply = await self._actions.live(settings)
@@ -165,10 +168,10 @@ class Api:
             return _error(refused.status, str(refused))
         return web.Response(body=msgspec.json.encode(reply), content_type="application/json")
 
-    def _authenticate(self, request: web.Request) -> None:
-        """Answer 403 to a caller that does not hold the run's token."""
-        if not hmac.compare_digest(request.headers.get(names.HEADER_TOKEN, "").encode(), self._token.encode()):
-            raise _refused(web.HTTPForbidden, f"{names.HEADER_TOKEN} is missing or wrong")
+    def _refuse_beyond(self, field: str, step: int) -> None:
+        """Answer 400 to what cannot have been trained: no rank was given that batch."""
+        if step > self._desk.given:
+            raise _refused(web.HTTPBadRequest, f"{field}: found {step}, accepted is at most {self._desk.given}")
 
     async def _state(self, request: web.Request) -> web.StreamResponse:
         named = names.HEADER_RUN in request.headers or names.HEADER_ATTEMPT in request.headers

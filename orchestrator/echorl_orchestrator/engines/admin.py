@@ -112,6 +112,7 @@ class AdminClient:
                 data=data,
                 headers={} if data is None else {"Content-Type": "application/json"},
                 timeout=aiohttp.ClientTimeout(total=seconds or self._timing.admin_s),
+                allow_redirects=False,  # they would carry the run's token elsewhere
             ) as response:
                 raw = await response.read()
                 status = response.status

@@ -202,7 +202,10 @@ class GenerationClient:
         """
         try:
             async with self._session.post(
-                f"http://{address}{path}", data=body, headers={"Content-Type": "application/json", **headers}
+                f"http://{address}{path}",
+                data=body,
+                headers={"Content-Type": "application/json", **headers},
+                allow_redirects=False,
             ) as response:
                 raw = await response.read()
                 version = response.headers.get(names.HEADER_VERSION, "")

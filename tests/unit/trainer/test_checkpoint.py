@@ -16,7 +16,7 @@ from echorl_core.config import LoraConfig, OptimizerConfig
 from echorl_core.identity import RunIdentity
 from echorl_core.rundir import RunDirectory
 from echorl_testing.trainer.batches import RUN_UID
-from echorl_testing.trainer.fake_orchestrator import FakeOrchestrator
+from echorl_testing.trainer.fake_orchestrator import TOKEN, FakeOrchestrator
 from echorl_testing.trainer.tiny_learner import alone, tiny_learner, tiny_model, train
 from echorl_trainer.checkpoint import Saver, SaveTarget
 from echorl_trainer.client import Fenced, Link
@@ -60,7 +60,7 @@ def digest(learner: Learner) -> str:
 
 def saver_of(learner: Learner, model: Path, orchestrator: FakeOrchestrator) -> tuple[Saver, Health]:
     health = Health(step_timeout_s=120)
-    link = Link(orchestrator.url, request_headers(IDENTITY, None), deadline_s=120, watch=health.watch)
+    link = Link(orchestrator.url, request_headers(IDENTITY, TOKEN), deadline_s=120, watch=health.watch)
     target = SaveTarget(orchestrator.run, IDENTITY, model, link)
     return Saver(learner.state, target, deadline_s=120, health=health), health
 

@@ -13,7 +13,7 @@ from echorl_core.wire.batch import WIRE_VERSION, RankBatch, StopNotice
 from echorl_core.wire.reports import LogprobGap, StepReport
 from echorl_core.wire.weights import PolicyAnnouncement
 from echorl_testing.trainer.batches import RUN_UID, rank_batch
-from echorl_testing.trainer.fake_orchestrator import FakeOrchestrator
+from echorl_testing.trainer.fake_orchestrator import TOKEN, FakeOrchestrator
 from echorl_trainer.client import (
     Fenced,
     Link,
@@ -36,7 +36,7 @@ async def orchestrator(tmp_path: Path) -> AsyncIterator[FakeOrchestrator]:
 
 
 def link_to(orchestrator: FakeOrchestrator, *, deadline_s: float = 90.0, watch: Watch | None = None) -> Link:
-    headers = request_headers(IDENTITY, "secret")
+    headers = request_headers(IDENTITY, TOKEN)
     return Link(orchestrator.url, headers, deadline_s=deadline_s, watch=watch or Watch())
 
 
@@ -82,7 +82,7 @@ async def test_every_call_says_who_asks(orchestrator: FakeOrchestrator) -> None:
     assert headers["X-EchoRL-Run"] == RUN_UID
     assert headers["X-EchoRL-Attempt"] == "1"
     assert headers["X-EchoRL-Wire"] == str(WIRE_VERSION)
-    assert headers["X-EchoRL-Token"] == "secret"
+    assert headers["X-EchoRL-Token"] == TOKEN
 
 
 async def test_end_of_the_run_is_a_stop_notice(orchestrator: FakeOrchestrator) -> None:

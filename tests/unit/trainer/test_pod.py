@@ -74,7 +74,12 @@ def test_a_pod_without_its_variables_is_bad_input(tmp_path: Path, monkeypatch: p
         monkeypatch.delenv(name, raising=False)
     file = tmp_path / "log"
     monkeypatch.setenv("ECHORL_TERMINATION_LOG", str(file))
-    for name, value in {"ECHORL_RUN_NAME": "n", "ECHORL_RUN_UID": "u", "ECHORL_ATTEMPT": "2"}.items():
+    for name, value in {
+        "ECHORL_RUN_NAME": "n",
+        "ECHORL_RUN_UID": "u",
+        "ECHORL_ATTEMPT": "2",
+        "ECHORL_ADMIN_TOKEN": "t",
+    }.items():
         monkeypatch.setenv(name, value)
     assert main(["--config", "nowhere.json"]) == ExitCode.BAD_INPUT
     words = read(file.read_bytes())
@@ -198,14 +203,19 @@ def test_the_pods_own_name_overrides_the_configs(
     variable: str | None,
     found: str | None,
 ) -> None:
-    for name, value in {"ECHORL_RUN_NAME": "n", "ECHORL_RUN_UID": "u", "ECHORL_ATTEMPT": "2"}.items():
+    for name, value in {
+        "ECHORL_RUN_NAME": "n",
+        "ECHORL_RUN_UID": "u",
+        "ECHORL_ATTEMPT": "2",
+        "ECHORL_ADMIN_TOKEN": "t",
+    }.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("ECHORL_ADVERTISE_HOST", raising=False)
     if variable is not None:
         monkeypatch.setenv("ECHORL_ADVERTISE_HOST", variable)
     config = trainer_config(RunDirectory(tmp_path), tmp_path, publish_host=publish, advertise_host=advertise)
     config.dump(tmp_path / "trainer.json")
-    read_config, _ = read_input(["--config", str(tmp_path / "trainer.json")])
+    read_config, *_ = read_input(["--config", str(tmp_path / "trainer.json")])
     assert read_config.advertise_host == found
 
 

@@ -9,6 +9,7 @@ from http.client import HTTPConnection
 import pytest
 
 from echorl_core.identity import RunIdentity
+from echorl_core.run_token import weights_key
 from echorl_core.wire.reports import LogprobGap, StepReport
 from echorl_trainer.health import Health, Phase, RankProgress, Watch
 from echorl_trainer.metrics import Metrics
@@ -16,6 +17,7 @@ from echorl_trainer.server import Server
 from echorl_trainer.weights import Spool
 
 IDENTITY = RunIdentity("demo", "uid-1", 2)
+KEY = weights_key("token")
 
 
 @dataclass
@@ -34,7 +36,7 @@ class Running:
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     health = Health(step_timeout_s=60)
-    server = Server(IDENTITY, 0, health)
+    server = Server(IDENTITY, 0, health, weights_key=KEY)
     port = server.start("127.0.0.1", 0)
     spool = server.weights = Spool("uid-1", 2, f"http://127.0.0.1:{port}", tmp_path_factory.mktemp("spool"))
     for version in (1, 2, 3):
@@ -66,7 +68,7 @@ def test_health_and_metrics_are_served(running: Running) -> None:
 
 
 def test_weights_arrive_byte_for_byte(running: Running) -> None:
-    status, body = running.get("/weights/a2/v3/model.safetensors", {"X-EchoRL-Run": "uid-1"})
+    status, body = running.get("/weights/a2/v3/model.safetensors", {"X-EchoRL-Run": "uid-1", "X-EchoRL-Token": KEY})
     assert status == 200
     assert hashlib.sha256(body).digest() == hashlib.sha256(b"\x03" * 1_000_000).digest()
 
@@ -77,7 +79,7 @@ def test_weights_arrive_byte_for_byte(running: Running) -> None:
     ids=["older version", "older attempt", "outside the folder"],
 )
 def test_what_is_not_kept_is_not_found(running: Running, path: str) -> None:
-    status, body = running.get(path)
+    status, body = running.get(path, {"X-EchoRL-Token": KEY})
     assert status == 404
     assert b"ask for the newest" in body
 
@@ -86,9 +88,27 @@ def test_request_of_another_run_is_refused(running: Running) -> None:
     assert running.get("/weights/a2/v3/model.safetensors", {"X-EchoRL-Run": "uid-2"})[0] == 409
 
 
+OPEN = {"/metrics", "/state", "/healthz"}
+WEIGHTS = "/weights/a{attempt}/v{version}/{name}"
+
+
+def test_every_route_has_a_rule_of_access() -> None:
+    server = Server(IDENTITY, 0, Health(step_timeout_s=60), weights_key=KEY)
+    routes = server.application().router.routes()
+    assert {route.resource.canonical for route in routes if route.resource is not None} == OPEN | {WEIGHTS}
+
+
+@pytest.mark.parametrize("key", [None, "", "token", KEY + "0", "\xe9t\xe9"])
+def test_weights_need_their_key(running: Running, key: str | None) -> None:
+    path = WEIGHTS.format(attempt=2, version=3, name="model.safetensors")
+    status, body = running.get(path, {} if key is None else {"X-EchoRL-Token": key})
+    assert status == 403
+    assert KEY not in body.decode()
+
+
 def test_port_that_is_taken_is_an_error(running: Running) -> None:
     with pytest.raises(OSError, match=str(running.port)):
-        Server(IDENTITY, 1, Health(step_timeout_s=60)).start("127.0.0.1", running.port)
+        Server(IDENTITY, 1, Health(step_timeout_s=60), weights_key=KEY).start("127.0.0.1", running.port)
 
 
 class Clock:

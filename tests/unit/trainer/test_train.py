@@ -17,7 +17,7 @@ from echorl_core.prepare import prepare
 from echorl_core.rundir import RunDirectory
 from echorl_core.wire.batch import RankBatch, StopNotice
 from echorl_testing.trainer.batches import RUN_UID
-from echorl_testing.trainer.fake_orchestrator import FakeOrchestrator
+from echorl_testing.trainer.fake_orchestrator import TOKEN, FakeOrchestrator
 from echorl_testing.trainer.tiny_learner import alone, tiny_model
 from echorl_testing.trainer.trainer_processes import trainer_config
 from echorl_trainer import __main__ as entry
@@ -57,7 +57,7 @@ def run_rank(orchestrator: FakeOrchestrator, model: Path, **config: object) -> "
 
     def work() -> ExitCode:
         with ExitStack() as at_exit:
-            return ExitCode(run_to_words(settings, orchestrator.identity, None, at_exit).exit_code)
+            return ExitCode(run_to_words(settings, orchestrator.identity, TOKEN, at_exit).exit_code)
 
     return asyncio.create_task(asyncio.to_thread(work))
 

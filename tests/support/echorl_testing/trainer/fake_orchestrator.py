@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 import msgspec
 from aiohttp import web
 
+from echorl_core import names
 from echorl_core.arrays import pack
 from echorl_core.checkpoints import NO_HISTORY, CheckpointManifest, verify, write_manifest
 from echorl_core.identity import RunIdentity
@@ -18,6 +19,8 @@ from echorl_core.wire.reports import PartsReply, PartsReport, StepReport
 from echorl_core.wire.weights import PolicyAnnouncement
 from echorl_testing.ports import free_port
 from echorl_testing.trainer.batches import rank_batch
+
+TOKEN = "secret-token"
 
 
 class FakeOrchestrator:
@@ -99,6 +102,8 @@ class FakeOrchestrator:
             return web.Response(status=503, text="starting")
         if refusal := self.identity.refusal(request.headers):
             return web.json_response({"error": refusal}, status=409)
+        if request.headers.get(names.HEADER_TOKEN) != TOKEN:
+            return web.json_response({"error": "no token"}, status=403)
         return await handler(request)
 
     async def _batch(self, request: web.Request) -> web.Response:

@@ -9,6 +9,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
+from echorl_core import names
 from echorl_core.arrays import unpack
 from echorl_core.checkpoints import part_of
 from echorl_core.identity import RunIdentity
@@ -16,7 +17,7 @@ from echorl_core.rundir import RunDirectory
 from echorl_core.wire.batch import RankBatch, StopNotice
 from echorl_core.wire.reports import LogprobGap, PartsReply, PartsReport, StepReport
 from echorl_core.wire.weights import PolicyAnnouncement
-from echorl_testing.engines.fake_engine import probe_of
+from echorl_testing.engines.fake_engine import TOKEN, probe_of
 
 _RETRY_S = 0.05
 
@@ -44,7 +45,8 @@ class ScriptedTrainer:
     async def run(self) -> StopNotice:
         """Train until told to stop."""
         timeout = aiohttp.ClientTimeout(total=120)
-        async with aiohttp.ClientSession(headers=self.identity.headers(), timeout=timeout) as session:
+        headers = {**self.identity.headers(), names.HEADER_TOKEN: TOKEN}
+        async with aiohttp.ClientSession(headers=headers, timeout=timeout) as session:
             self._session = session
             self._trained = asyncio.Condition()
             self._step = self.start_step

@@ -9,6 +9,7 @@ from echorl_core.config import ModelConfig, OptimizerConfig, TrainerConfig
 from echorl_core.identity import RunIdentity
 from echorl_core.rundir import RunDirectory
 from echorl_testing.ports import free_port
+from echorl_testing.trainer.fake_orchestrator import TOKEN
 from echorl_testing.warm import Program
 from echorl_trainer.seeded import SeededShape
 
@@ -55,7 +56,7 @@ class Gang:
             variables = {
                 **{key: value for key, value in os.environ.items() if not key.startswith("ECHORL_")},
                 **self._identity,
-                "ECHORL_ADMIN_TOKEN": "secret-token",
+                "ECHORL_ADMIN_TOKEN": TOKEN,
                 "RANK": str(rank),
                 "LOCAL_RANK": str(rank),
                 "WORLD_SIZE": str(self._num_ranks),

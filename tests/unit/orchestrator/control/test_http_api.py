@@ -2,7 +2,6 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -12,76 +11,23 @@ from aiohttp.test_utils import TestClient, TestServer
 from echorl_core import names
 from echorl_core.arrays import unpack
 from echorl_core.names import Phase
-from echorl_core.rundir import RunDirectory
 from echorl_core.wire.batch import WIRE_VERSION, RankBatch, StopNotice
-from echorl_core.wire.reports import LogprobGap, PartsReply, PartsReport, StepReport
-from echorl_core.wire.run_state import RunState
+from echorl_core.wire.reports import LogprobGap, StepReport
 from echorl_core.wire.weights import PolicyAnnouncement
-from echorl_orchestrator.attempt.live_settings import AttemptSettings
-from echorl_orchestrator.attempt.trainer_desk import TrainerDesk
-from echorl_orchestrator.batches.batch_store import BatchStore
-from echorl_orchestrator.control.http_api import Actions, Api
-from echorl_orchestrator.engines.engine_metrics import Distribution
-from echorl_orchestrator.status.health import Health
-from echorl_orchestrator.status.metrics_registry import Metrics, Reading, Series
-from echorl_orchestrator.status.state_board import StateBoard
-from echorl_testing.manifests.role_config import orchestrator_config
-from echorl_testing.orchestrator.sealed import identity, parts_report, prepared, seal_step, store_of
+from echorl_testing.orchestrator.sealed import identity, parts_report, seal_step
+from echorl_testing.orchestrator.served_api import TOKEN, ServedApi
 
 Client = TestClient[web.Request, web.Application]
-TOKEN = "secret-token"
-HEADERS = identity().headers()
-
-
-class Served:
-    """The API over a real desk and store; what arrives is kept."""
-
-    def __init__(self, root: Path) -> None:
-        self.run = RunDirectory(root)
-        prepared(self.run)
-        self.store: BatchStore = store_of(root)
-        self.desk = TrainerDesk(self.store, num_ranks=2, start_step=0, attempt_folder=self.run.attempt(1))
-        self.content: dict[str, Any] = {"phase": Phase.RUNNING, "reward": float("nan")}
-        self.board = StateBoard(lambda: RunState(uid="u", attempt=1, **self.content))
-        self.live = AttemptSettings(orchestrator_config(root), self.run.attempt(1))
-        self.health = Health(longest_silence_s=10.0, busy=lambda: True)
-        self.arrived: list[PolicyAnnouncement | StepReport | PartsReport] = []
-        values: dict[str, Series] = {
-            "trained_step": {(): 3},
-            "committed_step": {(): None},
-            "steps": {(): 2},
-            "episode_failures": {("env",): 5, ("timeout",): None},
-        }
-        latency = {"engines_inter_token_latency_seconds": Distribution([("0.1", 2.0), ("+Inf", 3.0)], 0.5)}
-        self.metrics = Metrics(lambda: Reading(values, latency))
-        self.metrics.engine_updated({"pause_s": 0.2, "engine": "e"})
-        api = Api(
-            identity(),
-            TOKEN,
-            num_ranks=2,
-            desk=self.desk,
-            actions=Actions(self._take, self._take, self._parts, lambda: self.desk.stop(committed=0), self.live.accept),
-            board=self.board,
-            health=self.health,
-            registry=self.metrics.registry,
-        )
-        self.app = api.application()
-
-    async def _take(self, message: PolicyAnnouncement | StepReport) -> None:
-        self.arrived.append(message)
-
-    def _parts(self, message: PartsReport) -> PartsReply:
-        self.arrived.append(message)
-        return PartsReply(state="waiting")
+HEADERS = {**identity().headers(), names.HEADER_TOKEN: TOKEN}
 
 
 @pytest.fixture
-def served(tmp_path: Path) -> Served:
-    return Served(tmp_path)
+def served(tmp_path: Path) -> ServedApi:
+    return ServedApi(tmp_path)
 
 
 @pytest.fixture
-async def client(served: Served) -> AsyncIterator[Client]:
+async def client(served: ServedApi) -> AsyncIterator[Client]:
     async with TestClient(TestServer(served.app)) as made:
         yield made
 
@@ -90,7 +36,7 @@ def announcement(attempt: int = 1) -> PolicyAnnouncement:
     return PolicyAnnouncement(attempt=attempt, version=0, digest="d", url="http://x", size_bytes=1, seconds_gather=0.0)
 
 
-async def test_a_batch_is_pulled_as_bytes_and_again(served: Served, client: Client) -> None:
+async def test_a_batch_is_pulled_as_bytes_and_again(served: ServedApi, client: Client) -> None:
     seal_step(served.store, 1, ranks=2)
     bodies = []
     for rank in (0, 1, 0):
@@ -101,7 +47,7 @@ async def test_a_batch_is_pulled_as_bytes_and_again(served: Served, client: Clie
     assert bodies[0] == bodies[2]
 
 
-async def test_a_long_poll_ends_with_the_seal(served: Served, client: Client) -> None:
+async def test_a_long_poll_ends_with_the_seal(served: ServedApi, client: Client) -> None:
     asked = asyncio.create_task(
         client.get("/trainer/batch", params={"step": 1, "rank": 0, "wait": 20}, headers=HEADERS)
     )
@@ -111,10 +57,10 @@ async def test_a_long_poll_ends_with_the_seal(served: Served, client: Client) ->
         assert (await asked).status == 200
 
 
-async def test_a_batch_that_is_not_sealed_is_204_and_a_stop_is_410(served: Served, client: Client) -> None:
+async def test_a_batch_that_is_not_sealed_is_204_and_a_stop_is_410(served: ServedApi, client: Client) -> None:
     pull = {"params": {"step": 1, "rank": 0}, "headers": HEADERS}
     assert (await client.get("/trainer/batch", **pull)).status == 204
-    stop = await client.post("/control/stop", headers={**HEADERS, names.HEADER_TOKEN: TOKEN})
+    stop = await client.post("/control/stop", headers=HEADERS)
     assert stop.status == 200
     answer = await client.get("/trainer/batch", **pull)
     assert answer.status == 410
@@ -122,17 +68,8 @@ async def test_a_batch_that_is_not_sealed_is_204_and_a_stop_is_410(served: Serve
     assert msgspec.json.decode(await answer.read(), type=StopNotice) == expected
 
 
-@pytest.mark.parametrize("token", [None, "wrong", TOKEN + "x"])
-async def test_control_needs_the_token(served: Served, client: Client, token: str | None) -> None:
-    headers = HEADERS if token is None else {**HEADERS, names.HEADER_TOKEN: token}
-    assert (await client.post("/control/stop", headers=headers)).status == 403
-    assert (await client.post("/control/live", headers=headers, data=b'{"generation": 1}')).status == 403
-    assert served.desk.notice is None
-    assert not served.live.waiting
-
-
-async def test_live_settings_are_taken_in_once(served: Served, client: Client) -> None:
-    call = {"data": b'{"generation": 7, "max_steps": 99}', "headers": {**HEADERS, names.HEADER_TOKEN: TOKEN}}
+async def test_live_settings_are_taken_in_once(served: ServedApi, client: Client) -> None:
+    call = {"data": b'{"generation": 7, "max_steps": 99}', "headers": HEADERS}
     answer = await client.post("/control/live", **call)
     assert (answer.status, await answer.json()) == (200, {"generation": 7, "in_effect": False})
     served.live.adopt()
@@ -152,9 +89,9 @@ async def test_live_settings_are_taken_in_once(served: Served, client: Client) -
     ],
 )
 async def test_live_settings_that_are_refused(
-    served: Served, client: Client, body: bytes, status: int, words: str
+    served: ServedApi, client: Client, body: bytes, status: int, words: str
 ) -> None:
-    headers = {**HEADERS, names.HEADER_TOKEN: TOKEN}
+    headers = HEADERS
     assert (await client.post("/control/live", data=b'{"generation": 1}', headers=headers)).status == 200
     served.live.adopt()
     answer = await client.post("/control/live", data=body, headers=headers)
@@ -184,7 +121,7 @@ async def test_live_settings_that_are_refused(
     ],
 )
 async def test_foreign_messages_are_refused(
-    served: Served, client: Client, method: str, path: str, headers: dict[str, str], words: str
+    served: ServedApi, client: Client, method: str, path: str, headers: dict[str, str], words: str
 ) -> None:
     answer = await client.request(method, path, headers=headers)
     assert answer.status == 409
@@ -192,10 +129,12 @@ async def test_foreign_messages_are_refused(
     assert served.arrived == []
 
 
-async def test_messages_arrive_typed(served: Served, client: Client) -> None:
+async def test_messages_arrive_typed(served: ServedApi, client: Client) -> None:
     gap = LogprobGap(tokens=0, max_abs=None, mean_abs=None, over_tolerance=0)
     report = StepReport(attempt=1, step=1, metrics={}, gap=gap, trained_tokens=1, packed_tokens=1, seconds={})
     parts = parts_report(served.run, 1)
+    seal_step(served.store, 1, ranks=2)
+    assert (await client.get("/trainer/batch?step=1&rank=0", headers=HEADERS)).status == 200
     for path, message in (("policy", announcement()), ("step", report), ("parts", parts)):
         answer = await client.post(f"/trainer/{path}", data=msgspec.json.encode(message), headers=HEADERS)
         assert answer.status == 200
@@ -211,7 +150,9 @@ async def test_messages_arrive_typed(served: Served, client: Client) -> None:
         (msgspec.json.encode(announcement(attempt=2)), 409, "of attempt 2; this is attempt 1"),
     ],
 )
-async def test_wrong_bodies_are_refused(served: Served, client: Client, body: bytes, status: int, words: str) -> None:
+async def test_wrong_bodies_are_refused(
+    served: ServedApi, client: Client, body: bytes, status: int, words: str
+) -> None:
     answer = await client.post("/trainer/policy", data=body, headers=HEADERS)
     assert answer.status == status
     assert words in (await answer.json())["error"]
@@ -230,12 +171,12 @@ async def test_pulls_of_no_rank_and_of_released_batches_are_404(client: Client) 
         assert (await client.get(f"/trainer/batch?{query}", headers=HEADERS)).status == 404
 
 
-async def test_parts_of_no_rank_are_refused(served: Served, client: Client) -> None:
+async def test_parts_of_no_rank_are_refused(served: ServedApi, client: Client) -> None:
     body = msgspec.json.encode(parts_report(served.run, 1, rank=2))
     assert (await client.post("/trainer/parts", data=body, headers=HEADERS)).status == 400
 
 
-async def test_state_is_strict_json_for_everybody_but_another_attempt(served: Served, client: Client) -> None:
+async def test_state_is_strict_json_for_everybody_but_another_attempt(served: ServedApi, client: Client) -> None:
     answer = await client.get("/state")
     state = json.loads(await answer.text(), parse_constant=pytest.fail)
     assert state["phase"] == "Running"
@@ -244,7 +185,7 @@ async def test_state_is_strict_json_for_everybody_but_another_attempt(served: Se
     assert (await client.get("/state", params={"since": "x"})).status == 400
 
 
-async def test_state_waits_for_a_new_revision(served: Served, client: Client) -> None:
+async def test_state_waits_for_a_new_revision(served: ServedApi, client: Client) -> None:
     revision = (await (await client.get("/state")).json())["revision"]
     asked = asyncio.create_task(client.get("/state", params={"since": revision, "wait": 20}))
     served.content["phase"] = Phase.SUCCEEDED
@@ -253,7 +194,7 @@ async def test_state_waits_for_a_new_revision(served: Served, client: Client) ->
         assert (await (await asked).json())["phase"] == "Succeeded"
 
 
-async def test_health_and_metrics(served: Served, client: Client) -> None:
+async def test_health_and_metrics(served: ServedApi, client: Client) -> None:
     assert (await client.get("/healthz")).status == 200
     served.health.tick(9.0, served.health._looked + 9.0)
     unhealthy = await client.get("/healthz")
