@@ -46,7 +46,7 @@ class Metrics:
         self.learning_rate = self._gauge("learning_rate", "Of the last step.")
         self.logprob_gap = self._gauge(
             "logprob_gap_nats",
-            "Largest gap between engine and trainer in the last step, over tokens of the version the trainer held.",
+            "Largest gap of engine and trainer in the last step, over tokens that their own version scored.",
         )
         self.trained_tokens = self._counter("trained_tokens", "Tokens with a weight in any component, all ranks.")
         self.packed_tokens = self._counter("packed_tokens", "Tokens that went through the model, all ranks.")

@@ -238,10 +238,10 @@ def compile_layers(policy: Policy) -> None:
 def full_weights(policy: Policy) -> Iterator[tuple[str, Tensor]]:
     """Whole parameters one by one under their Hugging Face names, in ``policy.dtype``. All ranks iterate together.
 
-    ``lm_head.weight`` is always among them, also when it is the embedding: an engine on the CPU otherwise keeps its
-    old head. Rank 0 gets values on the CPU, other ranks empty tensors on the meta device.
+    A head that is the embedding is not among them, as in Hugging Face's folders. Rank 0 gets values on the CPU, other
+    ranks empty tensors on the meta device.
     """
-    yield from whole_tensors(policy.model.named_parameters(remove_duplicate=False), policy.dtype)
+    yield from whole_tensors(policy.model.named_parameters(), policy.dtype)
 
 
 @torch.no_grad()

@@ -22,12 +22,13 @@ from torch.optim import Optimizer
 from echorl_core.wire.batch import MicroBatch, RankBatch
 from echorl_core.wire.reports import LogprobGap
 from echorl_trainer.batches import ScoredBatch, Source, score_batch, sources_of
+from echorl_trainer.former import FormerWeights
 from echorl_trainer.losses import PolicyLoss, PolicyTokens, cross_entropy_loss, graph_anchor
 from echorl_trainer.model import PackedTokens, Policy
 from echorl_trainer.optimizer import Schedule
 from echorl_trainer.parallel import Ranks
 from echorl_trainer.token_export import TokenExport
-from echorl_trainer.token_metrics import TokenMetrics, count_batch, merge, summarize
+from echorl_trainer.token_metrics import GAP_TOLERANCE, TokenMetrics, count_batch, count_gap, merge, summarize
 
 COMPONENTS = ("rl", "ce")
 
@@ -86,6 +87,8 @@ class StepRunner:
         self.export: TokenExport | None = None
         """Is shown every micro-batch; None: tokens are not exported."""
         self._vocab_size = int(policy.model.get_input_embeddings().num_embeddings)
+        self._former = FormerWeights(policy)
+        self._gap_tolerance = GAP_TOLERANCE[policy.compute_dtype]
 
     def run(self, batch: RankBatch) -> StepOutcome:
         """Train one step.
@@ -134,19 +137,22 @@ class StepRunner:
     def _accumulate(self, batch: RankBatch, sources: list[Source]) -> tuple[TokenMetrics, Tensor]:
         """Backward over all micro-batches: tallies, and per micro-batch its losses and the norm of what is summed."""
         token_metrics = TokenMetrics.empty(sources, self._ranks.device)
+        if self._former.holds(batch.step - 2):
+            scored = self._scored(batch.micro_batches[0], sources, version=batch.step - 2)
+            with self._former.in_place():
+                count_gap(token_metrics, scored, self._policy(scored.tokens).logprobs, self._gap_tolerance)
         checks = []
         for micro in batch.micro_batches:
-            scored = score_batch(
-                micro,
-                sources=sources,
-                version=batch.step - 1,
-                vocab_size=self._vocab_size,
-                device=self._ranks.device,
-            )
+            scored = self._scored(micro, sources, version=batch.step - 1)
             shares, total = self._forward(batch, micro, scored, token_metrics)
             total.backward()  # type: ignore[no-untyped-call]
             checks.append(torch.cat([shares, self._local_norm()[None]]))
         return token_metrics, torch.stack(checks)
+
+    def _scored(self, micro: MicroBatch, sources: list[Source], *, version: int) -> ScoredBatch:
+        return score_batch(
+            micro, sources=sources, version=version, vocab_size=self._vocab_size, device=self._ranks.device
+        )
 
     def _forward(
         self, batch: RankBatch, micro: MicroBatch, scored: ScoredBatch, token_metrics: TokenMetrics
@@ -160,7 +166,7 @@ class StepRunner:
             outputs["rl"] = self._policy_loss(tokens, denominator=denominators["rl"])
         if denominators.get("ce", 0) > 0:
             outputs["ce"] = cross_entropy_loss(logprobs, scored.ce_weight, denominator=denominators["ce"])
-        count_batch(token_metrics, scored, scores, outputs)
+        count_batch(token_metrics, scored, scores, outputs, gap_tolerance=self._gap_tolerance)
         if self.export is not None:
             self.export.add(batch, micro, scored, scores, outputs)
         parts = [outputs[name].loss for name in COMPONENTS if name in outputs]
@@ -209,6 +215,7 @@ class StepRunner:
     def _update(self, step: int, norm: Tensor) -> float:
         torch.nn.utils.clip_grads_with_norm_(self._policy.parameters(), self._max_grad_norm, norm)
         lr = self._schedule.apply(step)
+        self._former.keep(step)
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
         return lr

@@ -48,7 +48,8 @@ _MASKED = {
 """Shares of RL tokens, and the columns that count them."""
 _CUSTOM = "custom/"
 
-_GAP_TOLERANCE = 1e-4
+GAP_TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.1}
+"""By the precision that both compute in; of a logprob below -1 the share of it."""
 
 
 @dataclass
@@ -90,7 +91,12 @@ class TokenMetrics:
 
 @torch.no_grad()
 def count_batch(
-    metrics: TokenMetrics, scored: ScoredBatch, scores: TokenScores, outputs: dict[str, LossOutput]
+    metrics: TokenMetrics,
+    scored: ScoredBatch,
+    scores: TokenScores,
+    outputs: dict[str, LossOutput],
+    *,
+    gap_tolerance: float = GAP_TOLERANCE[torch.float32],
 ) -> None:
     """Count the tokens of one micro-batch; waits for nothing."""
     logprobs = scores.logprobs
@@ -99,20 +105,15 @@ def count_batch(
     rl = scored.is_action & (scored.rl_weight != 0) if "rl" in outputs else no_token
     echo = scored.ce_weight != 0 if "ce" in outputs else no_token
     terms = outputs["rl"].metrics if "rl" in outputs else {}
-    difference = torch.where(scored.is_current, (logprobs - scored.sampler_logprobs).abs(), 0.0)
-    difference = difference.nan_to_num(nan=math.inf, posinf=math.inf)
-    bound = _GAP_TOLERANCE * logprobs.abs().clamp(min=1.0)
     taught = rl if "teacher_kl" in terms else no_token
     counted: dict[str, Tensor] = {_RL: rl, _TAUGHT: taught, _ENV: scored.is_env_output, _ECHO: echo}
     columns: dict[str, Tensor] = {
         **counted,
-        "gap_tokens": scored.is_current,
-        "gap_abs": difference,
-        "gap_over": scored.is_current & ~(difference <= bound),
         **{name: torch.where(rl, terms[name], 0.0) for name in ("dropped_low", "dropped_high") if name in terms},
     }
     table = torch.stack([columns[name].double() if name in columns else nothing for name in COLUMNS], dim=1)
     metrics.sums.index_add_(0, scored.source, table)
+    count_gap(metrics, scored, logprobs, gap_tolerance)
     values = {"entropy": scores.entropy, "env_nll": -logprobs, "echo_nll": -logprobs, **terms}
     metrics.moments.add(
         scored.source,
@@ -123,6 +124,18 @@ def count_batch(
         if name not in metrics.extra:
             metrics.extra[name] = Moments.empty(len(metrics.sources), 1, metrics.sums.device)
         metrics.extra[name].add(scored.source, terms[name][:, None], rl[:, None])
+
+
+@torch.no_grad()
+def count_gap(metrics: TokenMetrics, scored: ScoredBatch, logprobs: Tensor, tolerance: float) -> None:
+    """Compare ``logprobs`` [K] of the current tokens with the engine's; waits for nothing."""
+    difference = torch.where(scored.is_current, (logprobs - scored.sampler_logprobs).abs(), 0.0)
+    difference = difference.nan_to_num(nan=math.inf, posinf=math.inf)
+    over = scored.is_current & ~(difference <= tolerance * logprobs.abs().clamp(min=1.0))
+    columns = [COLUMNS.index(name) for name in ("gap_tokens", "gap_abs", "gap_over")]
+    table = torch.stack([scored.is_current.double(), difference.double(), over.double()], dim=1)
+    sums = torch.zeros_like(metrics.sums[:, columns]).index_add_(0, scored.source, table)
+    metrics.sums[:, columns] += sums
     if difference.numel():
         metrics.gap_max = torch.maximum(metrics.gap_max, difference.max().double())
 

@@ -138,20 +138,16 @@ class SafetensorsFolder:
         self._file_bytes = file_bytes
         self._held: dict[str, torch.Tensor] = {}
         self._held_bytes = 0
-        self._pointers: set[int] = set()
         self._written: list[tuple[int, str, list[tuple[str, list[int]]]]] = []
 
     def add(self, name: str, tensor: torch.Tensor) -> None:
         """Take one CPU tensor of any float dtype and shape; it may be written later, so it must not change."""
         tensor = tensor.detach().to(self._dtype).contiguous()
-        if tensor.data_ptr() in self._pointers:
-            tensor = tensor.clone()  # safetensors refuses tensors that share memory, as a tied head does
         size = tensor.numel() * tensor.element_size()
         if self._held and self._held_bytes + size > self._file_bytes:
             self._write()
         self._held[name] = tensor
         self._held_bytes += size
-        self._pointers.add(tensor.data_ptr())
 
     def finish(self) -> tuple[list[WeightFile], dict[str, TensorInfo]]:
         """Write the rest; files in order, and every tensor by name."""

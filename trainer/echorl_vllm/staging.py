@@ -14,7 +14,7 @@ from echorl_core.names import HEADER_ATTEMPT
 from echorl_core.wire.engine import StageRequest, StageState, StageStatus
 from echorl_core.wire.weights import PolicyId
 from echorl_vllm.spool import Limits, StageAbortedError, fetch, locked
-from echorl_vllm.validation import ModelForm, check_adapter_config, check_form, check_values, open_tensors
+from echorl_vllm.validation import ModelForm, check_adapter_config, check_form, check_values, open_tensors, with_head
 
 log = logging.getLogger("vllm.echorl.staging")
 
@@ -135,7 +135,7 @@ class Stager:
             form = self._form()
             check_form(manifest, form)
             check_adapter_config(folder, form)
-            tensors = open_tensors(folder, manifest)
+            tensors = with_head(open_tensors(folder, manifest), form)
             limits.check("checking values")
             if not (folder / _CHECKED).exists():
                 check_values(tensors, form)

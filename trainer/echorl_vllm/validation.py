@@ -17,6 +17,7 @@ from echorl_core.adapters import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from echorl_core.wire.weights import WeightManifest
 
 OUTPUT_HEAD = "lm_head.weight"
+EMBEDDING = "embed_tokens.weight"
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\.safetensors")
 _NAMED_IN_MESSAGE = 5
 
@@ -87,9 +88,9 @@ def model_form(folder: Path, *, tied: bool, engine_dtype: str | None = None) -> 
         )
     tensors = read_forms(files)
     if OUTPUT_HEAD not in tensors:
-        embeddings = [name for name in tensors if name.endswith("embed_tokens.weight")]
+        embeddings = [name for name in tensors if name.endswith(EMBEDDING)]
         if len(embeddings) != 1:
-            raise WeightsRefusedError(f"{folder}: has neither {OUTPUT_HEAD} nor exactly one *embed_tokens.weight")
+            raise WeightsRefusedError(f"{folder}: has neither {OUTPUT_HEAD} nor exactly one *{EMBEDDING}")
         tensors[OUTPUT_HEAD] = tensors[embeddings[0]]
     return ModelForm(tensors=tensors, engine_dtype=engine_dtype, tied=tied)
 
@@ -147,10 +148,8 @@ def check_form(manifest: WeightManifest, expected: ModelForm) -> None:
     if expected.kind == "adapter" and names != [ADAPTER_CONFIG, ADAPTER_WEIGHTS]:
         both = f"{ADAPTER_CONFIG} and {ADAPTER_WEIGHTS}"
         raise WeightsRefusedError(f"weight manifest: files {', '.join(names)}; accepted are {both}")
-    missing, unknown = (
-        expected.tensors.keys() - manifest.tensors.keys(),
-        manifest.tensors.keys() - expected.tensors.keys(),
-    )
+    missing = expected.tensors.keys() - manifest.tensors.keys() - ({OUTPUT_HEAD} if expected.tied else set())
+    unknown = manifest.tensors.keys() - expected.tensors.keys()
     if missing:
         raise WeightsRefusedError(f"published weights: tensors missing: {_some(missing)}")
     if unknown:
@@ -190,6 +189,13 @@ def open_tensors(folder: Path, manifest: WeightManifest) -> dict[str, torch.Tens
     return tensors
 
 
+def with_head(tensors: Mapping[str, torch.Tensor], expected: ModelForm) -> dict[str, torch.Tensor]:
+    """The tensors with the output head that a tied model's publication leaves out: an engine on the CPU has its own."""
+    embedding = next((tensor for name, tensor in tensors.items() if name.endswith(EMBEDDING)), None)
+    head = {OUTPUT_HEAD: embedding} if expected.tied and embedding is not None else {}
+    return {**head, **tensors}
+
+
 def check_values(tensors: Mapping[str, torch.Tensor], expected: ModelForm) -> None:
     """Every float is finite, and a tied model's output head equals its embedding."""
     for name, tensor in tensors.items():
@@ -198,5 +204,5 @@ def check_values(tensors: Mapping[str, torch.Tensor], expected: ModelForm) -> No
             raise WeightsRefusedError(f"{name}: {bad} of {tensor.numel()} values are NaN or infinite")
     if expected.tied:
         for name in tensors:
-            if name.endswith("embed_tokens.weight") and not torch.equal(tensors[name], tensors[OUTPUT_HEAD]):
+            if name.endswith(EMBEDDING) and not torch.equal(tensors[name], tensors[OUTPUT_HEAD]):
                 raise WeightsRefusedError(f"{OUTPUT_HEAD}: differs from {name}, though the model ties them")

@@ -200,6 +200,7 @@ def _orchestrator(spec: EchoRLRunSpec, placement: Placement) -> config.Orchestra
 
 def _trainer(spec: EchoRLRunSpec, placement: Placement) -> config.TrainerConfig:
     trainer = spec.trainer
+    on_gpus = trainer.gpus_per_replica > 0
     return config.TrainerConfig(
         run_dir=placement.run_dir,
         orchestrator_url=placement.orchestrator_url,
@@ -212,8 +213,8 @@ def _trainer(spec: EchoRLRunSpec, placement: Placement) -> config.TrainerConfig:
         losses=losses_by_environment(spec),
         python_path=list(placement.python_path),
         optimizer=_optimizer(spec),
-        compile=trainer.compile,
-        activation_checkpointing=trainer.activation_checkpointing,
+        compile=on_gpus if trainer.compile is None else trainer.compile,
+        activation_checkpointing=trainer.activation_checkpointing or ("selective" if on_gpus else "none"),
         replicate=trainer.parallel.replicate,
         weight_mode=_weight_mode(spec),
         publish_host=placement.publish_host,

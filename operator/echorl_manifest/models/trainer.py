@@ -58,7 +58,7 @@ class Trainer(PodTemplate):
     """Tokens that are packed into one micro-batch; at least ``model.maxModelLen``, which is the default."""
     optimizer: Optimizer = Optimizer()
     """Optimizer and learning-rate schedule."""
-    compile: bool = False
-    """Whether the model is compiled by torch.compile."""
-    activation_checkpointing: Literal["none", "selective", "full"] = "none"
-    """Which activations are computed again in the backward pass, to save memory."""
+    compile: bool | None = None
+    """Whether the model is compiled by torch.compile; by default, on GPUs."""
+    activation_checkpointing: Literal["none", "selective", "full"] | None = None
+    """Which activations the backward pass computes again, to save memory; by default selective on GPUs, else none."""

@@ -20,6 +20,7 @@ from echorl_testing.orchestrator.packs import (
     rank_batch,
     tiny_policy,
 )
+from echorl_trainer.former import FormerWeights
 from echorl_trainer.step import NonFinite, probe_logprobs
 
 LOSSES = ("dppo", "ipo", "grpo", "cispo", "reinforce")
@@ -33,6 +34,11 @@ def in_four():
 
 def changed(micro, **columns):
     return msgspec.structs.replace(micro, **columns)
+
+
+def equal(one, other):
+    one, other = (value.to_local() if isinstance(value, DTensor) else value for value in (one, other))
+    return torch.equal(one, other)
 
 
 def silent(micro):
@@ -220,6 +226,44 @@ def test_gap_of_matching_and_of_wrong_logprobs(folder):
     assert bad.mean_abs == pytest.approx(0.5 / action.sum(), rel=1e-3)
     assert stale.tokens == 0
     assert stale.mean_abs is None
+
+
+def test_tokens_a_version_old_are_compared_with_the_version_that_sampled_them(folder):
+    part = document(1, 20, version=0)
+    action = part.role == TokenRole.ACTION
+    nothing = {"rl": 0.0, "ce": 0.0}
+    with learner(folder) as one:
+        true = np.zeros(20, np.float32)
+        true[1:] = one.policy(packed_like(part)).logprobs.detach().numpy()
+        exact = changed(part, logprobs=np.where(action, true, 0).astype(np.float32))
+        assert one.runner.run(rank_batch([exact], denominators([exact]), step=1)).gap.tokens == action.sum()
+        moved = one.policy(packed_like(part)).logprobs.detach().numpy()
+        gap = one.runner.run(rank_batch([exact], nothing, step=2)).gap
+        later = one.runner.run(rank_batch([exact], nothing, step=3)).gap
+    assert np.abs(moved - true[1:]).max() > 1e-3, "the update can be seen"
+    assert (gap.tokens, gap.over_tolerance) == (action.sum(), 0)
+    assert gap.max_abs < 1e-4
+    assert later.tokens == 0, "only now and then"
+
+
+def test_former_weights_leave_the_present_ones_as_they_were(folder):
+    with learner(folder) as one:
+        former = FormerWeights(one.policy, every=5)
+        start = [parameter.detach().clone() for parameter in one.policy.parameters()]
+        former.keep(6)
+        with torch.no_grad():
+            for parameter in one.policy.parameters():
+                parameter.mul_(1.1)
+        present = [parameter.detach().clone() for parameter in one.policy.parameters()]
+        assert (former.holds(5), former.holds(6)) == (True, False)
+        with former.in_place():
+            found = [parameter.detach().clone() for parameter in one.policy.parameters()]
+        after = [parameter.detach().clone() for parameter in one.policy.parameters()]
+    assert all(map(equal, found, start))
+    assert all(map(equal, after, present))
+    assert not former.holds(5)
+    former.keep(7)
+    assert not former.holds(6)
 
 
 @pytest.mark.parametrize(("column", "component"), [("advantage", "rl"), ("logprobs", "rl"), ("ce_weight", "ce")])

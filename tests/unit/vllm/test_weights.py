@@ -78,7 +78,6 @@ def poison(value):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (drop(HEAD), "tensors missing: lm_head.weight"),
         (drop(NORM), "tensors missing: model.norm.weight"),
         (put("model.extra", lambda _: torch.zeros(2)), "does not have: model.extra"),
         (put(NORM, lambda tensor: tensor[:-1]), r"model.norm.weight: shape \[31\], the model has \[32\]"),
@@ -91,6 +90,17 @@ def test_weights_that_do_not_fit_are_refused(worker, model, environment, change,
     status = worker.staged(environment / "p", published(model, environment / "p", change=change))
     assert status.state == "failed"
     assert re.search(message, status.error)
+
+
+def test_the_head_of_a_tied_model_alone_may_be_left_out(worker, model, environment):
+    digest = published(model, environment / "p", change=drop(HEAD))
+    status = worker.staged(environment / "p", digest)
+    assert (status.state == "staged") is model[1]
+    if not model[1]:
+        assert "tensors missing: lm_head.weight" in status.error
+        return
+    worker.weights.apply(PolicyId(attempt=1, version=1, digest=digest))
+    assert torch.equal(worker.model[HEAD], worker.model[EMBEDDING])
 
 
 def test_a_tied_head_must_equal_the_embedding(worker, model, environment):

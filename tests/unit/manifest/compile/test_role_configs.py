@@ -29,6 +29,16 @@ def test_ranks(replicas, gpus, ranks):
     assert compiled(document).orchestrator.batch.num_ranks == ranks
 
 
+@pytest.mark.parametrize(("gpus", "compiles", "checkpointing"), [(0, False, "none"), (1, True, "selective")])
+def test_steps_are_compiled_and_spare_memory_on_gpus(gpus, compiles, checkpointing):
+    document = with_value(shortest(), "spec.trainer", {"gpusPerReplica": gpus})
+    trainer = compiled(document).trainer
+    assert (trainer.compile, trainer.activation_checkpointing) == (compiles, checkpointing)
+    chosen = {"gpusPerReplica": gpus, "compile": not compiles, "activationCheckpointing": "full"}
+    trainer = compiled(with_value(document, "spec.trainer", chosen)).trainer
+    assert (trainer.compile, trainer.activation_checkpointing) == (not compiles, "full")
+
+
 @pytest.mark.parametrize(
     ("explicit", "seq_len", "of_model", "length", "micro_batch"),
     [
