@@ -169,7 +169,7 @@ class SafetensorsFolder:
     def _write(self) -> None:
         data = save(self._held, metadata={"format": "pt"})
         contents = [(name, list(tensor.shape)) for name, tensor in self._held.items()]
-        self._held, self._held_bytes, self._pointers = {}, 0, set()
+        self._held, self._held_bytes = {}, 0
         self._part(len(self._written) + 1).write_bytes(data)
         self._written.append((len(data), hashlib.sha256(data).hexdigest(), contents))
 
