@@ -234,8 +234,10 @@ async def test_unreachable_becomes_unknown_and_comes_back(
         web.Response(text='{"uid": 3}'),
         web.Response(body=b'{"uid": "\xff\xfe"}'),
         web.Response(text='{"rates": ' + "[" * 5000 + "]" * 5000 + "}"),
+        web.Response(text='{"uid": "uid", "attempt": 2, "phase": "Running", "step": 9223372036854775808}'),
+        web.Response(text='{"uid": "uid", "attempt": 2, "phase": "Running", "checkpoint": {"size_bytes": -1}}'),
     ],
-    ids=["refused", "no JSON", "wrong type", "not UTF-8", "nested without end"],
+    ids=["refused", "no JSON", "wrong type", "not UTF-8", "nested without end", "absurd step", "negative size"],
 )
 async def test_a_wrong_answer_is_no_answer(orchestrators: Orchestrators, peer: Peer, answer: web.Response) -> None:
     peer.answer = answer

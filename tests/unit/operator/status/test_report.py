@@ -189,7 +189,24 @@ def test_at_the_end_status_has_what_the_orchestrator_said_last_not_what_was_poll
     assert (later["step"], later["checkpoint"]["step"]) == (9, 9)
 
 
-@pytest.mark.parametrize("words", [{"attempt": 1}, {"exit_code": 1}])
+@pytest.mark.parametrize("at", ["", "yesterday", "2026-01-01T00:00:00", "0001-01-01T00:00:00Z"])
+def test_a_checkpoint_without_a_time_of_its_own_does_not_stop_the_status(at):
+    saved = SavedCheckpoint(step=9, committed_at=at, size_bytes=98)
+    end = observed(orchestrator_that_ended(step=9, saved=saved), run=run())
+    status = status_of(end, MEMORY, SAID)
+    assert (status["step"], status.get("checkpoint")) == (9, None)
+    known = {"step": 5, "committedAt": "2026-01-01T00:00:00Z", "sizeBytes": 9, "path": "checkpoints/step_000005"}
+    before = dataclasses.replace(end, run=run({"attempt": 2, "checkpoint": known}))
+    assert status_of(before, MEMORY, SAID)["checkpoint"] == known
+
+
+def test_times_of_checkpoints_are_written_as_the_api_server_writes_them():
+    saved = SavedCheckpoint(step=9, committed_at="2026-01-01T02:00:00.5+01:00", size_bytes=98)
+    end = observed(orchestrator_that_ended(step=9, saved=saved), run=run())
+    assert status_of(end, MEMORY, SAID)["checkpoint"]["committedAt"] == "2026-01-01T01:00:00Z"
+
+
+@pytest.mark.parametrize("words", [{"attempt": 1}, {"exit_code": 1}, {"step": 2**63}, {"step": -1}])
 def test_words_of_another_attempt_or_of_a_crash_are_no_result(words):
-    pod = orchestrator_that_ended(step=9, **words)
+    pod = orchestrator_that_ended(**{"step": 9} | words)
     assert status_of(observed(pod, run=run(), role_state=STATE), MEMORY, SAID)["step"] == 7
