@@ -61,7 +61,8 @@ def without_pods(observed: Observed) -> list[ChildRecord]:
     """Workloads whose controllers try in vain to make pods."""
     stuck = [child for child in observed.children if child.failure and child.kind is Kind.DEPLOYMENT]
     trainer = observed.child(Kind.STATEFUL_SET, names.trainer(observed.run.key.name))
-    if trainer is not None and any(_uncreated(observed)):
+    taken = any(one.meta.name.rpartition("-")[0] == names.trainer(observed.run.key.name) for one in _in_place(observed))
+    if trainer is not None and (taken or any(_uncreated(observed))):
         stuck.append(trainer)
     return stuck
 
@@ -75,6 +76,7 @@ def refused(message: str) -> Obstacle:
 
 def _obstacles(observed: Observed, figures: Figures | None) -> Iterator[Obstacle]:
     living = [pod for pod in observed.pods if pod.meta.deleted_at is None and not pod.ended]
+    yield from _taken(observed)
     for role in ORDER:
         pods = [pod for pod in living if pod.role is role]
         if role is PodRole.TRAINER:
@@ -88,6 +90,22 @@ def _obstacles(observed: Observed, figures: Figures | None) -> Iterator[Obstacle
         ):
             yield from _waiting(pods, reasons, reason, what, observed.now)
     yield from _without_pods(observed)
+
+
+def _in_place(observed: Observed) -> list[PodRecord]:
+    """Strangers that are not ending by themselves."""
+    return [pod for pod in observed.strangers if pod.meta.deleted_at is None]
+
+
+def _taken(observed: Observed) -> Iterator[Obstacle]:
+    """Names of the run's pods that others have. Controllers and the API server say nothing of it."""
+    for pod in _in_place(observed):
+        name, age = pod.meta.name, waited(observed.now - pod.meta.created_at)
+        yield Obstacle(
+            "NameTaken",
+            f"{name} cannot be created: a pod of that name, {age} old, is not the run's (any more: it has lost the "
+            f"labels or the owner that the run's pods have), and does not go with it; kubectl delete pod {name}",
+        )
 
 
 def _unscheduled(observed: Observed, pods: list[PodRecord], figures: Figures | None) -> Iterator[Obstacle]:

@@ -2,8 +2,8 @@ from dataclasses import replace
 
 from echorl_core.termination_message import encoded, message_of_end
 from echorl_operator.diagnosis.capacity import Node, rooms, words
-from echorl_operator.diagnosis.event_queries import objects_to_query
-from echorl_operator.diagnosis.obstacles import first_obstacle, refused
+from echorl_operator.diagnosis.event_queries import absent_pods, is_stranger, objects_to_query
+from echorl_operator.diagnosis.obstacles import first_obstacle, refused, without_pods
 from echorl_operator.names import PodRole
 from echorl_operator.observed.records import ChildRecord, ContainerPhase, Kind, PodPhase
 from echorl_operator.observed.times import to_text
@@ -139,6 +139,48 @@ def test_events_of_pods_that_are_there_or_of_older_attempts_are_no_obstacle():
     ending = "create Pod one-trainer-0 in StatefulSet one-trainer failed error: object is being deleted: pods ..."
     late = (complaint(SET, "FailedCreate", ending),)
     assert first_obstacle(observed(children=(trainer_set(),), warning_events=late)) is None
+
+
+STARTING = {"attempt": 2, "phase": "Starting", "control": {"preparedAttempt": 2}}
+
+
+def test_pods_that_should_be_there_are_looked_for_by_their_names():
+    first = pod("one-trainer-0", PodRole.TRAINER)
+    orchestrator = pod("one-orchestrator", PodRole.ORCHESTRATOR)
+    two = (trainer_set(),)
+
+    def absent(*pods, status=STARTING, children=two):
+        return absent_pods(observed(*pods, run=run(status), children=children))
+
+    assert absent(first, orchestrator) == ("one-trainer-1",)
+    # One that is labelled as none of the run's roles has the name all the same.
+    assert absent(replace(first, role=None), orchestrator) == ("one-trainer-0", "one-trainer-1")
+    assert absent(children=()) == ("one-orchestrator",)
+    assert absent(children=(), status={"attempt": 3, "phase": "Preparing"}) == ("one-prepare-3",)
+    assert absent(children=(trainer_set(500),)) == ("one-orchestrator", "one-trainer-0")
+    for phase in ("Suspended", "Succeeded", "Failed"):
+        assert absent(status={**STARTING, "phase": phase}) == ()
+    assert absent(status={}) == ()
+
+
+def test_a_pod_without_the_runs_labels_is_a_stranger():
+    ours = pod("one-trainer-0", PodRole.TRAINER)
+    assert not is_stranger(ours, run())
+    assert is_stranger(replace(ours, meta=replace(ours.meta, run_uid="")), run())
+    assert is_stranger(replace(ours, role=None), run())
+
+
+def test_a_stranger_under_the_name_of_a_missing_pod_is_named_and_its_controller_asked_again():
+    stranger = pod("one-trainer-0", PodRole.TRAINER, meta=meta("one-trainer-0", run_uid="", owner_uid=""))
+    world = observed(run=run(STARTING), children=(trainer_set(),), strangers=(stranger,))
+    found = first_obstacle(world)
+    assert found.reason == "NameTaken"
+    assert found.message.startswith("one-trainer-0 cannot be created: a pod of that name, 1 min old, is not the run's")
+    assert found.message.endswith("kubectl delete pod one-trainer-0")
+    assert [one.meta.name for one in without_pods(world)] == ["one-trainer"]
+    ending = replace(stranger, meta=replace(stranger.meta, deleted_at=NOW + 9))
+    world = replace(world, strangers=(ending,))
+    assert (first_obstacle(world), without_pods(world)) == (None, [])
 
 
 def test_a_claim_without_a_volume_is_told_with_its_events():
