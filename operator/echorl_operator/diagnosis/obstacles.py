@@ -77,6 +77,7 @@ def refused(message: str) -> Obstacle:
 def _obstacles(observed: Observed, figures: Figures | None) -> Iterator[Obstacle]:
     living = [pod for pod in observed.pods if pod.meta.deleted_at is None and not pod.ended]
     yield from _taken(observed)
+    living = _without_followers(living)
     for role in ORDER:
         pods = [pod for pod in living if pod.role is role]
         if role is PodRole.TRAINER:
@@ -108,8 +109,21 @@ def _taken(observed: Observed) -> Iterator[Obstacle]:
         )
 
 
+def _is_unscheduled(pod: PodRecord) -> bool:
+    return bool(pod.unscheduled) and not pod.gated and pod.phase is PodPhase.PENDING
+
+
+def _without_followers(pods: list[PodRecord]) -> list[PodRecord]:
+    """Leave out pods that only wait to be beside others, as long as something else keeps these from every node."""
+    stuck = [pod for pod in pods if _is_unscheduled(pod)]
+    followers = {pod.meta.uid for pod in stuck if scheduler.read(pod.unscheduled).follows}
+    if len(followers) == len(stuck):
+        return pods
+    return [pod for pod in pods if pod.meta.uid not in followers]
+
+
 def _unscheduled(observed: Observed, pods: list[PodRecord], figures: Figures | None) -> Iterator[Obstacle]:
-    waiting = [pod for pod in pods if pod.unscheduled and not pod.gated and pod.phase is PodPhase.PENDING]
+    waiting = [pod for pod in pods if _is_unscheduled(pod)]
     if not waiting:
         return
     first = waiting[0]
@@ -124,6 +138,14 @@ def _unscheduled(observed: Observed, pods: list[PodRecord], figures: Figures | N
 
 
 def _why_nowhere(pod: PodRecord, verdict: scheduler.Verdict, figures: Figures | None) -> str:
+    why = _what_nodes_lack(pod, verdict, figures)
+    if not (verdict.selects and pod.node_selector):
+        return why
+    labels = ", ".join(f"{key}={label}" for key, label in pod.node_selector)
+    return f"{why}; its node selector is {labels}"
+
+
+def _what_nodes_lack(pod: PodRecord, verdict: scheduler.Verdict, figures: Figures | None) -> str:
     wants = dict(pod.wants)
     short = [resource for resource in verdict.resources if resource in wants]
     if not short:

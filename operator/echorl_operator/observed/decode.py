@@ -73,6 +73,7 @@ def pod(body: bytes) -> PodRecord:
             *_containers(found.spec.containers, status.container_statuses),
         ),
         wants=_wants(found.spec),
+        node_selector=_pairs(tuple(sorted((found.spec.node_selector or {}).items()))),
     )
 
 
@@ -221,6 +222,12 @@ def _last(found: shapes.ContainerStatus) -> ContainerRecord | None:
 
 
 _Requests = tuple[tuple[str, str], ...]
+
+
+@lru_cache(maxsize=1024)
+def _pairs(found: _Requests) -> _Requests:
+    """The same object for pods of one gang."""
+    return found
 
 
 def _wants(spec: shapes.PodSpec) -> _Requests:

@@ -71,6 +71,31 @@ def test_a_gang_waits_since_it_was_let_through():
     assert first_obstacle(world).message.endswith("waiting 2 min")
 
 
+NO_NODE = "0/2 nodes are available: 2 node(s) didn't match Pod's node affinity/selector."
+NOT_BESIDE = "0/2 nodes are available: 2 node(s) didn't match pod affinity rules."
+
+
+def test_a_node_selector_that_no_node_meets_is_named():
+    selector = (("gpu", "h900"), ("zone", "a"))
+    stuck = pending("one-trainer-0", PodRole.TRAINER, NO_NODE, node_selector=selector)
+    words = "2 do not match its node selector or affinity; its node selector is gpu=h900, zone=a; waiting"
+    assert words in first_obstacle(observed(stuck)).message
+    # Not where something else is the matter, nor where there is none.
+    lacks = replace(stuck, unscheduled="0/2 nodes are available: 2 Insufficient nvidia.com/gpu.")
+    assert "selector" not in first_obstacle(observed(lacks)).message
+    assert first_obstacle(observed(replace(stuck, node_selector=()))).message.count("selector") == 1
+
+
+def test_an_orchestrator_that_follows_a_pod_without_a_node_is_not_blamed():
+    follows = pending("one-orchestrator", PodRole.ORCHESTRATOR, NOT_BESIDE)
+    stuck = pending("one-trainer-0", PodRole.TRAINER, NO_NODE)
+    assert first_obstacle(observed(follows, stuck)).message.startswith("one-trainer-0 cannot be scheduled")
+    # Alone it is what there is to say.
+    assert first_obstacle(observed(follows)).message.startswith("one-orchestrator cannot be scheduled")
+    other = waiting("one-inference-a", PodRole.INFERENCE, "ImagePullBackOff")
+    assert first_obstacle(observed(follows, other)).message.startswith("one-orchestrator cannot be scheduled")
+
+
 def test_a_gate_of_ours_is_no_obstacle():
     assert first_obstacle(observed(pending("one-trainer-0", PodRole.TRAINER, "gated", gated=True))) is None
 

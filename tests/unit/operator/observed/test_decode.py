@@ -35,6 +35,7 @@ def _pod(**status: Any) -> dict[str, Any]:
         },
         "spec": {
             "nodeName": "node-1",
+            "nodeSelector": {"zone": "a", "gpu": "h100"},
             "containers": [{"name": "zz"}, {"name": "aa"}],
             "initContainers": [{"name": "setup"}],
             "schedulingGates": [{"name": "kueue"}, {"name": "echorl.dev/attempt"}],
@@ -53,6 +54,7 @@ def test_who_a_pod_is() -> None:
     assert (meta.namespace, meta.name, meta.uid, meta.resource_version) == ("ns", "r-trainer-1", "pod-uid", "12")
     assert (meta.run, meta.run_uid, meta.owner_uid) == ("r", "run-uid", "set-uid")
     assert (meta.created_at, meta.deleted_at) == (1767323045.0, None)
+    assert pod.node_selector == (("gpu", "h100"), ("zone", "a"))
     assert (pod.role, pod.attempt, pod.index, pod.gated, pod.node) == (PodRole.TRAINER, 3, 1, True, "node-1")
     assert (pod.phase, pod.ready, pod.containers) == (PodPhase.UNKNOWN, False, ())
 
