@@ -77,6 +77,7 @@ def refused(message: str) -> Obstacle:
 def _obstacles(observed: Observed, figures: Figures | None) -> Iterator[Obstacle]:
     living = [pod for pod in observed.pods if pod.meta.deleted_at is None and not pod.ended]
     yield from _taken(observed)
+    yield from _full(observed)
     living = _without_followers(living)
     for role in ORDER:
         pods = [pod for pod in living if pod.role is role]
@@ -107,6 +108,13 @@ def _taken(observed: Observed) -> Iterator[Obstacle]:
             f"{name} cannot be created: a pod of that name, {age} old, is not the run's (any more: it has lost the "
             f"labels or the owner that the run's pods have), and does not go with it; kubectl delete pod {name}",
         )
+
+
+def _full(observed: Observed) -> Iterator[Obstacle]:
+    """A volume without room, by the orchestrator's word."""
+    state = observed.role_state
+    if state is not None and state.volume_full and state.attempt == observed.run.status.get("attempt"):
+        yield Obstacle("VolumeFull", f"the claim {claim_of(observed)} is full: {state.volume_full}")
 
 
 def _is_unscheduled(pod: PodRecord) -> bool:

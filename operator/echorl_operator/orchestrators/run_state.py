@@ -52,6 +52,8 @@ def role_state(answer: RunState, *, before: RoleState | None, now: float) -> Rol
         staleness_max=None if policy.staleness_max is None else int(policy.staleness_max),
         checkpoint=checkpoint,
         abandoned=saved.abandoned or "",
+        abandoned_step=saved.abandoned_step,
+        volume_full=answer.volume_full or "",
         engines=tuple(EngineState(one.name, one.state, one.version, one.error or "") for one in answer.engines),
         failure_code=None if failure is None else failure.exit_code,
         failure_message="" if failure is None else failure.message,

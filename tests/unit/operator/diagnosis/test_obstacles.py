@@ -9,6 +9,7 @@ from echorl_operator.observed.records import ChildRecord, ContainerPhase, Kind, 
 from echorl_operator.observed.times import to_text
 from echorl_operator.observed.warning_events import EventSubject, WarningEvent
 from echorl_testing.operator.observed_worlds import NOW, container, meta, observed, pod, run
+from echorl_testing.operator.planned_worlds import state
 
 GPU = "nvidia.com/gpu"
 SET = EventSubject("StatefulSet", "one-trainer")
@@ -94,6 +95,18 @@ def test_an_orchestrator_that_follows_a_pod_without_a_node_is_not_blamed():
     assert first_obstacle(observed(follows)).message.startswith("one-orchestrator cannot be scheduled")
     other = waiting("one-inference-a", PodRole.INFERENCE, "ImagePullBackOff")
     assert first_obstacle(observed(follows, other)).message.startswith("one-orchestrator cannot be scheduled")
+
+
+def test_a_full_volume_is_what_a_run_waits_for():
+    full = state(volume_full="batch 7 cannot be written: no space left on device")
+    world = observed(run=run({"attempt": 1, "phase": "Running"}), role_state=full)
+    found = first_obstacle(world)
+    assert (found.reason, found.message) == (
+        "VolumeFull",
+        "the claim one-volume is full: batch 7 cannot be written: no space left on device",
+    )
+    assert first_obstacle(replace(world, role_state=replace(full, attempt=2))) is None
+    assert first_obstacle(replace(world, role_state=state())) is None
 
 
 def test_a_gate_of_ours_is_no_obstacle():

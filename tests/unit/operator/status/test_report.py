@@ -121,6 +121,26 @@ def test_checkpoints_that_are_overdue_are_told():
     assert committed(7, None)["status"] == "Unknown"
 
 
+def test_a_checkpoint_that_was_given_up_is_told_until_the_next_one_is_committed():
+    def told(lost: int | None, saved: int | None, step: int = 11) -> tuple[str, str, str]:
+        checkpoint = None if saved is None else Checkpoint(saved, "2026-01-01T00:00:00Z", 9)
+        why = "checkpoint 10: could not save: no space left on device"
+        state = dataclasses.replace(STATE, step=step, checkpoint=checkpoint, abandoned=why, abandoned_step=lost)
+        found = condition(
+            status_of(dataclasses.replace(world(), role_state=state), MEMORY, SAID), "CheckpointCommitted"
+        )
+        return found["status"], found["reason"], found["message"]
+
+    assert told(10, 5) == (
+        "False",
+        "Abandoned",
+        "checkpoint 10: could not save: no space left on device; the run goes on, and can begin again at step 5",
+    )
+    assert told(10, None)[2].endswith("begin again at step 5"), "that is where this attempt began"
+    assert told(None, 15, 16) == ("True", "Committed", "step 15")
+    assert told(10, 5, 21)[1] == "Overdue"
+
+
 def test_a_problem_is_told_and_stays_to_be_read_when_it_is_over():
     wrong = dataclasses.replace(SAID, problems={"Blocked": ("Unschedulable", "no GPU")})
     once = status_of(world(), MEMORY, wrong)
