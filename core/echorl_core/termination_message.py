@@ -11,6 +11,7 @@ import signal
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 import structlog
@@ -30,20 +31,23 @@ _SECRET_NAME = re.compile(r"(TOKEN|SECRET|PASSWORD|CREDENTIALS?|API_?KEY|ACCESS_
 _SECRET_FORM = re.compile(r"\bhf_\w{16,}|(?<=://)[^/\s@]+(?=@)|(?<=Bearer )\S+")
 _SHORTEST_SECRET = 4
 
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+"""A reader keeps it where no greater number fits; a message with one is not of this form."""
+
 
 class SavedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     """A committed checkpoint."""
 
-    step: int
+    step: Count
     committed_at: str
     """When its manifest was written: ISO 8601, UTC."""
-    size_bytes: int
+    size_bytes: Count
 
 
 class SkippedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     """A checkpoint that is not resumed from."""
 
-    step: int
+    step: Count
     reason: str
     damaged: bool = False
     """It was committed and is not whole; else it does not count for this attempt."""
@@ -52,7 +56,7 @@ class SkippedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
 class Preparation(msgspec.Struct, frozen=True, kw_only=True):
     """What prepare did for an attempt."""
 
-    resume_step: int
+    resume_step: Count
     """The step that the attempt begins at; 0 is the start."""
     checkpoint: str | None = None
     """Folder of the checkpoint to resume from, relative to the run directory."""
@@ -60,10 +64,10 @@ class Preparation(msgspec.Struct, frozen=True, kw_only=True):
     """The newest checkpoints that count, newest first."""
     skipped: list[SkippedCheckpoint] = []
     """The newest checkpoints that are not resumed from, newest first."""
-    skipped_count: int = 0
+    skipped_count: Count = 0
     removed: list[str] = []
     """Relative paths of the first leftovers that were removed."""
-    removed_count: int = 0
+    removed_count: Count = 0
     archived: str | None = None
     """Relative path of the folder that another run's files went to."""
     model_path: str
@@ -78,7 +82,7 @@ class TerminationMessage(msgspec.Struct, frozen=True, kw_only=True):
     schema: int = 1
     role: str
     """The process's role: trainer, orchestrator, inference or prepare."""
-    attempt: int
+    attempt: Count
     """The attempt that the process belonged to; 0 where it is not known, or means nothing (engines)."""
     exit_code: int
     """The process's exit code; 128 + n after signal n."""
@@ -86,9 +90,9 @@ class TerminationMessage(msgspec.Struct, frozen=True, kw_only=True):
     """The code's name in ``names.ExitCode``, the signal's name, or UNKNOWN."""
     message: str
     """Why the process ended, for people: one or a few lines."""
-    step: int | None = None
+    step: Count | None = None
     """The training step that the role stood at."""
-    rank: int | None = None
+    rank: Count | None = None
     """The rank of a trainer process."""
     traceback: str = ""
     """The traceback's end, where the error was not expected."""
@@ -96,7 +100,7 @@ class TerminationMessage(msgspec.Struct, frozen=True, kw_only=True):
     """What a prepare that succeeded did."""
     saved: SavedCheckpoint | None = None
     """The newest committed checkpoint, of an orchestrator that finished or stopped. What polls saw may be older."""
-    last_attempt: int | None = None
+    last_attempt: Count | None = None
     """The run's highest attempt in its directory, of a prepare that came too late (FENCED)."""
 
 

@@ -27,6 +27,7 @@ from echorl_operator.kube.credentials import Credentials
 from echorl_operator.kube.election import EXIT_LOST_LEADERSHIP, Election
 from echorl_operator.kube.events import Events
 from echorl_operator.kube.lists import StreamSettings
+from echorl_operator.kube.pods_by_name import PodByNameReader
 from echorl_operator.kube.warning_events import WarningEventReader
 from echorl_operator.kube.writer import Writer
 from echorl_operator.metrics import Metrics
@@ -114,6 +115,7 @@ class Operator:
             orchestrators=self.orchestrators,
             events=events,
             warning_events=WarningEventReader(connection),
+            pods_by_name=PodByNameReader(connection),
             tokens=tokens,
             settings=settings,
             run_metrics=RunMetrics(metrics, settings.gpu_resource, self.leading),

@@ -25,8 +25,12 @@ from echorl_orchestrator.control.orchestrator import Orchestrator
 from echorl_orchestrator.control.wiring import Secrets
 from echorl_orchestrator.failures import BadInputError
 from echorl_orchestrator.monitors.monitors import taken_key
+from echorl_orchestrator.workers import own_memory
 
 log = structlog.get_logger()
+
+_FIRST = 1
+"""The number of a container's process, where all that share its user are what it started."""
 
 
 def main() -> int:
@@ -36,26 +40,30 @@ def main() -> int:
     parser.add_argument("--log-style", choices=["console", "json"], default="console")
     parser.add_argument("--version", action="version", version=__version__)
     arguments = parser.parse_args()
+    if os.getpid() == _FIRST:
+        own_memory.withhold()
+    # Last words hide the values of secrets, also of those that are taken out below.
+    given = dict(os.environ)
     try:
         identity = RunIdentity.from_environment(os.environ)
-        token = os.environ.get(names.ENV_ADMIN_TOKEN, "")
+        # Taken out of the environment, as all secrets are: workers with user code inherit it.
+        token = os.environ.pop(names.ENV_ADMIN_TOKEN, "")
         if not token:
             raise BadInputError(f"environment variable {names.ENV_ADMIN_TOKEN} is missing")
         wandb_key = taken_key(os.environ)
         config = OrchestratorConfig.model_validate_json(arguments.config.read_text())
     except (OSError, ValueError, ValidationError) as error:
         sys.stderr.write(f"{arguments.config}: {error}\n")
-        write(message_of_end(Role.ORCHESTRATOR, ExitCode.BAD_INPUT, f"{arguments.config}: {error}"))
+        write(message_of_end(Role.ORCHESTRATOR, ExitCode.BAD_INPUT, f"{arguments.config}: {error}"), given)
         return ExitCode.BAD_INPUT
     logs.configure(Role.ORCHESTRATOR, attempt=identity.attempt, style=arguments.log_style)
-    # Taken out of the environment, which workers with user code inherit.
     seats = [name for name in os.environ if name.startswith(names.SECRET_VARIABLE_PREFIX)]
     seat_keys = {name: os.environ.pop(name) for name in seats}
     teacher_key = os.environ.pop(names.ENV_TEACHER_KEY, None)
     words = RoleProcess(config, identity, Secrets(token, teacher_key, wandb_key, seat_keys)).run_to_words()
     if words.exit_code in {ExitCode.OK, ExitCode.STOPPED}:
         words = replace(words, saved=_newest_checkpoint(config, identity))
-    write(words)
+    write(words, given)
     return words.exit_code
 
 

@@ -187,8 +187,8 @@ def test_columns(runs, api, kubectl):
     runs.created(full())
     api.patch(f"{runs.path}/full/status", {"status": STATUS})
     header, row = kubectl("get", "erl").stdout.splitlines()
-    assert header.split() == ["NAME", "PHASE", "STEP", "REWARD", "POLICY", "CHECKPOINT", "RESTARTS", "AGE"]
-    assert row.split()[:7] == ["full", "Running", "137", "0.63", "137", "125", "1"]
+    assert header.split() == ["NAME", "PHASE", "REASON", "STEP", "REWARD", "POLICY", "CHECKPOINT", "RESTARTS", "AGE"]
+    assert row.split()[:8] == ["full", "Running", "RolesReady", "137", "0.63", "137", "125", "1"]
     wide = kubectl("get", "erl", "-o", "wide").stdout
     assert "MESSAGE" in wide
     assert STATUS["message"] in wide

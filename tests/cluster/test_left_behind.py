@@ -89,7 +89,7 @@ async def test_a_volume_goes_with_a_run_that_ended_if_its_manifest_says_so_now(w
     world.create()
     await world.phase("Running", seconds=PATIENCE_S)
     assert owners(world) == set()
-    world.cluster.orchestrators["one"].say(step=20, phase="Succeeded")
+    await world.cluster.succeed()
     await world.phase("Succeeded", seconds=PATIENCE_S)
     world.edit({"storage": {"retain": False}})
     await world.until("the run owns its volume", lambda: owners(world) == {names.KIND}, PATIENCE_S)

@@ -10,7 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from echorl_cli.cluster.access import reached
+from echorl_cli.cluster.kubeconfig import place
+from echorl_cli.cluster.reading import observe
+from echorl_cli.cluster.sentence import sentence
 from echorl_core.termination_message import SavedCheckpoint, SkippedCheckpoint
+from echorl_operator import names
 from echorl_testing.cluster.api import Api
 from echorl_testing.cluster.credentials import Connection
 from echorl_testing.cluster.volumes import folder_volume
@@ -78,6 +83,24 @@ async def quota(world: World, name: str, **hard: str) -> Callable[[], Any]:
     world.api.create(path, {"metadata": {"name": name}, "spec": {"hard": limits}})
     await world.until("the quota counts", lambda: "used" in world.api.get(f"{path}/{name}").get("status", {}))
     return lambda: world.api.delete(f"{path}/{name}")
+
+
+async def test_a_pod_that_somebody_took_the_runs_labels_off(world: World, connection: Connection) -> None:
+    world.create()
+    await world.phase("Running", attempt=1)
+    path = f"/api/v1/namespaces/{world.namespace}/pods/one-trainer-0"
+    taken = dict.fromkeys((names.LABEL_RUN, names.LABEL_RUN_UID, names.LABEL_ROLE, names.LABEL_ATTEMPT))
+    uid = world.api.get(path)["metadata"]["uid"]
+    world.api.patch(path, {"metadata": {"labels": taken, "ownerReferences": None}})
+    await world.until("NameTaken is told", lambda: world.condition("Blocked").get("reason") == "NameTaken", HEALS_S)
+    assert "one-trainer-0 cannot be created" in world.condition("Blocked")["message"]
+    async with reached(place(connection.kubeconfig, None, world.namespace)) as cluster:
+        seen = await observe(cluster, world.run())
+    assert sentence(seen).startswith("one waits: one-trainer-0 cannot be created")
+    assert world.api.get(path)["metadata"]["uid"] == uid, "it is left alone"
+    world.api.delete(path, grace_s=0)
+    await healed(world)
+    await world.phase("Running", attempt=2, seconds=HEALS_S)
 
 
 async def test_a_claim_that_is_missing(world: World, fake_nodes: Callable[..., list[str]], tmp_path: Path) -> None:

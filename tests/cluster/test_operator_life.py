@@ -48,10 +48,11 @@ async def test_a_run_is_prepared_admitted_trained_and_finished(world: World) -> 
     await world.until("progress in status", lambda: world.status().get("step") == 7)
     assert world.status()["reward"] == "0.500"
     assert world.status()["checkpoint"]["step"] == 5
-    played.say(step=20, phase="Succeeded")
+    await world.cluster.succeed()
     await world.phase("Succeeded")
     await world.until("GPUs are free", lambda: not world.pods("trainer") and not world.pods("inference"))
     assert world.condition("Failed")["status"] == "False"
+    assert set(world.pods("orchestrator")) == {"one-orchestrator"}, "it stays for its log"
 
 
 @together

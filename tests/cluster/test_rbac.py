@@ -144,7 +144,7 @@ async def ends(world: World) -> None:
     await world.phase("Running", attempt=4, seconds=PATIENCE_S)
     budgets = f"/apis/policy/v1/namespaces/{world.namespace}/poddisruptionbudgets"
     await world.until("no budget is left", lambda: not world.api.get(budgets)["items"], PATIENCE_S)
-    world.cluster.orchestrators["one"].say(step=20, phase="Succeeded")
+    await world.cluster.succeed()
     await world.phase("Succeeded", seconds=PATIENCE_S)
     await world.until("pods are gone", lambda: not world.pods("trainer") and not world.pods("inference"), PATIENCE_S)
     apps = f"/apis/apps/v1/namespaces/{world.namespace}"

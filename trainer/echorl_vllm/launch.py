@@ -62,7 +62,9 @@ def command(
         ValueError: ``extra_args`` sets an option that weight updates depend on.
     """
     for argument in config.extra_args:
-        if argument.partition("=")[0].replace("_", "-") in _OURS:
+        # vLLM takes an option's beginning for it, and ``--a.b`` for a key of its value.
+        name = argument.partition("=")[0].partition(".")[0].replace("_", "-")
+        if name.startswith("--") and any(option.startswith(name) for option in _OURS):
             raise ValueError(f"extraArgs: {argument}: is set by EchoRL and cannot be changed")
     # -P: the folder that the engine is started in may hold modules of any name.
     argv = [python, "-P", "-m", "vllm.entrypoints.cli.main", "serve", config.model.path]

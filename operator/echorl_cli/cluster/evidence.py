@@ -84,10 +84,18 @@ def _pods(observed: Observed) -> Iterator[Evidence]:
     odd = [pod for pod in observed.pods if not pod.ready or pod.meta.deleted_at is not None]
     for pod in odd[:MOST_LINES]:
         where = f" on {pod.node}" if pod.node else ""
-        age = span(observed.now - pod.meta.created_at)
-        yield Evidence("pod", pod.meta.name, f"{pod.phase}{where}, {age} old; {_state(pod, observed.now)}")
+        yield Evidence(
+            "pod", pod.meta.name, f"{pod.phase}{where}, {_age(pod, observed.now)}; {_state(pod, observed.now)}"
+        )
     if len(odd) > MOST_LINES:
         yield Evidence("pods", "", f"{len(odd) - MOST_LINES} more are not ready")
+    for pod in observed.strangers:
+        where = f" on {pod.node}" if pod.node else ""
+        yield Evidence("pod", pod.meta.name, f"not the run's: {pod.phase}{where}, {_age(pod, observed.now)}")
+
+
+def _age(pod: PodRecord, now: float) -> str:
+    return f"{span(now - pod.meta.created_at)} old"
 
 
 def _state(pod: PodRecord, now: float) -> str:

@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 from echorl_cli.cluster.access import Cluster
 from echorl_operator import names
 from echorl_operator.diagnosis.capacity import Node, Room, rooms
-from echorl_operator.diagnosis.event_queries import claim_of, objects_to_query
+from echorl_operator.diagnosis.event_queries import absent_pods, claim_of, is_stranger, objects_to_query
 from echorl_operator.kube import errors
+from echorl_operator.kube.pods_by_name import read_pod
 from echorl_operator.kube.resources import CHILDREN, CORE_EVENT, LEASE, POD, Resource
 from echorl_operator.kube.warning_events import read_events
 from echorl_operator.observed import decode
@@ -60,7 +61,7 @@ async def observe(cluster: Cluster, run: dict[str, Any]) -> Observed:
         refusal="",
         now=time.time(),
     )
-    observed = await _with_named_claim(cluster, observed)
+    observed = await _with_strangers(cluster, await _with_named_claim(cluster, observed))
     return await _with_events(cluster, observed)
 
 
@@ -107,6 +108,18 @@ async def _with_named_claim(cluster: Cluster, observed: Observed) -> Observed:
     if not body:
         return observed
     return replace(observed, children=(*observed.children, decode.child(Kind.CLAIM, body)))
+
+
+async def _with_strangers(cluster: Cluster, observed: Observed) -> Observed:
+    """Pods that have lost our labels are found by their names."""
+    found = await asyncio.gather(
+        *(
+            _allowed(cluster, POD, read_pod(cluster.connection, cluster.namespace, name), ())
+            for name in absent_pods(observed)
+        )
+    )
+    strangers = (pod for pods in found for pod in pods if is_stranger(pod, observed.run))
+    return replace(observed, strangers=tuple(strangers))
 
 
 async def _with_events(cluster: Cluster, observed: Observed) -> Observed:

@@ -20,6 +20,7 @@ _HEAD = "# Generated from operator/echorl_manifest by `make generate`; a check f
 
 COLUMNS = (
     {"name": "Phase", "type": "string", "jsonPath": ".status.phase"},
+    {"name": "Reason", "type": "string", "jsonPath": '.status.conditions[?(@.type=="Ready")].reason'},
     {"name": "Step", "type": "integer", "jsonPath": ".status.step"},
     {"name": "Reward", "type": "string", "jsonPath": ".status.reward"},
     {"name": "Policy", "type": "integer", "jsonPath": ".status.policy.trained"},

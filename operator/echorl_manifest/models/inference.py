@@ -18,7 +18,8 @@ class Inference(PodTemplate):
     tensor_parallel: Annotated[int, Field(ge=1, le=64)] | None = None
     """GPUs that one copy of the model is split over. Default: ``gpusPerReplica``."""
     extra_args: Annotated[tuple[Text, ...], Field(strict=False, max_length=64)] = ()
-    """Further arguments of ``vllm serve``; those that EchoRL sets itself are refused."""
+    """Further arguments of ``vllm serve``, by their whole long names (``--quantization``, not ``-q``); those that
+    EchoRL sets itself are refused."""
 
 
 class Orchestrator(PodTemplate):

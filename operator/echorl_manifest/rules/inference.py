@@ -1,19 +1,37 @@
 """Rules of the engines: their GPUs, and arguments that are not a manifest's to give."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from echorl_manifest.models.run import EchoRLRunSpec
 from echorl_manifest.rules.finding import Finding, finding
 
-# Arguments of `vllm serve` that follow from the manifest, or that captured tokens and logprobs rest on.
+# Arguments of `vllm serve` that follow from the manifest, or that captured tokens and logprobs rest on, or that decide
+# where an engine is served, to whom, and by how many processes.
 OWN_ENGINE_ARGUMENTS = (
+    "--api-key",
+    "--api-server-count",
     "--config",
+    "--data-parallel-address",
+    "--data-parallel-backend",
+    "--data-parallel-external-lb",
+    "--data-parallel-hybrid-lb",
+    "--data-parallel-multi-port-external-lb",
+    "--data-parallel-rank",
+    "--data-parallel-rpc-port",
     "--data-parallel-size",
+    "--data-parallel-size-local",
+    "--data-parallel-start-rank",
+    "--data-parallel-supervisor-port",
+    "--default-mm-loras",
     "--dtype",
     "--enable-lora",
     "--enable-scale-out",
+    "--enable-ssl-refresh",
     "--generation-config",
+    "--grpc",
+    "--grpc-port",
+    "--headless",
     "--host",
     "--logits-processors",
     "--logprobs-mode",
@@ -27,16 +45,47 @@ OWN_ENGINE_ARGUMENTS = (
     "--max-model-len",
     "--middleware",
     "--model",
+    "--nnodes",
+    "--node-rank",
     "--override-generation-config",
+    "--pipeline-parallel-size",
     "--port",
+    "--prefill-context-parallel-size",
     "--return-tokens-as-token-ids",
+    "--root-path",
     "--served-model-name",
+    "--spec-method",
+    "--spec-model",
+    "--spec-tokens",
     "--speculative-config",
+    "--ssl-ca-certs",
+    "--ssl-cert-reqs",
+    "--ssl-certfile",
+    "--ssl-ciphers",
+    "--ssl-keyfile",
     "--tensor-parallel-size",
     "--tokenizer",
+    "--trust-remote-code",
+    "--uds",
+    "--worker-cls",
     "--worker-extension-cls",
-    "-tp",
 )
+
+
+def _beginnings(options: Iterable[str]) -> str:
+    """A pattern of every beginning of these, the whole ones and none at all too; hyphens may be underscores."""
+    by_first: dict[str, list[str]] = {}
+    for option in options:
+        if option:
+            by_first.setdefault(option[0], []).append(option[1:])
+    ways = [("[-_]" if first == "-" else first) + _beginnings(rest) for first, rest in sorted(by_first.items())]
+    return f"({'|'.join(ways)})?" if ways else ""
+
+
+OWN_ARGUMENT = rf"^--(no[-_])?{_beginnings(one[2:] for one in OWN_ENGINE_ARGUMENTS)}([=.\s]|$)"
+"""One of these in any form that vLLM reads: cut short, with underscores, negated, a key of it alone (``--a.b=c``)."""
+SHORT_ARGUMENT = r"^-[^-_.0-9]"
+"""An option with one hyphen: short forms of all options may be cut short and run together with their values."""
 
 
 def engine_findings(spec: EchoRLRunSpec) -> Iterator[Finding]:
@@ -48,6 +97,8 @@ def engine_findings(spec: EchoRLRunSpec) -> Iterator[Finding]:
         accepted = f"at most {available} (gpusPerReplica is {inference.gpus_per_replica})"
         yield finding(path, inference.tensor_parallel, accepted, also=("spec.inference.gpusPerReplica",))
     for index, argument in enumerate(inference.extra_args):
-        flag = re.split(r"[=\s]", argument, maxsplit=1)[0].replace("_", "-")
-        if flag in OWN_ENGINE_ARGUMENTS:
-            yield finding(f"spec.inference.extraArgs[{index}]", argument, "other arguments", "EchoRL sets this itself")
+        path = f"spec.inference.extraArgs[{index}]"
+        if re.search(OWN_ARGUMENT, argument):
+            yield finding(path, argument, "other arguments, with their whole names", "EchoRL sets this itself")
+        elif re.search(SHORT_ARGUMENT, argument):
+            yield finding(path, argument, "options by their long names (--quantization for -q)")

@@ -1,9 +1,11 @@
-"""Chooses the objects whose events to read: something is wrong with them, and only their events say what."""
+"""Chooses what to read that is not watched: events of what is wrong, pods under the names of those that are missing."""
 
 from echorl_operator import names
 from echorl_operator.diagnosis import scheduler
 from echorl_operator.names import PodRole
+from echorl_operator.observed.memory import WITHOUT_GANG, Memory
 from echorl_operator.observed.records import ContainerPhase, Kind, PodPhase, PodRecord
+from echorl_operator.observed.runs import RunRecord
 from echorl_operator.observed.warning_events import EventSubject
 from echorl_operator.observed.world import Observed
 
@@ -32,6 +34,25 @@ def missing_pods(observed: Observed) -> int:
         return 0
     # A pod that is ending still has its name.
     return max(0, trainer.desired - sum(1 for _ in observed.of(PodRole.TRAINER)))
+
+
+def absent_pods(observed: Observed) -> tuple[str, ...]:
+    """Names of pods that should be there and are not: nobody can make them while others have these names."""
+    run, memory = observed.run.key.name, Memory.of(observed.run.status)
+    if memory.phase in WITHOUT_GANG or not memory.attempt:
+        return ()
+    prepared = memory.prepared == memory.attempt
+    wanted = [names.orchestrator(run) if prepared else names.prepare(run, memory.attempt)]
+    trainer = observed.child(Kind.STATEFUL_SET, names.trainer(run))
+    if trainer is not None and missing_pods(observed):
+        wanted += [f"{trainer.meta.name}-{index}" for index in range(trainer.desired)]
+    known = {pod.meta.name for pod in observed.pods if pod.role is not None}
+    return tuple(name for name in wanted if name not in known)[:MOST_PODS]
+
+
+def is_stranger(pod: PodRecord, run: RunRecord) -> bool:
+    """Whether a pod under a name of the run's is not one that the run's pods are found as."""
+    return pod.meta.run_uid != run.uid or pod.role is None
 
 
 def claim_of(observed: Observed) -> str:

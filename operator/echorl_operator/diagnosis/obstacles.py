@@ -61,7 +61,8 @@ def without_pods(observed: Observed) -> list[ChildRecord]:
     """Workloads whose controllers try in vain to make pods."""
     stuck = [child for child in observed.children if child.failure and child.kind is Kind.DEPLOYMENT]
     trainer = observed.child(Kind.STATEFUL_SET, names.trainer(observed.run.key.name))
-    if trainer is not None and any(_uncreated(observed)):
+    taken = any(one.meta.name.rpartition("-")[0] == names.trainer(observed.run.key.name) for one in _in_place(observed))
+    if trainer is not None and (taken or any(_uncreated(observed))):
         stuck.append(trainer)
     return stuck
 
@@ -75,6 +76,9 @@ def refused(message: str) -> Obstacle:
 
 def _obstacles(observed: Observed, figures: Figures | None) -> Iterator[Obstacle]:
     living = [pod for pod in observed.pods if pod.meta.deleted_at is None and not pod.ended]
+    yield from _taken(observed)
+    yield from _full(observed)
+    living = _without_followers(living)
     for role in ORDER:
         pods = [pod for pod in living if pod.role is role]
         if role is PodRole.TRAINER:
@@ -90,8 +94,44 @@ def _obstacles(observed: Observed, figures: Figures | None) -> Iterator[Obstacle
     yield from _without_pods(observed)
 
 
+def _in_place(observed: Observed) -> list[PodRecord]:
+    """Strangers that are not ending by themselves."""
+    return [pod for pod in observed.strangers if pod.meta.deleted_at is None]
+
+
+def _taken(observed: Observed) -> Iterator[Obstacle]:
+    """Names of the run's pods that others have. Controllers and the API server say nothing of it."""
+    for pod in _in_place(observed):
+        name, age = pod.meta.name, waited(observed.now - pod.meta.created_at)
+        yield Obstacle(
+            "NameTaken",
+            f"{name} cannot be created: a pod of that name, {age} old, is not the run's (any more: it has lost the "
+            f"labels or the owner that the run's pods have), and does not go with it; kubectl delete pod {name}",
+        )
+
+
+def _full(observed: Observed) -> Iterator[Obstacle]:
+    """A volume without room, by the orchestrator's word."""
+    state = observed.role_state
+    if state is not None and state.volume_full and state.attempt == observed.run.status.get("attempt"):
+        yield Obstacle("VolumeFull", f"the claim {claim_of(observed)} is full: {state.volume_full}")
+
+
+def _is_unscheduled(pod: PodRecord) -> bool:
+    return bool(pod.unscheduled) and not pod.gated and pod.phase is PodPhase.PENDING
+
+
+def _without_followers(pods: list[PodRecord]) -> list[PodRecord]:
+    """Leave out pods that only wait to be beside others, as long as something else keeps these from every node."""
+    stuck = [pod for pod in pods if _is_unscheduled(pod)]
+    followers = {pod.meta.uid for pod in stuck if scheduler.read(pod.unscheduled).follows}
+    if len(followers) == len(stuck):
+        return pods
+    return [pod for pod in pods if pod.meta.uid not in followers]
+
+
 def _unscheduled(observed: Observed, pods: list[PodRecord], figures: Figures | None) -> Iterator[Obstacle]:
-    waiting = [pod for pod in pods if pod.unscheduled and not pod.gated and pod.phase is PodPhase.PENDING]
+    waiting = [pod for pod in pods if _is_unscheduled(pod)]
     if not waiting:
         return
     first = waiting[0]
@@ -106,6 +146,14 @@ def _unscheduled(observed: Observed, pods: list[PodRecord], figures: Figures | N
 
 
 def _why_nowhere(pod: PodRecord, verdict: scheduler.Verdict, figures: Figures | None) -> str:
+    why = _what_nodes_lack(pod, verdict, figures)
+    if not (verdict.selects and pod.node_selector):
+        return why
+    labels = ", ".join(f"{key}={label}" for key, label in pod.node_selector)
+    return f"{why}; its node selector is {labels}"
+
+
+def _what_nodes_lack(pod: PodRecord, verdict: scheduler.Verdict, figures: Figures | None) -> str:
     wants = dict(pod.wants)
     short = [resource for resource in verdict.resources if resource in wants]
     if not short:

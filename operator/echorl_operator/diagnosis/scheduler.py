@@ -9,15 +9,17 @@ _COUNTED = re.compile(r"(?P<nodes>\d+) (?P<why>.+)", re.DOTALL)
 _INSUFFICIENT = re.compile(r"Insufficient (?P<resource>\S+)")
 _TAINT = re.compile(r"node\(s\) had untolerated taints?(?:\(s\))?(?: \{(?P<taint>[^}]*)\})?")
 _NO_CLAIM = re.compile(r'persistentvolumeclaim "(?P<claim>[^"]+)" not found')
+_NO_SELECTOR = "node(s) didn't match Pod's node affinity/selector"
+_NOT_BESIDE = "node(s) didn't match pod affinity rules"
 _UNBOUND = "unbound immediate PersistentVolumeClaims"
 
 _KNOWN = (
-    ("node(s) didn't match Pod's node affinity/selector", "do not match its node selector or affinity"),
+    (_NO_SELECTOR, "do not match its node selector or affinity"),
     ("node(s) were unschedulable", "are cordoned"),
     ("Too many pods", "hold as many pods as they may"),
     ("node(s) had volume node affinity conflict", "cannot reach its volume"),
     ("node(s) didn't find available persistent volumes to bind", "have no volume that fits its claim"),
-    ("node(s) didn't match pod affinity rules", "do not run the pods that it must be beside"),
+    (_NOT_BESIDE, "do not run the pods that it must be beside"),
     ("node(s) didn't match pod anti-affinity rules", "run pods that it must not be beside"),
     ("node(s) didn't have free ports", "have no free host port for it"),
     ("node(s) did not have enough free storage", "have too little free storage"),
@@ -72,6 +74,16 @@ class Verdict:
     def unbound(self) -> bool:
         """Whether a claim that it mounts has no volume yet."""
         return _UNBOUND in self.other
+
+    @property
+    def selects(self) -> bool:
+        """Whether nodes lack what its node selector or node affinity asks for."""
+        return any(one.why.startswith(_NO_SELECTOR) for one in self.unfit)
+
+    @property
+    def follows(self) -> bool:
+        """Whether it must be beside a pod that is not there: what keeps that one from every node keeps this one."""
+        return any(one.why.startswith(_NOT_BESIDE) for one in self.unfit)
 
     @property
     def resources(self) -> tuple[str, ...]:

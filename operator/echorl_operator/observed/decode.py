@@ -28,7 +28,8 @@ MESSAGE_LIMIT = 4096
 """Characters of a container's message that are kept; the kubelet cuts termination messages there too."""
 
 _POD_INDEX = "apps.kubernetes.io/pod-index"
-
+_LONGEST_COUNT = 15
+"""Digits of a label's number; the API server takes no integer of 64 bits and more back."""
 
 _POD = msgspec.json.Decoder(shapes.Pod)
 _SCALABLE = msgspec.json.Decoder(shapes.Scalable)
@@ -54,7 +55,7 @@ def pod(body: bytes) -> PodRecord:
     ready, disruption = _true(conditions, "Ready"), _true(conditions, "DisruptionTarget")
     return PodRecord(
         meta=_meta(found.metadata),
-        role=_ROLES.get(labels.get(names.LABEL_ROLE, "")),
+        role=_role(found.metadata.name, labels),
         attempt=_count(labels.get(names.LABEL_ATTEMPT)) or 0,
         index=_count(labels.get(_POD_INDEX)),
         phase=_PHASES.get(status.phase, PodPhase.UNKNOWN),
@@ -72,6 +73,7 @@ def pod(body: bytes) -> PodRecord:
             *_containers(found.spec.containers, status.container_statuses),
         ),
         wants=_wants(found.spec),
+        node_selector=_pairs(tuple(sorted((found.spec.node_selector or {}).items()))),
     )
 
 
@@ -222,6 +224,12 @@ def _last(found: shapes.ContainerStatus) -> ContainerRecord | None:
 _Requests = tuple[tuple[str, str], ...]
 
 
+@lru_cache(maxsize=1024)
+def _pairs(found: _Requests) -> _Requests:
+    """The same object for pods of one gang."""
+    return found
+
+
 def _wants(spec: shapes.PodSpec) -> _Requests:
     side = [one for one in spec.init_containers or () if one.restart_policy == "Always"]
     first = [one for one in spec.init_containers or () if one.restart_policy != "Always"]
@@ -266,8 +274,25 @@ def _true(conditions: Mapping[str, shapes.Condition], kind: str) -> shapes.Condi
 
 
 def _count(label: str | None) -> int | None:
-    """A label's number from 0; None if it is none."""
-    return int(label) if label is not None and label.isascii() and label.isdigit() else None
+    """A label's number from 0; None if it is none, or none that anything here could count to."""
+    if label is None or len(label) > _LONGEST_COUNT or not (label.isascii() and label.isdigit()):
+        return None
+    return int(label)
+
+
+def _role(name: str, labels: Mapping[str, str]) -> PodRole | None:
+    """What a pod does by its label; None if it has another name than the run's pods of that role: it is a copy.
+
+    Labels are anybody's to write, and to copy. Of a name there is one in a namespace, and it cannot be changed.
+    """
+    role, run = _ROLES.get(labels.get(names.LABEL_ROLE, "")), labels.get(names.LABEL_RUN)
+    if role is None or run is None:
+        return role
+    if role is PodRole.ORCHESTRATOR:
+        return role if name == names.orchestrator(run) else None
+    # Names of a Deployment's pods are made up, and cut where they are long.
+    numbered = role is PodRole.INFERENCE or name.rpartition("-")[0] == f"{run}-{role}"
+    return role if numbered else None
 
 
 def _seconds(time: datetime | None) -> float | None:

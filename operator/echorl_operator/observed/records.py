@@ -114,6 +114,8 @@ class PodRecord:
     """Init containers first, in the pod's order."""
     wants: tuple[tuple[str, str], ...] = ()
     """What the scheduler must find for it: resource and quantity, sorted."""
+    node_selector: tuple[tuple[str, str], ...] = ()
+    """Labels that its node must have, sorted."""
 
     @property
     def ended(self) -> bool:

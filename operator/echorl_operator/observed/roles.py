@@ -49,5 +49,9 @@ class RoleState:
     last_step_at: float
     """When the step, or the phase, changed last, as far as the orchestrator's process knows."""
     seen_at: float
+    abandoned_step: int | None = None
+    """Step of that checkpoint, until another one is committed."""
+    volume_full: str = ""
+    """What the run cannot write for want of room; empty while there is."""
     live_generation: int = 0
     """Generation of the run whose live settings are in effect; 0: those that it was started with."""

@@ -58,6 +58,7 @@ class PodSpec(Base):
     containers: list[Container] | None = None
     init_containers: list[Container] | None = None
     scheduling_gates: list[Named] | None = None
+    node_selector: dict[str, str] | None = None
 
 
 class Condition(Base):

@@ -2,6 +2,9 @@
 
 from datetime import UTC, datetime
 
+_FIRST_YEAR = 1970
+"""Times before are nobody's, and the first thousand years have no four digits when they are written."""
+
 
 def to_text(seconds: float | None) -> str | None:
     """Seconds since the epoch as text, rounded down."""
@@ -16,4 +19,4 @@ def from_text(text: object) -> float | None:
         read = datetime.fromisoformat(text)
     except ValueError:
         return None
-    return None if read.tzinfo is None else read.timestamp()
+    return None if read.tzinfo is None or read.year < _FIRST_YEAR else read.timestamp()

@@ -29,6 +29,8 @@ class Observed:
     """Seconds since the epoch."""
     warning_events: tuple[WarningEvent, ...] = ()
     """Events of objects that something is wrong with."""
+    strangers: tuple[PodRecord, ...] = ()
+    """Pods under names of the run's missing ones that are not, or not any more, the run's."""
 
     def of(self, role: PodRole) -> Iterator[PodRecord]:
         """Pods of one role, all attempts."""

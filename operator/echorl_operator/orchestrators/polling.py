@@ -14,12 +14,12 @@ import structlog
 from echorl_core import names
 from echorl_core.identity import RunIdentity
 from echorl_core.live import LiveSettings
-from echorl_core.wire.run_state import RunState, decode_run_state
+from echorl_core.wire.run_state import RunState
 from echorl_operator.kube.backoff import Backoff
 from echorl_operator.metrics import Metrics
 from echorl_operator.observed.roles import RoleState
 from echorl_operator.observed.runs import RunKey
-from echorl_operator.orchestrators.run_state import role_state
+from echorl_operator.orchestrators.run_state import read_answer, role_state
 from echorl_operator.orchestrators.tokens import Tokens
 
 _LARGEST_ANSWER: Final = 4 * 2**20
@@ -210,7 +210,7 @@ class Orchestrators:
         if status != 200:
             return self._counted(None, str(status))
         try:
-            answer = decode_run_state(body)
+            answer = read_answer(body)
         except msgspec.MsgspecError as error:
             _log.warning("an orchestrator's state cannot be read", run=_name(target), error=str(error))
             return self._counted(None, "invalid")

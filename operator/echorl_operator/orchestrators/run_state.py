@@ -1,7 +1,27 @@
 """An orchestrator's answer to ``GET /state`` as the operator's record."""
 
-from echorl_core.wire.run_state import RunState
+import msgspec
+
+from echorl_core.wire.run_state import RunState, decode_run_state
 from echorl_operator.observed.roles import Checkpoint, EngineState, RoleState
+
+_MOST = 2**53
+"""Status keeps numbers of an answer, and the API server takes none of 64 bits and more."""
+
+
+def read_answer(body: bytes) -> RunState:
+    """Read an answer.
+
+    Raises:
+        msgspec.MsgspecError: it is none, or has a number that nothing counts to.
+    """
+    answer = decode_run_state(body)
+    policy, saved = answer.policy, answer.checkpoint
+    served = () if policy.served is None else (policy.served.min, policy.served.max)
+    for number in (answer.step, policy.trained, policy.staleness_max, *served, saved.step, saved.size_bytes):
+        if number is not None and not 0 <= number <= _MOST:
+            raise msgspec.ValidationError(f"found the number {str(number)[:40]}, accepted are 0 to {_MOST}")
+    return answer
 
 
 def role_state(answer: RunState, *, before: RoleState | None, now: float) -> RoleState:
@@ -32,6 +52,8 @@ def role_state(answer: RunState, *, before: RoleState | None, now: float) -> Rol
         staleness_max=None if policy.staleness_max is None else int(policy.staleness_max),
         checkpoint=checkpoint,
         abandoned=saved.abandoned or "",
+        abandoned_step=saved.abandoned_step,
+        volume_full=answer.volume_full or "",
         engines=tuple(EngineState(one.name, one.state, one.version, one.error or "") for one in answer.engines),
         failure_code=None if failure is None else failure.exit_code,
         failure_message="" if failure is None else failure.message,

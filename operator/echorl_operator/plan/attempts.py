@@ -35,14 +35,18 @@ ATTEMPT_ROLES = (PodRole.TRAINER, PodRole.ORCHESTRATOR, PodRole.PREPARE)
 
 
 def highest_attempt(builder: PlanBuilder) -> int:
-    """The highest attempt that status, or any child's label, knows of."""
-    pods = (pod.attempt for pod in builder.observed.pods)
+    """The highest attempt that status, the run's ControllerRevisions or its pods know of.
+
+    Whoever may edit pods may change a label: what one says is no attempt if it is further than one above all others.
+    """
+    run = builder.observed.run
     revisions = (
-        _attempt_of(child.meta.name, builder.observed.run.key.name)
+        _attempt_of(child.meta.name, run.key.name)
         for child in builder.observed.children
-        if child.kind is Kind.REVISION
+        if child.kind is Kind.REVISION and child.meta.owner_uid == run.uid
     )
-    return max([builder.memory.attempt, *pods, *revisions])
+    known = max([builder.memory.attempt, *revisions])
+    return max([known, *(pod.attempt for pod in builder.observed.pods if pod.attempt <= known + 1)])
 
 
 def ensure_template(builder: PlanBuilder, rendering: Rendering, replicas: int) -> Outcome:
@@ -113,7 +117,7 @@ def _note_preparation(builder: PlanBuilder, pod: PodRecord) -> None:
         lost_checkpoint=_lost(builder, prepared)[:MAX_SHORT],
         prepared=builder.memory.attempt,
         resume_step=prepared.resume_step,
-        model_commit=prepared.model_commit or builder.memory.model_commit,
+        model_commit=(prepared.model_commit or builder.memory.model_commit)[:MAX_SHORT],
         not_before=None,
         preparations=0,
     )

@@ -8,7 +8,7 @@ from echorl_operator.children.cluster_placement import orchestrator_address
 from echorl_operator.children.rendering import Rendering
 from echorl_operator.names import PodRole
 from echorl_operator.observed.memory import ENDED
-from echorl_operator.observed.records import Kind
+from echorl_operator.observed.records import Kind, PodRecord
 from echorl_operator.plan import lost_nodes
 from echorl_operator.plan.actions import AskToStop, DeleteRun
 from echorl_operator.plan.builder import PlanBuilder
@@ -17,6 +17,9 @@ from echorl_operator.plan.outcome import Outcome
 STOP_WITHIN_S = 900.0
 """How long a run may take to finish its step and save before it is ended without that."""
 ASK_AGAIN_S = 10.0
+LAST_WORDS_S = 180.0
+"""How long an orchestrator that ends by itself is waited for: its ranks hear of the end within 60 s, and its monitors
+write what is left within 20 s."""
 
 
 def fail(builder: PlanBuilder, reason: str, message: str) -> None:
@@ -56,9 +59,9 @@ def after_the_end(builder: PlanBuilder, rendering: Rendering | None, spec: EchoR
     status = builder.observed.run.status
     builder.say(builder.memory.phase, builder.memory.failure or "Finished", str(status.get("message", "")))
     scale_to_zero(builder, rendering)
-    # A pod that has ended by itself stays, for its logs.
+    # A pod that has ended by itself stays, for its log; so one that is about to is left alone.
     living = [pod for role in (PodRole.ORCHESTRATOR, PodRole.PREPARE) for pod in builder.pods(role) if not pod.ended]
-    builder.delete_pods(living, "the run has ended")
+    builder.delete_pods((pod for pod in living if not _ends_by_itself(builder, pod)), "the run has ended")
     hung = lost_nodes.hung(builder, (pod for pod in builder.observed.pods if pod.role is not None))
     if hung:
         lost_nodes.handle_hung_pods(builder, hung)
@@ -68,6 +71,19 @@ def after_the_end(builder: PlanBuilder, rendering: Rendering | None, spec: EchoR
             builder.do(DeleteRun(builder.observed.run.uid))
         else:
             builder.wake(builder.memory.ended_at + ttl)
+
+
+def _ends_by_itself(builder: PlanBuilder, pod: PodRecord) -> bool:
+    """Whether the pod is the orchestrator that the run's end comes from, and still has time to end by itself."""
+    memory, state = builder.memory, builder.observed.role_state
+    if pod.role is not PodRole.ORCHESTRATOR or pod.attempt != memory.attempt or memory.ended_at is None:
+        return False
+    told = state is not None and state.attempt == memory.attempt and state.failure_code is not None
+    until = memory.ended_at + LAST_WORDS_S
+    if builder.now >= until or not (told or memory.phase is Phase.SUCCEEDED):
+        return False
+    builder.wake(until)
+    return True
 
 
 def suspend(builder: PlanBuilder, rendering: Rendering | None) -> None:

@@ -19,7 +19,11 @@ EVERY_S = 30.0
 def retry_controllers(builder: PlanBuilder) -> None:
     """Ask for another try of every workload that gets no pods, if the last one is long ago."""
     for child in without_pods(builder.observed):
-        due = max(_blocked_since(builder), _asked_at(child)) + EVERY_S
+        asked_at = _asked_at(child)
+        if asked_at > builder.now:
+            # Nobody has asked in a time to come.
+            asked_at = 0.0
+        due = max(_blocked_since(builder), asked_at) + EVERY_S
         if builder.now >= due:
             at = to_text(builder.now)
             builder.do(RetryController(str(child.kind), child.meta.name, child.meta.uid, str(at)))

@@ -4,10 +4,11 @@ import time
 from collections.abc import Callable, Iterable
 
 from echorl_operator.children.cluster_placement import orchestrator_address
-from echorl_operator.diagnosis.event_queries import objects_to_query
+from echorl_operator.diagnosis.event_queries import absent_pods, is_stranger, objects_to_query
 from echorl_operator.kube import errors
 from echorl_operator.kube.cache import Cache
 from echorl_operator.kube.events import Events
+from echorl_operator.kube.pods_by_name import PodByNameReader
 from echorl_operator.kube.warning_events import WarningEventReader
 from echorl_operator.kube.writer import NotLeading, Writer
 from echorl_operator.names import PodRole
@@ -40,6 +41,7 @@ class Passes:
         orchestrators: Orchestrators,
         events: Events,
         warning_events: WarningEventReader,
+        pods_by_name: PodByNameReader,
         tokens: Tokens,
         settings: Settings,
         run_metrics: RunMetrics,
@@ -49,7 +51,7 @@ class Passes:
         self._cache, self._writer, self._orchestrators = cache, writer, orchestrators
         self._executor = Executor(writer, orchestrators)
         self._events, self._tokens, self._settings, self._wall = events, tokens, settings, wall
-        self._warning_events, self._run_metrics = warning_events, run_metrics
+        self._warning_events, self._pods_by_name, self._run_metrics = warning_events, pods_by_name, run_metrics
         self._caches, self._throttle = ResultCaches(), StatusThrottle()
         self._refusals: dict[str, str] = {}
         """What the API server refused of the newest plan, by the run's uid."""
@@ -64,6 +66,7 @@ class Passes:
         if observed is None:
             self._orchestrators.forget(key)
             self._warning_events.forget(key)
+            self._pods_by_name.forget(key)
             self._run_metrics.forget(key)
             self._throttle.forget(key)
             return None
@@ -85,7 +88,7 @@ class Passes:
             await self._note_refusal(record, error)
             raise
         self._refusals.pop(record.uid, None)
-        waits = (made.wake_after_s, self._warning_events.due_s(key), said_after_s)
+        waits = (made.wake_after_s, self._warning_events.due_s(key), self._pods_by_name.due_s(key), said_after_s)
         return min((seconds for seconds in waits if seconds is not None), default=None)
 
     def _plan(self, observed: Observed) -> Plan:
@@ -93,13 +96,14 @@ class Passes:
         return plan(observed, self._settings, self._tokens.token(uid), self._caches.of_run(uid))
 
     async def _observed(self, key: RunKey) -> Observed | None:
-        """The run's world, with what events say where something is wrong; None: there is no such run."""
+        """The run's world, with what is read where something is wrong; None: there is no such run."""
         record = self._cache.runs.get(key.namespace, key.name)
         if record is None:
             return None
         observed = self._observe(record)
-        if await self._warning_events.ask(record, objects_to_query(observed)):
-            # The world has gone on while events were read.
+        asked = await self._warning_events.ask(record, objects_to_query(observed))
+        if await self._pods_by_name.ask(record, absent_pods(observed)) or asked:
+            # The world has gone on meanwhile.
             record = self._cache.runs.get(key.namespace, key.name)
             return None if record is None else self._observe(record)
         return observed
@@ -129,6 +133,7 @@ class Passes:
             refusal=self._refusals.get(record.uid, ""),
             now=self._wall(),
             warning_events=self._warning_events.known(record),
+            strangers=tuple(pod for pod in self._pods_by_name.known(record) if is_stranger(pod, record)),
         )
 
     async def _carry_out(self, observed: Observed, made: Plan) -> float | None:

@@ -104,7 +104,7 @@ def _failed(report: PassReport) -> Aspect:
 
 
 def _checkpoint(memory: Memory, report: PassReport, state: RoleState | None) -> Aspect | None:
-    """False when the newest committed checkpoint is older than three intervals, was damaged, or is gone."""
+    """False when the newest checkpoint was given up, is older than three intervals, was damaged, or is gone."""
     if memory.lost_checkpoint:
         begun = memory.resume_step is not None
         goes_on = f"; attempt {memory.attempt} goes on from step {memory.resume_step}" if begun else ""
@@ -116,6 +116,9 @@ def _checkpoint(memory: Memory, report: PassReport, state: RoleState | None) -> 
     if overdue > OVERDUE_INTERVALS * report.checkpoint_interval:
         why = f"; the last one was lost: {state.abandoned}" if state.abandoned else ""
         return ("False", "Overdue", f"step {state.step}, and the newest committed checkpoint is of step {newest}{why}")
+    if state.abandoned_step is not None:
+        why = state.abandoned or f"checkpoint {state.abandoned_step} could not be saved"
+        return ("False", "Abandoned", f"{why}; the run goes on, and can begin again at step {newest}")
     if state.checkpoint is None:
         return ("Unknown", "NoneYet", "no checkpoint has been due")
     return ("True", "Committed", f"step {newest}")

@@ -12,7 +12,7 @@ from echorl_operator.names import PodRole
 from echorl_operator.observed.memory import Memory
 from echorl_operator.observed.records import ContainerPhase, Kind
 from echorl_operator.observed.roles import RoleState
-from echorl_operator.observed.times import to_text
+from echorl_operator.observed.times import from_text, to_text
 from echorl_operator.observed.world import Observed
 from echorl_operator.status.conditions import conditions
 from echorl_operator.status.pass_report import PassReport
@@ -73,8 +73,9 @@ def _at_the_end(message: TerminationMessage, status: Mapping[str, Any]) -> dict[
     told: dict[str, Any] = {}
     if message.step is not None:
         told = {"step": message.step, "policy": {**(status.get("policy") or {}), "trained": message.step}}
-    if message.saved is not None:
-        told["checkpoint"] = _checkpoint(message.saved.step, message.saved.committed_at, message.saved.size_bytes)
+    saved = message.saved
+    if saved is not None and (newest := _checkpoint(saved.step, saved.committed_at, saved.size_bytes)) is not None:
+        told["checkpoint"] = newest
     return told
 
 
@@ -111,10 +112,10 @@ def _from_state(state: RoleState | None, before: Mapping[str, Any], found: Prepa
             )
             if value is not None
         }
-    if state.checkpoint is not None:
-        kept["checkpoint"] = _checkpoint(
-            state.checkpoint.step, state.checkpoint.committed_at, state.checkpoint.size_bytes
-        )
+    saved = state.checkpoint
+    if saved is not None:
+        newest = _checkpoint(saved.step, saved.committed_at, saved.size_bytes)
+        kept["checkpoint"] = newest or kept["checkpoint"]
     return kept
 
 
@@ -124,9 +125,11 @@ def _decimal(reward: float) -> str:
     return text if len(text) <= MAX_REWARD else f"{reward:.6g}"
 
 
-def _checkpoint(step: int, committed_at: str, size_bytes: int) -> dict[str, Any]:
+def _checkpoint(step: int, committed_at: str, size_bytes: int) -> dict[str, Any] | None:
+    """As it stands in status; None for one without a time that the API server takes."""
+    at = to_text(from_text(committed_at))
     path = f"checkpoints/step_{step:06d}"
-    return {"step": step, "committedAt": committed_at, "sizeBytes": size_bytes, "path": path}
+    return None if at is None else {"step": step, "committedAt": at, "sizeBytes": size_bytes, "path": path}
 
 
 def _roles(observed: Observed, memory: Memory, report: PassReport) -> dict[str, Any]:

@@ -107,7 +107,15 @@ def test_cuda_command_of_an_older_vllm():
 
 @pytest.mark.parametrize(
     "argument",
-    ["--middleware", "--worker_extension_cls=x.Y", "--api-server-count", "--port=1", "--enable_lora", "--max-loras=4"],
+    [
+        "--middleware",
+        "--worker_extension_cls=x.Y",
+        "--api-server-count",
+        "--port=1",
+        "--enable_lora",
+        "--max-loras=4",
+        "--middle",
+    ],
 )
 def test_options_that_weight_updates_depend_on_are_kept(argument):
     with pytest.raises(ValueError, match="is set by EchoRL"):

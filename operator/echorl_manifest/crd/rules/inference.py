@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from echorl_manifest.crd.rules.defaults import default
 from echorl_manifest.crd.validations import Validation, literal, validation, value_or
 from echorl_manifest.models.inference import Inference
-from echorl_manifest.rules.inference import OWN_ENGINE_ARGUMENTS
+from echorl_manifest.rules.inference import OWN_ARGUMENT, SHORT_ARGUMENT
 
 
 def inference() -> Iterable[Validation]:
@@ -21,9 +21,13 @@ def inference() -> Iterable[Validation]:
 
 def extra_argument() -> Iterable[Validation]:
     """At an argument of ``vllm serve``."""
-    own = "|".join(argument.replace("-", "[-_]") for argument in OWN_ENGINE_ARGUMENTS)
     yield validation(
-        f"!self.matches({literal(f'^({own})([=[:space:]]|$)')})",
-        'EchoRL sets this itself; found "{self}"; accepted: other arguments',
+        f"!self.matches({literal(OWN_ARGUMENT)})",
+        'EchoRL sets this itself; found "{self}"; accepted: other arguments, with their whole names',
+        reason="FieldValueForbidden",
+    )
+    yield validation(
+        f"!self.matches({literal(SHORT_ARGUMENT)})",
+        'found "{self}"; accepted: options by their long names (--quantization for -q)',
         reason="FieldValueForbidden",
     )

@@ -14,8 +14,9 @@ from echorl_testing.cluster import processes
 from echorl_testing.cluster.errors import ClusterError, Unavailable
 from echorl_testing.cluster.processes import Component, ProcessId
 
-_HOLD = ["sh", "-c", "trap '' CHLD; exec sleep infinity"]
-"""Never waits for children and ignores their end: the kernel then reaps every orphan."""
+_HOLD = ["env", "--ignore-signal=CHLD", "sleep", "infinity"]
+"""Never waits for children and ignores their end: the kernel then reaps every orphan. A shell cannot ignore it for
+others: dash, for one, does so for itself alone."""
 _COMMAND_TIMEOUT_S = 30.0
 
 

@@ -135,6 +135,13 @@ class ScriptedCluster:
         role = name_role(await asyncio.to_thread(self._api.get, f"{self._pods}/{name}"))
         await self._ended(name, role, code, words)
 
+    async def succeed(self, run: str = "one", step: int = 20) -> None:
+        """A run's orchestrator says that all steps are done, and its process ends."""
+        played = self.orchestrators[run]
+        played.say(step=step, phase="Succeeded")
+        words = message_of_end("orchestrator", ExitCode.OK, "finished", attempt=played.attempt, step=step)
+        await self.end(names.orchestrator(run), ExitCode.OK, words)
+
     async def _ended(self, name: str, role: str, code: int, words: TerminationMessage | None) -> None:
         ended: dict[str, Any] = {
             "exitCode": code,

@@ -124,6 +124,15 @@ def test_events_of_the_run_are_evidence_where_no_condition_says_the_same() -> No
     assert [str(one) for one in found] == ["event EchoRLRun one: GangRestarted, 5 s ago: m"]
 
 
+def test_a_pod_that_holds_a_name_of_the_runs_is_named() -> None:
+    stranger = pod("one-trainer-0", PodRole.TRAINER)
+    world = observed(run=run(status("Starting")), strangers=(stranger,))
+    assert sentence(world).startswith("one waits: one-trainer-0 cannot be created: a pod of that name")
+    assert [str(one) for one in evidence(world, {}, [], [])] == [
+        "pod one-trainer-0: not the run's: Running on node-1, 1 min 30 s old"
+    ]
+
+
 def test_evidence_is_bounded() -> None:
     pods = [pod(f"one-trainer-{n}", PodRole.TRAINER, ready=False) for n in range(64)]
     said = [WarningEvent(EventSubject("Pod", f"p{n}"), "Warning", "Failed", "x" * 9000, 1, NOW, NOW) for n in range(64)]

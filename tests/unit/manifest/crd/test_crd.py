@@ -163,6 +163,7 @@ def test_columns_subresources_and_names():
     columns = version["additionalPrinterColumns"]
     assert [column["name"].upper() for column in columns] == [
         "PHASE",
+        "REASON",
         "STEP",
         "REWARD",
         "POLICY",
@@ -171,10 +172,12 @@ def test_columns_subresources_and_names():
         "AGE",
         "MESSAGE",
     ]
-    assert [column.get("priority", 0) for column in columns] == [0] * 7 + [1]
+    assert [column.get("priority", 0) for column in columns] == [0] * 8 + [1]
     for column in columns:
         if column["jsonPath"].startswith(".status"):
-            assert node_at(SCHEMA, column["jsonPath"].lstrip("."))["type"] == column["type"]
+            # Of a list of conditions, the item of one type.
+            path = column["jsonPath"].lstrip(".").replace('[?(@.type=="Ready")]', "[]")
+            assert node_at(SCHEMA, path)["type"] == column["type"]
     for path in version["subresources"]["scale"].values():
         assert node_at(SCHEMA, path.lstrip("."))
     assert version["subresources"]["status"] == {}

@@ -2,13 +2,14 @@ from dataclasses import replace
 
 from echorl_core.termination_message import encoded, message_of_end
 from echorl_operator.diagnosis.capacity import Node, rooms, words
-from echorl_operator.diagnosis.event_queries import objects_to_query
-from echorl_operator.diagnosis.obstacles import first_obstacle, refused
+from echorl_operator.diagnosis.event_queries import absent_pods, is_stranger, objects_to_query
+from echorl_operator.diagnosis.obstacles import first_obstacle, refused, without_pods
 from echorl_operator.names import PodRole
 from echorl_operator.observed.records import ChildRecord, ContainerPhase, Kind, PodPhase
 from echorl_operator.observed.times import to_text
 from echorl_operator.observed.warning_events import EventSubject, WarningEvent
 from echorl_testing.operator.observed_worlds import NOW, container, meta, observed, pod, run
+from echorl_testing.operator.planned_worlds import state
 
 GPU = "nvidia.com/gpu"
 SET = EventSubject("StatefulSet", "one-trainer")
@@ -69,6 +70,43 @@ def test_a_gang_waits_since_it_was_let_through():
         pending("one-trainer-0", PodRole.TRAINER, lacks, meta=old), run=run({"attempt": 2, "timeline": timeline})
     )
     assert first_obstacle(world).message.endswith("waiting 2 min")
+
+
+NO_NODE = "0/2 nodes are available: 2 node(s) didn't match Pod's node affinity/selector."
+NOT_BESIDE = "0/2 nodes are available: 2 node(s) didn't match pod affinity rules."
+
+
+def test_a_node_selector_that_no_node_meets_is_named():
+    selector = (("gpu", "h900"), ("zone", "a"))
+    stuck = pending("one-trainer-0", PodRole.TRAINER, NO_NODE, node_selector=selector)
+    words = "2 do not match its node selector or affinity; its node selector is gpu=h900, zone=a; waiting"
+    assert words in first_obstacle(observed(stuck)).message
+    # Not where something else is the matter, nor where there is none.
+    lacks = replace(stuck, unscheduled="0/2 nodes are available: 2 Insufficient nvidia.com/gpu.")
+    assert "selector" not in first_obstacle(observed(lacks)).message
+    assert first_obstacle(observed(replace(stuck, node_selector=()))).message.count("selector") == 1
+
+
+def test_an_orchestrator_that_follows_a_pod_without_a_node_is_not_blamed():
+    follows = pending("one-orchestrator", PodRole.ORCHESTRATOR, NOT_BESIDE)
+    stuck = pending("one-trainer-0", PodRole.TRAINER, NO_NODE)
+    assert first_obstacle(observed(follows, stuck)).message.startswith("one-trainer-0 cannot be scheduled")
+    # Alone it is what there is to say.
+    assert first_obstacle(observed(follows)).message.startswith("one-orchestrator cannot be scheduled")
+    other = waiting("one-inference-a", PodRole.INFERENCE, "ImagePullBackOff")
+    assert first_obstacle(observed(follows, other)).message.startswith("one-orchestrator cannot be scheduled")
+
+
+def test_a_full_volume_is_what_a_run_waits_for():
+    full = state(volume_full="batch 7 cannot be written: no space left on device")
+    world = observed(run=run({"attempt": 1, "phase": "Running"}), role_state=full)
+    found = first_obstacle(world)
+    assert (found.reason, found.message) == (
+        "VolumeFull",
+        "the claim one-volume is full: batch 7 cannot be written: no space left on device",
+    )
+    assert first_obstacle(replace(world, role_state=replace(full, attempt=2))) is None
+    assert first_obstacle(replace(world, role_state=state())) is None
 
 
 def test_a_gate_of_ours_is_no_obstacle():
@@ -139,6 +177,48 @@ def test_events_of_pods_that_are_there_or_of_older_attempts_are_no_obstacle():
     ending = "create Pod one-trainer-0 in StatefulSet one-trainer failed error: object is being deleted: pods ..."
     late = (complaint(SET, "FailedCreate", ending),)
     assert first_obstacle(observed(children=(trainer_set(),), warning_events=late)) is None
+
+
+STARTING = {"attempt": 2, "phase": "Starting", "control": {"preparedAttempt": 2}}
+
+
+def test_pods_that_should_be_there_are_looked_for_by_their_names():
+    first = pod("one-trainer-0", PodRole.TRAINER)
+    orchestrator = pod("one-orchestrator", PodRole.ORCHESTRATOR)
+    two = (trainer_set(),)
+
+    def absent(*pods, status=STARTING, children=two):
+        return absent_pods(observed(*pods, run=run(status), children=children))
+
+    assert absent(first, orchestrator) == ("one-trainer-1",)
+    # One that is labelled as none of the run's roles has the name all the same.
+    assert absent(replace(first, role=None), orchestrator) == ("one-trainer-0", "one-trainer-1")
+    assert absent(children=()) == ("one-orchestrator",)
+    assert absent(children=(), status={"attempt": 3, "phase": "Preparing"}) == ("one-prepare-3",)
+    assert absent(children=(trainer_set(500),)) == ("one-orchestrator", "one-trainer-0")
+    for phase in ("Suspended", "Succeeded", "Failed"):
+        assert absent(status={**STARTING, "phase": phase}) == ()
+    assert absent(status={}) == ()
+
+
+def test_a_pod_without_the_runs_labels_is_a_stranger():
+    ours = pod("one-trainer-0", PodRole.TRAINER)
+    assert not is_stranger(ours, run())
+    assert is_stranger(replace(ours, meta=replace(ours.meta, run_uid="")), run())
+    assert is_stranger(replace(ours, role=None), run())
+
+
+def test_a_stranger_under_the_name_of_a_missing_pod_is_named_and_its_controller_asked_again():
+    stranger = pod("one-trainer-0", PodRole.TRAINER, meta=meta("one-trainer-0", run_uid="", owner_uid=""))
+    world = observed(run=run(STARTING), children=(trainer_set(),), strangers=(stranger,))
+    found = first_obstacle(world)
+    assert found.reason == "NameTaken"
+    assert found.message.startswith("one-trainer-0 cannot be created: a pod of that name, 1 min old, is not the run's")
+    assert found.message.endswith("kubectl delete pod one-trainer-0")
+    assert [one.meta.name for one in without_pods(world)] == ["one-trainer"]
+    ending = replace(stranger, meta=replace(stranger.meta, deleted_at=NOW + 9))
+    world = replace(world, strangers=(ending,))
+    assert (first_obstacle(world), without_pods(world)) == (None, [])
 
 
 def test_a_claim_without_a_volume_is_told_with_its_events():

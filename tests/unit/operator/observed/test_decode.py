@@ -35,6 +35,7 @@ def _pod(**status: Any) -> dict[str, Any]:
         },
         "spec": {
             "nodeName": "node-1",
+            "nodeSelector": {"zone": "a", "gpu": "h100"},
             "containers": [{"name": "zz"}, {"name": "aa"}],
             "initContainers": [{"name": "setup"}],
             "schedulingGates": [{"name": "kueue"}, {"name": "echorl.dev/attempt"}],
@@ -53,6 +54,7 @@ def test_who_a_pod_is() -> None:
     assert (meta.namespace, meta.name, meta.uid, meta.resource_version) == ("ns", "r-trainer-1", "pod-uid", "12")
     assert (meta.run, meta.run_uid, meta.owner_uid) == ("r", "run-uid", "set-uid")
     assert (meta.created_at, meta.deleted_at) == (1767323045.0, None)
+    assert pod.node_selector == (("gpu", "h100"), ("zone", "a"))
     assert (pod.role, pod.attempt, pod.index, pod.gated, pod.node) == (PodRole.TRAINER, 3, 1, True, "node-1")
     assert (pod.phase, pod.ready, pod.containers) == (PodPhase.UNKNOWN, False, ())
 
@@ -122,12 +124,33 @@ def test_why_a_pod_is_not_scheduled(condition: dict[str, str], expected: str) ->
     assert pod.unscheduled == expected
 
 
-@pytest.mark.parametrize("value", ["", "x", "-1", "1.5", "²"])
+@pytest.mark.parametrize("value", ["", "x", "-1", "1.5", "²", "9" * 23])
 def test_odd_labels_are_none_of_ours(value: str) -> None:
     body = _pod()
     body["metadata"]["labels"] |= {"echorl.dev/attempt": value, "echorl.dev/role": value}
     pod = _decode(body)
     assert (pod.attempt, pod.role) == (0, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "role", "expected"),
+    [
+        ("r-trainer-1", "trainer", PodRole.TRAINER),
+        ("r-trainer-1-debug", "trainer", None),
+        ("mine", "orchestrator", None),
+        ("r-orchestrator", "orchestrator", PodRole.ORCHESTRATOR),
+        ("r-prepare-7", "prepare", PodRole.PREPARE),
+        ("r-prepare-7-copy", "prepare", None),
+        ("r-inference-5d9-x2", "inference", PodRole.INFERENCE),
+    ],
+)
+def test_a_copy_of_a_pod_with_its_labels_is_none_of_the_runs(name: str, role: str, expected: PodRole | None) -> None:
+    body = _pod()
+    body["metadata"]["name"] = name
+    body["metadata"]["labels"]["echorl.dev/role"] = role
+    assert _decode(body).role is expected
+    del body["metadata"]["labels"]["echorl.dev/run"]
+    assert _decode(body).role == PodRole(role), "nobody knows then how it should be called"
 
 
 def test_a_pod_takes_at_most_two_kilobytes() -> None:

@@ -144,7 +144,8 @@ async def test_a_change_is_told_and_decoded(orchestrators: Orchestrators, peer: 
         phase="Running",
         step=7,
         policy={"trained": 7, "served": {"min": 6, "max": 7}, "staleness_max": 1.0},
-        checkpoint={"step": 6, "size_bytes": 10, "committed_at": "now", "abandoned": "disk full", "committed": [6]},
+        checkpoint={"step": 6, "size_bytes": 10, "committed_at": "now", "abandoned": "disk full", "abandoned_step": 7},
+        volume_full="no room",
         engines=[{"name": "e:1", "state": "serving", "version": 7, "boot_id": "b", "running": 3, "error": ""}],
         failure={"exit_code": 3, "message": "loss is nan"},
         reward=0.5,
@@ -157,6 +158,7 @@ async def test_a_change_is_told_and_decoded(orchestrators: Orchestrators, peer: 
     assert (state.phase, state.step, state.trained, state.served_min, state.served_max) == (Phase.RUNNING, 7, 7, 6, 7)
     assert state.checkpoint is not None
     assert (state.checkpoint.step, state.abandoned, state.reward, state.staleness_max) == (6, "disk full", 0.5, 1)
+    assert (state.abandoned_step, state.volume_full) == (7, "no room")
     assert (state.failure_code, state.failure_message) == (3, "loss is nan")
     assert state.engines[0].state == "serving"
     assert state.live_generation == 4
@@ -234,8 +236,10 @@ async def test_unreachable_becomes_unknown_and_comes_back(
         web.Response(text='{"uid": 3}'),
         web.Response(body=b'{"uid": "\xff\xfe"}'),
         web.Response(text='{"rates": ' + "[" * 5000 + "]" * 5000 + "}"),
+        web.Response(text='{"uid": "uid", "attempt": 2, "phase": "Running", "step": 9223372036854775808}'),
+        web.Response(text='{"uid": "uid", "attempt": 2, "phase": "Running", "checkpoint": {"size_bytes": -1}}'),
     ],
-    ids=["refused", "no JSON", "wrong type", "not UTF-8", "nested without end"],
+    ids=["refused", "no JSON", "wrong type", "not UTF-8", "nested without end", "absurd step", "negative size"],
 )
 async def test_a_wrong_answer_is_no_answer(orchestrators: Orchestrators, peer: Peer, answer: web.Response) -> None:
     peer.answer = answer

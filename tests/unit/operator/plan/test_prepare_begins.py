@@ -9,7 +9,7 @@ import pytest
 from echorl_core.names import ExitCode, Phase
 from echorl_core.termination_message import encoded, message_of_end
 from echorl_operator.names import PodRole
-from echorl_operator.observed.records import ContainerPhase, PodPhase, PodRecord
+from echorl_operator.observed.records import ContainerPhase, Kind, PodPhase, PodRecord
 from echorl_operator.observed.world import Observed
 from echorl_operator.plan.actions import Create, Plan
 from echorl_testing.operator.observed_worlds import container, observed, pod, run
@@ -67,7 +67,20 @@ def test_a_lost_status_finds_its_attempt_on_the_volume() -> None:
     assert following.status["attempt"] == 7
 
 
-def test_labels_may_know_of_a_later_attempt_than_the_volume() -> None:
+@pytest.mark.parametrize(("said", "begun"), [(2, 3), (3, 2), (99, 2), (10**14, 2)])
+def test_a_pods_label_is_believed_no_further_than_one_above_what_else_is_known(said: int, begun: int) -> None:
     world = preparing(1)
-    stranger = pod("one-trainer-0", PodRole.TRAINER, attempt=9)
-    assert planned(replace(world, pods=(overtaken(6), stranger))).status["attempt"] == 10
+    lost = replace(world.run, status={"phase": "Running"})
+    stranger = pod("one-trainer-0", PodRole.TRAINER, attempt=said)
+    assert planned(replace(world, run=lost, pods=(stranger,))).status["attempt"] == begun
+
+
+def test_a_revision_that_the_run_does_not_control_knows_of_no_attempt() -> None:
+    world = preparing(1)
+    revision = next(one for one in world.children if one.kind is Kind.REVISION)
+    named = {"name": "one-99-1", "uid": "uid-forged"}
+    forged = replace(revision, meta=replace(revision.meta, **named, owner_uid=""))
+    own = replace(revision, meta=replace(revision.meta, **named))
+    lost = replace(world, run=replace(world.run, status={}), pods=())
+    assert planned(replace(lost, children=(*world.children, forged))).status["attempt"] == 2
+    assert planned(replace(lost, children=(*world.children, own))).status["attempt"] == 100

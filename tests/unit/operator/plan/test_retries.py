@@ -40,6 +40,10 @@ def test_they_are_asked_every_half_minute_and_not_more_often() -> None:
     assert len(seen(500, asked_ago=30).actions) == 1
 
 
+def test_a_time_to_come_is_no_time_that_they_were_asked_at() -> None:
+    assert len(seen(31, asked_ago=-10_000_000).actions) == 1
+
+
 def test_engines_too() -> None:
     (asked,) = seen(31, failure='pods "x" is forbidden: exceeded quota').actions
     assert (asked.kind, asked.name) == ("Deployment", "one-inference")

@@ -121,6 +121,26 @@ def test_checkpoints_that_are_overdue_are_told():
     assert committed(7, None)["status"] == "Unknown"
 
 
+def test_a_checkpoint_that_was_given_up_is_told_until_the_next_one_is_committed():
+    def told(lost: int | None, saved: int | None, step: int = 11) -> tuple[str, str, str]:
+        checkpoint = None if saved is None else Checkpoint(saved, "2026-01-01T00:00:00Z", 9)
+        why = "checkpoint 10: could not save: no space left on device"
+        state = dataclasses.replace(STATE, step=step, checkpoint=checkpoint, abandoned=why, abandoned_step=lost)
+        found = condition(
+            status_of(dataclasses.replace(world(), role_state=state), MEMORY, SAID), "CheckpointCommitted"
+        )
+        return found["status"], found["reason"], found["message"]
+
+    assert told(10, 5) == (
+        "False",
+        "Abandoned",
+        "checkpoint 10: could not save: no space left on device; the run goes on, and can begin again at step 5",
+    )
+    assert told(10, None)[2].endswith("begin again at step 5"), "that is where this attempt began"
+    assert told(None, 15, 16) == ("True", "Committed", "step 15")
+    assert told(10, 5, 21)[1] == "Overdue"
+
+
 def test_a_problem_is_told_and_stays_to_be_read_when_it_is_over():
     wrong = dataclasses.replace(SAID, problems={"Blocked": ("Unschedulable", "no GPU")})
     once = status_of(world(), MEMORY, wrong)
@@ -189,7 +209,24 @@ def test_at_the_end_status_has_what_the_orchestrator_said_last_not_what_was_poll
     assert (later["step"], later["checkpoint"]["step"]) == (9, 9)
 
 
-@pytest.mark.parametrize("words", [{"attempt": 1}, {"exit_code": 1}])
+@pytest.mark.parametrize("at", ["", "yesterday", "2026-01-01T00:00:00", "0001-01-01T00:00:00Z"])
+def test_a_checkpoint_without_a_time_of_its_own_does_not_stop_the_status(at):
+    saved = SavedCheckpoint(step=9, committed_at=at, size_bytes=98)
+    end = observed(orchestrator_that_ended(step=9, saved=saved), run=run())
+    status = status_of(end, MEMORY, SAID)
+    assert (status["step"], status.get("checkpoint")) == (9, None)
+    known = {"step": 5, "committedAt": "2026-01-01T00:00:00Z", "sizeBytes": 9, "path": "checkpoints/step_000005"}
+    before = dataclasses.replace(end, run=run({"attempt": 2, "checkpoint": known}))
+    assert status_of(before, MEMORY, SAID)["checkpoint"] == known
+
+
+def test_times_of_checkpoints_are_written_as_the_api_server_writes_them():
+    saved = SavedCheckpoint(step=9, committed_at="2026-01-01T02:00:00.5+01:00", size_bytes=98)
+    end = observed(orchestrator_that_ended(step=9, saved=saved), run=run())
+    assert status_of(end, MEMORY, SAID)["checkpoint"]["committedAt"] == "2026-01-01T01:00:00Z"
+
+
+@pytest.mark.parametrize("words", [{"attempt": 1}, {"exit_code": 1}, {"step": 2**63}, {"step": -1}])
 def test_words_of_another_attempt_or_of_a_crash_are_no_result(words):
-    pod = orchestrator_that_ended(step=9, **words)
+    pod = orchestrator_that_ended(**{"step": 9} | words)
     assert status_of(observed(pod, run=run(), role_state=STATE), MEMORY, SAID)["step"] == 7

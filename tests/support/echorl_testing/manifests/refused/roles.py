@@ -20,10 +20,21 @@ ROLES: list[Refused] = [
     Refused([("spec.inference.tensorParallel", 4)], "spec.inference.tensorParallel", "at most 2", id="tensorParallel"),
     Refused([("spec.inference.extraArgs", ["--model=x"])], "spec.inference.extraArgs[0]", "other", id="own argument"),
     Refused(
-        [("spec.inference.extraArgs", ["-q", "--logprobs_mode", "raw_logprobs"])],
+        [("spec.inference.extraArgs", ["--seed", "--logprobs_mode", "raw_logprobs"])],
         "spec.inference.extraArgs[1]",
         "other",
         id="own argument, underscores",
+    ),
+    *(
+        Refused([("spec.inference.extraArgs", [argument])], "spec.inference.extraArgs[0]", "whole names", id=argument)
+        for argument in (
+            *("--max-model", "--max_model=8", "--speculative-config.model=/m", "--no-enable-scale", "--api-key=x"),
+            *("--uds", "--trust-remote-code", "--data-parallel-rank=1", "--ssl-keyf=k", "--spec-mod=/m", "--"),
+        )
+    ),
+    *(
+        Refused([("spec.inference.extraArgs", [argument])], "spec.inference.extraArgs[0]", "long names", id=argument)
+        for argument in ("-tp", "-dp=2", "-q", "-O3")
     ),
     Refused(
         [("spec.trainer.parallel", {"context": 3})], "spec.trainer.parallel.context", "divisor of the 8", id="context"

@@ -1,0 +1,63 @@
+"""Arguments of engines that a manifest may not give, against the parser of the installed vLLM."""
+
+import json
+import os
+import re
+import subprocess
+
+import pytest
+
+from echorl_manifest.rules.inference import OWN_ARGUMENT, OWN_ENGINE_ARGUMENTS, SHORT_ARGUMENT
+from echorl_testing.engines.engine import REPOSITORY
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]
+
+PYTHON = REPOSITORY / ".venv-inference" / "bin" / "python"
+PARSER = """
+import json
+from vllm.entrypoints.launchers.cli_args import make_arg_parser
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+parser = make_arg_parser(FlexibleArgumentParser())
+print("OPTIONS", json.dumps([[action.dest, action.option_strings] for action in parser._actions]))
+"""
+
+
+@pytest.fixture(scope="module")
+def options() -> dict[str, list[str]]:
+    """Ways to write each option, by its name."""
+    quiet = {**os.environ, "VLLM_LOGGING_LEVEL": "ERROR"}
+    done = subprocess.run([PYTHON, "-c", PARSER], capture_output=True, text=True, check=True, timeout=240, env=quiet)
+    found = next(line for line in done.stdout.splitlines() if line.startswith("OPTIONS "))
+    return dict(json.loads(found.removeprefix("OPTIONS ")))
+
+
+def refused(argument: str) -> bool:
+    return bool(re.search(OWN_ARGUMENT, argument) or re.search(SHORT_ARGUMENT, argument))
+
+
+def beginnings(option: str, options: dict[str, list[str]]) -> list[str]:
+    """What the parser takes for this option alone."""
+    every = [one for ways in options.values() for one in ways]
+    cut = (option[:end] for end in range(3, len(option)))
+    return [one for one in cut if [other for other in every if other.startswith(one)] == [option]]
+
+
+def test_every_way_to_write_an_own_argument_is_refused(options: dict[str, list[str]]) -> None:
+    own = {name: ways for name, ways in options.items() if set(ways) & set(OWN_ENGINE_ARGUMENTS)}
+    assert len(own) > 40
+    for ways in own.values():
+        for way in [one for option in ways for one in (option, *beginnings(option, options))]:
+            hyphens = len(way) - len(way.lstrip("-"))
+            underscored = way[:hyphens] + way[hyphens:].replace("-", "_")
+            forms = (way, f"{way}=x", underscored, f"{way}.key=x")
+            assert [one for one in forms if not refused(one)] == []
+
+
+def test_every_other_option_is_accepted_by_its_long_name(options: dict[str, list[str]]) -> None:
+    others = [ways for ways in options.values() if ways and not set(ways) & set(OWN_ENGINE_ARGUMENTS)]
+    assert len(others) > 100
+    for ways in others:
+        long = [way for way in ways if way.startswith("--")]
+        assert long, ways
+        assert [way for way in long if refused(way) or refused(f"{way}=1")] == []
