@@ -67,7 +67,10 @@ def convert_command(
     name: Annotated[str | None, typer.Option(help="metadata.name; default: what the files call the run.")] = None,
     environment: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=TYPE", help="Type of an environment, by its name or id. May be repeated."),
+        typer.Option(
+            metavar="NAME=TYPE",
+            help="Type of an environment, by its name or id; JSONL file of a data set. May be repeated.",
+        ),
     ] = None,
     keep_going: Annotated[
         bool, typer.Option("--keep-going", help="Leave out unknown keys and algorithms, with a line each.")

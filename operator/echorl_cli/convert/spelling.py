@@ -5,7 +5,7 @@ from typing import Any
 
 from echorl_cli.convert.layers import SECTIONS
 from echorl_cli.convert.problem import ConversionError, refused
-from echorl_cli.convert.renames import RENAMES, Rename
+from echorl_cli.convert.renames import RENAMES, SUPERVISED, Rename
 from echorl_cli.convert.secret import shown
 from echorl_cli.convert.tree import MISSING, at, expanded, leaves, location, put, take
 from echorl_manifest import Problem
@@ -18,6 +18,8 @@ class Spellings:
     def __init__(self) -> None:
         self._written: dict[Location, Location] = {}
         self._made_from: dict[Location, Location] = {}
+        self.earlier = False
+        """Whether a key was in the spelling of the first generations."""
 
     def moved(self, old: Location, new: Location, value: Any) -> None:
         """Note that everything under ``old`` stands under ``new`` from now on."""
@@ -87,6 +89,7 @@ class _Move:
             if converted is MISSING:
                 continue
             take(self.tree, old)
+            self.spellings.earlier |= rename.earlier
             indices = iter([step for step in old if isinstance(step, int)])
             new = tuple(next(indices) if step == "[]" else step for step in location(rename.read_as))
             self.merge(old, new, converted)
@@ -105,6 +108,7 @@ def one_spelling(tree: dict[str, Any]) -> Spellings:
             raise refused(section, shown((section,), tree[section]), "a table")
     spellings = Spellings()
     move = _Move(tree, spellings)
-    for rename in RENAMES:
+    supervised = "data" in tree and "orchestrator" not in tree
+    for rename in (*SUPERVISED, *RENAMES) if supervised else RENAMES:
         move.carry_out(rename)
     return spellings

@@ -1,8 +1,7 @@
 """Everything else: steps, seed, checkpoints, resume, transfer of weights, monitors, the run's name."""
 
-import re
-
 from echorl_cli.convert.draft import NO_VERSION, Kind, ManifestDraft
+from echorl_cli.convert.fields.forms import label
 from echorl_cli.convert.settings import Settings
 
 _ROLES = ("", "trainer.", "orchestrator.")
@@ -11,18 +10,19 @@ _LONGEST_NAME = 40
 FALLBACK_NAME = "converted"
 
 
-def _of_roles(key: str) -> tuple[str, ...]:
+def of_roles(key: str) -> tuple[str, ...]:
+    """The key of the run and of the roles that may have it too."""
     return tuple(f"{role}{key}" for role in _ROLES)
 
 
 def name(settings: Settings, draft: ManifestDraft, given: str | None) -> None:
     """metadata.name: as given, or as the run is called in the files."""
-    keys = ("run.name", *_of_roles("monitors.wandb.name"))
+    keys = ("run.name", *of_roles("monitors.wandb.name"))
     key = settings.first(*keys)
     text = (settings.text(key) if key else None) or ""
-    plain = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+    plain = label(text)
     # A letter comes first.
-    fitting = (f"run-{plain}" if plain[:1].isdigit() else plain)[:_LONGEST_NAME].strip("-")
+    fitting = label(f"run-{plain}" if plain[:1].isdigit() else plain, _LONGEST_NAME)
     called = given or fitting or FALLBACK_NAME
     draft.put("metadata.name", called, "" if given else key or "")
     for other in keys:
@@ -46,15 +46,11 @@ def build(settings: Settings, draft: ManifestDraft) -> None:
 
 def _monitors(settings: Settings, draft: ManifestDraft) -> None:
     to, source = "spec.monitors.wandb", "monitors.wandb"
-    project = settings.one(*_of_roles(f"{source}.project")) or ""
-    entity = settings.one(*_of_roles(f"{source}.entity")) or ""
-    offline = settings.one(*_of_roles(f"{source}.offline")) or ""
-    if not project:
-        for key in filter(None, (entity, offline)):
-            draft.say(Kind.CHANGED, key, f"W&B is off: it needs {to}.project")
+    if not any(settings.peek(key) is not None for key in of_roles(source)):
         return
-    draft.put(f"{to}.project", settings.text(project), project)
-    draft.put(f"{to}.entity", settings.text(entity) if entity else None, entity)
+    project, entity, offline = (settings.one(*of_roles(f"{source}.{key}")) for key in ("project", "entity", "offline"))
+    for field, key in (("project", project), ("entity", entity)):
+        draft.put(f"{to}.{field}", settings.text(key) if key else None, key or "")
     if offline and settings.flag(offline):
         draft.put(f"{to}.mode", "offline", offline)
     else:
@@ -62,27 +58,27 @@ def _monitors(settings: Settings, draft: ManifestDraft) -> None:
 
 
 def _steps(settings: Settings, draft: ManifestDraft) -> None:
-    key = settings.one(*_of_roles("max_steps"))
+    key = settings.one(*of_roles("max_steps"))
     if key:
         draft.put("spec.maxSteps", settings.count(key), key)
     else:
         draft.tell(Kind.TO_FILL_IN, "spec.maxSteps", "the files train without end; a manifest has 500 by default")
-    key = draft.first("orchestrator.seed", "orchestrator.buffer.seed") or ""
+    key = draft.first("orchestrator.seed", "orchestrator.buffer.seed", "data.seed") or ""
     draft.put("spec.seed", settings.count(key) if key else None, key)
 
 
 def _checkpoints(settings: Settings, draft: ManifestDraft) -> None:
     for name_, field in (("interval", "interval"), ("keep_last", "keepLast"), ("keep_interval", "keepEvery")):
-        key = settings.one(*_of_roles(f"ckpt.{name_}")) or ""
+        key = settings.one(*of_roles(f"ckpt.{name_}")) or ""
         draft.put(f"spec.checkpoint.{field}", settings.count(key) if key else None, key)
-    saves = settings.one(*_of_roles("ckpt.interval"))
-    if saves and not settings.one(*_of_roles("ckpt.keep_last")):
+    saves = settings.one(*of_roles("ckpt.interval"))
+    if saves and not settings.one(*of_roles("ckpt.keep_last")):
         text = "prime-rl keeps every checkpoint when it is not set; EchoRL the newest 2, and those of keepEvery"
-        draft.tell(Kind.CHANGED, "ckpt.keep_last", text)
+        draft.tell(Kind.DEFAULT, "ckpt.keep_last", text)
 
 
 def _resume(settings: Settings, draft: ManifestDraft) -> None:
-    key = settings.one(*_of_roles("ckpt.resume_step"))
+    key = settings.one(*of_roles("ckpt.resume_step"))
     step = settings.count(key) if key else None
     if key and step is not None and step >= 0:
         draft.put("spec.resume.policy", "FromStep", key)
@@ -92,9 +88,10 @@ def _resume(settings: Settings, draft: ManifestDraft) -> None:
 
 
 def _transfer(settings: Settings, draft: ManifestDraft) -> None:
-    keys = (*_of_roles("weight_broadcast.type"), "inference.weight_broadcast.type")
+    keys = (*of_roles("weight_broadcast.type"), "inference.weight_broadcast.type")
     key = settings.one(*keys)
     if key is None:
+        draft.tell(Kind.DEFAULT, keys[0], "filesystem in prime-rl; http stands, by which engines pull the same weights")
         return
     kind = settings.text(key)
     if kind in _TRANSFERS:

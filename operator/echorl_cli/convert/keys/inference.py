@@ -43,7 +43,10 @@ ROWS: tuple[Key, ...] = (
     none("inference.router.*", "the orchestrator spreads episodes over engines", {"port": 1}),
     none("inference.kv_cache_offload.*", "offloading to host memory is not supported", {"cpu_bytes": 1}),
     none("inference.use_deep_gemm", "set it by env in spec.inference.template", True),
-    none("inference.enable_fp32_lm_head", "engines compute logits as vLLM does; the logprob gap is measured", True),
+    none(
+        "inference.enable_fp32_lm_head", "engines compute logits as vLLM does; the logprob gap is measured", True, "on"
+    ),
+    none("inference.enable_fp32_router_logits", _EXPERTS, True),
     none("inference.env_vars.*", "set env in spec.inference.template; values from a Secret", {"A": "b"}),
     none("inference.slurm.*", "EchoRL's operator or `echorl run` starts the roles", {"partition": "gpu"}),
     none("inference.log.*", "roles write structured logs at one level", {"level": "info"}),

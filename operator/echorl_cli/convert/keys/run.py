@@ -35,7 +35,8 @@ def _checkpoint(base: str) -> Iterator[Key]:
 
 def _monitors(base: str) -> Iterator[Key]:
     wandb = f"{base}monitors.wandb"
-    yield made(f"{wandb}.project", "spec.monitors.wandb.project", "one value for all roles", "ours")
+    how = "one value for all roles; with a [wandb] table alone"
+    yield made(f"{wandb}.project", "spec.monitors.wandb.project", how, "ours", None if base else "prime-rl")
     yield made(f"{wandb}.name", "metadata.name", "as far as a run's name may hold it; the first of the roles", "my-run")
     yield made(f"{wandb}.entity", "spec.monitors.wandb.entity", "one value for all roles", "team")
     yield made(f"{wandb}.offline", "spec.monitors.wandb.mode", "offline; one value for all roles", True)
@@ -56,10 +57,8 @@ def _shared(base: str) -> Iterator[Key]:
     yield none(f"{base}model.vlm.*", _VISION, {"vision_encoder_attr": "model.visual"})
     transfer = f"{base}weight_broadcast"
     yield made(f"{transfer}.type", "spec.weightTransfer.mode", "filesystem: disk; nccl: nccl", "filesystem")
-    for key in ("host", "port", "timeout", "inference_world_size", "session_id", "save_sharded", "save_format"):
-        yield none(f"{transfer}.{key}", "follows from mode and roles; every wait has a deadline of its own", 29501)
-    for key in ("adapter_only", "quantize_in_weight_transfer"):
-        yield none(f"{transfer}.{key}", "weights are sent as the engines hold them", True)
+    why = "follows from mode and roles; weights are sent as the engines hold them, and every wait has a deadline"
+    yield none(f"{transfer}.*", why, {"port": 29501})
     yield from _checkpoint(base)
     yield from _monitors(base)
 
@@ -71,7 +70,8 @@ def _deployment() -> Iterator[Key]:
     how = "GPUs of all engines, divided by the tensor parallel size"
     yield made("deployment.num_infer_gpus", "spec.inference.replicas", how, 2)
     yield made("deployment.num_train_nodes", "spec.trainer.replicas", "one pod a node", 2)
-    yield made("deployment.num_infer_nodes", "spec.inference.replicas", how, 1)
+    nodes = f"{how}; 1 where a multi_node file says nothing"
+    yield made("deployment.num_infer_nodes", "spec.inference.replicas", nodes, 1)
     yield made("deployment.num_infer_replicas", "spec.inference.replicas", how, 2)
     how = "training nodes divided by it"
     yield made("deployment.nodes_per_fsdp_group", "spec.trainer.parallel.replicate", how, 1)
@@ -84,9 +84,9 @@ def _deployment() -> Iterator[Key]:
 
 ROWS: tuple[Key, ...] = (
     *chain.from_iterable(_shared(base) for base in ("", "trainer.", "orchestrator.")),
-    made("model.name", "spec.model.name", "one value for all roles", "Qwen/Qwen3-4B"),
+    made("model.name", "spec.model.name", "one value for all roles", "Qwen/Qwen3-4B", "Qwen/Qwen3-0.6B"),
     none("model.trust_remote_code", "code from model repositories is never run", True),
-    made("seq_len", "spec.model.maxModelLen, spec.trainer.seqLen", "where a role has none of its own", 4096),
+    made("seq_len", "spec.model.maxModelLen, spec.trainer.seqLen", "where a role has none of its own", 4096, 2048),
     made("run.name", "metadata.name", "as far as a run's name may hold it", "my-run"),
     none("run.dir", _FILES, "x"),
     *_deployment(),
@@ -99,5 +99,7 @@ ROWS: tuple[Key, ...] = (
     none("dump_config", "`echorl render` prints the configuration of each role", "d"),
     none("teacher_gpu_ids", _TEACHER, [1]),
     none("teacher_inference.*", _TEACHER, {"server": {"port": 1}}),
+    none("rollout_transport.*", "batches travel over HTTP and are kept on the run's volume", {"type": "zmq"}),
+    none("dashboard", "figures of a run: `echorl report`, W&B, TensorBoard, Prometheus", True),
     none("experimental.*", "an experiment of prime-rl's", {"x": 1}),
 )

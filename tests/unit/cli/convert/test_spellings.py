@@ -9,7 +9,7 @@ from echorl_cli.convert.problem import ConversionError
 from echorl_cli.convert.renames import RENAMES
 from echorl_cli.convert.spelling import one_spelling
 from echorl_cli.convert.tree import MISSING, at, location
-from echorl_testing.manifests.prime_rl import concrete, smallest, with_value
+from echorl_testing.manifests.prime_rl import TYPES, concrete, smallest, with_value
 
 RENAMED = [pytest.param(rename, id=f"{rename.other}->{rename.read_as}") for rename in RENAMES]
 
@@ -54,14 +54,19 @@ def with_value_merged(tree, where, value):
 
 
 def convert(tree):
-    return converted(copy.deepcopy(tree), Options(keep_going=True))
+    return converted(copy.deepcopy(tree), Options(types=TYPES, keep_going=True))
+
+
+def comments(conversion):
+    """All but the one that says which generation's spellings these are."""
+    return [line.comment for line in conversion.lines if line.subject != "trainer.loss"]
 
 
 @pytest.mark.parametrize("rename", RENAMED)
 def test_both_spellings_give_the_same_manifest(rename):
     other, known = convert(in_the_other_spelling(rename)), convert(as_it_is_read(rename))
     assert other.document == known.document
-    assert [line.comment for line in other.lines] == [line.comment for line in known.lines]
+    assert comments(other) == comments(known)
 
 
 @pytest.mark.parametrize("rename", RENAMED)
