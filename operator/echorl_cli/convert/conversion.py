@@ -35,9 +35,6 @@ LISTS = tuple(dict.fromkeys(key.key.partition("[]")[0] for key in KEYS if "[]" i
 _TABLE = Table(KEYS)
 ENVIRONMENT_TYPE = re.compile(r"^spec\.environments\.(train|eval)\[\d+\]\.type$")
 NO_STALL = "prime-rl waits for ever; a run of EchoRL restarts after 30m without a step: raise it if yours take longer"
-NO_CHECKPOINTS = (
-    "prime-rl saves none, or the last alone where [ckpt] is there; EchoRL one every 25 steps, and the newest 2 stay"
-)
 
 
 @dataclass(frozen=True)
@@ -132,8 +129,6 @@ def _leftovers(settings: Settings, draft: ManifestDraft) -> None:
             continue
         draft.tell(Kind.DEFAULT, key.key.removesuffix(".*"), f"{found_text(key.default)} in prime-rl; {key.note}")
     draft.tell(Kind.DEFAULT, "spec.stallPolicy.noStepFor", NO_STALL)
-    if not settings.first(*runtime.of_roles("ckpt.interval")):
-        draft.tell(Kind.DEFAULT, "ckpt.interval", NO_CHECKPOINTS)
     text = "in a cluster: claimName of a claim that is there, or size and storageClassName of one to be made (500Gi)"
     draft.tell(Kind.TO_FILL_IN, "spec.storage", text)
 
@@ -166,11 +161,12 @@ def _refusals(settings: Settings, draft: ManifestDraft) -> list[Problem]:
         take(draft.document, location(problem.path))
     problems = parsed(draft.document)[1] if later else problems
     wrong = list(settings.problems)
+    named = {problem.path for problem in wrong}
     for problem in problems:
         source = draft.source(problem.path)
         path = f"{source} ({problem.path})" if source else problem.path
         # Beside problems of keys, what the manifest lacks may only be missing because of them.
-        if not _is_type(problem) and (source or not settings.problems):
+        if not _is_type(problem) and source not in named and (source or not named):
             wrong.append(Problem(path, problem.found, problem.accepted, problem.reason))
     return [*wrong, *_without_types(draft, [problem for problem in problems if _is_type(problem)])]
 

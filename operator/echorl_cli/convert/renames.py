@@ -6,6 +6,19 @@ from typing import Any
 
 from echorl_cli.convert.tree import MISSING
 
+SHARED: dict[str, Any] = {
+    "max_steps": 40,
+    "weight_broadcast.type": "filesystem",
+    "ckpt.interval": 10,
+    "ckpt.keep_last": 3,
+    "ckpt.keep_interval": 50,
+    "ckpt.resume_step": 20,
+    "monitors.wandb.project": "ours",
+    "monitors.wandb.entity": "team",
+    "monitors.wandb.offline": True,
+    "model.name": "Qwen/Qwen3-4B",
+}
+"""Keys of the run, with a value, that may stand with a role as well and are then one."""
 ENVIRONMENTS = ("orchestrator.train.source[]", "orchestrator.eval.source[]")
 
 
@@ -149,7 +162,7 @@ _ENGINE_ARGUMENTS = (
 
 
 def _engines() -> Iterator[Rename]:
-    yield Rename("inference.model.name", "inference.vllm.model", example="Qwen/Qwen3-4B")
+    yield Rename("inference.model.name", "model.name", example="Qwen/Qwen3-4B")
     yield Rename("inference.model", "inference.vllm", example={"max_model_len": 8192})
     yield Rename("inference.parallel.tp", "inference.vllm.tensor_parallel_size", example=2)
     yield Rename("inference.parallel.dp", "inference.vllm.data_parallel_size", example=2)
@@ -198,6 +211,16 @@ def _run() -> Iterator[Rename]:
     yield Rename("inference_gpu_ids", "deployment.num_infer_gpus", _count, [2, 3], earlier=True)
 
 
+def _roles() -> Iterator[Rename]:
+    for key, example in SHARED.items():
+        for role in ("trainer", "orchestrator"):
+            yield Rename(f"{role}.{key}", key, example=example)
+    yield Rename("inference.weight_broadcast.type", "weight_broadcast.type", example="filesystem")
+    yield Rename("inference.vllm.model", "model.name", example="Qwen/Qwen3-4B")
+    for key in ("rank", "alpha"):
+        yield Rename(f"orchestrator.model.lora.{key}", f"trainer.model.lora.{key}", example=8)
+
+
 def _supervised() -> Iterator[Rename]:
     """A file of supervised fine-tuning has the trainer's keys at its top."""
     roles = {"optim": {"lr": 2e-6}, "scheduler": {"type": "cosine"}, "model": {"attn": "sdpa"}}
@@ -225,5 +248,6 @@ RENAMES: tuple[Rename, ...] = (
     *_checkpoints(),
     *_trainer(),
     *_engines(),
+    *_roles(),
 )
 """All renames, in the order in which they are carried out: a key may move twice."""

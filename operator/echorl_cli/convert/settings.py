@@ -54,7 +54,7 @@ class Settings:
     """One tree in the one spelling. What is wrong in it is gathered in ``problems``, and reads as not set."""
 
     def __init__(self, tree: dict[str, Any], spellings: Spellings, table: Table) -> None:
-        self.problems: list[Problem] = []
+        self.problems = list(spellings.problems)
         self.spellings = spellings
         self._tree = tree
         self._table = table
@@ -155,16 +155,6 @@ class Settings:
         self._read.update(location(path) for path in paths)
         found = [path for path in paths if self.peek(path) is not None]
         return next(iter([*found, *(path for path in paths if self.default(path) is not None)]), None)
-
-    def one(self, *paths: str) -> str | None:
-        """As ``first``, of keys that must agree; a problem where two have different values."""
-        chosen = self.first(*paths)
-        for path in paths:
-            if chosen and self.peek(path) is not None and self.peek(path) != self.value(chosen):
-                names = f"{self.written(chosen)} and {self.written(path)}"
-                values = f"{self.shown(chosen)} and {self.shown(path)}"
-                self.problems.append(Problem(names, values, "one value for all roles", "the roles disagree"))
-        return chosen
 
     def written(self, path: str | Location) -> str:
         """The key as the file has it."""

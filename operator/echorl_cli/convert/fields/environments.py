@@ -74,7 +74,7 @@ def _environment(scene: Scene, entry: Entry) -> None:
     _timeout(settings, draft, base, to)
     _workers(settings, draft, base, to)
     own = ("max_retries", "env.agent.retries.max_retries", "env.retries.max_retries")
-    retries = draft.first(*(f"{base}.{key}" for key in own), f"{entry.kind}.max_retries")
+    retries = draft.first(*(f"{base}.{key}" for key in own)) or settings.first(f"{entry.kind}.max_retries")
     draft.put(f"{to}.maxRetries", settings.count(retries) if retries else None, retries or "")
     most, key = batches.most_at_once(settings)
     if settings.peek("orchestrator.max_concurrent") is not None:

@@ -18,7 +18,7 @@ def build(settings: Settings, draft: ManifestDraft) -> None:
 
 
 def _name(settings: Settings, draft: ManifestDraft) -> None:
-    key = settings.one("model.name", "trainer.model.name", "orchestrator.model.name", f"{ENGINE}.model") or ""
+    key = "model.name"
     name = settings.text(key)
     draft.put("spec.model.name", name, key)
     text = f"{name} is fetched from the hub in a cluster; `echorl run` needs it in the hub's cache, or a path instead"
@@ -95,7 +95,7 @@ def _lora(settings: Settings, draft: ManifestDraft) -> None:
     if settings.value(base) is None and not settings.has("orchestrator.model.lora"):
         return
     for name in ("rank", "alpha"):
-        key = settings.one(f"{base}.{name}", f"orchestrator.model.lora.{name}") or base
+        key = f"{base}.{name}"
         draft.put(f"spec.model.lora.{name}", settings.number(key), key)
     key = f"{base}.target_modules"
     draft.put("spec.model.lora.targetModules", settings.value(key), key)

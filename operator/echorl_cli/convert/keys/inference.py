@@ -13,7 +13,6 @@ _NODES = "an engine is one pod; set spec.inference.replicas and gpusPerReplica"
 
 
 def _engine() -> Iterator[Key]:
-    yield made(f"{ENGINE}.model", "spec.model.name", "one value for all roles", "Qwen/Qwen3-4B")
     how = "GPUs of one engine"
     yield made(f"{ENGINE}.tensor_parallel_size", "spec.inference.tensorParallel, gpusPerReplica", how, 2)
     yield made(f"{ENGINE}.data_parallel_size", "spec.inference.replicas", "an engine for each", 2)
@@ -36,7 +35,6 @@ def _engine() -> Iterator[Key]:
 
 ROWS: tuple[Key, ...] = (
     *_engine(),
-    made("inference.weight_broadcast.type", "spec.weightTransfer.mode", "filesystem: disk; nccl: nccl", "filesystem"),
     none("inference.weight_broadcast.*", "follows from mode and roles", {"port": 1}),
     none("inference.server.*", _ADDRESSES, {"port": 8000}),
     none("inference.deployment.*", _NODES, {"num_nodes": 2}),

@@ -10,10 +10,7 @@ _BASELINE = "a group's baseline is its plain mean"
 
 def _model() -> Iterator[Key]:
     base = "orchestrator.model"
-    yield made(f"{base}.name", "spec.model.name", "one value for all roles", "Qwen/Qwen3-4B")
     yield none(f"{base}.trust_remote_code", "code from model repositories is never run", True)
-    yield made(f"{base}.lora.rank", "spec.model.lora.rank", "equal to the trainer's", 4)
-    yield made(f"{base}.lora.alpha", "spec.model.lora.alpha", "equal to the trainer's", 8.0)
     yield none(f"{base}.lora.name", "EchoRL names adapters itself", "a")
     yield none(f"{base}.client.*", "EchoRL starts and finds its engines itself", {"base_url": "http://engine/v1"})
     yield made("orchestrator.renderer.name", "spec.model.renderer", "null becomes engine", "qwen3")

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from itertools import chain
 
-from echorl_cli.convert.keys.row import Key, made, none
+from echorl_cli.convert.keys.row import Key, made, none, same
 
 _LAUNCHER = "EchoRL's operator or `echorl run` starts the roles"
 _ADDRESSES = "EchoRL chooses addresses itself"
@@ -16,10 +16,6 @@ _FILES = "a run has one directory, given by --out or by the run's volume (spec.s
 
 def _checkpoint(base: str) -> Iterator[Key]:
     ckpt = f"{base}ckpt"
-    yield made(f"{ckpt}.interval", "spec.checkpoint.interval", "one value for all roles", 10)
-    yield made(f"{ckpt}.keep_last", "spec.checkpoint.keepLast", "one value for all roles", 3)
-    yield made(f"{ckpt}.keep_interval", "spec.checkpoint.keepEvery", "one value for all roles", 50)
-    yield made(f"{ckpt}.resume_step", "spec.resume", "-1: policy Auto; a step: policy FromStep", 20)
     yield none(f"{base}resume.dir", "a run resumes from its own checkpoints only", "other/checkpoints/step_5")
     yield none(f"{ckpt}.output_dir", _FILES, "/ckpt")
     reason = (
@@ -35,11 +31,7 @@ def _checkpoint(base: str) -> Iterator[Key]:
 
 def _monitors(base: str) -> Iterator[Key]:
     wandb = f"{base}monitors.wandb"
-    how = "one value for all roles; with a [wandb] table alone"
-    yield made(f"{wandb}.project", "spec.monitors.wandb.project", how, "ours", None if base else "prime-rl")
     yield made(f"{wandb}.name", "metadata.name", "as far as a run's name may hold it; the first of the roles", "my-run")
-    yield made(f"{wandb}.entity", "spec.monitors.wandb.entity", "one value for all roles", "team")
-    yield made(f"{wandb}.offline", "spec.monitors.wandb.mode", "offline; one value for all roles", True)
     for key in ("group", "tags"):
         yield none(f"{wandb}.{key}", "the run's name and its project are what it is found by", "ours")
     yield none(f"{wandb}.id", "the run's uid is the id, so that restarts go on with the same run", "ours")
@@ -49,16 +41,13 @@ def _monitors(base: str) -> Iterator[Key]:
 
 
 def _shared(base: str) -> Iterator[Key]:
-    yield made(f"{base}max_steps", "spec.maxSteps", "one value for all roles", 40)
     yield none(f"{base}output_dir", _FILES, "outputs/x")
     yield none(f"{base}log.*", _LOGS, {"level": "debug"})
     yield none(f"{base}env_vars.*", "set env in spec.<role>.template; values from a Secret", {"A": "b"})
     yield none(f"{base}tokenizer.*", "the tokenizer is the model's own", {"name": "other/tokenizer"})
     yield none(f"{base}model.vlm.*", _VISION, {"vision_encoder_attr": "model.visual"})
-    transfer = f"{base}weight_broadcast"
-    yield made(f"{transfer}.type", "spec.weightTransfer.mode", "filesystem: disk; nccl: nccl", "filesystem")
     why = "follows from mode and roles; weights are sent as the engines hold them, and every wait has a deadline"
-    yield none(f"{transfer}.*", why, {"port": 29501})
+    yield none(f"{base}weight_broadcast.*", why, {"port": 29501})
     yield from _checkpoint(base)
     yield from _monitors(base)
 
@@ -84,6 +73,15 @@ def _deployment() -> Iterator[Key]:
 
 ROWS: tuple[Key, ...] = (
     *chain.from_iterable(_shared(base) for base in ("", "trainer.", "orchestrator.")),
+    same("max_steps", "spec.maxSteps", 40),
+    same("ckpt.interval", "spec.checkpoint.interval", 10),
+    same("ckpt.keep_last", "spec.checkpoint.keepLast", 3),
+    same("ckpt.keep_interval", "spec.checkpoint.keepEvery", 50),
+    made("ckpt.resume_step", "spec.resume", "-1: policy Auto; a step: policy FromStep", 20),
+    made("monitors.wandb.project", "spec.monitors.wandb.project", "with a [wandb] table alone", "ours", "prime-rl"),
+    made("monitors.wandb.entity", "spec.monitors.wandb.entity", "with a [wandb] table alone", "team"),
+    made("monitors.wandb.offline", "spec.monitors.wandb.mode", "true: offline", True),
+    made("weight_broadcast.type", "spec.weightTransfer.mode", "filesystem: disk; nccl: nccl", "filesystem"),
     made("model.name", "spec.model.name", "one value for all roles", "Qwen/Qwen3-4B", "Qwen/Qwen3-0.6B"),
     none("model.trust_remote_code", "code from model repositories is never run", True),
     made("seq_len", "spec.model.maxModelLen, spec.trainer.seqLen", "where a role has none of its own", 4096, 2048),

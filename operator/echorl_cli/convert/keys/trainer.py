@@ -11,7 +11,6 @@ _OLD_LOSS = "of a loss before the probability mask; set loss.maskLow and loss.ma
 
 def _model() -> Iterator[Key]:
     base = "trainer.model"
-    yield made(f"{base}.name", "spec.model.name", "one value for all roles", "Qwen/Qwen3-4B")
     yield made(f"{base}.seq_len", "spec.trainer.seqLen", "where it is above maxModelLen", 8192)
     yield made(f"{base}.compile", "spec.trainer.compile", "false where the key is null", None, {})
     yield none(f"{base}.compile.fullgraph", "compiled by torch.compile's own rules", True)

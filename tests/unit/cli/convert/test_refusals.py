@@ -156,8 +156,8 @@ def test_forms_of_configuration_that_are_unknown(form, keep_going):
 def test_roles_that_disagree():
     message = refusal({"trainer.model.name": "a/b", "inference.model.name": "a/c"})
     assert message == (
-        "trainer.model.name and inference.model.name: the roles disagree; "
-        'found "a/b" and "a/c"; accepted: one value for all roles'
+        "trainer.model.name and inference.model.name: two spellings of one key with different values; "
+        'found "a/b" and "a/c"; accepted: one of the two, or equal values'
     )
 
 
