@@ -1,19 +1,21 @@
 """Converts the files of a run to a manifest, and says everything that has to be said about it."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from echorl_cli.convert.draft import Kind, Line, ManifestDraft
-from echorl_cli.convert.fields import algorithm, batches, engines, environments, model, runtime, trainer
+from echorl_cli.convert.fields import algorithm, batches, conversations, engines, environments, model, runtime, trainer
 from echorl_cli.convert.keys import KEYS
 from echorl_cli.convert.layers import read_layers
 from echorl_cli.convert.problem import ConversionError
 from echorl_cli.convert.settings import Settings, Table
 from echorl_cli.convert.spelling import one_spelling
+from echorl_cli.convert.tree import at, location, take
 from echorl_manifest import API_VERSION, KIND, NOT_SUPPORTED, EchoRLRun, Problem
-from echorl_manifest.schema import Location
+from echorl_manifest.schema import found_text
 from echorl_manifest.validation import parsed
 
 # Marks of files that prime-rl reads too, or will, and that are no run of reinforcement learning as it is known here.
@@ -24,7 +26,6 @@ UNKNOWN_FORMS = {
     "orchestrator.algorithms": "a list of algorithms; one table `algo` is known",
     "orchestrator.actor": "a choice among several models; one policy is known",
     "orchestrator.models": "a choice among several models; one policy is known",
-    "data": "a file of supervised fine-tuning without an orchestrator",
     "serve": "a file of an environment server",
 }
 
@@ -32,6 +33,8 @@ UNKNOWN_FORMS = {
 LISTS = tuple(dict.fromkeys(key.key.partition("[]")[0] for key in KEYS if "[]" in key.key))
 """Keys that hold a list of tables."""
 _TABLE = Table(KEYS)
+ENVIRONMENT_TYPE = re.compile(r"^spec\.environments\.(train|eval)\[\d+\]\.type$")
+NO_STALL = "prime-rl waits for ever; a run of EchoRL restarts after 30m without a step: raise it if yours take longer"
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ class Options:
 
     name: str | None = None
     """Name of the run; None leaves it to the files."""
-    types: Mapping[str, str] | None = None
+    types: Mapping[str, str] = field(default_factory=dict)
     """Types of environments, by their name or id."""
     keep_going: bool = False
     """Unknown keys, and values without counterpart that decide what is trained, become lines."""
@@ -71,23 +74,18 @@ def _unknown_forms(tree: dict[str, Any]) -> list[Problem]:
     return found
 
 
-def _unknown(settings: Settings, where: Location) -> Problem:
-    meant = settings.meant(where)
-    reason = f"unknown key, did you mean {meant}?" if meant else "unknown key"
-    accepted = "the keys of docs/migration.md; --keep-going leaves it out"
-    return Problem(settings.written(where), settings.shown(where), accepted, reason)
-
-
 def _checked_keys(settings: Settings, draft: ManifestDraft) -> None:
     for path in LISTS:
         settings.items(path)
     for where in settings.misplaced():
-        draft.problems.append(Problem(settings.written(where), settings.shown(where), "a table"))
+        settings.wrong(where, "a table")
     for where in settings.unknown():
         if draft.keep_going:
             draft.say(Kind.NO_COUNTERPART, where, "unknown key")
-        else:
-            draft.problems.append(_unknown(settings, where))
+            continue
+        meant = settings.meant(where)
+        reason = f"unknown key, did you mean {meant}?" if meant else "unknown key"
+        settings.wrong(where, "the keys of docs/migration.md; --keep-going leaves it out", reason)
 
 
 def _built(settings: Settings, draft: ManifestDraft, options: Options) -> None:
@@ -95,13 +93,16 @@ def _built(settings: Settings, draft: ManifestDraft, options: Options) -> None:
     draft.put("kind", KIND)
     runtime.name(settings, draft, options.name)
     model.build(settings, draft)
-    chosen = algorithm.build(settings, draft)
-    batches.build(settings, draft)
-    scene = environments.Scene(settings, draft, options.types or {}, chosen)
+    chosen = algorithm.Chosen("data", mode="sft") if settings.supervised else algorithm.build(settings, draft)
+    scene = environments.Scene(settings, draft, options.types, chosen)
+    if settings.supervised:
+        conversations.build(scene)
+    else:
+        batches.build(settings, draft)
     environments.build(scene)
     for name in sorted(set(scene.types) - scene.used):
         accepted = "the name or id of an environment in the files"
-        draft.problems.append(Problem("--environment", repr(name), accepted))
+        settings.problems.append(Problem("--environment", repr(name), accepted))
     trainer.build(settings, draft)
     engines.build(settings, draft)
     runtime.build(settings, draft)
@@ -123,52 +124,71 @@ def _leftovers(settings: Settings, draft: ManifestDraft) -> None:
     for where, key in settings.unread():
         text = f"not used together with the other keys ({key.note})" if key.to else key.note
         draft.say(Kind.NO_COUNTERPART, where, text)
-
-
-def _validated(draft: ManifestDraft) -> EchoRLRun:
-    """The run; what the manifest means and EchoRL does not carry out yet becomes lines.
-
-    Raises:
-        ConversionError: a value that the manifest does not take, named with the key that it came from.
-    """
-    _, problems = parsed(draft.document)
-    wrong = []
-    for problem in problems:
-        if problem.reason.startswith(NOT_SUPPORTED):
-            what = problem.reason.removeprefix(f"{NOT_SUPPORTED}: ")
-            draft.tell(Kind.NOT_SUPPORTED, problem.path, f"{what}; accepted until then: {problem.accepted}")
+    for key in settings.not_set():
+        if settings.supervised and not key.key.startswith("trainer."):
             continue
+        draft.tell(Kind.DEFAULT, key.key.removesuffix(".*"), f"{found_text(key.default)} in prime-rl; {key.note}")
+    draft.tell(Kind.DEFAULT, "spec.stallPolicy.noStepFor", NO_STALL)
+    text = "in a cluster: claimName of a claim that is there, or size and storageClassName of one to be made (500Gi)"
+    draft.tell(Kind.TO_FILL_IN, "spec.storage", text)
+
+
+def _is_type(problem: Problem) -> bool:
+    return problem.reason.startswith(NOT_SUPPORTED) and bool(ENVIRONMENT_TYPE.match(problem.path))
+
+
+def _without_types(draft: ManifestDraft, problems: Sequence[Problem]) -> Iterator[Problem]:
+    """One problem for all environments that EchoRL cannot play as they are."""
+    types = [str(at(draft.document, location(problem.path))) for problem in problems]
+    names = list(dict.fromkeys(name.partition(":")[2] for name in types))
+    if names:
+        accepted = (
+            f"--environment {names[0]}=import:pkg.module:factory, a factory of yours (docs/environments.md), or "
+            "=builtin:<name>; for each"
+        )
+        found = f"no type of EchoRL's own for {', '.join(names)}"
+        yield Problem("--environment", found, accepted, "environments of verifiers are not played yet")
+
+
+def _refusals(settings: Settings, draft: ManifestDraft) -> list[Problem]:
+    """Everything that is wrong; what the manifest means and nothing carries out yet is left out, with a line each."""
+    problems = parsed(draft.document)[1]
+    later = [problem for problem in problems if problem.reason.startswith(NOT_SUPPORTED) and not _is_type(problem)]
+    for problem in later:
+        what = problem.reason.removeprefix(f"{NOT_SUPPORTED}: ")
+        text = f"{what}; {problem.found} is left out, accepted until then: {problem.accepted}"
+        draft.tell(Kind.NOT_SUPPORTED, problem.path, text)
+        take(draft.document, location(problem.path))
+    problems = parsed(draft.document)[1] if later else problems
+    wrong = list(settings.problems)
+    named = {problem.path for problem in wrong}
+    for problem in problems:
         source = draft.source(problem.path)
         path = f"{source} ({problem.path})" if source else problem.path
-        wrong.append(Problem(path, problem.found, problem.accepted, problem.reason))
-    if wrong:
-        raise ConversionError(wrong)
-    return EchoRLRun.model_validate(draft.document)
+        # Beside problems of keys, what the manifest lacks may only be missing because of them.
+        if not _is_type(problem) and source not in named and (source or not named):
+            wrong.append(Problem(path, problem.found, problem.accepted, problem.reason))
+    return [*wrong, *_without_types(draft, [problem for problem in problems if _is_type(problem)])]
 
 
 def converted(tree: dict[str, Any], options: Options) -> Conversion:
     """The manifest of a tree of keys, which is changed on the way.
 
     Raises:
-        ConversionError: with every problem of the keys, or else with every problem of the manifest.
+        ConversionError: with every problem of the keys and of the manifest.
     """
     if forms := _unknown_forms(tree):
         raise ConversionError(forms)
     settings = Settings(tree, one_spelling(tree), _TABLE)
     draft = ManifestDraft(settings, keep_going=options.keep_going)
     _checked_keys(settings, draft)
-    try:
-        _built(settings, draft, options)
-    except ConversionError as error:
-        raise ConversionError([*draft.problems, *error.problems]) from None
-    if draft.problems:
-        raise ConversionError(draft.problems)
+    _built(settings, draft, options)
+    if problems := _refusals(settings, draft):
+        raise ConversionError(problems)
     _leftovers(settings, draft)
-    run = _validated(draft)
-    text = "in a cluster: claimName of a claim that is there, or size and storageClassName of one to be made (500Gi)"
-    draft.tell(Kind.TO_FILL_IN, "spec.storage", text)
     order = list(Kind)
-    return Conversion(run, tuple(sorted(draft.lines, key=lambda line: order.index(line.kind))))
+    lines = tuple(sorted(draft.lines, key=lambda line: order.index(line.kind)))
+    return Conversion(EchoRLRun.model_validate(draft.document), lines)
 
 
 def convert(files: Sequence[tuple[str | None, Path]], options: Options | None = None) -> Conversion:

@@ -7,7 +7,6 @@ from typing import Any
 from echorl_cli.convert.secret import HIDDEN, without_secrets
 from echorl_cli.convert.settings import Settings
 from echorl_cli.convert.tree import location, put
-from echorl_manifest import Problem
 from echorl_manifest.schema import Location, path_text
 
 NO_VERSION = "no version of prime-rl that is known here has it"
@@ -19,6 +18,7 @@ class Kind(StrEnum):
 
     NO_COUNTERPART = "no counterpart"
     CHANGED = "changed"
+    DEFAULT = "default"
     NOT_SUPPORTED = "not supported yet"
     TO_FILL_IN = "to fill in"
 
@@ -50,7 +50,6 @@ class ManifestDraft:
     def __init__(self, settings: Settings, *, keep_going: bool = False) -> None:
         self.document: dict[str, Any] = {}
         self.lines: list[Line] = []
-        self.problems: list[Problem] = []
         self.keep_going = keep_going
         self._settings = settings
         self._sources: dict[str, str] = {}
@@ -83,12 +82,12 @@ class ManifestDraft:
         return None
 
     def first(self, *keys: str) -> str | None:
-        """The first key that has a value; others with another value get a line."""
-        found = [key for key in keys if self._settings.value(key) is not None]
-        for key in found[1:]:
-            if self._settings.value(key) != self._settings.value(found[0]):
-                self.say(Kind.NO_COUNTERPART, key, f"{found[0]} goes before it")
-        return found[0] if found else None
+        """As ``first`` of the settings; set keys with another value get a line."""
+        chosen = self._settings.first(*keys)
+        for key in keys:
+            if chosen and self._settings.peek(key) not in (None, self._settings.value(chosen)):
+                self.say(Kind.NO_COUNTERPART, key, f"{chosen} goes before it")
+        return chosen
 
     def say(self, kind: Kind, key: str | Location, text: str) -> None:
         """A line about a key that is set; once, however many environments take it."""
@@ -100,8 +99,9 @@ class ManifestDraft:
             self.lines.append(line)
 
     def tell(self, kind: Kind, subject: str, text: str) -> None:
-        """A line about a field of the manifest, or about a key that is not set."""
-        self.lines.append(Line(kind, subject, text))
+        """A line about a field of the manifest, or about a key that is not set; once."""
+        if (line := Line(kind, subject, text)) not in self.lines:
+            self.lines.append(line)
 
     def refuse(self, key: str, accepted: str, reason: str = "") -> None:
         """The value decides what is trained and means nothing to the manifest: an error; with keep-going a line."""
@@ -112,4 +112,4 @@ class ManifestDraft:
 
     def error(self, key: str, accepted: str, reason: str = "") -> None:
         """The value is none that prime-rl takes, or one that no manifest can stand for."""
-        self.problems.append(Problem(self._settings.written(key), self._settings.shown(key), accepted, reason))
+        self._settings.wrong(key, accepted, reason)

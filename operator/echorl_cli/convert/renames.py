@@ -6,6 +6,19 @@ from typing import Any
 
 from echorl_cli.convert.tree import MISSING
 
+SHARED: dict[str, Any] = {
+    "max_steps": 40,
+    "weight_broadcast.type": "filesystem",
+    "ckpt.interval": 10,
+    "ckpt.keep_last": 3,
+    "ckpt.keep_interval": 50,
+    "ckpt.resume_step": 20,
+    "monitors.wandb.project": "ours",
+    "monitors.wandb.entity": "team",
+    "monitors.wandb.offline": True,
+    "model.name": "Qwen/Qwen3-4B",
+}
+"""Keys of the run, with a value, that may stand with a role as well and are then one."""
 ENVIRONMENTS = ("orchestrator.train.source[]", "orchestrator.eval.source[]")
 
 
@@ -21,6 +34,8 @@ class Rename:
     """From the other spelling's value; MISSING: this value means something else and stays. None: as it is."""
     example: Any = 1
     """A value of the other spelling, for the tests."""
+    earlier: bool = False
+    """Whether the generations before the loss of today spelled it so."""
 
 
 def _pool(workers: Any) -> Any:
@@ -56,6 +71,10 @@ def _algorithm(mode: Any) -> Any:
 
 def _list_of_one(value: Any) -> Any:
     return [value]
+
+
+def _data_source(name: Any) -> Any:
+    return [{"dataset": name}]
 
 
 def _table_only(value: Any) -> Any:
@@ -115,7 +134,7 @@ def _monitors() -> Iterator[Rename]:
 
 def _checkpoints() -> Iterator[Rename]:
     for base in ("", "trainer.", "orchestrator."):
-        yield Rename(f"{base}ckpt.keep", f"{base}ckpt.keep_last", example=3)
+        yield Rename(f"{base}ckpt.keep", f"{base}ckpt.keep_last", example=3, earlier=True)
         yield Rename(f"{base}resume.step", f"{base}ckpt.resume_step", example=20)
         yield Rename(f"{base}resume", f"{base}ckpt.resume_step", _resume_step, {})
 
@@ -143,7 +162,7 @@ _ENGINE_ARGUMENTS = (
 
 
 def _engines() -> Iterator[Rename]:
-    yield Rename("inference.model.name", "inference.vllm.model", example="Qwen/Qwen3-4B")
+    yield Rename("inference.model.name", "model.name", example="Qwen/Qwen3-4B")
     yield Rename("inference.model", "inference.vllm", example={"max_model_len": 8192})
     yield Rename("inference.parallel.tp", "inference.vllm.tensor_parallel_size", example=2)
     yield Rename("inference.parallel.dp", "inference.vllm.data_parallel_size", example=2)
@@ -153,7 +172,7 @@ def _engines() -> Iterator[Rename]:
 
 
 def _trainer() -> Iterator[Rename]:
-    yield Rename("trainer.model.experimental.lora", "trainer.model.lora", example={"rank": 8})
+    yield Rename("trainer.model.experimental.lora", "trainer.model.lora", example={"rank": 8}, earlier=True)
     chunk = "trainer.model.fused_lm_head_token_chunk_size"
     yield Rename("trainer.model.fused_lm_head_chunk_size", chunk, example=2048)
     yield Rename("trainer.experimental.token_export", "trainer.enable_token_export", _is_on, {"enabled": True})
@@ -163,16 +182,16 @@ def _trainer() -> Iterator[Rename]:
 
 def _orchestrator() -> Iterator[Rename]:
     source = [{"id": "reverse-text"}]
-    yield Rename("orchestrator.environment", "orchestrator.env", _list_of_one, source[0])
-    yield Rename("orchestrator.env", "orchestrator.train.env", example=source)
+    yield Rename("orchestrator.environment", "orchestrator.env", _list_of_one, source[0], earlier=True)
+    yield Rename("orchestrator.env", "orchestrator.train.env", example=source, earlier=True)
     yield Rename("orchestrator.train.env", "orchestrator.train.source", example=source)
     yield Rename("orchestrator.eval.env", "orchestrator.eval.source", example=source)
-    yield Rename("orchestrator.sampling", "orchestrator.train.sampling", example={"temperature": 0.7})
+    yield Rename("orchestrator.sampling", "orchestrator.train.sampling", example={"temperature": 0.7}, earlier=True)
     for base in ("orchestrator.train", "orchestrator.eval"):
         tokens = f"{base}.sampling.max_completion_tokens"
         yield Rename(f"{base}.sampling.max_tokens", tokens, example=512)
     for base in ("orchestrator", "orchestrator.eval"):
-        yield Rename(f"{base}.rollouts_per_example", f"{base}.group_size", example=4)
+        yield Rename(f"{base}.rollouts_per_example", f"{base}.group_size", example=4, earlier=True)
     inflight = "orchestrator.max_inflight_episodes"
     yield Rename("orchestrator.max_inflight_rollouts", inflight, example=512)
     yield Rename("orchestrator.concurrency.max_inflight", inflight, example=512)
@@ -188,10 +207,38 @@ def _orchestrator() -> Iterator[Rename]:
 
 
 def _run() -> Iterator[Rename]:
-    yield Rename("trainer_gpu_ids", "deployment.num_train_gpus", _count, [0, 1])
-    yield Rename("inference_gpu_ids", "deployment.num_infer_gpus", _count, [2, 3])
+    yield Rename("trainer_gpu_ids", "deployment.num_train_gpus", _count, [0, 1], earlier=True)
+    yield Rename("inference_gpu_ids", "deployment.num_infer_gpus", _count, [2, 3], earlier=True)
 
 
+def _roles() -> Iterator[Rename]:
+    for key, example in SHARED.items():
+        for role in ("trainer", "orchestrator"):
+            yield Rename(f"{role}.{key}", key, example=example)
+    yield Rename("inference.weight_broadcast.type", "weight_broadcast.type", example="filesystem")
+    yield Rename("inference.vllm.model", "model.name", example="Qwen/Qwen3-4B")
+    for key in ("rank", "alpha"):
+        yield Rename(f"orchestrator.model.lora.{key}", f"trainer.model.lora.{key}", example=8)
+
+
+def _supervised() -> Iterator[Rename]:
+    """A file of supervised fine-tuning has the trainer's keys at its top."""
+    roles = {"optim": {"lr": 2e-6}, "scheduler": {"type": "cosine"}, "model": {"attn": "sdpa"}}
+    keys = "matmul_precision gc memory_profiler_path trace_path dist_timeout_seconds heartbeat metrics_server"
+    for key, example in {**roles, **dict.fromkeys(keys.split(), 1)}.items():
+        yield Rename(key, f"trainer.{key}", example=example)
+    yield Rename("eval.env", "orchestrator.eval.source", example=[{"id": "reverse-text"}])
+    yield Rename("eval", "orchestrator.eval", example={"interval": 5})
+    yield Rename("renderer", "orchestrator.renderer", example={"name": "qwen3"})
+    yield Rename("deployment.num_gpus", "deployment.num_train_gpus", example=2)
+    yield Rename("deployment.num_nodes", "deployment.num_train_nodes", example=2)
+    yield Rename("deployment.num_eval_gpus", "deployment.num_infer_gpus", example=2)
+    yield Rename("deployment.num_eval_nodes", "deployment.num_infer_nodes", example=2)
+    yield Rename("data.name", "data.source", _data_source, "ours/conversations")
+
+
+SUPERVISED: tuple[Rename, ...] = tuple(_supervised())
+"""Those of files without an orchestrator, which come first."""
 RENAMES: tuple[Rename, ...] = (
     *_run(),
     *_orchestrator(),
@@ -201,5 +248,6 @@ RENAMES: tuple[Rename, ...] = (
     *_checkpoints(),
     *_trainer(),
     *_engines(),
+    *_roles(),
 )
 """All renames, in the order in which they are carried out: a key may move twice."""

@@ -2,18 +2,18 @@
 
 import re
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 from echorl_cli.convert.keys import Key
 from echorl_cli.convert.layers import SECTIONS
-from echorl_cli.convert.problem import ConversionError, refused
 from echorl_cli.convert.renames import RENAMES
 from echorl_cli.convert.secret import has_secret, shown
 from echorl_cli.convert.spelling import Spellings
 from echorl_cli.convert.tree import MISSING, at, leaves, location
 from echorl_manifest import Problem
-from echorl_manifest.schema import Location, nearest, path_text
+from echorl_manifest.schema import Location, found_text, nearest, path_text
 
+T = TypeVar("T")
 _INDEX = re.compile(r"\[\d+\]")
 
 
@@ -51,43 +51,56 @@ class Table:
 
 
 class Settings:
-    """One tree in the one spelling."""
+    """One tree in the one spelling. What is wrong in it is gathered in ``problems``, and reads as not set."""
 
     def __init__(self, tree: dict[str, Any], spellings: Spellings, table: Table) -> None:
+        self.problems = list(spellings.problems)
+        self.spellings = spellings
         self._tree = tree
-        self._spellings = spellings
         self._table = table
         self._read: set[Location] = set()
         self._read_whole: set[Location] = set()
 
-    def items(self, path: str) -> int:
-        """How many tables a list holds; 0 if it is not there.
+    @property
+    def supervised(self) -> bool:
+        """Whether the files are of supervised fine-tuning on data sets, without an orchestrator's environments."""
+        return self.has("data") and not self.has("orchestrator.train")
 
-        Raises:
-            ConversionError: it is no list of tables.
-        """
+    def wrong(self, path: str | Location, accepted: str, reason: str = "") -> None:
+        """A value that cannot be, as a problem; once, however often it is read."""
+        problem = Problem(self.written(path), self.shown(path), accepted, reason)
+        if problem not in self.problems:
+            self.problems.append(problem)
+
+    def items(self, path: str) -> int:
+        """How many tables a list holds; 0 if it is not there, and a problem if it is something else."""
         value = at(self._tree, location(path))
         if value is MISSING or value is None:
             return 0
-        if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-            raise refused(self.written(path), self.shown(path), "a list of tables")
-        return len(value)
+        if isinstance(value, list) and all(isinstance(item, dict) for item in value):
+            return len(value)
+        self.wrong(path, "a list of tables")
+        return 0
 
     def has(self, path: str) -> bool:
         """Whether the key is there, a null included."""
         return at(self._tree, location(path)) is not MISSING
 
-    def value(self, path: str) -> Any:
-        """The value, or None if it is not set."""
-        where = location(path)
-        value = at(self._tree, where)
-        self._read.add(where)
-        return None if value is MISSING else value
-
     def peek(self, path: str) -> Any:
-        """The value, or None if it is not set; it does not count as read."""
+        """The value, or None if it is not set; no default, and it does not count as read."""
         value = at(self._tree, location(path))
         return None if value is MISSING else value
+
+    def default(self, path: str) -> Any:
+        """What prime-rl takes where the key is not set; None where EchoRL does the same."""
+        key = self._table.keys.get(pattern(location(path)))
+        return key.default if key is not None and key.to else None
+
+    def value(self, path: str) -> Any:
+        """The value, else prime-rl's default where EchoRL has another, else None."""
+        self._read.add(location(path))
+        value = self.peek(path)
+        return self.default(path) if value is None else value
 
     def whole(self, path: str) -> Any:
         """The value with everything below it, all of it read."""
@@ -108,75 +121,64 @@ class Settings:
         where = location(path)
         return has_secret(where, at(self._tree, where))
 
-    def number(self, path: str) -> int | float | None:
-        """A number, or None if it is not set."""
+    def _of_type(self, path: str, accepted: str, *kinds: type[T]) -> T | None:
         value = self.value(path)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-            raise refused(self.written(path), self.shown(path), "a number")
-        return value
+        if value is None:
+            return None
+        if isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool)):
+            return value
+        self.wrong(path, accepted)
+        return None
+
+    def number(self, path: str) -> float | None:
+        """A number, or None if it is not set; a problem if it is something else, as of all that follow."""
+        return self._of_type(path, "a number", int, float)
 
     def count(self, path: str) -> int | None:
         """A whole number, or None if it is not set."""
-        value = self.value(path)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-            raise refused(self.written(path), self.shown(path), "a whole number")
-        return value
+        return self._of_type(path, "a whole number", int)
 
     def text(self, path: str) -> str | None:
         """Text, or None if it is not set."""
-        value = self.value(path)
-        if value is not None and not isinstance(value, str):
-            raise refused(self.written(path), self.shown(path), "text")
-        return value
+        return self._of_type(path, "text", str)
 
     def flag(self, path: str) -> bool | None:
         """True or false, or None if it is not set."""
-        value = self.value(path)
-        if value is not None and not isinstance(value, bool):
-            raise refused(self.written(path), self.shown(path), "true or false")
-        return value
+        return self._of_type(path, "true or false", bool)
 
     def table(self, path: str) -> dict[str, Any] | None:
         """A free-form table, all of it read; None if it is not set."""
-        value = self.value(path)
-        if value is not None and not isinstance(value, dict):
-            raise refused(self.written(path), self.shown(path), "a table")
-        return None if value is None else dict(self.whole(path))
+        return None if self._of_type(path, "a table", dict) is None else dict(self.whole(path))
 
     def first(self, *paths: str) -> str | None:
-        """The first of the keys that has a value; all of them count as read."""
-        found = [path for path in paths if self.value(path) is not None]
-        return found[0] if found else None
-
-    def one(self, *paths: str) -> str | None:
-        """The first of several keys that must agree; all of them count as read.
-
-        Raises:
-            ConversionError: two of them have different values.
-        """
-        found = [path for path in paths if self.value(path) is not None]
-        for path in found[1:]:
-            if self.value(path) != self.value(found[0]):
-                names = f"{self.written(found[0])} and {self.written(path)}"
-                values = f"{self.shown(found[0])} and {self.shown(path)}"
-                raise ConversionError([Problem(names, values, "one value for all roles", "the roles disagree")])
-        return found[0] if found else None
+        """The first of the keys that is set, else the first with a default; all of them count as read."""
+        self._read.update(location(path) for path in paths)
+        found = [path for path in paths if self.peek(path) is not None]
+        return next(iter([*found, *(path for path in paths if self.default(path) is not None)]), None)
 
     def written(self, path: str | Location) -> str:
         """The key as the file has it."""
         where = location(path) if isinstance(path, str) else path
-        return path_text(self._spellings.written(where))
+        return path_text(self.spellings.written(where))
 
     def shown(self, path: str | Location) -> str:
         """The value as a line may show it."""
         where = location(path) if isinstance(path, str) else path
         value = at(self._tree, where)
-        return "nothing" if value is MISSING else shown(where, value)
+        if value is MISSING:
+            value = self.default(path_text(where))
+            return "nothing" if value is None else f"prime-rl's default {found_text(value)}"
+        return shown(where, value)
 
     def unread(self) -> list[tuple[Location, Key]]:
         """Known keys that have a value and that nothing has read."""
         known = ((where, self._table.key(where)) for where, value in leaves(self._tree) if value is not None)
         return [(where, key) for where, key in known if key is not None and not self._was_read(where)]
+
+    def not_set(self) -> list[Key]:
+        """Keys without counterpart that are not set, and that prime-rl has a default for that EchoRL has not."""
+        keys = [key for key in self._table.keys.values() if not key.to and key.default is not None]
+        return [key for key in keys if not self.has(key.key.removesuffix(".*"))]
 
     def unknown(self) -> list[Location]:
         """Keys that no table knows."""

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from echorl_cli.convert.layers import SECTIONS
-from echorl_cli.convert.problem import ConversionError, refused
-from echorl_cli.convert.renames import RENAMES, Rename
+from echorl_cli.convert.renames import RENAMES, SUPERVISED, Rename
 from echorl_cli.convert.secret import shown
 from echorl_cli.convert.tree import MISSING, at, expanded, leaves, location, put, take
 from echorl_manifest import Problem
@@ -18,6 +17,10 @@ class Spellings:
     def __init__(self) -> None:
         self._written: dict[Location, Location] = {}
         self._made_from: dict[Location, Location] = {}
+        self.problems: list[Problem] = []
+        """Values that could not move: two for one key, or one where a table must be."""
+        self.earlier = False
+        """Whether a key was in the spelling of the first generations."""
 
     def moved(self, old: Location, new: Location, value: Any) -> None:
         """Note that everything under ``old`` stands under ``new`` from now on."""
@@ -53,31 +56,33 @@ class _Move:
         """Put ``value``, which stood under ``old``, under ``new``, beside what is there."""
         present = at(self.tree, new)
         if present is MISSING:
-            self._check_room(new)
-            put(self.tree, new, value)
-            self.spellings.moved(old, new, value)
+            if self._has_room(new):
+                put(self.tree, new, value)
+                self.spellings.moved(old, new, value)
         elif isinstance(present, dict) and isinstance(value, dict):
             for key, item in value.items():
                 self.merge((*old, key), (*new, key), item)
         elif present != value or isinstance(present, bool) != isinstance(value, bool):
-            raise self.conflict(old, new, value)
+            self._conflict(old, new, value)
 
-    def _check_room(self, new: Location) -> None:
-        """Refuse a value that stands where the table around ``new`` must be: it would be lost."""
+    def _has_room(self, new: Location) -> bool:
+        """Whether no value stands where the table around ``new`` must be: it would be lost."""
         for depth in range(1, len(new)):
             around = at(self.tree, new[:depth])
             if around is MISSING or around is None:
-                return
+                return True
             if not isinstance(around, list if isinstance(new[depth], int) else dict):
                 where = self.spellings.written(new[:depth])
-                raise refused(path_text(where), shown(where, around), "a table")
+                self.spellings.problems.append(Problem(path_text(where), shown(where, around), "a table"))
+                return False
+        return True
 
-    def conflict(self, old: Location, new: Location, value: Any) -> ConversionError:
+    def _conflict(self, old: Location, new: Location, value: Any) -> None:
         before, after = self.spellings.written(old), self.spellings.written(new)
         found = f"{shown(before, value)} and {shown(after, at(self.tree, new))}"
         reason = "two spellings of one key with different values"
         names = f"{path_text(before)} and {path_text(after)}"
-        return ConversionError([Problem(names, found, "one of the two, or equal values", reason)])
+        self.spellings.problems.append(Problem(names, found, "one of the two, or equal values", reason))
 
     def carry_out(self, rename: Rename) -> None:
         """Move what is written in the other spelling, wherever it stands."""
@@ -87,6 +92,7 @@ class _Move:
             if converted is MISSING:
                 continue
             take(self.tree, old)
+            self.spellings.earlier |= rename.earlier
             indices = iter([step for step in old if isinstance(step, int)])
             new = tuple(next(indices) if step == "[]" else step for step in location(rename.read_as))
             self.merge(old, new, converted)
@@ -95,16 +101,13 @@ class _Move:
 
 
 def one_spelling(tree: dict[str, Any]) -> Spellings:
-    """Move every key of ``tree`` to the one spelling that the tables know, in place.
-
-    Raises:
-        ConversionError: two spellings of one key with different values, or no table where one must be.
-    """
+    """Move every key of ``tree`` to the one spelling that the tables know, in place."""
+    spellings = Spellings()
     for section in SECTIONS:
         if not isinstance(tree.get(section, {}), dict | None):
-            raise refused(section, shown((section,), tree[section]), "a table")
-    spellings = Spellings()
+            spellings.problems.append(Problem(section, shown((section,), tree.pop(section)), "a table"))
     move = _Move(tree, spellings)
-    for rename in RENAMES:
+    supervised = "data" in tree and "orchestrator" not in tree
+    for rename in (*SUPERVISED, *RENAMES) if supervised else RENAMES:
         move.carry_out(rename)
     return spellings

@@ -12,10 +12,12 @@ FOREIGN_ALGORITHMS = ("hierarchical_grpo", "opsd", "debug")
 SHAPINGS = ("tokens", "turns")
 ADVANTAGES = ("default", "custom", "ema_per_member")
 LOSSES = ("default", "ipo", "custom")
-IPO_THRESHOLD = 0.1
 DEFAULT_KL_TAU = 0.001
-RAE_DECAY = 0.95
-MEMBER_MOMENTUM = 0.9
+EARLIER_LOSS = (
+    "the mask by probability (dppo) of today's prime-rl; its earlier versions, whose spellings these files use, "
+    "bounded the ratio: set spec.algorithm.loss if you mean that"
+)
+NO_PENALTY = "the manifest has no linear penalty; as a function of yours: advantage.type custom (docs/algorithms.md)"
 LOSS_CONTRACT = (
     "EchoRL calls it with LossInputs of one sequence and the kwargs, and wants a loss for each token; "
     "see docs/algorithms.md"
@@ -65,9 +67,8 @@ def _named(settings: Settings, draft: ManifestDraft, key: str, name: str, base: 
     elif name == "max_rl":
         choice.advantage = {"type": "maxRl"}
     elif name == "rae":
-        decay = settings.number(f"{base}.decay")
-        momentum = RAE_DECAY if decay is None else decay
-        choice.advantage = {"type": "rae", "momentum": momentum, "order": "subtractThenUpdate"}
+        momentum = settings.number(f"{base}.decay")
+        choice.advantage = _rae(momentum, "subtractThenUpdate", "member")
     elif name == "echo":
         choice.echo = base
     return choice
@@ -85,10 +86,13 @@ def _older(settings: Settings, draft: ManifestDraft, base: str) -> Chosen | None
     if name == "custom":
         choice.advantage = {"type": "custom", **hook(settings, draft, base, ADVANTAGE_CONTRACT)}
     elif name == "ema_per_member":
-        momentum = settings.number(f"{base}.momentum")
-        value = MEMBER_MOMENTUM if momentum is None else momentum
-        choice.advantage = {"type": "rae", "momentum": value, "order": "updateThenSubtract"}
+        choice.advantage = _rae(settings.number(f"{base}.momentum"), "updateThenSubtract", "task")
     return choice
+
+
+def _rae(momentum: float | None, order: str, baseline_per: str) -> dict[str, Any]:
+    """A running baseline: of an agent over all tasks in the newest generation, of a task and member in the older."""
+    return {"type": "rae", "momentum": momentum, "order": order, "baselinePer": baseline_per}
 
 
 def _group_mean(settings: Settings, draft: ManifestDraft, base: str) -> dict[str, Any]:
@@ -96,11 +100,12 @@ def _group_mean(settings: Settings, draft: ManifestDraft, base: str) -> dict[str
     penalty = settings.value(base)
     name = penalty if isinstance(penalty, str) else settings.text(f"{base}.type")
     if penalty is not None and name in {None, "linear"}:
-        draft.say(Kind.NO_COUNTERPART, base, "the manifest has no linear penalty")
+        draft.say(Kind.NO_COUNTERPART, base, NO_PENALTY)
     if penalty is None or name in {None, "linear"}:
         return {"type": "groupMean"}
     if name not in SHAPINGS:
         draft.error(base if isinstance(penalty, str) else f"{base}.type", ", ".join((*SHAPINGS, "linear")), NO_VERSION)
+        return {"type": "groupMean"}
     weights = {"completionWeight": "completion_weight", "environmentWeight": "tool_response_weight"}
     shaping = {"by": name, **{to: settings.number(f"{base}.{key}") for to, key in weights.items()}}
     return {"type": "groupMean", "lengthShaping": {key: value for key, value in shaping.items() if value is not None}}
@@ -156,6 +161,8 @@ def _teacher(settings: Settings, draft: ManifestDraft, mode: str) -> None:
 def _loss(settings: Settings, draft: ManifestDraft) -> None:
     base, path = "trainer.loss", "spec.algorithm.loss"
     name = settings.text(f"{base}.type") or "default"
+    if settings.spellings.earlier and not settings.names(base):
+        draft.tell(Kind.DEFAULT, base, EARLIER_LOSS)
     if name not in LOSSES:
         draft.error(f"{base}.type", ", ".join(LOSSES), NO_VERSION)
     elif name == "custom":
@@ -176,7 +183,7 @@ def _masks(settings: Settings, draft: ManifestDraft, *, ipo: bool) -> None:
         threshold = settings.number(key)
         draft.put(f"{path}.type", "ipo", f"{base}.type")
         for side in ("maskLow", "maskHigh"):
-            draft.put(f"{path}.{side}", IPO_THRESHOLD if threshold is None else threshold, key)
+            draft.put(f"{path}.{side}", threshold, key)
         return
     for side, name in (("maskLow", "dppo_mask_low"), ("maskHigh", "dppo_mask_high")):
         draft.put(f"{path}.{side}", settings.number(f"{base}.{name}"), f"{base}.{name}")

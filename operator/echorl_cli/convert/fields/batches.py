@@ -1,25 +1,23 @@
 """Batches, groups, staleness and filters."""
 
 from echorl_cli.convert.draft import NO_VERSION, Kind, ManifestDraft
+from echorl_cli.convert.fields.forms import tidy
 from echorl_cli.convert.keys.environments import TRAIN
 from echorl_cli.convert.settings import Settings
 
-DEFAULT_BATCH = 128
-DEFAULT_GROUP = 1
-DEFAULT_STALENESS = 8
 LARGEST_OVERSAMPLING = 16
+_FACTOR, _MOST = "orchestrator.oversampling_factor", "orchestrator.max_inflight_episodes"
 _FILTERS = {"zero_advantage": "zeroAdvantage", "gibberish": "gibberish", "repetition": "repetition"}
 
 
 def group_size(settings: Settings) -> tuple[int, str]:
     """Episodes of a group of the run and their key: the run's, or that of all its environments if it has none."""
     key = "orchestrator.group_size"
-    if settings.value(key) is None:
+    if not settings.has(key):
         entries = [f"{TRAIN}.source[{index}].group_size" for index in range(settings.items(f"{TRAIN}.source"))]
         sizes = {settings.count(entry) for entry in entries}
-        key = entries[0] if len(sizes) == 1 else ""
-    size = settings.count(key) if key else None
-    return (DEFAULT_GROUP, "") if size is None else (size, key)
+        key = entries[0] if len(sizes) == 1 and None not in sizes else key
+    return settings.count(key) or 0, key
 
 
 def build(settings: Settings, draft: ManifestDraft) -> None:
@@ -27,45 +25,46 @@ def build(settings: Settings, draft: ManifestDraft) -> None:
     path = "spec.algorithm"
     size, key = group_size(settings)
     draft.put(f"{path}.groupSize", size, key)
-    if not key:
-        text = f"no file gives a size of groups; prime-rl's default is {DEFAULT_GROUP}, which leaves no advantage"
+    if not settings.has(key):
+        text = f"no file gives a size of groups; prime-rl's default is {size}, which leaves no advantage"
         draft.tell(Kind.TO_FILL_IN, f"{path}.groupSize", text)
-    tokens = settings.count("orchestrator.token_batch_size")
-    episodes = settings.count("orchestrator.batch_size")
-    if tokens is None and episodes is None:
-        episodes = DEFAULT_BATCH
-    draft.put(f"{path}.tokenBatchSize", tokens, "orchestrator.token_batch_size")
-    draft.put(f"{path}.batchSize", episodes, "orchestrator.batch_size")
-    staleness = settings.count("orchestrator.max_off_policy_steps")
-    staleness = DEFAULT_STALENESS if staleness is None else staleness
-    draft.put(f"{path}.maxStaleness", staleness, "orchestrator.max_off_policy_steps")
-    _in_flight(settings, draft, episodes)
+    tokens_key, episodes_key = "orchestrator.token_batch_size", "orchestrator.batch_size"
+    tokens = settings.count(tokens_key)
+    episodes = settings.count(episodes_key) if tokens is None or settings.peek(episodes_key) is not None else None
+    draft.put(f"{path}.tokenBatchSize", tokens, tokens_key)
+    draft.put(f"{path}.batchSize", episodes, episodes_key)
+    key = "orchestrator.max_off_policy_steps"
+    staleness = settings.count(key)
+    draft.put(f"{path}.maxStaleness", staleness, key)
+    _in_flight(settings, draft, episodes, staleness or 0)
     _filters(settings, draft)
 
 
-def _in_flight(settings: Settings, draft: ManifestDraft, episodes: int | None) -> None:
-    factor_key, episodes_key = "orchestrator.oversampling_factor", "orchestrator.max_inflight_episodes"
-    factor, most = settings.number(factor_key), settings.count(episodes_key)
-    key = factor_key
-    if factor is None:
-        key = episodes_key
-        if most is None:
-            return
-        if not episodes:
-            draft.say(Kind.NO_COUNTERPART, key, "with tokenBatchSize EchoRL decides how many episodes are in flight")
-            return
-        factor = most / episodes
-    elif most is not None and episodes and most != int(episodes * factor):
-        reason = f"it is not batch_size times {settings.written(factor_key)}"
-        draft.error(episodes_key, f"{int(episodes * factor)}, or one of the two keys", reason)
+def most_at_once(settings: Settings) -> tuple[int | None, str]:
+    """Episodes that prime-rl has in flight at the most, and the key that says it."""
+    factor, episodes = settings.number(_FACTOR), settings.count("orchestrator.batch_size")
+    if factor is not None and episodes and settings.peek(_MOST) is None:
+        return max(1, int(episodes * factor)), _FACTOR
+    return settings.count(_MOST), _MOST
+
+
+def _in_flight(settings: Settings, draft: ManifestDraft, episodes: int | None, staleness: int) -> None:
+    """How far sampling may run ahead: as far as the episodes that may be in flight at once need."""
+    factor, (most, key) = settings.number(_FACTOR), most_at_once(settings)
+    if not episodes or most is None or not settings.has(key):
         return
-    if 1 <= factor <= LARGEST_OVERSAMPLING:
-        draft.put("spec.algorithm.oversampling", float(factor), key)
-    else:
-        nearest = 1 if factor < 1 else LARGEST_OVERSAMPLING
-        text = f"in batches that is {factor:g}, and oversampling is from 1 to {LARGEST_OVERSAMPLING}; {nearest} stands"
-        draft.say(Kind.CHANGED, key, text)
-        draft.put("spec.algorithm.oversampling", float(nearest), key)
+    if factor is None:
+        factor = tidy(most / (episodes * (staleness + 1)))
+    elif key == _MOST and most != int(episodes * factor):
+        reason = f"it is not batch_size times {settings.written(_FACTOR)}"
+        draft.error(_MOST, f"{int(episodes * factor)}, or one of the two keys", reason)
+        return
+    fitting = min(max(factor, 1.0), LARGEST_OVERSAMPLING)
+    if fitting != factor and (key == _FACTOR or factor > 1):
+        bounds = f"and oversampling is from 1 to {LARGEST_OVERSAMPLING}; {fitting:g} stands"
+        draft.say(Kind.CHANGED, key, f"in batches that is {factor:g}, {bounds}, and maxConcurrent has the number")
+    if key == _FACTOR or fitting > 1:
+        draft.put("spec.algorithm.oversampling", float(fitting), key)
 
 
 def _filters(settings: Settings, draft: ManifestDraft) -> None:

@@ -6,8 +6,6 @@ from echorl_cli.convert.fields.forms import hook
 from echorl_cli.convert.settings import Settings
 
 ROLES = ("system", "user", "assistant", "tool")
-BLOCK_ALPHA = 1.0
-"""The alpha of a role that a block enables without one."""
 ALGORITHM_ALPHA = 0.1
 """The alpha of the algorithm ``echo``, whose default is the role tool alone."""
 
@@ -26,24 +24,24 @@ def build(settings: Settings, draft: ManifestDraft, base: str, to: str, choice: 
         draft.error(block, f"no block where {source} is echo", "both say which tokens are predicted")
         return
     if written:
-        _roles(settings, draft, block, to, BLOCK_ALPHA)
+        _roles(settings, draft, block, to)
         _filter(settings, draft, f"{block}.filter", to)
     elif choice.echo is not None:
         roles = f"{choice.echo}.roles"
         if settings.table(roles) is None:
             draft.put(f"{to}.tool.alpha", ALGORITHM_ALPHA, choice.source)
         else:
-            _roles(settings, draft, roles, to, ALGORITHM_ALPHA)
+            _roles(settings, draft, roles, to)
         _filter(settings, draft, f"{choice.echo}.filter", to)
 
 
-def _roles(settings: Settings, draft: ManifestDraft, base: str, to: str, default: float) -> None:
+def _roles(settings: Settings, draft: ManifestDraft, base: str, to: str) -> None:
     for role in ROLES:
         key = f"{base}.{role}"
         if settings.value(key) is None:
             continue
         alpha = settings.number(f"{key}.alpha")
-        draft.put(f"{to}.{role}.alpha", default if alpha is None else alpha, f"{key}.alpha")
+        draft.put(f"{to}.{role}.alpha", ALGORITHM_ALPHA if alpha is None else alpha, f"{key}.alpha")
     draft.put(f"{to}.tool.toolNames", settings.value(f"{base}.tool.tool_names"), f"{base}.tool.tool_names")
 
 

@@ -21,9 +21,12 @@ def build(settings: Settings, draft: ManifestDraft) -> None:
     node = settings.count("deployment.gpus_per_node") or GPUS_PER_NODE
     if kind == "multi_node":
         _trainer_nodes(settings, draft, node)
-        nodes, copies = settings.count("deployment.num_infer_nodes"), settings.count("deployment.num_infer_replicas")
-        gpus = None if nodes is None else nodes * (copies or 1) * node
         key = "deployment.num_infer_nodes"
+        nodes, copies = settings.count(key), settings.count("deployment.num_infer_replicas")
+        if nodes is None and not settings.supervised:
+            text = f"no file says how many nodes the engines have; {copies or 1} of {node} GPUs stands"
+            draft.tell(Kind.TO_FILL_IN, _REPLICAS, text)
+        gpus = None if settings.supervised and not nodes else (1 if nodes is None else nodes) * (copies or 1) * node
     else:
         gpus, key = settings.count("deployment.num_infer_gpus"), "deployment.num_infer_gpus"
         train = "deployment.num_train_gpus"

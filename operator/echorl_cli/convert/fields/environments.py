@@ -1,6 +1,5 @@
 """spec.environments: what the model plays and is measured in."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,12 +7,13 @@ from typing import Any
 from echorl_cli.convert.draft import NO_VERSION, Kind, ManifestDraft
 from echorl_cli.convert.fields import batches, echo, sampling
 from echorl_cli.convert.fields.algorithm import Chosen, chosen, put_advantage
+from echorl_cli.convert.fields.forms import label
 from echorl_cli.convert.keys.environments import EVAL, TRAIN
 from echorl_cli.convert.settings import Settings
 
-DEFAULT_INTERVAL = 100
-DEFAULT_EVAL_GROUP = 1
-_LONGEST_NAME = 63
+NO_LIMIT = "24h"
+"""Stands for an episode that may take as long as it likes, which the manifest cannot say."""
+GATE = "advantage_range"
 
 
 @dataclass
@@ -28,6 +28,12 @@ class Scene:
     names: set[str] = field(default_factory=set)
     used: set[str] = field(default_factory=set)
     """Entries of ``types`` that an environment had."""
+
+    def given(self, *words: str | None) -> str:
+        """The type that the user gave to one of these words; empty if none."""
+        found = [word for word in words if word is not None and word in self.types]
+        self.used.update(found[:1])
+        return self.types[found[0]] if found else ""
 
 
 @dataclass(frozen=True)
@@ -65,15 +71,27 @@ def _environment(scene: Scene, entry: Entry) -> None:
     _name(scene, entry)
     _type(scene, entry)
     draft.put(f"{to}.args", _arguments(scene, base) or None)
-    timeout_key = f"{base}.env.agent.timeout.rollout"
-    timeout = settings.number(timeout_key)
-    draft.put(f"{to}.episodeTimeout", None if timeout is None else f"{timeout:.15g}s", timeout_key)
+    _timeout(settings, draft, base, to)
     _workers(settings, draft, base, to)
-    retries = settings.first(f"{base}.max_retries", f"{entry.kind}.max_retries")
+    own = ("max_retries", "env.agent.retries.max_retries", "env.retries.max_retries")
+    retries = draft.first(*(f"{base}.{key}" for key in own)) or settings.first(f"{entry.kind}.max_retries")
     draft.put(f"{to}.maxRetries", settings.count(retries) if retries else None, retries or "")
-    most = "orchestrator.max_concurrent"
-    draft.put(f"{to}.maxConcurrent", settings.count(most), most)
+    most, key = batches.most_at_once(settings)
+    if settings.peek("orchestrator.max_concurrent") is not None:
+        key = "orchestrator.max_concurrent"
+        most = settings.count(key)
+    draft.put(f"{to}.maxConcurrent", most, key)
     sampling.build(settings, draft, f"{entry.kind}.sampling", f"{base}.sampling", f"{to}.sampling")
+
+
+def _timeout(settings: Settings, draft: ManifestDraft, base: str, to: str) -> None:
+    path, keys = f"{to}.episodeTimeout", (f"{base}.env.timeout.episode", f"{base}.env.agent.timeout.rollout")
+    key = draft.first(*keys)
+    seconds = settings.number(key) if key else None
+    draft.put(path, NO_LIMIT if seconds is None else f"{seconds:.15g}s", key or "")
+    if key is None:
+        text = f"prime-rl lets an episode run without limit; {NO_LIMIT} stands, and a hung one keeps its place so long"
+        draft.tell(Kind.DEFAULT, path, text)
 
 
 def _identity(scene: Scene, base: str) -> tuple[str, str]:
@@ -86,9 +104,9 @@ def _name(scene: Scene, entry: Entry) -> None:
     settings, draft, own_key = scene.settings, scene.draft, f"{entry.base}.name"
     own = settings.text(own_key)
     given = own or entry.identity.partition("@")[0].rpartition("/")[2]
-    name = re.sub(r"[^a-z0-9]+", "-", given.lower()).strip("-")[:_LONGEST_NAME].strip("-")
+    name = label(given)
     if entry.kind == EVAL and name in scene.names:
-        name = f"{name[: _LONGEST_NAME - 5]}-eval"
+        name = f"{name[:58]}-eval"
     scene.names.add(name)
     draft.put(f"{entry.to}.name", name or None, own_key if own else entry.key)
     if own and name != own:
@@ -100,14 +118,8 @@ def _type(scene: Scene, entry: Entry) -> None:
     if not identity:
         draft.error(entry.base, "an environment with env.taskset.id or id", "nothing says which code it is")
         return
-    for word in (settings.text(f"{entry.base}.name"), identity):
-        if word in scene.types:
-            scene.used.add(str(word))
-            draft.put(path, scene.types[str(word)])
-            return
-    draft.put(path, f"verifiers:{identity}", entry.key)
-    text = f"EchoRL's own type of {identity}, by --environment {identity}=import:pkg.module:factory or builtin:<name>"
-    draft.tell(Kind.TO_FILL_IN, path, text)
+    given = scene.given(settings.text(f"{entry.base}.name"), identity)
+    draft.put(path, given or f"verifiers:{identity}", "" if given else entry.key)
 
 
 def _arguments(scene: Scene, base: str) -> dict[str, Any]:
@@ -146,6 +158,7 @@ def _training(scene: Scene, index: int, base: str, to: str) -> None:
     if size is not None and size != batches.group_size(settings)[0]:
         draft.put(f"{to}.algorithm.groupSize", size, f"{base}.group_size")
     _curriculum(settings, draft, f"{to}.curriculum")
+    _gates(settings, draft, base, to)
     choice = _algorithm(scene, base, to)
     echo.build(settings, draft, base, f"{to}.echo", choice)
     if settings.flag("orchestrator.multi_agent.drop_judge"):
@@ -159,6 +172,20 @@ def _curriculum(settings: Settings, draft: ManifestDraft, to: str) -> None:
         threshold = settings.number(key)
         draft.put(f"{to}.{field_name}", threshold, key)
         draft.put(f"{to}.{keep}", None if threshold is None else 0.0, key)
+
+
+def _gates(settings: Settings, draft: ManifestDraft, base: str, to: str) -> None:
+    """A gate that keeps groups without advantage out of batches is a filter; others are told."""
+    gates = f"{base}.curriculum.gates"
+    for name in settings.names(gates):
+        gate = f"{gates}.{name}"
+        bounds = [settings.peek(f"{gate}.{key}") or 0 for key in ("reject_min", "reject_max")]
+        if settings.peek(f"{gate}.type") == GATE and bounds == [0, 0]:
+            settings.whole(gate)
+            rule = {"type": "zeroAdvantage", "enforce": True, "stage": "group"}
+            inherited = draft.document["spec"]["algorithm"].get("filters", [{"type": "zeroAdvantage"}])
+            if rule not in inherited:
+                draft.put(f"{to}.algorithm.filters", [rule, *inherited], gate)
 
 
 def _algorithm(scene: Scene, base: str, to: str) -> Chosen:
@@ -175,15 +202,12 @@ def _algorithm(scene: Scene, base: str, to: str) -> Chosen:
 
 def _evaluation(scene: Scene, base: str, to: str) -> None:
     settings, draft = scene.settings, scene.draft
-    for name, field_name, default in (
-        ("interval", "interval", DEFAULT_INTERVAL),
-        ("group_size", "groupSize", DEFAULT_EVAL_GROUP),
-    ):
+    for name, field_name in (("interval", "interval"), ("group_size", "groupSize")):
         key = settings.first(f"{base}.{name}", f"{EVAL}.{name}")
-        draft.put(f"{to}.{field_name}", settings.count(key) if key else default, key or "")
-    key = settings.first(f"{base}.num_examples", f"{EVAL}.num_examples")
+        draft.put(f"{to}.{field_name}", settings.count(key) if key else None, key or "")
+    key = settings.first(*(f"{place}.{name}" for place in (base, EVAL) for name in ("num_examples", "select.limit")))
     examples = settings.count(key) if key else -1
-    if examples == -1:
+    if examples in {-1, None}:
         text = "prime-rl plays all tasks of the environment; the manifest counts them, 64 by default"
         draft.tell(Kind.TO_FILL_IN, f"{to}.numExamples", text)
     else:

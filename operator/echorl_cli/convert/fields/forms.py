@@ -1,9 +1,15 @@
 """Values that change their form."""
 
+import re
 from typing import Any
 
 from echorl_cli.convert.draft import Kind, ManifestDraft
 from echorl_cli.convert.settings import Settings
+
+
+def label(text: str, longest: int = 63) -> str:
+    """Text as a name may hold it: lower-case letters, digits and ``-``."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:longest].strip("-")
 
 
 def import_path(path: str | None) -> str | None:

@@ -1,13 +1,10 @@
 """spec.model, and how long a sequence may be."""
 
 from echorl_cli.convert.draft import Kind, ManifestDraft
+from echorl_cli.convert.keys.environments import TRAIN
 from echorl_cli.convert.keys.inference import ENGINE
 from echorl_cli.convert.settings import Settings
 from echorl_manifest.models.model import is_path
-
-DEFAULT_MODEL = "Qwen/Qwen3-0.6B"
-DEFAULT_SEQ_LEN = 2048
-DEFAULT_LORA = {"rank": 16, "alpha": 32.0}
 
 
 def build(settings: Settings, draft: ManifestDraft) -> None:
@@ -21,12 +18,12 @@ def build(settings: Settings, draft: ManifestDraft) -> None:
 
 
 def _name(settings: Settings, draft: ManifestDraft) -> None:
-    key = settings.one("model.name", "trainer.model.name", "orchestrator.model.name", f"{ENGINE}.model")
-    name = settings.text(key) if key else DEFAULT_MODEL
-    draft.put("spec.model.name", name, key or "")
+    key = "model.name"
+    name = settings.text(key)
+    draft.put("spec.model.name", name, key)
     text = f"{name} is fetched from the hub in a cluster; `echorl run` needs it in the hub's cache, or a path instead"
-    if key is None:
-        text = f"no file names a model; {DEFAULT_MODEL} is prime-rl's default"
+    if not settings.has(key):
+        text = f"no file names a model; {name} is prime-rl's default"
     elif name and is_path(name):
         text = f"{name} is a path: of the run's volume in a cluster, of this machine with `echorl run`"
     draft.tell(Kind.TO_FILL_IN, "spec.model.name", text)
@@ -38,26 +35,43 @@ def _renderer(settings: Settings, draft: ManifestDraft) -> None:
         return
     key = "orchestrator.renderer.name"
     name = settings.text(key)
-    if name == "default":
-        draft.say(Kind.NO_COUNTERPART, key, "codecs are named by a model's family; auto stands")
+    if name == "default" and not _attributes(settings):
+        draft.put("spec.model.renderer", "engine", key)
+        draft.say(
+            Kind.CHANGED, key, "engine: vLLM renders by the model's chat template, as prime-rl's default renderer"
+        )
+    elif name == "default":
+        text = "the family of the model's chat template: ECHO and mode sft need a codec that tells whose a token is"
+        draft.say(Kind.NO_COUNTERPART, key, "a chat template alone does not tell whose a token is; auto stands")
+        draft.tell(Kind.TO_FILL_IN, "spec.model.renderer", text)
     elif name is not None:
         draft.put("spec.model.renderer", name, key)
 
 
+def _attributes(settings: Settings) -> bool:
+    """Whether the run asks whose a token is: mode sft and ECHO do."""
+    sources = [f"{TRAIN}.source[{index}]" for index in range(settings.items(f"{TRAIN}.source"))]
+    named = {settings.peek(f"{base}.algo.type") for base in ("orchestrator", *sources)}
+    return (
+        settings.supervised
+        or bool(named & {"sft", "echo"})
+        or any(settings.peek(f"{base}.echo") is not None for base in sources)
+    )
+
+
 def _lengths(settings: Settings, draft: ManifestDraft) -> tuple[int, str]:
     """The longest sequence and its key; also sets what the trainer packs."""
-    key = settings.first("orchestrator.seq_len", "seq_len")
-    length = settings.count(key) if key else None
-    source = key or ""
-    longest = DEFAULT_SEQ_LEN if length is None else length
+    keys = ("data.seq_len",) if settings.supervised else ("orchestrator.seq_len", "seq_len")
+    source = settings.first(*keys) or ""
+    longest = settings.count(source) or 0
     engine = settings.count(f"{ENGINE}.max_model_len")
     if engine is not None and engine < longest:
         longest, source = engine, f"{ENGINE}.max_model_len"
     elif engine is not None and engine > longest:
         text = f"an episode ends at {longest} tokens, which is what a sample may have, instead of being cut afterwards"
         draft.say(Kind.CHANGED, f"{ENGINE}.max_model_len", text)
-    packed = settings.first("trainer.model.seq_len", "seq_len")
-    if packed and (tokens := settings.count(packed)) != longest:
+    packed = settings.first("trainer.model.seq_len", *keys[-1:])
+    if packed and settings.has(packed) and (tokens := settings.count(packed)) != longest:
         draft.put("spec.trainer.seqLen", tokens, packed)
     return longest, source
 
@@ -81,12 +95,7 @@ def _lora(settings: Settings, draft: ManifestDraft) -> None:
     if settings.value(base) is None and not settings.has("orchestrator.model.lora"):
         return
     for name in ("rank", "alpha"):
-        key = settings.one(f"{base}.{name}", f"orchestrator.model.lora.{name}")
-        value = settings.number(key) if key else DEFAULT_LORA[name]
-        draft.put(f"spec.model.lora.{name}", value, key or base)
+        key = f"{base}.{name}"
+        draft.put(f"spec.model.lora.{name}", settings.number(key), key)
     key = f"{base}.target_modules"
-    modules = settings.value(key)
-    draft.put("spec.model.lora.targetModules", modules, key)
-    if modules is None:
-        text = "prime-rl also adapts gate_proj, up_proj and down_proj by default; name them in targetModules"
-        draft.tell(Kind.CHANGED, key, text)
+    draft.put("spec.model.lora.targetModules", settings.value(key), key)

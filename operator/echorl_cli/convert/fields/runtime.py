@@ -1,28 +1,26 @@
 """Everything else: steps, seed, checkpoints, resume, transfer of weights, monitors, the run's name."""
 
-import re
-
 from echorl_cli.convert.draft import NO_VERSION, Kind, ManifestDraft
+from echorl_cli.convert.fields.forms import label
 from echorl_cli.convert.settings import Settings
 
 _ROLES = ("", "trainer.", "orchestrator.")
 _TRANSFERS = {"filesystem": "disk", "nccl": "nccl"}
 _LONGEST_NAME = 40
 FALLBACK_NAME = "converted"
-
-
-def _of_roles(key: str) -> tuple[str, ...]:
-    return tuple(f"{role}{key}" for role in _ROLES)
+NO_CHECKPOINTS = (
+    "prime-rl saves none, or the last alone where [ckpt] is there; EchoRL one every 25 steps, and the newest 2 stay"
+)
 
 
 def name(settings: Settings, draft: ManifestDraft, given: str | None) -> None:
     """metadata.name: as given, or as the run is called in the files."""
-    keys = ("run.name", *_of_roles("monitors.wandb.name"))
+    keys = ("run.name", *(f"{role}monitors.wandb.name" for role in _ROLES))
     key = settings.first(*keys)
     text = (settings.text(key) if key else None) or ""
-    plain = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+    plain = label(text)
     # A letter comes first.
-    fitting = (f"run-{plain}" if plain[:1].isdigit() else plain)[:_LONGEST_NAME].strip("-")
+    fitting = label(f"run-{plain}" if plain[:1].isdigit() else plain, _LONGEST_NAME)
     called = given or fitting or FALLBACK_NAME
     draft.put("metadata.name", called, "" if given else key or "")
     for other in keys:
@@ -34,9 +32,11 @@ def name(settings: Settings, draft: ManifestDraft, given: str | None) -> None:
 
 def build(settings: Settings, draft: ManifestDraft) -> None:
     """What is left of spec."""
-    _steps(settings, draft)
+    if settings.count("max_steps") is None:
+        draft.tell(Kind.TO_FILL_IN, "spec.maxSteps", "the files train without end; a manifest has 500 by default")
+    seed = draft.first("orchestrator.seed", "orchestrator.buffer.seed", "data.seed") or ""
+    draft.put("spec.seed", settings.count(seed) if seed else None, seed)
     _checkpoints(settings, draft)
-    _resume(settings, draft)
     _transfer(settings, draft)
     key = "trainer.enable_token_export"
     if settings.flag(key):
@@ -46,45 +46,25 @@ def build(settings: Settings, draft: ManifestDraft) -> None:
 
 def _monitors(settings: Settings, draft: ManifestDraft) -> None:
     to, source = "spec.monitors.wandb", "monitors.wandb"
-    project = settings.one(*_of_roles(f"{source}.project")) or ""
-    entity = settings.one(*_of_roles(f"{source}.entity")) or ""
-    offline = settings.one(*_of_roles(f"{source}.offline")) or ""
-    if not project:
-        for key in filter(None, (entity, offline)):
-            draft.say(Kind.CHANGED, key, f"W&B is off: it needs {to}.project")
+    if all(settings.peek(f"{role}{source}") is None for role in _ROLES):
         return
-    draft.put(f"{to}.project", settings.text(project), project)
-    draft.put(f"{to}.entity", settings.text(entity) if entity else None, entity)
-    if offline and settings.flag(offline):
-        draft.put(f"{to}.mode", "offline", offline)
+    for key in ("project", "entity"):
+        draft.put(f"{to}.{key}", settings.text(f"{source}.{key}"), f"{source}.{key}")
+    if settings.flag(f"{source}.offline"):
+        draft.put(f"{to}.mode", "offline", f"{source}.offline")
     else:
         draft.tell(Kind.TO_FILL_IN, f"{to}.secretName", "a Secret with the API key")
 
 
-def _steps(settings: Settings, draft: ManifestDraft) -> None:
-    key = settings.one(*_of_roles("max_steps"))
-    if key:
-        draft.put("spec.maxSteps", settings.count(key), key)
-    else:
-        draft.tell(Kind.TO_FILL_IN, "spec.maxSteps", "the files train without end; a manifest has 500 by default")
-    key = draft.first("orchestrator.seed", "orchestrator.buffer.seed") or ""
-    draft.put("spec.seed", settings.count(key) if key else None, key)
-
-
 def _checkpoints(settings: Settings, draft: ManifestDraft) -> None:
-    for name_, field in (("interval", "interval"), ("keep_last", "keepLast"), ("keep_interval", "keepEvery")):
-        key = settings.one(*_of_roles(f"ckpt.{name_}")) or ""
-        draft.put(f"spec.checkpoint.{field}", settings.count(key) if key else None, key)
-    saves = settings.one(*_of_roles("ckpt.interval"))
-    if saves and not settings.one(*_of_roles("ckpt.keep_last")):
+    if settings.peek("ckpt.interval") is None:
+        draft.tell(Kind.DEFAULT, "ckpt.interval", NO_CHECKPOINTS)
+    elif settings.peek("ckpt.keep_last") is None:
         text = "prime-rl keeps every checkpoint when it is not set; EchoRL the newest 2, and those of keepEvery"
-        draft.tell(Kind.CHANGED, "ckpt.keep_last", text)
-
-
-def _resume(settings: Settings, draft: ManifestDraft) -> None:
-    key = settings.one(*_of_roles("ckpt.resume_step"))
-    step = settings.count(key) if key else None
-    if key and step is not None and step >= 0:
+        draft.tell(Kind.DEFAULT, "ckpt.keep_last", text)
+    key = "ckpt.resume_step"
+    step = settings.count(key)
+    if step is not None and step >= 0:
         draft.put("spec.resume.policy", "FromStep", key)
         draft.put("spec.resume.step", step, key)
         text = f"checkpoints of prime-rl cannot be read; FromStep needs EchoRL's own checkpoint of step {step}"
@@ -92,12 +72,11 @@ def _resume(settings: Settings, draft: ManifestDraft) -> None:
 
 
 def _transfer(settings: Settings, draft: ManifestDraft) -> None:
-    keys = (*_of_roles("weight_broadcast.type"), "inference.weight_broadcast.type")
-    key = settings.one(*keys)
-    if key is None:
-        return
+    key = "weight_broadcast.type"
     kind = settings.text(key)
-    if kind in _TRANSFERS:
+    if kind is None:
+        draft.tell(Kind.DEFAULT, key, "filesystem in prime-rl; http stands, by which engines pull the same weights")
+    elif kind in _TRANSFERS:
         draft.put("spec.weightTransfer.mode", _TRANSFERS[kind], key)
     elif kind == "nixl":
         draft.say(Kind.NO_COUNTERPART, key, "the manifest has no such transfer; http stands")

@@ -1,7 +1,8 @@
 """How tokens are drawn in an environment: its own keys over those of its kind."""
 
-from echorl_cli.convert.draft import ManifestDraft
+from echorl_cli.convert.draft import Kind, ManifestDraft
 from echorl_cli.convert.fields.model import longest_sequence
+from echorl_cli.convert.keys.environments import EVAL
 from echorl_cli.convert.settings import Settings
 
 _PLAIN = {"temperature": "temperature", "top_p": "topP"}
@@ -21,6 +22,9 @@ def build(settings: Settings, draft: ManifestDraft, shared: str, own: str, to: s
         key = _key(settings, shared, own, name)
         if key:
             draft.put(f"{to}.{field}", settings.number(key), key)
+    if shared.startswith(EVAL) and not all(_key(settings, shared, own, name) for name in _PLAIN):
+        text = "the engine's own in prime-rl, which follow the model's generation_config.json"
+        draft.tell(Kind.DEFAULT, to, f"temperature and topP are {text}; here 1 where they are not set")
     key = _key(settings, shared, own, "max_completion_tokens")
     tokens = settings.count(key) if key else None
     draft.put(f"{to}.maxCompletionTokens", longest_sequence(draft) if tokens is None else tokens, key or "")

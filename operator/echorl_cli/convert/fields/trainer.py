@@ -4,10 +4,8 @@ from echorl_cli.convert.draft import NO_VERSION, Kind, ManifestDraft
 from echorl_cli.convert.fields.forms import tidy
 from echorl_cli.convert.settings import Settings
 
-BETAS = (0.9, 0.999)
-OUR_BETAS = (0.9, 0.95)
-"""The manifest's default betas."""
-WARMUP = 10
+MUON_BETAS = (0.9, 0.95)
+"""Of what muon leaves to adamw, in both systems."""
 LR = 1e-6
 _OPTIMIZERS = {"adamw": "adamw", "sgd": "sgd", "muon": "muon", "sign_sgd": "signSgd"}
 _SCHEDULES = ("constant", "linear", "cosine")
@@ -17,14 +15,22 @@ def build(settings: Settings, draft: ManifestDraft) -> None:
     """Optimizer, schedule and how the model is computed."""
     _optimizer(settings, draft)
     _schedule(settings, draft)
-    if settings.value("trainer.model.compile") not in (None, False):
-        draft.put("spec.trainer.compile", True, "trainer.model.compile")
-    key = "trainer.model.ac"
-    if settings.value(key) is not None:
-        mode = settings.text(f"{key}.mode") or "full"
-        if mode not in {"full", "selective"}:
-            draft.error(f"{key}.mode", "full, selective", NO_VERSION)
-        draft.put("spec.trainer.activationCheckpointing", mode, f"{key}.mode")
+    _computed(settings, draft)
+
+
+def _computed(settings: Settings, draft: ManifestDraft) -> None:
+    """Compilation and recomputed activations: null turns off what is on by default."""
+    compiled, recomputed = "trainer.model.compile", "trainer.model.ac"
+    if not settings.has(compiled) or settings.peek(compiled) not in (None, False):
+        draft.put("spec.trainer.compile", settings.value(compiled) is not None, compiled)
+    if settings.has(recomputed) and settings.peek(recomputed) is None:
+        return
+    settings.value(recomputed)
+    mode = settings.text(f"{recomputed}.mode") or "full"
+    if mode in {"full", "selective"}:
+        draft.put("spec.trainer.activationCheckpointing", mode, f"{recomputed}.mode")
+    else:
+        draft.error(f"{recomputed}.mode", "full, selective", NO_VERSION)
 
 
 def _optimizer(settings: Settings, draft: ManifestDraft) -> None:
@@ -34,13 +40,14 @@ def _optimizer(settings: Settings, draft: ManifestDraft) -> None:
         draft.error(f"{base}.type", ", ".join(_OPTIMIZERS), NO_VERSION)
         return
     draft.put(f"{path}.type", _OPTIMIZERS[name] if settings.has(f"{base}.type") else None, f"{base}.type")
-    betas = [settings.number(f"{base}.betas1"), settings.number(f"{base}.betas2")]
-    if name == "adamw" or (name == "muon" and betas != [None, None]):
-        defaults = BETAS if name == "adamw" else OUR_BETAS
-        pair = [default if value is None else value for value, default in zip(betas, defaults, strict=True)]
-        draft.put(f"{path}.betas", [float(value) for value in pair], f"{base}.betas1")
+    keys = (f"{base}.betas1", f"{base}.betas2")
+    if name == "adamw" or (name == "muon" and any(settings.has(key) for key in keys)):
+        pair = [settings.number(key) for key in keys]
+        if name == "muon":
+            pair = [pair[at] if settings.has(keys[at]) else MUON_BETAS[at] for at in (0, 1)]
+        draft.put(f"{path}.betas", [float(value) for value in pair if value is not None], keys[0])
     if name == "sgd" and not settings.has(f"{base}.momentum"):
-        draft.tell(Kind.CHANGED, f"{base}.momentum", "prime-rl's default is 0.9 with Nesterov; EchoRL's sgd has none")
+        draft.tell(Kind.DEFAULT, f"{base}.momentum", "0.9 with Nesterov in prime-rl; EchoRL's sgd has none")
     norm = settings.number(f"{base}.max_norm")
     if settings.has(f"{base}.max_norm") and not norm:
         draft.say(Kind.NO_COUNTERPART, f"{base}.max_norm", "gradients are always clipped; raise maxGradNorm")
@@ -57,11 +64,10 @@ def _schedule(settings: Settings, draft: ManifestDraft) -> None:
     if name == "constant":
         return
     draft.put(f"{path}.schedule", name, f"{base}.type")
-    warmup = settings.count(f"{base}.warmup_steps")
-    draft.put(f"{path}.warmupSteps", WARMUP if warmup is None else warmup, f"{base}.warmup_steps")
+    draft.put(f"{path}.warmupSteps", settings.count(f"{base}.warmup_steps"), f"{base}.warmup_steps")
     lowest, lr = settings.number(f"{base}.min_lr"), settings.number("trainer.optim.lr")
     if lowest:
         draft.put(f"{path}.minLrRatio", tidy(lowest / (lr or LR)), f"{base}.min_lr")
     if name == "linear" and not settings.has(f"{base}.decay_steps"):
-        text = "prime-rl falls only in the last 10 steps by default; EchoRL from the end of warm-up"
-        draft.tell(Kind.CHANGED, f"{base}.decay_steps", text)
+        text = "prime-rl falls only in the last 10 steps; EchoRL from the end of warm-up"
+        draft.tell(Kind.DEFAULT, f"{base}.decay_steps", text)

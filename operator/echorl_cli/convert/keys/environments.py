@@ -24,7 +24,10 @@ def _sampling(base: str, to: str) -> Iterator[Key]:
     yield made(f"{base}.repetition_penalty", f"{to}.repetitionPenalty", "1: not set", 1.0)
     for key, field in (("presence_penalty", "presencePenalty"), ("frequency_penalty", "frequencyPenalty")):
         yield made(f"{base}.{key}", f"{to}.{field}", "0: not set", 0.0)
-    yield made(f"{base}.extra_body.*", to, "keys that are known here", {"top_k": -1})
+    template = "prompts are rendered with the template's own defaults: ask for it in the environment's prompts"
+    yield none(f"{base}.extra_body.chat_template_kwargs.*", template, {"enable_thinking": False})
+    no_such = "the manifest has no such sampling parameter; top_k and penalties go the way of the keys above"
+    yield none(f"{base}.extra_body.*", no_such, {"ignore_eos": True})
     why = _DISTRIBUTION if training else "the manifest has no such sampling parameter"
     for key in ("min_p", "min_tokens"):
         yield none(f"{base}.{key}", why, 0.1)
@@ -46,14 +49,20 @@ def _entry(base: str, to: str) -> Iterator[Key]:
     yield made(f"{base}.env.taskset.*", f"{to}.type, {to}.args.taskset", "its id is the type's", {"id": "sort", "k": 3})
     yield made(f"{base}.env.agent.harness.*", f"{to}.args.harness", "without secrets", {"id": "null"})
     yield same(f"{base}.env.agent.max_turns", f"{to}.maxTurns", 4)
-    yield made(f"{base}.env.agent.timeout.rollout", f"{to}.episodeTimeout", "seconds", 90)
+    how = "seconds; 24h where neither says one"
+    yield made(f"{base}.env.timeout.episode", f"{to}.episodeTimeout", f"{how}; before the rollout's", 90)
+    yield made(f"{base}.env.agent.timeout.rollout", f"{to}.episodeTimeout", how, 90)
     for key in ("setup", "finalize", "scoring"):
         yield none(f"{base}.env.agent.timeout.{key}", "episodeTimeout bounds the whole episode", 30)
     for key in ("max_input_tokens", "max_output_tokens", "max_total_tokens"):
         yield none(f"{base}.env.agent.{key}", _CAPS, 4096)
     yield none(f"{base}.env.agent.runtime.*", _WORKERS, {"type": "docker"})
     yield none(f"{base}.env.agent.*", "of verifiers' agents", {"x": 1})
-    yield none(f"{base}.env.retries.*", "maxRetries bounds the tries", {"n": 1})
+    how = "where max_retries is not there"
+    for key in ("env.agent.retries", "env.retries"):
+        yield made(f"{base}.{key}.max_retries", f"{to}.maxRetries", how, 2)
+        yield none(f"{base}.{key}.*", "maxRetries bounds the tries", {"n": 1})
+    yield same(f"{base}.state_columns", f"{to}.stateColumns", ["solution"])
     yield none(f"{base}.env.*", "of verifiers' environments", {"interception": {"x": 1}})
     yield made(f"{base}.serve.pool.type", f"{to}.workers", "elastic: auto", "elastic")
     yield made(f"{base}.serve.pool.num_workers", f"{to}.workers", "of a static pool", 4)
@@ -68,8 +77,8 @@ def _entry(base: str, to: str) -> Iterator[Key]:
 def _echo(base: str) -> Iterator[Key]:
     to = "spec.environments.train[].echo"
     for role in ("system", "user", "assistant", "tool"):
-        yield made(f"{base}.{role}", f"{to}.{role}", "alpha is 1 unless it is set", {})
-        yield made(f"{base}.{role}.alpha", f"{to}.{role}.alpha", "default 1", 0.05)
+        yield made(f"{base}.{role}", f"{to}.{role}", "its tokens are predicted", {})
+        yield made(f"{base}.{role}.alpha", f"{to}.{role}.alpha", "of a role that is there", 0.05, 1.0)
     yield made(f"{base}.tool.tool_names", f"{to}.tool.toolNames", "absent or null: all", ["bash"])
     yield made(f"{base}.filter.import_path", f"{to}.filter.import", IMPORT, "a.keep")
     yield made(f"{base}.filter.kwargs.*", f"{to}.filter.kwargs", "without secrets", {"a": 1})
@@ -86,6 +95,10 @@ def _train() -> Iterator[Key]:
     yield made(f"{base}.group_size", f"{to}.algorithm.groupSize", "where it differs from the run's", 4)
     yield from _echo(f"{base}.echo")
     yield from algorithm(base, f"{to}.algorithm")
+    gate = f"{base}.curriculum.gates.*"
+    how = "type advantage_range at 0: zeroAdvantage of stage group; other gates have no counterpart"
+    yield made(gate, f"{to}.algorithm.filters", how, {"zero": {"type": "advantage_range"}})
+    yield none(f"{base}.select.*", "the environment decides which tasks it has", {"limit": 5})
     for key in ("curriculum", "sampler", "gates", "gate"):
         yield none(f"{base}.{key}.*", "write the environment's curriculum by hand", {"type": "pools"})
 
@@ -95,19 +108,21 @@ def _eval() -> Iterator[Key]:
     yield from _sampling(f"{EVAL}.sampling", f"{to}.sampling")
     yield made(f"{EVAL}.max_retries", f"{to}.maxRetries", "where the environment has none", 2)
     yield made(f"{EVAL}.skip_first_step", f"{to}.atStart", "the opposite", True)
-    for key, field, default in (("interval", "interval", 100), ("group_size", "groupSize", 1)):
-        how = f"the environment's own, else the shared one, else {default}"
-        yield made(f"{EVAL}.{key}", f"{to}.{field}", how, 10)
+    for key, field, default in (("interval", "interval", 100), ("group_size", "groupSize", None)):
+        how = "the environment's own, else the shared one"
+        yield made(f"{EVAL}.{key}", f"{to}.{field}", how, 10, default)
         yield made(f"{base}.{key}", f"{to}.{field}", how, 10)
-    how = "-1 means all and is to be filled in"
-    yield made(f"{EVAL}.num_examples", f"{to}.numExamples", how, 32)
-    yield made(f"{base}.num_examples", f"{to}.numExamples", how, 32)
+    for place in (EVAL, base):
+        for key in ("num_examples", "select.limit"):
+            yield made(f"{place}.{key}", f"{to}.numExamples", "-1 means all and is to be filled in", 32)
+        yield none(f"{place}.select.*", "the environment decides which tasks it has", {"skip": 5})
     yield from _entry(base, to)
     yield none(f"{base}.skip_first", "the environment decides which tasks it has", 5)
     yield none(f"{base}.ratio", "every eval environment is played at its interval", 1.0)
     yield none(f"{EVAL}.retrigger_on_resume", "EchoRL decides at a resume which evals are due", True)
     yield none(f"{EVAL}.skip_eval_on_resume", "EchoRL decides at a resume which evals are due", True)
     yield none(f"{EVAL}.cancel_inflight_rollouts_on_eval", "evals and training overlap", True)
+    yield none(f"{EVAL}.client.*", "EchoRL starts and finds its engines itself", {"base_url": "http://engine/v1"})
     for key in ("save", "save_to_hf", "save_to_disk", "retry"):
         yield none(f"{EVAL}.{key}.*", "episodes of evals are in records/ of the run", {"dataset_name": "x"})
 

@@ -13,7 +13,6 @@ _NODES = "an engine is one pod; set spec.inference.replicas and gpusPerReplica"
 
 
 def _engine() -> Iterator[Key]:
-    yield made(f"{ENGINE}.model", "spec.model.name", "one value for all roles", "Qwen/Qwen3-4B")
     how = "GPUs of one engine"
     yield made(f"{ENGINE}.tensor_parallel_size", "spec.inference.tensorParallel, gpusPerReplica", how, 2)
     yield made(f"{ENGINE}.data_parallel_size", "spec.inference.replicas", "an engine for each", 2)
@@ -36,14 +35,16 @@ def _engine() -> Iterator[Key]:
 
 ROWS: tuple[Key, ...] = (
     *_engine(),
-    made("inference.weight_broadcast.type", "spec.weightTransfer.mode", "filesystem: disk; nccl: nccl", "filesystem"),
     none("inference.weight_broadcast.*", "follows from mode and roles", {"port": 1}),
     none("inference.server.*", _ADDRESSES, {"port": 8000}),
     none("inference.deployment.*", _NODES, {"num_nodes": 2}),
     none("inference.router.*", "the orchestrator spreads episodes over engines", {"port": 1}),
     none("inference.kv_cache_offload.*", "offloading to host memory is not supported", {"cpu_bytes": 1}),
     none("inference.use_deep_gemm", "set it by env in spec.inference.template", True),
-    none("inference.enable_fp32_lm_head", "engines compute logits as vLLM does; the logprob gap is measured", True),
+    none(
+        "inference.enable_fp32_lm_head", "engines compute logits as vLLM does; the logprob gap is measured", True, "on"
+    ),
+    none("inference.enable_fp32_router_logits", _EXPERTS, True),
     none("inference.env_vars.*", "set env in spec.inference.template; values from a Secret", {"A": "b"}),
     none("inference.slurm.*", "EchoRL's operator or `echorl run` starts the roles", {"partition": "gpu"}),
     none("inference.log.*", "roles write structured logs at one level", {"level": "info"}),

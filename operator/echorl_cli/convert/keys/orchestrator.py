@@ -4,32 +4,15 @@ from collections.abc import Iterator
 
 from echorl_cli.convert.keys.row import IMPORT, Key, made, none
 
-_ENGINES = "EchoRL starts and finds its engines itself"
+_NO_ALGORITHM = "of an algorithm that the manifest does not have"
 _BASELINE = "a group's baseline is its plain mean"
-
-
-def client(base: str, why: str) -> Iterator[Key]:
-    """Keys of an endpoint of the OpenAI kind."""
-    keys = (
-        "timeout connect_timeout wait_for_ready_timeout admin_base_url router_url skip_model_check dp_rank_count "
-        "elastic headers headers_from_env extra_headers extra_headers_from_state max_connections "
-        "max_keepalive_connections max_retries client_type renderer_model_name dynamo server_type"
-    )
-    for key in keys.split():
-        yield none(f"{base}.{key}", why, 60)
-        yield none(f"{base}.{key}.*", why, {"hostname": "engines"})
 
 
 def _model() -> Iterator[Key]:
     base = "orchestrator.model"
-    yield made(f"{base}.name", "spec.model.name", "one value for all roles", "Qwen/Qwen3-4B")
     yield none(f"{base}.trust_remote_code", "code from model repositories is never run", True)
-    yield made(f"{base}.lora.rank", "spec.model.lora.rank", "equal to the trainer's", 4)
-    yield made(f"{base}.lora.alpha", "spec.model.lora.alpha", "equal to the trainer's", 8.0)
     yield none(f"{base}.lora.name", "EchoRL names adapters itself", "a")
-    for key in ("base_url", "api_key_var"):
-        yield none(f"{base}.client.{key}", _ENGINES, "http://engine/v1")
-    yield from client(f"{base}.client", _ENGINES)
+    yield none(f"{base}.client.*", "EchoRL starts and finds its engines itself", {"base_url": "http://engine/v1"})
     yield made("orchestrator.renderer.name", "spec.model.renderer", "null becomes engine", "qwen3")
     yield none("orchestrator.renderer.*", "the codec follows the model's template", {"enable_thinking": True})
 
@@ -50,7 +33,7 @@ def algorithm(base: str, to: str) -> Iterator[Key]:
     algo = f"{base}.algo"
     how = "grpo, max_rl, rae; echo adds an ECHO block; opd and sft are modes"
     yield made(f"{algo}.type", to, how, "max_rl")
-    yield made(f"{algo}.decay", f"{to}.advantage.momentum", "of rae", 0.9)
+    yield made(f"{algo}.decay", f"{to}.advantage.momentum", "of rae; its baselines are per member", 0.9, 0.95)
     yield made(
         f"{algo}.roles.*", "spec.environments.train[].echo", "of echo; default tool at 0.1", {"tool": {"alpha": 0.2}}
     )
@@ -64,41 +47,45 @@ def algorithm(base: str, to: str) -> Iterator[Key]:
     yield made(f"{algo}.teacher.base_url", f"{to}.teacher.url", "of opd and sft; one URL", "http://teacher/v1")
     how = "put the key into a Secret and name that in spec.algorithm.teacher.secretName"
     yield none(f"{algo}.teacher.api_key_var", how, "TEACHER_API_KEY")
-    for key in ("trust_remote_code", "lora", "vlm"):
-        yield none(f"{algo}.teacher.{key}", "the endpoint serves its model as it is", True)
-    yield from client(f"{algo}.teacher", "the manifest names url, model and Secret of a teacher")
+    yield none(f"{algo}.teacher.*", "the manifest names url, model and Secret of a teacher", {"timeout": 60})
     yield made(f"{algo}.sampling.source", to, "policy: nothing; an endpoint: the teacher", "policy")
     yield from _shaping(f"{algo}.length_penalty", to)
     yield none(f"{algo}.length_weighted_baseline", _BASELINE, True)
-    for key in ("failsafe_min_members", "loss_aggregation", "continue_prob", "episode_agents", "demo_key", "template"):
-        yield none(f"{algo}.{key}", "of an algorithm that the manifest does not have", 1)
-    yield none(f"{algo}.advantage", "of an algorithm that the manifest does not have", 1.0)
-    yield none(f"{algo}.renderer.*", "of an algorithm that the manifest does not have", {"name": "qwen3"})
+    foreign = "failsafe_min_members loss_aggregation continue_prob episode_agents demo_key template advantage"
+    for key in foreign.split():
+        yield none(f"{algo}.{key}", _NO_ALGORITHM, 1)
+    yield none(f"{algo}.renderer.*", _NO_ALGORITHM, {"name": "qwen3"})
     advantage = f"{base}.advantage"
     how = "default: groupMean; custom; ema_per_member: rae, update first; null: none"
     yield made(f"{advantage}.type", f"{to}.advantage.type", how, "default")
     yield made(f"{advantage}.import_path", f"{to}.advantage.import", IMPORT, "a.b")
     yield made(f"{advantage}.kwargs.*", f"{to}.advantage.kwargs", "without secrets", {"a": 1})
-    yield made(f"{advantage}.momentum", f"{to}.advantage.momentum", "of ema_per_member; default 0.9", 0.8)
+    how = "of ema_per_member; its baselines are per task"
+    yield made(f"{advantage}.momentum", f"{to}.advantage.momentum", how, 0.8)
     yield from _shaping(f"{advantage}.length_penalty", to)
     for key in ("length_weighted_mean", "length_weighted_baseline", "neg_clipped"):
         yield none(f"{advantage}.{key}", _BASELINE, True)
     for key in ("length_shaping", "length_shaping_alpha"):
-        yield none(f"{advantage}.{key}", "of a shaping that the manifest does not have", True)
         yield none(f"{advantage}.{key}.*", "of a shaping that the manifest does not have", {"type": "tokens"})
 
 
 def _batches() -> Iterator[Key]:
-    yield made("orchestrator.batch_size", "spec.algorithm.batchSize", "default 128", 64)
+    yield made("orchestrator.batch_size", "spec.algorithm.batchSize", "unless token_batch_size is there", 64, 128)
     yield made("orchestrator.token_batch_size", "spec.algorithm.tokenBatchSize", "instead of batch_size", 65536)
-    yield made("orchestrator.group_size", "spec.algorithm.groupSize", "default 1", 8)
-    yield made("orchestrator.oversampling_factor", "spec.algorithm.oversampling", "from 1", 1.5)
+    how = "else what all environments have"
+    yield made("orchestrator.group_size", "spec.algorithm.groupSize", how, 8, 1)
     yield made(
-        "orchestrator.max_inflight_episodes", "spec.algorithm.oversampling", "divided by batch_size, from 1", 256
+        "orchestrator.oversampling_factor",
+        "spec.algorithm.oversampling",
+        "from 1; times batch_size it is maxConcurrent",
+        1.5,
     )
+    how = "maxConcurrent as it is; oversampling where sampling has to run further ahead for that"
+    both = "spec.environments.*[].maxConcurrent, spec.algorithm.oversampling"
+    yield made("orchestrator.max_inflight_episodes", both, how, 256, 1024)
     yield made("orchestrator.max_concurrent", "spec.environments.*[].maxConcurrent", "for every environment", 64)
-    yield made("orchestrator.max_off_policy_steps", "spec.algorithm.maxStaleness", "default 8", 4)
-    yield made("orchestrator.seq_len", "spec.model.maxModelLen", "default 2048; less where the engines' limit is", 4096)
+    yield made("orchestrator.max_off_policy_steps", "spec.algorithm.maxStaleness", "also of time in the queue", 4, 8)
+    yield made("orchestrator.seq_len", "spec.model.maxModelLen", "less where the engines' limit is", 4096)
     yield made("orchestrator.seed", "spec.seed", "null: the default", 7)
     for slot in ("pre_batch_filters", "post_batch_filters"):
         base, stage = f"orchestrator.{slot}[]", "group" if slot.startswith("pre") else "batch"
@@ -111,8 +98,10 @@ def _batches() -> Iterator[Key]:
 
 
 def _rest() -> Iterator[Key]:
-    for key in ("max_async_level", "strict_async_level", "async_level"):
-        yield none(f"orchestrator.{key}", "algorithm.maxStaleness bounds how far behind a sample may be", 1)
+    ahead = "spec.algorithm.maxStaleness alone bounds how far behind a sample may be"
+    yield none("orchestrator.max_async_level", f"{ahead}, and sampling runs ahead as far as that", 1, 1)
+    for key in ("strict_async_level", "async_level"):
+        yield none(f"orchestrator.{key}", ahead, 1)
     yield made("orchestrator.buffer.env_ratios", "spec.environments.train[].weight", "one for each environment", [1.0])
     yield made("orchestrator.buffer.seed", "spec.seed", "where the orchestrator has none", 7)
     curriculum, how = "spec.environments.train[].curriculum", "such tasks are passed over until a group says otherwise"
@@ -130,12 +119,13 @@ def _rest() -> Iterator[Key]:
     yield none("orchestrator.multi_agent.*", "set members of an environment", {"fixed": {"judge": {"model": "m"}}})
     yield none("orchestrator.optim.*", "the trainer has the optimizer", {"lr": 1e-4})
     yield none("orchestrator.rollout_transport.*", "batches travel over HTTP", {"type": "zmq"})
+    yield none("orchestrator.constant_trainer_batch_size", "a batch is whole, but for filtered episodes", True)
     yield none("orchestrator.num_train_workers", "follows from the trainer's ranks", 2)
     yield none("orchestrator.pad_to_multiple_of", "follows from the trainer's ranks", 2)
     yield none("orchestrator.env_server_base_port", "EchoRL chooses addresses itself", 5000)
     for key in ("initial_inflight", "min_inflight"):
         yield none(
-            f"orchestrator.concurrency.{key}", "algorithm.oversampling is the one bound of what is in flight", 64
+            f"orchestrator.concurrency.{key}", "maxConcurrent and algorithm.oversampling bound what is in flight", 64
         )
     yield none("orchestrator.tasks_per_minute", "maxConcurrent of an environment bounds its load", 60)
     yield none("orchestrator.pool_size", "the codec works in the orchestrator's process", 4)

@@ -18,6 +18,11 @@ class Key:
     """Without counterpart: why. Else how the value is made; empty: it is taken as it is."""
     example: Any
     """A value, for the tests."""
+    default: Any = None
+    """What prime-rl takes where the key is not set, if EchoRL by itself does something else; None: it does not.
+
+    It is read as if it were set, or told where there is no counterpart.
+    """
 
     @property
     def direct(self) -> bool:
@@ -30,11 +35,11 @@ def same(key: str, to: str, example: Any = 1) -> Key:
     return Key(key, to, "", example)
 
 
-def made(key: str, to: str, how: str, example: Any = 1) -> Key:
+def made(key: str, to: str, how: str, example: Any = 1, default: Any = None) -> Key:
     """The field or fields are made from it, often together with other keys."""
-    return Key(key, to, how, example)
+    return Key(key, to, how, example, default)
 
 
-def none(key: str, why: str, example: Any = 1) -> Key:
+def none(key: str, why: str, example: Any = 1, default: Any = None) -> Key:
     """There is no counterpart."""
-    return Key(key, "", why, example)
+    return Key(key, "", why, example, default)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from itertools import chain
 
-from echorl_cli.convert.keys.row import Key, made, none
+from echorl_cli.convert.keys.row import Key, made, none, same
 
 _LAUNCHER = "EchoRL's operator or `echorl run` starts the roles"
 _ADDRESSES = "EchoRL chooses addresses itself"
@@ -16,10 +16,6 @@ _FILES = "a run has one directory, given by --out or by the run's volume (spec.s
 
 def _checkpoint(base: str) -> Iterator[Key]:
     ckpt = f"{base}ckpt"
-    yield made(f"{ckpt}.interval", "spec.checkpoint.interval", "one value for all roles", 10)
-    yield made(f"{ckpt}.keep_last", "spec.checkpoint.keepLast", "one value for all roles", 3)
-    yield made(f"{ckpt}.keep_interval", "spec.checkpoint.keepEvery", "one value for all roles", 50)
-    yield made(f"{ckpt}.resume_step", "spec.resume", "-1: policy Auto; a step: policy FromStep", 20)
     yield none(f"{base}resume.dir", "a run resumes from its own checkpoints only", "other/checkpoints/step_5")
     yield none(f"{ckpt}.output_dir", _FILES, "/ckpt")
     reason = (
@@ -35,10 +31,7 @@ def _checkpoint(base: str) -> Iterator[Key]:
 
 def _monitors(base: str) -> Iterator[Key]:
     wandb = f"{base}monitors.wandb"
-    yield made(f"{wandb}.project", "spec.monitors.wandb.project", "one value for all roles", "ours")
     yield made(f"{wandb}.name", "metadata.name", "as far as a run's name may hold it; the first of the roles", "my-run")
-    yield made(f"{wandb}.entity", "spec.monitors.wandb.entity", "one value for all roles", "team")
-    yield made(f"{wandb}.offline", "spec.monitors.wandb.mode", "offline; one value for all roles", True)
     for key in ("group", "tags"):
         yield none(f"{wandb}.{key}", "the run's name and its project are what it is found by", "ours")
     yield none(f"{wandb}.id", "the run's uid is the id, so that restarts go on with the same run", "ours")
@@ -48,18 +41,13 @@ def _monitors(base: str) -> Iterator[Key]:
 
 
 def _shared(base: str) -> Iterator[Key]:
-    yield made(f"{base}max_steps", "spec.maxSteps", "one value for all roles", 40)
     yield none(f"{base}output_dir", _FILES, "outputs/x")
     yield none(f"{base}log.*", _LOGS, {"level": "debug"})
     yield none(f"{base}env_vars.*", "set env in spec.<role>.template; values from a Secret", {"A": "b"})
     yield none(f"{base}tokenizer.*", "the tokenizer is the model's own", {"name": "other/tokenizer"})
     yield none(f"{base}model.vlm.*", _VISION, {"vision_encoder_attr": "model.visual"})
-    transfer = f"{base}weight_broadcast"
-    yield made(f"{transfer}.type", "spec.weightTransfer.mode", "filesystem: disk; nccl: nccl", "filesystem")
-    for key in ("host", "port", "timeout", "inference_world_size", "session_id", "save_sharded", "save_format"):
-        yield none(f"{transfer}.{key}", "follows from mode and roles; every wait has a deadline of its own", 29501)
-    for key in ("adapter_only", "quantize_in_weight_transfer"):
-        yield none(f"{transfer}.{key}", "weights are sent as the engines hold them", True)
+    why = "follows from mode and roles; weights are sent as the engines hold them, and every wait has a deadline"
+    yield none(f"{base}weight_broadcast.*", why, {"port": 29501})
     yield from _checkpoint(base)
     yield from _monitors(base)
 
@@ -71,7 +59,8 @@ def _deployment() -> Iterator[Key]:
     how = "GPUs of all engines, divided by the tensor parallel size"
     yield made("deployment.num_infer_gpus", "spec.inference.replicas", how, 2)
     yield made("deployment.num_train_nodes", "spec.trainer.replicas", "one pod a node", 2)
-    yield made("deployment.num_infer_nodes", "spec.inference.replicas", how, 1)
+    nodes = f"{how}; 1 where a multi_node file says nothing"
+    yield made("deployment.num_infer_nodes", "spec.inference.replicas", nodes, 1)
     yield made("deployment.num_infer_replicas", "spec.inference.replicas", how, 2)
     how = "training nodes divided by it"
     yield made("deployment.nodes_per_fsdp_group", "spec.trainer.parallel.replicate", how, 1)
@@ -84,9 +73,18 @@ def _deployment() -> Iterator[Key]:
 
 ROWS: tuple[Key, ...] = (
     *chain.from_iterable(_shared(base) for base in ("", "trainer.", "orchestrator.")),
-    made("model.name", "spec.model.name", "one value for all roles", "Qwen/Qwen3-4B"),
+    same("max_steps", "spec.maxSteps", 40),
+    same("ckpt.interval", "spec.checkpoint.interval", 10),
+    same("ckpt.keep_last", "spec.checkpoint.keepLast", 3),
+    same("ckpt.keep_interval", "spec.checkpoint.keepEvery", 50),
+    made("ckpt.resume_step", "spec.resume", "-1: policy Auto; a step: policy FromStep", 20),
+    made("monitors.wandb.project", "spec.monitors.wandb.project", "with a [wandb] table alone", "ours", "prime-rl"),
+    made("monitors.wandb.entity", "spec.monitors.wandb.entity", "with a [wandb] table alone", "team"),
+    made("monitors.wandb.offline", "spec.monitors.wandb.mode", "true: offline", True),
+    made("weight_broadcast.type", "spec.weightTransfer.mode", "filesystem: disk; nccl: nccl", "filesystem"),
+    made("model.name", "spec.model.name", "one value for all roles", "Qwen/Qwen3-4B", "Qwen/Qwen3-0.6B"),
     none("model.trust_remote_code", "code from model repositories is never run", True),
-    made("seq_len", "spec.model.maxModelLen, spec.trainer.seqLen", "where a role has none of its own", 4096),
+    made("seq_len", "spec.model.maxModelLen, spec.trainer.seqLen", "where a role has none of its own", 4096, 2048),
     made("run.name", "metadata.name", "as far as a run's name may hold it", "my-run"),
     none("run.dir", _FILES, "x"),
     *_deployment(),
@@ -99,5 +97,7 @@ ROWS: tuple[Key, ...] = (
     none("dump_config", "`echorl render` prints the configuration of each role", "d"),
     none("teacher_gpu_ids", _TEACHER, [1]),
     none("teacher_inference.*", _TEACHER, {"server": {"port": 1}}),
+    none("rollout_transport.*", "batches travel over HTTP and are kept on the run's volume", {"type": "zmq"}),
+    none("dashboard", "figures of a run: `echorl report`, W&B, TensorBoard, Prometheus", True),
     none("experimental.*", "an experiment of prime-rl's", {"x": 1}),
 )

@@ -11,29 +11,46 @@ _OLD_LOSS = "of a loss before the probability mask; set loss.maskLow and loss.ma
 
 def _model() -> Iterator[Key]:
     base = "trainer.model"
-    yield made(f"{base}.name", "spec.model.name", "one value for all roles", "Qwen/Qwen3-4B")
     yield made(f"{base}.seq_len", "spec.trainer.seqLen", "where it is above maxModelLen", 8192)
-    yield made(f"{base}.compile", "spec.trainer.compile", "true when the table is there", {})
+    yield made(f"{base}.compile", "spec.trainer.compile", "false where the key is null", None, {})
     yield none(f"{base}.compile.fullgraph", "compiled by torch.compile's own rules", True)
-    yield made(f"{base}.ac", "spec.trainer.activationCheckpointing", "full unless `mode` says otherwise", {})
+    yield made(
+        f"{base}.ac",
+        "spec.trainer.activationCheckpointing",
+        "full unless `mode` says otherwise; none where the key is null",
+        None,
+        {},
+    )
     yield made(f"{base}.ac.mode", "spec.trainer.activationCheckpointing", "full or selective", "selective")
     yield none(f"{base}.ac.freq", "EchoRL chooses the layers", 2)
     yield none(f"{base}.ac.targets", "EchoRL chooses what selective recomputes", ["norm"])
     yield same(f"{base}.dp_replicate", "spec.trainer.parallel.replicate", 1)
     yield same(f"{base}.cp", "spec.trainer.parallel.context", 1)
     yield none(f"{base}.cp_style", "EchoRL chooses how ranks share a sequence", "ulysses")
-    yield made(f"{base}.lora", "spec.model.lora", "defaults: rank 16, alpha 32", {})
-    yield made(f"{base}.lora.rank", "spec.model.lora.rank", "default 16", 8)
-    yield made(f"{base}.lora.alpha", "spec.model.lora.alpha", "default 32", 16.0)
-    yield made(f"{base}.lora.target_modules", "spec.model.lora.targetModules", "names of modules only", ["q_proj"])
+    yield made(f"{base}.lora", "spec.model.lora", "an adapter", {})
+    yield made(f"{base}.lora.rank", "spec.model.lora.rank", "with an adapter", 8, 16)
+    yield made(f"{base}.lora.alpha", "spec.model.lora.alpha", "with an adapter", 16.0, 32.0)
+    modules = [f"{name}_proj" for name in ["q", "k", "v", "o", "gate", "up", "down"]]
+    how = "names of modules only; prime-rl's default also has those of mixtures of experts"
+    yield made(f"{base}.lora.target_modules", "spec.model.lora.targetModules", how, ["q_proj"], modules)
     yield none(f"{base}.lora.dropout", "adapters have no dropout", 0.1)
     yield none(f"{base}.lora.modules_to_save", "only the adapter trains", ["embed"])
     yield none(f"{base}.attn", "EchoRL picks the attention kernel by device and dtype", "flash_attention_3")
     yield none(f"{base}.impl", "EchoRL loads models through transformers", "custom")
     yield none(f"{base}.trust_remote_code", "code from model repositories is never run", True)
-    yield none(f"{base}.ac_offloading.*", _MEMORY, {"pin_memory": True})
-    for key in ("fsdp_cpu_offload", "optim_cpu_offload"):
-        yield none(f"{base}.{key}", _MEMORY, True)
+    yield from _absent(base)
+
+
+def _absent(base: str) -> Iterator[Key]:
+    """Keys of the model that only its shape in memory, experts and prime-rl's own tests are about."""
+    yield none(f"{base}.ac_offloading.*", _MEMORY, {"pin_memory": True}, "on")
+    yield none(f"{base}.optim_cpu_offload", _MEMORY, True, "on")
+    yield none(f"{base}.fsdp_cpu_offload", _MEMORY, True)
+    yield none(f"{base}.full_offload.*", _MEMORY, {"x": 1})
+    yield none(f"{base}.moe_router_dtype", _EXPERTS, "float32")
+    for key in ("quantization", "fusions"):
+        yield none(f"{base}.{key}.*", "matrices are multiplied as torch does it, in the model's dtype", {"type": "fp8"})
+    yield none(f"{base}.conversion_dir", "weights are read as Hugging Face names them", "x")
     for key in ("ep", "ep_comm_backend", "deepep_num_sms", "deepep_token_chunk_size", "moe_use_grouped_mm"):
         yield none(f"{base}.{key}", _EXPERTS, 1)
     yield none(f"{base}.moe.*", _EXPERTS, {"dispatch": {"type": "torch"}})
@@ -52,7 +69,7 @@ def _loss() -> Iterator[Key]:
     yield made(f"{base}.type", f"{to}.type", "default: dppo; ipo; custom", "default")
     yield made(f"{base}.dppo_mask_low", f"{to}.maskLow", "of the default loss", 0.1)
     yield made(f"{base}.dppo_mask_high", f"{to}.maskHigh", "of the default loss", 0.3)
-    yield made(f"{base}.ipo_threshold", f"{to}.maskLow, maskHigh", "of ipo, for both; default 0.1", 0.15)
+    yield made(f"{base}.ipo_threshold", f"{to}.maskLow, maskHigh", "of ipo, for both", 0.15, 0.1)
     yield made(f"{base}.kl_tau", f"{to}.klTau", "divided by adv_tau", 0.01)
     yield made(
         f"{base}.adv_tau", "spec.algorithm.rlWeight", "the policy-gradient term times it; klTau is divided by it", 2.0
@@ -72,13 +89,13 @@ def _optimizer() -> Iterator[Key]:
     yield same(f"{base}.lr", f"{to}.lr", 2e-6)
     yield same(f"{base}.weight_decay", f"{to}.weightDecay", 0.1)
     yield made(f"{base}.max_norm", f"{to}.maxGradNorm", "above 0", 0.5)
-    for key in ("betas1", "betas2"):
-        yield made(f"{base}.{key}", f"{to}.betas", "both together; prime-rl's default is 0.9 and 0.999", 0.8)
+    for key, default in (("betas1", 0.9), ("betas2", 0.999)):
+        yield made(f"{base}.{key}", f"{to}.betas", "both together; with muon the default is 0.9 and 0.95", 0.8, default)
     yield none(f"{base}.mu", "the momentum of muon is always 0.95", 0.9)
     for key in ("momentum", "nesterov"):
         yield none(f"{base}.{key}", "sgd has no momentum", 0.9)
     yield made("trainer.scheduler.type", f"{to}.schedule", "constant, linear or cosine", "cosine")
-    yield made("trainer.scheduler.warmup_steps", f"{to}.warmupSteps", "default 10 with linear and cosine", 5)
+    yield made("trainer.scheduler.warmup_steps", f"{to}.warmupSteps", "with linear and cosine", 5, 10)
     yield made("trainer.scheduler.min_lr", f"{to}.minLrRatio", "divided by lr", 1e-7)
     yield none("trainer.scheduler.decay_steps", "linear falls from the end of warm-up to maxSteps", 20)
 

@@ -1,12 +1,24 @@
 """Trees of prime-rl's keys, as its TOML files give them."""
 
 import copy
+import re
 from typing import Any
 
 from echorl_cli.convert.conversion import Conversion, Options, converted
 from echorl_manifest.schema import Location
 
-TYPES = {"words": "builtin:digits", "held-out": "builtin:digits"}
+
+class _Everything(dict[str, str]):
+    """A type for every environment, whatever it is called."""
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str)
+
+    def __missing__(self, name: str) -> str:
+        return f"import:ours.code:{re.sub(r'[^a-z]', '_', name.lower())}"
+
+
+TYPES = _Everything()
 
 
 def smallest() -> dict[str, Any]:
@@ -46,5 +58,5 @@ def with_value(tree: dict[str, Any], where: Location, value: Any) -> dict[str, A
 
 
 def converted_copy(tree: dict[str, Any], **options: Any) -> Conversion:
-    """The conversion of a copy, with types for the environments of ``smallest``."""
+    """The conversion of a copy, with a type for every environment unless ``options`` name them."""
     return converted(copy.deepcopy(tree), Options(**{"types": TYPES, **options}))

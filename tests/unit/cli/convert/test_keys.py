@@ -14,7 +14,6 @@ NEUTRAL = {
     "repetition_penalty",
     "presence_penalty",
     "frequency_penalty",
-    "extra_body.*",
     "deployment.type",
     "trainer.loss.type",
     "orchestrator.algo.sampling.source",
@@ -36,6 +35,10 @@ CONTEXT = {
         "orchestrator.train.source[0].advantage": TOKENS
     },
     "orchestrator.train.source[].advantage.length_penalty.tool": {"orchestrator.train.source[0].advantage": TOKENS},
+    **{
+        f"{base}monitors.wandb.": {f"{base}monitors.wandb": {"entity": "ours"}}
+        for base in ("", "trainer.", "orchestrator.")
+    },
     "trainer.model.compile.fullgraph": {"trainer.model.compile": {}},
     "trainer.model.ac.": {"trainer.model.ac": {}},
     "trainer.model.lora.": {"trainer.model.lora": {}},
@@ -50,6 +53,10 @@ def context(key):
     tree = smallest()
     if key.key.endswith("max_steps"):
         del tree["max_steps"]
+    if key.key.endswith("select.limit"):
+        del tree["orchestrator"]["eval"]["num_examples"]
+    if key.key.endswith(".legacy.id"):
+        del tree["orchestrator"]["train" if "train" in key.key else "eval"]["source"][0]["name"]
     for start, values in CONTEXT.items():
         if key.key.startswith(start):
             for path, value in values.items():
@@ -58,7 +65,7 @@ def context(key):
 
 
 def before(key):
-    return converted_copy(context(key), types={})
+    return converted_copy(context(key))
 
 
 def is_neutral(key):
@@ -67,7 +74,7 @@ def is_neutral(key):
 
 def converted_with(key):
     where = location(concrete(key.key.removesuffix(".*")))
-    return converted_copy(with_value(context(key), where, key.example), types={}), where
+    return converted_copy(with_value(context(key), where, key.example)), where
 
 
 def test_no_key_stands_in_the_tables_twice():
