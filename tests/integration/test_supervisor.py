@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import shutil
 import signal
 import time
 import urllib.request
@@ -96,8 +97,8 @@ class Run:
 def start(tmp_path: Path) -> Iterator[Callable[..., Run]]:
     runs: list[Run] = []
 
-    def begin(**chosen: Any) -> Run:
-        runs.append(Run(tmp_path / "run", **chosen))
+    def begin(root: Path = tmp_path / "run", **chosen: Any) -> Run:
+        runs.append(Run(root, **chosen))
         return runs[-1]
 
     yield begin
@@ -355,6 +356,51 @@ def test_a_supervisor_killed_with_its_keeper_leaves_what_the_next_one_ends(start
     output = again.output()
     assert str(engine["grandchildren"][0]) in output
     assert again.process.returncode == 0
+
+
+def test_a_copy_of_a_living_runs_folder_ends_nothing_of_the_original(start, tmp_path: Path) -> None:
+    run = start()
+    run.until_running()
+    engine = run.role("inference-0")
+    eventually(lambda: set(engine["grandchildren"]) <= noted(run.root), "grandchildren are noted")
+    pids = run.every_pid()
+    shutil.copytree(run.root, tmp_path / "copy", symlinks=True, ignore=shutil.ignore_patterns("roles"))
+    copy = start(root=tmp_path / "copy")
+    copy.until_running()
+    assert all(alive(pid) for pid in pids)
+    for one in (copy, run):
+        one.tell("orchestrator-0", "/finish")
+        assert f"copied from {run.root}" in one.output() or one is run
+        assert one.process.returncode == 0
+        assert one.state()["restarts_by_cause"] == ({} if one is run else {"supervisor": 1})
+
+
+def test_a_second_supervisor_ends_nothing_though_the_lock_was_removed(start) -> None:
+    run = start()
+    run.until_running()
+    (run.root / ".lock").unlink()
+    second = start()
+    assert f"another `echorl run` (pid {run.process.pid}) works in this directory" in second.output()
+    assert second.process.returncode != 0
+    run.tell("orchestrator-0", "/finish")
+    run.output()
+    assert run.process.returncode == 0
+
+
+def test_a_folder_in_the_place_of_the_newest_logs_stays(start) -> None:
+    run = start()
+    run.until_running()
+    run.tell("orchestrator-0", "/finish")
+    run.output()
+    latest = run.root / "logs" / "latest"
+    latest.unlink()
+    latest.mkdir()
+    again = start()
+    again.tell("orchestrator-0", "/finish", launch=1)
+    again.output()
+    assert again.process.returncode == 0
+    assert latest.is_dir()
+    assert not latest.is_symlink()
 
 
 def noted(root: Path) -> set[int]:

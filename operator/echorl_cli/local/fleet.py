@@ -50,8 +50,10 @@ class Fleet:
         logs = run.logs(attempt)
         logs.mkdir(parents=True, exist_ok=True)
         latest = logs.parent / LATEST
-        latest.unlink(missing_ok=True)
-        latest.symlink_to(logs.name)
+        if latest.is_symlink():
+            latest.unlink()
+        if not latest.exists():  # a file or folder of that name is none of ours
+            latest.symlink_to(logs.name)
         self.identity = RunIdentity(self._plan.name, self._plan.uid, attempt)
         [self._master_port] = free_ports(1)
         fault_point("supervisor.attempt_begun")

@@ -134,6 +134,9 @@ def _end_leftovers(root: Path) -> None:
     leftovers = end_leftovers(root, grace_s=_LEFTOVER_GRACE_S)
     if leftovers is None:
         return
+    if leftovers.copied_from is not None:
+        copied = f"{root} is a copy of {leftovers.copied_from}, whose processes are left alone"
+        typer.echo(f"{copied}; both have one uid, and so one run in W&B", err=True)
     for stat in leftovers.ended:
         typer.echo(f"ended process {stat.pid} ({stat.command}), which an earlier supervisor left", err=True)
     for stat in leftovers.residual:

@@ -90,7 +90,7 @@ def main() -> int:
     root, chosen = Path(sys.argv[1]), json.loads(sys.argv[2])
     with held(root):
         if (leftovers := end_leftovers(root, grace_s=0.5)) is not None:
-            say(f"leftovers: {[stat.pid for stat in leftovers.ended]}")
+            say(f"leftovers: {[stat.pid for stat in leftovers.ended]}, copied from {leftovers.copied_from}")
         run = RunDirectory(root)
         record = claim_run(run, "fake", os.urandom(4).hex())
         ranks = chosen.get("ranks", 2)
