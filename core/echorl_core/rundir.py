@@ -158,8 +158,10 @@ def write_file(path: Path, data: bytes) -> None:
     """Write ``path`` so that a reader sees the old content or the new, never a part; durable on return."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{TEMPORARY_PREFIX}{path.name}.{os.getpid()}")
+    # Whatever has the name is of a process that is gone, or a link that somebody laid there: never written through.
+    temporary.unlink(missing_ok=True)
     try:
-        with temporary.open("wb") as file:
+        with temporary.open("xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

@@ -9,8 +9,8 @@ import typer
 from echorl_cli.convert.conversion import Conversion, Options, convert
 from echorl_cli.convert.problem import ConversionError, refused
 from echorl_cli.convert.text import manifest_text, on_one_line, summary
+from echorl_cli.output_path import OutputRefused, check_output_file, write_output
 from echorl_core.names import ExitCode
-from echorl_core.rundir import write_file
 
 
 class System(StrEnum):
@@ -46,7 +46,7 @@ def _print(conversion: Conversion, files: list[Path], out: Path | None) -> None:
     if out is None:
         typer.echo(text, nl=False)
     else:
-        write_file(out, text.encode())
+        write_output(out, text.encode(), "--out")
     for line in conversion.lines:
         typer.echo(on_one_line(str(line)), err=True)
     if out is not None:
@@ -77,8 +77,11 @@ def convert_command(
     try:
         roles = {"trainer": trainer, "orchestrator": orchestrator, "inference": inference}
         layers = [*_layers(files or []), *_role_files(roles)]
+        read = [file for _, file in layers]
+        if out is not None:
+            check_output_file(out, "--out", read)
         conversion = convert(layers, Options(name, _types(environment or []), keep_going))
-        _print(conversion, [file for _, file in layers], out)
+        _print(conversion, read, out)
     except ConversionError as error:
         for problem in error.problems:
             typer.echo(on_one_line(str(problem)), err=True)
@@ -86,6 +89,6 @@ def convert_command(
             f"{len(error.problems)} problem{'s' if len(error.problems) > 1 else ''}; nothing is written", err=True
         )
         raise typer.Exit(int(ExitCode.BAD_INPUT)) from None
-    except OSError as error:
-        typer.echo(f"--out: {error.strerror}: {out}; accepted: a file that can be written", err=True)
+    except OutputRefused as error:
+        typer.echo(on_one_line(str(error)), err=True)
         raise typer.Exit(int(ExitCode.BAD_INPUT)) from None

@@ -21,6 +21,14 @@ def test_a_failed_write_leaves_the_old_file_and_no_droppings(tmp_path: Path, mon
     assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
 
 
+def test_a_link_under_the_temporary_name_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "kept").write_bytes(b"kept")
+    (tmp_path / f"{rundir.TEMPORARY_PREFIX}state.json.{os.getpid()}").symlink_to(tmp_path / "kept")
+    rundir.write_file(tmp_path / "state.json", b"new")
+    assert (tmp_path / "kept").read_bytes() == b"kept"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["kept", "state.json"]
+
+
 def test_a_folder_is_replaced_whole(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path)
     rundir.write_folder(run.batch(3), {"rank_0.bin": b"a", "rank_1.bin": b"b"})

@@ -1,5 +1,6 @@
 """``echorl convert`` as a user calls it."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -90,7 +91,19 @@ def test_an_out_that_cannot_be_written(small, tmp_path):
     (tmp_path / "file").write_text("")
     result = call("convert", "prime-rl", small, "--out", tmp_path / "file" / "run.yaml")
     assert result.exit_code == 2
-    assert "--out: " in result.stderr
+    assert result.stderr.startswith("--out: found ")
+
+
+@pytest.mark.parametrize("kind", ["a link", "a pipe", "a folder", "a file that is read"])
+def test_an_out_that_must_not_be_replaced(kind, small, tmp_path):
+    out = small if kind.endswith("read") else tmp_path / "out.yaml"
+    make = {"a link": lambda path: path.symlink_to(small), "a pipe": os.mkfifo, "a folder": os.mkdir}
+    make.get(kind, str)(out)
+    before, text = out.lstat(), small.read_text()
+    result = call("convert", "prime-rl", small, "--out", out)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("--out: found ")
+    assert (out.lstat().st_ino, out.lstat().st_mode, small.read_text()) == (before.st_ino, before.st_mode, text)
 
 
 def test_another_system(small):
