@@ -222,4 +222,8 @@ class Children:
         for child in self._living:
             processes |= child.members
         mapped = {name: inode for child in self._living for name, inode in child.shared_memory.items()}
-        write_notes(self._root, Notes(self._mark, processes, mapped))
+        try:
+            write_notes(self._root, Notes(self._mark, processes, mapped))
+        except OSError as error:
+            # As on a full disk. They are written again soon, and needed only if the keeper dies with us.
+            log.warning("cannot note the processes", error=str(error))
