@@ -1,5 +1,6 @@
 """What a run directory says about its run and its attempts: ``run.json`` and ``attempts/N/prepared.json``."""
 
+import re
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TypeVar
@@ -10,6 +11,8 @@ from echorl_core import checkpoints
 from echorl_core.rundir import RunDirectory, write_file
 
 T = TypeVar("T")
+_UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
+"""A uid becomes the name of folders."""
 
 
 class Policy(StrEnum):
@@ -98,14 +101,20 @@ def read_run(run: RunDirectory) -> RunRecord | None:
     """Whose directory this is; None if nobody has claimed it.
 
     Raises:
-        Refused: ``run.json`` is unreadable.
+        Refused: ``run.json`` is unreadable, or its uid could not be the name of a folder.
     """
     try:
-        return msgspec.json.decode(run.identity_file.read_bytes(), type=RunRecord)
+        record = msgspec.json.decode(run.identity_file.read_bytes(), type=RunRecord)
     except FileNotFoundError:
         return None
-    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise Refused(f"{run.identity_file}: unreadable: {error.strerror}") from error
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Refused(f"{run.identity_file}: unreadable: {error}") from error
+    if not _UID.fullmatch(record.uid):
+        accepted = "letters, digits, '-', '_' and '.', with a letter or digit first"
+        raise Refused(f"{run.identity_file}: found uid {record.uid[:80]!r}; accepted: {accepted}")
+    return record
 
 
 def claim_run(run: RunDirectory, name: str, uid: str) -> RunRecord:
@@ -134,7 +143,10 @@ def owner_of(run: RunDirectory) -> str:
     """
     record = read_run(run)
     committed, _ = checkpoints.committed(run)
-    return record.uid if record else next((one.manifest.run_uid for one in committed), "unknown")
+    if record:
+        return record.uid
+    uids = (one.manifest.run_uid for one in committed)
+    return next((uid for uid in uids if _UID.fullmatch(uid)), "unknown")
 
 
 def prepared_attempts(run: RunDirectory) -> list[tuple[int, Prepared]]:
@@ -154,5 +166,7 @@ def _read(run: RunDirectory, attempt: int, name: str, kind: type[T]) -> T | None
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except FileNotFoundError:
         return None
-    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise Refused(f"{path}: unreadable: {error.strerror}") from error
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Refused(f"{path}: unreadable: {error}") from error

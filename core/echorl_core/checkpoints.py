@@ -88,7 +88,7 @@ def read_manifest(folder: Path) -> CheckpointManifest | None:
         return msgspec.json.decode((folder / MANIFEST_NAME).read_bytes(), type=CheckpointManifest)
     except FileNotFoundError:
         return None
-    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Damage(f"{folder / MANIFEST_NAME}: unreadable: {error}") from error
 
 
@@ -100,6 +100,8 @@ def verify(folder: Path, manifest: CheckpointManifest) -> None:
     """
     for part in manifest.parts:
         path = folder / part.file
+        if Path(part.file).is_absolute() or ".." in Path(part.file).parts:
+            raise Damage(f"{path}: outside the checkpoint")
         if not path.is_file():
             raise Damage(f"{path}: missing")
         if (size := path.stat().st_size) != part.size:

@@ -65,8 +65,11 @@ def objection(run: RunDirectory, uid: str | None, policy: Policy) -> str | None:
         policy: Never objects to any checkpoint with a manifest.
 
     Raises:
-        Refused: ``run.json`` is unreadable.
+        Refused: ``run.json`` is unreadable, or a folder of the run is a link.
     """
+    if links := run.links():
+        found = f"{links[0]}: found a link to {links[0].readlink()}, which may be another run's"
+        raise Refused(f"{found}; accepted: a folder of the run's own")
     record = read_run(run)
     committed, problems = checkpoints.committed(run)
     owners = {record.uid} if record else {one.manifest.run_uid for one in committed}

@@ -133,6 +133,13 @@ class RunDirectory:
             return 0
         return max((int(path.name) for path in folder.iterdir() if path.name.isdigit()), default=0)
 
+    def links(self) -> list[Path]:
+        """Folders of the run's own that are links: what they lead to may be another run's, as in a copy."""
+        names = ("attempts", "batches", "broadcasts", "checkpoints", "logs", "record", "records", "tokens")
+        own = [self.root / name for name in names]
+        below = [path for folder in own[:4] if folder.is_dir() for path in folder.iterdir()]
+        return sorted(path for path in (*own, *below) if path.is_symlink())
+
     def recorded_attempts(self) -> list[tuple[int, Path]]:
         """Folders under ``records/``, ascending."""
         return list(numbered(self.root / "records", _ATTEMPT))

@@ -3,6 +3,8 @@
 import itertools
 import json
 import os
+import select
+import shutil
 import signal
 import time
 import urllib.request
@@ -14,6 +16,7 @@ import pytest
 
 from echorl_cli.local import proctable
 from echorl_testing.local import fake_local_run
+from echorl_testing.local.small_disk import small_disk
 from echorl_testing.warm import Program
 
 pytestmark = pytest.mark.faults
@@ -40,14 +43,14 @@ def alive(pid: int) -> bool:
 class Run:
     """One ``fake_local_run.py``, seen from outside."""
 
-    def __init__(self, root: Path, **chosen: Any) -> None:
+    def __init__(self, root: Path, output: Path, **chosen: Any) -> None:
         self.root = root
         chosen = {
             **chosen,
             "restart_policy": {**QUICK, **chosen.get("restart_policy", {})},
             "limits": {**LIMITS, **chosen.get("limits", {})},
         }
-        self._output = root.with_name(f"output.{next(_NUMBERS)}.log")
+        self._output = output
         variables = {**os.environ, "PYTHONPATH": os.pathsep.join([SUPPORT, os.environ.get("PYTHONPATH", "")])}
         arguments = [root, json.dumps(chosen)]
         self.process = Program(
@@ -77,10 +80,14 @@ class Run:
     def until_running(self) -> None:
         eventually(lambda: self.state().get("phase") == "Running", "running")
 
+    def printed(self) -> str:
+        """What it has printed so far."""
+        return self._output.read_text()
+
     def output(self) -> str:
         """Everything it printed, once it has ended."""
         self.process.ended(120)
-        return self._output.read_text()
+        return self.printed()
 
     def every_pid(self) -> list[int]:
         found = [json.loads(path.read_text()) for path in self.root.glob("roles/*/[0-9]*.json")]
@@ -96,8 +103,8 @@ class Run:
 def start(tmp_path: Path) -> Iterator[Callable[..., Run]]:
     runs: list[Run] = []
 
-    def begin(**chosen: Any) -> Run:
-        runs.append(Run(tmp_path / "run", **chosen))
+    def begin(root: Path = tmp_path / "run", output: Path | None = None, **chosen: Any) -> Run:
+        runs.append(Run(root, output or tmp_path / f"output.{next(_NUMBERS)}.log", **chosen))
         return runs[-1]
 
     yield begin
@@ -271,6 +278,62 @@ def test_ctrl_c_once_stops_after_a_checkpoint(start) -> None:
     run.assert_nothing_left()
 
 
+def test_the_end_of_a_terminal_stops_after_a_checkpoint(start) -> None:
+    run = start()
+    run.until_running()
+    run.process.send_signal(signal.SIGHUP)
+    output = run.output()
+    assert run.process.returncode == 7
+    assert "SIGHUP: saving a last checkpoint" in output
+    run.assert_nothing_left()
+
+
+def test_a_reader_that_leaves_does_not_end_the_run(start, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    run = start(output=pipe)
+    eventually(lambda: select.select([reader], [], [], 0.1)[0] and os.read(reader, 1), "a first word")
+    os.close(reader)
+    run.until_running()
+    run.tell("inference-0", "/exit?code=1")
+    run.role("inference-0", launch=1)
+    run.tell("orchestrator-0", "/finish")
+    assert run.process.ended(120) == 0
+    assert run.state()["phase"] == "Succeeded"
+    pipe.unlink()
+    pipe.touch()  # what the fixture reads
+    run.assert_nothing_left()
+
+
+def test_a_full_disk_does_not_end_the_supervisor(start, tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", size_kib=256) as disk:
+        run = start(root=disk.root / "run")
+        run.until_running()
+        disk.fill()
+        os.kill(run.role("orchestrator-0")["pid"], signal.SIGKILL)
+        eventually(lambda: "No space left on device" in run.printed(), "it is told")
+        run.process.send_signal(signal.SIGTERM)
+        output = run.output()
+        assert "Traceback" not in output
+        assert run.state()["phase"] in ("Suspended", "Failed")
+        assert run.state()["exit_code"] == run.process.returncode
+        disk.empty()
+        run.assert_nothing_left()
+
+
+def test_a_folder_that_is_removed_ends_the_run_and_does_not_come_back(start) -> None:
+    run = start()
+    run.until_running()
+    pids = run.every_pid()
+    shutil.rmtree(run.root)
+    output = run.output()
+    assert f"{run.root}: the run's folder was removed or replaced while it went on" in output
+    assert run.process.returncode == 1
+    assert not run.root.exists()
+    eventually(lambda: not any(alive(pid) for pid in pids), f"the end of all of {pids}", 60)
+
+
 def test_ctrl_c_twice_stops_at_once(start) -> None:
     run = start()
     run.until_running()
@@ -355,6 +418,51 @@ def test_a_supervisor_killed_with_its_keeper_leaves_what_the_next_one_ends(start
     output = again.output()
     assert str(engine["grandchildren"][0]) in output
     assert again.process.returncode == 0
+
+
+def test_a_copy_of_a_living_runs_folder_ends_nothing_of_the_original(start, tmp_path: Path) -> None:
+    run = start()
+    run.until_running()
+    engine = run.role("inference-0")
+    eventually(lambda: set(engine["grandchildren"]) <= noted(run.root), "grandchildren are noted")
+    pids = run.every_pid()
+    shutil.copytree(run.root, tmp_path / "copy", symlinks=True, ignore=shutil.ignore_patterns("roles"))
+    copy = start(root=tmp_path / "copy")
+    copy.until_running()
+    assert all(alive(pid) for pid in pids)
+    for one in (copy, run):
+        one.tell("orchestrator-0", "/finish")
+        assert f"copied from {run.root}" in one.output() or one is run
+        assert one.process.returncode == 0
+        assert one.state()["restarts_by_cause"] == ({} if one is run else {"supervisor": 1})
+
+
+def test_a_second_supervisor_ends_nothing_though_the_lock_was_removed(start) -> None:
+    run = start()
+    run.until_running()
+    (run.root / ".lock").unlink()
+    second = start()
+    assert f"another `echorl run` (pid {run.process.pid}) works in this directory" in second.output()
+    assert second.process.returncode != 0
+    run.tell("orchestrator-0", "/finish")
+    run.output()
+    assert run.process.returncode == 0
+
+
+def test_a_folder_in_the_place_of_the_newest_logs_stays(start) -> None:
+    run = start()
+    run.until_running()
+    run.tell("orchestrator-0", "/finish")
+    run.output()
+    latest = run.root / "logs" / "latest"
+    latest.unlink()
+    latest.mkdir()
+    again = start()
+    again.tell("orchestrator-0", "/finish", launch=1)
+    again.output()
+    assert again.process.returncode == 0
+    assert latest.is_dir()
+    assert not latest.is_symlink()
 
 
 def noted(root: Path) -> set[int]:

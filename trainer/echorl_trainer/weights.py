@@ -88,7 +88,9 @@ class Spool(WeightStore):
     def __init__(self, run_uid: str, attempt: int, base_url: str, parent: Path | None = None) -> None:
         """``parent``: the host's folder for temporary files unless given."""
         parent = Path(tempfile.gettempdir()) if parent is None else parent
-        with (parent / f"echorl-spools-{os.getuid()}.lock").open("w") as one_at_a_time:
+        # Anyone may make files in a temporary folder, links to our own as well.
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+        with os.fdopen(os.open(parent / f"echorl-spools-{os.getuid()}.lock", flags, 0o600)) as one_at_a_time:
             fcntl.flock(one_at_a_time, fcntl.LOCK_EX)
             remove_stale_spools(parent)
             root = Path(tempfile.mkdtemp(prefix=f"{SPOOL_PREFIX}{run_uid[:8]}-", dir=parent))
@@ -104,13 +106,15 @@ class Spool(WeightStore):
 
 
 def remove_stale_spools(parent: Path) -> None:
-    """Remove spools whose process is gone: nobody holds their lock."""
+    """Remove this user's spools whose process is gone: nobody holds their lock."""
     for folder in parent.glob(f"{SPOOL_PREFIX}*"):
         try:
-            handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         except OSError:
             continue
         try:
+            if os.fstat(handle).st_uid != os.getuid():
+                continue
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             continue

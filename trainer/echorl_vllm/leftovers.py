@@ -1,22 +1,22 @@
 """What a killed engine leaves on its host, and its removal at the next start: shared memory and temporary files.
 
 A running engine writes down its process and the shared-memory segments that its processes have mapped. Only those
-are removed, only when that process is gone, and only if nobody else has them mapped.
+are removed, only when that process is gone, and only if nobody else has them mapped. What stands in a copy of a work
+folder is about the original's engine.
 """
 
 import os
 import shutil
-from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 
+from echorl_core import segments
 from echorl_vllm.environment import ENV_WORK, work_folder
 from echorl_vllm.processes import descendants, start_time
 
 TEMPORARY_FOLDER = "tmp"
 _OWNER_FILE = "owner.json"
-_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - Linux's place for POSIX shared memory
 
 
 class EngineRunningError(RuntimeError):
@@ -26,53 +26,31 @@ class EngineRunningError(RuntimeError):
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
     """Who uses a work folder."""
 
+    device: int
+    inode: int
+    """Of the work folder."""
     pid: int
     started: int
     """Clock ticks since boot."""
-    segments: list[str] = []
-    """Names under /dev/shm."""
-
-
-def _mapped_inodes(pids: Iterable[int]) -> set[int]:
-    """Inodes of the shared memory that processes have mapped.
-
-    By name a semaphore would not be found: its mapping was made under another one.
-    """
-    found = set()
-    for pid in pids:
-        try:
-            maps = Path(f"/proc/{pid}/maps").read_text(errors="replace")
-        except OSError:
-            continue
-        found |= {int(line.split(maxsplit=5)[4]) for line in maps.splitlines() if f" {_SHARED_MEMORY}/" in line}
-    return found
-
-
-def _segments(inodes: set[int]) -> list[str]:
-    names = []
-    for path in _SHARED_MEMORY.iterdir():
-        try:
-            if path.stat().st_ino in inodes:
-                names.append(path.name)
-        except FileNotFoundError:
-            continue
-    return sorted(names)
+    segments: dict[str, int] = {}
+    """Inodes of shared memory by name."""
 
 
 def take_ownership(work: Path) -> None:
     """Write down that this process uses ``work``; it may become another program by exec."""
-    _write(work, Owner(pid=os.getpid(), started=start_time(os.getpid()) or 0))
+    _write(work, os.getpid(), {})
 
 
 def record_segments() -> None:
     """Add the shared memory of this engine's processes to its work folder's record, if it has such a folder."""
     if os.environ.get(ENV_WORK):
         mine = os.getpid()
-        segments = _segments(_mapped_inodes([mine, *descendants(mine)]))
-        _write(work_folder(), Owner(pid=mine, started=start_time(mine) or 0, segments=segments))
+        _write(work_folder(), mine, segments.mapped_segments([mine, *descendants(mine)]))
 
 
-def _write(work: Path, owner: Owner) -> None:
+def _write(work: Path, pid: int, mapped: dict[str, int]) -> None:
+    folder = work.stat()
+    owner = Owner(device=folder.st_dev, inode=folder.st_ino, pid=pid, started=start_time(pid) or 0, segments=mapped)
     temporary = work / f"{_OWNER_FILE}.{os.getpid()}"
     temporary.write_bytes(msgspec.json.encode(owner))
     temporary.replace(work / _OWNER_FILE)
@@ -84,20 +62,27 @@ def remove_leftovers(work: Path) -> list[str]:
     Raises:
         EngineRunningError: the engine of this folder is alive.
     """
-    try:
-        owner = msgspec.json.decode((work / _OWNER_FILE).read_bytes(), type=Owner)
-    except FileNotFoundError:
+    owner = _owner(work)
+    removed = []
+    if owner is not None:
+        if owner.pid != os.getpid() and start_time(owner.pid) == owner.started:
+            raise EngineRunningError(f"{work}: in use by the engine with process id {owner.pid}")
+        removed = [str(path) for path in segments.remove_unused(owner.segments)]
+    elif not (work / _OWNER_FILE).exists():
         return []
-    if owner.pid != os.getpid() and start_time(owner.pid) == owner.started:
-        raise EngineRunningError(f"{work}: in use by the engine with process id {owner.pid}")
-    in_use = _segments(_mapped_inodes(int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()))
-    removed = [name for name in owner.segments if name not in in_use and (_SHARED_MEMORY / name).is_file()]
-    for name in removed:
-        (_SHARED_MEMORY / name).unlink(missing_ok=True)
-    removed = [f"{_SHARED_MEMORY}/{name}" for name in removed]
     for name in (TEMPORARY_FOLDER, "spool"):
         if (work / name).exists():
             shutil.rmtree(work / name, ignore_errors=True)
             removed.append(str(work / name))
     (work / _OWNER_FILE).unlink(missing_ok=True)
     return removed
+
+
+def _owner(work: Path) -> Owner | None:
+    """Whose folder this is; None if nobody says, or what says so is damaged or about another folder."""
+    try:
+        owner = msgspec.json.decode((work / _OWNER_FILE).read_bytes(), type=Owner)
+    except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+    folder = work.stat()
+    return owner if (owner.device, owner.inode) == (folder.st_dev, folder.st_ino) else None

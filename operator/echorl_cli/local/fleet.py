@@ -40,6 +40,8 @@ class Fleet:
     def begin_attempt(self) -> RunIdentity:
         """Take the next attempt number, and write what its processes start from."""
         run = self._plan.run
+        if not run.root.is_dir():
+            raise FileNotFoundError(f"{run.root}: is gone")
         attempt = run.last_attempt() + 1
         configs = run.attempt(attempt) / "configs"
         configs.mkdir(parents=True)
@@ -50,8 +52,10 @@ class Fleet:
         logs = run.logs(attempt)
         logs.mkdir(parents=True, exist_ok=True)
         latest = logs.parent / LATEST
-        latest.unlink(missing_ok=True)
-        latest.symlink_to(logs.name)
+        if latest.is_symlink():
+            latest.unlink()
+        if not latest.exists():  # a file or folder of that name is none of ours
+            latest.symlink_to(logs.name)
         self.identity = RunIdentity(self._plan.name, self._plan.uid, attempt)
         [self._master_port] = free_ports(1)
         fault_point("supervisor.attempt_begun")
@@ -105,6 +109,8 @@ class Fleet:
 
     async def _start(self, role: Role, index: int) -> Child:
         plan, attempt = self._plan, self.identity.attempt
+        if not plan.run.root.is_dir():
+            raise FileNotFoundError(f"{plan.run.root}: is gone")
         config = (plan.run.attempt(attempt) / "configs" / plan.config(role, index)[0]).absolute()
         if role is Role.INFERENCE:
             command = plan.commands.inference(config, (plan.run.root / f"engine-{index}").absolute())

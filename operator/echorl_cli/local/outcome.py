@@ -3,6 +3,7 @@
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from echorl_core.attempts import Refused
@@ -40,6 +41,11 @@ class Outcome:
         return cls(Phase.FAILED, exit_code, reason)
 
     @classmethod
+    def without_folder(cls, root: Path) -> "Outcome":
+        """The outcome of a run whose folder was removed or replaced while it went on."""
+        return cls.failed(f"{root}: the run's folder was removed or replaced while it went on")
+
+    @classmethod
     def of_error(cls, error: BaseException) -> "Outcome":
         """What the failure of one of the supervisor's tasks means; one that is a bug of ours is raised."""
         if isinstance(error, Refused):
@@ -75,6 +81,12 @@ class View(Protocol):
     def show(self, snapshot: Snapshot) -> None:
         """The run's present state."""
         ...
+
+
+def asking_to_stop() -> list[signal.Signals]:
+    """Signals that ask a run to stop; without those that whoever started it ignores, as ``nohup`` a terminal's end."""
+    wanted = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    return [number for number in wanted if signal.getsignal(number) is not signal.SIG_IGN]
 
 
 def signal_name(number: int) -> str:

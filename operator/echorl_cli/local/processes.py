@@ -14,6 +14,7 @@ import structlog
 from echorl_cli.local import proctable, tethered
 from echorl_cli.local.notes import Notes, forget, write_notes
 from echorl_cli.local.proctable import Stat
+from echorl_core import segments
 from echorl_core.names import Role
 
 log = structlog.get_logger()
@@ -34,8 +35,8 @@ class Child:
     process: asyncio.subprocess.Process
     started: int
     """Clock ticks since boot."""
-    shared_memory: set[Path] = field(default_factory=set)
-    """Segments that it or its children were seen to have mapped."""
+    shared_memory: dict[str, int] = field(default_factory=dict)
+    """Inodes, by name, of segments that it or its children were seen to have mapped."""
     members: dict[int, int] = field(default_factory=dict)
     """Start times of its processes when last seen, by pid."""
     expected: bool = False
@@ -56,9 +57,9 @@ class Child:
         return self.process.pid
 
 
-def _look_at(mark: str, known: Mapping[int, int]) -> tuple[list[Stat], set[Path]]:
+def _look_at(mark: str, known: Mapping[int, int]) -> tuple[list[Stat], dict[str, int]]:
     stats = proctable.ours(mark, known)
-    return stats, proctable.shared_memory(stats)
+    return stats, segments.mapped_segments(stat.pid for stat in stats)
 
 
 class Children:
@@ -184,9 +185,9 @@ class Children:
     async def observe(self) -> None:
         """Note each child's processes and shared memory, for the case that they must be found without it."""
         for child in self.living:
-            stats, segments = await asyncio.to_thread(_look_at, child.mark, {child.pid: child.started})
+            stats, mapped = await asyncio.to_thread(_look_at, child.mark, {child.pid: child.started})
             child.members = {stat.pid: stat.started for stat in stats}
-            child.shared_memory |= segments
+            child.shared_memory |= mapped
         self._note()
 
     async def _end_tree(self, child: Child, grace_s: float) -> None:
@@ -198,7 +199,7 @@ class Children:
     async def _watch(self, child: Child) -> None:
         code = await child.process.wait()
         await self._end_tree(child, 0.0)
-        for path in await asyncio.to_thread(proctable.remove_unused, child.shared_memory):
+        for path in await asyncio.to_thread(segments.remove_unused, child.shared_memory):
             log.info("removed shared memory", of=child.name, segment=str(path))
         child.exit_code = code
         self._living.remove(child)
@@ -220,5 +221,9 @@ class Children:
         processes = {child.pid: child.started for child in self._living}
         for child in self._living:
             processes |= child.members
-        segments = sorted(str(path) for child in self._living for path in child.shared_memory)
-        write_notes(self._root, Notes(self._mark, proctable.boot_id(), processes, segments))
+        mapped = {name: inode for child in self._living for name, inode in child.shared_memory.items()}
+        try:
+            write_notes(self._root, Notes(self._mark, processes, mapped))
+        except OSError as error:
+            # As on a full disk. They are written again soon, and needed only if the keeper dies with us.
+            log.warning("cannot note the processes", error=str(error))

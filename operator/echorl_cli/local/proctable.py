@@ -3,7 +3,7 @@
 A role's process leads a session of its own and carries a mark in its environment. A process is ours if its
 environment has the mark (children inherit it), or if it is in the session of a process that we recorded together
 with its start time (a program may overwrite its environment). A number that was given to another process since
-matches neither.
+matches neither; nor does one whose environment can be read and has no mark, unless it stands in such a session.
 """
 
 import os
@@ -16,7 +16,6 @@ from pathlib import Path
 MARK = "ECHORL_PROCESS"
 """Environment variable: ``<supervisor's mark>.<role>-<index>.<launch>``."""
 _PROC = Path("/proc")
-_SHARED_MEMORY = "/dev/shm/"  # noqa: S108 - where the kernel shows POSIX shared memory
 _POLL_S = 0.02
 _KILL_DEADLINE_S = 10.0
 
@@ -34,8 +33,9 @@ class Stat:
 
 
 def boot_id() -> str:
-    """Changes at every boot; start times are comparable within one."""
-    return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
+    """Changes at every boot, and from container to container: process ids and start times mean something within one."""
+    boot = (_PROC / "sys/kernel/random/boot_id").read_text().strip()
+    return f"{boot}/{(_PROC / 'self/ns/pid').stat().st_ino}"
 
 
 def stat_of(pid: int) -> Stat | None:
@@ -64,9 +64,10 @@ def ours(mark: str, known: Mapping[int, int], *, strict: bool = False) -> list[S
     Args:
         mark: ends with a dot, so that it is no other mark's beginning.
         known: start times by pid.
-        strict: leave out sessions whose leader is gone; for numbers that were noted long ago.
+        strict: for numbers that were read from a file: a process whose environment says that it is another's is left
+            out, and so is a session whose leader is gone, but for its members that are known themselves.
     """
-    leaders = {pid for pid, started in known.items() if _may_lead(pid, started, strict=strict)}
+    leaders = {pid for pid, started in known.items() if _may_lead(pid, started, mark, strict=strict)}
     found = []
     for entry in _PROC.iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
@@ -74,24 +75,40 @@ def ours(mark: str, known: Mapping[int, int], *, strict: bool = False) -> list[S
         stat = stat_of(int(entry.name))
         if stat is None:
             continue
-        if known.get(stat.pid) == stat.started or stat.session in leaders or _carries(stat.pid, mark):
+        is_known = known.get(stat.pid) == stat.started and not (strict and _is_anothers(stat, mark, known))
+        if is_known or stat.session in leaders or _carries(stat.pid, mark):
             found.append(stat)
     return found
 
 
-def _may_lead(pid: int, started: int, *, strict: bool) -> bool:
+def _may_lead(pid: int, started: int, mark: str, *, strict: bool) -> bool:
     # A dead leader's number stays taken as long as its session has members, so soon after its death only a living
     # stranger is ruled out.
     stat = stat_of(pid)
-    return not strict if stat is None else stat.started == started
+    if stat is None:
+        return not strict
+    return stat.started == started and not (strict and _is_anothers(stat, mark, {}))
+
+
+def _is_anothers(stat: Stat, mark: str, known: Mapping[int, int]) -> bool:
+    """Whether a process with a known start time shows that it is not ours all the same."""
+    if stat.session in known and stat.session != stat.pid and stat_of(stat.session) is None:
+        return False  # one that was started with variables of its own, in the session of a leader of ours that is gone
+    environ = _environ(stat.pid)
+    # A program that has overwritten its variables, as for a title of its own, says nothing.
+    is_legible = any(entry.startswith(b"PATH=") for entry in environ)
+    return is_legible and not _carries(stat.pid, mark)
 
 
 def _carries(pid: int, mark: str) -> bool:
+    return any(entry.startswith(f"{MARK}={mark}".encode()) for entry in _environ(pid))
+
+
+def _environ(pid: int) -> list[bytes]:
     try:
-        environ = (_PROC / str(pid) / "environ").read_bytes()
+        return (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
     except OSError:
-        return False
-    return any(entry.startswith(f"{MARK}={mark}".encode()) for entry in environ.split(b"\0"))
+        return []
 
 
 def cpu_of_descendants_s(pid: int) -> float:
@@ -141,29 +158,3 @@ def end_all(mark: str, known: Mapping[int, int], *, grace_s: float, strict: bool
         time.sleep(_POLL_S)
         found = ours(mark, known, strict=strict)
     return sorted(ended.values(), key=lambda stat: stat.pid)
-
-
-def shared_memory(processes: Iterable[Stat]) -> set[Path]:
-    """Shared-memory segments that these processes have mapped."""
-    found: set[str] = set()
-    for stat in processes:
-        try:
-            lines = (_PROC / str(stat.pid) / "maps").read_text().splitlines()
-        except OSError:
-            continue
-        found |= {line[line.index(_SHARED_MEMORY) :] for line in lines if _SHARED_MEMORY in line}
-    return {Path(name) for name in found if not name.endswith(" (deleted)")}
-
-
-def remove_unused(segments: Iterable[Path]) -> list[Path]:
-    """Remove segments that no living process has mapped; returns those removed."""
-    everyone = (stat_of(int(entry.name)) for entry in _PROC.iterdir() if entry.name.isdigit())
-    used = shared_memory(stat for stat in everyone if stat is not None)
-    removed = []
-    for path in sorted(set(segments) - used):
-        try:
-            path.unlink()
-        except OSError:
-            continue
-        removed.append(path)
-    return removed

@@ -5,6 +5,7 @@ import os
 import sys
 import uuid
 from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -17,9 +18,11 @@ from echorl_cli.local.launch import Limits, LocalRun, ModuleCommands
 from echorl_cli.local.machine import Machine, divide_gpus, environment_of, gpu_users, model_folder, place
 from echorl_cli.local.notes import end_leftovers
 from echorl_cli.local.outcome import Outcome
+from echorl_cli.local.output import outlive_readers
 from echorl_cli.local.supervisor import Supervisor
 from echorl_cli.local.view import LiveView, PlainView
 from echorl_cli.manifest_file import manifest_text
+from echorl_cli.output_path import OutputRefused, check_output_folder
 from echorl_cli.report import write_report
 from echorl_cli.validate import ManifestArgument, SetOption, manifest_or_exit
 from echorl_core import logs
@@ -56,33 +59,60 @@ def run_command(
     """Train on this machine. The same command goes on where an earlier one stopped."""
     run = manifest_or_exit(file, overrides, local=True)
     root = out or Path("runs") / run.metadata.name
+    outlive_readers()
     logs.configure("supervisor", attempt=0)
     for path in unused_locally(run.spec):
         typer.echo(f"{path}: has no meaning on one machine, and is left out", err=True)
-    created = not root.exists()
     try:
-        with lock.held(root):
-            outcome = _run_locked(run, root, PlainView if plain or not sys.stdout.isatty() else LiveView)
-    except (BadInput, lock.Locked, FileExistsError, NotADirectoryError) as error:
-        if created:
-            _leave_no_trace(root)
+        with ExitStack() as held:
+            plan = _planned(run, root, held)
+            outcome = _supervised(plan, PlainView if plain or not sys.stdout.isatty() else LiveView)
+    except (BadInput, OutputRefused, lock.Locked) as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(int(ExitCode.BAD_INPUT)) from None
     typer.echo(f"{run.metadata.name}: {outcome.phase}: {outcome.reason}", err=outcome.exit_code != 0)
     raise typer.Exit(outcome.exit_code)
 
 
-def _run_locked(run: EchoRLRun, root: Path, view_of: type[PlainView] | type[LiveView]) -> Outcome:
-    _end_leftovers(root)
-    machine = Machine.look(os.environ)
-    if problems := all_problems(run, root, machine, os.environ):
-        raise BadInput(problems)
-    for user in gpu_users(os.environ) if machine.gpus else ():
-        typer.echo(f"a GPU is in use by process {user}", err=True)
-    plan = local_run(run, root, machine)
-    with view_of(Console()) as view:
-        outcome = asyncio.run(Supervisor(plan, view).run())
-    _report(root, lambda folder: write_report(folder, Path(plan.configs.orchestrator.model.path)))
+def _planned(run: EchoRLRun, root: Path, held: ExitStack) -> LocalRun:
+    """Everything that can refuse the run; its folder is locked until ``held`` ends.
+
+    Raises:
+        BadInput: with every problem; nothing is left of a folder that was not there before.
+        OutputRefused: the folder cannot be one.
+        Locked: another supervisor works in it.
+    """
+    check_output_folder(root, "--out")
+    try:
+        created = not root.exists()
+        held.enter_context(lock.held(root))
+        try:
+            _end_leftovers(root)
+            machine = Machine.look(os.environ)
+            if problems := all_problems(run, root, machine, os.environ):
+                raise BadInput(problems)
+            for user in gpu_users(os.environ) if machine.gpus else ():
+                typer.echo(f"a GPU is in use by process {user}", err=True)
+            return local_run(run, root, machine)
+        except BaseException:
+            if created:
+                _leave_no_trace(root)
+            raise
+    except OSError as error:
+        found = f"{error.filename or root}: {error.strerror or error}"
+        raise BadInput([Problem("--out", found, "a folder that can be written")]) from error
+    except ValueError as error:
+        raise BadInput([Problem("spec.model.name", str(error), "a folder that stays")]) from error
+
+
+def _supervised(plan: LocalRun, view_of: type[PlainView] | type[LiveView]) -> Outcome:
+    try:
+        with view_of(Console()) as view:
+            outcome = asyncio.run(Supervisor(plan, view).run())
+    except OSError as error:
+        return Outcome.of_error(error)
+    if plan.run.root.is_dir():
+        _report(plan.run.root, lambda folder: write_report(folder, Path(plan.configs.orchestrator.model.path)))
     return outcome
 
 
@@ -96,7 +126,7 @@ def local_run(run: EchoRLRun, root: Path, machine: Machine) -> LocalRun:
     spec, directory = run.spec, RunDirectory(root)
     model = model_folder(spec.model.name, os.environ)
     if model is None:
-        raise ValueError(f"spec.model.name: {spec.model.name} is gone")
+        raise ValueError(f"{spec.model.name}, which is gone")
     uid = _claim(run, directory)
     write_file(directory.manifest_file, manifest_text(run).encode())
     silence = duration_seconds(spec.stall_policy.no_step_for)
@@ -134,6 +164,9 @@ def _end_leftovers(root: Path) -> None:
     leftovers = end_leftovers(root, grace_s=_LEFTOVER_GRACE_S)
     if leftovers is None:
         return
+    if leftovers.copied_from is not None:
+        copied = f"{root} is a copy of {leftovers.copied_from}, whose processes are left alone"
+        typer.echo(f"{copied}; both have one uid, and so one run in W&B", err=True)
     for stat in leftovers.ended:
         typer.echo(f"ended process {stat.pid} ({stat.command}), which an earlier supervisor left", err=True)
     for stat in leftovers.residual:
@@ -153,6 +186,7 @@ def _report(root: Path, report: Report) -> None:
 
 def _leave_no_trace(root: Path) -> None:
     """Remove the folder that was made only to hold the lock."""
-    (root / lock.NAME).unlink(missing_ok=True)
-    if root.is_dir() and not any(root.iterdir()):
-        root.rmdir()
+    with suppress(OSError):
+        (root / lock.NAME).unlink(missing_ok=True)
+        if root.is_dir() and not any(root.iterdir()):
+            root.rmdir()

@@ -18,7 +18,7 @@ from echorl_cli.local.health import HealthWatch, Quarantines
 from echorl_cli.local.journal import Journal
 from echorl_cli.local.launch import LocalRun
 from echorl_cli.local.mailbox import Mailbox
-from echorl_cli.local.outcome import Outcome, Snapshot, View, signal_name
+from echorl_cli.local.outcome import Outcome, Snapshot, View, asking_to_stop, signal_name
 from echorl_cli.local.processes import Child, Children
 from echorl_cli.local.progress import RunProgress
 from echorl_cli.local.statewatch import StateWatch
@@ -50,11 +50,12 @@ class Supervisor:
         self._void_attempt = 0
         """What this attempt's orchestrator and ranks still do is of no interest, nor that of older ones."""
         self._ending = False
+        self._told_problem: str | None = None
 
     async def run(self) -> Outcome:
         """Start everything, supervise, end everything; nothing is left running when this returns or raises."""
         loop, posting, root = asyncio.get_running_loop(), self._mailbox.posting, self._plan.run.root
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in asking_to_stop():
             loop.add_signal_handler(number, posting(self._on_signal), number)
         self._children = Children(
             root, secrets.token_hex(8), on_exit=posting(self._on_exit), on_error=posting(Outcome.of_error)
@@ -75,8 +76,11 @@ class Supervisor:
             except BaseException as error:
                 self._journal.enter(Phase.FAILED, f"the supervisor failed: {error!r}")
                 raise
+        if not self._journal.has_folder:
+            outcome = Outcome.without_folder(root)
         self._journal.enter(outcome.phase, outcome.reason)
         self._journal.ended(outcome.exit_code)
+        self._tell_journal()
         self._show()
         return outcome
 
@@ -257,10 +261,13 @@ class Supervisor:
         while True:
             await asyncio.sleep(_TICK_S)
             now = time.monotonic()
+            if not self._journal.has_folder:
+                self._mailbox.post(partial(Outcome.without_folder, self._plan.run.root))
             if now - observed > _OBSERVE_S:
                 observed = now
                 await self._children.observe()
                 self._journal.save()
+                self._tell_journal()
             for name, why in self._quarantines.overdue(self._progress.engines, now).items():
                 if (engine := self._fleet.engine_at(name)) is not None:
                     self._mailbox.post(partial(self._on_hung, engine, why))
@@ -277,6 +284,12 @@ class Supervisor:
         await self._children.settle()
         await asyncio.gather(self._fleet.end_gang(grace_s=self._plan.limits.grace), self._fleet.end_engines())
         await self._children.close()
+
+    def _tell_journal(self) -> None:
+        problem = self._journal.problem
+        if problem is not None and problem != self._told_problem:
+            self._view.event(f"{problem}; state.json and events.jsonl lag behind")
+        self._told_problem = problem
 
     @property
     def _max_steps(self) -> int:

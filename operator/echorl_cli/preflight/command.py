@@ -18,6 +18,7 @@ from echorl_cli.local.checks import import_problems, machine_problems, model_pro
 from echorl_cli.local.fleet import last_lines
 from echorl_cli.local.launch import LocalRun, process_environment
 from echorl_cli.local.machine import Machine
+from echorl_cli.local.output import outlive_readers
 from echorl_cli.local.processes import Child, Children
 from echorl_cli.local.run import local_run
 from echorl_cli.preflight.calls import CallFailed, EngineCalls
@@ -71,6 +72,7 @@ def preflight_command(
     was NaN or infinite.
     """
     run = manifest_or_exit(file, overrides, local=True)
+    outlive_readers()
     logs.configure("preflight", attempt=0)
     root = Path(tempfile.mkdtemp(prefix="echorl-preflight-"))
     code = int(ExitCode.CRASH)

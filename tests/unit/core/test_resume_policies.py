@@ -1,5 +1,6 @@
 """Where a run begins by its policy, and what becomes of another run's work in its directory."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,30 @@ def test_another_runs_directory_is_refused_untouched(run: RunDirectory) -> None:
         prepare(run, identity(1, "other"))
     assert all((run.root / path).exists() for path in gone)
     assert not run.attempt(1).exists()
+
+
+@pytest.mark.parametrize("name", ["checkpoints", "broadcasts", "checkpoints/step_000002"])
+def test_a_folder_that_leads_out_of_the_run_is_refused_and_what_it_leads_to_stays(run: RunDirectory, name: str) -> None:
+    # As in a copy that was made without following links: it would tidy up the original's checkpoints.
+    other = RunDirectory(run.root.with_name("original"))
+    commit(other, 2)
+    other.broadcast(1, 2).mkdir(parents=True)
+    (run.root / name).parent.mkdir(exist_ok=True)
+    (run.root / name).symlink_to(other.root / name)
+    with pytest.raises(Refused, match=rf"{name}: found a link to .*original/{name}.*accepted: a folder of the run's"):
+        prepare(run, identity(1))
+    assert (other.checkpoint(2) / "manifest.json").exists()
+    assert other.broadcast(1, 2).exists()
+
+
+@pytest.mark.parametrize("uid", ["../../elsewhere", "/etc", "..", "", "x" * 254])
+def test_a_uid_that_leads_out_of_the_archive_is_refused(run: RunDirectory, uid: str) -> None:
+    run.identity_file.write_text(json.dumps({"uid": uid, "name": "name", "created": ""}))
+    with pytest.raises(Refused, match=r"run\.json: found uid"):
+        prepare(run, identity(1, "other"), on_existing=OnExisting.ARCHIVE)
+    run.identity_file.unlink()
+    commit(run, 2, uid=uid)
+    assert prepare(run, identity(1, "other"), on_existing=OnExisting.ARCHIVE).archived == "archive/unknown"
 
 
 def test_another_runs_checkpoints_without_run_json_are_refused(run: RunDirectory) -> None:

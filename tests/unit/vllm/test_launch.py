@@ -288,34 +288,50 @@ def test_shared_memory_goes_with_a_process_tree_that_is_ended():
 
 def own(work, pid, started, segments):
     work.mkdir(exist_ok=True)
-    (work / "owner.json").write_text(json.dumps({"pid": pid, "started": started, "segments": segments}))
+    folder = work.stat()
+    owner = {"device": folder.st_dev, "inode": folder.st_ino, "pid": pid, "started": started, "segments": segments}
+    (work / "owner.json").write_text(json.dumps(owner))
 
 
 def test_only_what_a_dead_engine_left_is_removed(tmp_path):
-    names = [f"echorl-test-{os.getpid()}-{number}" for number in range(3)]
+    names = [f"psm_echorl-test-{os.getpid()}-{number}" for number in range(3)]
     paths = [Path("/dev/shm") / name for name in names]
+    models = Path("/dev/shm") / f"echorl-test-{os.getpid()}.safetensors"
     try:
-        for path in paths:
+        for path in (*paths, models):
             path.write_bytes(b"x" * 4096)
+        outside = tmp_path / "precious"
+        outside.touch()
         with paths[1].open("r+b") as file, mmap.mmap(file.fileno(), 4096):
             work = tmp_path / "w"
-            own(work, os.getpid(), 1, [*names[:2], "never-there"])
+            noted = {path.name: path.stat().st_ino for path in (*paths[:2], models)}
+            replaced = {paths[2].name: paths[2].stat().st_ino + 1}
+            foreign = {f"../..{outside}": outside.stat().st_ino}
+            own(work, os.getpid(), 1, {**noted, **replaced, **foreign, "psm_never-there": 1})
             (work / "tmp").mkdir()
             (work / "tmp" / "socket").touch()
             (work / "cache").mkdir()
             assert remove_leftovers(work) == [str(paths[0]), str(work / "tmp")]
-        assert [path.exists() for path in paths] == [False, True, True]
+        assert [path.exists() for path in (*paths, models, outside)] == [False, True, True, True, True]
         assert [path.name for path in work.iterdir()] == ["cache"]
         assert remove_leftovers(work) == []
     finally:
-        for path in paths:
+        for path in (*paths, models):
             path.unlink(missing_ok=True)
+
+
+def test_a_copy_of_a_work_folder_takes_no_engine_for_its_own(tmp_path):
+    pid = os.getppid()
+    own(tmp_path / "w", pid, start_time(pid), {})
+    shutil.copytree(tmp_path / "w", tmp_path / "copy")
+    assert remove_leftovers(tmp_path / "copy") == []
+    assert not (tmp_path / "copy" / "owner.json").exists()
 
 
 def test_a_living_engine_keeps_its_folder(tmp_path):
     pid = os.getppid()
-    own(tmp_path / "w", pid, start_time(pid), [])
+    own(tmp_path / "w", pid, start_time(pid), {})
     with pytest.raises(EngineRunningError, match=f"process id {pid}"):
         remove_leftovers(tmp_path / "w")
-    own(tmp_path / "w", pid, start_time(pid) + 1, [])
+    own(tmp_path / "w", pid, start_time(pid) + 1, {})
     assert remove_leftovers(tmp_path / "w") == []

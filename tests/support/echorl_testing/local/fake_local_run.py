@@ -11,12 +11,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from rich.console import Console
+
 from echorl_cli.local.launch import Devices, Limits, LocalRun
 from echorl_cli.local.lock import held
 from echorl_cli.local.notes import end_leftovers
-from echorl_cli.local.outcome import Snapshot
+from echorl_cli.local.output import outlive_readers
 from echorl_cli.local.ports import free_ports, free_run
 from echorl_cli.local.supervisor import Supervisor
+from echorl_cli.local.view import PlainView
 from echorl_core import config
 from echorl_core.attempts import claim_run
 from echorl_core.names import Role
@@ -43,16 +46,6 @@ class FakeCommands:
 
     def trainer(self, config: Path) -> Sequence[str]:
         return [sys.executable, _ROLE, "trainer", str(config)]
-
-
-class Printed:
-    """A view for a test's eyes."""
-
-    def event(self, text: str) -> None:
-        say(text)
-
-    def show(self, snapshot: Snapshot) -> None:
-        pass
 
 
 def role_configs(root: Path, *, engines: int, ranks: int, max_steps: int) -> config.RoleConfigs:
@@ -88,9 +81,10 @@ def role_configs(root: Path, *, engines: int, ranks: int, max_steps: int) -> con
 
 def main() -> int:
     root, chosen = Path(sys.argv[1]), json.loads(sys.argv[2])
+    outlive_readers()
     with held(root):
         if (leftovers := end_leftovers(root, grace_s=0.5)) is not None:
-            say(f"leftovers: {[stat.pid for stat in leftovers.ended]}")
+            say(f"leftovers: {[stat.pid for stat in leftovers.ended]}, copied from {leftovers.copied_from}")
         run = RunDirectory(root)
         record = claim_run(run, "fake", os.urandom(4).hex())
         ranks = chosen.get("ranks", 2)
@@ -108,7 +102,7 @@ def main() -> int:
             limits=Limits(**chosen.get("limits", {})),
             environment={**os.environ, "FAKE_RUN": str(root)},
         )
-        outcome = asyncio.run(Supervisor(plan, Printed()).run())
+        outcome = asyncio.run(Supervisor(plan, PlainView(Console())).run())
     say(f"outcome: {outcome}")
     return outcome.exit_code
 

@@ -1,4 +1,7 @@
+import json
+import mmap
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,8 +13,10 @@ from pathlib import Path
 import pytest
 
 from echorl_cli.local import proctable
+from echorl_cli.local.lock import Locked
 from echorl_cli.local.notes import Notes, end_leftovers, write_notes
-from echorl_cli.local.proctable import MARK, end_all, is_alive, ours, remove_unused, stat_of
+from echorl_cli.local.proctable import MARK, end_all, is_alive, ours, stat_of
+from echorl_core.segments import mapped_segments, remove_unused
 
 SLEEP = "import time; print(flush=True); time.sleep(300)"
 STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {SLEEP}"
@@ -21,18 +26,20 @@ STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {SLEE
 def spawn() -> Iterator:
     processes: list[subprocess.Popen[str]] = []
 
-    def start(code: str = SLEEP, mark: str | None = None) -> subprocess.Popen[str]:
-        environment = dict(os.environ) | ({} if mark is None else {MARK: mark})
+    def start(
+        code: str = SLEEP, mark: str | None = None, environment: dict[str, str] | None = None
+    ) -> subprocess.Popen[str]:
+        variables = dict(os.environ if environment is None else environment) | ({} if mark is None else {MARK: mark})
         process = subprocess.Popen(
             [sys.executable, "-S", "-c", code],
             stdout=subprocess.PIPE,
             text=True,
-            env=environment,
+            env=variables,
             start_new_session=True,
         )
         processes.append(process)
         assert process.stdout is not None
-        process.stdout.readline()
+        process.first_line = process.stdout.readline()
         return process
 
     yield start
@@ -96,41 +103,142 @@ def test_a_zombie_is_dead(spawn) -> None:
     assert not is_alive(process.pid, begun)
 
 
-def test_only_unused_shared_memory_is_removed() -> None:
+def test_only_unused_segments_of_libraries_are_removed() -> None:
     used, unused = (shared_memory.SharedMemory(create=True, size=64) for _ in range(2))
     paths = [Path("/dev/shm") / segment.name.lstrip("/") for segment in (used, unused)]
+    inodes = {path.name: path.stat().st_ino for path in paths}
+    assert mapped_segments([os.getpid()]).items() >= inodes.items()
     unused.close()
     try:
-        assert remove_unused([*paths, Path("/dev/shm/never-was")]) == [paths[1]]
+        assert remove_unused({**inodes, "psm_never-was": 1}) == [paths[1]]
         assert paths[0].exists()
     finally:
         used.close()
         used.unlink()
 
 
+def test_a_file_in_memory_that_is_no_segment_stays(tmp_path: Path) -> None:
+    # As a model that its user keeps there, or another library's segment of the same name.
+    model = Path(f"/dev/shm/echorl-test-{os.getpid()}.safetensors")
+    later = Path(f"/dev/shm/psm_echorl-test-{os.getpid()}")
+    outside = tmp_path / "precious"
+    try:
+        for path in (model, later, outside):
+            path.write_bytes(b"x" * 64)
+        with model.open("r+b") as file, mmap.mmap(file.fileno(), 64):
+            assert model.name not in mapped_segments([os.getpid()])
+        names = {model.name: model.stat().st_ino, later.name: later.stat().st_ino + 1}
+        names[f"../..{outside}"] = outside.stat().st_ino
+        assert remove_unused(names) == []
+        assert all(path.exists() for path in (model, later, outside))
+    finally:
+        model.unlink()
+        later.unlink()
+
+
+def without_mark() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name != "PATH"}
+
+
+def written(root: Path, **changes: object) -> None:
+    """The notes of a supervisor that is gone, with some fields changed."""
+    file = root / ".processes.json"
+    gone = {"supervisor_started": 1}
+    file.write_text(json.dumps({**json.loads(file.read_text()), **gone, **changes}))
+
+
 def test_leftovers_are_ended_by_start_time_and_mark(tmp_path: Path, spawn) -> None:
-    recorded, marked, reused = spawn(), spawn(mark="cc33.orchestrator-0.1."), spawn()
-    processes = {recorded.pid: started(recorded), reused.pid: started(reused) + 5}
-    write_notes(tmp_path, Notes("cc33", proctable.boot_id(), processes, []))
+    recorded, marked = spawn(environment=without_mark()), spawn(mark="cc33.orchestrator-0.1.")
+    reused, foreign = spawn(environment=without_mark()), spawn(mark="dd44.orchestrator-0.1.")
+    processes = {one.pid: started(one) for one in (recorded, foreign)} | {reused.pid: started(reused) + 5}
+    write_notes(tmp_path, Notes("cc33", processes, {}))
+    written(tmp_path)
     leftovers = end_leftovers(tmp_path, grace_s=1.0)
     assert leftovers is not None
     assert {stat.pid for stat in leftovers.ended} == {recorded.pid, marked.pid}
     assert leftovers.residual == []
-    assert reused.poll() is None
+    assert (reused.poll(), foreign.poll()) == (None, None)
     assert end_leftovers(tmp_path, grace_s=1.0) is None
 
 
+def test_a_noted_process_with_variables_of_its_own_is_ended_in_a_noted_session_alone(tmp_path: Path, spawn) -> None:
+    leader = spawn(
+        "import subprocess, sys; "
+        f"child = subprocess.Popen([sys.executable, '-S', '-c', {SLEEP!r}], env={{'PATH': '/bin'}}, "
+        "stdout=subprocess.DEVNULL); print(child.pid, flush=True); child.wait()",
+        mark="cc33.trainer-0.1.",
+    )
+    child = int(leader.first_line)
+    stranger = spawn(environment={"PATH": "/bin"})
+    stat = stat_of(child)
+    assert stat is not None
+    processes = {one.pid: started(one) for one in (leader, stranger)} | {child: stat.started}
+    write_notes(tmp_path, Notes("cc33", processes, {}))
+    written(tmp_path)
+    leader.kill()
+    leader.wait()
+    leftovers = end_leftovers(tmp_path, grace_s=1.0)
+    assert leftovers is not None
+    assert [stat.pid for stat in leftovers.ended] == [child]
+    assert stranger.poll() is None
+
+
+def test_notes_in_a_copy_of_the_folder_end_nothing(tmp_path: Path, spawn) -> None:
+    process = spawn(mark="cc33.orchestrator-0.1.")
+    (tmp_path / "run").mkdir()
+    write_notes(tmp_path / "run", Notes("cc33", {process.pid: started(process)}, {}))
+    written(tmp_path / "run")
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    leftovers = end_leftovers(tmp_path / "copy", grace_s=0.1)
+    assert leftovers is not None
+    assert (leftovers.ended, leftovers.copied_from) == ([], str(tmp_path / "run"))
+    assert process.poll() is None
+    assert end_leftovers(tmp_path / "copy", grace_s=0.1) is None
+
+
+def test_notes_go_with_a_folder_that_is_moved(tmp_path: Path, spawn) -> None:
+    process = spawn(mark="cc33.orchestrator-0.1.")
+    (tmp_path / "run").mkdir()
+    write_notes(tmp_path / "run", Notes("cc33", {}, {}))
+    written(tmp_path / "run")
+    (tmp_path / "run").rename(tmp_path / "moved")
+    leftovers = end_leftovers(tmp_path / "moved", grace_s=0.1)
+    assert leftovers is not None
+    assert [stat.pid for stat in leftovers.ended] == [process.pid]
+
+
+def test_notes_of_a_living_supervisor_are_refused_though_its_lock_is_gone(tmp_path: Path, spawn) -> None:
+    supervisor, process = spawn(), spawn(mark="cc33.orchestrator-0.1.")
+    write_notes(tmp_path, Notes("cc33", {process.pid: started(process)}, {}))
+    written(tmp_path, supervisor=supervisor.pid, supervisor_started=started(supervisor))
+    with pytest.raises(Locked, match=f"another `echorl run` .pid {supervisor.pid}."):
+        end_leftovers(tmp_path, grace_s=0.1)
+    assert process.poll() is None
+
+
 def test_notes_of_an_earlier_boot_end_nothing(tmp_path: Path, spawn) -> None:
-    process = spawn()
-    write_notes(tmp_path, Notes("cc33", "another boot", {process.pid: started(process)}, []))
+    process = spawn(mark="cc33.orchestrator-0.1.")
+    write_notes(tmp_path, Notes("cc33", {process.pid: started(process)}, {}))
+    written(tmp_path, boot="another boot")
     leftovers = end_leftovers(tmp_path, grace_s=0.1)
     assert leftovers is not None
     assert leftovers.ended == []
     assert process.poll() is None
 
 
-def test_broken_notes_are_dropped(tmp_path: Path) -> None:
-    (tmp_path / ".processes.json").write_text('{"mark": "aa"')
+BROKEN = {
+    "cut": '{"mark": "aa"',
+    "a list": "[]",
+    "empty": "",
+    "deep": "[" * 100_000,
+    "wrong": '{"mark": 3}',
+    "bytes": "\udcff",
+}
+
+
+@pytest.mark.parametrize("text", BROKEN.values(), ids=BROKEN)
+def test_broken_notes_are_dropped(tmp_path: Path, text: str) -> None:
+    (tmp_path / ".processes.json").write_bytes(text.encode(errors="surrogateescape"))
     assert end_leftovers(tmp_path, grace_s=0.1) is not None
     assert end_leftovers(tmp_path, grace_s=0.1) is None
 

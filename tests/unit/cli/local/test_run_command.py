@@ -1,4 +1,5 @@
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -57,6 +58,20 @@ def test_a_directory_in_use_is_refused(tmp_path: Path, document: dict) -> None:
         result = invoke(tmp_path, document)
     assert result.exit_code == 2
     assert "another `echorl run`" in result.stderr
+
+
+@pytest.mark.parametrize("kind", ["link", "folder", "fifo"])
+def test_what_stands_in_the_locks_place_is_refused_and_left_as_it_is(tmp_path: Path, document: dict, kind: str) -> None:
+    lock_file, precious = tmp_path / "out" / ".lock", tmp_path / "precious"
+    lock_file.parent.mkdir()
+    precious.write_text("mine")
+    {"link": lambda: lock_file.symlink_to(precious), "folder": lock_file.mkdir, "fifo": lambda: os.mkfifo(lock_file)}[
+        kind
+    ]()
+    result = invoke(tmp_path, document)
+    assert result.exit_code == 2
+    assert f"{lock_file}: found something that is no file" in result.stderr
+    assert precious.read_text() == "mine"
 
 
 def test_a_run_is_resolved_and_keeps_its_uid(tmp_path: Path, document: dict) -> None:
