@@ -10,7 +10,7 @@ from torch import Tensor
 from benchmarks.parity.rows import Row, relative
 from echorl_core.config import AdvantageConfig, LengthShapingConfig
 from echorl_orchestrator.advantages.estimators import advantages
-from echorl_orchestrator.advantages.rae import Baselines, Order
+from echorl_orchestrator.advantages.rae import Baselines, Order, Per
 
 GROUPS = 200
 
@@ -95,22 +95,23 @@ def of_groups(seed: int) -> Iterator[Row]:
 
 
 def rae(seed: int) -> Iterator[Row]:
-    """Both orders over a thousand games on 20 tasks with two seats."""
+    """Both orders and both kinds of baselines over a thousand games on 20 tasks with two seats."""
     generator = np.random.default_rng(seed)
     seats, outcomes = generator.choice(["white", "black"], 1000), generator.choice([-1.0, 0.0, 1.0], 1000)
     games = list(zip(generator.integers(20, size=1000).tolist(), seats.tolist(), outcomes.tolist(), strict=True))
-    orders: list[tuple[Order, float, str]] = [
-        ("updateThenSubtract", 0.9, "SPIRAL algorithm 1; prime-rl's ema_per_member"),
-        ("subtractThenUpdate", 0.95, "prime-rl's rae"),
+    kinds: list[tuple[Per, Order, float, str]] = [
+        ("task", "updateThenSubtract", 0.9, "SPIRAL algorithm 1; prime-rl's ema_per_member"),
+        ("member", "subtractThenUpdate", 0.95, "prime-rl's rae"),
     ]
-    for order, momentum, source in orders:
-        found = _rae(games, momentum, order)
-        wanted = _peers_rae(games, Fraction(momentum), update_first=order == "updateThenSubtract")
-        yield Row(f"rae {order}, {momentum}", source, relative(found, wanted, 1e-9))
+    for per, order, momentum, source in kinds:
+        baselines = Baselines(per=per, momentum=momentum, order=order)
+        # Who counts by seat alone counts games of one task.
+        peers = games if per == "task" else [(0, seat, reward) for _, seat, reward in games]
+        wanted = _peers_rae(peers, Fraction(momentum), update_first=order == "updateThenSubtract")
+        yield Row(f"rae per {per}, {order}, {momentum}", source, relative(_rae(games, baselines), wanted, 1e-9))
 
 
-def _rae(games: Sequence[tuple[int, str, float]], momentum: float, order: Order) -> Tensor:
-    baselines = Baselines(momentum=momentum, order=order)
+def _rae(games: Sequence[tuple[int, str, float]], baselines: Baselines) -> Tensor:
     return _shipped([baselines.advantage("game", task, seat, reward) for task, seat, reward in games])
 
 

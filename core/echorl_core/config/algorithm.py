@@ -66,6 +66,8 @@ class AdvantageConfig(RoleConfig):
     """How rewards of a group become advantages."""
 
     type: Literal["groupMean", "none", "maxRl", "custom", "rae"] = "groupMean"
+    baseline_per: Literal["task", "member"] = "task"
+    """For rae: what has a running baseline: each member of each task, or each member over all tasks."""
     momentum: float = 0.9
     """For rae: share of the old baseline that stays."""
     order: Literal["updateThenSubtract", "subtractThenUpdate"] = "updateThenSubtract"

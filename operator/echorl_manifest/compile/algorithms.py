@@ -32,6 +32,7 @@ def advantage_config(advantage: Advantage) -> config.AdvantageConfig:
     shaping = advantage.length_shaping
     return config.AdvantageConfig(
         type=advantage.type,
+        baseline_per=advantage.baseline_per or "task",
         momentum=0.9 if advantage.momentum is None else advantage.momentum,
         order=advantage.order or "updateThenSubtract",
         length_shaping=None if shaping is None else _length_shaping(shaping),

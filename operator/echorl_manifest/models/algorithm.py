@@ -57,10 +57,13 @@ class Advantage(ApiModel):
 
     type: Literal["groupMean", "none", "rae", "maxRl", "custom"] = "groupMean"
     """``groupMean``: reward minus the group's mean; ``none``: the reward itself; ``maxRl``: that difference over the
-    mean, for rewards of at least 0; ``custom``: a function of your own; ``rae``: a baseline by task and member of a
-    multi-agent environment."""
+    mean, for rewards of at least 0; ``custom``: a function of your own; ``rae``: running baselines of a multi-agent
+    environment's members."""
     length_shaping: LengthShaping | None = None
     """Only for ``groupMean``: shapes rewards by what episodes cost."""
+    baseline_per: Literal["task", "member"] | None = None
+    """Only for ``rae``: what has a running baseline of its own: every member of every task (``task``, the default), or
+    every member, over all tasks (``member``)."""
     momentum: Annotated[float, Field(ge=0, lt=1)] | None = None
     """Only for ``rae``: of the running baselines."""
     order: Literal["updateThenSubtract", "subtractThenUpdate"] | None = None

@@ -80,6 +80,7 @@ PARTS_OF_THE_ALGORITHM: tuple[Row, ...] = (
     only_for(FILTERS, "hardTo", "type", "difficulty"),
     Compared(FILTERS, "hardTo", "a number below", "easyFrom", when=(has("type", "difficulty"),), defaults=(0.0, 1.0)),
     *_of_custom(ADVANTAGE),
+    only_for(ADVANTAGE, "baselinePer", "type", "rae"),
     only_for(ADVANTAGE, "momentum", "type", "rae"),
     only_for(ADVANTAGE, "order", "type", "rae"),
     only_for(ADVANTAGE, "lengthShaping", "type", "groupMean"),

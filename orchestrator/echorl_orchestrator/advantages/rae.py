@@ -1,7 +1,8 @@
-"""Role-conditioned advantage estimation: a running baseline for each seat of each task (SPIRAL, arXiv:2506.24119).
+"""Role-conditioned advantage estimation: running baselines of the seats of a game (SPIRAL, arXiv:2506.24119).
 
 In a game between copies of one policy, the mean over a group says nothing about a seat's own prospects: who moves
-first may simply win more often. So each (environment, task, member) has a baseline of its own:
+first may simply win more often. So each member has baselines of its own: one for every task (``per="task"``), or one
+over all tasks of the environment (``per="member"``), for tasks that are too many to come again often:
 
     updateThenSubtract   b <- m * b + (1 - m) * R;   A = R - b        (SPIRAL, algorithm 1)
     subtractThenUpdate   A = R - b;   b <- m * b + (1 - m) * R
@@ -16,15 +17,17 @@ from typing import Literal
 import msgspec
 
 Order = Literal["updateThenSubtract", "subtractThenUpdate"]
-Key = tuple[str, int | str, str]
-"""Environment, task key (1 and "1" are two tasks), member."""
+Per = Literal["task", "member"]
+Key = tuple[str, int | str | None, str]
+"""Environment, task key (1 and "1" are two tasks; None: all tasks), member."""
 
 
 class Baseline(msgspec.Struct, frozen=True, kw_only=True):
     """One running mean, as it is saved."""
 
     environment: str
-    task: int | str
+    task: int | str | None
+    """None: of all tasks."""
     member: str
     value: float
 
@@ -44,7 +47,7 @@ class MissingBaselines(ValueError):
 class Baselines:
     """The running means of a run."""
 
-    def __init__(self, *, momentum: float = 0.9, order: Order = "updateThenSubtract") -> None:
+    def __init__(self, *, per: Per = "task", momentum: float = 0.9, order: Order = "updateThenSubtract") -> None:
         """``momentum``: share of the old baseline that stays, from 0 to below 1.
 
         Raises:
@@ -52,24 +55,31 @@ class Baselines:
         """
         if not 0 <= momentum < 1:
             raise ValueError(f"momentum: found {momentum}, accepted is a number from 0 to below 1")
-        self._momentum, self._order = momentum, order
+        self._per, self._momentum, self._order = per, momentum, order
         self._values: dict[Key, float] = {}
 
     @classmethod
     def resumed(
-        cls, state: BaselineState | None, *, momentum: float = 0.9, order: Order = "updateThenSubtract"
+        cls,
+        state: BaselineState | None,
+        *,
+        per: Per = "task",
+        momentum: float = 0.9,
+        order: Order = "updateThenSubtract",
     ) -> "Baselines":
         """Where a checkpoint left them.
 
         Raises:
             MissingBaselines: there is no state: starting anew at 0 would give every seat a false advantage.
-            ValueError: a baseline is there twice, or is not finite.
+            ValueError: a baseline is there twice, is not finite, or is not one per ``per``.
         """
         if state is None:
             raise MissingBaselines("the checkpoint to resume from has no RAE baselines")
-        made = cls(momentum=momentum, order=order)
+        made = cls(per=per, momentum=momentum, order=order)
         for one in state.baselines:
             key = (one.environment, one.task, one.member)
+            if (saved := "member" if one.task is None else "task") != per:
+                raise ValueError(f"baseline of {_told(key)}: found one per {saved}, accepted is one per {per}")
             if key in made._values or not math.isfinite(one.value):
                 found = f"{one.value:g} or a second one"
                 raise ValueError(f"baseline of {_told(key)}: found {found}, accepted is one finite number")
@@ -84,7 +94,7 @@ class Baselines:
         Raises:
             ValueError: the reward is not finite.
         """
-        key = (environment, task, member)
+        key = self._key(environment, task, member)
         if not math.isfinite(reward):
             raise ValueError(f"reward of {_told(key)}: found {reward}, accepted is a finite number")
         before = self.value(environment, task, member)
@@ -94,13 +104,16 @@ class Baselines:
 
     def copy(self) -> "Baselines":
         """The same means, to be moved on their own."""
-        made = Baselines(momentum=self._momentum, order=self._order)
+        made = Baselines(per=self._per, momentum=self._momentum, order=self._order)
         made._values = dict(self._values)
         return made
 
     def value(self, environment: str, task: int | str, member: str) -> float:
         """The baseline as it stands."""
-        return self._values.get((environment, task, member), 0.0)
+        return self._values.get(self._key(environment, task, member), 0.0)
+
+    def _key(self, environment: str, task: int | str, member: str) -> Key:
+        return environment, task if self._per == "task" else None, member
 
     def state(self) -> BaselineState:
         """What a checkpoint keeps."""
@@ -115,4 +128,5 @@ class Baselines:
 
 def _told(key: Key) -> str:
     environment, task, member = key
-    return f"environment {environment}, task {task!r}, member {member}"
+    where = "all tasks" if task is None else f"task {task!r}"
+    return f"environment {environment}, {where}, member {member}"

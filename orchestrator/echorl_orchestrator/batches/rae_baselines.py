@@ -1,6 +1,7 @@
 """RAE's baselines of a run: moved by what is shipped, saved with every batch."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from echorl_core.config import AdvantageConfig, OrchestratorConfig
 from echorl_orchestrator.advantages.rae import Baselines, BaselineState, MissingBaselines
@@ -37,7 +38,7 @@ class RunBaselines:
                 made[name] = _fresh(one)
                 continue
             try:
-                made[name] = Baselines.resumed(_part(state.baselines, name), momentum=one.momentum, order=one.order)
+                made[name] = Baselines.resumed(_part(state.baselines, name), **_settings(one))
             except MissingBaselines as error:
                 raise BadInputError(f"environments.{name}: {error} (step {state.step})") from None
             except ValueError as error:
@@ -67,7 +68,11 @@ class RunBaselines:
 
 
 def _fresh(config: AdvantageConfig) -> Baselines:
-    return Baselines(momentum=config.momentum, order=config.order)
+    return Baselines(**_settings(config))
+
+
+def _settings(config: AdvantageConfig) -> dict[str, Any]:
+    return {"per": config.baseline_per, "momentum": config.momentum, "order": config.order}
 
 
 def _part(state: BaselineState | None, environment: str) -> BaselineState | None:

@@ -89,6 +89,7 @@ _OWN_ALGORITHM = [
     _refused(f"{OWN}.advantage", {"type": "custom"}, IMPORT_PATH, at="import", says="found nothing"),
     _refused(f"{OWN}.advantage", {"type": "none", "import": "a:b"}, "no value", at="import", says=_ONLY_CUSTOM),
     _refused(f"{OWN}.advantage", {"type": "custom", "import": "b"}, IMPORT_PATH, at="import", says='found "b"'),
+    _refused(f"{OWN}.advantage", {"baselinePer": "member"}, "no value", at="baselinePer"),
     _refused(f"{OWN}.advantage", {"momentum": 0.9}, "no value", at="momentum"),
     _refused(f"{OWN}.advantage", {"order": "updateThenSubtract"}, "no value", at="order"),
     _refused(f"{OWN}.advantage", {"type": "maxRl", "lengthShaping": _TURNS}, "no value", at="lengthShaping"),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echorl_orchestrator.advantages.rae import Baseline, Baselines, BaselineState, MissingBaselines, Order
+from echorl_orchestrator.advantages.rae import Baseline, Baselines, BaselineState, MissingBaselines, Order, Per
 
 ORDERS = get_args(Order)
 
@@ -33,6 +33,28 @@ def test_every_environment_task_and_member_has_a_baseline_of_its_own(order: Orde
     assert baselines.value("game", "1", "white") == pytest.approx(0.5)
 
 
+def test_a_baseline_per_member_is_that_of_all_its_tasks() -> None:
+    """Rewards 1 and -1 of two tasks with momentum 0.5 move one baseline: 0, 0.5, -0.25."""
+    baselines = Baselines(per="member", momentum=0.5)
+    assert [baselines.advantage("game", task, "white", reward) for task, reward in ((1, 1.0), ("1", -1.0))] == [
+        0.5,
+        -0.75,
+    ]
+    assert baselines.value("game", 7, "white") == -0.25
+    assert baselines.value("game", 1, "black") == baselines.value("other", 1, "white") == 0.0
+    assert baselines.state().baselines == [Baseline(environment="game", task=None, member="white", value=-0.25)]
+
+
+def test_tasks_that_come_once_leave_a_false_advantage_unless_the_baseline_is_the_members() -> None:
+    """A seat that always gets 0.4: per task each of 200 tasks has the advantage 0.36; per member they die away."""
+    found = {
+        per: [baselines.advantage("game", task, "white", 0.4) for task in range(200)]
+        for per, baselines in (("task", Baselines()), ("member", Baselines(per="member")))
+    }
+    assert found["task"] == pytest.approx([0.36] * 200)
+    assert found["member"] == pytest.approx([0.4 * 0.9 ** (n + 1) for n in range(200)])
+
+
 rewards = st.lists(st.floats(-10, 10), min_size=1, max_size=30)
 
 
@@ -52,11 +74,12 @@ def test_the_orders_differ_by_the_momentum_alone(values: list[float], momentum: 
 def test_a_resumed_run_goes_on_as_if_nothing_had_been(trajectories, data) -> None:  # type: ignore[no-untyped-def]
     cut = data.draw(st.integers(0, len(trajectories)))
     order: Order = data.draw(st.sampled_from(ORDERS))
-    whole, before = Baselines(order=order), Baselines(order=order)
+    per: Per = data.draw(st.sampled_from(get_args(Per)))
+    whole, before = (Baselines(per=per, order=order) for _ in range(2))
     wanted = [whole.advantage("game", *one) for one in trajectories]
     found = [before.advantage("game", *one) for one in trajectories[:cut]]
     saved = msgspec.msgpack.encode(before.state())
-    after = Baselines.resumed(msgspec.msgpack.decode(saved, type=BaselineState), order=order)
+    after = Baselines.resumed(msgspec.msgpack.decode(saved, type=BaselineState), per=per, order=order)
     found += [after.advantage("game", *one) for one in trajectories[cut:]]
     assert found == wanted
     assert msgspec.msgpack.encode(after.state()) == msgspec.msgpack.encode(whole.state())
@@ -83,6 +106,14 @@ def test_damaged_baselines_are_refused(values: list[float]) -> None:
     )
     with pytest.raises(ValueError, match="baseline of environment game, task 1, member white"):
         Baselines.resumed(state)
+
+
+@pytest.mark.parametrize(("saved", "asked"), [("task", "member"), ("member", "task")])
+def test_baselines_of_another_kind_are_refused(saved: Per, asked: Per) -> None:
+    baselines = Baselines(per=saved)
+    baselines.advantage("game", 1, "white", 1.0)
+    with pytest.raises(ValueError, match=f"member white: found one per {saved}, accepted is one per {asked}"):
+        Baselines.resumed(baselines.state(), per=asked)
 
 
 @pytest.mark.parametrize("reward", [math.nan, math.inf])

@@ -98,6 +98,17 @@ def test_a_resumed_run_goes_on_with_its_baselines_and_fails_without() -> None:
     assert RunBaselines.resumed(config(AdvantageConfig()), saved(None)).state() is None
 
 
+def test_a_baseline_per_member_survives_a_resume_and_does_not_become_another_kind() -> None:
+    per_member = config(AdvantageConfig(type="rae", baseline_per="member"))
+    first = RunBaselines.resumed(per_member, None).shipped(units_of(ready(whole("e0", {"a": 1.0}))))
+    again = units_of(ready(whole("e1", {"a": 1.0})))
+    again[0].outcome.task_key = "another"
+    RunBaselines.resumed(per_member, saved(first.state())).shipped(again)
+    assert [one.advantage for one in again] == [pytest.approx(0.81)]
+    with pytest.raises(BadInputError, match=r"environments.terminal: state of step 3: .*found one per member"):
+        RunBaselines.resumed(config(), saved(first.state()))
+
+
 def test_an_environment_that_came_to_the_run_later_begins_at_0() -> None:
     units = units_of(ready(whole("e0", {"a": 1.0})))
     RunBaselines.resumed(config(), saved(None, played="digits")).shipped(units)

@@ -31,6 +31,12 @@ ALGORITHM: list[Refused] = [
         id="klTau of a custom loss",
     ),
     Refused(
+        [("spec.algorithm.advantage.baselinePer", "member")],
+        "spec.algorithm.advantage.baselinePer",
+        "no value",
+        id="baselinePer",
+    ),
+    Refused(
         [("spec.algorithm.advantage.momentum", 0.9)], "spec.algorithm.advantage.momentum", "no value", id="momentum"
     ),
     Refused(
