@@ -1,5 +1,6 @@
 """Environments of several agents, and members."""
 
+from echorl_core.builtin_environments import BUILTIN_MEMBERS
 from echorl_testing.manifests.refused.case import ENV, Refused
 
 MULTI_AGENT: list[Refused] = [
@@ -118,5 +119,44 @@ MULTI_AGENT: list[Refused] = [
         "batch",
         id="zero advantage before RAE knows",
         server_path="spec.algorithm.filters",
+    ),
+    *(
+        Refused(
+            [
+                (ENV, {"name": "talks", "type": f"builtin:{name}", "members": {"c": {"policy": "learner"}}}),
+                ("spec.algorithm.advantage", {"type": "rae"}),
+            ],
+            "spec.environments.train[0].members",
+            " and ".join(members),
+            id=f"a member that {name} does not have",
+        )
+        for name, members in BUILTIN_MEMBERS.items()
+    ),
+    *(
+        Refused(
+            [
+                (ENV, {"name": "talks", "type": f"builtin:{name}", "dropMembers": [*members, "nobody"]}),
+                ("spec.algorithm.advantage", {"type": "rae"}),
+            ],
+            "spec.environments.train[0].dropMembers",
+            "a list without one of",
+            id=f"all of {name} dropped",
+        )
+        for name, members in BUILTIN_MEMBERS.items()
+    ),
+    *(
+        Refused(
+            [
+                (ENV, {"name": "talks", "type": f"builtin:{name}", "dropMembers": list(members[1:])}),
+                (f"{ENV}.members", {members[0]: {"policy": "endpoint", "url": "http://opponent", "model": "m"}}),
+                ("spec.algorithm.advantage", {"type": "rae"}),
+            ],
+            f"spec.environments.train[0].members.{members[0]}.policy",
+            "learner",
+            id=f"nobody of {name} left to learn",
+            server_path="spec.environments.train[0].members",
+            server_says="no other member could learn",
+        )
+        for name, members in BUILTIN_MEMBERS.items()
     ),
 ]
