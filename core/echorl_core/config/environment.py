@@ -62,6 +62,8 @@ class EnvironmentConfig(RoleConfig):
     echo: EchoConfig | None = None
     algorithm: OverridesConfig = OverridesConfig()
     curriculum: CurriculumConfig | None = None
+    train_branches: Literal["used", "all"] = "used"
+    """``used``: side calls and raced answers do not train; ``all``: every branch does."""
     members: dict[str, SeatConfig] = {}
     """Multi-agent: who plays; the policy where a member is not named."""
     drop_members: list[str] = ["judge"]

@@ -159,6 +159,9 @@ class TrainEnvironment(Environment):
     """Absent: no ECHO term here."""
     curriculum: Curriculum | None = None
     """Absent: every epoch deals every task."""
+    train_branches: Literal["used", "all"] = "used"
+    """Of an agent that drives itself: ``used``: neither its side calls train, nor answers to one prompt that it did not
+    go on from; ``all``: every branch trains."""
 
 
 class EvalEnvironment(Environment):

@@ -62,6 +62,7 @@ class Ended:
             kept_tokens=sum(unit.kept_tokens for unit in units),
             kept_branches=sum(unit.kept_branches for unit in units),
             dropped_branches=sum(unit.dropped_branches for unit in units),
+            unused_branches=sum(unit.unused_branches for unit in units),
             unattributed=any(unit.unattributed for unit in units),
             version_low=min((unit.version_low for unit in units), default=0),
             version_high=max((unit.version_high for unit in units), default=0),
