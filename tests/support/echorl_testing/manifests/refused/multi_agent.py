@@ -3,6 +3,41 @@
 from echorl_core.builtin_environments import BUILTIN_MEMBERS
 from echorl_testing.manifests.refused.case import ENV, Refused
 
+
+def _wrong_seats(name: str, place: str) -> list[Refused]:
+    """Members of a built-in environment that cannot work, as one for training or for evals."""
+    members, path = BUILTIN_MEMBERS[name], f"spec.environments.{place}[0]"
+    opponent = {members[0]: {"policy": "endpoint", "url": "http://opponent", "model": "m"}}
+
+    def changes(**fields: object) -> list[tuple[str, object]]:
+        talks = {"name": "talks", "type": f"builtin:{name}", **fields}
+        rae = [("spec.algorithm.advantage", {"type": "rae"})] if place == "train" else []
+        return [(f"spec.environments.{place}", [talks]), *rae]
+
+    return [
+        Refused(
+            changes(members={"c": {"policy": "learner"}}),
+            f"{path}.members",
+            " and ".join(members),
+            id=f"{place}: a member that {name} does not have",
+        ),
+        Refused(
+            changes(dropMembers=[*members, "nobody"]),
+            f"{path}.dropMembers",
+            f"a list without one of {', '.join(members)}",
+            id=f"{place}: all of {name} dropped",
+        ),
+        Refused(
+            changes(dropMembers=list(members[1:]), members=opponent),
+            f"{path}.members.{members[0]}.policy",
+            "learner",
+            id=f"{place}: nobody of {name} left to learn",
+            server_path=f"{path}.members",
+            server_says="no other member could learn",
+        ),
+    ]
+
+
 MULTI_AGENT: list[Refused] = [
     Refused(
         [("spec.algorithm.advantage", {"type": "rae"})],
@@ -120,43 +155,5 @@ MULTI_AGENT: list[Refused] = [
         id="zero advantage before RAE knows",
         server_path="spec.algorithm.filters",
     ),
-    *(
-        Refused(
-            [
-                (ENV, {"name": "talks", "type": f"builtin:{name}", "members": {"c": {"policy": "learner"}}}),
-                ("spec.algorithm.advantage", {"type": "rae"}),
-            ],
-            "spec.environments.train[0].members",
-            " and ".join(members),
-            id=f"a member that {name} does not have",
-        )
-        for name, members in BUILTIN_MEMBERS.items()
-    ),
-    *(
-        Refused(
-            [
-                (ENV, {"name": "talks", "type": f"builtin:{name}", "dropMembers": [*members, "nobody"]}),
-                ("spec.algorithm.advantage", {"type": "rae"}),
-            ],
-            "spec.environments.train[0].dropMembers",
-            "a list without one of",
-            id=f"all of {name} dropped",
-        )
-        for name, members in BUILTIN_MEMBERS.items()
-    ),
-    *(
-        Refused(
-            [
-                (ENV, {"name": "talks", "type": f"builtin:{name}", "dropMembers": list(members[1:])}),
-                (f"{ENV}.members", {members[0]: {"policy": "endpoint", "url": "http://opponent", "model": "m"}}),
-                ("spec.algorithm.advantage", {"type": "rae"}),
-            ],
-            f"spec.environments.train[0].members.{members[0]}.policy",
-            "learner",
-            id=f"nobody of {name} left to learn",
-            server_path="spec.environments.train[0].members",
-            server_says="no other member could learn",
-        )
-        for name, members in BUILTIN_MEMBERS.items()
-    ),
+    *(case for name in BUILTIN_MEMBERS for place in ("train", "eval") for case in _wrong_seats(name, place)),
 ]
