@@ -60,6 +60,9 @@ def _sampling(sampling: Sampling) -> config.SamplingConfig:
         top_p=sampling.top_p,
         top_k=sampling.top_k,
         max_completion_tokens=sampling.max_completion_tokens,
+        presence_penalty=sampling.presence_penalty or 0.0,
+        frequency_penalty=sampling.frequency_penalty or 0.0,
+        repetition_penalty=1.0 if sampling.repetition_penalty is None else sampling.repetition_penalty,
     )
 
 

@@ -133,8 +133,6 @@ _ALGORITHM = [
 _SAMPLING = [
     _refused(f"{ENV}.sampling.frequencyPenalty", 0.5, "eval"),
     _refused(f"{ENV}.sampling.repetitionPenalty", 1.5, "eval"),
-    _refused(f"{EVAL}.sampling.presencePenalty", 0.5, "no value", says="penalties"),
-    _refused(f"{EVAL}.sampling.repetitionPenalty", 1.5, "no value", says="penalties"),
 ]
 _WORDS = [
     _refused(f"{ENV}.name", "A_b", "at most 63 lower-case letters"),
