@@ -25,6 +25,8 @@ from echorl_manifest.rules.model import DEFAULT_MAX_MODEL_LEN
 from echorl_manifest.rules.modes import samples
 
 EPISODES_PER_WORKER = 256
+ECHO_ROLES_OF_A_FILTER = ("system", "user", "tool")
+"""What a filter without roles chooses from: whatever the policy did not write, but warnings of the harness."""
 
 
 def num_ranks(spec: EchoRLRunSpec) -> int:
@@ -74,6 +76,8 @@ def _echo(echo: Echo) -> config.EchoConfig:
             roles[role] = config.EchoRoleConfig(
                 alpha=entry.alpha, tool_names=None if tool_names is None else list(tool_names)
             )
+    if not roles:
+        roles = dict.fromkeys(ECHO_ROLES_OF_A_FILTER, config.EchoRoleConfig(alpha=1.0))
     return config.EchoConfig(**roles, filter=None if echo.filter is None else hook_config(echo.filter))
 
 

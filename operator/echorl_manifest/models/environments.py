@@ -61,7 +61,7 @@ class EchoToolRole(EchoRole):
 
 
 class Echo(ApiModel):
-    """Which tokens of the environment are predicted as well; at least one role."""
+    """Which tokens of the environment are predicted as well: at least one role, or a filter."""
 
     system: EchoRole | None = None
     """System messages, the initial one included."""
@@ -74,7 +74,8 @@ class Echo(ApiModel):
     warning: EchoRole | None = None
     """Warnings of the harness inside other messages; for study."""
     filter: Hook | None = None
-    """A function that takes further tokens out."""
+    """A function that takes further tokens out. Alone, without a role: it chooses among all of ``system``, ``user`` and
+    ``tool``, with alpha 1."""
 
 
 class Holdout(ApiModel):
