@@ -68,6 +68,8 @@ class EnvironmentConfig(RoleConfig):
     """Multi-agent: who plays; the policy where a member is not named."""
     drop_members: list[str] = ["judge"]
     """Multi-agent: members that never train."""
+    think_tags: list[str] = ["think"]
+    """Multi-agent: tags that members reason in; what stands in them reaches nobody else."""
 
 
 class EvalConfig(RoleConfig):

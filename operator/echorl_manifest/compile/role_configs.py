@@ -123,6 +123,7 @@ def _environment(environment: Environment) -> config.EnvironmentConfig:
         else config.OverridesConfig(),
         members={name: _seat(member) for name, member in environment.members.items()},
         drop_members=list(environment.drop_members),
+        think_tags=list(environment.think_tags),
         curriculum=_curriculum(environment) if isinstance(environment, TrainEnvironment) else None,
         train_branches=environment.train_branches if isinstance(environment, TrainEnvironment) else "used",
     )

@@ -26,6 +26,12 @@ Workers = Annotated[
     Literal["auto"] | Annotated[int, Field(ge=1, le=1024)], Accepts("auto, or a whole number from 1 to 1024")
 ]
 
+TagName = Annotated[
+    str,
+    Field(pattern="^[A-Za-z][A-Za-z0-9_-]{0,31}$", max_length=32),
+    Accepts("a tag's name without brackets: a letter, then up to 31 letters, digits, - and _"),
+]
+
 
 class Sampling(ApiModel):
     """How tokens are drawn. Every field is sent with every request, so a model's own generation config has no say."""
@@ -129,6 +135,9 @@ class Environment(ApiModel):
     """Multi-agent: who plays which seat."""
     drop_members: Annotated[tuple[Text, ...], Field(strict=False, max_length=64)] = ("judge",)
     """Multi-agent: seats whose tokens never train; one of another name than the environment's members has no effect."""
+    think_tags: Annotated[tuple[TagName, ...], Field(strict=False, min_length=1, max_length=8)] = ("think",)
+    """Multi-agent: tags that members reason in, ``think`` for ``<think>...</think>``: nobody else reads what is in
+    them."""
     workers: Workers = "auto"
     """Processes that run its code. ``auto``: one for every 256 of ``maxConcurrent``."""
     holdout: Holdout | None = None

@@ -16,6 +16,7 @@ from echorl_orchestrator.episodes.multi_agent.bindings import Bindings, bind
 from echorl_orchestrator.episodes.multi_agent.endpoint import Endpoints, EndpointSeat, key_of
 from echorl_orchestrator.episodes.multi_agent.loop import MembersLoop, MembersProgress
 from echorl_orchestrator.episodes.multi_agent.member_samples import Ended, owned
+from echorl_orchestrator.episodes.multi_agent.reasoning import Reasoning
 from echorl_orchestrator.episodes.multi_agent.seats import BaseGenerator, MemberSession, Seat
 from echorl_orchestrator.episodes.multi_agent.turn_taking import TurnTaking
 from echorl_orchestrator.failures import EpisodeError, ErrorKind
@@ -127,14 +128,20 @@ class MembersPlayer:
         self, request: EpisodeRequest, bindings: Bindings, schedule: Sequence[Slot], *, evaluation: bool
     ) -> _Cast:
         cast = _Cast({}, {}, TurnTaking(schedule))
+        reasoning = Reasoning(request.environment.think_tags)
         for member, seat in bindings.seats.items():
             if seat.policy == "endpoint":
                 client = await self._endpoints.client(seat, key_of(seat, self._keys))
-                sampling = request.environment.sampling
-                cast.seats[member] = EndpointSeat(client, member, sampling=sampling, turn_taking=cast.turn_taking)
+                cast.seats[member] = EndpointSeat(
+                    client,
+                    member,
+                    sampling=request.environment.sampling,
+                    turn_taking=cast.turn_taking,
+                    reasoning=reasoning,
+                )
             else:
                 spec = self._spec(request, member, seat, evaluation=evaluation)
-                session = MemberSession(spec, member, cast.turn_taking)
+                session = MemberSession(spec, member, cast.turn_taking, reasoning)
                 self._resources.sessions.open(session.spec, partial(_made, session))
                 cast.seats[member] = cast.sessions[member] = session
         return cast

@@ -142,6 +142,8 @@ _WORDS = [
     _refused(f"{EVAL}.type", "terminal", "builtin:<name> or"),
     _refused(f"{EVAL}.type", "builtin:terminl", "builtin:kuhn, builtin:messages, builtin:terminal"),
     _refused(f"{EVAL}.type", "openenv:echo", "builtin:<name> or", says="not supported yet"),
+    _refused(f"{ENV}.thinkTags", ["<think>"], "without brackets", at="0"),
+    _refused(f"{EVAL}.thinkTags", ["<think>"], "without brackets", at="0"),
     _refused(f"{ENV}.workers", 0, "from 1 to 1024"),
     _refused(f"{EVAL}.workers", 0, "from 1 to 1024"),
     _refused(f"{ENV}.episodeTimeout", "10 m", DURATION),
