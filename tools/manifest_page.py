@@ -51,7 +51,6 @@ removing or reordering environments restarts the gang.
 
 _NOT_SUPPORTED = (
     "`spec.environments.*[].type` of `openenv:`, `verifiers:`, `agent:`",
-    "penalties of eval environments",
     "`spec.trainer.parallel.context` above 1",
     "`spec.weightTransfer.mode`: `nccl`",
     "`spec.checkpoint.weightsOnlyEvery`",

@@ -1,4 +1,4 @@
-"""Built-in environments by name: which field of ``Environment`` each sets.
+"""Built-in environments by name: which field of ``Environment`` each sets, and who may take part in it.
 
 Generated from ``orchestrator/echorl_orchestrator/environments/builtin`` by ``make generate``; a check fails when it is
 stale.
@@ -13,4 +13,9 @@ BUILTIN_ENVIRONMENTS: dict[str, str] = {
     "messages": "given",
     "terminal": "text_env",
     "terminal-demonstrations": "given",
+}
+BUILTIN_MEMBERS: dict[str, tuple[str, ...]] = {
+    "consultancy": ("consultant", "judge"),
+    "debate": ("a", "b", "judge"),
+    "kuhn": ("first", "second"),
 }

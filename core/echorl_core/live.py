@@ -27,6 +27,9 @@ class LiveSampling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """None in train environments."""
 
 
+_LIVE = set(LiveSampling.__struct_fields__)
+
+
 class LiveCheckpoints(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """When checkpoints are saved, and which are kept."""
 
@@ -67,7 +70,7 @@ def settings_of(config: OrchestratorConfig, generation: int) -> LiveSettings:
             interval=checkpoint.interval, keep_last=checkpoint.keep_last, keep_every=checkpoint.keep_every
         ),
         eval_intervals={one.environment.name: one.interval for one in config.evals},
-        sampling={one.name: LiveSampling(**one.sampling.model_dump()) for one in _environments(config)},
+        sampling={one.name: LiveSampling(**one.sampling.model_dump(include=_LIVE)) for one in _environments(config)},
     )
 
 

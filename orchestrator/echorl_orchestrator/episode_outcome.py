@@ -49,6 +49,8 @@ class EpisodeOutcome:
     kept_branches: int = 0
     """How many samples there were, also when they are let go."""
     dropped_branches: int = 0
+    unused_branches: int = 0
+    """Branches of side calls and of answers that nobody went on from: no samples."""
     unattributed: bool = False
     """The codec could not attribute this episode's tokens, so it gets no ECHO."""
     version_low: int = 0
@@ -58,7 +60,9 @@ class EpisodeOutcome:
     metrics: dict[str, float] = field(default_factory=dict)
     info: dict[str, Any] = field(default_factory=dict)
     messages: list[dict[str, Any]] = field(default_factory=list)
-    """The episode as text, for records."""
+    """The episode as text, for records; of an agent with several branches, that of its last used turn."""
+    conversations: list[dict[str, Any]] = field(default_factory=list)
+    """Where there are several branches: ``branch``, ``messages``, and ``unused``: why its last turn does not train."""
     turns: list[dict[str, Any]] = field(default_factory=list)
     """Per turn: start_s and end_s (since the episode's start), tool_s, tokens, aborted; for the swimlane plot."""
     seconds: float = 0.0

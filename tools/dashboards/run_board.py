@@ -31,8 +31,8 @@ _LEARNING = Row(
         Plot(
             "ECHO's share of trained tokens",
             Unit.SHARE,
-            "How much of the training signal is the environment's own words.",
-            (Query(value("echo_tokens_ratio"), "ECHO"),),
+            "How much of the training signal is the environment's own words, and from how many episodes rewards teach.",
+            (Query(value("echo_tokens_ratio"), "ECHO"), Query(value("rl_episodes_ratio"), "episodes with RL signal")),
         ),
         Plot(
             "Entropy",

@@ -62,10 +62,14 @@ class EnvironmentConfig(RoleConfig):
     echo: EchoConfig | None = None
     algorithm: OverridesConfig = OverridesConfig()
     curriculum: CurriculumConfig | None = None
+    train_branches: Literal["used", "all"] = "used"
+    """``used``: side calls and raced answers do not train; ``all``: every branch does."""
     members: dict[str, SeatConfig] = {}
     """Multi-agent: who plays; the policy where a member is not named."""
     drop_members: list[str] = ["judge"]
     """Multi-agent: members that never train."""
+    think_tags: list[str] = ["think"]
+    """Multi-agent: tags that members reason in; what stands in them reaches nobody else."""
 
 
 class EvalConfig(RoleConfig):

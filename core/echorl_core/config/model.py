@@ -36,3 +36,7 @@ class SamplingConfig(RoleConfig):
     top_p: float = 1.0
     top_k: int | None = None
     max_completion_tokens: int = 2048
+    presence_penalty: float = 0.0
+    """As the other penalties for evals alone: 0 or, for repetition, 1 changes nothing."""
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0

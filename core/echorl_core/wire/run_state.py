@@ -110,6 +110,10 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint: CheckpointState = CheckpointState()
     reward: float | None = None
     """Mean of the newest trained batch."""
+    steps_without_rl: int | None = None
+    """Newest trained steps in a row from whose rewards nothing could be learned: the policy gradient had no token with
+    an advantage other than 0. ECHO may have trained in them. Null before the first, and where nothing has a policy
+    gradient."""
     env_nll: float | None = None
     """Nats per environment token of the newest trained batch."""
     engines: list[EngineView] = []

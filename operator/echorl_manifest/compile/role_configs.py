@@ -25,6 +25,8 @@ from echorl_manifest.rules.model import DEFAULT_MAX_MODEL_LEN
 from echorl_manifest.rules.modes import samples
 
 EPISODES_PER_WORKER = 256
+ECHO_ROLES_OF_A_FILTER = ("system", "user", "tool")
+"""What a filter without roles chooses from: whatever the policy did not write, but warnings of the harness."""
 
 
 def num_ranks(spec: EchoRLRunSpec) -> int:
@@ -60,6 +62,9 @@ def _sampling(sampling: Sampling) -> config.SamplingConfig:
         top_p=sampling.top_p,
         top_k=sampling.top_k,
         max_completion_tokens=sampling.max_completion_tokens,
+        presence_penalty=sampling.presence_penalty or 0.0,
+        frequency_penalty=sampling.frequency_penalty or 0.0,
+        repetition_penalty=1.0 if sampling.repetition_penalty is None else sampling.repetition_penalty,
     )
 
 
@@ -71,6 +76,8 @@ def _echo(echo: Echo) -> config.EchoConfig:
             roles[role] = config.EchoRoleConfig(
                 alpha=entry.alpha, tool_names=None if tool_names is None else list(tool_names)
             )
+    if not roles:
+        roles = dict.fromkeys(ECHO_ROLES_OF_A_FILTER, config.EchoRoleConfig(alpha=1.0))
     return config.EchoConfig(**roles, filter=None if echo.filter is None else hook_config(echo.filter))
 
 
@@ -116,7 +123,9 @@ def _environment(environment: Environment) -> config.EnvironmentConfig:
         else config.OverridesConfig(),
         members={name: _seat(member) for name, member in environment.members.items()},
         drop_members=list(environment.drop_members),
+        think_tags=list(environment.think_tags),
         curriculum=_curriculum(environment) if isinstance(environment, TrainEnvironment) else None,
+        train_branches=environment.train_branches if isinstance(environment, TrainEnvironment) else "used",
     )
 
 

@@ -26,6 +26,12 @@ Workers = Annotated[
     Literal["auto"] | Annotated[int, Field(ge=1, le=1024)], Accepts("auto, or a whole number from 1 to 1024")
 ]
 
+TagName = Annotated[
+    str,
+    Field(pattern="^[A-Za-z][A-Za-z0-9_-]{0,31}$", max_length=32),
+    Accepts("a tag's name without brackets: a letter, then up to 31 letters, digits, - and _"),
+]
+
 
 class Sampling(ApiModel):
     """How tokens are drawn. Every field is sent with every request, so a model's own generation config has no say."""
@@ -61,7 +67,7 @@ class EchoToolRole(EchoRole):
 
 
 class Echo(ApiModel):
-    """Which tokens of the environment are predicted as well; at least one role."""
+    """Which tokens of the environment are predicted as well: at least one role, or a filter."""
 
     system: EchoRole | None = None
     """System messages, the initial one included."""
@@ -74,7 +80,8 @@ class Echo(ApiModel):
     warning: EchoRole | None = None
     """Warnings of the harness inside other messages; for study."""
     filter: Hook | None = None
-    """A function that takes further tokens out."""
+    """A function that takes further tokens out. Alone, without a role: it chooses among all of ``system``, ``user`` and
+    ``tool``, with alpha 1."""
 
 
 class Holdout(ApiModel):
@@ -128,6 +135,9 @@ class Environment(ApiModel):
     """Multi-agent: who plays which seat."""
     drop_members: Annotated[tuple[Text, ...], Field(strict=False, max_length=64)] = ("judge",)
     """Multi-agent: seats whose tokens never train; one of another name than the environment's members has no effect."""
+    think_tags: Annotated[tuple[TagName, ...], Field(strict=False, min_length=1, max_length=8)] = ("think",)
+    """Multi-agent: tags that members reason in, ``think`` for ``<think>...</think>``: nobody else reads what is in
+    them."""
     workers: Workers = "auto"
     """Processes that run its code. ``auto``: one for every 256 of ``maxConcurrent``."""
     holdout: Holdout | None = None
@@ -159,6 +169,9 @@ class TrainEnvironment(Environment):
     """Absent: no ECHO term here."""
     curriculum: Curriculum | None = None
     """Absent: every epoch deals every task."""
+    train_branches: Literal["used", "all"] = "used"
+    """Of an agent that drives itself: ``used``: neither its side calls train, nor answers to one prompt that it did not
+    go on from; ``all``: every branch trains."""
 
 
 class EvalEnvironment(Environment):

@@ -5,7 +5,7 @@ What an ``import:`` environment is shows when its workers have loaded it; the or
 
 from collections.abc import Iterator
 
-from echorl_core.builtin_environments import BUILTIN_ENVIRONMENTS
+from echorl_core.builtin_environments import BUILTIN_ENVIRONMENTS, BUILTIN_MEMBERS
 from echorl_manifest.models.algorithm import Advantage, Filter
 from echorl_manifest.models.environments import Environment, TrainEnvironment
 from echorl_manifest.models.run import EchoRLRunSpec
@@ -14,12 +14,20 @@ from echorl_manifest.rules.finding import Finding, eval_environments, finding, t
 MULTI_AGENT_BUILTINS = tuple(name for name, kind in BUILTIN_ENVIRONMENTS.items() if kind == "multi_agent")
 ENDPOINTS_URL = "a URL that begins with http:// or https://"
 OTHER_ADVANTAGES = "groupMean, none, maxRl or custom"
+NOBODY_ELSE = "no other member could learn"
+NOBODY = "no member learns"
+NO_SUCH = "the environment has no such member"
 NO_MEMBERS = "the environment has no members"
 LATE = "RAE's advantages are known when a batch is sealed"
 ONLY_RL = "several agents learn in mode rl alone"
 ONE_AGENT = "an environment of one agent"
 OTHER_FILTERS = "zeroAdvantage, gibberish, repetition or custom"
 NOT_HARD = "an episode of several agents has the mean reward of its members, which does not tell how hard its task is"
+
+
+def not_all(members: tuple[str, ...]) -> str:
+    """What ``dropMembers`` of a built-in environment may be."""
+    return f"a list without one of {', '.join(members)}"
 
 
 def is_multi_agent(environment: Environment) -> bool | None:
@@ -52,6 +60,7 @@ def multi_agent_findings(spec: EchoRLRunSpec) -> Iterator[Finding]:
         if is_multi_agent(environment) is False and environment.members:
             found = sorted(environment.members)
             yield finding(f"{path}.members", found, "no value", NO_MEMBERS, also=(f"{path}.type",))
+        yield from _seats(path, environment)
         for name, member in environment.members.items():
             is_url = member.url is None or member.url.startswith(("http://", "https://"))
             if member.policy == "endpoint" and not is_url:
@@ -64,6 +73,25 @@ def multi_agent_findings(spec: EchoRLRunSpec) -> Iterator[Finding]:
                 yield from _difficulty(spec, path, trained)
         elif is_multi_agent(trained):
             yield finding(f"{path}.type", trained.type, ONE_AGENT, ONLY_RL, also=("spec.algorithm.mode",))
+
+
+def _seats(path: str, environment: Environment) -> Iterator[Finding]:
+    """Members of a built-in environment that it has not, and seats that leave nobody who could learn."""
+    known = BUILTIN_MEMBERS.get(environment.type.removeprefix("builtin:"))
+    if known is None:
+        return
+    also = (f"{path}.type", f"{path}.dropMembers", f"{path}.members")
+    unknown = [name for name in environment.members if name not in known]
+    if unknown:
+        yield finding(f"{path}.members", ", ".join(unknown), " and ".join(known), NO_SUCH, also=also[:1])
+    candidates = [name for name in known if name not in environment.drop_members]
+    if not candidates:
+        found = ", ".join(environment.drop_members)
+        yield finding(f"{path}.dropMembers", found, not_all(known), NOBODY, also=also[:1])
+    policies = [environment.members[name].policy for name in candidates if name in environment.members]
+    if len(candidates) == 1 and policies not in ([], ["learner"]):
+        place = f"{path}.members.{candidates[0]}.policy"
+        yield finding(place, policies[0], "learner", NOBODY_ELSE, also=also)
 
 
 def _advantage(spec: EchoRLRunSpec, path: str, environment: TrainEnvironment) -> Iterator[Finding]:

@@ -164,9 +164,9 @@ ENVIRONMENTS_AND_SAMPLING: tuple[Row, ...] = (
     Refused(
         TRAIN,
         "echo",
-        (absent(*(f"echo.{role}" for role in ECHO_ROLES)),),
-        "an echo block without a role trains nothing",
-        f"at least one of {', '.join(ECHO_ROLES)}",
+        (absent(*(f"echo.{key}" for key in (*ECHO_ROLES, "filter"))),),
+        "an empty echo block trains nothing",
+        f"at least one of {', '.join(ECHO_ROLES)} and filter",
     ),
     *(
         Refused(TRAIN, "echo", (when,), reason, "no echo block", found="an echo block")

@@ -20,10 +20,6 @@ def _not_supported(place: str, field: str, what: str, accepted: str = "no value"
 
 
 NOWHERE = (
-    *(
-        _not_supported("spec.environments.eval[].sampling", key, "penalties")
-        for key in ("presencePenalty", "frequencyPenalty", "repetitionPenalty")
-    ),
     _not_supported("spec.trainer.parallel", "context", "context parallelism", "1", but=(1,)),
     _not_supported("spec.weightTransfer", "mode", "weight transfer by NCCL", "http or disk", only=("nccl",)),
     _not_supported("spec.checkpoint", "weightsOnlyEvery", "exports of weights alone"),

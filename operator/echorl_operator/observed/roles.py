@@ -55,3 +55,5 @@ class RoleState:
     """What the run cannot write for want of room; empty while there is."""
     live_generation: int = 0
     """Generation of the run whose live settings are in effect; 0: those that it was started with."""
+    steps_without_rl: int | None = None
+    """Newest steps in a row from whose rewards nothing could be learned; None: nothing should be, or not yet."""

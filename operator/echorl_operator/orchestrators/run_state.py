@@ -60,4 +60,5 @@ def role_state(answer: RunState, *, before: RoleState | None, now: float) -> Rol
         last_step_at=moved_at,
         seen_at=now,
         live_generation=answer.live_generation or 0,
+        steps_without_rl=answer.steps_without_rl,
     )

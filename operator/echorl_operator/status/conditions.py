@@ -15,6 +15,9 @@ from echorl_operator.status.pass_report import PassReport
 OVERDUE_INTERVALS = 3
 """Checkpoint intervals without a committed checkpoint after which that is told."""
 
+STEPS_WITHOUT_SIGNAL = 3
+"""Steps in a row from whose rewards nothing could be learned, after which that is told."""
+
 PROBLEMS = ("Blocked", "InvalidSpec", "NodeLost", "Stalled")
 """Conditions that are there only since something was wrong; an event tells of each that becomes true."""
 
@@ -34,7 +37,11 @@ def conditions(observed: Observed, memory: Memory, report: PassReport, state: Ro
     }
     # A problem that is over stays to be read, as False.
     before = {one.get("type"): one for one in observed.run.status.get("conditions", []) if isinstance(one, Mapping)}
-    told = {"CheckpointCommitted": _checkpoint(memory, report, state), "OffPolicyBounded": _off_policy(report, state)}
+    told = {
+        "CheckpointCommitted": _checkpoint(memory, report, state),
+        "OffPolicyBounded": _off_policy(report, state),
+        "RewardSignal": _reward_signal(state),
+    }
     for kind, aspect in told.items():
         if aspect is not None:
             found[kind] = aspect
@@ -131,3 +138,13 @@ def _off_policy(report: PassReport, state: RoleState | None) -> Aspect | None:
     within = state.staleness_max <= limit
     reason = "WithinBound" if within else "BoundExceeded"
     return ("True" if within else "False", reason, f"samples are up to {state.staleness_max} versions old, of {limit}")
+
+
+def _reward_signal(state: RoleState | None) -> Aspect | None:
+    """False when rewards have taught nothing for some steps: a run with ECHO goes on all the same."""
+    if state is None or state.steps_without_rl is None:
+        return None
+    if state.steps_without_rl < STEPS_WITHOUT_SIGNAL:
+        return ("True", "RewardsDiffer", "")
+    count = f"the last {state.steps_without_rl} steps had no episode with an advantage that trains"
+    return ("False", "NothingToLearn", f"{count}: rewards are equal within groups, or filters take what differs")

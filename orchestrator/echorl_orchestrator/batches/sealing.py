@@ -18,7 +18,7 @@ from echorl_core.arrays import pack
 from echorl_core.checkpoints import next_history
 from echorl_core.config import BatchConfig
 from echorl_core.identity import RunIdentity
-from echorl_core.wire.batch import MicroBatch, RankBatch
+from echorl_core.wire.batch import MicroBatch, RankBatch, Sample
 from echorl_orchestrator.advantages.rae import BaselineState
 from echorl_orchestrator.batches.loss_weights import echo_scale, weigh
 from echorl_orchestrator.batches.packing import check_aligned, lay_out, micro_batch
@@ -89,6 +89,9 @@ class Content:
     sample_ids: list[str]
     trained_tokens: int
     trainable_episodes: int
+    rl_share: float | None
+    """Of the episodes that the policy gradient may train, the share that it learns from: with a trainable action token
+    whose advantage is not 0, or that a teacher judged. None: there are no such episodes."""
 
 
 def compose(
@@ -120,7 +123,19 @@ def compose(
         sample_ids=[sample.sample_id for sample in samples],
         trained_tokens=sum(int(((sample.rl_weight != 0) | (sample.ce_weight != 0)).sum()) for sample in samples),
         trainable_episodes=len({sample.episode for sample in samples}),
+        rl_share=_rl_share(episodes, samples, config),
     )
+
+
+def _rl_share(episodes: Sequence[ReadyEpisode], samples: Sequence[Sample], config: BatchConfig) -> float | None:
+    asked = sum((episode.own or config).rl_weight > 0 for episode in episodes)
+    if config.mode == "sft" or not asked:
+        return None
+    return len({sample.episode for sample in samples if _has_signal(sample)}) / asked
+
+
+def _has_signal(sample: Sample) -> bool:
+    return bool(sample.rl_weight.any()) and (sample.ref_logprobs is not None or bool(sample.advantage.any()))
 
 
 def digest(ranks: Sequence[Sequence[MicroBatch]], denominators: dict[str, float]) -> str:

@@ -161,3 +161,6 @@ def _warn(step: int, episodes: list[ReadyEpisode], content: Content) -> None:
     if little_to_train(content.trainable_episodes, len(episodes)):
         found = {"trainable": content.trainable_episodes, "of": len(episodes), "filters": matched(episodes)}
         log.warning("little to train in a batch", step=step, **found)
+    elif content.rl_share is not None and content.rl_share <= LITTLE_TO_TRAIN:
+        # ECHO alone keeps such a run going: nothing else would tell that rewards teach it nothing.
+        log.warning("rewards teach little in a batch", step=step, share=content.rl_share, filters=matched(episodes))

@@ -69,6 +69,10 @@ def endpoint_chat_body(
     }
     if sampling.top_p != 1:
         request["top_p"] = sampling.top_p
+    neutral = SamplingConfig()
+    for name in ("presence_penalty", "frequency_penalty", "repetition_penalty"):
+        if (penalty := getattr(sampling, name)) != getattr(neutral, name):
+            request[name] = penalty
     if tools:
         request["tools"] = list(tools)
     return msgspec.json.encode(request)

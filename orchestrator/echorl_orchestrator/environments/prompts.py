@@ -15,9 +15,10 @@ from pydantic import BaseModel, ConfigDict
 from echorl_orchestrator.environments.contract import Slot
 from echorl_orchestrator.failures import BadInputError
 
-PER_TURN = frozenset({"slot", "phase", "transcript", "heard", "turn"})
+PER_TURN = frozenset({"slot", "phase", "transcript", "heard", "turn", "round", "last_round"})
 """Variables of ``turns`` templates alone: the slot's id and phase, all that was said so far (member, slot and text of
-each), what of it is new to this member, and the number of its own turn."""
+each), what of it is new to this member, the number of its own turn from 0, the round's from 1, and whether that is the
+last."""
 EVERYBODY = "default"
 """Key of the template for members, or phases, without one of their own."""
 _GLOBALS = {"range": range, "len": len}

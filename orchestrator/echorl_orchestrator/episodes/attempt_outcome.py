@@ -9,6 +9,7 @@ from echorl_orchestrator.advantages.length_cost import environment_tokens
 from echorl_orchestrator.chat.messages import wire_message
 from echorl_orchestrator.environments.holdout import task_key
 from echorl_orchestrator.episode_outcome import EpisodeOutcome, StopReason
+from echorl_orchestrator.episodes.branch_verdicts import Unused, unused_turns
 from echorl_orchestrator.episodes.echo import FilterContractError, filter_input, narrow
 from echorl_orchestrator.episodes.episode_loop import Progress
 from echorl_orchestrator.episodes.samples import Built, Owner, build_samples
@@ -55,6 +56,11 @@ class EpisodeAttempt:
         request = self.request
         return Owner(request.episode, request.group, request.environment.name, request.task_key, request.attempt)
 
+    @property
+    def unused(self) -> dict[int, Unused]:
+        """Turns that do not train, and why."""
+        return unused_turns(self.session.history.turns) if self.request.environment.train_branches == "used" else {}
+
     def built(self, max_branches: int, *, attributed: bool) -> Built:
         """The attempt's samples, before any filter."""
         request = self.request
@@ -65,6 +71,7 @@ class EpisodeAttempt:
             reward=self.progress.reward,
             max_branches=max_branches,
             echo=request.environment.echo if attributed else None,
+            unused=self.unused,
         )
 
     def record(self) -> dict[str, Any]:
@@ -97,6 +104,7 @@ class EpisodeAttempt:
             kept_tokens=built.kept_tokens,
             kept_branches=len(built.samples),
             dropped_branches=built.dropped_branches,
+            unused_branches=built.unused_branches,
             unattributed=unattributed,
             version_low=built.version_low,
             version_high=built.version_high,
@@ -104,9 +112,25 @@ class EpisodeAttempt:
             metrics=progress.metrics,
             info={name: progress.info[name] for name in request.environment.state_columns if name in progress.info},
             messages=[wire_message(message) for message in progress.messages],
+            conversations=self._conversations(),
             turns=self._timeline(),
             seconds=self.seconds,
         )
+
+    def _conversations(self) -> list[dict[str, Any]]:
+        """Every branch's messages, where there are several, and why its last turn does not train."""
+        branches = self.session.history.branches
+        if len(branches) < 2:
+            return []
+        last = {place.branch: place.number for place in self.session.history.turns}
+        return [
+            {
+                "branch": branch.number,
+                "unused": self.unused.get(last[branch.number]),
+                "messages": [wire_message(message) for message in branch.messages],
+            }
+            for branch in branches
+        ]
 
     def _timeline(self) -> list[dict[str, Any]]:
         """Turns and aborted calls in the order of their start."""
@@ -118,6 +142,7 @@ class EpisodeAttempt:
                 "tokens": turn.completion_tokens,
                 "aborted": False,
                 "branch": turn.branch,
+                "unused": self.unused.get(turn.number),
                 "truncated": turn.action.truncated,
                 "malformed": turn.malformed,
             }

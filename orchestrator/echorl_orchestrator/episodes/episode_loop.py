@@ -13,6 +13,7 @@ from echorl_orchestrator.chat.messages import Message, MessageError, canonical_m
 from echorl_orchestrator.codec.engine_rendering import PromptTooLongError
 from echorl_orchestrator.environments.contract import Action, Limits, RunnerResult, Step
 from echorl_orchestrator.episode_outcome import LARGEST, StopReason
+from echorl_orchestrator.episodes.branch_verdicts import unused_turns
 from echorl_orchestrator.failures import EpisodeError, ErrorKind
 from echorl_orchestrator.gateway.session import GatewaySession
 from echorl_orchestrator.gateway.turns import Turn
@@ -173,7 +174,7 @@ async def run_runner(
             raise EpisodeError(ErrorKind.OVERLONG, error.message) from error
         raise
     finally:
-        progress.messages = session.history.branches[-1].messages if session.history.branches else []
+        progress.messages = _main_messages(session)
     result = converted(answer, RunnerResult, "run")
     progress.score(result.reward, result.metrics, result.info)
     if not session.facts.turns:
@@ -189,3 +190,11 @@ def _runner_stop(session: GatewaySession, result: RunnerResult) -> StopReason:
     if result.truncated:
         return StopReason.TRUNCATED
     return StopReason.MAX_TURNS if session.facts.turn_limit_hit else StopReason.TERMINATED
+
+
+def _main_messages(session: GatewaySession) -> list[dict[str, Any]]:
+    """Of the branch that the last used turn belongs to: a title that an agent asks for at the end is not its work."""
+    history = session.history
+    unused = unused_turns(history.turns)
+    used = [place.branch for place in history.turns if place.number not in unused]
+    return history.branches[used[-1]].messages if used else []

@@ -65,7 +65,7 @@ class EpisodePlayers:
 
     def incompatibilities(self, facts: Mapping[str, EnvironmentFacts]) -> list[str]:
         """What of seats, advantage, filters and curriculum does not go with the loaded environments, by name."""
-        return incompatibilities(self._config, lambda name: facts[name].members, self._seat_keys)
+        return incompatibilities(self._config, facts, self._seat_keys)
 
     async def start(self, facts: Mapping[str, EnvironmentFacts]) -> None:
         """Open the connection to the teacher and ask it once for what it will be asked.

@@ -1,7 +1,7 @@
 """From a session's branches to samples: every array filled, every shared token weighted once."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
@@ -33,10 +33,32 @@ class Built:
 
     samples: list[Sample]
     dropped_branches: int
+    """Over ``maxBranches``."""
     kept_tokens: int
     """Sampled tokens that stand as actions in the samples, shared ones counted once."""
     version_low: int
     version_high: int
+    unused_branches: int = 0
+    """Left out since none of their turns is used; see ``branch_verdicts``."""
+
+
+def used_branches(branches: Sequence[Branch], unused: Collection[int]) -> list[Branch]:
+    """Those that end with a used turn, and those that hold tokens of one which none of these holds."""
+    if not unused:
+        return list(branches)
+    of_used_turns = {branch.number: _sampled_in_used_turns(branch.columns(), unused) for branch in branches}
+    ending = {branch.number for branch in branches if int(branch.columns().turn.max()) not in unused}
+    told = np.concatenate([of_used_turns[number] for number in ending])
+    return [
+        branch
+        for branch in branches
+        if branch.number in ending or not np.isin(of_used_turns[branch.number], told).all()
+    ]
+
+
+def _sampled_in_used_turns(columns: Columns, unused: Collection[int]) -> NDArray[np.int64]:
+    origins: NDArray[np.int64] = columns.origin[(columns.turn >= 0) & ~np.isin(columns.turn, list(unused))]
+    return origins
 
 
 def kept_branches(branches: Sequence[Branch], max_branches: int) -> list[Branch]:
@@ -120,6 +142,7 @@ def build_samples(
     reward: float | None,
     max_branches: int,
     echo: EchoConfig | None,
+    unused: Collection[int] = (),
 ) -> Built:
     """One sample for each kept branch, with ``rl_weight`` 1 on actions and ECHO's ``ce_weight``.
 
@@ -132,9 +155,11 @@ def build_samples(
         reward: of the episode; all its samples carry it.
         max_branches: at most so many samples.
         echo: None where the environment has no ECHO, or the codec attributes nothing.
+        unused: turns that do not train: context where a branch is kept for others.
     """
-    kept = kept_branches(branches, max_branches)
-    parts = [branch.columns() for branch in kept]
+    used = used_branches(branches, unused)
+    kept = kept_branches(used, max_branches)
+    parts = [_without(branch.columns(), unused) for branch in kept]
     acted, echoed = _Once(), _Once()
     samples: list[Sample] = []
     kept_tokens = 0
@@ -155,4 +180,11 @@ def build_samples(
             )
         samples.append(sample)
     low, high = _versions(parts)
-    return Built(samples, len(branches) - len(kept), kept_tokens, low, high)
+    return Built(samples, len(used) - len(kept), kept_tokens, low, high, len(branches) - len(used))
+
+
+def _without(columns: Columns, turns: Collection[int]) -> Columns:
+    if not turns:
+        return columns
+    usable = columns.usable & ~np.isin(columns.turn, list(turns))
+    return replace(columns, usable=usable, logprobs=np.where(usable, columns.logprobs, np.float32(0)))

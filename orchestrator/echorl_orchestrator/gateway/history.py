@@ -1,4 +1,4 @@
-"""Append-only history of one session: a tree of messages, and the branches of tokens that grew along it.
+"""Append-only history of one session: a tree of messages, the branches of tokens that grew along it, and its turns.
 
 A node is a message in the context of all messages before it. Where a turn ended, its node knows the branch and how
 many of its tokens lead there. So finding what a request continues costs one lookup a message, and two requests with
@@ -27,6 +27,23 @@ class TurnEnd:
     """Where the prompt of this turn began: at the end of the turn before it, or at 0 if it was rendered as a whole."""
     sampled: int
     """Where the sampled tokens of this turn begin."""
+    turn: int
+    """Number of the turn."""
+
+
+@dataclass(frozen=True)
+class TurnPlace:
+    """Where a turn stands among those of its session."""
+
+    number: int
+    branch: int
+    continues: int | None
+    """The turn whose answer its messages go on from; None: it begins a conversation."""
+    prompt: int
+    """Equal for turns with the same tools and messages."""
+    opening: tuple[Any, ...]
+    """Of its first message; equal messages have equal ones."""
+    has_tools: bool
 
 
 @dataclass(eq=False)
@@ -82,6 +99,8 @@ class History:
 
     def __init__(self) -> None:
         self.branches: list[Branch] = []
+        self.turns: list[TurnPlace] = []
+        """In the order of their numbers."""
         self._roots: dict[str, Node] = {}
         self._nodes = 0
 

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from echorl_core.config import SamplingConfig
-from echorl_orchestrator.chat.messages import Message, MessageError, Tool, canonical_message, name_results
+from echorl_orchestrator.chat.messages import Message, MessageError, Tool, canonical_message, message_key, name_results
 from echorl_orchestrator.codec.engine_rendering import EngineRendering, PromptTooLongError
 from echorl_orchestrator.codec.protocol import ChatCodec, Parsed, WarningSpans
 from echorl_orchestrator.engines.generation import ChatGenerator, Generation
 from echorl_orchestrator.environments.contract import Action
 from echorl_orchestrator.failures import EpisodeError, ErrorKind
-from echorl_orchestrator.gateway.history import Branch, Continuation, History, TurnEnd
+from echorl_orchestrator.gateway.history import Branch, Continuation, History, TurnEnd, TurnPlace
 from echorl_orchestrator.gateway.prefix_cache import PrefixCache
 from echorl_orchestrator.gateway.prompts import Conversation, Prompt, prepare, returned_prompt
 from echorl_orchestrator.gateway.tokens import sampled_columns
@@ -34,6 +34,8 @@ class Draft:
     """A sampled turn that does not stand in the history yet."""
 
     talk: Conversation
+    continues: int | None
+    """Number of the turn that it goes on from."""
     sampling: SamplingConfig
     prompt: Prompt
     generation: Generation
@@ -165,7 +167,17 @@ class GatewaySession:
         self.facts.sampled_tokens += len(generation.token_ids)
         if generation.finish_reason == "abort":
             raise EpisodeError(ErrorKind.PROVIDER, f"engine {generation.engine} aborted the request")
-        draft = Draft(talk, sampling, prompt, generation, parsed.carried(), first_origin, start_s, self._seconds())
+        draft = Draft(
+            talk=talk,
+            continues=None if found is None else found.end.turn,
+            sampling=sampling,
+            prompt=prompt,
+            generation=generation,
+            parsed=parsed.carried(),
+            first_origin=first_origin,
+            start_s=start_s,
+            end_s=self._seconds(),
+        )
         return await self._settled(lambda: self._take(draft))
 
     async def _settled(self, take: Callable[[], Turn]) -> Turn:
@@ -182,12 +194,13 @@ class GatewaySession:
         flaw = self._flaw(draft)
         branch = self._commit(draft, trains=flaw is None)
         message, action = self._answer(parsed, truncated=generation.finish_reason == "length")
+        place = self._place(talk, branch, draft.continues)
         node = self.history.step(talk.nodes[-1], message)
-        node.ends.append((branch, TurnEnd(len(branch.ids), prompt.tail, len(prompt))))
+        node.ends.append((branch, TurnEnd(len(branch.ids), prompt.tail, len(prompt), place.number)))
         branch.messages = [*talk.messages, message]
         called = generation.finish_reason == "stop" and bool(action.tool_calls)
         turn = Turn(
-            number=len(self.facts.turns),
+            number=place.number,
             message=message,
             action=action,
             finish_reason="tool_calls" if called else "length" if action.truncated else "stop",
@@ -200,6 +213,13 @@ class GatewaySession:
             flaw=flaw,
         )
         return self._counted(turn)
+
+    def _place(self, talk: Conversation, branch: Branch, continues: int | None) -> TurnPlace:
+        """Where the next turn stands among the others; noted."""
+        number, opening = len(self.history.turns), message_key(talk.messages[0])
+        place = TurnPlace(number, branch.number, continues, talk.nodes[-1].uid, opening, has_tools=bool(talk.tools))
+        self.history.turns.append(place)
+        return place
 
     def _counted(self, turn: Turn) -> Turn:
         """Note a turn that is taken: limits and records count it from here on."""

@@ -60,6 +60,7 @@ LEARNING = (
     _gauge("env_nll_nats", "Mean negative log-likelihood of environment tokens, last step.", "environment"),
     _gauge("echo_nll_nats", "The same over the tokens that ECHO trains.", "environment"),
     _gauge("echo_tokens_ratio", "Share of ECHO in the last step's trained tokens."),
+    _gauge("rl_episodes_ratio", "Share of the last batch's episodes that the policy gradient learns from."),
     _gauge("entropy_nats", "Mean entropy of the policy over action tokens, last step.", "environment"),
     _gauge("mismatch_kl_nats", "Mean KL between sampler and trainer over action tokens, last step.", "environment"),
     _gauge("teacher_kl_nats", "Mean estimate of KL(policy || teacher), last step; mode opd alone.", "environment"),

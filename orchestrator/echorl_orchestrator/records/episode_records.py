@@ -148,4 +148,6 @@ class EpisodeRecords:
 def _light(episode: ReadyEpisode, *, messages: bool = True) -> ReadyEpisode:
     """Without tokens, and without what was said where there are too many."""
     outcome = replace(episode.outcome, samples=[], turns=[])
-    return replace(episode, outcome=outcome if messages else replace(outcome, messages=[], transcript=[]))
+    return replace(
+        episode, outcome=outcome if messages else replace(outcome, messages=[], conversations=[], transcript=[])
+    )

@@ -39,19 +39,22 @@ SCHEMA = pa.schema(
         "kept_tokens": pa.int64(),
         "branches": pa.int64(),
         "branches_dropped": pa.int64(),
+        "branches_unused": pa.int64(),
         "unattributed": pa.bool_(),
         "seconds": pa.float64(),
         "metrics": pa.map_(pa.string(), pa.float64()),
         "state": pa.string(),
         "messages": pa.string(),
         "transcript": pa.string(),
+        "conversations": pa.string(),
     }
 )
-"""``state`` (what ``stateColumns`` names), ``messages`` and ``transcript`` are JSON: environments give them shape.
+"""``state`` (what ``stateColumns`` names), ``messages``, ``transcript`` and ``conversations`` are JSON: environments
+and agents give them shape.
 
-Null: ``member``, ``rewards`` and ``transcript`` of an episode that one policy played alone; ``advantage`` before there
-is one; ``messages`` and ``transcript`` that were let go; and of an eval what only training has, from ``group`` to
-``trains_ce``.
+Null: ``member``, ``rewards`` and ``transcript`` of an episode that one policy played alone; ``conversations`` of one
+that has a single branch; ``advantage`` before there is one; what was said, where it was let go; and of an eval what
+only training has, from ``group`` to ``trains_ce``.
 """
 
 
@@ -99,11 +102,13 @@ def _episode(outcome: EpisodeOutcome, attempt: int) -> dict[str, Any]:
         "kept_tokens": outcome.kept_tokens,
         "branches": outcome.kept_branches,
         "branches_dropped": outcome.dropped_branches,
+        "branches_unused": outcome.unused_branches,
         "unattributed": outcome.unattributed,
         "seconds": outcome.seconds,
         "metrics": sorted(outcome.metrics.items()),
         "state": dumps(outcome.info),
         "messages": dumps(outcome.messages) if outcome.messages else None,
+        "conversations": dumps(outcome.conversations) if outcome.conversations else None,
     }
 
 

@@ -192,5 +192,6 @@ def _episode(outcome: EpisodeOutcome, attempt: int) -> dict[str, Any]:
         "metrics": outcome.metrics,
         "info": outcome.info,
         "messages": outcome.messages,
+        **({"conversations": outcome.conversations} if outcome.conversations else {}),
         "turns": outcome.turns,
     }

@@ -54,7 +54,9 @@ class ReadyEpisode:
 
     def without_texts(self) -> "ReadyEpisode":
         """A copy for metrics: without samples, messages and whatever else takes memory."""
-        kept = replace(self.outcome, samples=[], messages=[], turns=[], info={}, transcript=[], units=[])
+        kept = replace(
+            self.outcome, samples=[], messages=[], conversations=[], turns=[], info={}, transcript=[], units=[]
+        )
         return replace(self, outcome=kept, units=[unit.without_texts() for unit in self.units])
 
 

@@ -227,6 +227,10 @@ class Scheduler:
         else:
             self._ledger.counters.add("groups/closed")
             self._ledger.counters.add("groups/partial", int(group.partial))
+            if group.partial:
+                failed = {str(kind): count for kind, count in sorted(group.failures.items())}
+                where = {"group": group.key, "environment": group.ticket.environment}
+                log.info("a group closed without some of its episodes", **where, of=group.size, failed=failed)
             self._buffer.admit(ready)
         self.wake()
 

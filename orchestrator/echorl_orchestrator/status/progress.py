@@ -15,6 +15,8 @@ class RunProgress:
         """Go on from what this attempt recorded before the process began."""
         self.last_row = last_row
         """The newest row of steps.jsonl; empty before the first."""
+        self.steps_without_rl = _steps_without_rl(None, last_row)
+        """Newest steps in a row, as far as this process knows, whose rewards taught nothing; None: none should."""
         self.last_evals = dict(last_evals)
         """The newest row of evals.jsonl of each environment, without examples."""
         self.last_step_at = time.monotonic()
@@ -23,6 +25,7 @@ class RunProgress:
     def step(self, row: dict[str, Any]) -> None:
         """Take in that a step was reported."""
         self.last_row, self.last_step_at = row, time.monotonic()
+        self.steps_without_rl = _steps_without_rl(self.steps_without_rl, row)
 
     def evaluated(self, environment: str, summary: dict[str, Any]) -> None:
         """Take in that an eval was recorded."""
@@ -44,3 +47,8 @@ class RunEnd:
     def failed(self, failure: RunFailure) -> None:
         """The run cannot go on."""
         self.phase, self.failure = Phase.FAILED, failure
+
+
+def _steps_without_rl(before: int | None, row: Mapping[str, Any]) -> int | None:
+    share = row.get("batch/rl_share")
+    return None if share is None else (before or 0) + 1 if share == 0 else 0

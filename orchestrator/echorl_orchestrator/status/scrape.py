@@ -131,6 +131,7 @@ def learning(row: Mapping[str, Any]) -> Values:
         **found,
         **_alone(
             echo_tokens_ratio=row["echo_tokens"] / trained if trained and row.get("echo_tokens") is not None else None,
+            rl_episodes_ratio=row.get("batch/rl_share"),
             logprob_gap_nats=row.get("gap/max_abs"),
             staleness_max_versions=row.get("staleness/all/max"),
             staleness_mean_versions=row.get("staleness/all/mean"),

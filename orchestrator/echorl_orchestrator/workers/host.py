@@ -13,6 +13,7 @@ import msgspec
 from echorl_core.config import EnvironmentConfig, HookConfig
 from echorl_orchestrator.advantages.advantage_hook import FIELD, AdvantageInputs, Answer, answer
 from echorl_orchestrator.environments.contract import (
+    LEARNER_SEAT,
     Action,
     Environment,
     Limits,
@@ -129,7 +130,9 @@ class Host:
             )
         if len(self._tasks) == 0:
             raise BadInputError(f"environments.{config.name}: has no tasks")
-        task_key(self._tasks[0], 0)
+        first = self._tasks[0]
+        task_key(first, 0)
+        self._first_seat = {LEARNER_SEAT: str(first[LEARNER_SEAT])} if LEARNER_SEAT in first else {}
         hook = config.echo.filter if config.echo else None
         self._filter = load_hook(hook, f"environments.{config.name}.echo.filter") if hook else None
         self._filter_kwargs = hook.kwargs if hook else {}
@@ -152,6 +155,7 @@ class Host:
             "given": self._environment.given,
             "members": [] if several is None else list(several.members),
             "schedule": [] if several is None else msgspec.to_builtins(list(several.schedule)),
+            "first_seat": self._first_seat,
         }
 
     def submit(self, number: int, op: str, episode: str | None, args: dict[str, Any], reply: Reply) -> None:

@@ -54,6 +54,8 @@ class EnvironmentFacts:
     members: list[str] = field(default_factory=list)
     """Empty: not multi-agent."""
     schedule: list[Slot] = field(default_factory=list)
+    first_seat: dict[str, Any] = field(default_factory=dict)
+    """What the first task says under ``learnerSeat``; empty where it says nothing."""
 
 
 def _dumped(hook: HookConfig | None) -> dict[str, Any] | None:

@@ -366,6 +366,21 @@ async def test_an_echo_filter_is_asked_without_attribution_and_not_about_an_epis
     assert empty.error == "reset ended the episode before the first model turn"
 
 
+async def test_a_title_that_a_runner_asks_for_is_in_its_record_and_does_not_train(tmp_path: Path) -> None:
+    fields: dict[str, Any] = {"factory": "agent", "args": {"turns": 2, "ends": "titled"}}
+    runners = [odd(name="used", **fields), odd(name="all", train_branches="all", **fields)]
+    async with staged(tmp_path, *runners, http=True) as stage:
+        used, everything = [await stage.play(name=runner.name) for runner in runners]
+    assert (len(used.samples), used.unused_branches, used.sampled_tokens, used.kept_tokens) == (1, 1, 9, 6)
+    assert (len(everything.samples), everything.unused_branches, everything.kept_tokens) == (2, 0, 9)
+    asked = [[one["content"] for one in talk["messages"] if one["role"] == "user"] for talk in used.conversations]
+    assert asked == [["hello", "go on"], ["name this talk"]]
+    assert [talk["unused"] for talk in used.conversations] == [None, "sideCall"]
+    assert [turn["unused"] for turn in used.turns] == [None, None, "sideCall"]
+    assert [talk["unused"] for talk in everything.conversations] == [None, None]
+    assert used.messages == everything.messages == used.conversations[0]["messages"]
+
+
 async def test_a_runner_plays_through_the_gateway(tmp_path: Path) -> None:
     runners = [
         odd(factory="agent", name="well", args={"turns": 3}, max_turns=5),

@@ -64,6 +64,22 @@ async def test_private_reasoning_is_in_nobody_elses_prompt(tmp_path: Path) -> No
             assert f"[{other}:{other} in" in last
 
 
+async def test_members_may_reason_in_a_tag_of_their_own(tmp_path: Path) -> None:
+    """Without it what stands in the tag is speech."""
+    chosen, plain = circle(think_tags=["think", "reason"]), circle("plain")
+
+    def reasons(text: str) -> str:
+        return speech(text).replace("think>", "reason>")
+
+    async with staged(tmp_path, chosen, plain, reply=reasons) as stage:
+        outcome, other = await stage.play(chosen), await stage.play(plain, episode="f")
+        hidden = [prompt for call in stage.policy.calls if call["episode"] == "e/b" for prompt in [call["prompt"]]]
+    assert [one["text"] for one in outcome.transcript] == ["a in all", "b in all", "a in then-a", "b in then-b"]
+    assert not any("secret of a" in stage.tokenizer.decode(prompt) for prompt in hidden)
+    assert other.transcript[0]["text"] == "<reason>secret of a</reason>a in all"
+    assert [unit.num_turns for unit in outcome.units] == [2, 2]
+
+
 BROKEN = {
     "unclosed": "aloud <think>secret",
     "stray": "secret</think>aloud",

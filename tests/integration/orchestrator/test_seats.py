@@ -15,6 +15,7 @@ from echorl_core.config import (
     FilterConfig,
     HookConfig,
     LoraConfig,
+    SamplingConfig,
     SeatConfig,
 )
 from echorl_orchestrator.failures import BadInputError, ErrorKind
@@ -24,11 +25,11 @@ from echorl_testing.orchestrator.multi_agent_stage import circle, endpoint, stag
 async def test_beside_a_frozen_seat_only_the_tasks_seat_trains(tmp_path: Path) -> None:
     async with endpoint([web.Response(status=503), "<think>plan</think>hello"]) as (url, seen):
         seat = SeatConfig(policy="endpoint", url=url, model="big", key_variable="OPPONENT_KEY")
-        seats = {"args": {"learner_seat": "a", "members": ["a", "b", "c"]}, "members": {"b": seat}}
-        environment, unnamed = circle(**seats), circle("unnamed", members={"b": seat})
-        async with staged(tmp_path, environment, unnamed, keys={"OPPONENT_KEY": "hush"}) as stage:
+        args = {"learner_seats": ["a", None], "members": ["a", "b", "c"]}
+        environment = circle(args=args, members={"b": seat})
+        async with staged(tmp_path, environment, keys={"OPPONENT_KEY": "hush"}) as stage:
             outcome = await stage.play(environment)
-            failed = await stage.play(unnamed, episode="f")
+            failed = await stage.play(environment, 1, episode="f")
     assert outcome.error is None  # the second try found the endpoint well
     assert [(unit.member, unit.reward) for unit in outcome.units] == [("a", 1.0)]
     assert outcome.rewards == {"a": 1.0, "b": -1.0, "c": 0.0}
@@ -36,14 +37,34 @@ async def test_beside_a_frozen_seat_only_the_tasks_seat_trains(tmp_path: Path) -
     assert (seen[1]["key"], seen[1]["model"], seen[1]["max_completion_tokens"]) == ("Bearer hush", "big", 60)
     assert seen[2]["messages"][1] == {"role": "assistant", "content": "<think>plan</think>hello"}
     assert failed.error_kind is ErrorKind.ENV
-    assert "learnerSeat: needed by a frozen seat; found nothing, accepted: a" in (failed.error or "")
+    assert "learnerSeat: needed by a frozen seat; found nothing, accepted: a or b or c" in (failed.error or "")
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_an_opponent_sits_where_the_tasks_learner_does_not(tmp_path: Path, seed: int) -> None:
+    """The debate of the examples, whose tasks name both seats by turns, against an endpoint that the manifest seats."""
+    async with endpoint(["=B"]) as (url, seen):
+        opponent = SeatConfig(policy="endpoint", url=url, model="big")
+        args = {"split": "train", "seed": seed, "judge": "rule", "prompts": "short"}
+        sampling = SamplingConfig(max_completion_tokens=8)
+        debate = EnvironmentConfig(
+            name="debate", type="builtin:debate", args=args, members={"b": opponent}, sampling=sampling
+        )
+        async with staged(tmp_path, debate, reply=lambda _: "mine<|im_end|>") as stage:
+            outcomes = [await stage.play(debate, index, episode=f"e{index}") for index in range(4)]
+    assert [outcome.error for outcome in outcomes] == [None] * 4
+    assert [[unit.member for unit in outcome.units] for outcome in outcomes] == [["a"], ["b"], ["a"], ["b"]]
+    for outcome, learner in zip(outcomes, "abab", strict=True):
+        said = {one["member"]: one["text"] for one in outcome.transcript}
+        assert said == {learner: "mine", "b" if learner == "a" else "a": "=B"}
+    assert len(seen) == 4
 
 
 async def test_an_endpoint_that_refuses_its_key_is_told_without_the_key(tmp_path: Path) -> None:
     refusal = web.json_response({"error": {"message": "no such key: hush"}}, status=401)
     async with endpoint([refusal]) as (url, _):
         seat = SeatConfig(policy="endpoint", url=url, model="big", key_variable="OPPONENT_KEY")
-        environment = circle(args={"learner_seat": "a"}, members={"b": seat}, max_retries=0)
+        environment = circle(args={"learner_seats": ["a"]}, members={"b": seat}, max_retries=0)
         async with staged(tmp_path, environment, keys={"OPPONENT_KEY": "hush"}) as stage:
             outcome = await stage.play(environment)
     assert outcome.error_kind is ErrorKind.INVALID_RESPONSE
@@ -51,7 +72,7 @@ async def test_an_endpoint_that_refuses_its_key_is_told_without_the_key(tmp_path
 
 
 async def test_a_base_seat_asks_the_engines_for_the_model_under_the_adapter(tmp_path: Path) -> None:
-    environment = circle(args={"learner_seat": "a"}, members={"b": SeatConfig(policy="base")})
+    environment = circle(args={"learner_seats": ["a"]}, members={"b": SeatConfig(policy="base")})
     lora = LoraConfig(rank=8, alpha=16, target_modules=["q_proj"])
     async with staged(tmp_path, environment, lora=lora) as stage:
         outcome = await stage.play(environment)
@@ -73,10 +94,10 @@ async def test_a_judge_is_dropped_and_does_not_count_as_frozen(tmp_path: Path) -
 
 
 async def test_an_eval_is_the_seat_that_its_task_names(tmp_path: Path) -> None:
-    train, held = circle(), circle("held", args={"learner_seat": "b"})
-    async with staged(tmp_path, train, evals=[held, circle("unnamed")]) as stage:
+    train, held = circle(), circle("held", args={"learner_seats": ["b", None]})
+    async with staged(tmp_path, train, evals=[held]) as stage:
         outcome = await stage.play(held)
-        failed = await stage.play(circle("unnamed"), episode="f")
+        failed = await stage.play(held, 1, episode="f")
     assert (outcome.member, outcome.reward, len(outcome.samples)) == ("b", -1.0, 1)
     assert failed.error_kind is ErrorKind.ENV
     assert "needed by an eval" in (failed.error or "")
@@ -113,6 +134,16 @@ async def test_an_eval_is_the_seat_that_its_task_names(tmp_path: Path) -> None:
             "members.a: policy base: the engines serve it beside an adapter alone",
         ),
         (circle(drop_members=["a", "b"]), {}, "no member learns"),
+        (
+            circle(drop_members=["b"], members={"a": SeatConfig(policy="endpoint", url="http://x", model="m")}),
+            {},
+            "members.a.policy: found endpoint, accepted is learner: no other member could learn",
+        ),
+        (
+            circle(members={"a": SeatConfig(policy="endpoint", url="http://x", model="m")}),
+            {},
+            "environments.circle: task 0: task.learnerSeat: needed by a frozen seat; found nothing, accepted: a or b",
+        ),
         (
             circle(members={"a": SeatConfig(policy="endpoint", url="http://x", model="m", key_variable="NOT_SET")}),
             {},

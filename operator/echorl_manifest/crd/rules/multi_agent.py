@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from echorl_core.builtin_environments import BUILTIN_MEMBERS
 from echorl_manifest.crd.validations import Validation, literal, refusal, validation, value_or
 from echorl_manifest.rules import multi_agent as words
 
@@ -66,6 +67,26 @@ def environment() -> Iterable[Validation]:
     """At an environment of either kind."""
     single = f"self.type.startsWith('builtin:') && !(self.type in {_SEVERAL})"
     yield refusal(f"{single} && size(self.members) > 0", "members", words.NO_MEMBERS, found="a mapping")
+    for name, members in BUILTIN_MEMBERS.items():
+        yield from _seats(f"self.type == 'builtin:{name}'", members)
+
+
+def _seats(is_this: str, members: tuple[str, ...]) -> Iterable[Validation]:
+    """Members of one built-in environment."""
+    known, dropped = literal(members), value_or("dropMembers", ["judge"])
+    named = f"self.members.all(m, m in {known})"
+    yield refusal(f"{is_this} && !{named}", "members", words.NO_SUCH, " and ".join(members), found="another name")
+    yield refusal(
+        f"{is_this} && {known}.all(m, m in self.dropMembers)",
+        "dropMembers",
+        words.NOBODY,
+        words.not_all(members),
+        found="all of them",
+    )
+    policy = value_or("policy", "learner", owner="self.members[m]")
+    frozen = f"self.members.exists(m, m in {known} && !(m in {dropped}) && {policy} != 'learner')"
+    alone = f"{known}.filter(m, !(m in {dropped})).size() == 1"
+    yield refusal(f"{is_this} && {alone} && {frozen}", "members", words.NOBODY_ELSE, "learner", found="a frozen player")
 
 
 def trained() -> Iterable[Validation]:

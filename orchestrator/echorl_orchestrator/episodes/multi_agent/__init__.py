@@ -1,6 +1,7 @@
 """Episodes of several members: who speaks when, what each one sees, who plays a seat, and what trains of it.
 
 turn_taking      who may speak now; the turns of a slot are taken together or not at all
+bindings         who plays which member of a task's episode, and who of them learns
 seats            the policy behind a member
 endpoint         an OpenAI-compatible endpoint behind a member
 reasoning        what of a turn is said aloud

@@ -1,37 +1,46 @@
 """Whether a manifest goes with what its environments turned out to be, once their workers have loaded them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from echorl_core.config import BatchConfig, EnvironmentConfig, OrchestratorConfig
+from echorl_orchestrator.episodes.multi_agent.bindings import bind, competing, frozen
 from echorl_orchestrator.episodes.multi_agent.endpoint import key_of
-from echorl_orchestrator.episodes.multi_agent.member_samples import policy_of
+from echorl_orchestrator.failures import EpisodeError
+from echorl_orchestrator.workers.worker import EnvironmentFacts
 
 
 def incompatibilities(
-    config: OrchestratorConfig, members: Callable[[str], Sequence[str]], keys: Mapping[str, str]
+    config: OrchestratorConfig, facts: Mapping[str, EnvironmentFacts], keys: Mapping[str, str]
 ) -> list[str]:
     """What is wrong with seats, advantage, filters and curriculum.
 
     Args:
         config: of the run.
-        members: of a loaded environment, by its name; empty if it is not multi-agent.
+        facts: of the loaded environments, by name.
         keys: of endpoints, by ``key_variable``.
     """
     found = []
     base = config.model.lora is not None and config.model.renderer != "engine"
     for environment in config.train:
-        found += seat_problems(environment, members(environment.name), keys, serves_base=base)
-        found += learning_problems(environment, config.batch.of(environment), members(environment.name))
+        known = facts[environment.name]
+        found += seat_problems(environment, known, keys, serves_base=base, evaluation=False)
+        found += learning_problems(environment, config.batch.of(environment), known.members)
     for entry in config.evals:
-        found += seat_problems(entry.environment, members(entry.environment.name), keys, serves_base=base)
+        known = facts[entry.environment.name]
+        found += seat_problems(entry.environment, known, keys, serves_base=base, evaluation=True)
     return found
 
 
 def seat_problems(
-    environment: EnvironmentConfig, members: Sequence[str], keys: Mapping[str, str], *, serves_base: bool
+    environment: EnvironmentConfig,
+    facts: EnvironmentFacts,
+    keys: Mapping[str, str],
+    *,
+    serves_base: bool,
+    evaluation: bool,
 ) -> list[str]:
-    """What is wrong with the seats of a loaded environment; ``members`` is empty if it is not multi-agent."""
-    where = f"environments.{environment.name}"
+    """What is wrong with the seats of a loaded environment."""
+    where, members = f"environments.{environment.name}", facts.members
     if not members:
         return [f"{where}.members: the environment is not multi-agent"] if environment.members else []
     accepted = ", ".join(members)
@@ -40,8 +49,18 @@ def seat_problems(
         for name in environment.members
         if name not in members
     ]
-    if all(policy_of(environment, name) != "learner" or name in environment.drop_members for name in members):
-        found.append(f"{where}: no member learns; accepted is at least one learner that dropMembers does not name")
+    candidates, opponents = competing(environment, members), frozen(environment, members)
+    if not candidates:
+        found.append(f"{where}: no member learns; accepted is at least one that dropMembers does not name")
+    elif opponents == candidates and len(candidates) == 1:
+        (name,) = opponents
+        policy = environment.members[name].policy
+        found.append(f"{where}.members.{name}.policy: found {policy}, accepted is learner: no other member could learn")
+    else:
+        try:
+            bind(environment, members, facts.first_seat, evaluation=evaluation)
+        except EpisodeError as error:
+            found.append(f"{where}: task 0: {error.message}")
     for name, seat in environment.members.items():
         if seat.policy == "base" and not serves_base:
             why = "the engines serve it beside an adapter alone (model.lora), and not with renderer engine"

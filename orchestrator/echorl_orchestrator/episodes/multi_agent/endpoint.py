@@ -7,7 +7,7 @@ from echorl_core.config import SamplingConfig, SeatConfig, TeacherConfig
 from echorl_orchestrator.chat.messages import Message
 from echorl_orchestrator.endpoints.chat import endpoint_says
 from echorl_orchestrator.endpoints.client import EndpointClient
-from echorl_orchestrator.episodes.multi_agent.reasoning import read
+from echorl_orchestrator.episodes.multi_agent.reasoning import Reasoning
 from echorl_orchestrator.episodes.multi_agent.seats import Said
 from echorl_orchestrator.episodes.multi_agent.turn_taking import TurnTaking
 from echorl_orchestrator.failures import EpisodeError, ErrorKind
@@ -37,9 +37,16 @@ class EndpointSeat:
     """One member of one episode."""
 
     def __init__(
-        self, client: EndpointClient, member: str, *, sampling: SamplingConfig, turn_taking: TurnTaking
+        self,
+        client: EndpointClient,
+        member: str,
+        *,
+        sampling: SamplingConfig,
+        turn_taking: TurnTaking,
+        reasoning: Reasoning,
     ) -> None:
         self._client, self._member, self._sampling, self._turn_taking = client, member, sampling, turn_taking
+        self._reasoning = reasoning
         self._turns = 0
 
     async def speak(self, messages: Sequence[Message]) -> Said:
@@ -54,7 +61,7 @@ class EndpointSeat:
         if not isinstance(content, str):
             reason = f"{self._client.where}: found a message without text, accepted is a text"
             raise EpisodeError(ErrorKind.INVALID_RESPONSE, reason)
-        reading = read(content)
+        reading = self._reasoning.read(content)
 
         def take() -> Said:
             self._turns += 1

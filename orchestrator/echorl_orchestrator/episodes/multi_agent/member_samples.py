@@ -1,49 +1,15 @@
 """From one episode to its training units: one for each member that learns."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import msgspec
 
-from echorl_core.config import EnvironmentConfig
-from echorl_orchestrator.environments.contract import LEARNER_SEAT
 from echorl_orchestrator.episode_outcome import EpisodeOutcome, StopReason
 from echorl_orchestrator.episodes.attempt_outcome import EpisodeRequest
 from echorl_orchestrator.episodes.multi_agent.loop import MembersProgress
 from echorl_orchestrator.episodes.multi_agent.seats import MemberSession
 from echorl_orchestrator.episodes.samples import Built
-from echorl_orchestrator.failures import EpisodeError, ErrorKind
-
-
-def policy_of(environment: EnvironmentConfig, member: str) -> str:
-    """The policy that plays a member: learner, base or endpoint."""
-    seat = environment.members.get(member)
-    return "learner" if seat is None else seat.policy
-
-
-def learning(
-    environment: EnvironmentConfig, members: Sequence[str], task: dict[str, Any], *, evaluation: bool
-) -> list[str]:
-    """Members that train; of an eval, the one whose reward it reports.
-
-    Seats that the policy plays and ``dropMembers`` does not name; only the task's ``learnerSeat`` among them in an eval
-    and where another seat, not dropped, is frozen.
-
-    Raises:
-        EpisodeError: ENV: the task names no such seat.
-    """
-    played = [name for name in members if name not in environment.drop_members]
-    learners = [name for name in played if policy_of(environment, name) == "learner"]
-    if not evaluation and len(learners) == len(played):
-        return learners
-    seat = task.get(LEARNER_SEAT)
-    if seat not in learners:
-        why = "an eval" if evaluation else "a frozen seat"
-        accepted = " or ".join(learners) or "none, as no seat is the learner's"
-        found = "nothing" if seat is None else repr(seat)
-        raise EpisodeError(ErrorKind.ENV, f"task.{LEARNER_SEAT}: needed by {why}; found {found}, accepted: {accepted}")
-    return [str(seat)]
+from echorl_orchestrator.failures import EpisodeError
 
 
 def owned(built: Built, member: str) -> Built:
@@ -96,6 +62,7 @@ class Ended:
             kept_tokens=sum(unit.kept_tokens for unit in units),
             kept_branches=sum(unit.kept_branches for unit in units),
             dropped_branches=sum(unit.dropped_branches for unit in units),
+            unused_branches=sum(unit.unused_branches for unit in units),
             unattributed=any(unit.unattributed for unit in units),
             version_low=min((unit.version_low for unit in units), default=0),
             version_high=max((unit.version_high for unit in units), default=0),

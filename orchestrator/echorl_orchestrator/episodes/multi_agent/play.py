@@ -6,15 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from echorl_core.config import EnvironmentConfig
+from echorl_core.config import SeatConfig
 from echorl_orchestrator.environments.contract import MemberReward, Slot
 from echorl_orchestrator.episode_outcome import EpisodeOutcome, StopReason
 from echorl_orchestrator.episodes.attempt_outcome import EpisodeAttempt, EpisodeRequest
 from echorl_orchestrator.episodes.episode_attempt import EpisodeResources
 from echorl_orchestrator.episodes.episode_loop import Progress
+from echorl_orchestrator.episodes.multi_agent.bindings import Bindings, bind
 from echorl_orchestrator.episodes.multi_agent.endpoint import Endpoints, EndpointSeat, key_of
 from echorl_orchestrator.episodes.multi_agent.loop import MembersLoop, MembersProgress
-from echorl_orchestrator.episodes.multi_agent.member_samples import Ended, learning, owned, policy_of
+from echorl_orchestrator.episodes.multi_agent.member_samples import Ended, owned
+from echorl_orchestrator.episodes.multi_agent.reasoning import Reasoning
 from echorl_orchestrator.episodes.multi_agent.seats import BaseGenerator, MemberSession, Seat
 from echorl_orchestrator.episodes.multi_agent.turn_taking import TurnTaking
 from echorl_orchestrator.failures import EpisodeError, ErrorKind
@@ -49,11 +51,16 @@ class MembersPlayer:
         self, request: EpisodeRequest, pool: WorkerPool, *, evaluation: bool
     ) -> tuple[EpisodeOutcome, EpisodeError | None]:
         """One attempt; see ``AttemptPlayer``. Of an eval, the outcome is its ``learnerSeat``'s own."""
-        cast = await self._cast(request, pool.facts.members, pool.facts.schedule, evaluation=evaluation)
         progress = MembersProgress({member: Progress() for member in pool.facts.members})
-        started = time.monotonic()
         try:
-            error, learners = await self._played(request, pool, cast, progress, evaluation=evaluation)
+            bindings = bind(request.environment, pool.facts.members, request.task, evaluation=evaluation)
+        except EpisodeError as failure:
+            return Ended(request, {}, progress, 0.0).whole([], failure), failure
+        cast = await self._cast(request, bindings, pool.facts.schedule, evaluation=evaluation)
+        started = time.monotonic()
+        error: EpisodeError | None
+        try:
+            error = await self._played(request, pool, cast, progress)
         finally:
             # Before anything is built of them: what comes later must not change it.
             for member, session in cast.sessions.items():
@@ -63,7 +70,7 @@ class MembersPlayer:
         units: list[EpisodeOutcome] = []
         try:
             if error is None:
-                made = [await self._unit(ended, member) for member in learners]
+                made = [await self._unit(ended, member) for member in bindings.learners]
                 # Whoever the episode ended before it spoke has nothing to learn from.
                 units = made if evaluation else [unit for unit in made if unit.samples]
         except EpisodeError as failure:
@@ -87,12 +94,11 @@ class MembersPlayer:
         return ended.unit(member, try_.outcome(owned(built, member), None, unattributed=unattributed))
 
     async def _played(
-        self, request: EpisodeRequest, pool: WorkerPool, cast: _Cast, progress: MembersProgress, *, evaluation: bool
-    ) -> tuple[EpisodeError | None, list[str]]:
-        """Play within the deadline; the error that ended it, if any, and who learns from it."""
+        self, request: EpisodeRequest, pool: WorkerPool, cast: _Cast, progress: MembersProgress
+    ) -> EpisodeError | None:
+        """Play within the deadline; the error that ended it, if any."""
         environment = request.environment
         try:
-            learners = learning(environment, pool.facts.members, request.task, evaluation=evaluation)
             async with asyncio.timeout(environment.episode_timeout_s):
                 worker = await pool.lease()
                 key = session_key(request.episode)
@@ -109,41 +115,43 @@ class MembersPlayer:
                 finally:
                     pool.end_episode(worker, key)
         except EpisodeError as error:
-            return error, []
+            return error
         except TimeoutError:
             if environment.on_timeout == "drop" or not progress.turns:
                 limit = f"{environment.episode_timeout_s:g} s (episodeTimeout)"
-                return EpisodeError(ErrorKind.TIMEOUT, f"not done after {limit}"), []
+                return EpisodeError(ErrorKind.TIMEOUT, f"not done after {limit}")
             progress.stop = StopReason.TIMEOUT
             progress.rewards = {member: MemberReward(0.0) for member in pool.facts.members}
-        return None, learners
+        return None
 
     async def _cast(
-        self, request: EpisodeRequest, members: Sequence[str], schedule: Sequence[Slot], *, evaluation: bool
+        self, request: EpisodeRequest, bindings: Bindings, schedule: Sequence[Slot], *, evaluation: bool
     ) -> _Cast:
         cast = _Cast({}, {}, TurnTaking(schedule))
-        for member in members:
-            if policy_of(request.environment, member) == "endpoint":
-                cast.seats[member] = await self._endpoint(request.environment, member, cast.turn_taking)
+        reasoning = Reasoning(request.environment.think_tags)
+        for member, seat in bindings.seats.items():
+            if seat.policy == "endpoint":
+                client = await self._endpoints.client(seat, key_of(seat, self._keys))
+                cast.seats[member] = EndpointSeat(
+                    client,
+                    member,
+                    sampling=request.environment.sampling,
+                    turn_taking=cast.turn_taking,
+                    reasoning=reasoning,
+                )
             else:
-                session = MemberSession(self._spec(request, member, evaluation=evaluation), member, cast.turn_taking)
+                spec = self._spec(request, member, seat, evaluation=evaluation)
+                session = MemberSession(spec, member, cast.turn_taking, reasoning)
                 self._resources.sessions.open(session.spec, partial(_made, session))
                 cast.seats[member] = cast.sessions[member] = session
         return cast
 
-    async def _endpoint(self, environment: EnvironmentConfig, member: str, turn_taking: TurnTaking) -> EndpointSeat:
-        seat = environment.members[member]
-        client = await self._endpoints.client(seat, key_of(seat, self._keys))
-        return EndpointSeat(client, member, sampling=environment.sampling, turn_taking=turn_taking)
-
-    def _spec(self, request: EpisodeRequest, member: str, *, evaluation: bool) -> SessionSpec:
+    def _spec(self, request: EpisodeRequest, member: str, seat: SeatConfig, *, evaluation: bool) -> SessionSpec:
         return SessionSpec(
             key=session_key(request.episode, member),
             episode=f"{request.episode}/{member}",
             codec=self._resources.codec,
-            generator=BaseGenerator(self._resources.generator)
-            if policy_of(request.environment, member) == "base"
-            else self._resources.generator,
+            generator=BaseGenerator(self._resources.generator) if seat.policy == "base" else self._resources.generator,
             sampling=request.environment.sampling,
             max_model_len=self._resources.max_model_len,
             evaluation=evaluation,

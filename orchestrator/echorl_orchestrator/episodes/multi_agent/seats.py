@@ -10,13 +10,10 @@ from echorl_orchestrator.chat.messages import Message, Tool
 from echorl_orchestrator.codec.engine_rendering import EngineRendering
 from echorl_orchestrator.codec.protocol import WarningSpans
 from echorl_orchestrator.engines.generation import Generation, TokenGenerator
-from echorl_orchestrator.episodes.multi_agent.reasoning import OPEN, Reading, read
+from echorl_orchestrator.episodes.multi_agent.reasoning import Reading, Reasoning
 from echorl_orchestrator.episodes.multi_agent.turn_taking import TurnTaking
 from echorl_orchestrator.gateway.session import Draft, GatewaySession
 from echorl_orchestrator.gateway.turns import SessionSpec, Turn
-
-_PROMPT_END = 16
-"""Tokens of a prompt's end that are looked at for an open ``<think>``; templates put at most a line break after it."""
 
 
 @dataclass(frozen=True)
@@ -92,9 +89,9 @@ class MemberSession(GatewaySession):
     Whoever calls ``turn`` waits for the member's turn, the gateway's HTTP callers too.
     """
 
-    def __init__(self, spec: SessionSpec, member: str, turn_taking: TurnTaking) -> None:
+    def __init__(self, spec: SessionSpec, member: str, turn_taking: TurnTaking, reasoning: Reasoning) -> None:
         super().__init__(spec)
-        self._member, self._turn_taking = member, turn_taking
+        self._member, self._turn_taking, self._reasoning = member, turn_taking, reasoning
         self._reading = Reading("")
         self.said: list[Said] = []
 
@@ -129,8 +126,9 @@ class MemberSession(GatewaySession):
     def _read(self, draft: Draft) -> Reading:
         codec, parsed = self.spec.codec, draft.parsed
         if isinstance(codec, EngineRendering):
-            return read(parsed.text)
-        opened = codec.text(draft.prompt.ids[-_PROMPT_END:]).rstrip().endswith(OPEN)
-        found = read(codec.text(draft.generation.token_ids), opened=opened)
+            return self._reasoning.read(parsed.text)
+        # A token is a character at least.
+        opened = self._reasoning.opened_by(codec.text(draft.prompt.ids[-self._reasoning.prompt_end :]))
+        found = self._reasoning.read(codec.text(draft.generation.token_ids), opened=opened)
         # The codec also knows what belongs to tool calls; where the markup is broken it may show too much.
-        return found if found.flaw else Reading(read(parsed.text).public)
+        return found if found.flaw else Reading(self._reasoning.read(parsed.text).public)

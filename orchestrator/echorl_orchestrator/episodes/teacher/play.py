@@ -39,7 +39,11 @@ class TaughtPlayer(AgentPlayer):
     async def _built(self, played: EpisodeAttempt) -> Built:
         assert isinstance(played.session, TeacherSession)  # noqa: S101 - made above
         return played.session.taught(
-            played.owner, self._batch.sft, reward=played.progress.reward, max_branches=self._batch.max_branches
+            played.owner,
+            self._batch.sft,
+            reward=played.progress.reward,
+            max_branches=self._batch.max_branches,
+            unused=played.unused,
         )
 
 

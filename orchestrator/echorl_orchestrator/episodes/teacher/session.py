@@ -1,6 +1,6 @@
 """An episode that a teacher plays in the policy's place: messages alone, made into tokens when it is over."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from echorl_core.config import SamplingConfig, SftConfig
@@ -25,6 +25,8 @@ class TeacherSession(GatewaySession):
         self._teacher = teacher
         self._tools_of: dict[int, Sequence[Tool]] = {}
         """Of each branch."""
+        self._last: dict[int, int] = {}
+        """Newest turn of each branch."""
         self._unusable: dict[int, set[int]] = {}
         """Messages of each branch that were cut off or that nobody could read: context alone."""
 
@@ -43,11 +45,13 @@ class TeacherSession(GatewaySession):
         branch = self._continued(talk.messages)
         branch.messages = [*talk.messages, message]
         self._tools_of[branch.number] = talk.tools
+        place = self._place(talk, branch, self._last.get(branch.number))
+        self._last[branch.number] = place.number
         if said.truncated or parsed.malformed:
             self._unusable.setdefault(branch.number, set()).add(len(talk.messages))
         called = bool(action.tool_calls) and not said.truncated
         turn = Turn(
-            number=len(self.facts.turns),
+            number=place.number,
             message=message,
             action=action,
             finish_reason="tool_calls" if called else "length" if said.truncated else "stop",
@@ -60,18 +64,31 @@ class TeacherSession(GatewaySession):
         )
         return self._counted(turn)
 
-    def taught(self, owner: Owner, config: SftConfig, *, reward: float | None, max_branches: int) -> Built:
-        """What the policy learns of the episode: a sample for each branch, every message trained once."""
+    def taught(
+        self,
+        owner: Owner,
+        config: SftConfig,
+        *,
+        reward: float | None,
+        max_branches: int,
+        unused: Collection[int] = (),
+    ) -> Built:
+        """What the policy learns of the episode: a sample for each branch, every message trained once.
+
+        Branches that end with one of the turns ``unused`` are left out.
+        """
         codec = self.spec.codec
         assert not isinstance(codec, EngineRendering)  # noqa: S101 - refused when the player was made
-        kept = kept_branches(self.history.branches, max_branches)
+        used = [branch for branch in self.history.branches if self._last[branch.number] not in unused]
+        kept = kept_branches(used, max_branches)
         talks = [
             Talk(branch.messages, self._tools_of[branch.number], self._context(branch, kept[:place]))
             for place, branch in enumerate(kept)
         ]
         most = self.spec.max_model_len
         built = sft_samples(codec, talks, owner, config, max_tokens=most, reward=reward).built
-        return Built(built.samples, len(self.history.branches) - len(kept), built.kept_tokens, 0, 0)
+        left_out = len(self.history.branches) - len(used)
+        return Built(built.samples, len(used) - len(kept), built.kept_tokens, 0, 0, left_out)
 
     def _context(self, branch: Branch, earlier: Sequence[Branch]) -> frozenset[int]:
         shared = max((_shared(branch.messages, one.messages) for one in earlier), default=0)

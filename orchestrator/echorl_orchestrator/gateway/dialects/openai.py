@@ -7,7 +7,7 @@ others are refused.
 import json
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from typing import Any
 
 from echorl_core.config import SamplingConfig
@@ -52,6 +52,8 @@ _READ = frozenset({"model", "messages", "tools", "stream", "stream_options", "te
     "max_tokens",
     "max_completion_tokens",
 }
+_PENALTIES = {"presence_penalty": (-2.0, 2.0), "frequency_penalty": (-2.0, 2.0), "repetition_penalty": (1e-6, 2.0)}
+"""Lowest and highest value, in evals; in training they have to ask for nothing."""
 _WITHOUT_EFFECT = frozenset(
     {"user", "metadata", "store", "service_tier", "parallel_tool_calls", "safety_identifier"}
 ) | {
@@ -122,9 +124,9 @@ def _count(body: Mapping[str, Any], field: str) -> int | None:
     return value
 
 
-def _refuse_unknown(body: Mapping[str, Any]) -> None:
+def _refuse_unknown(body: Mapping[str, Any], read: Set[str]) -> None:
     for field, value in body.items():
-        if field in _READ or field in _WITHOUT_EFFECT:
+        if field in read or field in _WITHOUT_EFFECT:
             continue
         if field not in _NEUTRAL:
             raise SamplingRefusedError(field, "unknown field")
@@ -142,12 +144,21 @@ def requested_sampling(body: Mapping[str, Any], default: SamplingConfig, *, eval
         SamplingRefusedError: a field that training refuses (see ``permitted``) or that nothing implements, or a value
             out of range.
     """
-    _refuse_unknown(body)
+    _refuse_unknown(body, _READ | _PENALTIES.keys() if evaluation else _READ)
     temperature = _number(body, "temperature", default.temperature)
     top_p = _number(body, "top_p", default.top_p)
     top_k = _count(body, "top_k") if body.get("top_k") not in (None, -1, 0) else default.top_k
     limit = _count(body, "max_completion_tokens") or _count(body, "max_tokens") or default.max_completion_tokens
-    return permitted(temperature, top_p, top_k, limit, evaluation=evaluation)
+    asked = permitted(temperature, top_p, top_k, limit, evaluation=evaluation)
+    return asked.model_copy(update={name: _penalty(body, name, default) for name in _PENALTIES})
+
+
+def _penalty(body: Mapping[str, Any], field: str, default: SamplingConfig) -> float:
+    lowest, highest = _PENALTIES[field]
+    value = _number(body, field, getattr(default, field))
+    if not lowest <= value <= highest:
+        raise SamplingRefusedError(field, f"found {value:g}, accepted is a number from {lowest:g} to {highest:g}")
+    return value
 
 
 def _usage(turn: Turn) -> dict[str, int]:

@@ -133,8 +133,6 @@ _ALGORITHM = [
 _SAMPLING = [
     _refused(f"{ENV}.sampling.frequencyPenalty", 0.5, "eval"),
     _refused(f"{ENV}.sampling.repetitionPenalty", 1.5, "eval"),
-    _refused(f"{EVAL}.sampling.presencePenalty", 0.5, "no value", says="penalties"),
-    _refused(f"{EVAL}.sampling.repetitionPenalty", 1.5, "no value", says="penalties"),
 ]
 _WORDS = [
     _refused(f"{ENV}.name", "A_b", "at most 63 lower-case letters"),
@@ -144,6 +142,8 @@ _WORDS = [
     _refused(f"{EVAL}.type", "terminal", "builtin:<name> or"),
     _refused(f"{EVAL}.type", "builtin:terminl", "builtin:kuhn, builtin:messages, builtin:terminal"),
     _refused(f"{EVAL}.type", "openenv:echo", "builtin:<name> or", says="not supported yet"),
+    _refused(f"{ENV}.thinkTags", ["<think>"], "without brackets", at="0"),
+    _refused(f"{EVAL}.thinkTags", ["<think>"], "without brackets", at="0"),
     _refused(f"{ENV}.workers", 0, "from 1 to 1024"),
     _refused(f"{EVAL}.workers", 0, "from 1 to 1024"),
     _refused(f"{ENV}.episodeTimeout", "10 m", DURATION),

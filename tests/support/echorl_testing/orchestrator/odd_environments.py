@@ -176,6 +176,10 @@ class Agent:
                             break
                         raise RuntimeError(said["error"]["message"])
                 talk += [said["choices"][0]["message"], {"role": "user", "content": "go on"}]
+            if self._ends == "titled":
+                body = {"model": model, "messages": [{"role": "user", "content": "name this talk"}]}
+                async with http.post(f"{base_url}/chat/completions", json=body) as answer:
+                    await answer.json()
         return RunnerResult(
             reward=None if self._ends == "unscored" else 0.5, metrics={"turns": float(limits.max_turns or -1)}
         )

@@ -58,15 +58,24 @@ def circle(
     schedule: list[list[Any]] | None = None,
     does: str = "",
     rewards: Mapping[str, float] | None = None,
-    learner_seat: str | None = None,
+    learner_seats: list[str | None] | None = None,
     tasks: int = 4,
 ) -> Environment:
-    """``schedule``: ``[id, members]`` of each slot; by default one slot for all together, then one for each alone."""
+    """A talk.
+
+    Args:
+        members: who takes part.
+        schedule: ``[id, members]`` of each slot; by default one slot for all together, then one for each alone.
+        does: how the environment misbehaves.
+        rewards: by member.
+        learner_seats: of the tasks, by turns; None: that task names none.
+        tasks: how many.
+    """
     chosen = schedule or [["all", list(members)], *([f"then-{name}", [name]] for name in members)]
     slots = [Slot(str(name), "talk", tuple(speakers)) for name, speakers in chosen]
-    seat = {} if learner_seat is None else {"learnerSeat": learner_seat}
+    seats = [{} if seat is None else {"learnerSeat": seat} for seat in learner_seats or [None]]
     names = list(members)
     return Environment(
-        [{"key": key, **seat} for key in range(tasks)],
+        [{"key": key, **seats[key % len(seats)]} for key in range(tasks)],
         multi_agent=MultiAgent(names, slots, lambda: Circle(names, slots, does, rewards or {"a": 1.0, "b": -1.0})),
     )

@@ -174,6 +174,13 @@ def test_filters_reach_the_orchestrator():
     assert found[2].hook.kwargs == {"below": 2}
 
 
+def test_a_filter_alone_chooses_among_all_that_the_policy_did_not_write():
+    configs = compiled(with_value(shortest(), f"{TRAIN}.echo", {"filter": {"import": "mine:keep"}}))
+    echo = configs.orchestrator.train[0].echo
+    assert [(role.alpha, role.tool_names) for role in (echo.system, echo.user, echo.tool)] == [(1.0, None)] * 3
+    assert (echo.assistant, echo.warning, echo.filter.import_path) == (None, None, "mine:keep")
+
+
 def test_echo_of_a_role_that_says_nothing_has_alpha_one():
     configs = compiled(with_value(shortest(), f"{TRAIN}.echo", {"tool": {}, "user": {"alpha": 0}}))
     echo = configs.orchestrator.train[0].echo

@@ -240,3 +240,39 @@ def test_an_environment_without_a_policy_gradient_counts_for_no_denominator_of_i
     )
     assert denominators == {"rl": 2.0, "ce": 1.0}
     assert found["b/0"][0].tolist() == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("config", "advantages", "share"),
+    [
+        # Of two episodes the first learns from its reward; the second's advantage is 0, filtered or not.
+        (batch_config(), [0.5, 0.0], 0.5),
+        (batch_config(filters=[RL_FILTER]), [0.5, 0.0], 0.5),
+        (batch_config(), [0.0, 0.0], 0.0),
+        (batch_config(filters=[RL_FILTER]), [0.0, 0.0], 0.0),
+        (batch_config(rl_weight=0.0), [0.5, 0.5], None),
+    ],
+)
+def test_the_share_of_episodes_that_rewards_teach_by_hand(
+    config: BatchConfig, advantages: list[float], share: float | None
+) -> None:
+    """ECHO trains in all of them, so that every one of these is a batch."""
+    found = [episode([sample([C, A, E], episode=f"e{place}")], advantage) for place, advantage in enumerate(advantages)]
+    content = compose(found, config, ECHO, step=1)
+    assert content is not None
+    assert (content.denominators["ce"], content.trainable_episodes, content.rl_share) == (2.0, 2, share)
+    assert batch_columns(found, content, 1, SinceLastBatch())["batch/rl_share"] == share
+
+
+def test_what_a_teacher_judged_teaches_though_it_has_no_advantage() -> None:
+    judged = msgspec.structs.replace(sample([C, A]), ref_logprobs=np.zeros(2, np.float32))
+    content = compose([episode([judged], 0.0)], batch_config(mode="opd"), ECHO, step=1)
+    assert content is not None
+    assert content.rl_share == 1.0
+
+
+def test_an_environment_without_a_policy_gradient_is_not_asked_what_its_rewards_teach() -> None:
+    asked, other = (episode([sample([C, A, E], episode=name)], 0.5) for name in "ab")
+    content = compose([asked, of("terminal", other, batch_config(rl_weight=0.0))], batch_config(), ECHO, step=1)
+    assert content is not None
+    assert content.rl_share == 1.0

@@ -1,5 +1,6 @@
 """Hand-computed samples and ECHO weights."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -7,11 +8,14 @@ import pytest
 
 from echorl_core.config import EchoConfig, EchoRoleConfig
 from echorl_core.wire.batch import MessageRole, Sample, TokenRole
+from echorl_orchestrator.codec.compact import CompactCodec
 from echorl_orchestrator.codec.protocol import Rendered
+from echorl_orchestrator.codec.tokenizer import TextTokenizer
 from echorl_orchestrator.episodes.echo import FilterContractError, filter_input, narrow
 from echorl_orchestrator.episodes.samples import Built, Owner, build_samples
 from echorl_orchestrator.gateway.history import Branch
 from echorl_orchestrator.gateway.tokens import prompt_columns, sampled_columns
+from echorl_testing.orchestrator.scripted_policy import write_byte_tokenizer
 
 OWNER = Owner("e7", "g", "env", "task", 2)
 C, A, E, W = TokenRole.CONTEXT, TokenRole.ACTION, TokenRole.ENV_OUTPUT, TokenRole.WARNING
@@ -113,6 +117,44 @@ def test_echo_on_warnings_only_when_asked() -> None:
 def test_the_initial_prompt_trains_only_by_its_own_roles() -> None:
     both = EchoConfig(system=EchoRoleConfig(alpha=0.1), user=EchoRoleConfig(alpha=0.2))
     assert ce(both) == [0, 0.1, 0.2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]
+
+
+def test_template_tokens_never_train_though_they_belong_to_a_message() -> None:
+    """As codecs render: the template around a body has its message, and so its role."""
+    branch = Branch(0)
+    #   0 <sys>  1 s  2 </sys>  3 <usr>  4 u  5 </usr>  6 <gen>
+    prompt = rendered(list(range(10, 17)), [0, 0, 0, 1, 1, 1, -1], [0, 1, 0, 0, 1, 0, 0])
+    branch.append(prompt_columns(prompt, MESSAGES, [1, 2], {}))
+    branch.append(sampled([20], 0, 1))
+    #   8 <usr>  9 u  10 </usr>  11 <tool>  12 t  13 </tool>  14 <gen>
+    answers = [MESSAGES[1], RESULTS[0]]
+    later = rendered(list(range(30, 37)), [0, 0, 0, 1, 1, 1, -1], [0, 1, 0, 0, 1, 0, 0])
+    branch.append(prompt_columns(later, answers, [4, 5], TOOL_INDEX))
+    branch.append(sampled([40], 1, 2))
+    alphas = {"system": 0.1, "user": 0.2, "tool": 0.3}
+    (sample,) = build(
+        [branch], EchoConfig(**{role: EchoRoleConfig(alpha=alpha) for role, alpha in alphas.items()})
+    ).samples
+    s, u, t = MessageRole.SYSTEM, MessageRole.USER, MessageRole.TOOL
+    assert sample.message_role[[0, 2, 3, 5, 8, 10, 11, 13]].tolist() == [s, s, u, u, u, u, t, t]
+    trained = {int(place): round(float(sample.ce_weight[place]), 4) for place in np.flatnonzero(sample.ce_weight)}
+    assert trained == {1: 0.1, 4: 0.2, 9: 0.2, 12: 0.3}
+
+
+def test_of_a_real_codecs_messages_the_bodies_alone_train(tmp_path: Path) -> None:
+    tokenizer = TextTokenizer(write_byte_tokenizer(tmp_path), name="bytes")
+    codec, branch = CompactCodec(tokenizer), Branch(0)
+    asked = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "port?"}]
+    branch.append(prompt_columns(codec.render(asked, [], {}), asked, [1, 2], {}))
+    action = codec.action_ids({"role": "assistant", "content": "22"}, [])
+    branch.append(sampled(action, 0, 1))
+    more = [{"role": "user", "content": "sure?"}]
+    bridged = codec.extend([], action, more, [], {})
+    assert bridged is not None
+    branch.append(prompt_columns(bridged, more, [4], {}))
+    both = EchoConfig(system=EchoRoleConfig(alpha=1.0), user=EchoRoleConfig(alpha=1.0))
+    (sample,) = build([branch], both).samples
+    assert tokenizer.decode(sample.token_ids[sample.ce_weight != 0].tolist()) == "be briefport?sure?"
 
 
 def test_tool_messages_of_the_initial_prompt_are_no_answers_to_the_policy() -> None:

@@ -177,12 +177,14 @@ async def test_eval_sessions_may_be_greedy_but_not_seeded(gateway: Gateway) -> N
     gateway.open("eval", evaluation=True)
     async with gateway.client("eval") as client:
         await client.chat.completions.create(
-            model="policy", messages=PROMPT, temperature=0, top_p=0.9, extra_body={"top_k": 5}
+            model="policy", messages=PROMPT, temperature=0, top_p=0.9, presence_penalty=0.5, extra_body={"top_k": 5}
         )
+        with pytest.raises(openai.BadRequestError, match="accepted is a number from -2 to 2"):
+            await client.chat.completions.create(model="policy", messages=PROMPT, frequency_penalty=3)
         with pytest.raises(openai.BadRequestError, match="seed"):
             await client.chat.completions.create(model="policy", messages=PROMPT, seed=1)
     assert gateway.policy.calls[0]["sampling"] == SamplingConfig(
-        temperature=0.0, top_p=0.9, top_k=5, max_completion_tokens=64
+        temperature=0.0, top_p=0.9, top_k=5, max_completion_tokens=64, presence_penalty=0.5
     )
 
 

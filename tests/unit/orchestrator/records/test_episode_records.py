@@ -86,10 +86,12 @@ async def test_a_step_s_file_holds_the_batch_and_what_filters_kept_out(tmp_path:
         "kept_tokens": 2,
         "branches": 1,
         "branches_dropped": 0,
+        "branches_unused": 0,
         "unattributed": False,
         "seconds": 1.5,
         "metrics": {"bytes": 7.0, "pages": 2.0},
         "transcript": None,
+        "conversations": None,
     }
     last = rows[-1]
     assert (last["in_batch"], last["filters"], last["trains_rl"], last["trains_ce"], last["task_key"]) == (
@@ -141,6 +143,21 @@ async def test_what_was_said_is_let_go_where_too_many_episodes_are_filtered(tmp_
     *held, late = pq.read_table(run.episodes(3, 5)).to_pylist(maps_as_pydicts="strict")
     assert json.loads(held[-1]["transcript"]) == SAID
     assert (late["transcript"], late["messages"], late["rewards"]["left"]) == (None, None, 1.0)
+
+
+async def test_an_agent_s_branches_are_recorded_with_what_was_said_in_each(tmp_path: Path) -> None:
+    run, recorder = opened(tmp_path)
+    records = EpisodeRecords(recorder, EpisodeFiles(run, 3), 3)
+    talks = [{"branch": n, "unused": "sideCall" if n else None, "messages": [{"role": "user"}]} for n in range(2)]
+    one = ready("e0")
+    one.outcome.conversations, one.outcome.unused_branches = talks, 1
+    await records.sealed(5, [one])
+    await records.close()
+    (row,) = pq.read_table(run.episodes(3, 5)).to_pylist(maps_as_pydicts="strict")
+    assert (json.loads(row["conversations"]), row["branches_unused"]) == (talks, 1)
+    (line,) = recorder.rows(EPISODES)
+    assert line["conversations"] == talks
+    assert one.without_texts().outcome.conversations == []
 
 
 async def test_an_eval_s_file_holds_all_its_episodes(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from echorl_core.config import EnvironmentConfig, OverridesConfig, SamplingConfig
 from echorl_orchestrator.episode_outcome import EpisodeOutcome
@@ -238,6 +239,24 @@ async def test_no_stale_sample_and_every_episode_used_once_or_reported(
     assert {one.outcome.episode for one in used} <= set(survived)
     dropped = sum(count for name, count in rig.counters.totals.items() if name.startswith("dropped/"))
     assert len(survived) == len(used) + dropped
+
+
+async def test_a_group_that_lost_episodes_is_told_in_one_line_of_the_log() -> None:
+    """Of each group of four two episodes fail, for two reasons; the others are a group of their own."""
+    errors = {"1": ErrorKind.ENV, "3": ErrorKind.PROVIDER}
+
+    def script(episode: str, group: str, version: int) -> EpisodeOutcome:
+        return outcome(episode, version=version, error=errors.get(episode[-1]))
+
+    rig = Rig(batch_config(group_size=4, batch_size=4), ScriptedPlayer(script=script))
+    with capture_logs() as logs:
+        async with rig.running():
+            await rig.buffer.batch()
+    told = [line for line in logs if line["event"] == "a group closed without some of its episodes"]
+    assert len(told) == rig.counters.totals["groups/partial"] >= 2
+    assert {line["environment"] for line in told} == {"terminal"}
+    assert all((line["of"], line["failed"]) == (4, {"env": 1, "provider": 1}) for line in told)
+    assert len({line["group"] for line in told}) == len(told)
 
 
 async def test_groups_have_the_size_of_their_environment() -> None:

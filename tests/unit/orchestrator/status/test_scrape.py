@@ -32,6 +32,7 @@ ROW = {
     "staleness/all/max": 2,
     "staleness/all/mean": 0.75,
     "gap/max_abs": 1e-6,
+    "batch/rl_share": 0.75,
 }
 
 
@@ -46,6 +47,7 @@ def test_a_steps_record_is_told_by_environment() -> None:
     assert found["masked_ratio"] == {("all",): 0.0}
     assert found["echo_tokens_ratio"] == {(): 0.25}
     assert found["staleness_max_versions"] == {(): 2}
+    assert found["rl_episodes_ratio"] == {(): 0.75}
 
 
 def test_before_the_first_step_there_is_nothing_to_tell() -> None:

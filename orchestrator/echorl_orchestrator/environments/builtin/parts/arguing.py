@@ -118,8 +118,19 @@ class ArguingEnv:
             "question": self._task["question"],
             "options": list(zip(LETTERS, self._task["answers"], strict=False)),
             "own": self._sides.get(member),
+            "rounds": self._case.args.rounds,
         }
-        spoken = {**known, "slot": slot.id, "transcript": self._transcript, "heard": new, "turn": turn}
+        # Whoever decides speaks after the last round, and as a part of it.
+        current = self._case.args.rounds if member == JUDGE else turn + 1
+        spoken = {
+            **known,
+            "slot": slot.id,
+            "transcript": self._transcript,
+            "heard": new,
+            "turn": turn,
+            "round": current,
+            "last_round": current == self._case.args.rounds,
+        }
         asked = self._pack.turn(member, slot.phase, spoken)
         if turn:
             return [{"role": "user", "content": asked}]

@@ -27,10 +27,10 @@ ENVIRONMENTS: list[Refused] = [
         id="unknown built-in",
     ),
     Refused(
-        [(f"{ENV}.echo", {"filter": {"import": "a:b"}})],
+        [(f"{ENV}.echo", {})],
         "spec.environments.train[0].echo",
         "at least one of system, user",
-        id="echo without role",
+        id="empty echo block",
     ),
     Refused(
         [("spec.model.renderer", "engine")],

@@ -1,6 +1,42 @@
 """Environments of several agents, and members."""
 
+from echorl_core.builtin_environments import BUILTIN_MEMBERS
 from echorl_testing.manifests.refused.case import ENV, Refused
+
+
+def _wrong_seats(name: str, place: str) -> list[Refused]:
+    """Members of a built-in environment that cannot work, as one for training or for evals."""
+    members, path = BUILTIN_MEMBERS[name], f"spec.environments.{place}[0]"
+    opponent = {members[0]: {"policy": "endpoint", "url": "http://opponent", "model": "m"}}
+
+    def changes(**fields: object) -> list[tuple[str, object]]:
+        talks = {"name": "talks", "type": f"builtin:{name}", **fields}
+        rae = [("spec.algorithm.advantage", {"type": "rae"})] if place == "train" else []
+        return [(f"spec.environments.{place}", [talks]), *rae]
+
+    return [
+        Refused(
+            changes(members={"c": {"policy": "learner"}}),
+            f"{path}.members",
+            " and ".join(members),
+            id=f"{place}: a member that {name} does not have",
+        ),
+        Refused(
+            changes(dropMembers=[*members, "nobody"]),
+            f"{path}.dropMembers",
+            f"a list without one of {', '.join(members)}",
+            id=f"{place}: all of {name} dropped",
+        ),
+        Refused(
+            changes(dropMembers=list(members[1:]), members=opponent),
+            f"{path}.members.{members[0]}.policy",
+            "learner",
+            id=f"{place}: nobody of {name} left to learn",
+            server_path=f"{path}.members",
+            server_says="no other member could learn",
+        ),
+    ]
+
 
 MULTI_AGENT: list[Refused] = [
     Refused(
@@ -119,4 +155,5 @@ MULTI_AGENT: list[Refused] = [
         id="zero advantage before RAE knows",
         server_path="spec.algorithm.filters",
     ),
+    *(case for name in BUILTIN_MEMBERS for place in ("train", "eval") for case in _wrong_seats(name, place)),
 ]

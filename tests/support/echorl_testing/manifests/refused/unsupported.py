@@ -9,7 +9,6 @@ NOT_SUPPORTED_YET: list[tuple[str, Any]] = [
     (f"{ENV}.type", "openenv:echo"),
     (f"{ENV}.type", "verifiers:owner/env"),
     (f"{ENV}.type", "agent:coder"),
-    ("spec.environments.eval.0.sampling.frequencyPenalty", 0.5),
     ("spec.trainer.parallel.context", 2),
     ("spec.weightTransfer.mode", "nccl"),
     ("spec.checkpoint.weightsOnlyEvery", 10),

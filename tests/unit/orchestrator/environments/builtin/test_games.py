@@ -181,3 +181,19 @@ def test_arguments_that_do_not_fit_are_refused() -> None:
         debate.build(choices=3)
     with pytest.raises(BadInputError, match="turns: found none for judge in phase 'verdict'"):
         debate.build(pack={"turns": {"default": {"argument": "go"}}})
+
+
+@pytest.mark.parametrize("speaking", ["together", "inTurn"])
+def test_a_pack_knows_the_rounds_and_which_is_the_last(speaking: str) -> None:
+    text = {
+        "question": {"default": "{{ rounds }} rounds. "},
+        "turns": {"default": {"default": "{{ round }}{% if last_round %} the last{% endif %}"}},
+        "verdicts": {"A": "=A", "B": "=B"},
+    }
+    said = {"a": ["x", "x"], "b": ["x", "x"], "judge": ["=A"]}
+    _, _, told = play(debate.build(pack=text, rounds=2, speaking=speaking), said, task=TASK)
+    assert told == {
+        "a": ["2 rounds. 1", "2 the last"],
+        "b": ["2 rounds. 1", "2 the last"],
+        "judge": ["2 rounds. 2 the last"],
+    }
