@@ -1,5 +1,6 @@
 """What comes in while batches are trained: policies, steps and parts from the trainer, evals, a request to stop."""
 
+import asyncio
 from typing import Any
 
 from echorl_core.wire.batch import StopNotice
@@ -16,12 +17,19 @@ class TrainerReports:
     def __init__(self, parts: RunParts) -> None:
         self._identity, self._disk, self._live, self._pool = parts.identity, parts.disk, parts.live, parts.pool
         self._evals, self._health, self._board = parts.evals, parts.health, parts.board
+        self._rollout = parts.rollout
         self._progress, self._throughput, self._monitors = parts.progress, parts.throughput, parts.monitors
         self._announced = -1
+        # A trainer that had no answer asks again while the first call may still wait for room on the volume.
+        self._one_policy, self._one_step = asyncio.Lock(), asyncio.Lock()
 
     async def policy(self, announcement: PolicyAnnouncement) -> None:
         """The trainer holds a new version. Repeated announcements do no harm."""
         self._health.beat()
+        async with self._one_policy:
+            await self._new_policy(announcement)
+
+    async def _new_policy(self, announcement: PolicyAnnouncement) -> None:
         if announcement.version <= self._announced:
             return
         self._announced = announcement.version
@@ -33,10 +41,15 @@ class TrainerReports:
             self._disk.committer.expect(notice.step)
         self._evals.reached(announcement.version)
         await self._disk.desk.announced(announcement)
+        self._rollout.wake()
         await self._board.refresh()
 
     async def step(self, report: StepReport) -> None:
         """A step was trained: its row is in the records when this returns. Repeated reports do no harm."""
+        async with self._one_step:
+            await self._new_step(report)
+
+    async def _new_step(self, report: StepReport) -> None:
         if report.step <= self._disk.desk.reported:
             return
         served = self._pool.served() or (None, None)

@@ -68,6 +68,9 @@ async def assemble(live: AttemptSettings, identity: RunIdentity, secrets: Secret
         rollout.wake()
         board.soon()
 
+    def trained() -> int:
+        return view.step
+
     async def wait_served(version: int) -> None:
         # Engines may need a restart on the way; what takes longer than this is a failure that must be seen.
         await pool.wait_served(version, 3 * config.update_deadline_s)
@@ -87,6 +90,7 @@ async def assemble(live: AttemptSettings, identity: RunIdentity, secrets: Secret
         RolloutStart() if disk.state is None else RolloutStart(disk.next_step, disk.state.groups, disk.state.deck),
         player=player,
         version=pool.version_for_dispatch,
+        trained=trained,
         ledger=EpisodeLedger(counters, failures, health.beat),
         on_filtered=disk.episodes.filtered,
     )

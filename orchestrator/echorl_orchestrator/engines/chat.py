@@ -111,8 +111,9 @@ def parse_chat(raw: bytes, max_tokens: int) -> Said:
     """Read a chat answer to a request for at most ``max_tokens`` tokens.
 
     Raises:
-        EpisodeError: INVALID_RESPONSE when the prompt's ids, the sampled ids or their logprobs are missing, misaligned
-            or not finite; PROVIDER when the engine aborted the request.
+        EpisodeError: INVALID_RESPONSE when the prompt's ids, the sampled ids or their logprobs are missing or
+            misaligned; PROVIDER when the engine aborted the request.
+        ImpossibleLogprobError: a logprob is not finite, or above 0.
     """
     answer = decode(raw, _ChatAnswer)
     choice = only(answer.choices)

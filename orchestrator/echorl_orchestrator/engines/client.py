@@ -25,6 +25,11 @@ LOGPROB_FLOOR = -9999.0
 """vLLM writes this where a logprob is missing or not finite; no such token can be trained on."""
 
 
+LOGPROB_CEILING = 1e-3
+"""Nats. The logarithm of a probability is at most 0; what lies above by less is rounding: the difference of a logit and
+the log-sum-exp, each in float32, errs by 2**-24 of their size, which is 6e-4 for logits of ten thousand."""
+
+
 # Answers are trees of thousands of numbers: the garbage collector would look for cycles where there can be none.
 class Entry(msgspec.Struct, gc=False):
     """A sampled token's logprob; ``token_id`` is None where the answer does not say whose it is."""
@@ -57,6 +62,13 @@ class _PromptChoice(msgspec.Struct):
 
 class _CompletionAnswer(msgspec.Struct):
     choices: list[_PromptChoice]
+
+
+class ImpossibleLogprobError(EpisodeError):
+    """A logprob that no probability has, or one that is no number: what the engine computes is wrong."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ErrorKind.INVALID_RESPONSE, message)
 
 
 @dataclass(frozen=True)
@@ -141,8 +153,9 @@ def parse_generation(raw: bytes) -> Sampled:
     """Read a generate answer.
 
     Raises:
-        EpisodeError: INVALID_RESPONSE when ids or logprobs are missing, of different length or not finite; PROVIDER
-            when the engine aborted the request.
+        EpisodeError: INVALID_RESPONSE when ids or logprobs are missing or of different length; PROVIDER when the
+            engine aborted the request.
+        ImpossibleLogprobError: a logprob is not finite, or above 0.
     """
     choice = only(decode(raw, _GenerateAnswer).choices)
     entries = choice.logprobs.content if choice.logprobs is not None else None
@@ -153,8 +166,9 @@ def usable(token_ids: list[int] | None, entries: list[Entry] | None, finish_reas
     """What was sampled, if it can be used; ``entries`` stand beside ``token_ids``.
 
     Raises:
-        EpisodeError: INVALID_RESPONSE when ids or logprobs are missing, of different length or not finite; PROVIDER
-            when the engine aborted the request.
+        EpisodeError: INVALID_RESPONSE when ids or logprobs are missing or of different length; PROVIDER when the
+            engine aborted the request.
+        ImpossibleLogprobError: a logprob is not finite, or above 0.
     """
     if finish_reason == "abort":
         raise EpisodeError(ErrorKind.PROVIDER, "the engine aborted the request")
@@ -167,7 +181,7 @@ def usable(token_ids: list[int] | None, entries: list[Entry] | None, finish_reas
         for position, (token, entry) in enumerate(zip(token_ids, entries, strict=True)):
             if entry.token_id is not None and entry.token_id != token:
                 raise invalid(f"position {position}: logprob of token {entry.token_id} stands at token {token}")
-    logprobs = _all_finite([entry.logprob for entry in entries])
+    logprobs = _all_possible([entry.logprob for entry in entries])
     reason: Literal["stop", "length"] = "stop" if finish_reason == "stop" else "length"
     return Sampled(token_ids, logprobs, reason)
 
@@ -176,7 +190,8 @@ def parse_prompt_logprobs(raw: bytes, token_ids: Sequence[int]) -> list[float]:
     """Logprobs of tokens 1.. of the prompt, from a completion answer.
 
     Raises:
-        EpisodeError: INVALID_RESPONSE when one is missing or not finite.
+        EpisodeError: INVALID_RESPONSE when one is missing.
+        ImpossibleLogprobError: one is not finite, or above 0.
     """
     positions = only(decode(raw, _CompletionAnswer).choices).prompt_logprobs
     if positions is None or len(positions) != len(token_ids):
@@ -184,7 +199,9 @@ def parse_prompt_logprobs(raw: bytes, token_ids: Sequence[int]) -> list[float]:
     logprobs = []
     for index in range(1, len(token_ids)):
         entry = (positions[index] or {}).get(str(token_ids[index]))
-        logprobs.append(_finite(None if entry is None else entry.logprob, index))
+        if entry is None:
+            raise invalid(f"prompt_logprobs: found none of token {token_ids[index]} at position {index}")
+        logprobs.append(_possible(entry.logprob, index))
     return logprobs
 
 
@@ -235,18 +252,23 @@ def only(choices: list[T]) -> T:
     return choices[0]
 
 
-def _all_finite(logprobs: list[float | None]) -> list[float]:
-    """The same, once it is sure that each is a finite number above the floor."""
+def _all_possible(logprobs: list[float | None]) -> list[float]:
+    """The same, once it is sure that each can be a token's that was sampled."""
     known = [logprob for logprob in logprobs if logprob is not None]
-    if len(known) < len(logprobs) or not all(map(math.isfinite, known)) or min(known) <= LOGPROB_FLOOR:
-        return [_finite(logprob, position) for position, logprob in enumerate(logprobs)]
-    return known
+    # Sums of what is not finite are not finite, and one look at each end says the rest.
+    if len(known) == len(logprobs) and math.isfinite(sum(known)) and min(known) > LOGPROB_FLOOR and max(known) <= 0.0:
+        return known
+    return [_possible(logprob, position) for position, logprob in enumerate(logprobs)]
 
 
-def _finite(logprob: float | None, position: int) -> float:
-    if logprob is None or not math.isfinite(logprob) or logprob <= LOGPROB_FLOOR:
-        raise invalid(f"position {position}: logprob {logprob}, accepted are finite numbers above {LOGPROB_FLOOR}")
-    return logprob
+def _possible(logprob: float | None, position: int) -> float:
+    """The logprob, without what rounding has put above 0. None is what JSON has for NaN."""
+    found = f"engine's answer: position {position}: logprob {logprob}"
+    if logprob is None or not math.isfinite(logprob) or logprob > LOGPROB_CEILING:
+        raise ImpossibleLogprobError(f"{found}, accepted are finite numbers up to 0")
+    if logprob <= LOGPROB_FLOOR:
+        raise EpisodeError(ErrorKind.INVALID_RESPONSE, f"{found}, accepted are finite numbers above {LOGPROB_FLOOR}")
+    return min(logprob, 0.0)
 
 
 def invalid(message: str) -> EpisodeError:

@@ -1,8 +1,11 @@
 """Requests for tokens to engines: an episode sticks to one engine, and nothing passes while no engine may serve."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+
+import structlog
 
 from echorl_core import names
 from echorl_core.config import SamplingConfig
@@ -16,6 +19,7 @@ from echorl_orchestrator.engines.client import (
     GENERATE,
     Answer,
     GenerationClient,
+    ImpossibleLogprobError,
     Sampled,
     generate_body,
     parse_generation,
@@ -25,6 +29,9 @@ from echorl_orchestrator.engines.client import (
 from echorl_orchestrator.engines.engine import COUNTED, Engine, EngineState
 from echorl_orchestrator.engines.generation import ChatGeneration, Generation
 from echorl_orchestrator.failures import EpisodeError, ErrorKind
+from echorl_orchestrator.metrics.process_counters import IMPOSSIBLE_ANSWERS
+
+log = structlog.get_logger()
 
 
 class Dispatcher:
@@ -55,7 +62,8 @@ class Dispatcher:
         )
         sent = await self._ask(episode, GENERATE, body)
         _check_status(sent.engine, sent.answer)
-        return sent.generation(parse_generation(sent.answer.body))
+        with _believed(sent.engine):
+            return sent.generation(parse_generation(sent.answer.body))
 
     async def chat(
         self,
@@ -71,7 +79,8 @@ class Dispatcher:
         sent = await self._ask(episode, CHAT, body)
         check_prompt_fits(sent.answer)
         _check_status(sent.engine, sent.answer)
-        said = parse_chat(sent.answer.body, max_tokens)
+        with _believed(sent.engine):
+            said = parse_chat(sent.answer.body, max_tokens)
         return ChatGeneration(said.prompt_ids, sent.generation(said.sampled), said.message)
 
     async def prompt_logprobs(self, *, token_ids: Sequence[int]) -> list[float]:
@@ -79,7 +88,8 @@ class Dispatcher:
         engine = await self._wait(self._least_loaded)
         answer = await self._send(engine, COMPLETIONS, prompt_logprobs_body(token_ids), {})
         _check_status(engine, answer)
-        return parse_prompt_logprobs(answer.body, token_ids)
+        with _believed(engine):
+            return parse_prompt_logprobs(answer.body, token_ids)
 
     def release(self, episode: str) -> None:
         """Forget which engine an episode sticks to."""
@@ -175,6 +185,18 @@ class _Sent:
             boot_id=self.engine.boot_id or "",
             seconds=self.seconds,
         )
+
+
+@contextmanager
+def _believed(engine: Engine) -> Iterator[None]:
+    """Read an answer; the engine is put away if it cannot be true, whoever asked."""
+    try:
+        yield
+    except ImpossibleLogprobError as error:
+        IMPOSSIBLE_ANSWERS.inc()
+        log.error("engine answers what cannot be true", engine=engine.address, error=error.message)
+        engine.distrust(error.message)
+        raise
 
 
 def _given_up(engine: Engine, reason: str) -> EpisodeError:

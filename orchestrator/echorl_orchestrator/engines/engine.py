@@ -22,7 +22,8 @@ class EngineState(StrEnum):
     UPDATING = "updating"
     """Between pause and probe. Its requests are frozen or go on; new ones wait."""
     QUARANTINED = "quarantined"
-    """Holds weights that are not what they should be, or cannot be updated; its requests were given up."""
+    """Holds weights that are not what they should be, answers what cannot be true, or cannot be updated; its requests
+    were given up."""
     LOST = "lost"
     """Gone, or restarted. Final: what answers at the address later is another engine."""
 
@@ -64,6 +65,8 @@ class Engine:
         """Calls of this pool that wait for its answer."""
         self.pinned = 0
         """Episodes that stick to it."""
+        self.impossible = 0
+        """Answers of it that cannot be true."""
         self.suspect = asyncio.Event()
         """Set when a call failed in a way that asks for a look at the engine's identity right now."""
         self.calls = Calls()
@@ -94,6 +97,12 @@ class Engine:
             self.held = None
             self.interrupt(error or state)
         self._changed()
+
+    def distrust(self, error: str) -> None:
+        """It has answered what cannot be true: nothing of it is used until its weights are loaded and probed anew."""
+        self.impossible += 1
+        if self.state is EngineState.SERVING:
+            self.move(EngineState.QUARANTINED, error=error)
 
     def interrupt(self, reason: str) -> None:
         """Give up every call that runs on the engine now; later calls are not concerned."""

@@ -71,7 +71,7 @@ class Updater:
         """
         failures = 0
         while not self._engine.lost:
-            target = await self._changes.until(self._due)
+            target = await self._next()
             try:
                 await self._bring(target)
                 failures = 0
@@ -80,6 +80,18 @@ class Updater:
                 if not self._engine.lost:
                     await self._failed(error, failures)
                     await self._back_off(target, failures)
+
+    async def _next(self) -> PolicyAnnouncement:
+        """What the engine is to be brought to. One that has answered what cannot be true waits, longer each time."""
+        target = await self._changes.until(self._due)
+        if self._engine.state is EngineState.QUARANTINED and self._engine.impossible:
+            await asyncio.sleep(self._pause_s(self._engine.impossible))
+            target = await self._changes.until(self._due)
+        return target
+
+    def _pause_s(self, times: int) -> float:
+        """Before the next try, after something went wrong for this many times."""
+        return min(self._timing.retry_first_s * 2.0 ** min(times - 1, 32), self._timing.retry_max_s)
 
     def _due(self) -> PolicyAnnouncement | None:
         target = self._goal.target()
@@ -176,13 +188,12 @@ class Updater:
 
     async def _back_off(self, tried: PolicyAnnouncement, failures: int) -> None:
         """Wait before the next try; a version newer than the one tried is tried at once."""
-        seconds = min(self._timing.retry_first_s * 2.0 ** (failures - 1), self._timing.retry_max_s)
 
         def newer() -> PolicyAnnouncement | None:
             target = self._goal.target()
             return target if target is not None and target.policy != tried.policy else None
 
         try:
-            await self._changes.until(newer, seconds)
+            await self._changes.until(newer, self._pause_s(failures))
         except TimeoutError:
             return

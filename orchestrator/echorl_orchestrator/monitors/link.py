@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from echorl_core.names import ENV_ADMIN_TOKEN
+from echorl_orchestrator.workers.rpc import write
 
 HIDDEN = "(hidden)"
 _TAIL_CHARACTERS = 2000
@@ -83,8 +84,12 @@ class Link:
         self._understood(line)
 
     def send(self, message: object) -> None:
-        """Send a message without waiting for anything."""
-        self._stdin.write(msgspec.json.encode(message) + b"\n")
+        """Send a message without waiting for anything.
+
+        Raises:
+            ConnectionError: the process is gone.
+        """
+        write(self._stdin, msgspec.json.encode(message) + b"\n")
 
     async def finish(self) -> int:
         """End the messages and wait until the process has ended; how many answers came meanwhile.

@@ -26,11 +26,16 @@ class ReadyBuffer:
         deck: TaskDeck,
         counters: Counters,
         next_step: int,
+        trained: Callable[[], int],
         max_empty_batches: int,
         on_filtered: Callable[[int, ReadyEpisode], None] = lambda step, episode: None,
     ) -> None:
-        """``on_filtered`` gets each episode that filters keep out of the batch of a step, while it is whole."""
+        """``trained``: the newest step that the trainer has behind it.
+
+        ``on_filtered`` gets each episode that filters keep out of the batch of a step, while it is whole.
+        """
         self._config, self._counters, self._on_filtered = config, counters, on_filtered
+        self._trained = trained
         self.deck = deck
         """Where tasks come from, and are settled when their episodes are."""
         self._max_empty_batches = max_empty_batches
@@ -97,13 +102,15 @@ class ReadyBuffer:
         return None
 
     def wake(self) -> None:
-        """Look again whether there is a batch, or an interruption."""
+        """Look again whether there is a batch, or an interruption: the trainer has moved on, or settings came."""
         self._changed.set()
 
     def take(self) -> list[ReadyEpisode] | None:
         """The next batch's episodes, oldest first; ``next_step`` moves on. None while there are too few.
 
-        Episodes that have become too old for the next batch, and so for every later one, are dropped.
+        Also None while the next batch lies too far ahead of the trainer: a sealed one takes disk until it is trained,
+        and episodes that never grow old would make batches without end. Episodes that have become too old for the
+        next batch, and so for every later one, are dropped.
         """
         limit = self._config.max_staleness
         if stale := [one for one in self.ready if one.staleness(self.next_step) > limit]:
@@ -112,7 +119,7 @@ class ReadyBuffer:
             self._hold([one for one in self.ready if one.staleness(self.next_step) <= limit])
             self.on_room()
         count = self._enough()
-        if count is None:
+        if count is None or self.next_step > farthest_batch(self._config, self._trained()):
             return None
         taken = self.ready[:count]
         self._hold(self.ready[count:])
@@ -198,6 +205,14 @@ class ReadyBuffer:
     def _settle(self, episodes: list[ReadyEpisode]) -> None:
         for episode in episodes:
             self.deck.settle(episode.ticket)
+
+
+def farthest_batch(config: BatchConfig, trained: int) -> int:
+    """The last batch that may be sealed while the trainer has ``trained`` behind it, in every mode.
+
+    A sample of the newest version is as old there as it may be.
+    """
+    return trained + 1 + config.max_staleness
 
 
 def matched(episodes: list[ReadyEpisode]) -> str:

@@ -48,12 +48,14 @@ class Rollout:
         *,
         player: Player,
         version: Callable[[], int],
+        trained: Callable[[], int],
         ledger: EpisodeLedger,
         on_filtered: Callable[[int, ReadyEpisode], None],
     ) -> None:
-        """``version``: that engines would sample with now; ``on_filtered``: see ``ReadyBuffer``."""
+        """``version``: that engines would sample with now; ``trained``, ``on_filtered``: see ``ReadyBuffer``."""
         self._config, self._attempt, self._start = config, attempt, start
         self._player, self._version, self._ledger, self._on_filtered = player, version, ledger, on_filtered
+        self._trained = trained
         self._loaded: LoadedRollout | None = None
 
     @property
@@ -77,9 +79,10 @@ class Rollout:
         return 0 if self._loaded is None else len(self._loaded.buffer.ready)
 
     def wake(self) -> None:
-        """Engines have changed: look whether groups may be started."""
+        """Engines or the trainer have changed: look whether groups may be started, and a batch be sealed."""
         if self._loaded is not None:
             self._loaded.scheduler.wake()
+            self._loaded.buffer.wake()
 
     async def load(self) -> LoadedRollout:
         """Make the parts where the saved state left them; the player has started.
@@ -98,6 +101,7 @@ class Rollout:
             deck=deck,
             counters=self._ledger.counters,
             next_step=start.next_step,
+            trained=self._trained,
             max_empty_batches=config.max_empty_batches,
             on_filtered=self._on_filtered,
         )
@@ -107,8 +111,8 @@ class Rollout:
             player=self._player,
             buffer=buffer,
             scoring=GroupScoring(config.batch, player=self._player, ledger=self._ledger, vocab_size=vocab_size(config)),
-            # What no policy samples can be made ready for as many batches ahead as episodes may be old.
-            version=self._version if MODES[config.batch.mode].versions else lambda: buffer.next_step - 1,
+            # What no policy samples is as good as sampled by the newest one.
+            version=self._version if MODES[config.batch.mode].versions else self._trained,
             horizon=Horizon(self._attempt, config.seed, config.max_steps, start.groups),
             ledger=self._ledger,
         )

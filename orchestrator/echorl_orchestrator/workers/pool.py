@@ -150,7 +150,8 @@ class WorkerPool:
                 await worker.kill()
                 self._draining.discard(worker)
                 failures = failures + 1 if worker.lived_s < _HEALTHY_AFTER_S else 1
-                await asyncio.sleep(min(self._backoff_s * 2 ** (failures - 1), _MAX_BACKOFF_S))
+                # The power is bounded too: a worker that died a thousand times in a row would overflow it.
+                await asyncio.sleep(min(self._backoff_s * 2.0 ** min(failures - 1, 32), _MAX_BACKOFF_S))
             worker = await self._replacement()
             self._workers[slot] = worker
             async with self._changed:

@@ -44,6 +44,21 @@ def encode(message: dict[str, Any]) -> bytes:
     return len(data).to_bytes(_HEADER, "big") + data
 
 
+def write(writer: asyncio.StreamWriter, data: bytes) -> None:
+    """Queue bytes for the other process, for every pipe and socket to one.
+
+    Raises:
+        ConnectionError: the transport is closed. asyncio would drop the bytes; uvloop raises a bare RuntimeError, which
+            must not pass for a bug of ours: a process may die at any moment.
+    """
+    if writer.is_closing():
+        raise ConnectionResetError("the connection is closed")
+    try:
+        writer.write(data)
+    except RuntimeError as error:
+        raise ConnectionResetError(str(error)) from error
+
+
 async def read(reader: asyncio.StreamReader) -> dict[str, Any]:
     """The next message.
 
@@ -54,7 +69,11 @@ async def read(reader: asyncio.StreamReader) -> dict[str, Any]:
     size = int.from_bytes(await reader.readexactly(_HEADER), "big")
     if size > _MAX_FRAME:
         raise FrameError(f"frame of {size} bytes, accepted are {_MAX_FRAME}")
-    message = _decoder.decode(await reader.readexactly(size))
+    data = await reader.readexactly(size)
+    try:
+        message = _decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise FrameError(f"frame cannot be read: {error}") from None
     if not isinstance(message, dict):
         raise FrameError(f"frame holds {type(message).__name__}, accepted is a map")
     return message

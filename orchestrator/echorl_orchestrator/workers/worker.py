@@ -18,7 +18,7 @@ from echorl_core.config import EnvironmentConfig, HookConfig
 from echorl_orchestrator.environments.contract import Slot
 from echorl_orchestrator.failures import BadInputError, EpisodeError, ErrorKind
 from echorl_orchestrator.workers.background import Background
-from echorl_orchestrator.workers.rpc import FrameError, encode, read
+from echorl_orchestrator.workers.rpc import FrameError, encode, read, write
 
 _log = structlog.get_logger()
 
@@ -56,6 +56,19 @@ class EnvironmentFacts:
     schedule: list[Slot] = field(default_factory=list)
     first_seat: dict[str, Any] = field(default_factory=dict)
     """What the first task says under ``learnerSeat``; empty where it says nothing."""
+
+
+class _Error(msgspec.Struct):
+    message: str
+    trace: str = ""
+
+
+class _Answer(msgspec.Struct):
+    """To one call."""
+
+    id: int
+    value: Any = None
+    error: _Error | None = None
 
 
 def _dumped(hook: HookConfig | None) -> dict[str, Any] | None:
@@ -155,9 +168,11 @@ class Worker:
             "advantage": _dumped(self.spec.advantage),
             "filters": [_dumped(hook) for hook in self.spec.filters],
         }
-        self._writer.write(encode({"start": start}))
         try:
+            write(self._writer, encode({"start": start}))
             answer = await read(self._reader)
+        except FrameError as error:
+            raise WorkerStartError(f"environments.{environment.name}: {error}") from None
         except (asyncio.IncompleteReadError, ConnectionError):
             code = await self._process.wait()
             raise WorkerStartError(
@@ -184,10 +199,14 @@ class Worker:
             raise EpisodeError(ErrorKind.ENV, f"{op}: {error}") from None
         self._calls[number] = future
         try:
-            self._writer.write(frame)
+            write(self._writer, frame)
             return await future
+        except ConnectionError:
+            # It is dead, but not buried yet.
+            raise EpisodeError(ErrorKind.SANDBOX, f"worker {self.pid} died") from None
         except asyncio.CancelledError:
-            self._writer.write(encode({"id": number, "episode": episode, "cancel": True}))
+            with contextlib.suppress(ConnectionError):
+                write(self._writer, encode({"id": number, "episode": episode, "cancel": True}))
             raise
         finally:
             self._calls.pop(number, None)
@@ -195,23 +214,37 @@ class Worker:
     async def _listen(self) -> None:
         try:
             while True:
-                message = await read(self._reader)
-                if "pong" in message:
-                    self._ponged.set()
-                    continue
-                future = self._calls.get(message["id"])
-                if future is None or future.done():
-                    continue
-                if "error" in message:
-                    error = EpisodeError(ErrorKind.ENV, message["error"]["message"])
-                    error.add_note(message["error"]["trace"])
-                    future.set_exception(error)
-                else:
-                    future.set_result(message["value"])
+                self._take_in(await read(self._reader))
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
+        except FrameError as error:
+            # Environment code has written to our socket; where the next frame begins nobody knows.
+            _log.warning("worker_garbled", environment=self.spec.environment.name, pid=self.pid, error=str(error))
         finally:
             self._bury()
+
+    def _take_in(self, message: dict[str, Any]) -> None:
+        """A pong, or the answer to a call.
+
+        Raises:
+            FrameError: neither.
+        """
+        if "pong" in message:
+            self._ponged.set()
+            return
+        try:
+            answer = msgspec.convert(message, _Answer)
+        except msgspec.ValidationError as error:
+            raise FrameError(f"no answer: {error}") from None
+        future = self._calls.get(answer.id)
+        if future is None or future.done():
+            return
+        if answer.error is None:
+            future.set_result(answer.value)
+        else:
+            raised = EpisodeError(ErrorKind.ENV, answer.error.message)
+            raised.add_note(answer.error.trace)
+            future.set_exception(raised)
 
     def _bury(self) -> None:
         self.dead = True
@@ -224,14 +257,16 @@ class Worker:
         """Kill the process when not even its event loop gets to run any more (code that holds the interpreter)."""
         while not self.dead:
             self._ponged.clear()
-            self._writer.write(encode({"ping": 1}))
             try:
+                write(self._writer, encode({"ping": 1}))
                 async with asyncio.timeout(self.spec.ping_deadline_s):
                     await self._ponged.wait()
             except TimeoutError:
                 if not self.dead:
                     _log.warning("worker_stuck", environment=self.spec.environment.name, pid=self.pid)
                     await self.kill()
+                return
+            except ConnectionError:
                 return
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self.spec.ping_interval_s):
@@ -264,6 +299,6 @@ class Worker:
             os.close(self._handle)
             self._handle = None
         await self._process.wait()
-        with contextlib.suppress(ConnectionError):
+        with contextlib.suppress(OSError):
             await self._writer.wait_closed()
         self._bury()

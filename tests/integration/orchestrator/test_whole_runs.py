@@ -76,6 +76,23 @@ async def test_a_run_keeps_all_episodes_and_tells_its_monitors_of_which_one_is_o
     assert {("eval/held-out/reward", step) for step in (0, 2, 4)} <= found
 
 
+async def test_sft_seals_no_further_ahead_of_its_trainer_than_is_allowed(run: Run) -> None:
+    train = [environment("talks", type="builtin:terminal-demonstrations", args={"num_tasks": 4})]
+    run.configure(max_steps=12, batch={"mode": "sft", "group_size": 1}, train=train, evals=[])
+    trainer = run.trainer()
+    trainer.hold_after = 4
+    training = asyncio.create_task(trainer.run())
+    async with run.orchestrator() as process:
+        state = await run.state()
+        while "batches up to 6 are sealed" not in state["waiting_for"]:
+            state = await run.state(since=state["revision"], wait=10)
+        assert [step for step, _ in run.directory.sealed_steps()][-1] == 6
+        trainer.go_on.set()
+        await training
+        assert await process.wait() == ExitCode.OK, run.log.read_text()
+    assert [row["step"] for row in run.rows("steps")] == list(range(1, 13))
+
+
 async def test_no_steps_evaluate_the_base_model_and_end(run: Run) -> None:
     run.configure(max_steps=0)
     async with run.orchestrator() as process:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 
 from echorl_core.config import EnvironmentConfig
 from echorl_orchestrator.failures import BadInputError, EpisodeError, ErrorKind
@@ -110,6 +111,37 @@ async def test_awaiting_code_is_cancelled_and_the_worker_stays(tmp_path: Path) -
         assert (pool.pids, pool.retirements) == ([pid], 0)
 
 
+def test_calls_to_a_worker_that_is_just_dying_fail_as_its_episodes_do() -> None:
+    """On the event loop of the role, whose transports raise where asyncio's drop what is written."""
+
+    async def scene() -> None:
+        async with started("sleep", "fine") as pool:
+            worker = await pool.lease()
+            hung = asyncio.create_task(worker.call("task", index=0))
+            background = asyncio.create_task(pool._background.watch())
+            killing = asyncio.create_task(worker.kill())
+            calls = []
+            while not killing.done():
+                calls.append(asyncio.create_task(worker.call("task", index=1)))
+                cancelled = asyncio.create_task(worker.call("task", index=1))
+                await asyncio.sleep(0)
+                cancelled.cancel()
+                calls.append(cancelled)
+                pool.end_episode(worker, "e")
+                worker.take()
+            hung.cancel()
+            ended = await asyncio.gather(*calls, return_exceptions=True)
+            assert len(calls) > 4
+            for error in ended:
+                assert isinstance(error, asyncio.CancelledError) or error.kind is ErrorKind.SANDBOX, error
+            await until(lambda: pool.deaths == 1 and len(pool.pids) == 1)
+            assert (await episode(pool, "later", 1))["reward"] == 0.25
+            assert not background.done()
+            background.cancel()
+
+    uvloop.run(scene())
+
+
 async def test_a_dead_worker_fails_its_episodes_and_is_replaced() -> None:
     async with started("exit", "sleep", "fine", workers=2) as pool:
         other = asyncio.create_task(episode(pool, "other", 1))
@@ -121,6 +153,15 @@ async def test_a_dead_worker_fails_its_episodes_and_is_replaced() -> None:
         assert not other.done()
         assert (await episode(pool, "later", 2))["reward"] == 0.25
         other.cancel()
+
+
+async def test_a_worker_whose_code_writes_to_our_socket_is_dead_to_us() -> None:
+    async with started("garble", "fine") as pool:
+        with pytest.raises(EpisodeError) as caught:
+            await episode(pool, "garbling", 0)
+        assert caught.value.kind is ErrorKind.SANDBOX
+        await until(lambda: pool.deaths == 1 and len(pool.pids) == 1)
+        assert (await episode(pool, "later", 1))["reward"] == 0.25
 
 
 async def test_a_killed_worker_is_replaced() -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from echorl_core.wire.batch import Sample
 from echorl_orchestrator.codec.tokenizer import TextTokenizer
 from echorl_orchestrator.endpoints.client import EndpointClient, EndpointError
-from echorl_orchestrator.engines.client import LOGPROB_FLOOR
+from echorl_orchestrator.engines.client import LOGPROB_CEILING, LOGPROB_FLOOR
 from echorl_orchestrator.failures import BadInputError, ErrorKind
 
 COMPLETIONS = "completions"
@@ -69,15 +69,16 @@ def parse_prefill(raw: bytes, token_ids: Sequence[int], where: str) -> NDArray[n
     """Natural-log probabilities of the prompt's tokens, float32 [T]; 0 for the first, which nothing precedes.
 
     Raises:
-        TeacherError: INVALID_RESPONSE, one is missing or not finite.
+        TeacherError: INVALID_RESPONSE, one is missing, not finite or above 0.
     """
     found = np.array([0.0, *(_number(entry) for entry in _entries(raw, token_ids, where))], np.float32)
-    usable = np.isfinite(found) & (found > LOGPROB_FLOOR)
+    usable = np.isfinite(found) & (found > LOGPROB_FLOOR) & (found <= LOGPROB_CEILING)
     if not usable.all():
         place = int(np.flatnonzero(~usable)[0])
-        reason = f"logprob {found[place]} at position {place}, accepted are finite numbers above {LOGPROB_FLOOR}"
+        accepted = f"accepted are finite numbers above {LOGPROB_FLOOR} and up to 0"
+        reason = f"logprob {found[place]} at position {place}, {accepted}"
         raise EndpointError(ErrorKind.INVALID_RESPONSE, f"{where}: {reason}")
-    return found
+    return np.minimum(found, np.float32(0.0))
 
 
 def _number(entry: _Entry) -> float:

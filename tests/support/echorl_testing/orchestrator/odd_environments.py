@@ -1,7 +1,9 @@
 """Environments that do what environments should not, for tests of the workers. Runs in worker processes."""
 
 import asyncio
+import contextlib
 import os
+import stat
 import time
 from pathlib import Path
 from typing import Any
@@ -62,6 +64,14 @@ class Odd:
 
     def exit(self) -> Step:
         os._exit(9)
+
+    def garble(self) -> Step:
+        """Write to every socket, the orchestrator's among them, what is a frame's head and no message."""
+        for file in Path("/proc/self/fd").iterdir():
+            with contextlib.suppress(OSError):
+                if stat.S_ISSOCK(os.fstat(int(file.name)).st_mode):
+                    os.write(int(file.name), b"\x00\x00\x00\x01\xc1")
+        return Step([], reward=1.0, terminated=True)
 
     def die_once(self) -> Step:
         mark = Path(self._marks or "") / "died"

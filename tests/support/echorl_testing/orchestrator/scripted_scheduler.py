@@ -27,10 +27,9 @@ class Rig:
         *,
         max_steps: int = 100,
         limit: int = 1000,
-        ahead: bool = False,
         on_filtered: Callable[[int, ReadyEpisode], None] = lambda step, episode: None,
     ) -> None:
-        """``limit``: of failures in a row; ``ahead``: no policy samples, so episodes are made ahead of the trainer."""
+        """``limit``: of failures in a row. What the player's engines hold is what the trainer has trained."""
         self.player = player
         self.counters = Counters()
         self.environments = environments or [environment()]
@@ -40,6 +39,7 @@ class Rig:
             deck=self.deck,
             counters=self.counters,
             next_step=1,
+            trained=lambda: max(player.version, 0),
             max_empty_batches=3,
             on_filtered=on_filtered,
         )
@@ -50,7 +50,7 @@ class Rig:
             player=player,
             buffer=self.buffer,
             scoring=GroupScoring(config, player=player, ledger=ledger),
-            version=(lambda: self.buffer.next_step - 1) if ahead else lambda: player.version,
+            version=lambda: player.version,
             horizon=Horizon(1, 0, max_steps),
             ledger=ledger,
         )
@@ -71,9 +71,10 @@ class Rig:
         await eventually(at_rest, "the scheduler comes to rest")
 
     def update(self, version: int) -> None:
-        """Engines serve ``version`` from now on."""
+        """The trainer has announced ``version``, and engines serve it from now on."""
         self.player.update(version)
         self.scheduler.wake()
+        self.buffer.wake()
 
 
 def failing(*bad: str, kind: ErrorKind = ErrorKind.PROVIDER) -> Callable[[str, str, int], EpisodeOutcome]:

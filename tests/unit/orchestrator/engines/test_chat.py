@@ -128,6 +128,10 @@ UNUSABLE = [
         answered(logprobs={"content": [{"token": "a", "logprob": -9999.0}, {"token": "b", "logprob": -1.0}]}),
         "position 0: logprob -9999.0",
     ),
+    (
+        answered(logprobs={"content": [{"token": "a", "logprob": 3.5}, {"token": "b", "logprob": -1.0}]}),
+        "position 0: logprob 3.5, accepted are finite numbers up to 0",
+    ),
     (answered(finish_reason="repetition"), "finish_reason: found 'repetition'"),
     (answered(message={"tool_calls": [{"id": "a"}]}), "cannot be read"),
     ({"choices": []}, "choices: found 0"),

@@ -1,12 +1,14 @@
 """Requests for tokens: where they go, what is sent, what is refused, and what cancelling does."""
 
 import asyncio
+import time
 
 import pytest
 from aiohttp import web
 
 from echorl_orchestrator.engines.generation import TokenGenerator
 from echorl_orchestrator.failures import EpisodeError, ErrorKind
+from echorl_orchestrator.metrics.process_counters import IMPOSSIBLE_ANSWERS
 from echorl_testing.engines.fake_engine import FakeEngine, logprob, policy
 
 
@@ -92,6 +94,73 @@ async def test_not_a_number_is_an_invalid_response(running_pool):
         with pytest.raises(EpisodeError) as caught:
             await harness.generate()
         assert caught.value.kind is ErrorKind.INVALID_RESPONSE
+
+
+def sampled(*logprobs):
+    """An answer to ``generate``."""
+    entries = [{"token_id": 7 + place, "logprob": value} for place, value in enumerate(logprobs)]
+    ids = [entry["token_id"] for entry in entries]
+    return web.json_response(choice(token_ids=ids, logprobs={"content": entries}))
+
+
+def scored(*logprobs):
+    """An answer to ``completions``, for the tokens 5, 6, ..."""
+    positions = [None, *({str(6 + place): {"logprob": value}} for place, value in enumerate(logprobs))]
+    return web.json_response({"choices": [{"prompt_logprobs": positions}]})
+
+
+@pytest.mark.parametrize("bad", [3.5, 0.002, None])
+@pytest.mark.parametrize("route", ["generate", "completions"])
+async def test_an_engine_that_answers_what_cannot_be_true_serves_again_after_a_load_and_a_probe(
+    running_pool, route, bad
+):
+    async with FakeEngine() as engine, running_pool(engine) as harness:
+        harness.pool.announce(policy(0))
+        await harness.pool.wait_served(0, 60)
+        gate, counted = engine.hold("generate"), IMPOSSIBLE_ANSWERS.collect()[0].samples[0].value
+        other = harness.call("other")
+        await engine.until(lambda: len(engine.running) == 1)
+        engine.answers[route].append(sampled(-1.0, bad) if route == "generate" else scored(-1.0, bad))
+        with pytest.raises(EpisodeError, match=rf"logprob {bad}, accepted are finite numbers up to 0") as caught:
+            await (harness.generate() if route == "generate" else harness.pool.prompt_logprobs(token_ids=[5, 6, 7]))
+        assert caught.value.kind is ErrorKind.INVALID_RESPONSE
+        assert harness.view(engine).state == "quarantined"
+        assert f"logprob {bad}" in harness.view(engine).error
+        with pytest.raises(EpisodeError, match="quarantined") as caught:
+            await other
+        assert caught.value.kind is ErrorKind.PROVIDER
+        assert IMPOSSIBLE_ANSWERS.collect()[0].samples[0].value == counted + 1
+        gate.set()
+        assert (await harness.generate()).token_ids == [7, 8, 9]
+        assert engine.named("apply", "completions")[-2:] == ["apply", "completions"]
+        assert engine.named().count("apply") == 2
+
+
+async def test_an_engine_that_does_so_again_and_again_waits_longer_each_time(running_pool):
+    async with FakeEngine() as engine, running_pool(engine) as harness:
+        harness.pool.announce(policy(0))
+        waits = []
+        for _ in range(4):
+            await harness.pool.wait_served(0, 60)
+            engine.answers["generate"].append(sampled(3.5))
+            with pytest.raises(EpisodeError):
+                await harness.generate()
+            began = time.monotonic()
+            await harness.pool.wait_served(0, 60)
+            waits.append(time.monotonic() - began)
+    # 20, 40, 80 and 100 ms of this pool's timing, and the update itself.
+    assert all(took >= least for took, least in zip(waits, (0.02, 0.04, 0.08, 0.1), strict=True)), waits
+
+
+async def test_what_rounding_puts_above_zero_is_zero(running_pool):
+    async with FakeEngine() as engine, running_pool(engine) as harness:
+        harness.pool.announce(policy(0))
+        await harness.pool.wait_served(0, 60)
+        engine.answers["generate"].append(sampled(-1.0, 5e-4))
+        assert (await harness.generate()).logprobs == [-1.0, 0.0]
+        engine.answers["completions"].append(scored(5e-4, -1.0))
+        assert await harness.pool.prompt_logprobs(token_ids=[5, 6, 7]) == [0.0, -1.0]
+        assert harness.view(engine).state == "serving"
 
 
 @pytest.mark.parametrize(

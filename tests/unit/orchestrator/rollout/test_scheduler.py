@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -269,19 +270,26 @@ async def test_groups_have_the_size_of_their_environment() -> None:
     assert {(heat, count) for (heat, _), count in groups.items()} == {(1.0, 2), (0.5, 1)}
 
 
-async def test_what_no_policy_samples_never_grows_old_and_is_made_ahead_of_the_trainer() -> None:
-    rig = Rig(batch_config(mode="sft", group_size=1, max_staleness=1), ScriptedPlayer(script=unscored), ahead=True)
+@pytest.mark.parametrize(
+    "fields", [{}, {"oversampling": 3.0}, {"group_size": 16}], ids=["plain", "oversampled", "large groups"]
+)
+async def test_what_no_policy_samples_never_grows_old_and_is_made_ahead_of_the_trainer(fields: dict[str, Any]) -> None:
+    config = batch_config(**{"mode": "sft", "group_size": 1, "max_staleness": 1, **fields})
+    rig = Rig(config, ScriptedPlayer(script=unscored))
+    step = 0
     async with rig.running():
-        for step in range(1, 6):
-            batch = await rig.buffer.batch()
-            assert len(batch) == 4
-            assert {one.staleness(step) for one in batch} == {0}
-            assert {one.advantage for one in batch} == {0.0}
-            rig.scheduler.cancel_hopeless()
-        # Two batches, and no more: one that is due, and one that may lie a step further.
-        await eventually(lambda: len(rig.buffer.ready) == 8, "two batches are made ahead")
-        await rig.idle()
-        assert len(rig.buffer.ready) == 8
+        for trained in range(5):
+            rig.update(trained)
+            # Batches up to trained + 1 + maxStaleness, and no more however much is ready: a sealed one takes disk.
+            while step < trained + 2:
+                step += 1
+                batch = await rig.buffer.batch()
+                assert len(batch) == 4
+                assert {one.staleness(step) for one in batch} == {0}
+                assert {one.advantage for one in batch} == {0.0}
+                rig.scheduler.cancel_hopeless()
+            await rig.idle()
+            assert rig.buffer.take() is None
     assert not rig.counters.totals["dropped/stale"]
     assert not rig.counters.totals["episodes/failed"]
 

@@ -121,6 +121,7 @@ async def test_logprobs_stand_at_their_tokens() -> None:
         ([None, {"6": {"logprob": -1.0}}, {"8": {"logprob": -1.0}}], "no logprob of token 7 at position 2"),
         ([None, {"6": {"logprob": -1.0}}, {"7": {"logprob": None}}], "logprob nan at position 2"),
         ([None, {"6": {"logprob": -9999.0}}, {"7": {"logprob": -1.0}}], "logprob -9999.0 at position 1"),
+        ([None, {"6": {"logprob": -1.0}}, {"7": {"logprob": 3.5}}], "logprob 3.5 at position 2"),
     ],
 )
 def test_an_answer_without_every_logprob_is_refused(positions: Any, reason: str) -> None:
