@@ -114,8 +114,8 @@ def _from_state(state: RoleState | None, before: Mapping[str, Any], found: Prepa
         }
     saved = state.checkpoint
     if saved is not None:
-        newest = _checkpoint(saved.step, saved.committed_at, saved.size_bytes)
-        kept["checkpoint"] = newest or kept["checkpoint"]
+        committed = _checkpoint(saved.step, saved.committed_at, saved.size_bytes)
+        kept["checkpoint"] = committed or kept["checkpoint"]
     return kept
 
 

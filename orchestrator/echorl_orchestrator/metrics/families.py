@@ -65,9 +65,7 @@ LEARNING = (
     _gauge("mismatch_kl_nats", "Mean KL between sampler and trainer over action tokens, last step.", "environment"),
     _gauge("teacher_kl_nats", "Mean estimate of KL(policy || teacher), last step; mode opd alone.", "environment"),
     _gauge("masked_ratio", "Share of action tokens that the trust region masks, last step.", "environment"),
-    _gauge(
-        "logprob_gap_nats", "Largest gap of engine and trainer over tokens that their own version scored."
-    ),
+    _gauge("logprob_gap_nats", "Largest gap of engine and trainer over tokens that their own version scored."),
     _gauge("staleness_max_versions", "Of the last batch: versions between sampling and training, oldest episode."),
     _gauge("staleness_mean_versions", "The same, mean over episodes."),
     _gauge("staleness_bound_versions", "What maxStaleness allows."),
