@@ -36,6 +36,7 @@ def headline(sequence: TrainedSequence) -> str:
     """One line: which sequence, how many tokens trained how, and means over them."""
     parts = [
         printable(f"step {sequence.step}, rank {sequence.rank}, {sequence.environment}, {sequence.sample_id}"),
+        *([] if sequence.reward is None else [f"reward {sequence.reward:.4g}"]),
         f"{len(sequence.token_ids)} tokens",
     ]
     rl = [index for index, weight in enumerate(sequence.rl_weight) if weight]
