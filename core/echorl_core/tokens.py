@@ -6,7 +6,10 @@ from typing import Literal
 
 import msgspec
 
+from echorl_core.capped import lines_capped
 from echorl_core.wire.batch import TokenRole
+
+_LONGEST_LINE_BYTES = 256_000_000
 
 SCHEMA = "echorl.tokens"
 SCHEMA_VERSION = 2
@@ -97,9 +100,8 @@ def read_trained(path: Path) -> Iterator[TrainedSequence]:
         OSError: the file cannot be read.
         NotTrainedTokens: it is no token export, or of another schema version.
     """
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            yield _decoded(line, f"{path}: line {number}")
+    for number, line in enumerate(lines_capped(path, _LONGEST_LINE_BYTES), start=1):
+        yield _decoded(line, f"{path}: line {number}")
 
 
 def _decoded(line: bytes, place: str) -> TrainedSequence:

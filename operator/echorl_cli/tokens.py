@@ -94,6 +94,9 @@ def tokens_command(
     except NotTrainedTokens as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(int(ExitCode.BAD_INPUT)) from None
+    except OSError as error:
+        typer.echo(f"{file}: found {error.strerror or error}; accepted: a file that tokenExport wrote", err=True)
+        raise typer.Exit(int(ExitCode.BAD_INPUT)) from None
     if not shown:
         known = ", ".join(list(dict.fromkeys(seen))[:5]) or "none: the file is empty"
         found = f"--episode: found {episode!r}, accepted: {known}" if episode else f"{file}: no sequence was trained"
