@@ -8,6 +8,7 @@ from typing import TypeVar
 import msgspec
 
 from echorl_core import checkpoints
+from echorl_core.capped import MAX_JSON_BYTES, read_capped
 from echorl_core.rundir import RunDirectory, write_file
 
 T = TypeVar("T")
@@ -104,7 +105,7 @@ def read_run(run: RunDirectory) -> RunRecord | None:
         Refused: ``run.json`` is unreadable, or its uid could not be the name of a folder.
     """
     try:
-        record = msgspec.json.decode(run.identity_file.read_bytes(), type=RunRecord)
+        record = msgspec.json.decode(read_capped(run.identity_file, MAX_JSON_BYTES), type=RunRecord)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -163,7 +164,7 @@ def as_json(value: object) -> bytes:
 def _read(run: RunDirectory, attempt: int, name: str, kind: type[T]) -> T | None:
     path = run.attempt(attempt) / name
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
+        return msgspec.json.decode(read_capped(path, MAX_JSON_BYTES), type=kind)
     except FileNotFoundError:
         return None
     except OSError as error:

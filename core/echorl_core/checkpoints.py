@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from echorl_core.capped import MAX_JSON_BYTES, read_capped
 from echorl_core.rundir import RunDirectory, write_file
 from echorl_core.wire.reports import Part
 
@@ -85,7 +86,7 @@ def read_manifest(folder: Path) -> CheckpointManifest | None:
         Damage: the manifest is there but unreadable.
     """
     try:
-        return msgspec.json.decode((folder / MANIFEST_NAME).read_bytes(), type=CheckpointManifest)
+        return msgspec.json.decode(read_capped(folder / MANIFEST_NAME, MAX_JSON_BYTES), type=CheckpointManifest)
     except FileNotFoundError:
         return None
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

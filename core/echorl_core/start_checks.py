@@ -9,6 +9,7 @@ from pathlib import Path
 
 from echorl_core import import_check
 from echorl_core.adapters import UnknownModule, chosen_modules, linear_layers
+from echorl_core.capped import MAX_JSON_BYTES, read_capped
 from echorl_core.names import ENV_ADMIN_TOKEN
 from echorl_core.problem import Problem
 
@@ -51,8 +52,8 @@ def missing_weights(folder: Path) -> str | None:
     if not index.is_file():
         return None if any(folder.glob("*.safetensors")) else "safetensors files"
     try:
-        shards = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-    except (OSError, ValueError, KeyError, AttributeError):
+        shards = sorted(set(json.loads(read_capped(index, MAX_JSON_BYTES))["weight_map"].values()))
+    except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError):
         return f"a readable {index.name}"
     missing = [name for name in shards if not (folder / name).is_file()]
     return ", ".join(missing) or None
@@ -87,8 +88,8 @@ def import_problems(
 def longest_sequence(folder: Path) -> int | None:
     """Read ``max_position_embeddings`` of the model in ``folder``; None if its config does not say."""
     try:
-        config = json.loads((folder / "config.json").read_text())
-    except (OSError, ValueError):
+        config = json.loads(read_capped(folder / "config.json", MAX_JSON_BYTES))
+    except (OSError, ValueError, RecursionError):
         return None
     if not isinstance(config, dict):
         return None

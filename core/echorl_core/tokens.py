@@ -6,7 +6,10 @@ from typing import Literal
 
 import msgspec
 
+from echorl_core.capped import lines_capped
 from echorl_core.wire.batch import TokenRole
+
+_LONGEST_LINE_BYTES = 256_000_000
 
 SCHEMA = "echorl.tokens"
 SCHEMA_VERSION = 2
@@ -40,6 +43,8 @@ class TrainedSequence(msgspec.Struct, frozen=True, kw_only=True):
     sample_id: str
     """``<episode>/<branch>``."""
     environment: str
+    reward: float | None = None
+    """Of the episode; null where it has none, and in files of older releases."""
     mode: Mode
     """Mode of the run: policy gradient and ECHO, cross-entropy on targets alone, or on-policy distillation."""
     denominators: dict[str, float]
@@ -73,6 +78,9 @@ class TrainedSequence(msgspec.Struct, frozen=True, kw_only=True):
     """0: the token has no policy gradient."""
     ce_weight: list[float]
     """Weight of cross-entropy, ECHO's or in mode sft a target's; 0 if the token has none."""
+    ce_mask: list[bool] | None = None
+    """Whether cross-entropy counts the token in its denominator, also with a weight of 0 (alpha 0); null in files of
+    older releases."""
     version_low: list[int]
     """Policy version that the engine held when the token's request was sent; -1 where no engine drew it."""
     version_high: list[int]
@@ -97,9 +105,8 @@ def read_trained(path: Path) -> Iterator[TrainedSequence]:
         OSError: the file cannot be read.
         NotTrainedTokens: it is no token export, or of another schema version.
     """
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            yield _decoded(line, f"{path}: line {number}")
+    for number, line in enumerate(lines_capped(path, _LONGEST_LINE_BYTES), start=1):
+        yield _decoded(line, f"{path}: line {number}")
 
 
 def _decoded(line: bytes, place: str) -> TrainedSequence:

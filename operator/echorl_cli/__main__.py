@@ -1,6 +1,7 @@
 """Entry point of ``echorl``. Imports a command's module only when that command, or the list of all, is asked for."""
 
 import importlib
+import io
 import sys
 from typing import Annotated
 
@@ -36,6 +37,9 @@ def _options(
     ] = False,
 ) -> None:
     """Reinforcement learning of language models, described by one manifest."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a file's name may be of bytes that are no text
+            stream.reconfigure(errors="backslashreplace")
 
 
 def app_for(arguments: list[str]) -> typer.Typer:

@@ -10,6 +10,7 @@ import yaml
 
 from echorl_cli.manifest_file import InvalidManifest
 from echorl_cli.validate import end_with
+from echorl_cli.yaml_text import parse_yaml
 from echorl_core.names import ExitCode
 from echorl_manifest import EchoRLRun
 from echorl_manifest.rules.modes import num_engines
@@ -59,7 +60,7 @@ def rendering_or_exit(file: Path, run: EchoRLRun, namespace: str | None, setting
         settings: file with the installation's; None: the defaults.
     """
     try:
-        installation = read_settings(settings)
+        installation = read_settings(settings, parse_yaml)
     except ValueError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(ExitCode.BAD_INPUT) from error

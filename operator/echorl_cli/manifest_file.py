@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from echorl_cli.overrides import OverrideProblem, apply_override
-from echorl_cli.yaml_text import YamlProblem, parse_yaml, to_yaml
+from echorl_cli.yaml_text import MAX_TEXT_BYTES, YamlProblem, parse_yaml, to_yaml
+from echorl_core.capped import read_capped
 from echorl_manifest import EchoRLRun, Problem
 from echorl_manifest.validation import parsed
 
@@ -21,7 +22,7 @@ class InvalidManifest(Exception):
 
 def _document(path: Path) -> Any:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_capped(path, MAX_TEXT_BYTES).decode()
     except OSError as error:
         found = error.strerror or str(error)
         raise InvalidManifest(path, [Problem("file", found, "a readable YAML file")]) from error

@@ -56,6 +56,8 @@ class TokenStyle(NamedTuple):
     masked: str
     """The test that masked the token; empty if none did."""
     ce_weight: float
+    counted: bool
+    """Cross-entropy counts it, though its weight may be 0."""
 
     @property
     def rich(self) -> str:
@@ -64,7 +66,7 @@ class TokenStyle(NamedTuple):
         if self.advantage is not None:
             base = _ZERO if self.advantage == 0 else _ABOVE if self.advantage > 0 else _BELOW
             base += f" {_MASKED}" if self.masked else ""
-        if not self.ce_weight:
+        if not self.counted:
             return base
         return _TARGET if self.mode == "sft" else f"{base} {_ECHO}"
 
@@ -76,7 +78,7 @@ class TokenStyle(NamedTuple):
             words.append(f"{'lead' if self.mode == 'opd' else 'advantage'} {self.advantage:+.4g}")
         if self.masked:
             words.append(self.masked)
-        if self.ce_weight:
+        if self.counted:
             words.append("target" if self.mode == "sft" else f"echo {self.ce_weight:.4g}")
         if self.advantage is None and not self.ce_weight:
             words.append("not trained")
@@ -92,6 +94,7 @@ def token_style_of(sequence: TrainedSequence, index: int) -> TokenStyle:
         sequence.advantage[index] if sequence.rl_weight[index] else None,
         _masked(sequence, index),
         sequence.ce_weight[index],
+        bool(sequence.ce_weight[index] if sequence.ce_mask is None else sequence.ce_mask[index]),
     )
 
 

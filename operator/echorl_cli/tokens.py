@@ -36,6 +36,7 @@ def headline(sequence: TrainedSequence) -> str:
     """One line: which sequence, how many tokens trained how, and means over them."""
     parts = [
         printable(f"step {sequence.step}, rank {sequence.rank}, {sequence.environment}, {sequence.sample_id}"),
+        *([] if sequence.reward is None else [f"reward {sequence.reward:.4g}"]),
         f"{len(sequence.token_ids)} tokens",
     ]
     rl = [index for index, weight in enumerate(sequence.rl_weight) if weight]
@@ -93,6 +94,9 @@ def tokens_command(
             shown += 1
     except NotTrainedTokens as error:
         typer.echo(str(error), err=True)
+        raise typer.Exit(int(ExitCode.BAD_INPUT)) from None
+    except OSError as error:
+        typer.echo(f"{file}: found {error.strerror or error}; accepted: a file that tokenExport wrote", err=True)
         raise typer.Exit(int(ExitCode.BAD_INPUT)) from None
     if not shown:
         known = ", ".join(list(dict.fromkeys(seen))[:5]) or "none: the file is empty"

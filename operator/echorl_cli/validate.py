@@ -37,6 +37,11 @@ def end_with(error: InvalidManifest) -> NoReturn:
     raise typer.Exit(int(ExitCode.BAD_INPUT)) from None
 
 
+def advice_of_preflight(file: Path) -> str:
+    """What to try before a run with an adapter."""
+    return f"spec.model.lora: `echorl preflight {file}` tries the adapter in an engine, in about a minute"
+
+
 def validate_command(file: ManifestArgument, overrides: SetOption = None) -> None:
     """Check a manifest and print every problem. Exit code 2 if there is one."""
     run = manifest_or_exit(file, overrides)
@@ -46,4 +51,6 @@ def validate_command(file: ManifestArgument, overrides: SetOption = None) -> Non
         typer.echo(f"{path}: works in a cluster, and is refused by `echorl run`", err=True)
     for problem in cluster_problems(run, read_settings(None)):
         typer.echo(f"{problem} (in a cluster with default settings)", err=True)
+    if run.spec.model.lora is not None:
+        typer.echo(advice_of_preflight(file), err=True)
     typer.echo(f"{file}: valid, run {run.metadata.name}")

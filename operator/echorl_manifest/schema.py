@@ -106,6 +106,8 @@ def found_text(value: object) -> str:
         return "a mapping" if value else "an empty mapping"
     if isinstance(value, list | tuple):
         return f"a list of {len(value)}" if value else "an empty list"
+    if type(value) is int and value.bit_length() > 4 * LONGEST_FOUND:
+        return f"a whole number of {value.bit_length():,} bits"  # Python writes no number of any length
     if value is None or isinstance(value, bool | int | float | str):
         text = json.dumps(value, ensure_ascii=False)
     else:

@@ -39,12 +39,20 @@ STEP_FOLDER = re.compile(r"^step_(\d+)$")
 COLLECTIVE_TIMEOUT_S = 600.0
 
 
+def _oldest_first(folders: Sequence[Path]) -> list[Path]:
+    """Attempts by their number, as a shell that sorts ``attempt_11`` before ``attempt_8`` does not; others as given."""
+    numbers = [re.fullmatch(r"attempt_(\d+)", folder.name) for folder in folders]
+    if None in numbers:
+        return list(folders)
+    return sorted(folders, key=lambda folder: int(folder.name.removeprefix("attempt_")))
+
+
 class RecordedBatches:
     """Batches of one rank from folders; a ``BatchSource``."""
 
     def __init__(self, folders: Sequence[Path], *, rank: int, num_ranks: int, last_step: int | None = None) -> None:
         """``last_step``: stop there even if there are more."""
-        self._folders = list(folders)
+        self._folders = _oldest_first(folders)
         self._rank, self._num_ranks = rank, num_ranks
         self._last_step = last_step
         self._run_uid: str | None = None
@@ -121,7 +129,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m echorl_trainer.replay", description="Train on recorded batches.")
     parser.add_argument("--config", type=Path, required=True, help="the trainer's config as JSON")
-    parser.add_argument("--batches", type=Path, action="append", default=[], help="folder of step_*; repeatable")
+    parser.add_argument(
+        "--batches", type=Path, action="extend", nargs="+", default=[], help="folders of step_*; repeatable"
+    )
     parser.add_argument("--out", type=Path, required=True, help="folder for steps.jsonl and result.json")
     parser.add_argument("--checkpoint", type=Path, help="start here: a checkpoint's folder, or an attempt's in it")
     parser.add_argument("--steps", type=int, help="last step to train")

@@ -145,6 +145,7 @@ def _sequences(batch: RankBatch, kept: _Kept, mode: Mode, decode: Decode | None)
         ratio = np.where(rl != 0, np.exp(scores[0] - micro.logprobs), np.nan)
     advantage, low, high = np.where(rl != 0, scores[2:], np.nan)
     teacher = None if micro.ref_logprobs is None else np.where(rl != 0, micro.ref_logprobs, np.nan)
+    counted = (micro.ce_weight != 0 if micro.ce_mask is None else micro.ce_mask) & (batch.denominators.get("ce", 0) > 0)
     ends = np.cumsum(micro.lengths, dtype=np.int64)
     found = []
     for index in np.flatnonzero(_trained(micro, batch)).tolist():
@@ -158,6 +159,7 @@ def _sequences(batch: RankBatch, kept: _Kept, mode: Mode, decode: Decode | None)
                 rank=batch.rank,
                 sample_id=micro.sample_ids[index],
                 environment=micro.environments[index],
+                reward=micro.rewards[index] if micro.rewards else None,
                 mode=mode,
                 denominators=batch.denominators,
                 token_ids=token_ids,
@@ -175,6 +177,7 @@ def _sequences(batch: RankBatch, kept: _Kept, mode: Mode, decode: Decode | None)
                 advantage=advantage[part].tolist(),
                 rl_weight=rl[part].tolist(),
                 ce_weight=ce[part].tolist(),
+                ce_mask=counted[part].tolist(),
                 version_low=micro.version_low[part].tolist(),
                 version_high=micro.version_high[part].tolist(),
                 temperature=micro.temperature[part].tolist(),

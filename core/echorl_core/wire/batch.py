@@ -136,6 +136,10 @@ class MicroBatch(msgspec.Struct, frozen=True, kw_only=True):
     """Index into ``tool_names`` of each token, -1: none. Only where ECHO trains outputs of tools, and for metrics
     alone."""
     tool_names: list[str] = []
+    rewards: list[float | None] = []
+    """Of each document's episode, length S; empty: not told. For exports alone, as ``ce_mask`` is."""
+    ce_mask: NDArray[np.bool_] | None = None
+    """Tokens that the component ``ce`` counts; None: those with a ``ce_weight``."""
 
 
 class RankBatch(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ import typer
 from echorl_cli.cluster.access import Cluster, Told, carry_out
 from echorl_cli.cluster.difference import difference
 from echorl_cli.cluster.outcome import outcome, words
+from echorl_cli.yaml_text import parse_yaml
 from echorl_core.names import ExitCode
 from echorl_manifest import EchoRLRun, Problem
 from echorl_manifest.validation import parsed
@@ -122,12 +123,12 @@ async def _settings(cluster: Cluster, file: Path | None) -> Settings:
     default = read_settings(None)
     try:
         if file is not None:
-            return read_settings(file)
+            return read_settings(file, parse_yaml)
         places = dict.fromkeys((cluster.namespace, default.operator_namespace))
         for place in places:
             body = await _map(cluster, place)
             if SETTINGS_KEY in body:
-                return settings_of(body[SETTINGS_KEY], f"{place}/{SETTINGS_MAP}")
+                return settings_of(body[SETTINGS_KEY], f"{place}/{SETTINGS_MAP}", parse_yaml)
     except ValueError as error:
         raise Told(str(error), ExitCode.BAD_INPUT) from error
     why = "you may not read it" if cluster.withheld else "there is none"

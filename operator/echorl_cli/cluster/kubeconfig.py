@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
+from echorl_cli.yaml_text import MAX_TEXT_BYTES, parse_yaml
+from echorl_core.capped import read_capped
 
 SERVICE_ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
@@ -54,7 +55,7 @@ def place(
 def _contexts(named: str) -> tuple[dict[str, Mapping[str, Any]], str | None]:
     """Contexts by name and the current one; of several files the first one that says something counts."""
     files = [Path(part).expanduser() for part in named.split(os.pathsep) if part]
-    found = [file for file in files if file.is_file()]
+    found = [file for file in files if os.path.isfile(file)]  # noqa: PTH113 - false, whatever the name
     if not found:
         raise NoSuchPlace(f"found no kubeconfig {named}; accepted is --kubeconfig, KUBECONFIG or ~/.kube/config")
     contexts: dict[str, Mapping[str, Any]] = {}
@@ -69,12 +70,20 @@ def _contexts(named: str) -> tuple[dict[str, Mapping[str, Any]], str | None]:
 
 def _content(file: Path) -> Mapping[str, Any]:
     try:
-        content = yaml.safe_load(file.read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        content = parse_yaml(read_capped(file, MAX_TEXT_BYTES).decode())
+    except (OSError, ValueError) as error:
         raise NoSuchPlace(f"{file}: cannot be read as a kubeconfig: {error}") from error
     if not isinstance(content, Mapping):
         raise NoSuchPlace(f"{file}: found {type(content).__name__}, accepted is a kubeconfig")
+    contexts = content.get("contexts") or []
+    if not isinstance(contexts, list) or not all(map(_is_context, contexts)):
+        raise NoSuchPlace(f"{file}: found contexts that are no list of names and contexts, accepted is a kubeconfig")
     return content
+
+
+def _is_context(entry: Any) -> bool:
+    named = isinstance(entry, Mapping) and isinstance(entry.get("name"), str)
+    return named and isinstance(entry.get("context"), Mapping | None)
 
 
 def _listed(contexts: Mapping[str, Any]) -> str:

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from echorl_cli.convert.problem import refused
+from echorl_core.capped import read_capped
 
+_MAX_BYTES = 16_000_000
 SECTIONS = ("trainer", "orchestrator", "inference")
 _ROLE_NAMES = {
     "trainer": "trainer",
@@ -43,14 +45,14 @@ def read_toml(file: Path) -> dict[str, Any]:
     if file.suffix == ".json":
         raise refused(str(file), "a resolved configuration in JSON", "the TOML that it was made from")
     try:
-        text = file.read_text(encoding="utf-8")
+        text = read_capped(file, _MAX_BYTES).decode()
     except OSError as error:
         raise refused(str(file), error.strerror or str(error), "a readable TOML file") from None
     except UnicodeDecodeError as error:
         raise refused(str(file), f"byte {error.start} is no UTF-8", "UTF-8 text") from None
     try:
         return dict(_plain(tomllib.loads(text), file))
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # integers of thousands of digits too
         raise refused(str(file), f"no TOML: {error}", "a TOML file") from None
     except RecursionError:
         raise refused(str(file), "values nested too deep", "a TOML file") from None

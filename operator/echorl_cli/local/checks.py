@@ -14,10 +14,11 @@ from echorl_manifest import EchoRLRun, Problem
 from echorl_manifest.compile.role_configs import num_ranks
 from echorl_manifest.rules.modes import num_engines
 
-_LAYOUT = re.compile(
+_OF_NO_RUN = re.compile(
     r"\..*|archive|attempts|batches|broadcasts|checkpoints|control|engine-\d+|events\.jsonl|logs|manifest\.yaml|plots"
-    r"|record|records|report\..*|spool|state\.json|stop"
+    r"|report\..*|spool|state\.json|stop"
 )
+"""What may lie in a folder that no run has claimed. Records of another run would go on in those of this one."""
 
 
 def all_problems(run: EchoRLRun, root: Path, machine: Machine, environ: Mapping[str, str]) -> list[Problem]:
@@ -65,10 +66,11 @@ def directory_problems(run: EchoRLRun, root: Path) -> Iterator[Problem]:
             "--out", f"{root}, the directory of run {record.name!r}", f"a directory of run {run.metadata.name!r}"
         )
     elif foreign is not None:
-        path = "spec.resume.policy" if policy is Policy.NEVER else "--out"
-        yield Problem(path, foreign, "another directory, policy Auto, or onExisting Archive with policy Never")
+        never = policy is Policy.NEVER
+        accepted = "policy Auto, or onExisting Archive" if never else "policy Never with onExisting Archive"
+        yield Problem("spec.resume.policy" if never else "--out", foreign, f"another directory, or {accepted}")
     if record is None and root.is_dir():
-        strangers = sorted(entry.name for entry in root.iterdir() if not _LAYOUT.fullmatch(entry.name))
+        strangers = sorted(entry.name for entry in root.iterdir() if not _OF_NO_RUN.fullmatch(entry.name))
         if strangers:
             found = f"{root}, which holds {', '.join(strangers[:5])} and no run.json"
             yield Problem("--out", found, "an empty or new directory")

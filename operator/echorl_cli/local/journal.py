@@ -14,6 +14,7 @@ import msgspec
 
 from echorl_cli.local.proctable import cpu_of_descendants_s
 from echorl_core import jsonsafe
+from echorl_core.capped import MAX_JSON_BYTES, read_capped
 from echorl_core.names import Phase, Role
 from echorl_core.rundir import write_file
 
@@ -184,7 +185,7 @@ class _Before(msgspec.Struct):
 def _read(path: Path, uid: str) -> _Before | None:
     """What an earlier supervisor of the same run left; None if there was none or it cannot be read."""
     try:
-        state = msgspec.json.decode(path.read_bytes(), type=_Before)
+        state = msgspec.json.decode(read_capped(path, MAX_JSON_BYTES), type=_Before)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     return state if state.uid == uid else None

@@ -14,6 +14,7 @@ from echorl_cli.local import proctable
 from echorl_cli.local.lock import Locked
 from echorl_cli.local.proctable import Stat
 from echorl_core import segments
+from echorl_core.capped import MAX_JSON_BYTES, read_capped
 from echorl_core.rundir import write_file
 
 _NAME = ".processes.json"
@@ -94,7 +95,7 @@ def end_leftovers(root: Path, *, grace_s: float) -> Leftovers | None:
         OSError: they cannot be read or removed.
     """
     try:
-        notes = msgspec.json.decode((root / _NAME).read_bytes(), type=_Written, strict=True)
+        notes = msgspec.json.decode(read_capped(root / _NAME, MAX_JSON_BYTES), type=_Written, strict=True)
     except FileNotFoundError:
         return None
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
+from echorl_cli.folders import named_path
 from echorl_cli.local import lock
+from echorl_cli.output_path import OutputRefused, check_output_folder
 from echorl_core import names
 from echorl_core.attempts import OnExisting, Policy, Refused, read_run
 from echorl_core.identity import RunIdentity
@@ -18,7 +20,7 @@ from echorl_core.rundir import RunDirectory
 
 def prepare_command(
     *,
-    run_dir: Annotated[Path, typer.Option("--run-dir", help="Directory of the run.", file_okay=False)],
+    run_dir: Annotated[Path, typer.Option("--run-dir", parser=named_path, metavar="DIR", help="Directory of the run.")],
     attempt: Annotated[int | None, typer.Option(help="Attempt that starts; default: the one after the last.")] = None,
     uid: Annotated[str | None, typer.Option(help="Uid of the run; default: that of run.json.")] = None,
     name: Annotated[str | None, typer.Option(help="Name of the run; default: that of run.json.")] = None,
@@ -36,11 +38,18 @@ def prepare_command(
     """
     run = RunDirectory(run_dir)
     try:
+        check_output_folder(run_dir, "--run-dir")
         identity = _identity(run, uid, name, attempt)
         with lock.held(run_dir) if (run_dir / lock.NAME).exists() else nullcontext():
             prepared = prepare(run, identity, policy=policy, step=step, on_existing=on_existing)
-    except (Refused, lock.Locked) as error:
+    except (Refused, OutputRefused, lock.Locked) as error:
         typer.echo(str(error), err=True)
+        raise typer.Exit(int(ExitCode.BAD_INPUT)) from None
+    except OSError as error:
+        typer.echo(
+            f"--run-dir: found {error.filename or run_dir}: {error.strerror}; accepted: a folder that can be written",
+            err=True,
+        )
         raise typer.Exit(int(ExitCode.BAD_INPUT)) from None
     for line in prepared.lines():
         typer.echo(line)

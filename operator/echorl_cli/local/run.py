@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from echorl_cli.folders import named_path
 from echorl_cli.local import lock
 from echorl_cli.local.checks import all_problems
 from echorl_cli.local.launch import Limits, LocalRun, ModuleCommands
@@ -24,7 +25,7 @@ from echorl_cli.local.view import LiveView, PlainView
 from echorl_cli.manifest_file import manifest_text
 from echorl_cli.output_path import OutputRefused, check_output_folder
 from echorl_cli.report import write_report
-from echorl_cli.validate import ManifestArgument, SetOption, manifest_or_exit
+from echorl_cli.validate import ManifestArgument, SetOption, advice_of_preflight, manifest_or_exit
 from echorl_core import logs
 from echorl_core.attempts import OnExisting, Policy, claim_run, owner_of, read_run
 from echorl_core.leftovers import archive
@@ -51,7 +52,10 @@ class BadInput(Exception):
 def run_command(
     file: ManifestArgument,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Directory of the run; default runs/<metadata.name>.")
+        Path | None,
+        typer.Option(
+            "--out", "-o", parser=named_path, metavar="DIR", help="Directory of the run; default runs/<metadata.name>."
+        ),
     ] = None,
     overrides: SetOption = None,
     plain: Annotated[bool, typer.Option("--plain", help="Plain lines also on a terminal.")] = False,
@@ -63,6 +67,8 @@ def run_command(
     logs.configure("supervisor", attempt=0)
     for path in unused_locally(run.spec):
         typer.echo(f"{path}: has no meaning on one machine, and is left out", err=True)
+    if run.spec.model.lora is not None and not root.exists():
+        typer.echo(advice_of_preflight(file), err=True)
     try:
         with ExitStack() as held:
             plan = _planned(run, root, held)

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from echorl_cli.output_path import check_output_folder, write_output
 from echorl_cli.report.page import render
 from echorl_cli.report.records import name_of, read_records
 from echorl_cli.report.summary import summary
@@ -18,12 +19,13 @@ def write_report(root: Path, model_path: Path | None = None, out: Path | None = 
 
     Raises:
         DamagedRecords: a file of the run holds something else than was written.
+        OutputRefused: the folder, or a file in it, cannot be written.
     """
+    folder = out or root
+    check_output_folder(folder, "--out")
     records = read_records(root, model_path)
     figures = summary(records)
     page = render(name_of(root), records, figures)
-    folder = out or root
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "report.json").write_text(jsonsafe.dumps(figures, indent=2) + "\n")
-    (folder / "report.html").write_text(page, encoding="utf-8")
+    write_output(folder / "report.json", (jsonsafe.dumps(figures, indent=2) + "\n").encode(), "--out")
+    write_output(folder / "report.html", page.encode(errors="replace"), "--out")
     return folder / "report.html"

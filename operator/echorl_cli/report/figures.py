@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 Series = tuple[Sequence[float], Sequence[float | None]]
 """x and y of one line; None leaves a gap."""
 
+_LONGEST_NAME = 80
 COLOURS = ("#2563eb", "#dc2626", "#059669", "#d97706", "#7c3aed", "#0891b2", "#be185d")
 
 
@@ -18,6 +19,12 @@ def _svg(figure: Figure) -> str:
     FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None})
     text = buffer.getvalue()
     return text[text.index("<svg") :]
+
+
+def _shown(text: str) -> str:
+    """A name from a record as fonts can draw it."""
+    plain = text.encode(errors="replace").decode().replace("$", r"\$")
+    return plain if len(plain) <= _LONGEST_NAME else f"{plain[: _LONGEST_NAME - 3]}..."
 
 
 def lines(
@@ -35,10 +42,16 @@ def lines(
     for colour, (name, (xs, ys)) in zip(_cycle(), series.items(), strict=False):
         points = [float("nan") if y is None else y for y in ys]
         axes.plot(
-            xs, points, label=name, color=colour, linewidth=1.6, marker="o" if len(xs) < 12 else None, markersize=3
+            xs,
+            points,
+            label=_shown(name),
+            color=colour,
+            linewidth=1.6,
+            marker="o" if len(xs) < 12 else None,
+            markersize=3,
         )
     for style, (name, value) in zip(("--", ":", "-."), (references or {}).items(), strict=False):
-        axes.axhline(value, linestyle=style, color="#6b7280", linewidth=1, label=f"{name} ({value:.3g})")
+        axes.axhline(value, linestyle=style, color="#6b7280", linewidth=1, label=_shown(f"{name} ({value:.3g})"))
     for x in markers:
         axes.axvline(x, color="#dc2626", linewidth=0.8, alpha=0.5)
     _finish(axes, title, x_label, y_label, legend=len(series) + len(references or {}) > 1)
@@ -81,7 +94,7 @@ def _cycle() -> Sequence[str]:
 
 
 def _finish(axes: Axes, title: str, x_label: str, y_label: str, *, legend: bool) -> None:
-    axes.set_title(title, fontsize=10, loc="left")
+    axes.set_title(_shown(title), fontsize=10, loc="left")
     axes.set_xlabel(x_label, fontsize=8)
     axes.set_ylabel(y_label, fontsize=8)
     axes.tick_params(labelsize=8)

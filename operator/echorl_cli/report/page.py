@@ -49,10 +49,10 @@ def plots(records: RunRecords) -> list[str]:
 
 
 def _evals(records: RunRecords, name: str) -> dict[str, figures.Series]:
-    environments = dict.fromkeys(str(row["environment"]) for row in records.evals)
+    environments = dict.fromkeys(str(row.get("environment")) for row in records.evals)
     series: dict[str, figures.Series] = {}
     for environment in environments:
-        rows = [row for row in records.evals if row["environment"] == environment]
+        rows = [row for row in records.evals if str(row.get("environment")) == environment]
         series[environment] = ([float(row["step"]) for row in rows], column(rows, name))
     return series
 
@@ -73,8 +73,12 @@ def _number(value: object) -> str:
 
 def _shown(message: Mapping[str, Any]) -> str:
     parts = [str(message.get("content") or "")]
-    for call in message.get("tool_calls") or []:
-        function = call.get("function", call)
+    calls = message.get("tool_calls")
+    for call in calls if isinstance(calls, list) else ():
+        function = call.get("function", call) if isinstance(call, dict) else call
+        if not isinstance(function, dict):
+            parts.append(f"→ {function}")
+            continue
         arguments = function.get("arguments")
         parts.append(f"→ {function.get('name')} {arguments if isinstance(arguments, str) else json.dumps(arguments)}")
     return "\n".join(part for part in parts if part)

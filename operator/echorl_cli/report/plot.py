@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from echorl_cli.folders import RunFolder, named_path
+from echorl_cli.output_path import OutputRefused, check_output_folder, write_output
 from echorl_cli.report import figures
 from echorl_cli.report.page import plots
 from echorl_cli.report.records import DamagedRecords, read_records
@@ -19,33 +21,38 @@ def _refuse(message: str) -> typer.Exit:
 
 
 def plot_command(
-    run_dir: Annotated[Path, typer.Argument(help="Directory of a run.", exists=True, file_okay=False)],
-    out: Annotated[Path | None, typer.Option(help="Folder for the pictures; default RUN_DIR/plots.")] = None,
+    run_dir: RunFolder,
+    out: Annotated[
+        Path | None,
+        typer.Option(parser=named_path, metavar="FOLDER", help="Folder for the pictures; default RUN_DIR/plots."),
+    ] = None,
     episode: Annotated[
         str | None, typer.Option(help="Episode to draw as a swimlane; default: the last recorded one.")
     ] = None,
 ) -> None:
     """Draw a run's curves and one episode's swimlane (generation, tool time, aborts) from its records."""
+    folder = out or run_dir / "plots"
     try:
+        check_output_folder(folder, "--out")
         records = read_records(run_dir)
-    except DamagedRecords as error:
+    except (DamagedRecords, OutputRefused) as error:
         raise _refuse(str(error)) from None
+    except OSError as error:
+        raise _refuse(f"{run_dir}: {error.strerror}; accepted: the directory of a run") from None
     if not records.steps and not records.evals:
         raise _refuse(f"{run_dir}: no records found; accepted is the directory of a run that has trained or evaluated")
     chosen = [row for row in records.episodes if episode is None or row.get("episode") == episode]
     if episode is not None and not chosen:
         known = ", ".join(str(row.get("episode")) for row in records.episodes[-5:])
         raise _refuse(f"--episode: found {episode!r}, accepted are recorded ones, such as {known or 'none'}")
-    folder = out or run_dir / "plots"
     pictures = dict(zip(PLOT_NAMES, plots(records), strict=True))
     if chosen:
         row = chosen[-1]
         title = f"episode {row.get('episode')} (step {row.get('step')}, reward {row.get('reward')})"
         pictures["episode"] = figures.swimlane(title, row.get("turns") or [])
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         for name, svg in pictures.items():
-            (folder / f"{name}.svg").write_text(svg, encoding="utf-8")
-    except OSError as error:
-        raise _refuse(f"{folder}: {error.strerror}; accepted: a folder that can be written") from None
-    typer.echo(f"{len(list(folder.glob('*.svg')))} pictures in {folder}")
+            write_output(folder / f"{name}.svg", svg.encode(errors="replace"), "--out")
+    except OutputRefused as error:
+        raise _refuse(str(error)) from None
+    typer.echo(f"{len(pictures)} pictures in {folder}")

@@ -9,12 +9,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from echorl_core.capped import MAX_JSON_BYTES, read_capped
 from echorl_core.rundir import RunDirectory
 
 Row = dict[str, Any]
 
 _NEEDED = {"steps": ("step", "attempt"), "evals": ("step", "attempt"), "episodes": ("step", "attempt"), "updates": ()}
 """Tables of records, and the whole numbers that tell which of their rows count."""
+
+
+_LISTS_OF_MAPPINGS = ("turns", "messages")
+"""Of an episode."""
+_LONGEST_NUMBER = 19
 
 
 @dataclass(frozen=True)
@@ -43,23 +49,39 @@ class DamagedRecords(Exception):
 
 
 def _rows(path: Path, needed: tuple[str, ...]) -> Iterator[Row]:
-    if not path.is_file():
-        return
-    with path.open(encoding="utf-8", errors="replace") as file:
-        for number, line in enumerate(file, start=1):
-            # A process may have been killed in the middle of its last line.
-            if line.endswith("\n"):
-                yield _row(path, number, line, needed)
+    try:
+        if not path.is_file():
+            return
+        with path.open(encoding="utf-8", errors="replace") as file:
+            for number, line in enumerate(file, start=1):
+                # A process may have been killed in the middle of its last line.
+                if line.endswith("\n"):
+                    yield _row(path, number, line, needed)
+    except OSError as error:
+        raise DamagedRecords(path, error.strerror or str(error)) from None
 
 
 def _row(path: Path, number: int, line: str, needed: tuple[str, ...]) -> Row:
     try:
-        row = json.loads(line)
-    except json.JSONDecodeError:
+        row = json.loads(line, parse_int=_whole_number)
+    except (ValueError, RecursionError):
         row = None
     if not isinstance(row, dict) or any(not isinstance(row.get(key), int) for key in needed):
         raise DamagedRecords(path, f"no record in line {number}")
+    for key in _LISTS_OF_MAPPINGS:
+        if not _are_mappings(row.get(key)):
+            raise DamagedRecords(path, f"{key} that are no list of mappings in line {number}")
     return row
+
+
+def _whole_number(text: str) -> int:
+    if len(text) > _LONGEST_NUMBER:
+        raise ValueError("a number beyond 64 bits")
+    return int(text)
+
+
+def _are_mappings(value: Any) -> bool:
+    return value is None or (isinstance(value, list) and all(isinstance(one, dict) for one in value))
 
 
 def _starts(run: RunDirectory) -> dict[int, int]:
@@ -81,25 +103,27 @@ def _superseded(rows: list[Row], prepared: dict[int, int], *keys: str) -> list[R
     for row in rows:
         if any(attempt > row["attempt"] and start <= row["step"] for attempt, start in starts.items()):
             continue
-        kept[tuple(row.get(key) for key in keys)] = row
+        kept[tuple(str(row.get(key)) for key in keys)] = row
     return sorted(kept.values(), key=lambda row: row["step"])
 
 
 def _played(rows: list[Row], prepared: dict[int, int]) -> tuple[list[Row], list[Row]]:
     """Evals that were played, and those that were skipped: these lie below an attempt's start and supersede nothing."""
     played = [row for row in rows if "skipped" not in row]
-    known = {(row["step"], row.get("environment")) for row in played}
-    skipped = {(row["step"], row.get("environment")): row for row in rows if "skipped" in row}
+    known = {(row["step"], str(row.get("environment"))) for row in played}
+    skipped = {(row["step"], str(row.get("environment"))): row for row in rows if "skipped" in row}
     lost = [row for key, row in skipped.items() if key not in known]
     return _superseded(played, prepared, "step", "environment"), sorted(lost, key=lambda row: row["step"])
 
 
 def _json(path: Path) -> Row:
     try:
-        found = json.loads(path.read_text())
+        found = json.loads(read_capped(path, MAX_JSON_BYTES).decode(), parse_int=_whole_number)
     except FileNotFoundError:
         return {}
-    except (json.JSONDecodeError, UnicodeDecodeError):
+    except OSError as error:
+        raise DamagedRecords(path, error.strerror or str(error)) from None
+    except (ValueError, RecursionError):
         raise DamagedRecords(path, "no JSON") from None
     return found if isinstance(found, dict) else {}
 
@@ -121,6 +145,17 @@ def _without_supervisor(run: RunDirectory, steps: list[Row]) -> Row:
     return {"restarts": None, "timeline": timeline}
 
 
+def _supervisor(path: Path) -> Row:
+    state = _json(path)
+    if not _are_mappings(state.get("timeline")):
+        raise DamagedRecords(path, "a timeline that is no list of mappings")
+    return {key: value for key, value in state.items() if value is not None or key != "timeline"}
+
+
+def _numbers(found: Row) -> Row:
+    return {key: value for key, value in found.items() if isinstance(value, int | float)}
+
+
 def read_records(root: Path, model_path: Path | None = None) -> RunRecords:
     """Read every attempt's records of the run in ``root``, which may be a copy from a cluster's volume.
 
@@ -129,7 +164,10 @@ def read_records(root: Path, model_path: Path | None = None) -> RunRecords:
     """
     tables: dict[str, list[Row]] = {name: [] for name in _NEEDED}
     run = RunDirectory(root)
-    for _, folder in run.recorded_attempts():
+    owner = _json(run.identity_file).get("uid")
+    for attempt, folder in run.recorded_attempts():
+        if owner is not None and _json(run.attempt(attempt) / "prepared.json").get("run_uid", owner) != owner:
+            continue  # another run's, that was left in this folder
         for name, rows in tables.items():
             rows.extend(_rows(folder / f"{name}.jsonl", _NEEDED[name]))
     prepared = _starts(run)
@@ -140,6 +178,6 @@ def read_records(root: Path, model_path: Path | None = None) -> RunRecords:
         skipped_evals=skipped,
         episodes=_superseded(tables["episodes"], prepared, "step", "episode"),
         updates=tables["updates"],
-        supervisor=_json(root / "state.json") or _without_supervisor(run, tables["steps"]),
-        baselines=_json(model_path / "baselines.json") if model_path else {},
+        supervisor=_supervisor(root / "state.json") or _without_supervisor(run, tables["steps"]),
+        baselines=_numbers(_json(model_path / "baselines.json")) if model_path else {},
     )

@@ -1,5 +1,6 @@
 """What every part of the manifest is made of: the strict base model and the text types."""
 
+import json
 import math
 import re
 from dataclasses import dataclass
@@ -16,9 +17,16 @@ KIND = "EchoRLRun"
 PLURAL = "echorlruns"
 
 MAX_DEPTH = 32
+_BITS = 63
+_TOO_WIDE = object()
+_MAX_JSON_BYTES = 128 * 1024
+"""All of a run goes through one annotation of kubectl's (256 KiB) and into one ConfigMap (1 MiB)."""
+_MAX_ANNOTATIONS = 256 * 1024
 
 _LONGEST_S = 2**63 / 1e9  # what a Kubernetes duration can hold
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_NUMBER = r"[0-9]+([.][0-9]+)?"
+_DURATION = "".join(f"({_NUMBER}{unit})?" for unit in ("h", "m", "s", "ms", "(us|µs)", "ns"))
 _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ns|us|µs|ms|s|m|h)", re.ASCII)
 
 
@@ -41,7 +49,10 @@ class ApiModel(BaseModel):
         if not isinstance(data, dict):
             return data
         known = {field.alias for field in cls.model_fields.values()}
-        return {key: value for key, value in data.items() if value is not None or key not in known}
+        taken = {key: value for key, value in data.items() if value is not None or key not in known}
+        # No field takes what JSON's readers cannot: as none of any type it is refused where it stands.
+        wide = {key: _TOO_WIDE for key, value in taken.items() if type(value) is int and value.bit_length() > _BITS}
+        return {**taken, **wide}
 
 
 @dataclass(frozen=True)
@@ -58,14 +69,14 @@ class Accepts:
 
 
 def duration_seconds(text: str) -> float:
-    """Seconds of a duration in Go form: ``10m``, ``1h30m``, ``1.5s``.
+    """Seconds of a duration in Go form: ``10m``, ``1h30m``, ``1.5s``; each unit once, the largest first.
 
     Raises:
         ValueError: the text is no such duration, is zero, or is longer than 292 years.
     """
-    parts = _DURATION_PART.findall(text)
-    if "".join(number + unit for number, unit in parts) != text or not parts:
+    if not re.fullmatch(_DURATION, text, re.ASCII):
         raise ValueError("no duration")
+    parts = _DURATION_PART.findall(text)
     seconds = sum(float(number) * _SECONDS[unit] for number, unit in parts)
     if not 1e-9 <= seconds < _LONGEST_S:
         raise ValueError("no positive duration")
@@ -105,9 +116,39 @@ def _unusable(value: Any, path: str, depth: int) -> str | None:
 def _is_json(value: dict[str, Any]) -> dict[str, Any]:
     if found := _unusable(value, "", 0):
         raise ValueError(found)
+    if (size := len(json.dumps(value, ensure_ascii=False).encode(errors="replace"))) > _MAX_JSON_BYTES:
+        raise ValueError(f"{size:,} bytes of JSON")
     return value
 
 
+def _are_labels(labels: dict[str, str]) -> dict[str, str]:
+    for key, value in labels.items():
+        _check_key(key)
+        if len(value) > 63 or not re.fullmatch(f"({_WORD})?", value, re.ASCII):
+            raise ValueError(f"{_told(value)} as the value of {_told(key)}")
+    return labels
+
+
+def _are_annotations(annotations: dict[str, str]) -> dict[str, str]:
+    for key in annotations:
+        _check_key(key)
+    if (size := sum(len(key.encode()) + len(value.encode()) for key, value in annotations.items())) > _MAX_ANNOTATIONS:
+        raise ValueError(f"{size:,} bytes")
+    return annotations
+
+
+def _check_key(key: str) -> None:
+    prefix, slash, name = key.rpartition("/")
+    is_prefix = not slash or (len(prefix) <= 253 and re.fullmatch(rf"{_LABEL}(\.{_LABEL})*", prefix, re.ASCII))
+    if not is_prefix or len(name) > 63 or not re.fullmatch(_WORD, name, re.ASCII):
+        raise ValueError(f"the key {_told(key)}")
+
+
+def _told(text: str) -> str:
+    return json.dumps(text if len(text) <= 60 else f"{text[:57]}...", ensure_ascii=False)
+
+
+_WORD = r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?"
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _DOTTED = r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*"
 IMPORT_PATH = rf"{_DOTTED}:{_DOTTED}"
@@ -139,11 +180,11 @@ HttpUrl = Annotated[
 ]
 Duration = Annotated[
     str,
-    Field(max_length=32),
+    Field(pattern=f"^{_DURATION}$", min_length=2, max_length=32),
     AfterValidator(_is_duration),
     Accepts(
         "a duration such as 30s, 10m or 1h30m",
-        r"self.matches('^([0-9]+([.][0-9]+)?(ns|us|µs|ms|s|m|h))+$') && duration(self) > duration('0s')",
+        "duration(self) > duration('0s')",
     ),
 ]
 Quantity = Annotated[
@@ -163,8 +204,34 @@ JsonObject = Annotated[
     dict[str, Any],
     Field(max_length=256),
     AfterValidator(_is_json),
-    Accepts("a mapping with at most 256 text keys and any finite JSON values"),
+    Accepts("a mapping with at most 256 text keys and any finite JSON values, at most 128 KiB in all"),
 ]
+Labels = Annotated[
+    dict[str, str],
+    Field(max_length=256),
+    AfterValidator(_are_labels),
+    Accepts("labels of Kubernetes: keys such as team or example.com/team, values of at most 63 letters, digits, -_."),
+]
+Annotations = Annotated[
+    dict[str, str],
+    Field(max_length=256),
+    AfterValidator(_are_annotations),
+    Accepts("annotations of Kubernetes: keys such as owner or example.com/owner, at most 256 KiB in all"),
+]
+Image = Annotated[
+    str,
+    Field(
+        pattern=r"^(([A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\])(:[0-9]+)?/)?[a-z0-9]+([._/-]+[a-z0-9]+)*"
+        r"(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@[a-z0-9+._-]+:[A-Fa-f0-9]{32,128})?$",
+        max_length=1024,
+    ),
+    Accepts("a container image such as registry.example.com/team/trainer:1.2, with a digest or without"),
+]
+
+
+def is_namespace(name: str) -> bool:
+    """Whether a name could be a namespace's."""
+    return len(name) <= 63 and re.fullmatch(_LABEL, name, re.ASCII) is not None
 
 
 class Hook(ApiModel):
@@ -179,7 +246,7 @@ class Hook(ApiModel):
 class PodTemplate(ApiModel):
     """What can be set on the pods of any role. No meaning on one machine."""
 
-    image: Text | None = None
+    image: Image | None = None
     """Container image; default from the operator's settings."""
     template: JsonObject = {}
     """Overlay of the pod template, merged by name: resources, nodeSelector, tolerations, env, volumes ..."""

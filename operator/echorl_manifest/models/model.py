@@ -4,13 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from echorl_manifest.models.base import Accepts, ApiModel, ObjectName, Text
-
-RendererName = Annotated[
-    str,
-    Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=63),
-    Accepts("auto, engine, or the name of a message codec such as qwen3"),
-]
+from echorl_core.codecs import CodecName
+from echorl_manifest.models.base import ApiModel, ObjectName, Text
 
 
 class Lora(ApiModel):
@@ -44,10 +39,11 @@ class ModelSpec(ApiModel):
     """Branch, tag or commit of a hub id."""
     token_secret_name: ObjectName | None = None
     """Secret with the hub token; only the prepare step reads it."""
-    renderer: RendererName = "auto"
+    renderer: CodecName = "auto"
     """Codec between messages and tokens.
 
-    ``auto``: by the model's family; ``engine``: vLLM renders, which excludes ECHO.
+    ``auto``: by the model's family; ``engine``: vLLM renders, which excludes ECHO; ``compact``: a small one of our own
+    for models that are trained from nothing. The others are families of models.
     """
     max_model_len: Annotated[int, Field(ge=16)] | None = None
     """Longest sequence, prompt and completions, in tokens.

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from echorl_manifest.models.algorithm import Algorithm
-from echorl_manifest.models.base import ApiModel, JsonObject, RunName, Text
+from echorl_manifest.models.base import Annotations, ApiModel, DnsLabel, JsonObject, Labels, RunName
 from echorl_manifest.models.environments import Environments
 from echorl_manifest.models.inference import Inference, Orchestrator
 from echorl_manifest.models.model import ModelSpec
@@ -30,11 +30,11 @@ class Metadata(ApiModel):
 
     name: RunName
     """The run's name."""
-    namespace: Text | None = None
+    namespace: DnsLabel | None = None
     """Namespace in a cluster."""
-    labels: dict[str, str] = {}
+    labels: Labels = {}
     """Labels in a cluster."""
-    annotations: dict[str, str] = {}
+    annotations: Annotations = {}
     """Annotations in a cluster."""
     creation_timestamp: Any = None
     """Written by the cluster."""

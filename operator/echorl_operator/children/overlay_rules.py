@@ -171,6 +171,7 @@ def _container(container: Mapping[str, Any], path: str) -> Iterator[Problem]:
     for field, reason in REFUSED_CONTAINER_FIELDS.items():
         if container.get(field) is not None:
             yield _refused(f"{path}.{field}", container[field], reason)
+    yield from _texts(container, path)
     context, where = container.get("securityContext"), f"{path}.securityContext"
     yield from container_context_problems(context, where)
     writable = context.get("readOnlyRootFilesystem") if isinstance(context, Mapping) else None
@@ -186,6 +187,16 @@ def _container(container: Mapping[str, Any], path: str) -> Iterator[Problem]:
         if any(where == ours or where.startswith(f"{ours}/") for ours in OUR_MOUNTS):
             yield _refused(f"{path}.volumeMounts[{index}].mountPath", where, "we mount there", "another path")
     yield from _host_access(container, path)
+
+
+def _texts(container: Mapping[str, Any], path: str) -> Iterator[Problem]:
+    for field in ("image", "imagePullPolicy", "workingDir"):
+        if not isinstance(value := container.get(field), str | None):
+            yield Problem(f"{path}.{field}", found_text(value), "a text")
+    for field in ("command", "args"):
+        texts = container.get(field)
+        if texts is not None and not (isinstance(texts, list) and all(isinstance(text, str) for text in texts)):
+            yield Problem(f"{path}.{field}", found_text(texts), "a list of texts")
 
 
 def _host_access(container: Mapping[str, Any], path: str) -> Iterator[Problem]:

@@ -131,7 +131,16 @@ def micro_batch(samples: Sequence[Sample]) -> MicroBatch:
         ref_logprobs=reference,
         tool=tool,
         tool_names=tool_names,
+        rewards=[sample.reward for sample in samples],
+        ce_mask=_ce_mask(samples),
     )
+
+
+def _ce_mask(samples: Sequence[Sample]) -> NDArray[np.bool_] | None:
+    """What ECHO counts; nothing where that is what has a weight."""
+    if all(np.array_equal(sample.ce_selected, sample.ce_weight != 0) for sample in samples):
+        return None
+    return np.concatenate([sample.ce_selected for sample in samples])
 
 
 def _tools(samples: Sequence[Sample]) -> tuple[NDArray[np.int16] | None, list[str]]:

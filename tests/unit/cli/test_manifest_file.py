@@ -1,3 +1,7 @@
+import os
+import time
+from pathlib import Path
+
 import pytest
 
 from echorl_cli.manifest_file import InvalidManifest, read_manifest
@@ -41,6 +45,77 @@ def test_several_documents_are_refused():
 @pytest.mark.parametrize("text", ["a: [1, 2", "a: b: c", "\t- x", "a: *nowhere", "a: !!python/object:os.system x", "%"])
 def test_bad_syntax_has_a_place(text):
     assert problem_of(text).path.startswith("line ")
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("a: !!set {x}", "the tag !!set"),
+        ("a: !!bool maybe", "!!bool 'maybe'"),
+        ("a: !!timestamp 2024-01-01", "the tag !!timestamp"),
+        ("a: !!int x", "!!int 'x'"),
+        ("a: !mine x", "the tag !mine"),
+        ("[b, c]: x", "a list as a key"),
+        ("{b: c}: x", "a mapping as a key"),
+        ("a: &a [*a]", "values that contain themselves"),
+        ("a: &a {b: {c: *a}}", "values that contain themselves"),
+        (f"a: {'1' * 400}", "a whole number of 400 characters"),
+        (f"a: {'1' * 10_000}.5", "a number of 10,002 characters"),
+        ("a: {<<: 3}", "something else than mappings to merge"),
+        ("%TAG ! a\n" * 10 + "---\na: 1", "more than 8 directives"),
+        ("a: \x01", "control characters are not allowed"),
+    ],
+)
+def test_what_no_manifest_holds_is_named(text, found):
+    assert found in problem_of(text).found
+
+
+def test_aliases_that_multiply_are_refused_at_once():
+    # 12 levels of 9 references each, in less than 600 bytes.
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{','.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12)]
+    text = "\n".join(lines)
+    assert len(text) < 600
+    begun = time.process_time()
+    assert "more than 100,000 values" in problem_of(text).found
+    assert time.process_time() - begun < 5
+
+
+def test_a_reference_is_the_value_itself():
+    assert parse_yaml("a: &a {x: [1]}\nb: *a\nc: [*a, 2]\n") == {"a": {"x": [1]}, "b": {"x": [1]}, "c": [{"x": [1]}, 2]}
+    assert parse_yaml("a: &a {x: 1, y: 2}\nb: {<<: [{x: 5}, *a], z: 3}\n")["b"] == {"x": 5, "y": 2, "z": 3}
+
+
+@pytest.mark.parametrize("text", ["a: !!str 3", "a: ! 3", "a: '3'"])
+def test_a_text_is_a_text(text):
+    assert parse_yaml(text) == {"a": "3"}
+
+
+def test_ten_megabytes_are_read_in_seconds(tmp_path):
+    file = tmp_path / "run.yaml"
+    rows = "".join(f"- {{name: x{n}, v: [1, 2, {n}], s: t}}\n" for n in range(300_000))
+    for text in (f"spec:\n{rows}", f"spec: '{'x' * 10_000_000}'", f"{SHORTEST}#{'x' * 10_000_000}"):
+        assert len(text) > 10_000_000
+        file.write_text(text)
+        begun = time.process_time()
+        if text.startswith("api"):
+            read_manifest(file)
+        else:
+            with pytest.raises(InvalidManifest):
+                read_manifest(file)
+        assert time.process_time() - begun < 20
+
+
+def test_a_file_without_end_and_a_pipe_without_a_writer(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path, found in (
+        (Path("/dev/zero"), "more than 16,000,000 bytes"),
+        (tmp_path / "pipe", "null"),
+        (tmp_path, "Is a directory"),
+    ):
+        with pytest.raises(InvalidManifest) as caught:
+            read_manifest(path)
+        assert found in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ["1: x", "on: x", "~: x", "1.5: x", "[a]: x"])

@@ -53,6 +53,13 @@ def test_plain_view_by_hand(tmp_path):
     ]
 
 
+def test_a_token_of_alpha_0_does_not_look_like_context(tmp_path):
+    mask = [False, False, False, True, True]
+    found = shown(written(tmp_path / "f", sequence(ce_mask=mask, reward=0.25)), "--plain").splitlines()
+    assert found[0].startswith("step 4, rank 0, shell, e1/0; reward 0.25; 5 tokens")
+    assert found[-2:] == ["  [env_output, echo 0.05; 1] '\\x1b]'", "  [env_output, echo 0, not trained; 1] 'ok'"]
+
+
 def test_colours_tell_sign_mask_and_echo(tmp_path):
     file = written(tmp_path / "f", sequence(), sequence("e2/0", -0.5))
     found = shown(file, FORCE_COLOR="1", COLUMNS="400", TERM="xterm-256color")

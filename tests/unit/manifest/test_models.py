@@ -54,6 +54,49 @@ def test_null_means_not_set_but_not_for_unknown_keys():
     assert problem.path == "spec.trainer.seqLenn"
 
 
+@pytest.mark.parametrize(
+    ("path", "value", "found"),
+    [
+        ("spec.maxSteps", 10**5000, "a whole number of 16,610 bits"),
+        ("spec.seed", -(2**63) - 1, "-9223372036854775809"),
+        ("metadata.labels", {"a b/c/d": "x"}, 'the key "a b/c/d"'),
+        ("metadata.labels", {"team": "a b"}, '"a b" as the value of "team"'),
+        ("metadata.labels", {"team": "x" * 64}, "as the value"),
+        ("metadata.annotations", {"UPPER.example/x": "y"}, 'the key "UPPER.example/x"'),
+        ("metadata.annotations", {"x": "y" * 300_000}, "300,001 bytes"),
+        ("metadata.namespace", "Bad_NS", "Bad_NS"),
+        ("spec.model.renderer", "nonsense", "nonsense"),
+        ("spec.trainer.image", "bad image;rm -rf /", "bad image"),
+        ("spec.trainer.image", "-x", "-x"),
+        ("spec.environments.train.0.args", {"x": "y" * 200_000}, "bytes of JSON"),
+        ("spec.environments.train.0.args", {"x": [float("nan")]}, "nan at .x[0]"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_what_no_cluster_takes_is_refused_with_its_field(path, value, found):
+    (problem,) = problems(with_value(full(), path, value))
+    assert problem.path == path.replace(".0", "[0]")
+    assert found in problem.found
+    assert len(str(problem)) < 1000
+
+
+@pytest.mark.parametrize(
+    "image",
+    ["trainer", "team/trainer:1.2", "registry.example.com:5000/a/b_c:v1", f"x@sha256:{'a' * 64}", "[::1]:5000/x:y"],
+)
+def test_images_are_named_as_registries_name_them(image):
+    assert problems(with_value(full(), "spec.trainer.image", image)) == []
+
+
+def test_labels_and_annotations_are_those_of_kubernetes():
+    document = with_value(full(), "metadata.labels", {"team": "", "example.com/Team_1.x": "A.b_c-1"})
+    assert problems(with_value(document, "metadata.annotations", {"example.com/owner": "any text\n"})) == []
+
+
+def test_arguments_take_whole_numbers_of_python():
+    assert problems(with_value(full(), "spec.environments.train.0.args", {"x": 2**70})) == []
+
+
 def test_null_inside_free_form_values_stays():
     assert load(full()).spec.environments.train[0].args["nested"]["list"] == [1, None, "x"]
 
@@ -91,7 +134,8 @@ def test_durations(text, seconds):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "10", "m", "10 m", "-1s", "0s", "1d", "1h-3m", "10m ", "\uff11s", "1e3s", "1..5s"]
+    "text",
+    ["", "10", "m", "10 m", "-1s", "0s", "1d", "1h-3m", "10m ", "\uff11s", "1e3s", "1..5s", "1h1h", "30m1h", "1s1ms1s"],
 )
 def test_texts_that_are_no_duration(text):
     with pytest.raises(ValueError, match="duration"):

@@ -65,6 +65,19 @@ def test_last_folder_that_has_a_step_counts(tmp_path: Path) -> None:
     assert source.batch(4) == StopNotice(reason="finished", step=3, checkpoint=False)
 
 
+def test_of_attempts_the_newest_counts_in_whatever_order_a_shell_names_them(tmp_path: Path) -> None:
+    for attempt in (8, 11):
+        (tmp_path / f"attempt_{attempt}" / step_name(1)).mkdir(parents=True)
+        data = pack(rank_batch(1, attempt=attempt))
+        (tmp_path / f"attempt_{attempt}" / step_name(1) / "rank_0.bin").write_bytes(data)
+    folders = sorted(map(str, tmp_path.iterdir()))
+    assert folders[0].endswith("attempt_11")
+    options = parse(["--config", "c", "--batches", *folders, "--out", "o"])
+    batch = RecordedBatches(options.batches, rank=0, num_ranks=1).batch(1)
+    assert isinstance(batch, RankBatch)
+    assert batch.attempt == 11
+
+
 def test_gap_in_a_recording_is_refused(tmp_path: Path) -> None:
     record(tmp_path / "batches", 3)
     shutil.rmtree(tmp_path / "batches" / step_name(2))

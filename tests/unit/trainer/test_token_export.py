@@ -46,6 +46,22 @@ def values(sequences, name, where):
     return [value for value, _ in pairs]
 
 
+def test_rewards_and_what_echo_counts_are_told(tmp_path):
+    """Of the first document ECHO counts its context too, with alpha 0; in a step without ECHO nothing counts."""
+    mask = np.concatenate([micro.ce_weight != 0 for micro in DOCUMENTS[:2]])
+    mask[1] = True
+    first = msgspec.structs.replace(joined(DOCUMENTS[:2]), rewards=[0.5, None], ce_mask=mask)
+    second = joined(DOCUMENTS[2:])
+    sequences, _ = exported(tmp_path / "a", batch(micro_batches=[first, second]))
+    assert [one.reward for one in sequences] == [0.5, None, None, None]
+    assert sequences[0].ce_mask[1]
+    assert sequences[0].ce_weight[1] == 0
+    for one in sequences[1:]:
+        assert one.ce_mask == [weight != 0 for weight in one.ce_weight]
+    sequences, _ = exported(tmp_path / "b", batch(micro_batches=[first, second], totals={**TOTALS, "ce": 0.0}))
+    assert not any(any(one.ce_mask) for one in sequences)
+
+
 def test_tokens_agree_with_the_batch(tmp_path):
     sequences, _ = exported(tmp_path, decode=lambda ids: [chr(token_id) for token_id in ids])
     assert [one.sample_id for one in sequences] == ["e1/0", "e2/0", "e3/0", "e4/0"]

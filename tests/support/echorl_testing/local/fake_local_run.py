@@ -1,7 +1,7 @@
 """A supervised run whose roles are ``fake_role.py``: ``fake_local_run.py DIR JSON``.
 
 JSON: ``engines``, ``ranks``, ``max_steps``, ``restart_policy`` and ``limits`` (fields of the dataclasses), ``rules``
-(each role, exit codes and action).
+(each role, exit codes and action); ``ports`` of the orchestrator and the engines, and then the roles are scripts.
 """
 
 import asyncio
@@ -25,6 +25,7 @@ from echorl_core.attempts import claim_run
 from echorl_core.names import Role
 from echorl_core.restarts import RestartPolicy, Rule, RuleAction
 from echorl_core.rundir import RunDirectory
+from echorl_testing.local.scripted_roles import ScriptedCommands
 
 _ROLE = str(Path(__file__).with_name("fake_role.py"))
 
@@ -48,9 +49,9 @@ class FakeCommands:
         return [sys.executable, _ROLE, "trainer", str(config)]
 
 
-def role_configs(root: Path, *, engines: int, ranks: int, max_steps: int) -> config.RoleConfigs:
+def role_configs(root: Path, *, ports: list[int], ranks: int, max_steps: int, scripted: bool) -> config.RoleConfigs:
     """Configs with free ports, and nothing else that a fake reads."""
-    port, *engine_ports = free_ports(1 + engines)
+    port, *engine_ports = ports
     model = config.ModelConfig(path="model", dtype="float32", max_model_len=64, renderer="compact")
     orchestrator = config.OrchestratorConfig(
         run_dir=str(root),
@@ -73,7 +74,7 @@ def role_configs(root: Path, *, engines: int, ranks: int, max_steps: int) -> con
         max_steps=max_steps,
         seq_len=64,
         weight_mode="http",
-        metrics_port=free_run(ranks),
+        metrics_port=0 if scripted else free_run(ranks),
     )
     inference = [config.InferenceConfig(model=model, served_name="policy", port=engine) for engine in engine_ports]
     return config.RoleConfigs(orchestrator=orchestrator, trainer=trainer, inference=inference)
@@ -87,16 +88,17 @@ def main() -> int:
             say(f"leftovers: {[stat.pid for stat in leftovers.ended]}, copied from {leftovers.copied_from}")
         run = RunDirectory(root)
         record = claim_run(run, "fake", os.urandom(4).hex())
-        ranks = chosen.get("ranks", 2)
+        ranks, engines, scripted = chosen.get("ranks", 2), chosen.get("engines", 1), "ports" in chosen
+        ports = chosen.get("ports") or free_ports(1 + engines)
         plan = LocalRun(
             run=run,
             name=record.name,
             uid=record.uid,
             configs=role_configs(
-                root, engines=chosen.get("engines", 1), ranks=ranks, max_steps=chosen.get("max_steps", 10)
+                root, ports=ports, ranks=ranks, max_steps=chosen.get("max_steps", 10), scripted=scripted
             ),
-            commands=FakeCommands(),
-            devices=Devices(engines=("",) * chosen.get("engines", 1), trainer=""),
+            commands=ScriptedCommands() if scripted else FakeCommands(),
+            devices=Devices(engines=("",) * engines, trainer=""),
             restart_policy=RestartPolicy(**chosen.get("restart_policy", {})),
             rules=[Rule(Role(one[0]), frozenset(one[1]), RuleAction(one[2])) for one in chosen.get("rules", [])],
             limits=Limits(**chosen.get("limits", {})),

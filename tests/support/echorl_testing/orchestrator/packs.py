@@ -89,7 +89,7 @@ def joined(parts: Sequence[MicroBatch]) -> MicroBatch:
     columns = {
         name: np.concatenate([getattr(part, name) for part in parts])
         for name in MicroBatch.__struct_fields__
-        if name not in ("sample_ids", "environments", "ref_logprobs", "tool", "tool_names")
+        if name not in ("sample_ids", "environments", "ref_logprobs", "tool", "tool_names", "rewards", "ce_mask")
     }
     taught = [part.ref_logprobs for part in parts if part.ref_logprobs is not None]
     return MicroBatch(

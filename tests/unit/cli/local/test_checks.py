@@ -1,4 +1,5 @@
 import json
+import shutil
 import socket
 import sys
 from pathlib import Path
@@ -131,6 +132,10 @@ def test_a_folder_that_is_no_run_directory(problems, tmp_path: Path) -> None:
     root = tmp_path / "run"
     (root / "batches").mkdir(parents=True)
     assert problems() == []
+    (root / "records" / "attempt_1").mkdir(parents=True)
+    [problem] = problems()
+    assert "which holds records and no run.json" in problem
+    shutil.rmtree(root / "records")
     (root / "thesis.tex").touch()
     [problem] = problems()
     assert "which holds thesis.tex and no run.json" in problem

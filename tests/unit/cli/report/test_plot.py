@@ -40,4 +40,7 @@ def test_a_folder_that_cannot_be_written(records, tmp_path):
     (tmp_path / "file").write_text("")
     out = tmp_path / "file" / "out"
     result = plot(tmp_path / "run", "--out", out)
-    assert (result.exit_code, result.stderr) == (2, f"{out}: Not a directory; accepted: a folder that can be written\n")
+    assert (result.exit_code, result.stderr) == (
+        2,
+        f"--out: found {out}: Not a directory; accepted: a folder that can be written\n",
+    )

@@ -134,4 +134,7 @@ def test_an_identity_that_is_no_json_is_named(volume):
 def test_a_folder_that_cannot_be_written(volume, tmp_path):
     (tmp_path / "file").write_text("")
     out = tmp_path / "file" / "out"
-    assert refusal(volume, "--out", out) == f"{out}: Not a directory; accepted: a folder that can be written\n"
+    assert (
+        refusal(volume, "--out", out)
+        == f"--out: found {out}: Not a directory; accepted: a folder that can be written\n"
+    )

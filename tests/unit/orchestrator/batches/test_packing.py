@@ -98,6 +98,19 @@ def test_a_batch_without_echo_on_tools_does_not_tell_them() -> None:
     assert (packed.tool, packed.tool_names) == (None, [])
 
 
+def test_rewards_and_what_echo_counts_travel_with_the_tokens() -> None:
+    """Of the first sample ECHO counts a token of alpha 0 as well; of the second only what has a weight."""
+    first = msgspec.structs.replace(sample([C, A, E, E], episode="a", alpha=0.0), reward=0.5)
+    first = msgspec.structs.replace(first, ce_mask=np.array([False, False, True, False]))
+    second = sample([C, E], episode="b")
+    packed = micro_batch([first, second])
+    assert packed.rewards == [0.5, None]
+    assert packed.ce_mask is not None
+    assert packed.ce_mask.tolist() == [False, False, True, False, False, True]
+    assert not packed.ce_weight[:4].any()
+    assert micro_batch([second]).ce_mask is None
+
+
 def test_a_dummy_has_no_weight_and_a_temperature_to_divide_by() -> None:
     dummy = micro_batch([])
     assert dummy.lengths.tolist() == [4]

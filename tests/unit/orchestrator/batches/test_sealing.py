@@ -276,3 +276,17 @@ def test_an_environment_without_a_policy_gradient_is_not_asked_what_its_rewards_
     content = compose([asked, of("terminal", other, batch_config(rl_weight=0.0))], batch_config(), ECHO, step=1)
     assert content is not None
     assert content.rl_share == 1.0
+
+
+def test_a_batch_tells_rewards_and_what_echo_counts() -> None:
+    """A token of alpha 0 is counted and has no weight; where all that count have one, they are not told twice."""
+    light = msgspec.structs.replace(sample([C, A, E], episode="a", alpha=0.0), ce_mask=np.array([False, False, True]))
+    content = compose([episode([light], reward=0.25)], batch_config(), ECHO, step=1)
+    assert content is not None
+    ((micro,),) = content.ranks
+    assert (micro.sample_ids, micro.rewards) == (["a/0"], [0.25])
+    assert micro.ce_mask is not None
+    assert micro.ce_mask.tolist() == [False, False, True]
+    content = compose([episode([sample([C, A, E], episode="c")])], batch_config(), ECHO, step=1)
+    assert content is not None
+    assert content.ranks[0][0].ce_mask is None

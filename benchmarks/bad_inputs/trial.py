@@ -1,0 +1,74 @@
+"""One case tried: what the command said, how it ended, how long it took."""
+
+import os
+import shutil
+import tempfile
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from click.testing import Result
+from typer.testing import CliRunner
+
+from benchmarks.bad_inputs.case import Case
+from echorl_cli.__main__ import app_for
+
+DEADLINE_S = 10.0
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What became of a case."""
+
+    name: str
+    fault: str
+    """"traceback", "hang", "silent" (refused without a word); empty: none."""
+    words: str
+    """What tells the fault."""
+    seconds: float
+    exit_code: int | None = None
+
+
+def attempt(case: Case) -> Trial:
+    """Try a case in this process, in a folder of its own."""
+    with _alone() as folder:
+        arguments = case.arguments(folder)
+        begun = time.monotonic()
+        # As a shell passes them: nothing that has a NUL.
+        result = CliRunner().invoke(app_for(arguments), arguments, prog_name="echorl")
+        seconds = time.monotonic() - begun
+    return judged(case.name, result, seconds)
+
+
+def judged(name: str, result: Result, seconds: float) -> Trial:
+    """Whether a call ended as one with bad input may."""
+    said = result.output
+    fault, words = "", said[-2000:]
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        fault, words = "traceback", "".join(traceback.format_exception(result.exception))
+    elif "Traceback" in said:
+        fault = "traceback"
+    elif seconds > DEADLINE_S:
+        fault = "hang"
+    elif result.exit_code != 0 and not said.strip():
+        fault, words = "silent", f"exit code {result.exit_code}"
+    return Trial(name, fault, words, seconds, result.exit_code)
+
+
+@contextmanager
+def _alone() -> Iterator[Path]:
+    before, variables = Path.cwd(), dict(os.environ)
+    folder = Path(tempfile.mkdtemp(prefix="echorl-bad-inputs-"))
+    os.environ |= {"HOME": str(folder), "HF_HOME": str(folder), "TERM": "dumb"}
+    os.environ.pop("KUBECONFIG", None)
+    os.chdir(folder)
+    try:
+        yield folder
+    finally:
+        os.chdir(before)
+        os.environ.clear()
+        os.environ.update(variables)
+        shutil.rmtree(folder, ignore_errors=True)
