@@ -70,7 +70,7 @@ class Orchestrator:
     @property
     def step(self) -> int:
         """The newest trained step."""
-        return self._parts.view.step
+        return self._parts.step
 
     async def run(self) -> Ending:
         """Run to an end.

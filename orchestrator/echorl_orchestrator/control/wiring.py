@@ -129,20 +129,9 @@ async def assemble(live: AttemptSettings, identity: RunIdentity, secrets: Secret
     board, volume = StateBoard(view.state), Volume(disk.run.root)
     metrics = Metrics(Scrape(view, health, volume).reading)
     parts = RunParts(
-        config=config,
-        identity=identity,
-        live=live,
-        disk=disk,
-        pool=pool,
+        **vars(view),
         player=player,
-        rollout=rollout,
-        evals=evals,
-        counters=counters,
         health=health,
-        throughput=throughput,
-        progress=progress,
-        end=end,
-        view=view,
         board=board,
         monitors=Monitors([Feed(launch) for launch in launches(config, identity, secrets.wandb)]),
         volume=volume,

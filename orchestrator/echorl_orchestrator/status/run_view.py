@@ -30,9 +30,10 @@ from echorl_orchestrator.status.throughput import Throughput
 
 @dataclass(frozen=True)
 class RunView:
-    """Reads the parts and keeps nothing."""
+    """Reads the parts and keeps nothing; each of them is written by one class alone."""
 
     config: OrchestratorConfig
+    """With the live settings that were in effect when the process began."""
     identity: RunIdentity
     disk: Disk
     pool: EnginePool
@@ -42,7 +43,9 @@ class RunView:
     live: AttemptSettings
     rollout: Rollout
     progress: RunProgress
+    """Written by ``control.trainer_reports``."""
     end: RunEnd
+    """Written by ``control.endings``."""
 
     @property
     def step(self) -> int:
