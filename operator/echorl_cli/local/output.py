@@ -3,6 +3,7 @@
 import io
 import os
 import sys
+from typing import TextIO
 
 
 class _Lossy(io.FileIO):
@@ -22,13 +23,13 @@ def outlive_readers() -> None:
     sys.stdout, sys.stderr = _lossy(sys.stdout), _lossy(sys.stderr)
 
 
-def _lossy(stream: io.TextIOBase | None) -> io.TextIOWrapper:
+def _lossy(stream: TextIO | None) -> TextIO:
     if stream is None:  # it was closed before we began
         return open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123 - as long as the process lives
     try:
         stream.flush()
         raw = _Lossy(stream.fileno(), "w", closefd=False)
     except (OSError, ValueError):
-        return stream  # type: ignore[return-value]
+        return stream
     encoding = getattr(stream, "encoding", "utf-8")
     return io.TextIOWrapper(io.BufferedWriter(raw), encoding=encoding, errors="backslashreplace", line_buffering=True)
