@@ -11,6 +11,7 @@ from multiprocessing.context import ForkContext, ForkProcess
 from benchmarks.bad_inputs.case import Case
 from benchmarks.bad_inputs.table import cases
 from benchmarks.bad_inputs.trial import DEADLINE_S, Trial, attempt
+from echorl_cli.__main__ import COMMANDS
 
 _SLACK_S = 5.0
 
@@ -74,6 +75,7 @@ def main() -> int:
     slowest: dict[str, float] = defaultdict(float)
     for trial in trials(options.only):
         command = trial.name.split()[0].rstrip(":")
+        command = command if command in COMMANDS else "no command"
         counts[command].update(("cases", trial.fault or "fine"))
         slowest[command] = max(slowest[command], trial.seconds)
         if trial.fault:

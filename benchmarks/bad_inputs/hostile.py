@@ -71,6 +71,11 @@ TEXTS: dict[str, bytes] = {
     "10 MB of lines": b"\n" * 10_000_000,
     "directives": b"%TAG !a! tag:x\n" * 50_000 + b"---\na: 1\n",
     "anchors": b"".join(b"- &x%d 1\n" % n for n in range(50_000)),
+    "contexts a number": b"contexts: 5\ncurrent-context: x\n",
+    "contexts without names": b"contexts: [{}]\ncurrent-context: x\n",
+    "context a text": b"contexts: [{name: x, context: y}]\ncurrent-context: x\n",
+    "no cluster": b"contexts: [{name: x, context: {cluster: c, user: u}}]\ncurrent-context: x\nclusters: []\n",
+    "users a text": b"contexts: [{name: x, context: {cluster: c}}]\ncurrent-context: x\nclusters: y\nusers: z\n",
     "TOML": b"a = 1979-05-27T07:32:00Z\n[b.c]\n[[d]]\nx = nan\n",
     "TOML of 5,000 digits": b"max_steps = " + b"9" * 5000,
     "TOML deep": b"a = " + b"[" * 5000,
@@ -107,6 +112,20 @@ STATES: dict[str, str] = {
     "leads away": '{"uid": "../../x", "name": "../../y", "created": "", "mark": "", "processes": {"1": 1}}',
 }
 """As a file of one JSON value in a run's directory."""
+
+
+TOML_VALUES = {
+    "5,000 digits": "9" * 5000,
+    "a date": "1979-05-27",
+    "NaN": "nan",
+    "a text": '"x"',
+    "a list": "[[], {}]",
+    "a mapping": "{a = {b = 1}}",
+    "long": f'"{"x" * 100_000}"',
+    "minus": "-1",
+    "true": "true",
+}
+"""As a key's value in TOML."""
 
 
 def _fifo(path: Path) -> Path:

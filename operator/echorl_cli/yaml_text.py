@@ -153,7 +153,7 @@ class _Reader:
 
     def _meant(self, event: AliasEvent) -> Any:
         if event.anchor not in self._anchors:
-            _refuse(event, f"a reference to {event.anchor[:_LONGEST_WORD]!r}, which is defined nowhere before", "YAML")
+            _refuse(event, f"a reference to {_shown(event.anchor)}, which is defined nowhere before", "YAML")
         value, size = self._anchors[event.anchor]
         if size < 0:
             _refuse(event, "values that contain themselves", "a mapping of finite depth")
@@ -197,8 +197,9 @@ def _events(text: str) -> Iterator[Event]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "manifest"
-        found = error.problem or error.context or "an error"
-        raise YamlProblem(Problem(where, found.removeprefix("found "), "YAML")) from None
+        found = (error.problem or error.context or "an error").removeprefix("found ")
+        found = re.sub("^(did|could) not find (expected )?", "no ", found)
+        raise YamlProblem(Problem(where, found, "YAML")) from None
     except yaml.YAMLError as error:
         raise YamlProblem(Problem("manifest", " ".join(str(error).split()), "YAML text")) from None
 
@@ -260,14 +261,15 @@ def _fraction(text: str) -> float:
     return float(text.replace(".inf", "inf").replace(".nan", "nan"))
 
 
-def _refuse_tag(event: NodeEvent) -> NoReturn:
-    tag = event.tag.replace(_TAGS, "!!", 1) if event.tag.startswith(_TAGS) else event.tag
+def _refuse_tag(event: ScalarEvent | MappingStartEvent | SequenceStartEvent) -> NoReturn:
+    tag = str(event.tag).replace(_TAGS, "!!", 1)
     _refuse(event, f"the tag {tag[:_LONGEST_WORD]}", "no tag: text, numbers, true, false, null, lists and mappings")
 
 
 def _refuse(event: Event, found: str, accepted: str) -> NoReturn:
     mark = event.start_mark
-    raise YamlProblem(Problem(f"line {mark.line + 1}, column {mark.column + 1}", found, accepted))
+    where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "manifest"
+    raise YamlProblem(Problem(where, found, accepted))
 
 
 def _shown(value: Any) -> str:

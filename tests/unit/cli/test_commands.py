@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
@@ -134,3 +135,10 @@ def test_module_is_the_command(manifest):
     )
     assert result.returncode == 2
     assert "Traceback" not in result.stderr
+
+
+def test_an_adapter_is_worth_a_preflight():
+    file = Path(__file__).parents[3] / "examples" / "lora.yaml"
+    result = call("validate", file)
+    assert result.exit_code == 0
+    assert f"`echorl preflight {file}` tries the adapter" in result.stderr

@@ -105,3 +105,36 @@ def test_one_at_a_time(render):
     told = render(shortest(), "--cluster", "--arrows")
     assert told.exit_code == 2
     assert "found --cluster and --arrows" in told.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        (b"\xff\xfe\0", "found byte 0 that is no UTF-8"),
+        (b"a: [", "found no node content"),
+        (b"- 1", "found a list"),
+        (b"a0: &a [x]\nb: !!set {x}", "the tag !!set"),
+    ],
+)
+def test_settings_that_are_none_are_told_with_their_file(render, tmp_path, content, found):
+    file = tmp_path / "settings"
+    file.write_bytes(content)
+    told = render(shortest(), "--cluster", "--settings", file)
+    assert told.exit_code == 2
+    assert told.stderr.startswith(f"{file}: ")
+    assert found in told.stderr
+
+
+def test_a_namespace_that_no_cluster_has_is_refused(render):
+    told = render(shortest(), "--cluster", "--namespace", "Bad_NS")
+    assert told.exit_code == 2
+    assert "Bad_NS" in told.stderr
+    assert render(shortest(), "--cluster", "--namespace", "good-ns").exit_code == 0
+
+
+def test_texts_of_a_templates_container_are_texts(render):
+    container = {"name": "trainer", "image": 3, "args": "x"}
+    told = render(with_value(shortest(), "spec.trainer.template", {"spec": {"containers": [container]}}), "--cluster")
+    assert told.exit_code == 2
+    for place in ("containers[0].image: found 3", 'containers[0].args: found "x"'):
+        assert place in told.stderr

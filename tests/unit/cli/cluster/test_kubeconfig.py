@@ -75,3 +75,12 @@ def test_a_kubeconfig_that_is_missing() -> None:
     arguments = ["status", "one", "--kubeconfig", "/nowhere"]
     result = CliRunner().invoke(app_for(arguments), arguments, prog_name="echorl")
     assert (result.exit_code, result.stdout) == (2, "")
+
+
+@pytest.mark.parametrize(
+    "content", ["contexts: 5", "contexts: [{}]", "contexts: [{name: x, context: y}]", "a: !!set {x}", "a: &a [*a]"]
+)
+def test_a_kubeconfig_that_is_none_is_named(tmp_path: Path, content: str) -> None:
+    (tmp_path / "config").write_text(content)
+    with pytest.raises(NoSuchPlace, match=f"{tmp_path / 'config'}: "):
+        place(tmp_path / "config", None, None, {})

@@ -74,6 +74,31 @@ def test_what_stands_in_the_locks_place_is_refused_and_left_as_it_is(tmp_path: P
     assert precious.read_text() == "mine"
 
 
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("file", "--out: found a file, "),
+        ("file/x", "Not a directory"),
+        ("loop", "Too many levels of symbolic links"),
+        ("nowhere", "--out: found a link to nothing"),
+        ("x" * 300, "File name too long"),
+        ("/dev/null", "--out: found a device"),
+        ("/sys/kernel/x", "--out: found /sys/kernel/x: "),
+        ("", "found an empty name"),
+    ],
+)
+def test_a_folder_that_cannot_be_is_told(tmp_path: Path, document: dict, name: str, found: str) -> None:
+    (tmp_path / "file").write_text("precious")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    (tmp_path / "nowhere").symlink_to(tmp_path / "nothing")
+    out = str(tmp_path / name) if name else ""
+    result = invoke(tmp_path, document, "--out", out)
+    assert (result.exit_code, isinstance(result.exception, SystemExit)) == (2, True)
+    assert found in result.stderr
+    assert "accepted: " in result.stderr
+    assert (tmp_path / "file").read_text() == "precious"
+
+
 def test_a_run_is_resolved_and_keeps_its_uid(tmp_path: Path, document: dict) -> None:
     rules = [{"role": "inference", "exitCodes": [1, 137], "action": "Fail"}]
     policy = {"maxRestarts": 7, "backoffSeconds": 1, "rules": rules}
