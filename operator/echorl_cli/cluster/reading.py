@@ -124,7 +124,11 @@ async def _with_strangers(cluster: Cluster, observed: Observed) -> Observed:
 
 async def _with_events(cluster: Cluster, observed: Observed) -> Observed:
     subjects = dict.fromkeys(
-        (*objects_to_query(observed), *_unready(observed.pods), EventSubject(names.KIND, observed.run.key.name))
+        (
+            *objects_to_query(observed),
+            *_unready(observed.pods),
+            EventSubject(names.KIND, observed.run.key.name, observed.run.uid),
+        )
     )
     found: Sequence[tuple[WarningEvent, ...]] = await asyncio.gather(
         *(
@@ -138,7 +142,7 @@ async def _with_events(cluster: Cluster, observed: Observed) -> Observed:
 def _unready(pods: Sequence[PodRecord]) -> list[EventSubject]:
     waiting = [pod for pod in pods if not pod.ready and not pod.ended and not pod.gated]
     waiting.sort(key=lambda pod: pod.phase is not PodPhase.PENDING)
-    return [EventSubject("Pod", pod.meta.name) for pod in waiting[:MOST_PODS]]
+    return [EventSubject("Pod", pod.meta.name, pod.meta.uid) for pod in waiting[:MOST_PODS]]
 
 
 async def _allowed(cluster: Cluster, resource: Resource, reading: Awaitable[T], otherwise: T) -> T:

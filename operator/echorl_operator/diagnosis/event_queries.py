@@ -19,11 +19,13 @@ def objects_to_query(observed: Observed) -> tuple[EventSubject, ...]:
     found = []
     trainer = observed.child(Kind.STATEFUL_SET, names.trainer(observed.run.key.name))
     if trainer is not None and missing_pods(observed):
-        found.append(EventSubject("StatefulSet", trainer.meta.name))
+        found.append(EventSubject("StatefulSet", trainer.meta.name, trainer.meta.uid))
     waiting = [pod for pod in observed.pods if pod.meta.deleted_at is None and pod.phase is PodPhase.PENDING]
     if any(pod.unscheduled and scheduler.read(pod.unscheduled).unbound for pod in waiting):
-        found.append(EventSubject("PersistentVolumeClaim", claim_of(observed)))
-    starting = [EventSubject("Pod", pod.meta.name) for pod in waiting if _is_being_set_up(pod)]
+        claim = observed.child(Kind.CLAIM, claim_of(observed))
+        uid = "" if claim is None else claim.meta.uid
+        found.append(EventSubject("PersistentVolumeClaim", claim_of(observed), uid))
+    starting = [EventSubject("Pod", pod.meta.name, pod.meta.uid) for pod in waiting if _is_being_set_up(pod)]
     return (*found, *starting[:MOST_PODS])
 
 

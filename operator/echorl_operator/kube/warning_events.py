@@ -22,6 +22,8 @@ async def read_events(connection: Connection, namespace: str, subject: EventSubj
         errors.ApiError: they cannot be read.
     """
     selector = f"involvedObject.kind={subject.kind},involvedObject.name={subject.name}"
+    if subject.uid:
+        selector = f"{selector},involvedObject.uid={subject.uid}"
     query = {"fieldSelector": selector, "limit": str(MOST_EVENTS)}
     call = Call("list", CORE_EVENT.path(namespace), CORE_EVENT.plural, query, timeout_s=TIMEOUT_S)
     return tuple(decode.warning_event(one) for one in decode.items(await connection.request(call)))

@@ -74,7 +74,7 @@ class Memory:
         control = _mapping(status.get("control"))
         admitted = control.get("admittedAttempt")
         return cls(
-            phase=_phase(status.get("phase")),
+            phase=_phase(status),
             attempt=_count(status.get("attempt")),
             revision=_text(status.get("revision")),
             observed_generation=_count(status.get("observedGeneration")),
@@ -154,8 +154,13 @@ def _counts(value: object) -> dict[str, int]:
     return {key: count for key, count in _mapping(value).items() if isinstance(count, int)}
 
 
-def _phase(value: object) -> Phase:
-    return Phase(value) if isinstance(value, str) and value in set(Phase) else Phase.PENDING
+def _phase(status: Mapping[str, Any]) -> Phase:
+    """The phase; an end is none without its time, which is written together with it: then somebody else wrote it."""
+    value = status.get("phase")
+    phase = Phase(value) if isinstance(value, str) and value in set(Phase) else Phase.PENDING
+    if phase in ENDED and from_text(status.get("completionTime")) is None:
+        return Phase.PENDING
+    return phase
 
 
 def _roles(value: object) -> dict[Role, int]:

@@ -1,6 +1,6 @@
 """Events in which controllers and kubelets tell of an object. Why a StatefulSet makes no pods stands nowhere else."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -9,6 +9,8 @@ class EventSubject:
 
     kind: str
     name: str
+    uid: str = field(default="", compare=False)
+    """Leaves out events of others that had this name before; empty: nobody knows it."""
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}"

@@ -6,6 +6,7 @@ from echorl_core.termination_message import encoded, message_of_end
 from echorl_operator.names import PodRole
 from echorl_operator.observed.records import ContainerPhase, ContainerRecord, Meta, PodPhase, PodRecord
 from echorl_operator.observed.runs import RunKey, RunRecord
+from echorl_operator.observed.times import to_text
 from echorl_operator.observed.world import Observed
 
 NOW = 1_800_000_000.0
@@ -91,8 +92,14 @@ def run(status: dict[str, Any] | None = None, **spec: Any) -> RunRecord:
         labels={},
         annotations={},
         spec=small | spec,
-        status=status or {},
+        status=with_its_end(status or {}),
     )
+
+
+def with_its_end(status: dict[str, Any]) -> dict[str, Any]:
+    """A status; that of a run which has ended says when."""
+    ended = status.get("phase") in ("Succeeded", "Failed")
+    return {"completionTime": to_text(NOW), **status} if ended else status
 
 
 def observed(*pods: PodRecord, **changes: Any) -> Observed:

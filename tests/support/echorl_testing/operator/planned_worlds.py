@@ -19,7 +19,7 @@ from echorl_operator.plan.actions import Plan
 from echorl_operator.plan.gang import digest
 from echorl_operator.plan.planning import plan
 from echorl_operator.settings import Settings
-from echorl_testing.operator.observed_worlds import NOW, RUN_UID, meta, observed, pod, run
+from echorl_testing.operator.observed_worlds import NOW, RUN_UID, meta, observed, pod, run, with_its_end
 
 SETTINGS = Settings(operator_version="0.1.0")
 BEGUN_S = 50.0
@@ -94,7 +94,7 @@ def status(phase: Phase, attempt: int = 1, **changes: Any) -> dict[str, Any]:
         control["preparedAttempt"] = attempt
     if phase is Phase.RUNNING:
         control |= {"admittedAttempt": attempt, "admittedPods": digest(gang(attempt))}
-    return {
+    written = {
         "phase": str(phase),
         "attempt": attempt,
         "revision": names.revision("one", attempt, 1),
@@ -103,6 +103,7 @@ def status(phase: Phase, attempt: int = 1, **changes: Any) -> dict[str, Any]:
         **changes,
         "control": control | changes.get("control", {}),
     }
+    return with_its_end(written)
 
 
 def running(record: RunRecord | None = None, **changes: Any) -> Observed:

@@ -114,15 +114,20 @@ async def test_the_installations_settings_are_used(place: Place) -> None:
     assert (told.exit_code, told.stderr) == (0, "")
 
 
+OVER = {"completionTime": "2026-01-01T00:00:00Z"}
 EDITS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "live": ({"maxSteps": 30}, {}, "it applies live: no pod of the gang restarts"),
     "restart": ({"trainer": {"replicas": 2}}, {}, "the gang restarts as attempt 3, from its last checkpoint"),
     "refused": ({"seed": 7}, {}, "the API server refuses it: spec.seed"),
     "suspend": ({"suspend": True}, {}, "the run is suspended: its pods end, and it takes effect when it goes on"),
     "suspended": ({"maxSteps": 30}, {"phase": "Suspended"}, "the run goes on as attempt 3, from its last checkpoint"),
-    "failed": ({"maxSteps": 30}, {"phase": "Failed"}, "the run goes on as attempt 3, from its last checkpoint"),
-    "ended": ({"maxSteps": 10}, {"phase": "Succeeded"}, "the run has ended as Succeeded, and stays so"),
-    "more": ({"maxSteps": 30}, {"phase": "Succeeded"}, "the run goes on as attempt 3, from its last checkpoint"),
+    "failed": ({"maxSteps": 30}, {"phase": "Failed", **OVER}, "the run goes on as attempt 3, from its last checkpoint"),
+    "ended": ({"maxSteps": 10}, {"phase": "Succeeded", **OVER}, "the run has ended as Succeeded, and stays so"),
+    "more": (
+        {"maxSteps": 30},
+        {"phase": "Succeeded", **OVER},
+        "the run goes on as attempt 3, from its last checkpoint",
+    ),
 }
 
 

@@ -1,9 +1,15 @@
 """An orchestrator that the end of a run comes from is left to end by itself: its log and last words are kept."""
 
+from dataclasses import replace
+
+import pytest
+
 from echorl_core.names import ExitCode, Phase
 from echorl_core.termination_message import message_of_end
 from echorl_operator.plan.endings import LAST_WORDS_S
 from echorl_testing.operator.imagined_cluster import ImaginedCluster
+
+TRAINERS = ("one-trainer-0", "one-trainer-1")
 
 
 def finished() -> ImaginedCluster:
@@ -49,6 +55,15 @@ def test_an_orchestrator_that_tells_of_a_failure_ends_by_itself() -> None:
     cluster.settle()
     assert cluster.status["phase"] == "Failed"
     assert "one-orchestrator" in cluster.pods
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+def test_a_phase_that_somebody_wrote_by_hand_ends_no_run(phase: str) -> None:
+    cluster = ImaginedCluster().begin()
+    cluster.run = replace(cluster.run, status={**cluster.status, "phase": phase})
+    cluster.settle()
+    assert (cluster.status["phase"], cluster.status["attempt"]) == ("Running", 1)
+    assert set(cluster.pods) == {"one-orchestrator", "one-prepare-1", "one-inference-0", *TRAINERS}
 
 
 def test_one_that_is_at_work_when_the_run_fails_of_something_else_is_ended() -> None:
