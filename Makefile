@@ -80,6 +80,8 @@ cluster-down: ## End it and leave nothing
 	@PYTHONPATH=tests/support $(PYTHON) -m echorl_testing.cluster down
 
 e2e: setup ## Install by Helm, apply runs, disturb them, on a real node from built images, as root; transcript in runs/e2e
+	@echo "e2e: environments, images and programs of a cluster; the first time some 13 GB of disk, and over an hour on 2 cores"
+	@PYTHONPATH=tests/support .venv/bin/python -m echorl_testing.cluster build kube-apiserver kwok coredns helm
 	@scripts/images.sh operator orchestrator trainer inference-cpu
 	@.venv/bin/python -m pytest -m e2e tests/cluster/e2e
 

@@ -41,6 +41,7 @@ build() { # image
     local inside; inside=/media/$(basename "$(realpath "$SSL_CERT_FILE")")
     options+=(--build-arg "SSL_CERT_FILE=$inside" --build-arg "PIP_CERT=$inside")
   fi
+  echo "images: building echorl/$image:$version, free: $(df -h --output=avail "${XDG_CACHE_HOME:-$HOME/.cache}" | tail -1 | tr -d ' ')"
   scripts/buildah.sh bud "${policy[@]}" "${options[@]}" . >/dev/null
   echo "images: echorl/$image:$version after $((SECONDS - began)) s"
 }

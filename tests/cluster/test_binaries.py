@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import tarfile
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from echorl_testing.cluster import sandbox
+from echorl_testing.cluster import go_builds, sandbox
 from echorl_testing.cluster.binaries import MODULES, Binaries, Module, go
 from echorl_testing.cluster.errors import ClusterError, Unavailable
 from echorl_testing.cluster.images import Image, archive
@@ -62,6 +63,32 @@ def test_a_failed_build_shows_what_the_compiler_said_and_leaves_nothing(module: 
     with pytest.raises(ClusterError, match="undefined: undefined"):
         Binaries([module], print).path("greeter")
     assert cached(tmp_path) == []
+
+
+def test_a_build_tells_what_it_costs_and_how_far_it_is(module: Module, tmp_path: Path) -> None:
+    said: list[str] = []
+    to = tmp_path / "programs"
+    to.mkdir()
+    go_builds.build(go(), module.folder, module.packages, flags="", to=to, say=said.append, say_every_s=0.01)
+    assert run([str(to / "greeter")]) == "hello"
+    assert any(re.fullmatch(r"building greeter: \d+ of at most \d\d+ packages after 0\.0 min", one) for one in said)
+    told: list[str] = []
+    Binaries([module], told.append).path("greeter")
+    assert re.match(r"building greeter \(greeter\), once: .*; \d+ GiB of disk are free; to ", told[0])
+
+
+def test_what_go_compiled_is_not_kept_where_that_is_asked_for(
+    module: Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    compiled = tmp_path / "go-cache"
+    monkeypatch.setenv("GOCACHE", str(compiled))
+    monkeypatch.setenv(go_builds.ENV_DROP_CACHE, "1")
+    path = Binaries([module], print).path("greeter")
+    assert run([str(path)]) == "hello"
+    assert not compiled.exists()
+    assert not list(tmp_path.glob("echorl-go-*"))
 
 
 def test_without_go_there_is_no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
