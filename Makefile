@@ -11,7 +11,7 @@ PACKAGES = core/echorl_core operator/echorl_manifest operator/echorl_operator op
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test campaign test-programs unit check fmt generate verify test-cluster cluster-up cluster-load cluster-down images e2e clean
+.PHONY: help setup run test campaign test-programs unit check fmt generate verify test-cluster cluster-up cluster-load cluster-down images package e2e clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -87,6 +87,9 @@ e2e: setup ## Install by Helm, apply runs, disturb them, on a real node from bui
 
 images: ## Build the images with buildah, as root: make images [IMAGES="orchestrator trainer"] [BASE=image]
 	@scripts/images.sh $(IMAGES)
+
+package: ## Charts as Helm packages, built images as archives, with checksums: make package [OUT=dist] [IMAGES="operator"|-] [HELM=]
+	@scripts/package.sh $(or $(OUT),dist) $(IMAGES)
 
 clean: ## Remove environments and caches; runs stay
 	rm -rf .venv .venv-bootstrap .venv-inference .venv-inference-cuda .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -4,15 +4,18 @@ Operator and orchestrator are built here if need be. ECHORL_TEST_IMAGES names ot
 "trainer inference-cpu", or 1 for all.
 """
 
+import json
 import os
 import re
 import subprocess
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from echorl_testing.cluster import built_images, image_layers
+from echorl_testing.cluster.binaries import Binaries
 from echorl_testing.cluster.built_images import buildah
 from echorl_testing.cluster.errors import Unavailable
 from echorl_testing.cluster.sandbox import check_root
@@ -78,6 +81,17 @@ def test_entry_points_tell_help_and_version_as_our_user(name: str, container: st
     assert buildah("run", container, "--", "python", "-c", "from pathlib import Path; print(Path.home())").split() == [
         "/home/echorl"
     ]
+
+
+def test_an_archive_carries_the_image_under_the_name_that_the_operator_uses(tmp_path: Path) -> None:
+    command = [REPOSITORY / "scripts" / "package.sh", tmp_path, "operator"]
+    environ = {**os.environ, "HELM": str(Binaries().path("helm"))}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=_BUILD_S, check=False)
+    assert done.returncode == 0, done.stderr
+    (archive,) = tmp_path.glob("echorl-operator-*.tar")
+    with tarfile.open(archive) as tar:
+        (manifest,) = json.load(tar.extractfile("manifest.json"))
+    assert f"docker.io/{built_images.tag('operator')}" in manifest["RepoTags"]
 
 
 if {"trainer", "inference-cpu"} <= set(NAMES):
