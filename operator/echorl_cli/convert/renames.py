@@ -73,6 +73,13 @@ def _list_of_one(value: Any) -> Any:
     return [value]
 
 
+def _tool_outputs(block: Any) -> Any:
+    """The branch that trained on tool outputs had ``sft`` where ``echo`` is now."""
+    if not isinstance(block, dict) or block.get("on_tool_outputs") is not True:
+        return MISSING
+    return {"tool": {key: value for key, value in block.items() if key != "on_tool_outputs"}}
+
+
 def _data_source(name: Any) -> Any:
     return [{"dataset": name}]
 
@@ -196,6 +203,8 @@ def _orchestrator() -> Iterator[Rename]:
     yield Rename("orchestrator.max_inflight_rollouts", inflight, example=512)
     yield Rename("orchestrator.concurrency.max_inflight", inflight, example=512)
     yield Rename("orchestrator.filters", "orchestrator.post_batch_filters", example=[{"type": "zero_advantage"}])
+    outputs = {"on_tool_outputs": True, "alpha": 0.5}
+    yield Rename(f"{ENVIRONMENTS[0]}.sft", f"{ENVIRONMENTS[0]}.echo", _tool_outputs, outputs)
     yield Rename("orchestrator.env_mix", "orchestrator.buffer.env_ratios", example=[1.0])
     yield Rename("orchestrator.eval.eval_base_model", "orchestrator.eval.skip_first_step", _inverse, False)
     skip = "orchestrator.eval.skip_eval_on_resume"

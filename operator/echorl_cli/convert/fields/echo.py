@@ -1,6 +1,6 @@
 """spec.environments.train[].echo: from a block of the environment, or from the algorithm ``echo``."""
 
-from echorl_cli.convert.draft import ManifestDraft
+from echorl_cli.convert.draft import Kind, ManifestDraft
 from echorl_cli.convert.fields.algorithm import Chosen
 from echorl_cli.convert.fields.forms import hook
 from echorl_cli.convert.settings import Settings
@@ -9,6 +9,7 @@ ROLES = ("system", "user", "assistant", "tool")
 ALGORITHM_ALPHA = 0.1
 """The alpha of the algorithm ``echo``, whose default is the role tool alone."""
 
+EARLIER_FORM = "the earlier form of echo.tool; what alpha was divided by changed from version to version: look at it"
 FILTER_CONTRACT = (
     "EchoRL calls it with the episode as a dict and the kwargs, and wants a list of booleans for each sample; "
     "see docs/environments.md"
@@ -24,6 +25,8 @@ def build(settings: Settings, draft: ManifestDraft, base: str, to: str, choice: 
         draft.error(block, f"no block where {source} is echo", "both say which tokens are predicted")
         return
     if written:
+        if settings.written(f"{block}.tool").endswith(".sft"):
+            draft.say(Kind.CHANGED, f"{block}.tool", EARLIER_FORM)
         _roles(settings, draft, block, to)
         _filter(settings, draft, f"{block}.filter", to)
     elif choice.echo is not None:

@@ -94,6 +94,7 @@ def _train() -> Iterator[Key]:
     yield made(f"{base}.ratio", f"{to}.weight", "as it is", 2.0)
     yield made(f"{base}.group_size", f"{to}.algorithm.groupSize", "where it differs from the run's", 4)
     yield from _echo(f"{base}.echo")
+    yield none(f"{base}.sft.*", "no tool output is trained on", {"on_tool_outputs": False})
     yield from algorithm(base, f"{to}.algorithm")
     gate = f"{base}.curriculum.gates.*"
     how = "type advantage_range at 0: zeroAdvantage of stage group; other gates have no counterpart"

@@ -92,6 +92,13 @@ OPD = {"type": "opd", "teacher": {"name": "big", "base_url": ["http://t/v1"]}}
         ("orchestrator.train.filter_zero_advantages", False, "spec.algorithm.filters", []),
         ("orchestrator.train.source[0].echo", {"tool": {}}, "spec.environments.train[0].echo.tool.alpha", 1.0),
         ("orchestrator.algo.type", "echo", "spec.environments.train[0].echo", {"tool": {"alpha": 0.1}}),
+        (
+            "orchestrator.train.source[0].sft",
+            {"on_tool_outputs": True, "alpha": 0.5, "tool_names": ["bash"]},
+            "spec.environments.train[0].echo",
+            {"tool": {"alpha": 0.5, "toolNames": ["bash"]}},
+        ),
+        ("orchestrator.train.source[0].sft", {"on_tool_outputs": False}, "spec.environments.train[0].echo", None),
         ("orchestrator.train.source[0].algo.type", "echo", "spec.environments.train[0].algorithm", None),
         ("orchestrator.eval.num_examples", -1, "spec.environments.eval[0].numExamples", None),
         ("orchestrator.eval.sampling.top_k", -1, "spec.environments.eval[0].sampling.topK", None),
