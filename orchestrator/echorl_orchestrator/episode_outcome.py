@@ -39,6 +39,8 @@ class EpisodeOutcome:
     stop: StopReason
     error_kind: ErrorKind | None = None
     error: str | None = None
+    phase: str | None = None
+    """What was under way when the error came; of members, with the slot and its phase."""
     num_turns: int = 0
     sampled_tokens: int = 0
     """Tokens that engines returned for the episode."""

@@ -98,6 +98,7 @@ class EpisodeAttempt:
             stop=StopReason.ERROR if error else progress.stop,
             error_kind=error.kind if error else None,
             error=error.message if error else None,
+            phase=progress.phase if error else None,
             num_turns=len(facts.turns),
             sampled_tokens=facts.sampled_tokens,
             environment_tokens=environment_tokens(built.samples),

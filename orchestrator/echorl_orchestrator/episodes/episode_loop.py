@@ -35,6 +35,8 @@ class Progress:
     tool_s: dict[int, float] = field(default_factory=dict)
     """Seconds that the environment took after each turn, by the turn's number."""
     truncated: bool = False
+    phase: str = "start"
+    """What is under way, or was when an error ended it: start, reset, turn, step, run, samples."""
 
     def score(self, reward: float | None, metrics: dict[str, float], info: dict[str, Any]) -> None:
         """Take over what a step or a runner reported.
@@ -87,6 +89,7 @@ class TextLoop:
         if step.terminated or step.truncated:
             raise EpisodeError(ErrorKind.ENV, "reset ended the episode before the first model turn")
         while True:
+            self._progress.phase = "turn"
             try:
                 turn = await self._session.turn(self._history, tools, warnings=self._warnings)
             except PromptTooLongError as error:
@@ -115,6 +118,7 @@ class TextLoop:
         return step
 
     async def _called(self, op: str, **args: Any) -> Step:
+        self._progress.phase = op
         step = converted(await self._worker.call(op, episode=self._key, **args), Step, op)
         self._progress.score(step.reward, step.metrics, step.info)
         for span in step.warnings:
@@ -156,6 +160,7 @@ async def run_runner(
     """
     limits = Limits(config.max_turns, config.episode_timeout_s, session.spec.max_model_len)
     key = session.spec.key
+    progress.phase = "run"
     try:
         answer = await worker.call(
             "run",

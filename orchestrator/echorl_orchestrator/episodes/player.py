@@ -209,6 +209,7 @@ class EpisodePlayer:
             RETRIES.labels(name, str(outcome.error_kind)).inc()
         if error is not None:
             about = {"episode": episode, "environment": name, "kind": str(error.kind), "tries": attempts}
+            about |= {"phase": outcome.phase}
             _log.warning("episode_failed", error=error.message, trace="".join(getattr(error, "__notes__", [])), **about)
         return outcome
 

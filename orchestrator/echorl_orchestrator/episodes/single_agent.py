@@ -100,6 +100,7 @@ class AgentPlayer:
     ) -> tuple[EpisodeOutcome, EpisodeError | None]:
         built, unattributed = NOTHING, self._resources.builder.unattributed(played)
         if error is None:
+            played.progress.phase = "samples"
             try:
                 built = await self._built(played)
                 built = await self._judged(built)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from structlog.testing import capture_logs
 
 from echorl_core.config import (
     AdvantageConfig,
@@ -157,25 +158,30 @@ async def test_the_terminal_recipe_end_to_end(tmp_path: Path) -> None:
 
 
 FAILURES = [
-    ("reset raises", ErrorKind.ENV, "ValueError: no such level"),
-    ("step raises", ErrorKind.ENV, "KeyError: 'inventory'"),
-    ("nan", ErrorKind.ENV, "reward: found nan, accepted is a finite number"),
-    ("nan metric", ErrorKind.ENV, "m: found inf, accepted is a finite number"),
-    ("unscored", ErrorKind.ENV, "the episode ended (terminated) without a reward"),
-    ("wrong reward", ErrorKind.ENV, "step returned an unusable Step: Expected `float | null`, got `str`"),
-    ("wrong role", ErrorKind.ENV, "messages[2].role: found 'robot'"),
-    ("wrong last words", ErrorKind.ENV, "messages[2].tool_calls[0]: a tool call needs function.name"),
-    ("wrong span", ErrorKind.ENV, "step: warnings: there is no message 0"),
-    ("end at once", ErrorKind.ENV, "reset ended the episode before the first model turn"),
-    ("long prompt", ErrorKind.OVERLONG, "at most 511"),
+    ("reset raises", ErrorKind.ENV, "ValueError: no such level", "reset"),
+    ("step raises", ErrorKind.ENV, "KeyError: 'inventory'", "step"),
+    ("nan", ErrorKind.ENV, "reward: found nan, accepted is a finite number", "step"),
+    ("nan metric", ErrorKind.ENV, "m: found inf, accepted is a finite number", "step"),
+    ("unscored", ErrorKind.ENV, "the episode ended (terminated) without a reward", "step"),
+    ("wrong reward", ErrorKind.ENV, "step returned an unusable Step: Expected `float | null`, got `str`", "step"),
+    ("wrong role", ErrorKind.ENV, "messages[2].role: found 'robot'", "step"),
+    ("wrong last words", ErrorKind.ENV, "messages[2].tool_calls[0]: a tool call needs function.name", "step"),
+    ("wrong span", ErrorKind.ENV, "step: warnings: there is no message 0", "step"),
+    ("end at once", ErrorKind.ENV, "reset ended the episode before the first model turn", "reset"),
+    ("long prompt", ErrorKind.OVERLONG, "at most 511", "turn"),
 ]
 
 
 async def test_failures_have_a_kind_and_leave_no_samples(tmp_path: Path) -> None:
-    async with staged(tmp_path, odd(*(does for does, _, _ in FAILURES))) as stage:
-        outcomes = await asyncio.gather(*(stage.play(index) for index in range(len(FAILURES))))
+    async with staged(tmp_path, odd(*(does for does, _, _, _ in FAILURES))) as stage:
+        with capture_logs() as logs:
+            outcomes = await asyncio.gather(*(stage.play(index) for index in range(len(FAILURES))))
         assert stage.player.pool("odd").deaths == 0
-    for outcome, (does, kind, message) in zip(outcomes, FAILURES, strict=True):
+    assert {line["episode"]: line["phase"] for line in logs if line["event"] == "episode_failed"} == {
+        outcome.episode: phase for outcome, (_, _, _, phase) in zip(outcomes, FAILURES, strict=True)
+    }
+    for outcome, (does, kind, message, phase) in zip(outcomes, FAILURES, strict=True):
+        assert outcome.phase == phase, does
         assert (outcome.error_kind, outcome.stop, outcome.reward) == (kind, StopReason.ERROR, None), does
         assert outcome.samples == []
         assert message in (outcome.error or "")

@@ -122,6 +122,7 @@ async def test_a_failed_turn_cancels_its_siblings_and_nothing_of_the_slot_stands
         outcome = await task
     assert (outcome.error_kind, outcome.stop) == (ErrorKind.PROVIDER, StopReason.ERROR)
     assert (outcome.units, outcome.transcript, outcome.reward) == ([], [], None)
+    assert outcome.phase == "turn all (talk)"
 
 
 async def test_a_prompt_that_is_too_long_rolls_its_slot_back_and_keeps_what_was_before(tmp_path: Path) -> None:
@@ -142,21 +143,23 @@ async def test_a_prompt_that_is_too_long_rolls_its_slot_back_and_keeps_what_was_
 
 
 @pytest.mark.parametrize(
-    ("does", "message"),
+    ("does", "message", "phase"),
     [
-        ("raises", "on purpose"),
-        ("grader fails", "no grade"),
-        ("forgets the first", "no reward of a"),
-        ("silent", "a was told nothing"),
+        ("raises", "on purpose", "step all (talk)"),
+        ("grader fails", "no grade", "rewards"),
+        ("forgets the first", "no reward of a", "rewards"),
+        ("silent", "a was told nothing", "turn then-a (talk)"),
     ],
 )
-async def test_a_failing_environment_fails_its_own_episode_alone(tmp_path: Path, does: str, message: str) -> None:
+async def test_a_failing_environment_fails_its_own_episode_alone(
+    tmp_path: Path, does: str, message: str, phase: str
+) -> None:
     bad, good = circle("bad", args={"does": does}), circle("good")
     async with staged(tmp_path, bad, good) as stage:
         failed, fine = await asyncio.gather(stage.play(bad), stage.play(good, episode="f"))
     assert (failed.error_kind, failed.units) == (ErrorKind.ENV, [])
     assert message in (failed.error or "")
-    assert fine.error is None
+    assert (failed.phase, fine.phase, fine.error) == (phase, None, None)
 
 
 async def test_an_environment_may_end_before_its_schedule_and_turns_may_be_limited(tmp_path: Path) -> None:

@@ -36,6 +36,21 @@ def test_lora_is_a_shorter_quickstart_with_an_adapter_and_a_learning_rate_for_it
     assert adapter == full
 
 
+def test_debates_differ_in_who_plays_and_who_decides_alone() -> None:
+    plain, frozen, judged = spec("debate"), spec("debate-frozen"), spec("debate-judged")
+    for one in (plain, frozen, judged):
+        del one["algorithm"]["advantage"]
+        one["environments"]["train"][0].pop("members", None)
+    assert frozen["model"].pop("lora")["rank"] == 8
+    assert frozen["trainer"]["optimizer"].pop("lr") > plain["trainer"]["optimizer"]["lr"]
+    frozen["trainer"]["optimizer"]["lr"] = plain["trainer"]["optimizer"]["lr"]
+    assert frozen == plain
+    arguments = judged["environments"]["train"][0]["args"]
+    assert (arguments["judge"], arguments | {"judge": "rule"}) == ("member", plain["environments"]["train"][0]["args"])
+    judged["environments"]["train"][0]["args"] = plain["environments"]["train"][0]["args"]
+    assert judged == plain
+
+
 def test_rlvr_debate_and_consultancy_share_questions_model_and_eval() -> None:
     found = {name: spec(name) for name in ("rlvr", "debate", "consultancy")}
     questions = []

@@ -72,8 +72,8 @@ def environment() -> Iterable[Validation]:
 
 
 def _seats(is_this: str, members: tuple[str, ...]) -> Iterable[Validation]:
-    """Members of one built-in environment."""
-    known, dropped = literal(members), value_or("dropMembers", ["judge"])
+    """Members of one built-in environment. What is walked are lists of known length, so that the cost has a bound."""
+    known = literal(members)
     named = f"self.members.all(m, m in {known})"
     yield refusal(f"{is_this} && !{named}", "members", words.NO_SUCH, " and ".join(members), found="another name")
     yield refusal(
@@ -83,10 +83,15 @@ def _seats(is_this: str, members: tuple[str, ...]) -> Iterable[Validation]:
         words.not_all(members),
         found="all of them",
     )
-    policy = value_or("policy", "learner", owner="self.members[m]")
-    frozen = f"self.members.exists(m, m in {known} && !(m in {dropped}) && {policy} != 'learner')"
-    alone = f"{known}.filter(m, !(m in {dropped})).size() == 1"
-    yield refusal(f"{is_this} && {alone} && {frozen}", "members", words.NOBODY_ELSE, "learner", found="a frozen player")
+    competes = "(has(self.dropMembers) ? !(m in self.dropMembers) : m != 'judge')"
+    frozen = f"m in self.members && {value_or('policy', 'learner', owner='self.members[m]')} != 'learner'"
+    yield refusal(
+        f"{is_this} && {known}.exists_one(m, {competes}) && {known}.exists(m, {competes} && {frozen})",
+        "members",
+        words.NOBODY_ELSE,
+        "learner",
+        found="a frozen player",
+    )
 
 
 def trained() -> Iterable[Validation]:

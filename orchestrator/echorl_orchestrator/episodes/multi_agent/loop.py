@@ -34,6 +34,8 @@ class MembersProgress:
     """What was said aloud: slot, member, text."""
     parse_errors: int = 0
     turns: int = 0
+    phase: str = "start"
+    """What is under way: start, reset, turn or step with the slot and its phase, rewards, samples."""
 
     @property
     def truncated(self) -> bool:
@@ -78,10 +80,12 @@ class MembersLoop:
             EpisodeError: environment, worker, engine or endpoint failed, a member broke the schedule, the first prompt
                 is too long, or a member's reward is missing.
         """
+        self._progress.phase = "reset"
         stage = await self._called("begin", task=task, seed=seed, episode_id=episode)
         if stage.terminated:
             raise EpisodeError(ErrorKind.ENV, "reset ended the episode before the first slot")
         self._progress.stop = await self._until_the_end()
+        self._progress.phase = "rewards"
         self._take_rewards(await self._worker.call("rewards", episode=self._key))
 
     async def _until_the_end(self) -> StopReason:
@@ -89,9 +93,11 @@ class MembersLoop:
         while (slot := self._turn_taking.slot) is not None:
             if limit is not None and self._progress.turns + len(slot.members) > limit:
                 return StopReason.MAX_TURNS
+            self._progress.phase = f"turn {slot.id} ({slot.phase})"
             said = await self._said_in(slot)
             if said is None:
                 return StopReason.PROMPT_TOO_LONG
+            self._progress.phase = f"step {slot.id} ({slot.phase})"
             ended = (await self._stepped(slot, said)).terminated
             self._turn_taking.check()
             if ended:

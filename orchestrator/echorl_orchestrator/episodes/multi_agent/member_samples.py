@@ -57,6 +57,7 @@ class Ended:
             stop=StopReason.ERROR if error else progress.stop,
             error_kind=error.kind if error else None,
             error=error.message if error else None,
+            phase=progress.phase if error else None,
             num_turns=progress.turns,
             sampled_tokens=sum(session.facts.sampled_tokens for session in self.sessions.values()),
             kept_tokens=sum(unit.kept_tokens for unit in units),

@@ -70,6 +70,7 @@ class MembersPlayer:
         units: list[EpisodeOutcome] = []
         try:
             if error is None:
+                progress.phase = "samples"
                 made = [await self._unit(ended, member) for member in bindings.learners]
                 # Whoever the episode ended before it spoke has nothing to learn from.
                 units = made if evaluation else [unit for unit in made if unit.samples]

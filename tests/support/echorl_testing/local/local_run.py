@@ -32,7 +32,14 @@ T = TypeVar("T")
 SHAPE = SeededShape(hidden_size=64, intermediate_size=128, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=32)
 """Steps and updates take milliseconds."""
 SUPPORT = Path(__file__).parents[2]
-_LONGER = ["an adapter", "a real teacher", "debate against the base", "debate of copies", "preflight"]
+_LONGER = [
+    "an adapter",
+    "a judged debate",
+    "a real teacher",
+    "debate against the base",
+    "debate of copies",
+    "preflight",
+]
 _POLL_S = 0.05
 
 

@@ -1,6 +1,8 @@
 """Built-in multi-agent environments and the multiple-choice set that three of them share."""
 
 import itertools
+import json
+import urllib.request
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from echorl_orchestrator.environments.builtin.parts.choice_tasks import ChoiceAr
 from echorl_orchestrator.environments.contract import problems
 from echorl_orchestrator.failures import BadInputError
 from echorl_orchestrator.types import Action, Environment
+from examples.judge import server as judges
 
 
 def play(environment: Environment, said: dict[str, list[str]], index: int = 0, task: Any = None) -> Any:
@@ -197,3 +200,35 @@ def test_a_pack_knows_the_rounds_and_which_is_the_last(speaking: str) -> None:
         "b": ["2 rounds. 1", "2 the last"],
         "judge": ["2 rounds. 2 the last"],
     }
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "said", "rewards"),
+    [
+        ("A8", "B", "=A", (1.0, -1.0)),
+        ("B8", "B5", "=B", (-1.0, 1.0)),
+        ("A", "B", "neither", (0.0, 0.0)),
+        ("A5", "no", "=A", (1.0, -1.0)),
+    ],
+)
+def test_the_examples_judge_decides_as_the_rule_does(a: str, b: str, said: str, rewards: tuple[float, float]) -> None:
+    environment = debate.build(judge="member", prompts="short")
+    several = environment.multi_agent
+    assert several is not None
+    game = several.env()
+    game.reset(TASK, seed=0, episode_id="e")
+    asked = game.step(several.schedule[0], {"a": Action(a), "b": Action(b)}).messages["judge"][-1]["content"]
+    assert judges.verdict(asked) == said
+    game.step(several.schedule[1], {"judge": Action(said)})
+    assert (game.rewards()["a"].reward, game.rewards()["b"].reward) == rewards
+    ruled, _, _ = play(debate.build(judge="rule", prompts="short"), {"a": [a], "b": [b]}, task=TASK)
+    assert (ruled["a"], ruled["b"]) == rewards
+
+
+def test_the_examples_judge_answers_over_http_and_tells_when_it_was_asked_nothing() -> None:
+    with judges.serving(0) as url:
+        asked = {"model": "judge", "messages": [{"role": "user", "content": "hello"}]}
+        request = urllib.request.Request(f"{url}/chat/completions", json.dumps(asked).encode())
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            found = json.load(answer)
+    assert found["choices"][0]["message"]["content"] == "I see no question"

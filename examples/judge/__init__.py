@@ -1,0 +1,1 @@
+"""A debate before a judge that this machine serves besides."""
