@@ -41,6 +41,8 @@ class CheckpointState(msgspec.Struct, frozen=True, kw_only=True):
     """Of its folder, relative to the run directory."""
     abandoned: str | None = None
     """Why the latest checkpoint that could not be saved was not."""
+    abandoned_step: int | None = None
+    """Its step, until another one is committed; null as long as none was lost since the newest commit."""
 
 
 class EngineView(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,6 +104,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     """Generation of the manifest whose live settings are in effect; 0: those that it was started with."""
     waiting_for: str | None = None
     """One sentence: what the run waits for, and why."""
+    volume_full: str | None = None
+    """What the run cannot write for want of room, and why; it goes on when there is room. Null while there is."""
     policy: PolicyState = PolicyState()
     checkpoint: CheckpointState = CheckpointState()
     reward: float | None = None
