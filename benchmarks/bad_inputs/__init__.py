@@ -1,5 +1,5 @@
 """Bad inputs of every command of ``echorl``: hostile values times the places that take them.
 
-``python -m benchmarks.bad_inputs`` tries them all and fails if one ends in a traceback, takes longer than 10 s, or is
-refused without a word.
+``python -m benchmarks.bad_inputs`` tries them all. It fails if one ends in a traceback, takes longer than 10 s of CPU
+(or 60 s by the clock), or is refused without a word.
 """

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.faults
 
 SUPPORT = str(Path(fake_local_run.__file__).parents[2])
 DEADLINE_S = 120.0
-LIVES = list(range(200))
+LIVES = list(range(100))
 LIMITS = {
     "settle": 0.05,
     "health_interval": 0.1,
@@ -145,6 +145,6 @@ def judge(world: RunWorld, life: Life, root: Path, *, engines: int) -> None:
 
 
 @pytest.mark.timeout(1000)
-@pytest.mark.parametrize("number", campaign.campaign_params("local lives", LIVES, 6))
+@pytest.mark.parametrize("number", campaign.campaign_params("local lives", LIVES, 5))
 def test_a_life_ends_as_it_may(number: int, tmp_path: Path) -> None:
     live(number, tmp_path)

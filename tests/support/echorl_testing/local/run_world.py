@@ -35,6 +35,8 @@ class RunWorld:
         """Whether the orchestrator does as it is asked."""
         self.risk = chance.choice([0.0, 0.1, 0.3, 0.6])
         """Of each process to end as it should not."""
+        self.cursed = chance.choice([None, None, None, "trainer-0", "orchestrator-0", "inference-0"])
+        """A role that always crashes; no step is ever trained then."""
         self._known: set[Path] = set()
         self._fates: list[tuple[float, Launch, int | None]] = []
         self._over = threading.Event()
@@ -86,7 +88,7 @@ class RunWorld:
                     one.sick = True
                 else:
                     one.end(code)
-            if now - stepped > _STEP_S and self.state() is not None:
+            if now - stepped > _STEP_S and self.cursed is None and self.state() is not None:
                 stepped, self.step = now, min(self.step + 1, self.max_steps)
             self._end_work()
 
@@ -97,7 +99,9 @@ class RunWorld:
         if before is not None and one.attempt < before.attempt:
             self.violations.append(f"{one.name}: attempt {one.attempt} after {before.attempt}")
         self.launches.append(one)
-        if self._chance.random() < self.risk:
+        if one.name == self.cursed:
+            self._fates.append((time.monotonic() + self._chance.uniform(0.0, 0.2), one, 1))
+        elif self._chance.random() < self.risk:
             is_rank = one.name.startswith("trainer")
             code = self._chance.choice([*CODES, *([] if is_rank else [None])])
             self._fates.append((time.monotonic() + self._chance.uniform(0.0, 0.5), one, code))

@@ -21,7 +21,7 @@ esac
 printf '%s %s %s' "$ECHORL_ATTEMPT" "$ECHORL_RUN_UID" "$kid" > "$me.tmp"
 mv "$me.tmp" "$me.about"
 read code < "$me.ask"
-case $code in -*) kill "$code" $$ ;; esac
+case $code in -*) kill "$code" $$; code=1 ;; esac
 exit "$code"
 """
 
