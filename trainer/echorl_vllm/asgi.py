@@ -14,6 +14,8 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _MAX_BODY_BYTES = 1 << 20
+BODY_S = 60.0
+"""For a whole body to arrive."""
 
 
 class HttpError(Exception):
@@ -34,22 +36,40 @@ async def send_json(send: Send, status: int, body: Any) -> None:
     await send({"type": "http.response.body", "body": data})
 
 
-async def read_body(receive: Receive) -> bytes:
+async def read_body(receive: Receive, *, most_bytes: int = _MAX_BODY_BYTES, within_s: float = BODY_S) -> bytes:
     """The whole body of a request.
 
     Raises:
-        HttpError: 413 beyond 1 MiB; 400 when the client left.
+        HttpError: 413 beyond ``most_bytes``; 408 when it does not arrive in time; 400 when the client left.
     """
     body = bytearray()
-    while True:
-        message = await receive()
-        if message["type"] != "http.request":
-            raise HttpError(400, "the client left before its request was read")
-        body += message.get("body", b"")
-        if len(body) > _MAX_BODY_BYTES:
-            raise HttpError(413, f"body is longer than {_MAX_BODY_BYTES} bytes")
-        if not message.get("more_body", False):
-            return bytes(body)
+    try:
+        async with asyncio.timeout(within_s):
+            while True:
+                message = await receive()
+                if message["type"] != "http.request":
+                    raise HttpError(400, "the client left before its request was read")
+                body += message.get("body", b"")
+                if len(body) > most_bytes:
+                    raise HttpError(413, f"body is longer than {most_bytes} bytes")
+                if not message.get("more_body", False):
+                    return bytes(body)
+    except TimeoutError:
+        raise HttpError(408, f"the body did not arrive within {within_s:g} s") from None
+
+
+def replayed(body: bytes, receive: Receive) -> Receive:
+    """``receive`` of a request whose body was read already; it goes on where the client may still leave."""
+    given = False
+
+    async def again() -> Message:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return again
 
 
 def header(scope: Scope, name: str) -> str | None:

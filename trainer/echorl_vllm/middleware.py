@@ -25,7 +25,19 @@ from echorl_core.run_token import is_same
 from echorl_core.termination_message import message_of_end, write
 from echorl_core.wire.engine import EngineIdentity, PauseRequest, StageRequest
 from echorl_core.wire.weights import PolicyId
-from echorl_vllm.asgi import App, HttpError, Message, OwnRoutes, Receive, Scope, Send, header, read_body, send_json
+from echorl_vllm.asgi import (
+    App,
+    HttpError,
+    Message,
+    OwnRoutes,
+    Receive,
+    Scope,
+    Send,
+    header,
+    read_body,
+    replayed,
+    send_json,
+)
 from echorl_vllm.control import EngineControl
 from echorl_vllm.leftovers import record_segments
 from echorl_vllm.processes import end_process_tree
@@ -62,6 +74,8 @@ T = TypeVar("T")
 
 _NOTHING_APPLIED = "-1"
 _PREFIX = "/echorl/"
+_LARGEST_BODY = 64 << 20
+"""Bytes of a request to vLLM's own routes; a prompt of a million token ids has a tenth of it."""
 
 
 def _end_engine() -> None:
@@ -121,6 +135,8 @@ class EngineGate:
                 return
             if path in GENERATION_ROUTES:
                 self._check_generation(scope)
+            # vLLM would read a body of any length into memory, as slowly as it comes.
+            receive = replayed(await read_body(receive, most_bytes=_LARGEST_BODY), receive)
         except HttpError as error:
             await send_json(send, error.status, {"error": str(error)})
             return
@@ -180,5 +196,5 @@ class EngineGate:
 def _decode(body: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(body, type=kind)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise HttpError(400, f"{kind.__name__}: {error}") from error

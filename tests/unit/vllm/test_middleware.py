@@ -3,6 +3,7 @@ import asyncio
 import pytest
 
 from echorl_testing.engines.gated_engine import CHAT, DIGEST, Engine, until
+from echorl_vllm.asgi import HttpError, read_body
 
 
 @pytest.mark.parametrize(
@@ -149,6 +150,9 @@ async def test_running_requests_can_be_aborted_in_an_older_vllm(paused):
         ("POST", "/echorl/pause", {"lease_s": 1e9}, 400),
         ("POST", "/echorl/stage", {"attempt": 1, "version": 1, "url": "u", "digest": "d", "deadline_s": -1}, 400),
         ("POST", "/echorl/stage", b" " * (1 << 21), 413),
+        ("POST", "/echorl/stage", b"[" * 100_000, 400),
+        ("POST", "/echorl/apply", b'{"attempt": "\xff\xfe"}', 400),
+        ("POST", "/tokenize", b" " * ((64 << 20) + 1), 413),
     ],
 )
 async def test_bad_calls_are_refused(method, path, body, status):
@@ -157,6 +161,25 @@ async def test_bad_calls_are_refused(method, path, body, status):
     assert answered == status
     assert answer["error"]
     assert engine.vllm.calls == []
+
+
+async def test_a_long_prompt_reaches_vllm_whole_and_a_body_without_end_does_not():
+    engine = Engine()
+    await engine.update()
+    before = list(engine.vllm.calls)
+    assert (await engine.ask("POST", CHAT, {"prompt": list(range(100_000))}))[0] == 200
+    assert engine.vllm.calls == [*before, CHAT]
+    assert (await engine.ask("POST", CHAT, b" " * ((64 << 20) + 1)))[0] == 413
+    assert engine.vllm.calls == [*before, CHAT]
+
+
+async def test_a_body_that_does_not_come_is_not_waited_for():
+    async def receive():
+        await asyncio.Event().wait()
+
+    with pytest.raises(HttpError, match="did not arrive within") as caught:
+        await read_body(receive, within_s=0.01)
+    assert caught.value.status == 408
 
 
 async def test_websockets_are_refused_and_lifespan_passes():
