@@ -22,7 +22,7 @@ from echorl_trainer.losses import HookError
 from echorl_trainer.parallel import Ranks, connect, disconnect
 from echorl_trainer.publish import Publisher, probe_ids
 from echorl_trainer.server import Server
-from echorl_trainer.state import OtherAdapter, TrainState, Unreadable, trainer_folder
+from echorl_trainer.state import OtherRun, TrainState, Unreadable, trainer_folder
 from echorl_trainer.step import NonFinite
 from echorl_trainer.token_export import TokenExport, tokenizer_of
 from echorl_trainer.train import LastCheckpointLost, Trainer, build_learner
@@ -55,7 +55,7 @@ def exit_code(error: BaseException) -> ExitCode:
     meanings = {
         BadInput: ExitCode.BAD_INPUT,
         HookError: ExitCode.BAD_INPUT,
-        OtherAdapter: ExitCode.BAD_INPUT,
+        OtherRun: ExitCode.BAD_INPUT,
         NonFinite: ExitCode.NON_FINITE,
         Fenced: ExitCode.FENCED,
     }
@@ -131,6 +131,7 @@ def resume(state: TrainState, run: RunDirectory, prepared: Prepared, progress: R
 
     Raises:
         Unreadable: it cannot be read, or holds another step.
+        OtherRun: it was made with another model, optimizer or seed.
     """
     if prepared.checkpoint is None:
         return

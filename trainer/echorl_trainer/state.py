@@ -3,7 +3,7 @@
 import hashlib
 import random
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import structlog
 import torch
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from torch.distributed.checkpoint.state_dict_loader import load
@@ -28,6 +29,7 @@ log = structlog.get_logger()
 
 TRAINER_FOLDER = "trainer"
 ADAPTER_KEY = "adapter"
+FIXED_KEY = "fixed"
 _SETTINGS = ("weight_decay", "betas", "eps")
 """Settings of an optimizer's groups: they stand in checkpoints too, but hold as the manifest has them now."""
 _TRAINED = StateDictOptions(ignore_frozen_params=True)
@@ -38,8 +40,12 @@ class Unreadable(Exception):
     """A checkpoint that was to be resumed from cannot be read."""
 
 
-class OtherAdapter(Unreadable):
-    """A checkpoint does not fit what this run trains: another adapter, another base, or all weights."""
+class OtherRun(Unreadable):
+    """A checkpoint does not fit what this run trains: a user has changed what no resume can take over."""
+
+
+class OtherAdapter(OtherRun):
+    """Another adapter, another base, or all weights."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +58,8 @@ class TrainState:
     policy: Policy
     optimizer: torch.optim.Optimizer
     ranks: Ranks
+    fixed: Mapping[str, str] = field(default_factory=dict)
+    """Settings that no resume may change, by their names in the manifest."""
 
     def collect(self, step: int) -> dict[str, Any]:
         """The state after ``step`` as nested dictionaries; tensors are shared with the model. Collective."""
@@ -61,6 +69,7 @@ class TrainState:
             "optimizer": optimizer,
             "step": step,
             "random": {self._rank_key: self._random_state()},
+            FIXED_KEY: dict(self.fixed),
         }
         return state if self.policy.adapter is None else {**state, ADAPTER_KEY: _described(self.policy.adapter)}
 
@@ -69,24 +78,23 @@ class TrainState:
 
         Raises:
             Unreadable: names the folder and what is missing or broken in it.
-            OtherAdapter: it does not fit what this run trains.
+            OtherRun: it does not fit what this run trains.
         """
         metadata = folder / ".metadata"
         if not metadata.is_file():
             raise Unreadable(f"{metadata}: missing; this checkpoint cannot be resumed from")
-        reader = FileSystemReader(folder)
-        saved = reader.read_metadata().state_dict_metadata
+        saved = FileSystemReader(folder).read_metadata().state_dict_metadata
         self._check_adapter(folder, saved)
+        self._check_fixed(folder, saved)
         state = self.collect(step=-1)
+        del state[FIXED_KEY]
+        check_shapes(folder, state, saved)
         settings = [{name: group[name] for name in _SETTINGS if name in group} for group in self.optimizer.param_groups]
         # Ranks that did not exist when the checkpoint was written keep the random state of their seed.
         if not any(key.startswith(f"random.{self._rank_key}.") for key in saved):
             log.warning("checkpoint was saved by fewer ranks; this rank's random state starts from the seed")
             del state["random"]
-        try:
-            load(state, storage_reader=reader)
-        except (CheckpointException, OSError, RuntimeError) as error:
-            raise Unreadable(f"{folder}: cannot be read: {reason(error, self.ranks.rank)}") from error
+        self._load(state, folder)
         set_state_dict(
             self.policy,
             self.optimizer,
@@ -99,6 +107,33 @@ class TrainState:
         if "random" in state:
             self._set_random_state(state["random"][self._rank_key])
         return int(state["step"])
+
+    def _load(self, state: dict[str, Any], folder: Path) -> None:
+        """Fill ``state`` in place.
+
+        Raises:
+            Unreadable: a file is missing or broken.
+        """
+        try:
+            load(state, storage_reader=FileSystemReader(folder))
+        except (CheckpointException, OSError, RuntimeError) as error:
+            raise Unreadable(f"{folder}: cannot be read: {reason(error, self.ranks.rank)}") from error
+
+    def _check_fixed(self, folder: Path, saved: Mapping[str, Any]) -> None:
+        """Settings that stand in the checkpoint are this run's; checkpoints of older versions have none.
+
+        Raises:
+            OtherRun: says what was found and what is accepted; nothing has been taken over.
+        """
+        found: dict[str, Any] = {name: "" for name in self.fixed if f"{FIXED_KEY}.{name}" in saved}
+        if found:
+            self._load({FIXED_KEY: found}, folder)
+        for name, value in found.items():
+            if value != self.fixed[name]:
+                raise OtherRun(
+                    f"{folder}: {name}: found {self.fixed[name]!r}, the run was started with {value!r}; "
+                    "accepted is no change: another value takes a new run"
+                )
 
     def _check_adapter(self, folder: Path, saved: Mapping[str, Any]) -> None:
         """The checkpoint is of the kind that this run trains, and its adapter has the same form and the same base.
@@ -114,9 +149,7 @@ class TrainState:
             kinds = ("all weights", "an adapter")
             raise OtherAdapter(f"{folder}: holds {kinds[bool(found)]}, this run trains {kinds[bool(wanted)]}")
         if found:
-            state = {ADAPTER_KEY: found}
-            load(state, storage_reader=FileSystemReader(folder))
-            found = state[ADAPTER_KEY]
+            self._load({ADAPTER_KEY: found}, folder)
         for name, value in wanted.items():
             if found.get(name) != value:
                 raise OtherAdapter(f"{folder}: adapter.{name}: found {found.get(name)}, this run has {value}")
@@ -136,6 +169,33 @@ class TrainState:
         random.setstate(state["python"])
         if "cuda" in state:
             torch.cuda.set_rng_state(state["cuda"], self.ranks.device)
+
+
+def check_shapes(folder: Path, state: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
+    """Every tensor that this run trains, or its optimizer keeps, is in the checkpoint in the same shape, and no other.
+
+    Args:
+        folder: the checkpoint's.
+        state: what is to be filled.
+        saved: the checkpoint's description of each of its entries.
+
+    Raises:
+        OtherRun: names the first that differs.
+    """
+    leaves = _leaves({"model": state["model"], "optimizer": state["optimizer"]})
+    wanted = {name[1:].replace("/", "."): tuple(one.shape) for name, one in leaves if isinstance(one, torch.Tensor)}
+    found = {
+        name: tuple(one.size)
+        for name, one in saved.items()
+        if isinstance(one, TensorStorageMetadata) and name.startswith(("model.", "optimizer."))
+    }
+    for name in sorted(wanted.keys() | found.keys()):
+        if wanted.get(name) != found.get(name):
+            has, trains = (side.get(name, "none") for side in (found, wanted))
+            raise OtherRun(
+                f"{folder}: {name}: the checkpoint has shape {has}, this run {trains}: another model (spec.model), "
+                "another optimizer (spec.trainer.optimizer.type); accepted is what the run was started with"
+            )
 
 
 def _described(adapter: Adapter) -> dict[str, Any]:

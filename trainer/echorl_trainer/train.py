@@ -27,7 +27,7 @@ from echorl_core.wire.reports import StepReport
 from echorl_trainer.checkpoint import Saver
 from echorl_trainer.client import BatchSource, Outbox
 from echorl_trainer.health import Health, Phase
-from echorl_trainer.lora import attach, published_weights, store_frozen
+from echorl_trainer.lora import attach, fingerprint, published_weights, store_frozen
 from echorl_trainer.losses import policy_loss
 from echorl_trainer.model import load_policy
 from echorl_trainer.optimizer import build_optimizer, build_schedule
@@ -62,6 +62,12 @@ def build_learner(config: TrainerConfig, ranks: Ranks) -> Learner:
     loss = policy_loss(config.loss, config.python_path, config.losses)
     transformers_logging.disable_progress_bar()
     policy = load_policy(config.model, seed=config.seed)
+    fixed = {
+        "spec.seed": str(config.seed),
+        "spec.model.name (its weights)": fingerprint(policy.model.named_parameters()),
+        "spec.model.dtype": config.model.dtype,
+        "spec.trainer.optimizer.type": config.optimizer.type,
+    }
     compute_dtype = getattr(torch, config.model.dtype)
     if config.model.lora is not None:
         attach(policy, config.model.lora, seed=config.seed)
@@ -76,7 +82,7 @@ def build_learner(config: TrainerConfig, ranks: Ranks) -> Learner:
     optimizer = build_optimizer(policy, config.optimizer)
     schedule = build_schedule(optimizer, config.optimizer, config.max_steps)
     runner = StepRunner(policy, optimizer, schedule, loss, ranks, config.optimizer.max_grad_norm)
-    return Learner(TrainState(policy, optimizer, ranks), runner)
+    return Learner(TrainState(policy, optimizer, ranks, fixed), runner)
 
 
 def step_report(attempt: int, step: int, outcome: StepOutcome, seconds: Mapping[str, float]) -> StepReport:

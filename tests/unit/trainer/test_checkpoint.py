@@ -6,6 +6,7 @@ import resource
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from echorl_core.checkpoints import committed, verify
 from echorl_core.config import LoraConfig, OptimizerConfig
 from echorl_core.identity import RunIdentity
+from echorl_core.names import ExitCode
 from echorl_core.rundir import RunDirectory
 from echorl_testing.trainer.batches import RUN_UID
 from echorl_testing.trainer.fake_orchestrator import TOKEN, FakeOrchestrator
@@ -25,8 +27,8 @@ from echorl_trainer.lora import published_weights
 from echorl_trainer.model import full_weights
 from echorl_trainer.parallel import Ranks
 from echorl_trainer.publish import Publisher
-from echorl_trainer.rank import request_headers
-from echorl_trainer.state import Unreadable, reason, save_state, state_digest, trainer_folder
+from echorl_trainer.rank import exit_code, request_headers
+from echorl_trainer.state import OtherRun, Unreadable, reason, save_state, state_digest, trainer_folder
 from echorl_trainer.train import Learner
 from echorl_trainer.weights import disk_store
 
@@ -118,6 +120,43 @@ def test_settings_that_were_edited_hold_after_the_resume(
     assert any(group["weight_decay"] == 0.3 for group in wanted)
     resumed.state.restore(tmp_path / "checkpoint")
     assert settings(resumed) == wanted
+
+
+def test_what_no_resume_may_change_is_refused_by_name_and_nothing_is_taken_over(
+    ranks: Ranks, model: Path, tmp_path: Path
+) -> None:
+    save_state(tiny_learner(ranks, model, steps=1).state, 1, tmp_path / "adamw")
+    save_state(tiny_learner(ranks, model, steps=1, optimizer=SIGN).state, 1, tmp_path / "signSgd")
+    heavier = tiny_model(tmp_path / "heavier", seed=2)
+    cases: list[tuple[str, str, Path, dict[str, Any]]] = [
+        ("adamw", r"spec\.seed: found '77', the run was started with '3'; accepted is no change", model, {"seed": 77}),
+        ("adamw", r"spec\.model\.name \(its weights\): found '", heavier, {}),
+        ("adamw", r"optimizer\.type: found 'muon', the run was started with 'adamw'", model, {"optimizer": MUON}),
+        ("signSgd", r"optimizer\.type: found 'sgd', the run was started with 'signSgd'", model, {"optimizer": SGD}),
+    ]
+    for name, message, folder, changed in cases:
+        learner = tiny_learner(ranks, folder, **changed)
+        before = digest(learner)
+        with pytest.raises(OtherRun, match=message) as caught:
+            learner.state.restore(tmp_path / name)
+        assert digest(learner) == before
+        assert exit_code(caught.value) is ExitCode.BAD_INPUT
+
+
+@pytest.mark.parametrize("other", ["a tied model", "another optimizer"])
+def test_tensors_of_other_shapes_are_refused_in_checkpoints_that_say_no_more(
+    ranks: Ranks, model: Path, tmp_path: Path, other: str
+) -> None:
+    """As those of older versions, which hold no settings."""
+    saved = tiny_learner(ranks, model, steps=1).state
+    save_state(replace(saved, fixed={}), 1, tmp_path / "checkpoint")
+    tied = tiny_model(tmp_path / "tied", tie=True)
+    learner = tiny_learner(ranks, tied) if other == "a tied model" else tiny_learner(ranks, model, optimizer=MUON)
+    with pytest.raises(OtherRun, match=r"the checkpoint has shape .*, this run .*: another model") as caught:
+        learner.state.restore(tmp_path / "checkpoint")
+    assert exit_code(caught.value) is ExitCode.BAD_INPUT
+    whole = tiny_learner(ranks, model)
+    assert whole.state.restore(tmp_path / "checkpoint") == 1
 
 
 def test_random_numbers_go_on_where_they_were(ranks: Ranks, model: Path, tmp_path: Path) -> None:

@@ -162,7 +162,7 @@ def test_resumed_adapter_goes_on_bit_for_bit(ranks: Ranks, model: Path, tmp_path
     through = tiny_learner(ranks, model, steps=4, lora=LORA, optimizer=optimizer)
     saved = tiny_learner(ranks, model, steps=2, lora=LORA, optimizer=optimizer)
     save_state(saved.state, 2, tmp_path / "checkpoint")
-    resumed = tiny_learner(ranks, model, lora=LORA, optimizer=optimizer, seed=77)
+    resumed = tiny_learner(ranks, model, lora=LORA, optimizer=optimizer)
     assert digest(resumed) != digest(saved)
     assert resumed.state.restore(tmp_path / "checkpoint") == 2
     assert digest(resumed) == digest(saved)
