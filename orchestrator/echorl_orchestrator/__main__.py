@@ -20,10 +20,11 @@ from echorl_core.identity import RunIdentity
 from echorl_core.names import ExitCode, Role
 from echorl_core.rundir import RunDirectory
 from echorl_core.termination_message import SavedCheckpoint, TerminationMessage, code_name, message_of_end, write
+from echorl_orchestrator.attempt.presence import check_there
 from echorl_orchestrator.control.endings import Ending
 from echorl_orchestrator.control.orchestrator import Orchestrator
 from echorl_orchestrator.control.wiring import Secrets
-from echorl_orchestrator.failures import BadInputError
+from echorl_orchestrator.failures import BadInputError, RunFailure
 from echorl_orchestrator.monitors.monitors import taken_key
 from echorl_orchestrator.workers import own_memory
 
@@ -82,12 +83,19 @@ class RoleProcess:
         except (BadInputError, Refused) as error:
             log.error("bad input", error=str(error))
             code, message = ExitCode.BAD_INPUT, str(error)
+        except RunFailure as failure:
+            log.error("the role cannot start", reason=failure.message)
+            code, message = failure.code, failure.message
         except Damage as error:
             log.error("the checkpoint to resume from is damaged", error=str(error))
             code, message = ExitCode.CRASH, f"the checkpoint to resume from is damaged: {error}"
         except Exception as error:
-            log.exception("crash")
-            code, message, unexpected = ExitCode.CRASH, _causes(error), error
+            if (gone := _gone(self._config)) is not None:
+                log.error("the role ends", reason=gone, error=_causes(error))
+                code, message = ExitCode.CRASH, gone
+            else:
+                log.exception("crash")
+                code, message, unexpected = ExitCode.CRASH, _causes(error), error
         step = None if self._opened is None else self._opened.step
         attempt = self._identity.attempt
         return message_of_end(Role.ORCHESTRATOR, code, message, attempt=attempt, step=step, error=unexpected)
@@ -121,6 +129,17 @@ def _newest_checkpoint(config: OrchestratorConfig, identity: RunIdentity) -> Sav
     if not own:
         return None
     return SavedCheckpoint(step=own[-1].step, committed_at=own[-1].committed_at, size_bytes=own[-1].size_bytes)
+
+
+def _gone(config: OrchestratorConfig) -> str | None:
+    """Why nothing works any more, if the run directory is gone: then every error is but a symptom of it."""
+    try:
+        check_there(RunDirectory(Path(config.run_dir)))
+    except RunFailure as failure:
+        return failure.message
+    except OSError:
+        return None
+    return None
 
 
 def _causes(error: BaseException) -> str:

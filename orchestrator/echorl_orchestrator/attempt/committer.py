@@ -25,6 +25,7 @@ from echorl_core.faults import fault_point
 from echorl_core.identity import RunIdentity
 from echorl_core.rundir import RunDirectory, sync_folder, write_file
 from echorl_core.wire.reports import Part, PartsReply, PartsReport
+from echorl_orchestrator.attempt.presence import check_there
 from echorl_orchestrator.batches.batch_store import BatchStore
 from echorl_orchestrator.batches.sealing import read_state
 
@@ -73,6 +74,10 @@ class Committer:
         """Checkpoints without a manifest because a part failed or never came."""
         self.reason: str | None = None
         """Why the latest abandoned checkpoint was."""
+        self.lost_step: int | None = None
+        """Step of the newest abandoned checkpoint, if none was committed since."""
+        self._rests: dict[int, set[int]] = {}
+        """Ranks that may still write, by step of an abandoned checkpoint whose files are there."""
 
     def load(self, resume_step: int) -> None:
         """Find what this attempt committed before the orchestrator restarted, and finish retention. Blocking."""
@@ -107,6 +112,9 @@ class Committer:
         else:
             self._answered.setdefault(report.step, set()).add(report.rank)
             self._heard.set()
+        if (writing := self._rests.get(report.step)) is not None:
+            writing.discard(report.rank)
+            self._wake.set()
         return PartsReply(state=state)
 
     def state(self, step: int) -> State:
@@ -152,6 +160,7 @@ class Committer:
             now = time.monotonic()
             for step, pending in sorted(self._pending.items()):
                 await self._look_at(step, pending, now)
+            await self._clear_rests()
             left = min((pending.deadline - now for pending in self._pending.values()), default=None)
             try:
                 async with asyncio.timeout(None if left is None else max(left, 0.0) + 0.01):
@@ -172,20 +181,34 @@ class Committer:
             await self._settle(step, "abandoned", f"no parts of ranks {missing} within {self._part_deadline_s:g} s")
 
     async def _settle(self, step: int, state: State, reason: str | None) -> None:
-        del self._pending[step]
+        reports = self._pending.pop(step).reports
         if state == "abandoned":
             self.abandoned += 1
-            self.reason = f"checkpoint {step}: {reason}"
+            self.reason, self.lost_step = f"checkpoint {step}: {reason}", step
+            self._rests[step] = set(range(self._num_ranks)) - set(reports)
             log.warning("checkpoint abandoned", step=step, reason=reason)
         else:
+            self.lost_step = None
             log.info("checkpoint committed", step=step, kept=self.committed_steps)
         async with self._changed:
             self._settled[step] = state
             self._changed.notify_all()
         self._on_change()
 
+    async def _clear_rests(self) -> None:
+        """Remove what ranks wrote of abandoned checkpoints: on a full volume the next one may need its room."""
+        for step in [step for step, writing in self._rests.items() if not writing]:
+            del self._rests[step]
+            folder = self._run.checkpoint(step) / f"attempt_{self._identity.attempt}"
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+
     def _commit(self, step: int, reports: dict[int, PartsReport]) -> str | None:
-        """Write the manifest; returns why not, or None."""
+        """Write the manifest; returns why not, or None.
+
+        Raises:
+            RunFailure: the run directory is gone.
+        """
+        check_there(self._run)
         folder = self._run.checkpoint(step)
         parts = [part for rank in sorted(reports) for part in reports[rank].parts]
         if problem := _missing(folder, parts):
@@ -194,7 +217,11 @@ class Committer:
             self.newest = self._write(step, folder, parts)
         except OSError as error:
             return f"the manifest could not be written: {error}"
-        self._tidy(step)
+        try:
+            self._tidy(step)
+        except OSError as error:
+            # What is committed stays so; the next commit tidies up behind this one too.
+            log.warning("older checkpoints and batches stay for now", step=step, error=str(error))
         return None
 
     def _write(self, step: int, folder: Path, parts: list[Part]) -> CheckpointManifest:
@@ -243,7 +270,11 @@ def _missing(folder: Path, parts: list[Part]) -> str | None:
     """Which reported file is not as reported; sizes only, the ranks hashed what they wrote."""
     for part in parts:
         path = folder / part.file
-        if not path.is_file() or path.stat().st_size != part.size:
+        try:
+            whole = path.resolve().is_relative_to(folder.resolve()) and path.stat().st_size == part.size
+        except (OSError, ValueError):
+            whole = False  # missing, or a name that no file has
+        if not whole:
             return f"rank {part.rank}: {path} is not the file of {part.size} bytes that was reported"
     return None
 

@@ -11,9 +11,11 @@ from echorl_core.identity import RunIdentity
 from echorl_core.names import ExitCode
 from echorl_core.rundir import RunDirectory
 from echorl_orchestrator.attempt.committer import Committer
+from echorl_orchestrator.attempt.fixed_settings import check_fixed
 from echorl_orchestrator.attempt.trainer_desk import TrainerDesk
 from echorl_orchestrator.batches.batch_store import BatchStore, starting_state
 from echorl_orchestrator.batches.sealing import SavedState
+from echorl_orchestrator.disk_room import DiskRoom
 from echorl_orchestrator.failures import RunFailure
 from echorl_orchestrator.records.episode_records import EpisodeFiles, EpisodeRecords
 from echorl_orchestrator.records.recorder import (
@@ -47,6 +49,8 @@ class Disk:
     """The newest eval of each environment in this attempt, without examples."""
     evals: RecordedEvals
     """Evals that any attempt recorded."""
+    room: DiskRoom
+    """Where writes wait for room on the volume."""
 
     @property
     def next_step(self) -> int:
@@ -74,17 +78,19 @@ class Disk:
         return NO_HISTORY if self.state is None else self.state.history
 
 
-def read_disk(config: OrchestratorConfig, identity: RunIdentity, on_commit: Callable[[], None]) -> Disk:
+def read_disk(config: OrchestratorConfig, identity: RunIdentity, room: DiskRoom, on_commit: Callable[[], None]) -> Disk:
     """Find out where the attempt stands. Blocking.
 
     Raises:
         Damage: what the attempt resumes from is not what was committed.
-        BadInputError: the attempt was not prepared.
+        BadInputError: the attempt was not prepared, or a setting differs that no attempt may change.
     """
     run = RunDirectory(Path(config.run_dir))
     store = BatchStore(run, identity, record=config.record)
     store.load()
     start_step, state = starting_state(run, identity, store)
+    if state is not None:
+        check_fixed(state.fixed, config, f"state of step {state.step}")
     committer = Committer(
         run,
         identity,
@@ -96,13 +102,17 @@ def read_disk(config: OrchestratorConfig, identity: RunIdentity, on_commit: Call
     )
     committer.load(start_step)
     desk = TrainerDesk(
-        store, num_ranks=config.batch.num_ranks, start_step=start_step, attempt_folder=run.attempt(identity.attempt)
+        store,
+        num_ranks=config.batch.num_ranks,
+        start_step=start_step,
+        attempt_folder=run.attempt(identity.attempt),
+        room=room,
     )
     desk.load()
     if state is not None:
         # A checkpoint may have released every batch that was trained.
         desk.given = max(desk.given, state.step)
-    recorder = Recorder(run.records(identity.attempt))
+    recorder = Recorder(run.records(identity.attempt), room)
     recorder.open()
     files = EpisodeFiles(run, identity.attempt) if config.record_episodes else None
     rows = recorder.rows(STEPS)
@@ -120,4 +130,5 @@ def read_disk(config: OrchestratorConfig, identity: RunIdentity, on_commit: Call
         last_row=rows[-1] if rows else {},
         last_evals={row["environment"]: eval_summary(row) for row in recorder.rows(EVALS) if was_played(row)},
         evals=recorded_evals(run),
+        room=room,
     )

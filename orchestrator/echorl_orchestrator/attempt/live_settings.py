@@ -16,6 +16,7 @@ import structlog
 from echorl_core.config import OrchestratorConfig
 from echorl_core.live import LiveReply, LiveSettings, applied, problems
 from echorl_core.rundir import write_file
+from echorl_orchestrator.disk_room import DiskRoom
 
 log = structlog.get_logger()
 
@@ -34,9 +35,10 @@ class LiveRefused(Exception):
 class AttemptSettings:
     """The settings of one attempt."""
 
-    def __init__(self, config: OrchestratorConfig, attempt_folder: Path) -> None:
-        """``config``: as the role was started."""
+    def __init__(self, config: OrchestratorConfig, attempt_folder: Path, room: DiskRoom | None = None) -> None:
+        """``config``: as the role was started. ``room``: where settings wait for it."""
         self._started_with, self._file = config, attempt_folder / LIVE_NAME
+        self._room = room or DiskRoom()
         self._newest: LiveSettings | None = None
         self._in_effect: LiveSettings | None = None
         self._writing = asyncio.Lock()
@@ -85,7 +87,7 @@ class AttemptSettings:
         async with self._writing:
             if settings != self._newest:
                 self._check(settings)
-                await asyncio.to_thread(write_file, self._file, msgspec.json.encode(settings))
+                await self._room.written(LIVE_NAME, lambda: write_file(self._file, msgspec.json.encode(settings)))
                 # The run may have come to its end during the write.
                 self._check_open()
                 self._newest = settings

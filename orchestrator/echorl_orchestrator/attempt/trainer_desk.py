@@ -9,11 +9,15 @@ import asyncio
 from pathlib import Path
 
 import msgspec
+import structlog
 
 from echorl_core.rundir import write_file
 from echorl_core.wire.batch import StopNotice
 from echorl_core.wire.weights import PolicyAnnouncement
 from echorl_orchestrator.batches.batch_store import BatchStore
+from echorl_orchestrator.disk_room import DiskRoom, is_full
+
+log = structlog.get_logger()
 
 STOP_NAME = "stop.json"
 POLICY_NAME = "policy.json"
@@ -26,9 +30,17 @@ class NoSuchBatch(Exception):
 class TrainerDesk:
     """Answers pulls and knows how far the trainer is."""
 
-    def __init__(self, store: BatchStore, *, num_ranks: int, start_step: int, attempt_folder: Path) -> None:
-        """``start_step``: the step that this attempt resumed from."""
-        self._store, self._num_ranks = store, num_ranks
+    def __init__(
+        self,
+        store: BatchStore,
+        *,
+        num_ranks: int,
+        start_step: int,
+        attempt_folder: Path,
+        room: DiskRoom | None = None,
+    ) -> None:
+        """``start_step``: the step that this attempt resumed from. ``room``: where a policy waits for it."""
+        self._store, self._num_ranks, self._room = store, num_ranks, room or DiskRoom()
         self._marker, self._policy_file = attempt_folder / STOP_NAME, attempt_folder / POLICY_NAME
         self._changed = asyncio.Condition()
         self._limit: int | None = None
@@ -65,7 +77,7 @@ class TrainerDesk:
         self._heard_of = True
         if self.policy is not None and policy.version <= self.policy.version:
             return
-        await asyncio.to_thread(write_file, self._policy_file, msgspec.json.encode(policy))
+        await self._room.written(POLICY_NAME, lambda: write_file(self._policy_file, msgspec.json.encode(policy)))
         self.policy = policy
         await self._notify()
 
@@ -126,7 +138,7 @@ class TrainerDesk:
             # Given out no further from here on, told to nobody before it is on disk.
             self._limit = max(self.given, self.trained or 0) if self._limit is None else self._limit
             decided = StopNotice(reason="stopped", step=self._limit, checkpoint=self._limit > committed)
-            await asyncio.to_thread(write_file, self._marker, msgspec.json.encode(decided))
+            await asyncio.to_thread(self._mark, decided)
             self.notice = decided
             await self._notify()
         return self.notice
@@ -156,6 +168,15 @@ class TrainerDesk:
         except TimeoutError:
             return False
         return True
+
+    def _mark(self, decided: StopNotice) -> None:
+        """Make a stop durable. A full volume is no reason not to stop: a restarted orchestrator is asked again."""
+        try:
+            write_file(self._marker, msgspec.json.encode(decided))
+        except OSError as error:
+            if not is_full(error):
+                raise
+            log.warning("the volume is full; the stop is not written down", step=decided.step, error=str(error))
 
     def _has_its_reports(self) -> bool:
         # Rank 0 posts reports beside its work: its pull of the step after may come in before them.

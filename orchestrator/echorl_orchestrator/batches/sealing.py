@@ -57,6 +57,8 @@ class SavedState(msgspec.Struct, frozen=True, kw_only=True):
     """Chain over the digests of batches 1..step (``checkpoints.next_history``)."""
     totals: dict[str, int]
     """Counters since the run's start: episodes, tokens, drops by reason."""
+    fixed: dict[str, str] = {}
+    """Settings that no later attempt may change, by their names in the manifest; empty in states of older versions."""
     baselines: BaselineState | None = None
     """Of RAE, moved by batches 1..step; None where no environment is multi-agent."""
 

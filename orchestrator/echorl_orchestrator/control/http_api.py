@@ -1,8 +1,6 @@
 """The orchestrator's HTTP server; docs/protocols.md says who calls what. Handlers only translate."""
 
-import errno
 import math
-import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,13 +21,15 @@ from echorl_core.wire.reports import PartsReply, PartsReport, StepReport
 from echorl_core.wire.weights import PolicyAnnouncement
 from echorl_orchestrator.attempt.live_settings import LiveRefused
 from echorl_orchestrator.attempt.trainer_desk import NoSuchBatch, TrainerDesk
-from echorl_orchestrator.failures import BadInputError
+from echorl_orchestrator.control.slow_connections import SlowConnections
+from echorl_orchestrator.gateway.bodies import LARGEST_BODY, read_body
 from echorl_orchestrator.status.health import Health
 from echorl_orchestrator.status.state_board import StateBoard
 
 LONGEST_WAIT_S = 60.0
-LARGEST_BODY = 64 * 2**20
-"""Bytes; parts reports and chat requests are far smaller."""
+
+_UNREADABLE = (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError)
+"""What a body that is none of a message is told by; nesting without end is a RecursionError."""
 
 T = TypeVar("T", PolicyAnnouncement, StepReport, PartsReport)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -44,25 +44,6 @@ class Actions:
     parts: Callable[[PartsReport], PartsReply]
     stop: Callable[[], Awaitable[StopNotice]]
     live: Callable[[LiveSettings], Awaitable[LiveReply]]
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """A listening socket, before anything expensive is started; callers wait until somebody accepts.
-
-    Raises:
-        BadInputError: the port is taken, or the address is none of this machine's.
-    """
-    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    listening = socket.socket(family, kind, protocol)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind(address)
-        listening.listen(256)
-    except OSError as error:
-        listening.close()
-        reason = "is taken by another process" if error.errno == errno.EADDRINUSE else f"cannot be used: {error}"
-        raise BadInputError(f"orchestrator: port {port} on {host} {reason}; accepted is a free one") from error
-    return listening
 
 
 class Api:
@@ -83,10 +64,12 @@ class Api:
         self._identity, self._token, self._num_ranks = identity, token, num_ranks
         self._desk, self._actions = desk, actions
         self._board, self._health, self._registry = board, health, registry
+        self.connections = SlowConnections()
+        """Of the application."""
 
     def application(self) -> web.Application:
         """The app; the gateway adds its own routes to it."""
-        app = web.Application(client_max_size=LARGEST_BODY)
+        app = web.Application(client_max_size=LARGEST_BODY, middlewares=[self.connections.middleware()])
         app.router.add_get("/trainer/batch", self._fenced(self._batch))
         app.router.add_post("/trainer/policy", self._fenced(self._policy))
         app.router.add_post("/trainer/step", self._fenced(self._step))
@@ -160,9 +143,9 @@ class Api:
 
     async def _live(self, request: web.Request) -> web.StreamResponse:
         try:
-            settings = msgspec.json.decode(await request.read(), type=LiveSettings)
+            settings = msgspec.json.decode(await read_body(request), type=LiveSettings)
             reply = await self._actions.live(settings)
-        except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+        except _UNREADABLE as error:
             return _error(400, f"LiveSettings: {error}")
         except LiveRefused as refused:
             return _error(refused.status, str(refused))
@@ -197,8 +180,8 @@ class Api:
     async def _message(self, request: web.Request, kind: type[T]) -> T:
         """The body; a wrong one is answered 400, one of another attempt 409."""
         try:
-            message = msgspec.json.decode(await request.read(), type=kind)
-        except (msgspec.DecodeError, msgspec.ValidationError) as error:
+            message = msgspec.json.decode(await read_body(request), type=kind)
+        except _UNREADABLE as error:
             raise _refused(web.HTTPBadRequest, f"{kind.__name__}: {error}") from error
         if message.attempt != self._identity.attempt:
             text = f"{kind.__name__} of attempt {message.attempt}; this is attempt {self._identity.attempt}"

@@ -28,13 +28,16 @@ from echorl_core.identity import RunIdentity
 from echorl_core.rundir import RunDirectory
 from echorl_core.wire.batch import StopNotice
 from echorl_orchestrator.attempt.live_settings import AttemptSettings
+from echorl_orchestrator.attempt.presence import check_there, worked_before
 from echorl_orchestrator.control.endings import Ending, Endings
-from echorl_orchestrator.control.http_api import Actions, Api, bind
+from echorl_orchestrator.control.http_api import Actions, Api
+from echorl_orchestrator.control.listening import listening
 from echorl_orchestrator.control.run_parts import RunParts
 from echorl_orchestrator.control.supervision import close_all, failure_in, until
 from echorl_orchestrator.control.trainer_reports import TrainerReports
 from echorl_orchestrator.control.training import Training
 from echorl_orchestrator.control.wiring import Secrets, assemble
+from echorl_orchestrator.disk_room import DiskRoom
 
 MONITORS_END_S = 20.0
 """How long monitors have for what waits, at the role's end."""
@@ -43,9 +46,9 @@ MONITORS_END_S = 20.0
 class Orchestrator:
     """One attempt of one run; made by ``opened``."""
 
-    def __init__(self, parts: RunParts, reports: TrainerReports, listening: socket.socket, token: str) -> None:
-        """``listening``: where HTTP is answered; ``token``: of the run's own admin routes."""
-        self._parts, self._reports, self._listening, self._token = parts, reports, listening, token
+    def __init__(self, parts: RunParts, reports: TrainerReports, server: socket.socket, token: str) -> None:
+        """``server``: where HTTP is answered; ``token``: of the run's own admin routes."""
+        self._parts, self._reports, self._server, self._token = parts, reports, server, token
         self._training, self._endings = Training(parts), Endings(parts, reports)
         self._stop = asyncio.Event()
 
@@ -54,17 +57,23 @@ class Orchestrator:
         """The role with all its parts, of which none runs yet.
 
         Raises:
-            BadInputError: the port is taken, the attempt was not prepared, or the model cannot be used.
+            BadInputError: the port is taken at the run's first start, the attempt was not prepared, or the model cannot
+                be used.
+            RunFailure: the run directory is gone, or the port is taken after a restart.
             Damage: what the attempt resumes from is not what was committed.
         """
-        listening = bind(config.host, config.port)
+        run = RunDirectory(Path(config.run_dir))
+        check_there(run)
+        server = await listening(config.host, config.port, restarted=worked_before(run, identity.attempt))
         try:
-            live = AttemptSettings(config, RunDirectory(Path(config.run_dir)).attempt(identity.attempt))
+            # A write would else make a folder again that somebody has deleted.
+            room = DiskRoom(before=lambda: check_there(run))
+            live = AttemptSettings(config, run.attempt(identity.attempt), room)
             await asyncio.to_thread(live.load)
-            parts, reports = await assemble(live, identity, secrets)
-            return cls(parts, reports, listening, secrets.token)
+            parts, reports = await assemble(live, identity, secrets, room)
+            return cls(parts, reports, server, secrets.token)
         except BaseException:
-            listening.close()
+            server.close()
             raise
 
     @property
@@ -89,12 +98,14 @@ class Orchestrator:
     async def _serve(self) -> Ending:
         """Answer HTTP, work, and say how it ended before leaving."""
         parts, reports = self._parts, self._reports
-        app = self._api().application()
+        api = self._api()
+        app = api.application()
         parts.player.routes(app)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await runner.setup()
+        assert runner.server is not None  # noqa: S101 - it is set up
         try:
-            await web.SockSite(runner, self._listening).start()
+            await web.SockSite(runner, self._server).start()
             await parts.pool.start()
             if parts.disk.desk.policy is not None:
                 await reports.policy(parts.disk.desk.policy)
@@ -110,6 +121,7 @@ class Orchestrator:
                 episode_records=parts.disk.episodes.run(),
                 monitors=parts.monitors.run(),
                 volume=parts.volume.run(),
+                connections=api.connections.run(runner.server),
             )
         except Exception as error:
             failure = failure_in(error)

@@ -5,6 +5,7 @@ import asyncio
 import structlog
 from msgspec.structs import replace
 
+from echorl_orchestrator.attempt.fixed_settings import fixed_settings
 from echorl_orchestrator.batches.batch_metrics import SinceLastBatch, batch_columns
 from echorl_orchestrator.batches.rae_baselines import RunBaselines
 from echorl_orchestrator.batches.sealing import Content, Place, SavedState, compose, extend, files, seal_of
@@ -136,12 +137,13 @@ class Training:
         def write() -> None:
             self._disk.store.write(seal, files(place, content, seal, extended))
 
-        await asyncio.to_thread(write)
+        await self._disk.room.written(f"batch {step}", write)
         self._history = extended.history
         log.info("sealed", step=step, episodes=len(episodes), tokens=content.trained_tokens, digest=content.digest[:12])
 
     def _state(self, play: LoadedRollout, step: int) -> SavedState:
         return SavedState(
+            fixed=fixed_settings(self._config),
             run_uid=self._identity.uid,
             attempt=self._identity.attempt,
             step=step,

@@ -11,6 +11,7 @@ from echorl_orchestrator.attempt.disk import read_disk
 from echorl_orchestrator.attempt.live_settings import AttemptSettings
 from echorl_orchestrator.control.run_parts import RunParts
 from echorl_orchestrator.control.trainer_reports import TrainerReports
+from echorl_orchestrator.disk_room import DiskRoom
 from echorl_orchestrator.engines import EnginePool
 from echorl_orchestrator.episode_outcome import EpisodeOutcome
 from echorl_orchestrator.episodes.player import build_player
@@ -45,7 +46,9 @@ class Secrets:
     """Keys of endpoints that play members, by ``key_variable``."""
 
 
-async def assemble(live: AttemptSettings, identity: RunIdentity, secrets: Secrets) -> tuple[RunParts, TrainerReports]:
+async def assemble(
+    live: AttemptSettings, identity: RunIdentity, secrets: Secrets, room: DiskRoom
+) -> tuple[RunParts, TrainerReports]:
     """The parts of an attempt whose live settings are loaded, and who takes its reports.
 
     Parts that call each other do so through the functions below; nobody calls them before all parts are there.
@@ -78,7 +81,8 @@ async def assemble(live: AttemptSettings, identity: RunIdentity, secrets: Secret
     async def evaluated(row: dict[str, Any], outcomes: list[EpisodeOutcome]) -> None:
         await reports.evaluated(row, outcomes)
 
-    disk = await asyncio.to_thread(read_disk, config, identity, state_changed)
+    disk = await asyncio.to_thread(read_disk, config, identity, room, state_changed)
+    room.on_change = state_changed
     pool = EnginePool(config, identity, secrets.token, on_update=engine_updated)
     player = build_player(config, identity, pool, secrets.teacher, seat_keys=secrets.seats)
     counters = Counters(None if disk.state is None else disk.state.totals)
@@ -126,7 +130,7 @@ async def assemble(live: AttemptSettings, identity: RunIdentity, secrets: Secret
         progress=progress,
         end=end,
     )
-    board, volume = StateBoard(view.state), Volume(disk.run.root)
+    board, volume = StateBoard(view.state), Volume(disk.run)
     metrics = Metrics(Scrape(view, health, volume).reading)
     parts = RunParts(
         **vars(view),

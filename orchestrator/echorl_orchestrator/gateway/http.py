@@ -15,6 +15,7 @@ from echorl_orchestrator.chat.messages import MessageError
 from echorl_orchestrator.codec.engine_rendering import PromptTooLongError
 from echorl_orchestrator.failures import EpisodeError
 from echorl_orchestrator.gateway import dialects
+from echorl_orchestrator.gateway.bodies import DEEPEST, LARGEST_BODY, read_body, too_deep
 from echorl_orchestrator.gateway.dialect import Dialect, Reason, Refusal
 from echorl_orchestrator.gateway.sampling import SamplingRefusedError
 from echorl_orchestrator.gateway.session import GatewaySession
@@ -23,7 +24,6 @@ from echorl_orchestrator.gateway.turns import SessionClosedError, Turn, TurnLimi
 
 _log = structlog.get_logger()
 _DISCONNECT_POLL_S = 0.1
-_MAX_BODY_BYTES = 64 * 2**20
 
 _REFUSALS: list[tuple[type[Exception], int, Reason | None]] = [
     (UnknownSessionError, 404, Reason.SESSION_NOT_FOUND),
@@ -80,6 +80,8 @@ class GatewayApi:
             if handler is not None and not handler.cancelling():
                 return Refusal(503, f"session {key} was closed", Reason.SESSION_CLOSED)
             raise
+        except web.HTTPException:
+            raise
         except Exception as error:
             refusal = _refusal(error)
             if refusal is None:
@@ -106,10 +108,14 @@ def _session_key(request: web.Request) -> str | None:
 
 
 async def _read(request: web.Request) -> Any:
+    raw = await read_body(request.clone(client_max_size=LARGEST_BODY))
     try:
-        return json.loads(await request.clone(client_max_size=_MAX_BODY_BYTES).read())
+        body = json.loads(raw)
     except (ValueError, RecursionError):
         raise MessageError("the body is no JSON") from None
+    if too_deep(body):
+        raise MessageError(f"the body nests deeper than {DEEPEST} objects and lists")
+    return body
 
 
 async def _until_done_or_gone(request: web.Request, task: asyncio.Task[Turn]) -> Turn | None:

@@ -9,6 +9,7 @@ updates.jsonl    one row per engine and weight update
 import asyncio
 import json
 import math
+import os
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,6 +19,7 @@ from echorl_core.attempts import prepared_attempts
 from echorl_core.jsonsafe import dumps
 from echorl_core.rundir import RunDirectory
 from echorl_core.wire.reports import StepReport
+from echorl_orchestrator.disk_room import DiskRoom
 from echorl_orchestrator.episode_outcome import EpisodeOutcome
 from echorl_orchestrator.rollout.groups import ReadyEpisode
 
@@ -28,8 +30,9 @@ EPISODES_A_STEP = 4
 class Recorder:
     """Appends rows in the order of asking; a row is in the file when ``append`` returns."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, room: DiskRoom | None = None) -> None:
+        """``room``: where rows wait for it; None: for themselves alone."""
+        self._folder, self._room = folder, room or DiskRoom()
         self._lock = asyncio.Lock()
         self._queue: asyncio.Queue[tuple[str, dict[str, Any]]] = asyncio.Queue()
 
@@ -47,9 +50,9 @@ class Recorder:
         return read_rows(self._folder / name)
 
     async def append(self, name: str, rows: Sequence[dict[str, Any]]) -> None:
-        """Add rows, each with the time."""
+        """Add rows, each with the time; they wait for room on the volume."""
         async with self._lock:
-            await asyncio.to_thread(self._write, name, rows)
+            await self._room.written(name, lambda: self._write(name, rows))
 
     def later(self, name: str, row: dict[str, Any]) -> None:
         """Add a row soon: ``run`` does, or ``close``."""
@@ -70,8 +73,16 @@ class Recorder:
     def _write(self, name: str, rows: Sequence[dict[str, Any]]) -> None:
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         lines = "".join(dumps({"time": now, **row}) + "\n" for row in rows)
-        with (self._folder / name).open("a", encoding="utf-8") as file:
-            file.write(lines)
+        with (self._folder / name).open("ab", buffering=0) as file:
+            end = file.seek(0, os.SEEK_END)
+            left = memoryview(lines.encode())
+            try:
+                while left:
+                    left = left[file.write(left) :]
+            except OSError:
+                # Half a row would stand before whatever is written next.
+                file.truncate(end)
+                raise
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:

@@ -78,6 +78,7 @@ class RunView:
             start_step=self.disk.start_step,
             live_generation=self.live.generation,
             waiting_for=waiting_for(self._standing()),
+            volume_full=self.disk.room.lacking,
             policy=PolicyState(
                 trained=self.disk.desk.trained,
                 served=None if served is None else VersionRange(min=served[0], max=served[1]),
@@ -120,6 +121,7 @@ class RunView:
             checkpoints=self.disk.committer.waiting,
             num_ranks=self.config.batch.num_ranks,
             notice=desk.notice,
+            no_room=self.disk.room.lacking,
             failure=None if failure is None else failure.message,
         )
 
@@ -136,6 +138,7 @@ class RunView:
             committed_at=None if newest is None else newest.committed_at,
             path=None if newest is None else str(self._folder(newest.step)),
             abandoned=self.disk.committer.reason,
+            abandoned_step=self.disk.committer.lost_step,
         )
 
     def _folder(self, step: int) -> Path:

@@ -93,6 +93,8 @@ class RunStanding:
     """Ranks that have reported, by step of a checkpoint under way."""
     num_ranks: int
     notice: StopNotice | None
+    no_room: str | None
+    """What cannot be written for want of room, and why."""
     failure: str | None
 
     @property
@@ -105,6 +107,8 @@ def waiting_for(facts: RunStanding) -> str:
     """One sentence: what the run waits for, and why."""
     if facts.failure is not None:
         return f"nothing: the run failed: {facts.failure}"
+    if facts.no_room is not None:
+        return f"room on the run's volume: {facts.no_room}"
     if facts.notice is not None:
         return _ending(facts, facts.notice)
     if facts.trained is None:

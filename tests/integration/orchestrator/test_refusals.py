@@ -9,6 +9,7 @@ from typing import Any
 from echorl_core.config import FilterConfig
 from echorl_core.names import ExitCode
 from echorl_testing.orchestrator.orchestrator_run import Run, environment
+from echorl_testing.waiting import until
 
 
 async def test_a_taken_port_is_bad_input(run: Run) -> None:
@@ -19,6 +20,49 @@ async def test_a_taken_port_is_bad_input(run: Run) -> None:
         async with run.orchestrator() as process:
             assert await process.wait() == ExitCode.BAD_INPUT
     assert f"port {run.port} on 127.0.0.1 is taken by another process" in run.log.read_text()
+
+
+async def test_a_port_that_is_taken_after_a_restart_is_waited_for(run: Run) -> None:
+    run.configure()
+    trainer = run.trainer()
+    trainer.hold_after = 1
+    training = asyncio.create_task(trainer.run())
+    async with run.orchestrator() as process:
+        await trainer.held.wait()
+        process.kill()
+        await process.wait()
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", run.port))
+        holder.listen()
+        async with run.orchestrator() as process:
+            await until(lambda: "the port is not free yet" in run.log.read_text())
+            holder.close()
+            trainer.go_on.set()
+            assert (await training).reason == "finished"
+            assert await process.wait() == ExitCode.OK, run.log.read_text()
+
+
+async def test_a_run_directory_that_is_deleted_is_named_and_does_not_come_back(run: Run) -> None:
+    run.configure(max_steps=50)
+    trainer = run.trainer()
+    trainer.hold_after = 1
+    training = asyncio.create_task(trainer.run())
+    async with run.orchestrator() as process:
+        await trainer.held.wait()
+        # At once, as it would not be while the orchestrator writes into folders that are being removed.
+        run.directory.root.rename(run.directory.root.with_name("deleted"))
+        trainer.go_on.set()
+        assert await process.wait() == ExitCode.CRASH
+    training.cancel()
+    await asyncio.gather(training, return_exceptions=True)
+    assert f"the run directory is gone: {run.directory.identity_file} is missing" in run.log.read_text()
+    assert not run.directory.identity_file.exists()
+    left = [path for path in run.directory.root.rglob("*") if "checkpoints" not in path.parts]
+    assert left == []
+    async with run.orchestrator() as process:
+        assert await process.wait() == ExitCode.CRASH
+    assert not run.directory.records(1).exists()
 
 
 async def followed_failure(run: Run) -> dict[str, Any]:

@@ -86,7 +86,7 @@ async def test_sft_seals_no_further_ahead_of_its_trainer_than_is_allowed(run: Ru
         state = await run.state()
         while "batches up to 6 are sealed" not in state["waiting_for"]:
             state = await run.state(since=state["revision"], wait=10)
-        assert [step for step, _ in run.directory.sealed_steps()][-1] == 6
+        await until(lambda: run.directory.sealed_steps()[-1][0] == 6)
         trainer.go_on.set()
         await training
         assert await process.wait() == ExitCode.OK, run.log.read_text()

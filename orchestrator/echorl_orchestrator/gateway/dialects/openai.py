@@ -5,7 +5,6 @@ others are refused.
 """
 
 import json
-import math
 import time
 from collections.abc import Iterator, Mapping, Set
 from typing import Any
@@ -19,6 +18,9 @@ from echorl_orchestrator.gateway.session import GatewaySession
 from echorl_orchestrator.gateway.turns import SessionSpec, Turn
 
 _CHUNK_CHARACTERS = 256
+_LARGEST_NUMBER = 1e300
+"""Integers beyond it are no floats; NaN is not below it."""
+_LARGEST_COUNT = 2**31 - 1
 
 # Values that ask for nothing: field -> accepted values.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
@@ -74,6 +76,10 @@ class OpenAiChat:
         tools = body.get("tools")
         if tools is not None and not (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
             raise MessageError("tools: accepted is a list of tool definitions")
+        for index, tool in enumerate(tools or ()):
+            _check_tool(tool, f"tools[{index}]")
+        if not isinstance(body.get("stream_options") or {}, dict):
+            raise MessageError("stream_options: accepted is an object")
         try:
             json.dumps(tools, ensure_ascii=False).encode()
         except UnicodeEncodeError as error:
@@ -105,6 +111,16 @@ class OpenAiChat:
         return {"error": error}
 
 
+def _check_tool(tool: Mapping[str, Any], where: str) -> None:
+    """Of what codecs, chat templates and engines read of a definition."""
+    function = tool.get("function", tool)
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise MessageError(f"{where}: a tool needs function.name")
+    for field, kind, accepted in (("description", str, "text"), ("parameters", dict, "an object")):
+        if not isinstance(function.get(field, kind()), kind | None):
+            raise MessageError(f"{where}.function.{field}: accepted is {accepted}")
+
+
 DIALECT: Dialect = OpenAiChat()
 
 
@@ -112,15 +128,17 @@ def _number(body: Mapping[str, Any], field: str, default: float) -> float:
     value = body.get(field)
     if value is None:
         return default
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= _LARGEST_NUMBER:
         raise SamplingRefusedError(field, f"found {value!r}, accepted is a finite number")
     return float(value)
 
 
 def _count(body: Mapping[str, Any], field: str) -> int | None:
     value = body.get(field)
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-        raise SamplingRefusedError(field, f"found {value!r}, accepted is an integer from 1")
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _LARGEST_COUNT:
+        raise SamplingRefusedError(field, f"found {value!r}, accepted is an integer from 1 to {_LARGEST_COUNT}")
     return value
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 
-from echorl_core.attempts import Policy, Prepared
+from echorl_core.attempts import Policy, Prepared, claim_run
 from echorl_core.checkpoints import NO_HISTORY, part_of
 from echorl_core.identity import RunIdentity
 from echorl_core.rundir import RunDirectory, write_file
@@ -38,6 +38,7 @@ def prepared(run: RunDirectory, attempt: int = 1, *, step: int = 0) -> None:
         removed=[],
         kept=[],
     )
+    claim_run(run, "run", UID)
     write_file(run.attempt(attempt) / "prepared.json", msgspec.json.encode(record))
 
 
@@ -48,14 +49,32 @@ def store_of(root: Path, attempt: int = 1, *, record: bool = False) -> BatchStor
     return store
 
 
-def saved_state(step: int, attempt: int = 1, history: str = NO_HISTORY) -> SavedState:
+def saved_state(
+    step: int, attempt: int = 1, history: str = NO_HISTORY, fixed: dict[str, str] | None = None
+) -> SavedState:
     """A state with one environment's cursor at ``step``."""
     deck = DeckState(draws=step, cursors={"terminal": CursorState(next=step, returned=[], length=9)})
-    return SavedState(run_uid=UID, attempt=attempt, step=step, deck=deck, groups=step, history=history, totals={})
+    return SavedState(
+        run_uid=UID,
+        attempt=attempt,
+        step=step,
+        deck=deck,
+        groups=step,
+        history=history,
+        totals={},
+        fixed=fixed or {},
+    )
 
 
 def seal_step(
-    store: BatchStore, step: int, *, attempt: int = 1, ranks: int = 1, checkpoint: bool = True, last: bool = False
+    store: BatchStore,
+    step: int,
+    *,
+    attempt: int = 1,
+    ranks: int = 1,
+    checkpoint: bool = True,
+    last: bool = False,
+    fixed: dict[str, str] | None = None,
 ) -> SavedState:
     """Seal a small batch; the state as of it."""
     episode = ReadyEpisode(
@@ -71,7 +90,7 @@ def seal_step(
     assert content is not None
     place = Place(identity(attempt), step, checkpoint=checkpoint, last=last)
     seal = seal_of(place, content, {"batch/episodes": 1})
-    state = extend(saved_state(step, attempt), content)
+    state = extend(saved_state(step, attempt, fixed=fixed), content)
     store.write(seal, files(place, content, seal, state))
     return state
 

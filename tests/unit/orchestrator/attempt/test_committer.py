@@ -14,6 +14,7 @@ from echorl_core.wire.reports import PartsReport
 from echorl_orchestrator.attempt.committer import Committer
 from echorl_orchestrator.batches.batch_store import BatchStore
 from echorl_testing.orchestrator.sealed import UID, identity, parts_report, prepared, seal_step, store_of
+from echorl_testing.waiting import until
 
 
 @pytest.fixture
@@ -136,10 +137,16 @@ async def test_a_rank_that_could_not_save_abandons_the_checkpoint(run: RunDirect
         made.report(PartsReport(attempt=1, step=1, rank=1, parts=[], error="No space left on device"))
         assert await made.settled(1) == "abandoned"
         assert made.report(parts_report(run, 1, 0)).state == "abandoned"
-    assert made.reason == "checkpoint 1: could not save: No space left on device"
-    assert made.abandoned == 1
-    assert read_manifest(run.checkpoint(1)) is None
-    assert store.seal(1) is not None
+        await until(lambda: not (run.checkpoint(1) / "attempt_1").exists())
+        assert (made.abandoned, made.lost_step) == (1, 1)
+        assert made.reason == "checkpoint 1: could not save: No space left on device"
+        assert read_manifest(run.checkpoint(1)) is None
+        assert store.seal(1) is not None
+        seal_step(store, 2, ranks=2)
+        for rank in range(2):
+            made.report(parts_report(run, 2, rank))
+        assert await made.settled(2) == "committed"
+        assert (made.abandoned, made.lost_step) == (1, None)
 
 
 async def test_missing_parts_abandon_at_the_deadline(run: RunDirectory) -> None:
@@ -148,6 +155,10 @@ async def test_missing_parts_abandon_at_the_deadline(run: RunDirectory) -> None:
     async with running(committer(run, store, ranks=2, deadline_s=0.05)) as made:
         made.report(parts_report(run, 1, 0))
         assert await made.settled(1) == "abandoned"
+        # The other rank may still write; its files go with the rest once it has reported.
+        assert (run.checkpoint(1) / "attempt_1").exists()
+        made.report(parts_report(run, 1, 1))
+        await until(lambda: not (run.checkpoint(1) / "attempt_1").exists())
     assert made.reason == "checkpoint 1: no parts of ranks [1] within 0.05 s"
 
 

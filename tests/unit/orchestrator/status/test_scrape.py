@@ -5,6 +5,9 @@ import re
 import pytest
 from prometheus_client import generate_latest
 
+from echorl_core.names import ExitCode
+from echorl_core.rundir import RunDirectory
+from echorl_orchestrator.failures import RunFailure
 from echorl_orchestrator.metrics.families import FAMILIES, PREFIX, WEIGHT_UPDATE
 from echorl_orchestrator.metrics.process_counters import DECLARED
 from echorl_orchestrator.rollout.counters import Counters, Drop
@@ -89,12 +92,14 @@ def test_a_family_that_is_not_declared_is_not_shown_by_mistake() -> None:
         generate_latest(metrics.registry)
 
 
-def test_the_volume_is_measured_and_one_that_is_gone_is_not(tmp_path) -> None:
-    volume = Volume(tmp_path)
+def test_the_volume_is_measured_and_a_run_directory_that_is_gone_ends_the_role(tmp_path) -> None:
+    (tmp_path / "run.json").touch()
+    volume = Volume(RunDirectory(tmp_path))
     volume.look()
     assert volume.size_bytes
     assert volume.free_bytes is not None
     assert 0 <= volume.free_bytes <= volume.size_bytes
-    gone = Volume(tmp_path / "gone")
-    gone.look()
-    assert gone.size_bytes is None
+    (tmp_path / "run.json").unlink()
+    with pytest.raises(RunFailure, match=r"the run directory is gone: .*run\.json is missing") as caught:
+        volume.look()
+    assert caught.value.code is ExitCode.CRASH

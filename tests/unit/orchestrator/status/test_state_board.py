@@ -27,6 +27,7 @@ def standing(**fields: Any) -> RunStanding:
         "checkpoints": {},
         "num_ranks": 2,
         "notice": None,
+        "no_room": None,
         "failure": None,
     }
     return RunStanding(**{**defaults, **fields})
@@ -58,6 +59,7 @@ STOPPED = StopNotice(reason="stopped", step=2, checkpoint=True)
         ({"next_step": 11, "trained": 10, "evals": ["held-out"]}, "evals after the last step: held-out"),
         ({"notice": STOPPED, "checkpoints": {2: 0}}, "checkpoint 2: 0 of 2 trainer ranks have saved their parts"),
         ({"notice": STOPPED}, "trainer ranks to end: stopped at step 2"),
+        ({"no_room": "batch 3 cannot be written: x"}, "room on the run's volume: batch 3 cannot be written: x"),
         ({"failure": "64 episodes failed"}, "nothing: the run failed: 64 episodes failed"),
     ],
 )
