@@ -2,8 +2,6 @@
 
 import math
 import shutil
-import socket
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -172,20 +170,6 @@ def with_a_checkpoint(run: LocalRun, name: str) -> None:
             parts=[part_of(folder, part, "trainer", 0)],
         ),
     )
-
-
-@pytest.fixture
-def taken_port() -> Iterator[int]:
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        server.listen()
-        yield server.getsockname()[1]
-
-
-def test_a_port_that_is_taken(document: dict[str, Any], tmp_path: Path, taken_port: int) -> None:
-    arguments = ["--data-parallel-rpc-port", str(taken_port)]
-    with local_run(tmp_path, with_value(document, "spec.inference.extraArgs", arguments)) as run:
-        assert_refused(run, "spec.inference.extraArgs[0]: found", f"port {taken_port}, which is taken")
 
 
 def test_all_problems_are_told_at_once(document: dict[str, Any], tmp_path: Path) -> None:

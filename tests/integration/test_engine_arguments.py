@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from echorl_manifest.rules.inference import OWN_ARGUMENT, OWN_ENGINE_ARGUMENTS, SHORT_ARGUMENT
+from echorl_manifest.rules.inference import OWN_ENGINE_ARGUMENTS, SHORT_ARGUMENT, is_own_argument
 from echorl_testing.engines.engine import REPOSITORY
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]
@@ -33,7 +33,7 @@ def options() -> dict[str, list[str]]:
 
 
 def refused(argument: str) -> bool:
-    return bool(re.search(OWN_ARGUMENT, argument) or re.search(SHORT_ARGUMENT, argument))
+    return is_own_argument(argument) or bool(re.search(SHORT_ARGUMENT, argument))
 
 
 def beginnings(option: str, options: dict[str, list[str]]) -> list[str]:

@@ -1,7 +1,7 @@
 """Rules of the engines: their GPUs, and arguments that are not a manifest's to give."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from echorl_manifest.models.run import EchoRLRunSpec
 from echorl_manifest.rules.finding import Finding, finding
@@ -72,20 +72,16 @@ OWN_ENGINE_ARGUMENTS = (
 )
 
 
-def _beginnings(options: Iterable[str]) -> str:
-    """A pattern of every beginning of these, the whole ones and none at all too; hyphens may be underscores."""
-    by_first: dict[str, list[str]] = {}
-    for option in options:
-        if option:
-            by_first.setdefault(option[0], []).append(option[1:])
-    ways = [("[-_]" if first == "-" else first) + _beginnings(rest) for first, rest in sorted(by_first.items())]
-    return f"({'|'.join(ways)})?" if ways else ""
-
-
-OWN_ARGUMENT = rf"^--(no[-_])?{_beginnings(one[2:] for one in OWN_ENGINE_ARGUMENTS)}([=.\s]|$)"
-"""One of these in any form that vLLM reads: cut short, with underscores, negated, a key of it alone (``--a.b=c``)."""
+OWN_NAMES = "".join(f"|{name}" for name in OWN_ENGINE_ARGUMENTS)
+"""In one text, in which a bar and the beginning of a name are found."""
 SHORT_ARGUMENT = r"^-[^-_.0-9]"
 """An option with one hyphen: short forms of all options may be cut short and run together with their values."""
+
+
+def is_own_argument(argument: str) -> bool:
+    """Whether vLLM reads one of ``OWN_ENGINE_ARGUMENTS``: cut short, with underscores, negated, a key of it alone."""
+    name = argument.split("=", maxsplit=1)[0].split(".", maxsplit=1)[0].replace("_", "-").replace("--no-", "--")
+    return argument.startswith("--") and f"|{name}" in OWN_NAMES
 
 
 def engine_findings(spec: EchoRLRunSpec) -> Iterator[Finding]:
@@ -98,7 +94,7 @@ def engine_findings(spec: EchoRLRunSpec) -> Iterator[Finding]:
         yield finding(path, inference.tensor_parallel, accepted, also=("spec.inference.gpusPerReplica",))
     for index, argument in enumerate(inference.extra_args):
         path = f"spec.inference.extraArgs[{index}]"
-        if re.search(OWN_ARGUMENT, argument):
+        if is_own_argument(argument):
             yield finding(path, argument, "other arguments, with their whole names", "EchoRL sets this itself")
         elif re.search(SHORT_ARGUMENT, argument):
             yield finding(path, argument, "options by their long names (--quantization for -q)")

@@ -1,13 +1,12 @@
 """Who gets how many GPUs, and the arguments of the engines."""
 
 import json
-import re
 from typing import Any
 
 from echorl_cli.convert.draft import KEPT_OUT, NO_VERSION, Kind, ManifestDraft
 from echorl_cli.convert.keys.inference import ENGINE
 from echorl_cli.convert.settings import Settings
-from echorl_manifest.rules.inference import OWN_ARGUMENT
+from echorl_manifest.rules.inference import is_own_argument
 
 GPUS_PER_NODE = 8
 _GPUS, _REPLICAS = "spec.inference.gpusPerReplica", "spec.inference.replicas"
@@ -86,7 +85,7 @@ def _arguments(settings: Settings, draft: ManifestDraft) -> None:
         if value is None:
             continue
         argument = _argument(f"--{name.replace('_', '-')}", value)
-        if re.search(OWN_ARGUMENT, argument):
+        if is_own_argument(argument):
             draft.say(Kind.NO_COUNTERPART, key, "EchoRL sets this argument of the engines itself")
         elif settings.hides(key):
             draft.say(Kind.NO_COUNTERPART, key, KEPT_OUT)

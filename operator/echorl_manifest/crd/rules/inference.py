@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from echorl_manifest.crd.rules.defaults import default
 from echorl_manifest.crd.validations import Validation, literal, validation, value_or
 from echorl_manifest.models.inference import Inference
-from echorl_manifest.rules.inference import OWN_ARGUMENT, SHORT_ARGUMENT
+from echorl_manifest.rules.inference import OWN_NAMES, SHORT_ARGUMENT
 
 
 def inference() -> Iterable[Validation]:
@@ -21,8 +21,9 @@ def inference() -> Iterable[Validation]:
 
 def extra_argument() -> Iterable[Validation]:
     """At an argument of ``vllm serve``."""
+    name = "self.split('=')[0].split('.')[0].replace('_', '-').replace('--no-', '--')"
     yield validation(
-        f"!self.matches({literal(OWN_ARGUMENT)})",
+        f"!self.startsWith('--') || !{literal(OWN_NAMES)}.contains('|' + {name})",
         'EchoRL sets this itself; found "{self}"; accepted: other arguments, with their whole names',
         reason="FieldValueForbidden",
     )
