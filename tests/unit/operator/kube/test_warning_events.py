@@ -4,7 +4,8 @@ from typing import Any
 import pytest
 
 from echorl_operator.kube.connection import Connection
-from echorl_operator.kube.warning_events import ReaderSettings, WarningEventReader
+from echorl_operator.kube.rare_reads import ReaderSettings
+from echorl_operator.kube.warning_events import WarningEventReader
 from echorl_operator.observed import decode
 from echorl_operator.observed.runs import RunKey
 from echorl_operator.observed.warning_events import EventSubject
