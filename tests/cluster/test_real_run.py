@@ -149,6 +149,7 @@ def it_ends_at_a_step_that_is_edited_and_frees_its_pods(run: RealRun, directory:
     status = run.phase("Succeeded", _STEP_S)
     run.note(f"succeeded at step {last}")
     run.until("pods are free", lambda: not run.pods("trainer") and not run.pods("inference"), _END_S)
+    run.until("the orchestrator has ended by itself", lambda: run.ended_well("orchestrator"), _END_S)
     assert (status["step"], status["checkpoint"]["step"]) == (last, last)
     assert status["policy"]["trained"] == last
     phases = [entry["phase"] for entry in status["timeline"]]

@@ -60,6 +60,10 @@ def test_the_quickstart_learns_in_pods(installed: Site, folder: Path) -> None:
     run.note("succeeded")
     run.until("pods are free", lambda: not run.pods("trainer") and not run.pods("inference"), END_S)
     run.note("trainer and engine are free")
+    run.until("the orchestrator has ended by itself", lambda: run.ended_well("orchestrator"), END_S)
+    installed.transcript.run(
+        "kubectl", "--namespace", run.namespace, "logs", run.pod("orchestrator")["metadata"]["name"]
+    )
     installed.tell(run)
     assert (status["step"], status["attempt"], status["checkpoint"]["step"]) == (46, 1, 46)
     write_report(folder / "runs" / "quickstart", MODEL)

@@ -67,6 +67,10 @@ class RealRun:
         (found,) = self.pods(role).values()
         return found
 
+    def ended_well(self, role: str) -> bool:
+        """Whether the one pod of a role has ended with code 0, and is still there for its log."""
+        return str(self.pod(role)["status"]["phase"]) == "Succeeded"
+
     def kill(self, role: str) -> None:
         """End the processes of a role's container in place, at once, as the kernel does when memory runs out."""
         (status,) = self.pod(role)["status"]["containerStatuses"]
