@@ -72,17 +72,37 @@ OWN_ENGINE_ARGUMENTS = (
 )
 
 
-def _beginnings(options: Iterable[str]) -> str:
-    """A pattern of every beginning of these, the whole ones and none at all too; hyphens may be underscores."""
+_STEMS = (
+    *("api", "data-parallel", "default-mm", "dtype", "enable-lora", "enable-scale", "enable-ssl", "generation", "grpc"),
+    *("headless", "logits", "logprobs", "lora", "max-cpu", "max-logprobs", "max-model", "middleware", "nnodes"),
+    *("node-rank", "override", "pipeline", "port", "prefill-context", "return-tokens", "root", "served", "spec-"),
+    *("speculative", "ssl", "tensor", "trust-remote", "uds", "worker"),
+)
+"""All that begins so is an own argument: the API server puts a price on a pattern by its length."""
+
+
+def _beginnings(ends: Iterable[str]) -> str:
+    """A pattern of every beginning of these, the whole ones and none at all too.
+
+    Hyphens may be underscores; ``*`` is anything.
+    """
     by_first: dict[str, list[str]] = {}
-    for option in options:
-        if option:
-            by_first.setdefault(option[0], []).append(option[1:])
+    for end in ends:
+        if end:
+            by_first.setdefault(end[0], []).append(end[1:])
+    if "*" in by_first:
+        return ".*"
     ways = [("[-_]" if first == "-" else first) + _beginnings(rest) for first, rest in sorted(by_first.items())]
     return f"({'|'.join(ways)})?" if ways else ""
 
 
-OWN_ARGUMENT = rf"^--(no[-_])?{_beginnings(one[2:] for one in OWN_ENGINE_ARGUMENTS)}([=.\s]|$)"
+def _pattern() -> str:
+    names = [argument.removeprefix("--") for argument in OWN_ENGINE_ARGUMENTS]
+    alone = [name for name in names if not name.startswith(_STEMS)]
+    return rf"^--(no[-_])?{_beginnings([*alone, *(f'{stem}*' for stem in _STEMS)])}([=.\s]|$)"
+
+
+OWN_ARGUMENT = _pattern()
 """One of these in any form that vLLM reads: cut short, with underscores, negated, a key of it alone (``--a.b=c``)."""
 SHORT_ARGUMENT = r"^-[^-_.0-9]"
 """An option with one hyphen: short forms of all options may be cut short and run together with their values."""
