@@ -14,6 +14,8 @@ from echorl_manifest import Problem
 from echorl_manifest.schema import Location, found_text, nearest, path_text
 
 T = TypeVar("T")
+_LARGEST = 2**63
+"""Of numbers that are calculated with: none that is infinite, or too large for a quotient."""
 _INDEX = re.compile(r"\[\d+\]")
 
 
@@ -125,9 +127,10 @@ class Settings:
         value = self.value(path)
         if value is None:
             return None
-        if isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool)):
+        fits = not isinstance(value, int | float) or abs(value) < _LARGEST  # not a number is not below anything
+        if isinstance(value, kinds) and fits and (bool in kinds or not isinstance(value, bool)):
             return value
-        self.wrong(path, accepted)
+        self.wrong(path, accepted if fits else f"{accepted} below 2^63")
         return None
 
     def number(self, path: str) -> float | None:

@@ -1,12 +1,13 @@
 """Who gets how many GPUs, and the arguments of the engines."""
 
 import json
+import re
 from typing import Any
 
 from echorl_cli.convert.draft import KEPT_OUT, NO_VERSION, Kind, ManifestDraft
 from echorl_cli.convert.keys.inference import ENGINE
 from echorl_cli.convert.settings import Settings
-from echorl_manifest.rules.inference import OWN_ENGINE_ARGUMENTS
+from echorl_manifest.rules.inference import OWN_ARGUMENT
 
 GPUS_PER_NODE = 8
 _GPUS, _REPLICAS = "spec.inference.gpusPerReplica", "spec.inference.replicas"
@@ -81,18 +82,16 @@ def _arguments(settings: Settings, draft: ManifestDraft) -> None:
         key = f"{ENGINE}.{name}"
         if settings.is_known_alone(key):
             continue
-        value = settings.peek(key)
-        flag = f"--{name.replace('_', '-')}"
+        value = settings.whole(key)
         if value is None:
             continue
-        if flag in OWN_ENGINE_ARGUMENTS:
-            settings.whole(key)
-            draft.say(Kind.NO_COUNTERPART, key, f"EchoRL sets {flag} itself")
+        argument = _argument(f"--{name.replace('_', '-')}", value)
+        if re.search(OWN_ARGUMENT, argument):
+            draft.say(Kind.NO_COUNTERPART, key, "EchoRL sets this argument of the engines itself")
         elif settings.hides(key):
-            settings.whole(key)
             draft.say(Kind.NO_COUNTERPART, key, KEPT_OUT)
         else:
-            arguments.append(_argument(flag, settings.whole(key)))
+            arguments.append(argument)
     draft.put("spec.inference.extraArgs", arguments or None, ENGINE)
 
 

@@ -151,7 +151,9 @@ def _training(scene: Scene, index: int, base: str, to: str) -> None:
     settings, draft = scene.settings, scene.draft
     ratios = "orchestrator.buffer.env_ratios"
     shared = settings.value(ratios)
-    if isinstance(shared, list) and index < len(shared):
+    if shared is not None and not (isinstance(shared, list) and len(shared) == settings.items(f"{TRAIN}.source")):
+        draft.error(ratios, "a list with a number for each environment")
+    elif shared is not None:
         draft.put(f"{to}.weight", shared[index], ratios)
     draft.put(f"{to}.weight", settings.number(f"{base}.ratio"), f"{base}.ratio")
     size = settings.count(f"{base}.group_size")

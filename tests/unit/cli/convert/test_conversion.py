@@ -108,6 +108,11 @@ OPD = {"type": "opd", "teacher": {"name": "big", "base_url": ["http://t/v1"]}}
         ("inference.vllm.max_model_len", 9999, "spec.model.maxModelLen", 2048),
         ("inference.vllm.enforce_eager", False, "spec.inference.extraArgs", ["--no-enforce-eager"]),
         ("inference.vllm.rope_scaling", {"f": 2}, "spec.inference.extraArgs", ['--rope-scaling={"f": 2}']),
+        # Also cut short, negated, or a key of it alone, as vLLM reads it.
+        ("inference.vllm.served_model_name", "x", "spec.inference", None),
+        ("inference.vllm.max_log", 5, "spec.inference", None),
+        ("inference.vllm.enable_lor", False, "spec.inference", None),
+        ("inference.vllm_extra", {"generation-config.x": "y"}, "spec.inference", None),
         ("inference.parallel.tp", 4, "spec.inference.gpusPerReplica", 4),
     ],
 )

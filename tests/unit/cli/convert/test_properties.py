@@ -18,7 +18,8 @@ from echorl_manifest import EchoRLRun, problems
 from echorl_testing.manifests.prime_rl import TYPES, concrete, converted_copy, smallest, with_value
 
 PATHS = sorted({concrete(key.key.removesuffix(".*")) for key in KEYS} | {concrete(rename.other) for rename in RENAMES})
-SCALARS = st.none() | st.booleans() | st.integers(-3, 70000) | st.floats() | st.text(max_size=12)
+LARGE = st.sampled_from([10**400, -(10**400), float("nan"), float("inf")])
+SCALARS = st.none() | st.booleans() | st.integers(-3, 70000) | LARGE | st.floats() | st.text(max_size=12)
 VALUES = st.recursive(
     SCALARS,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),

@@ -99,6 +99,33 @@ def test_no_environment_at_all():
     assert "spec.environments.train: a run needs something to learn in; found an empty list" in str(caught.value)
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 10**400, -(10**400)], ids=["nan", "inf", "large", "low"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "orchestrator.oversampling_factor",
+        "orchestrator.train.source[0].env.agent.timeout.rollout",
+        "trainer.loss.adv_tau",
+        "trainer.optim.betas1",
+    ],
+)
+def test_a_number_that_nothing_can_be_made_of(path, value):
+    assert refusal({path: value}).endswith("; accepted: a number below 2^63")
+
+
+def test_a_count_that_nothing_can_be_made_of():
+    message = refusal({"orchestrator.concurrency.max_inflight": 10**400})
+    assert message.startswith("orchestrator.concurrency.max_inflight: found ")
+    assert message.endswith("; accepted: a whole number below 2^63")
+
+
+@pytest.mark.parametrize("ratios", ["x", [], [1.0, 2.0]])
+def test_ratios_that_are_not_one_for_each_environment(ratios):
+    message = refusal({"orchestrator.buffer.env_ratios": ratios})
+    assert message.startswith("orchestrator.buffer.env_ratios: found ")
+    assert message.endswith("; accepted: a list with a number for each environment")
+
+
 def test_an_unknown_key_with_what_was_meant():
     message = refusal({"trainer.optim.weight_decai": 0.1})
     assert message == (
