@@ -76,7 +76,7 @@ keys, but each of its generations and branches knows others, and a table of all 
 ## Defaults
 
 Where prime-rl's default is not EchoRL's, the manifest says what prime-rl would have done, or a line what it cannot say.
-They are those of its newest generation; a null turns `compile` and `ac` off, which earlier ones did by default.
+They are those of its newest generation; a null turns `compile` and `ac` off, which were off in earlier ones.
 
 | key | prime-rl's default | becomes |
 |---|---|---|
@@ -84,9 +84,9 @@ They are those of its newest generation; a null turns `compile` and `ac` off, wh
 
 All other defaults are the same in both: AdamW at 1e-6 with weight decay 0.01 and gradients clipped at 1, a constant
 schedule, DPPO's bounds of 0.2 with `kl_tau` 0.001, temperature 1 in training, 3 tries, seed 42, the group's mean as
-baseline, `zero_advantage` as the one filter that takes episodes out. Counting by the filters `gibberish` and
-`repetition`, which changes no training, is not written. `rae` has a baseline for each agent over all tasks
-(`baselinePer: member`), `ema_per_member` one for each task and member (`baselinePer: task`).
+baseline, models compiled on GPUs, `zero_advantage` as the one filter that takes episodes out. Counting by the filters
+`gibberish` and `repetition`, which changes no training, is not written. `rae` has a baseline for each agent over all
+tasks (`baselinePer: member`), `ema_per_member` one for each task and member (`baselinePer: task`).
 
 ## Spellings
 

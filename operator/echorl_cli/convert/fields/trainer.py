@@ -19,16 +19,15 @@ def build(settings: Settings, draft: ManifestDraft) -> None:
 
 
 def _computed(settings: Settings, draft: ManifestDraft) -> None:
-    """Compilation and recomputed activations: null turns off what is on by default."""
+    """Compilation and recomputed activations: null turns off what both systems do by default."""
     compiled, recomputed = "trainer.model.compile", "trainer.model.ac"
-    if not settings.has(compiled) or settings.peek(compiled) not in (None, False):
-        draft.put("spec.trainer.compile", settings.value(compiled) is not None, compiled)
-    if settings.has(recomputed) and settings.peek(recomputed) is None:
-        return
+    if settings.has(compiled):
+        draft.put("spec.trainer.compile", settings.value(compiled) not in (None, False), compiled)
     settings.value(recomputed)
+    off = settings.has(recomputed) and settings.peek(recomputed) is None
     mode = settings.text(f"{recomputed}.mode") or "full"
     if mode in {"full", "selective"}:
-        draft.put("spec.trainer.activationCheckpointing", mode, f"{recomputed}.mode")
+        draft.put("spec.trainer.activationCheckpointing", "none" if off else mode, f"{recomputed}.mode")
     else:
         draft.error(f"{recomputed}.mode", "full, selective", NO_VERSION)
 

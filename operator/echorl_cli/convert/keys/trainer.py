@@ -12,7 +12,7 @@ _OLD_LOSS = "of a loss before the probability mask; set loss.maskLow and loss.ma
 def _model() -> Iterator[Key]:
     base = "trainer.model"
     yield made(f"{base}.seq_len", "spec.trainer.seqLen", "where it is above maxModelLen", 8192)
-    yield made(f"{base}.compile", "spec.trainer.compile", "false where the key is null", None, {})
+    yield made(f"{base}.compile", "spec.trainer.compile", "true; false where the key is null", None)
     yield none(f"{base}.compile.fullgraph", "compiled by torch.compile's own rules", True)
     yield made(
         f"{base}.ac",
