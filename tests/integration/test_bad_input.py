@@ -183,7 +183,7 @@ def taken_port() -> Iterator[int]:
 
 
 def test_a_port_that_is_taken(document: dict[str, Any], tmp_path: Path, taken_port: int) -> None:
-    arguments = ["--data-parallel-rpc-port", str(taken_port)]
+    arguments = ["--master-port", str(taken_port)]
     with local_run(tmp_path, with_value(document, "spec.inference.extraArgs", arguments)) as run:
         assert_refused(run, "spec.inference.extraArgs[0]: found", f"port {taken_port}, which is taken")
 

@@ -1,5 +1,6 @@
 """The keys of a run, read by name; remembers which were read."""
 
+import math
 import re
 from collections.abc import Iterable
 from typing import Any, TypeVar
@@ -125,7 +126,8 @@ class Settings:
         value = self.value(path)
         if value is None:
             return None
-        if isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool)):
+        is_number = not isinstance(value, float) or math.isfinite(value)
+        if isinstance(value, kinds) and is_number and (bool in kinds or not isinstance(value, bool)):
             return value
         self.wrong(path, accepted)
         return None

@@ -1,5 +1,6 @@
 """spec.environments: what the model plays and is measured in."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -151,7 +152,9 @@ def _training(scene: Scene, index: int, base: str, to: str) -> None:
     settings, draft = scene.settings, scene.draft
     ratios = "orchestrator.buffer.env_ratios"
     shared = settings.value(ratios)
-    if isinstance(shared, list) and index < len(shared):
+    if shared is not None and not (isinstance(shared, list) and all(map(_is_number, shared))):
+        settings.wrong(ratios, "a list of numbers, one for each environment")
+    elif shared is not None and index < len(shared):
         draft.put(f"{to}.weight", shared[index], ratios)
     draft.put(f"{to}.weight", settings.number(f"{base}.ratio"), f"{base}.ratio")
     size = settings.count(f"{base}.group_size")
@@ -163,6 +166,10 @@ def _training(scene: Scene, index: int, base: str, to: str) -> None:
     echo.build(settings, draft, base, f"{to}.echo", choice)
     if settings.flag("orchestrator.multi_agent.drop_judge"):
         draft.put(f"{to}.dropMembers", ["judge"], "orchestrator.multi_agent.drop_judge")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _curriculum(settings: Settings, draft: ManifestDraft, to: str) -> None:
