@@ -115,6 +115,10 @@ STATES: dict[str, str] = {
 
 
 TOML_VALUES = {
+    "infinity": "inf",
+    "minus infinity": "-inf",
+    "1e308": "1e308",
+    "zero": "0",
     "5,000 digits": "9" * 5000,
     "a date": "1979-05-27",
     "NaN": "nan",

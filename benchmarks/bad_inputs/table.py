@@ -45,11 +45,31 @@ KEYS = (
     "model.name",
     "seq_len",
     "orchestrator.batch_size",
+    "orchestrator.rollouts_per_example",
+    "orchestrator.oversampling_factor",
+    "orchestrator.max_inflight_rollouts",
+    "orchestrator.max_off_policy_steps",
+    "orchestrator.buffer.env_ratios",
+    "orchestrator.buffer.easy_threshold",
+    "orchestrator.sampling.temperature",
+    "orchestrator.sampling.max_tokens",
+    "orchestrator.eval",
     "orchestrator.env",
     "trainer.optim.lr",
+    "trainer.loss",
+    "ckpt.interval",
+    "inference.parallel.tp",
+    "deployment.num_train_gpus",
     "wandb",
 )
 """Of a config that is converted."""
+_CONFIG = {
+    "max_steps": "10",
+    "model.name": '"m"',
+    "orchestrator.batch_size": "64",
+    "orchestrator.env": '[{id = "x"}]',
+}
+"""A config that converts, where an environment is given."""
 _RUN_FILES = ("run.json", "state.json", "attempts/1/prepared.json", "checkpoints/step_000001/manifest.json")
 _SUPERVISED = (".processes.json", "run.json", "state.json", "checkpoints/step_000001/manifest.json")
 _ENTRIES = (".lock", ".processes.json", "run.json", "checkpoints", "logs")
@@ -105,9 +125,13 @@ def cases() -> list[Case]:
 
 
 def _filled(template: str, path: str, folder: Path) -> Arguments:
-    made = {"MANIFEST": manifest, "RUN": run_directory, "NEW": lambda folder: folder / "new"}
+    made = {"MANIFEST": manifest, "RUN": run_directory, "NEW": _new}
     words = [str(made[word](folder)) if word in made else word for word in template.split()]
     return [word.replace("PATH", path) for word in words]
+
+
+def _new(folder: Path) -> Path:
+    return folder / "new"
 
 
 def _fields() -> Iterator[Case]:
@@ -204,6 +228,8 @@ def _with_entry(entry: str, make: Callable[[Path], Path | str], folder: Path) ->
 
 
 def _config_keys() -> Iterator[Case]:
-    template = "convert prime-rl PATH"
+    template = "convert prime-rl PATH --environment x=builtin:digits"
     for key, (name, value) in product(KEYS, TOML_VALUES.items()):
-        yield Case(f"{template}: {key}: {name}", partial(_with_content, template, f"{key} = {value}\n".encode()))
+        lines = [f"{other} = {text}" for other, text in _CONFIG.items() if not other.startswith(key)]
+        data = "\n".join([*lines, f"{key} = {value}", ""]).encode()
+        yield Case(f"{template}: {key}: {name}", partial(_with_content, template, data))

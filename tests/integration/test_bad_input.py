@@ -172,6 +172,20 @@ def with_a_checkpoint(run: LocalRun, name: str) -> None:
     )
 
 
+@pytest.fixture
+def taken_port() -> Iterator[int]:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        yield server.getsockname()[1]
+
+
+def test_a_port_that_is_taken(document: dict[str, Any], tmp_path: Path, taken_port: int) -> None:
+    arguments = ["--master-port", str(taken_port)]
+    with local_run(tmp_path, with_value(document, "spec.inference.extraArgs", arguments)) as run:
+        assert_refused(run, "spec.inference.extraArgs[0]: found", f"port {taken_port}, which is taken")
+
+
 def test_all_problems_are_told_at_once(document: dict[str, Any], tmp_path: Path) -> None:
     document = with_value(with_value(document, "spec.maxSteps", -1), "spec.algorithm.batchSize", 18)
     with local_run(tmp_path, document) as run:

@@ -40,11 +40,15 @@ def build(settings: Settings, draft: ManifestDraft) -> None:
     _filters(settings, draft)
 
 
+_MOST_EPISODES = 2**53
+"""Beyond which a number has no whole part of its own."""
+
+
 def most_at_once(settings: Settings) -> tuple[int | None, str]:
     """Episodes that prime-rl has in flight at the most, and the key that says it."""
     factor, episodes = settings.number(_FACTOR), settings.count("orchestrator.batch_size")
     if factor is not None and episodes and settings.peek(_MOST) is None:
-        return max(1, int(episodes * factor)), _FACTOR
+        return max(1, int(min(episodes * factor, _MOST_EPISODES))), _FACTOR
     return settings.count(_MOST), _MOST
 
 
@@ -55,9 +59,9 @@ def _in_flight(settings: Settings, draft: ManifestDraft, episodes: int | None, s
         return
     if factor is None:
         factor = tidy(most / (episodes * (staleness + 1)))
-    elif key == _MOST and most != int(episodes * factor):
+    elif key == _MOST and most != int(min(episodes * factor, _MOST_EPISODES)):
         reason = f"it is not batch_size times {settings.written(_FACTOR)}"
-        draft.error(_MOST, f"{int(episodes * factor)}, or one of the two keys", reason)
+        draft.error(_MOST, f"{int(min(episodes * factor, _MOST_EPISODES))}, or one of the two keys", reason)
         return
     fitting = min(max(factor, 1.0), LARGEST_OVERSAMPLING)
     if fitting != factor and (key == _FACTOR or factor > 1):

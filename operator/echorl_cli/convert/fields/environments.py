@@ -1,5 +1,6 @@
 """spec.environments: what the model plays and is measured in."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -165,6 +166,10 @@ def _training(scene: Scene, index: int, base: str, to: str) -> None:
     echo.build(settings, draft, base, f"{to}.echo", choice)
     if settings.flag("orchestrator.multi_agent.drop_judge"):
         draft.put(f"{to}.dropMembers", ["judge"], "orchestrator.multi_agent.drop_judge")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _curriculum(settings: Settings, draft: ManifestDraft, to: str) -> None:

@@ -151,7 +151,10 @@ _WORDS = [
     _refused("spec.stallPolicy.noStepFor", "10", DURATION),
     _refused(f"{ENV}.echo.filter.import", "no-path", IMPORT_PATH),
     _refused("spec.trainer.parallel.fsdp", 0, "a whole number of at least 1"),
-    _refused("spec.model.renderer", "-x", "the name of a message codec"),
+    *(
+        _refused(f"spec.{role}.image", "a b;c", "a container image")
+        for role in ("trainer", "inference", "orchestrator")
+    ),
     _refused("spec.model.tokenSecretName", "A_b", OBJECT_NAME),
     _refused("spec.code", {"configMap": "A_b"}, OBJECT_NAME, at="configMap"),
     _refused("spec.imagePullSecrets.0.name", "A_b", OBJECT_NAME),

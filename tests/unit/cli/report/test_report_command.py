@@ -138,3 +138,33 @@ def test_a_folder_that_cannot_be_written(volume, tmp_path):
         refusal(volume, "--out", out)
         == f"--out: found {out}: Not a directory; accepted: a folder that can be written\n"
     )
+
+
+def test_an_attempt_of_another_run_is_left_out(volume):
+    for attempt, uid in ((1, "another"), (3, "u")):
+        file = volume / "attempts" / str(attempt) / "prepared.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), "run_uid": uid}))
+    assert call("report", volume).exit_code == 0
+    figures = json.loads((volume / "report.json").read_text())
+    assert (figures["steps"], figures["reward_first5"]) == (2, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("table", "row"),
+    [
+        ("episodes", {"step": 1, "attempt": 1, "turns": 3}),
+        ("episodes", {"step": 1, "attempt": 1, "messages": [[]]}),
+        ("steps", {"step": 10**400, "attempt": 1}),
+        ("evals", {"step": 1, "attempt": "1"}),
+    ],
+)
+def test_records_of_other_types_are_damaged(volume, table, row):
+    rows(volume / "records" / "attempt_1", table, row)
+    said = refusal(volume)
+    assert said.startswith(f"{volume / 'records' / 'attempt_1' / table}.jsonl: found ")
+    assert "in line 1; accepted: records as the orchestrator wrote them" in said
+
+
+def test_a_timeline_of_another_type_is_damaged(volume):
+    (volume / "state.json").write_text(json.dumps({"phase": "Failed", "timeline": 7}))
+    assert "found a timeline that is no list of mappings" in refusal(volume)
