@@ -59,6 +59,8 @@ EFFECTS: Mapping[str, Effect] = {
     # Its state stands in the checkpoints.
     "spec.trainer.optimizer.type": Effect.IMMUTABLE,
     "spec.inference": Effect.LIVE,
+    # The orchestrator's: it reads its config once.
+    "spec.inference.extraHeaders": Effect.NEW_ATTEMPT,
     "spec.checkpoint.interval": Effect.LIVE,
     "spec.checkpoint.keepLast": Effect.LIVE,
     "spec.checkpoint.keepEvery": Effect.LIVE,

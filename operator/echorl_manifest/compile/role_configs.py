@@ -194,7 +194,10 @@ def _orchestrator(spec: EchoRLRunSpec, placement: Placement) -> config.Orchestra
         batch=_batch(spec, placement),
         train=[_environment(environment) for environment in spec.environments.train],
         evals=[_eval(environment) for environment in spec.environments.eval],
-        engines=config.EngineDiscovery(names=(list(placement.engine_names) or addresses) if samples(spec) else []),
+        engines=config.EngineDiscovery(
+            names=(list(placement.engine_names) or addresses) if samples(spec) else [],
+            extra_headers={header.name: header.value for header in spec.inference.extra_headers},
+        ),
         teacher=teacher_config(spec.algorithm),
         weight_mode=_weight_mode(spec),
         checkpoint=config.CheckpointConfig(

@@ -4,7 +4,21 @@ from typing import Annotated
 
 from pydantic import Field
 
-from echorl_manifest.models.base import PodTemplate, Text
+from echorl_manifest.models.base import Accepts, ApiModel, PodTemplate, Text
+
+_HEADER_NAME = r"^[A-Za-z0-9-]+$"
+_HEADER_VALUE = r"^[!-~]([ -~]*[!-~])?$"
+
+
+class Header(ApiModel):
+    """An HTTP header."""
+
+    name: Annotated[str, Field(pattern=_HEADER_NAME, max_length=128), Accepts("1 to 128 letters, digits and '-'")]
+    """In any case; one that EchoRL sets itself stays as it is."""
+    value: Annotated[
+        str, Field(pattern=_HEADER_VALUE, max_length=1024), Accepts("1 to 1024 characters of ASCII")
+    ]
+    """No secret: it stands in the manifest, and in the orchestrator's config."""
 
 
 class Inference(PodTemplate):
@@ -20,6 +34,8 @@ class Inference(PodTemplate):
     extra_args: Annotated[tuple[Text, ...], Field(strict=False, max_length=64)] = ()
     """Further arguments of ``vllm serve``, by their whole long names (``--quantization``, not ``-q``); those that
     EchoRL sets itself are refused."""
+    extra_headers: Annotated[tuple[Header, ...], Field(strict=False, max_length=16)] = ()
+    """Headers of every request that the orchestrator sends to engines, for a proxy between them."""
 
 
 class Orchestrator(PodTemplate):

@@ -62,7 +62,11 @@ class EnginePool:
 
     async def start(self) -> None:
         """Open the connections and begin to look for engines."""
-        headers = {**self._config.engines.extra_headers, **self._identity.headers()}
+        own = self._identity.headers()
+        # Ours stand, in whatever case the others are written.
+        kept = {name.lower() for name in (*own, names.HEADER_TOKEN, names.HEADER_SESSION, "Content-Type", "Host")}
+        extra = self._config.engines.extra_headers
+        headers = {**{name: value for name, value in extra.items() if name.lower() not in kept}, **own}
         generation = _session(headers, self._timing, total_s=self._timing.generate_s)
         admin = _session({**headers, names.HEADER_TOKEN: self._token}, self._timing, total_s=self._timing.admin_s)
         dispatcher = Dispatcher(GenerationClient(generation), self._list, self._changes, self._config.update_deadline_s)

@@ -20,6 +20,8 @@ from echorl_orchestrator.engines.generation import Generation
 from echorl_orchestrator.engines.timing import Timing
 from echorl_testing.engines.fake_engine import RUN_UID, TOKEN, FakeEngine
 
+EXTRA = {"X-Extra": "yes", "x-echorl-run": "another run", "x-echorl-token": "another token"}
+"""Of a manifest; the last two are ours, and stay as they are."""
 TIMING = Timing(
     identity_s=0.02,
     silence_s=3.0,
@@ -75,7 +77,7 @@ def config(*names: str, lease_s: float = 30.0, deadline_s: float = 60.0) -> Orch
         max_steps=1,
         batch=BatchConfig(group_size=1, batch_size=1, max_staleness=1, seq_len=64, num_ranks=1),
         train=[],
-        engines=EngineDiscovery(names=list(names), interval_s=0.05, extra_headers={"X-Extra": "yes"}),
+        engines=EngineDiscovery(names=list(names), interval_s=0.05, extra_headers=EXTRA),
         weight_mode="http",
         checkpoint=CheckpointConfig(interval=1, keep_last=1),
         pause_lease_s=lease_s,

@@ -165,6 +165,7 @@ async def test_run_token_and_extra_headers_go_along(running_pool):
         assert headers["generate"]["X-Session-ID"] == "episode-7"
         assert headers["generate"]["X-Extra"] == "yes"
         assert "X-EchoRL-Token" not in headers["generate"]
+        assert not any(value.startswith("another") for sent in headers.values() for value in sent.values())
         assert headers["apply"]["X-EchoRL-Token"] == "admin-token"
 
 

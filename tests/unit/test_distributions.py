@@ -1,0 +1,44 @@
+"""Each distribution declares what its packages import, lazy imports too, and nothing that they do not."""
+
+import ast
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DISTRIBUTIONS = {
+    "core": (ROOT / "core", "echorl_core"),
+    "manifest": (ROOT / "operator/distributions/manifest", "echorl_manifest"),
+    "operator": (ROOT / "operator/distributions/operator", "echorl_operator"),
+    "cli": (ROOT / "operator/distributions/cli", "echorl_cli"),
+    "orchestrator": (ROOT / "orchestrator", "echorl_orchestrator", "echorl_prepare"),
+    "trainer": (ROOT / "trainer", "echorl_trainer", "echorl_vllm"),
+}
+NAMES = {"yaml": "pyyaml"}
+"""Of a distribution, where it is not that of its package."""
+ELSEWHERE = {"manifest": {"pydantic-core"}, "orchestrator": {"httpx2"}, "trainer": {"vllm"}}
+"""Parts of pydantic and of the hub's client; and what our code is loaded by, in an environment that has it."""
+
+
+def imported(package: Path) -> Iterator[str]:
+    for file in package.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import):
+                yield from (name.name.split(".")[0] for name in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module is not None and node.level == 0:
+                yield node.module.split(".")[0]
+
+
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_what_is_imported_is_declared(name: str) -> None:
+    folder, *packages = DISTRIBUTIONS[name]
+    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+    optional = [one for several in project.get("optional-dependencies", {}).values() for one in several]
+    declared = {one.split("[")[0].split("=")[0].split(">")[0] for one in [*project["dependencies"], *optional]}
+    sources = ROOT / "operator" if "distributions" in folder.parts else folder
+    found = {one for package in packages for one in imported(sources / str(package))} - sys.stdlib_module_names
+    needed = {NAMES.get(one, one.replace("_", "-")) for one in found} - set(ELSEWHERE.get(name, ()))
+    assert needed - {package.replace("_", "-") for package in map(str, packages)} <= declared
