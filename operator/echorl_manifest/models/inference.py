@@ -15,9 +15,7 @@ class Header(ApiModel):
 
     name: Annotated[str, Field(pattern=_HEADER_NAME, max_length=128), Accepts("1 to 128 letters, digits and '-'")]
     """In any case; one that EchoRL sets itself stays as it is."""
-    value: Annotated[
-        str, Field(pattern=_HEADER_VALUE, max_length=1024), Accepts("1 to 1024 characters of ASCII")
-    ]
+    value: Annotated[str, Field(pattern=_HEADER_VALUE, max_length=1024), Accepts("1 to 1024 characters of ASCII")]
     """No secret: it stands in the manifest, and in the orchestrator's config."""
 
 

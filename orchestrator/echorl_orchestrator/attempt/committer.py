@@ -9,7 +9,6 @@ the ranks repeat their reports; what is on disk already counts.
 
 import asyncio
 import shutil
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -37,7 +36,7 @@ State = Literal["waiting", "committed", "abandoned"]
 @dataclass
 class _Pending:
     deadline: float
-    """When the parts are due, on the monotonic clock."""
+    """When the parts are due, on the event loop's clock."""
     reports: dict[int, PartsReport] = field(default_factory=dict)
 
 
@@ -98,7 +97,7 @@ class Committer:
     def expect(self, step: int) -> None:
         """The trainer holds version ``step``, a checkpoint step: its parts are due within the deadline. Idempotent."""
         if step not in self._settled and step not in self._pending:
-            self._pending[step] = _Pending(deadline=time.monotonic() + self._part_deadline_s)
+            self._pending[step] = _Pending(deadline=_now() + self._part_deadline_s)
             self._wake.set()
 
     def report(self, report: PartsReport) -> PartsReply:
@@ -157,7 +156,7 @@ class Committer:
     async def run(self) -> None:
         """Commit and abandon as reports come in, until cancelled."""
         while True:
-            now = time.monotonic()
+            now = _now()
             for step, pending in sorted(self._pending.items()):
                 await self._look_at(step, pending, now)
             await self._clear_rests()
@@ -264,6 +263,11 @@ class Committer:
                 shutil.rmtree(folder, ignore_errors=True)
         self._store.release(step)
         self.committed_steps = sorted(kept)
+
+
+def _now() -> float:
+    """The clock that waits are measured by."""
+    return asyncio.get_running_loop().time()
 
 
 def _missing(folder: Path, parts: list[Part]) -> str | None:

@@ -1,0 +1,590 @@
+"""A whole life of a run without engines, environments and tensors: everything of the orchestrator between them is real.
+
+Task deck, scheduler, groups, ready buffer, training, sealing, batch store, trainer desk, committer, records, live
+settings and endings work on a real run directory, in virtual time. What is imagined is who plays (``_Player``), which
+version engines hold, the ranks, and what happens to all of them.
+"""
+
+import asyncio
+import math
+import random
+from collections import Counter, defaultdict
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from echorl_core import checkpoints
+from echorl_core.arrays import unpack
+from echorl_core.attempts import read_prepared
+from echorl_core.config import BatchConfig, CheckpointConfig, EnvironmentConfig, OrchestratorConfig
+from echorl_core.identity import RunIdentity
+from echorl_core.live import LiveCheckpoints, LiveSettings
+from echorl_core.names import ExitCode
+from echorl_core.prepare import prepare
+from echorl_core.rundir import RunDirectory
+from echorl_core.wire.batch import RankBatch, StopNotice, TokenRole
+from echorl_core.wire.reports import LogprobGap, PartsReport, StepReport
+from echorl_core.wire.weights import PolicyAnnouncement
+from echorl_orchestrator.attempt.disk import read_disk
+from echorl_orchestrator.attempt.live_settings import AttemptSettings, LiveRefused
+from echorl_orchestrator.batches.sealing import SavedState, read_state
+from echorl_orchestrator.control.endings import Ending, Endings
+from echorl_orchestrator.control.run_parts import RunParts
+from echorl_orchestrator.control.supervision import failure_in, until
+from echorl_orchestrator.control.trainer_reports import TrainerReports
+from echorl_orchestrator.control.training import Training
+from echorl_orchestrator.disk_room import DiskRoom
+from echorl_orchestrator.engines import EnginePool
+from echorl_orchestrator.episode_outcome import EpisodeOutcome
+from echorl_orchestrator.evals.evaluation import EvalHorizon, Evals
+from echorl_orchestrator.failures import EpisodeError, ErrorKind, FailureLimit
+from echorl_orchestrator.monitors.monitors import Monitors
+from echorl_orchestrator.rollout.counters import Counters, EpisodeLedger
+from echorl_orchestrator.rollout.rollout import Rollout, RolloutStart
+from echorl_orchestrator.status.health import Health
+from echorl_orchestrator.status.metrics_registry import Metrics
+from echorl_orchestrator.status.progress import RunEnd, RunProgress
+from echorl_orchestrator.status.run_view import RunView
+from echorl_orchestrator.status.scrape import Scrape
+from echorl_orchestrator.status.state_board import StateBoard
+from echorl_orchestrator.status.throughput import Throughput
+from echorl_orchestrator.status.volume import Volume
+from echorl_orchestrator.tasks.task_deck import Cursor
+from echorl_testing.engines.fake_policies import policy
+from echorl_testing.manifests.role_config import orchestrator_config
+from echorl_testing.orchestrator.scripted_player import environment, outcome
+from echorl_testing.orchestrator.sealed import UID, write_parts
+
+T = TypeVar("T")
+
+TASKS = 3000
+"""Of each environment; more than any life plays, so that a task that comes twice is one that was dealt twice."""
+LONGEST_S = 200_000.0
+"""Of a life, in virtual time."""
+GAP = LogprobGap(tokens=0, max_abs=None, mean_abs=None, over_tolerance=0)
+FAILURES = [*ErrorKind]
+
+
+@dataclass
+class Played:
+    """One episode."""
+
+    group: str
+    task: tuple[str, int]
+    version: int
+    failed: bool = True
+    """It did not come to an end that can be trained."""
+
+
+@dataclass
+class Trained:
+    """What one step trained."""
+
+    attempt: int
+    episodes: set[str] = field(default_factory=set)
+
+
+class ImaginedRun:
+    """One life, drawn by a seed; ``live`` runs it to its end, and ``check`` says whether it was a good one."""
+
+    def __init__(self, root: Path, seed: int) -> None:
+        self.draw = random.Random(seed)
+        self.run = RunDirectory(root / f"run-{seed}")
+        self.config = self._config()
+        self.attempt, self.served, self.announced, self.trained = 0, -1, -1, 0
+        self.played: dict[str, Played] = {}
+        self.fallen: set[str] = set()
+        """Groups that fell as a whole, or may have."""
+        self.unreadable: set[tuple[str, int]] = set()
+        """Tasks that could not be read, at some time."""
+        self.lineage: dict[int, Trained] = {}
+        """What counts, by step."""
+        self.process: OrchestratorLife | None = None
+        self.up = asyncio.Event()
+        self.disturbed = 0
+        self.generation = 0
+        self.ending: Ending | None = None
+        self.totals: Counter[str] = Counter()
+        self.log: list[str] = []
+
+    # -- what is drawn
+
+    def _config(self) -> OrchestratorConfig:
+        draw = self.draw
+        groups = draw.randint(1, 4)
+        by_tokens = draw.random() < 0.2
+        batch = BatchConfig(
+            mode=draw.choice(["rl", "rl", "rl", "sft", "opd"]),
+            group_size=groups,
+            batch_size=None if by_tokens else draw.randint(1, 6),
+            token_batch_size=draw.randint(4, 30) if by_tokens else None,
+            max_staleness=draw.randint(0, 3),
+            oversampling=draw.choice([1.0, 1.0, 1.5, 3.0]),
+            seq_len=64,
+            num_ranks=draw.randint(1, 2),
+        )
+        train = [
+            environment(name, max_concurrent=draw.randint(max(groups, 2), 12), weight=draw.choice([1.0, 3.0]))
+            for name in ("one", "two")[: draw.randint(1, 2)]
+        ]
+        values = {
+            "run_dir": str(self.run.root),
+            "seed": draw.randint(0, 9),
+            "max_steps": draw.randint(1, 8),
+            "batch": batch,
+            "train": train,
+            "evals": [],
+            "checkpoint": CheckpointConfig(interval=draw.randint(1, 4), keep_last=draw.randint(1, 2)),
+            "record_episodes": False,
+            "max_consecutive_failures": draw.choice([20, 10_000, 10_000]),
+        }
+        return orchestrator_config(self.run.root).model_copy(update=values)
+
+    @property
+    def staleness(self) -> int:
+        return self.config.batch.max_staleness
+
+    # -- the life
+
+    async def live(self) -> None:
+        """Attempt after attempt, until one ends the run."""
+        async with asyncio.timeout(LONGEST_S):
+            happenings = asyncio.create_task(self._engines())
+            try:
+                while not await self._attempt():
+                    continue
+            finally:
+                happenings.cancel()
+                await asyncio.gather(happenings, return_exceptions=True)
+
+    async def _attempt(self) -> bool:
+        """Whether the run is over."""
+        self.attempt += 1
+        self.served = self.announced = -1
+        identity = RunIdentity("run", UID, self.attempt)
+        prepare(self.run, identity)
+        prepared = read_prepared(self.run, self.attempt)
+        assert prepared is not None
+        start = self.trained = prepared.resume_step
+        self.lineage = {step: one for step, one in self.lineage.items() if step <= start}
+        self.log.append(f"attempt {self.attempt} from {start}")
+        gang = asyncio.create_task(self._gang(start), name="gang")
+        main = asyncio.create_task(self._processes(identity), name="processes")
+        lost = asyncio.create_task(self._disturb(), name="disturb")
+        try:
+            await asyncio.wait({gang, main, lost}, return_when=asyncio.FIRST_COMPLETED)
+            if not lost.done():
+                self.ending = await main
+                if self.ending.code in {ExitCode.OK, ExitCode.STOPPED}:
+                    await gang
+        finally:
+            for task in (gang, main, lost):
+                task.cancel()
+            ended = await asyncio.gather(gang, main, lost, return_exceptions=True)
+        for error in ended:
+            if isinstance(error, Exception):
+                raise error
+        return lost.cancelled() and self._over()
+
+    def _over(self) -> bool:
+        assert self.ending is not None
+        self.log.append(f"ended: {self.ending.code}")
+        return self.ending.code in {ExitCode.OK, ExitCode.ENVIRONMENT, ExitCode.NOTHING_TO_TRAIN}
+
+    async def _processes(self, identity: RunIdentity) -> Ending:
+        """Orchestrators one after the other, each killed but the last."""
+        while True:
+            self.process = OrchestratorLife(self, identity)
+            self.up.set()
+            working = asyncio.create_task(self.process.work())
+            killed = asyncio.create_task(self.process.killed.wait())
+            try:
+                await asyncio.wait({working, killed}, return_when=asyncio.FIRST_COMPLETED)
+                if working.done():
+                    self.totals = self.process.counters.totals
+                    return working.result()
+            finally:
+                self.up.clear()
+                for task in (working, killed, *self.process.calls):
+                    task.cancel()
+                await asyncio.gather(working, killed, *self.process.calls, return_exceptions=True)
+            self.disturbed += 1
+            await asyncio.sleep(self.draw.choice([0.0, 3.0]))
+
+    async def _disturb(self) -> None:
+        """What happens to the run from outside; returns when its gang is lost."""
+        for _ in range(self.draw.choice([0, 0, 1, 2, 4])):
+            await asyncio.sleep(self.draw.uniform(0.0, 60.0))
+            what = self.draw.choice(["orchestrator", "orchestrator", "gang", "stop", "edit", "edit"])
+            self.log.append(f"{asyncio.get_running_loop().time():.1f} {what}")
+            if what == "gang":
+                self.disturbed += 1
+                return
+            process = self.process
+            if process is None or not self.up.is_set():
+                continue
+            if what == "orchestrator":
+                process.killed.set()
+            elif what == "stop":
+                self.disturbed += 1
+                await process.called(process.stop)
+            else:
+                await process.called(lambda process=process: self._edit(process))  # type: ignore[misc]
+        await asyncio.Event().wait()
+
+    async def _edit(self, process: "OrchestratorLife") -> None:
+        self.generation += 1
+        settings = LiveSettings(
+            generation=self.generation,
+            max_steps=self.draw.randint(1, 10),
+            checkpoint=LiveCheckpoints(interval=self.draw.randint(1, 4), keep_last=1),
+        )
+        try:
+            await process.live.accept(settings)
+        except LiveRefused:
+            self.log.append("edit refused")
+
+    async def _engines(self) -> None:
+        """Engines follow the trainer, late, and go at times."""
+        while True:
+            await asyncio.sleep(self.draw.choice([0.0, 1.0, 5.0]) + 0.5)
+            if self.draw.random() < 0.1:
+                self.served = -1
+                await asyncio.sleep(self.draw.uniform(0.0, 30.0))
+            if self.served != self.announced:
+                self.served = self.announced
+                if self.process is not None:
+                    self.process.rollout.wake()
+
+    # -- the ranks
+
+    async def call(self, make: Callable[["OrchestratorLife"], Coroutine[Any, Any, T]]) -> T:
+        """An answer of whichever orchestrator is up; one that is killed meanwhile is asked again in its successor."""
+        while True:
+            await self.up.wait()
+            process = self.process
+            assert process is not None
+            try:
+                return await process.called(lambda process=process: make(process))  # type: ignore[misc]
+            except asyncio.CancelledError:
+                current = asyncio.current_task()
+                if current is not None and current.cancelling():
+                    raise
+                await asyncio.sleep(0.1)
+
+    async def _gang(self, start: int) -> None:
+        await self._announce(start)
+        ranks = self.config.batch.num_ranks
+        barrier = asyncio.Barrier(ranks)
+        async with asyncio.TaskGroup() as tasks:
+            told = [tasks.create_task(self._rank(rank, start, barrier)) for rank in range(ranks)]
+        assert len({repr(one.result()) for one in told}) == 1, "ranks end at different steps"
+
+    async def _announce(self, version: int) -> None:
+        announcement: PolicyAnnouncement = policy(version, attempt=self.attempt)
+        await self.call(lambda process: process.reports.policy(announcement))
+        self.announced = version
+
+    async def _rank(self, rank: int, step: int, barrier: asyncio.Barrier) -> StopNotice:
+        saved = {step}
+        while True:
+            step += 1
+            answer = None
+            while answer is None:
+                answer = await self.call(lambda process, step=step: process.desk.pull(step, rank, 60.0))
+            if isinstance(answer, StopNotice):
+                if answer.checkpoint and answer.step not in saved:
+                    await self._save(answer.step, rank)
+                return answer
+            batch = unpack(answer.read_bytes(), RankBatch)
+            self._take(batch)
+            await barrier.wait()
+            if rank == 0:
+                await asyncio.sleep(self.draw.uniform(0.0, 10.0))
+                self.look()
+                assert self.trained == step - 1
+                self.trained = step
+                await self._announce(step)
+                report = StepReport(
+                    attempt=self.attempt,
+                    step=step,
+                    metrics={},
+                    gap=GAP,
+                    trained_tokens=1,
+                    packed_tokens=1,
+                    seconds={"step": 1.0},
+                )
+                await self.call(lambda process, report=report: process.reports.step(report))
+            await barrier.wait()
+            if batch.checkpoint:
+                await self._save(step, rank)
+                saved.add(step)
+
+    async def _save(self, step: int, rank: int) -> None:
+        await asyncio.sleep(self.draw.uniform(0.0, 3.0))
+        lost = self.draw.random() < 0.1
+        parts = [] if lost else [write_parts(self.run, step, rank, attempt=self.attempt)]
+        error = "no room" if lost else None
+        report = PartsReport(attempt=self.attempt, step=step, rank=rank, parts=parts, error=error)
+
+        async def asked(process: "OrchestratorLife") -> str:
+            return process.reports.parts(report).state
+
+        while await self.call(asked) == "waiting":  # noqa: ASYNC110 - as ranks do it
+            await asyncio.sleep(1.0)
+
+    def _take(self, batch: RankBatch) -> None:
+        """A rank trains its part of a batch: the oracle of what may be in it."""
+        known = self.lineage.setdefault(batch.step, Trained(self.attempt))
+        assert known.attempt == self.attempt, f"step {batch.step} is trained twice in one line"
+        for micro in batch.micro_batches:
+            known.episodes |= {name.rsplit("/", 1)[0] for name in micro.sample_ids if not name.startswith("dummy")}
+            actions = micro.role == TokenRole.ACTION
+            if self.config.batch.mode != "sft" and actions.any():
+                oldest = int(np.asarray(micro.version_low)[actions].min())
+                assert batch.step - 1 - oldest <= self.staleness, f"step {batch.step} trains version {oldest}"
+
+    # -- what must hold meanwhile
+
+    def look(self) -> None:
+        """Bounds of disk and memory, looked at whenever an episode begins and a step is about to end."""
+        sealed = [step for step, _ in self.run.sealed_steps()]
+        assert not sealed or sealed[-1] <= self.trained + 1 + self.staleness, (sealed, self.trained)
+        batch, loaded = self.config.batch, None if self.process is None else self.process.rollout.loaded
+        if batch.batch_size is not None and loaded is not None:
+            most = batch.oversampling * batch.batch_size * (self.staleness + 1) + batch.group_size
+            assert loaded.scheduler.under_way() <= most, (loaded.scheduler.under_way(), most)
+
+    # -- what must hold at the end
+
+    def check(self) -> None:
+        """The life was a good one."""
+        assert self.ending is not None
+        steps = sorted(self.lineage)
+        assert steps == list(range(1, len(steps) + 1)), "steps are missing"
+        trained = [name for step in steps for name in self.lineage[step].episodes]
+        assert len(trained) == len(set(trained)), "an episode is trained twice"
+        groups: defaultdict[tuple[str, int], set[str]] = defaultdict(set)
+        for name in trained:
+            assert not self.played[name].failed, f"{name} failed and is trained"
+            groups[self.played[name].task].add(self.played[name].group)
+        assert all(len(found) == 1 for found in groups.values()), "a task is trained twice"
+        assert not list(self.run.root.rglob(".tmp-*"))
+        if self.ending.code is ExitCode.OK:
+            self._check_finished(len(steps), set(groups))
+            if not self.disturbed and self.attempt == 1:
+                self._check_halves(set(trained))
+
+    def _check_finished(self, last: int, trained: set[tuple[str, int]]) -> None:
+        found, _ = checkpoints.committed(self.run)
+        assert found[-1].step == last, "the last checkpoint is missing"
+        part = next(one for one in found[-1].manifest.parts if one.role == "orchestrator")
+        state: SavedState = read_state((found[-1].folder / part.file).read_bytes())
+        for one in self.config.train:
+            cursor, saved = (
+                Cursor(environment=one.name, seed=self.config.seed, length=TASKS),
+                state.deck.cursors[one.name],
+            )
+            tickets = [cursor.take() for _ in range(saved.next)]
+            settled = {(one.name, ticket.index) for ticket in tickets if ticket.ordinal not in saved.returned}
+            for task in settled - trained:
+                assert self._explained(task, last), f"task {task} was passed over"
+            back = {(one.name, ticket.index) for ticket in tickets if ticket.ordinal in saved.returned}
+            assert not back & trained, "a task is trained and comes back"
+
+    def _explained(self, task: tuple[str, int], last: int) -> bool:
+        """Whether some group of the task could not be trained: it failed, fell, or grew too old."""
+        groups: defaultdict[str, list[Played]] = defaultdict(list)
+        for one in self.played.values():
+            if one.task == task:
+                groups[one.group].append(one)
+        return task in self.unreadable or any(
+            group in self.fallen or all(one.failed or one.version + self.staleness + 1 <= last for one in found)
+            for group, found in groups.items()
+        )
+
+    def _check_halves(self, trained: set[str]) -> None:
+        """Of a group that is trained, what is not trained has grown old, or was left over at the end."""
+        partly = {self.played[name].group for name in trained}
+        left = [
+            name for name, one in self.played.items() if one.group in partly and not one.failed and name not in trained
+        ]
+        assert len(left) <= self.totals["dropped/stale"] + self.totals["dropped/unused"], left
+        dropped = sum(count for name, count in self.totals.items() if name.startswith("dropped/"))
+        assert len(trained) + dropped <= self.totals["episodes/finished"]
+
+
+class OrchestratorLife:
+    """One process of the role, as ``control.wiring`` makes it, around an imagined player."""
+
+    def __init__(self, world: ImaginedRun, identity: RunIdentity) -> None:
+        self.calls: set[asyncio.Task[Any]] = set()
+        self.killed, self._stop = asyncio.Event(), asyncio.Event()
+        room = DiskRoom()
+        self.live = AttemptSettings(world.config, world.run.attempt(identity.attempt), room)
+        self.live.load()
+        config = self.live.config
+        disk = read_disk(config, identity, room, lambda: None)
+        self.desk, self.disk = disk.desk, disk
+        self.counters = Counters(None if disk.state is None else disk.state.totals)
+        player, failures = _Player(world), FailureLimit(config.max_consecutive_failures)
+        health = Health(longest_silence_s=1e9, busy=lambda: False)
+        pool = EnginePool(config, identity, "token", on_update=lambda record: None)
+        self.rollout = Rollout(
+            config,
+            identity.attempt,
+            RolloutStart() if disk.state is None else RolloutStart(disk.next_step, disk.state.groups, disk.state.deck),
+            player=player,
+            version=lambda: world.served,
+            trained=lambda: view.step,
+            ledger=EpisodeLedger(self.counters, failures, health.beat),
+            on_filtered=disk.episodes.filtered,
+        )
+        evals = Evals(
+            [],
+            EvalHorizon(identity.attempt, config.seed, config.max_steps, start_step=disk.start_step),
+            player=player,
+            generator=pool,
+            wait_served=_never,
+            on_row=_never,
+            failures=failures,
+        )
+        throughput, progress, end = Throughput(self.counters, health), RunProgress(disk.last_row, {}), RunEnd()
+        view = RunView(
+            config=config,
+            identity=identity,
+            disk=disk,
+            pool=pool,
+            evals=evals,
+            counters=self.counters,
+            throughput=throughput,
+            live=self.live,
+            rollout=self.rollout,
+            progress=progress,
+            end=end,
+        )
+        volume = Volume(disk.run)
+        self.parts = RunParts(
+            **vars(view),
+            player=player,
+            health=health,
+            board=StateBoard(view.state),
+            monitors=Monitors([]),
+            volume=volume,
+            metrics=Metrics(Scrape(view, health, volume).reading),
+        )
+        self.reports = TrainerReports(self.parts)
+
+    async def work(self) -> Ending:
+        """To its end, as ``control.orchestrator`` does it."""
+        endings = Endings(self.parts, self.reports)
+        try:
+            if self.desk.policy is not None:
+                await self.reports.policy(self.desk.policy)
+            return await until(
+                self._to_the_end(endings),
+                committer=self.disk.committer.run(),
+                records=self.disk.recorder.run(),
+            )
+        except Exception as error:
+            failure = failure_in(error)
+            if failure is None:
+                raise
+            return await endings.failed(failure)
+
+    async def _to_the_end(self, endings: Endings) -> Ending:
+        if self.desk.notice is not None:
+            self._stop.set()
+        work, stop = asyncio.create_task(self._work()), asyncio.create_task(self._stop.wait())
+        try:
+            await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                await work
+                return await endings.finished()
+        finally:
+            for task in (work, stop):
+                task.cancel()
+            await asyncio.gather(work, stop, return_exceptions=True)
+        return await endings.stopped()
+
+    async def _work(self) -> None:
+        play = await self.rollout.load()
+        await until(Training(self.parts).run(play), scheduler=play.scheduler.run(), evals=self.parts.evals.run())
+
+    async def stop(self) -> None:
+        """As ``POST /control/stop`` does."""
+        await self.reports.stop()
+        self._stop.set()
+
+    async def called(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """One call from outside, which ends with the process."""
+        task = asyncio.create_task(make())
+        self.calls.add(task)
+        try:
+            return await task
+        finally:
+            self.calls.discard(task)
+            task.cancel()
+
+
+class _Player:
+    """Plays episodes that end in every way there is."""
+
+    def __init__(self, world: ImaginedRun) -> None:
+        self._world, self._draw = world, world.draw
+
+    async def num_tasks(self, environment: EnvironmentConfig) -> int:
+        return TASKS
+
+    async def task(self, environment: EnvironmentConfig, index: int) -> dict[str, Any]:
+        await asyncio.sleep(self._draw.choice([0.0, 0.0, 1.0]))
+        if self._draw.random() < 0.02:
+            self._world.unreadable.add((environment.name, index))
+            raise EpisodeError(ErrorKind.SANDBOX, "no task")
+        return {"key": index}
+
+    async def play(
+        self, environment: EnvironmentConfig, task: dict[str, Any], *, episode: str, group: str, seed: int, attempt: int
+    ) -> EpisodeOutcome:
+        world, draw = self._world, self._draw
+        world.look()
+        played = world.played[episode] = Played(group, (environment.name, task["key"]), max(world.served, 0))
+        await asyncio.sleep(draw.choice([0.0, 0.0, draw.uniform(0.0, 20.0), draw.uniform(0.0, 100.0)]))
+        error = draw.choice(FAILURES) if draw.random() < 0.1 else None
+        reward = draw.choice([0.0, 1.0, 0.5, float("nan") if draw.random() < 0.1 else 0.0])
+        found = outcome(
+            episode,
+            reward=None if draw.random() < 0.03 else reward,
+            version=played.version,
+            error=error,
+            environment=environment.name,
+        )
+        played.failed = error is not None or (found.reward is not None and math.isnan(found.reward))
+        return found
+
+    async def score_group(
+        self, environment: EnvironmentConfig, task: dict[str, Any], outcomes: list[EpisodeOutcome]
+    ) -> list[float] | None:
+        group = self._world.played[outcomes[0].episode].group
+        way = self._draw.random()
+        if way < 0.8:
+            for one in outcomes:
+                self._world.played[one.episode].failed |= one.reward is None
+            return None
+        self._world.fallen.add(group)
+        if way < 0.85:
+            raise EpisodeError(ErrorKind.TIMEOUT, "too slow")
+        return [1.0] * (len(outcomes) if way < 0.95 else 0)
+
+    async def advantages(self, environment: EnvironmentConfig, inputs: Any) -> list[float]:
+        raise NotImplementedError
+
+    async def matches(self, environment: EnvironmentConfig, index: int, episodes: Sequence[Any]) -> list[bool]:
+        raise NotImplementedError
+
+
+async def _never(*_: object) -> None:
+    raise AssertionError("there are no evals")
