@@ -2,6 +2,8 @@
 
 import math
 import shutil
+import socket
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 

@@ -294,7 +294,7 @@ class ImaginedRun:
             step += 1
             answer = None
             while answer is None:
-                answer = await self.call(lambda process, step=step: process.desk.pull(step, rank, 60.0))
+                answer = await self._pulled(step, rank)
             if isinstance(answer, StopNotice):
                 if answer.checkpoint and answer.step not in saved:
                     await self._save(answer.step, rank)
@@ -317,11 +317,17 @@ class ImaginedRun:
                     packed_tokens=1,
                     seconds={"step": 1.0},
                 )
-                await self.call(lambda process, report=report: process.reports.step(report))
+                await self._reported(report)
             await barrier.wait()
             if batch.checkpoint:
                 await self._save(step, rank)
                 saved.add(step)
+
+    async def _pulled(self, step: int, rank: int) -> Path | StopNotice | None:
+        return await self.call(lambda process: process.desk.pull(step, rank, 60.0))
+
+    async def _reported(self, report: StepReport) -> None:
+        await self.call(lambda process: process.reports.step(report))
 
     async def _save(self, step: int, rank: int) -> None:
         await asyncio.sleep(self.draw.uniform(0.0, 3.0))
@@ -469,7 +475,7 @@ class OrchestratorLife:
         volume = Volume(disk.run)
         self.parts = RunParts(
             **vars(view),
-            player=player,
+            player=player,  # type: ignore[arg-type] - nothing but the rollout plays
             health=health,
             board=StateBoard(view.state),
             monitors=Monitors([]),

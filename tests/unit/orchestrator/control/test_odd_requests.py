@@ -33,7 +33,7 @@ from echorl_testing.orchestrator.served_api import TOKEN, ServedApi
 
 Client = TestClient[web.Request, web.Application]
 HEADERS = {**identity().headers(), names.HEADER_TOKEN: TOKEN}
-SAY = {"messages": [{"role": "user", "content": "port?"}]}
+SAY: dict[str, Any] = {"messages": [{"role": "user", "content": "port?"}]}
 GAP = LogprobGap(tokens=0, max_abs=None, mean_abs=None, over_tolerance=0)
 REPORT = StepReport(attempt=1, step=0, metrics={}, gap=GAP, trained_tokens=1, packed_tokens=1, seconds={})
 POLICY = {"attempt": 1, "version": 0, "digest": "d", "url": "http://x", "size_bytes": 1, "seconds_gather": 0.0}
@@ -118,7 +118,8 @@ ODD_HEADERS: list[dict[str, str]] = [
 
 @pytest.fixture
 async def served(tmp_path: Path) -> AsyncIterator[tuple[ServedApi, Client]]:
-    api, sessions, bugs = ServedApi(tmp_path), Sessions(), []
+    api, sessions = ServedApi(tmp_path), Sessions()
+    bugs: list[BaseException] = []
     tokenizer = TextTokenizer(write_byte_tokenizer(tmp_path / "model"), name="bytes")
     policy = ScriptedPolicy(tokenizer, lambda text: "fern<|im_end|>")
     sessions.open(SessionSpec("k", "e", CompactCodec(tokenizer), policy, SamplingConfig(), max_model_len=4096))
@@ -265,6 +266,7 @@ async def test_a_connection_that_begins_no_request_is_closed_and_others_stay() -
         await entered.wait()
         reader, writer = await asyncio.open_connection(client.host, client.port)
         writer.write(b"GET / HTTP/1.1\r\nHost")
+        assert client.server.runner is not None
         server = client.server.runner.server
         assert isinstance(server, web.Server)
         looking = asyncio.create_task(slow.run(server))
