@@ -155,6 +155,8 @@ _WORDS = [
         _refused(f"spec.{role}.image", "a b;c", "a container image")
         for role in ("trainer", "inference", "orchestrator")
     ),
+    _refused("spec.inference.extraHeaders", [{"name": "a b", "value": "x"}], "letters, digits", at="0.name"),
+    _refused("spec.inference.extraHeaders", [{"name": "a", "value": " x"}], "characters of ASCII", at="0.value"),
     _refused("spec.model.tokenSecretName", "A_b", OBJECT_NAME),
     _refused("spec.code", {"configMap": "A_b"}, OBJECT_NAME, at="configMap"),
     _refused("spec.imagePullSecrets.0.name", "A_b", OBJECT_NAME),
