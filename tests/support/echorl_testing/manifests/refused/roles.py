@@ -37,6 +37,18 @@ ROLES: list[Refused] = [
         for argument in ("-tp", "-dp=2", "-q", "-O3")
     ),
     Refused(
+        [("spec.inference.extraHeaders.0.name", "X Team")],
+        "spec.inference.extraHeaders[0].name",
+        "letters, digits",
+        id="a header's name",
+    ),
+    Refused(
+        [("spec.inference.extraHeaders.0.value", "t\u00e9am")],
+        "spec.inference.extraHeaders[0].value",
+        "of ASCII",
+        id="a header's value",
+    ),
+    Refused(
         [("spec.trainer.parallel", {"context": 3})], "spec.trainer.parallel.context", "divisor of the 8", id="context"
     ),
 ]
