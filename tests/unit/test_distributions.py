@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-DISTRIBUTIONS = {
-    "core": (ROOT / "core", "echorl_core"),
-    "manifest": (ROOT / "operator/distributions/manifest", "echorl_manifest"),
-    "operator": (ROOT / "operator/distributions/operator", "echorl_operator"),
-    "cli": (ROOT / "operator/distributions/cli", "echorl_cli"),
-    "orchestrator": (ROOT / "orchestrator", "echorl_orchestrator", "echorl_prepare"),
-    "trainer": (ROOT / "trainer", "echorl_trainer", "echorl_vllm"),
+DISTRIBUTIONS: dict[str, tuple[Path, list[str]]] = {
+    "core": (ROOT / "core", ["echorl_core"]),
+    "manifest": (ROOT / "operator/distributions/manifest", ["echorl_manifest"]),
+    "operator": (ROOT / "operator/distributions/operator", ["echorl_operator"]),
+    "cli": (ROOT / "operator/distributions/cli", ["echorl_cli"]),
+    "orchestrator": (ROOT / "orchestrator", ["echorl_orchestrator", "echorl_prepare"]),
+    "trainer": (ROOT / "trainer", ["echorl_trainer", "echorl_vllm"]),
 }
 NAMES = {"yaml": "pyyaml"}
 """Of a distribution, where it is not that of its package."""
@@ -34,11 +34,11 @@ def imported(package: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_what_is_imported_is_declared(name: str) -> None:
-    folder, *packages = DISTRIBUTIONS[name]
+    folder, packages = DISTRIBUTIONS[name]
     project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
     optional = [one for several in project.get("optional-dependencies", {}).values() for one in several]
     declared = {one.split("[")[0].split("=")[0].split(">")[0] for one in [*project["dependencies"], *optional]}
     sources = ROOT / "operator" if "distributions" in folder.parts else folder
-    found = {one for package in packages for one in imported(sources / str(package))} - sys.stdlib_module_names
+    found = {one for package in packages for one in imported(sources / package)} - sys.stdlib_module_names
     needed = {NAMES.get(one, one.replace("_", "-")) for one in found} - set(ELSEWHERE.get(name, ()))
-    assert needed - {package.replace("_", "-") for package in map(str, packages)} <= declared
+    assert needed - {package.replace("_", "-") for package in packages} <= declared

@@ -94,6 +94,8 @@ class ImaginedRun:
         self.draw = random.Random(seed)
         self.run = RunDirectory(root / f"run-{seed}")
         self.config = self._config()
+        self.pace_s = self.draw.choice([10.0, 10.0, 300.0])
+        """Of the trainer, at the slowest: it waits for episodes, or they for it."""
         self.attempt, self.served, self.announced, self.trained = 0, -1, -1, 0
         self.played: dict[str, Played] = {}
         self.fallen: set[str] = set()
@@ -176,6 +178,8 @@ class ImaginedRun:
         lost = asyncio.create_task(self._disturb(), name="disturb")
         try:
             await asyncio.wait({gang, main, lost}, return_when=asyncio.FIRST_COMPLETED)
+            if gang.done():
+                gang.result()
             if not lost.done():
                 self.ending = await main
                 if self.ending.code in {ExitCode.OK, ExitCode.STOPPED}:
@@ -303,7 +307,7 @@ class ImaginedRun:
             self._take(batch)
             await barrier.wait()
             if rank == 0:
-                await asyncio.sleep(self.draw.uniform(0.0, 10.0))
+                await asyncio.sleep(self.draw.uniform(0.0, self.pace_s))
                 self.look()
                 assert self.trained == step - 1
                 self.trained = step
@@ -475,7 +479,7 @@ class OrchestratorLife:
         volume = Volume(disk.run)
         self.parts = RunParts(
             **vars(view),
-            player=player,  # type: ignore[arg-type] - nothing but the rollout plays
+            player=player,  # type: ignore[arg-type]  # nothing but the rollout plays
             health=health,
             board=StateBoard(view.state),
             monitors=Monitors([]),

@@ -193,7 +193,7 @@ async def test_odd_messages_and_tools_are_the_callers_fault(served: tuple[Served
     _, client = served
     row = ROUTES["POST", "/v1/chat/completions"]
     call = {"id": "c", "type": "function", "function": {"name": "ls", "arguments": "{}"}}
-    bases = [
+    bases: list[dict[str, Any]] = [
         {"role": "user", "content": "x"},
         {"role": "assistant", "content": None, "tool_calls": [call]},
         {"role": "tool", "content": "x", "tool_call_id": "c"},
