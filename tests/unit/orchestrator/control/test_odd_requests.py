@@ -58,8 +58,16 @@ ROUTES: dict[tuple[str, str], Row] = {
     ("GET", "/state"): Row(query={"since": "0", "wait": "0"}),
     ("GET", "/healthz"): Row(),
     ("GET", "/metrics"): Row(),
-    ("POST", "/v1/chat/completions"): Row(SAY),
-    ("POST", "/s/{session}/v1/chat/completions"): Row(SAY),
+    **{
+        (method, prefix + path): Row(body)
+        for prefix in ("", "/s/{session}")
+        for method, path, body in (
+            ("POST", "/v1/chat/completions", SAY),
+            ("POST", "/v1/messages", SAY),
+            ("POST", "/v1/messages/count_tokens", SAY),
+            ("GET", "/v1/models", None),
+        )
+    },
 }
 
 DEEP = 100_000
@@ -181,11 +189,37 @@ async def test_odd_fields_are_the_callers_fault(served: tuple[ServedApi, Client]
             "max_tokens",
             "tool_choice",
             "n",
+            "system",
+            "output_config",
         }
     for name in sorted(fields):
         for value in ODD_VALUES:
             changed = {**row.body, name: value, **({"stream": True} if name == "stream_options" else {})}
             assert await status(client, method, path, row, data=json.dumps(changed)) < 500, (name, value)
+
+
+@pytest.mark.parametrize("where", ["role", "content", "type", "text", "id", "name", "input", "tool_use_id", "thinking"])
+async def test_odd_blocks_and_tools_are_the_callers_fault(served: tuple[ServedApi, Client], where: str) -> None:
+    _, client = served
+    row = ROUTES["POST", "/v1/messages"]
+    blocks = [
+        ("user", {"type": "text", "text": "x"}),
+        ("assistant", {"type": "tool_use", "id": "c", "name": "ls", "input": {}}),
+        ("assistant", {"type": "thinking", "thinking": "x"}),
+        ("user", {"type": "tool_result", "tool_use_id": "c", "content": [{"type": "text", "text": "x"}]}),
+    ]
+    for role, block in blocks:
+        for value in ODD_VALUES:
+            message = {"role": role, "content": [block], **({where: value} if where in ("role", "content") else {})}
+            if where not in ("role", "content"):
+                message["content"] = [{**block, where: value}]
+            body = {"messages": [*SAY["messages"], message, *SAY["messages"]], "system": [block]}
+            assert await status(client, "POST", "/v1/messages", row, data=json.dumps(body)) < 500, (block, value)
+            del body["system"]
+            assert await status(client, "POST", "/v1/messages", row, data=json.dumps(body)) < 500, (block, value)
+    for tool in [{}, {"name": 5}, {"name": "x", "input_schema": 5}, {"name": "\ud800"}, {"type": []}, 5, {"name": []}]:
+        body = {**SAY, "tools": [tool]}
+        assert await status(client, "POST", "/v1/messages", row, data=json.dumps(body)) == 400, tool
 
 
 @pytest.mark.parametrize("where", ["role", "content", "tool_calls", "tool_call_id", "name", "reasoning_content"])
