@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from echorl_orchestrator.gateway.dialect import Dialect
-from echorl_orchestrator.gateway.dialects import anthropic, openai
+from echorl_orchestrator.gateway.dialects import anthropic, openai, responses
 from echorl_testing.orchestrator.served_gateway import GREP_TOOL, PARAMETERS
 
 Talk = list[dict[str, Any]]
@@ -71,4 +71,35 @@ class MessagesClient:
         return said
 
 
-CLIENTS = (ChatClient(), MessagesClient())
+class ResponsesClient:
+    """OpenAI's Responses."""
+
+    dialect: Dialect = responses.DIALECT
+
+    def body(self, talk: Talk) -> dict[str, Any]:
+        """See ``ChatClient``."""
+        tools = [{"type": "function", "name": "grep", "parameters": PARAMETERS}]
+        return {"input": talk, "tools": tools, "store": False, "temperature": 0.3}
+
+    def told(self, talk: Talk, text: str) -> Talk:
+        """See ``ChatClient``."""
+        answered = {item["call_id"] for item in talk if item["type"] == "function_call_output"}
+        calls = [item["call_id"] for item in talk if item["type"] == "function_call"]
+        results: Talk = [
+            {"type": "function_call_output", "call_id": call, "output": text} for call in calls if call not in answered
+        ]
+        return [*talk, *(results or [{"type": "message", "role": "user", "content": text}])]
+
+    def heard(self, talk: Talk, answer: dict[str, Any]) -> Talk:
+        """See ``ChatClient``."""
+        return [*talk, *answer["output"]]
+
+    def retold(self, talk: Talk, change: Callable[[str], str]) -> Talk:
+        """See ``ChatClient``."""
+        said = copy.deepcopy(talk)
+        if said and said[-1]["type"] == "message":
+            said[-1]["content"][0]["text"] = change(said[-1]["content"][0]["text"])
+        return said
+
+
+CLIENTS = (ChatClient(), MessagesClient(), ResponsesClient())

@@ -20,6 +20,9 @@ PARAMETERS: dict[str, Any] = {"type": "object", "properties": {"pattern": {"type
 """Of the tool ``grep``."""
 GREP_TOOL: dict[str, Any] = {"type": "function", "function": {"name": "grep", "parameters": PARAMETERS}}
 GREP = "look <tool_call>grep port</tool_call><|im_end|>"
+_CALL = '{"name": "grep", "arguments": {"pattern": "port"}}'
+THINKING_CALL = f"<think>\nhm\n</think>\n\n<tool_call>\n{_CALL}\n</tool_call><|im_end|>"
+"""As the codec ``qwen3`` reads it."""
 
 
 class ServedGateway:

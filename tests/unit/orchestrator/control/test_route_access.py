@@ -18,7 +18,7 @@ TOKEN_ROUTES = {
     *("/trainer/batch", "/trainer/policy", "/trainer/step", "/trainer/parts"),
     *("/control/stop", "/control/live"),
 }
-_DIALECTS = ("/v1/chat/completions", "/v1/messages", "/v1/messages/count_tokens", "/v1/models")
+_DIALECTS = ("/v1/chat/completions", "/v1/messages", "/v1/messages/count_tokens", "/v1/models", "/v1/responses")
 SESSION = {*_DIALECTS, *(f"/s/{{session}}{path}" for path in _DIALECTS)}
 """Need the key of an episode's session."""
 

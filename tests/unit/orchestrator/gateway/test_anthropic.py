@@ -12,12 +12,13 @@ import pytest
 from echorl_core.config import SamplingConfig
 from echorl_orchestrator.chat.messages import MessageError
 from echorl_orchestrator.codec.engine_rendering import EngineRendering
+from echorl_orchestrator.codec.renderers_codec import RenderersCodec
 from echorl_orchestrator.failures import EpisodeError, ErrorKind
 from echorl_orchestrator.gateway.dialect import TurnRequest
 from echorl_orchestrator.gateway.dialects.anthropic import AnthropicMessages
 from echorl_orchestrator.gateway.sampling import SamplingRefusedError
 from echorl_orchestrator.gateway.turns import SessionSpec
-from echorl_testing.orchestrator.served_gateway import PARAMETERS, ServedGateway, served_gateway
+from echorl_testing.orchestrator.served_gateway import PARAMETERS, THINKING_CALL, ServedGateway, served_gateway
 
 TOOLS: Any = [{"name": "grep", "input_schema": PARAMETERS, "cache_control": {"type": "ephemeral"}}]
 PROMPT: Any = [{"role": "user", "content": "port?"}]
@@ -327,3 +328,20 @@ async def test_the_events_of_a_stream(gateway: ServedGateway) -> None:
     start, end = datas[0]["message"], datas[-2]
     assert (start["content"], start["stop_reason"], start["usage"]["output_tokens"]) == ([], None, 0)
     assert (end["delta"]["stop_reason"], end["usage"]["output_tokens"]) == ("tool_use", 17)
+
+
+@pytest.mark.parametrize("say", [ask, streamed])
+@pytest.mark.parametrize("kept", [True, False])
+async def test_thinking_is_a_block_of_its_own_whether_or_not_it_comes_back(
+    gateway: ServedGateway, say: Any, kept: bool
+) -> None:
+    session = gateway.open("thinks", codec=RenderersCodec(gateway.tokenizer, "qwen3"), max_model_len=4096)
+    gateway.reply = THINKING_CALL
+    async with client_of(gateway, "thinks") as client:
+        thinking, call = (await say(client)).content
+        assert (thinking.type, thinking.thinking.strip(), bool(thinking.signature)) == ("thinking", "hm", True)
+        echoed = [block.to_dict() for block in ([thinking] if kept else []) + [call]]
+        result = {"type": "tool_result", "tool_use_id": call.id, "content": "etc/a"}
+        await say(client, [*PROMPT, {"role": "assistant", "content": echoed}, {"role": "user", "content": [result]}])
+    (branch,) = session.history.branches
+    assert branch.ids.tolist() == gateway.policy.returned[1][0] + gateway.policy.returned[1][1].token_ids
