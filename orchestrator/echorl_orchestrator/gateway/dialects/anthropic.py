@@ -25,6 +25,8 @@ _SIGNATURE = "echorl"
 """Thinking needs one; nobody checks it."""
 _USER_ROLES = ("user", "ctx", "msg")
 """The latter two are newer agents' names for what they add themselves."""
+_SAID = ("text", "thinking", "redacted_thinking", "tool_use")
+"""Types of the assistant's blocks."""
 _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 _ERRORS = {400: "invalid_request_error", 401: "authentication_error", 404: "not_found_error"}
 # What cannot be done; asking for nothing of it is accepted.
@@ -112,15 +114,21 @@ def _system(system: Any) -> list[dict[str, Any]]:
 
 
 def _messages(messages: Sequence[Any]) -> Iterator[dict[str, Any]]:
+    own: list[Mapping[str, Any]] | None = None
+    """Blocks of the assistant's messages that follow each other: they are one turn."""
     for index, message in enumerate(messages):
         where = f"messages.{index}"
         role, content = an_object(message, where).get("role"), message.get("content")
-        if role in _USER_ROLES:
-            yield from _asked(content, f"{where}.content")
-        elif role == "assistant":
+        if role == "assistant":
             if index == len(messages) - 1:
                 raise MessageError(f"{where}: the conversation must end with a user message; prefill is not supported")
-            yield _said(content, f"{where}.content")
+            own = [*(own or ()), *_content(content, f"{where}.content", _SAID)]
+            continue
+        if own is not None:
+            yield _said(own)
+            own = None
+        if role in _USER_ROLES:
+            yield from _asked(content, f"{where}.content")
         elif role == "system":
             yield {"role": "system", "content": _text(content, f"{where}.content")}
         else:
@@ -140,8 +148,7 @@ def _asked(content: Any, where: str) -> Iterator[dict[str, Any]]:
             yield {"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": text}
 
 
-def _said(content: Any, where: str) -> dict[str, Any]:
-    blocks = _content(content, where, ("text", "thinking", "redacted_thinking", "tool_use"))
+def _said(blocks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": _joined(blocks, "text")}
     if thinking := _joined(blocks, "thinking"):
         message["reasoning_content"] = thinking

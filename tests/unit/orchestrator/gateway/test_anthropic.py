@@ -48,7 +48,8 @@ def test_the_systems_blocks_are_one_message_and_later_ones_reminders() -> None:
     ]
 
 
-def test_blocks_become_messages_in_their_order() -> None:
+@pytest.mark.parametrize("split", [0, 4])
+def test_blocks_become_messages_in_their_order(split: int) -> None:
     said = [
         {"type": "thinking", "thinking": "hm", "signature": "s"},
         {"type": "redacted_thinking", "data": "?"},
@@ -63,7 +64,9 @@ def test_blocks_become_messages_in_their_order() -> None:
         text("go"),
         text("on"),
     ]
-    talk = [{"role": "ctx", "content": "here"}, {"role": "assistant", "content": said}]
+    # Agents send the blocks of one turn as one message or as several.
+    own = [{"role": "assistant", "content": blocks} for blocks in (said[:split], said[split:]) if blocks]
+    talk = [{"role": "ctx", "content": "here"}, *own]
     assert read([*talk, {"role": "user", "content": results}]).messages == [
         {"role": "user", "content": "here"},
         {
