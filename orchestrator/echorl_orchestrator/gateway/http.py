@@ -119,7 +119,7 @@ class GatewayApi:
             if stream is not None:
                 return await _while_there(stream.end(dialect.events(session, turn, body)))
             return await _while_there(_sent(request, web.json_response(dialect.answer(session, turn))))
-        except _GoneError:
+        except (_GoneError, asyncio.CancelledError):
             session.history.undelivered(turn.number)
             raise
 
@@ -185,9 +185,13 @@ async def _turn(request: web.Request, session: GatewaySession, asked: TurnReques
         if task.cancelled():
             raise SessionClosedError(f"session {session.spec.key} was closed")
         return task.result()
-    finally:
+    except BaseException:
         task.cancel()
         await asyncio.wait({task})
+        if not task.cancelled() and task.exception() is None:
+            # It ended in the same instant.
+            session.history.undelivered(task.result().number)
+        raise
 
 
 def _gone(request: web.Request) -> bool:
