@@ -1,7 +1,7 @@
 """Canonical messages: one form of what callers send, and the key by which two messages count as the same."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from echorl_core.jsonsafe import encodable
@@ -94,19 +94,40 @@ def canonical_message(message: Any, index: int) -> dict[str, Any]:
     return result
 
 
+def with_one_system(messages: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The messages with the system's at the beginning as one, and its later ones as reminders from the user.
+
+    Chat templates take a system message at the beginning alone; agents of some APIs send it anywhere.
+    """
+    result: list[dict[str, Any]] = []
+    for message in messages:
+        if message["role"] != "system":
+            result.append(message)
+        elif not result:
+            result.append(dict(message))
+        elif len(result) == 1 and result[0]["role"] == "system":
+            result[0]["content"] += "\n" + message["content"]
+        else:
+            reminder = f"<system-reminder>\n{message['content']}\n</system-reminder>"
+            result.append({"role": "user", "content": reminder})
+    return result
+
+
 def message_key(message: Mapping[str, Any]) -> tuple[Any, ...]:
     """Equal for messages that say the same: role, content and calls; not ids, names of results, or reasoning.
 
-    Harnesses drop reasoning and renumber calls when they send a turn back; the tokens of the history stay the
-    engine's in any case.
+    Harnesses drop reasoning, renumber calls and trim what surrounds the text when they send a turn back; the tokens of
+    the history stay the engine's in any case.
     """
-    calls = message.get("tool_calls")
+    calls, content = message.get("tool_calls"), message["content"]
+    if message["role"] == "assistant":
+        content = content.strip()
     if not calls:
-        return (message["role"], message["content"])
+        return (message["role"], content)
     functions = (call["function"] for call in calls)
     return (
         message["role"],
-        message["content"],
+        content,
         *((function["name"], json.dumps(function["arguments"], sort_keys=True)) for function in functions),
     )
 

@@ -146,6 +146,7 @@ class EpisodeAttempt:
                 "unused": self.unused.get(turn.number),
                 "truncated": turn.action.truncated,
                 "malformed": turn.malformed,
+                "asked": dict(self.session.facts.asked.get(turn.number, {})),
             }
             for turn in self.session.facts.turns
         ]

@@ -6,13 +6,14 @@ sideCall   a conversation of one turn without tools that begins with another mes
            agent's work, which is one with tools or with several turns: a title, a check of the topic
 raced      an answer to a prompt that was asked again, where another answer was continued; where none was, all but the
            last one
+undelivered  an answer that was not gone on from and whose asker had hung up before it was sent
 
 What a compaction replaced was used when it was sampled, and so was the summary. Where no conversation has tools or
 several turns, nothing tells one from the other, and all are used.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from enum import StrEnum
 
 from echorl_orchestrator.gateway.history import TurnPlace
@@ -23,6 +24,7 @@ class Unused(StrEnum):
 
     SIDE_CALL = "sideCall"
     RACED = "raced"
+    UNDELIVERED = "undelivered"
 
 
 def unused_turns(turns: Sequence[TurnPlace]) -> dict[int, Unused]:
@@ -31,18 +33,20 @@ def unused_turns(turns: Sequence[TurnPlace]) -> dict[int, Unused]:
     Args:
         turns: all of the session, in the order of their numbers.
     """
-    raced = dict.fromkeys(_raced(turns), Unused.RACED)
-    return {**raced, **dict.fromkeys(_side_calls(turns), Unused.SIDE_CALL)}
-
-
-def _raced(turns: Sequence[TurnPlace]) -> list[int]:
     continued = {turn.continues for turn in turns}
+    lost = [turn.number for turn in turns if not turn.delivered and turn.number not in continued]
+    raced = dict.fromkeys(_raced([turn for turn in turns if turn.number not in lost], continued), Unused.RACED)
+    side_calls = dict.fromkeys(_side_calls(turns), Unused.SIDE_CALL)
+    return {**raced, **side_calls, **dict.fromkeys(lost, Unused.UNDELIVERED)}
+
+
+def _raced(turns: Sequence[TurnPlace], continued: Set[int | None]) -> list[int]:
     answers: dict[int, list[int]] = defaultdict(list)
     for turn in turns:
         answers[turn.prompt].append(turn.number)
     lost: list[int] = []
     for numbers in answers.values():
-        kept = continued.intersection(numbers) or {numbers[-1]}
+        kept = continued & set(numbers) or {numbers[-1]}
         lost += [number for number in numbers if number not in kept]
     return lost
 

@@ -182,7 +182,7 @@ async def run_runner(
         progress.messages = _main_messages(session)
     result = converted(answer, RunnerResult, "run")
     progress.score(result.reward, result.metrics, result.info)
-    if not session.facts.turns:
+    if not any(place.delivered for place in session.history.turns):
         kind = ErrorKind.OVERLONG if session.facts.prompt_too_long else ErrorKind.ENV
         raise EpisodeError(kind, "the runner finished without a model turn")
     progress.stop = _runner_stop(session, result)

@@ -48,7 +48,7 @@ def used_branches(branches: Sequence[Branch], unused: Collection[int]) -> list[B
         return list(branches)
     of_used_turns = {branch.number: _sampled_in_used_turns(branch.columns(), unused) for branch in branches}
     ending = {branch.number for branch in branches if int(branch.columns().turn.max()) not in unused}
-    told = np.concatenate([of_used_turns[number] for number in ending])
+    told = np.concatenate([np.zeros(0, np.int64), *(of_used_turns[number] for number in ending)])
     return [
         branch
         for branch in branches

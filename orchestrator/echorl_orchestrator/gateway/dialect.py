@@ -1,9 +1,9 @@
 """The seam between the gateway's transport and one API's shapes. A module of ``dialects`` implements it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from echorl_core.config import SamplingConfig
 from echorl_orchestrator.chat.messages import Message, Tool
@@ -21,6 +21,8 @@ class TurnRequest:
     sampling: SamplingConfig
     stream: bool
     """The answer is asked for as server-sent events."""
+    asked: Mapping[str, float] = field(default_factory=dict)
+    """Sampling that the client asked for where the environment's holds; recorded with the turn."""
 
 
 class Reason(StrEnum):
@@ -51,6 +53,10 @@ class Dialect(Protocol):
 
     path: str
     """Its route, which is served below ``/s/{session}`` too."""
+    heartbeat: str
+    """What a stream says while the turn is computed: an event or a comment that clients skip."""
+    in_stream: frozenset[Reason]
+    """Refusals that clients expect as the end of a stream, even of one that has not begun."""
 
     def read(self, body: Any, spec: SessionSpec) -> TurnRequest:
         """What the decoded JSON of a request asks for; fields that it leaves out are the session's.
@@ -71,4 +77,20 @@ class Dialect(Protocol):
 
     def refusal(self, refusal: Refusal) -> dict[str, Any]:
         """A refusal as the body of an answer."""
+        ...
+
+    def failure(self, refusal: Refusal) -> str:
+        """A refusal as the end of a stream."""
+        ...
+
+
+@runtime_checkable
+class CountsTokens(Protocol):
+    """A dialect that says how long a prompt is, too. ``Dialect.read`` reads what is to be counted."""
+
+    count_path: str
+    """Its route, which is served below ``/s/{session}`` too."""
+
+    def count(self, tokens: int) -> dict[str, Any]:
+        """The length of a prompt as the body of an answer."""
         ...

@@ -8,7 +8,7 @@ the same messages meet at the same node whichever way they came.
 import asyncio
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -44,6 +44,8 @@ class TurnPlace:
     opening: tuple[Any, ...]
     """Of its first message; equal messages have equal ones."""
     has_tools: bool
+    delivered: bool = True
+    """False: whoever asked hung up before the answer was sent."""
 
 
 @dataclass(eq=False)
@@ -128,6 +130,10 @@ class History:
         if key not in node.children:
             node.children[key] = self._node()
         return node.children[key]
+
+    def undelivered(self, turn: int) -> None:
+        """Note that the answer of this turn reached nobody."""
+        self.turns[turn] = replace(self.turns[turn], delivered=False)
 
     def find(self, nodes: Sequence[Node]) -> Continuation | None:
         """The last turn that ended along ``nodes``, with at least one message after it."""

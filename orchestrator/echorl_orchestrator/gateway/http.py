@@ -5,7 +5,7 @@ import json
 from collections.abc import Awaitable, Callable
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 from aiohttp import web
@@ -16,11 +16,13 @@ from echorl_orchestrator.codec.engine_rendering import PromptTooLongError
 from echorl_orchestrator.failures import EpisodeError
 from echorl_orchestrator.gateway import dialects
 from echorl_orchestrator.gateway.bodies import DEEPEST, LARGEST_BODY, read_body, too_deep
-from echorl_orchestrator.gateway.dialect import Dialect, Reason, Refusal
+from echorl_orchestrator.gateway.dialect import CountsTokens, Dialect, Reason, Refusal, TurnRequest
+from echorl_orchestrator.gateway.model_list import model_list, models_refused
 from echorl_orchestrator.gateway.sampling import SamplingRefusedError
 from echorl_orchestrator.gateway.session import GatewaySession
 from echorl_orchestrator.gateway.sessions import Sessions, UnknownSessionError
-from echorl_orchestrator.gateway.turns import SessionClosedError, Turn, TurnLimitError
+from echorl_orchestrator.gateway.streams import EventStream
+from echorl_orchestrator.gateway.turns import NotCountedError, SessionClosedError, Turn, TurnLimitError
 
 _log = structlog.get_logger()
 _DISCONNECT_POLL_S = 0.1
@@ -32,8 +34,18 @@ _REFUSALS: list[tuple[type[Exception], int, Reason | None]] = [
     (TurnLimitError, 400, Reason.TURN_LIMIT),
     (MessageError, 400, None),
     (SamplingRefusedError, 400, Reason.UNSUPPORTED),
+    (NotCountedError, 501, Reason.UNSUPPORTED),
     (EpisodeError, 503, Reason.ENGINE),
 ]
+
+_NO_KEY = Refusal(401, f"no session key: give it in the path (/s/KEY/v1), {HEADER_SESSION}, X-Api-Key or a bearer")
+_T = TypeVar("_T")
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_Answered = Callable[[web.Request, Dialect, GatewaySession], Awaitable[web.StreamResponse | Refusal]]
+
+
+class _GoneError(Exception):
+    """The client hung up."""
 
 
 def found_dialects() -> list[Dialect]:
@@ -50,36 +62,36 @@ class GatewayApi:
         self._dialects = found_dialects()
 
     def routes(self, app: web.Application) -> None:
-        """Add each dialect's path, alone and below ``/s/{session}``."""
+        """Add the paths of every dialect and the list of models, alone and below ``/s/{session}``."""
         for dialect in self._dialects:
-            handler = self._handler(dialect)
-            app.router.add_post(dialect.path, handler)
-            app.router.add_post(f"/s/{{session}}{dialect.path}", handler)
+            self._add(app, "POST", dialect.path, self._handler(dialect, self._played))
+            if isinstance(dialect, CountsTokens):
+                self._add(app, "POST", dialect.count_path, self._handler(dialect, self._counted))
+        self._add(app, "GET", "/v1/models", self._models)
+        # Agents look whether the address answers before they have anything to ask.
+        app.router.add_head("/", _alive)
 
-    def _handler(self, dialect: Dialect) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    @staticmethod
+    def _add(app: web.Application, method: str, path: str, handler: _Handler) -> None:
+        app.router.add_route(method, path, handler)
+        app.router.add_route(method, f"/s/{{session}}{path}", handler)
+
+    def _handler(self, dialect: Dialect, answered: _Answered) -> _Handler:
         async def handle(request: web.Request) -> web.StreamResponse:
-            answer = await self._answered(request, dialect)
-            if isinstance(answer, Refusal):
-                return web.json_response(dialect.refusal(answer), status=answer.status)
-            return answer
+            key = _session_key(request)
+            answer = _NO_KEY if key is None else await self._guarded(request, dialect, key, answered)
+            return _refused(dialect, answer) if isinstance(answer, Refusal) else answer
 
         return handle
 
-    async def _answered(self, request: web.Request, dialect: Dialect) -> web.StreamResponse | Refusal:
-        key = _session_key(request)
-        if key is None:
-            return Refusal(401, f"no session key: give it in the path (/s/KEY/v1), {HEADER_SESSION} or a bearer")
+    async def _guarded(
+        self, request: web.Request, dialect: Dialect, key: str, answered: _Answered
+    ) -> web.StreamResponse | Refusal:
         try:
-            session = self._sessions.get(key)
-            body = await _read(request)
-            asked = dialect.read(body, session.spec)
-            task = asyncio.ensure_future(session.turn(asked.messages, asked.tools, asked.sampling))
-            turn = await _until_done_or_gone(request, task)
-        except asyncio.CancelledError:
-            handler = asyncio.current_task()
-            if handler is not None and not handler.cancelling():
-                return Refusal(503, f"session {key} was closed", Reason.SESSION_CLOSED)
-            raise
+            return await answered(request, dialect, self._sessions.get(key))
+        except _GoneError:
+            _log.info("client_gone", session=key)
+            return Refusal(499, "the client hung up")
         except web.HTTPException:
             raise
         except Exception as error:
@@ -88,12 +100,47 @@ class GatewayApi:
                 self._on_bug(error)
                 raise
             return refusal
-        if turn is None:
-            _log.info("client_gone", session=key)
-            return Refusal(499, "the client hung up")
-        if asked.stream:
-            return await _stream(request, session, turn, dialect.events(session, turn, body))
-        return web.json_response(dialect.answer(session, turn))
+
+    async def _played(
+        self, request: web.Request, dialect: Dialect, session: GatewaySession
+    ) -> web.StreamResponse | Refusal:
+        body = await _read(request)
+        asked = dialect.read(body, session.spec)
+        stream = EventStream(request, dialect.heartbeat) if asked.stream else None
+        try:
+            turn = await _turn(request, session, asked, stream)
+        except Exception as error:
+            refusal = _refusal(error)
+            if refusal is None or stream is None or not (stream.begun or refusal.reason in dialect.in_stream):
+                raise
+            return await _while_there(stream.end(dialect.failure(refusal)))
+        session.facts.asked[turn.number] = asked.asked
+        try:
+            if stream is not None:
+                return await _while_there(stream.end(dialect.events(session, turn, body)))
+            return await _while_there(_sent(request, web.json_response(dialect.answer(session, turn))))
+        except (_GoneError, asyncio.CancelledError):
+            session.history.undelivered(turn.number)
+            raise
+
+    async def _counted(
+        self, request: web.Request, dialect: Dialect, session: GatewaySession
+    ) -> web.StreamResponse | Refusal:
+        asked = dialect.read(await _read(request), session.spec)
+        assert isinstance(dialect, CountsTokens)  # noqa: S101 - it has no such route otherwise
+        return web.json_response(dialect.count(session.prompt_tokens(asked.messages, asked.tools)))
+
+    async def _models(self, request: web.Request) -> web.StreamResponse:
+        key = _session_key(request)
+        try:
+            if key is not None:
+                self._sessions.get(key)
+                return web.json_response(model_list())
+        except (UnknownSessionError, SessionClosedError) as error:
+            refusal = _refusal(error) or _NO_KEY
+        else:
+            refusal = _NO_KEY
+        return web.json_response(models_refused(refusal), status=refusal.status, headers=_retry(refusal))
 
 
 def _session_key(request: web.Request) -> str | None:
@@ -104,7 +151,8 @@ def _session_key(request: web.Request) -> str | None:
     if header:
         return header
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-    return token.strip() or None if scheme.lower() == "bearer" else None
+    bearer = token.strip() if scheme.lower() == "bearer" else ""
+    return bearer or request.headers.get("X-Api-Key", "").strip() or None
 
 
 async def _read(request: web.Request) -> Any:
@@ -118,28 +166,65 @@ async def _read(request: web.Request) -> Any:
     return body
 
 
-async def _until_done_or_gone(request: web.Request, task: asyncio.Task[Turn]) -> Turn | None:
-    """The turn; None, and the turn is cancelled, when the client hangs up first."""
+async def _turn(request: web.Request, session: GatewaySession, asked: TurnRequest, stream: EventStream | None) -> Turn:
+    """Play the turn; it is cancelled when the client hangs up first.
+
+    Raises:
+        _GoneError: the client hung up.
+        SessionClosedError: the session was closed meanwhile.
+    """
+    task = asyncio.ensure_future(session.turn(asked.messages, asked.tools, asked.sampling))
     try:
         while not task.done():
             await asyncio.wait({task}, timeout=_DISCONNECT_POLL_S)
-            if not task.done() and (request.transport is None or request.transport.is_closing()):
-                return None
+            if not task.done():
+                if _gone(request):
+                    raise _GoneError
+                if stream is not None:
+                    await _while_there(stream.keep_alive())
+        if task.cancelled():
+            raise SessionClosedError(f"session {session.spec.key} was closed")
         return task.result()
-    finally:
+    except BaseException:
         task.cancel()
         await asyncio.wait({task})
+        if not task.cancelled() and task.exception() is None:
+            # It ended in the same instant.
+            session.history.undelivered(task.result().number)
+        raise
 
 
-async def _stream(request: web.Request, session: GatewaySession, turn: Turn, events: str) -> web.StreamResponse:
-    response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
-    await response.prepare(request)
+def _gone(request: web.Request) -> bool:
+    return request.transport is None or request.transport.is_closing()
+
+
+async def _while_there(writing: Awaitable[_T]) -> _T:
     try:
-        await response.write(events.encode())
-        await response.write_eof()
+        return await writing
     except ConnectionError:
-        _log.info("client_gone", session=session.spec.key, turn=turn.number)
+        raise _GoneError from None
+
+
+async def _sent(request: web.Request, response: web.Response) -> web.Response:
+    """The response, once it is with the client as far as anybody can know."""
+    if _gone(request):
+        raise _GoneError
+    await response.prepare(request)
+    await response.write_eof()
     return response
+
+
+async def _alive(_: web.Request) -> web.Response:
+    return web.Response()
+
+
+def _refused(dialect: Dialect, refusal: Refusal) -> web.Response:
+    return web.json_response(dialect.refusal(refusal), status=refusal.status, headers=_retry(refusal))
+
+
+def _retry(refusal: Refusal) -> dict[str, str]:
+    """What keeps the vendors' clients from asking again where no answer will ever be another."""
+    return {"x-should-retry": "false"} if refusal.reason is Reason.SESSION_CLOSED else {}
 
 
 def _refusal(error: Exception) -> Refusal | None:

@@ -4,6 +4,9 @@ Training needs the engine's logprobs to be those of the plain tempered distribut
 distribution otherwise is refused.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 from echorl_core.config import SamplingConfig
 
 
@@ -33,3 +36,26 @@ def permitted(
     return SamplingConfig(
         temperature=temperature, top_p=top_p, top_k=top_k, max_completion_tokens=max_completion_tokens
     )
+
+
+_LARGEST = 1e300
+"""Integers beyond it are no floats; NaN is not below it."""
+
+
+def pinned(default: SamplingConfig, body: Mapping[str, Any], limit: str) -> tuple[SamplingConfig, dict[str, float]]:
+    """The environment's sampling for agents that nobody can keep from asking for another, and what they asked for.
+
+    They may only ask for fewer tokens, by the field ``limit``.
+
+    Raises:
+        SamplingRefusedError: a value is no number, or the limit no count.
+    """
+    asked = {field: body[field] for field in ("temperature", "top_p", "top_k", limit) if body.get(field) is not None}
+    for field, value in asked.items():
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= _LARGEST:
+            raise SamplingRefusedError(field, f"found {value!r}, accepted is a finite number")
+    most = asked.get(limit, default.max_completion_tokens)
+    if not isinstance(most, int) or most < 1:
+        raise SamplingRefusedError(limit, f"found {most!r}, accepted is an integer from 1")
+    sampling = default.model_copy(update={"max_completion_tokens": min(most, default.max_completion_tokens)})
+    return sampling, asked

@@ -23,7 +23,14 @@ from echorl_orchestrator.gateway.history import Branch, Continuation, History, T
 from echorl_orchestrator.gateway.prefix_cache import PrefixCache
 from echorl_orchestrator.gateway.prompts import Conversation, Prompt, prepare, returned_prompt
 from echorl_orchestrator.gateway.tokens import sampled_columns
-from echorl_orchestrator.gateway.turns import SessionClosedError, SessionFacts, SessionSpec, Turn, TurnLimitError
+from echorl_orchestrator.gateway.turns import (
+    NotCountedError,
+    SessionClosedError,
+    SessionFacts,
+    SessionSpec,
+    Turn,
+    TurnLimitError,
+)
 from echorl_orchestrator.metrics.process_counters import BRANCHES, TURNS
 
 _CLOSE_DEADLINE_S = 10.0
@@ -96,6 +103,24 @@ class GatewaySession:
         finally:
             self._running.discard(task)
         return turn
+
+    def prompt_tokens(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> int:
+        """How many tokens the prompt of such a turn would have. Nothing is sampled, and no turn counted.
+
+        Raises:
+            SessionClosedError: the session is closed.
+            MessageError: a message that no codec takes.
+            NotCountedError: the engine renders prompts, and only for a turn.
+        """
+        if self.closed:
+            raise SessionClosedError(f"session {self.spec.key} is closed")
+        return self._count(self._conversation(messages, tools, None))
+
+    def _count(self, talk: Conversation) -> int:
+        codec = self.spec.codec
+        if isinstance(codec, EngineRendering):
+            raise NotCountedError("the engine renders prompts (model.renderer: engine), and only those of turns")
+        return len(prepare(codec, self.history, self.history.find(talk.nodes), talk, list(self.tool_names)))
 
     async def close(self) -> None:
         """End the session: running turns are cancelled, later ones refused. Idempotent."""

@@ -1,5 +1,6 @@
 """What a session is opened with, what a turn gives back, and how turns are refused."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -13,6 +14,10 @@ from echorl_orchestrator.failures import EpisodeError
 
 class SessionClosedError(Exception):
     """The episode is over; nothing reaches an engine any more."""
+
+
+class NotCountedError(Exception):
+    """Nobody here knows how many tokens a prompt has."""
 
 
 class TurnLimitError(Exception):
@@ -60,6 +65,8 @@ class SessionFacts:
     turns: list[Turn] = field(default_factory=list)
     aborted: list[tuple[float, float]] = field(default_factory=list)
     """Start and end of turns that were cancelled or failed."""
+    asked: dict[int, Mapping[str, float]] = field(default_factory=dict)
+    """Of a turn by its number: sampling that the client asked for where the environment's held."""
     sampled_tokens: int = 0
     prompt_too_long: bool = False
     turn_limit_hit: bool = False

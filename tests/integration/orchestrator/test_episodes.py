@@ -49,8 +49,14 @@ ODD = "import:echorl_testing.orchestrator.odd_environments"
 class Stage:
     """A player with its environments and scripted policy."""
 
-    def __init__(self, player: EpisodePlayer, policy: ScriptedPolicy, environments: list[EnvironmentConfig]) -> None:
-        self.player = player
+    def __init__(
+        self,
+        player: EpisodePlayer,
+        policy: ScriptedPolicy,
+        server: TestServer,
+        environments: list[EnvironmentConfig],
+    ) -> None:
+        self.player, self.server = player, server
         self.policy = policy
         self.environments = {environment.name: environment for environment in environments}
         self._number = 0
@@ -98,9 +104,9 @@ async def staged(
     app = web.Application()
     player.routes(app)
     try:
-        async with TestServer(app, port=port):
+        async with TestServer(app, port=port) as server:
             await player.start()
-            yield Stage(player, policy, [*environments, *(entry.environment for entry in config.evals)])
+            yield Stage(player, policy, server, [*environments, *(entry.environment for entry in config.evals)])
         assert player.open_sessions == 0
     finally:
         await player.close()
@@ -385,6 +391,36 @@ async def test_a_title_that_a_runner_asks_for_is_in_its_record_and_does_not_trai
     assert [turn["unused"] for turn in used.turns] == [None, None, "sideCall"]
     assert [talk["unused"] for talk in everything.conversations] == [None, None]
     assert used.messages == everything.messages == used.conversations[0]["messages"]
+
+
+async def test_an_agent_may_go_on_in_another_api_and_what_it_asked_for_is_recorded(
+    tmp_path: Path,
+) -> None:
+    agent = odd(factory="agent", args={"turns": 1, "ends": "polyglot"})
+    async with staged(tmp_path, agent, http=True) as stage:
+        played = await stage.play()
+    assert (len(played.samples), played.num_turns) == (1, 2)
+    assert [turn["asked"] for turn in played.turns] == [{}, {"temperature": 0, "max_tokens": 7}]
+    assert [call["sampling"].temperature for call in stage.policy.calls] == [1.0, 1.0]
+
+
+async def test_a_runner_that_got_no_answer_made_no_turn(tmp_path: Path) -> None:
+    async with staged(
+        tmp_path, odd(factory="agent", args={"turns": 0, "ends": "deaf"}, max_retries=0), http=True
+    ) as stage:
+
+        def vanish(_: str) -> str:
+            server = stage.server.runner.server
+            assert isinstance(server, web.Server)
+            for connection in server.connections:
+                assert connection.transport is not None
+                connection.transport.abort()
+            return "ok<|im_end|>"
+
+        stage.policy.say = vanish
+        played = await stage.play()
+    assert (played.error_kind, played.error) == (ErrorKind.ENV, "the runner finished without a model turn")
+    assert len(stage.policy.returned) == 1
 
 
 async def test_a_runner_plays_through_the_gateway(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ class TeacherSession(GatewaySession):
     async def _play(
         self, talk: Conversation, found: Continuation | None, sampling: SamplingConfig, start_s: float
     ) -> Turn:
-        prompt_tokens = self._prompt_tokens(talk)
+        prompt_tokens = self._checked_count(talk)
         room = self.spec.max_model_len - prompt_tokens
         limit = min(sampling.max_completion_tokens, room)
         said = await endpoint_says(self._teacher, talk.messages, talk.tools, sampling, max_tokens=limit)
@@ -94,10 +94,13 @@ class TeacherSession(GatewaySession):
         shared = max((_shared(branch.messages, one.messages) for one in earlier), default=0)
         return frozenset({*range(shared), *self._unusable.get(branch.number, ())})
 
-    def _prompt_tokens(self, talk: Conversation) -> int:
+    def _count(self, talk: Conversation) -> int:
         codec = self.spec.codec
         assert not isinstance(codec, EngineRendering)  # noqa: S101 - refused when the player was made
-        count = len(codec.render(talk.messages, talk.tools, talk.warnings).ids)
+        return len(codec.render(talk.messages, talk.tools, talk.warnings).ids)
+
+    def _checked_count(self, talk: Conversation) -> int:
+        count = self._count(talk)
         if count >= self.spec.max_model_len:
             raise PromptTooLongError(f"the prompt has {count} tokens of at most {self.spec.max_model_len - 1}")
         return count

@@ -12,7 +12,7 @@ from typing import Any
 from echorl_core.config import SamplingConfig
 from echorl_core.names import SERVED_MODEL_NAME
 from echorl_orchestrator.chat.messages import MessageError, wire_message
-from echorl_orchestrator.gateway.dialect import Dialect, Refusal, TurnRequest
+from echorl_orchestrator.gateway.dialect import Dialect, Reason, Refusal, TurnRequest
 from echorl_orchestrator.gateway.sampling import SamplingRefusedError, permitted
 from echorl_orchestrator.gateway.session import GatewaySession
 from echorl_orchestrator.gateway.turns import SessionSpec, Turn
@@ -68,6 +68,8 @@ class OpenAiChat:
     """``POST /v1/chat/completions``."""
 
     path = "/v1/chat/completions"
+    heartbeat = ": computing\n\n"
+    in_stream: frozenset[Reason] = frozenset()
 
     def read(self, body: Any, spec: SessionSpec) -> TurnRequest:
         """See ``Dialect``."""
@@ -109,6 +111,10 @@ class OpenAiChat:
         kind = "server_error" if refusal.status >= 500 else "invalid_request_error"
         error = {"message": refusal.message, "type": kind, "param": refusal.field, "code": refusal.reason}
         return {"error": error}
+
+    def failure(self, refusal: Refusal) -> str:
+        """The error object as a chunk, which the client raises."""
+        return f"data: {json.dumps(self.refusal(refusal))}\n\n"
 
 
 def _check_tool(tool: Mapping[str, Any], where: str) -> None:

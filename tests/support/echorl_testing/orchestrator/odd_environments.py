@@ -177,6 +177,9 @@ class Agent:
             await asyncio.sleep(3600)
         talk: list[dict[str, Any]] = [{"role": "user", "content": "hello"}]
         async with aiohttp.ClientSession() as http:
+            if self._ends == "deaf":
+                with contextlib.suppress(aiohttp.ClientError):
+                    await http.post(f"{base_url}/chat/completions", json={"messages": talk})
             for _ in range(self._turns):
                 body = {"model": model, "messages": talk}
                 async with http.post(f"{base_url}/chat/completions", json=body) as answer:
@@ -189,6 +192,10 @@ class Agent:
             if self._ends == "titled":
                 body = {"model": model, "messages": [{"role": "user", "content": "name this talk"}]}
                 async with http.post(f"{base_url}/chat/completions", json=body) as answer:
+                    await answer.json()
+            if self._ends == "polyglot":
+                asked = {"messages": talk, "temperature": 0, "max_tokens": 7}
+                async with http.post(f"{base_url}/messages", json=asked) as answer:
                     await answer.json()
         return RunnerResult(
             reward=None if self._ends == "unscored" else 0.5, metrics={"turns": float(limits.max_turns or -1)}

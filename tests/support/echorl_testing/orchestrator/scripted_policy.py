@@ -51,7 +51,7 @@ class ScriptedPolicy:
 
     def __init__(self, tokenizer: Any, reply: Callable[[str], str | list[int]]) -> None:
         self._tokenizer = tokenizer
-        self._reply = reply
+        self.say = reply
         self.calls: list[dict[str, Any]] = []
         self.returned: list[tuple[list[int], Generation]] = []
         self.errors: list[EpisodeError] = []
@@ -86,7 +86,7 @@ class ScriptedPolicy:
             raise
         if self.errors:
             raise self.errors.pop(0)
-        said = self._reply(self._tokenizer.decode(prompt))
+        said = self.say(self._tokenizer.decode(prompt))
         ids = self._tokenizer.encode(said) if isinstance(said, str) else said
         finish: Literal["stop", "length"] = "stop" if len(ids) <= max_tokens and ids[-1] in stop_ids else "length"
         ids = ids[:max_tokens]

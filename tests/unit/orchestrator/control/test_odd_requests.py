@@ -58,8 +58,17 @@ ROUTES: dict[tuple[str, str], Row] = {
     ("GET", "/state"): Row(query={"since": "0", "wait": "0"}),
     ("GET", "/healthz"): Row(),
     ("GET", "/metrics"): Row(),
-    ("POST", "/v1/chat/completions"): Row(SAY),
-    ("POST", "/s/{session}/v1/chat/completions"): Row(SAY),
+    **{
+        (method, prefix + path): Row(body)
+        for prefix in ("", "/s/{session}")
+        for method, path, body in (
+            ("POST", "/v1/chat/completions", SAY),
+            ("POST", "/v1/messages", SAY),
+            ("POST", "/v1/messages/count_tokens", SAY),
+            ("GET", "/v1/models", None),
+            ("POST", "/v1/responses", {"input": "port?"}),
+        )
+    },
 }
 
 DEEP = 100_000
@@ -170,7 +179,7 @@ async def test_odd_requests_are_the_callers_fault(served: tuple[ServedApi, Clien
 async def test_odd_fields_are_the_callers_fault(served: tuple[ServedApi, Client], method: str, path: str) -> None:
     row, (_, client) = ROUTES[method, path], served
     fields = set(row.body) | {"no such field"}
-    if "messages" in fields:
+    if fields & {"messages", "input"}:
         fields |= {
             "tools",
             "stream",
@@ -181,11 +190,64 @@ async def test_odd_fields_are_the_callers_fault(served: tuple[ServedApi, Client]
             "max_tokens",
             "tool_choice",
             "n",
+            "system",
+            "output_config",
+            "instructions",
+            "text",
+            "truncation",
+            "max_output_tokens",
         }
     for name in sorted(fields):
         for value in ODD_VALUES:
             changed = {**row.body, name: value, **({"stream": True} if name == "stream_options" else {})}
             assert await status(client, method, path, row, data=json.dumps(changed)) < 500, (name, value)
+
+
+ITEM_FIELDS = ["role", "content", "type", "call_id", "name", "arguments", "output", "encrypted_content"]
+
+
+@pytest.mark.parametrize("where", ITEM_FIELDS)
+async def test_odd_items_and_tools_are_the_callers_fault(served: tuple[ServedApi, Client], where: str) -> None:
+    _, client = served
+    row = ROUTES["POST", "/v1/responses"]
+    said = {"role": "user", "content": [{"type": "input_text", "text": "x"}]}
+    items = [
+        said,
+        {"type": "function_call", "call_id": "c", "name": "ls", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c", "output": "x"},
+        {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "x"}]},
+    ]
+    for item in items:
+        for value in [*ODD_VALUES, [{"type": "input_text", "text": 5}]]:
+            body = {"input": [said, {**item, where: value}, said]}
+            assert await status(client, "POST", "/v1/responses", row, data=json.dumps(body)) < 500, (item, value)
+    for tool in [{}, {"name": 5}, {"type": "function", "name": "x", "parameters": 5}, {"type": "function"}, 5]:
+        body = {"input": "x", "tools": [tool]}
+        assert await status(client, "POST", "/v1/responses", row, data=json.dumps(body)) == 400, tool
+
+
+@pytest.mark.parametrize("where", ["role", "content", "type", "text", "id", "name", "input", "tool_use_id", "thinking"])
+async def test_odd_blocks_and_tools_are_the_callers_fault(served: tuple[ServedApi, Client], where: str) -> None:
+    _, client = served
+    row = ROUTES["POST", "/v1/messages"]
+    blocks = [
+        ("user", {"type": "text", "text": "x"}),
+        ("assistant", {"type": "tool_use", "id": "c", "name": "ls", "input": {}}),
+        ("assistant", {"type": "thinking", "thinking": "x"}),
+        ("user", {"type": "tool_result", "tool_use_id": "c", "content": [{"type": "text", "text": "x"}]}),
+    ]
+    for role, block in blocks:
+        for value in ODD_VALUES:
+            message = {"role": role, "content": [block], **({where: value} if where in ("role", "content") else {})}
+            if where not in ("role", "content"):
+                message["content"] = [{**block, where: value}]
+            body = {"messages": [*SAY["messages"], message, *SAY["messages"]], "system": [block]}
+            assert await status(client, "POST", "/v1/messages", row, data=json.dumps(body)) < 500, (block, value)
+            del body["system"]
+            assert await status(client, "POST", "/v1/messages", row, data=json.dumps(body)) < 500, (block, value)
+    for tool in [{}, {"name": 5}, {"name": "x", "input_schema": 5}, {"name": "\ud800"}, {"type": []}, 5, {"name": []}]:
+        body = {**SAY, "tools": [tool]}
+        assert await status(client, "POST", "/v1/messages", row, data=json.dumps(body)) == 400, tool
 
 
 @pytest.mark.parametrize("where", ["role", "content", "tool_calls", "tool_call_id", "name", "reasoning_content"])

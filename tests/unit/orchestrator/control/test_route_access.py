@@ -12,13 +12,14 @@ from echorl_orchestrator.gateway.sessions import Sessions
 from echorl_testing.orchestrator.sealed import identity
 from echorl_testing.orchestrator.served_api import TOKEN, ServedApi
 
-OPEN = {"/state", "/healthz", "/metrics"}
-"""Only read, by probes, Prometheus and people; no secret is in them."""
+OPEN = {"/state", "/healthz", "/metrics", "/"}
+"""Only read, by probes, Prometheus, people, and agents before their first call; no secret is in them."""
 TOKEN_ROUTES = {
     *("/trainer/batch", "/trainer/policy", "/trainer/step", "/trainer/parts"),
     *("/control/stop", "/control/live"),
 }
-SESSION = {"/v1/chat/completions", "/s/{session}/v1/chat/completions"}
+_DIALECTS = ("/v1/chat/completions", "/v1/messages", "/v1/messages/count_tokens", "/v1/models", "/v1/responses")
+SESSION = {*_DIALECTS, *(f"/s/{{session}}{path}" for path in _DIALECTS)}
 """Need the key of an episode's session."""
 
 WRONG = [None, "", "secret", f"{TOKEN}x", "\xe9t\xe9", "\udcff"]

@@ -20,6 +20,8 @@ from echorl_orchestrator.gateway.dialect import TurnRequest
 
 class Plain:
     path = "/plain"
+    heartbeat = ": computing\\n\\n"
+    in_stream = frozenset()
 
     def read(self, body, spec):
         return TurnRequest([{"role": "user", "content": body["say"]}], [], spec.sampling, stream=body.get("stream"))
@@ -32,6 +34,9 @@ class Plain:
 
     def refusal(self, refusal):
         return {"refused": refusal.reason}
+
+    def failure(self, refusal):
+        return f"data: {refusal.message}"
 
 
 DIALECT = Plain()

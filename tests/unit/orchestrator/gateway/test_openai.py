@@ -2,79 +2,38 @@ import asyncio
 import io
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import openai
 import pytest
-from aiohttp import web
 
 from echorl_core.config import SamplingConfig
-from echorl_orchestrator.codec.compact import CompactCodec
-from echorl_orchestrator.codec.tokenizer import TextTokenizer
 from echorl_orchestrator.failures import EpisodeError, ErrorKind
 from echorl_orchestrator.gateway.dialects.openai import requested_sampling
-from echorl_orchestrator.gateway.http import GatewayApi
 from echorl_orchestrator.gateway.sampling import SamplingRefusedError
-from echorl_orchestrator.gateway.session import GatewaySession
-from echorl_orchestrator.gateway.sessions import DuplicateSessionError, Sessions, UnknownSessionError
-from echorl_orchestrator.gateway.turns import SessionSpec
-from echorl_testing.orchestrator.scripted_policy import ScriptedPolicy, write_byte_tokenizer
+from echorl_orchestrator.gateway.sessions import DuplicateSessionError, UnknownSessionError
+from echorl_testing.orchestrator.served_gateway import GREP_TOOL, ServedGateway, served_gateway
 from echorl_testing.waiting import until
 
-TOOLS: Any = [
-    {
-        "type": "function",
-        "function": {"name": "grep", "parameters": {"type": "object", "properties": {"pattern": {"type": "string"}}}},
-    }
-]
+TOOLS: Any = [GREP_TOOL]
 PROMPT: Any = [{"role": "user", "content": "port?"}]
-GREP = "look <tool_call>grep port</tool_call><|im_end|>"
 
 
-class Gateway:
-    """A gateway with one open session ``k``, served over HTTP."""
-
-    def __init__(self, tokenizer: TextTokenizer) -> None:
-        self.reply = GREP
-        self.policy = ScriptedPolicy(
-            tokenizer, lambda text: "done<|im_end|>" if "tool_response" in text else self.reply
-        )
-        self.tokenizer = tokenizer
-        self.sessions = Sessions()
-        self.bugs: list[BaseException] = []
-        self.session = self.open("k")
-        app = web.Application()
-        GatewayApi(self.sessions, self.bugs.append).routes(app)
-        # As in production, a handler is not cancelled when its client goes away (aiohttp's TestServer would).
-        self.runner = web.AppRunner(app, handler_cancellation=False)
-
-    def url(self, path: str) -> str:
-        host, port = self.runner.addresses[0]
-        return f"http://{host}:{port}{path}"
-
-    def open(self, key: str, **changes: Any) -> GatewaySession:
-        spec: dict[str, Any] = {"sampling": SamplingConfig(max_completion_tokens=64), "max_model_len": 512, **changes}
-        return self.sessions.open(SessionSpec(key, "e", CompactCodec(self.tokenizer), self.policy, **spec))
-
-    def client(self, key: str = "k", *, path: bool = True, **options: Any) -> openai.AsyncOpenAI:
-        base = self.url(f"/s/{key}/v1" if path else "/v1")
-        return openai.AsyncOpenAI(base_url=base, api_key=options.pop("api_key", "unused"), max_retries=0, **options)
+def client_of(gateway: ServedGateway, key: str = "k", *, path: bool = True, **options: Any) -> openai.AsyncOpenAI:
+    base = gateway.url(f"/s/{key}/v1" if path else "/v1")
+    return openai.AsyncOpenAI(base_url=base, api_key=options.pop("api_key", "unused"), max_retries=0, **options)
 
 
 @pytest.fixture
-async def gateway(tmp_path: Any) -> AsyncIterator[Gateway]:
-    served = Gateway(TextTokenizer(write_byte_tokenizer(tmp_path), name="bytes"))
-    await served.runner.setup()
-    try:
-        await web.TCPSite(served.runner, "127.0.0.1", 0).start()
+async def gateway(tmp_path: Path) -> AsyncIterator[ServedGateway]:
+    async with served_gateway(tmp_path) as served:
         yield served
-    finally:
-        await served.runner.cleanup()
 
 
-async def test_a_tool_conversation_through_the_openai_client(gateway: Gateway) -> None:
-    async with gateway.client() as client:
+async def test_a_tool_conversation_through_the_openai_client(gateway: ServedGateway) -> None:
+    async with client_of(gateway) as client:
         first = await client.chat.completions.create(model="policy", messages=PROMPT, tools=TOOLS)
         choice = first.choices[0]
         assert (choice.finish_reason, choice.message.content) == ("tool_calls", "look ")
@@ -92,8 +51,8 @@ async def test_a_tool_conversation_through_the_openai_client(gateway: Gateway) -
     assert len(gateway.session.history.branches) == 1
 
 
-async def test_a_stream_replays_the_finished_turn(gateway: Gateway) -> None:
-    async with gateway.client() as client:
+async def test_a_stream_replays_the_finished_turn(gateway: ServedGateway) -> None:
+    async with client_of(gateway) as client:
         stream = await client.chat.completions.create(
             model="policy", messages=PROMPT, tools=TOOLS, stream=True, stream_options={"include_usage": True}
         )
@@ -109,7 +68,7 @@ async def test_a_stream_replays_the_finished_turn(gateway: Gateway) -> None:
     assert chunks[-1].usage.total_tokens == 41
 
 
-async def test_a_stream_ends_with_done(gateway: Gateway) -> None:
+async def test_a_stream_ends_with_done(gateway: ServedGateway) -> None:
     url = gateway.url("/s/k/v1/chat/completions")
     async with aiohttp.ClientSession() as http, http.post(url, json={"messages": PROMPT, "stream": True}) as answer:
         assert answer.content_type == "text/event-stream"
@@ -117,18 +76,18 @@ async def test_a_stream_ends_with_done(gateway: Gateway) -> None:
 
 
 @pytest.mark.parametrize("options", [{"api_key": "k"}, {"default_headers": {"X-Session-ID": "k"}}])
-async def test_the_session_may_come_as_bearer_or_header(gateway: Gateway, options: dict[str, Any]) -> None:
-    async with gateway.client(path=False, **options) as client:
+async def test_the_session_may_come_as_bearer_or_header(gateway: ServedGateway, options: dict[str, Any]) -> None:
+    async with client_of(gateway, path=False, **options) as client:
         await client.chat.completions.create(model="policy", messages=PROMPT)
     assert len(gateway.session.facts.turns) == 1
 
 
-async def test_unknown_closed_and_duplicate_sessions(gateway: Gateway) -> None:
-    async with gateway.client("nobody") as client:
+async def test_unknown_closed_and_duplicate_sessions(gateway: ServedGateway) -> None:
+    async with client_of(gateway, "nobody") as client:
         with pytest.raises(openai.NotFoundError, match="no session nobody"):
             await client.chat.completions.create(model="policy", messages=PROMPT)
     await gateway.sessions.close("k")
-    async with gateway.client() as client:
+    async with client_of(gateway) as client:
         with pytest.raises(openai.InternalServerError, match="session k is closed") as caught:
             await client.chat.completions.create(model="policy", messages=PROMPT)
     assert caught.value.status_code == 503
@@ -142,7 +101,7 @@ async def test_unknown_closed_and_duplicate_sessions(gateway: Gateway) -> None:
         gateway.sessions.get("nobody")
 
 
-async def test_a_missing_session_key_is_401(gateway: Gateway) -> None:
+async def test_a_missing_session_key_is_401(gateway: ServedGateway) -> None:
     url = gateway.url("/v1/chat/completions")
     async with aiohttp.ClientSession() as http, http.post(url, json={"messages": PROMPT}) as answer:
         assert answer.status == 401
@@ -164,8 +123,8 @@ async def test_a_missing_session_key_is_401(gateway: Gateway) -> None:
         ("logprobs", True),
     ],
 )
-async def test_fields_that_training_refuses_are_named(gateway: Gateway, field: str, value: Any) -> None:
-    async with gateway.client() as client:
+async def test_fields_that_training_refuses_are_named(gateway: ServedGateway, field: str, value: Any) -> None:
+    async with client_of(gateway) as client:
         with pytest.raises(openai.BadRequestError) as caught:
             await client.chat.completions.create(model="policy", messages=PROMPT, tools=TOOLS, **{field: value})
     assert caught.value.param == field
@@ -173,9 +132,9 @@ async def test_fields_that_training_refuses_are_named(gateway: Gateway, field: s
     assert gateway.policy.calls == []
 
 
-async def test_eval_sessions_may_be_greedy_but_not_seeded(gateway: Gateway) -> None:
+async def test_eval_sessions_may_be_greedy_but_not_seeded(gateway: ServedGateway) -> None:
     gateway.open("eval", evaluation=True)
-    async with gateway.client("eval") as client:
+    async with client_of(gateway, "eval") as client:
         await client.chat.completions.create(
             model="policy", messages=PROMPT, temperature=0, top_p=0.9, presence_penalty=0.5, extra_body={"top_k": 5}
         )
@@ -188,9 +147,9 @@ async def test_eval_sessions_may_be_greedy_but_not_seeded(gateway: Gateway) -> N
     )
 
 
-async def test_unsaid_fields_are_the_environments(gateway: Gateway) -> None:
+async def test_unsaid_fields_are_the_environments(gateway: ServedGateway) -> None:
     gateway.open("warm", sampling=SamplingConfig(temperature=0.7, max_completion_tokens=9))
-    async with gateway.client("warm") as client:
+    async with client_of(gateway, "warm") as client:
         await client.chat.completions.create(model="policy", messages=PROMPT)
         await client.chat.completions.create(model="policy", messages=PROMPT, temperature=0.5, max_tokens=3)
     first, second = (call["sampling"] for call in gateway.policy.calls)
@@ -210,34 +169,34 @@ def test_unknown_fields_and_odd_values_are_refused() -> None:
             requested_sampling(body, default, evaluation=True)
 
 
-async def test_a_prompt_without_room_is_a_clear_400(gateway: Gateway) -> None:
+async def test_a_prompt_without_room_is_a_clear_400(gateway: ServedGateway) -> None:
     gateway.open("short", max_model_len=24)
-    async with gateway.client("short") as client:
+    async with client_of(gateway, "short") as client:
         with pytest.raises(openai.BadRequestError) as caught:
             await client.chat.completions.create(model="policy", messages=PROMPT)
     assert caught.value.code == "context_length_exceeded"
     assert gateway.policy.calls == []
 
 
-async def test_an_engines_failure_is_503(gateway: Gateway) -> None:
+async def test_an_engines_failure_is_503(gateway: ServedGateway) -> None:
     gateway.policy.errors.append(EpisodeError(ErrorKind.PROVIDER, "engine lost"))
-    async with gateway.client() as client:
+    async with client_of(gateway) as client:
         with pytest.raises(openai.InternalServerError, match="engine lost"):
             await client.chat.completions.create(model="policy", messages=PROMPT)
     assert gateway.bugs == []
 
 
-async def test_a_bug_is_not_swallowed(gateway: Gateway) -> None:
+async def test_a_bug_is_not_swallowed(gateway: ServedGateway) -> None:
     gateway.reply = []  # type: ignore[assignment]
-    async with gateway.client() as client:
+    async with client_of(gateway) as client:
         with pytest.raises(openai.InternalServerError):
             await client.chat.completions.create(model="policy", messages=PROMPT)
     assert [type(error) for error in gateway.bugs] == [IndexError]
 
 
-async def test_hanging_up_aborts_the_generation(gateway: Gateway) -> None:
+async def test_hanging_up_aborts_the_generation(gateway: ServedGateway) -> None:
     gateway.policy.gate.clear()
-    async with gateway.client() as client:
+    async with client_of(gateway) as client:
         call = asyncio.create_task(client.chat.completions.create(model="policy", messages=PROMPT))
         await asyncio.wait_for(gateway.policy.arrived.wait(), 60)
         call.cancel()
@@ -248,9 +207,9 @@ async def test_hanging_up_aborts_the_generation(gateway: Gateway) -> None:
     assert gateway.session.history.branches == []
 
 
-async def test_closing_a_session_answers_its_running_call(gateway: Gateway) -> None:
+async def test_closing_a_session_answers_its_running_call(gateway: ServedGateway) -> None:
     gateway.policy.gate.clear()
-    async with gateway.client() as client:
+    async with client_of(gateway) as client:
         call = asyncio.create_task(client.chat.completions.create(model="policy", messages=PROMPT))
         await asyncio.wait_for(gateway.policy.arrived.wait(), 60)
         await gateway.sessions.close("k")
@@ -258,7 +217,7 @@ async def test_closing_a_session_answers_its_running_call(gateway: Gateway) -> N
             await asyncio.wait_for(call, 60)
 
 
-async def test_large_bodies_are_taken(gateway: Gateway) -> None:
+async def test_large_bodies_are_taken(gateway: ServedGateway) -> None:
     gateway.open("large", max_model_len=4_000_000)
     body = io.BytesIO(json.dumps({"messages": PROMPT, "metadata": {"pad": "x" * 3_000_000}}).encode())
     url = gateway.url("/s/large/v1/chat/completions")
@@ -280,7 +239,7 @@ async def test_large_bodies_are_taken(gateway: Gateway) -> None:
         b'{"messages": [{"role": "tool", "content": "", "tool_call_id": ["a"]}]}',
     ],
 )
-async def test_malformed_bodies_are_400(gateway: Gateway, body: bytes) -> None:
+async def test_malformed_bodies_are_400(gateway: ServedGateway, body: bytes) -> None:
     url = gateway.url("/s/k/v1/chat/completions")
     async with aiohttp.ClientSession() as http, http.post(url, data=body) as answer:
         assert answer.status == 400
@@ -288,7 +247,7 @@ async def test_malformed_bodies_are_400(gateway: Gateway, body: bytes) -> None:
     assert gateway.bugs == []
 
 
-async def test_text_that_utf8_cannot_hold_is_taken_with_a_mark_in_its_place(gateway: Gateway) -> None:
+async def test_text_that_utf8_cannot_hold_is_taken_with_a_mark_in_its_place(gateway: ServedGateway) -> None:
     call = {"id": "1", "type": "function", "function": {"name": "sh", "arguments": '{"file": "\\ud83d"}'}}
     messages = [
         {"role": "user", "content": "a\udcff"},
