@@ -13,7 +13,7 @@ from echorl_testing.manifests.documents import full, shortest, with_value
 TRAIN, EVAL = "spec.environments.train", "spec.environments.eval"
 REFUSED = [
     ("spec.model.name", "/models/other", 'found "/models/other"; accepted: "/models/policy"'),
-    ("spec.model.renderer", "llama3", 'accepted: "qwen3"'),
+    ("spec.model.renderer", "llama-3", 'accepted: "qwen3"'),
     ("spec.model.renderer", None, 'found "auto"; accepted: "qwen3"'),
     ("spec.model.dtype", "float32", 'accepted: "bfloat16"'),
     ("spec.model.lora", {"rank": 8}, "found another value; accepted: the value that it was made with"),
