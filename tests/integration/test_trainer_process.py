@@ -13,14 +13,16 @@ from urllib.parse import urlsplit
 import msgspec
 import pytest
 
+from echorl_core import names
 from echorl_core.checkpoints import committed, verify
 from echorl_core.identity import RunIdentity
 from echorl_core.names import ExitCode
 from echorl_core.prepare import prepare
+from echorl_core.run_token import weights_key
 from echorl_core.rundir import RunDirectory
 from echorl_core.wire.weights import WeightManifest
 from echorl_testing.trainer.batches import RUN_UID, record
-from echorl_testing.trainer.fake_orchestrator import FakeOrchestrator
+from echorl_testing.trainer.fake_orchestrator import TOKEN, FakeOrchestrator
 from echorl_testing.trainer.tiny_learner import tiny_model
 from echorl_testing.trainer.trainer_processes import Gang, trainer_config
 
@@ -73,7 +75,7 @@ async def attempts(request: pytest.FixtureRequest, tmp_path: Path, model: Path) 
 def fetched(url: str) -> bytes:
     parts = urlsplit(url)
     connection = HTTPConnection(str(parts.hostname), parts.port, timeout=30)
-    connection.request("GET", parts.path)
+    connection.request("GET", parts.path, headers={names.HEADER_TOKEN: weights_key(TOKEN)})
     response = connection.getresponse()
     assert response.status == 200
     return response.read()

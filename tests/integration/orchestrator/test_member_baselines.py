@@ -77,7 +77,7 @@ def advantages_of(trainer: ScriptedTrainer, ending: str) -> list[float]:
     return found
 
 
-async def test_a_checkpoint_without_baselines_is_not_gone_on_from(run: Run) -> None:
+async def test_an_environment_of_one_agent_does_not_become_one_of_several(run: Run) -> None:
     run.configure(train=[environment("circle")], evals=[], max_steps=2)
     async with run.orchestrator() as process:
         await run.trainer().run()
@@ -86,4 +86,5 @@ async def test_a_checkpoint_without_baselines_is_not_gone_on_from(run: Run) -> N
     assert prepare(run.directory, SECOND).resume_step == 2
     async with run.orchestrator(identity=SECOND) as process:
         assert await process.wait() == ExitCode.BAD_INPUT
-    assert "environments.circle: the checkpoint to resume from has no RAE baselines (step 2)" in run.log.read_text()
+    found = "spec.environments.train[circle].type: found 'import:echorl_testing.orchestrator.talking_members:circle'"
+    assert f"{found}, the run was started with 'builtin:digits'" in run.log.read_text().replace("\\'", "'")

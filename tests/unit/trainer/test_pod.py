@@ -88,12 +88,12 @@ def test_a_pod_without_its_variables_is_bad_input(tmp_path: Path, monkeypatch: p
 
 
 class ScriptedPod:
-    def __init__(self, folder: Path, *scripts: str) -> None:
+    def __init__(self, folder: Path, *scripts: str, settle_s: float = 1.0) -> None:
         self.folder = folder
         identity = {"ECHORL_RUN_NAME": "run", "ECHORL_RUN_UID": "uid", "ECHORL_ATTEMPT": "7"}
         command = [sys.executable, scripted_pod.__file__, str(folder), *scripts]
         support = str(Path(scripted_pod.__file__).parents[2])
-        environment = {**os.environ, **identity, "PYTHONPATH": support}
+        environment = {**os.environ, **identity, "PYTHONPATH": support, "SETTLE_S": str(settle_s)}
         self.process = subprocess.Popen(command, env=environment)
 
     def wait_for(self, *names: str) -> None:
@@ -126,9 +126,8 @@ def test_all_ranks_finish(tmp_path: Path) -> None:
 
 def test_a_nan_outweighs_the_crash_that_it_causes(tmp_path: Path) -> None:
     crash = "write(message_of_end('trainer', 1, 'connection reset')); done('crashed'); sys.exit(1)"
-    # All that is left to do after the crash is to end, so that it ends within the time that the pod waits.
     nan = "write(message_of_end('trainer', 3, 'loss is NaN', step=5, attempt=7)); wait_for('crashed'); os._exit(3)"
-    code, words = ScriptedPod(tmp_path, crash, nan, SLEEPS).ended()
+    code, words = ScriptedPod(tmp_path, crash, nan, settle_s=60.0).ended()
     assert code == ExitCode.NON_FINITE
     assert (words.rank, words.message, words.step, words.attempt) == (1, "loss is NaN", 5, 7)
 

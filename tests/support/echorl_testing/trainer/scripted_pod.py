@@ -37,7 +37,8 @@ def main() -> int:
     command = [sys.executable, "-c", choose, str(folder)]
     words = folder / "words"
     words.mkdir()
-    pod = Pod(Layout(pods=1, index=0, ranks_per_pod=len(scripts)), command, words, settle_s=1.0, grace_s=0.5)
+    settle_s = float(os.environ.get("SETTLE_S", "1.0"))
+    pod = Pod(Layout(pods=1, index=0, ranks_per_pod=len(scripts)), command, words, settle_s=settle_s, grace_s=0.5)
     code = pod.run()
     said = pod.termination_message(RunIdentity.from_environment(os.environ))
     (folder / "said.json").write_bytes(encoded(said))

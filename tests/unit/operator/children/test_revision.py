@@ -46,36 +46,46 @@ def test_an_operators_version_changes_the_rendering_and_no_config():
     assert newer.trainer != rendered(shortest()).trainer
 
 
-@pytest.mark.parametrize("args", [{"text": "x" * 400_000}, {"numbers": [1] * 40_000}], ids=["long", "many lines"])
+def with_args(*every):
+    """A manifest with an environment for each of these arguments, which alone may take 128 KiB."""
+    document = shortest()
+    (one,) = document["spec"]["environments"]["train"]
+    document["spec"]["environments"]["train"] = [
+        {**one, "name": f"e{index}", "args": args} for index, args in enumerate(every)
+    ]
+    return document
+
+
+@pytest.mark.parametrize("args", [{"text": "x" * 120_000}, {"numbers": [1] * 40_000}], ids=["long", "many lines"])
 def test_a_manifest_whose_rendering_is_too_large_is_refused(args):
-    document = with_value(shortest(), "spec.environments.train.0.args", args)
+    document = with_args(args, args, args, args)
     found = r"found a manifest that renders to \d{7} bytes; accepted: .* at most 1048576$"
     (key,) = args
-    field = rf"spec\.environments\.train\[0\]\.args\.{key}: largest with \d+ bytes; "
+    field = rf"spec\.environments\.train\[0\]\.args\.{key}: largest with \d+ bytes, "
     with pytest.raises(ValueError, match=rf"^{field}.*{found}"):
         rendered(document)
 
 
 def test_the_largest_fields_are_named_the_largest_first():
     rules = [{"to": [{"ipBlock": {"cidr": f"10.{one}.0.0/16"}}] * 60} for one in range(60)]
-    document = with_value(shortest(), "spec.environments.train.0.args", {"a b": "x" * 300_000})
+    document = with_args({"a b": "x" * 130_000}, {"text": "x" * 120_000}, {"text": "x" * 110_000})
     document["spec"]["egress"] = rules
     with pytest.raises(ValueError, match="renders to") as caught:
         rendered(document)
     # Of the rules none is large alone.
-    largest = r'spec\.environments\.train\[0\]\.args\["a b"\]: largest with 300002 bytes'
-    assert re.match(rf"{largest}, then spec\.egress with \d{{6}} bytes; ", str(caught.value))
+    largest = r'spec\.environments\.train\[0\]\.args\["a b"\]: largest with 130002 bytes'
+    assert re.match(rf"{largest}, then spec\.egress with \d{{6}} bytes, ", str(caught.value))
 
 
 def test_a_key_without_end_does_not_fill_the_message():
-    document = with_value(shortest(), "spec.environments.train.0.args", {"x" * 400_000: 1})
+    document = with_args(*[{"x" * 120_000: 1}] * 4)
     with pytest.raises(ValueError, match=r"^spec\.environments\.train\[0\]\.args: largest") as caught:
         rendered(document)
     assert len(str(caught.value)) < 500
 
 
 def test_a_manifest_that_just_fits_has_a_revision():
-    document = with_value(shortest(), "spec.environments.train.0.args", {"text": "x" * 300_000})
+    document = with_args({"text": "x" * 120_000}, {"text": "x" * 120_000})
     to_revision(rendered(document), load(document), 1, 1)
 
 
