@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from echorl_core.config import EnvironmentConfig
@@ -56,7 +57,7 @@ class EpisodeAttempt:
         request = self.request
         return Owner(request.episode, request.group, request.environment.name, request.task_key, request.attempt)
 
-    @property
+    @cached_property
     def unused(self) -> dict[int, Unused]:
         """Turns that do not train, and why."""
         return unused_turns(self.session.history.turns) if self.request.environment.train_branches == "used" else {}

@@ -1,10 +1,11 @@
 """What several dialects read alike of a request's fields."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from echorl_orchestrator.chat.messages import MessageError
+from echorl_orchestrator.gateway.sampling import SamplingRefusedError
 
 
 def an_object(value: Any, where: str) -> Mapping[str, Any]:
@@ -33,3 +34,27 @@ def function_tool(name: Any, description: Any, parameters: Any, where: str) -> d
     except UnicodeEncodeError as error:
         raise MessageError(f"{where}: found half a surrogate pair; accepted is text: {error}") from None
     return {"type": "function", "function": function}
+
+
+def offered_tools(
+    tools: Any, choice: Any, place: str, read: Callable[[Mapping[str, Any], str], dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """The tools that a request offers, none where it chooses none of them.
+
+    Args:
+        tools: the request's.
+        choice: its choice among them, by its name.
+        place: where a definition stands, with a hole for its number.
+        read: a definition and where it stands, in OpenAI's form.
+
+    Raises:
+        MessageError: the tools are no list of objects.
+        SamplingRefusedError: tools are forced.
+    """
+    if choice not in ("auto", "none"):
+        raise SamplingRefusedError("tool_choice", f"found {choice!r}, accepted are 'auto' and 'none'")
+    if not isinstance(tools or [], list):
+        raise MessageError("tools: accepted is a list of tool definitions")
+    places = [place.format(index) for index in range(len(tools or []))]
+    definitions = [read(an_object(tool, where), where) for tool, where in zip(tools or [], places, strict=True)]
+    return definitions if choice == "auto" else []

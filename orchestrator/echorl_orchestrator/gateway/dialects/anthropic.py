@@ -14,7 +14,7 @@ from typing import Any
 from echorl_core.names import SERVED_MODEL_NAME
 from echorl_orchestrator.chat.messages import MessageError, with_one_system
 from echorl_orchestrator.gateway.dialect import Dialect, Reason, Refusal, TurnRequest
-from echorl_orchestrator.gateway.reading import an_object, function_tool
+from echorl_orchestrator.gateway.reading import an_object, function_tool, offered_tools
 from echorl_orchestrator.gateway.sampling import SamplingRefusedError, pinned
 from echorl_orchestrator.gateway.session import GatewaySession
 from echorl_orchestrator.gateway.turns import SessionSpec, Turn
@@ -166,13 +166,7 @@ def _joined(blocks: Sequence[Mapping[str, Any]], kind: str) -> str:
 
 def _tools(body: Mapping[str, Any]) -> list[dict[str, Any]]:
     choice = an_object(body.get("tool_choice") or {}, "tool_choice").get("type", "auto")
-    if choice not in ("auto", "none"):
-        raise SamplingRefusedError("tool_choice", f"found {choice!r}, accepted are 'auto' and 'none'")
-    tools = body.get("tools") or []
-    if not isinstance(tools, list):
-        raise MessageError("tools: accepted is a list of tool definitions")
-    read = [_tool(an_object(tool, f"tools.{index}"), f"tools.{index}") for index, tool in enumerate(tools)]
-    return read if choice == "auto" else []
+    return offered_tools(body.get("tools"), choice, "tools.{}", _tool)
 
 
 def _tool(tool: Mapping[str, Any], where: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from echorl_core.names import SERVED_MODEL_NAME
 from echorl_orchestrator.chat.messages import MessageError, wire_message, with_one_system
 from echorl_orchestrator.gateway.dialect import Dialect, Reason, Refusal, TurnRequest
 from echorl_orchestrator.gateway.dialects import openai
-from echorl_orchestrator.gateway.reading import an_object, function_tool
+from echorl_orchestrator.gateway.reading import an_object, function_tool, offered_tools
 from echorl_orchestrator.gateway.sampling import SamplingRefusedError, pinned
 from echorl_orchestrator.gateway.session import GatewaySession
 from echorl_orchestrator.gateway.turns import SessionSpec, Turn
@@ -52,7 +52,8 @@ class OpenAiResponses:
             raise SamplingRefusedError("text.format", f"found {form['type']!r}, accepted is 'text'")
         sampling, asked = pinned(spec.sampling, body, "max_output_tokens")
         messages = [*_instructions(body.get("instructions")), *_messages(body["input"])]
-        return TurnRequest(with_one_system(messages), _tools(body), sampling, bool(body.get("stream")), asked)
+        tools = offered_tools(body.get("tools"), body.get("tool_choice") or "auto", "tools[{}]", _tool)
+        return TurnRequest(with_one_system(messages), tools, sampling, bool(body.get("stream")), asked)
 
     def answer(self, session: GatewaySession, turn: Turn) -> dict[str, Any]:
         """The turn as one response."""
@@ -159,17 +160,6 @@ def _say(own: dict[str, Any], item: Mapping[str, Any], kind: str, where: str) ->
             [hidden] if isinstance(hidden, str) else _parts(item.get("content") or [], where, ("reasoning_text",))
         )
         own["reasoning_content"] = own.get("reasoning_content", "") + "".join(thoughts)
-
-
-def _tools(body: Mapping[str, Any]) -> list[dict[str, Any]]:
-    choice = body.get("tool_choice") or "auto"
-    if choice not in ("auto", "none"):
-        raise SamplingRefusedError("tool_choice", f"found {choice!r}, accepted are 'auto' and 'none'")
-    tools = body.get("tools") or []
-    if not isinstance(tools, list):
-        raise MessageError("tools: accepted is a list of tool definitions")
-    read = [_tool(an_object(tool, f"tools[{index}]"), f"tools[{index}]") for index, tool in enumerate(tools)]
-    return read if choice == "auto" else []
 
 
 def _tool(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
