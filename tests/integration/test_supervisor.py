@@ -437,18 +437,6 @@ def test_a_copy_of_a_living_runs_folder_ends_nothing_of_the_original(start, tmp_
         assert one.state()["restarts_by_cause"] == ({} if one is run else {"supervisor": 1})
 
 
-def test_a_second_supervisor_ends_nothing_though_the_lock_was_removed(start) -> None:
-    run = start()
-    run.until_running()
-    (run.root / ".lock").unlink()
-    second = start()
-    assert f"another `echorl run` (pid {run.process.pid}) works in this directory" in second.output()
-    assert second.process.returncode != 0
-    run.tell("orchestrator-0", "/finish")
-    run.output()
-    assert run.process.returncode == 0
-
-
 def test_a_folder_in_the_place_of_the_newest_logs_stays(start) -> None:
     run = start()
     run.until_running()
@@ -479,9 +467,12 @@ def _is_keeper_of(pid: int, supervisor: int) -> bool:
     return parent == supervisor and b"echorl_cli.local.keeper" in command
 
 
-def test_a_second_supervisor_is_refused_by_name(start) -> None:
+@pytest.mark.parametrize("removed", [False, True], ids=["locked", "lock removed"])
+def test_a_second_supervisor_ends_nothing_and_is_refused_by_name(start, removed: bool) -> None:
     run = start()
     run.until_running()
+    if removed:
+        (run.root / ".lock").unlink()
     second = start()
     assert f"another `echorl run` (pid {run.process.pid}) works in this directory" in second.output()
     assert second.process.returncode != 0

@@ -67,6 +67,7 @@ def test_manifest_describes_every_file_and_tensor(ranks: Ranks, model: Path, tmp
     assert announcement.size_bytes == sum(file.size for file in manifest.files)
     tensors = load_file(folder / "model.safetensors")
     assert set(tensors) == set(manifest.tensors)
+    assert ("lm_head.weight" in tensors) is not learner.state.policy.tied
     for name, tensor in full_weights(learner.state.policy):
         assert torch.equal(tensor, tensors[name])
         assert manifest.tensors[name].shape == list(tensor.shape)
