@@ -1,15 +1,14 @@
 """A whole life of a run without engines, environments and tensors: everything of the orchestrator between them is real.
 
 Task deck, scheduler, groups, ready buffer, training, sealing, batch store, trainer desk, committer, records, live
-settings and endings work on a real run directory, in virtual time. What is imagined is who plays (``_Player``), which
-version engines hold, the ranks, and what happens to all of them.
+settings and endings work on a real run directory, in virtual time. What is imagined is who
+plays (``imagined_orchestrator``), which version engines hold, the ranks, and what happens to all of them.
 """
 
 import asyncio
-import math
 import random
 from collections import Counter, defaultdict
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,7 +18,7 @@ import numpy as np
 from echorl_core import checkpoints
 from echorl_core.arrays import unpack
 from echorl_core.attempts import read_prepared
-from echorl_core.config import BatchConfig, CheckpointConfig, EnvironmentConfig, OrchestratorConfig
+from echorl_core.config import BatchConfig, CheckpointConfig, OrchestratorConfig
 from echorl_core.identity import RunIdentity
 from echorl_core.live import LiveCheckpoints, LiveSettings
 from echorl_core.names import ExitCode
@@ -28,55 +27,21 @@ from echorl_core.rundir import RunDirectory
 from echorl_core.wire.batch import RankBatch, StopNotice, TokenRole
 from echorl_core.wire.reports import LogprobGap, PartsReport, StepReport
 from echorl_core.wire.weights import PolicyAnnouncement
-from echorl_orchestrator.attempt.disk import read_disk
-from echorl_orchestrator.attempt.live_settings import AttemptSettings, LiveRefused
+from echorl_orchestrator.attempt.live_settings import LiveRefused
 from echorl_orchestrator.batches.sealing import SavedState, read_state
-from echorl_orchestrator.control.endings import Ending, Endings
-from echorl_orchestrator.control.run_parts import RunParts
-from echorl_orchestrator.control.supervision import failure_in, until
-from echorl_orchestrator.control.trainer_reports import TrainerReports
-from echorl_orchestrator.control.training import Training
-from echorl_orchestrator.disk_room import DiskRoom
-from echorl_orchestrator.engines import EnginePool
-from echorl_orchestrator.episode_outcome import EpisodeOutcome
-from echorl_orchestrator.evals.evaluation import EvalHorizon, Evals
-from echorl_orchestrator.failures import EpisodeError, ErrorKind, FailureLimit
-from echorl_orchestrator.monitors.monitors import Monitors
-from echorl_orchestrator.rollout.counters import Counters, EpisodeLedger
-from echorl_orchestrator.rollout.rollout import Rollout, RolloutStart
-from echorl_orchestrator.status.health import Health
-from echorl_orchestrator.status.metrics_registry import Metrics
-from echorl_orchestrator.status.progress import RunEnd, RunProgress
-from echorl_orchestrator.status.run_view import RunView
-from echorl_orchestrator.status.scrape import Scrape
-from echorl_orchestrator.status.state_board import StateBoard
-from echorl_orchestrator.status.throughput import Throughput
-from echorl_orchestrator.status.volume import Volume
+from echorl_orchestrator.control.endings import Ending
 from echorl_orchestrator.tasks.task_deck import Cursor
 from echorl_testing.engines.fake_policies import policy
 from echorl_testing.manifests.role_config import orchestrator_config
-from echorl_testing.orchestrator.scripted_player import environment, outcome
+from echorl_testing.orchestrator.imagined_orchestrator import TASKS, OrchestratorLife, Played
+from echorl_testing.orchestrator.scripted_player import environment
 from echorl_testing.orchestrator.sealed import UID, write_parts
 
 T = TypeVar("T")
 
-TASKS = 3000
-"""Of each environment; more than any life plays, so that a task that comes twice is one that was dealt twice."""
 LONGEST_S = 200_000.0
 """Of a life, in virtual time."""
 GAP = LogprobGap(tokens=0, max_abs=None, mean_abs=None, over_tolerance=0)
-FAILURES = [*ErrorKind]
-
-
-@dataclass
-class Played:
-    """One episode."""
-
-    group: str
-    task: tuple[str, int]
-    version: int
-    failed: bool = True
-    """It did not come to an end that can be trained."""
 
 
 @dataclass
@@ -239,7 +204,7 @@ class ImaginedRun:
                 await process.called(lambda process=process: self._edit(process))  # type: ignore[misc]
         await asyncio.Event().wait()
 
-    async def _edit(self, process: "OrchestratorLife") -> None:
+    async def _edit(self, process: OrchestratorLife) -> None:
         self.generation += 1
         settings = LiveSettings(
             generation=self.generation,
@@ -265,7 +230,7 @@ class ImaginedRun:
 
     # -- the ranks
 
-    async def call(self, make: Callable[["OrchestratorLife"], Coroutine[Any, Any, T]]) -> T:
+    async def call(self, make: Callable[[OrchestratorLife], Coroutine[Any, Any, T]]) -> T:
         """An answer of whichever orchestrator is up; one that is killed meanwhile is asked again in its successor."""
         while True:
             await self.up.wait()
@@ -340,7 +305,7 @@ class ImaginedRun:
         error = "no room" if lost else None
         report = PartsReport(attempt=self.attempt, step=step, rank=rank, parts=parts, error=error)
 
-        async def asked(process: "OrchestratorLife") -> str:
+        async def asked(process: OrchestratorLife) -> str:
             return process.reports.parts(report).state
 
         while await self.call(asked) == "waiting":  # noqa: ASYNC110 - as ranks do it
@@ -425,176 +390,3 @@ class ImaginedRun:
         assert len(left) <= self.totals["dropped/stale"] + self.totals["dropped/unused"], left
         dropped = sum(count for name, count in self.totals.items() if name.startswith("dropped/"))
         assert len(trained) + dropped <= self.totals["episodes/finished"]
-
-
-class OrchestratorLife:
-    """One process of the role, as ``control.wiring`` makes it, around an imagined player."""
-
-    def __init__(self, world: ImaginedRun, identity: RunIdentity) -> None:
-        self.calls: set[asyncio.Task[Any]] = set()
-        self.killed, self._stop = asyncio.Event(), asyncio.Event()
-        room = DiskRoom()
-        self.live = AttemptSettings(world.config, world.run.attempt(identity.attempt), room)
-        self.live.load()
-        config = self.live.config
-        disk = read_disk(config, identity, room, lambda: None)
-        self.desk, self.disk = disk.desk, disk
-        self.counters = Counters(None if disk.state is None else disk.state.totals)
-        player, failures = _Player(world), FailureLimit(config.max_consecutive_failures)
-        health = Health(longest_silence_s=1e9, busy=lambda: False)
-        pool = EnginePool(config, identity, "token", on_update=lambda record: None)
-        self.rollout = Rollout(
-            config,
-            identity.attempt,
-            RolloutStart() if disk.state is None else RolloutStart(disk.next_step, disk.state.groups, disk.state.deck),
-            player=player,
-            version=lambda: world.served,
-            trained=lambda: view.step,
-            ledger=EpisodeLedger(self.counters, failures, health.beat),
-            on_filtered=disk.episodes.filtered,
-        )
-        evals = Evals(
-            [],
-            EvalHorizon(identity.attempt, config.seed, config.max_steps, start_step=disk.start_step),
-            player=player,
-            generator=pool,
-            wait_served=_never,
-            on_row=_never,
-            failures=failures,
-        )
-        throughput, progress, end = Throughput(self.counters, health), RunProgress(disk.last_row, {}), RunEnd()
-        view = RunView(
-            config=config,
-            identity=identity,
-            disk=disk,
-            pool=pool,
-            evals=evals,
-            counters=self.counters,
-            throughput=throughput,
-            live=self.live,
-            rollout=self.rollout,
-            progress=progress,
-            end=end,
-        )
-        volume = Volume(disk.run)
-        self.parts = RunParts(
-            **vars(view),
-            player=player,  # type: ignore[arg-type]  # nothing but the rollout plays
-            health=health,
-            board=StateBoard(view.state),
-            monitors=Monitors([]),
-            volume=volume,
-            metrics=Metrics(Scrape(view, health, volume).reading),
-        )
-        self.reports = TrainerReports(self.parts)
-
-    async def work(self) -> Ending:
-        """To its end, as ``control.orchestrator`` does it."""
-        endings = Endings(self.parts, self.reports)
-        try:
-            if self.desk.policy is not None:
-                await self.reports.policy(self.desk.policy)
-            return await until(
-                self._to_the_end(endings),
-                committer=self.disk.committer.run(),
-                records=self.disk.recorder.run(),
-            )
-        except Exception as error:
-            failure = failure_in(error)
-            if failure is None:
-                raise
-            return await endings.failed(failure)
-
-    async def _to_the_end(self, endings: Endings) -> Ending:
-        if self.desk.notice is not None:
-            self._stop.set()
-        work, stop = asyncio.create_task(self._work()), asyncio.create_task(self._stop.wait())
-        try:
-            await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
-            if work.done():
-                await work
-                return await endings.finished()
-        finally:
-            for task in (work, stop):
-                task.cancel()
-            await asyncio.gather(work, stop, return_exceptions=True)
-        return await endings.stopped()
-
-    async def _work(self) -> None:
-        play = await self.rollout.load()
-        await until(Training(self.parts).run(play), scheduler=play.scheduler.run(), evals=self.parts.evals.run())
-
-    async def stop(self) -> None:
-        """As ``POST /control/stop`` does."""
-        await self.reports.stop()
-        self._stop.set()
-
-    async def called(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """One call from outside, which ends with the process."""
-        task = asyncio.create_task(make())
-        self.calls.add(task)
-        try:
-            return await task
-        finally:
-            self.calls.discard(task)
-            task.cancel()
-
-
-class _Player:
-    """Plays episodes that end in every way there is."""
-
-    def __init__(self, world: ImaginedRun) -> None:
-        self._world, self._draw = world, world.draw
-
-    async def num_tasks(self, environment: EnvironmentConfig) -> int:
-        return TASKS
-
-    async def task(self, environment: EnvironmentConfig, index: int) -> dict[str, Any]:
-        await asyncio.sleep(self._draw.choice([0.0, 0.0, 1.0]))
-        if self._draw.random() < 0.02:
-            self._world.unreadable.add((environment.name, index))
-            raise EpisodeError(ErrorKind.SANDBOX, "no task")
-        return {"key": index}
-
-    async def play(
-        self, environment: EnvironmentConfig, task: dict[str, Any], *, episode: str, group: str, seed: int, attempt: int
-    ) -> EpisodeOutcome:
-        world, draw = self._world, self._draw
-        world.look()
-        played = world.played[episode] = Played(group, (environment.name, task["key"]), max(world.served, 0))
-        await asyncio.sleep(draw.choice([0.0, 0.0, draw.uniform(0.0, 20.0), draw.uniform(0.0, 100.0)]))
-        error = draw.choice(FAILURES) if draw.random() < 0.1 else None
-        reward = draw.choice([0.0, 1.0, 0.5, float("nan") if draw.random() < 0.1 else 0.0])
-        found = outcome(
-            episode,
-            reward=None if draw.random() < 0.03 else reward,
-            version=played.version,
-            error=error,
-            environment=environment.name,
-        )
-        played.failed = error is not None or (found.reward is not None and math.isnan(found.reward))
-        return found
-
-    async def score_group(
-        self, environment: EnvironmentConfig, task: dict[str, Any], outcomes: list[EpisodeOutcome]
-    ) -> list[float] | None:
-        group = self._world.played[outcomes[0].episode].group
-        way = self._draw.random()
-        if way < 0.8:
-            for one in outcomes:
-                self._world.played[one.episode].failed |= one.reward is None
-            return None
-        self._world.fallen.add(group)
-        if way < 0.85:
-            raise EpisodeError(ErrorKind.TIMEOUT, "too slow")
-        return [1.0] * (len(outcomes) if way < 0.95 else 0)
-
-    async def advantages(self, environment: EnvironmentConfig, inputs: Any) -> list[float]:
-        raise NotImplementedError
-
-    async def matches(self, environment: EnvironmentConfig, index: int, episodes: Sequence[Any]) -> list[bool]:
-        raise NotImplementedError
-
-
-async def _never(*_: object) -> None:
-    raise AssertionError("there are no evals")
