@@ -1,0 +1,1 @@
+"""Sandboxes that agents and graders run in: one contract, and a module a provider."""
