@@ -1,6 +1,7 @@
 """Plots of a report as inline SVG, drawn by matplotlib without a display."""
 
 import io
+import math
 from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
@@ -11,6 +12,8 @@ Series = tuple[Sequence[float], Sequence[float | None]]
 """x and y of one line; None leaves a gap."""
 
 _LONGEST_NAME = 80
+_LARGEST_DRAWN = 1e300
+"""Beyond it the arithmetic of matplotlib's ticks overflows."""
 COLOURS = ("#2563eb", "#dc2626", "#059669", "#d97706", "#7c3aed", "#0891b2", "#be185d")
 
 
@@ -27,6 +30,11 @@ def _shown(text: str) -> str:
     return plain if len(plain) <= _LONGEST_NAME else f"{plain[: _LONGEST_NAME - 3]}..."
 
 
+def _drawn(value: object) -> float:
+    """A number of a record as an axis can take it; anything else leaves a gap."""
+    return float(value) if isinstance(value, (int, float)) and abs(value) <= _LARGEST_DRAWN else math.nan
+
+
 def lines(
     title: str,
     series: Mapping[str, Series],
@@ -40,10 +48,9 @@ def lines(
     figure = Figure(figsize=(6.2, 3.1), layout="constrained")
     axes = figure.subplots()
     for colour, (name, (xs, ys)) in zip(_cycle(), series.items(), strict=False):
-        points = [float("nan") if y is None else y for y in ys]
         axes.plot(
-            xs,
-            points,
+            [_drawn(x) for x in xs],
+            [_drawn(y) for y in ys],
             label=_shown(name),
             color=colour,
             linewidth=1.6,
@@ -51,9 +58,11 @@ def lines(
             markersize=3,
         )
     for style, (name, value) in zip(("--", ":", "-."), (references or {}).items(), strict=False):
-        axes.axhline(value, linestyle=style, color="#6b7280", linewidth=1, label=_shown(f"{name} ({value:.3g})"))
+        axes.axhline(
+            _drawn(value), linestyle=style, color="#6b7280", linewidth=1, label=_shown(f"{name} ({value:.3g})")
+        )
     for x in markers:
-        axes.axvline(x, color="#dc2626", linewidth=0.8, alpha=0.5)
+        axes.axvline(_drawn(x), color="#dc2626", linewidth=0.8, alpha=0.5)
     _finish(axes, title, x_label, y_label, legend=len(series) + len(references or {}) > 1)
     return _svg(figure)
 
@@ -63,7 +72,8 @@ def stacked(title: str, xs: Sequence[float], parts: Mapping[str, Sequence[float]
     figure = Figure(figsize=(6.2, 3.1), layout="constrained")
     axes = figure.subplots()
     if parts and xs:
-        axes.stackplot(xs, *parts.values(), labels=list(parts), colors=COLOURS, alpha=0.85)
+        rows = [[_drawn(y) for y in ys] for ys in parts.values()]
+        axes.stackplot([_drawn(x) for x in xs], *rows, labels=list(parts), colors=COLOURS, alpha=0.85)
     _finish(axes, title, "step", y_label, legend=bool(parts and xs))
     return _svg(figure)
 
@@ -73,8 +83,7 @@ def swimlane(title: str, turns: Sequence[Mapping[str, object]]) -> str:
     figure = Figure(figsize=(8.4, 0.5 + 0.36 * max(1, len(turns))), layout="constrained")
     axes = figure.subplots()
     for row, turn in enumerate(turns):
-        start, end = _number(turn.get("start_s")), _number(turn.get("end_s"))
-        tool = _number(turn.get("tool_s"))
+        start, end, tool = (_drawn(turn.get(name, 0.0)) for name in ("start_s", "end_s", "tool_s"))
         aborted = bool(turn.get("aborted"))
         axes.barh(row, end - start, left=start, color=COLOURS[0], hatch="//" if aborted else None, edgecolor="white")
         axes.barh(row, tool, left=end, color=COLOURS[3])
@@ -83,10 +92,6 @@ def swimlane(title: str, turns: Sequence[Mapping[str, object]]) -> str:
     axes.invert_yaxis()
     _finish(axes, title, "seconds since the episode's start", "", legend=False)
     return _svg(figure)
-
-
-def _number(value: object) -> float:
-    return float(value) if isinstance(value, (int, float)) else 0.0
 
 
 def _cycle() -> Sequence[str]:
