@@ -1,17 +1,24 @@
 #!/usr/bin/env bash
-# The tests, in two lots at the same time: those on a cluster in one process, which wait more than they work, and all
-# others spread over processes by file, so that what a file sets up is set up once. What the first lot says comes last.
-#   WORKERS   processes of the second lot; default 2
+# The tests, in three lots at the same time: two on clusters, which wait more than they work, the one with real pods for
+# itself; and all others, spread over processes by file, so that what a file sets up is set up once. What the lots on
+# clusters say comes last.
+#   WORKERS   processes of the third lot; default 2
 set -uo pipefail
 cd "$(dirname "$0")/.."
-said=$(mktemp)
-.venv/bin/python -m pytest tests/cluster > "$said" 2>&1 < /dev/null &
+outputs=$(mktemp -d)
+.venv/bin/python -m pytest tests/cluster/node > "$outputs/node" 2>&1 < /dev/null &
+node=$!
+.venv/bin/python -m pytest tests/cluster --ignore tests/cluster/node > "$outputs/cluster" 2>&1 < /dev/null &
 cluster=$!
-trap 'kill -INT $cluster 2>/dev/null; wait $cluster; cat "$said"; rm -f "$said"; exit 130' INT TERM
+show() { cat "$outputs/node" "$outputs/cluster"; rm -rf "$outputs"; }
+trap 'kill -INT $node $cluster 2>/dev/null; wait $node $cluster; show; exit 130' INT TERM
 .venv/bin/python -m pytest -n "${WORKERS:-2}" --dist loadfile --no-loadscope-reorder tests/integration tests/unit tests/golden tests/charts
 others=$?
+wait $node
+of_node=$?
 wait $cluster
-code=$?
-cat "$said"
-rm -f "$said"
-exit $((others ? others : code))
+of_cluster=$?
+show
+for code in $others $of_node $of_cluster; do
+  [ "$code" = 0 ] || exit "$code"
+done

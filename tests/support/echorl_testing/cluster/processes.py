@@ -93,7 +93,8 @@ def child_of(pid: int, *, seconds: float = 30.0) -> ProcessId:
             if entry.name.isdigit() and (fields := _stat(int(entry.name))) and int(fields[1]) == pid:
                 return ProcessId(int(entry.name), int(fields[19]), boot_id())
         time.sleep(_POLL_S)
-    raise ClusterError(f"process {pid} started no child within {seconds:g} s")
+    ended = _started(pid) is None
+    raise ClusterError(f"process {pid} {'ended' if ended else f'started no child within {seconds:g} s'}")
 
 
 def entry_of(process: ProcessId) -> ProcessId | None:

@@ -80,6 +80,7 @@ class Sandbox:
         """
         processes.end([self.init], grace_s=0.0)
         processes.end([self.holder], grace_s=0.0)
+        _reap()
 
     def note(self, folder: Path) -> None:
         """Write down what :meth:`find` needs."""
@@ -205,5 +206,9 @@ _unreaped: list[subprocess.Popen[bytes]] = []
 
 def _forget(process: subprocess.Popen[bytes]) -> None:
     """Leave a process running without a warning when this object goes; reap those that have ended meanwhile."""
-    _unreaped[:] = [earlier for earlier in _unreaped if earlier.poll() is None]
+    _reap()
     _unreaped.append(process)
+
+
+def _reap() -> None:
+    _unreaped[:] = [process for process in _unreaped if process.poll() is None]

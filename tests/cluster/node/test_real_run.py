@@ -29,7 +29,7 @@ from echorl_testing.operator.real_run import RealRun
 
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.vllm]
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+REPOSITORY = Path(__file__).resolve().parents[3]
 NAME = "real"
 BUILT = "ECHORL_TEST_IMAGES"
 _IMAGES = ("orchestrator", "trainer", "inference-cpu")
