@@ -13,7 +13,7 @@ class BadInputError(ValueError):
 
 
 class ErrorKind(StrEnum):
-    """Why an episode failed. The first four are retried up to ``maxRetries`` and then dropped."""
+    """Why an episode failed. Engines, deadlines and workers are tried again up to ``maxRetries``."""
 
     PROVIDER = "provider"
     """An engine failed or vanished."""
@@ -31,9 +31,46 @@ class ErrorKind(StrEnum):
     """The first prompt leaves no room for a completion."""
     CANCELLED = "cancelled"
     """Ended by the scheduler: stale, drained, or a new attempt."""
+    INFRASTRUCTURE = "infrastructure"
+    """What the environment's agent or grader ran on failed: a sandbox, its image, a node. Tried once more."""
+    HARNESS = "harness"
+    """The task cannot be prepared or graded, whatever an agent does; the same again would fail again."""
+    AGENT = "agent"
+    """The agent failed by itself, in an environment that scores no such episode."""
 
 
 RETRIED = frozenset({ErrorKind.PROVIDER, ErrorKind.TIMEOUT, ErrorKind.SANDBOX, ErrorKind.INVALID_RESPONSE})
+
+
+def retries(kind: ErrorKind | None, limit: int) -> int:
+    """How often an episode that failed with ``kind`` is tried again, where ``maxRetries`` is ``limit``."""
+    if kind is ErrorKind.INFRASTRUCTURE:
+        return min(limit, 1)
+    return limit if kind in RETRIED else 0
+
+
+class ClassedError(Exception):
+    """A failure whose class the environment knows: it keeps its kind on the way from a worker. Raise a subclass."""
+
+    kind: ErrorKind
+
+
+class InfrastructureError(ClassedError):
+    """What the episode ran on failed: it is played once more, elsewhere, and then left out of everything."""
+
+    kind = ErrorKind.INFRASTRUCTURE
+
+
+class HarnessError(ClassedError):
+    """The task cannot be prepared or graded: the episode is left out of everything; the message names the task."""
+
+    kind = ErrorKind.HARNESS
+
+
+class AgentError(ClassedError):
+    """The agent failed, and the environment does not score that: the episode is left out of everything."""
+
+    kind = ErrorKind.AGENT
 
 
 class EpisodeError(Exception):

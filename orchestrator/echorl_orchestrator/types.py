@@ -18,15 +18,19 @@ from echorl_orchestrator.environments.contract import (
     TaskSource,
     TextEnv,
 )
+from echorl_orchestrator.failures import AgentError, HarnessError, InfrastructureError
 from echorl_orchestrator.filters.filter_hook import FilterEpisode
 
 __all__ = [
     "Action",
     "AdvantageInputs",
+    "AgentError",
     "Environment",
     "EpisodeRunner",
     "FilterEpisode",
     "GroupEpisode",
+    "HarnessError",
+    "InfrastructureError",
     "Limits",
     "MemberReward",
     "Message",

@@ -89,6 +89,9 @@ class RunnerResult:
     metrics: dict[str, float] = field(default_factory=dict)
     info: dict[str, Any] = field(default_factory=dict)
     truncated: bool = False
+    agent_failure: str | None = None
+    """How the agent failed, where the runner scores the episode all the same. It counts for nothing when an engine
+    failed under the agent: the episode then fails as the engine did."""
 
 
 @runtime_checkable

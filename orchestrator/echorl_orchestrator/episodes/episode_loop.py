@@ -144,6 +144,10 @@ def _plain(action: Action) -> dict[str, Any]:
     return plain
 
 
+_OF_THE_AGENT = (ErrorKind.ENV, ErrorKind.AGENT)
+"""Failures that an engine's may have caused, of which the agent was told."""
+
+
 async def run_runner(
     worker: Worker,
     session: GatewaySession,
@@ -173,7 +177,7 @@ async def run_runner(
         )
     except EpisodeError as error:
         facts = session.facts
-        if error.kind is ErrorKind.ENV and facts.failure is not None:
+        if error.kind in _OF_THE_AGENT and facts.failure is not None:
             raise facts.failure from error
         if error.kind is ErrorKind.ENV and facts.prompt_too_long and not facts.turns:
             raise EpisodeError(ErrorKind.OVERLONG, error.message) from error
@@ -181,10 +185,13 @@ async def run_runner(
     finally:
         progress.messages = _main_messages(session)
     result = converted(answer, RunnerResult, "run")
+    if result.agent_failure is not None and session.facts.failure is not None:
+        raise session.facts.failure
     progress.score(result.reward, result.metrics, result.info)
     if not any(place.delivered for place in session.history.turns):
         kind = ErrorKind.OVERLONG if session.facts.prompt_too_long else ErrorKind.ENV
-        raise EpisodeError(kind, "the runner finished without a model turn")
+        why = f"; {result.agent_failure}" if result.agent_failure else ""
+        raise EpisodeError(kind, f"the runner finished without a model turn{why}")
     progress.stop = _runner_stop(session, result)
     progress.truncated = progress.stop is not StopReason.TERMINATED
 

@@ -23,7 +23,7 @@ from echorl_orchestrator.episodes.episode_attempt import EpisodeResources
 from echorl_orchestrator.episodes.episode_loop import Progress, converted
 from echorl_orchestrator.episodes.episode_players import EpisodePlayers
 from echorl_orchestrator.episodes.multi_agent.endpoint import NO_KEYS
-from echorl_orchestrator.failures import RETRIED, BadInputError, EpisodeError, ErrorKind
+from echorl_orchestrator.failures import BadInputError, EpisodeError, ErrorKind, retries
 from echorl_orchestrator.filters.filter_hook import FilterEpisode, own_matches
 from echorl_orchestrator.gateway.http import GatewayApi
 from echorl_orchestrator.gateway.sessions import Sessions
@@ -203,7 +203,7 @@ class EpisodePlayer:
         attempts = 1
         while True:
             outcome, error = await player.play(request, pool, evaluation=name in self._evaluations)
-            if outcome.error_kind not in RETRIED or attempts > environment.max_retries:
+            if attempts > retries(outcome.error_kind, environment.max_retries):
                 break
             attempts += 1
             RETRIES.labels(name, str(outcome.error_kind)).inc()

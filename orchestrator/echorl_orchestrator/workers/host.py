@@ -25,16 +25,23 @@ from echorl_orchestrator.environments.contract import (
 )
 from echorl_orchestrator.environments.holdout import one_side, task_key
 from echorl_orchestrator.environments.loader import load_environment, load_hook
-from echorl_orchestrator.failures import BadInputError
+from echorl_orchestrator.failures import AgentError, BadInputError, ClassedError, InfrastructureError
 from echorl_orchestrator.filters import filter_hook
+from echorl_orchestrator.sandboxes.contract import SandboxError, SandboxLoss
 
 Reply = Callable[[dict[str, Any]], None]
 _TRACE_CHARACTERS = 4000
+_CLASS_OF_LOSS: dict[SandboxLoss, type[ClassedError]] = {SandboxLoss.OVERUSED: AgentError}
+"""What it says of an episode that a sandbox was lost, and nobody caught it."""
 
 
 def error_of(error: BaseException) -> dict[str, Any]:
     """An exception of environment code, as it crosses to the orchestrator."""
     trace = "".join(traceback.format_exception(error))[-_TRACE_CHARACTERS:]
+    if isinstance(error, SandboxError):
+        error = _CLASS_OF_LOSS.get(error.loss, InfrastructureError)(str(error))
+    if isinstance(error, ClassedError):
+        return {"message": str(error), "trace": trace, "kind": str(error.kind)}
     return {"message": f"{type(error).__name__}: {error}", "trace": trace}
 
 

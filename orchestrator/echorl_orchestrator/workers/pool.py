@@ -112,7 +112,7 @@ class WorkerPool:
         except TimeoutError:
             self.retire(worker)
         except EpisodeError as error:
-            if error.kind is ErrorKind.ENV:
+            if error.kind is not ErrorKind.SANDBOX:
                 _log.warning(
                     "close_raised", environment=self._spec.environment.name, episode=episode, error=error.message
                 )

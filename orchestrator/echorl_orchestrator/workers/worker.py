@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import structlog
@@ -61,6 +61,7 @@ class EnvironmentFacts:
 class _Error(msgspec.Struct):
     message: str
     trace: str = ""
+    kind: Literal["env", "infrastructure", "harness", "agent"] = "env"
 
 
 class _Answer(msgspec.Struct):
@@ -186,7 +187,8 @@ class Worker:
         """Run one call in the worker. Cancelling it asks the worker to cancel what it awaits.
 
         Raises:
-            EpisodeError: ENV when environment code raised, SANDBOX when the process is dead.
+            EpisodeError: ENV when environment code raised, or the class that it gave its failure; SANDBOX when the
+                process is dead.
         """
         if self.dead:
             raise EpisodeError(ErrorKind.SANDBOX, f"worker {self.pid} is dead")
@@ -242,7 +244,7 @@ class Worker:
         if answer.error is None:
             future.set_result(answer.value)
         else:
-            raised = EpisodeError(ErrorKind.ENV, answer.error.message)
+            raised = EpisodeError(ErrorKind(answer.error.kind), answer.error.message)
             raised.add_note(answer.error.trace)
             future.set_exception(raised)
 

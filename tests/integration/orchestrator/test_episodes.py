@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
 from echorl_core.config import (
@@ -421,6 +422,44 @@ async def test_a_runner_that_got_no_answer_made_no_turn(tmp_path: Path) -> None:
         played = await stage.play()
     assert (played.error_kind, played.error) == (ErrorKind.ENV, "the runner finished without a model turn")
     assert len(stage.policy.returned) == 1
+
+
+def _tried_again(environment: str) -> float:
+    labels = {"environment": environment, "kind": "infrastructure"}
+    return REGISTRY.get_sample_value("echorl_orchestrator_episode_retries_total", labels) or 0.0
+
+
+async def test_a_runner_says_of_what_class_its_failure_is(tmp_path: Path) -> None:
+    classes = {
+        "infrastructure": (ErrorKind.INFRASTRUCTURE, "no node"),
+        "harness": (ErrorKind.HARNESS, "no tests"),
+        "agent": (ErrorKind.AGENT, "exit code 9"),
+        "evicted": (ErrorKind.INFRASTRUCTURE, "evicted: node drained"),
+        "overused": (ErrorKind.AGENT, "overused: memory"),
+    }
+    runners = [odd(factory="agent", name=ends, args={"ends": ends}) for ends in classes]
+    before = {ends: _tried_again(ends) for ends in classes}
+    async with staged(tmp_path, *runners, http=True) as stage:
+        played = {ends: await stage.play(name=ends) for ends in classes}
+    assert {ends: (one.error_kind, one.error) for ends, one in played.items()} == classes
+    assert all(one.reward is None and not one.samples for one in played.values())
+    # Once, whatever maxRetries says.
+    assert {ends: _tried_again(ends) - before[ends] for ends in classes} == {
+        **dict.fromkeys(classes, 0.0),
+        "infrastructure": 1.0,
+        "evicted": 1.0,
+    }
+
+
+async def test_an_agent_that_gives_up_because_an_engine_failed_is_not_scored(tmp_path: Path) -> None:
+    async with staged(
+        tmp_path, odd(factory="agent", args={"ends": "given up"}, max_retries=0), http=True, max_model_len=160
+    ) as stage:
+        stage.policy.errors = [EpisodeError(ErrorKind.PROVIDER, "lost")]
+        lost = await stage.play()
+        well = await stage.play()
+    assert (lost.error_kind, lost.error, lost.reward) == (ErrorKind.PROVIDER, "lost", None)
+    assert well.reward == 0.5
 
 
 async def test_a_runner_plays_through_the_gateway(tmp_path: Path) -> None:

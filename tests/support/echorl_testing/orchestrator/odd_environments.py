@@ -12,7 +12,18 @@ import numpy as np
 
 from echorl_orchestrator.advantages.advantage_hook import AdvantageInputs
 from echorl_orchestrator.filters.filter_hook import FilterEpisode
-from echorl_orchestrator.types import Action, Environment, Limits, RunnerResult, Span, Step
+from echorl_orchestrator.sandboxes.contract import SandboxError, SandboxLoss
+from echorl_orchestrator.types import (
+    Action,
+    AgentError,
+    Environment,
+    HarnessError,
+    InfrastructureError,
+    Limits,
+    RunnerResult,
+    Span,
+    Step,
+)
 
 
 class Odd:
@@ -161,6 +172,15 @@ def group_scored(ends: str = "rank") -> Environment:
     return Environment(_tasks(["unscored"]), text_env=lambda: Odd(None), score_group=score)
 
 
+_CLASSED: dict[str, Exception] = {
+    "infrastructure": InfrastructureError("no node"),
+    "harness": HarnessError("no tests"),
+    "agent": AgentError("exit code 9"),
+    "evicted": SandboxError(SandboxLoss.EVICTED, "node drained"),
+    "overused": SandboxError(SandboxLoss.OVERUSED, "memory"),
+}
+
+
 class Agent:
     """Calls the gateway like any OpenAI agent, ``turns`` times."""
 
@@ -175,6 +195,8 @@ class Agent:
 
         if self._ends == "hang":
             await asyncio.sleep(3600)
+        if self._ends in _CLASSED:
+            raise _CLASSED[self._ends]
         talk: list[dict[str, Any]] = [{"role": "user", "content": "hello"}]
         async with aiohttp.ClientSession() as http:
             if self._ends == "deaf":
@@ -187,6 +209,8 @@ class Agent:
                     if answer.status != 200:
                         if self._ends == "forgiving":
                             break
+                        if self._ends == "given up":
+                            return RunnerResult(reward=0.0, agent_failure="exit code 1")
                         raise RuntimeError(said["error"]["message"])
                 talk += [said["choices"][0]["message"], {"role": "user", "content": "go on"}]
             if self._ends == "titled":
