@@ -39,6 +39,10 @@ class ErrorKind(StrEnum):
     """The agent failed by itself, in an environment that scores no such episode."""
 
 
+OF_INFRASTRUCTURE = frozenset(
+    {ErrorKind.PROVIDER, ErrorKind.SANDBOX, ErrorKind.INVALID_RESPONSE, ErrorKind.INFRASTRUCTURE}
+)
+"""What failed is neither the agent nor its task."""
 RETRIED = frozenset({ErrorKind.PROVIDER, ErrorKind.TIMEOUT, ErrorKind.SANDBOX, ErrorKind.INVALID_RESPONSE})
 
 

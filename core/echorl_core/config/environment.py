@@ -56,6 +56,8 @@ class EnvironmentConfig(RoleConfig):
     episode_timeout_s: float = 600.0
     on_timeout: Literal["drop", "score"] = "drop"
     max_retries: int = 3
+    max_infrastructure_share: float = 0.1
+    """Of the newest episodes; more of them lost to engines, sandboxes or workers are told."""
     max_concurrent: int = 512
     state_columns: list[str] = []
     sampling: SamplingConfig = SamplingConfig()

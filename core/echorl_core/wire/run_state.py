@@ -84,6 +84,18 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     message: str = ""
 
 
+class InfrastructureLoss(msgspec.Struct, frozen=True, kw_only=True):
+    """A train environment that loses more of its newest episodes to infrastructure than it may."""
+
+    environment: str
+    share: float
+    """Of its newest episodes, two digits."""
+    limit: float
+    """``maxInfrastructureShare``."""
+    error: str
+    """Of the newest one, with its kind."""
+
+
 class RunState(msgspec.Struct, frozen=True, kw_only=True):
     """The whole answer."""
 
@@ -114,6 +126,9 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     """Newest trained steps in a row from whose rewards nothing could be learned: the policy gradient had no token with
     an advantage other than 0. ECHO may have trained in them. Null before the first, and where nothing has a policy
     gradient."""
+    infrastructure_losses: list[InfrastructureLoss] | None = None
+    """Train environments that lose too many of their newest 64 episodes to engines, sandboxes or workers. Null while
+    too few have ended to tell."""
     env_nll: float | None = None
     """Nats per environment token of the newest trained batch."""
     engines: list[EngineView] = []

@@ -18,7 +18,7 @@ from echorl_operator.status.conditions import PROBLEMS
 
 MOST_LINES = 8
 """The most lines of one kind of evidence."""
-_GOOD = ("Ready", "CheckpointCommitted", "OffPolicyBounded", "RewardSignal")
+_GOOD = ("Ready", "CheckpointCommitted", "OffPolicyBounded", "RewardSignal", "EpisodeInfrastructure")
 _LONGEST = 400
 
 

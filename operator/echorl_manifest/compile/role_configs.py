@@ -114,6 +114,9 @@ def _environment(environment: Environment) -> config.EnvironmentConfig:
         episode_timeout_s=duration_seconds(environment.episode_timeout),
         on_timeout=environment.on_timeout,
         max_retries=environment.max_retries,
+        max_infrastructure_share=environment.max_infrastructure_share
+        if isinstance(environment, TrainEnvironment)
+        else 1.0,
         max_concurrent=environment.max_concurrent,
         state_columns=list(environment.state_columns),
         sampling=_sampling(environment.sampling),

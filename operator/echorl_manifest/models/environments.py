@@ -163,6 +163,9 @@ class TrainEnvironment(Environment):
 
     weight: Annotated[float, Field(gt=0)] = 1.0
     """Share of the groups, relative to the other train environments."""
+    max_infrastructure_share: Annotated[float, Field(ge=0, le=1)] = 0.1
+    """Share of the newest 64 episodes that engines, sandboxes or workers may fail; beyond it the condition
+    ``EpisodeInfrastructure`` is ``False``. Such an episode has no reward either way, and the run goes on."""
     algorithm: AlgorithmOverrides | None = None
     """What differs from ``spec.algorithm`` here."""
     echo: Echo | None = None

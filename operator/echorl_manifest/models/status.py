@@ -31,8 +31,8 @@ class Condition(ApiModel):
 
     type: Annotated[str, Field(min_length=1, max_length=64)]
     """What is said: Ready, Progressing, TrainerReady, InferenceReady, OrchestratorReady, CheckpointCommitted,
-    OffPolicyBounded, RewardSignal or Failed; Blocked, InvalidSpec, NodeLost or Stalled once that was so. Their
-    reasons, and events: docs/operator/conditions.md."""
+    OffPolicyBounded, RewardSignal, EpisodeInfrastructure or Failed; Blocked, InvalidSpec, NodeLost or Stalled once that
+    was so. Their reasons, and events: docs/operator/conditions.md."""
     status: Literal["True", "False", "Unknown"]
     """Whether it is so."""
     reason: Annotated[str, Field(min_length=1, max_length=MAX_REASON)]

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from echorl_core.names import Phase
+from echorl_core.wire.run_state import InfrastructureLoss
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,3 +58,5 @@ class RoleState:
     """Generation of the run whose live settings are in effect; 0: those that it was started with."""
     steps_without_rl: int | None = None
     """Newest steps in a row from whose rewards nothing could be learned; None: nothing should be, or not yet."""
+    infrastructure_losses: tuple[InfrastructureLoss, ...] | None = None
+    """Train environments that lose too many episodes to engines, sandboxes or workers; None: too early to tell."""

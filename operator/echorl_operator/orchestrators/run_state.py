@@ -61,4 +61,5 @@ def role_state(answer: RunState, *, before: RoleState | None, now: float) -> Rol
         seen_at=now,
         live_generation=answer.live_generation or 0,
         steps_without_rl=answer.steps_without_rl,
+        infrastructure_losses=None if answer.infrastructure_losses is None else tuple(answer.infrastructure_losses),
     )

@@ -41,6 +41,7 @@ def conditions(observed: Observed, memory: Memory, report: PassReport, state: Ro
         "CheckpointCommitted": _checkpoint(memory, report, state),
         "OffPolicyBounded": _off_policy(report, state),
         "RewardSignal": _reward_signal(state),
+        "EpisodeInfrastructure": _episode_infrastructure(state),
     }
     for kind, aspect in told.items():
         if aspect is not None:
@@ -148,3 +149,16 @@ def _reward_signal(state: RoleState | None) -> Aspect | None:
         return ("True", "RewardsDiffer", "")
     count = f"the last {state.steps_without_rl} steps had no episode with an advantage that trains"
     return ("False", "NothingToLearn", f"{count}: rewards are equal within groups, or filters take what differs")
+
+
+def _episode_infrastructure(state: RoleState | None) -> Aspect | None:
+    """False when an environment loses more episodes to infrastructure than it may: what is left may be too little."""
+    if state is None or state.infrastructure_losses is None:
+        return None
+    if not state.infrastructure_losses:
+        return ("True", "WithinBound", "")
+    told = (
+        f"{loss.environment} loses {loss.share:.0%} of its episodes, of {loss.limit:.0%}; the last one: {loss.error}"
+        for loss in state.infrastructure_losses
+    )
+    return ("False", "ShareExceeded", "; ".join(told))

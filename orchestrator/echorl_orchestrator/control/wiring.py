@@ -21,6 +21,7 @@ from echorl_orchestrator.monitors.feed import Feed
 from echorl_orchestrator.monitors.monitors import Monitors, launches
 from echorl_orchestrator.records.recorder import UPDATES
 from echorl_orchestrator.rollout.counters import Counters, EpisodeLedger
+from echorl_orchestrator.rollout.infrastructure_losses import InfrastructureLosses
 from echorl_orchestrator.rollout.rollout import Rollout, RolloutStart
 from echorl_orchestrator.status.health import Health
 from echorl_orchestrator.status.metrics_registry import Metrics
@@ -87,6 +88,7 @@ async def assemble(
     player = build_player(config, identity, pool, secrets.teacher, seat_keys=secrets.seats)
     counters = Counters(None if disk.state is None else disk.state.totals)
     failures = FailureLimit(config.max_consecutive_failures)
+    losses = InfrastructureLosses({env.name: env.max_infrastructure_share for env in config.train})
     health = Health(longest_silence_s=_longest_silence_s(config), busy=busy)
     rollout = Rollout(
         config,
@@ -95,7 +97,7 @@ async def assemble(
         player=player,
         version=pool.version_for_dispatch,
         trained=trained,
-        ledger=EpisodeLedger(counters, failures, health.beat),
+        ledger=EpisodeLedger(counters, failures, losses, health.beat),
         on_filtered=disk.episodes.filtered,
     )
     evals = Evals(

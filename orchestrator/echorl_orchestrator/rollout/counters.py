@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from echorl_orchestrator.episode_outcome import EpisodeOutcome
 from echorl_orchestrator.failures import ErrorKind, FailureLimit
+from echorl_orchestrator.rollout.infrastructure_losses import InfrastructureLosses
 
 
 class Drop(StrEnum):
@@ -68,6 +69,7 @@ class EpisodeLedger:
 
     counters: Counters
     failures: FailureLimit
+    losses: InfrastructureLosses
     on_progress: Callable[[], None] = lambda: None
 
     def ended(self, outcome: EpisodeOutcome, kind: ErrorKind | None) -> None:
@@ -77,5 +79,6 @@ class EpisodeLedger:
             RunFailure: too many failures in a row.
         """
         self.counters.outcome(outcome, kind)
+        self.losses.note(outcome, kind)
         self.on_progress()
         self.failures.note(kind, outcome.error)

@@ -10,6 +10,7 @@ from echorl_orchestrator.failures import BadInputError
 from echorl_orchestrator.rollout.counters import EpisodeLedger
 from echorl_orchestrator.rollout.group_scoring import GroupScoring
 from echorl_orchestrator.rollout.groups import ReadyEpisode
+from echorl_orchestrator.rollout.infrastructure_losses import InfrastructureLosses
 from echorl_orchestrator.rollout.mode_traits import MODES
 from echorl_orchestrator.rollout.player import Player
 from echorl_orchestrator.rollout.ready_buffer import ReadyBuffer
@@ -62,6 +63,11 @@ class Rollout:
     def loaded(self) -> LoadedRollout | None:
         """The parts; None until environments are loaded."""
         return self._loaded
+
+    @property
+    def losses(self) -> InfrastructureLosses:
+        """Episodes that failed by no fault of their own."""
+        return self._ledger.losses
 
     @property
     def next_step(self) -> int:

@@ -87,6 +87,7 @@ class RunView:
             checkpoint=self._checkpoint(),
             reward=row.get(f"reward/{RESERVED_ENVIRONMENT_NAME}/mean"),
             steps_without_rl=self.progress.steps_without_rl,
+            infrastructure_losses=self.rollout.losses.beyond(),
             env_nll=row.get(f"env_nll/{RESERVED_ENVIRONMENT_NAME}"),
             engines=self.pool.views(),
             rates=Rates(

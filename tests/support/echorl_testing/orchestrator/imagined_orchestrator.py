@@ -22,6 +22,7 @@ from echorl_orchestrator.evals.evaluation import EvalHorizon, Evals
 from echorl_orchestrator.failures import EpisodeError, ErrorKind, FailureLimit
 from echorl_orchestrator.monitors.monitors import Monitors
 from echorl_orchestrator.rollout.counters import Counters, EpisodeLedger
+from echorl_orchestrator.rollout.infrastructure_losses import InfrastructureLosses
 from echorl_orchestrator.rollout.rollout import Rollout, RolloutStart
 from echorl_orchestrator.status.health import Health
 from echorl_orchestrator.status.metrics_registry import Metrics
@@ -77,7 +78,7 @@ class OrchestratorLife:
             player=player,
             version=lambda: world.served,
             trained=lambda: view.step,
-            ledger=EpisodeLedger(self.counters, failures, health.beat),
+            ledger=EpisodeLedger(self.counters, failures, InfrastructureLosses({}), health.beat),
             on_filtered=disk.episodes.filtered,
         )
         evals = Evals(

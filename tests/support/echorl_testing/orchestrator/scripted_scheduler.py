@@ -10,6 +10,7 @@ from echorl_orchestrator.failures import ErrorKind, FailureLimit
 from echorl_orchestrator.rollout.counters import Counters, EpisodeLedger
 from echorl_orchestrator.rollout.group_scoring import GroupScoring
 from echorl_orchestrator.rollout.groups import ReadyEpisode
+from echorl_orchestrator.rollout.infrastructure_losses import InfrastructureLosses
 from echorl_orchestrator.rollout.ready_buffer import ReadyBuffer
 from echorl_orchestrator.rollout.scheduler import Horizon, Scheduler
 from echorl_orchestrator.tasks.task_deck import TaskDeck
@@ -43,7 +44,7 @@ class Rig:
             max_empty_batches=3,
             on_filtered=on_filtered,
         )
-        ledger = EpisodeLedger(self.counters, FailureLimit(limit))
+        ledger = EpisodeLedger(self.counters, FailureLimit(limit), InfrastructureLosses({}))
         self.scheduler = Scheduler(
             config,
             self.environments,

@@ -122,7 +122,7 @@ def test_every_reason_of_a_phase_is_told() -> None:
 def test_every_reason_of_an_aspect_is_told() -> None:
     of_module = words_in(CODE / "status" / "conditions.py")
     told = names("TrainerReady, InferenceReady, OrchestratorReady") | names("CheckpointCommitted")
-    told |= names("OffPolicyBounded") | names("RewardSignal") | HEALED | {"NotFailed"}
+    told |= names("OffPolicyBounded") | names("RewardSignal") | names("EpisodeInfrastructure") | HEALED | {"NotFailed"}
     assert told == of_module - condition_types() - {"True", "False", "Unknown"}
 
 
