@@ -100,7 +100,8 @@ def events() -> dict[str, set[str]]:
 def condition_types() -> set[str]:
     """Of a run that has everything that conditions tell, and everything wrong."""
     cluster = ImaginedCluster(algorithm={"maxStaleness": 1}).begin()
-    cluster.say(step=7, staleness_max=1, steps_without_rl=0, checkpoint=Checkpoint(5, "2026-01-01T00:00:00Z", 9))
+    told = {"staleness_max": 1, "steps_without_rl": 0, "infrastructure_losses": ()}
+    cluster.say(step=7, checkpoint=Checkpoint(5, "2026-01-01T00:00:00Z", 9), **told)
     return {one["type"] for one in cluster.settle().status["conditions"]} | set(PROBLEMS)
 
 
