@@ -32,7 +32,7 @@ def table() -> str:
     modules = {name: import_module(f"{builtin.__name__}.{name.replace('-', '_')}") for name in builtin_names()}
     kinds = (f'    "{name}": "{module.KIND}",\n' for name, module in modules.items())
     several = {name: module.build().multi_agent for name, module in modules.items() if module.KIND == "multi_agent"}
-    members = (f'    "{name}": {_tuple(one.members)},\n' for name, one in several.items())
+    members = (f'    "{name}": {_tuple(environment.members)},\n' for name, environment in several.items())
     return f"{_HEAD}{''.join(kinds)}}}\n{_MEMBERS}{''.join(members)}}}\n"
 
 

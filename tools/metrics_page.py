@@ -36,12 +36,12 @@ these, the orchestrator shows the usual `process_*` and `python_*`.
 
 def roles() -> dict[str, list[MetricSpec]]:
     """What is declared, by role; sorted by name."""
-    found: dict[str, list[MetricSpec]] = {
+    declared: dict[str, list[MetricSpec]] = {
         "orchestrator": [*FAMILIES, WEIGHT_UPDATE, *COUNTED],
         "trainer": [*TrainerMetrics(dict).declared],
         "operator": [*operator_declared()],
     }
-    return {role: sorted(metrics, key=lambda one: one.name) for role, metrics in found.items()}
+    return {role: sorted(metrics, key=lambda metric: metric.name) for role, metrics in declared.items()}
 
 
 def page() -> str:
@@ -49,14 +49,14 @@ def page() -> str:
     parts = [_HEAD]
     for role, metrics in roles().items():
         parts += [f"## {role.capitalize()}", "", "| name | type | labels | meaning |", "|---|---|---|---|"]
-        parts += [_row(one) for one in metrics]
+        parts += [_row(metric) for metric in metrics]
         parts.append("")
     return "\n".join(parts)
 
 
-def _row(one: MetricSpec) -> str:
-    labels = ", ".join(f"`{label}`" for label in one.labels)
-    return f"| `{one.name}` | {one.type} | {labels} | {one.text} |"
+def _row(metric: MetricSpec) -> str:
+    labels = ", ".join(f"`{label}`" for label in metric.labels)
+    return f"| `{metric.name}` | {metric.type} | {labels} | {metric.text} |"
 
 
 if __name__ == "__main__":

@@ -54,21 +54,21 @@ def declared() -> list[MetricSpec]:
     options = Options(instance="page", lease_namespace="page")
     tokens = Tokens(b"never used: no run is looked at here")
     Operator(options, Settings(operator_version="page"), tokens, connection, metrics, on_lost=lambda _: None)
-    return sorted(metrics.declared, key=lambda one: one.name)
+    return sorted(metrics.declared, key=lambda metric: metric.name)
 
 
 def page() -> str:
     """The page as Markdown."""
-    rows = [_row(one) for one in declared()]
+    rows = [_row(metric) for metric in declared()]
     table = "\n".join(["| name | type | labels | meaning |", "|---|---|---|---|", *rows])
     asked = [f"| {question} | `{query}` |" for question, query in _QUESTIONS.items()]
     questions = ["## Questions that they answer", "", "| question | query |", "|---|---|", *asked, ""]
     return "\n".join([_HEAD, table, "", *_values("state", GpuState), *_values("cause", Cause), *questions])
 
 
-def _row(one: MetricSpec) -> str:
-    labels = ", ".join(f"`{label}`" for label in one.labels)
-    return f"| `{one.name}` | {one.type} | {labels} | {one.text} |"
+def _row(metric: MetricSpec) -> str:
+    labels = ", ".join(f"`{label}`" for label in metric.labels)
+    return f"| `{metric.name}` | {metric.type} | {labels} | {metric.text} |"
 
 
 def _values(label: str, values: type[StrEnum]) -> Iterator[str]:
@@ -82,8 +82,8 @@ def _meanings(values: type[StrEnum]) -> Iterator[tuple[str, str]]:
     """Each value and the docstring below it."""
     body = ast.parse(inspect.getsource(values)).body[0]
     assert isinstance(body, ast.ClassDef)  # noqa: S101 - that is what was asked for
-    for one, text in pairwise(body.body):
-        match one, text:
+    for statement, text in pairwise(body.body):
+        match statement, text:
             case ast.Assign(value=ast.Constant(value=value)), ast.Expr(value=ast.Constant(value=str(meaning))):
                 yield str(value), " ".join(meaning.replace("``", "`").split())
 

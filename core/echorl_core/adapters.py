@@ -38,13 +38,13 @@ def chosen_modules(modules: Iterable[str], targets: Sequence[str]) -> list[str]:
     Raises:
         UnknownModule: a target names none of ``modules``; says which there are.
     """
-    found = list(modules)
+    layers = list(modules)
     for target in targets:
-        if not any(_is_named(name, target) for name in found):
-            ends = sorted({name.rpartition(".")[2] for name in found})
-            example = f", or a whole name such as {found[0]}" if found else "there are none"
+        if not any(_is_named(name, target) for name in layers):
+            ends = sorted({name.rpartition(".")[2] for name in layers})
+            example = f", or a whole name such as {layers[0]}" if layers else "there are none"
             raise UnknownModule(target, f"names of linear layers: {_some(ends)}{example}")
-    return [name for name in found if any(_is_named(name, target) for target in targets)]
+    return [name for name in layers if any(_is_named(name, target) for target in targets)]
 
 
 def _is_named(name: str, target: str) -> bool:
@@ -62,13 +62,13 @@ def linear_layers(folder: Path) -> dict[str, Shape]:
         ValueError: a file is not safetensors.
         OSError: a file cannot be read.
     """
-    found: dict[str, Shape] = {}
+    shapes: dict[str, Shape] = {}
     for file in sorted(folder.glob("*.safetensors")):
         for name, entry in _header(file).items():
             shape = entry.get("shape", [])
             if name.endswith(".weight") and len(shape) == 2 and _LAYERS.search(name):
-                found[name.removesuffix(".weight")] = (shape[0], shape[1])
-    return found
+                shapes[name.removesuffix(".weight")] = (shape[0], shape[1])
+    return shapes
 
 
 def _header(file: Path) -> dict[str, Any]:

@@ -17,7 +17,7 @@ _UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 
 
 class Policy(StrEnum):
-    """``spec.resume.policy``."""
+    """``spec.resume.policy``: where the first attempt after a start by hand begins."""
 
     AUTO = "Auto"
     """Begin at the newest committed checkpoint that is whole, else at the start."""
@@ -44,7 +44,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     uid: str
     name: str
     created: str
-    """ISO 8601, UTC."""
+    """When it was written, in ISO 8601 and UTC."""
 
 
 class Sealed(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,7 +92,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
         """What was done, for people."""
         return [
             *([f"moved the directory's older content to {self.archived}"] if self.archived else []),
-            *(f"skipped checkpoint {one.step}: {one.reason}" for one in self.skipped),
+            *(f"skipped checkpoint {skipped.step}: {skipped.reason}" for skipped in self.skipped),
             *(f"removed {path}" for path in self.removed),
             f"resuming from step {self.resume_step} ({self.checkpoint})" if self.checkpoint else "starting at step 0",
         ]
@@ -146,14 +146,14 @@ def owner_of(run: RunDirectory) -> str:
     committed, _ = checkpoints.committed(run)
     if record:
         return record.uid
-    uids = (one.manifest.run_uid for one in committed)
+    uids = (checkpoint.manifest.run_uid for checkpoint in committed)
     return next((uid for uid in uids if _UID.fullmatch(uid)), "unknown")
 
 
 def prepared_attempts(run: RunDirectory) -> list[tuple[int, Prepared]]:
-    """Attempts that were prepared, ascending."""
-    found = ((number, read_prepared(run, number)) for number in range(1, run.last_attempt() + 1))
-    return [(number, prepared) for number, prepared in found if prepared is not None]
+    """List the attempts that were prepared, with their number, ascending."""
+    attempts = ((number, read_prepared(run, number)) for number in range(1, run.last_attempt() + 1))
+    return [(number, prepared) for number, prepared in attempts if prepared is not None]
 
 
 def as_json(value: object) -> bytes:

@@ -28,7 +28,7 @@ class CheckpointManifest(msgspec.Struct, frozen=True, kw_only=True):
     policy_version: int
     num_ranks: int
     committed_at: str
-    """ISO 8601, UTC."""
+    """When it was committed, in ISO 8601 and UTC."""
     history: str
     """``next_history`` over the digests of batches 1..step: equal histories trained equal batches."""
     parts: list[Part]
@@ -113,7 +113,7 @@ def verify(folder: Path, manifest: CheckpointManifest) -> None:
 
 def committed(run: RunDirectory) -> tuple[list[Committed], list[str]]:
     """Checkpoints with a readable manifest, ascending, and a sentence for each that has an unreadable one."""
-    found, problems = [], []
+    checkpoints, problems = [], []
     for step, folder in run.checkpoint_steps():
         try:
             manifest = read_manifest(folder)
@@ -121,8 +121,8 @@ def committed(run: RunDirectory) -> tuple[list[Committed], list[str]]:
             problems.append(str(damage))
             continue
         if manifest is not None:
-            found.append(Committed(step, folder, manifest))
-    return found, problems
+            checkpoints.append(Committed(step, folder, manifest))
+    return checkpoints, problems
 
 
 def to_keep(steps: list[int], keep_last: int, keep_every: int | None) -> set[int]:

@@ -21,14 +21,14 @@ def imported(path: str) -> Any:
     if not module_name or not name:
         raise HookImportError(f"found {path!r}, accepted is {ACCEPTED}")
     try:
-        found = importlib.import_module(module_name)
+        target = importlib.import_module(module_name)
     except Exception as error:  # a user's module may raise anything
         raise HookImportError(f"{path!r} does not import: {told(error)}") from error
     for part in name.split("."):
-        if not hasattr(found, part):
+        if not hasattr(target, part):
             raise HookImportError(f"module {module_name!r} has no {name!r}")
-        found = getattr(found, part)
-    return found
+        target = getattr(target, part)
+    return target
 
 
 def told(error: Exception) -> str:

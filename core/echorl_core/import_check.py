@@ -16,19 +16,19 @@ def problem(import_path: str, elsewhere: Sequence[str] = ()) -> str | None:
     """Why an import path does not lead to something callable; None if it does, as far as can be told here."""
     module, _, name = import_path.partition(":")
     try:
-        found = importlib.import_module(module)
+        target = importlib.import_module(module)
         for part in name.split("."):
-            found = getattr(found, part)
+            target = getattr(target, part)
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         return None if missing in elsewhere else f"{type(error).__name__}: {error}"
     except Exception as error:  # a user's module may raise anything; it is the answer
         return f"{type(error).__name__}: {error}"
-    return None if callable(found) else f"is a {type(found).__name__}, and cannot be called"
+    return None if callable(target) else f"is a {type(target).__name__}, and cannot be called"
 
 
 def main() -> None:
-    """Answer one request."""
+    """Read the request in the file that is named first, and write why its imports fail to the second."""
     request = json.loads(Path(sys.argv[1]).read_text())
     sys.path[:0] = request["path"]
     problems = {entry: problem(entry, request["elsewhere"]) for entry in request["imports"]}

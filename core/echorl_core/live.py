@@ -69,23 +69,23 @@ def settings_of(config: OrchestratorConfig, generation: int) -> LiveSettings:
         checkpoint=LiveCheckpoints(
             interval=checkpoint.interval, keep_last=checkpoint.keep_last, keep_every=checkpoint.keep_every
         ),
-        eval_intervals={one.environment.name: one.interval for one in config.evals},
-        sampling={one.name: LiveSampling(**one.sampling.model_dump(include=_LIVE)) for one in _environments(config)},
+        eval_intervals={evaluation.environment.name: evaluation.interval for evaluation in config.evals},
+        sampling={env.name: LiveSampling(**env.sampling.model_dump(include=_LIVE)) for env in _environments(config)},
     )
 
 
 def applied(config: OrchestratorConfig, settings: LiveSettings) -> OrchestratorConfig:
     """``config`` with the settings in it. What differs from another config besides cannot be changed live."""
     update: dict[str, object] = {
-        "train": [_sampled(one, settings) for one in config.train],
+        "train": [_sampled(environment, settings) for environment in config.train],
         "evals": [
-            one.model_copy(
+            evaluation.model_copy(
                 update={
-                    "interval": settings.eval_intervals.get(one.environment.name, one.interval),
-                    "environment": _sampled(one.environment, settings),
+                    "interval": settings.eval_intervals.get(evaluation.environment.name, evaluation.interval),
+                    "environment": _sampled(evaluation.environment, settings),
                 }
             )
-            for one in config.evals
+            for evaluation in config.evals
         ],
     }
     if settings.max_steps is not None:
@@ -97,23 +97,23 @@ def applied(config: OrchestratorConfig, settings: LiveSettings) -> OrchestratorC
 
 def problems(config: OrchestratorConfig, settings: LiveSettings) -> list[str]:
     """Why a run that was started with ``config`` cannot take the settings over; empty if it can."""
-    train = {one.name for one in config.train}
-    evals = {one.environment.name for one in config.evals}
-    found = [
+    train = {environment.name for environment in config.train}
+    evals = {evaluation.environment.name for evaluation in config.evals}
+    reasons = [
         f"eval_intervals.{name}: no such eval environment, accepted are {_listed(evals)}"
         for name in sorted(set(settings.eval_intervals) - evals)
     ]
-    found += [
+    reasons += [
         f"sampling.{name}: no such environment, accepted are {_listed(train | evals)}"
         for name in sorted(set(settings.sampling) - train - evals)
     ]
     for name in sorted(train & set(settings.sampling)):
-        found += _untrainable(name, settings.sampling[name])
+        reasons += _untrainable(name, settings.sampling[name])
     checkpoint = settings.checkpoint
     if checkpoint is not None and checkpoint.keep_every is not None and checkpoint.keep_every % checkpoint.interval:
         accepted = f"a multiple of interval ({checkpoint.interval})"
-        found.append(f"checkpoint.keep_every: found {checkpoint.keep_every}, accepted is {accepted}")
-    return found
+        reasons.append(f"checkpoint.keep_every: found {checkpoint.keep_every}, accepted is {accepted}")
+    return reasons
 
 
 def _untrainable(name: str, sampling: LiveSampling) -> Iterator[str]:
@@ -128,7 +128,7 @@ def _untrainable(name: str, sampling: LiveSampling) -> Iterator[str]:
 
 
 def _environments(config: OrchestratorConfig) -> list[EnvironmentConfig]:
-    return [*config.train, *(one.environment for one in config.evals)]
+    return [*config.train, *(evaluation.environment for evaluation in config.evals)]
 
 
 def _sampled(environment: EnvironmentConfig, settings: LiveSettings) -> EnvironmentConfig:

@@ -14,7 +14,7 @@ LossType = Literal["dppo", "ipo", "grpo", "cispo", "reinforce", "custom"]
 
 @dataclass(frozen=True)
 class Loss:
-    """A built-in loss."""
+    """What the manifest's reference says of a built-in loss, and the settings that it takes."""
 
     does: str
     """In a few words, for the manifest's reference."""
@@ -68,7 +68,7 @@ def losses_with(setting: str) -> tuple[str, ...]:
 
 
 def listed(words: Sequence[str]) -> str:
-    """``a, b and c``."""
+    """Join words for a sentence: ``a, b and c``."""
     return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 

@@ -42,16 +42,16 @@ class _Lineage:
     went_back: frozenset[int]
     """Steps that policy FromStep was carried out for."""
 
-    def objection(self, one: Committed, identity: RunIdentity) -> str | None:
+    def objection(self, checkpoint: Committed, identity: RunIdentity) -> str | None:
         """Why a checkpoint does not count for ``identity``; None if it does."""
-        manifest = one.manifest
+        manifest = checkpoint.manifest
         if manifest.run_uid != identity.uid:
             return f"of another run ({manifest.run_uid})"
-        if manifest.step != one.step:
+        if manifest.step != checkpoint.step:
             return f"its manifest says step {manifest.step}"
         if manifest.attempt >= identity.attempt:
             return f"committed by attempt {manifest.attempt}, which had not begun"
-        if self.attempt in (0, manifest.attempt) or _seal(one) in self.sealed:
+        if self.attempt in (0, manifest.attempt) or _seal(checkpoint) in self.sealed:
             return None
         return f"committed by attempt {manifest.attempt} and not among those that attempt {self.attempt} began with"
 
@@ -68,16 +68,16 @@ def objection(run: RunDirectory, uid: str | None, policy: Policy) -> str | None:
         Refused: ``run.json`` is unreadable, or a folder of the run is a link.
     """
     if links := run.links():
-        found = f"{links[0]}: found a link to {links[0].readlink()}, which may be another run's"
-        raise Refused(f"{found}; accepted: a folder of the run's own")
+        link = f"{links[0]}: found a link to {links[0].readlink()}, which may be another run's"
+        raise Refused(f"{link}; accepted: a folder of the run's own")
     record = read_run(run)
     committed, problems = checkpoints.committed(run)
-    owners = {record.uid} if record else {one.manifest.run_uid for one in committed}
+    owners = {record.uid} if record else {checkpoint.manifest.run_uid for checkpoint in committed}
     if uid is not None and (foreign := sorted(owners - {uid})):
         name = f" ({record.name})" if record else ""
         return f"{run.root}: belongs to run {', '.join(foreign)}{name}, not to {uid}"
     if policy is Policy.NEVER and (committed or problems):
-        steps = ", ".join(str(one.step) for one in committed) or "unreadable"
+        steps = ", ".join(str(checkpoint.step) for checkpoint in committed) or "unreadable"
         return f"{run.checkpoints}: holds committed checkpoints (steps {steps}), and resume.policy is Never"
     return None
 
@@ -121,7 +121,7 @@ def prepare(
     chosen, sealed, skipped = _resolve(run, identity, lineage, None if once else step)
     folder = run.attempt(identity.attempt)
     write_file(folder / "committed.json", as_json(sealed))
-    found, _ = checkpoints.committed(run)
+    kept, _ = checkpoints.committed(run)
     prepared = Prepared(
         run_uid=identity.uid,
         attempt=identity.attempt,
@@ -132,7 +132,7 @@ def prepare(
         committed=sealed,
         skipped=skipped,
         removed=remove_leftovers(run),
-        kept=[str(one.folder.relative_to(run.root)) for one in found],
+        kept=[str(checkpoint.folder.relative_to(run.root)) for checkpoint in kept],
         archived=archived,
     )
     write_file(folder / "prepared.json", as_json(prepared))
@@ -156,44 +156,44 @@ def _resolve(
     """The checkpoint to resume from (newest, or at ``step``), those that count up to it, and those passed over."""
     skipped = list(_unreadable(run))
     eligible = []
-    for one in checkpoints.committed(run)[0]:
-        reason = lineage.objection(one, identity)
+    for checkpoint in checkpoints.committed(run)[0]:
+        reason = lineage.objection(checkpoint, identity)
         if reason is None:
-            eligible.append(one)
+            eligible.append(checkpoint)
         else:
-            skipped.append(Skipped(step=one.step, reason=reason))
+            skipped.append(Skipped(step=checkpoint.step, reason=reason))
     if step is None:
         chosen, damaged = _newest_whole(eligible)
         skipped += damaged
     else:
         chosen = _at(run, eligible, step) if step > 0 else None
     limit = chosen.step if chosen else 0
-    sealed = [_seal(one) for one in eligible if one.step <= limit]
-    return chosen, sealed, sorted(skipped, key=lambda one: one.step)
+    sealed = [_seal(checkpoint) for checkpoint in eligible if checkpoint.step <= limit]
+    return chosen, sealed, sorted(skipped, key=lambda skip: skip.step)
 
 
 def _newest_whole(eligible: list[Committed]) -> tuple[Committed | None, list[Skipped]]:
     damaged = []
-    for one in reversed(eligible):
+    for checkpoint in reversed(eligible):
         try:
-            checkpoints.verify(one.folder, one.manifest)
+            checkpoints.verify(checkpoint.folder, checkpoint.manifest)
         except Damage as damage:
-            damaged.append(Skipped(step=one.step, reason=str(damage), damaged=True))
+            damaged.append(Skipped(step=checkpoint.step, reason=str(damage), damaged=True))
             continue
-        return one, damaged
+        return checkpoint, damaged
     return None, damaged
 
 
 def _at(run: RunDirectory, eligible: list[Committed], step: int) -> Committed:
-    for one in eligible:
-        if one.step != step:
+    for checkpoint in eligible:
+        if checkpoint.step != step:
             continue
         try:
-            checkpoints.verify(one.folder, one.manifest)
+            checkpoints.verify(checkpoint.folder, checkpoint.manifest)
         except Damage as damage:
             raise Refused(f"resume.step: checkpoint {step} is damaged: {damage}") from damage
-        return one
-    steps = ", ".join(str(one.step) for one in eligible) or "none"
+        return checkpoint
+    steps = ", ".join(str(checkpoint.step) for checkpoint in eligible) or "none"
     raise Refused(f"resume.step: no committed checkpoint of step {step} in {run.checkpoints}; there are: {steps}")
 
 
@@ -210,9 +210,9 @@ def _lineage(run: RunDirectory, attempt: int) -> _Lineage:
     if not before:
         return _Lineage(0, frozenset(), frozenset())
     number, last = before[-1]
-    went_back = {one.from_step for _, one in before if one.policy is Policy.FROM_STEP and one.from_step is not None}
+    went_back = {old.from_step for _, old in before if old.policy is Policy.FROM_STEP and old.from_step is not None}
     return _Lineage(number, frozenset(last.committed), frozenset(went_back))
 
 
-def _seal(one: Committed) -> Sealed:
-    return Sealed(step=one.step, attempt=one.manifest.attempt, sha256=sha256_of(one.folder / MANIFEST_NAME))
+def _seal(saved: Committed) -> Sealed:
+    return Sealed(step=saved.step, attempt=saved.manifest.attempt, sha256=sha256_of(saved.folder / MANIFEST_NAME))

@@ -45,7 +45,7 @@ class Rule:
     action: RuleAction
 
     def matches(self, death: "Death") -> bool:
-        """Whether it speaks of this end."""
+        """Whether the rule speaks of this end of a process."""
         code = death.exit_code if death.exit_code >= 0 else 128 - death.exit_code
         return death.role is self.role and death.why is None and code in self.exit_codes
 
@@ -71,12 +71,12 @@ class Ledger:
         return replace(self, used={})
 
     def with_restart(self, role: Role, highest_step: int) -> "Ledger":
-        """Count a restart."""
+        """The ledger with one more restart of ``role``, at ``highest_step`` so far."""
         return replace(self, used={**self.used, role: self.used.get(role, 0) + 1}, reached=highest_step)
 
 
 class Action(StrEnum):
-    """What the supervisor does."""
+    """What the supervisor does when a process has ended."""
 
     RESTART_ALONE = "restartAlone"
     """This process again, in the same attempt."""
@@ -108,13 +108,13 @@ class Death:
             return f"{self.name} was ended: {self.why}"
         if self.exit_code < 0:
             return f"{self.name} was ended by signal {-self.exit_code}"
-        known = {int(code): code.name.lower().replace("_", " ") for code in ExitCode}
-        return f"{self.name} ended with code {self.exit_code} ({known.get(self.exit_code, 'crash')})"
+        codes = {int(code): code.name.lower().replace("_", " ") for code in ExitCode}
+        return f"{self.name} ended with code {self.exit_code} ({codes.get(self.exit_code, 'crash')})"
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What to do, when, and why."""
+    """What the supervisor is to do about an end, after which delay, and why."""
 
     action: Action
     reason: str

@@ -38,8 +38,8 @@ def numbered(folder: Path, pattern: re.Pattern[str]) -> Iterator[tuple[int, Path
     """Entries of ``folder`` whose name matches, with their number, ascending."""
     if not folder.is_dir():
         return
-    found = [(int(match[1]), path) for path in folder.iterdir() if (match := pattern.match(path.name))]
-    yield from sorted(found)
+    entries = [(int(match[1]), path) for path in folder.iterdir() if (match := pattern.match(path.name))]
+    yield from sorted(entries)
 
 
 @dataclass(frozen=True)
@@ -50,27 +50,27 @@ class RunDirectory:
 
     @property
     def identity_file(self) -> Path:
-        """The run's uid and name."""
+        """The file that says whose directory this is: the run's uid and name."""
         return self.root / "run.json"
 
     @property
     def manifest_file(self) -> Path:
-        """The resolved manifest."""
+        """The file of the manifest as it was resolved."""
         return self.root / "manifest.yaml"
 
     @property
     def batches(self) -> Path:
-        """Sealed batches."""
+        """The folder of sealed batches."""
         return self.root / "batches"
 
     @property
     def checkpoints(self) -> Path:
-        """Checkpoints, committed or being written."""
+        """The folder of checkpoints, committed or being written."""
         return self.root / "checkpoints"
 
     @property
     def broadcasts(self) -> Path:
-        """Weights published through the shared volume."""
+        """The folder of weights that are published through the shared volume."""
         return self.root / "broadcasts"
 
     @property
@@ -79,11 +79,11 @@ class RunDirectory:
         return self.root / "model.json"
 
     def attempt(self, attempt: int) -> Path:
-        """What one attempt was started with."""
+        """The folder of what one attempt was started with."""
         return self.root / "attempts" / str(attempt)
 
     def logs(self, attempt: int) -> Path:
-        """Log files of one attempt."""
+        """The folder of one attempt's log files."""
         return self.root / "logs" / f"attempt_{attempt}"
 
     def records(self, attempt: int) -> Path:
@@ -107,23 +107,23 @@ class RunDirectory:
         return self.root / "tokens" / f"attempt_{attempt}" / f"{step_name(step)}.rank_{rank}.jsonl"
 
     def batch(self, step: int) -> Path:
-        """One sealed batch."""
+        """The folder of the batch that is sealed for ``step``."""
         return self.batches / step_name(step)
 
     def checkpoint(self, step: int) -> Path:
-        """One checkpoint."""
+        """The folder of the checkpoint of ``step``, committed or not."""
         return self.checkpoints / step_name(step)
 
     def broadcast(self, attempt: int, version: int) -> Path:
-        """One published policy version."""
+        """The folder of one published policy version."""
         return self.broadcasts / f"attempt_{attempt}" / f"v_{version:06d}"
 
     def sealed_steps(self) -> list[tuple[int, Path]]:
-        """Sealed batches that are whole, ascending."""
+        """List steps and folders of sealed batches that are whole, ascending."""
         return list(numbered(self.batches, _STEP))
 
     def checkpoint_steps(self) -> list[tuple[int, Path]]:
-        """Checkpoint folders, committed or not, ascending."""
+        """List steps and folders of checkpoints, committed or not, ascending."""
         return list(numbered(self.checkpoints, _STEP))
 
     def last_attempt(self) -> int:
@@ -141,7 +141,7 @@ class RunDirectory:
         return sorted(path for path in (*own, *below) if path.is_symlink())
 
     def recorded_attempts(self) -> list[tuple[int, Path]]:
-        """Folders under ``records/``, ascending."""
+        """List attempts and their folders under ``records/``, ascending."""
         return list(numbered(self.root / "records", _ATTEMPT))
 
 

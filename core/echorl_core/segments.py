@@ -18,24 +18,24 @@ _NAMES = re.compile(r"(psm_|torch_|nccl-|sem\.|vllm|cuda\.|gloo|__KMP_REGISTERED
 def mapped_segments(pids: Iterable[int]) -> dict[str, int]:
     """Inodes, by name, of the segments that processes have mapped."""
     inodes = mapped_inodes(pids)
-    found = {}
+    segments = {}
     for entry in os.scandir(FOLDER) if inodes else ():
         # By name of the mapping a semaphore would not be found: its mapping was made under another one.
         if entry.inode() in inodes and _NAMES.fullmatch(entry.name):
-            found[entry.name] = entry.inode()
-    return found
+            segments[entry.name] = entry.inode()
+    return segments
 
 
 def mapped_inodes(pids: Iterable[int]) -> set[int]:
     """Inodes of everything under ``/dev/shm`` that processes have mapped."""
-    found = set()
+    inodes = set()
     for pid in pids:
         try:
             maps = Path(f"/proc/{pid}/maps").read_text(errors="replace")
         except OSError:
             continue
-        found |= {int(line.split(maxsplit=5)[4]) for line in maps.splitlines() if f" {FOLDER}/" in line}
-    return found
+        inodes |= {int(line.split(maxsplit=5)[4]) for line in maps.splitlines() if f" {FOLDER}/" in line}
+    return inodes
 
 
 def remove_unused(segments: Mapping[str, int]) -> list[Path]:
@@ -65,8 +65,8 @@ def _same(name: str, inode: int) -> Path | None:
         return None
     path = FOLDER / name
     try:
-        found = path.lstat()
+        status = path.lstat()
     except OSError:
         return None
-    is_it = stat.S_ISREG(found.st_mode) and found.st_ino == inode and found.st_uid == os.geteuid()
+    is_it = stat.S_ISREG(status.st_mode) and status.st_ino == inode and status.st_uid == os.geteuid()
     return path if is_it else None

@@ -214,7 +214,7 @@ def _short(prepared: Preparation) -> Preparation:
     return msgspec.structs.replace(
         prepared,
         removed=[_tail(path, 200) for path in prepared.removed[:8]],
-        skipped=[msgspec.structs.replace(one, reason=_head(one.reason, 300)) for one in prepared.skipped[:8]],
+        skipped=[msgspec.structs.replace(skip, reason=_head(skip.reason, 300)) for skip in prepared.skipped[:8]],
         committed=prepared.committed[:8],
     )
 

@@ -115,7 +115,7 @@ def _row(rendering: Rendering, arrow: Arrow) -> tuple[str, str, str, str]:
         rule = rendering.spec["egress"][int(arrow.target.removeprefix(_EGRESS).removesuffix("]"))]
         peers = _some(map(_peer, rule.get("to") or ())) or ANYWHERE
         return arrow.source, peers, _some(_ports(rule)) or "all", arrow.target
-    return arrow.source, arrow.target, ", ".join(str(one) for one in arrow.ports) or "all", arrow.why
+    return arrow.source, arrow.target, ", ".join(str(span) for span in arrow.ports) or "all", arrow.why
 
 
 def _some(parts: Iterator[str]) -> str:
@@ -133,6 +133,6 @@ def _peer(peer: Mapping[str, Any]) -> str:
 
 
 def _ports(rule: Mapping[str, Any]) -> Iterator[str]:
-    for one in rule.get("ports") or ():
-        last = f"-{one['endPort']}" if one.get("endPort") else ""
-        yield f"{one.get('protocol', 'TCP')}/{one.get('port', 'all')}{last}"
+    for port in rule.get("ports") or ():
+        last = f"-{port['endPort']}" if port.get("endPort") else ""
+        yield f"{port.get('protocol', 'TCP')}/{port.get('port', 'all')}{last}"

@@ -21,10 +21,10 @@ def _run_folder(path: Path) -> Path:
     try:
         if path.is_dir():
             return path
-        found = "something that is no folder" if path.exists() or path.is_symlink() else "nothing"
+        obstacle = "something that is no folder" if path.exists() or path.is_symlink() else "nothing"
     except OSError as error:
-        found = error.strerror or str(error)
-    raise typer.BadParameter(f"found {found} at {str(path)[:200]!r}; accepted: the directory of a run")
+        obstacle = error.strerror or str(error)
+    raise typer.BadParameter(f"found {obstacle} at {str(path)[:200]!r}; accepted: the directory of a run")
 
 
 RunFolder = Annotated[

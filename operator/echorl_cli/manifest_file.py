@@ -24,8 +24,8 @@ def _document(path: Path) -> Any:
     try:
         text = read_capped(path, MAX_TEXT_BYTES).decode()
     except OSError as error:
-        found = error.strerror or str(error)
-        raise InvalidManifest(path, [Problem("file", found, "a readable YAML file")]) from error
+        cause = error.strerror or str(error)
+        raise InvalidManifest(path, [Problem("file", cause, "a readable YAML file")]) from error
     except UnicodeDecodeError as error:
         raise InvalidManifest(path, [Problem("file", f"byte {error.start} is no UTF-8", "UTF-8 text")]) from error
     try:
@@ -54,8 +54,8 @@ def read_manifest(path: Path, overrides: Iterable[str] = (), *, local: bool = Fa
             apply_override(document, override)
         except OverrideProblem as error:
             problems.append(error.problem)
-    run, found = parsed(document, local=local)
-    problems += found
+    run, faults = parsed(document, local=local)
+    problems += faults
     if run is None or problems:
         raise InvalidManifest(path, problems)
     return run

@@ -84,4 +84,4 @@ def _children(rendering: Rendering, output: Format) -> str:
 def _arrows(rendering: Rendering, output: Format) -> str:
     if output is Format.YAML:
         return arrows_table(rendering)
-    return json.dumps([one.as_json() for one in arrows(rendering)], indent=2, ensure_ascii=False) + "\n"
+    return json.dumps([arrow.as_json() for arrow in arrows(rendering)], indent=2, ensure_ascii=False) + "\n"

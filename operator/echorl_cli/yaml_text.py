@@ -96,7 +96,7 @@ class _Frame:
                 self.value[key] = value
                 return
             self.merged = value if isinstance(value, list) else [value]
-            if not all(isinstance(one, dict) for one in self.merged):
+            if not all(isinstance(mapping, dict) for mapping in self.merged):
                 _refuse(event, "something else than mappings to merge", "a mapping, or a list of mappings, after <<")
 
     def whole(self) -> Any:
@@ -197,9 +197,9 @@ def _events(text: str) -> Iterator[Event]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "manifest"
-        found = (error.problem or error.context or "an error").removeprefix("found ")
-        found = re.sub("^(did|could) not find (expected )?", "no ", found)
-        raise YamlProblem(Problem(where, found, "YAML")) from None
+        mistake = (error.problem or error.context or "an error").removeprefix("found ")
+        mistake = re.sub("^(did|could) not find (expected )?", "no ", mistake)
+        raise YamlProblem(Problem(where, mistake, "YAML")) from None
     except yaml.YAMLError as error:
         raise YamlProblem(Problem("manifest", " ".join(str(error).split()), "YAML text")) from None
 
@@ -208,8 +208,8 @@ def _utf8(text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        found = f"character {error.start + 1} that is none of Unicode"
-        raise YamlProblem(Problem("manifest", found, "UTF-8 text")) from None
+        mistake = f"character {error.start + 1} that is none of Unicode"
+        raise YamlProblem(Problem("manifest", mistake, "UTF-8 text")) from None
 
 
 def _scalar(event: ScalarEvent, *, is_key: bool) -> Any:

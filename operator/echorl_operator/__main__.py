@@ -77,9 +77,9 @@ def main(arguments: Sequence[str]) -> int:
 
 
 async def _run(chosen: argparse.Namespace, settings: Settings, made: tokens.Tokens) -> int:
-    found = credentials.from_kubeconfig(chosen.kubeconfig) if chosen.kubeconfig else credentials.in_cluster()
+    access = credentials.from_kubeconfig(chosen.kubeconfig) if chosen.kubeconfig else credentials.in_cluster()
     try:
-        await found.load()
+        await access.load()
     except credentials.NoCredentials as error:
         _log.error("the operator cannot start", error=str(error))
         return ExitCode.BAD_INPUT
@@ -93,9 +93,9 @@ async def _run(chosen: argparse.Namespace, settings: Settings, made: tokens.Toke
     metrics, stop = Metrics(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with running(options, settings, made, found, metrics) as (operator, task):
+    async with running(options, settings, made, access, metrics) as (operator, task):
         server = await _serve_metrics(operator, chosen.bind, chosen.metrics_port)
-        frame = asyncio.create_task(_frame(operator, task, chosen, stop, found), name="kopf")
+        frame = asyncio.create_task(_frame(operator, task, chosen, stop, access), name="kopf")
         stopping = asyncio.create_task(stop.wait(), name="stop")
         try:
             await asyncio.wait({task, frame, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -111,9 +111,9 @@ def _ended(task: "asyncio.Task[object]", frame: "asyncio.Task[None]", stop: asyn
     # Once it runs, kopf has the signals; it ends without an error only after one.
     if stop.is_set() or (frame.done() and not frame.cancelled() and frame.exception() is None):
         return ExitCode.OK
-    for one in (task, frame):
-        if one.done() and not one.cancelled() and (error := one.exception()) is not None:
-            _log.error("a part of the operator failed", part=one.get_name(), exc_info=error)
+    for part in (task, frame):
+        if part.done() and not part.cancelled() and (error := part.exception()) is not None:
+            _log.error("a part of the operator failed", part=part.get_name(), exc_info=error)
     return ExitCode.CRASH
 
 
@@ -122,10 +122,10 @@ async def _frame(
     task: "asyncio.Task[object]",
     chosen: argparse.Namespace,
     stop: asyncio.Event,
-    found: credentials.Credentials,
+    access: credentials.Credentials,
 ) -> None:
     await kopf.operator(
-        registry=registry(operator, task, found),  # type: ignore[arg-type]
+        registry=registry(operator, task, access),  # type: ignore[arg-type]
         standalone=True,
         clusterwide=chosen.namespace is None,
         namespaces=chosen.namespace or (),

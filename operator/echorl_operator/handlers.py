@@ -60,7 +60,7 @@ def registry(operator: Operator, task: "asyncio.Task[Never]", credentials: Crede
         credentials: for the API server.
     """
     made = kopf.OperatorRegistry()
-    known: dict[RunKey, tuple[str, int]] = {}
+    generations: dict[RunKey, tuple[str, int]] = {}
 
     entrance = Login(credentials)
 
@@ -76,11 +76,11 @@ def registry(operator: Operator, task: "asyncio.Task[Never]", credentials: Crede
     async def changed(type: str | None, meta: Mapping[str, Any], **_: Any) -> None:  # noqa: A002 - kopf's name
         key, version = RunKey(meta["namespace"], meta["name"]), (meta["uid"], meta.get("generation", 0))
         if type == "DELETED":
-            known.pop(key, None)
-        elif known.get(key) == version:
+            generations.pop(key, None)
+        elif generations.get(key) == version:
             return  # a write of status, most likely our own: nobody's edit, so it must not go before others
         else:
-            known[key] = version
+            generations[key] = version
         operator.notice(key)
 
     @kopf.on.probe(id="alive", registry=made)

@@ -54,7 +54,7 @@ def orchestrator(run: str) -> str:
 
 
 def prepare(run: str, attempt: int) -> str:
-    """The pod that prepares an attempt."""
+    """The pod that prepares an attempt; each attempt has one of its own."""
     return f"{run}-prepare-{attempt}"
 
 

@@ -37,10 +37,10 @@ def parsed(quantity: object) -> tuple[Fraction, str]:
         ValueError: it is no quantity.
     """
     text = str(quantity).strip() if isinstance(quantity, str | int | float) else ""
-    found = None if isinstance(quantity, bool) else _parsed(text)
-    if found is None:
+    parts = None if isinstance(quantity, bool) else _parsed(text)
+    if parts is None:
         raise ValueError(f"found {quantity!r}, accepted is a Kubernetes quantity such as 500m or 16Gi")
-    return found
+    return parts
 
 
 @lru_cache(maxsize=4096)

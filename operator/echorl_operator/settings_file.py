@@ -45,12 +45,12 @@ def settings_of(text: str, source: str, parse: Callable[[str], Any] = yaml.safe_
         ValueError: names the source and every field that is wrong.
     """
     try:
-        found = parse(text) or {}
+        document = parse(text) or {}
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ValueError(f"{source}: {' '.join(str(error).split())}") from error
-    if not isinstance(found, dict):
-        raise ValueError(f"{source}: found a {type(found).__name__}, accepted is a mapping")
+    if not isinstance(document, dict):
+        raise ValueError(f"{source}: found a {type(document).__name__}, accepted is a mapping")
     try:
-        return Settings.model_validate({"operatorVersion": version("echorl-operator"), **found})
+        return Settings.model_validate({"operatorVersion": version("echorl-operator"), **document})
     except ValidationError as error:
         raise ValueError(f"{source}: {error}") from error

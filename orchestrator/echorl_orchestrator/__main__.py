@@ -121,11 +121,11 @@ class RoleProcess:
 def _newest_checkpoint(config: OrchestratorConfig, identity: RunIdentity) -> SavedCheckpoint | None:
     """What this run has committed last; None too if the volume cannot be read, which changes no ending."""
     try:
-        found, _ = checkpoints.committed(RunDirectory(Path(config.run_dir)))
+        saved, _ = checkpoints.committed(RunDirectory(Path(config.run_dir)))
     except OSError as error:
         log.warning("the newest checkpoint is not told", error=str(error))
         return None
-    own = [one.manifest for one in found if one.manifest.run_uid == identity.uid]
+    own = [checkpoint.manifest for checkpoint in saved if checkpoint.manifest.run_uid == identity.uid]
     if not own:
         return None
     return SavedCheckpoint(step=own[-1].step, committed_at=own[-1].committed_at, size_bytes=own[-1].size_bytes)
@@ -145,7 +145,7 @@ def _gone(config: OrchestratorConfig) -> str | None:
 def _causes(error: BaseException) -> str:
     """An error in one line; those that a group of tasks holds in place of the group."""
     if isinstance(error, BaseExceptionGroup):
-        return "; ".join(_causes(one) for one in error.exceptions)
+        return "; ".join(_causes(inner) for inner in error.exceptions)
     return f"{type(error).__name__}: {error}"
 
 

@@ -29,14 +29,14 @@ def volume_problems(root: Path) -> Iterator[Problem]:
     content = os.urandom(16)
     try:
         write_file(probe, content)
-        found = probe.read_bytes()
+        read_back = probe.read_bytes()
         probe.unlink()
         sync_folder(root)
     except OSError as error:
         accepted = f"a volume that user {os.getuid()} may write, with rename and fsync"
         yield Problem(_STORAGE, f"{root}: {error.strerror or error}", accepted)
         return
-    if found != content:
+    if read_back != content:
         yield Problem(_STORAGE, f"{root}, which gives back other bytes than were written", "a volume that keeps files")
 
 
@@ -54,21 +54,21 @@ def code_problems(config: PrepareConfig, python: str = sys.executable) -> Iterat
 def imports(config: OrchestratorConfig) -> dict[str, str]:
     """Import path by the manifest's field, of every function that the orchestrator's workers will import."""
     entries: list[tuple[str, EnvironmentConfig]] = [
-        *((f"spec.environments.train[{index}]", one) for index, one in enumerate(config.train)),
-        *((f"spec.environments.eval[{index}]", one.environment) for index, one in enumerate(config.evals)),
+        *((f"spec.environments.train[{index}]", environment) for index, environment in enumerate(config.train)),
+        *((f"spec.environments.eval[{index}]", eval_set.environment) for index, eval_set in enumerate(config.evals)),
     ]
     advantage = config.batch.advantage.hook
-    found = {} if advantage is None else {"spec.algorithm.advantage.import": advantage.import_path}
+    import_paths = {} if advantage is None else {"spec.algorithm.advantage.import": advantage.import_path}
     for index, rule in enumerate(config.batch.filters):
         if rule.hook is not None:
-            found[f"spec.algorithm.filters[{index}].import"] = rule.hook.import_path
+            import_paths[f"spec.algorithm.filters[{index}].import"] = rule.hook.import_path
     for path, environment in entries:
         source, _, name = environment.type.partition(":")
         if source == "import":
-            found[f"{path}.type"] = name
+            import_paths[f"{path}.type"] = name
         if environment.echo is not None and environment.echo.filter is not None:
-            found[f"{path}.echo.filter.import"] = environment.echo.filter.import_path
-    return found
+            import_paths[f"{path}.echo.filter.import"] = environment.echo.filter.import_path
+    return import_paths
 
 
 def trainer_imports(config: TrainerConfig) -> dict[str, str]:
@@ -82,10 +82,10 @@ def model_problems(folder: Path, config: PrepareConfig) -> list[Problem]:
         accepted = "a folder of the run's volume, or a hub id"
         return [Problem(start_checks.MODEL_NAME, f"{config.model.name}: no such folder", accepted)]
     model = config.orchestrator.model
-    found = list(start_checks.model_problems(folder, model.max_model_len))
-    if not found and model.lora is not None:
-        found = list(start_checks.adapter_problems(folder, model.lora.target_modules))
-    return found or list(_renderer_problems(folder, config))
+    problems = list(start_checks.model_problems(folder, model.max_model_len))
+    if not problems and model.lora is not None:
+        problems = list(start_checks.adapter_problems(folder, model.lora.target_modules))
+    return problems or list(_renderer_problems(folder, config))
 
 
 def _renderer_problems(folder: Path, config: PrepareConfig) -> Iterator[Problem]:

@@ -82,10 +82,10 @@ class Hub:
             HubUnreachable: no answer, and the store does not have it.
             OSError: the store cannot be written.
         """
-        known = self._known()
-        if known is not None and self._folder(known).is_dir():
-            return Fetched(self._folder(known), known)
-        commit = known or self._resolved()
+        commit_before = self._known()
+        if commit_before is not None and self._folder(commit_before).is_dir():
+            return Fetched(self._folder(commit_before), commit_before)
+        commit = commit_before or self._resolved()
         folder = self._folder(commit)
         if not folder.is_dir():
             self._download(commit, folder)
@@ -106,10 +106,10 @@ class Hub:
     def _earlier(self) -> Resolved | None:
         """Read what this directory's run, or one before it, resolved the same name and revision to."""
         try:
-            found = msgspec.json.decode(self.run.model_file.read_bytes(), type=Resolved)
+            record = msgspec.json.decode(self.run.model_file.read_bytes(), type=Resolved)
         except (FileNotFoundError, msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError):
             return None
-        return found if (found.name, found.revision) == (self.name, self.revision) else None
+        return record if (record.name, record.revision) == (self.name, self.revision) else None
 
     def _resolved(self) -> str:
         try:
@@ -125,7 +125,7 @@ class Hub:
         """Ask the hub for the commit and the sizes of the files that are wanted."""
         with _translated(self.name, revision):
             info = self._api_info(revision)
-        files = {one.rfilename: one.size for one in info.siblings or [] if _WANTED.fullmatch(one.rfilename)}
+        files = {file.rfilename: file.size for file in info.siblings or [] if _WANTED.fullmatch(file.rfilename)}
         if info.sha is None or not files:
             accepted = "a model with safetensors files at the top of its repository"
             raise NoSuchModel(Problem(MODEL_NAME, f"{self.name}@{revision} without files of a model", accepted))
@@ -200,10 +200,10 @@ def _translated(name: str, revision: str) -> Iterator[None]:
 
 def _check(folder: Path, sizes: dict[str, int | None]) -> None:
     for file, size in sizes.items():
-        found = (folder / file).stat().st_size if (folder / file).is_file() else None
-        if found is None or found != (found if size is None else size):
+        came_bytes = (folder / file).stat().st_size if (folder / file).is_file() else None
+        if came_bytes is None or came_bytes != (came_bytes if size is None else size):
             (folder / file).unlink(missing_ok=True)
-            raise HubUnreachable(f"{file}: {found} of {size} bytes came")
+            raise HubUnreachable(f"{file}: {came_bytes} of {size} bytes came")
 
 
 def _place(temporary: Path, folder: Path) -> None:

@@ -96,7 +96,7 @@ def _policy(run: RunDirectory, identity: RunIdentity, asked: Policy) -> Policy:
     Raises:
         Refused: what an attempt left is unreadable.
     """
-    if asked is Policy.NEVER and any(one.run_uid == identity.uid for _, one in prepared_attempts(run)):
+    if asked is Policy.NEVER and any(prepared.run_uid == identity.uid for _, prepared in prepared_attempts(run)):
         _tell("the run has begun before: it goes on from its own checkpoints, whatever resume.policy Never says")
         return Policy.AUTO
     return asked
@@ -130,23 +130,23 @@ def _fetched(config: PrepareConfig, run: RunDirectory, identity: RunIdentity) ->
     source = config.model
     store, revision = Path(source.store or ""), source.revision or "main"
     hub = Hub(run=run, run_uid=identity.uid, store=store, name=source.name, revision=revision, tell=_tell)
-    found = hub.fetch()
-    return found.folder, found.commit
+    fetched = hub.fetch()
+    return fetched.folder, fetched.commit
 
 
 def _preparation(run: RunDirectory, prepared: Prepared, model: Path, commit: str | None) -> Preparation:
-    committed = {one.step: one.manifest for one in checkpoints.committed(run)[0]}
-    counting = [committed[one.step] for one in reversed(prepared.committed) if one.step in committed]
+    committed = {checkpoint.step: checkpoint.manifest for checkpoint in checkpoints.committed(run)[0]}
+    counting = [committed[sealed.step] for sealed in reversed(prepared.committed) if sealed.step in committed]
     return Preparation(
         resume_step=prepared.resume_step,
         checkpoint=prepared.checkpoint,
         committed=[
-            SavedCheckpoint(step=one.step, committed_at=one.committed_at, size_bytes=one.size_bytes)
-            for one in counting[:_FEW]
+            SavedCheckpoint(step=manifest.step, committed_at=manifest.committed_at, size_bytes=manifest.size_bytes)
+            for manifest in counting[:_FEW]
         ],
         skipped=[
-            SkippedCheckpoint(step=one.step, reason=one.reason, damaged=one.damaged)
-            for one in reversed(prepared.skipped)
+            SkippedCheckpoint(step=skip.step, reason=skip.reason, damaged=skip.damaged)
+            for skip in reversed(prepared.skipped)
         ][:_FEW],
         skipped_count=len(prepared.skipped),
         removed=prepared.removed[:_FEW],

@@ -39,12 +39,12 @@ def _rows(path: str, part: ApiModel) -> Iterator[str]:
             yield from _rows(f"{key}.", value)
             continue
         cells = (f"`{key}`", accepted_text(info.rebuild_annotation()), _default(value), info.description or "")
-        yield f"| {' | '.join(_cell(one) for one in cells)} |"
+        yield f"| {' | '.join(_cell(cell) for cell in cells)} |"
 
 
 def _default(value: Any) -> str:
     if isinstance(value, tuple):
-        value = [one.model_dump(mode="json", by_alias=True) if isinstance(one, ApiModel) else one for one in value]
+        value = [part.model_dump(mode="json", by_alias=True) if isinstance(part, ApiModel) else part for part in value]
     return "" if value in (None, "", [], {}) else f"`{json.dumps(value)}`"
 
 

@@ -14,7 +14,7 @@ _NULL = {"type": "null"}
 def values_schema() -> dict[str, Any]:
     """The JSON schema that Helm holds values against; it knows every key and refuses all others."""
     written = Values.model_json_schema(by_alias=True)
-    definitions = {name: _plain(one) for name, one in written.pop("$defs").items()}
+    definitions = {name: _plain(definition) for name, definition in written.pop("$defs").items()}
     for key in SETTINGS_OF_THE_CHART:
         del definitions[InstallationSettings.__name__]["properties"][key]
     schema = _plain(written)

@@ -58,12 +58,12 @@ class Prometheus:
     def lines(self, expr: str, legend: str, span: Span) -> list[Line]:
         """A range query's series that have a finite value."""
         data = self.ask("query_range", query=expr, start=span.start, end=span.end, step=span.step_s)
-        found = []
+        lines = []
         for series in data["result"]:
             points = tuple((when, float(value)) for when, value in series["values"] if math.isfinite(float(value)))
             if points:
-                found.append(Line(_named(legend, series["metric"]), points))
-        return found
+                lines.append(Line(_named(legend, series["metric"]), points))
+        return lines
 
 
 @dataclass(frozen=True)
@@ -88,14 +88,14 @@ def panels(file: Path, chosen: Mapping[str, str]) -> Iterator[Panel]:
     for panel in json.loads(file.read_text())["panels"]:
         if panel["type"] == "row":
             continue
-        targets = (Target(_filled(one["expr"], chosen), one["legendFormat"]) for one in panel["targets"])
+        targets = (Target(_filled(target["expr"], chosen), target["legendFormat"]) for target in panel["targets"])
         yield Panel(panel["title"], panel["fieldConfig"]["defaults"]["unit"], tuple(targets))
 
 
 def marks(file: Path, chosen: Mapping[str, str]) -> list[Target]:
     """Queries of a dashboard's annotations."""
-    found = json.loads(file.read_text()).get("annotations", {}).get("list", [])
-    return [Target(_filled(one["expr"], chosen), one["name"]) for one in found if "expr" in one]
+    annotations = json.loads(file.read_text()).get("annotations", {}).get("list", [])
+    return [Target(_filled(mark["expr"], chosen), mark["name"]) for mark in annotations if "expr" in mark]
 
 
 def _filled(expr: str, chosen: Mapping[str, str]) -> str:
@@ -105,4 +105,4 @@ def _filled(expr: str, chosen: Mapping[str, str]) -> str:
 
 
 def _named(legend: str, labels: Mapping[str, str]) -> str:
-    return _LABEL.sub(lambda found: labels.get(found[1], ""), legend)
+    return _LABEL.sub(lambda match: labels.get(match[1], ""), legend)

@@ -21,8 +21,8 @@ POINTS = 240
 
 def draw(prometheus: Prometheus, dashboard: Path, picture: Path, span: Span, chosen: Mapping[str, str]) -> None:
     """One picture with all panels, in their order; a panel without data says so."""
-    found = list(panels(dashboard, chosen))
-    rows = -(-len(found) // COLUMNS)
+    drawn = list(panels(dashboard, chosen))
+    rows = -(-len(drawn) // COLUMNS)
     figure, axes = plt.subplots(rows, COLUMNS, figsize=(6 * COLUMNS, 3 * rows), squeeze=False, layout="constrained")
     moments = [
         when
@@ -30,8 +30,8 @@ def draw(prometheus: Prometheus, dashboard: Path, picture: Path, span: Span, cho
         for line in prometheus.lines(mark.expr, mark.legend, span)
         for when, _ in line.points[:1]
     ]
-    for axis, panel in zip(axes.flat, found, strict=False):
-        lines = [line for one in panel.targets for line in prometheus.lines(one.expr, one.legend, span)]
+    for axis, panel in zip(axes.flat, drawn, strict=False):
+        lines = [line for target in panel.targets for line in prometheus.lines(target.expr, target.legend, span)]
         for line in lines:
             seconds = [when - span.start for when, _ in line.points]
             style = "." if len(line.points) == 1 else "-"
@@ -46,7 +46,7 @@ def draw(prometheus: Prometheus, dashboard: Path, picture: Path, span: Span, cho
             axis.legend(fontsize=6, loc="best")
         else:
             axis.text(0.5, 0.5, "no data", transform=axis.transAxes, ha="center", color="grey")
-    for axis in axes.flat[len(found) :]:
+    for axis in axes.flat[len(drawn) :]:
         axis.remove()
     began = datetime.fromtimestamp(span.start, UTC)
     figure.suptitle(f"{dashboard.stem}: seconds since {began:%Y-%m-%d %H:%M:%S} UTC", fontsize=11)

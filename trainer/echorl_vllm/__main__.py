@@ -31,10 +31,10 @@ class BadInputError(ValueError):
 
 
 def _vllm_package() -> Path:
-    found = importlib.util.find_spec("vllm")
-    if found is None or not found.submodule_search_locations:
+    spec = importlib.util.find_spec("vllm")
+    if spec is None or not spec.submodule_search_locations:
         raise BadInputError(f"{sys.executable}: this Python environment has no vllm")
-    return Path(found.submodule_search_locations[0])
+    return Path(spec.submodule_search_locations[0])
 
 
 def _prepare(config_path: Path, work: Path, spool: Path | None) -> tuple[list[str], dict[str, str]]:

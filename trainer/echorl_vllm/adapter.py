@@ -30,8 +30,8 @@ def reserved_rank(rank: int) -> int:
     Raises:
         ValueError: there is none.
     """
-    if found := [one for one in _RANKS if one >= rank]:
-        return found[0]
+    if fitting := [size for size in _RANKS if size >= rank]:
+        return fitting[0]
     raise ValueError(f"model.lora.rank: found {rank}, accepted are up to {_RANKS[-1]}")
 
 

@@ -75,8 +75,8 @@ def replayed(body: bytes, receive: Receive) -> Receive:
 def header(scope: Scope, name: str) -> str | None:
     """Value of a request header, if it is there; names match in any case."""
     wanted = name.lower().encode()
-    found: bytes | None = next((value for key, value in scope["headers"] if key.lower() == wanted), None)
-    return None if found is None else found.decode("latin-1")
+    raw: bytes | None = next((value for key, value in scope["headers"] if key.lower() == wanted), None)
+    return None if raw is None else raw.decode("latin-1")
 
 
 class OwnRoutes:

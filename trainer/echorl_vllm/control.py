@@ -129,8 +129,8 @@ class EngineControl:
             workers = await self._ask("echorl_status", WorkerReport)
             for worker in workers:
                 if not worker.stage.is_staged(policy) and not (worker.applied and worker.applied.policy == policy):
-                    found = f"{worker.stage.state}, attempt {worker.stage.attempt} version {worker.stage.version}"
-                    raise HttpError(409, f"{policy} is not staged on every worker; one is {found}")
+                    stage = f"{worker.stage.state}, attempt {worker.stage.attempt} version {worker.stage.version}"
+                    raise HttpError(409, f"{policy} is not staged on every worker; one is {stage}")
             if lease.ending:
                 raise HttpError(409, "the pause's lease ran out before the apply began")
             lease.apply_began = True
@@ -149,7 +149,7 @@ class EngineControl:
         if errors and not applied and not any(report.broken for report in reports):
             lease.apply_began = False
             raise HttpError(409, errors[0])
-        if errors or any(one.policy != policy for one in applied):
+        if errors or any(replaced.policy != policy for replaced in applied):
             self._break(f"apply of {policy}: {errors or 'a worker reports another version'}")
             raise HttpError(500, f"the engine ends, its model is half replaced: {errors}")
         self.applied = policy

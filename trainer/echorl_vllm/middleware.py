@@ -171,8 +171,8 @@ class EngineGate:
     async def _own_call(self, method: str, name: str, receive: Receive) -> object:
         call = self._calls.get((method, name))
         if call is None:
-            known = {known_method for known_method, known_name in self._calls if known_name == name}
-            raise HttpError(405 if known else 404, f"{method} {_PREFIX}{name}: no such call")
+            methods = {known_method for known_method, known_name in self._calls if known_name == name}
+            raise HttpError(405 if methods else 404, f"{method} {_PREFIX}{name}: no such call")
         return await call(await read_body(receive))
 
     async def _identity(self, _: bytes) -> EngineIdentity:

@@ -36,12 +36,12 @@ def descendants(pid: int) -> list[int]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and (parent := parent_of(int(entry.name))) is not None:
             children[parent].append(int(entry.name))
-    found, todo = [], [pid]
+    pids, todo = [], [pid]
     while todo:
         below = children.get(todo.pop(), [])
-        found += below
+        pids += below
         todo += below
-    return found
+    return pids
 
 
 def _signal_all(pids: list[int], number: signal.Signals) -> None:
@@ -64,13 +64,13 @@ def end_process_tree(code: int) -> None:
 
     Python's resource trackers are left: they end by themselves after the last process, and remove its shared memory.
     """
-    known = [pid for pid in descendants(os.getpid()) if not _is_resource_tracker(pid)]
-    _signal_all(known, signal.SIGTERM)
+    before = [pid for pid in descendants(os.getpid()) if not _is_resource_tracker(pid)]
+    _signal_all(before, signal.SIGTERM)
     deadline = time.monotonic() + _GRACE_S
-    while time.monotonic() < deadline and any(parent_of(pid) is not None for pid in known):
+    while time.monotonic() < deadline and any(parent_of(pid) is not None for pid in before):
         time.sleep(_POLL_S)
     # A child that was killed leaves its own children to another parent, so those known from before are named as well.
     later = [pid for pid in descendants(os.getpid()) if not _is_resource_tracker(pid)]
-    _signal_all([*known, *later], signal.SIGKILL)
+    _signal_all([*before, *later], signal.SIGKILL)
     sys.stderr.flush()
     os._exit(code)

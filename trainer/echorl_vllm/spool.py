@@ -116,9 +116,9 @@ def _read_manifest(request: StageRequest, headers: Mapping[str, str], limits: Li
             if size > _MAX_MANIFEST_BYTES:
                 raise WeightsRefusedError(f"{request.url}: more than {_MAX_MANIFEST_BYTES} bytes, no weight manifest")
     data = b"".join(blocks)
-    found = hashlib.sha256(data).hexdigest()
-    if found != request.digest:
-        raise WeightsRefusedError(f"{request.url}: sha256 is {found}, announced was {request.digest}")
+    digest = hashlib.sha256(data).hexdigest()
+    if digest != request.digest:
+        raise WeightsRefusedError(f"{request.url}: sha256 is {digest}, announced was {request.digest}")
     return data
 
 
@@ -172,9 +172,9 @@ def fetch(
                 _opened(urljoin(request.url, file.name), headers, limits) as source,
                 (partial / file.name).open("wb") as to,
             ):
-                found = _copy(source, to, size=file.size, name=file.name, limits=limits)
-            if found != file.sha256:
-                raise WeightsRefusedError(f"{file.name}: sha256 is {found}, the weight manifest says {file.sha256}")
+                digest = _copy(source, to, size=file.size, name=file.name, limits=limits)
+            if digest != file.sha256:
+                raise WeightsRefusedError(f"{file.name}: sha256 is {digest}, the weight manifest says {file.sha256}")
         partial.rename(folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)

@@ -92,8 +92,8 @@ class Stager:
         with self._lock:
             job = self._job
             if job is None or job.staged is None or job.request.policy != wanted:
-                found = "nothing is staged" if job is None else f"{job.request.policy} is {job.state}"
-                raise NotStagedError(f"{wanted} is not staged: {found}")
+                state = "nothing is staged" if job is None else f"{job.request.policy} is {job.state}"
+                raise NotStagedError(f"{wanted} is not staged: {state}")
             self._job = None
             return job.staged
 

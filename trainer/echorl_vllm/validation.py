@@ -110,10 +110,10 @@ def check_adapter_config(source: Path, expected: ModelForm) -> None:
     """
     if expected.adapter_config is None:
         return
-    found, wanted = json.loads((source / ADAPTER_CONFIG).read_bytes()), json.loads(expected.adapter_config)
+    staged, wanted = json.loads((source / ADAPTER_CONFIG).read_bytes()), json.loads(expected.adapter_config)
     for key, value in wanted.items():
-        if found.get(key) != value:
-            raise WeightsRefusedError(f"{ADAPTER_CONFIG}: {key} is {found.get(key)}, the engine has {value}")
+        if staged.get(key) != value:
+            raise WeightsRefusedError(f"{ADAPTER_CONFIG}: {key} is {staged.get(key)}, the engine has {value}")
 
 
 def _some(names: Iterable[str]) -> str:
@@ -124,13 +124,13 @@ def _some(names: Iterable[str]) -> str:
 
 def check_manifest(manifest: WeightManifest, *, run_uid: str | None, attempt: int, version: int) -> None:
     """The manifest is of this run, attempt and version, and names plain files only."""
-    for name, found, wanted in (
+    for name, value, wanted in (
         ("run_uid", manifest.run_uid, run_uid if run_uid is not None else manifest.run_uid),
         ("attempt", manifest.attempt, attempt),
         ("version", manifest.version, version),
     ):
-        if found != wanted:
-            raise WeightsRefusedError(f"weight manifest: {name} is {found!r}, expected {wanted!r}")
+        if value != wanted:
+            raise WeightsRefusedError(f"weight manifest: {name} is {value!r}, expected {wanted!r}")
     for file in manifest.files:
         if manifest.kind == "adapter" and file.name == ADAPTER_CONFIG:
             continue
@@ -178,9 +178,9 @@ def open_tensors(folder: Path, manifest: WeightManifest) -> dict[str, torch.Tens
             for name, info in manifest.tensors.items()
             if info.file == file.name
         }
-        found = read_forms([folder / file.name])
-        if found != listed:
-            differing = [name for name in found.keys() | listed.keys() if found.get(name) != listed.get(name)]
+        forms = read_forms([folder / file.name])
+        if forms != listed:
+            differing = [name for name in forms.keys() | listed.keys() if forms.get(name) != listed.get(name)]
             raise WeightsRefusedError(f"{file.name}: header differs from the weight manifest in {_some(differing)}")
         with safe_open(folder / file.name, framework="pt") as opened:
             tensors.update({name: opened.get_tensor(name) for name in listed})

@@ -1,4 +1,4 @@
-"""An engine's."""
+"""The config of an inference engine."""
 
 from typing import Literal
 

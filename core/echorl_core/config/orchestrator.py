@@ -1,4 +1,4 @@
-"""The orchestrator's."""
+"""The config of the orchestrator."""
 
 from typing import Literal
 
@@ -19,7 +19,7 @@ class BatchConfig(RoleConfig):
     """Settings of mode sft."""
     group_size: int
     batch_size: int | None = None
-    """Episodes a step."""
+    """Episodes that one step trains on."""
     token_batch_size: int | None = None
     """Or: trainable tokens a step (exactly one of the two is set)."""
     max_staleness: int

@@ -28,4 +28,4 @@ class PrepareConfig(RoleConfig):
     orchestrator: OrchestratorConfig
     """What the role will be started with; its folders may be elsewhere in its own pod."""
     trainer: TrainerConfig
-    """The same."""
+    """What the trainer will be started with, likewise."""

@@ -1,4 +1,4 @@
-"""All of one run."""
+"""The configs of all roles of one run."""
 
 from echorl_core.config.base import RoleConfig
 from echorl_core.config.inference import InferenceConfig

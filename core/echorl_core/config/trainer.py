@@ -1,4 +1,4 @@
-"""The trainer's."""
+"""The config of the trainer."""
 
 from typing import Annotated, Literal
 

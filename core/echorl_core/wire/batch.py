@@ -89,7 +89,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sample_id(self) -> str:
-        """Unique within a run."""
+        """The sample's name, which no other sample of the run has: ``<episode>/<branch>``."""
         return f"{self.episode}/{self.branch}"
 
 

@@ -44,8 +44,8 @@ class StageStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     def is_staged(self, policy: PolicyId) -> bool:
         """Whether exactly ``policy`` is ready to be applied."""
-        found = (self.state, self.attempt, self.version, self.digest)
-        return found == ("staged", policy.attempt, policy.version, policy.digest)
+        stage = (self.state, self.attempt, self.version, self.digest)
+        return stage == ("staged", policy.attempt, policy.version, policy.digest)
 
 
 class Applied(msgspec.Struct, frozen=True, kw_only=True):

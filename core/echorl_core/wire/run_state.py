@@ -97,7 +97,7 @@ class InfrastructureLoss(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunState(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole answer."""
+    """All that the orchestrator answers to ``GET /state``."""
 
     revision: int = 0
     """Changes exactly when anything but ``unmoved_s`` does; ``since`` of a long poll."""

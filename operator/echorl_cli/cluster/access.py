@@ -62,14 +62,14 @@ class Cluster:
             errors.ApiError: they cannot be read.
         """
         path = resource.path(None if everywhere else self.namespace)
-        found: list[bytes] = []
+        items: list[bytes] = []
         asked = {"limit": "500", **(query or {})}
         while True:
             reply = await self._connection.request(Call("list", path, resource.plural, asked, timeout_s=TIMEOUT_S))
             page = msgspec.json.decode(reply, type=_Page)
-            found += [bytes(item) for item in page.items or ()]
+            items += [bytes(item) for item in page.items or ()]
             if not page.metadata.continue_:
-                return found
+                return items
             asked["continue"] = page.metadata.continue_
 
     async def run(self, name: str) -> bytes:
@@ -87,7 +87,7 @@ class Cluster:
         if f'"{name}"' not in error.message:
             return f"{self.server} knows no {names.KIND}s: the custom resource {names.PLURAL}.{names.GROUP} is missing"
         try:
-            here = [_name(one) for one in await self.objects(RUN)]
+            here = [_name(run) for run in await self.objects(RUN)]
         except errors.ApiError:
             return f"namespace {self.namespace}: found no run {name!r}"
         if here:
@@ -99,10 +99,10 @@ class Cluster:
     async def _elsewhere(self, name: str) -> str:
         """Namespaces that have a run of that name, where the user may look."""
         try:
-            found = [_meta(one) for one in await self.objects(RUN, everywhere=True)]
+            metas = [_meta(run) for run in await self.objects(RUN, everywhere=True)]
         except errors.ApiError:
             return ""
-        places = sorted({meta.namespace for meta in found if meta.name == name})
+        places = sorted({meta.namespace for meta in metas if meta.name == name})
         return f"; there is one in: {', '.join(places)}" if places else ""
 
 
@@ -139,24 +139,24 @@ async def reached(where: Place) -> AsyncIterator[Cluster]:
     Raises:
         Told: it cannot be reached, or does not let the user in.
     """
-    found = (
+    access = (
         credentials.in_cluster()
         if where.kubeconfig is None
         else credentials.from_kubeconfig(Path(where.kubeconfig), where.context)
     )
     try:
-        async with Connection(found, Metrics(), user_agent=f"echorl/{__version__}") as connection:
-            yield Cluster(connection, where, found.server)
+        async with Connection(access, Metrics(), user_agent=f"echorl/{__version__}") as connection:
+            yield Cluster(connection, where, access.server)
     except credentials.NoCredentials as error:
         raise Told(str(error), ExitCode.BAD_INPUT) from error
     except errors.Unauthorized as error:
-        raise Told(f"{found.server} does not accept these credentials: {error.message}", ExitCode.CRASH) from error
+        raise Told(f"{access.server} does not accept these credentials: {error.message}", ExitCode.CRASH) from error
     except errors.Forbidden as error:
         raise Told(f"not allowed: {error.message}", ExitCode.CRASH) from error
     except errors.Unavailable as error:
-        raise Told(f"{found.server} does not answer: {error.message}", ExitCode.CRASH) from error
+        raise Told(f"{access.server} does not answer: {error.message}", ExitCode.CRASH) from error
     except errors.ApiError as error:
-        raise Told(f"{found.server}: {error}", ExitCode.CRASH) from error
+        raise Told(f"{access.server}: {error}", ExitCode.CRASH) from error
 
 
 def carry_out(

@@ -77,8 +77,8 @@ def compare(
 async def _compared(cluster: Cluster, name: str, edit: Edit | None, file: Path | None) -> tuple[bool, str]:
     record = decode.run_from_object(json.loads(await cluster.run(name)))
     if edit is not None and edit.run.metadata.name != name:
-        found = edit.run.metadata.name
-        raise Told(f"{edit.file}: metadata.name: found {found!r}, accepted: {name!r}", ExitCode.BAD_INPUT)
+        named = edit.run.metadata.name
+        raise Told(f"{edit.file}: metadata.name: found {named!r}, accepted: {name!r}", ExitCode.BAD_INPUT)
     memory = Memory.of(record.status)
     revision, frozen = await _frozen(cluster, record, memory)
     settings = await _settings(cluster, file)

@@ -50,34 +50,34 @@ def evidence(
         leases: of operators.
         withheld: what the user may not read.
     """
-    found = [*_conditions(observed), *_pods(observed), *_claims(observed), *_nodes(rooms), *_events(observed)]
-    found += _leases(leases, observed.now)
+    pieces = [*_conditions(observed), *_pods(observed), *_claims(observed), *_nodes(rooms), *_events(observed)]
+    pieces += _leases(leases, observed.now)
     if withheld:
-        found.append(Evidence("withheld", "", f"not allowed to read {', '.join(sorted(withheld))}"))
-    return found
+        pieces.append(Evidence("withheld", "", f"not allowed to read {', '.join(sorted(withheld))}"))
+    return pieces
 
 
 def short_of(observed: Observed) -> tuple[str, ...]:
     """Resources that the scheduler finds too little of for a pod that wants them."""
-    found = (
+    lacking = (
         resource
         for pod in observed.pods
         if pod.unscheduled and not pod.gated
         for resource in read(pod.unscheduled).resources
         if resource in dict(pod.wants)
     )
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(lacking))
 
 
 def _conditions(observed: Observed) -> Iterator[Evidence]:
-    for one in observed.run.status.get("conditions", ()):
-        bad = "True" if one.get("type") in (*PROBLEMS, "Failed") else "False" if one.get("type") in _GOOD else None
-        if one.get("status") != bad:
+    for condition in observed.run.status.get("conditions", ()):
+        bad = "True" if (kind := condition.get("type")) in (*PROBLEMS, "Failed") else "False" if kind in _GOOD else None
+        if condition.get("status") != bad:
             continue
-        since = from_text(one.get("lastTransitionTime"))
+        since = from_text(condition.get("lastTransitionTime"))
         ago = "" if since is None else f" since {span(observed.now - since)}"
-        message = f": {_cut(one['message'])}" if one.get("message") else ""
-        yield Evidence("condition", one["type"], f"{one['status']}{ago}, {one.get('reason', '')}{message}")
+        message = f": {_cut(condition['message'])}" if condition.get("message") else ""
+        yield Evidence("condition", kind, f"{condition['status']}{ago}, {condition.get('reason', '')}{message}")
 
 
 def _pods(observed: Observed) -> Iterator[Evidence]:
@@ -105,7 +105,7 @@ def _state(pod: PodRecord, now: float) -> str:
         return "held back until its gang is whole and prepared"
     if pod.unscheduled:
         return f"the scheduler: {_cut(pod.unscheduled)}"
-    told = [text for one in pod.containers if (text := _container(one, now))]
+    told = [text for container in pod.containers if (text := _container(container, now))]
     if pod.reason or pod.disrupted:
         told.insert(0, _cut(f"{pod.disrupted or pod.reason}: {pod.message}".strip(": ")))
     return "; ".join(told) or "not ready"
@@ -116,16 +116,16 @@ def _apart(pod: PodRecord, now: float) -> str:
     return f"{span(now - until)} ago" if now > until else f"in {span(until - now)}"
 
 
-def _container(one: ContainerRecord, now: float) -> str:
-    restarts = f", {one.restarts} restarts" if one.restarts else ""
-    ago = "" if one.since is None else f" {span(now - one.since)} ago"
-    if one.phase is ContainerPhase.WAITING:
-        return f"{one.name} waits: {_cut(f'{one.reason}: {one.message}'.strip(': '))}{restarts}"
-    if one.phase is ContainerPhase.TERMINATED:
-        said = termination_message.read(one.message)
-        words = said.message if said is not None else one.message.strip()
-        return f"{one.name} ended{ago} with code {one.exit_code} ({one.reason}){': ' if words else ''}{_cut(words)}"
-    return "" if one.ready else f"{one.name} began{ago} and is not ready{restarts}"
+def _container(record: ContainerRecord, now: float) -> str:
+    restarts = f", {record.restarts} restarts" if record.restarts else ""
+    ago = "" if record.since is None else f" {span(now - record.since)} ago"
+    if record.phase is ContainerPhase.WAITING:
+        return f"{record.name} waits: {_cut(f'{record.reason}: {record.message}'.strip(': '))}{restarts}"
+    if record.phase is ContainerPhase.TERMINATED:
+        ending = termination_message.read(record.message)
+        words = _cut(ending.message if ending is not None else record.message.strip())
+        return f"{record.name} ended{ago} with code {record.exit_code} ({record.reason}){': ' if words else ''}{words}"
+    return "" if record.ready else f"{record.name} began{ago} and is not ready{restarts}"
 
 
 def _claims(observed: Observed) -> Iterator[Evidence]:
@@ -135,9 +135,9 @@ def _claims(observed: Observed) -> Iterator[Evidence]:
 
 
 def _nodes(rooms: Mapping[str, Sequence[Room]]) -> Iterator[Evidence]:
-    for resource, found in rooms.items():
-        parts = [f"{room.node} {_amount(resource, room)}" for room in found[:MOST_LINES]]
-        more = f", and {len(found) - MOST_LINES} more nodes" if len(found) > MOST_LINES else ""
+    for resource, nodes in rooms.items():
+        parts = [f"{room.node} {_amount(resource, room)}" for room in nodes[:MOST_LINES]]
+        more = f", and {len(nodes) - MOST_LINES} more nodes" if len(nodes) > MOST_LINES else ""
         yield Evidence("nodes", f"with {resource}", f"{', '.join(parts) or 'none takes pods'}{more}")
 
 
@@ -147,16 +147,16 @@ def _amount(resource: str, room: Room) -> str:
 
 
 def _events(observed: Observed) -> Iterator[Evidence]:
-    newest = sorted(filter(_is_news, observed.warning_events), key=lambda one: one.last, reverse=True)
-    for one in newest[:MOST_LINES]:
-        times = f" x{one.count}" if one.count > 1 else ""
-        text = f"{one.reason}{times}, {span(observed.now - one.last)} ago: {_cut(one.message)}"
-        yield Evidence("event", str(one.subject), text)
+    newest = sorted(filter(_is_news, observed.warning_events), key=lambda event: event.last, reverse=True)
+    for event in newest[:MOST_LINES]:
+        times = f" x{event.count}" if event.count > 1 else ""
+        text = f"{event.reason}{times}, {span(observed.now - event.last)} ago: {_cut(event.message)}"
+        yield Evidence("event", str(event.subject), text)
 
 
-def _is_news(one: WarningEvent) -> bool:
+def _is_news(event: WarningEvent) -> bool:
     """Whether an event says what neither the run's phase nor a condition of its does."""
-    return one.subject.kind != names.KIND or (one.type != "Normal" and one.reason not in PROBLEMS)
+    return event.subject.kind != names.KIND or (event.type != "Normal" and event.reason not in PROBLEMS)
 
 
 def _leases(leases: Sequence[Mapping[str, Any]], now: float) -> Iterator[Evidence]:

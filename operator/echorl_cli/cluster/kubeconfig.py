@@ -20,7 +20,7 @@ class NoSuchPlace(Exception):
 
 @dataclass(frozen=True)
 class Place:
-    """Where to look."""
+    """The cluster and namespace that a command looks at, as the user names them."""
 
     kubeconfig: str | None
     """One file, or several as in ``KUBECONFIG``; None: a pod's own service account."""
@@ -55,12 +55,12 @@ def place(
 def _contexts(named: str) -> tuple[dict[str, Mapping[str, Any]], str | None]:
     """Contexts by name and the current one; of several files the first one that says something counts."""
     files = [Path(part).expanduser() for part in named.split(os.pathsep) if part]
-    found = [file for file in files if os.path.isfile(file)]  # noqa: PTH113 - false, whatever the name
-    if not found:
+    existing = [file for file in files if os.path.isfile(file)]  # noqa: PTH113 - false, whatever the name
+    if not existing:
         raise NoSuchPlace(f"found no kubeconfig {named}; accepted is --kubeconfig, KUBECONFIG or ~/.kube/config")
     contexts: dict[str, Mapping[str, Any]] = {}
     current = None
-    for file in found:
+    for file in existing:
         content = _content(file)
         current = current or content.get("current-context") or None
         for entry in content.get("contexts") or ():

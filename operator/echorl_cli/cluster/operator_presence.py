@@ -37,7 +37,7 @@ def seen_generation(status: Mapping[str, Any]) -> int:
     """The newest generation that an operator looked at; one that it does not carry out shows in conditions alone."""
     told = [
         status.get("observedGeneration"),
-        *(one.get("observedGeneration") for one in status.get("conditions") or ()),
+        *(condition.get("observedGeneration") for condition in status.get("conditions") or ()),
     ]
     return max((number for number in told if isinstance(number, int)), default=0)
 

@@ -52,14 +52,14 @@ def outcome(
     refused = [change for change in changes(run.spec, spec) if change.effect is Effect.IMMUTABLE]
     if refused:
         return Outcome(tuple(refused), f"the API server refuses it: {_listed(refused)}")
-    found = tuple(changes(rendering.spec, spec))
-    if not found:
+    edits = tuple(changes(rendering.spec, spec))
+    if not edits:
         return Outcome((), "it takes effect at the next attempt, or with the next edit")
     edited = replace(run, spec=dict(spec), generation=run.generation + 1)
     child = decode.child(Kind.REVISION, json.dumps(revision).encode())
     world = Observed(edited, pods=(), children=(child,), departed=(), role_state=None, refusal="", now=now)
     before, after = Memory.of(run.status), Memory.of(plan(world, settings, token="").status)
-    return Outcome(found, _sentence(before, after, suspends=spec.get("suspend") is True))
+    return Outcome(edits, _sentence(before, after, suspends=spec.get("suspend") is True))
 
 
 def _sentence(before: Memory, after: Memory, *, suspends: bool) -> str:
@@ -75,12 +75,12 @@ def _sentence(before: Memory, after: Memory, *, suspends: bool) -> str:
     return "it applies live: no pod of the gang restarts"
 
 
-def words(found: tuple[Change, ...]) -> str:
+def words(edits: tuple[Change, ...]) -> str:
     """Paths with what a change of each does."""
-    return _listed([f"{change.path} ({change.effect.words})" for change in found])
+    return _listed([f"{change.path} ({change.effect.words})" for change in edits])
 
 
-def _listed(found: list[Any]) -> str:
-    texts = [one.path if isinstance(one, Change) else str(one) for one in found]
+def _listed(items: list[Any]) -> str:
+    texts = [item.path if isinstance(item, Change) else str(item) for item in items]
     more = f" and {len(texts) - _MOST_PATHS} more" if len(texts) > _MOST_PATHS else ""
     return ", ".join(texts[:_MOST_PATHS]) + more

@@ -26,7 +26,7 @@ from echorl_operator.settings import Settings
 NODE = Resource("v1", "Node", "nodes")
 MOST_PODS = 3
 """Pods whose events are read besides those that hold the run up."""
-_KINDS = {one.kind: one for one in CHILDREN}
+_KINDS = {resource.kind: resource for resource in CHILDREN}
 _READ = (Kind.STATEFUL_SET, Kind.DEPLOYMENT, Kind.CLAIM)
 
 T = TypeVar("T")
@@ -54,8 +54,8 @@ async def observe(cluster: Cluster, run: dict[str, Any]) -> Observed:
     )
     observed = Observed(
         run=record,
-        pods=tuple(sorted((decode.pod(one) for one in pods), key=lambda pod: pod.meta.name)),
-        children=tuple(one for found in children for one in found),
+        pods=tuple(sorted((decode.pod(body) for body in pods), key=lambda pod: pod.meta.name)),
+        children=tuple(child for of_kind in children for child in of_kind),
         departed=(),
         role_state=None,
         refusal="",
@@ -68,34 +68,34 @@ async def observe(cluster: Cluster, run: dict[str, Any]) -> Observed:
 async def leases(cluster: Cluster) -> list[dict[str, Any]]:
     """Leases of operators that may look after the namespace."""
     places = (cluster.namespace, str(Settings.model_fields["operator_namespace"].default))
-    found = await asyncio.gather(
+    bodies = await asyncio.gather(
         *(_allowed(cluster, LEASE, cluster.get(LEASE, LEASE_NAME, place), b"") for place in dict.fromkeys(places))
     )
-    return [json.loads(body) for body in found if body]
+    return [json.loads(body) for body in bodies if body]
 
 
 async def nodes(cluster: Cluster) -> Nodes | None:
     """All nodes and what is asked for on them; None where the user may not look."""
-    found = await _allowed(cluster, NODE, cluster.objects(NODE, everywhere=True), [])
-    pods = await _allowed(cluster, POD, _bound(cluster), None) if found else None
+    bodies = await _allowed(cluster, NODE, cluster.objects(NODE, everywhere=True), [])
+    pods = await _allowed(cluster, POD, _bound(cluster), None) if bodies else None
     if pods is None:
         return None
     used: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for pod in pods:
         for resource, amount in pod.wants:
             used[resource][pod.node].append(amount)
-    return Nodes(tuple(_node(json.loads(body)) for body in found), used)
+    return Nodes(tuple(_node(json.loads(body)) for body in bodies), used)
 
 
 async def _bound(cluster: Cluster) -> list[PodRecord] | None:
     selector = {"fieldSelector": "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"}
-    return [decode.pod(one) for one in await cluster.objects(POD, selector, everywhere=True)]
+    return [decode.pod(body) for body in await cluster.objects(POD, selector, everywhere=True)]
 
 
 async def _children(cluster: Cluster, kind: Kind, selector: dict[str, str]) -> list[ChildRecord]:
     resource = _KINDS[kind]
-    found = await _allowed(cluster, resource, cluster.objects(resource, selector), [])
-    return [decode.child(kind, one) for one in found]
+    bodies = await _allowed(cluster, resource, cluster.objects(resource, selector), [])
+    return [decode.child(kind, body) for body in bodies]
 
 
 async def _with_named_claim(cluster: Cluster, observed: Observed) -> Observed:
@@ -112,13 +112,13 @@ async def _with_named_claim(cluster: Cluster, observed: Observed) -> Observed:
 
 async def _with_strangers(cluster: Cluster, observed: Observed) -> Observed:
     """Pods that have lost our labels are found by their names."""
-    found = await asyncio.gather(
+    answers = await asyncio.gather(
         *(
             _allowed(cluster, POD, read_pod(cluster.connection, cluster.namespace, name), ())
             for name in absent_pods(observed)
         )
     )
-    strangers = (pod for pods in found for pod in pods if is_stranger(pod, observed.run))
+    strangers = (pod for pods in answers for pod in pods if is_stranger(pod, observed.run))
     return replace(observed, strangers=tuple(strangers))
 
 
@@ -130,13 +130,13 @@ async def _with_events(cluster: Cluster, observed: Observed) -> Observed:
             EventSubject(names.KIND, observed.run.key.name, observed.run.uid),
         )
     )
-    found: Sequence[tuple[WarningEvent, ...]] = await asyncio.gather(
+    answers: Sequence[tuple[WarningEvent, ...]] = await asyncio.gather(
         *(
             _allowed(cluster, CORE_EVENT, read_events(cluster.connection, cluster.namespace, subject), ())
             for subject in subjects
         )
     )
-    return replace(observed, warning_events=tuple(one for said in found for one in said))
+    return replace(observed, warning_events=tuple(event for events in answers for event in events))
 
 
 def _unready(pods: Sequence[PodRecord]) -> list[EventSubject]:
@@ -158,6 +158,6 @@ async def _allowed(cluster: Cluster, resource: Resource, reading: Awaitable[T], 
 
 def _node(body: dict[str, Any]) -> Node:
     status = body.get("status") or {}
-    ready = any(one["type"] == "Ready" and one["status"] == "True" for one in status.get("conditions") or ())
+    ready = any(entry["type"] == "Ready" and entry["status"] == "True" for entry in status.get("conditions") or ())
     cordoned = bool((body.get("spec") or {}).get("unschedulable"))
     return Node(body["metadata"]["name"], status.get("allocatable") or {}, schedulable=ready and not cordoned)

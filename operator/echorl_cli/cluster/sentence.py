@@ -58,8 +58,8 @@ def phase_of(status: Mapping[str, Any]) -> Phase:
 
 def true_condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any] | None:
     """A condition that holds; None if it does not."""
-    found = (one for one in status.get("conditions", ()) if one.get("type") == kind and one.get("status") == "True")
-    return next(found, None)
+    of_kind = (condition for condition in status.get("conditions", ()) if condition.get("type") == kind)
+    return next((condition for condition in of_kind if condition.get("status") == "True"), None)
 
 
 def _told(status: Mapping[str, Any], phase: Phase) -> str:

@@ -25,8 +25,8 @@ def status_command(
     """Show where a run stands: step, reward, policy, checkpoint, pods, restarts, conditions, timeline."""
 
     async def work(cluster: Cluster) -> str:
-        found: dict[str, Any] = msgspec.json.decode(await cluster.run(run))
-        told = summary(found, time.time())
+        stored: dict[str, Any] = msgspec.json.decode(await cluster.run(run))
+        told = summary(stored, time.time())
         if output is Notation.JSON:
             return f"{json.dumps(told, indent=2, ensure_ascii=False)}\n"
         return drawn(told) if sys.stdout.isatty() else plain(told)

@@ -49,15 +49,15 @@ def summary(run: Mapping[str, Any], now: float) -> dict[str, Any]:
 
 def timeline(entries: Sequence[Mapping[str, Any]], now: float) -> list[dict[str, Any]]:
     """Phases with ``seconds`` each: until the next began, and of the last one until now, unless the run has ended."""
-    found = []
+    phases = []
     for number, entry in enumerate(entries):
         following = entries[number + 1] if number + 1 < len(entries) else None
         begun = from_text(entry.get("since"))
         until = now if following is None else from_text(following.get("since"))
         over = following is None and entry.get("phase") in _ENDED
         seconds = None if over or begun is None or until is None else max(0, round(until - begun))
-        found.append({**entry, "seconds": seconds})
-    return found
+        phases.append({**entry, "seconds": seconds})
+    return phases
 
 
 def _age(time: object, now: float) -> int | None:

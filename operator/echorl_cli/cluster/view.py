@@ -39,16 +39,16 @@ def drawn(told: Mapping[str, Any]) -> str:
     for label, value in rows(told):
         table.add_row(Text(label, style="dim"), Text(value, style=style if label == "phase" else ""))
     console.print(table)
-    for title, found in (("conditions", condition_rows(told)), ("timeline", timeline_rows(told))):
-        if found:
+    for title, lines in (("conditions", condition_rows(told)), ("timeline", timeline_rows(told))):
+        if lines:
             console.print(Text(f"\n{title}", style="bold"))
-            console.print(_grid(found))
+            console.print(_grid(lines))
     return out.getvalue()
 
 
 def rows(told: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Label and value of everything that is one line."""
-    found = [
+    lines = [
         ("run", f"{told['name']} in {told['namespace']}, {_span(told['ageSeconds'])} old"),
         ("phase", _phase(told)),
         ("message", told["message"] or "-"),
@@ -61,16 +61,16 @@ def rows(told: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("restarts", _restarts(told)),
     ]
     if told["notice"]:
-        found.insert(1, ("notice", told["notice"]))
-    return found
+        lines.insert(1, ("notice", told["notice"]))
+    return lines
 
 
 def condition_rows(told: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """Type, status, reason and message; a problem that is over is left out."""
     return [
-        (one["type"], one["status"], one.get("reason", ""), one.get("message", ""))
-        for one in told["conditions"]
-        if one["type"] not in PROBLEMS or one["status"] == "True"
+        (condition["type"], condition["status"], condition.get("reason", ""), condition.get("message", ""))
+        for condition in told["conditions"]
+        if condition["type"] not in PROBLEMS or condition["status"] == "True"
     ]
 
 
@@ -88,19 +88,19 @@ def timeline_rows(told: Mapping[str, Any]) -> list[tuple[str, ...]]:
     ]
 
 
-def _section(title: str, found: list[tuple[str, ...]]) -> Iterator[str]:
-    if not found:
+def _section(title: str, lines: list[tuple[str, ...]]) -> Iterator[str]:
+    if not lines:
         return
-    widths = [max(len(row[column]) for row in found) for column in range(len(found[0]))]
+    widths = [max(len(row[column]) for row in lines) for column in range(len(lines[0]))]
     yield ""
     yield title
-    for row in found:
+    for row in lines:
         yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
 
 
-def _grid(found: list[tuple[str, ...]]) -> Table:
+def _grid(lines: list[tuple[str, ...]]) -> Table:
     table = Table.grid(padding=(0, 2))
-    for row in found:
+    for row in lines:
         table.add_row(Text(" "), *(Text(cell) for cell in row))
     return table
 
@@ -149,8 +149,8 @@ def _checkpoint(checkpoint: Mapping[str, Any] | None) -> str:
 
 
 def _roles(roles: Mapping[str, Any]) -> str:
-    known = ((str(role), roles.get(str(role))) for role in Role)
-    return ", ".join(f"{role} {one['ready']}/{one['desired']}" for role, one in known if one) or "-"
+    by_role = ((str(role), roles.get(str(role))) for role in Role)
+    return ", ".join(f"{role} {counts['ready']}/{counts['desired']}" for role, counts in by_role if counts) or "-"
 
 
 def _restarts(told: Mapping[str, Any]) -> str:

@@ -48,11 +48,11 @@ async def _answer(cluster: Cluster, name: str, output: Notation) -> str:
     observed = seen.observed
     lacking = short_of(observed)
     room = await nodes(cluster) if lacking else None
-    said = sentence(observed, not_looking=not_looking, figures=_figures(room))
+    reason = sentence(observed, not_looking=not_looking, figures=_figures(room))
     if ended := expired_lease(seen.leases, observed.now):
-        said = f"{said} ({ended}: this may be old)"
+        reason = f"{reason} ({ended}: this may be old)"
     rooms = {} if room is None else {resource: room.rooms(resource) for resource in lacking}
-    return _written(observed, said, evidence(observed, rooms, seen.leases, sorted(cluster.withheld)), output)
+    return _written(observed, reason, evidence(observed, rooms, seen.leases, sorted(cluster.withheld)), output)
 
 
 @dataclass(frozen=True)
@@ -93,14 +93,14 @@ def _figures(room: Nodes | None) -> Figures | None:
     return lambda resource, wanted: capacity.words(resource, wanted, room.rooms(resource))
 
 
-def _written(observed: Observed, said: str, found: list[Evidence], output: Notation) -> str:
+def _written(observed: Observed, reason: str, pieces: list[Evidence], output: Notation) -> str:
     if output is Notation.TEXT:
-        return "".join(f"{line}\n" for line in (said, *(f"  {one}" for one in found)))
+        return "".join(f"{line}\n" for line in (reason, *(f"  {piece}" for piece in pieces)))
     answer = {
         "name": observed.run.key.name,
         "namespace": observed.run.key.namespace,
         "phase": str(phase_of(observed.run.status)),
-        "why": said,
-        "evidence": [{"kind": one.kind, "of": one.of, "text": one.text} for one in found],
+        "why": reason,
+        "evidence": [{"kind": piece.kind, "of": piece.of, "text": piece.text} for piece in pieces],
     }
     return f"{json.dumps(answer, indent=2, ensure_ascii=False)}\n"

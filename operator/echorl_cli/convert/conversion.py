@@ -63,15 +63,15 @@ class Conversion:
 
 
 def _unknown_forms(tree: dict[str, Any]) -> list[Problem]:
-    found = []
+    problems = []
     for key, reason in UNKNOWN_FORMS.items():
         below: Any = tree
         for step in key.split("."):
             below = below.get(step) if isinstance(below, dict) else None
         if below is not None:
             accepted = "the files of a run: trainer, orchestrator, inference and what they share"
-            found.append(Problem(key, "a form of configuration that is unknown here", accepted, reason))
-    return found
+            problems.append(Problem(key, "a form of configuration that is unknown here", accepted, reason))
+    return problems
 
 
 def _checked_keys(settings: Settings, draft: ManifestDraft) -> None:
@@ -146,8 +146,8 @@ def _without_types(draft: ManifestDraft, problems: Sequence[Problem]) -> Iterato
             f"--environment {names[0]}=import:pkg.module:factory, a factory of yours (docs/environments.md), or "
             "=builtin:<name>; for each"
         )
-        found = f"no type of EchoRL's own for {', '.join(names)}"
-        yield Problem("--environment", found, accepted, "environments of verifiers are not played yet")
+        lacking = f"no type of EchoRL's own for {', '.join(names)}"
+        yield Problem("--environment", lacking, accepted, "environments of verifiers are not played yet")
 
 
 def _refusals(settings: Settings, draft: ManifestDraft) -> list[Problem]:

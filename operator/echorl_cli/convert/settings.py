@@ -156,8 +156,8 @@ class Settings:
     def first(self, *paths: str) -> str | None:
         """The first of the keys that is set, else the first with a default; all of them count as read."""
         self._read.update(location(path) for path in paths)
-        found = [path for path in paths if self.peek(path) is not None]
-        return next(iter([*found, *(path for path in paths if self.default(path) is not None)]), None)
+        present = [path for path in paths if self.peek(path) is not None]
+        return next(iter([*present, *(path for path in paths if self.default(path) is not None)]), None)
 
     def written(self, path: str | Location) -> str:
         """The key as the file has it."""
@@ -175,8 +175,8 @@ class Settings:
 
     def unread(self) -> list[tuple[Location, Key]]:
         """Known keys that have a value and that nothing has read."""
-        known = ((where, self._table.key(where)) for where, value in leaves(self._tree) if value is not None)
-        return [(where, key) for where, key in known if key is not None and not self._was_read(where)]
+        keys = ((where, self._table.key(where)) for where, value in leaves(self._tree) if value is not None)
+        return [(where, key) for where, key in keys if key is not None and not self._was_read(where)]
 
     def not_set(self) -> list[Key]:
         """Keys without counterpart that are not set, and that prime-rl has a default for that EchoRL has not."""

@@ -37,9 +37,9 @@ class Spellings:
 
     def written(self, key: Location) -> Location:
         """The key as the file has it."""
-        for known in (self._written, self._made_from):
-            if key in known:
-                return known[key]
+        for origins in (self._written, self._made_from):
+            if key in origins:
+                return origins[key]
         for now, before in self._written.items():
             rest = now[len(key) :]
             if now[: len(key)] == key and before[-len(rest) :] == rest:
@@ -79,10 +79,10 @@ class _Move:
 
     def _conflict(self, old: Location, new: Location, value: Any) -> None:
         before, after = self.spellings.written(old), self.spellings.written(new)
-        found = f"{shown(before, value)} and {shown(after, at(self.tree, new))}"
+        both = f"{shown(before, value)} and {shown(after, at(self.tree, new))}"
         reason = "two spellings of one key with different values"
         names = f"{path_text(before)} and {path_text(after)}"
-        self.spellings.problems.append(Problem(names, found, "one of the two, or equal values", reason))
+        self.spellings.problems.append(Problem(names, both, "one of the two, or equal values", reason))
 
     def carry_out(self, rename: Rename) -> None:
         """Move what is written in the other spelling, wherever it stands."""

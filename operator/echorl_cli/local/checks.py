@@ -40,8 +40,8 @@ def model_problems(run: EchoRLRun, environ: Mapping[str, str]) -> Iterator[Probl
         accepted = "a folder, or a hub model that was downloaded before (`hf download`)"
         yield Problem(path, f"{spec.name}: no such folder, and not in the hub's cache", accepted)
         return
-    if found := list(start_checks.model_problems(folder, spec.max_model_len)):
-        yield from found
+    if problems := list(start_checks.model_problems(folder, spec.max_model_len)):
+        yield from problems
     elif spec.lora is not None:
         yield from start_checks.adapter_problems(folder, spec.lora.target_modules)
 
@@ -72,8 +72,8 @@ def directory_problems(run: EchoRLRun, root: Path) -> Iterator[Problem]:
     if record is None and root.is_dir():
         strangers = sorted(entry.name for entry in root.iterdir() if not _OF_NO_RUN.fullmatch(entry.name))
         if strangers:
-            found = f"{root}, which holds {', '.join(strangers[:5])} and no run.json"
-            yield Problem("--out", found, "an empty or new directory")
+            content = f"{root}, which holds {', '.join(strangers[:5])} and no run.json"
+            yield Problem("--out", content, "an empty or new directory")
 
 
 def machine_problems(run: EchoRLRun, machine: Machine) -> Iterator[Problem]:

@@ -79,7 +79,7 @@ class Fleet:
         return self.orchestrator
 
     async def start_ranks(self) -> None:
-        """Start the gang."""
+        """Start all trainer ranks, which are the gang."""
         fault_point("supervisor.half_started")
         self.ranks = {}
         for rank in range(self._plan.num_ranks):
@@ -140,7 +140,7 @@ def new_log(folder: Path, name: str) -> Path:
 
 
 def last_lines(path: Path, count: int = 20) -> str:
-    """The end of a log."""
+    """The last ``count`` lines of a log, for a message."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - 16_384))

@@ -49,7 +49,7 @@ class Quarantines:
 
     def overdue(self, engines: Sequence[EngineView], now: float) -> dict[str, str]:
         """Names of engines that have been out for too long, and why. ``engines`` is of ``GET /state``."""
-        found = {}
+        reasons = {}
         for engine in engines:
             name = engine.name
             if engine.state == "quarantined":
@@ -57,8 +57,8 @@ class Quarantines:
             elif engine.state != "syncing":  # that is one of the tries
                 self._since.pop(name, None)
             if name in self._since and now - self._since[name] > self._limit_s:
-                found[name] = f"quarantined for {now - self._since.pop(name):.0f} s: {engine.error}"
-        return found
+                reasons[name] = f"quarantined for {now - self._since.pop(name):.0f} s: {engine.error}"
+        return reasons
 
 
 class HealthWatch:

@@ -24,7 +24,7 @@ _ENDED = frozenset({Phase.SUCCEEDED, Phase.FAILED, Phase.SUSPENDED})
 
 
 def now() -> str:
-    """ISO 8601, UTC, milliseconds."""
+    """The present time in ISO 8601 and UTC, to the millisecond."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 

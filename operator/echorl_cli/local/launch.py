@@ -19,18 +19,18 @@ _FEW_CORES = 4
 
 
 class Commands(Protocol):
-    """Argument lists of the roles' processes."""
+    """Give the argument lists of the roles' processes; ``config`` is the role's config file."""
 
     def inference(self, config: Path, work: Path) -> Sequence[str]:
-        """One engine; ``work`` is a folder of its own."""
+        """Arguments of one engine; ``work`` is a folder of its own."""
         ...
 
     def orchestrator(self, config: Path) -> Sequence[str]:
-        """The orchestrator."""
+        """Arguments of the orchestrator."""
         ...
 
     def trainer(self, config: Path) -> Sequence[str]:
-        """One trainer rank."""
+        """Arguments of every trainer rank."""
         ...
 
 
@@ -115,7 +115,7 @@ class LocalRun:
 
     @property
     def num_ranks(self) -> int:
-        """Trainer processes."""
+        """How many trainer processes the run has."""
         return self.configs.orchestrator.batch.num_ranks
 
     @property

@@ -61,7 +61,7 @@ def _opened(path: Path) -> int:
 
 def _is_same(handle: int, path: Path) -> bool:
     try:
-        found = path.lstat()
+        status = path.lstat()
     except FileNotFoundError:
         return False
-    return os.path.samestat(found, os.fstat(handle))
+    return os.path.samestat(status, os.fstat(handle))

@@ -25,7 +25,7 @@ _CUDA_ENVIRONMENT = Path(".venv-inference-cuda/bin/python")
 
 @dataclass(frozen=True)
 class Machine:
-    """Pythons and GPUs."""
+    """What this machine has for a run: Python environments and GPUs."""
 
     python: str
     """Python of orchestrator and trainer."""
@@ -65,8 +65,8 @@ def _gpus(environ: Mapping[str, str], device_folder: Path) -> tuple[str, ...]:
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return tuple(name.strip() for name in visible.split(",") if name.strip() not in {"", "-1"})
-    found = (re.fullmatch(r"nvidia(\d+)", path.name) for path in device_folder.glob("nvidia*"))
-    return tuple(str(index) for index in sorted(int(match[1]) for match in found if match))
+    matches = (re.fullmatch(r"nvidia(\d+)", path.name) for path in device_folder.glob("nvidia*"))
+    return tuple(str(index) for index in sorted(int(match[1]) for match in matches if match))
 
 
 def gpu_users(environ: Mapping[str, str]) -> list[str]:

@@ -51,13 +51,13 @@ class _Written(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Leftovers:
-    """What a killed supervisor had left."""
+    """What a killed supervisor had left, after the next one has cleaned up."""
 
     ended: list[Stat] = field(default_factory=list)
     residual: list[Stat] = field(default_factory=list)
-    """Could not be ended."""
+    """Processes that could not be ended."""
     shared_memory: list[Path] = field(default_factory=list)
-    """Removed segments."""
+    """Segments under ``/dev/shm`` that were removed."""
     copied_from: str | None = None
     """The folder that the notes are about, where it is another one; nothing was ended then."""
 

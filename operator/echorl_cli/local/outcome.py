@@ -57,7 +57,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What a view shows."""
+    """What a view shows of the run at one moment."""
 
     name: str
     phase: Phase
@@ -79,7 +79,7 @@ class View(Protocol):
         ...
 
     def show(self, snapshot: Snapshot) -> None:
-        """The run's present state."""
+        """Show the run's present state."""
         ...
 
 

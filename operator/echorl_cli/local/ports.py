@@ -29,13 +29,13 @@ def free_ports(count: int, *, taken: Iterable[int] = ()) -> list[int]:
     """
     candidates = random.sample(_RANGE, len(_RANGE))
     excluded = set(taken)
-    found: list[int] = []
+    ports: list[int] = []
     for port in candidates:
-        if len(found) == count:
-            return found
+        if len(ports) == count:
+            return ports
         if port not in excluded and is_free(port):
-            found.append(port)
-    raise OSError(f"{count} free ports in {_RANGE.start}-{_RANGE.stop - 1}: found {len(found)}")
+            ports.append(port)
+    raise OSError(f"{count} free ports in {_RANGE.start}-{_RANGE.stop - 1}: found {len(ports)}")
 
 
 def free_run(count: int) -> int:

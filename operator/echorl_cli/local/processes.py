@@ -48,7 +48,7 @@ class Child:
 
     @property
     def name(self) -> str:
-        """Role and index."""
+        """The process's name: its role and its index in it."""
         return f"{self.role}-{self.index}"
 
     @property
@@ -57,8 +57,8 @@ class Child:
         return self.process.pid
 
 
-def _look_at(mark: str, known: Mapping[int, int]) -> tuple[list[Stat], dict[str, int]]:
-    stats = proctable.ours(mark, known)
+def _look_at(mark: str, starts: Mapping[int, int]) -> tuple[list[Stat], dict[str, int]]:
+    stats = proctable.ours(mark, starts)
     return stats, segments.mapped_segments(stat.pid for stat in stats)
 
 
@@ -191,8 +191,8 @@ class Children:
         self._note()
 
     async def _end_tree(self, child: Child, grace_s: float) -> None:
-        known = {child.pid: child.started, **child.members}
-        ended = await asyncio.to_thread(proctable.end_all, child.mark, known, grace_s=grace_s)
+        starts = {child.pid: child.started, **child.members}
+        ended = await asyncio.to_thread(proctable.end_all, child.mark, starts, grace_s=grace_s)
         if stray := [f"{stat.pid} ({stat.command})" for stat in ended if stat.pid != child.pid]:
             log.debug("ended descendants", of=child.name, processes=stray)
 

@@ -58,27 +58,27 @@ def is_alive(pid: int, started: int) -> bool:
     return stat is not None and stat.started == started
 
 
-def ours(mark: str, known: Mapping[int, int], *, strict: bool = False) -> list[Stat]:
+def ours(mark: str, starts: Mapping[int, int], *, strict: bool = False) -> list[Stat]:
     """Living processes with a mark that begins with ``mark``, those known, and those in a known leader's session.
 
     Args:
         mark: ends with a dot, so that it is no other mark's beginning.
-        known: start times by pid.
+        starts: start times by pid, of those that are known.
         strict: for numbers that were read from a file: a process whose environment says that it is another's is left
             out, and so is a session whose leader is gone, but for its members that are known themselves.
     """
-    leaders = {pid for pid, started in known.items() if _may_lead(pid, started, mark, strict=strict)}
-    found = []
+    leaders = {pid for pid, started in starts.items() if _may_lead(pid, started, mark, strict=strict)}
+    stats = []
     for entry in _PROC.iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
         stat = stat_of(int(entry.name))
         if stat is None:
             continue
-        is_known = known.get(stat.pid) == stat.started and not (strict and _is_anothers(stat, mark, known))
+        is_known = starts.get(stat.pid) == stat.started and not (strict and _is_anothers(stat, mark, starts))
         if is_known or stat.session in leaders or _carries(stat.pid, mark):
-            found.append(stat)
-    return found
+            stats.append(stat)
+    return stats
 
 
 def _may_lead(pid: int, started: int, mark: str, *, strict: bool) -> bool:
@@ -90,9 +90,9 @@ def _may_lead(pid: int, started: int, mark: str, *, strict: bool) -> bool:
     return stat.started == started and not (strict and _is_anothers(stat, mark, {}))
 
 
-def _is_anothers(stat: Stat, mark: str, known: Mapping[int, int]) -> bool:
+def _is_anothers(stat: Stat, mark: str, starts: Mapping[int, int]) -> bool:
     """Whether a process with a known start time shows that it is not ours all the same."""
-    if stat.session in known and stat.session != stat.pid and stat_of(stat.session) is None:
+    if stat.session in starts and stat.session != stat.pid and stat_of(stat.session) is None:
         return False  # one that was started with variables of its own, in the session of a leader of ours that is gone
     environ = _environ(stat.pid)
     # A program that has overwritten its variables, as for a title of its own, says nothing.
@@ -125,10 +125,10 @@ def cpu_of_descendants_s(pid: int) -> float:
         # proc_pid_stat(5): ppid, then utime, stime, cutime, cstime.
         children.setdefault(int(fields[1]), []).append(int(entry.name))
         ticks[int(entry.name)] = sum(map(int, fields[11:15]))
-    found = list(children.get(pid, ()))
-    for one in found:
-        found.extend(children.get(one, ()))
-    return sum(ticks[one] for one in found) / os.sysconf("SC_CLK_TCK")
+    descendants = list(children.get(pid, ()))
+    for parent in descendants:
+        descendants.extend(children.get(parent, ()))
+    return sum(ticks[descendant] for descendant in descendants) / os.sysconf("SC_CLK_TCK")
 
 
 def send(processes: Iterable[Stat], number: signal.Signals) -> None:
@@ -141,20 +141,20 @@ def send(processes: Iterable[Stat], number: signal.Signals) -> None:
                 continue
 
 
-def end_all(mark: str, known: Mapping[int, int], *, grace_s: float, strict: bool = False) -> list[Stat]:
+def end_all(mark: str, starts: Mapping[int, int], *, grace_s: float, strict: bool = False) -> list[Stat]:
     """End all of ours: SIGTERM, after ``grace_s`` SIGKILL. Blocks; returns what it had to end, by pid."""
-    found = ours(mark, known, strict=strict)
-    ended = {stat.pid: stat for stat in found}
-    send(found, signal.SIGTERM)
+    living = ours(mark, starts, strict=strict)
+    ended = {stat.pid: stat for stat in living}
+    send(living, signal.SIGTERM)
     deadline = time.monotonic() + grace_s
-    while found and time.monotonic() < deadline:
+    while living and time.monotonic() < deadline:
         time.sleep(_POLL_S)
-        found = ours(mark, known, strict=strict)
+        living = ours(mark, starts, strict=strict)
     # New children may appear while their parents are being killed.
     deadline = time.monotonic() + _KILL_DEADLINE_S
-    while found and time.monotonic() < deadline:
-        ended |= {stat.pid: stat for stat in found}
-        send(found, signal.SIGKILL)
+    while living and time.monotonic() < deadline:
+        ended |= {stat.pid: stat for stat in living}
+        send(living, signal.SIGKILL)
         time.sleep(_POLL_S)
-        found = ours(mark, known, strict=strict)
+        living = ours(mark, starts, strict=strict)
     return sorted(ended.values(), key=lambda stat: stat.pid)

@@ -23,7 +23,7 @@ class RunProgress:
 
     @property
     def engines(self) -> Sequence[EngineView]:
-        """As the orchestrator sees them."""
+        """The engines as the orchestrator sees them."""
         return () if self.state is None else self.state.engines
 
     @property

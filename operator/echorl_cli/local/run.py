@@ -105,8 +105,8 @@ def _planned(run: EchoRLRun, root: Path, held: ExitStack) -> LocalRun:
                 _leave_no_trace(root)
             raise
     except OSError as error:
-        found = f"{error.filename or root}: {error.strerror or error}"
-        raise BadInput([Problem("--out", found, "a folder that can be written")]) from error
+        cause = f"{error.filename or root}: {error.strerror or error}"
+        raise BadInput([Problem("--out", cause, "a folder that can be written")]) from error
     except ValueError as error:
         raise BadInput([Problem("spec.model.name", str(error), "a folder that stays")]) from error
 

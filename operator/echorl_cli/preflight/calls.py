@@ -64,9 +64,9 @@ class EngineCalls:
         deadline = time.monotonic() + STAGE_DEADLINE_S
         while True:
             workers = (await self.ask("GET", "/echorl/stage"))["workers"]
-            if failed := [one["error"] for one in workers if one["state"] == "failed"]:
+            if failed := [worker["error"] for worker in workers if worker["state"] == "failed"]:
                 raise CallFailed(f"version {policy.version} was refused: {failed[0]}")
-            if all(one["state"] == "staged" for one in workers):
+            if all(worker["state"] == "staged" for worker in workers):
                 break
             if time.monotonic() > deadline:
                 raise CallFailed(f"version {policy.version} was not staged within {STAGE_DEADLINE_S:.0f} s")
@@ -106,8 +106,8 @@ def completion(model: str, tokens: Sequence[int], length: int) -> dict[str, Any]
     return {"model": model, "prompt": list(tokens), "max_tokens": length, "temperature": 1.0}
 
 
-def distance(found: Sequence[float], expected: Sequence[float]) -> float:
+def distance(measured: Sequence[float], expected: Sequence[float]) -> float:
     """Largest absolute difference; infinite where it cannot be said."""
-    apart = [abs(a - b) for a, b in zip(found, expected, strict=True)]
+    apart = [abs(a - b) for a, b in zip(measured, expected, strict=True)]
     # max() alone passes over a NaN that does not come first.
     return max(apart) if all(map(math.isfinite, apart)) else math.inf

@@ -61,14 +61,14 @@ class Checks:
     async def _start(self) -> None:
         start = self._versions[0]
         await self._calls.swap(start)
-        found = [await self._agrees(model, start) for model in (SERVED_MODEL_NAME, SERVED_BASE_NAME)]
-        self._say(f"version 0 is the model itself: logprobs differ from the trainer's by {max(found):.2g}")
+        distances = [await self._agrees(model, start) for model in (SERVED_MODEL_NAME, SERVED_BASE_NAME)]
+        self._say(f"version 0 is the model itself: logprobs differ from the trainer's by {max(distances):.2g}")
 
     async def _step(self) -> None:
         seconds = await self._calls.swap(self._versions[1])
-        found = await self._agrees(SERVED_MODEL_NAME, self._versions[1])
+        apart = await self._agrees(SERVED_MODEL_NAME, self._versions[1])
         await self._agrees(SERVED_BASE_NAME, self._versions[0])
-        self._say(f"version 1, after a step: by {found:.2g}; swapped in {seconds:.3f} s; the base is as before")
+        self._say(f"version 1, after a step: by {apart:.2g}; swapped in {seconds:.3f} s; the base is as before")
 
     async def _swaps(self) -> None:
         worst, pauses = 0.0, []
@@ -90,9 +90,9 @@ class Checks:
         asked = (SERVED_MODEL_NAME, SERVED_BASE_NAME) * PAIRS
         answers = await asyncio.gather(*(self._calls.prompt_logprobs(model, self._tokens) for model in asked))
         worst = 0.0
-        for model, found in zip(asked, answers, strict=True):
+        for model, logprobs in zip(asked, answers, strict=True):
             version = adapter if model == SERVED_MODEL_NAME else base
-            worst = max(worst, self._close(f"{model}, in one batch with the other", found, version))
+            worst = max(worst, self._close(f"{model}, in one batch with the other", logprobs, version))
         self._say(f"{PAIRS} requests for the adapter and {PAIRS} for the base at once: by {worst:.2g}")
 
     async def _slowdown(self) -> None:
@@ -108,15 +108,15 @@ class Checks:
 
     async def _base_seconds(self, models: Sequence[str]) -> list[float]:
         """Seconds of each request for the base among those that are sent at once."""
-        found = await asyncio.gather(*(self._calls.timed(model, self._tokens, _LENGTH) for model in models))
-        return [seconds for model, seconds in zip(models, found, strict=True) if model == SERVED_BASE_NAME]
+        timings = await asyncio.gather(*(self._calls.timed(model, self._tokens, _LENGTH) for model in models))
+        return [seconds for model, seconds in zip(models, timings, strict=True) if model == SERVED_BASE_NAME]
 
     async def _agrees(self, model: str, version: PolicyAnnouncement) -> float:
         return self._close(model, await self._calls.prompt_logprobs(model, self._tokens), version)
 
-    def _close(self, what: str, found: Sequence[float], version: PolicyAnnouncement) -> float:
+    def _close(self, what: str, logprobs: Sequence[float], version: PolicyAnnouncement) -> float:
         probe = self._probe(version)
-        worst = distance(found, probe.logprobs)
+        worst = distance(logprobs, probe.logprobs)
         if worst > probe.tolerance:
             raise CheckFailed(
                 f"{what}, version {version.version}: logprobs differ from the trainer's by {worst:.2g}, "

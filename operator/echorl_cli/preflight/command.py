@@ -126,12 +126,12 @@ class _Preflight:
         await self._children.open()
         try:
             await self._train_and_publish(swaps)
-            found = preflight_step.read(self._root)
-            typer.echo(f"one step trained, gradient norm {found.gradient_norm:.3g}")
+            trained = preflight_step.read(self._root)
+            typer.echo(f"one step trained, gradient norm {trained.gradient_norm:.3g}")
             timeout = aiohttp.ClientTimeout(total=_CALL_S)
             async with aiohttp.ClientSession(timeout=timeout) as session:
                 calls = await self._engine(session)
-                await Checks(calls, found, max_slowdown=max_slowdown, say=typer.echo).run()
+                await Checks(calls, trained, max_slowdown=max_slowdown, say=typer.echo).run()
         finally:
             await self._children.settle()
             grace = self._plan.limits.engine_grace
@@ -203,5 +203,5 @@ class _Preflight:
 
 def _code(child: Child) -> int:
     """What the command ends with when a process of it ended: its own code where that says more than a crash."""
-    known = {int(code) for code in (ExitCode.BAD_INPUT, ExitCode.NON_FINITE)}
-    return child.exit_code if child.exit_code in known and child.exit_code is not None else int(ExitCode.CRASH)
+    codes = {int(code) for code in (ExitCode.BAD_INPUT, ExitCode.NON_FINITE)}
+    return child.exit_code if child.exit_code in codes and child.exit_code is not None else int(ExitCode.CRASH)

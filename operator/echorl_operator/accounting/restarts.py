@@ -41,7 +41,7 @@ class Cause(StrEnum):
 
 
 def combinations() -> Iterator["Restart"]:
-    """All that there can be."""
+    """Every pair of role and cause that a restart can have."""
     for cause in Cause:
         roles = (PodRole.INFERENCE,) if cause is Cause.CONTAINER else _OF_PODS
         yield from (Restart(role, cause) for role in roles)

@@ -62,60 +62,60 @@ class RunAccounts:
         """Take in what is there at ``observed.now``. The first look at a run finds nothing: nobody knows since when."""
         record, now = observed.run, observed.now
         memory = Memory.of(record.status)
-        known = self._runs.get(record.key)
-        if known is not None and known.uid != record.uid:
+        account = self._runs.get(record.key)
+        if account is not None and account.uid != record.uid:
             self.forget(record.key, now)
-            known = None
+            account = None
         findings = NOTHING
-        if known is None:
-            known = self._runs[record.key] = _first_look(observed, memory)
+        if account is None:
+            account = self._runs[record.key] = _first_look(observed, memory)
         else:
-            self._settle(known, now)
-            findings = _compare(known, observed, memory)
-        known.memory = memory
-        known.committed_at = _committed_at(record)
-        known.usage = usage(observed, self._resource, recovering=_recovers(known, observed, memory))
+            self._settle(account, now)
+            findings = _compare(account, observed, memory)
+        account.memory = memory
+        account.committed_at = _committed_at(record)
+        account.usage = usage(observed, self._resource, recovering=_recovers(account, observed, memory))
         return findings
 
     def planned(self, key: RunKey, restart: Restart | None) -> None:
         """What the pass that follows a look is about to do; it counts once status shows that it was done."""
-        known = self._runs.get(key)
-        if known is not None:
-            known.planned = restart
+        account = self._runs.get(key)
+        if account is not None:
+            account.planned = restart
 
     def forget(self, key: RunKey, now: float) -> None:
         """Close the account of a run that is gone."""
-        known = self._runs.pop(key, None)
-        if known is not None:
-            self._settle(known, now)
+        account = self._runs.pop(key, None)
+        if account is not None:
+            self._settle(account, now)
 
     def gpu_seconds(self, now: float) -> Mapping[tuple[PodRole, GpuState], float]:
         """GPU-seconds up to ``now``, seconds since the epoch. Every role and state is there."""
-        for known in self._runs.values():
-            self._settle(known, now)
+        for account in self._runs.values():
+            self._settle(account, now)
         return dict(self._gpu_seconds)
 
     def phases(self) -> Mapping[Phase, int]:
         """Number of runs by phase; every phase is there."""
-        found = Counter(known.memory.phase for known in self._runs.values())
-        return {phase: found[phase] for phase in Phase}
+        phases = Counter(account.memory.phase for account in self._runs.values())
+        return {phase: phases[phase] for phase in Phase}
 
     def failures(self) -> Mapping[str, int]:
         """Number of runs that have failed and are still there, by the reason of their end."""
-        failed = (known.memory for known in self._runs.values() if known.memory.phase is Phase.FAILED)
+        failed = (account.memory for account in self._runs.values() if account.memory.phase is Phase.FAILED)
         return Counter(memory.failure or "Unknown" for memory in failed)
 
     def checkpoint_ages(self, now: float) -> Iterator[tuple[RunKey, float]]:
         """Seconds since the newest committed checkpoint, of runs that may still make one."""
-        for key, known in self._runs.items():
-            if known.committed_at is not None and known.memory.phase not in (*ENDED, Phase.SUSPENDED):
-                yield key, max(0.0, now - known.committed_at)
+        for key, account in self._runs.items():
+            if account.committed_at is not None and account.memory.phase not in (*ENDED, Phase.SUSPENDED):
+                yield key, max(0.0, now - account.committed_at)
 
-    def _settle(self, known: _Run, now: float) -> None:
-        seconds = max(0.0, now - known.since)
-        for key, gpus in known.usage.items():
+    def _settle(self, account: _Run, now: float) -> None:
+        seconds = max(0.0, now - account.since)
+        for key, gpus in account.usage.items():
             self._gpu_seconds[key] += gpus * seconds
-        known.since = now
+        account.since = now
 
 
 def _first_look(observed: Observed, memory: Memory) -> _Run:
@@ -131,24 +131,24 @@ def _first_look(observed: Observed, memory: Memory) -> _Run:
     )
 
 
-def _compare(known: _Run, observed: Observed, memory: Memory) -> Findings:
-    """What has happened since the last look; ``known`` is brought up to date, but for what ``observe`` sets."""
+def _compare(account: _Run, observed: Observed, memory: Memory) -> Findings:
+    """What has happened since the last look; ``account`` is brought up to date, but for what ``observe`` sets."""
     lost: int | None = None
-    if memory.prepared == memory.attempt > 1 and known.memory.prepared != memory.prepared:
+    if memory.prepared == memory.attempt > 1 and account.memory.prepared != memory.prepared:
         begins_at = memory.resume_step or 0
-        lost, known.step = max(0, known.step - begins_at), begins_at
+        lost, account.step = max(0, account.step - begins_at), begins_at
     elif memory.prepared == memory.attempt:
-        known.step = max(known.step, _step(observed, memory))
-    known.reached = max(known.reached, known.step, memory.ledger.reached)
+        account.step = max(account.step, _step(observed, memory))
+    account.reached = max(account.reached, account.step, memory.ledger.reached)
     return Findings(
-        restarts=(*_restarts(known, memory), *_engines_restarted(known, memory)),
-        first_step_s=_first_step(known, observed, memory),
+        restarts=(*_restarts(account, memory), *_engines_restarted(account, memory)),
+        first_step_s=_first_step(account, observed, memory),
         lost_steps=lost,
     )
 
 
-def _restarts(known: _Run, memory: Memory) -> Iterator[Restart]:
-    before, planned = known.memory, known.planned
+def _restarts(account: _Run, memory: Memory) -> Iterator[Restart]:
+    before, planned = account.memory, account.planned
     counts = {role: count for role, count in memory.restarts.items() if role != PodRole.INFERENCE}
     roles = [role for role, count in counts.items() if count > before.restarts.get(role, 0)]
     tried_again = memory.attempt == before.attempt and memory.preparations > before.preparations
@@ -156,32 +156,32 @@ def _restarts(known: _Run, memory: Memory) -> Iterator[Restart]:
         yield planned
     else:
         yield from (Restart(role, Cause.UNKNOWN) for role in roles)
-    known.planned = None
+    account.planned = None
 
 
-def _engines_restarted(known: _Run, memory: Memory) -> Iterator[Restart]:
+def _engines_restarted(account: _Run, memory: Memory) -> Iterator[Restart]:
     """Kubelets start engines again; the run's status counts how often."""
-    before, now = (count.restarts.get(PodRole.INFERENCE, 0) for count in (known.memory, memory))
+    before, now = (count.restarts.get(PodRole.INFERENCE, 0) for count in (account.memory, memory))
     for _ in range(before, now):
         yield Restart(PodRole.INFERENCE, Cause.CONTAINER)
 
 
-def _first_step(known: _Run, observed: Observed, memory: Memory) -> float | None:
+def _first_step(account: _Run, observed: Observed, memory: Memory) -> float | None:
     """Seconds to the first step; None for a run that was suspended before it, whose time says nothing."""
-    if memory.phase in (*ENDED, Phase.SUSPENDED) and known.step <= (memory.resume_step or 0):
-        known.awaits_first_step = False
-    if not known.awaits_first_step or memory.resume_step is None or known.step <= memory.resume_step:
+    if memory.phase in (*ENDED, Phase.SUSPENDED) and account.step <= (memory.resume_step or 0):
+        account.awaits_first_step = False
+    if not account.awaits_first_step or memory.resume_step is None or account.step <= memory.resume_step:
         return None
-    known.awaits_first_step = False
+    account.awaits_first_step = False
     return max(0.0, observed.now - observed.run.created_at)
 
 
-def _recovers(known: _Run, observed: Observed, memory: Memory) -> bool:
+def _recovers(account: _Run, observed: Observed, memory: Memory) -> bool:
     """Whether the attempt began with a restart, and the run was further before."""
     restarted = (str(Phase.RESTARTING), memory.attempt) in {
         (entry.get("phase"), entry.get("attempt")) for entry in _timeline(observed.run.status)
     }
-    return restarted and (memory.phase is not Phase.RUNNING or known.step < known.reached)
+    return restarted and (memory.phase is not Phase.RUNNING or account.step < account.reached)
 
 
 def _step(observed: Observed, memory: Memory) -> int:

@@ -42,13 +42,13 @@ def usage(observed: Observed, resource: str, *, recovering: bool) -> Usage:
         resource: of nodes, such as ``nvidia.com/gpu``.
         recovering: the run has not come again as far as it was before its last restart.
     """
-    found: Usage = Counter()
+    asked: Usage = Counter()
     shared = _of_run(observed, recovering=recovering)
     for pod in _pods(observed):
         gpus = int(value(dict(pod.wants).get(resource, "0")))
         if gpus:
-            found[pod.role or PodRole.TRAINER, _of_pod(pod, shared)] += gpus
-    return found
+            asked[pod.role or PodRole.TRAINER, _of_pod(pod, shared)] += gpus
+    return asked
 
 
 def _pods(observed: Observed) -> Iterator[PodRecord]:
@@ -81,5 +81,5 @@ def _of_pod(pod: PodRecord, of_run: GpuState) -> GpuState:
 
 
 def _is_true(status: Mapping[str, Any], condition: str) -> bool:
-    found = (one for one in status.get("conditions", []) if isinstance(one, Mapping))
-    return any((one.get("type"), one.get("status")) == (condition, "True") for one in found)
+    entries = (entry for entry in status.get("conditions", []) if isinstance(entry, Mapping))
+    return any((entry.get("type"), entry.get("status")) == (condition, "True") for entry in entries)

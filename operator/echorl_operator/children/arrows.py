@@ -54,18 +54,18 @@ class Arrow:
 
     def __str__(self) -> str:
         """Say the connection in one line."""
-        ports = ", ".join(str(one) for one in self.ports) or "all ports"
+        ports = ", ".join(str(span) for span in self.ports) or "all ports"
         return f"{self.source} -> {self.target} ({ports}): {self.why}"
 
     def as_json(self) -> Object:
         """Write the connection as it stands in a rendering."""
-        ports = [[one.first, one.last, one.protocol] for one in self.ports]
+        ports = [[span.first, span.last, span.protocol] for span in self.ports]
         return {"source": self.source, "target": self.target, "ports": ports, "why": self.why}
 
     @classmethod
     def from_json(cls, body: Object) -> "Arrow":
-        """What ``as_json`` wrote."""
-        return cls(body["source"], body["target"], tuple(Ports(*one) for one in body["ports"]), body["why"])
+        """Read a connection that ``as_json`` wrote."""
+        return cls(body["source"], body["target"], tuple(Ports(*span) for span in body["ports"]), body["why"])
 
 
 def arrows_of(target: Target) -> list[Arrow]:

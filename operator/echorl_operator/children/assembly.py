@@ -45,7 +45,7 @@ def cluster_problems(run: EchoRLRun, settings: Settings) -> list[Problem]:
     refused, problems = always_refused(run), path_problems(run)
     for role in _TEMPLATES:
         path = f"spec.{role}.template"
-        if not any(one.path.startswith(path) for one in refused):
+        if not any(problem.path.startswith(path) for problem in refused):
             problems += pod_problems(target, role, path)
     return [*refused, *problems] or list(_size_problems(target))
 
@@ -138,7 +138,7 @@ def prepare_pod(rendering: Rendering, attempt: int, resume: Resume | None = None
     pod = _of_attempt(rendering.prepare, attempt)
     pod["metadata"]["name"] = names.prepare(rendering.run, attempt)
     arguments = {"args": prepare.resume_arguments(resume)}
-    containers = [one | arguments if one["name"] == PodRole.PREPARE else one for one in pod["spec"]["containers"]]
+    containers = [part | arguments if part["name"] == PodRole.PREPARE else part for part in pod["spec"]["containers"]]
     return hashed({**pod, "spec": {**pod["spec"], "containers": containers}})
 
 
@@ -169,8 +169,8 @@ def _size_problems(target: Target) -> Iterator[Problem]:
         (largest, taken), *others = largest_fields(rendering.spec)
         then = "".join(f", then {path} with {bytes_} bytes" for path, bytes_ in others)
         reason = f"largest with {taken} bytes{then}; args, templates and egress rules stand in several children"
-        found = f"a manifest that renders to {size} bytes"
-        yield Problem(largest, found, f"one that renders to at most {LARGEST}", reason)
+        whole = f"a manifest that renders to {size} bytes"
+        yield Problem(largest, whole, f"one that renders to at most {LARGEST}", reason)
 
 
 def _of_attempt(body: Object, attempt: int) -> Object:
@@ -207,8 +207,8 @@ def _token(target: Target) -> Object:
 
 
 def _name(body: Object) -> str:
-    found: str = body["metadata"]["name"]
-    return found
+    name: str = body["metadata"]["name"]
+    return name
 
 
 def _service_accounts(target: Target) -> list[Object]:

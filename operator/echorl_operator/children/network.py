@@ -66,7 +66,7 @@ def _address_problems(path: str, peers: list[Mapping[str, Any]]) -> Iterator[Pro
             continue
         excepted = block.get("except")
         ranges = {"cidr": block.get("cidr")}
-        ranges |= {f"except[{place}]": one for place, one in enumerate(excepted)} if isinstance(excepted, list) else {}
+        ranges |= {f"except[{place}]": net for place, net in enumerate(excepted)} if isinstance(excepted, list) else {}
         for key, text in ranges.items():
             if not _is_range(text):
                 accepted = "a range of addresses such as 10.0.0.0/8"
@@ -102,13 +102,13 @@ def _egress(target: Target, arrow: Arrow) -> Object:
 def _rule(direction: str, peers: list[Object], ports: tuple[Ports, ...]) -> Object:
     rule: Object = {direction: peers} if peers else {}
     if ports:
-        rule["ports"] = [_port(one) for one in ports]
+        rule["ports"] = [_port(span) for span in ports]
     return rule
 
 
 def _port(ports: Ports) -> Object:
-    found: Object = {"protocol": ports.protocol, "port": ports.first}
-    return found if ports.first == ports.last else {**found, "endPort": ports.last}
+    port: Object = {"protocol": ports.protocol, "port": ports.first}
+    return port if ports.first == ports.last else {**port, "endPort": ports.last}
 
 
 def _peers(target: Target, end: str) -> list[Object]:

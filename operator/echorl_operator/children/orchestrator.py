@@ -27,8 +27,8 @@ def _wandb_key(target: Target) -> list[Object]:
 def member_secrets(spec: EchoRLRunSpec) -> list[str]:
     """Secrets of the endpoints that play members, each once."""
     environments = (*spec.environments.train, *spec.environments.eval)
-    found = (member.secret_name for environment in environments for member in environment.members.values())
-    return sorted({name for name in found if name is not None})
+    secrets = (member.secret_name for environment in environments for member in environment.members.values())
+    return sorted({name for name in secrets if name is not None})
 
 
 def _role(target: Target, config: str) -> pods.Role:

@@ -21,7 +21,7 @@ def pod_problems(target: Target, role: PodRole, path: str) -> list[Problem]:
     except ValueError as error:
         return [Problem(path, str(error), "Kubernetes quantities")]
     spec = merged({"spec": pods.base_spec(target, role)}, overlay, path)["spec"]
-    container = next(one for one in spec["containers"] if one["name"] == role)
+    container = next(container for container in spec["containers"] if container["name"] == role)
     where = f"{path}.spec.containers[{role}].resources"
     resources = container["resources"]
     if not _is_resources(resources):
@@ -38,16 +38,16 @@ def _is_resources(resources: Any) -> bool:
 def _gpus(target: Target, role: PodRole, resources: Mapping[str, Any], path: str) -> Iterator[Problem]:
     name, wanted = target.settings.gpu_resource, str(target.gpus(role))
     for field in ("requests", "limits"):
-        found = (resources.get(field) or {}).get(name, "0")
-        if value(found) != value(wanted):
+        asked = (resources.get(field) or {}).get(name, "0")
+        if value(asked) != value(wanted):
             reason = f"spec.{role}.gpusPerReplica says how many"
-            yield Problem(f"{path}.{field}[{name}]", found_text(found), wanted, reason)
+            yield Problem(f"{path}.{field}[{name}]", found_text(asked), wanted, reason)
 
 
 def _memory(spec: dict[str, Any], resources: Mapping[str, Any], path: str) -> Iterator[Problem]:
     """What lies in memory-backed volumes counts against the container's limit."""
     limit = (resources.get("limits") or {}).get("memory")
-    in_memory = [one["emptyDir"].get("sizeLimit") for one in spec["volumes"] if _is_in_memory(one)]
+    in_memory = [volume["emptyDir"].get("sizeLimit") for volume in spec["volumes"] if _is_in_memory(volume)]
     needed = sum((value(size) for size in in_memory if size is not None), value(0))
     if limit is not None and value(limit) <= needed:
         accepted = f"more than the {float(needed / 2**30):g}Gi that memory-backed volumes may hold"

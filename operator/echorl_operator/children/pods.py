@@ -70,16 +70,16 @@ def secret_variable(name: str, secret: str, key: str, *, optional: bool = False)
 
 def identity(target: Target, *, attempt: bool, token: bool) -> list[Object]:
     """Who a role is: the run, and where it is bound to one, the attempt."""
-    found = [
+    variables = [
         variable(core_names.ENV_RUN_NAME, target.name),
         variable(core_names.ENV_RUN_UID, target.uid),
         variable(core_names.ENV_TERMINATION_LOG, TERMINATION_LOG),
     ]
     if attempt:
-        found.append(label_variable(core_names.ENV_ATTEMPT, names.LABEL_ATTEMPT))
+        variables.append(label_variable(core_names.ENV_ATTEMPT, names.LABEL_ATTEMPT))
     if token:
-        found.append(secret_variable(core_names.ENV_ADMIN_TOKEN, names.token(target.name), storage.TOKEN_KEY))
-    return found
+        variables.append(secret_variable(core_names.ENV_ADMIN_TOKEN, names.token(target.name), storage.TOKEN_KEY))
+    return variables
 
 
 def http_probe(path: str, port: str, *, failures: int, period_s: int = _PROBE_PERIOD_S) -> Object:
@@ -143,7 +143,7 @@ def for_prepare(overlay: Mapping[str, Any]) -> Object:
     kept = ("name", "env", "envFrom", "volumeMounts", "volumeDevices", "securityContext", "imagePullPolicy")
     whole = overlay.get("spec") or {}
     spec = {key: part for key, part in whole.items() if key != "containers"}
-    own = [one for one in whole.get("containers") or () if one.get("name") == PodRole.ORCHESTRATOR]
+    own = [container for container in whole.get("containers") or () if container.get("name") == PodRole.ORCHESTRATOR]
     if own:
         parts = {key: part for key, part in own[0].items() if key in kept}
         spec["containers"] = [{**parts, "name": PodRole.PREPARE.value}]
@@ -184,7 +184,7 @@ def _spec(target: Target, what: Role) -> Object:
         spec["imagePullSecrets"] = [{"name": name} for name in dict.fromkeys(secrets)]
     if gpus and settings.gpu_tolerations:
         spec["tolerations"] = [
-            {"key": one.key, "operator": "Exists", "effect": one.effect} for one in settings.gpu_tolerations
+            {"key": taint.key, "operator": "Exists", "effect": taint.effect} for taint in settings.gpu_tolerations
         ]
     if affinity := storage.affinity(target, what.role):
         spec["affinity"] = affinity
@@ -267,7 +267,7 @@ def _volumes(target: Target, what: Role) -> list[Object]:
 
 
 def _mounts(target: Target, what: Role) -> list[Object]:
-    found: list[Object] = [
+    mounts: list[Object] = [
         {"name": "config", "mountPath": CONFIG, "readOnly": True},
         # Folders of one volume: the kubelet makes them, and they share one limit.
         {"name": SCRATCH, "mountPath": HOME, "subPath": "home"},
@@ -275,8 +275,8 @@ def _mounts(target: Target, what: Role) -> list[Object]:
         {"name": SCRATCH, "mountPath": WORK, "subPath": "work"},
     ]
     if _shared_memory(target, what.role):
-        found.append({"name": SHARED_MEMORY, "mountPath": "/dev/shm"})  # noqa: S108 - Linux's place for it
-    return [*found, *what.mounts]
+        mounts.append({"name": SHARED_MEMORY, "mountPath": "/dev/shm"})  # noqa: S108 - Linux's place for it
+    return [*mounts, *what.mounts]
 
 
 def _shared_memory(target: Target, role: PodRole) -> list[Object]:

@@ -51,16 +51,16 @@ class Rendering:
         Raises:
             ValueError: names the fields that are missing or unknown.
         """
-        known = {field.name for field in fields(cls)}
-        if known != body.keys():
-            wrong = ", ".join(sorted(known ^ body.keys()))
+        field_names = {field.name for field in fields(cls)}
+        if field_names != body.keys():
+            wrong = ", ".join(sorted(field_names ^ body.keys()))
             raise ValueError(f"rendering: missing or unknown fields: {wrong}")
         return cls(**body)
 
 
 def arrows(rendering: Rendering) -> list[Arrow]:
     """The connections that the run's NetworkPolicies allow."""
-    return [Arrow.from_json(one) for one in rendering.arrows]
+    return [Arrow.from_json(body) for body in rendering.arrows]
 
 
 def spec_of(rendering: Rendering) -> EchoRLRunSpec:
@@ -83,6 +83,6 @@ def orchestrator_config(rendering: Rendering) -> OrchestratorConfig:
 
 def config_text(rendering: Rendering, file: str) -> str:
     """A role config as its pods read it, by file name: ``orchestrator.json``."""
-    found = (body["data"][file] for body in rendering.common if body["kind"] == "ConfigMap" and file in body["data"])
-    text: str = next(found)
+    texts = (body["data"][file] for body in rendering.common if body["kind"] == "ConfigMap" and file in body["data"])
+    text: str = next(texts)
     return text

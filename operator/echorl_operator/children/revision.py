@@ -77,8 +77,8 @@ def from_revision(body: Mapping[str, Any]) -> Rendering:
     name = (body.get("metadata") or {}).get("name")
     data = body.get("data")
     if not isinstance(data, Mapping) or data.get("format") != FORMAT:
-        found = data.get("format") if isinstance(data, Mapping) else data
-        raise ValueError(f"ControllerRevision {name}: found format {found!r}, accepted is {FORMAT}")
+        stated = data.get("format") if isinstance(data, Mapping) else data
+        raise ValueError(f"ControllerRevision {name}: found format {stated!r}, accepted is {FORMAT}")
     rendering = data.get("rendering")
     if not isinstance(rendering, Mapping):
         raise ValueError(f"ControllerRevision {name}: has no rendering")

@@ -105,7 +105,7 @@ def _capabilities(capabilities: Any, path: str) -> Iterator[Problem]:
 
 
 def _only(context: Mapping[str, Any], field: str, accepted: tuple[object, ...], path: str) -> Iterator[Problem]:
-    found = context.get(field)
-    if found is not None and not any(found is one or (isinstance(one, str) and found == one) for one in accepted):
-        words = " or ".join(found_text(one) for one in accepted) or "no value"
-        yield Problem(f"{path}.{field}", found_text(found), words, REASON)
+    value = context.get(field)
+    if value is not None and not any(value is item or (isinstance(item, str) and value == item) for item in accepted):
+        words = " or ".join(found_text(item) for item in accepted) or "no value"
+        yield Problem(f"{path}.{field}", found_text(value), words, REASON)

@@ -20,8 +20,8 @@ def largest_fields(spec: Mapping[str, Any]) -> list[tuple[str, int]]:
         spec: as plain JSON.
     """
     least = _size(spec) // _SHARE
-    found = sorted(_large(spec, ("spec",), least), key=lambda one: -one[1])
-    return [(path_text(where), size) for where, size in found[:_MOST]]
+    fields = sorted(_large(spec, ("spec",), least), key=lambda field: -field[1])
+    return [(path_text(where), size) for where, size in fields[:_MOST]]
 
 
 def _large(value: Any, where: Location, least: int) -> Iterator[tuple[Location, int]]:

@@ -40,11 +40,11 @@ def claims(target: Target) -> list[Object]:
 
 def volumes(target: Target, role: PodRole) -> list[Object]:
     """Volumes of a role that are not its own: the run's, and the user's code where it is a ConfigMap."""
-    found: list[Object] = [{"name": VOLUME, "persistentVolumeClaim": {"claimName": claim_name(target)}}]
+    volumes: list[Object] = [{"name": VOLUME, "persistentVolumeClaim": {"claimName": claim_name(target)}}]
     config_map = target.spec.code.config_map
     if config_map is not None and _has_code(role):
-        found.append({"name": CODE, "configMap": {"name": config_map}})
-    return found
+        volumes.append({"name": CODE, "configMap": {"name": config_map}})
+    return volumes
 
 
 def mounts(target: Target, role: PodRole) -> list[Object]:
@@ -55,13 +55,13 @@ def mounts(target: Target, role: PodRole) -> list[Object]:
     """
     if role is PodRole.PREPARE:
         return [{"name": VOLUME, "mountPath": places.VOLUME}, *_code(target, from_volume=False)]
-    found = [{**_part(places.model_path(target.run), places.model_folder(target.run)), "readOnly": True}]
+    mounts = [{**_part(places.model_path(target.run), places.model_folder(target.run)), "readOnly": True}]
     run = _part(places.run_directory(target.name), places.run_folder(target.name))
     if role is not PodRole.INFERENCE:
-        return [*found, run, *_code(target, from_volume=True)]
+        return [*mounts, run, *_code(target, from_volume=True)]
     if target.spec.weight_transfer.mode == "disk":
-        found.append({**run, "readOnly": True})
-    return found
+        mounts.append({**run, "readOnly": True})
+    return mounts
 
 
 def code_path(target: Target, role: PodRole) -> str | None:
@@ -87,7 +87,7 @@ def affinity(target: Target, role: PodRole) -> Object | None:
     roles = sorted({role, *first} if role is PodRole.PREPARE else first)
     selector: Object = {
         "matchLabels": {names.LABEL_RUN_UID: target.uid},
-        "matchExpressions": [{"key": names.LABEL_ROLE, "operator": "In", "values": [one.value for one in roles]}],
+        "matchExpressions": [{"key": names.LABEL_ROLE, "operator": "In", "values": [role.value for role in roles]}],
     }
     term = {"labelSelector": selector, "topologyKey": "kubernetes.io/hostname"}
     return {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}

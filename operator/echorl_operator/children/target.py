@@ -42,8 +42,8 @@ class Target:
 
     def defaults(self, role: PodRole) -> RoleDefaults:
         """The installation's defaults for a role."""
-        found: RoleDefaults = getattr(self.settings, role.value)
-        return found
+        defaults: RoleDefaults = getattr(self.settings, role.value)
+        return defaults
 
     def image(self, name: str) -> str:
         """The installation's image; ``name`` is a field of ``Images``."""

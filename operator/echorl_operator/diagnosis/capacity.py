@@ -34,27 +34,27 @@ def rooms(resource: str, nodes: Iterable[Node], used: Mapping[str, Sequence[str]
         nodes: of the cluster.
         used: by node, what each pod that is bound to it and has not ended asks for of the resource.
     """
-    found = []
+    rooms = []
     for node in nodes:
         if node.schedulable and (whole := value(node.allocatable.get(resource, "0"))) > 0:
             taken = sum((value(amount) for amount in used.get(node.name, ())), Fraction(0))
-            found.append(Room(node.name, whole, max(Fraction(0), whole - taken)))
-    return sorted(found, key=lambda room: (-room.free, room.node))
+            rooms.append(Room(node.name, whole, max(Fraction(0), whole - taken)))
+    return sorted(rooms, key=lambda room: (-room.free, room.node))
 
 
-def words(resource: str, wanted: str, found: Sequence[Room]) -> str:
-    """What is wanted beside what is free. ``found``: as ``rooms`` gives it."""
+def words(resource: str, wanted: str, nodes: Sequence[Room]) -> str:
+    """What is wanted beside what is free. ``nodes``: as ``rooms`` gives them."""
     need = value(wanted)
     asked = f"{readable(resource, need)} wanted"
-    if not found:
+    if not nodes:
         return f"{asked}, and no node that takes pods has any"
-    if max(room.allocatable for room in found) < need:
-        most = _amount(resource, max(room.allocatable for room in found))
+    if max(room.allocatable for room in nodes) < need:
+        most = _amount(resource, max(room.allocatable for room in nodes))
         return f"{asked}, and no node has more than {most}"
-    free = sum((room.free for room in found), Fraction(0))
-    where = "1 node" if len(found) == 1 else f"{len(found)} nodes"
+    free = sum((room.free for room in nodes), Fraction(0))
+    where = "1 node" if len(nodes) == 1 else f"{len(nodes)} nodes"
     text = f"{asked}, {_amount(resource, free)} free on {where}"
-    return text if len(found) == 1 or free < need else f"{text}, at most {_amount(resource, found[0].free)} on one"
+    return text if len(nodes) == 1 or free < need else f"{text}, at most {_amount(resource, nodes[0].free)} on one"
 
 
 def _amount(resource: str, number: Fraction) -> str:

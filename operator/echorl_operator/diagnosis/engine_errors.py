@@ -31,7 +31,7 @@ def engine_errors(observed: Observed, state: RoleState) -> str:
         pod = pods.get(_host(engine.name))
         return bool(engine.error) and (engine.state not in _NOT_UP_YET or (pod is not None and pod.ready))
 
-    wrong = sorted(filter(is_told, state.engines), key=lambda one: (_rank(one.state), one.name))
+    wrong = sorted(filter(is_told, state.engines), key=lambda engine: (_rank(engine.state), engine.name))
     if not wrong:
         return ""
     first = wrong[0]

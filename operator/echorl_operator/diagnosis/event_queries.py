@@ -16,17 +16,17 @@ MOST_PODS = 2
 
 def objects_to_query(observed: Observed) -> tuple[EventSubject, ...]:
     """The objects whose events may tell why the run waits; none while nothing is out of the ordinary."""
-    found = []
+    subjects = []
     trainer = observed.child(Kind.STATEFUL_SET, names.trainer(observed.run.key.name))
     if trainer is not None and missing_pods(observed):
-        found.append(EventSubject("StatefulSet", trainer.meta.name, trainer.meta.uid))
+        subjects.append(EventSubject("StatefulSet", trainer.meta.name, trainer.meta.uid))
     waiting = [pod for pod in observed.pods if pod.meta.deleted_at is None and pod.phase is PodPhase.PENDING]
     if any(pod.unscheduled and scheduler.read(pod.unscheduled).unbound for pod in waiting):
         claim = observed.child(Kind.CLAIM, claim_of(observed))
         uid = "" if claim is None else claim.meta.uid
-        found.append(EventSubject("PersistentVolumeClaim", claim_of(observed), uid))
+        subjects.append(EventSubject("PersistentVolumeClaim", claim_of(observed), uid))
     starting = [EventSubject("Pod", pod.meta.name, pod.meta.uid) for pod in waiting if _is_being_set_up(pod)]
-    return (*found, *starting[:MOST_PODS])
+    return (*subjects, *starting[:MOST_PODS])
 
 
 def missing_pods(observed: Observed) -> int:
@@ -48,8 +48,8 @@ def absent_pods(observed: Observed) -> tuple[str, ...]:
     trainer = observed.child(Kind.STATEFUL_SET, names.trainer(run))
     if trainer is not None and missing_pods(observed):
         wanted += [f"{trainer.meta.name}-{index}" for index in range(trainer.desired)]
-    known = {pod.meta.name for pod in observed.pods if pod.role is not None}
-    return tuple(name for name in wanted if name not in known)[:MOST_PODS]
+    present = {pod.meta.name for pod in observed.pods if pod.role is not None}
+    return tuple(name for name in wanted if name not in present)[:MOST_PODS]
 
 
 def is_stranger(pod: PodRecord, run: RunRecord) -> bool:
@@ -66,5 +66,5 @@ def claim_of(observed: Observed) -> str:
 def _is_being_set_up(pod: PodRecord) -> bool:
     """Whether a node has the pod and no container has begun: volumes and network come first, then images."""
     return bool(pod.node) and all(
-        one.phase is ContainerPhase.WAITING and (not one.reason or one.reason in CREATING) for one in pod.containers
+        part.phase is ContainerPhase.WAITING and (not part.reason or part.reason in CREATING) for part in pod.containers
     )

@@ -61,7 +61,7 @@ def without_pods(observed: Observed) -> list[ChildRecord]:
     """Workloads whose controllers try in vain to make pods."""
     stuck = [child for child in observed.children if child.failure and child.kind is Kind.DEPLOYMENT]
     trainer = observed.child(Kind.STATEFUL_SET, names.trainer(observed.run.key.name))
-    taken = any(one.meta.name.rpartition("-")[0] == names.trainer(observed.run.key.name) for one in _in_place(observed))
+    taken = any(pod.meta.name.rpartition("-")[0] == names.trainer(observed.run.key.name) for pod in _in_place(observed))
     if trainer is not None and (taken or any(_uncreated(observed))):
         stuck.append(trainer)
     return stuck
@@ -69,9 +69,9 @@ def without_pods(observed: Observed) -> list[ChildRecord]:
 
 def refused(message: str) -> Obstacle:
     """What a write that the API server does not take means. ``message``: its error."""
-    found = refusals.read(message)
-    who = f"{found.object} cannot be created" if found.object else "the API server refuses a write"
-    return Obstacle(found.reason, f"{who}: {found.words}")
+    refusal = refusals.read(message)
+    who = f"{refusal.object} cannot be created" if refusal.object else "the API server refuses a write"
+    return Obstacle(refusal.reason, f"{who}: {refusal.words}")
 
 
 def _obstacles(observed: Observed, figures: Figures | None) -> Iterator[Obstacle]:
@@ -162,15 +162,15 @@ def _what_nodes_lack(pod: PodRecord, verdict: scheduler.Verdict, figures: Figure
         asked = ", ".join(readable(resource, value(wants[resource])) for resource in short)
         return f"{asked} wanted; {verdict.words}"
     lacking = "; ".join(figures(resource, wants[resource]) for resource in short)
-    others = ", ".join(one.words for one in verdict.unfit if one.resource not in short)
+    others = ", ".join(group.words for group in verdict.unfit if group.resource not in short)
     return f"{lacking}; {others}" if others else lacking
 
 
 def _why_unbound(observed: Observed) -> str:
     name = claim_of(observed)
     text = f"its claim {name} has no volume yet"
-    said = observed.said_of(EventSubject("PersistentVolumeClaim", name))
-    return f"{text} ({said[0].message})" if said else text
+    events = observed.said_of(EventSubject("PersistentVolumeClaim", name))
+    return f"{text} ({events[0].message})" if events else text
 
 
 def _waits_since(observed: Observed, pod: PodRecord) -> float:
@@ -198,44 +198,44 @@ def _uncreated(observed: Observed) -> Iterator[Obstacle]:
         return
     begun = next((from_text(entry.get("since")) for entry in _of_attempt(observed)), None) or observed.run.created_at
     name = names.trainer(observed.run.key.name)
-    said = [
-        one
-        for one in observed.said_of(EventSubject("StatefulSet", name))
-        if one.reason == "FailedCreate" and one.last > begun - _CLOCKS_DIFFER_S and _ENDING not in one.message
+    events = [
+        event
+        for event in observed.said_of(EventSubject("StatefulSet", name))
+        if event.reason == "FailedCreate" and event.last > begun - _CLOCKS_DIFFER_S and _ENDING not in event.message
     ]
-    if said:
-        found = refusals.read(said[0].message)
-        since = waited(observed.now - max(begun, min(one.first for one in said)))
+    if events:
+        refusal = refusals.read(events[0].message)
+        since = waited(observed.now - max(begun, min(event.first for event in events)))
         pods = "pod" if missing == 1 else "pods"
-        yield Obstacle(found.reason, f"{missing} trainer {pods} cannot be created: {found.words}; since {since}")
+        yield Obstacle(refusal.reason, f"{missing} trainer {pods} cannot be created: {refusal.words}; since {since}")
 
 
 def _unprepared(observed: Observed, pods: list[PodRecord]) -> Iterator[Obstacle]:
     """Pods on a node whose volumes or network are not there; the pod itself says only ContainerCreating."""
     for pod in pods:
-        if pod.phase is PodPhase.PENDING and (said := _setup_failure(observed, pod)) is not None:
+        if pod.phase is PodPhase.PENDING and (event := _setup_failure(observed, pod)) is not None:
             since = waited(observed.now - pod.meta.created_at)
-            yield Obstacle(_SETUP[said.reason], f"{pod.meta.name} cannot be started: {said.message}; since {since}")
+            yield Obstacle(_SETUP[event.reason], f"{pod.meta.name} cannot be started: {event.message}; since {since}")
 
 
 def _setup_failure(observed: Observed, pod: PodRecord) -> WarningEvent | None:
-    if any(one.phase is not ContainerPhase.WAITING for one in pod.containers):
+    if any(container.phase is not ContainerPhase.WAITING for container in pod.containers):
         return None
-    said = observed.said_of(EventSubject("Pod", pod.meta.name))
-    newest = next((one for one in said if one.reason in _SETUP or one.reason in _SET_UP), None)
+    events = observed.said_of(EventSubject("Pod", pod.meta.name))
+    newest = next((event for event in events if event.reason in _SETUP or event.reason in _SET_UP), None)
     failed = newest is not None and newest.reason in _SETUP and newest.last >= pod.meta.created_at
     return newest if failed else None
 
 
 def _waiting(pods: list[PodRecord], reasons: frozenset[str], reason: str, what: str, now: float) -> Iterator[Obstacle]:
-    found = [(pod, container) for pod in pods for container in pod.containers if _is_waiting(container, reasons)]
-    if found:
-        pod, container = found[0]
-        who = _who([one for one, _ in found], what)
-        said = f"{container.reason}: {container.message}" if container.message else container.reason
+    waiting = [(pod, container) for pod in pods for container in pod.containers if _is_waiting(container, reasons)]
+    if waiting:
+        pod, container = waiting[0]
+        who = _who([pod for pod, _ in waiting], what)
+        state = f"{container.reason}: {container.message}" if container.message else container.reason
         if container.last is not None:
-            said = f"{said}; {_end(container.last)}"
-        yield Obstacle(reason, f"{who}: {said}; since {waited(now - pod.meta.created_at)}")
+            state = f"{state}; {_end(container.last)}"
+        yield Obstacle(reason, f"{who}: {state}; since {waited(now - pod.meta.created_at)}")
 
 
 def _end(last: ContainerRecord) -> str:
@@ -255,12 +255,12 @@ def _without_pods(observed: Observed) -> Iterator[Obstacle]:
     """Engines that are not even made; a claim that is bound to nothing any more."""
     for child in observed.children:
         if child.failure:
-            found = refusals.read(child.failure)
-            yield Obstacle(found.reason, f"pods of {child.kind} {child.meta.name} cannot be created: {found.words}")
+            refusal = refusals.read(child.failure)
+            yield Obstacle(refusal.reason, f"pods of {child.kind} {child.meta.name} cannot be created: {refusal.words}")
         if child.kind is Kind.CLAIM and child.phase == "Lost":
             yield Obstacle("VolumeLost", f"the claim {child.meta.name} has lost its volume")
 
 
 def _who(pods: list[PodRecord], what: str) -> str:
-    found = list(dict.fromkeys(pod.meta.name for pod in pods))
-    return f"{found[0]} {what}" if len(found) == 1 else f"{found[0]} and {len(found) - 1} more {what}"
+    first, *others = dict.fromkeys(pod.meta.name for pod in pods)
+    return f"{first} and {len(others)} more {what}" if others else f"{first} {what}"

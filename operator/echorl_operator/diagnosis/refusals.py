@@ -47,11 +47,11 @@ def read(message: str) -> Refusal:
     """What a refusal says, without the names that change from try to try."""
     text = _CALL.sub("", message.strip())
     text = _OF_REPLICA_SET.sub("", _OF_SET.sub("", text))
-    found = _FORBIDDEN.match(text)
+    forbidden = _FORBIDDEN.match(text)
     named = ""
-    if found is not None:
-        text = text[found.end() :]
-        named = f"{_PLURALS.get(found['kind'], found['kind'])} {found['name']}"
+    if forbidden is not None:
+        text = text[forbidden.end() :]
+        named = f"{_PLURALS.get(forbidden['kind'], forbidden['kind'])} {forbidden['name']}"
     reason = next((word for form, word in _CAUSES if form.search(text)), "Refused")
     return Refusal(reason, named, _words(text))
 
@@ -69,5 +69,5 @@ def _words(text: str) -> str:
 
 
 def _amounts(text: str) -> dict[str, str]:
-    pairs = (one.partition("=") for one in text.split(","))
+    pairs = (pair.partition("=") for pair in text.split(","))
     return {resource.strip(): amount.strip() for resource, _, amount in pairs}

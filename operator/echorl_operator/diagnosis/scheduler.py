@@ -38,8 +38,8 @@ class Unfit:
     @property
     def resource(self) -> str:
         """What they have too little of; empty if that is not why."""
-        found = _INSUFFICIENT.fullmatch(self.why)
-        return found["resource"] if found else ""
+        match = _INSUFFICIENT.fullmatch(self.why)
+        return match["resource"] if match else ""
 
     @property
     def words(self) -> str:
@@ -49,8 +49,8 @@ class Unfit:
         if taint := _TAINT.fullmatch(self.why):
             which = _taint_text(taint["taint"])
             return f"{self.nodes} {_have(self.nodes)} {which} that it does not tolerate"
-        known = next((words for start, words in _KNOWN if self.why.startswith(start)), None)
-        return f"{self.nodes}: {self.why}" if known is None else f"{self.nodes} {_singular(self.nodes, known)}"
+        phrase = next((words for start, words in _KNOWN if self.why.startswith(start)), None)
+        return f"{self.nodes}: {self.why}" if phrase is None else f"{self.nodes} {_singular(self.nodes, phrase)}"
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,8 @@ class Verdict:
     @property
     def missing_claim(self) -> str:
         """Name of a volume claim that does not exist; else empty."""
-        found = _NO_CLAIM.search(self.other)
-        return found["claim"] if found else ""
+        match = _NO_CLAIM.search(self.other)
+        return match["claim"] if match else ""
 
     @property
     def unbound(self) -> bool:
@@ -78,17 +78,17 @@ class Verdict:
     @property
     def selects(self) -> bool:
         """Whether nodes lack what its node selector or node affinity asks for."""
-        return any(one.why.startswith(_NO_SELECTOR) for one in self.unfit)
+        return any(group.why.startswith(_NO_SELECTOR) for group in self.unfit)
 
     @property
     def follows(self) -> bool:
         """Whether it must be beside a pod that is not there: what keeps that one from every node keeps this one."""
-        return any(one.why.startswith(_NOT_BESIDE) for one in self.unfit)
+        return any(group.why.startswith(_NOT_BESIDE) for group in self.unfit)
 
     @property
     def resources(self) -> tuple[str, ...]:
         """What nodes have too little of, most nodes first."""
-        return tuple(one.resource for one in self.unfit if one.resource)
+        return tuple(group.resource for group in self.unfit if group.resource)
 
     @property
     def words(self) -> str:
@@ -97,7 +97,8 @@ class Verdict:
             return self.other
         if not self.nodes:
             return "the cluster has no nodes"
-        return f"of {self.nodes} {'node' if self.nodes == 1 else 'nodes'}, {', '.join(one.words for one in self.unfit)}"
+        groups = ", ".join(group.words for group in self.unfit)
+        return f"of {self.nodes} {'node' if self.nodes == 1 else 'nodes'}, {groups}"
 
 
 def read(message: str) -> Verdict:
@@ -105,15 +106,15 @@ def read(message: str) -> Verdict:
     message = _AFTERTHOUGHT.sub("", message.strip())
     if message.startswith("no nodes available"):
         return Verdict(0, (), "")
-    found = _UNAVAILABLE.fullmatch(message)
-    if found is None:
+    match = _UNAVAILABLE.fullmatch(message)
+    if match is None:
         return Verdict(0, (), message.rstrip("."))
-    why = found["why"].rstrip(".")
+    why = match["why"].rstrip(".")
     parts = [_COUNTED.fullmatch(part) for part in re.split(r", (?=\d+ )", why)]
     if not parts or not all(parts):
-        return Verdict(int(found["nodes"]), (), why)
+        return Verdict(int(match["nodes"]), (), why)
     unfit = [Unfit(int(part["nodes"]), part["why"]) for part in parts if part is not None]
-    return Verdict(int(found["nodes"]), tuple(sorted(unfit, key=lambda one: -one.nodes)), "")
+    return Verdict(int(match["nodes"]), tuple(sorted(unfit, key=lambda group: -group.nodes)), "")
 
 
 def _have(nodes: int) -> str:

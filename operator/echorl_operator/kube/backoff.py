@@ -20,5 +20,5 @@ class Backoff:
         return ceiling * (0.5 + self.rng.random() / 2)
 
     def reset(self) -> None:
-        """It works again."""
+        """Begin with the shortest wait again: what failed works."""
         self.tries = 0

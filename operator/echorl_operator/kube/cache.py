@@ -77,7 +77,7 @@ class Cache:
             runs = Stream(connection, RUN, namespace, store=self.runs, project=decode.run, selector=None, **common)
             pods = Stream(connection, POD, namespace, store=self.pods, project=decode.pod, **common)
             self._streams += [runs, pods]
-            for resource in (one for one in CHILDREN if one.kind in kinds):
+            for resource in (resource for resource in CHILDREN if resource.kind in kinds):
                 self._streams.append(self._children_stream(connection, resource, namespace, common))
         quiet_s = (settings or StreamSettings()).longest_quiet_s
         heard = f"Since a stream heard anything; up to {quiet_s:.0f} s where a kind of object does not change."

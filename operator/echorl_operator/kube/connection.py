@@ -129,10 +129,10 @@ class Connection:
             await self._reload(call)
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                said = await response.read()
+                body = await response.read()
         except (aiohttp.ClientError, TimeoutError, OSError):
-            said = b""
-        raise errors.from_reply(str(call), response.status, said, response.headers.get("Retry-After"))
+            body = b""
+        raise errors.from_reply(str(call), response.status, body, response.headers.get("Retry-After"))
 
     async def _request(self, call: Call) -> bytes:
         started = time.monotonic()

@@ -84,13 +84,13 @@ class Credentials:
         return {} if not token else {"Authorization": str(token).strip()}
 
 
-def _tls(found: client.Configuration) -> ssl.SSLContext | bool:
-    if not str(found.host).startswith("https"):
+def _tls(configuration: client.Configuration) -> ssl.SSLContext | bool:
+    if not str(configuration.host).startswith("https"):
         return True
-    context = ssl.create_default_context(cafile=found.ssl_ca_cert, cadata=found.ca_cert_data)
-    if found.cert_file:
-        context.load_cert_chain(found.cert_file, keyfile=found.key_file)
-    if not found.verify_ssl:
+    context = ssl.create_default_context(cafile=configuration.ssl_ca_cert, cadata=configuration.ca_cert_data)
+    if configuration.cert_file:
+        context.load_cert_chain(configuration.cert_file, keyfile=configuration.key_file)
+    if not configuration.verify_ssl:
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     return context
 
@@ -114,7 +114,7 @@ def in_cluster(
     token: Path = Path(incluster_config.SERVICE_TOKEN_FILENAME),
     ca: Path = Path(incluster_config.SERVICE_CERT_FILENAME),
 ) -> Credentials:
-    """Those of the pod's service account."""
+    """The credentials of the pod's service account."""
 
     async def load(into: client.Configuration) -> None:
         loader = incluster_config.InClusterConfigLoader(  # type: ignore[no-untyped-call]

@@ -150,13 +150,13 @@ class Election:
 
     async def release(self) -> None:
         """Let others lead at once; for a clean exit, after the last write. Failing to is no error."""
-        held, known = self._elected.is_set() and not self._ended, self._known
+        held, lease = self._elected.is_set() and not self._ended, self._known
         self._end()
-        if not held or known is None:
+        if not held or lease is None:
             return
-        spec = _Spec(lease_duration_seconds=1, lease_transitions=known.spec.lease_transitions)
+        spec = _Spec(lease_duration_seconds=1, lease_transitions=lease.spec.lease_transitions)
         try:
-            await self._put(spec, known.metadata.resource_version)
+            await self._put(spec, lease.metadata.resource_version)
         except errors.ApiError as error:
             _log.warning("the lease could not be released; others wait until it ends", error=str(error))
 
@@ -210,15 +210,15 @@ class Election:
             self.last_round = self._clock()
 
     async def _take(self) -> bool:
-        known = self._known if self._elected.is_set() else await self._read()
-        if known is None:
+        lease = self._known if self._elected.is_set() else await self._read()
+        if lease is None:
             return await self._create()
-        mine = known.spec.holder_identity == self.identity
-        if not mine and known.spec.holder_identity and not self._expired(known):
+        mine = lease.spec.holder_identity == self.identity
+        if not mine and lease.spec.holder_identity and not self._expired(lease):
             return False
         sent_at = self._clock()
         try:
-            reply = await self._put(self._spec(known, mine=mine), known.metadata.resource_version)
+            reply = await self._put(self._spec(lease, mine=mine), lease.metadata.resource_version)
         except errors.NotFound:
             # Somebody deleted it.
             self._known = None
@@ -235,13 +235,13 @@ class Election:
     async def _read(self) -> _Lease | None:
         call = Call("get", self._path, LEASE.plural, timeout_s=self._request_s)
         try:
-            found = _LEASE.decode(await self._connection.request(call))
+            lease = _LEASE.decode(await self._connection.request(call))
         except errors.NotFound:
             self._known = None
             return None
-        if self._known is None or found.metadata.resource_version != self._known.metadata.resource_version:
-            self._known, self._changed_at = found, self._clock()
-        return found
+        if self._known is None or lease.metadata.resource_version != self._known.metadata.resource_version:
+            self._known, self._changed_at = lease, self._clock()
+        return lease
 
     def _expired(self, lease: _Lease) -> bool:
         return self._clock() >= self._ends_at(lease)
@@ -265,10 +265,10 @@ class Election:
         self._known = _LEASE.decode(reply)
         self._changed_at, self._renewed_at = self._clock(), sent_at
 
-    def _spec(self, known: _Lease | None, *, mine: bool) -> _Spec:
+    def _spec(self, lease: _Lease | None, *, mine: bool) -> _Spec:
         now = micro_now()
-        before = _Spec() if known is None else known.spec
-        transitions = (before.lease_transitions or 0) + (0 if mine or known is None else 1)
+        before = _Spec() if lease is None else lease.spec
+        transitions = (before.lease_transitions or 0) + (0 if mine or lease is None else 1)
         return _Spec(
             holder_identity=self.identity,
             lease_duration_seconds=max(1, round(self._settings.lease_s)),

@@ -77,7 +77,7 @@ class Conflict(ApiError):
 
 
 class AlreadyExists(Conflict):
-    """409 of a create."""
+    """409 of a create: an object of that name is there."""
 
 
 class Gone(ApiError):
@@ -85,7 +85,7 @@ class Gone(ApiError):
 
 
 class Invalid(ApiError):
-    """422: ``causes`` name the fields."""
+    """422: the API server takes the object for invalid; ``causes`` name the fields."""
 
 
 class TooManyRequests(ApiError):
@@ -132,24 +132,24 @@ def from_reply(call: str, status: int, body: bytes, retry_after: str | None = No
         retry_after: The header's text.
     """
     try:
-        said = _STATUS.decode(body)
+        reply = _STATUS.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        said = _Status(message=body[:200].decode(errors="replace").strip())
-    details = said.details or _Details()
-    causes = tuple(Cause(one.field, one.message, one.reason) for one in details.causes or ())
+        reply = _Status(message=body[:200].decode(errors="replace").strip())
+    details = reply.details or _Details()
+    causes = tuple(Cause(cause.field, cause.message, cause.reason) for cause in details.causes or ())
     wait = float(retry_after) if retry_after is not None and retry_after.isdecimal() else details.retryAfterSeconds
-    kind = _kind(status, said, reads=call.startswith(_READS))
-    return kind(call, said.message, status=status, reason=said.reason, causes=causes, retry_after_s=wait)
+    kind = _kind(status, reply, reads=call.startswith(_READS))
+    return kind(call, reply.message, status=status, reason=reply.reason, causes=causes, retry_after_s=wait)
 
 
-def _kind(status: int, said: _Status, *, reads: bool) -> type[ApiError]:
+def _kind(status: int, reply: _Status, *, reads: bool) -> type[ApiError]:
     if status == 403:
         # Admission looks at writes alone.
-        return Forbidden if reads or _RBAC.search(said.message) or not said.message else Refused
+        return Forbidden if reads or _RBAC.search(reply.message) or not reply.message else Refused
     if status == 409:
-        return AlreadyExists if said.reason == "AlreadyExists" else Conflict
+        return AlreadyExists if reply.reason == "AlreadyExists" else Conflict
     if status == 422:
-        return Refused if _denied(said.message) else Invalid
+        return Refused if _denied(reply.message) else Invalid
     if status >= 500:
         return Unavailable
     return _BY_CODE.get(status, BadRequest)

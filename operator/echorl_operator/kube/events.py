@@ -28,12 +28,12 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True)
 class EventLimits:
-    """How many events are posted."""
+    """How many events are posted of one run, and how often one that repeats."""
 
     burst: int = 25
     """The most events of one run that are posted at once."""
     refill_s: float = 10.0
-    """One more each."""
+    """After each of these one more may be posted."""
     series_s: float = 60.0
     """A repeated event is told at most so often; what happens in between is counted."""
     forget_s: float = 3600.0
@@ -86,21 +86,21 @@ class Events:
         self._forget_idle(now)
         body = self._body(run, kind, reason, message) | {"action": action}
         name, limits = str(body["metadata"]["name"]), self._limits
-        known = self._runs.setdefault(run.uid, _OfRun(float(limits.burst), now, {}))
-        series = known.series.get(name)
+        bucket = self._runs.setdefault(run.uid, _OfRun(float(limits.burst), now, {}))
+        series = bucket.series.get(name)
         if series is not None:
             series.count += 1
             if now - series.posted_at < limits.series_s:
                 self._metrics.events.labels("merged").inc()
                 return
-        known.tokens = min(float(limits.burst), known.tokens + (now - known.filled_at) / limits.refill_s)
-        known.filled_at = now
-        if known.tokens < 1:
+        bucket.tokens = min(float(limits.burst), bucket.tokens + (now - bucket.filled_at) / limits.refill_s)
+        bucket.filled_at = now
+        if bucket.tokens < 1:
             self._metrics.events.labels("dropped").inc()
             return
-        known.tokens -= 1
+        bucket.tokens -= 1
         if series is None:
-            series = known.series[name] = _Series(1, now, 0)
+            series = bucket.series[name] = _Series(1, now, 0)
         series.posted_at = now
         await self._send(run.key.namespace, name, series, body)
 
@@ -162,7 +162,7 @@ class Events:
         }
 
     def _forget_idle(self, now: float) -> None:
-        idle = [uid for uid, known in self._runs.items() if now - known.filled_at > self._limits.forget_s]
+        idle = [uid for uid, bucket in self._runs.items() if now - bucket.filled_at > self._limits.forget_s]
         for uid in idle:
             del self._runs[uid]
 

@@ -19,7 +19,7 @@ async def read_pod(connection: Connection, namespace: str, name: str) -> tuple[P
     """
     query = {"fieldSelector": f"metadata.name={name}"}
     call = Call("list", POD.path(namespace), POD.plural, query, timeout_s=TIMEOUT_S)
-    return tuple(decode.pod(one) for one in decode.items(await connection.request(call)))
+    return tuple(decode.pod(body) for body in decode.items(await connection.request(call)))
 
 
 class PodByNameReader(RareReads[str, PodRecord]):

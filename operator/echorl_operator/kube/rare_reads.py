@@ -34,7 +34,7 @@ class ReaderSettings:
 class _Asked(Generic[T]):
     def __init__(self, due: float, wait_s: float) -> None:
         self.due, self.wait_s = due, wait_s
-        self.known: tuple[T, ...] = ()
+        self.answer: tuple[T, ...] = ()
 
 
 class RareReads(Generic[S, T]):
@@ -63,27 +63,27 @@ class RareReads(Generic[S, T]):
             self.forget(run.key)
         now, before = self._clock(), self._runs.pop(run.key, {})
         first_due, wait_s = now + self._settings.first_s, self._settings.again_s
-        asked = {one: before.get(one) or _Asked[T](first_due, wait_s) for one in subjects}
+        asked = {subject: before.get(subject) or _Asked[T](first_due, wait_s) for subject in subjects}
         if not asked:
             self.forget(run.key)
             return False
         self._runs[run.key], self._uids[run.key] = asked, run.uid
-        due = {subject: one for subject, one in asked.items() if one.due <= now}
-        for subject, one in due.items():
-            one.due, one.wait_s = now + one.wait_s, min(2 * one.wait_s, self._settings.longest_s)
-            one.known = await self._read(run.key.namespace, subject, one.known)
+        due = {subject: query for subject, query in asked.items() if query.due <= now}
+        for subject, query in due.items():
+            query.due, query.wait_s = now + query.wait_s, min(2 * query.wait_s, self._settings.longest_s)
+            query.answer = await self._read(run.key.namespace, subject, query.answer)
         return bool(due)
 
-    def known(self, run: RunRecord) -> tuple[T, ...]:
+    def latest(self, run: RunRecord) -> tuple[T, ...]:
         """What was read last about the subjects that were asked about last."""
         if self._uids.get(run.key) != run.uid:
             return ()
-        return tuple(found for one in self._runs[run.key].values() for found in one.known)
+        return tuple(record for query in self._runs[run.key].values() for record in query.answer)
 
     def due_s(self, key: RunKey) -> float | None:
         """Seconds until something is read next for a run; None if nothing is wrong with it."""
         asked = self._runs.get(key)
-        return max(0.0, min(one.due for one in asked.values()) - self._clock()) if asked else None
+        return max(0.0, min(query.due for query in asked.values()) - self._clock()) if asked else None
 
     def forget(self, key: RunKey) -> None:
         """Forget a run that is gone."""

@@ -47,7 +47,7 @@ CHILDREN = (
     Resource("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies"),
     Resource("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets"),
 )
-_BY_KIND = {(one.api_version, one.kind): one for one in (POD, RUN, LEASE, EVENT, *CHILDREN)}
+_BY_KIND = {(resource.api_version, resource.kind): resource for resource in (POD, RUN, LEASE, EVENT, *CHILDREN)}
 
 
 def of_kind(api_version: str, kind: str) -> Resource:
@@ -56,11 +56,11 @@ def of_kind(api_version: str, kind: str) -> Resource:
     Raises:
         ValueError: the operator does not handle that kind.
     """
-    found = _BY_KIND.get((api_version, kind))
-    if found is None:
+    resource = _BY_KIND.get((api_version, kind))
+    if resource is None:
         accepted = ", ".join(sorted(f"{v}/{k}" for v, k in _BY_KIND))
         raise ValueError(f"found kind {api_version}/{kind}, accepted are {accepted}")
-    return found
+    return resource
 
 
 def of_body(body: Mapping[str, Any]) -> Resource:

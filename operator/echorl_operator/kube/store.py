@@ -82,13 +82,13 @@ class Store(Generic[R]):
 
     def get(self, namespace: str, name: str) -> R | None:
         """The record of that name; None if there is none."""
-        found = self._records.get((namespace, name))
-        return None if found is None else found[1]
+        entry = self._records.get((namespace, name))
+        return None if entry is None else entry[1]
 
     def of_run(self, run_uid: str) -> list[R]:
         """All records of one run, sorted by namespace and name."""
-        found = self._by_run.get(run_uid, {})
-        return [found[key] for key in sorted(found)]
+        records = self._by_run.get(run_uid, {})
+        return [records[key] for key in sorted(records)]
 
     def departed(self, run_uid: str) -> list[R]:
         """Records of one run that went a moment ago, as they were known last, oldest first."""
@@ -100,19 +100,19 @@ class Store(Generic[R]):
         who = identity(record)
         if who.uid in self._buried or who.version <= self._gone.get(who.uid, -1):
             return False
-        known = self._records.get(who.key)
-        if known is not None and known[0].version >= who.version:
+        entry = self._records.get(who.key)
+        if entry is not None and entry[0].version >= who.version:
             return False
-        if known is not None:
-            self._unlink(known[0])
-            if known[0].uid != who.uid:
+        if entry is not None:
+            self._unlink(entry[0])
+            if entry[0].uid != who.uid:
                 # Its deletion was never told: a list came in between.
-                self._remember(*known)
+                self._remember(*entry)
         self._records[who.key] = (who, record)
         self._by_run.setdefault(who.run_uid, {})[who.key] = record
         self._tell(who)
-        if known is not None and known[0].run != who.run:
-            self._tell(known[0])
+        if entry is not None and entry[0].run != who.run:
+            self._tell(entry[0])
         return True
 
     def remove(self, namespace: str, name: str, uid: str, version: int) -> bool:
@@ -129,8 +129,8 @@ class Store(Generic[R]):
 
     def bury(self, namespace: str, name: str, uid: str) -> bool:
         """Our own delete was answered with success, or found nothing; as ``remove``, ahead of the stream."""
-        known = self._records.get((namespace, name))
-        if known is None or known[0].uid != uid:
+        entry = self._records.get((namespace, name))
+        if entry is None or entry[0].uid != uid:
             return False
         self._buried[uid] = (namespace, name)
         return self._drop((namespace, name), uid)
@@ -157,13 +157,13 @@ class Store(Generic[R]):
                 self._drop(key, who.uid)
 
     def _drop(self, key: ObjectKey, uid: str) -> bool:
-        known = self._records.get(key)
-        if known is None or known[0].uid != uid:
+        entry = self._records.get(key)
+        if entry is None or entry[0].uid != uid:
             return False
         del self._records[key]
-        self._unlink(known[0])
-        self._remember(*known)
-        self._tell(known[0])
+        self._unlink(entry[0])
+        self._remember(*entry)
+        self._tell(entry[0])
         return True
 
     def _remember(self, who: Identity, record: R) -> None:

@@ -26,7 +26,7 @@ async def read_events(connection: Connection, namespace: str, subject: EventSubj
         selector = f"{selector},involvedObject.uid={subject.uid}"
     query = {"fieldSelector": selector, "limit": str(MOST_EVENTS)}
     call = Call("list", CORE_EVENT.path(namespace), CORE_EVENT.plural, query, timeout_s=TIMEOUT_S)
-    return tuple(decode.warning_event(one) for one in decode.items(await connection.request(call)))
+    return tuple(decode.warning_event(body) for body in decode.items(await connection.request(call)))
 
 
 class WarningEventReader(RareReads[EventSubject, WarningEvent]):

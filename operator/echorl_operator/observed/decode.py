@@ -49,31 +49,31 @@ def pod(body: bytes) -> PodRecord:
     Raises:
         msgspec.MsgspecError: it is no pod.
     """
-    found = _POD.decode(body)
-    labels, status = found.metadata.labels or {}, found.status
-    conditions = {one.type: one for one in status.conditions or ()}
+    shape = _POD.decode(body)
+    labels, status = shape.metadata.labels or {}, shape.status
+    conditions = {condition.type: condition for condition in status.conditions or ()}
     ready, disruption = _true(conditions, "Ready"), _true(conditions, "DisruptionTarget")
     return PodRecord(
-        meta=_meta(found.metadata),
-        role=_role(found.metadata.name, labels),
+        meta=_meta(shape.metadata),
+        role=_role(shape.metadata.name, labels),
         attempt=_count(labels.get(names.LABEL_ATTEMPT)) or 0,
         index=_count(labels.get(_POD_INDEX)),
         phase=_PHASES.get(status.phase, PodPhase.UNKNOWN),
         reason=intern(status.reason),
         message=status.message[:MESSAGE_LIMIT],
-        gated=any(gate.name == names.SCHEDULING_GATE for gate in found.spec.scheduling_gates or ()),
-        node=intern(found.spec.node_name),
+        gated=any(gate.name == names.SCHEDULING_GATE for gate in shape.spec.scheduling_gates or ()),
+        node=intern(shape.spec.node_name),
         ip=status.pod_ip,
         unscheduled=_unscheduled(conditions.get("PodScheduled")),
         ready=ready is not None,
         ready_since=None if ready is None else _seconds(ready.last_transition_time),
         disrupted="" if disruption is None else intern(disruption.reason),
         containers=(
-            *_containers(found.spec.init_containers, status.init_container_statuses),
-            *_containers(found.spec.containers, status.container_statuses),
+            *_containers(shape.spec.init_containers, status.init_container_statuses),
+            *_containers(shape.spec.containers, status.container_statuses),
         ),
-        wants=_wants(found.spec),
-        node_selector=_pairs(tuple(sorted((found.spec.node_selector or {}).items()))),
+        wants=_wants(shape.spec),
+        node_selector=_pairs(tuple(sorted((shape.spec.node_selector or {}).items()))),
     )
 
 
@@ -86,16 +86,16 @@ def child(kind: Kind, body: bytes) -> ChildRecord:
     if kind not in _WITH_STATUS:
         meta = _meta(_PLAIN.decode(body).metadata)
         return ChildRecord(kind=kind, meta=meta, body=b"" if kind is Kind.SECRET else _comparable(body))
-    found = _SCALABLE.decode(body)
-    status = found.status
-    conditions = {one.type: one for one in status.conditions or ()}
+    shape = _SCALABLE.decode(body)
+    status = shape.status
+    conditions = {condition.type: condition for condition in status.conditions or ()}
     failure = _true(conditions, "ReplicaFailure")
     return ChildRecord(
         kind=kind,
-        meta=_meta(found.metadata),
+        meta=_meta(shape.metadata),
         body=_comparable(body),
         observed_generation=status.observed_generation,
-        desired=0 if kind is Kind.CLAIM else found.spec.replicas,
+        desired=0 if kind is Kind.CLAIM else shape.spec.replicas,
         replicas=status.replicas,
         ready=status.ready_replicas,
         updated=status.updated_replicas,
@@ -110,7 +110,7 @@ def items(body: bytes) -> list[bytes]:
     Raises:
         msgspec.MsgspecError: it is no list of objects.
     """
-    return [bytes(one) for one in _ITEMS.decode(body).items or ()]
+    return [bytes(item) for item in _ITEMS.decode(body).items or ()]
 
 
 def warning_event(body: bytes) -> WarningEvent:
@@ -119,18 +119,18 @@ def warning_event(body: bytes) -> WarningEvent:
     Raises:
         msgspec.MsgspecError: it is no event.
     """
-    found = _EVENT.decode(body)
-    series = found.series or shapes.Series()
-    made = found.event_time or found.metadata.creation_timestamp
+    shape = _EVENT.decode(body)
+    series = shape.series or shapes.Series()
+    made = shape.event_time or shape.metadata.creation_timestamp
     return WarningEvent(
-        subject=EventSubject(intern(found.involved_object.kind), found.involved_object.name),
-        type=intern(found.type),
-        reason=intern(found.reason),
-        message=found.message[:MESSAGE_LIMIT].strip(),
-        count=max(1, found.count or 0, series.count),
-        first=_seconds(found.first_timestamp or made) or 0.0,
-        last=_seconds(series.last_observed_time or found.last_timestamp or made) or 0.0,
-        source=intern(found.reporting_component),
+        subject=EventSubject(intern(shape.involved_object.kind), shape.involved_object.name),
+        type=intern(shape.type),
+        reason=intern(shape.reason),
+        message=shape.message[:MESSAGE_LIMIT].strip(),
+        count=max(1, shape.count or 0, series.count),
+        first=_seconds(shape.first_timestamp or made) or 0.0,
+        last=_seconds(series.last_observed_time or shape.last_timestamp or made) or 0.0,
+        source=intern(shape.reporting_component),
     )
 
 
@@ -148,8 +148,8 @@ def run_from_object(body: Mapping[str, Any]) -> RunRecord:
     return _run(msgspec.convert(dict(body), shapes.Run))
 
 
-def _run(found: shapes.Run) -> RunRecord:
-    meta = found.metadata
+def _run(shape: shapes.Run) -> RunRecord:
+    meta = shape.metadata
     return RunRecord(
         key=RunKey(meta.namespace, meta.name),
         uid=meta.uid,
@@ -159,24 +159,24 @@ def _run(found: shapes.Run) -> RunRecord:
         deleted_at=_seconds(meta.deletion_timestamp),
         labels=meta.labels or {},
         annotations=meta.annotations or {},
-        spec=found.spec,
+        spec=shape.spec,
         # Null, which only others than the operator write there, means the same as a field that is left out.
-        status={key: part for key, part in (found.status or {}).items() if part is not None},
+        status={key: part for key, part in (shape.status or {}).items() if part is not None},
     )
 
 
-def _meta(found: shapes.Meta) -> Meta:
-    labels = found.labels or {}
+def _meta(shape: shapes.Meta) -> Meta:
+    labels = shape.labels or {}
     return Meta(
-        namespace=intern(found.namespace),
-        name=found.name,
-        uid=found.uid,
-        resource_version=found.resource_version,
-        generation=found.generation,
+        namespace=intern(shape.namespace),
+        name=shape.name,
+        uid=shape.uid,
+        resource_version=shape.resource_version,
+        generation=shape.generation,
         run_uid=intern(labels.get(names.LABEL_RUN_UID, "")),
-        owner_uid=intern(next((owner.uid for owner in found.owner_references or () if owner.controller), "")),
-        created_at=_seconds(found.creation_timestamp) or 0.0,
-        deleted_at=_seconds(found.deletion_timestamp),
+        owner_uid=intern(next((owner.uid for owner in shape.owner_references or () if owner.controller), "")),
+        created_at=_seconds(shape.creation_timestamp) or 0.0,
+        deleted_at=_seconds(shape.deletion_timestamp),
         run=intern(labels.get(names.LABEL_RUN, "")),
     )
 
@@ -185,12 +185,12 @@ def _containers(
     declared: Sequence[shapes.Container] | None, statuses: Iterable[shapes.ContainerStatus] | None
 ) -> Iterable[ContainerRecord]:
     """Containers in the pod's order; the kubelet reports them sorted by name. One without a status yet is left out."""
-    found = {status.name: status for status in statuses or ()}
-    return (_container(found[one.name]) for one in declared or () if one.name in found)
+    by_name = {status.name: status for status in statuses or ()}
+    return (_container(by_name[container.name]) for container in declared or () if container.name in by_name)
 
 
-def _container(found: shapes.ContainerStatus) -> ContainerRecord:
-    state = found.state or shapes.State()
+def _container(status: shapes.ContainerStatus) -> ContainerRecord:
+    state = status.state or shapes.State()
     phase, reason, message, since = ContainerPhase.WAITING, "", "", None
     if state.terminated is not None:
         ended = state.terminated
@@ -201,23 +201,23 @@ def _container(found: shapes.ContainerStatus) -> ContainerRecord:
     elif state.waiting is not None:
         reason, message = state.waiting.reason, state.waiting.message
     return ContainerRecord(
-        name=intern(found.name),
+        name=intern(status.name),
         phase=phase,
         reason=intern(reason),
         message=message[:MESSAGE_LIMIT],
         exit_code=None if state.terminated is None else state.terminated.exit_code,
         signal=None if state.terminated is None else state.terminated.signal or None,
-        restarts=found.restart_count,
-        ready=found.ready,
+        restarts=status.restart_count,
+        ready=status.ready,
         since=since,
-        last=_last(found),
+        last=_last(status),
     )
 
 
-def _last(found: shapes.ContainerStatus) -> ContainerRecord | None:
-    if found.last_state is None or found.last_state.terminated is None:
+def _last(status: shapes.ContainerStatus) -> ContainerRecord | None:
+    if status.last_state is None or status.last_state.terminated is None:
         return None
-    ended = shapes.ContainerStatus(found.name, shapes.State(terminated=found.last_state.terminated))
+    ended = shapes.ContainerStatus(status.name, shapes.State(terminated=status.last_state.terminated))
     return _container(ended)
 
 
@@ -225,21 +225,21 @@ _Requests = tuple[tuple[str, str], ...]
 
 
 @lru_cache(maxsize=1024)
-def _pairs(found: _Requests) -> _Requests:
+def _pairs(pairs: _Requests) -> _Requests:
     """The same object for pods of one gang."""
-    return found
+    return pairs
 
 
 def _wants(spec: shapes.PodSpec) -> _Requests:
-    side = [one for one in spec.init_containers or () if one.restart_policy == "Always"]
-    first = [one for one in spec.init_containers or () if one.restart_policy != "Always"]
-    together = tuple(_requests(one) for one in (*(spec.containers or ()), *side))
-    return _sum(together, tuple(_requests(one) for one in first))
+    side = [container for container in spec.init_containers or () if container.restart_policy == "Always"]
+    first = [container for container in spec.init_containers or () if container.restart_policy != "Always"]
+    together = tuple(_requests(container) for container in (*(spec.containers or ()), *side))
+    return _sum(together, tuple(_requests(container) for container in first))
 
 
 def _requests(container: shapes.Container) -> _Requests:
-    found = container.resources and container.resources.requests
-    return tuple(sorted((intern(name), amount) for name, amount in found.items())) if found else ()
+    requests = container.resources and container.resources.requests
+    return tuple(sorted((intern(name), amount) for name, amount in requests.items())) if requests else ()
 
 
 @lru_cache(maxsize=1024)
@@ -249,16 +249,16 @@ def _sum(together: tuple[_Requests, ...], first: tuple[_Requests, ...]) -> _Requ
     Pods of one gang get the same object.
     """
     sums: dict[str, str] = {}
-    for name, amount in (one for requests in together for one in requests):
+    for name, amount in (request for requests in together for request in requests):
         sums[name] = _added(sums[name], amount) if name in sums else amount
-    for name, amount in (one for requests in first for one in requests):
+    for name, amount in (request for requests in first for request in requests):
         if name not in sums or value(amount) > value(sums[name]):
             sums[name] = amount
     return tuple(sorted(sums.items()))
 
 
-def _added(one: str, other: str) -> str:
-    thousandths = (value(one) + value(other)) * 1000
+def _added(amount: str, other: str) -> str:
+    thousandths = (value(amount) + value(other)) * 1000
     return f"{-(-thousandths.numerator // thousandths.denominator)}m"
 
 
@@ -269,8 +269,8 @@ def _unscheduled(condition: shapes.Condition | None) -> str:
 
 
 def _true(conditions: Mapping[str, shapes.Condition], kind: str) -> shapes.Condition | None:
-    found = conditions.get(kind)
-    return found if found is not None and found.status == "True" else None
+    condition = conditions.get(kind)
+    return condition if condition is not None and condition.status == "True" else None
 
 
 def _count(label: str | None) -> int | None:

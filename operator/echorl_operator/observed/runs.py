@@ -30,5 +30,5 @@ class RunRecord:
 
     def block(self, key: str) -> Mapping[str, Any]:
         """A block of ``spec`` as it was written; empty if it is left out, or null, which means the same."""
-        found = self.spec.get(key)
-        return found if isinstance(found, Mapping) else {}
+        block = self.spec.get(key)
+        return block if isinstance(block, Mapping) else {}

@@ -37,10 +37,10 @@ class Observed:
         return (pod for pod in self.pods if pod.role is role)
 
     def child(self, kind: Kind, name: str) -> ChildRecord | None:
-        """One child, or None."""
-        return next((one for one in self.children if one.kind is kind and one.meta.name == name), None)
+        """The child of that kind and name; None if there is none."""
+        return next((child for child in self.children if child.kind is kind and child.meta.name == name), None)
 
     def said_of(self, subject: EventSubject) -> list[WarningEvent]:
         """Events of one object, newest first."""
-        found = (one for one in self.warning_events if one.subject == subject)
-        return sorted(found, key=lambda one: one.last, reverse=True)
+        events = (event for event in self.warning_events if event.subject == subject)
+        return sorted(events, key=lambda event: event.last, reverse=True)

@@ -116,8 +116,8 @@ class Orchestrators:
 
     def follow(self, target: Target) -> None:
         """Follow this target from now on, and no other one of its run. The same again does nothing."""
-        known = self._followers.get(target.key)
-        if known is not None and known.target == target:
+        follower = self._followers.get(target.key)
+        if follower is not None and follower.target == target:
             return
         self.forget(target.key)
         follower = self._followers[target.key] = _Follower(target)
@@ -125,14 +125,14 @@ class Orchestrators:
 
     def forget(self, key: RunKey) -> None:
         """Follow no orchestrator of this run any more."""
-        known = self._followers.pop(key, None)
-        if known is not None and known.task is not None:
-            known.task.cancel()
+        follower = self._followers.pop(key, None)
+        if follower is not None and follower.task is not None:
+            follower.task.cancel()
 
     def state(self, key: RunKey) -> RoleState | None:
         """What the run's orchestrator said last; None if it has not answered lately, or none is followed."""
-        known = self._followers.get(key)
-        return None if known is None or self._stale(known) else known.state
+        follower = self._followers.get(key)
+        return None if follower is None or self._stale(follower) else follower.state
 
     async def ask_to_stop(self, target: Target) -> bool:
         """Ask for a last checkpoint and the end; False if the orchestrator did not take note: ask again."""
@@ -154,8 +154,8 @@ class Orchestrators:
             _log.info("an orchestrator did not answer", run=_name(target), path=path, error=type(error).__name__)
             return False
         if status != 200:
-            said = reply[:500].decode(errors="replace")
-            _log.warning("an orchestrator refused", run=_name(target), path=path, status=status, reply=said)
+            refusal = reply[:500].decode(errors="replace")
+            _log.warning("an orchestrator refused", run=_name(target), path=path, status=status, reply=refusal)
         return status == 200
 
     def _start(self, follower: _Follower) -> None:

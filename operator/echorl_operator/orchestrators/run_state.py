@@ -54,7 +54,7 @@ def role_state(answer: RunState, *, before: RoleState | None, now: float) -> Rol
         abandoned=saved.abandoned or "",
         abandoned_step=saved.abandoned_step,
         volume_full=answer.volume_full or "",
-        engines=tuple(EngineState(one.name, one.state, one.version, one.error or "") for one in answer.engines),
+        engines=tuple(EngineState(view.name, view.state, view.version, view.error or "") for view in answer.engines),
         failure_code=None if failure is None else failure.exit_code,
         failure_message="" if failure is None else failure.message,
         last_step_at=moved_at,

@@ -45,8 +45,8 @@ def highest_attempt(builder: PlanBuilder) -> int:
         for child in builder.observed.children
         if child.kind is Kind.REVISION and child.meta.owner_uid == run.uid
     )
-    known = max([builder.memory.attempt, *revisions])
-    return max([known, *(pod.attempt for pod in builder.observed.pods if pod.attempt <= known + 1)])
+    highest = max([builder.memory.attempt, *revisions])
+    return max([highest, *(pod.attempt for pod in builder.observed.pods if pod.attempt <= highest + 1)])
 
 
 def ensure_template(builder: PlanBuilder, rendering: Rendering, replicas: int) -> Outcome:
@@ -78,8 +78,8 @@ def overtaken_by(builder: PlanBuilder) -> int | None:
     """The later attempt that prepare found on the volume, of which neither status nor a label knows; None if none."""
     for pod in builder.pods(PodRole.PREPARE):
         if pod.attempt == builder.memory.attempt and exit_code(pod) == ExitCode.FENCED:
-            said = termination_message_of(pod)
-            return None if said is None else said.last_attempt
+            message = termination_message_of(pod)
+            return None if message is None else message.last_attempt
     return None
 
 
@@ -106,13 +106,13 @@ def ensure_prepared(builder: PlanBuilder, rendering: Rendering, spec: EchoRLRunS
 
 
 def _note_preparation(builder: PlanBuilder, pod: PodRecord) -> None:
-    said = termination_message_of(pod)
-    prepared = None if said is None else said.prepared
+    message = termination_message_of(pod)
+    prepared = None if message is None else message.prepared
     if prepared is None:
         # The pod ended well, so prepare has done its work; what it said was lost with the node's memory of it.
         builder.delete_pods([pod], "it ended without saying what it did; prepare is repeatable")
         return
-    builder.found = prepared
+    builder.preparation = prepared
     builder.fenced(
         lost_checkpoint=_lost(builder, prepared)[:MAX_SHORT],
         prepared=builder.memory.attempt,
@@ -124,22 +124,22 @@ def _note_preparation(builder: PlanBuilder, pod: PodRecord) -> None:
     begins = f"attempt {builder.memory.attempt} begins at step {prepared.resume_step}"
     removed = f"; removed {prepared.removed_count} leftovers" if prepared.removed_count else ""
     builder.note("Prepared", begins + removed)
-    for one in prepared.skipped:
-        builder.note("CheckpointSkipped", f"checkpoint {one.step}: {one.reason}", warning=True)
+    for skipped in prepared.skipped:
+        builder.note("CheckpointSkipped", f"checkpoint {skipped.step}: {skipped.reason}", warning=True)
     if builder.memory.lost_checkpoint:
         builder.note("CheckpointLost", builder.memory.lost_checkpoint, warning=True)
 
 
 def _lost(builder: PlanBuilder, prepared: Preparation) -> str:
     """Which committed checkpoint the attempt should have begun at and does not; empty if there is none."""
-    newer = [one for one in prepared.skipped if one.step > prepared.resume_step]
-    if damaged := next((one for one in newer if one.damaged), None):
+    newer = [skipped for skipped in prepared.skipped if skipped.step > prepared.resume_step]
+    if damaged := next((skipped for skipped in newer if skipped.damaged), None):
         return f"checkpoint {damaged.step} is damaged: {damaged.reason}"
-    known = (builder.observed.run.status.get("checkpoint") or {}).get("step", 0)
+    committed = (builder.observed.run.status.get("checkpoint") or {}).get("step", 0)
     asked_back = builder.observed.run.block("resume").get("policy") == "FromStep"
-    if known <= prepared.resume_step or asked_back or any(one.step == known for one in newer):
+    if committed <= prepared.resume_step or asked_back or any(skipped.step == committed for skipped in newer):
         return ""
-    return f"checkpoint {known} was committed and is not on the volume any more"
+    return f"checkpoint {committed} was committed and is not on the volume any more"
 
 
 def _handle_failed_preparation(builder: PlanBuilder, pod: PodRecord, spec: EchoRLRunSpec) -> None:
@@ -163,8 +163,8 @@ def _handle_failed_preparation(builder: PlanBuilder, pod: PodRecord, spec: EchoR
 
 def death_of_prepare(pod: PodRecord) -> str:
     """Why a prepare pod failed, in one clause."""
-    said = termination_message_of(pod)
-    return said.message if said is not None and said.message else death_of(pod).cause
+    message = termination_message_of(pod)
+    return message.message if message is not None and message.message else death_of(pod).cause
 
 
 def ensure_orchestrator(builder: PlanBuilder, rendering: Rendering) -> Outcome:

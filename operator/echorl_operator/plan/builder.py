@@ -42,7 +42,7 @@ class PlanBuilder:
         self.phase: Phase = self.memory.phase
         self.reason = ""
         self.message = ""
-        self.found: Preparation | None = None
+        self.preparation: Preparation | None = None
         """What prepare found, in the pass that learns of it."""
         self.problems: dict[str, tuple[str, str]] = {}
         """Conditions that are true because something is wrong: reason and message, by type."""
@@ -56,8 +56,8 @@ class PlanBuilder:
 
     def child(self, kind: Kind, name: str) -> ChildRecord | None:
         """The child of that kind and name, unless it is being deleted."""
-        found = self.observed.child(kind, name)
-        return None if found is None or found.meta.deleted_at is not None else found
+        child = self.observed.child(kind, name)
+        return None if child is None or child.meta.deleted_at is not None else child
 
     # What to do.
 
@@ -117,8 +117,8 @@ class PlanBuilder:
 
     def orchestrator(self) -> PodRecord | None:
         """The living orchestrator pod of the current attempt."""
-        found = (pod for pod in self.pods(PodRole.ORCHESTRATOR) if pod.attempt == self.memory.attempt)
-        return next((pod for pod in found if not pod.ended and pod.meta.deleted_at is None), None)
+        pods = (pod for pod in self.pods(PodRole.ORCHESTRATOR) if pod.attempt == self.memory.attempt)
+        return next((pod for pod in pods if not pod.ended and pod.meta.deleted_at is None), None)
 
     def pods(self, role: PodRole) -> list[PodRecord]:
         """All pods of a role: those of every attempt, terminating ones included."""

@@ -24,13 +24,11 @@ class ResultCache:
             given: what the result rests on. It is compared by value, and must not be changed afterwards.
             find: is called if ``given`` differs from the last call's; what it returns must not be changed either.
         """
-        known = self._known.get(what)
-        if known is not None and known[0] == given:
-            found: T = known[1]
-            return found
-        found = find()
-        self._known[what] = (given, found)
-        return found
+        kept = self._known.get(what)
+        if kept is None or kept[0] != given:
+            kept = self._known[what] = (given, find())
+        result: T = kept[1]
+        return result
 
 
 class ResultCaches:

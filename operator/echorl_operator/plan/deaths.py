@@ -19,7 +19,7 @@ _NOT_STARTED = frozenset({"StartError", "ContainerCannotRun"})
 
 def main_container(pod: PodRecord) -> ContainerRecord | None:
     """The container that is named like the pod's role."""
-    return next((one for one in pod.containers if one.name == pod.role), None)
+    return next((container for container in pod.containers if container.name == pod.role), None)
 
 
 def exit_code(pod: PodRecord) -> int | None:
@@ -40,7 +40,7 @@ def death_of(pod: PodRecord) -> Death:
     """Why a pod's work ended too early: its process's code and message, or what Kubernetes did to it."""
     role = ROLES[pod.role or PodRole.TRAINER]
     code = exit_code(pod)
-    said = termination_message_of(pod)
+    message = termination_message_of(pod)
     main = main_container(pod)
     if main is not None and main.reason == "OOMKilled":
         # No choice of anybody's: a rule on 137 speaks of it too.
@@ -52,5 +52,5 @@ def death_of(pod: PodRecord) -> Death:
     if main is not None and main.reason in _NOT_STARTED:
         return Death(role, pod.meta.name, code, message=f"{main.reason}: {main.message}")
     if code > 128:
-        return Death(role, pod.meta.name, 128 - code, message=None if said is None else said.message or None)
-    return Death(role, pod.meta.name, code, message=None if said is None else said.message or None)
+        return Death(role, pod.meta.name, 128 - code, message=None if message is None else message.message or None)
+    return Death(role, pod.meta.name, code, message=None if message is None else message.message or None)

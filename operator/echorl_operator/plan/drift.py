@@ -103,10 +103,10 @@ def _absent(value: Any) -> bool:
 def _list_within(desired: list[Any], live: list[Any], path: tuple[str, ...]) -> bool:
     field = path[-1] if path else ""
     if field in _SETS:
-        return all(one in live for one in desired)
+        return all(item in live for item in desired)
     wanted, there = _by_key(field, desired), _by_key(field, live)
     if wanted is not None and there is not None:
-        return all(key in there and _within(one, there[key], path) for key, one in wanted.items())
+        return all(key in there and _within(item, there[key], path) for key, item in wanted.items())
     return len(desired) == len(live) and all(
         _within(mine, theirs, path) for mine, theirs in zip(desired, live, strict=True)
     )
@@ -114,13 +114,13 @@ def _list_within(desired: list[Any], live: list[Any], path: tuple[str, ...]) -> 
 
 def _by_key(field: str, items: Iterable[Any]) -> dict[Hashable, Any] | None:
     """Elements by their merge key; None if the list has none, or an element lacks it or shares it."""
-    found: dict[Hashable, Any] = {}
+    by_key: dict[Hashable, Any] = {}
     for item in items:
         key = _key(field, item)
-        if key is None or key in found:
+        if key is None or key in by_key:
             return None
-        found[key] = item
-    return found
+        by_key[key] = item
+    return by_key
 
 
 def _key(field: str, item: Any) -> Hashable | None:

@@ -39,15 +39,15 @@ def handle_engine_ends(builder: PlanBuilder, spec: EchoRLRunSpec) -> Outcome:
     """
     if not _rolled_out(builder):
         return Outcome.DONE
-    judged, found = dict[str, int](), []
+    judged, deaths = dict[str, int](), []
     for pod in builder.pods(PodRole.INFERENCE):
         before = builder.memory.judged_ends.get(pod.meta.name, 0)
         number, ended = _last_end(pod)
         if ended is not None and number > before and pod.meta.deleted_at is None:
-            found.append(death_of(ended))
+            deaths.append(death_of(ended))
         judged[pod.meta.name] = max(number, before)
     builder.remember(judged_ends={name: number for name, number in judged.items() if number})
-    if (end := end_of_run(found, restart_rules(spec))) is None:
+    if (end := end_of_run(deaths, restart_rules(spec))) is None:
         return Outcome.DONE
     endings.fail(builder, reason_of(end), f"inference: {end.reason}")
     return Outcome.DECIDED

@@ -14,7 +14,7 @@ is; secrets are not watched, so that the operator needs no right to read them.""
 
 def create_once(builder: PlanBuilder, rendering: Rendering) -> None:
     """Make what is only created; what is there already stays as it is."""
-    builder.do(*(Create(one) for one in common(rendering) if Kind(one["kind"]) in CREATED_ONLY))
+    builder.do(*(Create(body) for body in common(rendering) if Kind(body["kind"]) in CREATED_ONLY))
     builder.do(Create(token_secret(rendering, builder.token)))
 
 
@@ -22,10 +22,10 @@ def restore_token(builder: PlanBuilder, rendering: Rendering) -> None:
     """Make the run's token anew if a pod cannot start without it: secrets are not watched."""
     name = names.token(builder.observed.run.key.name)
     waiting = (
-        one
+        container
         for pod in builder.observed.pods
-        for one in pod.containers
-        if one.phase is ContainerPhase.WAITING and one.reason == "CreateContainerConfigError"
+        for container in pod.containers
+        if container.phase is ContainerPhase.WAITING and container.reason == "CreateContainerConfigError"
     )
-    if any(f'"{name}" not found' in one.message for one in waiting):
+    if any(f'"{name}" not found' in container.message for container in waiting):
         builder.do(Create(token_secret(rendering, builder.token)))

@@ -33,7 +33,7 @@ def remove(builder: PlanBuilder, rendering: Rendering) -> None:
     """
     if builder.actions or builder.fence or not _is_settled(builder):
         return
-    mine = [one for one in builder.observed.children if one.meta.owner_uid == builder.observed.run.uid]
+    mine = [child for child in builder.observed.children if child.meta.owner_uid == builder.observed.run.uid]
     kept = _Kept.of(builder, mine)
     for child in (*kept.surplus, *_others(mine, rendering, kept)):
         builder.delete_child(child, "no attempt needs it any more")
@@ -52,14 +52,14 @@ class _Kept:
     @classmethod
     def of(cls, builder: PlanBuilder, mine: list[ChildRecord]) -> "_Kept":
         run = builder.observed.run.key.name
-        found = {one: _order(one.meta.name, run) for one in mine if one.kind is Kind.REVISION}
+        orders = {child: _order(child.meta.name, run) for child in mine if child.kind is Kind.REVISION}
         current = _order(builder.memory.revision, run)
-        older = sorted((one for one, order in found.items() if (0, 0) < order < current), key=lambda one: found[one])
-        of_this = [one for one in older if found[one][0] == current[0]]
-        before = [one for one in older if found[one][0] < current[0]]
-        first = of_this[0] if of_this else next((one for one, order in found.items() if order == current), None)
+        older = sorted((child for child, order in orders.items() if (0, 0) < order < current), key=orders.__getitem__)
+        of_this = [child for child in older if orders[child][0] == current[0]]
+        before = [child for child in older if orders[child][0] < current[0]]
+        first = of_this[0] if of_this else next((child for child, order in orders.items() if order == current), None)
         previous = before[-1] if before else None
-        return cls(first, previous, tuple(one for one in older if one not in (first, previous)))
+        return cls(first, previous, tuple(child for child in older if child not in (first, previous)))
 
 
 def _order(revision: str, run: str) -> tuple[int, int]:
@@ -84,21 +84,21 @@ def _is_settled(builder: PlanBuilder) -> bool:
 
 def _others(mine: list[ChildRecord], rendering: Rendering, kept: _Kept) -> Iterator[ChildRecord]:
     current = _names(rendering)
-    gone = [one for one in mine if (one.kind, one.meta.name) not in current]
-    yield from (one for one in gone if one.kind in _OF_THE_CURRENT_ALONE)
+    gone = [child for child in mine if (child.kind, child.meta.name) not in current]
+    yield from (child for child in gone if child.kind in _OF_THE_CURRENT_ALONE)
     if kept.first is None:
         return
     began = kept.first.meta.created_at
-    config_maps = [one for one in gone if one.kind is Kind.CONFIG_MAP and one.meta.created_at < began]
+    config_maps = [child for child in gone if child.kind is Kind.CONFIG_MAP and child.meta.created_at < began]
     if config_maps and (needed := _needed(kept)) is not None:
-        yield from (one for one in config_maps if (one.kind, one.meta.name) not in needed)
+        yield from (child for child in config_maps if (child.kind, child.meta.name) not in needed)
 
 
 def _needed(kept: _Kept) -> set[tuple[Kind, str]] | None:
     """Children of the kept renderings; None if nobody can say, since this operator cannot read one."""
-    revisions = [one for one in (kept.first, kept.previous) if one is not None]
+    revisions = [revision for revision in (kept.first, kept.previous) if revision is not None]
     try:
-        return set().union(*(_names(from_revision(msgspec.json.decode(one.body))) for one in revisions))
+        return set().union(*(_names(from_revision(msgspec.json.decode(revision.body))) for revision in revisions))
     except ValueError:
         return None
 

@@ -17,15 +17,15 @@ _HINT = "delete the pods by force, taint the node out-of-service, or set failure
 
 def hung(builder: PlanBuilder, pods: Iterable[PodRecord]) -> list[PodRecord]:
     """Find the pods that hang. The run is looked at again when another one might."""
-    found = []
+    hanging = []
     for pod in pods:
         if pod.meta.deleted_at is None:
             continue
         if builder.now > pod.meta.deleted_at + LOST_NODE_S:
-            found.append(pod)
+            hanging.append(pod)
         else:
             builder.wake(pod.meta.deleted_at + LOST_NODE_S + 1)
-    return found
+    return hanging
 
 
 def handle_hung_pods(builder: PlanBuilder, pods: list[PodRecord]) -> str:
@@ -44,8 +44,8 @@ def handle_hung_pods(builder: PlanBuilder, pods: list[PodRecord]) -> str:
 
 def handle_hung_engines(builder: PlanBuilder) -> None:
     """Engines that hang hold up nobody, as their Deployment has made others; they may still hold GPUs."""
-    if found := hung(builder, builder.pods(PodRole.INFERENCE)):
-        handle_hung_pods(builder, found)
+    if hanging := hung(builder, builder.pods(PodRole.INFERENCE)):
+        handle_hung_pods(builder, hanging)
 
 
 def lost_alone(builder: PlanBuilder) -> str | None:
@@ -56,5 +56,5 @@ def lost_alone(builder: PlanBuilder) -> str | None:
     """
     single = (PodRole.ORCHESTRATOR, PodRole.PREPARE)
     pods = [pod for pod in builder.observed.pods if pod.role in single and pod.attempt == builder.memory.attempt]
-    found = hung(builder, pods)
-    return f"{found[0].meta.name} does not end on {found[0].node or 'its node'}" if found else None
+    hanging = hung(builder, pods)
+    return f"{hanging[0].meta.name} does not end on {hanging[0].node or 'its node'}" if hanging else None

@@ -73,8 +73,8 @@ def plan(observed: Observed, settings: Settings, token: str, results: ResultCach
     builder.remember(phase=builder.phase)
     wake = None if not builder.wakes else max(0.0, min(builder.wakes) - observed.now)
     status = status_of(observed, builder.memory, _pass_report(builder, spec))
-    for one in begun(observed.run.status.get("conditions", ()), status["conditions"]):
-        builder.note(one["type"], f"{one['reason']}: {one['message']}", warning=True)
+    for condition in begun(observed.run.status.get("conditions", ()), status["conditions"]):
+        builder.note(condition["type"], f"{condition['reason']}: {condition['message']}", warning=True)
     return Plan(
         status=status,
         actions=tuple(builder.actions),
@@ -282,5 +282,5 @@ def _pass_report(builder: PlanBuilder, spec: EchoRLRunSpec | None) -> PassReport
         trainer_pods=0 if spec is None else spec.trainer.replicas,
         engines=0 if spec is None else num_engines(spec),
         max_staleness=None if spec is None else spec.algorithm.max_staleness,
-        found=builder.found,
+        preparation=builder.preparation,
     )

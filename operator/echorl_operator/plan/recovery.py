@@ -67,23 +67,23 @@ def _has_finished(builder: PlanBuilder, state: RoleState | None, orchestrator: P
 
 def _deaths(builder: PlanBuilder, gang: Gang, orchestrator: PodRecord | None) -> list[tuple[Death, float | None]]:
     """What ended too early, and when."""
-    found: list[tuple[Death, float | None]] = []
+    deaths: list[tuple[Death, float | None]] = []
     crashed = [pod for pod in gang.ended if exit_code(pod) != ExitCode.OK]
     finished = [pod for pod in gang.ended if exit_code(pod) == ExitCode.OK]
-    found += [(death_of(pod), _ended_at(pod)) for pod in crashed]
+    deaths += [(death_of(pod), _ended_at(pod)) for pod in crashed]
     ending = [pod for pod in gang.current if pod.meta.deleted_at is not None and not pod.ended]
-    found += [(death_of(pod), None) for pod in ending]
+    deaths += [(death_of(pod), None) for pod in ending]
     admission = builder.memory.admission
-    if not found and admission is not None and not gang.is_admitted(admission.pods):
+    if not deaths and admission is not None and not gang.is_admitted(admission.pods):
         if finished and len(finished) + len([pod for pod in gang.current if not pod.gated]) >= gang.wanted:
-            found += _parted(builder, finished)
+            deaths += _parted(builder, finished)
         else:
-            found.append((Death(Role.TRAINER, "trainer", int(ExitCode.CRASH), why=_what_is_missing(gang)), None))
-    elif not found and finished:
-        found += _parted(builder, finished)
+            deaths.append((Death(Role.TRAINER, "trainer", int(ExitCode.CRASH), why=_what_is_missing(gang)), None))
+    elif not deaths and finished:
+        deaths += _parted(builder, finished)
     if orchestrator is not None:
-        found.append((death_of(orchestrator), _ended_at(orchestrator)))
-    return found
+        deaths.append((death_of(orchestrator), _ended_at(orchestrator)))
+    return deaths
 
 
 def _parted(builder: PlanBuilder, finished: list[PodRecord]) -> list[tuple[Death, float | None]]:
@@ -112,10 +112,10 @@ def _handle_deaths(
     builder: PlanBuilder,
     gang: Gang,
     spec: EchoRLRunSpec,
-    found: list[tuple[Death, float | None]],
+    dated: list[tuple[Death, float | None]],
     orchestrator: PodRecord | None,
 ) -> Outcome:
-    deaths = [death for death, _ in found]
+    deaths = [death for death, _ in dated]
     gang_is_whole = all(death.role is not Role.TRAINER for death in deaths)
     decision = decide(
         deaths,
@@ -124,7 +124,7 @@ def _handle_deaths(
         rules=restart_rules(spec),
         gang_is_whole=gang_is_whole,
     )
-    newest = max((at for _, at in found if at is not None), default=None)
+    newest = max((at for _, at in dated if at is not None), default=None)
     if decision.action is not Action.FAIL and newest is not None and builder.now < newest + SETTLE_S:
         builder.wake(newest + SETTLE_S)
         builder.say(builder.phase, "Settling", decision.reason)
@@ -195,11 +195,11 @@ def _enforce_stall_policy(builder: PlanBuilder, spec: EchoRLRunSpec, state: Role
 
 def reason_of(decision: Decision) -> str:
     """One CamelCase word for why a run fails."""
-    known = {
+    reasons = {
         ExitCode.BAD_INPUT: "InvalidInput",
         ExitCode.NON_FINITE: "NonFinite",
         ExitCode.ENVIRONMENT: "EnvironmentFailed",
         ExitCode.FENCED: "Fenced",
         ExitCode.NOTHING_TO_TRAIN: "NothingToTrain",
     }
-    return known.get(ExitCode(decision.exit_code), "FailedByRule" if decision.by_rule else "RestartsUsedUp")
+    return reasons.get(ExitCode(decision.exit_code), "FailedByRule" if decision.by_rule else "RestartsUsedUp")

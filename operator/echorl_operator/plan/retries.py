@@ -33,8 +33,8 @@ def retry_controllers(builder: PlanBuilder) -> None:
 
 def _blocked_since(builder: PlanBuilder) -> float:
     conditions: list[dict[str, Any]] = builder.observed.run.status.get("conditions", [])
-    found = (one for one in conditions if one.get("type") == "Blocked" and one.get("status") == "True")
-    since = next((from_text(one.get("lastTransitionTime")) for one in found), None)
+    blocked = (entry for entry in conditions if entry.get("type") == "Blocked" and entry.get("status") == "True")
+    since = next((from_text(entry.get("lastTransitionTime")) for entry in blocked), None)
     return builder.now if since is None else since
 
 

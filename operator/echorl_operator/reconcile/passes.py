@@ -132,8 +132,8 @@ class Passes:
             role_state=self._orchestrators.state(record.key),
             refusal=self._refusals.get(record.uid, ""),
             now=self._wall(),
-            warning_events=self._warning_events.known(record),
-            strangers=tuple(pod for pod in self._pods_by_name.known(record) if is_stranger(pod, record)),
+            warning_events=self._warning_events.latest(record),
+            strangers=tuple(pod for pod in self._pods_by_name.latest(record) if is_stranger(pod, record)),
         )
 
     async def _carry_out(self, observed: Observed, made: Plan) -> float | None:
@@ -174,10 +174,10 @@ class Passes:
         """Tell in status what the API server does not accept: quota, admission, a missing right."""
         if not isinstance(error, _REFUSALS):
             return
-        said = str(error)
-        if self._refusals.get(record.uid) == said:
+        refusal = str(error)
+        if self._refusals.get(record.uid) == refusal:
             return
-        self._refusals[record.uid] = said
+        self._refusals[record.uid] = refusal
         fresh = self._cache.runs.get(record.key.namespace, record.key.name)
         if fresh is None or fresh.uid != record.uid:
             return

@@ -70,7 +70,7 @@ class WorkQueue:
 
     @property
     def paused(self) -> bool:
-        """No key is handed out."""
+        """Whether no key is handed out at present."""
         return self._paused
 
     def add(self, key: RunKey, *, urgent: bool = False) -> None:
@@ -114,7 +114,7 @@ class WorkQueue:
         self._held_until.pop(key, None)
 
     def failures(self, key: RunKey) -> int:
-        """Failures in a row."""
+        """How often in a row the key's passes have failed."""
         return self._failures.get(key, 0)
 
     def add_all(self, keys: Iterable[RunKey]) -> None:

@@ -49,21 +49,21 @@ class RunMetrics:
         )
 
     def observe(self, observed: Observed) -> None:
-        """A pass begins."""
-        found = self._accounts.observe(observed)
-        for restart in found.restarts:
+        """Count what a pass learns of a run as it begins."""
+        findings = self._accounts.observe(observed)
+        for restart in findings.restarts:
             self._metrics.restarts.labels(restart.role, restart.cause).inc()
-        if found.first_step_s is not None:
-            self._metrics.first_step.observe(found.first_step_s)
-        if found.lost_steps is not None:
-            self._metrics.lost_steps.observe(found.lost_steps)
+        if findings.first_step_s is not None:
+            self._metrics.first_step.observe(findings.first_step_s)
+        if findings.lost_steps is not None:
+            self._metrics.lost_steps.observe(findings.lost_steps)
 
     def planned(self, key: RunKey, plan: Plan) -> None:
         """What the pass is about to write."""
         self._accounts.planned(key, plan.restart)
 
     def forget(self, key: RunKey) -> None:
-        """A run is gone."""
+        """Close the account of a run that is gone."""
         self._accounts.forget(key, self._wall())
 
     def _phases(self) -> list[Sample]:

@@ -39,5 +39,5 @@ class StatusThrottle:
 
 
 def _essence(status: Mapping[str, Any]) -> tuple[list[Any], dict[Any, Any]]:
-    problems = (one for one in status.get("conditions", []) if one.get("type") not in _COUNTS)
-    return [status.get(field) for field in _AT_ONCE], {one.get("type"): one.get("status") for one in problems}
+    problems = (entry for entry in status.get("conditions", []) if entry.get("type") not in _COUNTS)
+    return [status.get(field) for field in _AT_ONCE], {entry.get("type"): entry.get("status") for entry in problems}

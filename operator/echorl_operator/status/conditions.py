@@ -27,7 +27,7 @@ Aspect = tuple[str, str, str]
 
 def conditions(observed: Observed, memory: Memory, report: PassReport, state: RoleState | None) -> list[dict[str, Any]]:
     """All conditions, sorted by type."""
-    found: dict[str, Aspect] = {
+    aspects: dict[str, Aspect] = {
         "Ready": _ready(report),
         "Progressing": _progressing(report),
         "TrainerReady": _role_ready(observed, PodRole.TRAINER, report.trainer_pods),
@@ -36,7 +36,7 @@ def conditions(observed: Observed, memory: Memory, report: PassReport, state: Ro
         "Failed": _failed(report),
     }
     # A problem that is over stays to be read, as False.
-    before = {one.get("type"): one for one in observed.run.status.get("conditions", []) if isinstance(one, Mapping)}
+    before = {old.get("type"): old for old in observed.run.status.get("conditions", []) if isinstance(old, Mapping)}
     told = {
         "CheckpointCommitted": _checkpoint(memory, report, state),
         "OffPolicyBounded": _off_policy(report, state),
@@ -45,16 +45,16 @@ def conditions(observed: Observed, memory: Memory, report: PassReport, state: Ro
     }
     for kind, aspect in told.items():
         if aspect is not None:
-            found[kind] = aspect
+            aspects[kind] = aspect
         elif state is None and kind in before:
             # Nobody tells at the moment.
-            found[kind] = _aspect(before[kind])
+            aspects[kind] = _aspect(before[kind])
     for kind in PROBLEMS:
         if kind in report.problems:
-            found[kind] = ("True", *report.problems[kind])
+            aspects[kind] = ("True", *report.problems[kind])
         elif kind in before:
-            found[kind] = ("False", "Healed", "")
-    return [_written(kind, aspect, before.get(kind), observed) for kind, aspect in sorted(found.items())]
+            aspects[kind] = ("False", "Healed", "")
+    return [_written(kind, aspect, before.get(kind), observed) for kind, aspect in sorted(aspects.items())]
 
 
 def begun(before: Iterable[Any], after: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -64,8 +64,8 @@ def begun(before: Iterable[Any], after: Iterable[Mapping[str, Any]]) -> list[Map
         before: Conditions as status has them.
         after: As they are to be written.
     """
-    known = {one.get("type") for one in before if isinstance(one, Mapping) and one.get("status") == "True"}
-    return [one for one in after if one["type"] in PROBLEMS and one["status"] == "True" and one["type"] not in known]
+    standing = {old.get("type") for old in before if isinstance(old, Mapping) and old.get("status") == "True"}
+    return [new for new in after if new["type"] in PROBLEMS and new["status"] == "True" and new["type"] not in standing]
 
 
 def _written(kind: str, aspect: Aspect, before: Mapping[str, Any] | None, observed: Observed) -> dict[str, Any]:

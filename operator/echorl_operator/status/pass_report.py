@@ -24,5 +24,5 @@ class PassReport:
     """Engine pods that there should be."""
     max_staleness: int | None = None
     """Bound on the staleness of samples; None if the manifest cannot be read."""
-    found: Preparation | None = None
+    preparation: Preparation | None = None
     """What prepare found, in the pass that learns of it."""

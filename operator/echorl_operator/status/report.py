@@ -47,7 +47,7 @@ def status_of(observed: Observed, memory: Memory, report: PassReport) -> dict[st
         "inference": _inference(observed),
         "timeline": _timeline(observed, memory, report),
         "control": memory.control(),
-        **_from_state(state, before, report.found),
+        **_from_state(state, before, report.preparation),
     }
     if (message := _final_message(observed, memory.attempt)) is not None:
         status |= _at_the_end(message, status)
@@ -85,15 +85,15 @@ def _step(memory: Memory, state: RoleState | None, before: Mapping[str, Any]) ->
         return state.step
     if memory.prepared == memory.attempt and memory.resume_step is not None and before.get("attempt") != memory.attempt:
         return memory.resume_step
-    known = before.get("step")
-    return known if isinstance(known, int) else None
+    step = before.get("step")
+    return step if isinstance(step, int) else None
 
 
-def _from_state(state: RoleState | None, before: Mapping[str, Any], found: Preparation | None) -> dict[str, Any]:
+def _from_state(state: RoleState | None, before: Mapping[str, Any], preparation: Preparation | None) -> dict[str, Any]:
     kept = {key: before.get(key) for key in ("policy", "checkpoint", "reward")}
-    if found is not None:
+    if preparation is not None:
         # One that status knew may be damaged, or gone.
-        newest = next(iter(found.committed), None)
+        newest = next(iter(preparation.committed), None)
         kept["checkpoint"] = (
             None if newest is None else _checkpoint(newest.step, newest.committed_at, newest.size_bytes)
         )

@@ -85,31 +85,31 @@ class Answer(msgspec.Struct, frozen=True):
 def answer(function: Callable[..., Any], kwargs: Mapping[str, Any], inputs: AdvantageInputs) -> Answer:
     """Call the function; whatever is wrong with it or with what it returns is the answer's problem."""
     try:
-        found = function(inputs, **kwargs)
+        values = function(inputs, **kwargs)
     except Exception as error:
         return Answer(problem=f"raised {hooks.told(error)}")
     count = len(inputs.episodes)
     accepted = f"accepted is a list of {count} finite numbers, one for each surviving episode"
-    if not isinstance(found, list):
-        return Answer(problem=f"returned {type(found).__name__}, {accepted}")
-    if len(found) != count:
-        return Answer(problem=f"returned {len(found)} values, {accepted}")
-    for index, value in enumerate(found):
+    if not isinstance(values, list):
+        return Answer(problem=f"returned {type(values).__name__}, {accepted}")
+    if len(values) != count:
+        return Answer(problem=f"returned {len(values)} values, {accepted}")
+    for index, value in enumerate(values):
         if type(value) not in {int, float}:
             return Answer(problem=f"returned a {type(value).__name__} at {index}, {accepted}")
         # As a float32 the trainer would see an infinity, and could not say whose it was.
         if not abs(value) <= LARGEST:
             return Answer(problem=f"returned {str(value)[:24]} at {index}, {accepted} that a float32 holds")
-    return Answer([float(value) for value in found])
+    return Answer([float(value) for value in values])
 
 
-def given(found: Any, inputs: AdvantageInputs, config: AdvantageConfig) -> list[float]:
+def given(reply: Any, inputs: AdvantageInputs, config: AdvantageConfig) -> list[float]:
     """The advantages of an ``Answer`` that came from a worker.
 
     Raises:
         BadInputError: there are none; names the function and the group.
     """
-    told = msgspec.convert(found, Answer)
+    told = msgspec.convert(reply, Answer)
     if told.problem is None:
         return told.advantages
     name = config.hook.import_path if config.hook else None

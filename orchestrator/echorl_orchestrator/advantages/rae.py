@@ -45,7 +45,7 @@ class MissingBaselines(ValueError):
 
 
 class Baselines:
-    """The running means of a run."""
+    """The running means of a run's rewards that RAE subtracts, by environment, task and member."""
 
     def __init__(self, *, per: Per = "task", momentum: float = 0.9, order: Order = "updateThenSubtract") -> None:
         """``momentum``: share of the old baseline that stays, from 0 to below 1.
@@ -76,14 +76,14 @@ class Baselines:
         if state is None:
             raise MissingBaselines("the checkpoint to resume from has no RAE baselines")
         made = cls(per=per, momentum=momentum, order=order)
-        for one in state.baselines:
-            key = (one.environment, one.task, one.member)
-            if (saved := "member" if one.task is None else "task") != per:
+        for baseline in state.baselines:
+            key = (baseline.environment, baseline.task, baseline.member)
+            if (saved := "member" if baseline.task is None else "task") != per:
                 raise ValueError(f"baseline of {_told(key)}: found one per {saved}, accepted is one per {per}")
-            if key in made._values or not math.isfinite(one.value):
-                found = f"{one.value:g} or a second one"
-                raise ValueError(f"baseline of {_told(key)}: found {found}, accepted is one finite number")
-            made._values[key] = one.value
+            if key in made._values or not math.isfinite(baseline.value):
+                value = f"{baseline.value:g} or a second one"
+                raise ValueError(f"baseline of {_told(key)}: found {value}, accepted is one finite number")
+            made._values[key] = baseline.value
         return made
 
     def advantage(self, environment: str, task: int | str, member: str, reward: float) -> float:
@@ -109,14 +109,14 @@ class Baselines:
         return made
 
     def value(self, environment: str, task: int | str, member: str) -> float:
-        """The baseline as it stands."""
+        """The baseline as it stands; 0 before the first reward."""
         return self._values.get(self._key(environment, task, member), 0.0)
 
     def _key(self, environment: str, task: int | str, member: str) -> Key:
         return environment, task if self._per == "task" else None, member
 
     def state(self) -> BaselineState:
-        """What a checkpoint keeps."""
+        """What a checkpoint keeps of them, sorted."""
         # Tasks of both types have no order among themselves.
         keys = sorted(self._values, key=lambda key: (key[0], str(key[1]), isinstance(key[1], str), key[2]))
         return BaselineState(

@@ -41,7 +41,7 @@ class _Pending:
 
 
 class Committer:
-    """Checkpoints of one attempt."""
+    """Commits the checkpoints of one attempt once all their parts are written, or abandons them."""
 
     def __init__(
         self,
@@ -80,13 +80,13 @@ class Committer:
 
     def load(self, resume_step: int) -> None:
         """Find what this attempt committed before the orchestrator restarted, and finish retention. Blocking."""
-        found = [one for one in checkpoints.committed(self._run)[0] if one.manifest.run_uid == self._identity.uid]
-        own = [one for one in found if one.manifest.attempt == self._identity.attempt]
-        self._settled.update({one.step: "committed" for one in own})
-        counted = [one for one in found if one.step == resume_step or one in own]
+        ours = [saved for saved in checkpoints.committed(self._run)[0] if saved.manifest.run_uid == self._identity.uid]
+        own = [saved for saved in ours if saved.manifest.attempt == self._identity.attempt]
+        self._settled.update({saved.step: "committed" for saved in own})
+        counted = [saved for saved in ours if saved.step == resume_step or saved in own]
         if counted:
             self.newest = counted[-1].manifest
-            self.committed_steps = [one.step for one in found if one.step <= counted[-1].step]
+            self.committed_steps = [saved.step for saved in ours if saved.step <= counted[-1].step]
         if own:
             self._tidy(own[-1].step)
 
@@ -169,7 +169,7 @@ class Committer:
             self._wake.clear()
 
     async def _look_at(self, step: int, pending: _Pending, now: float) -> None:
-        failed = next((one for one in pending.reports.values() if one.error is not None), None)
+        failed = next((report for report in pending.reports.values() if report.error is not None), None)
         if failed is not None:
             await self._settle(step, "abandoned", f"could not save: {failed.error}")
         elif len(pending.reports) >= self._num_ranks:
@@ -252,12 +252,12 @@ class Committer:
 
         Later checkpoints (of a lineage that this attempt went back behind) are left alone.
         """
-        found = [one for one in checkpoints.committed(self._run)[0] if one.step <= step]
-        kept = to_keep([one.step for one in found], self._config.keep_last, self._config.keep_every)
-        for one in found:
-            if one.step not in kept:
-                _remove(one)
-        whole = {one.step for one in found}
+        committed = [checkpoint for checkpoint in checkpoints.committed(self._run)[0] if checkpoint.step <= step]
+        kept = to_keep([checkpoint.step for checkpoint in committed], self._config.keep_last, self._config.keep_every)
+        for checkpoint in committed:
+            if checkpoint.step not in kept:
+                _remove(checkpoint)
+        whole = {checkpoint.step for checkpoint in committed}
         for other, folder in self._run.checkpoint_steps():
             if other < step and other not in whole and not (folder / MANIFEST_NAME).exists():
                 shutil.rmtree(folder, ignore_errors=True)
@@ -283,8 +283,8 @@ def _missing(folder: Path, parts: list[Part]) -> str | None:
     return None
 
 
-def _remove(one: Committed) -> None:
+def _remove(checkpoint: Committed) -> None:
     # The manifest goes first: half a checkpoint must not count as one.
-    (one.folder / MANIFEST_NAME).unlink(missing_ok=True)
-    sync_folder(one.folder)
-    shutil.rmtree(one.folder, ignore_errors=True)
+    (checkpoint.folder / MANIFEST_NAME).unlink(missing_ok=True)
+    sync_folder(checkpoint.folder)
+    shutil.rmtree(checkpoint.folder, ignore_errors=True)

@@ -14,7 +14,7 @@ def fixed_settings(config: OrchestratorConfig) -> dict[str, str]:
     """The settings by their names in the manifest; weights and optimizer stand in the trainer's part of checkpoints."""
 
     def types(kind: str, environments: list[EnvironmentConfig]) -> dict[str, str]:
-        return {f"spec.environments.{kind}[{one.name}].type": one.type for one in environments}
+        return {f"spec.environments.{kind}[{environment.name}].type": environment.type for environment in environments}
 
     return {
         "spec.seed": str(config.seed),
@@ -22,7 +22,7 @@ def fixed_settings(config: OrchestratorConfig) -> dict[str, str]:
         "spec.model.dtype": config.model.dtype,
         "spec.model.renderer": config.model.renderer,
         **types("train", config.train),
-        **types("eval", [one.environment for one in config.evals]),
+        **types("eval", [evaluation.environment for evaluation in config.evals]),
     }
 
 

@@ -56,17 +56,17 @@ class AttemptSettings:
         What does not fit the config any more is left out: the operator, which sees no generation, sends it again.
         """
         try:
-            found = msgspec.json.decode(self._file.read_bytes(), type=LiveSettings)
+            settings = msgspec.json.decode(self._file.read_bytes(), type=LiveSettings)
         except FileNotFoundError:
             return
         except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
             log.warning("live settings are unreadable and left out", file=str(self._file), error=str(error))
             return
-        if wrong := problems(self._started_with, found):
+        if wrong := problems(self._started_with, settings):
             log.warning("live settings do not fit the config and are left out", problems=wrong)
             return
-        self._newest = found
-        self._take_effect(found)
+        self._newest = settings
+        self._take_effect(settings)
 
     @property
     def generation(self) -> int:
@@ -118,7 +118,7 @@ class AttemptSettings:
             await self._came.wait()
 
     def close(self, reason: str) -> None:
-        """Nothing can be changed any more."""
+        """Refuse every change from now on; ``reason`` is what the sender is told."""
         self._closed = reason
 
     def _check(self, settings: LiveSettings) -> None:

@@ -132,8 +132,8 @@ def member_columns(scope: str, played: Sequence[ReadyEpisode], in_batch: Sequenc
         ``turns``, ``sampled_tokens`` and, of those in the batch alone, ``advantage``: ``<name>/<scope>/<member>/mean``.
     """
     rewards: dict[str, list[float]] = defaultdict(list)
-    for found in {episode.outcome.whole: episode.outcome.rewards for episode in played}.values():
-        for member, reward in found.items():
+    for by_member in {episode.outcome.whole: episode.outcome.rewards for episode in played}.values():
+        for member, reward in by_member.items():
             rewards[member].append(reward)
     columns: Columns = {}
     for member, values in sorted(rewards.items()):
@@ -159,8 +159,8 @@ def _metrics(scope: str, outcomes: Sequence[EpisodeOutcome]) -> Columns:
         for name, value in outcome.metrics.items():
             values[name].append(value)
     columns: Columns = {}
-    for name, found in sorted(values.items()):
-        columns |= _prefixed(f"metrics/{scope}/{name}", statistics(found))
+    for name, measured in sorted(values.items()):
+        columns |= _prefixed(f"metrics/{scope}/{name}", statistics(measured))
     return columns
 
 

@@ -89,15 +89,15 @@ class BatchStore:
 
     def release(self, step: int) -> None:
         """Remove batches up to ``step``: a checkpoint made them superfluous."""
-        for found, folder in self._run.sealed_steps():
-            if found > step:
+        for sealed, folder in self._run.sealed_steps():
+            if sealed > step:
                 continue
             # Renamed first: a folder that lost some of its files must not pass for a sealed batch.
             doomed = folder.with_name(f"{TEMPORARY_PREFIX}{folder.name}.released")
             shutil.rmtree(doomed, ignore_errors=True)
             folder.rename(doomed)
             shutil.rmtree(doomed, ignore_errors=True)
-            self._seals.pop(found, None)
+            self._seals.pop(sealed, None)
 
 
 def starting_state(run: RunDirectory, identity: RunIdentity, store: BatchStore) -> tuple[int, SavedState | None]:
@@ -115,10 +115,10 @@ def starting_state(run: RunDirectory, identity: RunIdentity, store: BatchStore) 
     candidates: list[tuple[int, bytes]] = []
     if store.newest is not None:
         candidates.append((store.newest, store.state(store.newest)))
-    for one in checkpoints.committed(run)[0]:
-        own = (one.manifest.run_uid, one.manifest.attempt) == (identity.uid, identity.attempt)
-        if own or (prepared.checkpoint is not None and one.step == prepared.resume_step):
-            candidates.append((one.step, _checkpointed(one)))
+    for checkpoint in checkpoints.committed(run)[0]:
+        own = (checkpoint.manifest.run_uid, checkpoint.manifest.attempt) == (identity.uid, identity.attempt)
+        if own or (prepared.checkpoint is not None and checkpoint.step == prepared.resume_step):
+            candidates.append((checkpoint.step, _checkpointed(checkpoint)))
     if prepared.checkpoint is not None and not candidates:
         raise Damage(f"{run.root / prepared.checkpoint}: no readable manifest, but this attempt resumes from it")
     if not candidates:
@@ -129,9 +129,9 @@ def starting_state(run: RunDirectory, identity: RunIdentity, store: BatchStore) 
     return prepared.resume_step, state
 
 
-def _checkpointed(one: checkpoints.Committed) -> bytes:
-    part = next((part for part in one.manifest.parts if part.role == "orchestrator"), None)
+def _checkpointed(checkpoint: checkpoints.Committed) -> bytes:
+    part = next((part for part in checkpoint.manifest.parts if part.role == "orchestrator"), None)
     if part is None:
-        raise Damage(f"{one.folder}: its manifest names no orchestrator state")
-    checkpoints.verify(one.folder, msgspec.structs.replace(one.manifest, parts=[part]))
-    return (one.folder / part.file).read_bytes()
+        raise Damage(f"{checkpoint.folder}: its manifest names no orchestrator state")
+    checkpoints.verify(checkpoint.folder, msgspec.structs.replace(checkpoint.manifest, parts=[part]))
+    return (checkpoint.folder / part.file).read_bytes()

@@ -39,7 +39,7 @@ def lay_out(lengths: Sequence[int], seq_len: int, num_ranks: int) -> list[list[B
     tight = best_fit_decreasing(lengths, seq_len)
     count = max(1, -(-len(tight) // num_ranks)) * num_ranks
     bins = spread(lengths, seq_len, count) or tight + [[] for _ in range(count - len(tight))]
-    return _deal([sorted(one) for one in bins], lengths, num_ranks)
+    return _deal([sorted(indices) for indices in bins], lengths, num_ranks)
 
 
 def best_fit_decreasing(lengths: Sequence[int], capacity: int) -> list[Bin]:
@@ -76,15 +76,15 @@ def _longest_first(lengths: Sequence[int]) -> list[int]:
 
 
 def _deal(bins: list[Bin], lengths: Sequence[int], num_ranks: int) -> list[list[Bin]]:
-    size = {id(one): sum(lengths[index] for index in one) for one in bins}
-    ordered = sorted(bins, key=lambda one: (-size[id(one)], one))
+    size = {id(indices): sum(lengths[index] for index in indices) for indices in bins}
+    ordered = sorted(bins, key=lambda indices: (-size[id(indices)], indices))
     totals = [0] * num_ranks
     ranks: list[list[Bin]] = [[] for _ in range(num_ranks)]
     for start in range(0, len(ordered), num_ranks):
         row = ordered[start : start + num_ranks]
-        for rank, one in zip(sorted(range(num_ranks), key=lambda rank: (totals[rank], rank)), row, strict=True):
-            ranks[rank].append(one)
-            totals[rank] += size[id(one)]
+        for rank, indices in zip(sorted(range(num_ranks), key=lambda rank: (totals[rank], rank)), row, strict=True):
+            ranks[rank].append(indices)
+            totals[rank] += size[id(indices)]
     return ranks
 
 

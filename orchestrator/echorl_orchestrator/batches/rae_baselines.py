@@ -12,8 +12,8 @@ from echorl_orchestrator.rollout.groups import ReadyEpisode
 
 def rae_of(config: OrchestratorConfig) -> dict[str, AdvantageConfig]:
     """Environments whose advantage is RAE, with its settings."""
-    found = {one.name: config.batch.of(one).advantage for one in config.train}
-    return {name: advantage for name, advantage in found.items() if advantage.type == "rae"}
+    advantages = {environment.name: config.batch.of(environment).advantage for environment in config.train}
+    return {name: advantage for name, advantage in advantages.items() if advantage.type == "rae"}
 
 
 class RunBaselines:
@@ -31,14 +31,14 @@ class RunBaselines:
         """
         wanted = rae_of(config)
         if state is None:
-            return cls({name: _fresh(one) for name, one in wanted.items()})
+            return cls({name: _fresh(advantage) for name, advantage in wanted.items()})
         made = {}
-        for name, one in wanted.items():
+        for name, advantage in wanted.items():
             if name not in state.deck.cursors:
-                made[name] = _fresh(one)
+                made[name] = _fresh(advantage)
                 continue
             try:
-                made[name] = Baselines.resumed(_part(state.baselines, name), **_settings(one))
+                made[name] = Baselines.resumed(_part(state.baselines, name), **_settings(advantage))
             except MissingBaselines as error:
                 raise BadInputError(f"environments.{name}: {error} (step {state.step})") from None
             except ValueError as error:
@@ -51,7 +51,7 @@ class RunBaselines:
         A unit that filters of the batch take out moves its baseline as well. Failed episodes, stale ones and those
         that filters of the group kept out are not here.
         """
-        moved = RunBaselines({name: one.copy() for name, one in self._baselines.items()})
+        moved = RunBaselines({name: baselines.copy() for name, baselines in self._baselines.items()})
         for unit in units:
             outcome = unit.outcome
             if outcome.member and (own := moved._baselines.get(outcome.environment)) is not None:
@@ -64,7 +64,7 @@ class RunBaselines:
         if not self._baselines:
             return None
         parts = [self._baselines[name].state().baselines for name in sorted(self._baselines)]
-        return BaselineState(baselines=[one for part in parts for one in part])
+        return BaselineState(baselines=[baseline for part in parts for baseline in part])
 
 
 def _fresh(config: AdvantageConfig) -> Baselines:
@@ -78,4 +78,4 @@ def _settings(config: AdvantageConfig) -> dict[str, Any]:
 def _part(state: BaselineState | None, environment: str) -> BaselineState | None:
     if state is None:
         return None
-    return BaselineState(baselines=[one for one in state.baselines if one.environment == environment])
+    return BaselineState(baselines=[baseline for baseline in state.baselines if baseline.environment == environment])

@@ -117,7 +117,7 @@ def compose(
     if not any(denominators.values()):
         return None
     layout = lay_out([sample.num_tokens for sample in samples], config.seq_len, config.num_ranks)
-    ranks = [[micro_batch([samples[index] for index in one]) for one in bins] for bins in layout]
+    ranks = [[micro_batch([samples[index] for index in indices]) for indices in bins] for bins in layout]
     return Content(
         ranks=ranks,
         denominators=denominators,
@@ -142,16 +142,16 @@ def _has_signal(sample: Sample) -> bool:
 
 def digest(ranks: Sequence[Sequence[MicroBatch]], denominators: dict[str, float]) -> str:
     """sha256 over every array of every micro-batch, where it stands, and the denominators; no names, no attempt."""
-    found = hashlib.sha256(repr(sorted(denominators.items())).encode())
+    hasher = hashlib.sha256(repr(sorted(denominators.items())).encode())
     for rank, micro_batches in enumerate(ranks):
-        for number, one in enumerate(micro_batches):
+        for number, batch in enumerate(micro_batches):
             for name in _HASHED:
-                array = getattr(one, name)
+                array = getattr(batch, name)
                 if array is None:
                     continue
-                found.update(f"{rank}/{number}/{name}/{array.dtype.str}/{len(array)}".encode())
-                found.update(np.ascontiguousarray(array).tobytes())
-    return found.hexdigest()
+                hasher.update(f"{rank}/{number}/{name}/{array.dtype.str}/{len(array)}".encode())
+                hasher.update(np.ascontiguousarray(array).tobytes())
+    return hasher.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ class Place:
 
 
 def seal_of(place: Place, content: Content, counts: dict[str, Any]) -> Seal:
-    """Describe a batch."""
+    """The seal of a batch that was composed for ``place``."""
     return Seal(
         run_uid=place.identity.uid,
         attempt=place.identity.attempt,

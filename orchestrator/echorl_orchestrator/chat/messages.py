@@ -88,9 +88,9 @@ def canonical_message(message: Any, index: int) -> dict[str, Any]:
         result["reasoning_content"] = encodable(message["reasoning_content"])
     if role == "tool":
         for field in ("tool_call_id", "name"):
-            if (found := message.get(field)) and not isinstance(found, str):
-                raise MessageError(f"{where}.{field}: found {type(found).__name__}, accepted is text")
-            result.update({field: encodable(found)} if found else {})
+            if (value := message.get(field)) and not isinstance(value, str):
+                raise MessageError(f"{where}.{field}: found {type(value).__name__}, accepted is text")
+            result.update({field: encodable(value)} if value else {})
     return result
 
 
@@ -144,8 +144,8 @@ def name_results(messages: list[dict[str, Any]], start: int = 0) -> None:
         for call in message.get("tool_calls", ()):
             names[call["id"]] = call["function"]["name"]
         unnamed = index >= start and message["role"] == "tool" and "name" not in message
-        if unnamed and (known := names.get(message.get("tool_call_id", ""))) is not None:
-            message["name"] = known
+        if unnamed and (name := names.get(message.get("tool_call_id", ""))) is not None:
+            message["name"] = name
 
 
 def wire_message(message: Mapping[str, Any]) -> dict[str, Any]:

@@ -85,8 +85,8 @@ class CompactCodec:
             raise BadInputError(f"model.renderer: 'compact' needs the tokens {', '.join(missing)} in the tokenizer")
         self._start, self._end, self._call, self._call_end, self._response, self._response_end = ids
         end_of_text = tokenizer.convert_tokens_to_ids("<|endoftext|>")
-        known = end_of_text not in (None, tokenizer.unk_token_id)
-        self.stop_ids: tuple[int, ...] = (self._end, end_of_text) if known else (self._end,)
+        has_end_of_text = end_of_text not in (None, tokenizer.unk_token_id)
+        self.stop_ids: tuple[int, ...] = (self._end, end_of_text) if has_end_of_text else (self._end,)
         self._newline = tokenizer.encode("\n")
         self._generation = [self._start, *tokenizer.encode("assistant\n")]
         self._openers = {

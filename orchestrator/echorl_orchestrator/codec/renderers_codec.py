@@ -40,13 +40,13 @@ def family_of(folder: Path) -> tuple[str, str]:
         if candidate in MODEL_RENDERER_MAP:
             return MODEL_RENDERER_MAP[candidate], candidate
         short = candidate.rstrip("/").rsplit("/", 1)[-1]
-        known = [name for name in MODEL_RENDERER_MAP if name.rsplit("/", 1)[-1] == short]
-        families = sorted({MODEL_RENDERER_MAP[name] for name in known})
+        matching = [name for name in MODEL_RENDERER_MAP if name.rsplit("/", 1)[-1] == short]
+        families = sorted({MODEL_RENDERER_MAP[name] for name in matching})
         if len(families) == 1:
-            return families[0], known[0]
+            return families[0], matching[0]
         if families:
             raise BadInputError(
-                f"model.renderer: 'auto' takes {short!r} for {' or '.join(known)}; name one of {families}"
+                f"model.renderer: 'auto' takes {short!r} for {' or '.join(matching)}; name one of {families}"
             )
     raise BadInputError(
         f"model.renderer: 'auto' does not know the model of {folder} (looked for {', '.join(map(repr, candidates))}); "
@@ -85,8 +85,8 @@ class RenderersCodec:
         for index, spans in warnings.items():
             places = np.flatnonzero((message == index) & body)
             own = self._tokenizer(messages[index]["content"])
-            found = overlapping([ids[place] for place in places], own["input_ids"], own["offset_mapping"], spans)
-            warning[places] = found
+            overlaps = overlapping([ids[place] for place in places], own["input_ids"], own["offset_mapping"], spans)
+            warning[places] = overlaps
         return Rendered(ids, message, body, warning)
 
     def render(self, messages: Sequence[Message], tools: Sequence[Tool], warnings: WarningSpans) -> Rendered:

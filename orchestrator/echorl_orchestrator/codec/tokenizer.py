@@ -77,8 +77,8 @@ class TextTokenizer:
     def convert_tokens_to_ids(self, tokens: str | Sequence[str]) -> Any:
         """Id of one token, or ids of several; the unknown token's id (or None) stands for a missing one."""
         if isinstance(tokens, str):
-            found = self._backend.token_to_id(tokens)
-            return self.unk_token_id if found is None else found
+            token_id = self._backend.token_to_id(tokens)
+            return self.unk_token_id if token_id is None else token_id
         return [self.convert_tokens_to_ids(token) for token in tokens]
 
     def __call__(self, text: str, *_: Any, **__: Any) -> dict[str, Any]:

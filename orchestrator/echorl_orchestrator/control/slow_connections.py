@@ -57,9 +57,9 @@ class SlowConnections:
     def look(self, server: web.Server) -> None:
         """Close what has been without a request for too long."""
         now, alive = time.monotonic(), set(server.connections)
-        for known in (self._since, self._requests):
-            for gone in known.keys() - alive:
-                del known[gone]
+        for notes in (self._since, self._requests):
+            for gone in notes.keys() - alive:
+                del notes[gone]
         for connection in alive:
             running = self._requests.get(connection)
             longest_s = self._longest_s if running is None else IDLE_S

@@ -14,7 +14,7 @@ class Closeable(Protocol):
     """A part that ends what it runs."""
 
     async def close(self) -> None:
-        """End it."""
+        """End what the part runs, and wait until it has ended."""
         ...
 
 
@@ -47,7 +47,7 @@ def failure_in(error: BaseException) -> RunFailure | None:
     if isinstance(error, BadInputError):
         return RunFailure(ExitCode.BAD_INPUT, str(error))
     if isinstance(error, BaseExceptionGroup):
-        return next((found for one in error.exceptions if (found := failure_in(one)) is not None), None)
+        return next((failure for inner in error.exceptions if (failure := failure_in(inner)) is not None), None)
     return None
 
 

@@ -88,7 +88,7 @@ class TrainerReports:
         if not was_played(row):
             return
         self._monitors.evaluated(row)
-        rows = [eval_row(row["step"], self._identity.attempt, one) for one in outcomes[:: max(1, len(outcomes) // 4)]]
+        rows = [eval_row(row["step"], self._identity.attempt, unit) for unit in outcomes[:: max(1, len(outcomes) // 4)]]
         await self._disk.recorder.append(EPISODES, rows[:4])
         self._progress.evaluated(row["environment"], eval_summary(row))
         self._health.beat()

@@ -29,7 +29,7 @@ class Training:
         self._health, self._board = parts.health, parts.board
         self._history = self._disk.history
         self._baselines = RunBaselines.resumed(self._config, self._disk.state)
-        self._echo = frozenset(one.name for one in self._config.train if one.echo is not None)
+        self._echo = frozenset(environment.name for environment in self._config.train if environment.echo is not None)
 
     async def run(self, play: LoadedRollout) -> None:
         """Until the last step is trained, committed and evaluated.
@@ -104,7 +104,7 @@ class Training:
         since = SinceLastBatch(
             self._counters.new_window(),
             play.buffer.take_filtered(),
-            list(dict.fromkeys(rule.name for one in self._config.train for rule in self._config.batch.of(one).filters)),
+            list(dict.fromkeys(rule.name for env in self._config.train for rule in self._config.batch.of(env).filters)),
             play.deck.pools(),
         )
         await self._seal(step, units, content, state, since)
@@ -161,8 +161,8 @@ def little_to_train(trainable: int, episodes: int) -> bool:
 
 def _warn(step: int, episodes: list[ReadyEpisode], content: Content) -> None:
     if little_to_train(content.trainable_episodes, len(episodes)):
-        found = {"trainable": content.trainable_episodes, "of": len(episodes), "filters": matched(episodes)}
-        log.warning("little to train in a batch", step=step, **found)
+        counts = {"trainable": content.trainable_episodes, "of": len(episodes), "filters": matched(episodes)}
+        log.warning("little to train in a batch", step=step, **counts)
     elif content.rl_share is not None and content.rl_share <= LITTLE_TO_TRAIN:
         # ECHO alone keeps such a run going: nothing else would tell that rewards teach it nothing.
         log.warning("rewards teach little in a batch", step=step, share=content.rl_share, filters=matched(episodes))

@@ -149,6 +149,6 @@ async def assemble(
 
 def _longest_silence_s(config: OrchestratorConfig) -> float:
     """How long no episode may end while some are in flight: the slowest with all its retries, and an update."""
-    played = [*config.train, *(one.environment for one in config.evals)]
-    slowest = max(((1 + one.max_retries) * one.episode_timeout_s for one in played), default=0.0)
+    played = [*config.train, *(evaluation.environment for evaluation in config.evals)]
+    slowest = max(((1 + env.max_retries) * env.episode_timeout_s for env in played), default=0.0)
     return slowest + config.update_deadline_s

@@ -89,18 +89,18 @@ def parse_endpoint_answer(raw: bytes, where: str) -> EndpointAnswer:
     except msgspec.DecodeError as error:
         raise EndpointError(ErrorKind.INVALID_RESPONSE, f"{where}: no chat completion: {error}") from None
     if len(answer.choices) != 1:
-        found = f"found {len(answer.choices)} choices, accepted is 1"
-        raise EndpointError(ErrorKind.INVALID_RESPONSE, f"{where}: {found}")
-    said, reason = answer.choices[0].message, answer.choices[0].finish_reason
-    if not said.content and not said.tool_calls:
+        choices = f"found {len(answer.choices)} choices, accepted is 1"
+        raise EndpointError(ErrorKind.INVALID_RESPONSE, f"{where}: {choices}")
+    reply, reason = answer.choices[0].message, answer.choices[0].finish_reason
+    if not reply.content and not reply.tool_calls:
         raise EndpointError(ErrorKind.INVALID_RESPONSE, f"{where}: an empty message, finish_reason {reason!r}")
-    message: dict[str, Any] = {"role": "assistant", "content": said.content}
-    if said.tool_calls:
+    message: dict[str, Any] = {"role": "assistant", "content": reply.content}
+    if reply.tool_calls:
         message["tool_calls"] = [
             {"id": call.id or "", "type": "function", "function": msgspec.to_builtins(call.function)}
-            for call in said.tool_calls
+            for call in reply.tool_calls
         ]
-    reasoning = said.reasoning_content if said.reasoning_content is not None else said.reasoning
+    reasoning = reply.reasoning_content if reply.reasoning_content is not None else reply.reasoning
     if reasoning is not None:
         message["reasoning_content"] = reasoning
     tokens = answer.usage.completion_tokens if answer.usage is not None else 0

@@ -22,7 +22,7 @@ class Calls:
         """Why they were given up."""
 
     @contextmanager
-    def one(self) -> Iterator[None]:
+    def running(self) -> Iterator[None]:
         """Run the block as one of the calls.
 
         Raises:

@@ -175,8 +175,8 @@ def usable(token_ids: list[int] | None, entries: list[Entry] | None, finish_reas
     if finish_reason not in {"stop", "length"}:
         raise invalid(f"finish_reason: found {finish_reason!r}, accepted are 'stop' and 'length'")
     if not token_ids or entries is None or len(entries) != len(token_ids):
-        found = f"{len(token_ids or [])} token ids and {len(entries or [])} logprobs"
-        raise invalid(f"found {found}, accepted is the same number, at least 1")
+        lengths = f"{len(token_ids or [])} token ids and {len(entries or [])} logprobs"
+        raise invalid(f"found {lengths}, accepted is the same number, at least 1")
     if [entry.token_id for entry in entries] != token_ids:
         for position, (token, entry) in enumerate(zip(token_ids, entries, strict=True)):
             if entry.token_id is not None and entry.token_id != token:
@@ -254,20 +254,20 @@ def only(choices: list[T]) -> T:
 
 def _all_possible(logprobs: list[float | None]) -> list[float]:
     """The same, once it is sure that each can be a token's that was sampled."""
-    known = [logprob for logprob in logprobs if logprob is not None]
+    given = [logprob for logprob in logprobs if logprob is not None]
     # Sums of what is not finite are not finite, and one look at each end says the rest.
-    if len(known) == len(logprobs) and math.isfinite(sum(known)) and min(known) > LOGPROB_FLOOR and max(known) <= 0.0:
-        return known
+    if len(given) == len(logprobs) and math.isfinite(sum(given)) and min(given) > LOGPROB_FLOOR and max(given) <= 0.0:
+        return given
     return [_possible(logprob, position) for position, logprob in enumerate(logprobs)]
 
 
 def _possible(logprob: float | None, position: int) -> float:
     """The logprob, without what rounding has put above 0. None is what JSON has for NaN."""
-    found = f"engine's answer: position {position}: logprob {logprob}"
+    entry = f"engine's answer: position {position}: logprob {logprob}"
     if logprob is None or not math.isfinite(logprob) or logprob > LOGPROB_CEILING:
-        raise ImpossibleLogprobError(f"{found}, accepted are finite numbers up to 0")
+        raise ImpossibleLogprobError(f"{entry}, accepted are finite numbers up to 0")
     if logprob <= LOGPROB_FLOOR:
-        raise EpisodeError(ErrorKind.INVALID_RESPONSE, f"{found}, accepted are finite numbers above {LOGPROB_FLOOR}")
+        raise EpisodeError(ErrorKind.INVALID_RESPONSE, f"{entry}, accepted are finite numbers above {LOGPROB_FLOOR}")
     return min(logprob, 0.0)
 
 

@@ -29,10 +29,10 @@ def split(name: str) -> tuple[str, int]:
 
 def resolve(host: str, port: int) -> set[str]:
     """The addresses of a name, by the system's resolver."""
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    answers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return {
         f"[{address[0]!s}]:{port}" if family == socket.AF_INET6 else f"{address[0]!s}:{port}"
-        for family, _, _, _, address in found
+        for family, _, _, _, address in answers
     }
 
 
@@ -49,11 +49,11 @@ class Discovery:
     async def addresses(self) -> set[str]:
         """The addresses of all names. A name that no longer exists has none; on other failures the last ones stand."""
         loop = asyncio.get_running_loop()
-        found = await asyncio.gather(
+        results = await asyncio.gather(
             *(loop.run_in_executor(self._threads, self._resolver, host, port) for host, port in self._names),
             return_exceptions=True,
         )
-        for name, result in zip(self._names, found, strict=True):
+        for name, result in zip(self._names, results, strict=True):
             if isinstance(result, socket.gaierror):
                 if result.errno in _NO_SUCH_NAME:
                     self._known[name] = set()

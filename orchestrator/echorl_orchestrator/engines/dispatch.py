@@ -80,8 +80,8 @@ class Dispatcher:
         check_prompt_fits(sent.answer)
         _check_status(sent.engine, sent.answer)
         with _believed(sent.engine):
-            said = parse_chat(sent.answer.body, max_tokens)
-        return ChatGeneration(said.prompt_ids, sent.generation(said.sampled), said.message)
+            reply = parse_chat(sent.answer.body, max_tokens)
+        return ChatGeneration(reply.prompt_ids, sent.generation(reply.sampled), reply.message)
 
     async def prompt_logprobs(self, *, token_ids: Sequence[int]) -> list[float]:
         """Log-probabilities of tokens 1.. given their prefix, on the least-loaded engine."""
@@ -133,7 +133,7 @@ class Dispatcher:
         calls = engine.calls
         engine.in_flight += 1
         try:
-            with calls.one():
+            with calls.running():
                 answer = await self._client.post(engine.address, path, body, headers)
             # Between resume and probe nobody knows yet whether the weights are right.
             if engine.state is EngineState.UPDATING:

@@ -70,7 +70,7 @@ class Engine:
         self.suspect = asyncio.Event()
         """Set when a call failed in a way that asks for a look at the engine's identity right now."""
         self.calls = Calls()
-        """Those that run at the moment."""
+        """The calls to it that run at the moment."""
         self._changed = changed
 
     @property

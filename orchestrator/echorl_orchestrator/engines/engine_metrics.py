@@ -34,7 +34,7 @@ class Distribution:
     buckets: list[tuple[str, float]]
     """Upper bound as the engine wrote it, and how many were at or below; ascending, the last bound is +Inf."""
     total: float
-    """Seconds."""
+    """The sum of all that was observed, in seconds."""
 
 
 @dataclass
@@ -65,13 +65,13 @@ def _name(line: str) -> str | None:
     ours = GAUGES.get(whole) or COUNTERS.get(whole)
     if ours is not None:
         return ours
-    found = _SERIES.match(line)
-    histogram = HISTOGRAMS.get(found[1]) if found is not None else None
-    if found is None or histogram is None:
+    match = _SERIES.match(line)
+    histogram = HISTOGRAMS.get(match[1]) if match is not None else None
+    if match is None or histogram is None:
         return None
-    if found[2] == "_sum":
+    if match[2] == "_sum":
         return f"{histogram}/sum"
-    bound = _LE.search(line) if found[2] == "_bucket" else None
+    bound = _LE.search(line) if match[2] == "_bucket" else None
     return None if bound is None else f"{histogram}/{bound[1]}"
 
 
@@ -94,14 +94,14 @@ class EngineMetrics:
         """
         values = parse(text)
         counts = {name: value for name, value in values.items() if name not in GAUGES.values()}
-        known = self._seen.get(engine)
-        if known is None:
-            known = self._seen[engine] = _Seen(counts={} if fresh else counts)
+        seen = self._seen.get(engine)
+        if seen is None:
+            seen = self._seen[engine] = _Seen(counts={} if fresh else counts)
         for name, now in counts.items():
-            before = known.counts.get(name, 0.0)
+            before = seen.counts.get(name, 0.0)
             self._totals[name] += now - before if now >= before else now
-        known.counts = counts
-        known.gauges = {name: value for name, value in values.items() if name in GAUGES.values()}
+        seen.counts = counts
+        seen.gauges = {name: value for name, value in values.items() if name in GAUGES.values()}
 
     def forget(self, engine: str) -> None:
         """An engine is gone: its gauges go, what it counted stays."""
@@ -110,7 +110,7 @@ class EngineMetrics:
 
     def snapshot(self) -> dict[str, float]:
         """``running``, ``waiting`` (sums), ``kv_usage_mean``, ``kv_usage_max`` (share of 1), and the totals."""
-        living = [one.gauges for one in self._seen.values() if one.gauges]
+        living = [seen.gauges for seen in self._seen.values() if seen.gauges]
         usage = [gauges["kv_usage"] for gauges in living if "kv_usage" in gauges]
         return {
             "running": sum(gauges.get("running", 0.0) for gauges in living),
@@ -122,11 +122,11 @@ class EngineMetrics:
 
     def distributions(self) -> dict[str, Distribution]:
         """Histograms that any engine has shown, by name."""
-        found = {}
+        distributions = {}
         for name in HISTOGRAMS.values():
             bounds = [key.split("/", 1)[1] for key in self._totals if key.startswith(f"{name}/")]
             bounds = sorted((bound for bound in bounds if bound != "sum"), key=float)
             if bounds:
                 buckets = [(bound, self._totals[f"{name}/{bound}"]) for bound in bounds]
-                found[name] = Distribution(buckets, self._totals[f"{name}/sum"])
-        return found
+                distributions[name] = Distribution(buckets, self._totals[f"{name}/sum"])
+        return distributions

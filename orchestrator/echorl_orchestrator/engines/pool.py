@@ -209,13 +209,13 @@ class EnginePool:
 
     async def _find_engines(self) -> None:
         while True:
-            found = await self._discovery.addresses()
-            for address in found - self._monitors.keys():
+            addresses = await self._discovery.addresses()
+            for address in addresses - self._monitors.keys():
                 task = asyncio.create_task(self._monitor(address).run())
                 self._monitors[address] = task
                 task.add_done_callback(self._ended)
                 task.add_done_callback(partial(self._forget, address))
-            for address in self._monitors.keys() - found:
+            for address in self._monitors.keys() - addresses:
                 self._monitors[address].cancel()
             await asyncio.sleep(self._config.engines.interval_s)
 

@@ -26,19 +26,19 @@ async def check(admin: AdminClient, probe: Probe, seconds: float) -> float:
     """
     raw = await admin.complete(prompt_logprobs_body(probe.token_ids), seconds)
     try:
-        found = parse_prompt_logprobs(raw, probe.token_ids)
+        logprobs = parse_prompt_logprobs(raw, probe.token_ids)
     except EpisodeError as error:
         raise ProbeMismatch(f"probe: {error.message}", None) from error
-    return compare(probe, found)
+    return compare(probe, logprobs)
 
 
-def compare(probe: Probe, found: list[float]) -> float:
-    """The largest absolute difference of ``found`` (one per probe token but the first) from the probe.
+def compare(probe: Probe, logprobs: list[float]) -> float:
+    """The largest absolute difference of ``logprobs`` (one per probe token but the first) from the probe.
 
     Raises:
         ProbeMismatch: it is above the tolerance, or not a number.
     """
-    worst = max(abs(ours - theirs) for ours, theirs in zip(found, probe.logprobs, strict=True))
+    worst = max(abs(ours - theirs) for ours, theirs in zip(logprobs, probe.logprobs, strict=True))
     if math.isfinite(worst) and worst <= probe.tolerance:
         return worst
     message = f"probe: logprobs differ from the trainer's by {worst:.3g}, accepted is up to {probe.tolerance:.3g}"

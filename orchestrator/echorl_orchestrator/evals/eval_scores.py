@@ -97,9 +97,9 @@ def pass_rates(groups: Sequence[Sequence[float]]) -> Columns:
     rates: Columns = {}
     k = 1
     while k <= max(len(group) for group in groups):
-        found = [pass_at_k(len(group), int(sum(group)), k) for group in groups if len(group) >= k]
-        rates[f"pass@{k}"] = math.fsum(found) / len(found)
-        rates[f"pass@{k}/examples"] = len(found)
+        chances = [pass_at_k(len(group), int(sum(group)), k) for group in groups if len(group) >= k]
+        rates[f"pass@{k}"] = math.fsum(chances) / len(chances)
+        rates[f"pass@{k}/examples"] = len(chances)
         k *= 2
     return rates
 
@@ -108,8 +108,8 @@ def fresh_observations(samples: Sequence[Sample]) -> Iterator[tuple[Sample, list
     """Positions of environment tokens per sample, without those in a prefix that an earlier branch shares."""
     for number, sample in enumerate(samples):
         shared = max((_common_prefix(sample, other) for other in samples[:number]), default=0)
-        found = np.flatnonzero(sample.role == TokenRole.ENV_OUTPUT)
-        positions = [int(position) for position in found if position >= max(shared, 1)]
+        observed = np.flatnonzero(sample.role == TokenRole.ENV_OUTPUT)
+        positions = [int(position) for position in observed if position >= max(shared, 1)]
         if positions:
             yield sample, positions
 
@@ -141,7 +141,8 @@ def row(environment: str, version: int, examples: Sequence[Example], *, group_si
         "version_low": min((outcome.version_low for outcome in survivors), default=None),
         "version_high": max((outcome.version_high for outcome in survivors), default=None),
         "examples": [
-            {"index": one.index, "key": one.key, "rewards": one.rewards, "errors": len(one.errors)} for one in examples
+            {"index": example.index, "key": example.key, "rewards": example.rewards, "errors": len(example.errors)}
+            for example in examples
         ],
     }
 
@@ -151,9 +152,9 @@ def skipped_row(environment: str, version: int, reason: str) -> dict[str, Any]:
     return {"environment": environment, "step": version, "skipped": reason}
 
 
-def _common_prefix(one: Sample, other: Sample) -> int:
-    length = min(one.num_tokens, other.num_tokens)
-    different = np.flatnonzero(one.token_ids[:length] != other.token_ids[:length])
+def _common_prefix(sample: Sample, other: Sample) -> int:
+    length = min(sample.num_tokens, other.num_tokens)
+    different = np.flatnonzero(sample.token_ids[:length] != other.token_ids[:length])
     return int(different[0]) if len(different) else length
 
 

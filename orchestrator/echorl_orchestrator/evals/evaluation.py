@@ -85,8 +85,9 @@ class Evals:
         self._done, self._recorded_skips = set(horizon.played), set(horizon.skipped)
         self._reached = horizon.start_step - 1
         self._unfinished: Counter[str] = Counter()
-        self._queues: dict[str, asyncio.Queue[int]] = {one.environment.name: asyncio.Queue() for one in configs}
-        self._slots = {one.environment.name: asyncio.Semaphore(one.environment.max_concurrent) for one in configs}
+        played = [config.environment for config in configs]
+        self._queues: dict[str, asyncio.Queue[int]] = {environment.name: asyncio.Queue() for environment in played}
+        self._slots = {environment.name: asyncio.Semaphore(environment.max_concurrent) for environment in played}
         self._skipped_rows: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self.in_flight = 0
         """Eval episodes that are being played or scored."""
@@ -113,7 +114,7 @@ class Evals:
         was due on the way is then played with the version that is there, those before it are skipped.
         """
         for config in self._configs:
-            passed = [one for one in range(self._reached + 1, version + 1) if due(config, one, self._horizon.max_steps)]
+            passed = [at for at in range(self._reached + 1, version + 1) if due(config, at, self._horizon.max_steps)]
             reason = f"the trainer was at version {version} when the orchestrator heard of it"
             self._skip(config, passed[:-1], reason)
             if passed:
@@ -122,15 +123,15 @@ class Evals:
 
     def _skip(self, config: EvalConfig, versions: Iterable[int], reason: str) -> None:
         """Tell of evals that were due at ``versions`` and never recorded: no later version stands in for them."""
-        name, known = config.environment.name, self._done | self._recorded_skips
-        lost = [one for one in versions if due(config, one, self._horizon.max_steps) and (name, one) not in known]
+        name, recorded = config.environment.name, self._done | self._recorded_skips
+        lost = [at for at in versions if due(config, at, self._horizon.max_steps) and (name, at) not in recorded]
         if not lost:
             return
         log.warning("evals were due and are not played", environment=name, versions=lost, reason=reason)
         self.skipped[name] += len(lost)
-        self._recorded_skips.update((name, one) for one in lost)
-        for one in lost:
-            self._skipped_rows.put_nowait(skipped_row(name, one, reason) | {"attempt": self._horizon.attempt})
+        self._recorded_skips.update((name, version) for version in lost)
+        for version in lost:
+            self._skipped_rows.put_nowait(skipped_row(name, version, reason) | {"attempt": self._horizon.attempt})
 
     def _queue(self, name: str, version: int) -> None:
         if (name, version) not in self._done:
@@ -159,8 +160,7 @@ class Evals:
 
     async def _tell_skipped(self) -> None:
         while True:
-            found = await self._skipped_rows.get()
-            await self._on_row(found, [])
+            await self._on_row(await self._skipped_rows.get(), [])
             self._skipped_rows.task_done()
 
     async def _serve(self, name: str) -> None:
@@ -168,7 +168,7 @@ class Evals:
         while True:
             version = await queue.get()
             await self._wait_served(version)
-            config = next(one for one in self._configs if one.environment.name == name)
+            config = next(config for config in self._configs if config.environment.name == name)
             await self._evaluate(config, version)
             self._unfinished[name] -= 1
             queue.task_done()
@@ -182,11 +182,10 @@ class Evals:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self._example(config, version, index)) for index in range(count)]
         examples = [task.result() for task in tasks]
-        found = row(environment.name, version, examples, group_size=config.group_size)
-        found["attempt"] = self._horizon.attempt
-        found["seconds"] = time.monotonic() - started
-        log.info("eval", environment=environment.name, version=version, reward=found["reward"], errors=found["errors"])
-        await self._on_row(found, [outcome for example in examples for outcome in example.survivors])
+        line = row(environment.name, version, examples, group_size=config.group_size)
+        line |= {"attempt": self._horizon.attempt, "seconds": time.monotonic() - started}
+        log.info("eval", environment=environment.name, version=version, reward=line["reward"], errors=line["errors"])
+        await self._on_row(line, [outcome for example in examples for outcome in example.survivors])
 
     async def _example(self, config: EvalConfig, version: int, index: int) -> Example:
         try:
@@ -199,7 +198,7 @@ class Evals:
                 group.create_task(self._episode(config, version, index, task, number))
                 for number in range(config.group_size)
             ]
-        results = [one.result() for one in tasks]
+        results = [playing.result() for playing in tasks]
         example = Example(index, key=task.get("key", index), nll=EnvNll.total([nll for _, nll in results]))
         for outcome, _ in results:
             if (kind := failure_of(outcome)) is None:

@@ -53,8 +53,8 @@ def inputs_of(episodes: Sequence[ScoredEpisode], environment: str) -> list[Filte
     rewards = [float(outcome.reward or 0.0) for outcome in outcomes]
     group = advantage_hook.inputs_of(outcomes, rewards, environment=environment, group_size=len(outcomes))
     return [
-        FilterEpisode(**vars(one), environment=environment, task_key=group.task_key, advantage=episode.advantage)
-        for one, episode in zip(group.episodes, episodes, strict=True)
+        FilterEpisode(**vars(given), environment=environment, task_key=group.task_key, advantage=episode.advantage)
+        for given, episode in zip(group.episodes, episodes, strict=True)
     ]
 
 
@@ -63,22 +63,22 @@ def answer(function: Callable[..., Any], kwargs: Mapping[str, Any], episodes: Se
     matched = []
     for episode in episodes:
         try:
-            found = function(episode, **kwargs)
+            is_match = function(episode, **kwargs)
         except Exception as error:
             return Answer(problem=f"raised {hooks.told(error)}; episode {episode.episode}")
-        if type(found) is not bool:
-            return Answer(problem=f"returned {type(found).__name__}, {ACCEPTED}; episode {episode.episode}")
-        matched.append(found)
+        if type(is_match) is not bool:
+            return Answer(problem=f"returned {type(is_match).__name__}, {ACCEPTED}; episode {episode.episode}")
+        matched.append(is_match)
     return Answer(matched)
 
 
-def own_matches(found: Any, index: int, hook: HookConfig) -> list[bool]:
+def own_matches(reply: Any, index: int, hook: HookConfig) -> list[bool]:
     """What an ``Answer`` that came from a worker says, one for each episode.
 
     Raises:
         BadInputError: it says nothing; names the function and the episode.
     """
-    told = msgspec.convert(found, Answer)
+    told = msgspec.convert(reply, Answer)
     if told.problem is None:
         return told.matched
     raise BadInputError(f"{field(index)} {hook.import_path!r}: {told.problem}")

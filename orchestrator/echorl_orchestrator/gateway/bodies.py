@@ -43,7 +43,7 @@ def too_deep(value: Any, deepest: int = DEEPEST) -> bool:
     """Whether decoded JSON nests deeper than ``deepest``; does not recurse itself."""
     level: list[Any] = [value]
     for _ in range(deepest + 1):
-        inner = (one.values() if isinstance(one, dict) else one for one in level if isinstance(one, (dict, list)))
+        inner = (node.values() if isinstance(node, dict) else node for node in level if isinstance(node, (dict, list)))
         level = [child for children in inner for child in children if isinstance(child, (dict, list))]
         if not level:
             return False

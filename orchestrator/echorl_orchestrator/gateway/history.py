@@ -110,14 +110,14 @@ class History:
         self._nodes += 1
         return Node(self._nodes)
 
-    def path(self, tools_key: str, messages: Sequence[Mapping[str, Any]], known: Sequence[Node] = ()) -> list[Node]:
+    def path(self, tools_key: str, messages: Sequence[Mapping[str, Any]], before: Sequence[Node] = ()) -> list[Node]:
         """The node of each message, given that the session's tools are those of ``tools_key``; made where missing.
 
-        ``known``: nodes of messages that stand before ``messages``; they lead the path.
+        ``before``: nodes of messages that stand before ``messages``; they lead the path.
         """
         if tools_key not in self._roots:
             self._roots[tools_key] = self._node()
-        nodes = list(known)
+        nodes = list(before)
         node = nodes[-1] if nodes else self._roots[tools_key]
         for message in messages:
             node = self.step(node, message)

@@ -17,7 +17,7 @@ class PrefixCache:
         self._canonical: list[dict[str, Any]] = []
         self._nodes: list[Node] = []
 
-    def known(self, messages: Sequence[Any], tools_key: str) -> tuple[list[dict[str, Any]], list[Node]]:
+    def prefix(self, messages: Sequence[Any], tools_key: str) -> tuple[list[dict[str, Any]], list[Node]]:
         """Canonical form and place of the first ones of ``messages``: those that are the very same objects as before.
 
         Clients that send every message anew, as over HTTP, find none here; the history finds theirs by what they say.
@@ -33,7 +33,7 @@ class PrefixCache:
     def keep(
         self, messages: Sequence[Any], tools_key: str, canonical: Sequence[dict[str, Any]], nodes: Sequence[Node]
     ) -> None:
-        """Know this conversation from now on; what ``known`` answered leads ``canonical`` and ``nodes``."""
+        """Know this conversation from now on; what ``prefix`` answered leads ``canonical`` and ``nodes``."""
         same = 0
         for before, now in zip(self._nodes, nodes, strict=False):
             if before is not now:

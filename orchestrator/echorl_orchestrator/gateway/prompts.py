@@ -37,7 +37,7 @@ class Prompt:
 
     @property
     def ids(self) -> "array[int]":
-        """All token ids."""
+        """Ids of all tokens of the prompt, those that it shares with ``parent`` first."""
         whole = self.parent.ids[: self.kept] if self.parent else array("i")
         whole.frombytes(self.new.ids.tobytes())
         return whole
@@ -60,21 +60,21 @@ def tool_index(names: list[str], messages: Sequence[dict[str, Any]]) -> dict[str
     return {name: number for number, name in enumerate(names)}
 
 
-def _extended(codec: ChatCodec, found: Continuation, talk: Conversation, names: list[str]) -> Prompt | None:
-    end, ids = found.end, found.branch.ids
-    messages = talk.messages[found.messages :]
-    shifted = {index - found.messages: spans for index, spans in talk.warnings.items() if index >= found.messages}
+def _extended(codec: ChatCodec, prior: Continuation, talk: Conversation, names: list[str]) -> Prompt | None:
+    end, ids = prior.end, prior.branch.ids
+    messages = talk.messages[prior.messages :]
+    shifted = {index - prior.messages: spans for index, spans in talk.warnings.items() if index >= prior.messages}
     tail, sampled = ids[end.prompt_tail : end.sampled], ids[end.sampled : end.tokens]
     rendered = codec.extend(tail.tolist(), sampled.tolist(), messages, talk.tools, shifted)
     if rendered is None:
         return None
-    uids = [node.uid for node in talk.nodes[found.messages :]]
+    uids = [node.uid for node in talk.nodes[prior.messages :]]
     new = prompt_columns(rendered, messages, uids, tool_index(names, messages))
-    return Prompt(found.branch, end.tokens, new, found.in_place, tail=end.tokens)
+    return Prompt(prior.branch, end.tokens, new, prior.in_place, tail=end.tokens)
 
 
 def prepare(
-    codec: ChatCodec, history: History, found: Continuation | None, talk: Conversation, names: list[str]
+    codec: ChatCodec, history: History, prior: Continuation | None, talk: Conversation, names: list[str]
 ) -> Prompt:
     """The prompt of a request.
 
@@ -82,18 +82,18 @@ def prepare(
     messages, a template that rewrites the past) the whole conversation is rendered; it shares the tokens at its
     beginning that are equal to those of an earlier branch, logprobs and all, and the rest is context.
     """
-    if found is not None and (prompt := _extended(codec, found, talk, names)) is not None:
+    if prior is not None and (prompt := _extended(codec, prior, talk, names)) is not None:
         return prompt
     rendered = codec.render(talk.messages, talk.tools, talk.warnings)
     parent, kept = history.longest_shared(rendered.ids)
     uids = [node.uid for node in talk.nodes]
     columns = prompt_columns(rendered, talk.messages, uids, tool_index(names, talk.messages))
-    in_place = found is not None and found.in_place and parent is found.branch and kept == len(found.branch.ids)
+    in_place = prior is not None and prior.in_place and parent is prior.branch and kept == len(prior.branch.ids)
     return Prompt(parent, kept, columns.tail(kept), in_place, tail=0)
 
 
-def returned_prompt(history: History, found: Continuation | None, ids: list[int]) -> Prompt:
+def returned_prompt(history: History, prior: Continuation | None, ids: list[int]) -> Prompt:
     """The prompt that an engine rendered, known only by its ids: nothing is attributed."""
     parent, kept = history.longest_shared(ids)
-    in_place = found is not None and found.in_place and parent is found.branch and kept == len(found.branch.ids)
+    in_place = prior is not None and prior.in_place and parent is prior.branch and kept == len(prior.branch.ids)
     return Prompt(parent, kept, prompt_columns(Rendered.uniform(ids[kept:]), [], [], {}), in_place, tail=0)

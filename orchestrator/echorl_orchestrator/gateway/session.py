@@ -155,7 +155,7 @@ class GatewaySession:
         if not messages:
             raise MessageError("messages: found none, accepted is at least one")
         tools_key = self._key_of(tools)
-        canonical, nodes = self._prefix_cache.known(messages, tools_key)
+        canonical, nodes = self._prefix_cache.prefix(messages, tools_key)
         fresh = [canonical_message(messages[index], index) for index in range(len(nodes), len(messages))]
         canonical += fresh
         name_results(canonical, len(nodes))
@@ -171,21 +171,21 @@ class GatewaySession:
 
     async def _serialised(self, talk: Conversation, sampling: SamplingConfig | None, start_s: float) -> Turn:
         """Play the turn; calls that would extend the same branch wait for each other, others run side by side."""
-        found = self.history.find(talk.nodes)
-        async with found.branch.lock if found and found.in_place else contextlib.nullcontext():
+        prior = self.history.find(talk.nodes)
+        async with prior.branch.lock if prior and prior.in_place else contextlib.nullcontext():
             # If the branch grew while this call waited, it is no longer extended in place but forked.
             if self.closed:
                 raise SessionClosedError(f"session {self.spec.key} is closed")
-            return await self._play(talk, found, sampling or self.spec.sampling, start_s)
+            return await self._play(talk, prior, sampling or self.spec.sampling, start_s)
 
     async def _play(
-        self, talk: Conversation, found: Continuation | None, sampling: SamplingConfig, start_s: float
+        self, talk: Conversation, prior: Continuation | None, sampling: SamplingConfig, start_s: float
     ) -> Turn:
         codec = self.spec.codec
         if isinstance(codec, EngineRendering):
-            prompt, generation, parsed = await self._engine_rendered(talk, found, sampling)
+            prompt, generation, parsed = await self._engine_rendered(talk, prior, sampling)
         else:
-            prompt = prepare(codec, self.history, found, talk, self.tool_names)
+            prompt = prepare(codec, self.history, prior, talk, self.tool_names)
             generation = await self._generate(codec, prompt, sampling)
             parsed = codec.parse(prompt.tail_ids, generation.token_ids, talk.tools)
         first_origin = self.facts.sampled_tokens + 1
@@ -194,7 +194,7 @@ class GatewaySession:
             raise EpisodeError(ErrorKind.PROVIDER, f"engine {generation.engine} aborted the request")
         draft = Draft(
             talk=talk,
-            continues=None if found is None else found.end.turn,
+            continues=None if prior is None else prior.end.turn,
             sampling=sampling,
             prompt=prompt,
             generation=generation,
@@ -266,7 +266,7 @@ class GatewaySession:
         return _checked(generation)
 
     async def _engine_rendered(
-        self, talk: Conversation, found: Continuation | None, sampling: SamplingConfig
+        self, talk: Conversation, prior: Continuation | None, sampling: SamplingConfig
     ) -> tuple[Prompt, Generation, Parsed]:
         generator = self.spec.generator
         if not isinstance(generator, ChatGenerator):
@@ -282,7 +282,7 @@ class GatewaySession:
         calls = [{"id": call["id"], **call["function"]} for call in message.get("tool_calls", ())]
         usable = [call for call in calls if isinstance(call["arguments"], dict)]
         parsed = Parsed(message["content"], usable, message.get("reasoning_content"), len(usable) < len(calls))
-        return returned_prompt(self.history, found, answer.prompt_ids), _checked(answer.generation), parsed
+        return returned_prompt(self.history, prior, answer.prompt_ids), _checked(answer.generation), parsed
 
     def _commit(self, draft: Draft, *, trains: bool) -> Branch:
         prompt, generation = draft.prompt, draft.generation

@@ -8,9 +8,9 @@ DECLARED: list[MetricSpec] = []
 
 
 def _counter(name: str, text: str, labels: tuple[str, ...] = ()) -> Counter:
-    one = MetricSpec(f"echorl_orchestrator_{name}_total", "counter", labels, text)
-    DECLARED.append(one)
-    return Counter(one.family, text, labels)
+    spec = MetricSpec(f"echorl_orchestrator_{name}_total", "counter", labels, text)
+    DECLARED.append(spec)
+    return Counter(spec.family, text, labels)
 
 
 TURNS = _counter("gateway_turns", "Finished model turns.")

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 Columns = dict[str, float | int | None]
 
 
-def statistics(found: Iterable[float]) -> Columns:
+def statistics(numbers: Iterable[float]) -> Columns:
     """``mean``, ``std`` (of the population), ``min``, ``max``; None where there is nothing."""
-    values = list(found)
+    values = list(numbers)
     if not values:
         return {"mean": None, "std": None, "min": None, "max": None}
     mean = math.fsum(values) / len(values)

@@ -52,14 +52,14 @@ def launches(config: OrchestratorConfig, identity: RunIdentity, wandb_key: str |
         "attempt": identity.attempt,
         "folder": config.run_dir,
     }
-    found = []
+    launches = []
     if config.monitors.wandb is not None:
         shown = _shown(config.model_dump(mode="json", exclude={"monitors", "run_dir", "host", "port", "engines"}))
         opening = {**about, "config": shown, "wandb": config.monitors.wandb.model_dump(mode="json")}
-        found.append(Launch("wandb", opening, {} if not wandb_key else {ENV_WANDB_KEY: wandb_key}))
+        launches.append(Launch("wandb", opening, {} if not wandb_key else {ENV_WANDB_KEY: wandb_key}))
     if config.monitors.tensorboard:
-        found.append(Launch("tensorboard", about))
-    return found
+        launches.append(Launch("tensorboard", about))
+    return launches
 
 
 def _shown(value: Any) -> Any:

@@ -24,8 +24,8 @@ def step_values(row: Mapping[str, Any], engines: Mapping[str, Any]) -> Row:
 
 def eval_values(row: Mapping[str, Any]) -> Row:
     """A row of evals.jsonl, as ``eval/<environment>/<name>``."""
-    found = numbers(row, without="step")
-    values = {f"eval/{row['environment']}/{name}": value for name, value in found.items()}
+    figures = numbers(row, without="step")
+    values = {f"eval/{row['environment']}/{name}": value for name, value in figures.items()}
     return Row(axis="eval/step", at=int(row["step"]), values=values)
 
 

@@ -52,7 +52,7 @@ class EpisodeFiles:
         """Have a step's file written soon. Never waits: where the disk is too far behind, the file is left out."""
         filtered, self._filtered = self._filtered, []
         try:
-            self._queue.put_nowait(_Step(step, [_light(one) for one in episodes], filtered))
+            self._queue.put_nowait(_Step(step, [_light(episode) for episode in episodes], filtered))
         except asyncio.QueueFull:
             self._fail(step, f"{MAX_WAITING} steps already wait for the disk")
 
@@ -85,14 +85,14 @@ class EpisodeFiles:
     def _write_file(self, step: _Step) -> None:
         from echorl_orchestrator.records.episode_table import parquet, train_episode  # noqa: PLC0415 - see there
 
-        rows = [train_episode(step.number, self._attempt, one, in_batch=True) for one in step.episodes]
-        rows += [train_episode(step.number, self._attempt, one, in_batch=False) for one in step.filtered]
+        rows = [train_episode(step.number, self._attempt, episode, in_batch=True) for episode in step.episodes]
+        rows += [train_episode(step.number, self._attempt, episode, in_batch=False) for episode in step.filtered]
         write_file(self._run.episodes(self._attempt, step.number), parquet(rows))
 
     def _write_eval(self, version: int, environment: str, outcomes: Sequence[EpisodeOutcome]) -> None:
         from echorl_orchestrator.records.episode_table import eval_episode, parquet  # noqa: PLC0415 - see there
 
-        rows = [eval_episode(version, self._attempt, one) for one in outcomes]
+        rows = [eval_episode(version, self._attempt, outcome) for outcome in outcomes]
         write_file(self._run.eval_episodes(self._attempt, version, environment), parquet(rows))
 
     def _fail(self, step: int, reason: str) -> None:
@@ -128,7 +128,7 @@ class EpisodeRecords:
         """The batch of ``step`` is sealed: a few of its episodes are in ``episodes.jsonl`` when this returns."""
         if self._files is not None:
             self._files.sealed(step, episodes)
-        await self._recorder.append(EPISODES, [train_row(step, self._attempt, one) for one in chosen(episodes)])
+        await self._recorder.append(EPISODES, [train_row(step, self._attempt, episode) for episode in chosen(episodes)])
 
     async def evaluated(self, version: int, environment: str, outcomes: Sequence[EpisodeOutcome]) -> None:
         """The eval that ``version`` made due is done; its file is written when this returns, if it is to have one."""

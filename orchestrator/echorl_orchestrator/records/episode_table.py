@@ -58,20 +58,20 @@ only training has, from ``group`` to ``trains_ce``.
 """
 
 
-def train_episode(step: int, attempt: int, one: ReadyEpisode, *, in_batch: bool) -> dict[str, Any]:
+def train_episode(step: int, attempt: int, episode: ReadyEpisode, *, in_batch: bool) -> dict[str, Any]:
     """A train episode by the columns of ``SCHEMA``."""
     return {
-        **_episode(one.outcome, attempt),
+        **_episode(episode.outcome, attempt),
         "kind": "train",
         "step": step,
-        "group": one.group,
+        "group": episode.group,
         "in_batch": in_batch,
-        "advantage": None if math.isnan(one.advantage) else one.advantage,
-        "staleness": one.staleness(step),
-        "version_low": one.version_low,
-        "filters": list(one.verdict.hits),
-        "trains_rl": one.verdict.rl,
-        "trains_ce": one.verdict.ce,
+        "advantage": None if math.isnan(episode.advantage) else episode.advantage,
+        "staleness": episode.staleness(step),
+        "version_low": episode.version_low,
+        "filters": list(episode.verdict.hits),
+        "trains_rl": episode.verdict.rl,
+        "trains_ce": episode.verdict.ce,
     }
 
 

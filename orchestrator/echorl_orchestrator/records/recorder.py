@@ -46,7 +46,7 @@ class Recorder:
                     file.truncate(data.rfind(b"\n") + 1)
 
     def rows(self, name: str) -> list[dict[str, Any]]:
-        """What the file holds. Blocking."""
+        """Read the rows that the file holds. Blocking."""
         return read_rows(self._folder / name)
 
     async def append(self, name: str, rows: Sequence[dict[str, Any]]) -> None:
@@ -115,16 +115,16 @@ def recorded_evals(run: RunDirectory) -> RecordedEvals:
         Refused: what an attempt was prepared with is unreadable.
     """
     starts = [(attempt, prepared.resume_step) for attempt, prepared in prepared_attempts(run)]
-    found = RecordedEvals(set(), set())
+    recorded = RecordedEvals(set(), set())
     for attempt, folder in run.recorded_attempts():
         last = min((start for later, start in starts if later > attempt), default=math.inf)
         for row in read_rows(folder / EVALS):
             place = (row["environment"], row["step"])
             if not was_played(row):
-                found.skipped.add(place)
+                recorded.skipped.add(place)
             elif row["step"] <= last:
-                found.played.add(place)
-    return found
+                recorded.played.add(place)
+    return recorded
 
 
 def step_row(
@@ -151,24 +151,24 @@ def step_row(
 
 def chosen(episodes: Sequence[ReadyEpisode], count: int = EPISODES_A_STEP) -> list[ReadyEpisode]:
     """A few episodes to read: spread evenly over the batch in the order of reward, worst and best among them."""
-    ordered = sorted(episodes, key=lambda one: (one.outcome.reward or 0.0, one.outcome.episode))
+    ordered = sorted(episodes, key=lambda episode: (episode.outcome.reward or 0.0, episode.outcome.episode))
     if len(ordered) <= count:
         return ordered
     return [ordered[round(place * (len(ordered) - 1) / (count - 1))] for place in range(count)]
 
 
-def train_row(step: int, attempt: int, one: ReadyEpisode, *, in_batch: bool = True) -> dict[str, Any]:
+def train_row(step: int, attempt: int, episode: ReadyEpisode, *, in_batch: bool = True) -> dict[str, Any]:
     """One line of episodes.jsonl for an episode of a batch, or for one that filters kept out of it."""
     return {
         "kind": "train",
         "step": step,
-        **_episode(one.outcome, attempt),
-        "group": one.group,
-        "advantage": None if math.isnan(one.advantage) else one.advantage,
-        "staleness": one.staleness(step),
+        **_episode(episode.outcome, attempt),
+        "group": episode.group,
+        "advantage": None if math.isnan(episode.advantage) else episode.advantage,
+        "staleness": episode.staleness(step),
         "in_batch": in_batch,
-        "filters": list(one.verdict.hits),
-        "trains": {"rl": one.verdict.rl, "ce": one.verdict.ce},
+        "filters": list(episode.verdict.hits),
+        "trains": {"rl": episode.verdict.rl, "ce": episode.verdict.ce},
     }
 
 

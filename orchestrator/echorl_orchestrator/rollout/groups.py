@@ -30,7 +30,7 @@ class ReadyEpisode:
     version_low: int | None
     """Lowest version bound of its action tokens; None: no policy of the run sampled it, and it never grows old."""
     partial: bool
-    """Whether siblings failed."""
+    """Whether siblings of its group failed."""
     matched: frozenset[int] = frozenset()
     """Indices of the filters that hold for it, of all stages, those that ask for the advantage left out."""
     own: BatchConfig | None = None

@@ -83,7 +83,7 @@ class ReadyBuffer:
                 f"step {self.next_step}: {self._idle_in_a_row} episodes in a row had nothing to train; "
                 f"filters matched: {matched(self._filtered[-self._idle_in_a_row :])}",
             )
-        self._hold(sorted([*self.ready, *admitted], key=lambda one: one.version_low or 0))
+        self._hold(sorted([*self.ready, *admitted], key=lambda episode: episode.version_low or 0))
         self._changed.set()
 
     async def batch(self) -> list[ReadyEpisode]:
@@ -113,10 +113,10 @@ class ReadyBuffer:
         next batch, and so for every later one, are dropped.
         """
         limit = self._config.max_staleness
-        if stale := [one for one in self.ready if one.staleness(self.next_step) > limit]:
+        if stale := [episode for episode in self.ready if episode.staleness(self.next_step) > limit]:
             self._counters.drop(Drop.STALE, len(stale))
             self._settle(stale)
-            self._hold([one for one in self.ready if one.staleness(self.next_step) <= limit])
+            self._hold([episode for episode in self.ready if episode.staleness(self.next_step) <= limit])
             self.on_room()
         count = self._enough()
         if count is None or self.next_step > farthest_batch(self._config, self._trained()):
@@ -153,11 +153,11 @@ class ReadyBuffer:
         return taken
 
     def sealed(self) -> None:
-        """The batch just taken was sealed."""
+        """Note that the batch just taken was sealed: the count of empty ones begins anew."""
         self._empty_in_a_row = 0
 
     def discard(self) -> None:
-        """The run is over: what is still ready is dropped."""
+        """Drop what is still ready: the run is over."""
         self._counters.drop(Drop.UNUSED, len(self.ready))
         self.ready = []
 

@@ -97,7 +97,7 @@ class Rollout:
             BadInputError: an environment has no tasks, or no weight is above 0.
         """
         config, start = self._config, self._start
-        lengths = {one.name: await self._player.num_tasks(one) for one in config.train}
+        lengths = {environment.name: await self._player.num_tasks(environment) for environment in config.train}
         try:
             deck = TaskDeck(config.train, lengths, config.seed, start.deck)
         except ValueError as error:
@@ -132,10 +132,10 @@ def vocab_size(config: OrchestratorConfig) -> int | None:
     Raises:
         BadInputError: config.json does not tell.
     """
-    if all(rule.type != "gibberish" for one in config.train for rule in config.batch.of(one).filters):
+    if all(rule.type != "gibberish" for environment in config.train for rule in config.batch.of(environment).filters):
         return None
     path = Path(config.model.path) / "config.json"
-    found = json.loads(path.read_text()).get("vocab_size")
-    if type(found) is not int or found < 1:
-        raise BadInputError(f"filter gibberish: {path}: found vocab_size {found!r}, accepted is a number from 1")
-    return found
+    size = json.loads(path.read_text()).get("vocab_size")
+    if type(size) is not int or size < 1:
+        raise BadInputError(f"filter gibberish: {path}: found vocab_size {size!r}, accepted is a number from 1")
+    return size

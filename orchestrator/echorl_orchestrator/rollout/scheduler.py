@@ -79,7 +79,7 @@ class Scheduler:
         self._config, self._mode = config, MODES[config.mode]
         self._player, self._deck, self._buffer, self._scoring = player, buffer.deck, buffer, scoring
         self._environments = {environment.name: environment for environment in environments}
-        self._slots = {name: asyncio.Semaphore(one.max_concurrent) for name, one in self._environments.items()}
+        self._slots = {environment.name: asyncio.Semaphore(environment.max_concurrent) for environment in environments}
         self._unfinished: Counter[str] = Counter()
         self._version, self._horizon, self._ledger = version, horizon, ledger
         self._open: dict[str, Group] = {}
@@ -217,7 +217,7 @@ class Scheduler:
     async def _close(self, group: Group, environment: EnvironmentConfig, task: dict[str, Any]) -> None:
         fallen, ready = await self._scoring.close(group, environment, task)
         if ready:
-            self._deck.note(group.ticket, math.fsum(float(one.outcome.reward or 0.0) for one in ready) / len(ready))
+            self._deck.note(group.ticket, math.fsum(float(unit.outcome.reward or 0.0) for unit in ready) / len(ready))
         del self._open[group.key]
         if fallen:
             self._ledger.counters.drop(Drop.GROUP, len(group.survivors))

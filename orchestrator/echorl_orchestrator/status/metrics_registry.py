@@ -39,17 +39,17 @@ class _Scrape(PrometheusCollector):
             KeyError: the reading holds a family that is not declared.
         """
         reading = self._read()
-        known = {one.family.removeprefix(f"{PREFIX}_"): one for one in FAMILIES}
+        specs = {spec.family.removeprefix(f"{PREFIX}_"): spec for spec in FAMILIES}
         for name, series in reading.values.items():
-            family = _empty(known[name])
+            family = _empty(specs[name])
             for labels, value in series.items():
                 if value is not None:
                     family.add_metric(list(labels), value)
             if family.samples:
                 yield family
-        for name, found in reading.distributions.items():
+        for name, distribution in reading.distributions.items():
             yield HistogramMetricFamily(
-                known[name].family, known[name].text, buckets=found.buckets, sum_value=found.total
+                specs[name].family, specs[name].text, buckets=distribution.buckets, sum_value=distribution.total
             )
 
 

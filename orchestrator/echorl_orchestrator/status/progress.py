@@ -37,15 +37,15 @@ class RunEnd:
 
     def __init__(self) -> None:
         self.phase: Phase | None = None
-        """None while it goes on."""
+        """How the run has ended; None while it goes on."""
         self.failure: RunFailure | None = None
 
     def reached(self, phase: Phase) -> None:
-        """The run is finished or suspended."""
+        """Note that the run is finished or suspended."""
         self.phase = phase
 
     def failed(self, failure: RunFailure) -> None:
-        """The run cannot go on."""
+        """Note that the run cannot go on."""
         self.phase, self.failure = Phase.FAILED, failure
 
 

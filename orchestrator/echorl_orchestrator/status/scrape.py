@@ -39,7 +39,7 @@ class Scrape:
         self._view, self._health, self._volume = view, health, volume
 
     def reading(self) -> Reading:
-        """All values."""
+        """Read the values of all families that Prometheus is shown."""
         view = self._view
         values: Values = {
             **self._progress(),
@@ -51,7 +51,7 @@ class Scrape:
             **self._engines(),
         }
         return Reading(
-            values, {f"engines_{name}": found for name, found in view.pool.distributions().items() if found.buckets}
+            values, {f"engines_{name}": shown for name, shown in view.pool.distributions().items() if shown.buckets}
         )
 
     def _progress(self) -> Values:
@@ -118,17 +118,17 @@ class Scrape:
 def learning(row: Mapping[str, Any]) -> Values:
     """From the newest line of steps.jsonl."""
     families = (*BY_ENVIRONMENT, *BY_ENVIRONMENT_AND_NAME.values())
-    found: dict[str, dict[tuple[str, ...], float | None]] = {family: {} for family in families}
+    by_family: dict[str, dict[tuple[str, ...], float | None]] = {family: {} for family in families}
     for column, value in row.items():
         parts = column.split("/")
         if len(parts) == 3 and parts[0] in BY_ENVIRONMENT_AND_NAME:
-            found[BY_ENVIRONMENT_AND_NAME[parts[0]]][parts[1], parts[2]] = value
+            by_family[BY_ENVIRONMENT_AND_NAME[parts[0]]][parts[1], parts[2]] = value
         for family, (first, last) in BY_ENVIRONMENT.items():
             if len(parts) > 1 and column == f"{first}/{parts[1]}{last}":
-                found[family][(parts[1],)] = value
+                by_family[family][(parts[1],)] = value
     trained = row.get("tokens/trained")
     return {
-        **found,
+        **by_family,
         **_alone(
             echo_tokens_ratio=row["echo_tokens"] / trained if trained and row.get("echo_tokens") is not None else None,
             rl_episodes_ratio=row.get("batch/rl_share"),

@@ -114,8 +114,8 @@ def waiting_for(facts: RunStanding) -> str:
     if facts.trained is None:
         return f"the trainer to load and announce version {facts.start_step}"
     if facts.dispatch_version < 0:
-        known = f"{facts.engines} found" if facts.engines else "none found yet"
-        return f"an engine to hold version {facts.trained} ({known})"
+        engines = f"{facts.engines} found" if facts.engines else "none found yet"
+        return f"an engine to hold version {facts.trained} ({engines})"
     return _batch(facts) if facts.next_step <= facts.max_steps else _last_things(facts, facts.trained)
 
 

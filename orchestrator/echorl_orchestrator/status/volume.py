@@ -31,12 +31,12 @@ class Volume:
         """
         try:
             check_there(self._run)
-            found = os.statvfs(self._run.root)
+            stat = os.statvfs(self._run.root)
         except OSError as error:
             log.warning("how full the volume is cannot be told", folder=str(self._run.root), error=str(error))
             self.size_bytes = self.free_bytes = None
             return
-        self.size_bytes, self.free_bytes = found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+        self.size_bytes, self.free_bytes = stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize
 
     async def run(self) -> None:
         """Look until cancelled.

@@ -80,8 +80,8 @@ class Cursor:
         self._returned: deque[int] = deque()
         self._outstanding: set[int] = set()
         self._told = False
-        known = state.mean_rewards if state is not None and state.length == length else {}
-        self.curriculum = None if curriculum is None else Curriculum(curriculum, length, known)
+        rewards = state.mean_rewards if state is not None and state.length == length else {}
+        self.curriculum = None if curriculum is None else Curriculum(curriculum, length, rewards)
         if state is not None and state.length == length:
             self._next = state.next
             self._returned.extend(sorted(state.returned))
@@ -165,14 +165,14 @@ class TaskDeck:
             raise ValueError("environments.train: found no environment with a weight above 0")
         self._draws = 0 if state is None else state.draws
         self._cursors = {
-            one.name: Cursor(
-                environment=one.name,
+            environment.name: Cursor(
+                environment=environment.name,
                 seed=seed,
-                length=lengths[one.name],
-                state=saved.get(one.name),
-                curriculum=one.curriculum,
+                length=lengths[environment.name],
+                state=saved.get(environment.name),
+                curriculum=environment.curriculum,
             )
-            for one in environments
+            for environment in environments
         }
 
     def upcoming(self) -> str:

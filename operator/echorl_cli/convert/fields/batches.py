@@ -21,7 +21,7 @@ def group_size(settings: Settings) -> tuple[int, str]:
 
 
 def build(settings: Settings, draft: ManifestDraft) -> None:
-    """What a step trains on."""
+    """Put into the draft what a step trains on."""
     path = "spec.algorithm"
     size, key = group_size(settings)
     draft.put(f"{path}.groupSize", size, key)

@@ -24,12 +24,12 @@ def build(scene: Scene) -> None:
         draft.put("spec.algorithm.sft.trainRoles", roles, "data.loss_mask")
     missing = [dataset for index in range(settings.items("data.source")) for dataset in _environment(scene, index)]
     if missing or not settings.items("data.source"):
-        found = f"no conversations for {', '.join(missing) or 'a data set that nothing names'}"
+        lacking = f"no conversations for {', '.join(missing) or 'a data set that nothing names'}"
         accepted = (
             f"--environment {missing[0] if missing else 'NAME'}=FILE.jsonl, an object with messages a line "
             "(docs/environments.md), or =import:pkg.module:factory; for each"
         )
-        settings.problems.append(Problem("--environment", found, accepted, "a run reads no data sets of a hub"))
+        settings.problems.append(Problem("--environment", lacking, accepted, "a run reads no data sets of a hub"))
     settings.value("data.source")
 
 

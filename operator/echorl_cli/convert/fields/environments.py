@@ -32,9 +32,9 @@ class Scene:
 
     def given(self, *words: str | None) -> str:
         """The type that the user gave to one of these words; empty if none."""
-        found = [word for word in words if word is not None and word in self.types]
-        self.used.update(found[:1])
-        return self.types[found[0]] if found else ""
+        typed = [word for word in words if word is not None and word in self.types]
+        self.used.update(typed[:1])
+        return self.types[typed[0]] if typed else ""
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,7 @@ def _lengths(settings: Settings, draft: ManifestDraft) -> tuple[int, str]:
 
 
 def longest_sequence(draft: ManifestDraft) -> int:
-    """What ``build`` set."""
+    """The longest sequence in tokens, which ``build`` has put into the draft."""
     return int(draft.document["spec"]["model"]["maxModelLen"])
 
 

@@ -31,7 +31,7 @@ def name(settings: Settings, draft: ManifestDraft, given: str | None) -> None:
 
 
 def build(settings: Settings, draft: ManifestDraft) -> None:
-    """What is left of spec."""
+    """Put into the draft what is left of ``spec``."""
     if settings.count("max_steps") is None:
         draft.tell(Kind.TO_FILL_IN, "spec.maxSteps", "the files train without end; a manifest has 500 by default")
     seed = draft.first("orchestrator.seed", "orchestrator.buffer.seed", "data.seed") or ""

@@ -41,5 +41,5 @@ def made(key: str, to: str, how: str, example: Any = 1, default: Any = None) -> 
 
 
 def none(key: str, why: str, example: Any = 1, default: Any = None) -> Key:
-    """There is no counterpart."""
+    """A key that has no counterpart; ``why`` is told to the user."""
     return Key(key, "", why, example, default)

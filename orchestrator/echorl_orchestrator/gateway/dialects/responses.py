@@ -203,8 +203,8 @@ def _items(session: GatewaySession, turn: Turn) -> list[dict[str, Any]]:
     # As in the Messages API: blank text beside calls is not sent back, and an empty turn has an item.
     if text.strip() or not calls:
         part: dict[str, Any] = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
-        said = {"id": f"msg_{name}", "type": "message", "role": "assistant", "content": [part]}
-        items.append({**said, "status": "incomplete" if turn.finish_reason == "length" else "completed"})
+        item = {"id": f"msg_{name}", "type": "message", "role": "assistant", "content": [part]}
+        items.append({**item, "status": "incomplete" if turn.finish_reason == "length" else "completed"})
     for number, call in enumerate(calls):
         function = {"type": "function_call", "call_id": call["id"], **call["function"], "status": "completed"}
         items.append({"id": f"fc_{name}_{number}", **function})

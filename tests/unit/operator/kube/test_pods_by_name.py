@@ -11,9 +11,9 @@ async def test_a_pod_without_any_label_of_ours_is_found_by_its_name(connection: 
     await api.set(PODS, "one-trainer-0", spec={"containers": []}, status={"phase": "Running"})
     reader = PodByNameReader(connection, ReaderSettings(first_s=0.0))
     assert await reader.ask(run(), ["one-trainer-0"])
-    (found,) = reader.known(run())
+    (found,) = reader.latest(run())
     assert (found.meta.name, found.meta.run_uid, found.role) == ("one-trainer-0", "", None)
     (asked,) = [dict(query) for _, path, query, *_ in api.requests if path == PODS]
     assert asked == {"fieldSelector": "metadata.name=one-trainer-0"}
     assert not await reader.ask(run(), [])
-    assert reader.known(run()) == ()
+    assert reader.latest(run()) == ()

@@ -85,7 +85,7 @@ async def test_events_are_read_late_and_ever_more_rarely(
         waits.append(complaints.due_s(KEY))
     assert waits == [5.0, 10.0, 20.0, 20.0, 20.0]
     assert reads(api) == 5
-    assert [one.reason for one in complaints.known(run())] == ["FailedCreate"]
+    assert [one.reason for one in complaints.latest(run())] == ["FailedCreate"]
 
 
 async def test_what_is_right_again_is_forgotten(complaints: WarningEventReader, clock: Clock, api: WireApi) -> None:
@@ -93,9 +93,9 @@ async def test_what_is_right_again_is_forgotten(complaints: WarningEventReader, 
     await complaints.ask(run(), [SET])
     clock.now += 2
     await complaints.ask(run(), [SET])
-    assert complaints.known(run())
+    assert complaints.latest(run())
     assert not await complaints.ask(run(), [])
-    assert (complaints.known(run()), complaints.due_s(KEY)) == ((), None)
+    assert (complaints.latest(run()), complaints.due_s(KEY)) == ((), None)
 
 
 async def test_a_read_that_fails_fails_no_pass(
@@ -106,7 +106,7 @@ async def test_a_read_that_fails_fails_no_pass(
     clock.now += 2
     with proxy.fault(faults.fail(403)):
         assert await complaints.ask(run(), [SET])
-    assert complaints.known(run()) == ()
+    assert complaints.latest(run()) == ()
     clock.now += 5
     await complaints.ask(run(), [SET])
-    assert len(complaints.known(run())) == 1
+    assert len(complaints.latest(run())) == 1

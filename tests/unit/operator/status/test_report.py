@@ -168,9 +168,9 @@ def prepared(*committed: int) -> Preparation:
 def test_what_prepare_finds_replaces_what_status_knew() -> None:
     before = {"attempt": 2, "checkpoint": {"step": 50, "committedAt": "2026-01-01T00:00:00Z", "sizeBytes": 9}}
     silent = dataclasses.replace(world(before), role_state=None)
-    found = status_of(silent, MEMORY, dataclasses.replace(SAID, found=prepared(25, 5)))
+    found = status_of(silent, MEMORY, dataclasses.replace(SAID, preparation=prepared(25, 5)))
     assert (found["checkpoint"]["step"], found["checkpoint"]["path"]) == (25, "checkpoints/step_000025")
-    assert "checkpoint" not in status_of(silent, MEMORY, dataclasses.replace(SAID, found=prepared()))
+    assert "checkpoint" not in status_of(silent, MEMORY, dataclasses.replace(SAID, preparation=prepared()))
 
 
 def test_a_lost_checkpoint_is_told_whatever_the_orchestrator_says() -> None:

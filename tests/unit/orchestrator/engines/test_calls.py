@@ -8,7 +8,7 @@ from echorl_orchestrator.engines.calls import Calls, CallsGivenUpError
 
 
 async def waits(calls: Calls, ends: asyncio.Event, started: asyncio.Event | None = None) -> str:
-    with calls.one():
+    with calls.running():
         if started is not None:
             started.set()
         await ends.wait()

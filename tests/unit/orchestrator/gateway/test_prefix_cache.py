@@ -8,7 +8,7 @@ from echorl_orchestrator.gateway.prefix_cache import PrefixCache
 
 def kept(past: PrefixCache, history: History, messages: list[dict[str, Any]], tools: str = "") -> int:
     """How many messages were known; all are then."""
-    canonical, nodes = past.known(messages, tools)
+    canonical, nodes = past.prefix(messages, tools)
     known = len(nodes)
     canonical += [dict(message) for message in messages[known:]]
     past.keep(messages, tools, canonical, history.path(tools, canonical[known:], nodes))
