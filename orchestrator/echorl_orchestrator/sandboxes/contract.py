@@ -103,6 +103,7 @@ class Sandbox(Protocol):
     async def start(self, command: Command, key: str) -> None:
         """Start ``command`` detached; a second call with this key does nothing.
 
+        What it started ends with it: whoever needs a server besides starts that as a command of its own.
         Output of both streams goes to one file, of which ``output`` reads; more than the provider's cap is dropped.
         """
         ...
