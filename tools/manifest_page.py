@@ -54,6 +54,7 @@ _NOT_SUPPORTED = (
     "`spec.trainer.parallel.context` above 1",
     "`spec.weightTransfer.mode`: `nccl`",
     "`spec.checkpoint.weightsOnlyEvery`",
+    "`spec.sandboxes.provider`: `pod`, `agent-sandbox`",
 )
 _CLUSTER_ONLY = (
     "`spec.model.tokenSecretName`, `spec.model.revision` other than `main`",

@@ -11,6 +11,7 @@ from echorl_orchestrator.environments.contract import (
     MultiAgent,
     MultiAgentEnv,
     RunnerResult,
+    SandboxedRunner,
     Slot,
     Span,
     Stage,
@@ -20,11 +21,23 @@ from echorl_orchestrator.environments.contract import (
 )
 from echorl_orchestrator.failures import AgentError, HarnessError, InfrastructureError
 from echorl_orchestrator.filters.filter_hook import FilterEpisode
+from echorl_orchestrator.sandboxes.contract import (
+    Command,
+    Ended,
+    Sandbox,
+    SandboxError,
+    Sandboxes,
+    SandboxLimits,
+    SandboxLoss,
+    SandboxSpec,
+)
 
 __all__ = [
     "Action",
     "AdvantageInputs",
     "AgentError",
+    "Command",
+    "Ended",
     "Environment",
     "EpisodeRunner",
     "FilterEpisode",
@@ -37,6 +50,13 @@ __all__ = [
     "MultiAgent",
     "MultiAgentEnv",
     "RunnerResult",
+    "Sandbox",
+    "SandboxError",
+    "SandboxLimits",
+    "SandboxLoss",
+    "SandboxSpec",
+    "SandboxedRunner",
+    "Sandboxes",
     "Slot",
     "Span",
     "Stage",

@@ -27,6 +27,7 @@ from echorl_core.config.orchestrator import (
 )
 from echorl_core.config.prepare import ModelSource, PrepareConfig
 from echorl_core.config.roles import RoleConfigs
+from echorl_core.config.sandboxes import SandboxesConfig
 from echorl_core.config.trainer import CheckpointConfig, OptimizerConfig, TrainerConfig
 
 __all__ = [
@@ -55,6 +56,7 @@ __all__ = [
     "RoleConfig",
     "RoleConfigs",
     "SamplingConfig",
+    "SandboxesConfig",
     "SeatConfig",
     "SftConfig",
     "TeacherConfig",

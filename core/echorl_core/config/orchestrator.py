@@ -6,6 +6,7 @@ from echorl_core.config.algorithm import AdvantageConfig, FilterConfig, SftConfi
 from echorl_core.config.base import RoleConfig
 from echorl_core.config.environment import EnvironmentConfig, EvalConfig
 from echorl_core.config.model import ModelConfig
+from echorl_core.config.sandboxes import SandboxesConfig
 from echorl_core.config.trainer import CheckpointConfig
 
 
@@ -92,6 +93,8 @@ class OrchestratorConfig(RoleConfig):
     record_episodes: bool = False
     """Write every train and eval episode to ``episodes/`` and ``eval_episodes/`` of the records, as Parquet."""
     monitors: MonitorsConfig = MonitorsConfig()
+    sandboxes: SandboxesConfig | None = None
+    """What agents run in; None: no environment may ask for any."""
     python_path: list[str] = []
     """Folders with user code, put on sys.path of environment workers."""
     pause_lease_s: float = 30.0

@@ -1,6 +1,7 @@
 """Everything that can be known to be wrong before a process starts. All problems are told at once."""
 
 import re
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -19,6 +20,7 @@ _OF_NO_RUN = re.compile(
     r"|report\..*|spool|state\.json|stop"
 )
 """What may lie in a folder that no run has claimed. Records of another run would go on in those of this one."""
+_MOST_USER_NAMESPACES = Path("/proc/sys/user/max_user_namespaces")
 
 
 def all_problems(run: EchoRLRun, root: Path, machine: Machine, environ: Mapping[str, str]) -> list[Problem]:
@@ -87,6 +89,8 @@ def machine_problems(run: EchoRLRun, machine: Machine) -> Iterator[Problem]:
         yield Problem("spec.code.path", f"{spec.code.path}, which is no folder", "a folder with Python modules")
     if spec.code.config_map is not None:
         yield Problem("spec.code.configMap", spec.code.config_map, "path", "one machine has no ConfigMaps")
+    if spec.sandboxes is not None:
+        yield from sandbox_problems()
     if not machine.gpus:
         return
     ranks, each = num_ranks(spec), spec.inference.tensor_parallel or spec.inference.gpus_per_replica
@@ -96,6 +100,15 @@ def machine_problems(run: EchoRLRun, machine: Machine) -> Iterator[Problem]:
         yield Problem(
             "spec.inference.tensorParallel", str(each), f"at most {len(machine.gpus)}, the GPUs of this machine"
         )
+
+
+def sandbox_problems() -> Iterator[Problem]:
+    """What this machine lacks for sandboxes of its own; whether they start is tried by the environments' workers."""
+    place = "spec.sandboxes.provider"
+    if shutil.which("bwrap") is None:
+        yield Problem(place, "process, and no bwrap", "a machine with bubblewrap (package bubblewrap)")
+    if _MOST_USER_NAMESPACES.is_file() and int(_MOST_USER_NAMESPACES.read_text()) == 0:
+        yield Problem(place, f"process, and 0 in {_MOST_USER_NAMESPACES}", "a machine with user namespaces")
 
 
 def port_problems(run: EchoRLRun) -> Iterator[Problem]:

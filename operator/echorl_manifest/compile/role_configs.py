@@ -15,7 +15,7 @@ from echorl_manifest.compile.algorithms import (
     teacher_config,
 )
 from echorl_manifest.compile.placement import Placement
-from echorl_manifest.models.base import duration_seconds
+from echorl_manifest.models.base import duration_seconds, quantity_number
 from echorl_manifest.models.environments import Echo, Environment, EvalEnvironment, Member, Sampling, TrainEnvironment
 from echorl_manifest.models.model import Lora
 from echorl_manifest.models.run import EchoRLRun, EchoRLRunSpec
@@ -184,6 +184,24 @@ def _monitors(spec: EchoRLRunSpec) -> config.MonitorsConfig:
     )
 
 
+def _sandboxes(spec: EchoRLRunSpec) -> config.SandboxesConfig | None:
+    sandboxes = spec.sandboxes
+    if sandboxes is None:
+        return None
+    if sandboxes.provider != "process":
+        raise ValueError("sandboxes in pods are not supported yet; validate the manifest first")
+    resources = sandboxes.resources
+    return config.SandboxesConfig(
+        provider=sandboxes.provider,
+        cpu=resources.cpu,
+        memory_bytes=int(quantity_number(resources.memory)),
+        disk_bytes=int(quantity_number(resources.disk)),
+        processes=resources.processes,
+        concurrency=sandboxes.concurrency,
+        ttl_s=duration_seconds(sandboxes.ttl),
+    )
+
+
 def _orchestrator(spec: EchoRLRunSpec, placement: Placement) -> config.OrchestratorConfig:
     checkpoint = spec.checkpoint
     addresses = [f"{engine.host}:{engine.port}" for engine in placement.engines]
@@ -209,6 +227,7 @@ def _orchestrator(spec: EchoRLRunSpec, placement: Placement) -> config.Orchestra
         record=spec.record.enabled,
         record_episodes=spec.record.episodes,
         monitors=_monitors(spec),
+        sandboxes=_sandboxes(spec),
         python_path=list(placement.python_path),
     )
 

@@ -27,6 +27,12 @@ _LONGEST_S = 2**63 / 1e9  # what a Kubernetes duration can hold
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _NUMBER = r"[0-9]+([.][0-9]+)?"
 _DURATION = "".join(f"({_NUMBER}{unit})?" for unit in ("h", "m", "s", "ms", "(us|µs)", "ns"))
+_TIMES = {"": 1} | {
+    unit + suffix: base**power
+    for suffix, base, units in (("i", 1024, "KMGTP"), ("", 1000, "kMGTP"))
+    for power, unit in enumerate(units, start=1)
+}
+_QUANTITY = r"\d+(\.\d+)?(Ki|Mi|Gi|Ti|Pi|k|M|G|T|P)?"
 _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ns|us|µs|ms|s|m|h)", re.ASCII)
 
 
@@ -81,6 +87,20 @@ def duration_seconds(text: str) -> float:
     if not 1e-9 <= seconds < _LONGEST_S:
         raise ValueError("no positive duration")
     return seconds
+
+
+def quantity_number(text: str) -> float:
+    """The number that a Kubernetes quantity stands for: ``16Gi``, ``1.5G``; bytes, where it is of bytes.
+
+    Raises:
+        ValueError: the text is no such quantity.
+    """
+    found = re.fullmatch(_QUANTITY, text, re.ASCII)
+    if found is None:
+        raise ValueError("no quantity")
+    suffix = found[2] or ""
+    times: int = _TIMES[suffix]
+    return float(text.removesuffix(suffix)) * times
 
 
 def _is_duration(text: str) -> str:
@@ -189,7 +209,7 @@ Duration = Annotated[
 ]
 Quantity = Annotated[
     str,
-    Field(pattern=r"^\d+(\.\d+)?(Ki|Mi|Gi|Ti|Pi|k|M|G|T|P)?$", max_length=32),
+    Field(pattern=f"^{_QUANTITY}$", max_length=32),
     AfterValidator(_is_positive),
     Accepts(
         "a Kubernetes quantity above 0, such as 500Gi",

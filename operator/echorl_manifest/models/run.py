@@ -22,6 +22,7 @@ from echorl_manifest.models.runtime import (
     TokenExport,
     WeightTransfer,
 )
+from echorl_manifest.models.sandboxes import Sandboxes
 from echorl_manifest.models.trainer import Trainer
 
 
@@ -69,6 +70,8 @@ class EchoRLRunSpec(ApiModel):
     """What is optimised, and on which episodes."""
     environments: Environments = Environments()
     """What the model plays."""
+    sandboxes: Sandboxes | None = None
+    """What agents and graders run in; absent: no environment may ask for any."""
     trainer: Trainer = Trainer()
     """The ranks that update the weights."""
     inference: Inference = Inference()

@@ -23,6 +23,7 @@ NOWHERE = (
     _not_supported("spec.trainer.parallel", "context", "context parallelism", "1", but=(1,)),
     _not_supported("spec.weightTransfer", "mode", "weight transfer by NCCL", "http or disk", only=("nccl",)),
     _not_supported("spec.checkpoint", "weightsOnlyEvery", "exports of weights alone"),
+    _not_supported("spec.sandboxes", "provider", "sandboxes in pods", "process", only=("pod", "agent-sandbox")),
 )
 """What nothing carries out."""
 IN_A_CLUSTER_ALONE = (

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
+from echorl_orchestrator.sandboxes.contract import Sandboxes
+
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,63}")
 RESERVED_MEMBERS = frozenset({"mean", "std", "min", "max"})
 """Names of statistics, which stand where members do in the names of metrics."""
@@ -105,6 +107,19 @@ class EpisodeRunner(Protocol):
         ...
 
 
+class SandboxedRunner(Protocol):
+    """An agent that lives in sandboxes; it is known by its parameter of that name. Runs in a worker process."""
+
+    async def run(
+        self, task: dict[str, Any], *, base_url: str, session: str, model: str, limits: Limits, sandboxes: Sandboxes
+    ) -> RunnerResult:
+        """Play one episode with ``sandboxes`` of its own, by ``spec.sandboxes``; what it forgets is destroyed.
+
+        From inside, the gateway is at ``Sandbox.gateway``, with the path of ``base_url``.
+        """
+        ...
+
+
 @runtime_checkable
 class TaskSource(Protocol):
     """Tasks by index, so that a cursor is one integer. A task's ``key`` (int or str) is its identity, kept as it is."""
@@ -187,7 +202,7 @@ class Environment:
     tasks: TaskSource
     text_env: Any = None
     """Callable without arguments that makes the TextEnv of one episode."""
-    runner: EpisodeRunner | None = None
+    runner: EpisodeRunner | SandboxedRunner | None = None
     multi_agent: MultiAgent | None = None
     given: bool = False
     """Tasks are whole conversations, ``messages`` and if need be ``tools``: nothing is played. For mode sft."""

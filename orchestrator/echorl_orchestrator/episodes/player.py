@@ -4,6 +4,7 @@ Who plays an attempt, and how, is the matter of ``episode_players``.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -69,6 +70,8 @@ class EpisodePlayer:
         names = [environment.name for environment in environments]
         if len(set(names)) != len(names):
             raise BadInputError(f"environments: names must be unique, found {', '.join(names)}")
+        self._room = asyncio.Semaphore(config.sandboxes.concurrency if config.sandboxes else 1)
+        """Of episodes that have sandboxes, over all environments and workers."""
         self._pools = {
             environment.name: WorkerPool(
                 WorkerSpec(
@@ -77,6 +80,8 @@ class EpisodePlayer:
                     identity.attempt,
                     advantage=config.batch.of(environment).advantage.hook,
                     filters=[rule.hook for rule in config.batch.of(environment).filters],
+                    sandboxes=config.sandboxes,
+                    gateway=(host, config.port),
                 ),
                 self._background,
             )
@@ -201,8 +206,10 @@ class EpisodePlayer:
         name, pool = environment.name, self._pools[environment.name]
         player = self._players.player(name, pool.facts)
         attempts = 1
+        room = self._room if pool.facts.sandboxes else contextlib.nullcontext()
         while True:
-            outcome, error = await player.play(request, pool, evaluation=name in self._evaluations)
+            async with room:
+                outcome, error = await player.play(request, pool, evaluation=name in self._evaluations)
             if attempts > retries(outcome.error_kind, environment.max_retries):
                 break
             attempts += 1

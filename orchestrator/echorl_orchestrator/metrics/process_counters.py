@@ -1,6 +1,6 @@
 """What single modules of this role count; served beside what is read at each scrape."""
 
-from prometheus_client import Counter
+from prometheus_client import Counter, Histogram
 
 from echorl_core.metric_spec import MetricSpec
 
@@ -11,6 +11,12 @@ def _counter(name: str, text: str, labels: tuple[str, ...] = ()) -> Counter:
     spec = MetricSpec(f"echorl_orchestrator_{name}_total", "counter", labels, text)
     DECLARED.append(spec)
     return Counter(spec.family, text, labels)
+
+
+def _histogram(name: str, text: str, buckets: tuple[float, ...], labels: tuple[str, ...] = ()) -> Histogram:
+    one = MetricSpec(f"echorl_orchestrator_{name}", "histogram", labels, text)
+    DECLARED.append(one)
+    return Histogram(one.family, text, labels, buckets=buckets)
 
 
 TURNS = _counter("gateway_turns", "Finished model turns.")
@@ -25,3 +31,16 @@ MONITOR_WRITTEN = _counter("monitor_rows", "Rows that a monitor took: wandb, ten
 MONITOR_DROPPED = _counter("monitor_rows_dropped", "Rows that a monitor never got.", ("monitor",))
 MONITOR_FAILURES = _counter("monitor_failures", "Ends of a monitor's process that it was not asked for.", ("monitor",))
 WORKERS_RETIRED = _counter("worker_retired", "Environment workers put away as stuck.", ("environment",))
+SANDBOXES_STARTED = _counter("sandboxes_started", "Sandboxes that were ready.", ("environment",))
+SANDBOXES_DESTROYED = _counter("sandboxes_destroyed", "Sandboxes that an episode or its end ended.", ("environment",))
+SANDBOXES_FAILED = _counter(
+    "sandboxes_failed",
+    "Sandboxes that could not be made, or were lost, by why: refused, image, start, evicted, lost, expired, overused.",
+    ("environment", "reason"),
+)
+SANDBOX_START = _histogram(
+    "sandbox_start_seconds",
+    "From asking for a sandbox to having it, its image included.",
+    (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0),
+    ("environment",),
+)

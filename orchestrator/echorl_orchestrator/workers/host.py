@@ -6,7 +6,7 @@ import queue
 import threading
 import traceback
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -18,6 +18,7 @@ from echorl_orchestrator.environments.contract import (
     Environment,
     Limits,
     RunnerResult,
+    SandboxedRunner,
     Slot,
     Stage,
     Step,
@@ -28,6 +29,7 @@ from echorl_orchestrator.environments.loader import load_environment, load_hook
 from echorl_orchestrator.failures import AgentError, BadInputError, ClassedError, InfrastructureError
 from echorl_orchestrator.filters import filter_hook
 from echorl_orchestrator.sandboxes.contract import SandboxError, SandboxLoss
+from echorl_orchestrator.sandboxes.lent import Lending, try_one
 
 Reply = Callable[[dict[str, Any]], None]
 _TRACE_CHARACTERS = 4000
@@ -119,6 +121,20 @@ def _result(value: Any, kind: type, what: str) -> Any:
     return _awaited(value, kind, what) if inspect.isawaitable(value) else _checked(value, kind, what)
 
 
+def _takes_sandboxes(environment: Environment) -> bool:
+    runner = environment.runner
+    return runner is not None and "sandboxes" in inspect.signature(runner.run).parameters
+
+
+def _check_sandboxes(name: str, lending: Lending | None) -> None:
+    if lending is None:
+        raise BadInputError(f"environments.{name}: it runs in sandboxes; found no spec.sandboxes, accepted is one")
+    try:
+        asyncio.run(try_one(lending.config))
+    except SandboxError as error:
+        raise BadInputError(f"environments.{name}: {error.message}") from error
+
+
 class Host:
     """One environment and its episodes."""
 
@@ -127,6 +143,8 @@ class Host:
         config: EnvironmentConfig,
         advantage: HookConfig | None = None,
         filters: Sequence[HookConfig | None] = (),
+        *,
+        sandboxes: Lending | None = None,
     ) -> None:
         """``filters``: by the index of the run's rule; None where that one is not custom."""
         self._environment: Environment = load_environment(config.name, config.type, config.args)
@@ -150,6 +168,10 @@ class Host:
             for index, rule in enumerate(filters)
             if rule is not None
         }
+        self._takes_sandboxes = _takes_sandboxes(self._environment)
+        self._sandboxes = sandboxes
+        if self._takes_sandboxes:
+            _check_sandboxes(config.name, sandboxes)
         self._threads: dict[str, EpisodeThread] = {}
 
     def facts(self) -> dict[str, Any]:
@@ -158,6 +180,7 @@ class Host:
         return {
             "num_tasks": len(self._tasks),
             "runner": self._environment.runner is not None,
+            "sandboxes": self._takes_sandboxes,
             "scores_groups": self._environment.score_group is not None,
             "given": self._environment.given,
             "members": [] if several is None else list(several.members),
@@ -226,8 +249,15 @@ class Host:
         if runner is None:
             raise TypeError("the environment has no runner")
         bounds = msgspec.convert(limits, Limits)
-        result = runner.run(task, base_url=base_url, session=session, model=model, limits=bounds)
-        return _result(result, RunnerResult, "run")
+        told: dict[str, Any] = {"base_url": base_url, "session": session, "model": model, "limits": bounds}
+        if self._takes_sandboxes:
+            return self._run_with_sandboxes(cast("SandboxedRunner", runner), task, told)
+        return _result(runner.run(task, **told), RunnerResult, "run")
+
+    async def _run_with_sandboxes(self, runner: SandboxedRunner, task: dict[str, Any], told: dict[str, Any]) -> Any:
+        assert self._sandboxes is not None  # noqa: S101 - checked when the environment was loaded
+        async with self._sandboxes.to_episode() as lent:
+            return _checked(await runner.run(task, **told, sandboxes=lent), RunnerResult, "run")
 
     def _op_score_group(self, _: EpisodeThread, *, task: dict[str, Any], episodes: list[dict[str, Any]]) -> Any:
         return self._environment.score_group(task, episodes)

@@ -13,20 +13,29 @@ import sys
 from typing import Any
 
 from echorl_core import logs
-from echorl_core.config import EnvironmentConfig, HookConfig
+from echorl_core.config import EnvironmentConfig, HookConfig, SandboxesConfig
 from echorl_orchestrator.failures import BadInputError
+from echorl_orchestrator.sandboxes.lent import Lending, Tell
 from echorl_orchestrator.workers.host import Host, error_of
 from echorl_orchestrator.workers.rpc import FrameError, encode, read
 from echorl_orchestrator.workers.tether import die_with_parent
 
 
-def _load(start: dict[str, Any]) -> Host:
+def _load(start: dict[str, Any], tell: Tell) -> Host:
     sys.path[:0] = start["python_path"]
     return Host(
         EnvironmentConfig.model_validate(start["environment"]),
         _hook(start["advantage"]),
         [_hook(dumped) for dumped in start["filters"]],
+        sandboxes=_sandboxes(start, tell),
     )
+
+
+def _sandboxes(start: dict[str, Any], tell: Tell) -> Lending | None:
+    if start["sandboxes"] is None:
+        return None
+    gateway = None if start["gateway"] is None else tuple(start["gateway"])
+    return Lending(SandboxesConfig.model_validate(start["sandboxes"]), gateway, tell)
 
 
 def _hook(dumped: dict[str, Any] | None) -> HookConfig | None:
@@ -55,7 +64,7 @@ class Worker:
         """Load the environment, then answer until the orchestrator is gone."""
         start = (await read(self._reader))["start"]
         try:
-            host = await asyncio.to_thread(_load, start)
+            host = await asyncio.to_thread(_load, start, lambda what: self._reply({"sandbox": what}))
         except BadInputError as error:
             self._send({"refused": str(error)})
             await self._writer.drain()

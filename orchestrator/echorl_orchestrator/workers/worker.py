@@ -14,9 +14,16 @@ from typing import Any, Literal
 import msgspec
 import structlog
 
-from echorl_core.config import EnvironmentConfig, HookConfig
+from echorl_core.config import EnvironmentConfig, HookConfig, SandboxesConfig
 from echorl_orchestrator.environments.contract import Slot
 from echorl_orchestrator.failures import BadInputError, EpisodeError, ErrorKind
+from echorl_orchestrator.metrics.process_counters import (
+    SANDBOX_START,
+    SANDBOXES_DESTROYED,
+    SANDBOXES_FAILED,
+    SANDBOXES_STARTED,
+)
+from echorl_orchestrator.sandboxes.contract import SandboxLoss
 from echorl_orchestrator.workers.background import Background
 from echorl_orchestrator.workers.rpc import FrameError, encode, read, write
 
@@ -38,6 +45,10 @@ class WorkerSpec:
     """The run's own advantage function."""
     filters: Sequence[HookConfig | None] = ()
     """The run's own filters, in the order of its rules; None where a rule is none of those."""
+    sandboxes: SandboxesConfig | None = None
+    """None: the environment may ask for none."""
+    gateway: tuple[str, int] | None = None
+    """Where sandboxes reach the gateway."""
     start_deadline_s: float = 120.0
     ping_interval_s: float = 5.0
     ping_deadline_s: float = 60.0
@@ -50,6 +61,8 @@ class EnvironmentFacts:
     num_tasks: int
     runner: bool
     scores_groups: bool
+    sandboxes: bool = False
+    """Its runner takes sandboxes."""
     given: bool = False
     members: list[str] = field(default_factory=list)
     """Empty: not multi-agent."""
@@ -62,6 +75,14 @@ class _Error(msgspec.Struct):
     message: str
     trace: str = ""
     kind: Literal["env", "infrastructure", "harness", "agent"] = "env"
+
+
+class _Sandbox(msgspec.Struct):
+    """What became of one."""
+
+    what: Literal["started", "destroyed", "failed"]
+    seconds: float = 0.0
+    loss: SandboxLoss | None = None
 
 
 class _Answer(msgspec.Struct):
@@ -168,6 +189,8 @@ class Worker:
             "python_path": list(self.spec.python_path),
             "advantage": _dumped(self.spec.advantage),
             "filters": [_dumped(hook) for hook in self.spec.filters],
+            "sandboxes": None if self.spec.sandboxes is None else self.spec.sandboxes.model_dump(mode="json"),
+            "gateway": self.spec.gateway,
         }
         try:
             write(self._writer, encode({"start": start}))
@@ -226,7 +249,7 @@ class Worker:
             self._bury()
 
     def _take_in(self, message: dict[str, Any]) -> None:
-        """A pong, or the answer to a call.
+        """A pong, what became of a sandbox, or the answer to a call.
 
         Raises:
             FrameError: neither.
@@ -235,6 +258,9 @@ class Worker:
             self._ponged.set()
             return
         try:
+            if "sandbox" in message:
+                self._count(msgspec.convert(message["sandbox"], _Sandbox))
+                return
             answer = msgspec.convert(message, _Answer)
         except msgspec.ValidationError as error:
             raise FrameError(f"no answer: {error}") from None
@@ -247,6 +273,16 @@ class Worker:
             raised = EpisodeError(ErrorKind(answer.error.kind), answer.error.message)
             raised.add_note(answer.error.trace)
             future.set_exception(raised)
+
+    def _count(self, sandbox: "_Sandbox") -> None:
+        name = self.spec.environment.name
+        if sandbox.what == "started":
+            SANDBOXES_STARTED.labels(name).inc()
+            SANDBOX_START.labels(name).observe(sandbox.seconds)
+        elif sandbox.what == "destroyed":
+            SANDBOXES_DESTROYED.labels(name).inc()
+        else:
+            SANDBOXES_FAILED.labels(name, str(sandbox.loss)).inc()
 
     def _bury(self) -> None:
         self.dead = True

@@ -33,7 +33,14 @@ async def test_it_writes_to_nothing_of_the_machine(sandboxes: ProcessSandboxes, 
     for path in ("/usr/new", "/usr/bin/new", "/etc/alternatives/new", "/dev/new", "/proc/sys/kernel/core_pattern"):
         ended, said = await ran(sandbox, f"echo x > {path}", root=root)
         assert ended.code != 0, (path, said)
-    for attempt in ("mount -t tmpfs x /mnt", "mount -o remount,rw /usr", "umount /usr", "mknod /work/d b 254 0"):
+    for attempt in (
+        "mount -t tmpfs x /mnt",
+        "mount -o remount,rw /usr",
+        "umount /usr",
+        "mknod /work/d b 254 0",
+        "unshare -U true",
+        "unshare -n true",
+    ):
         ended, said = await ran(sandbox, f"mkdir -p /mnt; {attempt}", root=root)
         assert ended.code != 0, (attempt, said)
 

@@ -3,7 +3,7 @@ import pytest
 from echorl_cli.manifest_file import manifest_text
 from echorl_cli.yaml_text import parse_yaml
 from echorl_manifest import EchoRLRun, duration_seconds, load, problems, unused_locally
-from echorl_manifest.models.base import ApiModel
+from echorl_manifest.models.base import ApiModel, quantity_number
 from echorl_manifest.schema import accepted_text, bare, keys
 from echorl_testing.manifests.documents import full, shortest, with_value
 
@@ -143,6 +143,20 @@ def test_texts_that_are_no_duration(text):
     (problem,) = problems(with_value(full(), "spec.stallPolicy.noStepFor", text))
     assert problem.path == "spec.stallPolicy.noStepFor"
     assert "1h30m" in problem.accepted
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("500", 500), ("1.5k", 1500), ("2G", 2e9), ("3Mi", 3 * 2**20), ("0.5Gi", 2**29), ("1Pi", 2**50), ("1T", 1e12)],
+)
+def test_quantities(text, number):
+    assert quantity_number(text) == number
+
+
+@pytest.mark.parametrize("text", ["", "Gi", "1 Gi", "-1Gi", "1gi", "1e3", "1..5G"])
+def test_texts_that_are_no_quantity(text):
+    with pytest.raises(ValueError, match="quantity"):
+        quantity_number(text)
 
 
 def test_keys_are_those_of_the_manifest():

@@ -42,8 +42,9 @@ class ProcessSandbox:
     def __init__(self, key: str, guard: subprocess.Popen[bytes], channel: socket.socket, folder: Path) -> None:
         self.key = key
         self.gateway: str | None = None
-        self.gone: asyncio.Future[SandboxError] = asyncio.get_running_loop().create_future()
-        """Set once there is nothing left of it: why."""
+        self.gone: asyncio.Future[SandboxError | None] = asyncio.get_running_loop().create_future()
+        """Set once there is nothing left of it: why; None where it was destroyed."""
+        self._closing = False
         self._loop = asyncio.get_running_loop()
         self._guard = guard
         self._channel = channel
@@ -73,6 +74,7 @@ class ProcessSandbox:
 
     async def close(self) -> None:
         """End everything inside; returns when it is gone."""
+        self._closing = True
         self._hang_up()
         try:
             async with asyncio.timeout(_END_S):
@@ -156,7 +158,13 @@ class ProcessSandbox:
 
     def _check(self) -> None:
         if self.gone.done():
-            raise SandboxError(self.gone.result().loss, self.gone.result().message)
+            raise self._lost()
+
+    def _lost(self) -> SandboxError:
+        why = self.gone.result()
+        if why is None:
+            return SandboxError(SandboxLoss.LOST, f"sandbox {self.key} was destroyed")
+        return SandboxError(why.loss, why.message)
 
     async def _call(self, asked: dict[str, Any], descriptors: Sequence[int] = ()) -> list[int]:
         """What came beside the answer; the caller owns it."""
@@ -242,15 +250,15 @@ class ProcessSandbox:
         os.close(self._watched)
         expired = self._guard.wait() == EXPIRED
         self._hang_up()
-        why = (
-            SandboxError(SandboxLoss.EXPIRED, f"sandbox {self.key} outlived its ttl")
-            if expired
-            else SandboxError(SandboxLoss.LOST, f"sandbox {self.key} is not there any more")
-        )
-        self.gone.set_result(why)
+        if expired:
+            self.gone.set_result(SandboxError(SandboxLoss.EXPIRED, f"sandbox {self.key} outlived its ttl"))
+        elif self._closing:
+            self.gone.set_result(None)
+        else:
+            self.gone.set_result(SandboxError(SandboxLoss.LOST, f"sandbox {self.key} is not there any more"))
         for answer in (*self._asked.values(), self._ready):
             if not answer.done():
-                answer.set_exception(SandboxError(why.loss, why.message))
+                answer.set_exception(self._lost())
         self._asked.clear()
         for running in self._commands.values():
             self._stop_reading(running)

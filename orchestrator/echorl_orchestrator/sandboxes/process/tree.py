@@ -44,6 +44,7 @@ class Mounted:
             os.mkdir(f"{_BASE}/{name}")
         root = f"{_BASE}/root"
         if order.image is not None:
+            _check_attributes(f"{_BASE}/upper")
             layers = f"lowerdir={order.image},upperdir={_BASE}/upper,workdir={_BASE}/work,userxattr"
             kernel.mount("overlay", root, kernel.MOUNT_NO_SUID | kernel.MOUNT_NO_DEVICES, layers)
         _furnish(Tree(root), order)
@@ -55,6 +56,14 @@ class Mounted:
             file.write(str(order.memory_bytes // resource.getpagesize()))
         inside = [_user_namespace(user, order.processes + _OWN_PROCESSES) for user in (0, AGENT)]
         return cls(root, f"{_BASE}/shm", tree, *inside)
+
+
+def _check_attributes(folder: str) -> None:
+    """Without them overlayfs mounts, and fails later, where a folder is removed and made anew."""
+    try:
+        os.setxattr(folder, "user.echorl", b"")
+    except OSError as error:
+        raise OSError(error.errno, "tmpfs has no user attributes here; accepted is Linux 6.6 or newer") from error
 
 
 def _furnish(tree: Tree, order: Order) -> None:

@@ -22,6 +22,7 @@ NODE = {
     "busybox": "busybox-static",
     "mount": "mount",
 }
+SANDBOXES = {"bwrap": "bubblewrap"}
 """Debian package by program."""
 
 
@@ -33,6 +34,11 @@ def ensure_control_plane() -> None:
         ClusterError: the installation failed.
     """
     _install(_missing(CONTROL_PLANE))
+
+
+def ensure_sandboxes() -> None:
+    """Install what sandboxes on this machine need where it is missing; raises like :func:`ensure_control_plane`."""
+    _install(_missing(SANDBOXES))
 
 
 def ensure_node() -> None:

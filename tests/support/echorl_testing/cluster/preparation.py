@@ -1,4 +1,6 @@
-"""All that tests on a cluster take, built and installed before the first of them."""
+"""All that tests on a cluster and tests of sandboxes take, built and installed before the first of them."""
+
+import os
 
 from echorl_testing.cluster import packages, sandbox
 from echorl_testing.cluster.binaries import MODULES, Binaries
@@ -11,6 +13,8 @@ def prepare(binaries: Binaries) -> None:
         Unavailable: this machine cannot hold a cluster.
         ClusterError: a build failed.
     """
+    if os.geteuid() == 0:
+        packages.ensure_sandboxes()
     sandbox.check_possible()
     packages.ensure_node()
     packages.ensure_prometheus()

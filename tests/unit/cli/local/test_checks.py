@@ -148,6 +148,14 @@ def test_a_missing_inference_environment(problems, tmp_path: Path) -> None:
     assert problem.startswith(f"inference environment: found no {tmp_path / 'python'}")
 
 
+def test_sandboxes_without_bubblewrap(problems, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert problems() == []
+    (problem,) = problems(spec__sandboxes={})
+    assert problem.startswith("spec.sandboxes.provider: found process, and no bwrap")
+    assert "package bubblewrap" in problem
+
+
 def test_more_ranks_than_gpus(problems) -> None:
     [problem] = problems(machine=Machine(sys.executable, Path(sys.executable), ("0",)), spec__trainer__replicas=2)
     assert "2 ranks; accepted: at most one for each of the 1 GPUs" in problem

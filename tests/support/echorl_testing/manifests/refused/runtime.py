@@ -26,6 +26,16 @@ RUNTIME: list[Refused] = [
         "no value",
         id="class of a claim that exists",
     ),
+    *(
+        Refused(
+            [("spec.sandboxes", {"resources": {key: "much"}})],
+            f"spec.sandboxes.resources.{key}",
+            "a Kubernetes quantity above 0",
+            id=f"{key} of sandboxes",
+        )
+        for key in ("memory", "disk")
+    ),
+    Refused([("spec.sandboxes", {"ttl": "soon"})], "spec.sandboxes.ttl", "a duration", id="ttl of sandboxes"),
     Refused(
         [("spec.monitors.wandb", {"secretName": "key"})],
         "spec.monitors.wandb.secretName",

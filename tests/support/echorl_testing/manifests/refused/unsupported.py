@@ -12,6 +12,8 @@ NOT_SUPPORTED_YET: list[tuple[str, Any]] = [
     ("spec.trainer.parallel.context", 2),
     ("spec.weightTransfer.mode", "nccl"),
     ("spec.checkpoint.weightsOnlyEvery", 10),
+    ("spec.sandboxes.provider", "pod"),
+    ("spec.sandboxes.provider", "agent-sandbox"),
 ]
 CLUSTER_ONLY: list[tuple[str, Any]] = [
     ("spec.model.tokenSecretName", "hub"),
@@ -25,4 +27,5 @@ CLUSTER_ONLY: list[tuple[str, Any]] = [
 def unsupported_base() -> dict[str, Any]:
     """A short manifest that each of ``NOT_SUPPORTED_YET`` and ``CLUSTER_ONLY`` is one change to."""
     document = with_value(shortest(), "spec.algorithm.filters", [{"type": "zeroAdvantage"}])
+    document = with_value(document, "spec.sandboxes", {})
     return with_value(document, "spec.environments.eval", [EVAL])

@@ -1,0 +1,1 @@
+"""How fast sandboxes start and end, and that nothing is left of hundreds."""

@@ -1,0 +1,110 @@
+"""What an episode's runner is lent: the run's provider, within the run's limits, that ends what the episode forgot."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from echorl_core.config import SandboxesConfig
+from echorl_orchestrator.sandboxes.contract import (
+    Command,
+    Sandbox,
+    SandboxError,
+    SandboxLimits,
+    SandboxLoss,
+    SandboxSpec,
+)
+from echorl_orchestrator.sandboxes.process.images import HOST
+from echorl_orchestrator.sandboxes.process.provider import ProcessSandboxes, default_folder
+
+Tell = Callable[[dict[str, Any]], None]
+"""Takes ``what`` became of a sandbox: started (with ``seconds``), destroyed, failed (with its ``loss``)."""
+_TRIED_S = 60.0
+
+
+@dataclass(frozen=True)
+class Lending:
+    """What sandboxes of a run's episodes are lent by."""
+
+    config: SandboxesConfig
+    gateway: tuple[str, int] | None
+    tell: Tell
+
+    @asynccontextmanager
+    async def to_episode(self) -> AsyncIterator["LentSandboxes"]:
+        """Sandboxes of one episode; at its end, however it ends, they are destroyed."""
+        lent = LentSandboxes(self.config, self.gateway, self.tell)
+        try:
+            yield lent
+        finally:
+            await asyncio.shield(lent.close())
+
+
+class LentSandboxes:
+    """See ``contract.Sandboxes``. Made on the episode's event loop."""
+
+    def __init__(self, config: SandboxesConfig, gateway: tuple[str, int] | None, tell: Tell) -> None:
+        """Raises SandboxError where this machine can have none."""
+        self._config = config
+        self._tell = tell
+        self._provider = ProcessSandboxes(default_folder(), gateway)
+
+    async def create(self, spec: SandboxSpec, key: str) -> Sandbox:
+        """See the contract; limits and time are the run's where they are more."""
+        if key in await self._provider.list():
+            return await self._provider.create(spec, key)
+        begun = time.monotonic()
+        try:
+            made = await self._provider.create(self._within(spec), key)
+        except SandboxError as error:
+            self._tell({"what": "failed", "loss": str(error.loss)})
+            raise
+        self._tell({"what": "started", "seconds": time.monotonic() - begun})
+        made.gone.add_done_callback(self._note)
+        return made
+
+    async def destroy(self, key: str) -> None:
+        """See the contract."""
+        await self._provider.destroy(key)
+
+    async def list(self) -> list[str]:
+        """See the contract."""
+        return await self._provider.list()
+
+    async def close(self) -> None:
+        """End everything."""
+        await self._provider.close()
+
+    def _note(self, gone: "asyncio.Future[SandboxError | None]") -> None:
+        why = None if gone.cancelled() else gone.result()
+        self._tell({"what": "destroyed"} if why is None else {"what": "failed", "loss": str(why.loss)})
+
+    def _within(self, spec: SandboxSpec) -> SandboxSpec:
+        asked, most = spec.limits, self._config
+        limits = SandboxLimits(
+            min(asked.cpu, most.cpu),
+            min(asked.memory_bytes, most.memory_bytes),
+            min(asked.disk_bytes, most.disk_bytes),
+            min(asked.processes, most.processes),
+        )
+        return replace(spec, limits=limits, ttl_s=min(spec.ttl_s, most.ttl_s))
+
+
+async def try_one(config: SandboxesConfig) -> None:
+    """Make a sandbox, run something in it, and end it.
+
+    Raises:
+        SandboxError: this machine can have none.
+    """
+    lent = LentSandboxes(config, None, lambda *_: None)
+    try:
+        sandbox = await lent.create(SandboxSpec(HOST, "/"), "trial")
+        await sandbox.start(Command(["sh", "-c", "echo works"]), "trial")
+        ended = await sandbox.wait("trial", _TRIED_S)
+        said = (await sandbox.output("trial")).decode(errors="replace").strip()
+        if ended is None or ended.code != 0 or said != "works":
+            raise SandboxError(SandboxLoss.REFUSED, f"a command in a sandbox here ended with: {said or ended}")
+    finally:
+        await lent.close()

@@ -1,0 +1,23 @@
+"""The benchmark's small run."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from benchmarks.sandboxes.measuring import measured
+
+
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+async def test_nothing_is_left_of_sandboxes_in_sequence(tmp_path: Path) -> None:
+    figures = await measured(tmp_path, count=5, cold=1, at_once=4, files=10)
+    assert (figures.left_processes, figures.left_files) == (0, 0)
+    assert {what: len(seconds) for what, seconds in figures.seconds.items()} == {
+        "cold start, archive": 1,
+        "warm start, archive": 5,
+        "start, host": 5,
+        "a command that does nothing": 5,
+        "kill of a command": 5,
+        "warm start, 4 at once": 4,
+        "end": 11,
+    }
