@@ -11,6 +11,7 @@ BUILTIN_ENVIRONMENTS: dict[str, str] = {
     "digits": "text_env",
     "kuhn": "multi_agent",
     "messages": "given",
+    "swe": "runner",
     "terminal": "text_env",
     "terminal-demonstrations": "given",
 }

@@ -6,7 +6,6 @@ stand beside it.
 """
 
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from pydantic import BaseModel, ConfigDict
 
 from echorl_orchestrator.chat.conversations import conversation_of
 from echorl_orchestrator.chat.messages import MessageError
+from echorl_orchestrator.environments.builtin.parts.data_path import found
 from echorl_orchestrator.environments.contract import Environment
 from echorl_orchestrator.failures import BadInputError
 
@@ -28,20 +28,6 @@ class MessagesArgs(BaseModel):
 
     path: str
     """JSONL file. A relative path is looked for where modules are (``spec.code``), then in the working directory."""
-
-
-def found(path: str) -> Path:
-    """The file that ``path`` names.
-
-    Raises:
-        BadInputError: there is none; says where it was looked for.
-    """
-    places = [Path(path)] if Path(path).is_absolute() else [*(Path(entry) / path for entry in sys.path), Path(path)]
-    for place in places:
-        if place.is_file():
-            return place
-    where = "that path" if len(places) == 1 else "spec.code and the working directory"
-    raise BadInputError(f"builtin:messages: args.path: found {path!r}, accepted is a file at {where}")
 
 
 class Messages(Sequence[dict[str, Any]]):
@@ -79,4 +65,6 @@ def _task(line: str, where: str, number: int) -> dict[str, Any]:
 
 def build(**args: Any) -> Environment:
     """The environment that ``builtin:messages`` names."""
-    return Environment(Messages(found(MessagesArgs.model_validate(args).path)), given=True)
+    return Environment(
+        Messages(found(MessagesArgs.model_validate(args).path, "builtin:messages: args.path")), given=True
+    )

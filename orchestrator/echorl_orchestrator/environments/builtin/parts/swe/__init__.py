@@ -1,0 +1,1 @@
+"""The parts of ``builtin:swe``: rows, repositories in sandboxes, agents, grading, and what plays episodes."""

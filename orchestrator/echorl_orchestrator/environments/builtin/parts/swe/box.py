@@ -1,0 +1,148 @@
+"""A sandbox as the pipeline uses it: no call without a deadline, which infrastructure has to keep."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import NoReturn
+
+from echorl_orchestrator.failures import ClassedError, HarnessError, InfrastructureError
+from echorl_orchestrator.sandboxes.contract import Command, Ended, Sandbox, Sandboxes, SandboxSpec
+
+HARNESS = "/tmp/echorl"  # noqa: S108 - within a sandbox, which nobody shares
+"""Our own files inside; no workdir may hold it."""
+CALL_S = 60.0
+_POLL_S = 30.0
+_TAIL_BYTES = 64 << 10
+
+
+@dataclass(frozen=True)
+class Ran:
+    """How a command went."""
+
+    code: int
+    output: str
+    """Of what it printed, the end."""
+    late: bool = False
+    """It was killed at its deadline."""
+    out_of_memory: bool = False
+
+    @property
+    def well(self) -> bool:
+        """Whether it came to its end with 0."""
+        return self.code == 0 and not self.late
+
+    def told(self) -> str:
+        """What became of it, and the last line that it printed."""
+        lines = self.output.strip().splitlines()
+        how = (
+            "ran out of time" if self.late else "ran out of memory" if self.out_of_memory else f"ended with {self.code}"
+        )
+        return f"{how}: {lines[-1][:300]}" if lines else how
+
+
+@asynccontextmanager
+async def within(seconds: float, what: str, late: type[ClassedError] = InfrastructureError) -> AsyncIterator[None]:
+    """A deadline; ``late`` is raised when it is not kept."""
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError:
+        raise late(f"{what}: not done after {seconds:g} s") from None
+
+
+class Box:
+    """A sandbox and the row that it is for, whose key stands in every message."""
+
+    def __init__(self, sandbox: Sandbox, row: str) -> None:
+        self.sandbox, self.row = sandbox, row
+        self._commands = 0
+
+    @classmethod
+    async def make(cls, sandboxes: Sandboxes, spec: SandboxSpec, key: str, row: str, seconds: float) -> "Box":
+        """A clean one.
+
+        Raises:
+            InfrastructureError: it was not there in time.
+            SandboxError: there is none.
+        """
+        async with within(seconds, f"{row}: create the sandbox"):
+            return cls(await sandboxes.create(spec, key), row)
+
+    def failed(self, stage: str, why: str) -> NoReturn:
+        """The row cannot be prepared or graded.
+
+        Raises:
+            HarnessError: always.
+        """
+        raise HarnessError(f"{self.row}: {stage}: {why}")
+
+    async def put(self, path: str, data: bytes, *, mode: int = 0o644, root: bool = True) -> None:
+        """Write a file.
+
+        Raises:
+            HarnessError: the sandbox has no place for it.
+        """
+        try:
+            async with within(CALL_S, f"{self.row}: write {path}"):
+                await self.sandbox.write(path, data, mode=mode, root=root)
+        except OSError as error:
+            self.failed("write", f"{path}: {error}")
+
+    async def get(self, path: str, limit: int) -> bytes | None:
+        """A file's bytes; None where there is no plain file, or a longer one."""
+        try:
+            async with within(CALL_S, f"{self.row}: read {path}"):
+                return await self.sandbox.read(path, limit)
+        except OSError:
+            return None
+
+    async def shell(
+        self, script: str, *arguments: str, seconds: float, environment: Mapping[str, str] | None = None
+    ) -> Ran:
+        """Run a script of ours by ``sh`` as root, with ``arguments``."""
+        argv = ["/bin/sh", "-c", script, "echorl", *arguments]
+        return await self.run(Command(argv, environment or {}, root=True), seconds)
+
+    async def run(self, command: Command, seconds: float) -> Ran:
+        """Run a command to its end, or for ``seconds``; then nothing of what it started is left.
+
+        Raises:
+            SandboxError: the sandbox is not there any more.
+            InfrastructureError: it does not answer.
+        """
+        self._commands += 1
+        key = f"c{self._commands}"
+        async with within(CALL_S, f"{self.row}: start a command"):
+            await self.sandbox.start(command, key)
+        ended = await self._ended(key, seconds)
+        async with within(CALL_S, f"{self.row}: end a command"):
+            await self.sandbox.kill(key)
+        late = ended is None
+        ended = ended or await self._ended(key, CALL_S) or Ended(137, killed=True)
+        output = await self._tail(key)
+        return Ran(ended.code, output, late=late, out_of_memory=ended.out_of_memory)
+
+    async def _ended(self, key: str, seconds: float) -> Ended | None:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        while (left := end - loop.time()) > 0:
+            waits = min(left, _POLL_S)
+            async with within(waits + CALL_S, f"{self.row}: wait for a command"):
+                ended = await self.sandbox.wait(key, waits)
+            if ended is not None:
+                return ended
+        return None
+
+    async def _tail(self, key: str) -> str:
+        tail, offset = b"", 0
+        async with within(CALL_S, f"{self.row}: read what a command printed"):
+            while part := await self.sandbox.output(key, offset):
+                offset += len(part)
+                tail = (tail + part)[-_TAIL_BYTES:]
+        return tail.decode(errors="replace")
+
+
+def joined(arguments: Sequence[str]) -> bytes:
+    """Arguments as ``xargs -0`` reads them."""
+    return b"".join(one.encode("utf-8", "surrogateescape") + b"\0" for one in arguments)
