@@ -94,7 +94,11 @@ for rung in 1 2 3; do
         1) git apply --whitespace=nowarn {PATCH} ;;
         2) git apply --3way --whitespace=nowarn {PATCH} ;;
         3) patch -p1 --batch --fuzz=5 --no-backup-if-mismatch -i {PATCH} ;;
-    esac && {{ all && staged diff --cached --name-only -z HEAD > {_CHANGED} || exit 4; echo "$rung"; exit 0; }}
+    esac && {{
+        all && staged diff --cached --name-only --no-renames -z HEAD > {_CHANGED} || exit 4
+        echo "$rung"
+        exit 0
+    }}
     git reset -q --hard && git clean -ffdq || exit 4
 done
 exit 3
