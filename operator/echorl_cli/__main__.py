@@ -21,6 +21,7 @@ COMMANDS = {
     "tokens": ("echorl_cli.tokens", "tokens_command"),
     "convert": ("echorl_cli.convert.command", "convert_command"),
     "status": ("echorl_cli.cluster.status", "status_command"),
+    "environments": ("echorl_cli.environments.command", "environments_command"),
     "why": ("echorl_cli.cluster.why", "why_command"),
 }
 

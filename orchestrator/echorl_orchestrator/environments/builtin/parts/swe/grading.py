@@ -39,8 +39,10 @@ class Grade:
     seconds: float = 0.0
 
 
-async def grade(sandboxes: Sandboxes, row: Row, diff: bytes, base: str, *, key: str, limits: GraderLimits) -> Grade:
-    """Grade ``diff``, which was taken against the baseline ``base``, in a sandbox of its own that is gone afterwards.
+async def grade(
+    sandboxes: Sandboxes, row: Row, diff: bytes, base: str | None, *, key: str, limits: GraderLimits
+) -> Grade:
+    """Grade ``diff``, taken against the baseline ``base`` if that is known, in a sandbox that is gone afterwards.
 
     Raises:
         HarnessError: the row cannot be graded: its set-up fails, its tests do not apply, or outlast their deadline.
@@ -54,7 +56,7 @@ async def grade(sandboxes: Sandboxes, row: Row, diff: bytes, base: str, *, key: 
         prepared = await prepare(box, row, agent=False, seconds=limits.setup_s)
         applied = await repository.apply(box, row.workdir, diff, seconds=limits.apply_s)
         if applied is None:
-            if prepared.base != base:
+            if base is not None and prepared.base != base:
                 box.failed("apply", "the set-up made another tree than before, and the diff does not apply to it")
             return Grade(Verdict(0.0, "the diff does not apply"), seconds=time.monotonic() - started)
         await _tests_put_back(box, row, applied.changed, limits.apply_s)

@@ -122,7 +122,7 @@ class Applied:
     """A diff that has come into a sandbox."""
 
     rung: int
-    """1: as it is; 2: by a three-way merge; 3: by ``patch``, with fuzz."""
+    """0: there was nothing to apply; 1: as it is; 2: by a three-way merge; 3: by ``patch``, with fuzz."""
     changed: frozenset[str]
     """Paths that it changed."""
 
@@ -159,11 +159,13 @@ async def taken_diff(box: Box, workdir: str, base: str, *, longest: int, seconds
 
 
 async def apply(box: Box, workdir: str, diff: bytes, *, seconds: float) -> Applied | None:
-    """Bring a diff into a work tree that is at its baseline; None where it applies in no way.
+    """Bring a diff into a work tree that is at its baseline; None where it applies in no way. An empty one does.
 
     Raises:
         HarnessError: the work tree could not be brought back between two tries, or in time.
     """
+    if not diff:
+        return Applied(0, frozenset())
     await box.put(PATCH, diff)
     ran = await box.shell(_APPLY, workdir, seconds=seconds)
     if ran.code == 3 and not ran.late:

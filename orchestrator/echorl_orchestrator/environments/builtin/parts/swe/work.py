@@ -1,7 +1,7 @@
 """An agent's part of an episode: a prepared sandbox, the agent within its budget, and the diff that it leaves."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from echorl_orchestrator.environments.builtin.parts.swe import repository
 from echorl_orchestrator.environments.builtin.parts.swe.agents import (
@@ -64,24 +64,26 @@ class Workplace:
         finally:
             await sandboxes.destroy(key)
 
-    async def solve(self, sandboxes: Sandboxes, row: Row, key: str) -> tuple[str, bytes]:
-        """The baseline, and the diff that the row's own fix makes of it.
+    async def solve(self, sandboxes: Sandboxes, row: Row, key: str) -> bytes:
+        """The row's own fix as a diff: as it stands there, or what its solution makes of the work tree.
 
         Raises:
-            HarnessError: the row cannot be prepared, or its fix fails.
+            HarnessError: it has none, or the row cannot be prepared, or its solution fails.
+            SandboxError, InfrastructureError: a sandbox was lost.
         """
+        if row.gold is not None:
+            return row.gold
+        if row.solution is None:
+            raise HarnessError(f"{row.key}: gold patch: the row has neither a patch nor a solution")
+        spec = replace(self._spec(row), gateway=False, volumes={})
         try:
-            box = await Box.make(sandboxes, self._spec(row), key, row.key, self._args.create_timeout_s)
+            box = await Box.make(sandboxes, spec, key, row.key, self._args.create_timeout_s)
             base = (await prepare(box, row, agent=True, seconds=self._args.setup_timeout_s)).base
-            if row.gold is not None:
-                return base, row.gold
-            if row.solution is None:
-                box.failed("gold patch", "the row has neither a patch nor a solution")
             ran = await box.shell('cd "$1" && eval "$2"', row.workdir, row.solution, seconds=self._args.agent_timeout_s)
             diff, why = await self._diff(box, row, base)
             if not ran.well or diff is None:
                 box.failed("solution", ran.told() if not ran.well else why)
-            return base, diff
+            return diff
         finally:
             await sandboxes.destroy(key)
 

@@ -1,0 +1,1 @@
+"""``echorl environments``: what can be said of environments' data before a run."""
