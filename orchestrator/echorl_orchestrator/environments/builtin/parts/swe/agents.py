@@ -96,8 +96,16 @@ AGENTS: Mapping[str, AgentRow] = {
         dialect="responses",
         environment={"CODEX_HOME": "{home}/.codex", "GATEWAY_KEY": "{session}"},
         files={
+            # Tools that are no functions, or that look at pictures, the gateway refuses: these bring them.
             "{home}/.codex/config.toml": """model = "{model}"
 model_provider = "gateway"
+web_search = "disabled"
+
+[features]
+multi_agent = false
+apps = false
+goals = false
+view_image = false
 
 [model_providers.gateway]
 name = "gateway"
