@@ -140,7 +140,7 @@ _WORDS = [
     _refused(f"{EVAL}.name", "all", "other name"),
     _refused(f"{ENV}.type", "terminal", "builtin:<name> or"),
     _refused(f"{EVAL}.type", "terminal", "builtin:<name> or"),
-    _refused(f"{EVAL}.type", "builtin:terminl", "builtin:kuhn, builtin:messages, builtin:terminal"),
+    _refused(f"{EVAL}.type", "builtin:terminl", "builtin:kuhn, builtin:messages, builtin:swe, builtin:terminal"),
     _refused(f"{EVAL}.type", "openenv:echo", "builtin:<name> or", says="not supported yet"),
     _refused(f"{ENV}.thinkTags", ["<think>"], "without brackets", at="0"),
     _refused(f"{EVAL}.thinkTags", ["<think>"], "without brackets", at="0"),

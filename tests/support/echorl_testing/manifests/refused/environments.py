@@ -23,7 +23,7 @@ ENVIRONMENTS: list[Refused] = [
     Refused(
         [(f"{ENV}.type", "builtin:terminl")],
         "spec.environments.train[0].type",
-        "builtin:kuhn, builtin:messages, builtin:terminal",
+        "builtin:kuhn, builtin:messages, builtin:swe, builtin:terminal",
         id="unknown built-in",
     ),
     Refused(
