@@ -6,6 +6,7 @@ Who plays an attempt, and how, is the matter of ``episode_players``.
 import asyncio
 import contextlib
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import structlog
@@ -187,6 +188,10 @@ class EpisodePlayer:
         found = await self._asked(environment, "matches", index=index, asked=list(episodes))
         return own_matches(found, index, hook)
 
+    def room(self, environment: EnvironmentConfig) -> AbstractAsyncContextManager[object]:
+        """Room among the episodes that have sandboxes; others need none."""
+        return self._room if self._pools[environment.name].facts.sandboxes else contextlib.nullcontext()
+
     async def play(
         self, environment: EnvironmentConfig, task: dict[str, Any], *, episode: str, group: str, seed: int, attempt: int
     ) -> EpisodeOutcome:
@@ -206,10 +211,8 @@ class EpisodePlayer:
         name, pool = environment.name, self._pools[environment.name]
         player = self._players.player(name, pool.facts)
         attempts = 1
-        room = self._room if pool.facts.sandboxes else contextlib.nullcontext()
         while True:
-            async with room:
-                outcome, error = await player.play(request, pool, evaluation=name in self._evaluations)
+            outcome, error = await player.play(request, pool, evaluation=name in self._evaluations)
             if attempts > retries(outcome.error_kind, environment.max_retries):
                 break
             attempts += 1

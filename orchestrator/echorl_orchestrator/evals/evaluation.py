@@ -213,7 +213,7 @@ class Evals:
     ) -> tuple[EpisodeOutcome, EnvNll]:
         environment = config.environment
         group = f"a{self._horizon.attempt}-eval-{environment.name}-v{version}-t{index}"
-        async with self._slots[environment.name]:
+        async with self._slots[environment.name], self._player.room(environment):
             self.in_flight += 1
             try:
                 outcome = await self._player.play(

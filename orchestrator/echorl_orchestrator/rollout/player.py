@@ -1,6 +1,7 @@
 """Who plays episodes, as the scheduler sees them."""
 
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
 from echorl_core.config import EnvironmentConfig
@@ -18,6 +19,10 @@ class Player(Protocol):
 
     async def task(self, environment: EnvironmentConfig, index: int) -> dict[str, Any]:
         """Task ``index`` of the environment."""
+        ...
+
+    def room(self, environment: EnvironmentConfig) -> AbstractAsyncContextManager[object]:
+        """To be held while an episode is played, retries included; waits where the run has bounded those at once."""
         ...
 
     async def play(

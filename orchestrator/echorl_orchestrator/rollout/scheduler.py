@@ -181,7 +181,8 @@ class Scheduler:
         await self._close(group, environment, task)
 
     async def _play(self, group: Group, environment: EnvironmentConfig, task: dict[str, Any], index: int) -> None:
-        async with self._slots[environment.name]:
+        # An episode that waits has no version yet: none of its tokens can be too old.
+        async with self._slots[environment.name], self._player.room(environment):
             outcome = await self._outcome(group, environment, task, index)
         self._ended(group, index, outcome)
 

@@ -236,6 +236,10 @@ async def test_it_runs_on_after_it_was_killed(sandboxes: ProcessSandboxes) -> No
 
 async def test_it_holds_no_descriptor_of_ours(sandboxes: ProcessSandboxes) -> None:
     sandbox = await sandboxes.create(SPEC, "one")
+    await sandbox.start(Command(["sh", "-c", "printf x 1<> /proc/self/fd/0"], stdin=b"given"), "own input")
+    ended = await sandbox.wait("own input", 30)
+    assert ended is not None
+    assert ended.code != 0
     for root in (False, True):
         ended, said = await ran(sandbox, "ls -l /proc/[0-9]*/fd; echo x > /proc/self/fd/0", root=root)
         assert ended.code != 0

@@ -69,7 +69,8 @@ async def playing(
 
 
 async def play(player: EpisodePlayer, one: EnvironmentConfig, episode: str) -> EpisodeOutcome:
-    return await player.play(one, {"key": 0}, episode=episode, group="g", seed=7, attempt=1)
+    async with player.room(one):
+        return await player.play(one, {"key": 0}, episode=episode, group="g", seed=7, attempt=1)
 
 
 def counted(name: str, one: EnvironmentConfig, **labels: str) -> float:

@@ -1,8 +1,10 @@
 """One process of the orchestrator in an imagined run: real parts around a player whose episodes end in every way."""
 
 import asyncio
+import contextlib
 import math
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -176,6 +178,9 @@ class _Player:
 
     async def num_tasks(self, environment: EnvironmentConfig) -> int:
         return TASKS
+
+    def room(self, environment: EnvironmentConfig) -> AbstractAsyncContextManager[object]:
+        return contextlib.nullcontext()
 
     async def task(self, environment: EnvironmentConfig, index: int) -> dict[str, Any]:
         await asyncio.sleep(self._draw.choice([0.0, 0.0, 1.0]))

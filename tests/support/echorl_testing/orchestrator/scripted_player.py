@@ -1,8 +1,9 @@
 """A player that plays episodes by script, samples made by hand, configs around them: no engines, no environments."""
 
 import asyncio
+import contextlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -127,6 +128,8 @@ class ScriptedPlayer:
     temperatures: dict[str, float] = field(default_factory=dict)
     """By episode that was started."""
     cancelled: list[str] = field(default_factory=list)
+    rooms: asyncio.Semaphore | None = None
+    """One is taken for every episode, and none is given back."""
     across: list[str] = field(default_factory=list)
     """Episodes that were in flight while ``update`` was called."""
 
@@ -140,6 +143,12 @@ class ScriptedPlayer:
 
     async def num_tasks(self, environment: EnvironmentConfig) -> int:
         return self.num
+
+    @contextlib.asynccontextmanager
+    async def room(self, environment: EnvironmentConfig) -> AsyncIterator[None]:
+        if self.rooms is not None:
+            await self.rooms.acquire()
+        yield
 
     async def task(self, environment: EnvironmentConfig, index: int) -> dict[str, Any]:
         return {"key": index}

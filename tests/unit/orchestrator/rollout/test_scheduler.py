@@ -145,6 +145,25 @@ async def test_episodes_that_no_batch_can_use_are_cancelled() -> None:
     assert rig.counters.totals["groups/dropped"] == 2
 
 
+async def test_an_episode_that_waits_for_room_does_not_grow_old() -> None:
+    rooms = asyncio.Semaphore(0)
+    rig = Rig(batch_config(oversampling=2.0), ScriptedPlayer(rooms=rooms))
+    async with rig.running():
+        await eventually(lambda: rig.scheduler.under_way() == 8, "as many as may be are asked for")
+        assert rig.scheduler.in_flight == 0
+        for _ in range(4):
+            rooms.release()
+        await rig.buffer.batch()
+        rig.scheduler.cancel_hopeless()
+        rig.update(1)
+        for _ in range(4):
+            rooms.release()
+        second = await rig.buffer.batch()
+    assert rig.counters.totals["failures/cancelled"] == 0
+    assert {group for group, _, _ in rig.player.started} == {f"a1-g{number:06d}" for number in (1, 2, 3, 4)}
+    assert {one.staleness(2) for one in second} == {0}
+
+
 async def test_after_the_last_step_nothing_is_started_and_the_rest_is_cancelled() -> None:
     rig = Rig(batch_config(max_staleness=5), ScriptedPlayer(), max_steps=2)
     async with rig.running():
