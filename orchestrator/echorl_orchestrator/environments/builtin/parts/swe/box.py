@@ -1,13 +1,21 @@
 """A sandbox as the pipeline uses it: no call without a deadline, which infrastructure has to keep."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import NoReturn
 
 from echorl_orchestrator.failures import ClassedError, HarnessError, InfrastructureError
-from echorl_orchestrator.sandboxes.contract import Command, Ended, Sandbox, Sandboxes, SandboxSpec
+from echorl_orchestrator.sandboxes.contract import (
+    Command,
+    Ended,
+    Sandbox,
+    SandboxError,
+    Sandboxes,
+    SandboxLoss,
+    SandboxSpec,
+)
 
 HARNESS = "/tmp/echorl"  # noqa: S108 - within a sandbox, which nobody shares
 """Our own files inside; no workdir may hold it."""
@@ -49,6 +57,21 @@ async def within(seconds: float, what: str, late: type[ClassedError] = Infrastru
             yield
     except TimeoutError:
         raise late(f"{what}: not done after {seconds:g} s") from None
+
+
+@contextmanager
+def harness_of(row: str, what: str) -> Iterator[None]:
+    """Of what uses a sandbox up in here no agent is to blame.
+
+    Raises:
+        HarnessError: it was used up.
+    """
+    try:
+        yield
+    except SandboxError as error:
+        if error.loss is not SandboxLoss.OVERUSED:
+            raise
+        raise HarnessError(f"{row}: {what}: used its sandbox up: {error.message}") from error
 
 
 class Box:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from echorl_orchestrator.environments.builtin.parts.swe import diffs, inside, repository, verdict
-from echorl_orchestrator.environments.builtin.parts.swe.box import HARNESS, Box, Ran
+from echorl_orchestrator.environments.builtin.parts.swe.box import HARNESS, Box, Ran, harness_of
 from echorl_orchestrator.environments.builtin.parts.swe.preparing import prepare
 from echorl_orchestrator.environments.builtin.parts.swe.row import CommandGrader, Row
 from echorl_orchestrator.environments.builtin.parts.swe.verdict import SuiteReport, Verdict
@@ -52,16 +52,17 @@ async def grade(
     started = time.monotonic()
     spec = SandboxSpec(row.image, row.workdir, limits.sandbox, ttl_s=2 * (limits.setup_s + limits.tests_s) + 600.0)
     try:
-        box = await Box.make(sandboxes, spec, key, row.key, limits.create_s)
-        prepared = await prepare(box, row, agent=False, seconds=limits.setup_s)
-        applied = await repository.apply(box, row.workdir, diff, seconds=limits.apply_s)
-        if applied is None:
-            if base is not None and prepared.base != base:
-                box.failed("apply", "the set-up made another tree than before, and the diff does not apply to it")
-            return Grade(Verdict(0.0, "the diff does not apply"), seconds=time.monotonic() - started)
-        await _tests_put_back(box, row, applied.changed, limits.apply_s)
-        ran, found = await _tested(box, row, limits.tests_s)
-        return Grade(found, ran.output, applied.rung, time.monotonic() - started)
+        with harness_of(row.key, "grading"):
+            box = await Box.make(sandboxes, spec, key, row.key, limits.create_s)
+            prepared = await prepare(box, row, agent=False, seconds=limits.setup_s)
+            applied = await repository.apply(box, row.workdir, diff, seconds=limits.apply_s)
+            if applied is None:
+                if base is not None and prepared.base != base:
+                    box.failed("apply", "the set-up made another tree than before, and the diff does not apply to it")
+                return Grade(Verdict(0.0, "the diff does not apply"), seconds=time.monotonic() - started)
+            await _tests_put_back(box, row, applied.changed, limits.apply_s)
+            ran, found = await _tested(box, row, limits.tests_s)
+            return Grade(found, ran.output, applied.rung, time.monotonic() - started)
     finally:
         await sandboxes.destroy(key)
 

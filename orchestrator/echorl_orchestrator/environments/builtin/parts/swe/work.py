@@ -12,7 +12,7 @@ from echorl_orchestrator.environments.builtin.parts.swe.agents import (
     scripted_agent,
 )
 from echorl_orchestrator.environments.builtin.parts.swe.args import SweArgs
-from echorl_orchestrator.environments.builtin.parts.swe.box import HARNESS, Box
+from echorl_orchestrator.environments.builtin.parts.swe.box import HARNESS, Box, harness_of
 from echorl_orchestrator.environments.builtin.parts.swe.preparing import prepare
 from echorl_orchestrator.environments.builtin.parts.swe.row import Row
 from echorl_orchestrator.failures import HarnessError
@@ -58,8 +58,9 @@ class Workplace:
             InfrastructureError: it does not answer.
         """
         try:
-            box = await Box.make(sandboxes, self._spec(row), key, row.key, self._args.create_timeout_s)
-            prepared = await prepare(box, row, agent=True, seconds=self._args.setup_timeout_s)
+            with harness_of(row.key, "setup"):
+                box = await Box.make(sandboxes, self._spec(row), key, row.key, self._args.create_timeout_s)
+                prepared = await prepare(box, row, agent=True, seconds=self._args.setup_timeout_s)
             return await self._worked(box, row, calls, prepared.base)
         finally:
             await sandboxes.destroy(key)
