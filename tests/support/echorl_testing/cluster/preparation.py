@@ -1,4 +1,4 @@
-"""All that tests on a cluster take, built and installed before the first of them."""
+"""All that tests on a cluster and in a browser take, built and installed before the first of them."""
 
 from echorl_testing.cluster import packages, sandbox
 from echorl_testing.cluster.binaries import MODULES, Binaries
@@ -11,6 +11,8 @@ def prepare(binaries: Binaries) -> None:
         Unavailable: this machine cannot hold a cluster.
         ClusterError: a build failed.
     """
+    sandbox.check_root()
+    packages.ensure_browser()
     sandbox.check_possible()
     packages.ensure_node()
     packages.ensure_prometheus()
