@@ -98,15 +98,23 @@ class _Head(msgspec.Struct, frozen=True):
     schema_version: int
 
 
-def read_trained(path: Path) -> Iterator[TrainedSequence]:
+def read_trained(path: Path, episode: str | None = None) -> Iterator[TrainedSequence]:
     """The sequences in a file, one by one.
+
+    Args:
+        path: a file that tokenExport wrote.
+        episode: its sequences alone; lines that do not hold the name are not decoded. None: all.
 
     Raises:
         OSError: the file cannot be read.
         NotTrainedTokens: it is no token export, or of another schema version.
     """
+    mark = b"" if episode is None else msgspec.json.encode(episode)[1:-1]
     for number, line in enumerate(lines_capped(path, _LONGEST_LINE_BYTES), start=1):
-        yield _decoded(line, f"{path}: line {number}")
+        if mark in line:
+            sequence = _decoded(line, f"{path}: line {number}")
+            if episode in {None, sequence.episode}:
+                yield sequence
 
 
 def _decoded(line: bytes, place: str) -> TrainedSequence:

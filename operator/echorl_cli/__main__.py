@@ -19,6 +19,7 @@ COMMANDS = {
     "report": ("echorl_cli.report.command", "report_command"),
     "plot": ("echorl_cli.report.plot", "plot_command"),
     "tokens": ("echorl_cli.tokens", "tokens_command"),
+    "view": ("echorl_cli.view.command", "view_command"),
     "convert": ("echorl_cli.convert.command", "convert_command"),
     "status": ("echorl_cli.cluster.status", "status_command"),
     "environments": ("echorl_cli.environments.command", "environments_command"),

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from echorl_cli.output_path import check_output_folder, write_output
+from echorl_cli.records import name_of, read_records
 from echorl_cli.report.page import render
-from echorl_cli.report.records import name_of, read_records
 from echorl_cli.report.summary import summary
 from echorl_core import jsonsafe
 

@@ -8,8 +8,8 @@ import typer
 
 from echorl_cli.folders import RunFolder, named_path
 from echorl_cli.output_path import OutputRefused
+from echorl_cli.records import DamagedRecords
 from echorl_cli.report import write_report
-from echorl_cli.report.records import DamagedRecords
 from echorl_core.names import ExitCode
 from echorl_core.rundir import RunDirectory
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader
 
+from echorl_cli.records import Row, RunRecords
 from echorl_cli.report import figures
-from echorl_cli.report.records import Row, RunRecords
 from echorl_cli.report.summary import column, present
 
 EPISODES_SHOWN = 12

@@ -7,9 +7,9 @@ import typer
 
 from echorl_cli.folders import RunFolder, named_path
 from echorl_cli.output_path import OutputRefused, check_output_folder, write_output
+from echorl_cli.records import DamagedRecords, read_records
 from echorl_cli.report import figures
 from echorl_cli.report.page import plots
-from echorl_cli.report.records import DamagedRecords, read_records
 from echorl_core.names import ExitCode
 
 PLOT_NAMES = ("reward", "eval_reward", "env_nll", "eval_env_nll", "staleness", "throughput", "time", "entropy")

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
-from echorl_cli.report.records import Row, RunRecords
+from echorl_cli.records import Row, RunRecords
 
 
 def column(rows: Sequence[Row], name: str) -> list[float | None]:

@@ -54,6 +54,11 @@ def ensure_prometheus() -> None:
     _install(_missing({"prometheus": "prometheus", "promtool": "prometheus"}))
 
 
+def ensure_browser() -> None:
+    """Install Chromium and its driver where they are missing; raises like :func:`ensure_control_plane`."""
+    _install(_missing({"chromium": "chromium", "chromedriver": "chromium-driver"}))
+
+
 def cni_folder() -> Path | None:
     """Where the CNI plugins are."""
     return next((folder for folder in CNI_FOLDERS if (folder / "bridge").exists()), None)

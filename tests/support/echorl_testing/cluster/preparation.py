@@ -1,4 +1,4 @@
-"""All that tests on a cluster and tests of sandboxes take, built and installed before the first of them."""
+"""All that tests on a cluster, of sandboxes and in a browser take, built and installed before the first of them."""
 
 import os
 
@@ -15,6 +15,8 @@ def prepare(binaries: Binaries) -> None:
     """
     if os.geteuid() == 0:
         packages.ensure_sandboxes()
+    sandbox.check_root()
+    packages.ensure_browser()
     sandbox.check_possible()
     packages.ensure_node()
     packages.ensure_prometheus()

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
+from echorl_cli.records import read_records
 from echorl_cli.report import write_report
-from echorl_cli.report.records import read_records
 
 
 def step(number: int, attempt: int, reward: float, **more: object) -> dict[str, object]:
@@ -138,3 +138,11 @@ def test_an_attempt_starts_where_it_was_prepared_and_not_at_its_first_row(tmp_pa
     found = [(row["environment"], row["step"], row["attempt"]) for row in records.evals]
     assert found == [("held", 2, 1), ("held", 4, 1), ("other", 4, 2)], "version 6 was thrown away, version 4 was not"
     assert [(row["step"], row["attempt"]) for row in records.steps] == [*((n, 1) for n in range(1, 5)), (5, 2)]
+
+
+def test_another_runs_attempt_supersedes_nothing(run: Path) -> None:
+    write(run, 3, "steps", [step(1, 3, 0.5)])
+    (run / "attempts" / "3").mkdir(parents=True)
+    (run / "attempts" / "3" / "prepared.json").write_text('{"run_uid": "another", "resume_step": 0}')
+    found = [(row["step"], row["attempt"]) for row in read_records(run).steps]
+    assert found == [*((n, 1) for n in range(1, 6)), *((n, 2) for n in range(6, 13))]

@@ -84,9 +84,28 @@ def _are_mappings(value: Any) -> bool:
     return value is None or (isinstance(value, list) and all(isinstance(one, dict) for one in value))
 
 
-def _starts(run: RunDirectory) -> dict[int, int]:
-    """First step of each attempt, as it was prepared; without those whose ``prepared.json`` was not copied."""
-    found = {n: _json(run.attempt(n) / "prepared.json").get("resume_step") for n, _ in run.recorded_attempts()}
+def own_attempts(run: RunDirectory) -> list[tuple[int, Path]]:
+    """Attempts that left records, ascending, with their folders; none of another run's that was left in this folder.
+
+    Raises:
+        DamagedRecords: a file that tells whose they are holds something else; it is named.
+    """
+    owner = read_json(run.identity_file).get("uid")
+    attempts = run.recorded_attempts()
+    return [
+        (attempt, folder)
+        for attempt, folder in attempts
+        if owner is None or read_json(run.attempt(attempt) / "prepared.json").get("run_uid", owner) == owner
+    ]
+
+
+def attempt_starts(run: RunDirectory) -> dict[int, int]:
+    """First step of each attempt, as it was prepared; without those whose ``prepared.json`` was not copied.
+
+    Raises:
+        DamagedRecords: such a file holds something else; it is named.
+    """
+    found = {n: read_json(run.attempt(n) / "prepared.json").get("resume_step") for n, _ in own_attempts(run)}
     return {attempt: step + 1 for attempt, step in found.items() if isinstance(step, int)}
 
 
@@ -116,7 +135,12 @@ def _played(rows: list[Row], prepared: dict[int, int]) -> tuple[list[Row], list[
     return _superseded(played, prepared, "step", "environment"), sorted(lost, key=lambda row: row["step"])
 
 
-def _json(path: Path) -> Row:
+def read_json(path: Path) -> Row:
+    """A mapping that a run wrote about itself; empty where there is no file.
+
+    Raises:
+        DamagedRecords: the file holds something else than JSON.
+    """
     try:
         found = json.loads(read_capped(path, MAX_JSON_BYTES).decode(), parse_int=_whole_number)
     except FileNotFoundError:
@@ -130,7 +154,7 @@ def _json(path: Path) -> Row:
 
 def name_of(root: Path) -> str:
     """What the run is called; the folder's name if nothing says it."""
-    return str(_json(RunDirectory(root).identity_file).get("name") or root.resolve().name)
+    return str(read_json(RunDirectory(root).identity_file).get("name") or root.resolve().name)
 
 
 def _without_supervisor(run: RunDirectory, steps: list[Row]) -> Row:
@@ -138,7 +162,7 @@ def _without_supervisor(run: RunDirectory, steps: list[Row]) -> Row:
     timeline = []
     for attempt, _ in run.recorded_attempts():
         began = next((row.get("time") for row in steps if row["attempt"] == attempt), None)
-        resumed = _json(run.attempt(attempt) / "prepared.json").get("resume_step")
+        resumed = read_json(run.attempt(attempt) / "prepared.json").get("resume_step")
         reason = {None: "", 0: "from the start"}.get(resumed, f"from the checkpoint of step {resumed}")
         timeline.append({"since": began or "", "phase": "Running", "attempt": attempt, "reason": reason})
     # An attempt also follows an edit or a pause, so their number is not that of the restarts.
@@ -146,7 +170,7 @@ def _without_supervisor(run: RunDirectory, steps: list[Row]) -> Row:
 
 
 def _supervisor(path: Path) -> Row:
-    state = _json(path)
+    state = read_json(path)
     if not _are_mappings(state.get("timeline")):
         raise DamagedRecords(path, "a timeline that is no list of mappings")
     return {key: value for key, value in state.items() if value is not None or key != "timeline"}
@@ -164,13 +188,10 @@ def read_records(root: Path, model_path: Path | None = None) -> RunRecords:
     """
     tables: dict[str, list[Row]] = {name: [] for name in _NEEDED}
     run = RunDirectory(root)
-    owner = _json(run.identity_file).get("uid")
-    for attempt, folder in run.recorded_attempts():
-        if owner is not None and _json(run.attempt(attempt) / "prepared.json").get("run_uid", owner) != owner:
-            continue  # another run's, that was left in this folder
+    for _, folder in own_attempts(run):
         for name, rows in tables.items():
             rows.extend(_rows(folder / f"{name}.jsonl", _NEEDED[name]))
-    prepared = _starts(run)
+    prepared = attempt_starts(run)
     evals, skipped = _played(tables["evals"], prepared)
     return RunRecords(
         steps=_superseded(tables["steps"], prepared, "step"),
@@ -179,5 +200,5 @@ def read_records(root: Path, model_path: Path | None = None) -> RunRecords:
         episodes=_superseded(tables["episodes"], prepared, "step", "episode"),
         updates=tables["updates"],
         supervisor=_supervisor(root / "state.json") or _without_supervisor(run, tables["steps"]),
-        baselines=_numbers(_json(model_path / "baselines.json")) if model_path else {},
+        baselines=_numbers(read_json(model_path / "baselines.json")) if model_path else {},
     )
