@@ -189,6 +189,17 @@ def test_metrics_by_environment(folder):
     assert found["optim/lr"] == 1e-2
 
 
+def test_temperatures_are_not_rounded_to_the_compute_dtype(folder):
+    """0.7 is no bfloat16: the nearest is 0.69921875."""
+    ids = [torch.from_numpy(DOCUMENTS[4].token_ids).long()]
+    with learner(folder, compute_dtype=torch.bfloat16) as one, torch.no_grad():
+        exact, rounded = (
+            one.policy(packed(ids, torch.full((20,), value))).logprobs
+            for value in (0.7, float(torch.tensor(0.7).bfloat16()))
+        )
+    assert not torch.equal(exact, rounded)
+
+
 def packed_like(part):
     return packed([torch.from_numpy(part.token_ids).long()], torch.from_numpy(part.temperature))
 
