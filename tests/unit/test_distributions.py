@@ -19,9 +19,9 @@ DISTRIBUTIONS: dict[str, tuple[Path, list[str]]] = {
 }
 NAMES = {"yaml": "pyyaml"}
 """Of a distribution, where it is not that of its package."""
-ELSEWHERE = {"manifest": {"pydantic-core"}, "orchestrator": {"httpx2", "pytest"}, "trainer": {"vllm"}}
-"""Parts of pydantic and of the hub's client; what our code is loaded by, in an environment that has it; and the pytest
-that tasks have in their sandboxes."""
+ELSEWHERE = {"manifest": {"pydantic-core"}, "orchestrator": {"httpx2", "pytest"}, "trainer": {"triton", "vllm"}}
+"""Parts of pydantic, of the hub's client and of torch for CUDA; what our code is loaded by, in an environment that has
+it; and the pytest that tasks have in their sandboxes."""
 
 
 def imported(package: Path) -> Iterator[str]:

@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from echorl_core.config import LoraConfig, ModelConfig
 from echorl_trainer.attention import NAME as ATTENTION
 from echorl_trainer.attention import document_layout
-from echorl_trainer.logprobs import token_logprobs
+from echorl_trainer.head import Objective, token_logprobs, token_loss
 
 Checkpointing = Literal["none", "selective", "full"]
 
@@ -48,6 +48,8 @@ class TokenScores(NamedTuple):
     """float32 [K]: natural log of the tempered probability of the token given its document so far."""
     entropy: Tensor
     """float32 [K], nats, of the tempered distribution that the token was drawn from; carries no gradient."""
+    loss: Tensor | None = None
+    """What the objective makes of the logprobs, a scalar float32, and then the only one with a gradient."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +86,11 @@ class Policy(nn.Module):
         """Whether the output head is the embedding."""
         return self.model.lm_head.weight is self.model.get_input_embeddings().weight
 
-    def forward(self, micro: PackedTokens) -> TokenScores:
-        """Score ``micro.rows``: token t by the logits at t - 1 divided by token t's temperature."""
+    def forward(self, micro: PackedTokens, objective: Objective | None = None) -> TokenScores:
+        """Score ``micro.rows``: token t by the logits at t - 1 divided by token t's temperature.
+
+        ``objective``: a loss whose tokens do not depend on each other, computed along with its gradients.
+        """
         documents = document_layout(micro.cu_seqlens, micro.max_len, self.compute_dtype)
         hidden = self.model.get_decoder()(
             input_ids=micro.token_ids[None],
@@ -94,13 +99,16 @@ class Policy(nn.Module):
             use_cache=False,
             documents=documents,
         ).last_hidden_state[0]
-        logprobs, entropy = token_logprobs(
+        columns = (
             hidden[micro.rows - 1],
             self.model.lm_head.weight,
             micro.token_ids[micro.rows],
             micro.temperature[micro.rows],
         )
-        return TokenScores(logprobs, entropy)
+        if objective is None:
+            return TokenScores(*token_logprobs(*columns))
+        loss, logprobs, entropy = token_loss(*columns, objective)
+        return TokenScores(logprobs, entropy, loss)
 
 
 def load_policy(config: ModelConfig, *, seed: int) -> Policy:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Literal
 
@@ -107,7 +107,8 @@ def shard(
     )
     for layer in policy.layers:
         fully_shard(layer, mesh=ranks.mesh, mp_policy=precision)
-    fully_shard(policy, mesh=ranks.mesh, mp_policy=precision)
+    # The policy's own inputs stay as they are: temperatures are float32, and FSDP looks into data classes.
+    fully_shard(policy, mesh=ranks.mesh, mp_policy=replace(precision, cast_forward_inputs=False))
     for module in policy.modules():
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)

@@ -23,14 +23,13 @@ from echorl_core.wire.batch import MicroBatch, RankBatch
 from echorl_core.wire.reports import LogprobGap
 from echorl_trainer.batches import ScoredBatch, Source, score_batch, sources_of
 from echorl_trainer.former import FormerWeights
-from echorl_trainer.losses import PolicyLoss, PolicyTokens, cross_entropy_loss, graph_anchor
+from echorl_trainer.losses import PolicyLoss
 from echorl_trainer.model import PackedTokens, Policy
+from echorl_trainer.objective import COMPONENTS, MicroBatchLoss
 from echorl_trainer.optimizer import Schedule
 from echorl_trainer.parallel import Ranks
 from echorl_trainer.token_export import TokenExport
 from echorl_trainer.token_metrics import GAP_TOLERANCE, TokenMetrics, count_batch, count_gap, merge, summarize
-
-COMPONENTS = ("rl", "ce")
 
 Shared = TypeVar("Shared")
 
@@ -157,21 +156,14 @@ class StepRunner:
     def _forward(
         self, batch: RankBatch, micro: MicroBatch, scored: ScoredBatch, token_metrics: TokenMetrics
     ) -> tuple[Tensor, Tensor]:
-        scores = self._policy(scored.tokens)
-        logprobs, denominators = scores.logprobs, batch.denominators
-        outputs = {}
-        if denominators.get("rl", 0) > 0:
-            columns = (logprobs, scored.sampler_logprobs, scored.advantages, scored.rl_weight)
-            tokens = PolicyTokens(*columns, scored.sequences, scored.teacher_logprobs)
-            outputs["rl"] = self._policy_loss(tokens, denominator=denominators["rl"])
-        if denominators.get("ce", 0) > 0:
-            outputs["ce"] = cross_entropy_loss(logprobs, scored.ce_weight, denominator=denominators["ce"])
+        objective = MicroBatchLoss(self._policy_loss, batch.denominators, scored)
+        scores = self._policy(scored.tokens, objective if objective.by_token else None)
+        total = objective(scores.logprobs) if scores.loss is None else scores.loss
+        outputs = objective.outputs
         count_batch(token_metrics, scored, scores, outputs, gap_tolerance=self._gap_tolerance)
         if self.export is not None:
             self.export.add(batch, micro, scored, scores, outputs)
-        parts = [outputs[name].loss for name in COMPONENTS if name in outputs]
-        total = sum(parts[1:], start=parts[0]) if parts else graph_anchor(logprobs)
-        zero = logprobs.new_zeros(())
+        zero = total.new_zeros(())
         shares = torch.stack([outputs[name].loss.detach() if name in outputs else zero for name in COMPONENTS])
         return shares, total
 

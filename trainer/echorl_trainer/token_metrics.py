@@ -29,6 +29,7 @@ COLUMNS = (
     _TAUGHT, _ENV, _ECHO,
     "gap_tokens", "gap_abs", "gap_over",
 )  # fmt: skip
+_GAP = slice(COLUMNS.index("gap_tokens"), COLUMNS.index("gap_over") + 1)
 
 _TOKENS = {
     "env_nll": _ENV,
@@ -132,10 +133,9 @@ def count_gap(metrics: TokenMetrics, scored: ScoredBatch, logprobs: Tensor, tole
     difference = torch.where(scored.is_current, (logprobs - scored.sampler_logprobs).abs(), 0.0)
     difference = difference.nan_to_num(nan=math.inf, posinf=math.inf)
     over = scored.is_current & ~(difference <= tolerance * logprobs.abs().clamp(min=1.0))
-    columns = [COLUMNS.index(name) for name in ("gap_tokens", "gap_abs", "gap_over")]
     table = torch.stack([scored.is_current.double(), difference.double(), over.double()], dim=1)
-    sums = torch.zeros_like(metrics.sums[:, columns]).index_add_(0, scored.source, table)
-    metrics.sums[:, columns] += sums
+    columns = metrics.sums[:, _GAP]  # a view: a list of indices would have to be sent to the device, and waited for
+    columns += torch.zeros_like(columns).index_add_(0, scored.source, table)
     if difference.numel():
         metrics.gap_max = torch.maximum(metrics.gap_max, difference.max().double())
 

@@ -92,27 +92,6 @@ def test_gradient_equals_that_of_the_whole_loss_on_a_plain_model(tmp_path, famil
     assert distance(mine, plain) <= 1e-5
 
 
-@pytest.mark.parametrize("kind", LOSSES)
-def test_echo_tokens_get_minus_alpha_over_the_denominator_and_first_tokens_nothing(folder, kind):
-    slopes = {}
-
-    def watch(_policy, inputs, scores):
-        scores.logprobs.register_hook(lambda slope: slopes.update(zip(inputs[0].rows.tolist(), slope, strict=True)))
-
-    pack = joined(DOCUMENTS)
-    with learner(folder, loss=LossConfig(type=kind)) as one:
-        one.policy.register_forward_hook(watch)
-        one.runner.run(rank_batch([pack], TOTALS))
-    echoed = np.flatnonzero(pack.ce_weight)
-    assert len(echoed) == TOTALS["ce"]
-    expected = -torch.tensor(0.05) / TOTALS["ce"]
-    assert all(torch.equal(slopes[row], expected) for row in echoed.tolist())
-    first = np.cumsum([0, *pack.lengths[:-1]]).tolist()
-    assert not slopes.keys() & set(first)
-    others = slopes.keys() - set(echoed.tolist()) - set(np.flatnonzero(pack.rl_weight).tolist())
-    assert all(slopes[row] == 0 for row in others)
-
-
 def test_tokens_are_counted(folder):
     with learner(folder) as one:
         outcome = one.runner.run(rank_batch(in_four(), TOTALS))
@@ -187,6 +166,17 @@ def test_metrics_by_environment(folder):
     assert found["is_masked/all"] == pytest.approx(found["is_masked_low"] + found["is_masked_high"])
     assert found["loss/total"] == pytest.approx(found["loss/rl"] + found["loss/ce"])
     assert found["optim/lr"] == 1e-2
+
+
+def test_temperatures_are_not_rounded_to_the_compute_dtype(folder):
+    """0.7 is no bfloat16: the nearest is 0.69921875."""
+    ids = [torch.from_numpy(DOCUMENTS[4].token_ids).long()]
+    with learner(folder, compute_dtype=torch.bfloat16) as one, torch.no_grad():
+        exact, rounded = (
+            one.policy(packed(ids, torch.full((20,), value))).logprobs
+            for value in (0.7, float(torch.tensor(0.7).bfloat16()))
+        )
+    assert not torch.equal(exact, rounded)
 
 
 def packed_like(part):

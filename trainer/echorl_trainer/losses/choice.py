@@ -30,6 +30,7 @@ class _BuiltIn:
     function: Callable[..., LossOutput]
     settings: Mapping[str, float]
     name: str = ""
+    by_token: bool = True
 
     def __call__(self, tokens: PolicyTokens, *, denominator: float) -> LossOutput:
         columns = (tokens.policy_logprobs, tokens.sampler_logprobs, tokens.advantages, tokens.weights)
@@ -41,6 +42,7 @@ class _Distillation:
     mask_low: float
     kl_tau: float
     name: str = ""
+    by_token: bool = True
 
     def __call__(self, tokens: PolicyTokens, *, denominator: float) -> LossOutput:
         teacher = tokens.teacher_logprobs
@@ -58,6 +60,7 @@ class _ByEnvironment:
     def __init__(self, shared: PolicyLoss, own: Mapping[str, PolicyLoss]) -> None:
         self._shared, self._own = shared, own
         self.name = shared.name
+        self.by_token = all(loss.by_token for loss in (shared, *own.values()))
 
     def __call__(self, tokens: PolicyTokens, *, denominator: float) -> LossOutput:
         """The micro-batch's share of the step's loss; every loss runs, so that all ranks run the same backward."""

@@ -54,6 +54,9 @@ class LossOutputs:
 class CustomLoss:
     """The ``rl`` component by a user's function."""
 
+    by_token = False
+    """The function sees a whole sequence."""
+
     def __init__(self, function: Callable[..., Any], hook: HookConfig) -> None:
         self._function, self._hook = function, hook
 

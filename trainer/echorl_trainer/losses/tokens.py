@@ -43,6 +43,11 @@ class PolicyLoss(Protocol):
         """Name of the loss in messages about the whole step: the user's function; empty for what is built in."""
         ...
 
+    @property
+    def by_token(self) -> bool:
+        """Whether a token's part depends on its own logprob alone: then gradients are formed as tokens are scored."""
+        ...
+
     def __call__(self, tokens: PolicyTokens, *, denominator: float) -> LossOutput:
         """The micro-batch's share of the step's loss."""
         ...
