@@ -1,7 +1,5 @@
 """All that tests on a cluster, of sandboxes and in a browser take, built and installed before the first of them."""
 
-import os
-
 from echorl_testing.cluster import packages, sandbox
 from echorl_testing.cluster.binaries import MODULES, Binaries
 
@@ -13,9 +11,8 @@ def prepare(binaries: Binaries) -> None:
         Unavailable: this machine cannot hold a cluster.
         ClusterError: a build failed.
     """
-    if os.geteuid() == 0:
-        packages.ensure_sandboxes()
     sandbox.check_root()
+    packages.ensure_sandboxes()
     packages.ensure_browser()
     sandbox.check_possible()
     packages.ensure_node()
