@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from echorl_testing import campaign
 from echorl_testing.cluster import go_builds, sandbox
 from echorl_testing.cluster.binaries import MODULES, Binaries, Module, go
 from echorl_testing.cluster.errors import ClusterError, Unavailable
@@ -77,6 +78,7 @@ def test_a_build_tells_what_it_costs_and_how_far_it_is(module: Module, tmp_path:
     assert re.match(r"building greeter \(greeter\), once: .*; \d+ GiB of disk are free; to ", told[0])
 
 
+@campaign.ALL
 def test_what_go_compiled_is_not_kept_where_that_is_asked_for(
     module: Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
