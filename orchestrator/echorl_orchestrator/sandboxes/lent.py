@@ -50,15 +50,18 @@ class LentSandboxes:
         self._config = config
         self._tell = tell
         self._provider = ProcessSandboxes(default_folder(), gateway)
+        self._asked_for: set[str] = set()
 
     async def create(self, spec: SandboxSpec, key: str) -> Sandbox:
         """See the contract; limits and time are the run's where they are more."""
-        if key in await self._provider.list():
-            return await self._provider.create(spec, key)
+        if key in self._asked_for:
+            return await self._provider.create(self._within(spec), key)
+        self._asked_for.add(key)
         begun = time.monotonic()
         try:
             made = await self._provider.create(self._within(spec), key)
         except SandboxError as error:
+            self._asked_for.discard(key)
             self._tell({"what": "failed", "loss": str(error.loss)})
             raise
         self._tell({"what": "started", "seconds": time.monotonic() - begun})
@@ -68,6 +71,7 @@ class LentSandboxes:
     async def destroy(self, key: str) -> None:
         """See the contract."""
         await self._provider.destroy(key)
+        self._asked_for.discard(key)
 
     async def list(self) -> list[str]:
         """See the contract."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import resource
 import signal
 import sys
 from pathlib import Path
@@ -65,6 +66,32 @@ async def test_destroying_returns_when_all_is_gone(sandboxes: ProcessSandboxes) 
         await sandboxes.destroy(str(number))
         assert not alive(made)
     assert _descriptors() == descriptors
+
+
+async def test_a_creation_that_is_destroyed_is_lost_to_who_waits_for_it(sandboxes: ProcessSandboxes) -> None:
+    before = descendants(os.getpid())
+    creating = asyncio.create_task(sandboxes.create(HOST, "one"))
+    await until(lambda: bool(descendants(os.getpid()) - before), 30)
+    await sandboxes.destroy("one")
+    with pytest.raises(SandboxError, match="destroyed while it was made"):
+        await creating
+    assert not alive(descendants(os.getpid()) - before)
+    assert (await ran(await sandboxes.create(HOST, "one"), "echo again"))[1] == "again\n"
+
+
+async def test_a_machine_without_room_for_another_process_refuses(sandboxes: ProcessSandboxes) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    await sandboxes.create(HOST, "one")
+    descriptors = _descriptors()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        with pytest.raises(SandboxError) as refused:
+            await sandboxes.create(HOST, "two")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert refused.value.loss is SandboxLoss.REFUSED
+    assert _descriptors() == descriptors
+    await sandboxes.create(HOST, "two")
 
 
 async def test_a_creation_that_is_cancelled_leaves_nothing(sandboxes: ProcessSandboxes) -> None:

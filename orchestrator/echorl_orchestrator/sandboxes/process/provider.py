@@ -51,6 +51,10 @@ class ProcessSandboxes:
             making = self._made[key] = asyncio.create_task(self._make(spec, key))
         try:
             return await asyncio.shield(making)
+        except asyncio.CancelledError:
+            if making.cancelled():
+                raise SandboxError(SandboxLoss.LOST, f"sandbox {key} was destroyed while it was made") from None
+            raise
         except SandboxError:
             self._made.pop(key, None)
             raise
@@ -85,7 +89,10 @@ class ProcessSandboxes:
         if spec.gateway and self._gateway is None:
             raise SandboxError(SandboxLoss.REFUSED, "gateway: there is none to be reached from this sandbox")
         order = await asyncio.to_thread(self._order, spec)
-        sandbox = self._hold(order, key)
+        try:
+            sandbox = self._hold(order, key)
+        except OSError as error:
+            raise SandboxError(SandboxLoss.REFUSED, f"this machine starts no further process: {error}") from error
         try:
             async with asyncio.timeout(_START_S):
                 await sandbox.ready(self._gateway if spec.gateway else None)
@@ -121,18 +128,23 @@ class ProcessSandboxes:
 
     def _hold(self, order: Order, key: str) -> ProcessSandbox:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            guard = subprocess.Popen(
-                own_program("holder", str(theirs.fileno())),
-                cwd=self._folder,
-                env=OWN_ENVIRONMENT,
-                stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-            )
-        ours.setblocking(False)  # noqa: FBT003
-        send(ours, order.dumped())
-        return ProcessSandbox(key, guard, ours, self._folder)
+        try:
+            with theirs:
+                guard = subprocess.Popen(
+                    own_program("holder", str(theirs.fileno())),
+                    cwd=self._folder,
+                    env=OWN_ENVIRONMENT,
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=[theirs.fileno()],
+                    start_new_session=True,
+                )
+            ours.setblocking(False)  # noqa: FBT003
+            send(ours, order.dumped())
+            return ProcessSandbox(key, guard, ours, self._folder)
+        except BaseException:
+            # A guard that has started ends with it.
+            ours.close()
+            raise
 
 
 def _own(folder: Path) -> Path:
