@@ -83,6 +83,14 @@ def test_lines_that_are_no_records_are_named(root):
     assert notice == f"{path}: found no record in line 4 and 2 more; accepted: records as EchoRL writes them"
 
 
+def test_an_episode_without_a_name_is_none(root):
+    lines(root / "records" / "attempt_1" / "episodes.jsonl", {"step": 4}, episode("g4-e0", 4, "no number"))
+    watch, tables = watch_of(root)
+    (row,) = queries.episodes(tables, Wanted(step_from=4))
+    assert (row["episode"], row["reward"]) == ("g4-e0", None)
+    assert "episodes.jsonl: found no record in line 5; accepted" in watch.notices[0]
+
+
 def test_files_of_other_releases_and_damaged_ones(root):
     folder = root / "records" / "attempt_1" / "episodes"
     few = {"kind": ["train"], "step": [5], "episode": ["old-e0"], "environment": ["shell"]}
