@@ -109,9 +109,7 @@ def _from_line(path: Path, byte: int) -> Row:
 
 def _episode(about: Row, told: Row, notices: list[str]) -> Episode:
     conversations = _mappings(told.get("conversations"))
-    branches = [
-        Branch(int(one.get("branch") or 0), _mappings(one.get("messages")), one.get("unused")) for one in conversations
-    ]
+    branches = [_branch(place, one) for place, one in enumerate(conversations)]
     info = told.get("info")
     numbers = {
         name: value
@@ -127,6 +125,15 @@ def _episode(about: Row, told: Row, notices: list[str]) -> Episode:
         transcript=_mappings(told.get("transcript")),
         numbers=numbers,
         notices=notices,
+    )
+
+
+def _branch(place: int, one: Row) -> Branch:
+    number, unused = one.get("branch"), one.get("unused")
+    return Branch(
+        number if isinstance(number, int) else place,
+        _mappings(one.get("messages")),
+        None if unused is None else str(unused),
     )
 
 

@@ -34,7 +34,16 @@ _VALUES = {
     "evals": "TRY_CAST(v[1] AS BIGINT), v[2], line, byte",
     "episodes": ", ".join((*_CASTS, "byte")),
 }
-_STEP = {"steps": 1, "evals": 1, "episodes": 1 + next(n for n, column in enumerate(COLUMNS) if column.name == "step")}
+_NAMED = [place for place, column in enumerate(COLUMNS, start=1) if column.name in {"kind", "episode"}]
+_STEP = next(place for place, column in enumerate(COLUMNS, start=1) if column.name == "step")
+_GOOD = {
+    "steps": "TRY_CAST(v[1] AS BIGINT) IS NOT NULL",
+    "evals": "TRY_CAST(v[1] AS BIGINT) IS NOT NULL",
+    "episodes": " AND ".join(
+        [f"TRY_CAST(v[{_STEP}] AS BIGINT) IS NOT NULL", *(f"v[{place}] IS NOT NULL" for place in _NAMED)]
+    ),
+}
+"""What makes a line a record."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +124,7 @@ class Intake:
         # json_valid stands in a CASE: DuckDB may look into a line before a WHERE has left it out.
         source = """(SELECT line, byte, json_extract_string(CASE WHEN json_valid(line) THEN line END, $pointers) AS v
             FROM (SELECT unnest($lines::VARCHAR[]) AS line, unnest($bytes::BIGINT[]) AS byte))"""
-        good = f"TRY_CAST(v[{_STEP[name]}] AS BIGINT) IS NOT NULL"
+        good = _GOOD[name]
         into = f"INSERT INTO {_TABLE[name]} SELECT $run, $attempt, {_VALUES[name]} FROM {source} WHERE {good}"
         taken = self._tables.execute(into, arguments).fetchone()
         if taken == (len(lines.texts),):

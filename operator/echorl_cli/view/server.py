@@ -46,7 +46,6 @@ def _pages(watch: Watch) -> None:
     @ui.page("/")
     async def runs() -> None:
         await RunsPage(watch).build()
-        watch.paged()
 
     @ui.page("/batch")
     async def batch(run: int = 0, step: int | None = None) -> None:
@@ -80,7 +79,6 @@ def _pages(watch: Watch) -> None:
             text=text,
         )
         await EpisodesPage(watch, wanted, order if order in ORDERS else "newest").build()
-        watch.paged()
 
     @ui.page("/episode")
     async def episode(kind: str, attempt: int, step: int, episode: str, run: int = 0) -> None:

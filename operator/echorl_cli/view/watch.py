@@ -68,7 +68,7 @@ class Watch:
         return await asyncio.to_thread(question, self.cursor(), *args, **kwargs)
 
     def paged(self) -> None:
-        """A page is built: from now on looks need not wait for one."""
+        """A browser has a page: from now on looks need not wait for one."""
         self._paged.set()
 
     def look(self) -> bool:

@@ -22,6 +22,7 @@ def address(path: str, **asked: object) -> str:
 @contextmanager
 def frame(watch: Watch, here: str) -> Iterator[None]:
     """The page's head; what is made inside stands below it."""
+    ui.context.client.on_connect(watch.paged)
     ui.colors(primary=charts.COLOURS[0])
     with ui.header().classes("head"):
         ui.link("EchoRL", "/").classes("brand")

@@ -8,7 +8,7 @@ from echorl_cli.view import charts, markup, token_markup
 from echorl_cli.view.episode import Branch, Place, read_episode, trained
 from echorl_cli.view.folders import shown_runs
 from echorl_core.tokens import NotTrainedTokens, TrainedSequence
-from echorl_testing.view_folder import BRANCHES, TURNS
+from echorl_testing.view_folder import BRANCHES, TURNS, episode, lines, watch_of
 
 
 def read(root, tables, name, step, kind="train"):
@@ -42,6 +42,13 @@ def test_an_episode_whose_file_is_gone(root, watched):
     found = read(root, watched[1], "g1-e0", 1)
     assert found.row["reward"] == 1.0
     assert len(found.notices) == 1
+
+
+def test_an_episode_of_odd_shapes(root):
+    odd = episode("odd-e0", 4, 1.0, conversations=[1, {"branch": "x"}], turns=5, messages="none", info=[1])
+    lines(root / "records" / "attempt_1" / "episodes.jsonl", odd)
+    found = read(root, watch_of(root)[1], "odd-e0", 4)
+    assert (found.branches, found.turns, found.info) == ([Branch(0, [])], [], {})
 
 
 def sequence(sample="g1-e0/0", **changes):

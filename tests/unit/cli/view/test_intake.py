@@ -83,6 +83,14 @@ def test_lines_that_are_no_records_are_named(root):
     assert notice == f"{path}: found no record in line 4 and 2 more; accepted: records as EchoRL writes them"
 
 
+def test_an_episode_without_a_name_is_none(root):
+    lines(root / "records" / "attempt_1" / "episodes.jsonl", {"step": 4}, episode("g4-e0", 4, "no number"))
+    watch, tables = watch_of(root)
+    (row,) = queries.episodes(tables, Wanted(step_from=4))
+    assert (row["episode"], row["reward"]) == ("g4-e0", None)
+    assert "episodes.jsonl: found no record in line 5; accepted" in watch.notices[0]
+
+
 def test_files_of_other_releases_and_damaged_ones(root):
     folder = root / "records" / "attempt_1" / "episodes"
     few = {"kind": ["train"], "step": [5], "episode": ["old-e0"], "environment": ["shell"]}
@@ -102,7 +110,15 @@ def test_files_of_other_releases_and_damaged_ones(root):
     assert queries.totals(tables, Wanted())["episodes"] == 6
 
 
-@pytest.mark.parametrize("link", ["records/attempt_2", "records/attempt_1/steps.jsonl", "records/attempt_1/episodes"])
+@pytest.mark.parametrize(
+    "link",
+    [
+        "records/attempt_2",
+        "records/attempt_1/steps.jsonl",
+        "records/attempt_1/episodes",
+        "records/attempt_1/episodes/step_000009.parquet",
+    ],
+)
 def test_no_link_is_followed(root, tmp_path, link):
     other = tmp_path / "other"
     lines(other / "steps.jsonl", step(9, attempt=2, reward=9.0))
@@ -113,10 +129,11 @@ def test_no_link_is_followed(root, tmp_path, link):
         place.rename(tmp_path / "away")
     else:
         place.unlink(missing_ok=True)
-    place.symlink_to(other / "steps.jsonl" if link.endswith("jsonl") else other)
-    _, tables = watch_of(root)
+    place.symlink_to(other / place.name if place.suffix else other)
+    watch, tables = watch_of(root)
     assert all(point[0] != 9 for point in rewards(tables))
     assert queries.totals(tables, Wanted(step_from=9))["episodes"] == 0
+    assert not any("found no episodes" in notice for notice in watch.notices)
 
 
 def test_the_tables_read_nothing_outside_the_runs(root, tmp_path, watched):
