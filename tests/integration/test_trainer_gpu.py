@@ -16,7 +16,7 @@ from echorl_testing.orchestrator.packs import (
 )
 from echorl_testing.trainer.gang import on_ranks
 from echorl_testing.trainer.invariance import plain, train
-from echorl_trainer.attention import has_varlen_kernel
+from echorl_trainer.attention import has_varlen_kernel, kernel_name
 from echorl_trainer.batches import score_batch
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -47,6 +47,7 @@ def test_documents_are_isolated_and_score_as_on_the_cpu(tmp_path, dtype):
         expected = scores(one, DOCUMENTS)
     with learner(tmp_path / "m", device="cuda", compute_dtype=dtype) as one:
         assert has_varlen_kernel(one.ranks.device, dtype) == (dtype == HALF)
+        assert (kernel_name(one.ranks.device, dtype) == "sdpa by document") == (dtype != HALF)
         found = scores(one, DOCUMENTS)
         other = scores(one, [document(99, 9), *DOCUMENTS[1:]])
     own = 7

@@ -57,6 +57,13 @@ def has_varlen_kernel(device: torch.device, dtype: torch.dtype) -> bool:
     return device.type == "cuda" and dtype in (torch.bfloat16, torch.float16) and _kernel is not None
 
 
+def kernel_name(device: torch.device, dtype: torch.dtype) -> str:
+    """What packs of this kind go through, for people: ``torch varlen_attn``, ``flash-attn`` or ``sdpa by document``."""
+    if not has_varlen_kernel(device, dtype):
+        return "sdpa by document"
+    return "torch varlen_attn" if _torch_varlen is not None else "flash-attn"
+
+
 def document_layout(cu_seqlens: Tensor, max_len: int, dtype: torch.dtype) -> Documents:
     """The layout of a pack for the kernel that its device and compute dtype get. Once per pack, not per layer."""
     if has_varlen_kernel(cu_seqlens.device, dtype):
@@ -180,6 +187,7 @@ def _flash_kernel() -> VarlenKernel | None:
     return kernel
 
 
-_kernel: VarlenKernel | None = (_torch_kernel() or _flash_kernel()) if torch.cuda.is_available() else None
+_torch_varlen = _torch_kernel() if torch.cuda.is_available() else None
+_kernel: VarlenKernel | None = _torch_varlen or (_flash_kernel() if torch.cuda.is_available() else None)
 
 AttentionInterface.register(NAME, packed_attention)

@@ -24,6 +24,7 @@ from echorl_core.faults import fault_point
 from echorl_core.jsonsafe import finite
 from echorl_core.wire.batch import RankBatch, StopNotice
 from echorl_core.wire.reports import StepReport
+from echorl_trainer.attention import kernel_name
 from echorl_trainer.checkpoint import Saver
 from echorl_trainer.client import BatchSource, Outbox
 from echorl_trainer.health import Health, Phase
@@ -80,6 +81,16 @@ def build_learner(config: TrainerConfig, ranks: Ranks) -> Learner:
         activation_checkpointing=config.activation_checkpointing,
     )
     optimizer = build_optimizer(policy, config.optimizer)
+    log.info(
+        "policy is ready",
+        device=str(ranks.device),
+        dtype=config.model.dtype,
+        attention=kernel_name(ranks.device, compute_dtype),
+        compiled=config.compile,
+        activation_checkpointing=config.activation_checkpointing,
+        optimizer=config.optimizer.type,
+        fused_optimizer=bool(optimizer.defaults.get("fused")),
+    )
     schedule = build_schedule(optimizer, config.optimizer, config.max_steps)
     runner = StepRunner(policy, optimizer, schedule, loss, ranks, config.optimizer.max_grad_norm)
     return Learner(TrainState(policy, optimizer, ranks, fixed), runner)

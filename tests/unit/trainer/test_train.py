@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from structlog.testing import capture_logs
 
 from echorl_core.attempts import read_prepared
 from echorl_core.config import TrainerConfig
@@ -18,7 +19,7 @@ from echorl_core.rundir import RunDirectory
 from echorl_core.wire.batch import RankBatch, StopNotice
 from echorl_testing.trainer.batches import RUN_UID
 from echorl_testing.trainer.fake_orchestrator import TOKEN, FakeOrchestrator
-from echorl_testing.trainer.tiny_learner import alone, tiny_model
+from echorl_testing.trainer.tiny_learner import alone, tiny_learner, tiny_model
 from echorl_testing.trainer.trainer_processes import trainer_config
 from echorl_trainer import __main__ as entry
 from echorl_trainer.parallel import disconnect
@@ -89,6 +90,14 @@ async def test_no_batch_is_pulled_before_the_start_version_is_known(
     orchestrator.refuse_policy = 3
     assert await ended(run_rank(orchestrator, model)) == ExitCode.OK
     assert orchestrator.events[:2] == ["policy 0", "batch 1"]
+
+
+def test_the_log_names_what_was_chosen(model: Path) -> None:
+    with alone() as ranks, capture_logs() as lines:
+        tiny_learner(ranks, model)
+    (line,) = [line for line in lines if line["event"] == "policy is ready"]
+    assert (line["device"], line["dtype"], line["attention"]) == ("cpu", "float32", "sdpa by document")
+    assert (line["optimizer"], line["fused_optimizer"], line["compiled"]) == ("adamw", False, False)
 
 
 async def test_trained_state_equals_a_replay_of_the_same_batches(
