@@ -133,6 +133,17 @@ def test_a_clean_end_stops_the_engines_and_succeeds(start) -> None:
     run.assert_nothing_left()
 
 
+def test_a_stop_that_comes_after_the_end_changes_nothing(start) -> None:
+    """Signals from the moment on that the exit code is written until the process has ended with it."""
+    run = start()
+    run.until_running()
+    run.tell("orchestrator-0", "/finish")
+    eventually(lambda: run.state().get("exit_code") is not None, "the end is written")
+    numbers = itertools.cycle([signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+    eventually(lambda: run.process.send_signal(next(numbers)) or run.process.returncode is not None, "its end")
+    assert run.process.returncode == run.state()["exit_code"] == 0
+
+
 def test_an_engine_restarts_alone(start) -> None:
     run = start(engines=2)
     run.until_running()

@@ -1,7 +1,8 @@
 """How a supervised run ends, and what the supervisor tells a view on the way."""
 
+import asyncio
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -87,6 +88,19 @@ def asking_to_stop() -> list[signal.Signals]:
     """Signals that ask a run to stop; without those that whoever started it ignores, as ``nohup`` a terminal's end."""
     wanted = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     return [number for number in wanted if signal.getsignal(number) is not signal.SIG_IGN]
+
+
+def ignore_stops(numbers: Iterable[signal.Signals]) -> None:
+    """From now on these signals change nothing: the run has ended, and its exit code is written down.
+
+    To be called on the event loop that handles them, before it is closed: that gives them their default effect.
+    """
+    numbers, loop = list(numbers), asyncio.get_running_loop()
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    for number in numbers:
+        loop.remove_signal_handler(number)
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
 def signal_name(number: int) -> str:

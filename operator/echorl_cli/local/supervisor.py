@@ -18,7 +18,7 @@ from echorl_cli.local.health import HealthWatch, Quarantines
 from echorl_cli.local.journal import Journal
 from echorl_cli.local.launch import LocalRun
 from echorl_cli.local.mailbox import Mailbox
-from echorl_cli.local.outcome import Outcome, Snapshot, View, asking_to_stop, signal_name
+from echorl_cli.local.outcome import Outcome, Snapshot, View, asking_to_stop, ignore_stops, signal_name
 from echorl_cli.local.processes import Child, Children
 from echorl_cli.local.progress import RunProgress
 from echorl_cli.local.statewatch import StateWatch
@@ -55,7 +55,8 @@ class Supervisor:
     async def run(self) -> Outcome:
         """Start everything, supervise, end everything; nothing is left running when this returns or raises."""
         loop, posting, root = asyncio.get_running_loop(), self._mailbox.posting, self._plan.run.root
-        for number in asking_to_stop():
+        stops = asking_to_stop()
+        for number in stops:
             loop.add_signal_handler(number, posting(self._on_signal), number)
         self._children = Children(
             root, secrets.token_hex(8), on_exit=posting(self._on_exit), on_error=posting(Outcome.of_error)
@@ -79,6 +80,7 @@ class Supervisor:
         if not self._journal.has_folder:
             outcome = Outcome.without_folder(root)
         self._journal.enter(outcome.phase, outcome.reason)
+        ignore_stops(stops)
         self._journal.ended(outcome.exit_code)
         self._tell_journal()
         self._show()
