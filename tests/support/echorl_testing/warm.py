@@ -31,6 +31,11 @@ _IMPORTED = [
     "echorl_cli.local.supervisor",
     "transformers.models.qwen3.modeling_qwen3",
 ]
+_VARIABLES = {
+    "OMP_NUM_THREADS": "1",
+    # What is imported asks whether there is a GPU; asked by the driver, no process that is forked could use one.
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+}
 _POLL_S = 0.02
 
 
@@ -39,15 +44,16 @@ def context() -> ForkServerContext:
     """Makes processes of the warm one, which uses one thread as ranks do."""
     found = multiprocessing.get_context("forkserver")
     found.set_forkserver_preload(_IMPORTED)
-    before = os.environ.get("OMP_NUM_THREADS")
-    os.environ["OMP_NUM_THREADS"] = "1"
+    before = {name: os.environ.get(name) for name in _VARIABLES}
+    os.environ |= _VARIABLES
     try:
         ensure_running()
     finally:
-        if before is None:
-            del os.environ["OMP_NUM_THREADS"]
-        else:
-            os.environ["OMP_NUM_THREADS"] = before
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
     return found
 
 
