@@ -97,7 +97,13 @@ def demonstration_tokens(
     Raises:
         ValueError: the conversation does not begin with a prompt and end with an action.
     """
-    tools = tool_definitions(args.tools)
+    return conversation_tokens(codec, messages, tool_definitions(args.tools))
+
+
+def conversation_tokens(
+    codec: CompactCodec, messages: Sequence[Mapping[str, Any]], tools: Sequence[dict[str, Any]]
+) -> DemonstrationTokens:
+    """The tokens of a conversation with any tools; see ``demonstration_tokens``."""
     turns = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
     if not turns or turns[0] == 0 or turns[-1] != len(messages) - 1:
         raise ValueError("a demonstration begins with a prompt and ends with an action")

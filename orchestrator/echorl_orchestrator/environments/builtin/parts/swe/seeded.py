@@ -121,11 +121,11 @@ def _source(functions: Sequence[Function], names: tuple[str, str], broken: Funct
     parts = []
     for one in functions:
         body = wrong if one is broken else one.right
-        parts.append(f"def {one.name}({_named(one.arguments, names)}):\n    return {_named(body, names)}\n")
+        parts.append(f"def {one.name}({named(one.arguments, names)}):\n    return {named(body, names)}\n")
     return "\n".join(parts)
 
 
-def _named(text: str, names: tuple[str, str]) -> str:
+def named(text: str, names: tuple[str, str]) -> str:
     """``text`` with other names for ``a`` and ``b``, where they stand as words."""
     words = {"a": names[0], "b": names[1]}
     plain = "".join(character if character.isalnum() else f"\0{character}\0" for character in text)

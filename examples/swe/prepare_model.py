@@ -1,0 +1,129 @@
+"""Builds the model of the example ``swe`` unless it is there: seeded weights, then a short supervised fit.
+
+    python -m examples.swe.prepare_model --manifest examples/swe.yaml
+
+It learns how the tools of the scripted agent are called, from conversations of which most end without a fix: RL is to
+find out which those are. Manifests of other models are left alone.
+"""
+
+import argparse
+import hashlib
+import random
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from echorl_orchestrator.codec.compact import CompactCodec
+from echorl_orchestrator.codec.tokenizer import TextTokenizer
+from echorl_orchestrator.environments.builtin.parts.swe import bugs, seeded
+from echorl_orchestrator.environments.builtin.parts.swe.inside import scripted_agent
+from echorl_orchestrator.environments.builtin.parts.swe.row import Row
+from echorl_orchestrator.environments.builtin.parts.swe.seeded import SeededArgs, bug_of, seeded_rows
+from echorl_orchestrator.environments.builtin.parts.terminal_policy import DemonstrationTokens, conversation_tokens
+from echorl_trainer.seeded import SHAPES, write_seeded_model
+from examples.quickstart.warm_start import fit
+
+SWE_MODEL = Path("runs/models/swe")
+STEPS, PER_STEP, LR = 200, 32, 2e-3
+RIGHT, BLIND = 0.4, 0.1
+"""Shares of conversations with the fix, and with none; the others put a bug in the bug's place."""
+TOOLS = [scripted_agent.TOOLS[name] for name in ("read", "replace", "submit")]
+
+
+def _bugs(row: Row) -> list[str]:
+    """What the function may return by its table, wrong and in the words of this row."""
+    head, _, _ = row.files[bug_of(row).path].decode().removeprefix("def ").partition("):")
+    name, _, arguments = head.partition("(")
+    names = arguments.split(", ")
+    function = next(one for one in bugs.FUNCTIONS if one.name == name)
+    return [f"    return {seeded.named(wrong, (names[0], names[-1]))}" for _, wrong in function.wrong]
+
+
+def conversation(row: Row, rng: random.Random) -> list[dict[str, Any]]:
+    """What the scripted agent and a model might say to one another about ``row``."""
+    bug = bug_of(row)
+    drawn = rng.random()
+    text = bug.right if drawn < RIGHT else rng.choice(_bugs(row))
+    source = row.files[bug.path].decode().splitlines()
+    shown = "\n".join(f"{number} {line}" for number, line in enumerate(source, 1))
+    steps: list[tuple[str, dict[str, Any], str]] = [
+        ("read", {"path": bug.path}, shown),
+        ("replace", {"path": bug.path, "line": bug.line, "text": text}, "ok"),
+    ]
+    messages: list[dict[str, Any]] = [{"role": "user", "content": row.statement}]
+    for number, (name, arguments, answer) in enumerate([] if drawn > 1 - BLIND else steps):
+        messages += [_call(number, name, arguments), {"role": "tool", "tool_call_id": f"c{number}", "content": answer}]
+    return [*messages, _call(len(messages), "submit", {})]
+
+
+def _call(number: int, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    function = {"name": name, "arguments": arguments}
+    return {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"id": f"c{number}", "type": "function", "function": function}],
+    }
+
+
+def batches(codec: CompactCodec, args: SeededArgs, seed: int) -> list[list[DemonstrationTokens]]:
+    """The conversations that the model is fitted on, in its order."""
+    rng = random.Random(f"swe-demonstrations:{seed}")
+    rows = seeded_rows(args)
+    talks = [conversation(rng.choice(rows), rng) for _ in range(STEPS * PER_STEP)]
+    tokens = [conversation_tokens(codec, talk, TOOLS) for talk in talks]
+    return [tokens[start : start + PER_STEP] for start in range(0, len(tokens), PER_STEP)]
+
+
+def build(folder: Path, *, seed: int) -> None:
+    """Write the warm-started model."""
+    base = folder.with_name(folder.name + ".seeded")
+    shutil.rmtree(base, ignore_errors=True)
+    write_seeded_model(base, SHAPES["tiny"], seed=seed, dtype="float32")
+    codec = CompactCodec(TextTokenizer(base, name=base.name))
+    unfinished = folder.with_name(f".tmp-{folder.name}")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    rows = SeededArgs(num_tasks=512, functions=1, seed=seed)
+    fit(base, unfinished, batches(codec, rows, seed), lr=LR, seed=seed)
+    shutil.rmtree(folder, ignore_errors=True)
+    unfinished.rename(folder)
+    shutil.rmtree(base)
+
+
+def key_of(seed: int) -> str:
+    """What the model is made from: the settings, and the code that makes it."""
+    digest = hashlib.sha256(f"{seed} {STEPS} {PER_STEP} {LR} {RIGHT} {BLIND}".encode())
+    for source in (*(Path(module.__file__ or "") for module in (bugs, seeded, scripted_agent)), Path(__file__)):
+        digest.update(source.read_bytes())
+    return digest.hexdigest()
+
+
+def main() -> int:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--manifest", type=Path, required=True)
+    parser.add_argument("--model", type=Path, help="folder to build instead of the manifest's")
+    options = parser.parse_args()
+    try:
+        spec = yaml.safe_load(options.manifest.read_text())["spec"]
+        named, seed = Path(spec["model"]["name"]), spec.get("seed", 42)
+    except (OSError, yaml.YAMLError, KeyError, TypeError):
+        return 0  # the run itself says what is wrong with the manifest
+    folder = options.model or named
+    if named != SWE_MODEL:
+        return 0
+    key, stamp = key_of(seed), folder / "made-from.txt"
+    if stamp.is_file() and stamp.read_text() == key:
+        return 0
+    started = time.monotonic()
+    build(folder, seed=seed)
+    stamp.write_text(key)
+    print(f"warm start: {folder} in {time.monotonic() - started:.0f} s")  # noqa: T201
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
