@@ -1,11 +1,6 @@
-"""Claude Code and Codex, as they come from the registry, in a sandbox, by the gateway's own dialects.
-
-``ECHORL_AGENTS`` is a folder with ``claude-code/bin/claude`` and ``codex/bin/codex`` (docs/agents.md says how they get
-there); without it the tests skip.
-"""
+"""Claude Code and Codex, as they come from the registry, in a sandbox, by the gateway's own dialects."""
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -13,19 +8,19 @@ import pytest
 from echorl_core.config import ModelConfig, SamplingConfig
 from echorl_orchestrator.codec import build_codec
 from echorl_orchestrator.sandboxes.process.provider import ProcessSandboxes
+from echorl_testing import campaign
 from echorl_testing.orchestrator.scripted_policy import write_byte_tokenizer
 from echorl_testing.orchestrator.served_gateway import served_gateway
+from echorl_testing.sandboxes import agents
 from echorl_testing.sandboxes.swe_rows import FIX, ROW, episode
 
-AGENTS = Path(os.environ.get("ECHORL_AGENTS", "/nowhere"))
 TOOLS = {"claude-code": ("Bash", {"command": FIX, "description": "fix"}), "codex": ("exec_command", {"cmd": FIX})}
 LIMITS = {"cpu": 1, "memory_mib": 4096, "disk_mib": 512, "processes": 256}
 
 
-@pytest.mark.parametrize("name", TOOLS)
+@pytest.mark.parametrize("name", campaign.campaign_params("agents", list(TOOLS), 1))
 async def test_an_agent_of_the_table_fixes_a_repository(tmp_path: Path, name: str) -> None:
-    if not (AGENTS / name).is_dir():
-        pytest.skip(f"ECHORL_AGENTS has no folder {name}")
+    agent = agents.installed(name)
     tool, arguments = TOOLS[name]
     call = json.dumps({"name": tool, "arguments": arguments})
     folder = write_byte_tokenizer(tmp_path / "Qwen3-4B")
@@ -44,7 +39,7 @@ async def test_an_agent_of_the_table_fixes_a_repository(tmp_path: Path, name: st
         host, port = served.runner.addresses[0][:2]
         made = ProcessSandboxes(tmp_path / "sandboxes", (host, port))
         try:
-            played = await episode(made, name, agent_install=str(AGENTS / name), limits=LIMITS)
+            played = await episode(made, name, agent_install=str(agent), limits=LIMITS)
         finally:
             await made.close()
         assert not served.bugs
