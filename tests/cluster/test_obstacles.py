@@ -16,6 +16,7 @@ from echorl_cli.cluster.reading import observe
 from echorl_cli.cluster.sentence import sentence
 from echorl_core.termination_message import SavedCheckpoint, SkippedCheckpoint
 from echorl_operator import names
+from echorl_testing import campaign
 from echorl_testing.cluster.api import Api
 from echorl_testing.cluster.credentials import Connection
 from echorl_testing.cluster.volumes import folder_volume
@@ -85,6 +86,8 @@ async def quota(world: World, name: str, **hard: str) -> Callable[[], Any]:
     return lambda: world.api.delete(f"{path}/{name}")
 
 
+# How soon the StatefulSet's controller tries again is its own affair: the longer the name was taken, the later.
+@campaign.ALL
 async def test_a_pod_that_somebody_took_the_runs_labels_off(world: World, connection: Connection) -> None:
     world.create()
     await world.phase("Running", attempt=1)

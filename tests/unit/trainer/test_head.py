@@ -219,7 +219,7 @@ def test_the_kernels_do_the_same():
     """By Triton's interpreter, in a process of its own: it is chosen when Triton is imported."""
     pytest.importorskip("triton")
     command = [sys.executable, "-m", "echorl_testing.trainer.head_edges"]
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
 
