@@ -7,7 +7,7 @@ SETTINGS ?= $(if $(GPU),$(ON_GPU))
 PYTHON ?= python3
 WORKERS ?= 2
 PACKAGES = core/echorl_core operator/echorl_manifest operator/echorl_operator operator/echorl_cli \
-  orchestrator/echorl_prepare orchestrator/echorl_orchestrator trainer/echorl_trainer trainer/echorl_vllm tools
+  orchestrator/echorl_prepare orchestrator/echorl_orchestrator trainer/echorl_trainer trainer/echorl_vllm tools examples
 export PYTHON
 
 .DEFAULT_GOAL := help

@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 from echorl_core.config import LossConfig, ModelConfig, OptimizerConfig
 from echorl_core.wire.batch import MicroBatch, RankBatch, TokenRole
 from echorl_orchestrator.environments.builtin.parts.terminal_policy import DemonstrationTokens
+from echorl_trainer.losses import policy_loss
 from echorl_trainer.model import full_weights, load_policy
 from echorl_trainer.optimizer import build_optimizer, build_schedule
 from echorl_trainer.parallel import connect, disconnect, shard
@@ -64,7 +65,9 @@ def fit(source: Path, target: Path, batches: Sequence[Sequence[DemonstrationToke
         optimizer_config = OptimizerConfig(lr=lr, schedule="cosine", warmup_steps=5, min_lr_ratio=0.1)
         optimizer = build_optimizer(policy, optimizer_config)
         schedule = build_schedule(optimizer, optimizer_config, len(batches))
-        runner = StepRunner(policy, optimizer, schedule, LossConfig(), ranks, optimizer_config.max_grad_norm)
+        runner = StepRunner(
+            policy, optimizer, schedule, policy_loss(LossConfig()), ranks, optimizer_config.max_grad_norm
+        )
         loss = float("nan")
         for step, demonstrations in enumerate(batches, start=1):
             metrics = runner.run(supervised_batch(step, demonstrations)).metrics

@@ -6,26 +6,18 @@ It learns how the tools of the scripted agent are called, from conversations of 
 find out which those are. Manifests of other models are left alone.
 """
 
-import argparse
-import hashlib
 import random
-import shutil
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from echorl_orchestrator.codec.compact import CompactCodec
-from echorl_orchestrator.codec.tokenizer import TextTokenizer
 from echorl_orchestrator.environments.builtin.parts.swe import bugs, seeded
 from echorl_orchestrator.environments.builtin.parts.swe.inside import scripted_agent
 from echorl_orchestrator.environments.builtin.parts.swe.row import Row
 from echorl_orchestrator.environments.builtin.parts.swe.seeded import SeededArgs, bug_of, seeded_rows
-from echorl_orchestrator.environments.builtin.parts.terminal_policy import DemonstrationTokens, conversation_tokens
-from echorl_trainer.seeded import SHAPES, write_seeded_model
-from examples.quickstart.warm_start import fit
+from echorl_orchestrator.environments.builtin.parts.terminal_policy import conversation_tokens
+from examples.warm_models import Batches, batched, build_fitted, digest_of, main
 
 SWE_MODEL = Path("runs/models/swe")
 STEPS, PER_STEP, LR = 200, 32, 2e-3
@@ -69,61 +61,25 @@ def _call(number: int, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def batches(codec: CompactCodec, args: SeededArgs, seed: int) -> list[list[DemonstrationTokens]]:
+def batches(codec: CompactCodec, args: SeededArgs, seed: int) -> Batches:
     """The conversations that the model is fitted on, in its order."""
     rng = random.Random(f"swe-demonstrations:{seed}")
     rows = seeded_rows(args)
     talks = [conversation(rng.choice(rows), rng) for _ in range(STEPS * PER_STEP)]
-    tokens = [conversation_tokens(codec, talk, TOOLS) for talk in talks]
-    return [tokens[start : start + PER_STEP] for start in range(0, len(tokens), PER_STEP)]
+    return batched([conversation_tokens(codec, talk, TOOLS) for talk in talks], PER_STEP)
 
 
-def build(folder: Path, *, seed: int) -> None:
+def build(folder: Path, seed: int) -> None:
     """Write the warm-started model."""
-    base = folder.with_name(folder.name + ".seeded")
-    shutil.rmtree(base, ignore_errors=True)
-    write_seeded_model(base, SHAPES["tiny"], seed=seed, dtype="float32")
-    codec = CompactCodec(TextTokenizer(base, name=base.name))
-    unfinished = folder.with_name(f".tmp-{folder.name}")
-    shutil.rmtree(unfinished, ignore_errors=True)
     rows = SeededArgs(num_tasks=512, functions=1, seed=seed)
-    fit(base, unfinished, batches(codec, rows, seed), lr=LR, seed=seed)
-    shutil.rmtree(folder, ignore_errors=True)
-    unfinished.rename(folder)
-    shutil.rmtree(base)
+    build_fitted(folder, lambda codec: batches(codec, rows, seed), lr=LR, seed=seed)
 
 
 def key_of(seed: int) -> str:
-    """What the model is made from: the settings, and the code that makes it."""
-    digest = hashlib.sha256(f"{seed} {STEPS} {PER_STEP} {LR} {RIGHT} {BLIND}".encode())
-    for source in (*(Path(module.__file__ or "") for module in (bugs, seeded, scripted_agent)), Path(__file__)):
-        digest.update(source.read_bytes())
-    return digest.hexdigest()
-
-
-def main() -> int:
-    """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--manifest", type=Path, required=True)
-    parser.add_argument("--model", type=Path, help="folder to build instead of the manifest's")
-    options = parser.parse_args()
-    try:
-        spec = yaml.safe_load(options.manifest.read_text())["spec"]
-        named, seed = Path(spec["model"]["name"]), spec.get("seed", 42)
-    except (OSError, yaml.YAMLError, KeyError, TypeError):
-        return 0  # the run itself says what is wrong with the manifest
-    folder = options.model or named
-    if named != SWE_MODEL:
-        return 0
-    key, stamp = key_of(seed), folder / "made-from.txt"
-    if stamp.is_file() and stamp.read_text() == key:
-        return 0
-    started = time.monotonic()
-    build(folder, seed=seed)
-    stamp.write_text(key)
-    print(f"warm start: {folder} in {time.monotonic() - started:.0f} s")  # noqa: T201
-    return 0
+    """What the model is made from."""
+    settings = f"{seed} {STEPS} {PER_STEP} {LR} {RIGHT} {BLIND}"
+    return digest_of(settings, [bugs, seeded, scripted_agent, __file__])
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(__doc__, SWE_MODEL, key_of, build))

@@ -33,17 +33,15 @@ class InfrastructureLosses:
     def beyond(self) -> list[InfrastructureLoss] | None:
         """Environments that lose more than they may, by name; None before anything can be said of any."""
         told = {name: lost for name, lost in self._lost.items() if len(lost) >= _FEWEST}
-        return (
-            [
-                InfrastructureLoss(
-                    environment=name,
-                    share=round(sum(lost) / len(lost), 2),
-                    limit=self._limits[name],
-                    error=self._last_error[name],
-                )
-                for name, lost in sorted(told.items())
-                if sum(lost) > self._limits[name] * len(lost)
-            ]
-            if told
-            else None
-        )
+        if not told:
+            return None
+        return [
+            InfrastructureLoss(
+                environment=name,
+                share=round(sum(lost) / len(lost), 2),
+                limit=self._limits[name],
+                error=self._last_error[name],
+            )
+            for name, lost in sorted(told.items())
+            if sum(lost) > self._limits[name] * len(lost)
+        ]
