@@ -68,7 +68,7 @@ async def measured(folder: Path, count: int, cold: int, at_once: int, files: int
 
 
 async def _one(figures: Figures, sandboxes: ProcessSandboxes, image: str, what: str, *, commands: bool = False) -> None:
-    sandbox = await figures.timed(what, sandboxes.create(SandboxSpec(image, "/work"), _KEY))
+    sandbox = await figures.timed(what, sandboxes.create(SandboxSpec(image, "/task"), _KEY))
     if commands:
         await figures.timed("a command that does nothing", _run(sandbox))
         await sandbox.start(Command(["sh", "-c", "setsid sleep 1000 & sleep 1000"]), "long")
@@ -85,7 +85,7 @@ async def _run(sandbox: Sandbox) -> None:
 
 async def _together(figures: Figures, sandboxes: ProcessSandboxes, image: str, number: int) -> None:
     what = f"warm start, {number} at once"
-    spec = SandboxSpec(image, "/work")
+    spec = SandboxSpec(image, "/task")
     await asyncio.gather(*(figures.timed(what, sandboxes.create(spec, str(one))) for one in range(number)))
 
 

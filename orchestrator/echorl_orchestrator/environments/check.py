@@ -17,7 +17,7 @@ from echorl_orchestrator.environments.builtin.parts.swe.args import SweArgs
 from echorl_orchestrator.environments.builtin.parts.swe.gold import Checked, check
 from echorl_orchestrator.environments.builtin.parts.swe.reading import DataSet
 from echorl_orchestrator.failures import BadInputError
-from echorl_orchestrator.sandboxes.contract import SandboxError, Sandboxes
+from echorl_orchestrator.sandboxes.contract import SandboxError
 from echorl_orchestrator.sandboxes.process.provider import ProcessSandboxes, default_folder
 
 
@@ -53,7 +53,7 @@ def _read(found: dict[str, Any]) -> tuple[SweArgs, DataSet]:
 
 async def _checked(asked: Asked, args: SweArgs, data: DataSet) -> list[Checked]:
     """All rows that can be read, told as they are done."""
-    sandboxes: Sandboxes = ProcessSandboxes(default_folder())
+    sandboxes = ProcessSandboxes(default_folder())
     room = asyncio.Semaphore(asked.jobs)
 
     async def one(row: Any) -> Checked:
@@ -66,7 +66,7 @@ async def _checked(asked: Asked, args: SweArgs, data: DataSet) -> list[Checked]:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(one(row)) for row in data.rows]
     finally:
-        await sandboxes.close()  # type: ignore[attr-defined]  # this provider's own
+        await sandboxes.close()
     return [task.result() for task in tasks]
 
 

@@ -23,7 +23,7 @@ from echorl_orchestrator.sandboxes.process.sandbox import OUTPUT_CAP_BYTES
 from echorl_testing.sandboxes.images import small_image
 from echorl_testing.sandboxes.running import ran, started
 
-HOST = SandboxSpec("host", "/work")
+HOST = SandboxSpec("host", "/task")
 
 
 async def test_a_command_says_how_it_ended_and_what_it_wrote(sandboxes: ProcessSandboxes) -> None:
@@ -33,7 +33,7 @@ async def test_a_command_says_how_it_ended_and_what_it_wrote(sandboxes: ProcessS
 
     assert await ran(sandbox, "echo out; echo err >&2; exit 3") == (Ended(3), "out\nerr\n")
     assert await ran(sandbox, "kill -9 $$") == (Ended(137), "")
-    assert await ran(sandbox, "pwd; id -u; echo $HOME") == (Ended(0), "/work\n1000\n/home/agent\n")
+    assert await ran(sandbox, "pwd; id -u; echo $HOME") == (Ended(0), "/task\n1000\n/home/agent\n")
     assert await ran(sandbox, "id -u; echo $HOME", root=True) == (Ended(0), "0\n/root\n")
 
 
@@ -55,20 +55,20 @@ async def test_starting_and_creating_are_idempotent_by_key(sandboxes: ProcessSan
     first, second = await asyncio.gather(sandboxes.create(HOST, "one"), sandboxes.create(HOST, "one"))
     assert first is second
     assert await sandboxes.list() == ["one"]
-    append = Command(["sh", "-c", "echo again >> /work/times"])
+    append = Command(["sh", "-c", "echo again >> /task/times"])
     await first.start(append, "append")
     await first.start(append, "append")
     assert await first.wait("append", 30) == Ended(0)
     await first.start(append, "append")
     assert await first.wait("append", 30) == Ended(0)
-    assert await first.read("/work/times") == b"again\n"
+    assert await first.read("/task/times") == b"again\n"
 
     await sandboxes.destroy("one")
     await sandboxes.destroy("one")
     await sandboxes.destroy("never made")
     assert await sandboxes.list() == []
     clean = await sandboxes.create(HOST, "one")
-    assert await ran(clean, "ls /work") == (Ended(0), "")
+    assert await ran(clean, "ls /task") == (Ended(0), "")
 
 
 async def test_waiting_has_its_time(sandboxes: ProcessSandboxes) -> None:
@@ -76,7 +76,7 @@ async def test_waiting_has_its_time(sandboxes: ProcessSandboxes) -> None:
     with pytest.raises(KeyError):
         await sandbox.wait("never started", 1)
 
-    await started(sandbox, "echo begun; read line < /work/pipe || sleep 1000", "long", "begun")
+    await started(sandbox, "echo begun; read line < /task/pipe || sleep 1000", "long", "begun")
     assert await sandbox.wait("long", 0.05) is None
     await sandbox.kill("long")
     assert await sandbox.wait("long", 0) == Ended(137, killed=True)
@@ -85,28 +85,28 @@ async def test_waiting_has_its_time(sandboxes: ProcessSandboxes) -> None:
 
 async def test_killing_ends_whatever_a_command_started_and_nothing_else(sandboxes: ProcessSandboxes) -> None:
     sandbox = await sandboxes.create(HOST, "one")
-    spread = "setsid sh -c 'while :; do echo $0 >> /work/alive; sleep 0.02; done' & (setsid sleep 1000 &) ; "
+    spread = "setsid sh -c 'while :; do echo $0 >> /task/alive; sleep 0.02; done' & (setsid sleep 1000 &) ; "
     await started(sandbox, "echo begun; sleep 1000", "other", "begun")
     await started(sandbox, f"{spread} echo begun; sleep 1000", "spread", "begun")
-    while not (await ran(sandbox, "cat /work/alive"))[1]:
+    while not (await ran(sandbox, "cat /task/alive"))[1]:
         pass
 
     await sandbox.kill("spread")
 
-    written = await sandbox.read("/work/alive")
-    assert (await ran(sandbox, "sleep 0.2; cat /work/alive"))[1].encode() == written
+    written = await sandbox.read("/task/alive")
+    assert (await ran(sandbox, "sleep 0.2; cat /task/alive"))[1].encode() == written
     assert await sandbox.wait("other", 0) is None
 
 
 async def test_what_a_command_leaves_behind_ends_with_it(sandboxes: ProcessSandboxes) -> None:
     sandbox = await sandboxes.create(HOST, "one")
-    loop = "while :; do echo x >> /work/alive; sleep 0.02; done"
+    loop = "while :; do echo x >> /task/alive; sleep 0.02; done"
 
     assert (await ran(sandbox, f"setsid sh -c '{loop}' > /dev/null 2>&1 & sleep 0.2"))[0] == Ended(0)
 
-    written = await sandbox.read("/work/alive")
+    written = await sandbox.read("/task/alive")
     assert written
-    assert (await ran(sandbox, "sleep 0.2; cat /work/alive"))[1].encode() == written
+    assert (await ran(sandbox, "sleep 0.2; cat /task/alive"))[1].encode() == written
 
 
 async def test_output_is_read_by_offset_and_capped(sandboxes: ProcessSandboxes) -> None:
@@ -124,21 +124,21 @@ async def test_output_is_read_by_offset_and_capped(sandboxes: ProcessSandboxes) 
 async def test_files_go_in_and_out_whole(sandboxes: ProcessSandboxes) -> None:
     sandbox = await sandboxes.create(HOST, "one")
     data = os.urandom(9 << 20)
-    await sandbox.write("/work/deep/down/data", data, mode=0o750)
-    assert await sandbox.read("/work/deep/down/data") == data
+    await sandbox.write("/task/deep/down/data", data, mode=0o750)
+    assert await sandbox.read("/task/deep/down/data") == data
     said = (
-        await ran(sandbox, "sha256sum /work/deep/down/data; stat -c %a /work/deep/down/data; ls -A /work/deep/down")
+        await ran(sandbox, "sha256sum /task/deep/down/data; stat -c %a /task/deep/down/data; ls -A /task/deep/down")
     )[1]
-    assert said.split() == [hashlib.sha256(data).hexdigest(), "/work/deep/down/data", "750", "data"]
-    await sandbox.write("/work/deep/down/data", b"new")
-    assert await sandbox.read("/work/deep/down/data") == b"new"
+    assert said.split() == [hashlib.sha256(data).hexdigest(), "/task/deep/down/data", "750", "data"]
+    await sandbox.write("/task/deep/down/data", b"new")
+    assert await sandbox.read("/task/deep/down/data") == b"new"
 
-    for path in ("/work/deep", "/work/none", "/work/deep/down/data/below"):
+    for path in ("/task/deep", "/task/none", "/task/deep/down/data/below"):
         with pytest.raises(OSError, match=path):
             await sandbox.read(path)
     with pytest.raises(OSError, match="longer than 2 bytes"):
-        await sandbox.read("/work/deep/down/data", limit=2)
-    for path in ("/work/deep", "/work/deep/", "relative"):
+        await sandbox.read("/task/deep/down/data", limit=2)
+    for path in ("/task/deep", "/task/deep/", "relative"):
         with pytest.raises(OSError, match=r"directory|folder|absolute"):
             await sandbox.write(path, b"")
 
@@ -151,7 +151,7 @@ async def test_an_image_is_a_folder_or_an_archive_and_is_never_changed(
     with tarfile.open(archive, "w:gz") as packed:
         packed.add(folder, ".")
     for image in (folder, archive):
-        sandbox = await sandboxes.create(SandboxSpec(str(image), "/work"), f"first of {image}")
+        sandbox = await sandboxes.create(SandboxSpec(str(image), "/task"), f"first of {image}")
         changes = "rm -r /data/old && mkdir /data/old && touch /data/old/new && echo changed > /data/kept && rm /bin/ls"
         assert await ran(sandbox, changes) == (Ended(0), "")
         assert await ran(sandbox, "cat /data/kept; echo /data/old/*") == (Ended(0), "changed\n/data/old/new\n")
@@ -166,7 +166,7 @@ async def test_a_volume_is_read_only(sandboxes: ProcessSandboxes, tmp_path: Path
     folder.mkdir()
     (folder / "tool").write_text("#!/bin/sh\necho worked\n")
     (folder / "tool").chmod(0o755)
-    sandbox = await sandboxes.create(SandboxSpec("host", "/work", volumes={"/opt/tools": str(folder)}), "one")
+    sandbox = await sandboxes.create(SandboxSpec("host", "/task", volumes={"/opt/tools": str(folder)}), "one")
     assert await ran(sandbox, "/opt/tools/tool") == (Ended(0), "worked\n")
     assert await sandbox.read("/opt/tools/tool") == (folder / "tool").read_bytes()
     for root in (False, True):
@@ -185,13 +185,13 @@ async def test_a_volume_is_read_only(sandboxes: ProcessSandboxes, tmp_path: Path
 )
 async def test_an_image_that_is_not_there(sandboxes: ProcessSandboxes, image: str, told: str) -> None:
     with pytest.raises(SandboxError, match=told) as refused:
-        await sandboxes.create(SandboxSpec(image, "/work"), "one")
+        await sandboxes.create(SandboxSpec(image, "/task"), "one")
     assert refused.value.loss is SandboxLoss.IMAGE
     assert await sandboxes.list() == []
 
 
 async def test_a_sandbox_that_outlives_its_time_says_so(sandboxes: ProcessSandboxes) -> None:
-    sandbox = await sandboxes.create(SandboxSpec("host", "/work", ttl_s=1.0), "one")
+    sandbox = await sandboxes.create(SandboxSpec("host", "/task", ttl_s=1.0), "one")
     await sandbox.start(Command(["sleep", "1000"]), "long")
     with pytest.raises(SandboxError) as lost:
         await sandbox.wait("long", 60)
@@ -199,12 +199,12 @@ async def test_a_sandbox_that_outlives_its_time_says_so(sandboxes: ProcessSandbo
     with pytest.raises(SandboxError):
         await sandbox.start(Command(["true"]), "another")
     with pytest.raises(SandboxError):
-        await sandbox.read("/work/file")
+        await sandbox.read("/task/file")
     assert await sandboxes.list() == []
     assert (await (await sandboxes.create(HOST, "two")).read("/etc/hosts")).endswith(b"localhost\n")
 
 
 async def test_limits_are_those_of_the_specification(sandboxes: ProcessSandboxes) -> None:
     limits = SandboxLimits(disk_bytes=50 << 20)
-    sandbox = await sandboxes.create(SandboxSpec("host", "/work", limits=limits), "one")
+    sandbox = await sandboxes.create(SandboxSpec("host", "/task", limits=limits), "one")
     assert (await ran(sandbox, "df -B1 --output=size / | tail -1"))[1].strip() == str(50 << 20)

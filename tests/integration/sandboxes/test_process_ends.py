@@ -15,7 +15,7 @@ from echorl_testing.sandboxes.processes import alive, descendants
 from echorl_testing.sandboxes.running import ran
 from echorl_testing.waiting import until
 
-HOST = SandboxSpec("host", "/work")
+HOST = SandboxSpec("host", "/task")
 
 
 def _descriptors() -> int:

@@ -18,12 +18,13 @@ from echorl_orchestrator.sandboxes.contract import (
     SandboxLoss,
     SandboxSpec,
 )
+from echorl_orchestrator.sandboxes.process.images import Images
 from echorl_orchestrator.sandboxes.process.provider import ProcessSandboxes
 from echorl_testing.sandboxes.images import small_image
 from echorl_testing.sandboxes.running import ran, started
 
 SMALL = SandboxLimits(memory_bytes=256 << 20, disk_bytes=64 << 20, processes=40)
-SPEC = SandboxSpec("host", "/work", limits=SMALL)
+SPEC = SandboxSpec("host", "/task", limits=SMALL)
 EITHER = pytest.mark.parametrize("root", [False, True])
 
 
@@ -37,7 +38,7 @@ async def test_it_writes_to_nothing_of_the_machine(sandboxes: ProcessSandboxes, 
         "mount -t tmpfs x /mnt",
         "mount -o remount,rw /usr",
         "umount /usr",
-        "mknod /work/d b 254 0",
+        "mknod /task/d b 254 0",
         "unshare -U true",
         "unshare -n true",
     ):
@@ -60,12 +61,12 @@ async def test_it_reads_nothing_of_the_machine(sandboxes: ProcessSandboxes, tmp_
 
 async def test_it_sees_no_other_process_and_no_other_sandbox(sandboxes: ProcessSandboxes) -> None:
     one, other = await sandboxes.create(SPEC, "one"), await sandboxes.create(SPEC, "other")
-    await other.write("/work/secret", b"secret")
+    await other.write("/task/secret", b"secret")
     await started(one, "echo begun; sleep 1000", "victim", "begun")
     await started(other, "echo begun; sleep 1000", "victim", "begun")
 
     for root in (False, True):
-        said = (await ran(one, "ls -d /proc/[0-9]* | wc -l; ls /work; cat /proc/[0-9]*/comm", root=root))[1]
+        said = (await ran(one, "ls -d /proc/[0-9]* | wc -l; ls /task; cat /proc/[0-9]*/comm", root=root))[1]
         assert "sleep" not in said
         assert "secret" not in said
         assert int(said.split()[0]) <= 8
@@ -107,15 +108,15 @@ async def test_it_forks_a_thousand_processes(sandboxes: ProcessSandboxes) -> Non
 
 async def test_it_fills_the_disk(sandboxes: ProcessSandboxes) -> None:
     sandbox = await sandboxes.create(SPEC, "one")
-    for place in ("/work", "/tmp", "/dev/shm", "/home/agent"):
+    for place in ("/task", "/tmp", "/dev/shm", "/home/agent"):
         ended, said = await ran(sandbox, f"head -c 200000000 /dev/zero > {place}/big; c=$?; rm {place}/big; exit $c")
         assert ended.code != 0
         assert "No space left on device" in said
-    await ran(sandbox, "head -c 200000000 /dev/zero > /work/big")
+    await ran(sandbox, "head -c 200000000 /dev/zero > /task/big")
     with pytest.raises(OSError, match="No space left"):
-        await sandbox.write("/work/new", b"x" * 5_000_000)
-    assert (await ran(sandbox, "ls -A /work"))[1] == "big\n"
-    many = "import os\nfor n in range(10**6):\n  open(f'/work/{n}', 'w')"
+        await sandbox.write("/task/new", b"x" * 5_000_000)
+    assert (await ran(sandbox, "ls -A /task"))[1] == "big\n"
+    many = "import os\nfor n in range(10**6):\n  open(f'/task/{n}', 'w')"
     await sandbox.start(Command(["python3", "-c", many]), "files")
     assert await sandbox.wait("files", 60) == Ended(1)
     assert b"No space left on device" in await sandbox.output("files")
@@ -133,7 +134,7 @@ async def test_it_fills_the_disk(sandboxes: ProcessSandboxes) -> None:
 )
 async def test_it_takes_too_much_memory(sandboxes: ProcessSandboxes, taking: str) -> None:
     limits = SandboxLimits(memory_bytes=256 << 20, processes=400)
-    sandbox = await sandboxes.create(SandboxSpec("host", "/work", limits=limits), "one")
+    sandbox = await sandboxes.create(SandboxSpec("host", "/task", limits=limits), "one")
     await started(sandbox, "echo begun; sleep 1000", "other", "begun")
     await sandbox.start(Command(["python3", "-c", taking]), "takes")
     assert await sandbox.wait("takes", 120) == Ended(137, out_of_memory=True)
@@ -180,7 +181,7 @@ async def test_the_gateway_is_all_that_it_reaches_and_hangs_up_with_it(tmp_path:
     port = server.sockets[0].getsockname()[1]
     sandboxes = ProcessSandboxes(tmp_path / "gateway", ("127.0.0.1", port))
     try:
-        spec = SandboxSpec("host", "/work", gateway=True)
+        spec = SandboxSpec("host", "/task", gateway=True)
         sandbox, grader = await sandboxes.create(spec, "one"), await sandboxes.create(SPEC, "grader")
         assert sandbox.gateway is not None
         inside = int(sandbox.gateway.removeprefix("http://127.0.0.1:"))
@@ -208,13 +209,13 @@ async def test_links_lead_out_of_no_tree(sandboxes: ProcessSandboxes, tmp_path: 
     assert await ran(sandbox, links) == (Ended(0), "")
     for path in ("a", "b", "c/secret", "d/a", "e", "g", f"{up}{secret}"):
         with pytest.raises(OSError, match=r"No such file|no plain file|Too many levels"):
-            await sandbox.read(f"/work/{path}")
-    await sandbox.write("/work/a", b"written")
+            await sandbox.read(f"/task/{path}")
+    await sandbox.write("/task/a", b"written")
     with pytest.raises(OSError, match="No such file"):
-        await sandbox.write("/work/c/secret", b"written")
-    await sandbox.write(f"/work/{up}{tmp_path}/secret", b"written")
+        await sandbox.write("/task/c/secret", b"written")
+    await sandbox.write(f"/task/{up}{tmp_path}/secret", b"written")
     assert secret.read_text() == "secret"
-    assert await sandbox.read("/work/a") == b"written"
+    assert await sandbox.read("/task/a") == b"written"
     assert await sandbox.read(str(secret)) == b"written"
 
 
@@ -224,16 +225,16 @@ async def test_it_runs_on_after_it_was_killed(sandboxes: ProcessSandboxes) -> No
         "import os, signal, time\n"
         "for n in range(1, 65):\n  try: signal.signal(n, signal.SIG_IGN)\n  except Exception: pass\n"
         "while True:\n  if os.fork() == 0: os.setsid()\n  else: os._exit(0) if os.getpid() != 2 else os.wait()\n"
-        "  open('/work/alive', 'a').write('x'); time.sleep(0.01)\n"
+        "  open('/task/alive', 'a').write('x'); time.sleep(0.01)\n"
     )
     await sandbox.start(Command(["python3", "-c", stubborn]), "stubborn")
-    while "x" not in (await ran(sandbox, "cat /work/alive"))[1]:
+    while "x" not in (await ran(sandbox, "cat /task/alive"))[1]:
         pass
     before = time.monotonic()
     await sandbox.kill("stubborn")
     assert time.monotonic() - before < 10
-    written = await sandbox.read("/work/alive")
-    assert (await ran(sandbox, "sleep 0.2; cat /work/alive"))[1].encode() == written
+    written = await sandbox.read("/task/alive")
+    assert (await ran(sandbox, "sleep 0.2; cat /task/alive"))[1].encode() == written
 
 
 async def test_it_holds_no_descriptor_of_ours(sandboxes: ProcessSandboxes) -> None:
@@ -275,7 +276,7 @@ async def test_an_archive_leads_nowhere_else(sandboxes: ProcessSandboxes, tmp_pa
         (_member("link", tarfile.SYMTYPE, str(victim)), b""),
         (_member("link/c"), b"x"),
     ]
-    await sandboxes.create(SandboxSpec(str(_archive(tmp_path / "climbing.tar", *climbing)), "/work"), "climbing")
+    await sandboxes.create(SandboxSpec(str(_archive(tmp_path / "climbing.tar", *climbing)), "/task"), "climbing")
     assert [path.name for path in victim.iterdir()] == ["kept"]
 
     for name, member in {
@@ -283,12 +284,20 @@ async def test_an_archive_leads_nowhere_else(sandboxes: ProcessSandboxes, tmp_pa
         "hard link": _member("hard", tarfile.LNKTYPE, f"{victim}/kept"),
     }.items():
         with pytest.raises(SandboxError) as refused:
-            await sandboxes.create(SandboxSpec(str(_archive(tmp_path / name, (member, b""))), "/work"), name)
+            await sandboxes.create(SandboxSpec(str(_archive(tmp_path / name, (member, b""))), "/task"), name)
         assert refused.value.loss is SandboxLoss.IMAGE
     (tmp_path / "no archive").write_bytes(b"\0nothing")
     with pytest.raises(SandboxError, match="no archive"):
-        await sandboxes.create(SandboxSpec(str(tmp_path / "no archive"), "/work"), "no archive")
+        await sandboxes.create(SandboxSpec(str(tmp_path / "no archive"), "/task"), "no archive")
     assert await sandboxes.list() == ["climbing"]
+
+
+def test_an_archive_that_unpacks_for_too_long_is_given_up_and_nothing_of_it_stays(tmp_path: Path) -> None:
+    images = Images(tmp_path / "images", None, unpack_s=0.001)
+    with pytest.raises(SandboxError, match=r"large\.tar cannot be read: it was not unpacked after 0\.001 s") as refused:
+        images.tree(str(_archive(tmp_path / "large.tar", (_member("file"), b"x" * 10_000_000))))
+    assert refused.value.loss is SandboxLoss.IMAGE
+    assert [path for path in (tmp_path / "images").iterdir() if not path.name.endswith(".lock")] == []
 
 
 async def test_a_folder_with_devices_links_and_pipes_is_a_tree_of_files(
@@ -299,7 +308,7 @@ async def test_a_folder_with_devices_links_and_pipes_is_a_tree_of_files(
     (folder / "data" / "out").symlink_to(tmp_path)
     if os.geteuid() == 0:
         os.mknod(folder / "data" / "disk", 0o60666, os.makedev(254, 0))
-    sandbox = await sandboxes.create(SandboxSpec(str(folder), "/work"), "one")
+    sandbox = await sandboxes.create(SandboxSpec(str(folder), "/task"), "one")
     said = (await ran(sandbox, "ls /data; ls /data/out/"))[1]
     assert said.startswith("kept\nold\nout\n")
     assert "No such file" in said

@@ -25,7 +25,7 @@ from echorl_orchestrator.sandboxes.process.provider import ProcessSandboxes
 
 async def main():
     sandboxes = ProcessSandboxes(Path(sys.argv[1]))
-    sandbox = await sandboxes.create(SandboxSpec(sys.argv[2], "/work"), "one")
+    sandbox = await sandboxes.create(SandboxSpec(sys.argv[2], "/task"), "one")
     for root in (False, True):
         script = "id -u; rm -r /data/old && mkdir /data/old; ls /data"
         await sandbox.start(Command(["sh", "-c", script], root=root), str(root))

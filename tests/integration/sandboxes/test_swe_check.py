@@ -17,7 +17,7 @@ TEST = "import calc\nassert calc.add(2, 3) == 5\n"
 GOOD: dict[str, Any] = {
     "instance_id": "good",
     "image": "host",
-    "workdir": "/work/repo",
+    "workdir": "/repo",
     "statement": "calc.py: add(2, 3) is -1, want 5",
     "files": {"calc.py": SOURCE.decode()},
     "tests": {"check.py": TEST},

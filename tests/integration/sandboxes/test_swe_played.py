@@ -34,7 +34,7 @@ LIMITS = {"memory_mib": 256, "disk_mib": 64, "processes": 64}
 SEEDED = {"num_tasks": 1, "functions": 1}
 ROW: dict[str, Any] = {
     "image": "host",
-    "workdir": "/work/repo",
+    "workdir": "/repo",
     "statement": "calc.py is wrong",
     "files": {"calc.py": SOURCE.decode()},
     "tests": {"check.py": "import calc\nassert calc.add(2, 3) == 5\n"},

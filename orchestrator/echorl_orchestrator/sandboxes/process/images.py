@@ -26,6 +26,8 @@ _SETTINGS = (
 )
 """Of the machine's settings only what programs need to run."""
 _TOLD_CHARACTERS = 500
+_UNPACK_S = 1800.0
+"""Who else wants the same image waits for whoever unpacks it."""
 
 _fingerprints: dict[tuple[str, ...], str] = {}
 
@@ -40,9 +42,11 @@ def host_tree() -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
 class Images:
     """The cache below ``folder``, for trees that belong to ``owner`` (None: to whoever runs this)."""
 
-    def __init__(self, folder: Path, owner: int | None) -> None:
+    def __init__(self, folder: Path, owner: int | None, *, unpack_s: float = _UNPACK_S) -> None:
+        """``unpack_s``: within which an archive must be unpacked."""
         self._folder = folder
         self._owner = owner
+        self._unpack_s = unpack_s
         self._folder.mkdir(mode=0o711, exist_ok=True)
 
     def tree(self, image: str) -> Path:
@@ -98,15 +102,20 @@ class Images:
                 os.chown(os.path.join(folder, name), self._owner, self._owner, follow_symlinks=False)
 
     def _unpack(self, archive: Path, tree: Path) -> None:
+        command = own_program("unpack", "" if self._owner is None else str(self._owner))
         with archive.open("rb") as file:
-            done = subprocess.run(
-                own_program("unpack", "" if self._owner is None else str(self._owner)),
-                cwd=tree,
-                env=OWN_ENVIRONMENT,
-                stdin=file,
-                capture_output=True,
-                check=False,
-            )
+            try:
+                done = subprocess.run(
+                    command,
+                    cwd=tree,
+                    env=OWN_ENVIRONMENT,
+                    stdin=file,
+                    capture_output=True,
+                    timeout=self._unpack_s,
+                    check=False,
+                )
+            except subprocess.TimeoutExpired:
+                raise OSError(f"it was not unpacked after {self._unpack_s:g} s") from None
         if done.returncode != 0:
             raise OSError(done.stderr.decode(errors="replace").strip()[-_TOLD_CHARACTERS:])
 

@@ -38,7 +38,7 @@ class Agent:
         """One call from inside a sandbox."""
         mark = self._marks / session
         sandbox = await sandboxes.create(
-            SandboxSpec("host", "/work", SandboxLimits(disk_bytes=1 << 40), gateway=True), "a"
+            SandboxSpec("host", "/task", SandboxLimits(disk_bytes=1 << 40), gateway=True), "a"
         )
         await sandbox.start(Command(["sleep", "100000"]), "forgotten")
         size = "df -B1 --output=size / | tail -1"

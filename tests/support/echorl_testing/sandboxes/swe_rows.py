@@ -25,7 +25,7 @@ class Tests(unittest.TestCase):
 ROW = Row(
     key="calc-1",
     image="host",
-    workdir="/work/repo",
+    workdir="/repo",
     statement="calc.py: add(2, 3) is -1, want 5",
     grader=SuiteGrader(
         "unittest", ("tests/test_calc.py",), ("tests.test_calc.Tests.test_add",), ("tests.test_calc.Tests.test_same",)

@@ -11,7 +11,7 @@ from echorl_orchestrator.sandboxes.process.provider import ProcessSandboxes
 async def _main() -> None:
     sandboxes = ProcessSandboxes(Path(sys.argv[1]))
     for number in range(3):
-        sandbox = await sandboxes.create(SandboxSpec("host", "/work"), str(number))
+        sandbox = await sandboxes.create(SandboxSpec("host", "/task"), str(number))
         await sandbox.start(Command(["sh", "-c", "setsid sleep 7654321 & sleep 7654321"]), "long")
     sys.stdout.write("made\n")
     sys.stdout.flush()

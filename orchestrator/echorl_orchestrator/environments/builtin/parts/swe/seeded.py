@@ -35,7 +35,7 @@ class SeededArgs(BaseModel):
     families: list[Family] = Field(default=["operator", "order", "index", "comparison", "constant"], min_length=1)
     image: str = "host"
     """Anything with ``sh``, ``git`` and ``python3``."""
-    workdir: str = "/work/repo"
+    workdir: str = "/repo"
 
 
 @dataclass(frozen=True)
