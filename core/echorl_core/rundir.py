@@ -154,9 +154,16 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def write_file(path: Path, data: bytes) -> None:
-    """Write ``path`` so that a reader sees the old content or the new, never a part; durable on return."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+def write_file(path: Path, data: bytes, *, within: Path | None = None) -> None:
+    """Write ``path`` so that a reader sees the old content or the new, never a part; durable on return.
+
+    Folders above it are made. With ``within`` only those below that one, for who works in a run directory that others
+    can delete: it must not come back in parts.
+
+    Raises:
+        FileNotFoundError: ``within`` is not there.
+    """
+    _make_parents(path, within)
     temporary = path.with_name(f"{TEMPORARY_PREFIX}{path.name}.{os.getpid()}")
     # Whatever has the name is of a process that is gone, or a link that somebody laid there: never written through.
     temporary.unlink(missing_ok=True)
@@ -172,9 +179,13 @@ def write_file(path: Path, data: bytes) -> None:
     sync_folder(path.parent)
 
 
-def write_folder(path: Path, files: dict[str, bytes]) -> None:
-    """Write a folder with all its files, or nothing; replaces an existing folder; durable on return."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+def write_folder(path: Path, files: dict[str, bytes], *, within: Path | None = None) -> None:
+    """Write a folder with all its files, or nothing; replaces an existing folder; durable on return.
+
+    Raises:
+        FileNotFoundError: ``within`` is not there, as in ``write_file``.
+    """
+    _make_parents(path, within)
     temporary = path.with_name(f"{TEMPORARY_PREFIX}{path.name}.{os.getpid()}")
     shutil.rmtree(temporary, ignore_errors=True)
     try:
@@ -192,3 +203,11 @@ def write_folder(path: Path, files: dict[str, bytes]) -> None:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     sync_folder(path.parent)
+
+
+def _make_parents(path: Path, within: Path | None) -> None:
+    if within is None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return
+    for name in reversed(path.relative_to(within).parents[:-1]):
+        (within / name).mkdir(exist_ok=True)

@@ -94,7 +94,8 @@ class TokenExport:
         sequences = _within(sequences, self._max_tokens)
         path = self._run.exported_tokens(batch.attempt, batch.step, batch.rank)
         try:
-            write_file(path, b"".join(msgspec.json.encode(sequence) + b"\n" for sequence in sequences))
+            lines = b"".join(msgspec.json.encode(sequence) + b"\n" for sequence in sequences)
+            write_file(path, lines, within=self._run.root)
         except OSError as error:
             log.error("tokens could not be exported; training goes on", file=str(path), error=str(error))
             return None

@@ -244,7 +244,7 @@ class Committer:
         """The orchestrator's state as of ``step``, copied from the sealed batch unless a predecessor did."""
         path = self._run.checkpoint(step) / f"attempt_{self._identity.attempt}" / "orchestrator" / "state.bin"
         if not path.exists():
-            write_file(path, self._store.state(step))
+            write_file(path, self._store.state(step), within=self._run.root)
         return path
 
     def _tidy(self, step: int) -> None:

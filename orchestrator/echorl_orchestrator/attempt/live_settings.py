@@ -87,7 +87,8 @@ class AttemptSettings:
         async with self._writing:
             if settings != self._newest:
                 self._check(settings)
-                await self._room.written(LIVE_NAME, lambda: write_file(self._file, msgspec.json.encode(settings)))
+                data, folder = msgspec.json.encode(settings), self._file.parent
+                await self._room.written(LIVE_NAME, lambda: write_file(self._file, data, within=folder))
                 # The run may have come to its end during the write.
                 self._check_open()
                 self._newest = settings

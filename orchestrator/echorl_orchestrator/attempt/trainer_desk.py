@@ -77,7 +77,8 @@ class TrainerDesk:
         self._heard_of = True
         if self.policy is not None and policy.version <= self.policy.version:
             return
-        await self._room.written(POLICY_NAME, lambda: write_file(self._policy_file, msgspec.json.encode(policy)))
+        data, file = msgspec.json.encode(policy), self._policy_file
+        await self._room.written(POLICY_NAME, lambda: write_file(file, data, within=file.parent))
         self.policy = policy
         await self._notify()
 
@@ -172,7 +173,7 @@ class TrainerDesk:
     def _mark(self, decided: StopNotice) -> None:
         """Make a stop durable. A full volume is no reason not to stop: a restarted orchestrator is asked again."""
         try:
-            write_file(self._marker, msgspec.json.encode(decided))
+            write_file(self._marker, msgspec.json.encode(decided), within=self._marker.parent)
         except OSError as error:
             if not is_full(error):
                 raise

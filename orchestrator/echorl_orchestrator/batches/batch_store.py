@@ -73,9 +73,10 @@ class BatchStore:
         # The copy first: a sealed batch is trained whatever happens next, and must not be missing from the record. One
         # that was never sealed is replaced when its step is.
         if self._record:
-            write_folder(self._run.recorded_batch(self._identity.attempt, seal.step), files)
+            copy = self._run.recorded_batch(self._identity.attempt, seal.step)
+            write_folder(copy, files, within=self._run.root)
         fault_point("orchestrator.recorded")
-        write_folder(self._run.batch(seal.step), files)
+        write_folder(self._run.batch(seal.step), files, within=self._run.root)
         fault_point("orchestrator.after_seal")
         self._keep(seal)
 

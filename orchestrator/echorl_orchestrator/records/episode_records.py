@@ -87,13 +87,13 @@ class EpisodeFiles:
 
         rows = [train_episode(step.number, self._attempt, episode, in_batch=True) for episode in step.episodes]
         rows += [train_episode(step.number, self._attempt, episode, in_batch=False) for episode in step.filtered]
-        write_file(self._run.episodes(self._attempt, step.number), parquet(rows))
+        write_file(self._run.episodes(self._attempt, step.number), parquet(rows), within=self._run.root)
 
     def _write_eval(self, version: int, environment: str, outcomes: Sequence[EpisodeOutcome]) -> None:
         from echorl_orchestrator.records.episode_table import eval_episode, parquet  # noqa: PLC0415 - see there
 
         rows = [eval_episode(version, self._attempt, outcome) for outcome in outcomes]
-        write_file(self._run.eval_episodes(self._attempt, version, environment), parquet(rows))
+        write_file(self._run.eval_episodes(self._attempt, version, environment), parquet(rows), within=self._run.root)
 
     def _fail(self, step: int, reason: str) -> None:
         if not self.failed:

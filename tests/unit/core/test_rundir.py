@@ -37,6 +37,20 @@ def test_a_folder_is_replaced_whole(tmp_path: Path) -> None:
     assert {path.name: path.read_bytes() for path in run.batch(3).iterdir()} == {"rank_0.bin": b"c"}
 
 
+def test_a_run_directory_that_was_deleted_does_not_come_back(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path / "gone")
+    with pytest.raises(FileNotFoundError):
+        rundir.write_folder(run.recorded_batch(1, 3), {"rank_0.bin": b"a"}, within=run.root)
+    with pytest.raises(FileNotFoundError):
+        rundir.write_file(run.episodes(1, 3), b"", within=run.root)
+    assert list(tmp_path.iterdir()) == []
+    run.root.mkdir()
+    rundir.write_folder(run.recorded_batch(1, 3), {"rank_0.bin": b"a"}, within=run.root)
+    rundir.write_file(run.episodes(1, 3), b"", within=run.root)
+    assert run.episodes(1, 3).read_bytes() == b""
+    assert [path.name for path in run.recorded_batch(1, 3).iterdir()] == ["rank_0.bin"]
+
+
 def test_a_folder_that_could_not_be_finished_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = RunDirectory(tmp_path)
 

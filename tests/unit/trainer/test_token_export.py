@@ -33,6 +33,7 @@ def dummy(micro):
 def exported(tmp_path, given=None, *, loss=None, mode="rl", **options):
     """The sequences of one exported step, and what the step reported."""
     run = RunDirectory(tmp_path / "run")
+    run.root.mkdir(parents=True)
     given = given or batch()
     with learner(tmp_path / "m", optimizer=STILL, loss=loss) as one:
         one.runner.export = TokenExport(run, 2, mode=mode, **options)
@@ -168,6 +169,7 @@ def test_a_file_is_bounded_by_whole_sequences(tmp_path, max_tokens, kept):
 
 def test_only_due_steps_and_the_last_one_are_exported(tmp_path):
     run = RunDirectory(tmp_path / "run")
+    run.root.mkdir()
     export = TokenExport(run, 2, mode="rl")
     with learner(tmp_path / "m", optimizer=STILL) as one:
         one.runner.export = export
@@ -180,6 +182,7 @@ def test_only_due_steps_and_the_last_one_are_exported(tmp_path):
 
 def test_an_export_changes_no_bit_of_the_step(tmp_path):
     weights = []
+    (tmp_path / "run").mkdir()
     for export in (None, TokenExport(RunDirectory(tmp_path / "run"), 1, mode="rl")):
         with learner(tmp_path / "m", optimizer=STILL) as one:
             one.runner.export = export

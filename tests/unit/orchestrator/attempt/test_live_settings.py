@@ -15,7 +15,9 @@ def live(tmp_path: Path) -> AttemptSettings:
 
 
 def loaded(root: Path, **fields: Any) -> AttemptSettings:
-    live = AttemptSettings(orchestrator_config(root, **fields), root / "attempts" / "1")
+    attempt = root / "attempts" / "1"
+    attempt.mkdir(parents=True, exist_ok=True)
+    live = AttemptSettings(orchestrator_config(root, **fields), attempt)
     live.load()
     return live
 
