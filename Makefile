@@ -22,9 +22,7 @@ setup: ## Make the Python environments
 	@$(if $(GPU),scripts/setup.sh inference-cuda)
 
 run: setup ## Train from a manifest on this machine: make run [RUN=examples/quickstart.yaml] [OUT=runs/quickstart] [SETTINGS=]
-	@.venv/bin/python -m examples.quickstart.prepare_model --manifest $(RUN)
-	@.venv/bin/python -m examples.choice.prepare_model --manifest $(RUN)
-	@.venv/bin/python -m examples.swe.prepare_model --manifest $(RUN)
+	@.venv/bin/python -m examples.prepare_model --manifest $(RUN)
 	@.venv/bin/echorl run $(RUN) --out $(OUT) $(SETTINGS)
 
 test: setup test-programs ## The tests, real vLLM engines and a real Kubernetes included; campaigns are sampled: make test [ECHORL_SEED=1]

@@ -53,7 +53,7 @@ def timed(
 
 def warm_start(seed: int, model: Path, log: Path) -> Timing:
     """Build a seed's model, unless it is there."""
-    module = (sys.executable, "-m", "examples.quickstart.prepare_model", "--manifest", EXAMPLES["echo"])
+    module = (sys.executable, "-m", "examples.prepare_model", "--manifest", EXAMPLES["echo"])
     return timed([*module, "--seed", str(seed), "--model", str(model)], log)
 
 

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import yaml
 
 from examples.judge.server import serving
+from examples.prepare_model import prepare
 
 MANIFEST = Path("examples/debate-judged.yaml")
 
@@ -25,9 +26,7 @@ def main() -> int:
     options, further = parser.parse_known_args()
     spec = yaml.safe_load(MANIFEST.read_text())["spec"]
     judge = spec["environments"]["train"][0]["members"]["judge"]
-    prepare = [sys.executable, "-m", "examples.choice.prepare_model", "--manifest", str(MANIFEST)]
-    if (failed := subprocess.run(prepare, check=False).returncode) != 0:
-        return failed
+    prepare(Path(spec["model"]["name"]), spec["seed"])
     with serving(urlsplit(judge["url"]).port or 0):
         command = [sys.executable, "-m", "echorl_cli", "run", str(MANIFEST), "--out", str(options.out), *further]
         return subprocess.run(command, check=False).returncode

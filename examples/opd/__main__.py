@@ -13,7 +13,7 @@ from pathlib import Path
 import yaml
 
 from examples.opd.teacher import serving
-from examples.quickstart.prepare_model import MODELS, prepare
+from examples.prepare_model import prepare
 
 MANIFEST = Path("examples/opd.yaml")
 TEACHER = Path("runs/models/teacher")
@@ -29,7 +29,7 @@ def main() -> int:
     spec = yaml.safe_load(MANIFEST.read_text())["spec"]
     student = Path(spec["model"]["name"])
     for folder in (student, TEACHER):
-        prepare(folder, seed=spec["seed"], mix=MODELS[folder])
+        prepare(folder, spec["seed"])
     with serving(ENGINES, TEACHER, Path("runs/teacher"), port=PORT):
         command = [sys.executable, "-m", "echorl_cli", "run", str(MANIFEST), "--out", str(options.out), *further]
         return subprocess.run(command, check=False).returncode

@@ -30,7 +30,7 @@ START_S, TRAIN_S, END_S = 600.0, 2400.0, 120.0
 def folder(installed: Site, tmp_path: Path) -> Iterator[Path]:
     """What the claim of the example holds: the model, put there as docs/install.md says."""
     subprocess.run(
-        [sys.executable, "-m", "examples.quickstart.prepare_model", "--manifest", EXAMPLES / "quickstart.yaml"],
+        [sys.executable, "-m", "examples.prepare_model", "--manifest", EXAMPLES / "quickstart.yaml"],
         cwd=REPOSITORY,
         check=True,
         timeout=START_S,

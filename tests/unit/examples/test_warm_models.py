@@ -1,5 +1,6 @@
 """Models of examples: fitted by the trainer as it is, built once, and anew when what they are made from changes."""
 
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -7,8 +8,9 @@ from safetensors.torch import load_file
 
 from echorl_orchestrator.codec.compact import CompactCodec
 from echorl_orchestrator.environments.builtin.parts.terminal_policy import conversation_tokens
-from examples.quickstart import prepare_model
-from examples.warm_models import Batches, batched, build_fitted, build_unless_there, digest_of, model_and_seed
+from examples.prepare_model import MODULES, build_unless_there, model_and_seed
+from examples.quickstart import model
+from examples.warm_models import Batches, batched, build_fitted, digest_of
 
 TALK = [{"role": "user", "content": "port?"}, {"role": "assistant", "content": "8080"}]
 
@@ -28,8 +30,8 @@ def test_a_model_is_fitted_on_its_batches_and_nothing_else_is_left(tmp_path: Pat
 
 def test_the_quickstarts_model_has_its_baselines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("STEPS", 1), ("PER_STEP", 4), ("HELD_OUT", 8)):
-        monkeypatch.setattr(prepare_model, name, value)
-    prepare_model.build(tmp_path / "model", seed=1)
+        monkeypatch.setattr(model, name, value)
+    model.build(tmp_path / "model", seed=1)
     assert (tmp_path / "model" / "baselines.json").exists()
 
 
@@ -56,3 +58,12 @@ def test_a_manifest_without_a_model_is_left_to_the_run(tmp_path: Path, text: str
     assert model_and_seed(path) is None
     path.write_text(text)
     assert model_and_seed(path) is None
+
+
+def test_every_model_that_an_example_names_is_made_where_it_is_looked_for() -> None:
+    for name, module in MODULES.items():
+        assert name in import_module(module).MODELS
+    named = [model_and_seed(path) for path in Path("examples").glob("*.yaml")]
+    folders = {str(asked[0]) for asked in named if asked is not None and asked[0].parts[0] == "runs"}
+    made_by_a_benchmark = {"runs/models/gpu-smoke"}
+    assert folders - made_by_a_benchmark == {str(name) for name in MODULES} - {"runs/models/teacher"}

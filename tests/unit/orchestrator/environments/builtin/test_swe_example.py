@@ -13,7 +13,7 @@ from echorl_orchestrator.environments.builtin.parts.swe.inside import scripted_a
 from echorl_orchestrator.environments.builtin.parts.swe.seeded import SeededArgs, bug_of, seeded_rows
 from echorl_orchestrator.environments.builtin.parts.terminal_policy import conversation_tokens
 from echorl_testing.orchestrator.scripted_policy import write_byte_tokenizer
-from examples.swe.prepare_model import RIGHT, TOOLS, conversation
+from examples.swe.model import RIGHT, TOOLS, conversation
 
 EXAMPLE = Path(__file__).parents[5] / "examples" / "swe.yaml"
 ROWS = seeded_rows(SeededArgs(num_tasks=40, functions=1))

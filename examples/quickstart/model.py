@@ -1,15 +1,10 @@
-"""Builds the model of an example's manifest unless it is there: seeded weights, for most then a short supervised fit.
-
-    python -m examples.quickstart.prepare_model --manifest examples/quickstart.yaml
-
-Manifests of other models are left alone. The result is cached in the model's folder, keyed by what it is made from.
-"""
+"""Models of the examples with a file tree: seeded weights, for most then a short supervised fit on scripts."""
 
 import json
 import random
 import shutil
-import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from echorl_orchestrator.codec.compact import CompactCodec
@@ -27,28 +22,14 @@ from echorl_trainer import seeded
 from echorl_trainer.seeded import SHAPES, write_seeded_model
 from examples.quickstart import warm_start
 from examples.quickstart.baselines import entropy_floor_nats, unigram_nats
-from examples.warm_models import (
-    Batches,
-    arguments,
-    batched,
-    build_fitted,
-    build_unless_there,
-    digest_of,
-    model_and_seed,
-)
+from examples.warm_models import Batches, Recipe, batched, build_fitted, digest_of
 
-MODELS: Mapping[Path, Mapping[Script, float]] = {
-    Path("runs/models/quickstart"): MIX,
-    Path("runs/models/teacher"): {"find": 1.0},
-    Path("runs/models/seeded"): {},
-}
-"""Scripts that each model is fitted on; none: seeded weights alone."""
 STEPS, PER_STEP, LR = 160, 32, 2e-3
 HELD_OUT = 256
 
 
-def build(folder: Path, *, seed: int, mix: Mapping[Script, float] = MIX) -> None:
-    """Write the model, and if it was fitted ``baselines.json`` beside it."""
+def build(folder: Path, seed: int, *, mix: Mapping[Script, float] = MIX) -> None:
+    """Write the model, fitted on a mix of scripts if there is one, and then ``baselines.json`` beside it."""
     if not mix:
         shutil.rmtree(folder, ignore_errors=True)
         write_seeded_model(folder, SHAPES["tiny"], seed=seed, dtype="float32")
@@ -85,30 +66,18 @@ def _demonstrations(
     return [(one, demonstration_tokens(codec, one.messages, args)) for one in played]
 
 
-def key_of(seed: int, mix: Mapping[Script, float]) -> str:
+def key_of(seed: int, *, mix: Mapping[Script, float]) -> str:
     """What the model is made from."""
     settings = f"{seed} {STEPS} {PER_STEP} {LR} {sorted(mix.items())}"
     return digest_of(settings, [terminal_policy, terminal_tasks, seeded, warm_start, __file__])
 
 
-def main() -> int:
-    """Command line."""
-    parser = arguments(__doc__)
-    parser.add_argument("--seed", type=int, help="default: the manifest's seed")
-    options = parser.parse_args()
-    if (asked := model_and_seed(options.manifest)) is None:
-        return 0
-    named, seed = asked
-    if options.model is None and named not in MODELS:
-        return 0
-    prepare(options.model or named, seed=seed if options.seed is None else options.seed, mix=MODELS.get(named, MIX))
-    return 0
+def _recipe(mix: Mapping[Script, float]) -> Recipe:
+    return Recipe(partial(key_of, mix=mix), partial(build, mix=mix))
 
 
-def prepare(folder: Path, *, seed: int, mix: Mapping[Script, float]) -> None:
-    """Build the model in ``folder`` unless it is there, made from the same."""
-    build_unless_there(folder, key_of(seed, mix), lambda: build(folder, seed=seed, mix=mix))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+MODELS = {
+    Path("runs/models/quickstart"): _recipe(MIX),
+    Path("runs/models/teacher"): _recipe({"find": 1.0}),
+    Path("runs/models/seeded"): _recipe({}),
+}

@@ -1,14 +1,10 @@
-"""Builds the model of the multiple-choice examples unless it is there: seeded weights, then a short supervised fit.
-
-    python -m examples.choice.prepare_model --manifest examples/debate.yaml
+"""The model of the multiple-choice examples: seeded weights, then a short supervised fit.
 
 It learns the form of answers and arguments, with letters and digits drawn at random, and nothing of what is right; half
 of the statements name their own side.
-Manifests of other models are left alone.
 """
 
 import random
-import sys
 from pathlib import Path
 
 from echorl_orchestrator.codec.compact import CompactCodec
@@ -17,9 +13,8 @@ from echorl_orchestrator.environments.builtin.parts import choice_tasks, debate_
 from echorl_orchestrator.environments.builtin.parts.choice_tasks import LETTERS, ChoiceArgs, ChoiceTasks, shown
 from echorl_orchestrator.environments.builtin.parts.terminal_policy import DemonstrationTokens
 from echorl_orchestrator.environments.contract import Environment
-from examples.warm_models import Batches, batched, build_fitted, digest_of, main
+from examples.warm_models import Batches, Recipe, batched, build_fitted, digest_of
 
-CHOICE_MODEL = Path("runs/models/choice")
 STEPS, PER_STEP, LR = 60, 32, 2e-3
 OWN_SIDE = 0.5
 """Share of statements that name their own side by more than chance: so that there is something to learn from."""
@@ -79,5 +74,4 @@ def key_of(seed: int) -> str:
     return digest_of(settings, [choice_tasks, consultancy, debate_prompts, __file__])
 
 
-if __name__ == "__main__":
-    sys.exit(main(__doc__, CHOICE_MODEL, key_of, build))
+MODELS = {Path("runs/models/choice"): Recipe(key_of, build)}

@@ -1,13 +1,10 @@
-"""Builds the model of the example ``swe`` unless it is there: seeded weights, then a short supervised fit.
-
-    python -m examples.swe.prepare_model --manifest examples/swe.yaml
+"""The model of the example ``swe``: seeded weights, then a short supervised fit.
 
 It learns how the tools of the scripted agent are called, from conversations of which most end without a fix: RL is to
-find out which those are. Manifests of other models are left alone.
+find out which those are.
 """
 
 import random
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +14,8 @@ from echorl_orchestrator.environments.builtin.parts.swe.inside import scripted_a
 from echorl_orchestrator.environments.builtin.parts.swe.row import Row
 from echorl_orchestrator.environments.builtin.parts.swe.seeded import SeededArgs, bug_of, seeded_rows
 from echorl_orchestrator.environments.builtin.parts.terminal_policy import conversation_tokens
-from examples.warm_models import Batches, batched, build_fitted, digest_of, main
+from examples.warm_models import Batches, Recipe, batched, build_fitted, digest_of
 
-SWE_MODEL = Path("runs/models/swe")
 STEPS, PER_STEP, LR = 200, 32, 2e-3
 RIGHT, BLIND = 0.4, 0.1
 """Shares of conversations with the fix, and with none; the others put a bug in the bug's place."""
@@ -81,5 +77,4 @@ def key_of(seed: int) -> str:
     return digest_of(settings, [bugs, seeded, scripted_agent, __file__])
 
 
-if __name__ == "__main__":
-    sys.exit(main(__doc__, SWE_MODEL, key_of, build))
+MODELS = {Path("runs/models/swe"): Recipe(key_of, build)}
