@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from echorl_orchestrator.sandboxes.process.provider import ProcessSandboxes
+from echorl_testing.cluster.errors import Unavailable
+from echorl_testing.sandboxes.daemons import Daemons
 
 
 @pytest.fixture
@@ -15,6 +17,21 @@ async def sandboxes(tmp_path: Path) -> AsyncIterator[ProcessSandboxes]:
     if shutil.which("bwrap") is None:
         pytest.skip("bubblewrap is not installed, and only root can install it")
     made = ProcessSandboxes(tmp_path / "sandboxes")
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+@pytest.fixture
+async def daemons() -> AsyncIterator[Daemons]:
+    """Daemons of pods' sandboxes; all are ended after the test."""
+    if shutil.which("bwrap") is None:
+        pytest.skip("bubblewrap is not installed, and only root can install it")
+    try:
+        made = Daemons()
+    except Unavailable as error:
+        pytest.skip(str(error))
     try:
         yield made
     finally:
