@@ -8,6 +8,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"os"
@@ -25,17 +26,46 @@ const (
        sandbox-daemon --help | --version
 Exit codes: 2: an argument cannot be used, 124: the sandbox outlived its ttl, 1: anything else.
 `
-	exitUsage   = 2
-	exitExpired = 124
+	exitUsage, exitExpired = 2, 124
 
-	setDumpable       = 4  // prctl: who is not dumpable is neither traced nor looked into by another of its user
-	setChildSubreaper = 36 // prctl: orphans below become its children
-	setNoNewPrivs     = 38 // prctl: of one thread, and of what it starts
+	// Options of prctl. Who is not dumpable is neither traced nor looked into by others of its user; a subreaper gets all
+	// orphans below; the last holds for one thread, and for what that starts.
+	setDumpable, setChildSubreaper, setNoNewPrivs = 4, 36, 38
 )
 
 var version = "unknown" // Set by the linker.
 
+// problem is what must, ensure and expect panic with: it ends a request, with its status, or the program, with its code.
+type problem struct {
+	error
+	status int
+}
+
+func must[T any](value T, err error) T {
+	ensure(err)
+	return value
+}
+
+func ensure(err error) {
+	if err != nil {
+		panic(problem{err, 0})
+	}
+}
+
+func expect(kept bool, status int, format string, values ...any) {
+	if !kept {
+		panic(problem{fmt.Errorf(format, values...), status})
+	}
+}
+
 func main() {
+	defer func() {
+		if found := recover(); found != nil {
+			fmt.Fprintf(os.Stderr, "sandbox-daemon: %v\n", found)
+			told, _ := found.(problem)
+			os.Exit(max(1, told.status))
+		}
+	}()
 	arguments := os.Args[1:]
 	switch {
 	case len(arguments) == 1 && arguments[0] == "--help":
@@ -43,46 +73,20 @@ func main() {
 	case len(arguments) == 1 && arguments[0] == "--version":
 		fmt.Println(version)
 	case len(arguments) == 2 && arguments[0] == "install":
-		check(install(arguments[1]), 1)
+		// Whole or not at all, for another container that finds it there.
+		ensure(os.WriteFile(arguments[1]+".part", must(os.ReadFile("/proc/self/exe")), 0o755))
+		ensure(os.Rename(arguments[1]+".part", arguments[1]))
 	case len(arguments) > 3 && arguments[0] == "guard":
-		os.Exit(guard(arguments[1:]))
+		guard(arguments[1:])
 	case len(arguments) > 0 && arguments[0] == "serve":
-		check(serve(arguments[1:]), 1)
+		serve(arguments[1:])
 	default:
 		fmt.Fprint(os.Stderr, usage)
 		os.Exit(exitUsage)
 	}
 }
 
-func check(err error, code int) {
-	if err != nil {
-		fmt.Fprintf(os.Stderr, "sandbox-daemon: %v\n", err)
-		os.Exit(code)
-	}
-}
-
-// install copies this program to where another container finds it, whole or not at all.
-func install(path string) error {
-	own, err := os.Open("/proc/self/exe")
-	if err != nil {
-		return err
-	}
-	defer own.Close()
-	draft, err := os.OpenFile(path+".part", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o755)
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(draft, own)
-	if closed := draft.Close(); err == nil {
-		err = closed
-	}
-	if err == nil {
-		err = os.Rename(path+".part", path)
-	}
-	return err
-}
-
-func serve(arguments []string) error {
+func serve(arguments []string) {
 	flags := flag.NewFlagSet("serve", flag.ExitOnError)
 	listen := flags.String("listen", "", "address and port")
 	token := flags.String("token-sha256", "", "of the token that every request but GET /healthz carries, in hex")
@@ -91,80 +95,54 @@ func serve(arguments []string) error {
 	files := flags.String("files", "", "folder of the daemon's own: output without names, and the home of commands")
 	_ = flags.Parse(arguments) // It ends the program itself.
 	digest, err := hex.DecodeString(*token)
-	switch {
-	case err != nil || len(digest) != 32:
-		check(fmt.Errorf("--token-sha256: accepted are 64 hex digits"), exitUsage)
-	case *listen == "" || flags.NArg() > 0:
-		check(fmt.Errorf("--listen: found %q %q, accepted is an address, and nothing after the flags", *listen, flags.Args()), exitUsage)
-	case !filepath.IsAbs(*workdir) || !filepath.IsAbs(*files):
-		check(fmt.Errorf("--workdir, --files: found %q and %q, accepted are absolute folders", *workdir, *files), exitUsage)
-	case !(*ttl > 0 && *ttl < 1e9):
-		check(fmt.Errorf("--ttl-s: found %g, accepted are seconds above 0 and below 1e9", *ttl), exitUsage)
-	case os.Getpid() != 1:
-		check(fmt.Errorf("this is process %d, accepted is 1: it ends everything else", os.Getpid()), exitUsage)
-	}
+	expect(err == nil && len(digest) == 32, exitUsage, "--token-sha256: accepted are 64 hex digits")
+	expect(*listen != "" && flags.NArg() == 0, exitUsage, "--listen: accepted is HOST:PORT, and nothing after the flags")
+	expect(filepath.IsAbs(*workdir), exitUsage, "--workdir: found %q, accepted is an absolute folder", *workdir)
+	expect(filepath.IsAbs(*files), exitUsage, "--files: found %q, accepted is an absolute folder", *files)
+	expect(*ttl > 0 && *ttl < 1e9, exitUsage, "--ttl-s: found %g, accepted are seconds above 0 and below 1e9", *ttl)
+	expect(os.Getpid() == 1, exitUsage, "this is process %d, accepted is 1: it ends all others", os.Getpid())
 	time.AfterFunc(time.Duration(*ttl*float64(time.Second)), func() { os.Exit(exitExpired) })
 	syscall.Umask(0o022)
 	runtime.GOMAXPROCS(2)
-	if err := prctl(setDumpable, 0); err != nil {
-		return err
-	}
+	prctl(setDumpable, 0)
 	withstandSignals()
 	spareThreads(2 * atOnce)
-	made, err := newSandbox(*workdir, *files)
-	if err != nil {
-		return err
-	}
-	listener, err := net.Listen("tcp", *listen)
-	if err != nil {
-		return err
-	}
+	made := newSandbox(*workdir, *files)
+	listener := must(net.Listen("tcp", *listen))
 	fmt.Fprintf(os.Stderr, "sandbox-daemon: serves on %s\n", listener.Addr())
-	boot := make([]byte, 16)
-	_, _ = rand.Read(boot) // It never fails.
 	server := http.Server{
-		Handler:           api(made, [32]byte(digest), hex.EncodeToString(boot)),
-		ReadHeaderTimeout: 10 * time.Second,
+		Handler:           api(made, [32]byte(digest), rand.Text()),
+		ConnState:         bounded(),
+		ErrorLog:          log.New(io.Discard, "", 0), // Whoever connects could fill it.
+		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       120 * time.Second, // Above the longest wait, which it would end.
 		WriteTimeout:      120 * time.Second,
-		IdleTimeout:       90 * time.Second,
+		IdleTimeout:       60 * time.Second,
 		MaxHeaderBytes:    32 << 10,
 	}
-	return server.Serve(&boundedListener{Listener: listener})
+	ensure(server.Serve(listener))
 }
 
-func prctl(option, value uintptr) error {
-	if _, _, number := syscall.RawSyscall6(syscall.SYS_PRCTL, option, value, 0, 0, 0, 0); number != 0 {
-		return fmt.Errorf("prctl %d: %w", option, number)
-	}
-	return nil
+func prctl(option, value uintptr) {
+	_, _, number := syscall.RawSyscall6(syscall.SYS_PRCTL, option, value, 0, 0, 0, 0)
+	expect(number == 0, 1, "prctl %d: %w", option, number)
 }
 
 // withstandSignals lets this process outlive all that commands, which run as the same user, may send to it. The kernel
-// keeps SIGKILL and SIGSTOP from process 1; they are not ignored here since what is ignored stays so in what is started.
-func withstandSignals() {
-	taken := make(chan os.Signal, 1)
-	for number := syscall.Signal(1); number < 65; number++ {
-		if number != syscall.SIGURG { // Go's own, many times a second.
-			signal.Notify(taken, number)
-		}
-	}
-}
+// keeps SIGKILL and SIGSTOP from process 1; the others are not ignored, since what is ignored stays so in what is started.
+func withstandSignals() { signal.Notify(make(chan os.Signal, 1)) }
 
 // spareThreads makes threads while there is room: Go ends a program that may not make one, and keeps those that it has.
 func spareThreads(count int) {
-	var held, ended sync.WaitGroup
-	release := make(chan struct{})
-	held.Add(count)
+	var all sync.WaitGroup
+	all.Add(count)
 	for range count {
-		ended.Go(func() {
+		go func() {
 			runtime.LockOSThread()
-			held.Done()
-			<-release
-			runtime.UnlockOSThread()
-		})
+			defer runtime.UnlockOSThread()
+			all.Done()
+			all.Wait()
+		}()
 	}
-	held.Wait()
-	close(release)
-	ended.Wait()
+	all.Wait()
 }

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from echorl_orchestrator.sandboxes.contract import Sandboxes
 from echorl_orchestrator.sandboxes.process.provider import ProcessSandboxes
 from echorl_testing.cluster.errors import Unavailable
-from echorl_testing.sandboxes.daemons import Daemons
+from echorl_testing.sandboxes.daemons import Daemons, DaemonSandboxes
 
 
 @pytest.fixture
@@ -36,3 +37,20 @@ async def daemons() -> AsyncIterator[Daemons]:
         yield made
     finally:
         await made.close()
+
+
+@pytest.fixture
+async def daemon_sandboxes(daemons: Daemons) -> AsyncIterator[DaemonSandboxes]:
+    """A provider of sandboxes like pods'."""
+    made = DaemonSandboxes(daemons)
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+@pytest.fixture(params=["sandboxes", "daemon_sandboxes"])
+def either(request: pytest.FixtureRequest) -> Sandboxes:
+    """A provider of each kind."""
+    made: Sandboxes = request.getfixturevalue(request.param)
+    return made

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import hashlib
+import io
 import json
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -144,7 +145,14 @@ class PodSandbox:
         answer = await self._call("PUT", "/files", query, headers={"X-Sha256": digest}, data=data)
         answer.check()
 
-    async def _call(self, method: str, path: str, query: Mapping[str, Any] | None = None, **given: Any) -> _Answer:
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+        data: bytes | None = None,
+    ) -> _Answer:
         """The answer of the daemon, of whatever status; asked again until there is one or the patience ends."""
         # What was quoted stays so: a key may hold slashes.
         address = URL(f"{self._address}{path}?{urlencode(query or {})}", encoded=True)
@@ -154,8 +162,11 @@ class PodSandbox:
             if self.gone.done():
                 raise self._why()
             begun = time.monotonic()
+            body = None if data is None else io.BytesIO(data)
             try:
-                async with self._session.request(method, address, allow_redirects=False, **given) as response:
+                async with self._session.request(
+                    method, address, headers=headers, data=body, allow_redirects=False
+                ) as response:
                     answer = _Answer(response.status, response.headers, await response.read())
             except (aiohttp.ClientError, OSError) as error:
                 problem = f"{type(error).__name__}: {error}"

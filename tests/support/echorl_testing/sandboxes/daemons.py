@@ -54,13 +54,19 @@ class Daemons:
         self.folder.chmod(0o755)
         subprocess.run([Binaries().path("sandbox-daemon"), "install", self.folder / "daemon"], check=True, timeout=60)
 
-    async def start(self, workdir: str = "/task", ttl_s: float = 600.0, listen: str = "127.0.0.1:0") -> Daemon:
-        """One more.
+    async def start(
+        self,
+        workdir: str = "/task",
+        ttl_s: float = 600.0,
+        listen: str = "127.0.0.1:0",
+        token: str | None = None,
+    ) -> Daemon:
+        """One more, of a token of its own unless one is given.
 
         Raises:
             RuntimeError: it does not serve; with what it says.
         """
-        token = secrets.token_hex(16)
+        token = token or secrets.token_hex(16)
         digest = hashlib.sha256(token.encode()).hexdigest()
         flags = ["--listen", listen, "--token-sha256", digest, "--workdir", workdir]
         flags += ["--ttl-s", str(ttl_s), "--files", OWN_FILES]
@@ -69,10 +75,8 @@ class Daemons:
         assert process.stderr is not None
         async with asyncio.timeout(_START_S):
             said = (await process.stderr.readline()).decode()
-        if "serves on " not in said:
-            process.kill()
-            await process.wait()
-            raise RuntimeError(f"{process.returncode}: {said}")
+            if "serves on " not in said:
+                raise RuntimeError(f"{await process.wait()}: {said}")
         made = Daemon(process, f"http://{said.rpartition('serves on ')[2].strip()}", token)
         self.running.append(made)
         return made
