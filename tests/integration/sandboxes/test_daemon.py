@@ -152,9 +152,32 @@ async def test_one_that_was_destroyed_says_so(sandbox: PodSandbox) -> None:
 
 async def test_another_token_is_no_sandbox_of_ours(daemon: Daemon) -> None:
     stranger = client(Daemon(daemon.process, daemon.address, "another"))
-    with pytest.raises(SandboxError, match="something else answers"):
+    with pytest.raises(SandboxError, match="another sandbox answers"):
         await stranger.start(Command(["true"]), "one")
     await stranger.close()
+
+
+async def test_what_is_no_daemon_is_asked_again_and_then_the_sandbox_is_lost(daemon: Daemon) -> None:
+    asked = 0
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        asked += 1
+        await reader.readuntil(b"\r\n\r\n")
+        status = "200 OK" if asked % 2 else "503 Service Unavailable"
+        writer.write(f"HTTP/1.1 {status}\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{{}}".encode())
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    between = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    sandbox = client(Daemon(daemon.process, between, daemon.token), within_s=0.5)
+    with pytest.raises(SandboxError, match=r"no answer within 0\.5 s: HTTP ") as lost:
+        await sandbox.wait("one", 60)
+    assert lost.value.loss is SandboxLoss.LOST
+    assert asked > 2
+    await sandbox.close()
+    server.close()
 
 
 async def test_it_ends_by_itself_after_its_time_with_all_inside(daemons: Daemons) -> None:

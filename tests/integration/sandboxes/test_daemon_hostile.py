@@ -100,12 +100,12 @@ print('begun', flush=True)
 time.sleep(1000)
 """,
     "stops whom it can": """
+print('begun', flush=True)
 first = os.getpid()
 if os.fork() == 0:
   while True:
     os.kill(first, signal.SIGSTOP)
     time.sleep(0.001)
-print('begun', flush=True)
 time.sleep(1000)
 """,
     "stops its guard": """
@@ -139,7 +139,8 @@ async def test_killing_ends_who_forks_faster_than_it_is_looked_at(daemon: Daemon
     before = _running(daemon)
     await sandbox.write("/task/chain.c", FAST_CHAIN.encode())
     assert await ran(sandbox, "cc -O2 -o chain chain.c") == (Ended(0), "")
-    await started(sandbox, "echo begun; sleep 1000", "other", "begun")
+    many = "for n in $(seq 100); do sleep 1000 & done; echo begun; sleep 1000"  # A look takes long.
+    await started(sandbox, many, "other", "begun")
     await started(sandbox, "./chain; echo begun; sleep 1000", "chain", "begun")
     await sandbox.kill("chain")
     assert await sandbox.wait("other", 0) is None
