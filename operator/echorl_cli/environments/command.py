@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal, NoReturn
 import typer
 from pydantic import ValidationError
 
+from echorl_cli.folders import named_path
+from echorl_cli.output_path import OutputRefused, check_output_file
 from echorl_core.names import ExitCode
 from echorl_manifest.models.base import duration_seconds, quantity_number
 from echorl_manifest.models.environments import Environment
@@ -21,10 +23,12 @@ _EPISODE_TIMEOUT = Environment.model_fields["episode_timeout"].default
 
 def environments_command(
     action: Annotated[Literal["check"], typer.Argument(help="What to do; check is all there is.")],
-    file: Annotated[Path, typer.Argument(help="JSONL file of rows, or folder of tasks.")],
+    file: Annotated[Path, typer.Argument(parser=named_path, help="JSONL file of rows, or folder of tasks.")],
     *,
     args: Annotated[str, typer.Option(help="More arguments of builtin:swe, as a JSON object.")] = "{}",
-    drops: Annotated[Path | None, typer.Option(help="Write keys of rows to leave out, for args.exclude.")] = None,
+    drops: Annotated[
+        Path | None, typer.Option(parser=named_path, help="Write keys of rows to leave out, for args.exclude.")
+    ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Rows at the same time.")] = os.cpu_count() or 1,
     repeat: Annotated[int, typer.Option(min=1, help="How often each gold patch must be worth 1.")] = 1,
     resources: Annotated[
@@ -44,6 +48,11 @@ def environments_command(
     """
     assert action == "check"  # noqa: S101 - typer accepts nothing else
     asked = {"args": {**_object("--args", args), "data": str(file.absolute())}, "jobs": jobs, "repeat": repeat}
+    if drops is not None:
+        try:
+            check_output_file(drops, "--drops", [file])
+        except (OutputRefused, OSError) as error:
+            _refuse(str(error))
     asked["drops"] = None if drops is None else str(drops.absolute())
     asked["episode_timeout_s"] = _seconds(episode_timeout)
     asked["limits"] = _limits(_object("--resources", resources))

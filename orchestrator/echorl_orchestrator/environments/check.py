@@ -5,6 +5,7 @@ It is told what to do on standard input, as JSON, and documented with that comma
 
 import asyncio
 import contextlib
+import io
 import json
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from echorl_core.names import ExitCode
+from echorl_core.rundir import write_file
 from echorl_orchestrator.environments.builtin.parts.swe.args import SweArgs
 from echorl_orchestrator.environments.builtin.parts.swe.gold import Checked, check
 from echorl_orchestrator.environments.builtin.parts.swe.reading import DataSet
@@ -83,7 +85,7 @@ def _run(asked: Asked) -> ExitCode:
     found = asyncio.run(_checked(asked, args, times, data))
     drops = [*data.refused_keys, *(one.key for one in found if one.say == "drop")]
     if asked.drops is not None:
-        asked.drops.write_text("".join(f"{key}\n" for key in drops))
+        write_file(asked.drops, "".join(f"{key}\n" for key in drops).encode("utf-8", "surrogateescape"))
     bad, unknown = len(data.refused) + len(drops) - len(data.refused_keys), sum(one.say == "unknown" for one in found)
     rows = len(data.rows) + len(data.refused)
     _say(f"{rows} rows: {rows - bad - unknown} ok, {bad} to drop, {unknown} unknown")
@@ -94,6 +96,9 @@ def _run(asked: Asked) -> ExitCode:
 
 def main() -> int:
     """Check what standard input asks for."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a file's name may be of bytes that are no text
+            stream.reconfigure(errors="backslashreplace")
     try:
         return _run(Asked.model_validate(json.load(sys.stdin)))
     except (BadInputError, SandboxError, OSError) as error:

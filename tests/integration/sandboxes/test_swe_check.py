@@ -100,6 +100,17 @@ def test_what_cannot_be_checked_is_said_in_a_line(tmp_path: Path, options: tuple
     assert "Traceback" not in done.stderr
 
 
+def test_where_nothing_can_be_written_is_refused_before_any_row_is_tried(tmp_path: Path) -> None:
+    path, pipe = rows(tmp_path / "rows.jsonl", GOOD), tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for drops, problem in ((pipe, "a pipe"), (tmp_path, "a folder"), (path, "which the command reads")):
+        done = checked(path, "--drops", str(drops))
+        assert (done.returncode, done.stdout) == (2, "")
+        assert problem in done.stderr
+    assert checked(path, "--drops", str(tmp_path / "new" / "drops")).returncode == 0
+    assert (tmp_path / "new" / "drops").read_text() == ""
+
+
 def test_deadlines_and_room_are_those_of_the_run(tmp_path: Path) -> None:
     big = "python3 -c 'print(len(bytearray(300 << 20)))'"
     path = rows(tmp_path / "rows.jsonl", {**GOOD, "test_command": f"{big} && python3 check.py"})
