@@ -33,6 +33,13 @@ def document(folder: Path, value: object) -> Path:
     return file
 
 
+def rows(folder: Path) -> Path:
+    """A data set of one row that cannot be read, so that no sandbox is made for it."""
+    file = folder / "rows.jsonl"
+    file.write_text('{"instance_id": "one", "statement": "mend it"}\n')
+    return file
+
+
 def run_directory(folder: Path) -> Path:
     """The directory of a run that has trained a step, evaluated, and been supervised."""
     root = folder / "run"

@@ -5,7 +5,7 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 
-from benchmarks.bad_inputs.case import Arguments, Case, document, manifest, run_directory
+from benchmarks.bad_inputs.case import Arguments, Case, document, manifest, rows, run_directory
 from benchmarks.bad_inputs.hostile import LINES, PATHS, STATES, TEXTS, TOML_VALUES, VALUES, WORDS
 from echorl_testing.manifests.documents import full, with_value
 
@@ -84,8 +84,9 @@ _READERS = (
     "status x --kubeconfig PATH",
     "why x --kubeconfig PATH",
     "render --cluster MANIFEST --settings PATH",
+    "environments check PATH",
 )
-"""Commands that read a file. MANIFEST is a valid one, RUN the directory of a run."""
+"""Commands that read a file. MANIFEST is a valid one, RUN the directory of a run, ROWS a data set."""
 _TAKE_PATHS = (
     *_READERS,
     "run MANIFEST --out PATH",
@@ -98,6 +99,8 @@ _TAKE_PATHS = (
     "prepare --run-dir PATH",
     "prepare --run-dir PATH --uid u --name n",
     "convert prime-rl MANIFEST --out PATH",
+    "view PATH",
+    "environments check ROWS --drops PATH",
 )
 _TAKE_WORDS = (
     "validate MANIFEST --set PATH",
@@ -112,20 +115,25 @@ _TAKE_WORDS = (
     "status x --context PATH",
     "why PATH",
     "tokens MANIFEST --episode PATH",
+    "view RUN --host PATH",
+    "view RUN --port PATH",
+    *(f"environments check ROWS {name} PATH" for name in ("--args", "--resources", "--episode-timeout", "--jobs")),
     "PATH",
 )
+_NO_HOST = "203.0.113.7"
+"""An address that is no machine's: what is refused later than a run is not served."""
 _LONGEST_WORD = 100_000
 """Bytes; a command line takes a little more."""
 
 
 def cases() -> list[Case]:
     """Every case, in the order of the commands."""
-    parts = (_fields, _overrides, _files, _paths, _words, _records, _directories, _entries, _config_keys)
+    parts = (_fields, _overrides, _files, _tasks, _paths, _words, _records, _directories, _entries, _config_keys)
     return [case for part in parts for case in part()]
 
 
 def _filled(template: str, path: str, folder: Path) -> Arguments:
-    made = {"MANIFEST": manifest, "RUN": run_directory, "NEW": _new}
+    made = {"MANIFEST": manifest, "RUN": run_directory, "ROWS": rows, "NEW": _new}
     words = [str(made[word](folder)) if word in made else word for word in template.split()]
     return [word.replace("PATH", path) for word in words]
 
@@ -169,6 +177,19 @@ def _with_content(template: str, data: bytes, folder: Path) -> Arguments:
     return _filled(template, str(file), folder)
 
 
+def _tasks() -> Iterator[Case]:
+    for name, data in TEXTS.items():
+        if len(data) < _LONGEST_WORD or "TOML" in name or "deep" in name:
+            yield Case(f"environments check: task.toml: {name}", partial(_with_task, data))
+
+
+def _with_task(data: bytes, folder: Path) -> Arguments:
+    task = folder / "tasks" / "one"
+    task.mkdir(parents=True)
+    (task / "task.toml").write_bytes(data)
+    return ["environments", "check", str(task.parent)]
+
+
 def _paths() -> Iterator[Case]:
     for template, (name, make) in product(_TAKE_PATHS, PATHS.items()):
         yield Case(f"{template}: {name}", partial(_with_path, template, make))
@@ -201,6 +222,7 @@ def _with_row(template: str, table: str, line: str, folder: Path) -> Arguments:
 def _directories() -> Iterator[Case]:
     places = [*product(("report RUN", "prepare --run-dir RUN"), _RUN_FILES)]
     places += product(("run MANIFEST --out RUN",), _SUPERVISED)
+    places += product((f"view --host {_NO_HOST} RUN",), ("run.json",))
     for (template, file), (name, text) in product(places, STATES.items()):
         yield Case(f"{template}: {file}: {name}", partial(_with_state, template, file, text))
 

@@ -38,14 +38,15 @@ def attempt(case: Case) -> Trial:
     with _alone() as folder:
         arguments = case.arguments(folder)
         begun = time.process_time()
-        result = CliRunner().invoke(app_for(arguments), arguments, prog_name="echorl")
+        with _said_by_processes() as said:
+            result = CliRunner().invoke(app_for(arguments), arguments, prog_name="echorl")
         seconds = time.process_time() - begun
-    return judged(case.name, result, seconds)
+        return judged(case.name, result, seconds, said.read_text(errors="replace"))
 
 
-def judged(name: str, result: Result, seconds: float) -> Trial:
-    """Whether a call ended as one with bad input may."""
-    said = result.output
+def judged(name: str, result: Result, seconds: float, said_by_processes: str = "") -> Trial:
+    """Whether a call ended as one with bad input may; processes that it started speak for it too."""
+    said = result.output + said_by_processes
     fault, words = "", said[-2000:]
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         fault, words = "traceback", "".join(traceback.format_exception(result.exception))
@@ -56,6 +57,22 @@ def judged(name: str, result: Result, seconds: float) -> Trial:
     elif result.exit_code != 0 and not said.strip():
         fault, words = "silent", f"exit code {result.exit_code}"
     return Trial(name, fault, words, seconds, result.exit_code)
+
+
+@contextmanager
+def _said_by_processes() -> Iterator[Path]:
+    """A file that what other processes say to our own streams is in, once this is left."""
+    path = Path("said by processes")
+    kept = [os.dup(stream) for stream in (1, 2)]
+    try:
+        with path.open("wb") as file:
+            for stream in (1, 2):
+                os.dup2(file.fileno(), stream)
+        yield path
+    finally:
+        for stream, handle in zip((1, 2), kept, strict=True):
+            os.dup2(handle, stream)
+            os.close(handle)
 
 
 @contextmanager

@@ -83,3 +83,14 @@ class EpisodeOutcome:
     def whole(self) -> str:
         """Name of the episode that this is, or is one member's part of."""
         return self.episode.removesuffix(f"/{self.member}") if self.member else self.episode
+
+
+@dataclass(frozen=True)
+class FailedEpisode:
+    """A train episode that failed: it is in no batch, no baseline and no denominator, but in the records."""
+
+    outcome: EpisodeOutcome
+    group: str
+    kind: ErrorKind
+    error: str
+    """Why, in words."""

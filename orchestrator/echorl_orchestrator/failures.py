@@ -46,6 +46,26 @@ OF_INFRASTRUCTURE = frozenset(
 RETRIED = frozenset({ErrorKind.PROVIDER, ErrorKind.TIMEOUT, ErrorKind.SANDBOX, ErrorKind.INVALID_RESPONSE})
 
 
+class FailureClass(StrEnum):
+    """Who has to look at an episode that failed."""
+
+    INFRASTRUCTURE = "infrastructure"
+    """What it ran on."""
+    HARNESS = "harness"
+    """Its task or its environment's own code."""
+    AGENT = "agent"
+    """What was played; of a timeout nobody can tell more than that."""
+
+
+def class_of(kind: ErrorKind) -> FailureClass:
+    """The class of failures of ``kind``."""
+    if kind in OF_INFRASTRUCTURE:
+        return FailureClass.INFRASTRUCTURE
+    if kind in {ErrorKind.HARNESS, ErrorKind.ENV, ErrorKind.OVERLONG}:
+        return FailureClass.HARNESS
+    return FailureClass.AGENT
+
+
 def retries(kind: ErrorKind | None, limit: int) -> int:
     """How often an episode that failed with ``kind`` is tried again, where ``maxRetries`` is ``limit``."""
     if kind is ErrorKind.INFRASTRUCTURE:

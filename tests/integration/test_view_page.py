@@ -16,6 +16,7 @@ from selenium.webdriver.common.by import By
 
 from benchmarks.view.run_folder import RunWriter, Shape
 from echorl_testing import browser as browsers
+from echorl_testing.view_folder import failed, lines
 
 pytestmark = pytest.mark.skipif(bool(browsers.missing()), reason=browsers.missing() or "-")
 
@@ -158,7 +159,7 @@ def test_time_and_what_the_environment_left(page):
 
 def test_a_batch_and_an_address_of_nothing(page):
     page.open("batch?step=2")
-    page.see("of 3 · 8 episodes to look at, 0 filtered before")
+    page.see("of 3 · 8 episodes to look at, 0 filtered before, 0 failed")
     page.open("episode?kind=train&attempt=1&step=9&episode=nobody")
     page.see("has no record of nobody")
 
@@ -173,6 +174,18 @@ def test_a_new_step_arrives_live(page, writer):
     page.see(f"step {STEPS + 1}")
     writer.step(STEPS + 2)
     page.see(f"step {STEPS + 2}")
+
+
+def test_a_failed_episode_is_found_by_its_class_and_says_why(page, writer):
+    lost = failed("a1-g000777-e0", 77, "harness", "harness", "calc-1: setup: ended with 9")
+    lines(writer.run.records(1) / "episodes.jsonl", lost)
+    page.open("episodes?error_class=harness")
+    page.see("1 episode")
+    page.click(".ag-cell", "a1-g000777-e0")
+    page.see("harness: calc-1: setup: ended with 9")
+    page.see("no: it failed")
+    page.open("batch?step=77")
+    page.see("0 episodes to look at, 0 filtered before, 1 failed")
 
 
 def test_beyond_this_machine_a_token_is_needed(writer, tmp_path, chromium):

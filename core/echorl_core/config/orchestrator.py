@@ -27,6 +27,8 @@ class BatchConfig(RoleConfig):
     oversampling: float = 1.0
     max_branches: int = 8
     aggregation: Literal["token", "episode"] = "token"
+    reward_per_branch: Literal["full", "split"] = "full"
+    """``split``: the trained branches of an episode weigh as much together as one of them alone would."""
     rl_weight: float = 1.0
     echo_normalizer: Literal["globalTokens", "perSequence"] = "globalTokens"
     echo_warmup_steps: int = 0

@@ -1,5 +1,6 @@
 """Which runs are shown, and by what names; no file of theirs is read through a link."""
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -51,7 +52,8 @@ def shown_runs(named: Sequence[Path]) -> list[ShownRun]:
         NoRuns: a folder is none of a run's, or named twice, or there is none at all.
     """
     roots = [path.absolute() for path in named] or _below(DEFAULT)
-    real = [root.resolve() for root in roots]
+    # Unlike Path.resolve it leaves a link that leads to itself, which is no run, as it is.
+    real = [os.path.realpath(root) for root in roots]
     for place, root in enumerate(roots):
         if real[place] in real[:place]:
             raise NoRuns(f"found {root} twice; accepted: each run once")

@@ -12,6 +12,7 @@ from echorl_cli.records import Row
 Point = tuple[int, float]
 """Step and value."""
 
+_SEARCHED = 'episode, task_key, "group", error_kind, error'
 ORDERS = {
     "newest": "step DESC, run, episode",
     "oldest": "step, run, episode",
@@ -30,13 +31,16 @@ class Wanted:
     environment: str = ""
     stop: str = ""
     """Why it ended."""
+    failed: bool | None = None
+    error_class: str = ""
+    """Of those that failed: infrastructure, harness, agent."""
     in_batch: bool | None = None
     reward_from: float | None = None
     reward_to: float | None = None
     step_from: int | None = None
     step_to: int | None = None
     text: str = ""
-    """Part of the name of the episode, its task or its group, in any case."""
+    """Part of the name of the episode, its task or its group, or of why it failed, in any case."""
 
     def condition(self) -> tuple[str, list[Any]]:
         """For a WHERE: its text and parameters."""
@@ -44,13 +48,15 @@ class Wanted:
             ("kind = ?", self.kind or None),
             ("environment = ?", self.environment or None),
             ("stop = ?", self.stop or None),
+            ("(error_class IS NOT NULL) = ?", self.failed),
+            ("error_class = ?", self.error_class or None),
             ("in_batch = ?", self.in_batch),
             ("reward >= ?", self.reward_from),
             ("reward <= ?", self.reward_to),
             ("step >= ?", self.step_from),
             ("step <= ?", self.step_to),
             ("list_contains(?::INTEGER[], run)", list(self.runs) or None),
-            ("contains(lower(concat_ws(' ', episode, task_key, \"group\")), lower(?))", self.text or None),
+            (f"contains(lower(concat_ws(' ', {_SEARCHED})), lower(?))", self.text or None),
         ]
         used = [(text, value) for text, value in asked if value is not None]
         return " AND ".join(text for text, _ in used) or "true", [value for _, value in used]

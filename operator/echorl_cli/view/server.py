@@ -10,7 +10,7 @@ from nicegui import ui
 
 from echorl_cli.view.guard import Guard
 from echorl_cli.view.pages.batch import BatchPage
-from echorl_cli.view.pages.episodes import EpisodesPage
+from echorl_cli.view.pages.episodes import ERROR_CLASSES, EpisodesPage
 from echorl_cli.view.pages.runs import RunsPage
 from echorl_cli.view.queries import ORDERS, Wanted
 from echorl_cli.view.watch import Watch
@@ -58,6 +58,8 @@ def _pages(watch: Watch) -> None:
         kind: str = "",
         environment: str = "",
         stop: str = "",
+        failed: bool | None = None,
+        error_class: str = "",
         in_batch: bool | None = None,
         reward_from: float | None = None,
         reward_to: float | None = None,
@@ -71,6 +73,8 @@ def _pages(watch: Watch) -> None:
             kind=kind if kind in {"train", "eval"} else "",
             environment=environment,
             stop=stop,
+            failed=failed,
+            error_class=error_class if error_class in ERROR_CLASSES else "",
             in_batch=in_batch,
             reward_from=reward_from,
             reward_to=reward_to,

@@ -52,6 +52,10 @@ COLUMNS = (
     _column("sampled_tokens", "BIGINT"),
     _column("branches", "BIGINT"),
     _column("seconds", "DOUBLE"),
+    _column("error_class", "VARCHAR"),
+    _column("error_kind", "VARCHAR"),
+    _column("error", "VARCHAR"),
+    _column("phase", "VARCHAR"),
 )
 REQUIRED = frozenset({"kind", "step", "episode", "environment", "reward", "stop"})
 """Columns without which a file is none of episodes."""

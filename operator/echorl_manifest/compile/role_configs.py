@@ -154,6 +154,7 @@ def _batch(spec: EchoRLRunSpec, placement: Placement) -> config.BatchConfig:
         oversampling=algorithm.oversampling,
         max_branches=algorithm.max_branches,
         aggregation=algorithm.loss.aggregation,
+        reward_per_branch=algorithm.reward_per_branch,
         rl_weight=algorithm.rl_weight,
         echo_normalizer=algorithm.echo.normalizer,
         echo_warmup_steps=algorithm.echo.warmup_steps,

@@ -175,6 +175,9 @@ class Algorithm(ApiModel):
     """How the ECHO term is averaged; which tokens it covers is set per environment."""
     max_branches: Annotated[int, Field(ge=1, le=1024)] = 8
     """Samples that one episode may become when its history is rewritten."""
+    reward_per_branch: Literal["full", "split"] = "full"
+    """What each branch of an episode pulls with. ``full``: with the whole advantage; ``split``: with a part of it, so
+    that all of them together pull as hard as one alone."""
     teacher: Teacher | None = None
     """For modes ``sft`` and ``opd``."""
     sft: Sft | None = None

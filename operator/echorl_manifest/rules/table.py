@@ -99,6 +99,8 @@ MODES: tuple[Row, ...] = (
     Refused(ALGORITHM, "rlWeight", (_OPD,), "mode opd has a single term"),
     Refused(ALGORITHM, "advantage", (_SFT,), "mode sft has no advantages"),
     Refused(ALGORITHM, "advantage", (_OPD,), "the teacher's logprobs stand in for advantages"),
+    Refused(ALGORITHM, "rewardPerBranch", (_SFT,), "mode sft has no rewards of branches"),
+    Refused(ALGORITHM, "rewardPerBranch", (_OPD,), "mode opd has no rewards of branches"),
     Refused(ALGORITHM, "echo", (_SFT,), "mode sft has no ECHO term"),
     Refused(ALGORITHM, "echo", (_OPD,), "mode opd has no ECHO term"),
     Refused(ALGORITHM, "loss.type", (_OPD,), "mode opd has a loss of its own", but=("dppo",)),

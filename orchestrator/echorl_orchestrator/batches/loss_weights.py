@@ -22,7 +22,7 @@ def weigh(
 
     Args:
         episodes: of the batch; verdicts say which components each may train.
-        config: aggregation, rlWeight where an episode's environment has no own, and ECHO's normaliser.
+        config: aggregation, rewardPerBranch, rlWeight where an episode's environment has no own, and ECHO's normaliser.
         echo_environments: environments with an ECHO block; only their sequences count for ``perSequence``.
         echo_scale: share of every alpha that this step trains with; denominators do not depend on it.
     """
@@ -30,24 +30,39 @@ def weigh(
     rl_total = ce_total = 0.0
     for episode in episodes:
         samples = [_masked(sample, episode) for sample in episode.outcome.samples]
-        trainable = sum(int(np.count_nonzero(sample.rl_weight)) for sample in samples)
+        divisors, counted = _rl_shares([int(np.count_nonzero(sample.rl_weight)) for sample in samples], config)
         rl_weight = (episode.own or config).rl_weight
         if rl_weight:
-            rl_total += float(trainable > 0) if config.aggregation == "episode" else trainable
-        scale = rl_weight / (trainable if config.aggregation == "episode" and trainable else 1)
-        for sample in samples:
+            rl_total += counted
+        for sample, divisor in zip(samples, divisors, strict=True):
             ce_weight, ce_count = _echo(sample, config, counts=sample.environment in echo_environments)
             # A sequence that counts for a denominator must not vanish from it because nothing of it is left to train.
             ce_total += ce_count if episode.verdict.ce else 0.0
             final = msgspec.structs.replace(
                 sample,
-                rl_weight=(sample.rl_weight * scale).astype(np.float32),
+                rl_weight=(sample.rl_weight * (rl_weight / divisor)).astype(np.float32),
                 ce_weight=(ce_weight * np.float32(echo_scale)).astype(np.float32),
             )
             if final.rl_weight.any() or final.ce_weight.any():
                 kept.append(final)
     any_ce = any(sample.ce_weight.any() for sample in kept)
     return kept, {"rl": rl_total, "ce": ce_total if any_ce else 0.0}
+
+
+def _rl_shares(trainable: Sequence[int], config: BatchConfig) -> tuple[list[int], float]:
+    """By what each branch's weights are divided, and what the episode adds to the denominator.
+
+    Args:
+        trainable: tokens of each branch that the policy gradient may train; the branches with any are those that count.
+        config: aggregation and rewardPerBranch.
+    """
+    branches = sum(count > 0 for count in trainable) if config.reward_per_branch == "split" else 1
+    branches = max(branches, 1)
+    if config.aggregation == "token":
+        return [branches] * len(trainable), sum(trainable) / branches
+    if branches == 1:
+        return [max(sum(trainable), 1)] * len(trainable), float(any(trainable))
+    return [branches * max(count, 1) for count in trainable], 1.0
 
 
 def echo_scale(step: int, warmup_steps: int) -> float:

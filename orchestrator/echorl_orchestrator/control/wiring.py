@@ -99,6 +99,7 @@ async def assemble(
         trained=trained,
         ledger=EpisodeLedger(counters, failures, losses, health.beat),
         on_filtered=disk.episodes.filtered,
+        on_failed=disk.episodes.failed,
     )
     evals = Evals(
         config.evals,

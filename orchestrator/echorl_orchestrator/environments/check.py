@@ -5,6 +5,7 @@ It is told what to do on standard input, as JSON, and documented with that comma
 
 import asyncio
 import contextlib
+import io
 import json
 import sys
 from pathlib import Path
@@ -13,11 +14,13 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from echorl_core.names import ExitCode
+from echorl_core.rundir import write_file
 from echorl_orchestrator.environments.builtin.parts.swe.args import SweArgs
 from echorl_orchestrator.environments.builtin.parts.swe.gold import Checked, check
 from echorl_orchestrator.environments.builtin.parts.swe.reading import DataSet
+from echorl_orchestrator.environments.builtin.parts.swe.times import StageTimes
 from echorl_orchestrator.failures import BadInputError
-from echorl_orchestrator.sandboxes.contract import SandboxError
+from echorl_orchestrator.sandboxes.contract import SandboxError, SandboxLimits
 from echorl_orchestrator.sandboxes.process.provider import ProcessSandboxes, default_folder
 
 
@@ -29,6 +32,10 @@ class Asked(BaseModel):
     args: dict[str, Any]
     jobs: int
     repeat: int
+    episode_timeout_s: float
+    """Of the run that will play the rows: deadlines follow from it."""
+    limits: SandboxLimits
+    """What one sandbox may use."""
     drops: Path | None = None
     """Where keys of rows to leave out are written to, one a line, as ``args.exclude`` reads them."""
 
@@ -51,14 +58,14 @@ def _read(found: dict[str, Any]) -> tuple[SweArgs, DataSet]:
     return args, data
 
 
-async def _checked(asked: Asked, args: SweArgs, data: DataSet) -> list[Checked]:
+async def _checked(asked: Asked, args: SweArgs, times: StageTimes, data: DataSet) -> list[Checked]:
     """All rows that can be read, told as they are done."""
-    sandboxes = ProcessSandboxes(default_folder())
+    sandboxes = ProcessSandboxes(default_folder(), limits=asked.limits)
     room = asyncio.Semaphore(asked.jobs)
 
     async def one(row: Any) -> Checked:
         async with room:
-            found = await check(row, args, sandboxes, repeat=asked.repeat)
+            found = await check(row, args, times, sandboxes, repeat=asked.repeat)
         _say(f"{found.say} {found.key}{': ' if found.why else ''}{found.why}")
         return found
 
@@ -72,12 +79,13 @@ async def _checked(asked: Asked, args: SweArgs, data: DataSet) -> list[Checked]:
 
 def _run(asked: Asked) -> ExitCode:
     args, data = _read(asked.args)
+    times = args.times(asked.episode_timeout_s)
     for line in data.refused:
         _say(f"drop {line}")
-    found = asyncio.run(_checked(asked, args, data))
+    found = asyncio.run(_checked(asked, args, times, data))
     drops = [*data.refused_keys, *(one.key for one in found if one.say == "drop")]
     if asked.drops is not None:
-        asked.drops.write_text("".join(f"{key}\n" for key in drops))
+        write_file(asked.drops, "".join(f"{key}\n" for key in drops).encode("utf-8", "surrogateescape"))
     bad, unknown = len(data.refused) + len(drops) - len(data.refused_keys), sum(one.say == "unknown" for one in found)
     rows = len(data.rows) + len(data.refused)
     _say(f"{rows} rows: {rows - bad - unknown} ok, {bad} to drop, {unknown} unknown")
@@ -88,6 +96,9 @@ def _run(asked: Asked) -> ExitCode:
 
 def main() -> int:
     """Check what standard input asks for."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a file's name may be of bytes that are no text
+            stream.reconfigure(errors="backslashreplace")
     try:
         return _run(Asked.model_validate(json.load(sys.stdin)))
     except (BadInputError, SandboxError, OSError) as error:

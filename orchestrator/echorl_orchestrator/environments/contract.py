@@ -6,7 +6,7 @@ exports all of it.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -208,6 +208,9 @@ class Environment:
     """Tasks are whole conversations, ``messages`` and if need be ``tools``: nothing is played. For mode sft."""
     score_group: Any = None
     """Callable ``(task, list of episode infos) -> list of rewards``; the group then falls or stands as a whole."""
+    check_episode_time: Callable[[float], object] | None = None
+    """Called with the seconds of an episode when a run loads the environment; it raises ``BadInputError`` where
+    arguments do not fit into them."""
 
 
 def problems(found: MultiAgent) -> Iterator[str]:

@@ -1,21 +1,24 @@
 """Episodes on their way into records: a few a step and eval as JSON lines, and all of them as Parquet where asked for.
 
     records/attempt_N/episodes.jsonl                            a few to read
-    records/attempt_N/episodes/step_000012.parquet              every episode of the batch and those filtered before it
+    records/attempt_N/episodes/step_000012.parquet              every episode of the batch, those filtered before it,
+                                                                and those that failed meanwhile
     records/attempt_N/eval_episodes/step_000012.NAME.parquet    every episode of an eval that did not fail
 
 Parquet files are written beside the work: no batch waits for one, and one that cannot be written is counted.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import structlog
 
 from echorl_core.rundir import RunDirectory, write_file
-from echorl_orchestrator.episode_outcome import EpisodeOutcome
-from echorl_orchestrator.records.recorder import EPISODES, EPISODES_A_STEP, Recorder, chosen, train_row
+from echorl_orchestrator.episode_outcome import EpisodeOutcome, FailedEpisode
+from echorl_orchestrator.failures import class_of
+from echorl_orchestrator.records.recorder import EPISODES, EPISODES_A_STEP, Recorder, chosen, failed_row, train_row
 from echorl_orchestrator.rollout.groups import ReadyEpisode
 
 log = structlog.get_logger()
@@ -24,6 +27,8 @@ MAX_WAITING = 2
 """Steps that wait for the disk; each holds the messages of its episodes in memory."""
 MAX_FILTERED = 4096
 """Filtered episodes that are held with their messages until a batch is sealed; later ones are held without."""
+MAX_FAILED = 256
+"""Failed episodes of a step that are recorded; later ones are only counted, as all are."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,7 @@ class _Step:
     number: int
     episodes: Sequence[ReadyEpisode]
     filtered: Sequence[ReadyEpisode]
+    failed: Sequence[FailedEpisode]
 
 
 class EpisodeFiles:
@@ -40,19 +46,28 @@ class EpisodeFiles:
         self._run, self._attempt = run, attempt
         self._queue: asyncio.Queue[_Step] = asyncio.Queue(MAX_WAITING)
         self._filtered: list[ReadyEpisode] = []
-        self.failed = 0
-        """Files that were not written."""
+        self._failed: dict[int, list[FailedEpisode]] = {}
+        """By the step whose batch was being filled."""
+        self.unwritten = 0
+        """Files that could not be written."""
 
     def filtered(self, episode: ReadyEpisode) -> None:
         """Hold an episode that filters kept out of batches, for the next file."""
         whole = len(self._filtered) < MAX_FILTERED
         self._filtered.append(_light(episode, messages=whole))
 
+    def failed(self, step: int, episode: FailedEpisode) -> None:
+        """Hold an episode that failed while the batch of ``step`` was being filled, for that step's file."""
+        held = self._failed.setdefault(step, [])
+        if len(held) < MAX_FAILED:
+            held.append(replace(episode, outcome=replace(episode.outcome, samples=[], turns=[], units=[])))
+
     def sealed(self, step: int, episodes: Sequence[ReadyEpisode]) -> None:
         """Have a step's file written soon. Never waits: where the disk is too far behind, the file is left out."""
         filtered, self._filtered = self._filtered, []
+        failed = self._failed.pop(step, [])
         try:
-            self._queue.put_nowait(_Step(step, [_light(episode) for episode in episodes], filtered))
+            self._queue.put_nowait(_Step(step, [_light(episode) for episode in episodes], filtered, failed))
         except asyncio.QueueFull:
             self._fail(step, f"{MAX_WAITING} steps already wait for the disk")
 
@@ -72,9 +87,12 @@ class EpisodeFiles:
             await asyncio.shield(self._write(await self._queue.get()))
 
     async def close(self) -> None:
-        """Write what waits."""
+        """Write what waits, and what failed or was filtered while a batch was being filled that nobody sealed."""
         while not self._queue.empty():
             await self._write(self._queue.get_nowait())
+        for step, failed in sorted(self._failed.items()):
+            filtered, self._filtered = self._filtered, []
+            await self._write(_Step(step, [], filtered, failed))
 
     async def _write(self, step: _Step) -> None:
         try:
@@ -83,10 +101,11 @@ class EpisodeFiles:
             self._fail(step.number, f"{type(error).__name__}: {error}")
 
     def _write_file(self, step: _Step) -> None:
-        from echorl_orchestrator.records.episode_table import parquet, train_episode  # noqa: PLC0415 - see there
+        from echorl_orchestrator.records.episode_table import failed_episode, parquet, train_episode  # noqa: PLC0415 - see there
 
         rows = [train_episode(step.number, self._attempt, episode, in_batch=True) for episode in step.episodes]
         rows += [train_episode(step.number, self._attempt, episode, in_batch=False) for episode in step.filtered]
+        rows += [failed_episode(step.number, self._attempt, episode) for episode in step.failed]
         write_file(self._run.episodes(self._attempt, step.number), parquet(rows), within=self._run.root)
 
     def _write_eval(self, version: int, environment: str, outcomes: Sequence[EpisodeOutcome]) -> None:
@@ -96,33 +115,46 @@ class EpisodeFiles:
         write_file(self._run.eval_episodes(self._attempt, version, environment), parquet(rows), within=self._run.root)
 
     def _fail(self, step: int, reason: str) -> None:
-        if not self.failed:
+        if not self.unwritten:
             log.warning("a file of episodes is not written; further ones are only counted", step=step, reason=reason)
-        self.failed += 1
+        self.unwritten += 1
 
 
 class EpisodeRecords:
-    """Takes every train episode that a batch took, or that filters kept out of one, and every eval's."""
+    """Takes every train episode: of a batch, kept out of one by filters, or failed; and those of evals."""
 
     def __init__(self, recorder: Recorder, files: EpisodeFiles | None, attempt: int) -> None:
         """``files``: None where only a few episodes are recorded."""
         self._recorder, self._files, self._attempt = recorder, files, attempt
-        self._step, self._told = 0, 0
+        self._step = 0
+        self._told: Counter[str] = Counter()
+        """Lines of ``_step`` in episodes.jsonl of those that are in no batch, by why."""
 
     @property
     def failed_files(self) -> int:
         """Parquet files that were not written."""
-        return 0 if self._files is None else self._files.failed
+        return 0 if self._files is None else self._files.unwritten
 
     def filtered(self, step: int, episode: ReadyEpisode) -> None:
         """An episode that filters kept out of the batch of ``step``, whole."""
-        if step != self._step:
-            self._step, self._told = step, 0
-        if self._told < EPISODES_A_STEP:
-            self._told += 1
+        if self._is_told(step, "filtered"):
             self._recorder.later(EPISODES, train_row(step, self._attempt, episode, in_batch=False))
         if self._files is not None:
             self._files.filtered(episode)
+
+    def failed(self, step: int, episode: FailedEpisode) -> None:
+        """An episode that failed while the batch of ``step`` was being filled."""
+        if self._is_told(step, class_of(episode.kind)):
+            self._recorder.later(EPISODES, failed_row(step, self._attempt, episode))
+        if self._files is not None:
+            self._files.failed(step, episode)
+
+    def _is_told(self, step: int, why: str) -> bool:
+        """Whether one more episode that is in no batch has a line, for it is among the first few of its step."""
+        if step != self._step:
+            self._step, self._told = step, Counter()
+        self._told[why] += 1
+        return self._told[why] <= EPISODES_A_STEP
 
     async def sealed(self, step: int, episodes: Sequence[ReadyEpisode]) -> None:
         """The batch of ``step`` is sealed: a few of its episodes are in ``episodes.jsonl`` when this returns."""

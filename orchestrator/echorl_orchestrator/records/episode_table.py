@@ -8,7 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from echorl_core.jsonsafe import dumps
-from echorl_orchestrator.episode_outcome import EpisodeOutcome
+from echorl_orchestrator.episode_outcome import EpisodeOutcome, FailedEpisode
+from echorl_orchestrator.records.recorder import failure_columns
 from echorl_orchestrator.rollout.groups import ReadyEpisode
 
 SCHEMA = pa.schema(
@@ -47,6 +48,10 @@ SCHEMA = pa.schema(
         "messages": pa.string(),
         "transcript": pa.string(),
         "conversations": pa.string(),
+        "error_class": pa.string(),
+        "error_kind": pa.string(),
+        "error": pa.string(),
+        "phase": pa.string(),
     }
 )
 """``state`` (what ``stateColumns`` names), ``messages``, ``transcript`` and ``conversations`` are JSON: environments
@@ -54,7 +59,8 @@ and agents give them shape.
 
 Null: ``member``, ``rewards`` and ``transcript`` of an episode that one policy played alone; ``conversations`` of one
 that has a single branch; ``advantage`` before there is one; what was said, where it was let go; and of an eval what
-only training has, from ``group`` to ``trains_ce``.
+only training has, from ``group`` to ``trains_ce``. The last four are null but of episodes that failed; those have no
+reward.
 """
 
 
@@ -72,6 +78,22 @@ def train_episode(step: int, attempt: int, episode: ReadyEpisode, *, in_batch: b
         "filters": list(episode.verdict.hits),
         "trains_rl": episode.verdict.rl,
         "trains_ce": episode.verdict.ce,
+    }
+
+
+def failed_episode(step: int, attempt: int, episode: FailedEpisode) -> dict[str, Any]:
+    """An episode that failed while the batch of ``step`` was being filled, by the columns of ``SCHEMA``."""
+    return {
+        **_episode(episode.outcome, attempt),
+        "kind": "train",
+        "step": step,
+        "group": episode.group,
+        "in_batch": False,
+        "reward": None,
+        "filters": [],
+        "trains_rl": False,
+        "trains_ce": False,
+        **failure_columns(episode),
     }
 
 

@@ -20,11 +20,14 @@ from echorl_core.jsonsafe import dumps
 from echorl_core.rundir import RunDirectory
 from echorl_core.wire.reports import StepReport
 from echorl_orchestrator.disk_room import DiskRoom
-from echorl_orchestrator.episode_outcome import EpisodeOutcome
+from echorl_orchestrator.episode_outcome import EpisodeOutcome, FailedEpisode
+from echorl_orchestrator.failures import class_of
 from echorl_orchestrator.rollout.groups import ReadyEpisode
 
 STEPS, EPISODES, EVALS, UPDATES = "steps.jsonl", "episodes.jsonl", "evals.jsonl", "updates.jsonl"
 EPISODES_A_STEP = 4
+_LONGEST_ERROR = 4000
+"""Characters of an error's text that a record keeps: its beginning."""
 
 
 class Recorder:
@@ -169,6 +172,30 @@ def train_row(step: int, attempt: int, episode: ReadyEpisode, *, in_batch: bool 
         "in_batch": in_batch,
         "filters": list(episode.verdict.hits),
         "trains": {"rl": episode.verdict.rl, "ce": episode.verdict.ce},
+    }
+
+
+def failed_row(step: int, attempt: int, episode: FailedEpisode) -> dict[str, Any]:
+    """One line of episodes.jsonl for an episode that failed while the batch of ``step`` was being filled."""
+    return {
+        "kind": "train",
+        "step": step,
+        **_episode(episode.outcome, attempt),
+        "reward": None,
+        "group": episode.group,
+        "advantage": None,
+        "in_batch": False,
+        **failure_columns(episode),
+    }
+
+
+def failure_columns(episode: FailedEpisode) -> dict[str, Any]:
+    """Why an episode failed, by the names that all records have for it."""
+    return {
+        "error_class": str(class_of(episode.kind)),
+        "error_kind": str(episode.kind),
+        "error": episode.error[:_LONGEST_ERROR],
+        "phase": episode.outcome.phase,
     }
 
 

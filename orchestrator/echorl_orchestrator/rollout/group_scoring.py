@@ -15,7 +15,15 @@ from echorl_orchestrator.advantages.advantage_hook import inputs_of
 from echorl_orchestrator.failures import EpisodeError, ErrorKind, FailureLimit
 from echorl_orchestrator.filters.filter_hook import inputs_of as filter_inputs_of
 from echorl_orchestrator.rollout.counters import EpisodeLedger
-from echorl_orchestrator.rollout.groups import Group, ReadyEpisode, close, own_filter, units_of, usable_scores
+from echorl_orchestrator.rollout.groups import (
+    NO_REWARD,
+    Group,
+    ReadyEpisode,
+    close,
+    own_filter,
+    units_of,
+    usable_scores,
+)
 from echorl_orchestrator.rollout.mode_traits import MODES
 from echorl_orchestrator.rollout.player import Player
 
@@ -88,7 +96,7 @@ class GroupScoring:
         if scores is None:
             if dropped := group.drop_unscored():
                 self._counters.add(f"failures/{ErrorKind.ENV}", dropped)
-            limit.note_all(dropped, ErrorKind.ENV, f"group {group.key}: an episode ended without a reward")
+            limit.note_all(dropped, ErrorKind.ENV, f"group {group.key}: {NO_REWARD}")
             return False, None
         if group.failures:
             return True, None
@@ -101,5 +109,6 @@ class GroupScoring:
     def _unscored(self, group: Group, error: EpisodeError, limit: FailureLimit) -> bool:
         log.warning("group could not be scored", group=group.key, error=str(error))
         self._counters.add(f"failures/{error.kind}")
+        group.could_not_be_scored(error.kind, f"the group could not be scored: {error.message}")
         limit.note_all(len(group.survivors), error.kind, f"group {group.key} could not be scored: {error.message}")
         return True

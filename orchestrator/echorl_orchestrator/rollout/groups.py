@@ -11,11 +11,13 @@ from echorl_core.config import AdvantageConfig, BatchConfig
 from echorl_core.wire.batch import Sample, TokenRole
 from echorl_orchestrator.advantages.estimators import RewardError, advantages
 from echorl_orchestrator.advantages.length_cost import cost_of
-from echorl_orchestrator.episode_outcome import EpisodeOutcome
+from echorl_orchestrator.episode_outcome import EpisodeOutcome, FailedEpisode
 from echorl_orchestrator.failures import BadInputError, ErrorKind
 from echorl_orchestrator.filters.rules import Verdict, group_matches, judge, matches
 from echorl_orchestrator.rollout.mode_traits import MODES
 from echorl_orchestrator.tasks.task_deck import Ticket
+
+NO_REWARD = "the episode ended without a reward"
 
 
 @dataclass
@@ -77,6 +79,8 @@ class Group:
     survivors: dict[int, EpisodeOutcome] = field(default_factory=dict)
     """Outcomes of the episodes that did not fail, by index in the group."""
     failures: Counter[ErrorKind] = field(default_factory=Counter)
+    unscored: list[FailedEpisode] = field(default_factory=list)
+    """Episodes that ended well, and that nobody could score."""
 
     def add(self, index: int, outcome: EpisodeOutcome) -> ErrorKind | None:
         """Note that episode ``index`` has ended; why it failed, or None."""
@@ -101,10 +105,15 @@ class Group:
         """Nobody scores the group: episodes without a reward of their own have failed. How many did."""
         unscored = [index for index, outcome in self.survivors.items() if outcome.reward is None]
         for index in unscored:
-            del self.survivors[index]
+            lost = self.survivors.pop(index)
+            self.unscored.append(FailedEpisode(lost, self.key, ErrorKind.ENV, NO_REWARD))
         if unscored:
             self.failures[ErrorKind.ENV] += len(unscored)
         return len(unscored)
+
+    def could_not_be_scored(self, kind: ErrorKind, error: str) -> None:
+        """The group falls as a whole: scoring it failed."""
+        self.unscored += [FailedEpisode(outcome, self.key, kind, error) for outcome in self.outcomes()]
 
     def outcomes(self) -> list[EpisodeOutcome]:
         """Survivors by index."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from echorl_core.config import OrchestratorConfig
+from echorl_orchestrator.episode_outcome import FailedEpisode
 from echorl_orchestrator.failures import BadInputError
 from echorl_orchestrator.rollout.counters import EpisodeLedger
 from echorl_orchestrator.rollout.group_scoring import GroupScoring
@@ -52,11 +53,12 @@ class Rollout:
         trained: Callable[[], int],
         ledger: EpisodeLedger,
         on_filtered: Callable[[int, ReadyEpisode], None],
+        on_failed: Callable[[int, FailedEpisode], None],
     ) -> None:
-        """``version``: that engines would sample with now; ``trained``, ``on_filtered``: see ``ReadyBuffer``."""
+        """``version``: that engines would sample with now; the others: see ``ReadyBuffer`` and ``Scheduler``."""
         self._config, self._attempt, self._start = config, attempt, start
         self._player, self._version, self._ledger, self._on_filtered = player, version, ledger, on_filtered
-        self._trained = trained
+        self._trained, self._on_failed = trained, on_failed
         self._loaded: LoadedRollout | None = None
 
     @property
@@ -121,6 +123,7 @@ class Rollout:
             version=self._version if MODES[config.batch.mode].versions else self._trained,
             horizon=Horizon(self._attempt, config.seed, config.max_steps, start.groups),
             ledger=self._ledger,
+            on_failed=self._on_failed,
         )
         self._loaded = LoadedRollout(deck, buffer, scheduler)
         return self._loaded

@@ -18,7 +18,7 @@ from typing import Any
 import structlog
 
 from echorl_core.config import BatchConfig, EnvironmentConfig
-from echorl_orchestrator.episode_outcome import EpisodeOutcome, StopReason
+from echorl_orchestrator.episode_outcome import EpisodeOutcome, FailedEpisode, StopReason
 from echorl_orchestrator.failures import EpisodeError, ErrorKind
 from echorl_orchestrator.rollout.counters import Drop, EpisodeLedger
 from echorl_orchestrator.rollout.group_scoring import GroupScoring
@@ -74,14 +74,28 @@ class Scheduler:
         version: Callable[[], int],
         horizon: Horizon,
         ledger: EpisodeLedger,
+        on_failed: Callable[[int, FailedEpisode], None] = lambda step, episode: None,
     ) -> None:
-        """``version``: that an episode started now would sample with; -1: none."""
+        """Nothing is played before ``run``.
+
+        Args:
+            config: of batches.
+            environments: whose episodes are played.
+            player: who plays them.
+            buffer: gets closed groups.
+            scoring: closes them.
+            version: that an episode started now would sample with; -1: none.
+            horizon: what episodes are identified by, and how far the run goes.
+            ledger: hears of every episode that has ended.
+            on_failed: gets each one that failed, and the step whose batch was being filled; not those that were
+                cancelled.
+        """
         self._config, self._mode = config, MODES[config.mode]
         self._player, self._deck, self._buffer, self._scoring = player, buffer.deck, buffer, scoring
         self._environments = {environment.name: environment for environment in environments}
         self._slots = {environment.name: asyncio.Semaphore(environment.max_concurrent) for environment in environments}
         self._unfinished: Counter[str] = Counter()
-        self._version, self._horizon, self._ledger = version, horizon, ledger
+        self._version, self._horizon, self._ledger, self._on_failed = version, horizon, ledger, on_failed
         self._open: dict[str, Group] = {}
         self._running: dict[asyncio.Task[None], _Running] = {}
         self._wake = asyncio.Event()
@@ -213,10 +227,17 @@ class Scheduler:
         kind = group.add(index, outcome)
         self._unfinished[group.ticket.environment] -= 1
         self.wake()
+        if kind is not None and kind is not ErrorKind.CANCELLED:
+            error = outcome.error or f"found the reward {outcome.reward}, accepted is a finite number"
+            self._on_failed(self._buffer.next_step, FailedEpisode(outcome, group.key, kind, error))
         self._ledger.ended(outcome, kind)
 
     async def _close(self, group: Group, environment: EnvironmentConfig, task: dict[str, Any]) -> None:
-        fallen, ready = await self._scoring.close(group, environment, task)
+        try:
+            fallen, ready = await self._scoring.close(group, environment, task)
+        finally:
+            for lost in group.unscored:
+                self._on_failed(self._buffer.next_step, lost)
         if ready:
             self._deck.note(group.ticket, math.fsum(float(unit.outcome.reward or 0.0) for unit in ready) / len(ready))
         del self._open[group.key]

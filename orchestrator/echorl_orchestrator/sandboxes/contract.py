@@ -49,6 +49,10 @@ class SandboxLimits:
     processes: int = 512
 
 
+UNSAID_LIMITS = SandboxLimits()
+"""Where neither a run nor its environment says any."""
+
+
 @dataclass(frozen=True)
 class SandboxSpec:
     """What a sandbox is made of."""
@@ -57,7 +61,8 @@ class SandboxSpec:
     """A folder or tar archive (process provider), or an image's reference (pods)."""
     workdir: str
     """Absolute; commands run here unless they say otherwise. It is made where the image lacks it."""
-    limits: SandboxLimits = SandboxLimits()
+    limits: SandboxLimits | None = None
+    """None: all that the run gives one."""
     ttl_s: float = 3600.0
     """Seconds until it ends by itself, whoever forgot it."""
     gateway: bool = False

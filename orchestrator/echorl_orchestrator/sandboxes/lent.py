@@ -47,8 +47,9 @@ class LentSandboxes:
 
     def __init__(self, config: SandboxesConfig, gateway: tuple[str, int] | None, tell: Tell) -> None:
         """Raises SandboxError where this machine can have none."""
-        self._config = config
+        self._ttl_s = config.ttl_s
         self._tell = tell
+        self._most = SandboxLimits(config.cpu, config.memory_bytes, config.disk_bytes, config.processes)
         self._provider = ProcessSandboxes(default_folder(), gateway)
         self._asked_for: set[str] = set()
 
@@ -86,14 +87,15 @@ class LentSandboxes:
         self._tell({"what": "destroyed"} if why is None else {"what": "failed", "loss": str(why.loss)})
 
     def _within(self, spec: SandboxSpec) -> SandboxSpec:
-        asked, most = spec.limits, self._config
+        most = self._most
+        asked = spec.limits or most
         limits = SandboxLimits(
             min(asked.cpu, most.cpu),
             min(asked.memory_bytes, most.memory_bytes),
             min(asked.disk_bytes, most.disk_bytes),
             min(asked.processes, most.processes),
         )
-        return replace(spec, limits=limits, ttl_s=min(spec.ttl_s, most.ttl_s))
+        return replace(spec, limits=limits, ttl_s=min(spec.ttl_s, self._ttl_s))
 
 
 async def try_one(config: SandboxesConfig) -> None:

@@ -135,6 +135,15 @@ def _check_sandboxes(name: str, lending: Lending | None) -> None:
         raise BadInputError(f"environments.{name}: {error.message}") from error
 
 
+def _check_episode_time(config: EnvironmentConfig, environment: Environment) -> None:
+    if environment.check_episode_time is None:
+        return
+    try:
+        environment.check_episode_time(config.episode_timeout_s)
+    except BadInputError as error:
+        raise BadInputError(f"environments.{config.name}: {error}") from None
+
+
 class Host:
     """One environment and its episodes."""
 
@@ -148,6 +157,7 @@ class Host:
     ) -> None:
         """``filters``: by the index of the run's rule; None where that one is not custom."""
         self._environment: Environment = load_environment(config.name, config.type, config.args)
+        _check_episode_time(config, self._environment)
         self._tasks: TaskSource = self._environment.tasks
         if config.holdout_fraction is not None:
             self._tasks = one_side(

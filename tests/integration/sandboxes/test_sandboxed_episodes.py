@@ -68,9 +68,9 @@ async def playing(
         await player.close()
 
 
-async def play(player: EpisodePlayer, one: EnvironmentConfig, episode: str) -> EpisodeOutcome:
+async def play(player: EpisodePlayer, one: EnvironmentConfig, episode: str, key: int = 0) -> EpisodeOutcome:
     async with player.room(one):
-        return await player.play(one, {"key": 0}, episode=episode, group="g", seed=7, attempt=1)
+        return await player.play(one, {"key": key}, episode=episode, group="g", seed=7, attempt=1)
 
 
 def counted(name: str, one: EnvironmentConfig, **labels: str) -> float:
@@ -94,6 +94,14 @@ async def test_an_agent_calls_the_model_from_its_sandbox_which_is_destroyed(tmp_
         await until(lambda: counted("sandboxes_destroyed_total", one) == destroyed + 1)
         assert counted("sandboxes_started_total", one) == started + 1
         assert counted("sandbox_start_seconds_count", one) >= 1
+
+
+async def test_limits_are_the_runs_where_an_episode_says_none_or_more(tmp_path: Path) -> None:
+    one = environment(tmp_path / "marks")
+    room = CONFIG.model_copy(update={"disk_bytes": 3 << 30})
+    async with playing(tmp_path, one, sandboxes=room) as player:
+        outcomes = [await play(player, one, f"e{key}", key) for key in (0, 1)]
+    assert [outcome.info["disk"] for outcome in outcomes] == [str(3 << 30)] * 2
 
 
 async def test_episodes_wait_for_room_over_all_workers(tmp_path: Path) -> None:

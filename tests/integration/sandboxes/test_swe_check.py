@@ -87,6 +87,9 @@ def test_sandboxes_that_are_lost_say_nothing_of_a_row(tmp_path: Path) -> None:
         ((), "args.data: found "),
         (("--args", "[1]"), "--args: found '[1]', accepted is a JSON object"),
         (("--args", "{"), "--args: found '{'"),
+        (("--resources", '{"memory": 5}'), "--resources: memory: found 5; accepted: "),
+        (("--resources", '{"gpu": 1}'), "--resources: gpu: unknown key, did you mean cpu?; found "),
+        (("--episode-timeout", "soon"), "--episode-timeout: found 'soon', accepted is a duration, such as 10m"),
         (("--args", '{"test_timeout_s": -1}'), "args.test_timeout_s: Input should be greater than 0"),
     ],
 )
@@ -95,6 +98,28 @@ def test_what_cannot_be_checked_is_said_in_a_line(tmp_path: Path, options: tuple
     assert done.returncode == 2
     assert problem in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_where_nothing_can_be_written_is_refused_before_any_row_is_tried(tmp_path: Path) -> None:
+    path, pipe = rows(tmp_path / "rows.jsonl", GOOD), tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for drops, problem in ((pipe, "a pipe"), (tmp_path, "a folder"), (path, "which the command reads")):
+        done = checked(path, "--drops", str(drops))
+        assert (done.returncode, done.stdout) == (2, "")
+        assert problem in done.stderr
+    assert checked(path, "--drops", str(tmp_path / "new" / "drops")).returncode == 0
+    assert (tmp_path / "new" / "drops").read_text() == ""
+
+
+def test_deadlines_and_room_are_those_of_the_run(tmp_path: Path) -> None:
+    big = "python3 -c 'print(len(bytearray(300 << 20)))'"
+    path = rows(tmp_path / "rows.jsonl", {**GOOD, "test_command": f"{big} && python3 check.py"})
+    assert checked(path).stdout.splitlines()[0] == "ok good"
+    small = checked(path, "--resources", '{"memory": "128Mi"}')
+    assert small.stdout.splitlines()[0].startswith("drop good: ")
+    refused = checked(path, "--args", '{"test_timeout_s": 600}', "--episode-timeout", "5m")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr.startswith("args.test_timeout_s: found 600 s, accepted is less than 240 s")
 
 
 def test_seeded_repositories_pass_their_own_check(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from echorl_orchestrator.failures import AgentError, HarnessError
 from echorl_orchestrator.sandboxes.contract import SandboxError, SandboxLoss
 from echorl_orchestrator.sandboxes.process.provider import ProcessSandboxes
 from echorl_testing.sandboxes.scripted_model import ScriptedModel, served
-from echorl_testing.sandboxes.swe_rows import BROKEN, FIX, HIDDEN, ROW, episode
+from echorl_testing.sandboxes.swe_rows import BROKEN, FIX, HIDDEN, ROW, SMALL, episode
 
 REPLACE = ("replace", {"path": "calc.py", "line": 2, "text": "    return a + b"})
 
@@ -20,7 +20,7 @@ REPLACE = ("replace", {"path": "calc.py", "line": 2, "text": "    return a + b"}
 @pytest.fixture
 async def boxes(tmp_path: Path) -> AsyncIterator[ProcessSandboxes]:
     """Sandboxes whose gateway nobody answers at; none is left after an episode."""
-    made = ProcessSandboxes(tmp_path / "sandboxes", ("127.0.0.1", 9))
+    made = ProcessSandboxes(tmp_path / "sandboxes", ("127.0.0.1", 9), SMALL)
     try:
         yield made
         assert await made.list() == []
@@ -31,7 +31,7 @@ async def boxes(tmp_path: Path) -> AsyncIterator[ProcessSandboxes]:
 async def test_the_scripted_agent_reads_fixes_tests_and_submits(tmp_path: Path) -> None:
     model = ScriptedModel([("list", {}), ("read", {"path": "calc.py"}), REPLACE, ("test", {}), ("submit", {})])
     async with served(model) as address:
-        made = ProcessSandboxes(tmp_path / "sandboxes", address)
+        made = ProcessSandboxes(tmp_path / "sandboxes", address, SMALL)
         try:
             played = await episode(made, "scripted")
             assert await made.list() == []
@@ -51,7 +51,7 @@ async def test_the_scripted_agent_reads_fixes_tests_and_submits(tmp_path: Path) 
 async def test_an_agent_whose_model_is_gone_has_failed_by_its_exit_code(tmp_path: Path) -> None:
     model = ScriptedModel([REPLACE])
     async with served(model) as address:
-        made = ProcessSandboxes(tmp_path / "sandboxes", address)
+        made = ProcessSandboxes(tmp_path / "sandboxes", address, SMALL)
         try:
             played = await episode(made, "scripted")
         finally:
@@ -176,11 +176,6 @@ async def test_an_image_that_is_not_there_is_infrastructure(boxes: ProcessSandbo
     with pytest.raises(SandboxError) as lost:
         await episode(boxes, "true; true", row=replace(ROW, image="/nowhere"))
     assert lost.value.loss is SandboxLoss.IMAGE
-
-
-async def test_stages_must_fit_the_episodes_time_and_sandboxes_must_be_there(boxes: ProcessSandboxes) -> None:
-    with pytest.raises(HarnessError, match=r"agent_timeout_s and test_timeout_s are 4200 s together"):
-        await episode(boxes, "true; true", agent_timeout_s=3600.0)
 
 
 @pytest.mark.parametrize(

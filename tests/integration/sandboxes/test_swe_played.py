@@ -30,7 +30,6 @@ from echorl_testing.sandboxes.swe_rows import GOLD, SOURCE
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 SANDBOXES = SandboxesConfig(cpu=1.0, memory_bytes=1 << 28, disk_bytes=1 << 26, processes=64, concurrency=2, ttl_s=600.0)
-LIMITS = {"memory_mib": 256, "disk_mib": 64, "processes": 64}
 SEEDED = {"num_tasks": 1, "functions": 1}
 ROW: dict[str, Any] = {
     "image": "host",
@@ -51,10 +50,9 @@ def fixing(text: str) -> str:
 
 
 def environment(name: str, **args: Any) -> EnvironmentConfig:
-    chosen = {"agent_timeout_s": 60.0, "test_timeout_s": 60.0, "limits": LIMITS, **args}
     sampling = SamplingConfig(max_completion_tokens=64)
     columns = ["ended", "diff"]
-    return EnvironmentConfig(name=name, type="builtin:swe", args=chosen, sampling=sampling, state_columns=columns)
+    return EnvironmentConfig(name=name, type="builtin:swe", args=args, sampling=sampling, state_columns=columns)
 
 
 @asynccontextmanager

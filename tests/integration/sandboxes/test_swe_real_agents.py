@@ -7,6 +7,7 @@ import pytest
 
 from echorl_core.config import ModelConfig, SamplingConfig
 from echorl_orchestrator.codec import build_codec
+from echorl_orchestrator.sandboxes.contract import SandboxLimits
 from echorl_orchestrator.sandboxes.process.provider import ProcessSandboxes
 from echorl_testing import campaign
 from echorl_testing.orchestrator.scripted_policy import write_byte_tokenizer
@@ -15,7 +16,7 @@ from echorl_testing.sandboxes import agents
 from echorl_testing.sandboxes.swe_rows import FIX, ROW, episode
 
 TOOLS = {"claude-code": ("Bash", {"command": FIX, "description": "fix"}), "codex": ("exec_command", {"cmd": FIX})}
-LIMITS = {"cpu": 1, "memory_mib": 4096, "disk_mib": 512, "processes": 256}
+LIMITS = SandboxLimits(memory_bytes=4 << 30, disk_bytes=512 << 20, processes=256)
 
 
 @pytest.mark.parametrize("name", campaign.campaign_params("agents", list(TOOLS), 1))
@@ -37,9 +38,9 @@ async def test_an_agent_of_the_table_fixes_a_repository(tmp_path: Path, name: st
         sampling = SamplingConfig(max_completion_tokens=4096)
         session = served.open("KEY", codec=codec, max_model_len=400_000, sampling=sampling)
         host, port = served.runner.addresses[0][:2]
-        made = ProcessSandboxes(tmp_path / "sandboxes", (host, port))
+        made = ProcessSandboxes(tmp_path / "sandboxes", (host, port), LIMITS)
         try:
-            played = await episode(made, name, agent_install=str(agent), limits=LIMITS)
+            played = await episode(made, name, agent_install=str(agent))
         finally:
             await made.close()
         assert not served.bugs

@@ -40,9 +40,15 @@ BRANCHES = [
 ]
 
 
+def failed(name, step, error_class, error_kind, error):
+    """A row of an episode that failed, as both kinds of file have it."""
+    told = {"error_class": error_class, "error_kind": error_kind, "error": error, "phase": "run"}
+    return episode(name, step, None, stop="error", in_batch=False, advantage=None, **told)
+
+
 NAMES = {
     *("kind", "step", "attempt", "episode", "environment", "task_key", "group", "in_batch", "reward", "advantage"),
-    *("filters", "stop", "turns", "state", "messages"),
+    *("filters", "stop", "turns", "state", "messages", "error_class", "error_kind", "error", "phase"),
 }
 
 

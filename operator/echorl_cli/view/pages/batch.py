@@ -1,4 +1,4 @@
-"""One step's batch: what was sampled for it, what was filtered before it, and what the step says of itself."""
+"""One step's batch: what was sampled for it, filtered before it or failed, and what the step says of itself."""
 
 from html import escape
 from typing import Any
@@ -57,8 +57,8 @@ class BatchPage:
                         "rowHeight": 26,
                     }
                 ).classes("metrics-table")
-        await self._show()
         follow(self._watch, self._show)
+        await self._show()
 
     async def _other_run(self, event: Any) -> None:
         self._run, self._step = event.value, None
@@ -78,9 +78,11 @@ class BatchPage:
         self._shown = last if self._step is None else self._step
         self._number.set_value(self._shown or None)
         rows, rewards, advantages, metrics = await self._watch.ask(_batch, self._run, self._shown)
-        inside = sum(row["in_batch"] is not False for row in rows)
+        inside, failed = (sum(is_so(row) for row in rows) for is_so in (_inside, _failed))
         known = f"of {last:,}" if self._step is not None else "the newest, live"
-        self._told.set_text(f"{known} · {inside} episodes to look at, {len(rows) - inside} filtered before")
+        self._told.set_text(
+            f"{known} · {inside} episodes to look at, {len(rows) - inside - failed} filtered before, {failed} failed"
+        )
         for chart, options in (
             (self._rewards, charts.bars("Rewards", rewards)),
             (self._advantages, charts.bars("Advantages of the batch", advantages)),
@@ -92,6 +94,14 @@ class BatchPage:
         self._metrics.options["rowData"] = [
             {"metric": name, "value": value} for name, value in metrics.items() if isinstance(value, int | float)
         ]
+
+
+def _inside(row: Row) -> bool:
+    return row["in_batch"] is not False
+
+
+def _failed(row: Row) -> bool:
+    return row["error_class"] is not None
 
 
 def _batch(tables: duckdb.DuckDBPyConnection, run: int, step: int) -> tuple[list[Row], list[Row], list[Row], Row]:

@@ -32,6 +32,8 @@ class EpisodePage:
                 return
             sequences, problem = await self._watch.ask(_trained, self._shown, self._place)
             self._head(found)
+            if found.row["error"]:
+                ui.label(f"{found.row['error_kind']}: {found.row['error']}").classes("notice error")
             for notice in found.notices:
                 ui.label(notice).classes("notice")
             with ui.tabs().props("dense align=left no-caps").classes("tabs") as tabs:
@@ -66,12 +68,15 @@ class EpisodePage:
 
 def _facts(found: Episode) -> list[tuple[str, str]]:
     row = found.row
-    kept = {True: "yes", False: "filtered: " + (row["filters"] or "?")}.get(row["in_batch"])
+    out = "no: it failed" if row["error_class"] else "filtered: " + (row["filters"] or "?")
+    kept = {True: "yes", False: out}.get(row["in_batch"])
     trains = [name for name, on in (("RL", row["trains_rl"]), ("ECHO", row["trains_ce"])) if on]
     several: list[tuple[str, Any]] = [
         ("reward", row["reward"]),
         ("advantage", row["advantage"]),
         ("ended", row["stop"]),
+        ("failed by", row["error_class"]),
+        ("at", row["phase"]),
         ("environment", row["environment"]),
         ("task", row["task_key"]),
         ("in batch", kept),

@@ -15,7 +15,10 @@ from echorl_cli.view.watch import Watch
 
 A_PAGE = 100
 _KINDS = {"": "train and eval", "train": "train", "eval": "eval"}
-_IN_BATCH = {None: "any", True: "in the batch", False: "filtered before"}
+_IN_BATCH = {None: "any", True: "in the batch", False: "in none"}
+_FAILED = {None: "any", True: "failed", False: "did not fail"}
+ERROR_CLASSES = ("infrastructure", "harness", "agent")
+"""Of episodes that failed; see docs/agents.md."""
 
 
 class EpisodesPage:
@@ -41,6 +44,8 @@ class EpisodesPage:
                     ).props("dense outlined").classes("wide")
                 self._environment = self._one_of("Environment", "environment", environments)
                 self._stop = self._one_of("Ended", "stop", stops)
+                self._mapped("Failed", "failed", _FAILED)
+                self._mapped("Class of failure", "error_class", {"": "any", **{one: one for one in ERROR_CLASSES}})
                 self._mapped("Kind", "kind", _KINDS)
                 self._mapped("Batch", "in_batch", _IN_BATCH)
                 self._number("Reward from", "reward_from")
@@ -48,7 +53,7 @@ class EpisodesPage:
                 self._number("Step from", "step_from", whole=True)
                 self._number("to", "step_to", whole=True)
                 ui.input(
-                    "Episode, task or group",
+                    "Episode, task, group or error",
                     value=self._wanted.text,
                     on_change=lambda event: self._ask(text=event.value.strip()),
                 ).props("dense outlined debounce=300 clearable").classes("wide search")
@@ -61,8 +66,8 @@ class EpisodesPage:
                 self._back = ui.button(icon="chevron_left", on_click=lambda: self._turn(-1)).props("flat dense")
                 self._next = ui.button(icon="chevron_right", on_click=lambda: self._turn(1)).props("flat dense")
             self._table = EpisodeTable(self._watch)
-        await self._show()
         follow(self._watch, self._show)
+        await self._show()
 
     def _one_of(self, label: str, name: str, known: list[str]) -> ui.select:
         return self._mapped(label, name, _options(known, getattr(self._wanted, name)))

@@ -53,7 +53,10 @@ def frame(watch: Watch, here: str) -> Iterator[None]:
 
 
 def follow(watch: Watch, update: Callable[[], Awaitable[None]]) -> None:
-    """Have ``update`` called after every look that found something, and never twice at the same time."""
+    """Have ``update`` called after every look that finds something from now on, and never twice at the same time.
+
+    Called before the page is first filled: what is found meanwhile would else be shown with the next find, or never.
+    """
     seen = [watch.version]
 
     async def looked() -> None:

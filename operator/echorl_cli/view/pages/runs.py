@@ -49,8 +49,8 @@ class RunsPage:
                 .classes("metrics")
             )
             self._grid = ui.element("div").classes("charts")
-        await self._draw()
         follow(self._watch, self._draw)
+        await self._draw()
 
     def _card(self, number: int) -> None:
         one = self._watch.runs[number]

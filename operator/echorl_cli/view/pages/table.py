@@ -25,6 +25,7 @@ _COLUMNS: tuple[dict[str, Any], ...] = (
     _column("reward", least=84, cellClassRules=_GOOD),
     _column("advantage", least=100),
     _column("stop", "ended", flex=2, least=100, cellClassRules={"odd": "x != 'terminated'"}),
+    _column("error_kind", "failed by", flex=2, least=110, cellClassRules={"odd": "x"}),
     _column("in_batch", "in batch", least=88),
     _column("filters", flex=2, least=90),
     _column("turns", least=70),

@@ -20,4 +20,4 @@ def build(**args: Any) -> Environment:
     """The environment that ``builtin:swe`` names."""
     checked = SweArgs.model_validate(args)
     rows = checked.rows()
-    return Environment(SweTasks(rows), runner=SweRunner(checked, rows))
+    return Environment(SweTasks(rows), runner=SweRunner(checked, rows), check_episode_time=checked.times)

@@ -8,7 +8,7 @@ import stat
 import subprocess
 from pathlib import Path
 
-from echorl_orchestrator.sandboxes.contract import SandboxError, SandboxLoss, SandboxSpec
+from echorl_orchestrator.sandboxes.contract import UNSAID_LIMITS, SandboxError, SandboxLimits, SandboxLoss, SandboxSpec
 from echorl_orchestrator.sandboxes.process.images import HOST, Images, host_tree
 from echorl_orchestrator.sandboxes.process.order import Order, send
 from echorl_orchestrator.sandboxes.process.programs import OWN_ENVIRONMENT, own_program
@@ -28,8 +28,15 @@ def default_folder() -> Path:
 class ProcessSandboxes:
     """See ``contract.Sandboxes``. Belongs to one event loop; ``close`` ends what was forgotten."""
 
-    def __init__(self, folder: Path, gateway: tuple[str, int] | None = None) -> None:
-        """``gateway``: where sandboxes that ask for it reach the gateway.
+    def __init__(
+        self, folder: Path, gateway: tuple[str, int] | None = None, limits: SandboxLimits = UNSAID_LIMITS
+    ) -> None:
+        """Make a provider; it makes nothing yet.
+
+        Args:
+            folder: for what sandboxes need on disk.
+            gateway: where sandboxes that ask for it reach the gateway.
+            limits: of sandboxes that ask for none.
 
         Raises:
             SandboxError: this machine can have none.
@@ -39,7 +46,7 @@ class ProcessSandboxes:
             raise SandboxError(SandboxLoss.REFUSED, NO_BUBBLEWRAP)
         self._bwrap = bwrap
         self._folder = _own(folder)
-        self._gateway = gateway
+        self._gateway, self._limits = gateway, limits
         self._user = _STAND_IN if os.geteuid() == 0 else None
         self._images = Images(self._folder / "images", self._user)
         self._made: dict[str, asyncio.Task[ProcessSandbox]] = {}
@@ -105,6 +112,7 @@ class ProcessSandboxes:
         return sandbox
 
     def _order(self, spec: SandboxSpec) -> Order:
+        limits = spec.limits or self._limits
         shown, links = host_tree() if spec.image == HOST else ([], [])
         image = None if spec.image == HOST else self._relative(spec.image)
         volumes = [(self._relative(source), path) for path, source in spec.volumes.items()]
@@ -114,9 +122,9 @@ class ProcessSandboxes:
             bwrap=self._bwrap,
             workdir=spec.workdir,
             ttl_s=spec.ttl_s,
-            memory_bytes=spec.limits.memory_bytes,
-            disk_bytes=spec.limits.disk_bytes,
-            processes=spec.limits.processes,
+            memory_bytes=limits.memory_bytes,
+            disk_bytes=limits.disk_bytes,
+            processes=limits.processes,
             gateway=spec.gateway,
             image=image,
             shown=shown + volumes,

@@ -82,6 +82,7 @@ class OrchestratorLife:
             trained=lambda: view.step,
             ledger=EpisodeLedger(self.counters, failures, InfrastructureLosses({}), health.beat),
             on_filtered=disk.episodes.filtered,
+            on_failed=disk.episodes.failed,
         )
         evals = Evals(
             [],

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from echorl_core.config import BatchConfig, EnvironmentConfig
-from echorl_orchestrator.episode_outcome import EpisodeOutcome
+from echorl_orchestrator.episode_outcome import EpisodeOutcome, FailedEpisode
 from echorl_orchestrator.failures import ErrorKind, FailureLimit
 from echorl_orchestrator.rollout.counters import Counters, EpisodeLedger
 from echorl_orchestrator.rollout.group_scoring import GroupScoring
@@ -29,6 +29,7 @@ class Rig:
         max_steps: int = 100,
         limit: int = 1000,
         on_filtered: Callable[[int, ReadyEpisode], None] = lambda step, episode: None,
+        on_failed: Callable[[int, FailedEpisode], None] = lambda step, episode: None,
     ) -> None:
         """``limit``: of failures in a row. What the player's engines hold is what the trainer has trained."""
         self.player = player
@@ -54,6 +55,7 @@ class Rig:
             version=lambda: player.version,
             horizon=Horizon(1, 0, max_steps),
             ledger=ledger,
+            on_failed=on_failed,
         )
 
     @asynccontextmanager

@@ -6,7 +6,7 @@ from typing import Any
 from echorl_orchestrator.environments.builtin.parts.swe.args import SweArgs
 from echorl_orchestrator.environments.builtin.parts.swe.row import Row, SuiteGrader
 from echorl_orchestrator.environments.builtin.parts.swe.runner import SweRunner
-from echorl_orchestrator.sandboxes.contract import Sandboxes
+from echorl_orchestrator.sandboxes.contract import Sandboxes, SandboxLimits
 from echorl_orchestrator.types import Limits, RunnerResult
 
 SOURCE = b"def add(a, b):\n    return a - b\n"
@@ -34,6 +34,8 @@ ROW = Row(
     test_files={"tests/__init__.py": b"", "tests/test_calc.py": _TESTS % (90125, 90128)},
     gold=GOLD,
 )
+SMALL = SandboxLimits(cpu=1.0, memory_bytes=256 << 20, disk_bytes=64 << 20, processes=64)
+"""Of sandboxes; enough for the rows here."""
 HIDDEN = "90125"
 """Stands in the tests that grade, and nowhere else."""
 BROKEN = replace(ROW, key="broken-1", setup=("echo preparing", "false"))
@@ -49,8 +51,7 @@ async def episode(
 ) -> RunnerResult:
     """One episode of ``row``; ``agent`` is a shell script, or as ``args.agent``."""
     chosen = shell_agent(agent) if isinstance(agent, str) and " " in agent else agent
-    limits = {"cpu": 1, "memory_mib": 256, "disk_mib": 64, "processes": 64}
-    checked = SweArgs.model_validate({"agent": chosen, "limits": limits, "agent_timeout_s": 60.0, **args})
+    checked = SweArgs.model_validate({"agent": chosen, "agent_timeout_s": 60.0, **args})
     runner = SweRunner(checked, [row])
     bounds = Limits(None, 3600.0, 4096)
     return await runner.run(

@@ -4,6 +4,8 @@ import pytest
 
 from echorl_cli.view import queries
 from echorl_cli.view.queries import Wanted
+from echorl_orchestrator.records.episode_table import parquet
+from echorl_testing.view_folder import NAMES, failed, lines, watch_of
 
 
 def names(rows):
@@ -37,6 +39,38 @@ def test_episodes_count_once_whichever_file_has_them(watched):
 )
 def test_filters(watched, asked, found):
     assert names(queries.episodes(watched[1], Wanted(**asked))) == found
+
+
+LOST = [
+    failed("g7-e0", 7, "infrastructure", "sandbox", "the worker died"),
+    failed("g7-e1", 7, "harness", "harness", "calc-1: setup: ended with 9"),
+]
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ({"failed": True}, ["g7-e0", "g7-e1", "g8-e0"]),
+        ({"failed": True, "step_to": 7}, ["g7-e0", "g7-e1"]),
+        ({"error_class": "harness"}, ["g7-e1", "g8-e0"]),
+        ({"error_class": "agent"}, []),
+        ({"text": "ENDED WITH"}, ["g7-e1", "g8-e0"]),
+        ({"text": "sandbox"}, ["g7-e0"]),
+        ({"failed": False, "step_from": 2, "kind": "train"}, ["g2-e0", "g2-e1"]),
+        ({"in_batch": False, "failed": False}, ["g1-e1"]),
+    ],
+    ids=str,
+)
+def test_failed_episodes_are_found_by_class_and_by_what_went_wrong(root, asked, found):
+    records = root / "records" / "attempt_1"
+    lines(records / "episodes.jsonl", *LOST)
+    lost = failed("g8-e0", 8, "harness", "harness", "calc-2: setup: ended with 9")
+    row = {name: value for name, value in lost.items() if name in NAMES} | {"messages": None, "turns": 2}
+    (records / "episodes" / "step_000008.parquet").write_bytes(parquet([row]))
+    _, tables = watch_of(root)
+    assert sorted(names(queries.episodes(tables, Wanted(**asked)))) == found
+    # They have no reward, and count for no mean.
+    assert queries.totals(tables, Wanted())["reward"] == pytest.approx((1 + 0 + 1 - 1 + 0.75) / 5)
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,8 @@ def test_an_empty_folder_and_a_file(tmp_path):
     (tmp_path / "file").touch()
     assert "found no records of a run" in refused(tmp_path / "file")
     assert "an empty name" in refused("")
+    (tmp_path / "loop").symlink_to("loop")
+    assert "loop: found no records of a run" in refused(tmp_path / "loop")
 
 
 def test_no_run_below_runs(tmp_path, monkeypatch):

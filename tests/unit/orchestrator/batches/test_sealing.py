@@ -1,12 +1,16 @@
+from typing import Literal
+
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from echorl_core.arrays import unpack
 from echorl_core.checkpoints import NO_HISTORY, next_history
 from echorl_core.config import BatchConfig, FilterConfig
 from echorl_core.identity import RunIdentity
-from echorl_core.wire.batch import RankBatch, Sample
+from echorl_core.wire.batch import RankBatch, Sample, TokenRole
 from echorl_orchestrator.batches.batch_metrics import SinceLastBatch, batch_columns
 from echorl_orchestrator.batches.sealing import Place, SavedState, compose, extend, files, read_state, seal_of
 from echorl_orchestrator.filters.rules import Verdict
@@ -74,6 +78,67 @@ def test_aggregation_by_episode_divides_by_all_its_branches() -> None:
     assert found["a/0"][0].tolist() == pytest.approx([0, 0.25, 0.25, 0.25])
     assert found["a/1"][0].tolist() == pytest.approx([0, 0.25])
     assert found["b/0"][0].tolist() == pytest.approx([0, 0.5, 0.5])
+
+
+@pytest.mark.parametrize(
+    ("aggregation", "rl", "first", "second", "alone"),
+    [("token", 4.0, 0.5, 0.5, 1.0), ("episode", 2.0, 1 / 6, 1 / 2, 1 / 2)],
+)
+def test_a_split_reward_is_shared_by_the_branches_that_train(
+    aggregation: Literal["token", "episode"], rl: float, first: float, second: float, alone: float
+) -> None:
+    branches = [[C, A, A, A], [C, A], [C, E, C]]  # nothing of the third trains by reward
+    two = episode([sample(roles, episode="a", branch=number) for number, roles in enumerate(branches)], 0.5)
+    one = episode([sample([C, A, A], episode="b")], -0.5)
+    config = batch_config(aggregation=aggregation, reward_per_branch="split")
+    denominators, found = weights(config, two, one)
+    assert denominators == {"rl": rl, "ce": 1.0}
+    assert found["a/0"][0].tolist() == pytest.approx([0, first, first, first])
+    assert found["a/1"][0].tolist() == pytest.approx([0, second])
+    assert found["a/2"][1].tolist() == pytest.approx([0, 0.05, 0])
+    assert found["b/0"][0].tolist() == pytest.approx([0, alone, alone])
+    assert {float(value) for value in found["a/0"][2][1:]} == {0.5}  # the advantage itself stays
+
+
+@pytest.mark.parametrize("aggregation", ["token", "episode"])
+@given(
+    roles=st.lists(st.sampled_from([C, A, E]), max_size=8).map(lambda roles: [C, A, *roles]),
+    copies=st.integers(2, 8),
+    advantage=st.floats(-10, 10, width=32),
+    rl_weight=st.sampled_from([1.0, 0.3]),
+)
+def test_branches_of_a_split_reward_weigh_as_one_alone(
+    aggregation: Literal["token", "episode"], roles: list[TokenRole], copies: int, advantage: float, rl_weight: float
+) -> None:
+    config = batch_config(aggregation=aggregation, reward_per_branch="split", rl_weight=rl_weight)
+    single = episode([sample(roles, episode="a")], advantage)
+    several = episode([sample(roles, episode="a", branch=number) for number in range(copies)], advantage)
+    one, many = weights(config, single), weights(config, several)
+    assert many[0]["rl"] == pytest.approx(one[0]["rl"])
+    summed = [np.sum([rl * given for rl, _, given in found.values()], axis=0) for _, found in (one, many)]
+    assert summed[1] == pytest.approx(summed[0], rel=1e-5, abs=1e-6)
+    # A single branch trains as it does without the setting, to the bit.
+    full = weights(batch_config(aggregation=aggregation, rl_weight=rl_weight), single)
+    assert (full[0], full[1]["a/0"][0].tolist()) == (one[0], one[1]["a/0"][0].tolist())
+
+
+@pytest.mark.parametrize("aggregation", ["token", "episode"])
+@given(
+    episodes=st.lists(
+        st.lists(st.lists(st.sampled_from([C, A]), min_size=2, max_size=6), min_size=1, max_size=5), max_size=4
+    )
+)
+def test_every_episode_counts_once_by_its_mean_branch(
+    aggregation: Literal["token", "episode"], episodes: list[list[list[TokenRole]]]
+) -> None:
+    found = [
+        episode([sample([C, A, *roles], episode=f"e{place}", branch=number) for number, roles in enumerate(branches)])
+        for place, branches in enumerate([*episodes, [[C]]])
+    ]
+    config = batch_config(aggregation=aggregation, reward_per_branch="split", seq_len=4096)
+    denominators, samples = weights(config, *found)
+    # The weights of a batch sum to its denominator, whatever is a branch of what.
+    assert sum(float(rl.sum()) for rl, _, _ in samples.values()) == pytest.approx(denominators["rl"], rel=1e-5)
 
 
 def test_per_sequence_echo_divides_by_every_observation() -> None:

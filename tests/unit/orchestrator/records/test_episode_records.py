@@ -3,6 +3,7 @@
 import asyncio
 import json
 import math
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,8 +12,16 @@ import pytest
 from structlog.testing import capture_logs
 
 from echorl_core.rundir import RunDirectory
+from echorl_orchestrator.episode_outcome import FailedEpisode, StopReason
+from echorl_orchestrator.failures import ErrorKind, class_of
 from echorl_orchestrator.filters.rules import Verdict
-from echorl_orchestrator.records.episode_records import MAX_FILTERED, MAX_WAITING, EpisodeFiles, EpisodeRecords
+from echorl_orchestrator.records.episode_records import (
+    MAX_FAILED,
+    MAX_FILTERED,
+    MAX_WAITING,
+    EpisodeFiles,
+    EpisodeRecords,
+)
 from echorl_orchestrator.records.recorder import EPISODES, EPISODES_A_STEP, Recorder
 from echorl_orchestrator.rollout.groups import ReadyEpisode
 from echorl_orchestrator.tasks.task_deck import Ticket
@@ -92,6 +101,10 @@ async def test_a_step_s_file_holds_the_batch_and_what_filters_kept_out(tmp_path:
         "metrics": {"bytes": 7.0, "pages": 2.0},
         "transcript": None,
         "conversations": None,
+        "error_class": None,
+        "error_kind": None,
+        "error": None,
+        "phase": None,
     }
     last = rows[-1]
     assert (last["in_batch"], last["filters"], last["trains_rl"], last["trains_ce"], last["task_key"]) == (
@@ -130,6 +143,62 @@ async def test_a_member_s_row_has_the_rewards_of_all_and_what_was_said_as_in_jso
         assert json.loads(row["transcript"]) == line["transcript"] == SAID
         assert json.loads(row["messages"]) == line["messages"]
         assert (row["reward"], row["episode"]) == (line["reward"], line["episode"])
+
+
+def failed(episode: str, kind: ErrorKind = ErrorKind.HARNESS, error: str = "setup: ended with 9") -> FailedEpisode:
+    lost = outcome(episode, error=kind)
+    lost.reward, lost.stop, lost.phase, lost.seconds = math.nan, StopReason.ERROR, "run", 2.5
+    lost.messages = [{"role": "user", "content": episode}]
+    lost.turns = [{"start_s": 0.0, "end_s": 1.0}]
+    return FailedEpisode(lost, "g1", kind, error)
+
+
+async def test_an_episode_that_failed_is_told_singly_and_is_in_no_batch(tmp_path: Path) -> None:
+    run, recorder = opened(tmp_path)
+    records = EpisodeRecords(recorder, EpisodeFiles(run, 3), 3)
+    records.failed(5, failed("lost", error="x" * 10_000))
+    records.failed(6, failed("early", ErrorKind.PROVIDER))  # while batch 5 was being written
+    await records.sealed(5, [ready("e0")])
+    await records.sealed(6, [ready("e1")])
+    await records.close()
+    await recorder.close()
+    whole, lost = pq.read_table(run.episodes(3, 5)).to_pylist(maps_as_pydicts="strict")
+    (line,) = (row for row in recorder.rows(EPISODES) if row["episode"] == "lost")
+    assert whole["error_class"] is None
+    for row in (lost, line):
+        assert (row["episode"], row["step"], row["group"], row["stop"]) == ("lost", 5, "g1", "error")
+        assert (row["in_batch"], row["reward"], row["advantage"]) == (False, None, None)
+        assert (row["error_class"], row["error_kind"], row["phase"]) == ("harness", "harness", "run")
+        assert (row["error"], row["seconds"]) == ("x" * 4000, 2.5)
+    assert json.loads(lost["messages"]) == line["messages"] == [{"role": "user", "content": "lost"}]
+    assert (lost["trains_rl"], lost["trains_ce"], lost["staleness"]) == (False, False, None)
+    assert line["turns"] == [{"start_s": 0.0, "end_s": 1.0}]
+    rows = pq.read_table(run.episodes(3, 6), columns=["episode", "error_class", "step"]).to_pylist()
+    assert rows[1] == {"episode": "early", "error_class": "infrastructure", "step": 6}
+
+
+async def test_thousands_of_failures_leave_a_bounded_number_of_records(tmp_path: Path) -> None:
+    run, recorder = opened(tmp_path)
+    records = EpisodeRecords(recorder, EpisodeFiles(run, 3), 3)
+    for number in range(2 * MAX_FAILED):
+        records.failed(5, failed(f"h{number}", ErrorKind.HARNESS))
+        records.failed(5, failed(f"i{number}", ErrorKind.SANDBOX))
+    # No batch is ever sealed: what failed is written when the run ends.
+    await records.close()
+    await recorder.close()
+    assert pq.read_metadata(run.episodes(3, 5)).num_rows == MAX_FAILED
+    classes = Counter(row["error_class"] for row in recorder.rows(EPISODES))
+    assert classes == {"harness": EPISODES_A_STEP, "infrastructure": EPISODES_A_STEP}
+
+
+@pytest.mark.parametrize("kind", ErrorKind)
+def test_every_kind_of_failure_has_a_class(kind: ErrorKind) -> None:
+    expected = {
+        "infrastructure": {"provider", "sandbox", "invalidResponse", "infrastructure"},
+        "harness": {"harness", "env", "overlong"},
+        "agent": {"agent", "timeout", "protocol", "cancelled"},
+    }
+    assert kind in expected[class_of(kind)]
 
 
 async def test_what_was_said_is_let_go_where_too_many_episodes_are_filtered(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from echorl_core.config import AdvantageConfig, EnvironmentConfig, FilterConfig,
 from echorl_core.names import ExitCode
 from echorl_orchestrator.advantages.advantage_hook import AdvantageInputs
 from echorl_orchestrator.control.supervision import failure_in
-from echorl_orchestrator.episode_outcome import EpisodeOutcome
+from echorl_orchestrator.episode_outcome import EpisodeOutcome, FailedEpisode
 from echorl_orchestrator.failures import BadInputError, EpisodeError, ErrorKind, RunFailure
 from echorl_orchestrator.filters.filter_hook import FilterEpisode
 from echorl_orchestrator.filters.rules import Verdict
@@ -64,7 +64,7 @@ def without_score(outcomes: list[EpisodeOutcome]) -> list[float] | None:
     ("scores", "told"),
     [
         (lambda outcomes: [float("nan")] * len(outcomes), r"could not be scored: score_group returned \[nan, nan\]"),
-        (without_score, "an episode ended without a reward"),
+        (without_score, "the episode ended without a reward"),
     ],
 )
 async def test_groups_that_can_never_be_scored_end_the_run(
@@ -96,6 +96,60 @@ async def test_scores_that_do_not_fit_drop_the_group() -> None:
     assert rig.counters.totals["dropped/group"] == 4
     assert rig.counters.totals["failures/env"] == 2
     assert {one.outcome.reward for one in batch} == {1.0, 0.0}
+
+
+class Failed:
+    """What the scheduler told of episodes that failed, by name: step, kind, error."""
+
+    def __init__(self) -> None:
+        self.told: dict[str, tuple[int, ErrorKind, str]] = {}
+
+    def __call__(self, step: int, episode: FailedEpisode) -> None:
+        name = episode.outcome.episode
+        assert name not in self.told
+        assert name.startswith(f"{episode.group}-")
+        self.told[name] = (step, episode.kind, episode.error)
+
+
+async def test_every_failure_is_told_once_with_the_step_that_was_being_filled() -> None:
+    failed = Failed()
+    rig = Rig(batch_config(), ScriptedPlayer(script=failing("g000001-e1", "g000004-e0")), on_failed=failed)
+    async with rig.running():
+        first = await rig.buffer.batch()
+        rig.update(1)
+        second = await rig.buffer.batch()
+    assert failed.told == {
+        "a1-g000001-e1": (1, ErrorKind.PROVIDER, "scripted provider"),
+        "a1-g000004-e0": (2, ErrorKind.PROVIDER, "scripted provider"),
+    }
+    assert not {one.outcome.episode for one in first + second} & set(failed.told)
+
+
+async def test_what_ended_well_and_could_not_be_scored_is_told_too() -> None:
+    failed, answers = Failed(), iter([EpisodeError(ErrorKind.ENV, "scripted"), [0.5, 0.25, 1.0]])
+
+    def scores(outcomes: list[EpisodeOutcome]) -> list[float] | None:
+        answer = next(answers, None)
+        if isinstance(answer, EpisodeError):
+            raise answer
+        return answer
+
+    def script(episode: str, group: str, version: int) -> EpisodeOutcome:
+        reward = None if episode == "a1-g000003-e1" else float("inf") if episode == "a1-g000004-e0" else 1.0
+        return outcome(episode, version=version, reward=reward)
+
+    rig = Rig(batch_config(), ScriptedPlayer(script=script, scores=scores), on_failed=failed)
+    async with rig.running():
+        await rig.buffer.batch()
+    two = "score_group returned [0.5, 0.25, 1.0], accepted are 2 finite numbers"
+    assert failed.told == {
+        "a1-g000001-e0": (1, ErrorKind.ENV, "the group could not be scored: scripted"),
+        "a1-g000001-e1": (1, ErrorKind.ENV, "the group could not be scored: scripted"),
+        "a1-g000002-e0": (1, ErrorKind.ENV, f"the group could not be scored: {two}"),
+        "a1-g000002-e1": (1, ErrorKind.ENV, f"the group could not be scored: {two}"),
+        "a1-g000003-e1": (1, ErrorKind.ENV, "the episode ended without a reward"),
+        "a1-g000004-e0": (1, ErrorKind.ENV, "found the reward inf, accepted is a finite number"),
+    }
 
 
 async def test_too_many_failures_in_a_row_end_the_run_with_the_reason() -> None:

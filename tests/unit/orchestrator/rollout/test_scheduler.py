@@ -118,7 +118,8 @@ async def test_tasks_in_batches_are_used_up_and_those_in_flight_come_back() -> N
 
 async def test_episodes_that_no_batch_can_use_are_cancelled() -> None:
     player = ScriptedPlayer()
-    rig = Rig(batch_config(oversampling=2.0), player)
+    failed: list[str] = []
+    rig = Rig(batch_config(oversampling=2.0), player, on_failed=lambda step, one: failed.append(one.outcome.episode))
     hold = asyncio.Event()
     play = player.play
 
@@ -142,6 +143,7 @@ async def test_episodes_that_no_batch_can_use_are_cancelled() -> None:
         hold.set()
         await rig.buffer.batch()
     assert rig.counters.totals["failures/cancelled"] == 4
+    assert failed == []  # what nobody needs any more has not failed
     assert rig.counters.totals["groups/dropped"] == 2
 
 

@@ -20,6 +20,18 @@ MODES: list[Refused] = [
     Refused([*SFT, ("spec.algorithm.loss", {"klTau": 0.1})], "spec.algorithm.loss", "no value", id="loss of sft"),
     Refused([*SFT, ("spec.algorithm.rlWeight", 0.5)], "spec.algorithm.rlWeight", "no value", id="rlWeight of sft"),
     Refused(
+        [*SFT, ("spec.algorithm.rewardPerBranch", "split")],
+        "spec.algorithm.rewardPerBranch",
+        "no value",
+        id="rewardPerBranch of sft",
+    ),
+    Refused(
+        [*OPD, ("spec.algorithm.rewardPerBranch", "split")],
+        "spec.algorithm.rewardPerBranch",
+        "no value",
+        id="rewardPerBranch of opd",
+    ),
+    Refused(
         [*SFT, ("spec.algorithm.advantage", {"type": "none"})],
         "spec.algorithm.advantage",
         "no value",

@@ -169,6 +169,8 @@ def test_a_folder_of_tasks(tmp_path: Path) -> None:
     )
     folder(tmp_path / "two", instruction_dot_md="No tests.", task_dot_toml='image = "host"\n')
     folder(tmp_path / "three", task_dot_toml="image = [\n")
+    folder(tmp_path / "five", task_dot_toml="image = " + "[" * 5000)
+    folder(tmp_path / "six", task_dot_toml="image = " + "9" * 5000)
     (tmp_path / "four" / "files").mkdir(parents=True)
     (tmp_path / "four" / "files" / "out").symlink_to("/etc")
     found = read_data_set(tmp_path, Defaults())
@@ -180,7 +182,9 @@ def test_a_folder_of_tasks(tmp_path: Path) -> None:
     assert (one.grader.suite, one.grader.reward_file) == (True, "/logs/verifier/reward.txt")
     assert one.solution == "echo 2 > a/b.py\n"
     assert [line.rpartition("/")[2].split(" (")[0].split(", ")[0] for line in found.refused] == [
+        "five: task.toml: found maximum recursion depth exceeded",
         "out: found a link",
+        "six: task.toml: found Exceeds the limit",
         "three: task.toml: found Invalid value",
         "two: tests: found no grader",
     ]

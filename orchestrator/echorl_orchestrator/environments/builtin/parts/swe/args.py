@@ -7,30 +7,13 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from echorl_orchestrator.environments.builtin.parts.data_path import found
 from echorl_orchestrator.environments.builtin.parts.swe.agents import AGENTS, AgentRow
 from echorl_orchestrator.environments.builtin.parts.swe.formats import Defaults, RowError, checked_workdir
-from echorl_orchestrator.environments.builtin.parts.swe.grading import GraderLimits
 from echorl_orchestrator.environments.builtin.parts.swe.reading import DataSet, read_data_set
 from echorl_orchestrator.environments.builtin.parts.swe.row import LONGEST_PATCH_BYTES, Row
 from echorl_orchestrator.environments.builtin.parts.swe.seeded import SeededArgs, seeded_rows
+from echorl_orchestrator.environments.builtin.parts.swe.times import StageTimes, budgets
 from echorl_orchestrator.failures import BadInputError
-from echorl_orchestrator.sandboxes.contract import SandboxLimits
 
 _TOLD = 10
-_MIB = 1 << 20
-
-
-class LimitArgs(BaseModel):
-    """What one sandbox may use."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-    cpu: float = Field(default=1.0, gt=0, strict=False)
-    memory_mib: int = Field(default=2048, ge=16)
-    disk_mib: int = Field(default=2048, ge=16)
-    processes: int = Field(default=512, ge=16)
-
-    def limits(self) -> SandboxLimits:
-        """As providers take them."""
-        return SandboxLimits(self.cpu, self.memory_mib * _MIB, self.disk_mib * _MIB, self.processes)
 
 
 class SweArgs(BaseModel):
@@ -62,11 +45,12 @@ class SweArgs(BaseModel):
     """What an episode is worth whose agent crashed or used up its time: its diff, nothing, or it is left out."""
     create_timeout_s: float = Field(default=300.0, gt=0, strict=False)
     setup_timeout_s: float = Field(default=600.0, gt=0, strict=False)
-    agent_timeout_s: float = Field(default=1800.0, gt=0, strict=False)
+    agent_timeout_s: float | None = Field(default=None, gt=0, strict=False)
+    """None: what the tests and a fifth of the episode's time leave, which is kept for preparing and grading."""
     diff_timeout_s: float = Field(default=120.0, gt=0, strict=False)
-    test_timeout_s: float = Field(default=600.0, gt=0, strict=False)
+    test_timeout_s: float | None = Field(default=None, gt=0, strict=False)
+    """None: a fifth of the episode's time, or what the agent leaves of four fifths."""
     longest_diff_bytes: int = Field(default=LONGEST_PATCH_BYTES, ge=1)
-    limits: LimitArgs = LimitArgs()
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
@@ -95,12 +79,14 @@ class SweArgs(BaseModel):
         prompt = {} if self.prompt is None else {"prompt": self.prompt}
         return row.model_copy(update={**changed, **install, **prompt})
 
-    @property
-    def grader_limits(self) -> GraderLimits:
-        """What a grader may use."""
-        return GraderLimits(
-            self.limits.limits(), self.create_timeout_s, self.setup_timeout_s, self.diff_timeout_s, self.test_timeout_s
-        )
+    def times(self, episode_s: float) -> StageTimes:
+        """Deadlines of the stages of an episode of ``episode_s`` seconds.
+
+        Raises:
+            BadInputError: what the arguments say does not fit into it.
+        """
+        agent_s, tests_s = budgets(episode_s, self.agent_timeout_s, self.test_timeout_s)
+        return StageTimes(self.create_timeout_s, self.setup_timeout_s, agent_s, self.diff_timeout_s, tests_s)
 
     def rows(self) -> list[Row]:
         """All rows that are played.

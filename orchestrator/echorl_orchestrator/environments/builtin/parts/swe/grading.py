@@ -9,22 +9,12 @@ from echorl_orchestrator.environments.builtin.parts.swe import diffs, inside, re
 from echorl_orchestrator.environments.builtin.parts.swe.box import HARNESS, Box, Ran, harness_of
 from echorl_orchestrator.environments.builtin.parts.swe.preparing import prepare
 from echorl_orchestrator.environments.builtin.parts.swe.row import CommandGrader, Row
+from echorl_orchestrator.environments.builtin.parts.swe.times import StageTimes
 from echorl_orchestrator.environments.builtin.parts.swe.verdict import SuiteReport, Verdict
-from echorl_orchestrator.sandboxes.contract import Command, Sandboxes, SandboxLimits, SandboxSpec
+from echorl_orchestrator.sandboxes.contract import Command, Sandboxes, SandboxSpec
 
 _LONGEST_REPORT_BYTES = 32 << 20
 _REPORTER = Path(inside.__file__).with_name("echorl_report.py")
-
-
-@dataclass(frozen=True)
-class GraderLimits:
-    """What a grader may use, in seconds by stage."""
-
-    sandbox: SandboxLimits
-    create_s: float
-    setup_s: float
-    apply_s: float
-    tests_s: float
 
 
 @dataclass(frozen=True)
@@ -39,9 +29,7 @@ class Grade:
     seconds: float = 0.0
 
 
-async def grade(
-    sandboxes: Sandboxes, row: Row, diff: bytes, base: str | None, *, key: str, limits: GraderLimits
-) -> Grade:
+async def grade(sandboxes: Sandboxes, row: Row, diff: bytes, base: str | None, *, key: str, times: StageTimes) -> Grade:
     """Grade ``diff``, taken against the baseline ``base`` if that is known, in a sandbox that is gone afterwards.
 
     Raises:
@@ -50,18 +38,18 @@ async def grade(
         InfrastructureError: it does not answer.
     """
     started = time.monotonic()
-    spec = SandboxSpec(row.image, row.workdir, limits.sandbox, ttl_s=2 * (limits.setup_s + limits.tests_s) + 600.0)
+    spec = SandboxSpec(row.image, row.workdir, ttl_s=2 * (times.setup_s + times.tests_s) + 600.0)
     try:
         with harness_of(row.key, "grading"):
-            box = await Box.make(sandboxes, spec, key, row.key, limits.create_s)
-            prepared = await prepare(box, row, agent=False, seconds=limits.setup_s)
-            applied = await repository.apply(box, row.workdir, diff, seconds=limits.apply_s)
+            box = await Box.make(sandboxes, spec, key, row.key, times.create_s)
+            prepared = await prepare(box, row, agent=False, seconds=times.setup_s)
+            applied = await repository.apply(box, row.workdir, diff, seconds=times.diff_s)
             if applied is None:
                 if base is not None and prepared.base != base:
                     box.failed("apply", "the set-up made another tree than before, and the diff does not apply to it")
                 return Grade(Verdict(0.0, "the diff does not apply"), seconds=time.monotonic() - started)
-            await _tests_put_back(box, row, applied.changed, limits.apply_s)
-            ran, found = await _tested(box, row, limits.tests_s)
+            await _tests_put_back(box, row, applied.changed, times.diff_s)
+            ran, found = await _tested(box, row, times.tests_s)
             return Grade(found, ran.output, applied.rung, time.monotonic() - started)
     finally:
         await sandboxes.destroy(key)

@@ -111,7 +111,7 @@ def _settings(path: Path) -> dict[str, Any]:
         return {}
     try:
         found = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise RowError(path.name, str(error), "TOML") from None
     inner = found.get("environment")
     found |= inner if isinstance(inner, dict) else {}

@@ -17,6 +17,7 @@ from typing import Any
 from echorl_orchestrator.environments.builtin.parts.swe.args import SweArgs
 from echorl_orchestrator.environments.builtin.parts.swe.grading import Grade, grade
 from echorl_orchestrator.environments.builtin.parts.swe.row import Row
+from echorl_orchestrator.environments.builtin.parts.swe.times import StageTimes
 from echorl_orchestrator.environments.builtin.parts.swe.verdict import Verdict
 from echorl_orchestrator.environments.builtin.parts.swe.work import Calls, Work, Workplace
 from echorl_orchestrator.environments.contract import Limits, RunnerResult
@@ -55,7 +56,6 @@ class SweRunner:
 
     def __init__(self, args: SweArgs, rows: Sequence[Row]) -> None:
         self._args, self._rows = args, {row.key: row for row in rows}
-        self._workplace = Workplace(args)
 
     async def run(
         self,
@@ -70,17 +70,12 @@ class SweRunner:
         """Play one episode; see the module."""
         if sandboxes is None:
             raise HarnessError("builtin:swe plays in sandboxes, and the run has none: set spec.sandboxes")
-        needed = self._args.agent_timeout_s + self._args.test_timeout_s
-        if needed >= limits.timeout_s:
-            raise HarnessError(
-                f"agent_timeout_s and test_timeout_s are {needed:g} s together, accepted is less than episodeTimeout,"
-                f" which is {limits.timeout_s:g} s"
-            )
-        played = await self.play(self._rows[str(task["key"])], Calls(base_url, session, model), sandboxes)
+        times = self._args.times(limits.timeout_s)
+        played = await self.play(self._rows[str(task["key"])], Calls(base_url, session, model), times, sandboxes)
         return _result(played)
 
-    async def play(self, row: Row, calls: Calls, sandboxes: Sandboxes) -> Played:
-        """Let the agent work on ``row`` and grade what it did.
+    async def play(self, row: Row, calls: Calls, times: StageTimes, sandboxes: Sandboxes) -> Played:
+        """Let the agent work on ``row`` and grade what it did, each stage within its time.
 
         Raises:
             AgentError: the agent failed, and that is not scored.
@@ -88,14 +83,14 @@ class SweRunner:
         """
         # No sandbox is called as another one was, and none by the session's key, which is a secret.
         key = secrets.token_hex(8)
-        work = await self._workplace.work(sandboxes, row, calls, f"{key}-agent")
+        work = await Workplace(self._args, times).work(sandboxes, row, calls, f"{key}-agent")
         if work.failure is not None and self._args.on_agent_failure != "grade":
             if self._args.on_agent_failure == "drop":
                 raise AgentError(f"{row.key}: {work.failure}")
             return Played(work, None, 0.0, "agent")
         if not work.diff:
             return Played(work, None, 0.0, "emptyDiff" if work.failure is None else "agent")
-        graded = await grade(sandboxes, row, work.diff, work.base, key=f"{key}-grader", limits=self._args.grader_limits)
+        graded = await grade(sandboxes, row, work.diff, work.base, key=f"{key}-grader", times=times)
         return Played(work, graded, graded.verdict.reward, "graded" if work.failure is None else "agent")
 
 

@@ -15,6 +15,7 @@ from echorl_orchestrator.environments.builtin.parts.swe.args import SweArgs
 from echorl_orchestrator.environments.builtin.parts.swe.box import HARNESS, Box, harness_of
 from echorl_orchestrator.environments.builtin.parts.swe.preparing import prepare
 from echorl_orchestrator.environments.builtin.parts.swe.row import Row
+from echorl_orchestrator.environments.builtin.parts.swe.times import StageTimes
 from echorl_orchestrator.failures import HarnessError
 from echorl_orchestrator.sandboxes.contract import Command, SandboxError, Sandboxes, SandboxLoss, SandboxSpec
 
@@ -46,8 +47,8 @@ class Work:
 class Workplace:
     """Lets an agent work on rows."""
 
-    def __init__(self, args: SweArgs) -> None:
-        self._args, self._agent = args, args.agent_row
+    def __init__(self, args: SweArgs, times: StageTimes) -> None:
+        self._args, self._times, self._agent = args, times, args.agent_row
 
     async def work(self, sandboxes: Sandboxes, row: Row, calls: Calls, key: str) -> Work:
         """Let the agent work on ``row``, in a sandbox that is gone afterwards.
@@ -59,8 +60,8 @@ class Workplace:
         """
         try:
             with harness_of(row.key, "setup"):
-                box = await Box.make(sandboxes, self._spec(row), key, row.key, self._args.create_timeout_s)
-                prepared = await prepare(box, row, agent=True, seconds=self._args.setup_timeout_s)
+                box = await Box.make(sandboxes, self._spec(row), key, row.key, self._times.create_s)
+                prepared = await prepare(box, row, agent=True, seconds=self._times.setup_s)
             return await self._worked(box, row, calls, prepared.base)
         finally:
             await sandboxes.destroy(key)
@@ -78,9 +79,9 @@ class Workplace:
             raise HarnessError(f"{row.key}: gold patch: the row has neither a patch nor a solution")
         spec = replace(self._spec(row), gateway=False, volumes={})
         try:
-            box = await Box.make(sandboxes, spec, key, row.key, self._args.create_timeout_s)
-            base = (await prepare(box, row, agent=True, seconds=self._args.setup_timeout_s)).base
-            ran = await box.shell('cd "$1" && eval "$2"', row.workdir, row.solution, seconds=self._args.agent_timeout_s)
+            box = await Box.make(sandboxes, spec, key, row.key, self._times.create_s)
+            base = (await prepare(box, row, agent=True, seconds=self._times.setup_s)).base
+            ran = await box.shell('cd "$1" && eval "$2"', row.workdir, row.solution, seconds=self._times.agent_s)
             diff, why = await self._diff(box, row, base)
             if not ran.well or diff is None:
                 box.failed("solution", ran.told() if not ran.well else why)
@@ -89,21 +90,20 @@ class Workplace:
             await sandboxes.destroy(key)
 
     def _spec(self, row: Row) -> SandboxSpec:
-        args = self._args
-        ttl_s = args.create_timeout_s + 2 * args.setup_timeout_s + args.agent_timeout_s + args.diff_timeout_s + 600.0
+        times = self._times
+        ttl_s = times.create_s + 2 * times.setup_s + times.agent_s + times.diff_s + 600.0
         volumes = {} if self._agent.install is None else {INSTALL: self._agent.install}
-        return SandboxSpec(row.image, row.workdir, args.limits.limits(), ttl_s, gateway=True, volumes=volumes)
+        return SandboxSpec(row.image, row.workdir, ttl_s=ttl_s, gateway=True, volumes=volumes)
 
     async def _worked(self, box: Box, row: Row, calls: Calls, base: str) -> Work:
         command = await self._command(box, row, calls)
         started = time.monotonic()
         try:
-            ran = await box.run(command, self._args.agent_timeout_s)
+            ran = await box.run(command, self._times.agent_s)
             failure = (
                 None
                 if ran.well
-                else "the agent "
-                + (f"had not ended after {self._args.agent_timeout_s:g} s" if ran.late else ran.told())
+                else "the agent " + (f"had not ended after {self._times.agent_s:g} s" if ran.late else ran.told())
             )
             # Nothing of the agent runs any more: what it left behind was ended with it.
             diff, why = await self._diff(box, row, base)
@@ -145,7 +145,7 @@ class Workplace:
 
     async def _diff(self, box: Box, row: Row, base: str) -> tuple[bytes | None, str]:
         return await repository.taken_diff(
-            box, row.workdir, base, longest=self._args.longest_diff_bytes, seconds=self._args.diff_timeout_s
+            box, row.workdir, base, longest=self._args.longest_diff_bytes, seconds=self._times.diff_s
         )
 
 
