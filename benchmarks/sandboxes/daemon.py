@@ -4,6 +4,7 @@ import os
 
 from benchmarks.sandboxes.measuring import Figures
 from echorl_orchestrator.sandboxes.contract import Command, Sandbox
+from echorl_testing.cluster.binaries import Binaries
 from echorl_testing.sandboxes.daemons import Daemons, client
 
 _WITHIN_S = 120.0
@@ -13,7 +14,7 @@ _MIB = 1 << 20
 async def daemon_measured(count: int) -> Figures:
     """Measure each call ``count`` times, one after the other, of one sandbox; raises Unavailable without Go."""
     figures = Figures()
-    daemons = Daemons()
+    daemons = Daemons(Binaries().path("sandbox-daemon"))
     try:
         sandbox = client(await figures.timed("daemon: start", daemons.start()))
         for number in range(count):

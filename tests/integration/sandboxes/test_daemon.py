@@ -10,7 +10,6 @@ import pytest
 
 from echorl_orchestrator.sandboxes.contract import Command, Ended, SandboxError, SandboxLoss
 from echorl_orchestrator.sandboxes.pod.sandbox import PodSandbox
-from echorl_testing.cluster.binaries import Binaries
 from echorl_testing.sandboxes.daemons import Daemon, Daemons, client
 from echorl_testing.sandboxes.processes import alive, descendants
 from echorl_testing.sandboxes.running import ran, started
@@ -144,8 +143,13 @@ async def test_a_sandbox_that_does_not_answer_is_lost_by_what_is_known_of_its_en
 
 
 async def test_one_that_was_destroyed_says_so(sandbox: PodSandbox) -> None:
+    await started(sandbox, "echo begun; sleep 1000", "long", "begun")
+    waiting = asyncio.create_task(sandbox.wait("long", 60))
+    await sandbox.output("long")
     await sandbox.close()
     assert await sandbox.gone is None
+    with pytest.raises(SandboxError, match="was destroyed"):
+        await waiting
     with pytest.raises(SandboxError, match="was destroyed"):
         await sandbox.wait("one", 1)
 
@@ -210,25 +214,24 @@ async def test_it_writes_nowhere_but_where_it_may(daemons: Daemons) -> None:
         ({}, "accepted is 1: it ends all others"),
     ],
 )
-def test_arguments_that_cannot_be_used_are_told(change: dict[str, str], told: str) -> None:
+def test_arguments_that_cannot_be_used_are_told(daemon_program: Path, change: dict[str, str], told: str) -> None:
     flags = {"--listen": ":0", "--token-sha256": "0" * 64, "--workdir": "/", "--ttl-s": "1", "--files": "/tmp"} | change
-    line = [str(Binaries().path("sandbox-daemon")), "serve", *(word for pair in flags.items() for word in pair)]
+    line = [str(daemon_program), "serve", *(word for pair in flags.items() for word in pair)]
     done = subprocess.run(line, capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 2
     assert told in done.stderr
     assert "goroutine" not in done.stderr
 
 
-def test_it_tells_its_usage_and_installs_itself(tmp_path: Path) -> None:
-    program = Binaries().path("sandbox-daemon")
+def test_it_tells_its_usage_and_installs_itself(daemon_program: Path, tmp_path: Path) -> None:
     for line, code in ((["--help"], 0), (["--version"], 0), ([], 2), (["install"], 2), (["install", "/none/x"], 1)):
-        done = subprocess.run([program, *line], capture_output=True, text=True, timeout=30, check=False)
+        done = subprocess.run([daemon_program, *line], capture_output=True, text=True, timeout=30, check=False)
         assert done.returncode == code
         assert done.stdout or done.stderr
     copied = tmp_path / "daemon"
     copied.write_text("older")
-    subprocess.run([program, "install", copied], check=True, timeout=30)
-    assert copied.read_bytes() == program.read_bytes()
+    subprocess.run([daemon_program, "install", copied], check=True, timeout=30)
+    assert copied.read_bytes() == daemon_program.read_bytes()
     assert os.access(copied, os.X_OK)
     assert [path.name for path in tmp_path.iterdir()] == ["daemon"]
 

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from echorl_orchestrator.sandboxes.contract import SandboxError, SandboxSpec
 from echorl_orchestrator.sandboxes.pod.sandbox import PATIENCE_S, PodSandbox
-from echorl_testing.cluster.binaries import Binaries
 
 OWN_FILES = "/var/echorl"
 _START_S = 60.0
@@ -41,6 +40,7 @@ class Daemon:
 class Daemons:
     """Starts them; ``close`` ends all."""
 
+    program: Path
     limit: Sequence[str] = ()
     """Words before the command line: ``prlimit --nproc=100``, for example."""
     binds: Sequence[str] = ()
@@ -52,7 +52,7 @@ class Daemons:
         """Install the daemon as an init container does, where that unprivileged user finds it."""
         self.folder = Path(tempfile.mkdtemp(dir="/var/tmp"))
         self.folder.chmod(0o755)
-        subprocess.run([Binaries().path("sandbox-daemon"), "install", self.folder / "daemon"], check=True, timeout=60)
+        subprocess.run([self.program, "install", self.folder / "daemon"], check=True, timeout=60)
 
     async def start(
         self,
