@@ -41,6 +41,20 @@ async def test_a_command_has_what_the_daemon_gives_and_nothing_of_its_own(sandbo
     assert (await ran(sandbox, "ls -l /proc/self/fd | wc -l; ls -A /var/echorl"))[1] == "5\nhome\n"
 
 
+async def test_its_user_may_be_the_root_of_a_user_namespace(daemons: Daemons) -> None:
+    daemons.user = 0
+    daemon = await daemons.start()
+    sandbox = client(daemon)
+    before = alive(descendants(daemon.process.pid))
+    ended, said = await ran(sandbox, "cat /proc/1/environ", root=True)
+    assert ended.code != 0, said
+    await started(sandbox, "(setsid sleep 1000 &); echo begun; sleep 1000", "spread", "begun")
+    await sandbox.kill("spread")
+    assert alive(descendants(daemon.process.pid)) == before
+    assert await ran(sandbox, "id -u; kill -9 1; kill -15 1") == (Ended(0), "0\n")
+    await sandbox.close()
+
+
 @pytest.mark.parametrize(
     ("command", "code", "told"),
     [
