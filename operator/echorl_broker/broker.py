@@ -1,4 +1,4 @@
-"""What the broker answers: sandboxes of one run, to who has its token. No state: any replica goes on with any call."""
+"""What the broker answers: sandboxes of one run, to who has its key. No state: any replica goes on with any call."""
 
 import asyncio
 import hashlib
@@ -15,7 +15,7 @@ from echorl_broker.losses import Lost, Up, Waits, state_of
 from echorl_broker.pods import Cluster, SandboxPod
 from echorl_broker.runs import most_pods, pull_secrets, sandboxes_of, within
 from echorl_broker.settings import BrokerSettings
-from echorl_core.run_token import is_same
+from echorl_core.run_token import is_same, sandboxes_key
 from echorl_core.wire.sandboxes import KEY_FORM, LONGEST_WAIT_S, Pending, Ready, Wanted
 from echorl_manifest.models.base import is_namespace
 from echorl_operator.children.cluster_placement import orchestrator_address
@@ -25,7 +25,7 @@ from echorl_operator.observed.records import PodRecord
 from echorl_operator.observed.runs import RunRecord
 from echorl_operator.orchestrators.tokens import Tokens
 
-_NOBODY = "there is no such run here, or this is not its token"
+_NOBODY = "there is no such run here, or this is not its key"
 _PAUSE_S = 1.0
 _LATER = frozenset({"QuotaExceeded", "ServiceAccountMissing", "WebhookFailed"})
 """Refusals that pass by themselves."""
@@ -93,6 +93,20 @@ class Broker:
                 return Pending(reason=answer.reason if isinstance(answer, Waits) else "its pod starts")
             await self._pause(pod, left)
 
+    async def find(self, asking: Asking) -> Ready | Pending | Lost:
+        """A sandbox as it is now, or what became of it. Raises as ``create``."""
+        run = await self._authentic(asking)
+        sandboxes_of(run)
+        orchestrator = await self._cluster.orchestrator(run)
+        pod = await self._cluster.sandbox(asking.namespace, labels.pod_name(asking.run, run.uid, asking.key))
+        if pod is None or orchestrator is None or not _is_of(pod, run, asking.key):
+            # Who asks has had it, and has not ended it.
+            return Lost("evicted", "its pod is gone: it was deleted, or its node was lost")
+        answer = await self._judge(pod, run, orchestrator, asking.key)
+        if isinstance(answer, Up):
+            return self._ready(pod, run, orchestrator, answer)
+        return Pending(reason=answer.reason) if isinstance(answer, Waits) else answer
+
     async def destroy(self, asking: Asking) -> None:
         """End a sandbox; nothing happens where there is none. Raises as ``create``, but for ``NoSandboxes``."""
         run = await self._authentic(asking)
@@ -113,7 +127,7 @@ class Broker:
         except errors.Forbidden:
             # Not a namespace that this installation looks after.
             run = None
-        if run is None or not is_same(asking.token, self._tokens.token(run.uid)):
+        if run is None or not is_same(asking.token, sandboxes_key(self._tokens.token(run.uid))):
             raise NotAllowed(_NOBODY)
         return run
 

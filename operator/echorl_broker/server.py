@@ -32,10 +32,10 @@ def application(broker: Broker) -> web.Application:
             return _answer(400, Refusal(loss="refused", message=f"the request: {error}"))
         if not wait_s >= 0:
             return _answer(400, Refusal(loss="refused", message=f"wait_s: found {wait_s}, accepted are seconds from 0"))
-        answer = await broker.create(_asking(request), wanted, wait_s)
-        if isinstance(answer, Lost):
-            return _answer(410, Refusal(loss=answer.loss, message=answer.message))
-        return _answer(202 if isinstance(answer, Pending) else 200, answer)
+        return _told(await broker.create(_asking(request), wanted, wait_s))
+
+    async def find(request: web.Request) -> web.Response:
+        return _told(await broker.find(_asking(request)))
 
     async def destroy(request: web.Request) -> web.Response:
         await broker.destroy(_asking(request))
@@ -49,6 +49,7 @@ def application(broker: Broker) -> web.Application:
 
     app = web.Application(middlewares=[_refusing], client_max_size=_LARGEST_BODY)
     app.router.add_put(_SANDBOX, create)
+    app.router.add_get(_SANDBOX, find)
     app.router.add_delete(_SANDBOX, destroy)
     app.router.add_get(_SANDBOXES, keys)
     app.router.add_get("/healthz", healthy)
@@ -78,6 +79,12 @@ def _asking(request: web.Request) -> Asking:
     given, parts = request.headers.get("Authorization", ""), request.match_info
     token = given.removeprefix(_BEARER) if given.startswith(_BEARER) else None
     return Asking(parts["namespace"], parts["run"], token, parts.get("key", ""))
+
+
+def _told(answer: Ready | Pending | Lost) -> web.Response:
+    if isinstance(answer, Lost):
+        return _answer(410, Refusal(loss=answer.loss, message=answer.message))
+    return _answer(202 if isinstance(answer, Pending) else 200, answer)
 
 
 def _answer(status: int, body: Ready | Pending | Refusal | Keys) -> web.Response:

@@ -33,8 +33,8 @@ class Site:
         run = PlayedRun(self.api, self.namespace, self._folder, name, **sandboxes)
         return run, Asker(self._session, self.url, run)
 
-    def asker(self, run: PlayedRun, token: str) -> Asker:
-        return Asker(self._session, self.url, run, token)
+    def asker(self, run: PlayedRun, key: str) -> Asker:
+        return Asker(self._session, self.url, run, key)
 
 
 Brokered = Callable[..., Any]
@@ -88,7 +88,7 @@ async def test_a_sandbox_is_made_found_again_and_ended(site: Brokered) -> None:
         command = pod["spec"]["containers"][0]["command"]
         assert command[command.index("--token-sha256") + 1] == hashlib.sha256(ready["token"].encode()).hexdigest()
         assert ready["token"] not in str(pod)
-        assert await asker.put("agent") == (200, ready)
+        assert await asker.put("agent") == (200, ready) == await asker.get("agent")
         assert await asker.keys() == ["agent"]
         assert await asker.delete("agent") == 204
         assert await asker.keys() == []
@@ -100,6 +100,8 @@ async def test_a_sandbox_is_made_found_again_and_ended(site: Brokered) -> None:
         assert (status, again["gateway"]) == (200, None)
         assert again["token"] != ready["token"], "what knew the first one's token has none of the second's"
         assert await asker.delete("nothing") == 204
+        status, body = await asker.get("nothing")
+        assert (status, body["loss"]) == (410, "evicted")
 
 
 async def test_who_is_not_the_run_is_told_nothing(site: Brokered) -> None:
@@ -107,15 +109,15 @@ async def test_who_is_not_the_run_is_told_nothing(site: Brokered) -> None:
         run, asker = at.run()
         run.start_orchestrator()
         other, _ = at.run("other")
-        answers = [await at.asker(run, token).put() for token in ("wrong", other.token, "\xff")]
-        nobody = at.asker(run, run.token)
+        answers = [await at.asker(run, key).put() for key in ("wrong", other.key, "\xff")]
+        nobody = at.asker(run, run.key)
         nobody._run = _Renamed(run, "nobody")
-        elsewhere = at.asker(run, run.token)
+        elsewhere = at.asker(run, run.key)
         elsewhere._run = _Renamed(run, run.name, namespace="kube-system")
         answers += [await nobody.put(), await elsewhere.put(), await asker.put(run_uid=other.uid)]
         assert {status for status, _ in answers} == {403}
         (words,) = {str(sorted(body.items())) for _, body in answers}
-        assert "there is no such run here, or this is not its token" in words
+        assert "there is no such run here, or this is not its key" in words
         assert await at.asker(run, "wrong").delete() == 403
         assert not run.sandboxes()
 
@@ -123,7 +125,7 @@ async def test_who_is_not_the_run_is_told_nothing(site: Brokered) -> None:
 class _Renamed:
     def __init__(self, run: PlayedRun, name: str, namespace: str | None = None) -> None:
         self.name, self.namespace, self.uid = name, namespace or run.namespace, run.uid
-        self.token = run.token
+        self.key = run.key
 
 
 async def test_what_a_run_may_not_have_is_refused_with_the_reason(site: Brokered) -> None:
@@ -245,6 +247,7 @@ async def test_losses_are_told_apart_and_a_lost_one_can_be_had_again(site: Broke
             code, body = await asking
             assert (code, body["loss"]) == (410, loss), body
             assert words in body["message"]
+            assert await asker.get() == (code, body)
             assert await asker.delete() == 204
             await until(lambda: not run.sandboxes(), PATIENCE_S)
 

@@ -1,7 +1,8 @@
 """What an orchestrator asks a broker of sandboxes for, and what it is told (JSON).
 
-``PUT`` and ``DELETE /runs/{namespace}/{run}/sandboxes/{key}``, ``GET /runs/{namespace}/{run}/sandboxes``, each with the
-run's token as bearer. Every call is idempotent by its key.
+``PUT``, ``GET`` and ``DELETE /runs/{namespace}/{run}/sandboxes/{key}``, ``GET /runs/{namespace}/{run}/sandboxes``, each
+with the run's ``sandboxes_key`` as bearer. Every call is idempotent by its key. A ``GET`` of one answers as its
+``PUT``, and makes none.
 """
 
 from typing import Annotated, Literal, TypeVar
@@ -66,7 +67,7 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Keys(msgspec.Struct, frozen=True, kw_only=True):
-    """200 to a ``GET``."""
+    """200 to a ``GET`` of all."""
 
     keys: list[str]
 

@@ -14,6 +14,7 @@ from typing import Any
 import aiohttp
 import yaml
 
+from echorl_core.run_token import sandboxes_key
 from echorl_operator import names
 from echorl_operator.orchestrators.tokens import from_file
 from echorl_testing.cluster.api import Api
@@ -114,7 +115,7 @@ class PlayedRun:
         self.path = f"/apis/{names.GROUP}/{names.VERSION}/namespaces/{namespace}/{names.PLURAL}/{name}"
         body = with_name(name, sandboxes={**SANDBOXES, **sandboxes})
         self.uid: str = api.create(self.path.rpartition("/")[0], body)["metadata"]["uid"]
-        self.token = from_file(master_key(folder)).token(self.uid)
+        self.key = sandboxes_key(from_file(master_key(folder)).token(self.uid))
         self.phase("Running")
 
     def phase(self, phase: str) -> None:
@@ -177,17 +178,21 @@ class PlayedRun:
 
 
 class Asker:
-    """Requests to a broker with one run's token."""
+    """Requests to a broker with one run's key."""
 
-    def __init__(self, session: aiohttp.ClientSession, url: str, run: PlayedRun, token: str | None = None) -> None:
-        """``token``: another than the run's."""
+    def __init__(self, session: aiohttp.ClientSession, url: str, run: PlayedRun, key: str | None = None) -> None:
+        """``key``: another than the run's."""
         self._session, self._url, self._run = session, url, run
-        self._headers = {"Authorization": f"Bearer {token or run.token}"}
+        self._headers = {"Authorization": f"Bearer {key or run.key}"}
 
     async def put(self, key: str = "a", wait_s: float = 0.0, **wanted: Any) -> tuple[int, dict[str, Any]]:
         """Ask for a sandbox: status and body of the answer."""
         body = {"run_uid": self._run.uid, **WANTED, **wanted}
         return await self._ask("PUT", f"/{key}?wait_s={wait_s}", body)
+
+    async def get(self, key: str = "a") -> tuple[int, dict[str, Any]]:
+        """Look at a sandbox: status and body of the answer."""
+        return await self._ask("GET", f"/{key}")
 
     async def delete(self, key: str = "a") -> int:
         """End a sandbox: status of the answer."""
