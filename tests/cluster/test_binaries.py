@@ -112,7 +112,8 @@ def test_an_unknown_program_is_refused_with_those_there_are() -> None:
 
 def test_every_module_is_pinned() -> None:
     for module in MODULES:
-        assert (module.folder / "go.sum").stat().st_size > 0
+        if "require" in (module.folder / "go.mod").read_text():
+            assert (module.folder / "go.sum").stat().st_size > 0
         assert "replace" not in (module.folder / "go.mod").read_text() or module.name == "kubernetes"
 
 

@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from echorl_orchestrator.sandboxes.contract import Sandboxes
 from echorl_orchestrator.sandboxes.process.provider import ProcessSandboxes
+from echorl_testing.cluster.errors import Unavailable
+from echorl_testing.sandboxes.daemons import Daemons, DaemonSandboxes
 
 
 @pytest.fixture
@@ -19,3 +22,35 @@ async def sandboxes(tmp_path: Path) -> AsyncIterator[ProcessSandboxes]:
         yield made
     finally:
         await made.close()
+
+
+@pytest.fixture
+async def daemons() -> AsyncIterator[Daemons]:
+    """Daemons of pods' sandboxes; all are ended after the test."""
+    if shutil.which("bwrap") is None:
+        pytest.skip("bubblewrap is not installed, and only root can install it")
+    try:
+        made = Daemons()
+    except Unavailable as error:
+        pytest.skip(str(error))
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+@pytest.fixture
+async def daemon_sandboxes(daemons: Daemons) -> AsyncIterator[DaemonSandboxes]:
+    """A provider of sandboxes like pods'."""
+    made = DaemonSandboxes(daemons)
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+@pytest.fixture(params=["sandboxes", "daemon_sandboxes"])
+def either(request: pytest.FixtureRequest) -> Sandboxes:
+    """A provider of each kind."""
+    made: Sandboxes = request.getfixturevalue(request.param)
+    return made

@@ -1,4 +1,4 @@
-"""Programs of a cluster, built from the Go module proxy and cached outside the tree by content."""
+"""Programs of a cluster and its pods, built from the Go module proxy and cached outside the tree by content."""
 
 import fcntl
 import hashlib
@@ -71,7 +71,9 @@ HELM = Module("helm", {"helm": "helm.sh/helm/v3/cmd/helm"}, (), "-X helm.sh/helm
 KUBECONFORM = Module(
     "kubeconform", {"kubeconform": "github.com/yannh/kubeconform/cmd/kubeconform"}, (), "-X main.version=v0.8.0"
 )
-MODULES = (KUBERNETES, KWOK, COREDNS, HELM, KUBECONFORM)
+SANDBOX_DAEMON = Module("sandbox-daemon", {"sandbox-daemon": "."}, parent=_REPOSITORY / "images")
+"""What runs in pods of sandboxes: of the standard library alone."""
+MODULES = (KUBERNETES, KWOK, COREDNS, HELM, KUBECONFORM, SANDBOX_DAEMON)
 
 
 @dataclass

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from echorl_testing.cluster.built_images import tag
+
 PAUSE = "echorl.test/pause:1"
 BUSYBOX = "echorl.test/busybox:1"
 """Shell and small tools, statically linked; runs as user 10001 unless the pod says otherwise."""
@@ -51,6 +53,11 @@ def busybox(program: Path, tools: Sequence[str]) -> Image:
         command=["/bin/sh"],
         user=_USER,
     )
+
+
+def sandbox_daemon(program: Path) -> Image:
+    """What puts the daemon into a pod's sandbox: ``install PATH``."""
+    return Image(tag("sandbox-daemon"), files={"daemon": program}, command=["/daemon"], user=_USER)
 
 
 def archive(image: Image) -> bytes:

@@ -1,0 +1,3 @@
+module echorl/sandbox-daemon
+
+go 1.26.0
