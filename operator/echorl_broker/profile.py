@@ -9,12 +9,13 @@ from echorl_broker import labels
 from echorl_broker.settings import BrokerSettings
 from echorl_core.wire.sandboxes import Wanted
 from echorl_operator import names
+from echorl_operator.children.cluster_placement import SANDBOX_PORT
 from echorl_operator.children.target import owner_reference
 from echorl_operator.quantities import canonical
 
 Object = dict[str, Any]
 """A Kubernetes object, or a part of one, as plain JSON."""
-DAEMON_PORT = 7070
+DAEMON_PORT = SANDBOX_PORT
 USER = 1000
 """User and group of everything inside."""
 PROGRAM = "/.echorl/daemon"
@@ -22,7 +23,7 @@ FILES = "/.echorl-files"
 """The daemon's own folder: output of commands, and their home."""
 SANDBOX, INSTALL = "sandbox", "install"
 """Its container, and the one that puts the daemon there before."""
-_GRACE_S = 5
+_GRACE_S = 1  # The daemon withstands SIGTERM, which a command could send as well.
 _OWN_DISK = 32 << 20
 """Bytes for the daemon's program."""
 

@@ -2,81 +2,19 @@
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
-import yaml
 
-from echorl_testing.cluster.api import Api
-from echorl_testing.cluster.cluster import Cluster
-from echorl_testing.cluster.credentials import Connection
-from echorl_testing.kube.run_objects import CRD_FILE, CRDS, install_crd
-from echorl_testing.sandboxes.broker import ACCOUNT, Asker, PlayedRun, broker_process, grant
+from echorl_testing.sandboxes.broker import PlayedRun, Sites
 from echorl_testing.waiting import until
 
 pytestmark = pytest.mark.timeout(300)
 PATIENCE_S = 60.0
 
 
-class Site:
-    """A namespace with a broker at work."""
-
-    def __init__(self, api: Api, namespace: str, folder: Path, url: str, session: aiohttp.ClientSession) -> None:
-        self.api, self.namespace, self.url = api, namespace, url
-        self._folder, self._session = folder, session
-
-    def run(self, name: str = "one", **sandboxes: Any) -> tuple[PlayedRun, Asker]:
-        run = PlayedRun(self.api, self.namespace, self._folder, name, **sandboxes)
-        return run, Asker(self._session, self.url, run)
-
-    def asker(self, run: PlayedRun, key: str) -> Asker:
-        return Asker(self._session, self.url, run, key)
-
-
-Brokered = Callable[..., Any]
-
-
-@pytest.fixture(scope="module")
-def crd(api: Api) -> None:
-    """EchoRLRuns, of which provider ``pod`` is taken."""
-    install_crd(api)
-    document = yaml.safe_load(CRD_FILE.read_text())
-    spec = document["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
-    spec["sandboxes"].pop("x-kubernetes-validations", None)
-    api.apply(f"{CRDS}/{document['metadata']['name']}", document)
-
-
-@pytest.fixture
-def site(
-    crd: None,
-    api: Api,
-    control_plane: Cluster,
-    connection: Connection,
-    make_namespace: Callable[..., str],
-    tmp_path: Path,
-) -> Brokered:
-    """Starts a broker with the rights of the chart, in a namespace that admits ``restricted`` pods alone."""
-    namespace = make_namespace({"pod-security.kubernetes.io/enforce": "restricted"})
-    grant(api, namespace)
-    token = control_plane.service_account_token(namespace, ACCOUNT)
-    kubeconfig = connection.write_kubeconfig(tmp_path / "kubeconfig", token=token)
-
-    @asynccontextmanager
-    async def start(settings: dict[str, Any] | None = None, *arguments: str) -> AsyncIterator[Site]:
-        async with AsyncExitStack() as stack:
-            url = await stack.enter_async_context(broker_process(kubeconfig, namespace, tmp_path, settings, *arguments))
-            session = await stack.enter_async_context(aiohttp.ClientSession())
-            yield Site(api, namespace, tmp_path, url, session)
-
-    return start
-
-
-async def test_a_sandbox_is_made_found_again_and_ended(site: Brokered) -> None:
-    async with site() as at:
+async def test_a_sandbox_is_made_found_again_and_ended(brokers: Sites) -> None:
+    async with brokers() as at:
         run, asker = at.run()
         run.start_orchestrator(ip="10.1.1.1")
         asking = asyncio.create_task(asker.put("agent", wait_s=PATIENCE_S, gateway=True))
@@ -104,8 +42,8 @@ async def test_a_sandbox_is_made_found_again_and_ended(site: Brokered) -> None:
         assert (status, body["loss"]) == (410, "evicted")
 
 
-async def test_who_is_not_the_run_is_told_nothing(site: Brokered) -> None:
-    async with site() as at:
+async def test_who_is_not_the_run_is_told_nothing(brokers: Sites) -> None:
+    async with brokers() as at:
         run, asker = at.run()
         run.start_orchestrator()
         other, _ = at.run("other")
@@ -128,8 +66,8 @@ class _Renamed:
         self.key = run.key
 
 
-async def test_what_a_run_may_not_have_is_refused_with_the_reason(site: Brokered) -> None:
-    async with site() as at:
+async def test_what_a_run_may_not_have_is_refused_with_the_reason(brokers: Sites) -> None:
+    async with brokers() as at:
         run, asker = at.run()
         assert_refused(await asker.put(), 410, "run one has no orchestrator")
         run.start_orchestrator()
@@ -161,8 +99,8 @@ def assert_refused(answer: tuple[int, dict[str, Any]], status: int, words: str) 
     assert words in body["message"]
 
 
-async def test_the_run_is_the_ceiling(site: Brokered) -> None:
-    async with site() as at:
+async def test_the_run_is_the_ceiling(brokers: Sites) -> None:
+    async with brokers() as at:
         run, asker = at.run(concurrency=1)
         run.start_orchestrator()
         most = {"cpu": 64, "memory_bytes": 1 << 40, "disk_bytes": 1 << 40}
@@ -181,8 +119,8 @@ async def test_the_run_is_the_ceiling(site: Brokered) -> None:
         assert (status, await asker.keys()) == (202, ["a", "c", "d", "e"])
 
 
-async def test_who_waits_is_told_why_and_goes_on_when_there_is_room(site: Brokered) -> None:
-    async with site() as at:
+async def test_who_waits_is_told_why_and_goes_on_when_there_is_room(brokers: Sites) -> None:
+    async with brokers() as at:
         run, asker = at.run()
         run.start_orchestrator()
         quotas = f"/api/v1/namespaces/{at.namespace}/resourcequotas"
@@ -235,8 +173,8 @@ LOSSES: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-async def test_losses_are_told_apart_and_a_lost_one_can_be_had_again(site: Brokered) -> None:
-    async with site() as at:
+async def test_losses_are_told_apart_and_a_lost_one_can_be_had_again(brokers: Sites) -> None:
+    async with brokers() as at:
         run, asker = at.run()
         run.start_orchestrator()
         for loss, (status, words) in LOSSES.items():
@@ -252,8 +190,8 @@ async def test_losses_are_told_apart_and_a_lost_one_can_be_had_again(site: Broke
             await until(lambda: not run.sandboxes(), PATIENCE_S)
 
 
-async def test_what_is_late_is_lost(site: Brokered) -> None:
-    async with site({"startDeadlineSeconds": 10}) as at:
+async def test_what_is_late_is_lost(brokers: Sites) -> None:
+    async with brokers({"startDeadlineSeconds": 10}) as at:
         run, asker = at.run()
         run.start_orchestrator()
         status, body = await asker.put(wait_s=PATIENCE_S)
@@ -263,8 +201,8 @@ async def test_what_is_late_is_lost(site: Brokered) -> None:
         assert "not ready after 10 s: its pod waits for a node" in body["message"]
 
 
-async def test_nothing_outlives_its_reason(site: Brokered) -> None:
-    async with site(None, "--reap-every", "0.2") as at:
+async def test_nothing_outlives_its_reason(brokers: Sites) -> None:
+    async with brokers(None, "--reap-every", "0.2") as at:
         keeps, of_keeps = at.run("keeps")
         keeps.start_orchestrator()
         ends, of_ends = at.run("ends")

@@ -13,7 +13,7 @@ from echorl_broker.settings import BrokerSettings
 from echorl_core.wire.sandboxes import Limits, Wanted
 from echorl_testing.kube.pod_security import violations
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "sandbox-pod.yaml"
+GOLDEN = Path(__file__).parents[2] / "golden" / "broker" / "sandbox-pod.yaml"
 UID = "5f1c0a52-7c0e-4f4b-9d1a-2f1f9f0f8f11"
 OWNER = Owner(
     namespace="research",

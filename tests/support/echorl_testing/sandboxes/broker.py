@@ -208,3 +208,35 @@ class Asker:
         url = f"{self._url}/runs/{run.namespace}/{run.name}/sandboxes{path}"
         async with self._session.request(method, url, json=body, headers=self._headers) as response:
             return response.status, await response.json() if response.status != 204 else {}
+
+
+class Site:
+    """A namespace with a broker at work."""
+
+    def __init__(self, api: Api, namespace: str, folder: Path, url: str, session: aiohttp.ClientSession) -> None:
+        self.api, self.namespace, self.url = api, namespace, url
+        self._folder, self._session = folder, session
+
+    def run(self, name: str = "one", **sandboxes: Any) -> tuple[PlayedRun, Asker]:
+        """A run, and who asks for its sandboxes."""
+        run = PlayedRun(self.api, self.namespace, self._folder, name, **sandboxes)
+        return run, Asker(self._session, self.url, run)
+
+    def asker(self, run: PlayedRun, key: str) -> Asker:
+        """Somebody who asks for a run's sandboxes with another key."""
+        return Asker(self._session, self.url, run, key)
+
+
+class Sites:
+    """Starts brokers for one namespace, all of one master key."""
+
+    def __init__(self, api: Api, kubeconfig: Path, namespace: str, folder: Path) -> None:
+        """``kubeconfig``: of the broker's account."""
+        self._api, self._kubeconfig, self._namespace, self._folder = api, kubeconfig, namespace, folder
+
+    @asynccontextmanager
+    async def __call__(self, settings: Mapping[str, Any] | None = None, *arguments: str) -> AsyncIterator[Site]:
+        """One, with further settings and arguments."""
+        process = broker_process(self._kubeconfig, self._namespace, self._folder, settings, *arguments)
+        async with process as url, aiohttp.ClientSession() as session:
+            yield Site(self._api, self._namespace, self._folder, url, session)
