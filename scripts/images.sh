@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Builds the images with buildah, from the repository as it is.
-#   scripts/images.sh [IMAGE...]    operator orchestrator trainer inference-cpu inference; all if none is named
+#   scripts/images.sh [IMAGE...]    operator orchestrator trainer inference-cpu inference sandbox-daemon; none: all
 # BASE=IMAGE: Debian 12 or newer with Python 3.11; default python:3.11-slim-bookworm, or where it cannot be pulled,
-# an image made from Debian's packages. SSL_CERT_FILE, UV_CACHE_DIR: used while building, kept out of the images.
+# an image made from Debian's packages. GO: builds the sandbox daemon, where no go is on PATH. SSL_CERT_FILE, UV_CACHE_DIR: used while building, kept out of the images.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-all=(operator orchestrator trainer inference-cpu inference)
+all=(operator orchestrator trainer inference-cpu inference sandbox-daemon)
 public=python:3.11-slim-bookworm
 stand_in=echorl.test/base:bookworm
 policy=(--signature-policy images/signature-policy.json)
@@ -25,10 +25,17 @@ choose_base() {
   fi
 }
 
+daemon() { # folder that gets the program
+  local go=${GO:-$(command -v go || echo /usr/local/go/bin/go)}
+  [ -x "$go" ] || fail "echorl/sandbox-daemon is built with Go 1.26 or newer: none at $go, and none on PATH (set GO)"
+  (cd images/sandbox-daemon && CGO_ENABLED=0 GOFLAGS=-buildvcs=false GOWORK=off \
+    "$go" build -trimpath -ldflags "-s -w -X main.version=$version" -o "$1/daemon" .)
+}
+
 build() { # image
-  local image=$1 folder=${1%-cpu} began=$SECONDS
+  local image=$1 folder=${1%-cpu} context=. began=$SECONDS
   local options=(--layers --quiet --file "images/$folder/Dockerfile" --tag "echorl/$image:$version")
-  options+=(--build-arg "BASE=$BASE" --build-arg "VERSION=$version" --build-arg "REVISION=$revision")
+  options+=(--build-arg "BASE=${BASE:-}" --build-arg "VERSION=$version" --build-arg "REVISION=$revision")
   case "$image" in
     inference) options+=(--build-arg VARIANT=cuda) ;;
     inference-cpu) options+=(--build-arg VARIANT=cpu) ;;
@@ -41,8 +48,12 @@ build() { # image
     local inside; inside=/media/$(basename "$(realpath "$SSL_CERT_FILE")")
     options+=(--build-arg "SSL_CERT_FILE=$inside" --build-arg "PIP_CERT=$inside")
   fi
+  if [ "$image" = sandbox-daemon ]; then
+    context=$made
+    daemon "$context"
+  fi
   echo "images: building echorl/$image:$version, free: $(df -h --output=avail "${XDG_CACHE_HOME:-$HOME/.cache}" | tail -1 | tr -d ' ')"
-  scripts/buildah.sh bud "${policy[@]}" "${options[@]}" . >/dev/null
+  scripts/buildah.sh bud "${policy[@]}" "${options[@]}" "$context" >/dev/null
   echo "images: echorl/$image:$version after $((SECONDS - began)) s"
 }
 
@@ -59,6 +70,7 @@ done
 mkdir -p "${XDG_CACHE_HOME:-$HOME/.cache}/echorl"
 exec 9>"${XDG_CACHE_HOME:-$HOME/.cache}/echorl/images.lock"
 flock 9 # one build at a time: the next one finds its layers
-trap forget_stages EXIT
-choose_base
+made=$(mktemp -d)
+trap 'rm -rf "$made"; forget_stages' EXIT
+[ "${images[*]}" = sandbox-daemon ] || choose_base
 for image in "${images[@]}"; do build "$image"; done

@@ -5,7 +5,7 @@
 # HELM: the program, where it is not on PATH. Images need root, as buildah does.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-all=(operator orchestrator trainer inference-cpu inference)
+all=(operator orchestrator trainer inference-cpu inference sandbox-daemon)
 helm=${HELM:-helm}
 version=$(sed -n 's/^__version__ = "\(.*\)"$/\1/p' core/echorl_core/__init__.py)
 policy=(--signature-policy images/signature-policy.json)

@@ -10,6 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from benchmarks.sandboxes.daemon import daemon_measured
 from benchmarks.sandboxes.measuring import Figures, measured
 
 
@@ -20,7 +21,12 @@ def main() -> int:
     parser.add_argument("--cold", type=int, default=10, help="starts with an image that is not in the cache")
     parser.add_argument("--at-once", type=int, default=16, help="sandboxes that are started at the same time")
     parser.add_argument("--files", type=int, default=2000, help="files of the image, of 4 KiB each")
+    parser.add_argument("--daemon", action="store_true", help="only the daemon of pods, which takes Go")
     chosen = parser.parse_args()
+    if chosen.daemon:
+        print(f"{platform.release()}, {os.cpu_count()} cores, {_user()}")
+        print(_table(asyncio.run(daemon_measured(chosen.count))))
+        return 0
     with tempfile.TemporaryDirectory() as folder:
         figures = asyncio.run(measured(Path(folder), chosen.count, chosen.cold, chosen.at_once, chosen.files))
     print(f"{platform.release()}, {os.cpu_count()} cores, {shutil.which('bwrap')}, {_user()}")

@@ -25,8 +25,8 @@ const (
 	longestWait = 60.0 // Seconds of one request, for a command's end.
 	killWait    = 20 * time.Second
 	connections = 32 // From inside, and as many from outside: what runs here cannot shut the others out.
-	procMagic   = 0x9fa0
-	sysMagic    = 0x62656572
+
+	procMagic, sysMagic = 0x9fa0, 0x62656572 // File systems whose files are none, and may block.
 )
 
 // api is all that is served; digest: of the token. Every answer says which life of the daemon it is from.

@@ -18,10 +18,8 @@ const (
 	atOnce     = 12 // Operations on files: each holds a thread, of which there is a number.
 	searchPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-	calmRounds   = 5 // Of ending a command without stopping all others.
-	longestPause = 50 * time.Millisecond
-	looks        = 100 // While all stand still,
-	between      = 2 * time.Millisecond
+	calmRounds, longestPause = 3, 50 * time.Millisecond  // Of ending a command without stopping all others.
+	looks, between           = 100, 2 * time.Millisecond // While all stand still.
 )
 
 // order is what a client asks to run. Root and the agent are one user here.

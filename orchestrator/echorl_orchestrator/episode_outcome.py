@@ -87,7 +87,7 @@ class EpisodeOutcome:
 
 @dataclass(frozen=True)
 class FailedEpisode:
-    """A train episode that failed: it is in no batch, no baseline and no denominator, but in the records."""
+    """An episode that failed: it is in no batch, baseline, denominator or score, but in the records."""
 
     outcome: EpisodeOutcome
     group: str

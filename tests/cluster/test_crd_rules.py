@@ -93,7 +93,11 @@ OUT_OF_RANGE = [
     ("spec.imagePullSecrets.0.name", "a_b", "accepted: the name of a Kubernetes object"),
     (f"{ENV}.name", "A_b", "accepted: at most 63 lower-case letters"),
     (f"{ENV}.name", "a" * 64, "may not be more than 63"),
-    (f"{ENV}.type", "terminal", "accepted: builtin:<name> or import:<pkg.module:factory>"),
+    (
+        f"{ENV}.type",
+        "terminal",
+        "accepted: builtin:<name>, openenv:http://<host>:<port> or import:<pkg.module:factory>",
+    ),
     (f"{ENV}.echo.filter.import", "no-path", "accepted: an import path such as 'pkg.module:name'"),
     ("spec.model.renderer", "-x", 'supported values: "auto", "engine", "compact"'),
     ("spec.trainer.image", "a b;c", "accepted: a container image"),

@@ -6,10 +6,10 @@ from echorl_manifest.crd.rules.rows import by_place, row_validations
 from echorl_manifest.crd.validations import Validation, validation
 from echorl_manifest.problems import NOT_SUPPORTED
 from echorl_manifest.rules.table import ENVIRONMENTS
-from echorl_manifest.rules.unsupported import NOWHERE, OTHER_TYPES
+from echorl_manifest.rules.unsupported import NOWHERE, OTHER_TYPES, PLAYED
 
 _OTHER_TYPE = validation(
-    "(self.type.startsWith('builtin:') || self.type.startsWith('import:'))",
+    "(" + " || ".join(f"self.type.startsWith('{source}:')" for source in PLAYED) + ")",
     f"{NOT_SUPPORTED}: environments of {{self.type.split(':')[0]}}; found \"{{self.type}}\"; accepted: {OTHER_TYPES}",
     field="type",
     reason="FieldValueForbidden",

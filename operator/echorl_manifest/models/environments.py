@@ -19,8 +19,11 @@ from echorl_manifest.models.base import (
 
 EnvironmentType = Annotated[
     str,
-    Field(pattern=rf"^((builtin|openenv|verifiers|agent):[A-Za-z0-9_./:@-]+|import:{IMPORT_PATH})$", max_length=512),
-    Accepts("builtin:<name> or import:<pkg.module:factory>"),
+    Field(
+        pattern=rf"^(((builtin|verifiers|agent):|openenv:https?://)[A-Za-z0-9_./:@-]+|import:{IMPORT_PATH})$",
+        max_length=512,
+    ),
+    Accepts("builtin:<name>, openenv:http://<host>:<port> or import:<pkg.module:factory>"),
 ]
 Workers = Annotated[
     Literal["auto"] | Annotated[int, Field(ge=1, le=1024)], Accepts("auto, or a whole number from 1 to 1024")

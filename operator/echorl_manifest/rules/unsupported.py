@@ -39,7 +39,9 @@ IN_A_CLUSTER_ALONE = (
     ),
 )
 """What one machine does not carry out."""
-OTHER_TYPES = "builtin:<name> or import:<pkg.module:factory>"
+PLAYED = ("builtin", "openenv", "import")
+"""Before the colon of environments' types that something plays."""
+OTHER_TYPES = "builtin:<name>, openenv:http://<host>:<port> or import:<pkg.module:factory>"
 
 
 def _set_fields(part: ApiModel | None, path: str) -> Iterator[tuple[str, Any]]:
@@ -65,7 +67,7 @@ def unsupported_findings(spec: EchoRLRunSpec, *, local: bool = False) -> Iterato
     """What the manifest asks for and nothing carries out yet; with ``local`` also what one machine cannot do."""
     for path, environment in (*train_environments(spec), *eval_environments(spec)):
         source = environment.type.partition(":")[0]
-        if source not in {"builtin", "import"}:
+        if source not in PLAYED:
             reason = f"{NOT_SUPPORTED}: environments of {source}"
             yield finding(f"{path}.type", environment.type, OTHER_TYPES, reason)
     yield from row_findings(NOWHERE, spec)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from echorl_core.wire.sandboxes import BROKER_PORT
+from echorl_manifest.models.environments import Environment
 from echorl_manifest.models.model import is_path
 from echorl_manifest.rules.finding import eval_environments, train_environments
 from echorl_operator.children import cluster_placement as places
@@ -122,9 +123,7 @@ def _to_outside(target: Target) -> Iterator[Arrow]:
     if spec.algorithm.teacher is not None and spec.algorithm.teacher.url is not None:
         yield _to_url(orchestrator, spec.algorithm.teacher.url, "the teacher")
     for path, environment in (*train_environments(spec), *eval_environments(spec)):
-        for name, member in environment.members.items():
-            if member.url is not None:
-                yield _to_url(orchestrator, member.url, f"{path}.members.{name}")
+        yield from (_to_url(orchestrator, url, why) for why, url in _urls(path, environment))
     wandb = spec.monitors.wandb
     if wandb.project is not None and wandb.mode == "online":
         yield _to_url(orchestrator, wandb.base_url, "Weights & Biases")
@@ -134,10 +133,23 @@ def _to_outside(target: Target) -> Iterator[Arrow]:
             yield Arrow(role.value, f"spec.egress[{index}]", (), "as the manifest says")
 
 
+def _urls(path: str, environment: Environment) -> Iterator[tuple[str, str]]:
+    """What an environment's episodes are played with elsewhere, each with the field that says so."""
+    source, _, server = environment.type.partition(":")
+    if source == "openenv":
+        yield f"{path}.type", server
+    for name, member in environment.members.items():
+        if member.url is not None:
+            yield f"{path}.members.{name}", member.url
+
+
 def _to_url(source: str, url: str | None, why: str) -> Arrow:
-    """``url`` None: HTTPS to anywhere."""
-    parts = urlsplit(url or "https://")
-    port = parts.port or (_HTTP if parts.scheme == "http" else _HTTPS)
+    """``url`` None, or none that can be read, which who calls it refuses: HTTPS to anywhere."""
+    try:
+        parts = urlsplit(url or "https://")
+        port = parts.port or (_HTTP if parts.scheme == "http" else _HTTPS)
+    except ValueError:
+        return Arrow(source, ANYWHERE, _tcp(_HTTPS), why)
     return Arrow(source, _address(parts.hostname) or ANYWHERE, _tcp(port), why)
 
 

@@ -7,7 +7,7 @@ from echorl_core.wire.batch import StopNotice
 from echorl_core.wire.reports import PartsReply, PartsReport, StepReport
 from echorl_core.wire.weights import PolicyAnnouncement
 from echorl_orchestrator.control.run_parts import RunParts
-from echorl_orchestrator.episode_outcome import EpisodeOutcome
+from echorl_orchestrator.episode_outcome import EpisodeOutcome, FailedEpisode
 from echorl_orchestrator.records.recorder import EPISODES, EVALS, STEPS, eval_row, eval_summary, step_row, was_played
 
 
@@ -82,7 +82,7 @@ class TrainerReports:
         await self._board.refresh()
         return notice
 
-    async def evaluated(self, row: dict[str, Any], outcomes: list[EpisodeOutcome]) -> None:
+    async def evaluated(self, row: dict[str, Any], outcomes: list[EpisodeOutcome], failed: list[FailedEpisode]) -> None:
         """An eval is done: record it, and some of its episodes, or all. One that was skipped has a row alone."""
         await self._disk.recorder.append(EVALS, [row])
         if not was_played(row):
@@ -93,4 +93,4 @@ class TrainerReports:
         self._progress.evaluated(row["environment"], eval_summary(row))
         self._health.beat()
         await self._board.refresh()
-        await self._disk.episodes.evaluated(row["step"], row["environment"], outcomes)
+        await self._disk.episodes.evaluated(row["step"], row["environment"], outcomes, failed)

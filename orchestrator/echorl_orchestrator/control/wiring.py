@@ -14,7 +14,7 @@ from echorl_orchestrator.control.run_parts import RunParts
 from echorl_orchestrator.control.trainer_reports import TrainerReports
 from echorl_orchestrator.disk_room import DiskRoom
 from echorl_orchestrator.engines import EnginePool
-from echorl_orchestrator.episode_outcome import EpisodeOutcome
+from echorl_orchestrator.episode_outcome import EpisodeOutcome, FailedEpisode
 from echorl_orchestrator.episodes.player import build_player
 from echorl_orchestrator.evals.evaluation import EvalHorizon, Evals
 from echorl_orchestrator.failures import FailureLimit
@@ -80,8 +80,8 @@ async def assemble(
         # Engines may need a restart on the way; what takes longer than this is a failure that must be seen.
         await pool.wait_served(version, 3 * config.update_deadline_s)
 
-    async def evaluated(row: dict[str, Any], outcomes: list[EpisodeOutcome]) -> None:
-        await reports.evaluated(row, outcomes)
+    async def evaluated(row: dict[str, Any], outcomes: list[EpisodeOutcome], failed: list[FailedEpisode]) -> None:
+        await reports.evaluated(row, outcomes, failed)
 
     disk = await asyncio.to_thread(read_disk, config, identity, room, state_changed)
     room.on_change = state_changed

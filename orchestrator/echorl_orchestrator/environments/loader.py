@@ -1,6 +1,7 @@
 """From ``type`` and ``args`` of an environment to its tasks and factory. Runs in worker processes only."""
 
 from collections.abc import Callable
+from functools import partial
 from pkgutil import iter_modules
 from typing import Any
 
@@ -11,6 +12,8 @@ from echorl_core.config import HookConfig
 from echorl_orchestrator.environments import builtin, contract
 from echorl_orchestrator.environments.contract import Environment
 from echorl_orchestrator.failures import BadInputError
+
+_OPENENV = "echorl_orchestrator.environments.openenv.environment:build"
 
 
 def builtin_names() -> list[str]:
@@ -37,13 +40,17 @@ def _factory(kind: str, field: str) -> Callable[..., Environment]:
     if scheme == "builtin" and rest in known:
         # By its path: a worker imports its own environment alone.
         path = f"{builtin.__name__}.{rest.replace('-', '_')}:build"
+    if scheme == "openenv":
+        return partial(import_object(_OPENENV, field), rest)
     if path:
         factory = import_object(path, field)
         if not callable(factory):
             raise BadInputError(f"{field}: {rest!r} is no function")
         return factory  # type: ignore[no-any-return]  # what it returns is checked below
     accepted = ", ".join(f"'builtin:{name}'" for name in known)
-    raise BadInputError(f"{field}: found {kind!r}; accepted are {accepted} and 'import:pkg.module:factory'")
+    raise BadInputError(
+        f"{field}: found {kind!r}; accepted are {accepted}, 'openenv:http://HOST:PORT' and 'import:pkg.module:factory'"
+    )
 
 
 def load_environment(name: str, kind: str, args: dict[str, Any]) -> Environment:

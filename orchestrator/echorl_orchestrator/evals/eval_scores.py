@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from echorl_core.wire.batch import Sample, TokenRole
-from echorl_orchestrator.episode_outcome import EpisodeOutcome
+from echorl_orchestrator.episode_outcome import EpisodeOutcome, FailedEpisode
 from echorl_orchestrator.failures import ErrorKind
 from echorl_orchestrator.metrics.statistics import Columns, statistics
+from echorl_orchestrator.rollout.groups import NO_REWARD
 
 
 @dataclass
@@ -47,6 +48,8 @@ class Example:
     key: int | str | None = None
     survivors: list[EpisodeOutcome] = field(default_factory=list)
     errors: list[ErrorKind] = field(default_factory=list)
+    failed: list[FailedEpisode] = field(default_factory=list)
+    """Those of ``errors`` that were played."""
     nll: EnvNll = field(default_factory=EnvNll)
 
     @property
@@ -57,13 +60,25 @@ class Example:
     def drop_unscored(self) -> None:
         """Nobody scores the group: episodes without a reward of their own have failed."""
         unscored = [outcome for outcome in self.survivors if outcome.reward is None]
-        self.errors += [ErrorKind.ENV] * len(unscored)
         self.survivors = [outcome for outcome in self.survivors if outcome.reward is not None]
+        for outcome in unscored:
+            self.lose(FailedEpisode(outcome, group_of(outcome), ErrorKind.ENV, NO_REWARD))
 
-    def fall(self, kind: ErrorKind | None) -> None:
+    def lose(self, episode: FailedEpisode) -> None:
+        """Note an episode that failed."""
+        self.errors.append(episode.kind)
+        self.failed.append(episode)
+
+    def fall(self, kind: ErrorKind, why: str) -> None:
         """Count every survivor as failed: the group is scored as a whole or not at all."""
-        self.errors += [kind or ErrorKind.ENV] * len(self.survivors)
-        self.survivors = []
+        survivors, self.survivors = self.survivors, []
+        for outcome in survivors:
+            self.lose(FailedEpisode(outcome, group_of(outcome), kind, f"the group could not be scored: {why}"))
+
+
+def group_of(outcome: EpisodeOutcome) -> str:
+    """The group of an eval's episode, whose name begins with it."""
+    return outcome.episode.rpartition("-")[0]
 
 
 def pass_at_k(n: int, correct: int, k: int) -> float:

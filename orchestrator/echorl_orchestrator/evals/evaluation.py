@@ -17,10 +17,10 @@ import structlog
 
 from echorl_core.config import EnvironmentConfig, EvalConfig
 from echorl_orchestrator.engines.generation import TokenGenerator
-from echorl_orchestrator.episode_outcome import EpisodeOutcome
-from echorl_orchestrator.evals.eval_scores import EnvNll, Example, fresh_observations, row, skipped_row
-from echorl_orchestrator.failures import EpisodeError, FailureLimit
-from echorl_orchestrator.rollout.groups import failure_of, usable_scores
+from echorl_orchestrator.episode_outcome import EpisodeOutcome, FailedEpisode
+from echorl_orchestrator.evals.eval_scores import EnvNll, Example, fresh_observations, group_of, row, skipped_row
+from echorl_orchestrator.failures import EpisodeError, ErrorKind, FailureLimit
+from echorl_orchestrator.rollout.groups import as_failed, failure_of, usable_scores
 from echorl_orchestrator.rollout.player import Player
 from echorl_orchestrator.tasks.task_deck import seed_of
 
@@ -63,7 +63,7 @@ class Evals:
         player: Player,
         generator: TokenGenerator,
         wait_served: Callable[[int], Awaitable[None]],
-        on_row: Callable[[dict[str, Any], list[EpisodeOutcome]], Awaitable[None]],
+        on_row: Callable[[dict[str, Any], list[EpisodeOutcome], list[FailedEpisode]], Awaitable[None]],
         failures: FailureLimit,
         on_progress: Callable[[], None] = lambda: None,
     ) -> None:
@@ -75,7 +75,8 @@ class Evals:
             player: of their episodes.
             generator: scores what environments wrote.
             wait_served: returns when the engines hold at least this version.
-            on_row: gets the row of each eval that is finished, with its episodes, or that is skipped, without any.
+            on_row: gets the row of each eval that is finished, with its episodes and those that failed, or that is
+                skipped, without any.
             failures: counts failures in a row, those of training too.
             on_progress: called whenever an episode has ended.
         """
@@ -160,7 +161,7 @@ class Evals:
 
     async def _tell_skipped(self) -> None:
         while True:
-            await self._on_row(await self._skipped_rows.get(), [])
+            await self._on_row(await self._skipped_rows.get(), [], [])
             self._skipped_rows.task_done()
 
     async def _serve(self, name: str) -> None:
@@ -185,7 +186,8 @@ class Evals:
         line = row(environment.name, version, examples, group_size=config.group_size)
         line |= {"attempt": self._horizon.attempt, "seconds": time.monotonic() - started}
         log.info("eval", environment=environment.name, version=version, reward=line["reward"], errors=line["errors"])
-        await self._on_row(line, [outcome for example in examples for outcome in example.survivors])
+        failed = [episode for example in examples for episode in example.failed]
+        await self._on_row(line, [outcome for example in examples for outcome in example.survivors], failed)
 
     async def _example(self, config: EvalConfig, version: int, index: int) -> Example:
         try:
@@ -204,7 +206,7 @@ class Evals:
             if (kind := failure_of(outcome)) is None:
                 example.survivors.append(outcome)
             else:
-                example.errors.append(kind)
+                example.lose(as_failed(outcome, group_of(outcome), kind))
         await self._score(config.environment, task, example)
         return example
 
@@ -253,13 +255,14 @@ class Evals:
         try:
             scores = await self._player.score_group(environment, task, example.survivors)
         except EpisodeError as error:
-            example.fall(error.kind)
+            example.fall(error.kind, error.message)
             return
         if scores is None:
             example.drop_unscored()
             return
         if example.errors or not usable_scores(scores, len(example.survivors)):
-            example.fall(None)
+            why = "other episodes of it failed" if example.errors else f"score_group returned {scores}"
+            example.fall(ErrorKind.ENV, why)
             return
         for outcome, score in zip(example.survivors, scores, strict=True):
             outcome.reward = float(score)

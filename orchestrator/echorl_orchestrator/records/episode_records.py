@@ -3,7 +3,7 @@
     records/attempt_N/episodes.jsonl                            a few to read
     records/attempt_N/episodes/step_000012.parquet              every episode of the batch, those filtered before it,
                                                                 and those that failed meanwhile
-    records/attempt_N/eval_episodes/step_000012.NAME.parquet    every episode of an eval that did not fail
+    records/attempt_N/eval_episodes/step_000012.NAME.parquet    every episode of an eval
 
 Parquet files are written beside the work: no batch waits for one, and one that cannot be written is counted.
 """
@@ -18,7 +18,15 @@ import structlog
 from echorl_core.rundir import RunDirectory, write_file
 from echorl_orchestrator.episode_outcome import EpisodeOutcome, FailedEpisode
 from echorl_orchestrator.failures import class_of
-from echorl_orchestrator.records.recorder import EPISODES, EPISODES_A_STEP, Recorder, chosen, failed_row, train_row
+from echorl_orchestrator.records.recorder import (
+    EPISODES,
+    EPISODES_A_STEP,
+    Recorder,
+    chosen,
+    failed_eval_row,
+    failed_row,
+    train_row,
+)
 from echorl_orchestrator.rollout.groups import ReadyEpisode
 
 log = structlog.get_logger()
@@ -28,7 +36,7 @@ MAX_WAITING = 2
 MAX_FILTERED = 4096
 """Filtered episodes that are held with their messages until a batch is sealed; later ones are held without."""
 MAX_FAILED = 256
-"""Failed episodes of a step that are recorded; later ones are only counted, as all are."""
+"""Failed episodes of a step, or of an eval, that are recorded; later ones are only counted, as all are."""
 
 
 @dataclass(frozen=True)
@@ -71,13 +79,15 @@ class EpisodeFiles:
         except asyncio.QueueFull:
             self._fail(step, f"{MAX_WAITING} steps already wait for the disk")
 
-    async def evaluated(self, version: int, environment: str, outcomes: Sequence[EpisodeOutcome]) -> None:
+    async def evaluated(
+        self, version: int, environment: str, outcomes: Sequence[EpisodeOutcome], failed: Sequence[FailedEpisode]
+    ) -> None:
         """An eval's file is written when this returns, or counted as failed.
 
         Nothing but the environment's next eval waits for it, and so no more than one eval of each is held in memory.
         """
         try:
-            await asyncio.to_thread(self._write_eval, version, environment, outcomes)
+            await asyncio.to_thread(self._write_eval, version, environment, outcomes, failed[:MAX_FAILED])
         except Exception as error:  # as in _write
             self._fail(version, f"eval {environment}: {type(error).__name__}: {error}")
 
@@ -108,10 +118,17 @@ class EpisodeFiles:
         rows += [failed_episode(step.number, self._attempt, episode) for episode in step.failed]
         write_file(self._run.episodes(self._attempt, step.number), parquet(rows), within=self._run.root)
 
-    def _write_eval(self, version: int, environment: str, outcomes: Sequence[EpisodeOutcome]) -> None:
-        from echorl_orchestrator.records.episode_table import eval_episode, parquet  # noqa: PLC0415 - see there
+    def _write_eval(
+        self, version: int, environment: str, outcomes: Sequence[EpisodeOutcome], failed: Sequence[FailedEpisode]
+    ) -> None:
+        from echorl_orchestrator.records.episode_table import (  # noqa: PLC0415 - see there
+            eval_episode,
+            failed_eval_episode,
+            parquet,
+        )
 
         rows = [eval_episode(version, self._attempt, outcome) for outcome in outcomes]
+        rows += [failed_eval_episode(version, self._attempt, episode) for episode in failed]
         write_file(self._run.eval_episodes(self._attempt, version, environment), parquet(rows), within=self._run.root)
 
     def _fail(self, step: int, reason: str) -> None:
@@ -162,10 +179,24 @@ class EpisodeRecords:
             self._files.sealed(step, episodes)
         await self._recorder.append(EPISODES, [train_row(step, self._attempt, episode) for episode in chosen(episodes)])
 
-    async def evaluated(self, version: int, environment: str, outcomes: Sequence[EpisodeOutcome]) -> None:
-        """The eval that ``version`` made due is done; its file is written when this returns, if it is to have one."""
-        if self._files is not None and outcomes:
-            await self._files.evaluated(version, environment, outcomes)
+    async def evaluated(
+        self,
+        version: int,
+        environment: str,
+        outcomes: Sequence[EpisodeOutcome],
+        failed: Sequence[FailedEpisode] = (),
+    ) -> None:
+        """The eval that ``version`` made due is done; what is to be written of it is when this returns."""
+        told: Counter[str] = Counter()
+        few: list[FailedEpisode] = []
+        for episode in failed:
+            told[why := class_of(episode.kind)] += 1
+            if told[why] <= EPISODES_A_STEP:
+                few.append(episode)
+        if few:
+            await self._recorder.append(EPISODES, [failed_eval_row(version, self._attempt, one) for one in few])
+        if self._files is not None and (outcomes or failed):
+            await self._files.evaluated(version, environment, outcomes, failed)
 
     async def run(self) -> None:
         """Write files until cancelled."""

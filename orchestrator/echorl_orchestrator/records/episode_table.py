@@ -83,18 +83,17 @@ def train_episode(step: int, attempt: int, episode: ReadyEpisode, *, in_batch: b
 
 def failed_episode(step: int, attempt: int, episode: FailedEpisode) -> dict[str, Any]:
     """An episode that failed while the batch of ``step`` was being filled, by the columns of ``SCHEMA``."""
-    return {
-        **_episode(episode.outcome, attempt),
-        "kind": "train",
-        "step": step,
-        "group": episode.group,
-        "in_batch": False,
-        "reward": None,
-        "filters": [],
-        "trains_rl": False,
-        "trains_ce": False,
-        **failure_columns(episode),
-    }
+    of_training = {"group": episode.group, "in_batch": False, "filters": [], "trains_rl": False, "trains_ce": False}
+    return {**_failed(step, attempt, episode), "kind": "train", **of_training}
+
+
+def failed_eval_episode(version: int, attempt: int, episode: FailedEpisode) -> dict[str, Any]:
+    """An episode of an eval that failed, by the columns of ``SCHEMA``; those of training alone are left out."""
+    return {**_failed(version, attempt, episode), "kind": "eval"}
+
+
+def _failed(step: int, attempt: int, episode: FailedEpisode) -> dict[str, Any]:
+    return {**_episode(episode.outcome, attempt), "step": step, "reward": None, **failure_columns(episode)}
 
 
 def eval_episode(version: int, attempt: int, outcome: EpisodeOutcome) -> dict[str, Any]:

@@ -177,16 +177,18 @@ def train_row(step: int, attempt: int, episode: ReadyEpisode, *, in_batch: bool 
 
 def failed_row(step: int, attempt: int, episode: FailedEpisode) -> dict[str, Any]:
     """One line of episodes.jsonl for an episode that failed while the batch of ``step`` was being filled."""
-    return {
-        "kind": "train",
-        "step": step,
-        **_episode(episode.outcome, attempt),
-        "reward": None,
-        "group": episode.group,
-        "advantage": None,
-        "in_batch": False,
-        **failure_columns(episode),
-    }
+    of_training = {"group": episode.group, "in_batch": False}
+    return {"kind": "train", **_failed(step, attempt, episode), **of_training}
+
+
+def failed_eval_row(version: int, attempt: int, episode: FailedEpisode) -> dict[str, Any]:
+    """One line of episodes.jsonl for an episode of an eval that failed."""
+    return {"kind": "eval", **_failed(version, attempt, episode)}
+
+
+def _failed(step: int, attempt: int, episode: FailedEpisode) -> dict[str, Any]:
+    own = {"reward": None, "advantage": None, **failure_columns(episode)}
+    return {"step": step, **_episode(episode.outcome, attempt), **own}
 
 
 def failure_columns(episode: FailedEpisode) -> dict[str, Any]:

@@ -129,6 +129,12 @@ def failure_of(outcome: EpisodeOutcome) -> ErrorKind | None:
     return None
 
 
+def as_failed(outcome: EpisodeOutcome, group: str, kind: ErrorKind) -> FailedEpisode:
+    """An outcome that cannot be used, with the reason in words."""
+    error = outcome.error or f"found the reward {outcome.reward}, accepted is a finite number"
+    return FailedEpisode(outcome, group, kind, error)
+
+
 def version_low_of(outcome: EpisodeOutcome) -> int:
     """Lowest version bound over the action tokens of the kept branches; the outcome's own bound if there are none."""
     lows = [

@@ -22,7 +22,7 @@ from echorl_orchestrator.episode_outcome import EpisodeOutcome, FailedEpisode, S
 from echorl_orchestrator.failures import EpisodeError, ErrorKind
 from echorl_orchestrator.rollout.counters import Drop, EpisodeLedger
 from echorl_orchestrator.rollout.group_scoring import GroupScoring
-from echorl_orchestrator.rollout.groups import Group
+from echorl_orchestrator.rollout.groups import Group, as_failed
 from echorl_orchestrator.rollout.mode_traits import MODES
 from echorl_orchestrator.rollout.player import Player
 from echorl_orchestrator.rollout.ready_buffer import ReadyBuffer
@@ -228,8 +228,7 @@ class Scheduler:
         self._unfinished[group.ticket.environment] -= 1
         self.wake()
         if kind is not None and kind is not ErrorKind.CANCELLED:
-            error = outcome.error or f"found the reward {outcome.reward}, accepted is a finite number"
-            self._on_failed(self._buffer.next_step, FailedEpisode(outcome, group.key, kind, error))
+            self._on_failed(self._buffer.next_step, as_failed(outcome, group.key, kind))
         self._ledger.ended(outcome, kind)
 
     async def _close(self, group: Group, environment: EnvironmentConfig, task: dict[str, Any]) -> None:

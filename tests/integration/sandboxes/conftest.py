@@ -8,6 +8,7 @@ import pytest
 
 from echorl_orchestrator.sandboxes.contract import Sandboxes
 from echorl_orchestrator.sandboxes.process.provider import ProcessSandboxes
+from echorl_testing.cluster.binaries import Binaries
 from echorl_testing.cluster.errors import Unavailable
 from echorl_testing.sandboxes.daemons import Daemons, DaemonSandboxes
 
@@ -25,14 +26,20 @@ async def sandboxes(tmp_path: Path) -> AsyncIterator[ProcessSandboxes]:
 
 
 @pytest.fixture
-async def daemons() -> AsyncIterator[Daemons]:
+def daemon_program() -> Path:
+    """The program that is process 1 of a pod's sandbox."""
+    try:
+        return Binaries().path("sandbox-daemon")
+    except Unavailable as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+async def daemons(daemon_program: Path) -> AsyncIterator[Daemons]:
     """Daemons of pods' sandboxes; all are ended after the test."""
     if shutil.which("bwrap") is None:
         pytest.skip("bubblewrap is not installed, and only root can install it")
-    try:
-        made = Daemons()
-    except Unavailable as error:
-        pytest.skip(str(error))
+    made = Daemons(daemon_program)
     try:
         yield made
     finally:

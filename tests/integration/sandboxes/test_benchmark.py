@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.sandboxes.daemon import daemon_measured
 from benchmarks.sandboxes.measuring import measured
+from echorl_testing.cluster.errors import Unavailable
 
 
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
@@ -20,4 +22,20 @@ async def test_nothing_is_left_of_sandboxes_in_sequence(tmp_path: Path) -> None:
         "kill of a command": 5,
         "warm start, 4 at once": 4,
         "end": 11,
+    }
+
+
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+async def test_the_daemon_is_measured_call_by_call() -> None:
+    try:
+        figures = await daemon_measured(2)
+    except Unavailable as error:
+        pytest.skip(str(error))
+    assert {what.removeprefix("daemon: "): len(seconds) for what, seconds in figures.seconds.items()} == {
+        "start": 1,
+        "a command that does nothing": 2,
+        "start of a command": 2,
+        "kill of a command": 2,
+        "write of 1 MiB": 2,
+        "read of 1 MiB": 2,
     }

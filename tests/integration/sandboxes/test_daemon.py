@@ -10,7 +10,6 @@ import pytest
 
 from echorl_orchestrator.sandboxes.contract import Command, Ended, SandboxError, SandboxLoss
 from echorl_orchestrator.sandboxes.pod.sandbox import PodSandbox
-from echorl_testing.cluster.binaries import Binaries
 from echorl_testing.sandboxes.daemons import Daemon, Daemons, client
 from echorl_testing.sandboxes.processes import alive, descendants
 from echorl_testing.sandboxes.running import ran, started
@@ -40,6 +39,20 @@ async def test_a_command_has_what_the_daemon_gives_and_nothing_of_its_own(sandbo
     ]
     assert await ran(sandbox, "id -u; touch $HOME/made; exit 3", root=True) == (Ended(3), "1000\n")
     assert (await ran(sandbox, "ls -l /proc/self/fd | wc -l; ls -A /var/echorl"))[1] == "5\nhome\n"
+
+
+async def test_its_user_may_be_the_root_of_a_user_namespace(daemons: Daemons) -> None:
+    daemons.user = 0
+    daemon = await daemons.start()
+    sandbox = client(daemon)
+    before = alive(descendants(daemon.process.pid))
+    ended, said = await ran(sandbox, "cat /proc/1/environ", root=True)
+    assert ended.code != 0, said
+    await started(sandbox, "(setsid sleep 1000 &); echo begun; sleep 1000", "spread", "begun")
+    await sandbox.kill("spread")
+    assert alive(descendants(daemon.process.pid)) == before
+    assert await ran(sandbox, "id -u; kill -9 1; kill -15 1") == (Ended(0), "0\n")
+    await sandbox.close()
 
 
 @pytest.mark.parametrize(
@@ -144,17 +157,45 @@ async def test_a_sandbox_that_does_not_answer_is_lost_by_what_is_known_of_its_en
 
 
 async def test_one_that_was_destroyed_says_so(sandbox: PodSandbox) -> None:
+    await started(sandbox, "echo begun; sleep 1000", "long", "begun")
+    waiting = asyncio.create_task(sandbox.wait("long", 60))
+    await sandbox.output("long")
     await sandbox.close()
     assert await sandbox.gone is None
+    with pytest.raises(SandboxError, match="was destroyed"):
+        await waiting
     with pytest.raises(SandboxError, match="was destroyed"):
         await sandbox.wait("one", 1)
 
 
 async def test_another_token_is_no_sandbox_of_ours(daemon: Daemon) -> None:
     stranger = client(Daemon(daemon.process, daemon.address, "another"))
-    with pytest.raises(SandboxError, match="something else answers"):
+    with pytest.raises(SandboxError, match="another sandbox answers"):
         await stranger.start(Command(["true"]), "one")
     await stranger.close()
+
+
+async def test_what_is_no_daemon_is_asked_again_and_then_the_sandbox_is_lost(daemon: Daemon) -> None:
+    asked = 0
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        asked += 1
+        await reader.readuntil(b"\r\n\r\n")
+        status = "200 OK" if asked % 2 else "503 Service Unavailable"
+        writer.write(f"HTTP/1.1 {status}\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{{}}".encode())
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    between = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    sandbox = client(Daemon(daemon.process, between, daemon.token), within_s=0.5)
+    with pytest.raises(SandboxError, match=r"no answer within 0\.5 s: HTTP ") as lost:
+        await sandbox.wait("one", 60)
+    assert lost.value.loss is SandboxLoss.LOST
+    assert asked > 2
+    await sandbox.close()
+    server.close()
 
 
 async def test_it_ends_by_itself_after_its_time_with_all_inside(daemons: Daemons) -> None:
@@ -187,25 +228,24 @@ async def test_it_writes_nowhere_but_where_it_may(daemons: Daemons) -> None:
         ({}, "accepted is 1: it ends all others"),
     ],
 )
-def test_arguments_that_cannot_be_used_are_told(change: dict[str, str], told: str) -> None:
+def test_arguments_that_cannot_be_used_are_told(daemon_program: Path, change: dict[str, str], told: str) -> None:
     flags = {"--listen": ":0", "--token-sha256": "0" * 64, "--workdir": "/", "--ttl-s": "1", "--files": "/tmp"} | change
-    line = [str(Binaries().path("sandbox-daemon")), "serve", *(word for pair in flags.items() for word in pair)]
+    line = [str(daemon_program), "serve", *(word for pair in flags.items() for word in pair)]
     done = subprocess.run(line, capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 2
     assert told in done.stderr
     assert "goroutine" not in done.stderr
 
 
-def test_it_tells_its_usage_and_installs_itself(tmp_path: Path) -> None:
-    program = Binaries().path("sandbox-daemon")
+def test_it_tells_its_usage_and_installs_itself(daemon_program: Path, tmp_path: Path) -> None:
     for line, code in ((["--help"], 0), (["--version"], 0), ([], 2), (["install"], 2), (["install", "/none/x"], 1)):
-        done = subprocess.run([program, *line], capture_output=True, text=True, timeout=30, check=False)
+        done = subprocess.run([daemon_program, *line], capture_output=True, text=True, timeout=30, check=False)
         assert done.returncode == code
         assert done.stdout or done.stderr
     copied = tmp_path / "daemon"
     copied.write_text("older")
-    subprocess.run([program, "install", copied], check=True, timeout=30)
-    assert copied.read_bytes() == program.read_bytes()
+    subprocess.run([daemon_program, "install", copied], check=True, timeout=30)
+    assert copied.read_bytes() == daemon_program.read_bytes()
     assert os.access(copied, os.X_OK)
     assert [path.name for path in tmp_path.iterdir()] == ["daemon"]
 

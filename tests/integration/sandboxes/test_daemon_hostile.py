@@ -100,12 +100,12 @@ print('begun', flush=True)
 time.sleep(1000)
 """,
     "stops whom it can": """
+print('begun', flush=True)
 first = os.getpid()
 if os.fork() == 0:
   while True:
     os.kill(first, signal.SIGSTOP)
     time.sleep(0.001)
-print('begun', flush=True)
 time.sleep(1000)
 """,
     "stops its guard": """
@@ -139,7 +139,8 @@ async def test_killing_ends_who_forks_faster_than_it_is_looked_at(daemon: Daemon
     before = _running(daemon)
     await sandbox.write("/task/chain.c", FAST_CHAIN.encode())
     assert await ran(sandbox, "cc -O2 -o chain chain.c") == (Ended(0), "")
-    await started(sandbox, "echo begun; sleep 1000", "other", "begun")
+    many = "for n in $(seq 100); do sleep 1000 & done; echo begun; sleep 1000"  # A look takes long.
+    await started(sandbox, many, "other", "begun")
     await started(sandbox, "./chain; echo begun; sleep 1000", "chain", "begun")
     await sandbox.kill("chain")
     assert await sandbox.wait("other", 0) is None
@@ -208,12 +209,16 @@ async def test_input_and_output_that_nobody_takes(sandbox: PodSandbox) -> None:
     await sandbox.start(Command(["wc", "-c"], stdin=given), "counts")
     assert await sandbox.wait("counts", 30) == Ended(0)
     assert int(await sandbox.output("counts")) == len(given)
-    # Its output in another command's hands: it ends all the same.
-    await started(sandbox, "mkfifo /task/pipe; echo begun; exec sleep 1000 < /task/pipe", "other", "begun")
-    await sandbox.start(Command(["sh", "-c", "yes"]), "much")
-    await sandbox.wait("much", 0.2)
-    await sandbox.kill("much")
-    assert len(await sandbox.output("much", limit=CAP_BYTES)) > 0
+
+
+async def test_a_command_ends_while_another_holds_its_output(sandbox: PodSandbox) -> None:
+    await started(sandbox, "echo $$; echo begun; sleep 1000", "first", "begun")
+    number = (await sandbox.output("first")).split()[0].decode()
+    await started(sandbox, f"exec 9> /proc/{number}/fd/1; echo begun; sleep 1000", "holds", "begun")
+    async with asyncio.timeout(10):
+        await sandbox.kill("first")
+    assert await sandbox.wait("first", 0) == Ended(137, killed=True)
+    assert await sandbox.wait("holds", 0) is None
 
 
 async def test_a_disk_that_is_full(daemons: Daemons) -> None:

@@ -72,6 +72,21 @@ def test_an_image_runs_as_our_user_from_a_base_that_can_be_chosen_and_says_what_
         assert f"org.opencontainers.image.{label}=" in text(image)
 
 
+def test_the_sandbox_daemon_is_one_program_and_runs_as_our_user() -> None:
+    lines = text("sandbox-daemon").splitlines()
+    steps = [line for line in lines if line.split()[:1] in (["FROM"], ["COPY"], ["RUN"], ["USER"], ["ENTRYPOINT"])]
+    assert steps == ["FROM scratch", "COPY daemon /daemon", "USER 10001:10001", 'ENTRYPOINT ["/daemon"]']
+    for label in ("title", "description", "licenses", "version", "revision", "base.name"):
+        assert f"org.opencontainers.image.{label}=" in text("sandbox-daemon")
+
+
+def test_the_sandbox_daemon_is_built_with_the_standard_library_alone_and_stays_small() -> None:
+    folder = REPOSITORY / "images" / "sandbox-daemon"
+    assert "require" not in (folder / "go.mod").read_text()
+    lines = [line.strip() for file in folder.glob("*.go") for line in file.read_text().splitlines()]
+    assert sum(bool(line) and not line.startswith("//") for line in lines) <= 600
+
+
 @pytest.mark.parametrize("image", IMAGES)
 def test_every_package_that_is_installed_is_pinned_by_hash_or_ours(image: str) -> None:
     installs = re.findall(r"(?:pip install|pip sync|pip wheel)[^\n]*(?:\\\n[^\n]*)*", text(image))

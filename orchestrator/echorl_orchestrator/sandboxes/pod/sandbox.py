@@ -171,8 +171,7 @@ class PodSandbox:
             except (aiohttp.ClientError, OSError) as error:
                 problem = f"{type(error).__name__}: {error}"
             else:
-                await self._check_life(answer)
-                if answer.status < _OWN_FAULT:
+                if answer.status < _OWN_FAULT and await self._is_own(answer):
                     return answer
                 problem = f"HTTP {answer.status}"
             failing_since = failing_since or begun
@@ -181,14 +180,21 @@ class PodSandbox:
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 
-    async def _check_life(self, answer: _Answer) -> None:
-        """That this is the sandbox that it was: another life of the daemon has none of its commands."""
+    async def _is_own(self, answer: _Answer) -> bool:
+        """Whether it is of the daemon, and not of something between.
+
+        Raises:
+            SandboxError: it is of another sandbox's daemon, or of another life of this, which has none of its commands.
+        """
         boot = answer.headers.get("X-Boot")
-        if boot is None or answer.status == _UNAUTHORIZED:
-            raise await self._lost("something else answers at its address")
+        if boot is None:
+            return False
         self._boot = self._boot or boot
         if boot != self._boot:
             raise await self._lost("it was started again")
+        if answer.status == _UNAUTHORIZED:
+            raise await self._lost("another sandbox answers at its address")
+        return True
 
     async def _lost(self, problem: str) -> SandboxError:
         error = None if self._loss is None else await self._loss()

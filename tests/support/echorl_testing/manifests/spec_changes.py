@@ -34,7 +34,10 @@ _LARGEST: dict[str, int] = {
 """Sizes of pods and gangs that are played."""
 _TEXTS: dict[str, tuple[str, ...]] = {
     "name": ("one", "two", "three"),
-    "type": ("builtin:digits", "builtin:terminal", "import:my.environments:maze", "openenv:echo", "builtin:none"),
+    "type": (
+        *("builtin:digits", "builtin:terminal", "import:my.environments:maze", "openenv:http://hub:8000"),
+        *("openenv:echo", "builtin:none"),
+    ),
     "episodeTimeout": ("45s", "10m", "1h30m", "soon"),
     # Far above what a played orchestrator takes between two steps.
     "noStepFor": ("20m", "30m", "1h30m"),

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from echorl_orchestrator.sandboxes.contract import SandboxError, SandboxSpec
 from echorl_orchestrator.sandboxes.pod.sandbox import PATIENCE_S, PodSandbox
-from echorl_testing.cluster.binaries import Binaries
 
 OWN_FILES = "/var/echorl"
 _START_S = 60.0
@@ -41,10 +40,13 @@ class Daemon:
 class Daemons:
     """Starts them; ``close`` ends all."""
 
+    program: Path
     limit: Sequence[str] = ()
     """Words before the command line: ``prlimit --nproc=100``, for example."""
     binds: Sequence[str] = ()
     """More of bubblewrap's words."""
+    user: int = 1000
+    """Number that it and all commands have inside; 0 is root of its user namespace alone."""
     folder: Path = field(init=False)
     running: list[Daemon] = field(default_factory=list)
 
@@ -52,7 +54,7 @@ class Daemons:
         """Install the daemon as an init container does, where that unprivileged user finds it."""
         self.folder = Path(tempfile.mkdtemp(dir="/var/tmp"))
         self.folder.chmod(0o755)
-        subprocess.run([Binaries().path("sandbox-daemon"), "install", self.folder / "daemon"], check=True, timeout=60)
+        subprocess.run([self.program, "install", self.folder / "daemon"], check=True, timeout=60)
 
     async def start(
         self,
@@ -82,11 +84,11 @@ class Daemons:
         return made
 
     def _inside(self) -> list[str]:
-        user = _UNPRIVILEGED
-        become = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"] if os.geteuid() == 0 else []
+        other, user = _UNPRIVILEGED, str(self.user)
+        become = ["setpriv", f"--reuid={other}", f"--regid={other}", "--clear-groups"] if os.geteuid() == 0 else []
         links = [(str(path), str(path.readlink())) for path in map(Path, _LINKS) if path.is_symlink()]
         return [
-            *(*become, "bwrap", "--unshare-user", "--uid", "1000", "--gid", "1000", "--unshare-pid", "--as-pid-1"),
+            *(*become, "bwrap", "--unshare-user", "--uid", user, "--gid", user, "--unshare-pid", "--as-pid-1"),
             *("--unshare-ipc", "--unshare-uts", "--die-with-parent", "--new-session", "--clearenv"),
             *("--setenv", "OF_THE_DAEMON", "1", "--ro-bind", "/usr", "/usr", "--ro-bind", "/etc", "/etc"),
             *(word for path, target in links for word in ("--symlink", target, path)),

@@ -218,3 +218,15 @@ def test_the_teacher_is_reached_by_the_orchestrator_alone():
     teacher = {"url": "http://10.1.2.3:8000/v1", "model": "big"}
     found = lines(with_value(shortest(), "spec.algorithm", {"mode": "opd", "teacher": teacher}))
     assert [line for line in found if "the teacher" in line] == ["orchestrator -> 10.1.2.3/32 (TCP/8000): the teacher"]
+
+
+@pytest.mark.parametrize("url", ["http://teacher:99999999", "http://[teacher"])
+def test_an_address_that_cannot_be_read_ends_no_rendering(url):
+    found = lines(with_value(shortest(), "spec.algorithm", {"mode": "opd", "teacher": {"url": url, "model": "big"}}))
+    assert [line for line in found if "the teacher" in line] == ["orchestrator -> anywhere (TCP/443): the teacher"]
+
+
+def test_a_server_of_environments_is_reached_by_the_orchestrator_alone():
+    found = lines(with_value(shortest(), "spec.environments.train.0.type", "openenv:http://games:8000/chess"))
+    name = "spec.environments.train[0].type"
+    assert [line for line in found if name in line] == [f"orchestrator -> anywhere (TCP/8000): {name}"]

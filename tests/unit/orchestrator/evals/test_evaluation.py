@@ -7,7 +7,7 @@ import pytest
 
 from echorl_core.config import EvalConfig, SamplingConfig
 from echorl_orchestrator.engines.generation import Generation
-from echorl_orchestrator.episode_outcome import EpisodeOutcome
+from echorl_orchestrator.episode_outcome import EpisodeOutcome, FailedEpisode
 from echorl_orchestrator.evals.evaluation import EvalHorizon, Evals, due
 from echorl_orchestrator.failures import EpisodeError, ErrorKind, FailureLimit
 from echorl_testing.orchestrator.scripted_player import (
@@ -64,6 +64,7 @@ class Rig:
         fields = {"interval": 4, "num_examples": 2, "group_size": 2, **config}
         self.config = EvalConfig(environment=environment("held-out", max_concurrent=3), **fields)
         self.rows: list[dict[str, Any]] = []
+        self.failed: list[tuple[str, str, ErrorKind, str]] = []
         self.player, self.scorer = player, Scorer()
         self.served: list[int] = []
         self.evals = Evals(
@@ -86,8 +87,9 @@ class Rig:
     async def _wait(self, version: int) -> None:
         self.served.append(version)
 
-    async def _row(self, row: dict[str, Any], outcomes: list[EpisodeOutcome]) -> None:
+    async def _row(self, row: dict[str, Any], outcomes: list[EpisodeOutcome], failed: list[FailedEpisode]) -> None:
         self.rows.append(row)
+        self.failed += [(one.outcome.episode, one.group, one.kind, one.error) for one in failed]
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator["Rig"]:
@@ -149,6 +151,8 @@ async def test_failed_episodes_are_counted_and_left_out() -> None:
     (row,) = rig.rows
     assert row["reward"] == pytest.approx(2 / 3)
     assert (row["episodes"], row["errors"], row["errors/env"]) == (3, 1, 1)
+    group = "a1-eval-held-out-v0-t0"
+    assert rig.failed == [(f"{group}-e1", group, ErrorKind.ENV, "scripted env")]
     assert row["pass@1"] == 0.75  # means of the examples: 1 of 1, and 1 of 2
     assert row["pass@2"] == 1.0  # of the example that has two
     assert (row["pass@1/examples"], row["pass@2/examples"]) == (2, 1)
@@ -269,6 +273,8 @@ async def test_group_scored_examples_fall_as_a_whole() -> None:
         await rig.evals.finished()
     (row,) = rig.rows
     assert (row["reward"], row["episodes"], row["errors"]) == (1.0, 2, 2)
+    assert [one[0][-5:] for one in rig.failed] == ["t0-e1", "t0-e0"]
+    assert rig.failed[1][3] == "the group could not be scored: other episodes of it failed"
 
 
 async def test_an_episode_without_any_reward_is_an_error() -> None:
@@ -277,3 +283,5 @@ async def test_an_episode_without_any_reward_is_an_error() -> None:
         rig.evals.reached(0)
         await eventually(lambda: rig.rows, "the row is there")
     assert (rig.rows[0]["episodes"], rig.rows[0]["errors/env"]) == (0, 4)
+    assert {one[3] for one in rig.failed} == {"the episode ended without a reward"}
+    assert len(rig.failed) == 4

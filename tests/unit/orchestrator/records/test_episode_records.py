@@ -191,6 +191,28 @@ async def test_thousands_of_failures_leave_a_bounded_number_of_records(tmp_path:
     assert classes == {"harness": EPISODES_A_STEP, "infrastructure": EPISODES_A_STEP}
 
 
+async def test_what_failed_in_an_eval_is_told_with_it(tmp_path: Path) -> None:
+    run, recorder = opened(tmp_path)
+    records = EpisodeRecords(recorder, EpisodeFiles(run, 3), 3)
+    lost = [failed(f"h{number}") for number in range(MAX_FAILED + 1)]
+    await records.evaluated(4, "held-out", [unit("left").outcome], lost)
+    await records.evaluated(4, "all-failed", [], lost[:1])
+    rows = pq.read_table(run.eval_episodes(3, 4, "held-out")).to_pylist()
+    assert len(rows) == 1 + MAX_FAILED
+    assert (rows[1]["kind"], rows[1]["error_class"], rows[1]["in_batch"], rows[1]["group"]) == (
+        "eval",
+        "harness",
+        None,
+        None,
+    )
+    assert pq.read_metadata(run.eval_episodes(3, 4, "all-failed")).num_rows == 1
+    lines = recorder.rows(EPISODES)
+    assert [row["episode"] for row in lines] == ["h0", "h1", "h2", "h3", "h0"]
+    assert {(row["kind"], row["step"], row["error_kind"], row["reward"]) for row in lines} == {
+        ("eval", 4, "harness", None)
+    }
+
+
 @pytest.mark.parametrize("kind", ErrorKind)
 def test_every_kind_of_failure_has_a_class(kind: ErrorKind) -> None:
     expected = {

@@ -1,0 +1,1 @@
+"""Servers of environments of other libraries, as they come from the registry."""
