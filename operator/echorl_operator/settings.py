@@ -97,6 +97,10 @@ class Settings(SettingsPart):
     """Where the operator runs."""
     operator_labels: Labels = {LABEL_NAME: "echorl", LABEL_COMPONENT: "operator"}
     """Of the operator's pods."""
+    broker_url: Text | None = None
+    """Where orchestrators ask for sandboxes in pods; absent: this installation has none."""
+    broker_labels: Labels = {LABEL_NAME: "echorl", LABEL_COMPONENT: "broker"}
+    """Of the broker's pods, in the operator's namespace."""
     images: Images = Images()
     """Default images."""
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"

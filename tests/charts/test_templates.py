@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from echorl_broker.__main__ import parser as broker_parser
+from echorl_broker.settings import BrokerSettings
 from echorl_manifest import load
 from echorl_operator import names
 from echorl_operator.__main__ import parser
@@ -92,6 +94,34 @@ def test_the_operator_understands_what_it_is_given(helm, name):
     assert roles == set(options.namespace or ()) - {"echorl-system"}
     mounts = [mount["mountPath"] for mount in container["volumeMounts"]]
     assert str(Path(Settings(operator_version="1").master_key_path).parent) in mounts
+
+
+@pytest.mark.parametrize("name", CASES[1:])
+def test_the_broker_understands_what_it_is_given_and_runs_know_where_it_is(helm, name):
+    rendered = helm.template(values(name))
+    file = found(rendered, "ConfigMap", "echorl-broker-settings")["data"]["broker.yaml"]
+    settings = BrokerSettings.model_validate(yaml.safe_load(file))
+    template = found(rendered, "Deployment", "echorl-broker")["spec"]["template"]
+    (container,) = template["spec"]["containers"]
+    options = broker_parser().parse_args(container["args"])
+    assert [port["containerPort"] for port in container["ports"]] == [options.port]
+    mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
+    assert {str(options.settings.parent), str(Path(settings.master_key_path).parent)} <= mounts
+    assert set(options.namespace or ()) == ({"research", "evaluation"} if name == "everything" else set())
+    told = found(rendered, "ConfigMap", "echorl-operator-settings")["data"]["settings.yaml"]
+    of_operator = Settings.model_validate({"operatorVersion": "1", **yaml.safe_load(told)})
+    (service,) = [one for one in objects(rendered) if one["kind"] == "Service" and "broker" in one["metadata"]["name"]]
+    assert of_operator.broker_url == f"http://echorl-broker.echorl-system.svc:{service['spec']['ports'][0]['port']}"
+    assert (
+        template["metadata"]["labels"].items()
+        >= of_operator.broker_labels.items()
+        == service["spec"]["selector"].items()
+    )
+
+
+def test_without_sandboxes_there_is_nothing_of_a_broker(helm):
+    rendered = helm.template()
+    assert not [one for one in objects(rendered) if "broker" in json.dumps(one)]
 
 
 def test_runs_let_the_operators_pods_in(helm):

@@ -22,6 +22,7 @@ from echorl_testing.cluster.real_node import RealNode
 from echorl_testing.kube.helm import CHART, CRDS, Helm
 from echorl_testing.kube.run_objects import install_crd
 from echorl_testing.operator.lives_together import Ends, Together
+from echorl_testing.sandboxes.broker import ACCOUNT, Sites, grant
 
 _CHART_DEADLINE_S = 180.0
 _numbers = itertools.count(1)
@@ -161,3 +162,19 @@ def release(helm: Helm, make_namespace: Callable[..., str]) -> Iterator[Callable
     yield install
     for namespace in made:
         helm("uninstall", "echorl", "--namespace", namespace, "--ignore-not-found")
+
+
+@pytest.fixture
+def brokers(
+    api: Api,
+    control_plane: Cluster,
+    connection: Connection,
+    make_namespace: Callable[..., str],
+    tmp_path: Path,
+) -> Sites:
+    """Starts brokers with the rights of the chart, for a namespace that admits ``restricted`` pods alone."""
+    install_crd(api)
+    namespace = make_namespace({"pod-security.kubernetes.io/enforce": "restricted"})
+    grant(api, namespace)
+    token = control_plane.service_account_token(namespace, ACCOUNT)
+    return Sites(api, connection.write_kubeconfig(tmp_path / "kubeconfig", token=token), namespace, tmp_path)

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 DISTRIBUTIONS: dict[str, tuple[Path, list[str]]] = {
     "core": (ROOT / "core", ["echorl_core"]),
     "manifest": (ROOT / "operator/distributions/manifest", ["echorl_manifest"]),
-    "operator": (ROOT / "operator/distributions/operator", ["echorl_operator"]),
+    "operator": (ROOT / "operator/distributions/operator", ["echorl_operator", "echorl_broker"]),
     "cli": (ROOT / "operator/distributions/cli", ["echorl_cli"]),
     "orchestrator": (ROOT / "orchestrator", ["echorl_orchestrator", "echorl_prepare"]),
     "trainer": (ROOT / "trainer", ["echorl_trainer", "echorl_vllm"]),

@@ -10,7 +10,14 @@ from pydantic import Field, StringConstraints
 from echorl_manifest.models.base import Accepts, DnsLabel, ObjectName, Text
 from echorl_operator.settings import Labels, Settings, SettingsPart
 
-SETTINGS_OF_THE_CHART = ("operatorVersion", "operatorNamespace", "operatorLabels", "masterKeyPath")
+SETTINGS_OF_THE_CHART = (
+    "operatorVersion",
+    "operatorNamespace",
+    "operatorLabels",
+    "masterKeyPath",
+    "brokerUrl",
+    "brokerLabels",
+)
 """Settings that nobody chooses: the chart, or the operator's image, knows them."""
 
 KubernetesPart = Annotated[dict[str, Any], Accepts("a mapping as in the Kubernetes API")]
@@ -120,6 +127,37 @@ class AdmissionPolicies(ValuesPart):
     """Users that may change children, such as the service account of a backup tool."""
 
 
+class Sandboxes(ValuesPart):
+    """Sandboxes in pods (``spec.sandboxes.provider: pod``), and the broker that makes them."""
+
+    enabled: bool = False
+    """Whether runs may have any. The broker then has the right to make and delete pods where runs are looked after."""
+    replicas: Annotated[int, Field(ge=1, le=9)] = 2
+    """Broker pods; all work."""
+    daemon_image: Annotated[
+        str, StringConstraints(pattern=r"^\S*$", max_length=1024), Accepts("a container image, or empty")
+    ] = ""
+    """Puts the daemon into each sandbox. Empty: ``echorl/sandbox-daemon`` of the chart's ``appVersion``."""
+    image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
+    """Of that image and of those of sandboxes."""
+    image_pull_secrets: Annotated[tuple[ObjectName, ...], Field(strict=False)] = ()
+    """Registry credentials for both, besides the run's; they must be in each run's namespace."""
+    runtime_class_name: Name = ""
+    """Of sandbox pods, such as that of gVisor or Kata; empty: the nodes' own."""
+    user_namespaces: bool = False
+    """Users of a sandbox are nobody on its node (``hostUsers: false``); the nodes must be able to."""
+    priority_class_name: Name = ""
+    """Of sandbox pods; the class must exist."""
+    node_selector: Labels = {}
+    """Of sandbox pods: nodes for them alone are wise."""
+    tolerations: KubernetesParts = ()
+    """Of sandbox pods."""
+    start_deadline_seconds: Annotated[int, Field(ge=10, le=3600)] = 300
+    """From a pod's creation to its readiness, its image included."""
+    resources: KubernetesPart = {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}}
+    """Of the broker's container."""
+
+
 class Monitor(ValuesPart):
     """A monitor of the Prometheus operator."""
 
@@ -220,6 +258,8 @@ class Values(ValuesPart):
     """Of the operator's pods."""
     admission_policies: AdmissionPolicies = AdmissionPolicies()
     """What the API server refuses."""
+    sandboxes: Sandboxes = Sandboxes()
+    """Sandboxes in pods."""
     cluster_checks: bool = True
     """Look for the CRD, the namespaces and other installations before anything is made.
 

@@ -9,6 +9,45 @@ app.kubernetes.io/name: echorl
 app.kubernetes.io/component: operator
 {{- end }}
 
+{{/* The broker's pods. */}}
+{{- define "echorl.brokerSelector" -}}
+app.kubernetes.io/name: echorl
+app.kubernetes.io/component: broker
+{{- end }}
+
+{{- define "echorl.brokerLabels" -}}
+{{ merge (include "echorl.brokerSelector" . | fromYaml) (include "echorl.labels" . | fromYaml) | toYaml }}
+{{- end }}
+
+{{- define "echorl.daemonImage" -}}
+{{ .Values.sandboxes.daemonImage | default (printf "echorl/sandbox-daemon:%s" .Chart.AppVersion) }}
+{{- end }}
+
+{{/* The broker's settings file: what sandbox pods are made by. */}}
+{{- define "echorl.brokerSettings" -}}
+{{- with .Values.sandboxes }}
+daemonImage: {{ include "echorl.daemonImage" $ | quote }}
+imagePullPolicy: {{ .imagePullPolicy }}
+{{- with .imagePullSecrets }}
+imagePullSecrets: {{- toYaml . | nindent 0 }}
+{{- end }}
+{{- with .runtimeClassName }}
+runtimeClassName: {{ . }}
+{{- end }}
+userNamespaces: {{ .userNamespaces }}
+{{- with .priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with .nodeSelector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .tolerations }}
+tolerations: {{- toYaml . | nindent 0 }}
+{{- end }}
+startDeadlineSeconds: {{ .startDeadlineSeconds }}
+{{- end }}
+{{- end }}
+
 {{- define "echorl.labels" -}}
 {{ include "echorl.selector" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -90,6 +129,10 @@ request.userInfo.username in {{ toJson $users }} ||
 {{/* The operator's settings file: the user's values, and what only the chart knows. */}}
 {{- define "echorl.settings" -}}
 {{- $own := dict "operatorNamespace" .Release.Namespace "operatorLabels" (include "echorl.selector" . | fromYaml) -}}
+{{- if .Values.sandboxes.enabled -}}
+{{- $url := printf "http://echorl-broker.%s.svc:8090" .Release.Namespace -}}
+{{- $own = merge $own (dict "brokerUrl" $url "brokerLabels" (include "echorl.brokerSelector" . | fromYaml)) -}}
+{{- end -}}
 {{- toYaml (merge $own (deepCopy .Values.settings)) }}
 {{- end }}
 

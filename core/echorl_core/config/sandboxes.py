@@ -8,7 +8,9 @@ from echorl_core.config.base import RoleConfig
 class SandboxesConfig(RoleConfig):
     """Who makes them, and the most that one of them, and all of them, may be."""
 
-    provider: Literal["process"] = "process"
+    provider: Literal["process", "pod"] = "process"
+    broker_url: str | None = None
+    """Base URL of what the broker has of this run; null: pods cannot be had."""
     cpu: float
     memory_bytes: int
     disk_bytes: int

@@ -48,6 +48,8 @@ class Placement:
     """Longest sequence of the model itself; None: unknown."""
     engine_names: tuple[str, ...] = ()
     """``host:port`` names to find engines by; empty: the addresses of ``engines``."""
+    broker_url: str | None = None
+    """Where the run asks for sandboxes in pods; None: there are none."""
 
 
 def example_placement(run: EchoRLRun) -> Placement:

@@ -185,15 +185,16 @@ def _monitors(spec: EchoRLRunSpec) -> config.MonitorsConfig:
     )
 
 
-def _sandboxes(spec: EchoRLRunSpec) -> config.SandboxesConfig | None:
+def _sandboxes(spec: EchoRLRunSpec, placement: Placement) -> config.SandboxesConfig | None:
     sandboxes = spec.sandboxes
     if sandboxes is None:
         return None
-    if sandboxes.provider != "process":
-        raise ValueError("sandboxes in pods are not supported yet; validate the manifest first")
+    if sandboxes.provider == "agent-sandbox":
+        raise ValueError("sandboxes of agent-sandbox are not supported yet; validate the manifest first")
     resources = sandboxes.resources
     return config.SandboxesConfig(
         provider=sandboxes.provider,
+        broker_url=placement.broker_url if sandboxes.provider == "pod" else None,
         cpu=resources.cpu,
         memory_bytes=int(quantity_number(resources.memory)),
         disk_bytes=int(quantity_number(resources.disk)),
@@ -228,7 +229,7 @@ def _orchestrator(spec: EchoRLRunSpec, placement: Placement) -> config.Orchestra
         record=spec.record.enabled,
         record_episodes=spec.record.episodes,
         monitors=_monitors(spec),
-        sandboxes=_sandboxes(spec),
+        sandboxes=_sandboxes(spec, placement),
         python_path=list(placement.python_path),
     )
 

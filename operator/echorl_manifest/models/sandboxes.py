@@ -17,14 +17,14 @@ class SandboxResources(ApiModel):
     disk: Quantity = "2Gi"
     """Of everything that is written, wherever; ``process`` holds it in memory."""
     processes: Annotated[int, Field(ge=8, le=65536)] = 512
-    """At the same time; ``process`` uses two of them for every command."""
+    """At the same time; ``process`` uses two of them for every command. Of pods the nodes' kubelets decide."""
 
 
 class Sandboxes(ApiModel):
     """What agents and graders of the environments run in. Only environments that ask for sandboxes use them."""
 
     provider: Literal["process", "pod", "agent-sandbox"] = "process"
-    """Who makes them. ``process``: this machine's kernel, by bubblewrap."""
+    """Who makes them. ``process``: the machine's kernel, by bubblewrap. ``pod``: a cluster, a pod for each."""
     resources: SandboxResources = SandboxResources()
     """The most that one may use."""
     concurrency: Annotated[int, Field(ge=1, le=65536)] = 16

@@ -9,10 +9,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from echorl_core.wire.sandboxes import BROKER_PORT
 from echorl_manifest.models.environments import Environment
 from echorl_manifest.models.model import is_path
 from echorl_manifest.rules.finding import eval_environments, train_environments
 from echorl_operator.children import cluster_placement as places
+from echorl_operator.children.sandboxes import are_pods
 from echorl_operator.children.target import Object, Target
 from echorl_operator.children.trainer import ranks_per_pod
 from echorl_operator.names import PodRole
@@ -21,8 +23,10 @@ FIRST_TRAINER = "trainer-0"
 """The gang's first pod; arrows to ``trainer`` reach it as well."""
 AGENTS = "agent"
 """Pods that somebody starts as agents of a run: labels ``echorl.dev/run-uid`` and ``echorl.dev/role: agent``."""
-OPERATOR, MONITORING, DNS, ANYWHERE = "operator", "monitoring", "dns", "anywhere"
-RUN_ENDS = (*(role.value for role in PodRole), FIRST_TRAINER, AGENTS)
+SANDBOXES, SANDBOXES_WITH_GATEWAY = "sandbox", "sandbox-gateway"
+"""Pods that the broker makes; those that may reach the gateway are among the first."""
+OPERATOR, MONITORING, DNS, ANYWHERE, BROKER = "operator", "monitoring", "dns", "anywhere", "broker"
+RUN_ENDS = (*(role.value for role in PodRole), FIRST_TRAINER, AGENTS, SANDBOXES, SANDBOXES_WITH_GATEWAY)
 """Ends that are pods of the run: each gets policies of its own."""
 
 _HTTPS, _HTTP = 443, 80
@@ -48,7 +52,7 @@ class Arrow:
     source: str
     """Who opens it: an end of the run, ``operator`` or ``monitoring``."""
     target: str
-    """Who is called: an end of the run, ``dns``, ``anywhere``, an address, or ``spec.egress[i]``."""
+    """Who is called: an end of the run, ``broker``, ``dns``, ``anywhere``, an address, or ``spec.egress[i]``."""
     ports: tuple[Ports, ...]
     """Empty: all, or as the egress rule says."""
     why: str
@@ -71,7 +75,7 @@ class Arrow:
 
 def arrows_of(target: Target) -> list[Arrow]:
     """Every connection that the run's pods may open or take. Whatever is not here is denied."""
-    return [*_between_roles(target), *_from_outside(target), *_to_outside(target)]
+    return [*_between_roles(target), *_of_sandboxes(target), *_from_outside(target), *_to_outside(target)]
 
 
 def _tcp(first: int, count: int = 1) -> tuple[Ports, ...]:
@@ -87,6 +91,15 @@ def _between_roles(target: Target) -> Iterator[Arrow]:
     yield Arrow(trainer, PodRole.ORCHESTRATOR.value, orchestrator, "batches and reports")
     yield Arrow(trainer, trainer, (), "collectives")
     yield Arrow(AGENTS, PodRole.ORCHESTRATOR.value, orchestrator, "the gateway")
+
+
+def _of_sandboxes(target: Target) -> Iterator[Arrow]:
+    if not are_pods(target.spec):
+        return
+    orchestrator = PodRole.ORCHESTRATOR.value
+    yield Arrow(orchestrator, BROKER, _tcp(BROKER_PORT), "asking for sandboxes")
+    yield Arrow(orchestrator, SANDBOXES, _tcp(places.SANDBOX_PORT), "commands and files of sandboxes")
+    yield Arrow(SANDBOXES_WITH_GATEWAY, orchestrator, _tcp(places.ORCHESTRATOR_PORT), "the gateway")
 
 
 def _from_outside(target: Target) -> Iterator[Arrow]:

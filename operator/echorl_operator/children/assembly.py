@@ -24,6 +24,7 @@ from echorl_operator.children.overlay_rules import overlay_problems
 from echorl_operator.children.pod_rules import pod_problems
 from echorl_operator.children.rendering import Rendering
 from echorl_operator.children.revision import LARGEST
+from echorl_operator.children.sandboxes import broker_problems
 from echorl_operator.children.services import services
 from echorl_operator.children.sizes import largest_fields
 from echorl_operator.children.storage import TOKEN_KEY, claims
@@ -42,7 +43,7 @@ _TEMPLATES = (PodRole.TRAINER, PodRole.INFERENCE, PodRole.ORCHESTRATOR)
 def cluster_problems(run: EchoRLRun, settings: Settings) -> list[Problem]:
     """What keeps a valid manifest from being rendered for a cluster: overlays, egress rules, paths, memory."""
     target = Target(run, "", "", settings)
-    refused, problems = always_refused(run), path_problems(run)
+    refused, problems = always_refused(run), [*path_problems(run), *broker_problems(run.spec, settings)]
     for role in _TEMPLATES:
         path = f"spec.{role}.template"
         if not any(problem.path.startswith(path) for problem in refused):
@@ -79,7 +80,7 @@ def render(run: EchoRLRun, *, uid: str, namespace: str, generation: int, setting
 
 def _rendering(target: Target, generation: int) -> Rendering:
     run, settings = target.run, target.settings
-    configs = role_configs(run, cluster_placement(run, settings))
+    configs = role_configs(run, cluster_placement(run, settings, target.namespace))
     files = _files(target, configs)
     maps = {name: _config_map(target, name, content) for name, content in files.items()}
     arrows = arrows_of(target)

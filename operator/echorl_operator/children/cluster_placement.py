@@ -23,6 +23,8 @@ ORCHESTRATOR_PORT = 8100
 TRAINER_PORT = 8200
 """Port of a pod's first rank; the others' ports follow it."""
 ENGINE_PORT = 8000
+SANDBOX_PORT = 7070
+"""Port of the daemon in each sandbox."""
 RENDEZVOUS_PORT = 29500
 
 VOLUME = "/volume"
@@ -61,7 +63,7 @@ def model_path(run: EchoRLRun) -> str:
     return f"{MODELS}/{on_volume(run.spec.model.name)}"
 
 
-def cluster_placement(run: EchoRLRun, settings: Settings) -> Placement:
+def cluster_placement(run: EchoRLRun, settings: Settings, namespace: str) -> Placement:
     """Addresses and folders of a run. They are the same for every attempt and for any number of engines."""
     name = run.metadata.name
     has_code = run.spec.code.path is not None or run.spec.code.config_map is not None
@@ -79,6 +81,7 @@ def cluster_placement(run: EchoRLRun, settings: Settings) -> Placement:
         metrics_port=TRAINER_PORT,
         python_path=(CODE,) if has_code else (),
         engine_names=(f"{names.inference(name)}:{ENGINE_PORT}",),
+        broker_url=None if settings.broker_url is None else f"{settings.broker_url}/runs/{namespace}/{name}",
     )
 
 

@@ -10,11 +10,14 @@ from echorl_operator import names
 from echorl_operator.children.arrows import (
     AGENTS,
     ANYWHERE,
+    BROKER,
     DNS,
     FIRST_TRAINER,
     MONITORING,
     OPERATOR,
     RUN_ENDS,
+    SANDBOXES,
+    SANDBOXES_WITH_GATEWAY,
     Arrow,
     Ports,
 )
@@ -118,9 +121,10 @@ def _peers(target: Target, end: str) -> list[Object]:
         return [{"podSelector": _pods(target, end)}]
     if end == ANYWHERE:
         return []
-    if end == OPERATOR:
-        labels = {LABEL_NAMESPACE: settings.operator_namespace}
-        return [_selected(Selector(namespace_labels=labels, pod_labels=settings.operator_labels))]
+    if end in {OPERATOR, BROKER}:
+        namespace = {LABEL_NAMESPACE: settings.operator_namespace}
+        pods = settings.operator_labels if end == OPERATOR else settings.broker_labels
+        return [_selected(Selector(namespace_labels=namespace, pod_labels=pods))]
     if end == MONITORING:
         return [_selected(settings.monitoring)]
     if end == DNS:
@@ -139,6 +143,9 @@ def _selected(selector: Selector) -> Object:
 def _pods(target: Target, end: str) -> Object:
     if end == FIRST_TRAINER:
         return {"matchLabels": {**target.selector(PodRole.TRAINER), POD_INDEX: "0"}}
-    if end == AGENTS:
-        return {"matchLabels": {names.LABEL_RUN_UID: target.uid, names.LABEL_ROLE: AGENTS}}
+    if end in {AGENTS, SANDBOXES}:
+        return {"matchLabels": {names.LABEL_RUN_UID: target.uid, names.LABEL_ROLE: end}}
+    if end == SANDBOXES_WITH_GATEWAY:
+        own = {names.LABEL_RUN_UID: target.uid, names.LABEL_ROLE: SANDBOXES, names.LABEL_GATEWAY: "allowed"}
+        return {"matchLabels": own}
     return {"matchLabels": target.selector(PodRole(end))}

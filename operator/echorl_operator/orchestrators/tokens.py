@@ -29,6 +29,10 @@ class Tokens:
             raise ValueError("run uid: found an empty text; the token would not belong to one run")
         return hmac.new(self._key, run_uid.encode(), hashlib.sha256).hexdigest()
 
+    def sandbox_token(self, run_uid: str, pod: str, nonce: str) -> str:
+        """What a sandbox's daemon wants of who gives it commands; nobody comes from it to another, nor from a run's."""
+        return hmac.new(self._key, f"sandbox\0{run_uid}\0{pod}\0{nonce}".encode(), hashlib.sha256).hexdigest()
+
 
 def from_file(path: Path) -> Tokens:
     """Read the master key, without white space around it.

@@ -7,6 +7,7 @@ from typing import Any
 
 from echorl_core.config import OrchestratorConfig
 from echorl_core.identity import RunIdentity
+from echorl_core.run_token import sandboxes_key
 from echorl_orchestrator.attempt.disk import read_disk
 from echorl_orchestrator.attempt.live_settings import AttemptSettings
 from echorl_orchestrator.control.run_parts import RunParts
@@ -85,7 +86,15 @@ async def assemble(
     disk = await asyncio.to_thread(read_disk, config, identity, room, state_changed)
     room.on_change = state_changed
     pool = EnginePool(config, identity, secrets.token, on_update=engine_updated)
-    player = build_player(config, identity, pool, secrets.teacher, seat_keys=secrets.seats)
+    in_pods = config.sandboxes is not None and config.sandboxes.provider == "pod"
+    player = build_player(
+        config,
+        identity,
+        pool,
+        secrets.teacher,
+        seat_keys=secrets.seats,
+        sandboxes_key=sandboxes_key(secrets.token) if in_pods else None,
+    )
     counters = Counters(None if disk.state is None else disk.state.totals)
     failures = FailureLimit(config.max_consecutive_failures)
     losses = InfrastructureLosses({env.name: env.max_infrastructure_share for env in config.train})

@@ -30,6 +30,7 @@ from echorl_orchestrator.filters.filter_hook import FilterEpisode, own_matches
 from echorl_orchestrator.gateway.http import GatewayApi
 from echorl_orchestrator.gateway.sessions import Sessions
 from echorl_orchestrator.metrics.process_counters import RETRIES
+from echorl_orchestrator.sandboxes.lent import BrokerKey
 from echorl_orchestrator.workers.background import Background
 from echorl_orchestrator.workers.calls import call
 from echorl_orchestrator.workers.pool import WorkerPool
@@ -51,6 +52,7 @@ class EpisodePlayer:
         teacher_key: str | None = None,
         *,
         seat_keys: Mapping[str, str] = NO_KEYS,
+        sandboxes_key: str | None = None,
     ) -> None:
         self._config = config
         self._sessions = Sessions()
@@ -83,6 +85,7 @@ class EpisodePlayer:
                     filters=[rule.hook for rule in config.batch.of(environment).filters],
                     sandboxes=config.sandboxes,
                     gateway=(host, config.port),
+                    broker=None if sandboxes_key is None else BrokerKey(identity.uid, sandboxes_key),
                 ),
                 self._background,
             )
@@ -243,6 +246,7 @@ def build_player(
     teacher_key: str | None = None,
     *,
     seat_keys: Mapping[str, str] = NO_KEYS,
+    sandboxes_key: str | None = None,
 ) -> EpisodePlayer:
     """The player of a run; ``start`` it before use.
 
@@ -252,8 +256,12 @@ def build_player(
         generator: where tokens come from.
         teacher_key: of the teacher, if it asks for one.
         seat_keys: of endpoints that play members, by ``key_variable``.
+        sandboxes_key: what sandboxes in pods are asked for with, if there are to be any.
 
     Raises:
         BadInputError: the model's renderer or tokenizer cannot be used, or does not fit the mode.
     """
-    return EpisodePlayer(config, identity, generator, build_codec(config.model), teacher_key, seat_keys=seat_keys)
+    codec = build_codec(config.model)
+    return EpisodePlayer(
+        config, identity, generator, codec, teacher_key, seat_keys=seat_keys, sandboxes_key=sandboxes_key
+    )

@@ -4,24 +4,57 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 from echorl_core.config import SandboxesConfig
 from echorl_orchestrator.sandboxes.contract import (
     Command,
     Sandbox,
     SandboxError,
+    Sandboxes,
     SandboxLimits,
     SandboxLoss,
     SandboxSpec,
 )
+from echorl_orchestrator.sandboxes.pod.provider import Access, PodSandboxes
 from echorl_orchestrator.sandboxes.process.images import HOST
 from echorl_orchestrator.sandboxes.process.provider import ProcessSandboxes, default_folder
+
+
+class Made(Sandbox, Protocol):
+    """A sandbox that tells its end."""
+
+    @property
+    def gone(self) -> "asyncio.Future[SandboxError | None]":
+        """Set once nothing is left of it: why; None where it was destroyed."""
+        ...
+
+
+class Provider(Sandboxes, Protocol):
+    """Whoever makes sandboxes of an episode."""
+
+    async def create(self, spec: SandboxSpec, key: str) -> Made:
+        """See ``contract.Sandboxes``."""
+        ...
+
+    async def close(self) -> None:
+        """Destroy what is left."""
+        ...
+
 
 Tell = Callable[[dict[str, Any]], None]
 """Takes ``what`` became of a sandbox: started (with ``seconds``), destroyed, failed (with its ``loss``)."""
 _TRIED_S = 60.0
+
+
+@dataclass(frozen=True)
+class BrokerKey:
+    """What a broker knows a run by."""
+
+    run_uid: str
+    secret: str = field(repr=False)
+    """The run's ``sandboxes_key``."""
 
 
 @dataclass(frozen=True)
@@ -30,27 +63,56 @@ class Lending:
 
     config: SandboxesConfig
     gateway: tuple[str, int] | None
+    """Where sandboxes of this machine reach the gateway."""
     tell: Tell
+    key: BrokerKey | None = None
+    """What pods are asked for with."""
 
     @asynccontextmanager
     async def to_episode(self) -> AsyncIterator["LentSandboxes"]:
         """Sandboxes of one episode; at its end, however it ends, they are destroyed."""
-        lent = LentSandboxes(self.config, self.gateway, self.tell)
+        lent = LentSandboxes(self.config, self._provider(), self.tell)
         try:
             yield lent
         finally:
             await asyncio.shield(lent.close())
 
+    async def try_out(self) -> None:
+        """Find out whether there can be sandboxes.
+
+        On this machine one is made, something is run in it, and it is ended. Of pods nothing is made, since their
+        images are the tasks' own: the broker is asked whether it knows the run.
+
+        Raises:
+            SandboxError: there can be none.
+        """
+        provider = self._provider()
+        if isinstance(provider, PodSandboxes):
+            try:
+                await provider.check()
+            finally:
+                await provider.close()
+        else:
+            await _try_one(LentSandboxes(self.config, provider, lambda *_: None))
+
+    def _provider(self) -> PodSandboxes | ProcessSandboxes:
+        """Raises SandboxError where this machine can have none."""
+        if self.config.provider == "process":
+            return ProcessSandboxes(default_folder(), self.gateway)
+        if self.config.broker_url is None or self.key is None:
+            raise SandboxError(SandboxLoss.REFUSED, "sandboxes.provider pod: found no broker to ask, accepted is one")
+        return PodSandboxes(Access(self.config.broker_url, self.key.run_uid, self.key.secret))
+
 
 class LentSandboxes:
     """See ``contract.Sandboxes``. Made on the episode's event loop."""
 
-    def __init__(self, config: SandboxesConfig, gateway: tuple[str, int] | None, tell: Tell) -> None:
-        """Raises SandboxError where this machine can have none."""
+    def __init__(self, config: SandboxesConfig, provider: Provider, tell: Tell) -> None:
+        """``provider`` is closed with this."""
         self._ttl_s = config.ttl_s
         self._tell = tell
         self._most = SandboxLimits(config.cpu, config.memory_bytes, config.disk_bytes, config.processes)
-        self._provider = ProcessSandboxes(default_folder(), gateway)
+        self._provider = provider
         self._asked_for: set[str] = set()
 
     async def create(self, spec: SandboxSpec, key: str) -> Sandbox:
@@ -98,13 +160,7 @@ class LentSandboxes:
         return replace(spec, limits=limits, ttl_s=min(spec.ttl_s, self._ttl_s))
 
 
-async def try_one(config: SandboxesConfig) -> None:
-    """Make a sandbox, run something in it, and end it.
-
-    Raises:
-        SandboxError: this machine can have none.
-    """
-    lent = LentSandboxes(config, None, lambda *_: None)
+async def _try_one(lent: LentSandboxes) -> None:
     try:
         sandbox = await lent.create(SandboxSpec(HOST, "/"), "trial")
         await sandbox.start(Command(["sh", "-c", "echo works"]), "trial")

@@ -29,7 +29,7 @@ from echorl_orchestrator.environments.loader import load_environment, load_hook
 from echorl_orchestrator.failures import AgentError, BadInputError, ClassedError, InfrastructureError
 from echorl_orchestrator.filters import filter_hook
 from echorl_orchestrator.sandboxes.contract import SandboxError, SandboxLoss
-from echorl_orchestrator.sandboxes.lent import Lending, try_one
+from echorl_orchestrator.sandboxes.lent import Lending
 
 Reply = Callable[[dict[str, Any]], None]
 _TRACE_CHARACTERS = 4000
@@ -130,7 +130,7 @@ def _check_sandboxes(name: str, lending: Lending | None) -> None:
     if lending is None:
         raise BadInputError(f"environments.{name}: it runs in sandboxes; found no spec.sandboxes, accepted is one")
     try:
-        asyncio.run(try_one(lending.config))
+        asyncio.run(lending.try_out())
     except SandboxError as error:
         raise BadInputError(f"environments.{name}: {error.message}") from error
 

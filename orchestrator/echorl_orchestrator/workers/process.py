@@ -15,7 +15,7 @@ from typing import Any
 from echorl_core import logs
 from echorl_core.config import EnvironmentConfig, HookConfig, SandboxesConfig
 from echorl_orchestrator.failures import BadInputError
-from echorl_orchestrator.sandboxes.lent import Lending, Tell
+from echorl_orchestrator.sandboxes.lent import BrokerKey, Lending, Tell
 from echorl_orchestrator.workers.host import Host, error_of
 from echorl_orchestrator.workers.rpc import FrameError, encode, read
 from echorl_orchestrator.workers.tether import die_with_parent
@@ -35,7 +35,8 @@ def _sandboxes(start: dict[str, Any], tell: Tell) -> Lending | None:
     if start["sandboxes"] is None:
         return None
     gateway = None if start["gateway"] is None else tuple(start["gateway"])
-    return Lending(SandboxesConfig.model_validate(start["sandboxes"]), gateway, tell)
+    key = None if start["broker"] is None else BrokerKey(*start["broker"])
+    return Lending(SandboxesConfig.model_validate(start["sandboxes"]), gateway, tell, key)
 
 
 def _hook(dumped: dict[str, Any] | None) -> HookConfig | None:

@@ -24,6 +24,7 @@ from echorl_orchestrator.metrics.process_counters import (
     SANDBOXES_STARTED,
 )
 from echorl_orchestrator.sandboxes.contract import SandboxLoss
+from echorl_orchestrator.sandboxes.lent import BrokerKey
 from echorl_orchestrator.workers.background import Background
 from echorl_orchestrator.workers.rpc import FrameError, encode, read, write
 
@@ -49,6 +50,8 @@ class WorkerSpec:
     """None: the environment may ask for none."""
     gateway: tuple[str, int] | None = None
     """Where sandboxes reach the gateway."""
+    broker: BrokerKey | None = None
+    """What sandboxes in pods are asked for with."""
     start_deadline_s: float = 120.0
     ping_interval_s: float = 5.0
     ping_deadline_s: float = 60.0
@@ -191,6 +194,7 @@ class Worker:
             "filters": [_dumped(hook) for hook in self.spec.filters],
             "sandboxes": None if self.spec.sandboxes is None else self.spec.sandboxes.model_dump(mode="json"),
             "gateway": self.spec.gateway,
+            "broker": None if self.spec.broker is None else [self.spec.broker.run_uid, self.spec.broker.secret],
         }
         try:
             write(self._writer, encode({"start": start}))

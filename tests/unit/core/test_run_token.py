@@ -5,12 +5,17 @@ import hmac
 
 import pytest
 
-from echorl_core.run_token import is_same, weights_key
+from echorl_core.run_token import is_same, sandboxes_key, weights_key
 
 
 def test_the_weights_key_is_a_mac_under_the_token() -> None:
     assert weights_key("token") == hmac.new(b"token", b"published weights", hashlib.sha256).hexdigest()
     assert weights_key("token") != weights_key("token2")
+
+
+def test_the_sandboxes_key_is_another_one() -> None:
+    assert sandboxes_key("token") == hmac.new(b"token", b"sandboxes", hashlib.sha256).hexdigest()
+    assert sandboxes_key("token") not in {weights_key("token"), sandboxes_key("token2"), "token"}
 
 
 @pytest.mark.parametrize("given", [None, "", "toke", "token ", "Token", "t\xf6ken", "\udcff"])

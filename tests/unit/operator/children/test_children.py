@@ -1,6 +1,7 @@
 """What holds for the children of every run."""
 
 import json
+import re
 
 import pytest
 
@@ -20,7 +21,7 @@ from echorl_operator.children.rendering import config_text
 from echorl_operator.children.target import digest
 from echorl_testing.kube.pod_security import violations
 from echorl_testing.manifests.documents import full, shortest, with_value
-from echorl_testing.operator.rendered import NAMESPACE, TOKEN, UID, children, manifest, pod_specs, rendered
+from echorl_testing.operator.rendered import NAMESPACE, SETTINGS, TOKEN, UID, children, manifest, pod_specs, rendered
 from echorl_testing.operator.role_pods import env, main, mounts, overlaid, specs
 
 DOCUMENTS = {"shortest": shortest, "full": full, "two-pods": lambda: manifest("two-pods")}
@@ -259,3 +260,19 @@ def test_the_token_is_in_its_secret_alone():
     others = [body for body in children(rendering) if body["kind"] != "Secret"]
     assert secret["data"]["token"] not in json.dumps(others)
     assert token_secret(rendering, "another")["metadata"] == secret["metadata"]
+
+
+def test_sandboxes_in_pods_need_a_broker_and_orchestrators_know_where_it_is():
+    document = with_value(shortest(), "spec.sandboxes", {"provider": "pod"})
+    told = "spec.sandboxes.provider: this installation has no broker: sandboxes.enabled of charts/echorl is false"
+    with pytest.raises(ValueError, match=re.escape(told)):
+        rendered(document)
+    settings = SETTINGS.model_copy(update={"broker_url": "http://echorl-broker.echorl-system.svc:8090"})
+    config = orchestrator_config(rendered(document, settings=settings)).sandboxes
+    assert config is not None
+    url = f"http://echorl-broker.echorl-system.svc:8090/runs/{NAMESPACE}/shortest"
+    assert (config.provider, config.broker_url) == ("pod", url)
+    by_process = with_value(shortest(), "spec.sandboxes", {"provider": "process"})
+    config = orchestrator_config(rendered(by_process, settings=settings)).sandboxes
+    assert config is not None
+    assert (config.provider, config.broker_url) == ("process", None)

@@ -81,6 +81,56 @@ def test_exactly_the_arrows_are_allowed():
     assert found == expected()
 
 
+BROKERED = SETTINGS.model_copy(update={"broker_url": "http://echorl-broker.echorl-system.svc:8090"})
+BROKER_LABELS = {"app.kubernetes.io/name": "echorl", "app.kubernetes.io/component": "broker"}
+
+
+def test_sandboxes_reach_the_gateway_if_they_may_and_nothing_else():
+    document = with_value(manifest("two-pods"), "spec.sandboxes", {"provider": "pod"})
+    policies = [
+        body
+        for uid in (UID, OTHER_UID)
+        for body in rendered(document, settings=BROKERED, uid=uid).common
+        if body["kind"] == "NetworkPolicy"
+    ]
+    agent = pod("agent-box", "sandbox", **{"echorl.dev/gateway": "allowed"})
+    grader, foreign = pod("grader-box", "sandbox"), pod("foreign-box", "sandbox", uid=OTHER_UID)
+    broker = Peer("broker", "echorl-system", BROKER_LABELS)
+    peers = [*PEERS, agent, grader, foreign, broker, Peer("false-broker", NAMESPACE, BROKER_LABELS)]
+    boxes, ports = {"agent-box", "grader-box"}, [*PORTS, ("TCP", 7070), ("TCP", 8090)]
+    found = {
+        (source.name, target.name, port)
+        for source in peers
+        for target in peers
+        for protocol, port in ports
+        if source is not target
+        and ({source.name, target.name} & (boxes | {"broker", "false-broker"}))
+        and (source.name in RUN | boxes or target.name in RUN | boxes)
+        and port not in {53, 443, 8443}
+        and allowed(policies, source, target, port, protocol)
+    }
+    assert found == {
+        ("orchestrator", "agent-box", 7070),
+        ("orchestrator", "grader-box", 7070),
+        ("agent-box", "orchestrator", 8100),
+        ("orchestrator", "broker", 8090),
+    }
+    closed = {
+        (source.name, target.name)
+        for source in (agent, grader)
+        for target in peers
+        for protocol, port in ports
+        if source is not target and allowed(policies, source, target, port, protocol)
+    }
+    assert closed == {("agent-box", "orchestrator")}, "no names, no API server, no other sandbox, no world"
+
+
+def test_without_sandboxes_in_pods_nothing_is_said_of_them():
+    for sandboxes in (None, {"provider": "process"}):
+        document = shortest() if sandboxes is None else with_value(shortest(), "spec.sandboxes", sandboxes)
+        assert not any("sandbox" in line or "broker" in line for line in lines(document, BROKERED))
+
+
 def test_every_pod_of_a_run_is_closed_by_default():
     """Also one of a role that has no policy of its own."""
     policies = policies_of(shortest())

@@ -1,0 +1,84 @@
+"""What an orchestrator asks a broker of sandboxes for, and what it is told (JSON).
+
+``PUT``, ``GET`` and ``DELETE /runs/{namespace}/{run}/sandboxes/{key}``, ``GET /runs/{namespace}/{run}/sandboxes``, each
+with the run's ``sandboxes_key`` as bearer. Every call is idempotent by its key. A ``GET`` of one answers as its
+``PUT``, and makes none.
+"""
+
+from typing import Annotated, Literal, TypeVar
+
+import msgspec
+
+BROKER_PORT = 8090
+"""Where a broker listens."""
+KEY_FORM = r"^[A-Za-z0-9][-._A-Za-z0-9]{0,62}$"
+"""What the key of a sandbox looks like."""
+LONGEST_WAIT_S = 60.0
+"""A ``PUT`` that says more in ``wait_s`` waits this long."""
+
+Loss = Literal["refused", "image", "start", "evicted", "lost", "expired", "overused"]
+"""Values of ``SandboxLoss``, in the contract of sandboxes."""
+_Amount = Annotated[int, msgspec.Meta(ge=1, le=1 << 53)]
+_Path = Annotated[str, msgspec.Meta(pattern=r"^/", max_length=4096)]
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What one sandbox may use; the run's own limits hold where these are more."""
+
+    cpu: Annotated[float, msgspec.Meta(gt=0, le=1024)]
+    memory_bytes: _Amount
+    disk_bytes: _Amount
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """Body of a ``PUT``."""
+
+    run_uid: str
+    """Of the run that asks: one of the same name may have taken its place."""
+    image: Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
+    workdir: _Path
+    limits: Limits
+    ttl_s: Annotated[float, msgspec.Meta(gt=0, le=1e8)]
+    gateway: bool = False
+    volumes: dict[str, str] = {}
+
+
+class Ready(msgspec.Struct, frozen=True, kw_only=True):
+    """200: the sandbox answers at ``address`` to who has ``token``."""
+
+    address: str
+    token: str
+    gateway: str | None = None
+    """Base URL of the gateway as it is reached from inside; null where it was not asked for."""
+
+
+class Pending(msgspec.Struct, frozen=True, kw_only=True):
+    """202: ask again."""
+
+    reason: str
+
+
+class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+    """Every other status: there is no such sandbox, or not any more."""
+
+    loss: Loss
+    message: str
+
+
+class Keys(msgspec.Struct, frozen=True, kw_only=True):
+    """200 to a ``GET`` of all."""
+
+    keys: list[str]
+
+
+def decoded(body: bytes, kind: type[T]) -> T:
+    """Read a body.
+
+    Raises:
+        msgspec.MsgspecError: it is not what is described here.
+    """
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise msgspec.DecodeError(str(error)) from error

@@ -1,0 +1,194 @@
+"""What the broker answers: sandboxes of one run, to who has its key. No state: any replica goes on with any call."""
+
+import asyncio
+import hashlib
+import re
+import secrets
+import time
+from dataclasses import dataclass
+from weakref import WeakValueDictionary
+
+import structlog
+
+from echorl_broker import labels, profile
+from echorl_broker.losses import Lost, Up, Waits, state_of
+from echorl_broker.pods import Cluster, SandboxPod
+from echorl_broker.runs import most_pods, pull_secrets, sandboxes_of, within
+from echorl_broker.settings import BrokerSettings
+from echorl_core.run_token import is_same, sandboxes_key
+from echorl_core.wire.sandboxes import KEY_FORM, LONGEST_WAIT_S, Pending, Ready, Wanted
+from echorl_manifest.models.base import is_namespace
+from echorl_operator.children.cluster_placement import orchestrator_address
+from echorl_operator.diagnosis import refusals
+from echorl_operator.kube import errors
+from echorl_operator.observed.records import PodRecord
+from echorl_operator.observed.runs import RunRecord
+from echorl_operator.orchestrators.tokens import Tokens
+
+_NOBODY = "there is no such run here, or this is not its key"
+_PAUSE_S = 1.0
+_LATER = frozenset({"QuotaExceeded", "ServiceAccountMissing", "WebhookFailed"})
+"""Refusals that pass by themselves."""
+
+_log = structlog.get_logger()
+
+
+class NotAllowed(Exception):
+    """Who asks is not the run; the same words whether or not there is one."""
+
+
+@dataclass(frozen=True)
+class Asking:
+    """Which sandbox is asked for, and who says to ask."""
+
+    namespace: str
+    run: str
+    token: str | None
+    key: str = ""
+
+
+class Broker:
+    """Makes, finds and ends sandboxes."""
+
+    def __init__(self, cluster: Cluster, tokens: Tokens, settings: BrokerSettings) -> None:
+        self._cluster, self._tokens, self._settings = cluster, tokens, settings
+        self._counting: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """By run: who counts its sandboxes makes one before another counts."""
+
+    async def create(self, asking: Asking, wanted: Wanted, wait_s: float) -> Ready | Pending | Lost:
+        """The sandbox, as soon as it is ready; after ``wait_s`` seconds why it is not.
+
+        Raises:
+            NotAllowed: who asks is not the run.
+            NoSandboxes: the run has none.
+            errors.ApiError: the API server does not answer.
+        """
+        until = time.monotonic() + min(wait_s, LONGEST_WAIT_S)
+        run = await self._authentic(asking)
+        if run.uid != wanted.run_uid:
+            raise NotAllowed(_NOBODY)
+        sandboxes = sandboxes_of(run)
+        if re.fullmatch(KEY_FORM, asking.key) is None:
+            return Lost("refused", f"key: found {asking.key!r:.80}, accepted are up to 63 letters, digits, '-_.'")
+        if wanted.volumes:
+            paths = ", ".join(sorted(wanted.volumes))
+            return Lost("refused", f"volumes: found {paths:.200}, accepted are none: provider pod has no volumes yet")
+        while True:
+            orchestrator = await self._cluster.orchestrator(run)
+            if orchestrator is None:
+                return Lost("refused", f"run {run.key.name} has no orchestrator that could use it")
+            pod = await self._cluster.sandbox(asking.namespace, labels.pod_name(asking.run, run.uid, asking.key))
+            if pod is None:
+                answer: Up | Waits | Lost = await self._make(
+                    run, orchestrator, asking.key, within(wanted, sandboxes), most_pods(sandboxes)
+                )
+            else:
+                answer = await self._judge(pod, run, orchestrator, asking.key)
+            if isinstance(answer, Lost):
+                return answer
+            if isinstance(answer, Up) and pod is not None:
+                return self._ready(pod, run, orchestrator, answer)
+            left = until - time.monotonic()
+            if left <= 0:
+                return Pending(reason=answer.reason if isinstance(answer, Waits) else "its pod starts")
+            await self._pause(pod, left)
+
+    async def find(self, asking: Asking) -> Ready | Pending | Lost:
+        """A sandbox as it is now, or what became of it. Raises as ``create``."""
+        run = await self._authentic(asking)
+        sandboxes_of(run)
+        orchestrator = await self._cluster.orchestrator(run)
+        pod = await self._cluster.sandbox(asking.namespace, labels.pod_name(asking.run, run.uid, asking.key))
+        if pod is None or orchestrator is None or not _is_of(pod, run, asking.key):
+            # Who asks has had it, and has not ended it.
+            return Lost("evicted", "its pod is gone: it was deleted, or its node was lost")
+        answer = await self._judge(pod, run, orchestrator, asking.key)
+        if isinstance(answer, Up):
+            return self._ready(pod, run, orchestrator, answer)
+        return Pending(reason=answer.reason) if isinstance(answer, Waits) else answer
+
+    async def destroy(self, asking: Asking) -> None:
+        """End a sandbox; nothing happens where there is none. Raises as ``create``, but for ``NoSandboxes``."""
+        run = await self._authentic(asking)
+        pod = await self._cluster.sandbox(asking.namespace, labels.pod_name(asking.run, run.uid, asking.key))
+        if pod is not None and _is_of(pod, run, asking.key):
+            await self._cluster.delete(pod.record)
+
+    async def keys(self, asking: Asking) -> list[str]:
+        """Keys of the run's sandboxes. Raises as ``destroy``."""
+        run = await self._authentic(asking)
+        return await self._cluster.keys(asking.namespace, run.uid)
+
+    async def _authentic(self, asking: Asking) -> RunRecord:
+        if not is_namespace(asking.namespace) or not is_namespace(asking.run):
+            raise NotAllowed(_NOBODY)
+        try:
+            run = await self._cluster.run(asking.namespace, asking.run)
+        except errors.Forbidden:
+            # Not a namespace that this installation looks after.
+            run = None
+        if run is None or not is_same(asking.token, sandboxes_key(self._tokens.token(run.uid))):
+            raise NotAllowed(_NOBODY)
+        return run
+
+    async def _judge(self, pod: SandboxPod, run: RunRecord, orchestrator: PodRecord, key: str) -> Up | Waits | Lost:
+        if not _is_of(pod, run, key):
+            return Lost("refused", f"another pod has its name: {pod.record.meta.name}")
+        state = state_of(pod.record, now=time.time(), start_deadline_s=self._settings.start_deadline_seconds)
+        if pod.record.meta.deleted_at is not None:
+            return state if isinstance(state, Lost) and state.loss == "evicted" else Waits("its forerunner still ends")
+        if pod.orchestrator_uid != orchestrator.meta.uid:
+            await self._cluster.delete(pod.record)
+            return Waits("its forerunner, of an earlier orchestrator, still ends")
+        return state
+
+    async def _make(self, run: RunRecord, orchestrator: PodRecord, key: str, wanted: Wanted, most: int) -> Waits | Lost:
+        async with self._counting.setdefault(run.uid, asyncio.Lock()):
+            present = len(await self._cluster.keys(run.key.namespace, run.uid))
+            if present >= most:
+                return Waits(f"the run has {present} sandboxes, accepted are {most} at the same time")
+            try:
+                await self._cluster.create(self._body(run, orchestrator, key, wanted))
+            except errors.AlreadyExists:
+                return Waits("its pod was made by another call")
+            except (errors.Refused, errors.Forbidden, errors.Invalid, errors.BadRequest) as error:
+                told = refusals.read(str(error))
+                words = f"the API server does not take its pod: {told.words[:500]}"
+                return Waits(words) if told.reason in _LATER else Lost("refused", words)
+        _log.info("sandbox made", namespace=run.key.namespace, run=run.key.name, key=key)
+        return Waits("its pod waits for a node")
+
+    def _body(self, run: RunRecord, orchestrator: PodRecord, key: str, wanted: Wanted) -> profile.Object:
+        nonce = secrets.token_hex(16)
+        token = self._tokens.sandbox_token(run.uid, labels.pod_name(run.key.name, run.uid, key), nonce)
+        owner = profile.Owner(
+            namespace=run.key.namespace,
+            run=run.key.name,
+            uid=run.uid,
+            attempt=str(orchestrator.attempt),
+            orchestrator_uid=orchestrator.meta.uid,
+            image_pull_secrets=pull_secrets(run),
+        )
+        digest = hashlib.sha256(token.encode()).hexdigest()
+        return profile.sandbox_pod(owner, key, wanted, self._settings, nonce=nonce, token_sha256=digest)
+
+    def _ready(self, pod: SandboxPod, run: RunRecord, orchestrator: PodRecord, up: Up) -> Ready | Lost:
+        if pod.gateway and not orchestrator.ip:
+            return Lost("refused", "the orchestrator's pod has no address that the gateway could be reached at")
+        host = f"[{up.ip}]" if ":" in up.ip else up.ip
+        return Ready(
+            address=f"http://{host}:{profile.DAEMON_PORT}",
+            token=self._tokens.sandbox_token(run.uid, pod.record.meta.name, pod.nonce),
+            gateway=f"http://{orchestrator_address(orchestrator.ip)}" if pod.gateway else None,
+        )
+
+    async def _pause(self, pod: SandboxPod | None, left_s: float) -> None:
+        """Until something may have changed: the pod, or, where there is none, room for it."""
+        if pod is None:
+            await asyncio.sleep(min(_PAUSE_S, left_s))
+        else:
+            await self._cluster.changed(pod.record, min(left_s, 10 * _PAUSE_S))
+
+
+def _is_of(pod: SandboxPod, run: RunRecord, key: str) -> bool:
+    return pod.key == key and pod.record.meta.run_uid == run.uid

@@ -1,0 +1,184 @@
+"""Sandbox pods and what they belong to, read from and written to the API server; nothing is remembered."""
+
+import asyncio
+import math
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from echorl_broker import labels
+from echorl_operator import names
+from echorl_operator.kube import errors
+from echorl_operator.kube.connection import JSON, Call, Connection
+from echorl_operator.kube.resources import POD, RUN
+from echorl_operator.observed import decode
+from echorl_operator.observed.records import PodRecord
+from echorl_operator.observed.runs import RunRecord
+
+_METADATA = f"{JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+_PAGE = "500"
+_AT_ONCE = 32
+"""Writes of one kind under way; those that destroy never wait for those that create."""
+_SILENCE_S = 10.0
+
+
+class _Meta(msgspec.Struct, rename="camel"):
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    deletion_timestamp: str | None = None
+
+
+class _Object(msgspec.Struct):
+    metadata: _Meta
+
+
+class _ListMeta(msgspec.Struct):
+    continue_: str = msgspec.field(name="continue", default="")
+
+
+class _Page(msgspec.Struct):
+    metadata: _ListMeta
+    items: list[msgspec.Raw] | None = None
+
+
+_OBJECT = msgspec.json.Decoder(_Object)
+_PAGES = msgspec.json.Decoder(_Page)
+
+
+@dataclass(frozen=True)
+class SandboxPod:
+    """One pod of a sandbox, or one that has its name."""
+
+    record: PodRecord
+    key: str
+    """Empty: it is none of ours."""
+    nonce: str
+    orchestrator_uid: str
+    gateway: bool
+    ttl_s: float
+
+
+def sandbox_pod(body: bytes) -> SandboxPod:
+    """A pod from its JSON.
+
+    Raises:
+        msgspec.MsgspecError: it is no pod.
+    """
+    meta = _OBJECT.decode(body).metadata
+    ours = meta.labels.get(names.LABEL_MANAGED_BY) == labels.MANAGED_BY
+    ttl = meta.annotations.get(labels.TTL, "")
+    return SandboxPod(
+        record=decode.pod(body),
+        key=meta.annotations.get(labels.KEY, "") if ours else "",
+        nonce=meta.annotations.get(labels.NONCE, ""),
+        orchestrator_uid=meta.labels.get(labels.ORCHESTRATOR_UID, ""),
+        gateway=names.LABEL_GATEWAY in meta.labels,
+        ttl_s=float(ttl) if ttl.isdecimal() else 0.0,
+    )
+
+
+class Cluster:
+    """Calls of one API server."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._creating, self._deleting = asyncio.Semaphore(_AT_ONCE), asyncio.Semaphore(_AT_ONCE)
+
+    async def run(self, namespace: str, name: str) -> RunRecord | None:
+        """A run; None if there is none. Raises errors.ApiError, as all calls here."""
+        body = await self._found(Call("get", RUN.path(namespace, name), RUN.plural))
+        return None if body is None else decode.run(body)
+
+    async def orchestrator(self, run: RunRecord) -> PodRecord | None:
+        """The pod of a run's orchestrator, if it is this run's and not on its way out."""
+        key = run.key
+        body = await self._found(Call("get", POD.path(key.namespace, names.orchestrator(key.name)), POD.plural))
+        pod = None if body is None else decode.pod(body)
+        is_its_own = pod is not None and pod.meta.run_uid == run.uid and pod.meta.owner_uid == run.uid
+        return pod if pod is not None and is_its_own and pod.meta.deleted_at is None and not pod.ended else None
+
+    async def sandbox(self, namespace: str, name: str) -> SandboxPod | None:
+        """The pod of that name; None if there is none."""
+        body = await self._found(Call("get", POD.path(namespace, name), POD.plural))
+        return None if body is None else sandbox_pod(body)
+
+    async def keys(self, namespace: str, run_uid: str) -> list[str]:
+        """Keys of a run's sandboxes that are not being deleted."""
+        items = await self._list(namespace, labels.of_run(run_uid), _METADATA)
+        heads = (_OBJECT.decode(item).metadata for item in items)
+        return sorted(head.annotations.get(labels.KEY, "") for head in heads if head.deletion_timestamp is None)
+
+    async def sandboxes(self, namespace: str | None) -> list[SandboxPod]:
+        """All sandbox pods of a namespace, or (None) of all."""
+        return [sandbox_pod(item) for item in await self._list(namespace, labels.SELECTOR, JSON)]
+
+    async def create(self, body: dict[str, Any]) -> None:
+        """Make a pod. Raises errors.AlreadyExists where its name is taken."""
+        async with self._creating:
+            await self._connection.request(
+                Call(
+                    "create",
+                    POD.path(body["metadata"]["namespace"]),
+                    POD.plural,
+                    {"fieldManager": "echorl-broker"},
+                    body,
+                )
+            )
+
+    async def delete(self, pod: PodRecord) -> None:
+        """Delete exactly this pod; nothing happens where it is gone."""
+        call = Call(
+            "delete",
+            POD.path(pod.meta.namespace, pod.meta.name),
+            POD.plural,
+            body={"preconditions": {"uid": pod.meta.uid}, "propagationPolicy": "Background"},
+        )
+        try:
+            async with self._deleting:
+                await self._connection.request(call)
+        except errors.NotFound:
+            return
+        except errors.Conflict as error:
+            if not error.uid_differs:
+                raise
+
+    async def changed(self, pod: PodRecord, timeout_s: float) -> None:
+        """Return when a pod has changed since it was read, or after a time."""
+        query = {
+            "watch": "1",
+            "fieldSelector": f"metadata.name={pod.meta.name}",
+            "resourceVersion": pod.meta.resource_version,
+            "timeoutSeconds": str(max(1, math.ceil(timeout_s))),
+        }
+        path = POD.path(pod.meta.namespace)
+        try:
+            async with asyncio.timeout(timeout_s):
+                call = Call("watch", path, POD.plural, query, timeout_s=timeout_s + _SILENCE_S)
+                async with aclosing(self._connection.watch(call)) as lines:
+                    async for _ in lines:
+                        return
+        except TimeoutError:
+            return
+        except errors.ApiError:
+            # Who asks reads it anew, and finds out what is wrong.
+            await asyncio.sleep(min(1.0, timeout_s))
+
+    async def _found(self, call: Call) -> bytes | None:
+        try:
+            return await self._connection.request(call)
+        except errors.NotFound:
+            return None
+
+    async def _list(self, namespace: str | None, selector: str, accept: str) -> Sequence[bytes]:
+        items: list[bytes] = []
+        query = {"labelSelector": selector, "limit": _PAGE}
+        while True:
+            call = Call("list", POD.path(namespace), POD.plural, query, accept=accept)
+            page = _PAGES.decode(await self._connection.request(call))
+            items += [bytes(item) for item in page.items or ()]
+            if not page.metadata.continue_:
+                return items
+            query["continue"] = page.metadata.continue_

@@ -1,0 +1,90 @@
+"""Sandboxes that nobody has any more use for. Every replica looks, and deletes by uid: they cannot disagree."""
+
+import asyncio
+import random
+import time
+from collections.abc import Sequence
+from typing import Never
+
+import structlog
+
+from echorl_broker.pods import Cluster, SandboxPod
+from echorl_broker.runs import why_closed
+from echorl_operator.kube import errors
+from echorl_operator.observed.records import PodRecord
+from echorl_operator.observed.runs import RunKey, RunRecord
+
+EVERY_S = 30.0
+_TOLD_S = 120.0
+"""How long an ended pod stays for its orchestrator to be told why."""
+_SLACK_S = 60.0
+
+_log = structlog.get_logger()
+
+
+def why_reaped(
+    pod: SandboxPod, run: RunRecord | None, orchestrator: PodRecord | None, *, now: float, start_deadline_s: float
+) -> str | None:
+    """Why a sandbox is to go; None if it stays.
+
+    Args:
+        pod: its pod.
+        run: of the name that it says.
+        orchestrator: that run's, read after the pod was.
+        now: seconds since the epoch.
+        start_deadline_s: that it may have taken before its time began.
+    """
+    meta = pod.record.meta
+    if meta.deleted_at is not None:
+        return None
+    if run is None or run.uid != meta.run_uid:
+        return "its run is gone"
+    if (closed := why_closed(run)) is not None:
+        return closed
+    if orchestrator is None or orchestrator.meta.uid != pod.orchestrator_uid:
+        return "the orchestrator that it was made for is gone"
+    return _why_late(pod, now, start_deadline_s)
+
+
+def _why_late(pod: SandboxPod, now: float, start_deadline_s: float) -> str | None:
+    if pod.record.ended and now - _ended_at(pod.record) > _TOLD_S:
+        return "it has ended"
+    late = now - pod.record.meta.created_at > pod.ttl_s + start_deadline_s + _SLACK_S
+    return "it outlived its time" if late else None
+
+
+def _ended_at(pod: PodRecord) -> float:
+    return max((container.since or 0.0 for container in pod.containers), default=0.0) or pod.meta.created_at
+
+
+class Reaper:
+    """Looks again and again, until cancelled."""
+
+    def __init__(self, cluster: Cluster, namespaces: Sequence[str] | None, start_deadline_s: float) -> None:
+        """``namespaces``: where to look; None: everywhere."""
+        self._cluster, self._namespaces, self._start_deadline_s = cluster, namespaces, start_deadline_s
+
+    async def run(self, every_s: float = EVERY_S) -> Never:
+        """Work until cancelled; what the API server does not answer is tried at the next turn."""
+        while True:
+            for namespace in self._namespaces or (None,):
+                try:
+                    await self._reap(await self._cluster.sandboxes(namespace))
+                except errors.ApiError as error:
+                    _log.warning("sandboxes could not be looked through", namespace=namespace, error=str(error))
+            # Replicas that were started together do not go on together.
+            await asyncio.sleep(every_s * (0.9 + random.random() / 5))
+
+    async def _reap(self, pods: Sequence[SandboxPod]) -> None:
+        by_run: dict[RunKey, list[SandboxPod]] = {}
+        for pod in pods:
+            by_run.setdefault(RunKey(pod.record.meta.namespace, pod.record.meta.run), []).append(pod)
+        for key, of_run in by_run.items():
+            run = await self._cluster.run(key.namespace, key.name) if key.name else None
+            orchestrator = None if run is None else await self._cluster.orchestrator(run)
+            for pod in of_run:
+                why = why_reaped(pod, run, orchestrator, now=time.time(), start_deadline_s=self._start_deadline_s)
+                if why is not None:
+                    meta = pod.record.meta
+                    _log.info("sandbox reaped", namespace=meta.namespace, pod=meta.name, why=why)
+                    await self._cluster.delete(pod.record)

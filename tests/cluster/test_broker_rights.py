@@ -1,0 +1,142 @@
+"""The chart's policy on a real API server: what the broker's account asks for is a sandbox, or is not made."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from echorl_broker.profile import Owner, sandbox_pod
+from echorl_broker.settings import BrokerSettings
+from echorl_core.wire.sandboxes import Limits, Wanted
+from echorl_testing.cluster.api import Api, ApiError
+from echorl_testing.cluster.cluster import Cluster
+from echorl_testing.cluster.credentials import Connection
+from echorl_testing.cluster.processes import wait_for
+
+pytestmark = pytest.mark.timeout(300)
+PATIENCE_S = 60.0
+UID = "5f1c0a52-7c0e-4f4b-9d1a-2f1f9f0f8f11"
+DAEMON = "registry.example.org/sandbox-daemon:7"
+SETTINGS = BrokerSettings(daemon_image=DAEMON, node_selector={"pool": "sandboxes"}, user_namespaces=True)
+VALUES = {
+    "sandboxes": {"enabled": True, "daemonImage": DAEMON, "nodeSelector": {"pool": "sandboxes"}, "userNamespaces": True}
+}
+
+Change = Callable[[dict[str, Any]], Any]
+OTHERWISE: dict[str, tuple[Change, str]] = {
+    "another role": (lambda pod: pod["metadata"]["labels"].update({"echorl.dev/role": "trainer"}), "sandboxes alone"),
+    "nobody's": (lambda pod: pod["metadata"].pop("ownerReferences"), "belongs to an EchoRLRun"),
+    "of another run than it says": (
+        lambda pod: pod["metadata"]["labels"].update({"echorl.dev/run-uid": "other"}),
+        "belongs to an EchoRLRun",
+    ),
+    "the node's network": (
+        lambda pod: pod["spec"].update({"hostNetwork": True, "hostUsers": True}),
+        "shares nothing with its node",
+    ),
+    "the node's processes": (
+        lambda pod: pod["spec"].update({"hostPID": True, "hostUsers": True}),
+        "shares nothing with its node",
+    ),
+    "names": (lambda pod: pod["spec"].update({"dnsPolicy": "ClusterFirst"}), "resolves no names"),
+    "a node": (lambda pod: pod["spec"].update({"nodeName": "n1"}), "shares nothing with its node"),
+    "a token": (lambda pod: pod["spec"].update({"automountServiceAccountToken": True}), "has no account|no volume"),
+    "a Secret": (
+        lambda pod: pod["spec"]["volumes"].append({"name": "x", "secret": {"secretName": "x"}}),
+        "no volume but",
+    ),
+    "the node's files": (
+        lambda pod: pod["spec"]["volumes"].append({"name": "x", "hostPath": {"path": "/"}}),
+        "no volume but",
+    ),
+    "no end": (lambda pod: pod["spec"].pop("activeDeadlineSeconds"), "a sandbox ends"),
+    "a second container": (
+        lambda pod: pod["spec"]["containers"].append({**pod["spec"]["containers"][0], "name": "x"}),
+        "one container",
+    ),
+    "another daemon": (lambda pod: pod["spec"]["initContainers"][0].update({"image": "x"}), "one container"),
+    "a variable from a Secret": (
+        lambda pod: pod["spec"]["containers"][0].update(
+            {"env": [{"name": "X", "valueFrom": {"secretKeyRef": {"name": "x", "key": "x"}}}]}
+        ),
+        "is told nothing",
+    ),
+    "no bound": (
+        lambda pod: pod["spec"]["containers"][0].update({"resources": {"limits": {"cpu": "1"}}}),
+        "is bounded",
+    ),
+    "root": (lambda pod: pod["spec"]["securityContext"].update({"runAsUser": 0}), "rights of user 1000"),
+    "a container's own user": (
+        lambda pod: pod["spec"]["containers"][0]["securityContext"].update({"runAsUser": 0}),
+        "rights of user 1000",
+    ),
+    "capabilities": (
+        lambda pod: pod["spec"]["containers"][0]["securityContext"].update({"capabilities": {"add": ["SYS_ADMIN"]}}),
+        "rights of user 1000",
+    ),
+    "privileges": (
+        lambda pod: pod["spec"]["containers"][0].update({"securityContext": {"privileged": True}}),
+        "rights of user 1000",
+    ),
+    "another node": (lambda pod: pod["spec"].update({"nodeSelector": {"pool": "gpus"}}), "nodes for sandboxes"),
+    "the node's users": (lambda pod: pod["spec"].pop("hostUsers"), "nobody on its node"),
+}
+
+
+def sandbox(namespace: str) -> dict[str, Any]:
+    limits = Limits(cpu=1, memory_bytes=1 << 28, disk_bytes=1 << 28)
+    wanted = Wanted(run_uid=UID, image="task:1", workdir="/task", limits=limits, ttl_s=600)
+    owner = Owner(namespace=namespace, run="one", uid=UID, attempt="1", orchestrator_uid="u")
+    return sandbox_pod(owner, "agent", wanted, SETTINGS, nonce="00", token_sha256="ab" * 32)
+
+
+def test_the_brokers_account_makes_sandboxes_and_nothing_else(
+    release: Callable[..., str],
+    make_namespace: Callable[..., str],
+    api: Api,
+    control_plane: Cluster,
+    connection: Connection,
+) -> None:
+    # What the namespace's own standard would refuse is left to the policy.
+    runs = make_namespace()
+    installed = release(VALUES | {"watch": {"namespaces": [runs]}})
+    broker = Api(connection, token=control_plane.service_account_token(installed, "echorl-broker"))
+    pods = f"/api/v1/namespaces/{runs}/pods"
+
+    def outcome(pod: dict[str, Any]) -> str:
+        try:
+            broker.request("POST", pods, pod, query={"dryRun": "All"})
+        except ApiError as error:
+            return str(error)
+        return ""
+
+    def in_force() -> bool:
+        pod = sandbox(runs)
+        pod["metadata"]["labels"].clear()
+        return "ValidatingAdmissionPolicy" in outcome(pod)
+
+    wait_for("the policy holds", in_force, seconds=PATIENCE_S)
+    assert outcome(sandbox(runs)) == ""
+    for name, (change, words) in OTHERWISE.items():
+        pod = copy.deepcopy(sandbox(runs))
+        change(pod)
+        told = outcome(pod)
+        assert "ValidatingAdmissionPolicy" in told, (name, told)
+        assert any(word in told for word in words.split("|")), (name, told)
+    api.create(pods, {"metadata": {"name": "mine"}, "spec": {"containers": [{"name": "x", "image": "x"}]}})
+    with pytest.raises(ApiError, match="makes and deletes sandboxes alone"):
+        broker.request("DELETE", f"{pods}/mine", {})
+    broker.create(pods, sandbox(runs))
+    name = sandbox(runs)["metadata"]["name"]
+    for subresource in ("exec", "attach", "portforward", "ephemeralcontainers"):
+        method = "PATCH" if subresource == "ephemeralcontainers" else "POST"
+        with pytest.raises(ApiError, match="cannot"):
+            broker.request(method, f"{pods}/{name}/{subresource}", {}, content_type="application/merge-patch+json")
+    with pytest.raises(ApiError, match="cannot"):
+        broker.get(f"/api/v1/namespaces/{runs}/secrets")
+    broker.request("DELETE", f"{pods}/{name}", {})
+    # The policy is about the broker: others' pods are not its business.
+    api.create(
+        pods, {"metadata": {"name": "other"}, "spec": {"containers": [{"name": "x", "image": "x"}], "hostPID": True}}
+    )
