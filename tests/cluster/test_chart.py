@@ -64,13 +64,19 @@ def test_every_object_is_accepted_and_the_operators_pods_are_admitted(
     for body in manifest(helm, namespace):
         assert api.get(path_of(body, namespace))
     pods = api.get(f"/api/v1/namespaces/{namespace}/pods")["items"]
-    assert len(pods) == 3
-    assert len({pod["spec"]["nodeName"] for pod in pods}) == 2, "spread"
+    for component in ("operator", "broker"):
+        nodes = [
+            pod["spec"]["nodeName"]
+            for pod in pods
+            if pod["metadata"]["labels"]["app.kubernetes.io/component"] == component
+        ]
+        assert len(nodes) == 3, component
+        assert len(set(nodes)) == 2, f"{component}: spread"
     assert {one["metadata"]["namespace"] for one in manifest(helm, namespace) if one["kind"] == "Role"} == {
         namespace,
         *looked_after,
     }
-    for policy in ("children", "scale", "templates"):
+    for policy in ("children", "sandboxes", "scale", "templates"):
         wait_for(
             "policies are checked", lambda policy=policy: checked(api, f"{policy}.{namespace}"), seconds=PATIENCE_S
         )
