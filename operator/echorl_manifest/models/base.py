@@ -19,6 +19,8 @@ PLURAL = "echorlruns"
 MAX_DEPTH = 32
 _BITS = 63
 _TOO_WIDE = object()
+_MOST_DIGITS = 99
+"""Of a whole number that is read back from text, its sign included in a hundred characters."""
 _MAX_JSON_BYTES = 128 * 1024
 """All of a run goes through one annotation of kubectl's (256 KiB) and into one ConfigMap (1 MiB)."""
 _MAX_ANNOTATIONS = 256 * 1024
@@ -115,13 +117,13 @@ def _is_positive(quantity: str) -> str:
 
 
 def _unusable(value: Any, path: str, depth: int) -> str | None:
-    """Path and kind of the first value that JSON cannot hold; None if there is none."""
+    """Path and kind of the first value that JSON cannot hold, or that is not read back; None if there is none."""
     if depth > MAX_DEPTH:
         return f"values nested deeper than {MAX_DEPTH} levels"
-    if value is None or isinstance(value, bool | int | str):
+    if value is None or isinstance(value, bool | str):
         return None
-    if isinstance(value, float):
-        return None if math.isfinite(value) else f"{value} at {path or '.'}"
+    if isinstance(value, int | float):
+        return _unusable_number(value, path or ".")
     if isinstance(value, list):
         items = ((f"{path}[{index}]", item) for index, item in enumerate(value))
     elif isinstance(value, dict):
@@ -131,6 +133,14 @@ def _unusable(value: Any, path: str, depth: int) -> str | None:
     else:
         return f"a {type(value).__name__} at {path or '.'}"
     return next((found for name, item in items if (found := _unusable(item, name, depth + 1))), None)
+
+
+def _unusable_number(value: float, path: str) -> str | None:
+    if isinstance(value, int):
+        return (
+            f"a whole number of more than {_MOST_DIGITS} digits at {path}" if abs(value) >= 10**_MOST_DIGITS else None
+        )
+    return None if math.isfinite(value) else f"{value} at {path}"
 
 
 def _is_json(value: dict[str, Any]) -> dict[str, Any]:

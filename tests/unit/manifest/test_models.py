@@ -70,6 +70,7 @@ def test_null_means_not_set_but_not_for_unknown_keys():
         ("spec.trainer.image", "-x", "-x"),
         ("spec.environments.train.0.args", {"x": "y" * 200_000}, "bytes of JSON"),
         ("spec.environments.train.0.args", {"x": [float("nan")]}, "nan at .x[0]"),
+        ("spec.environments.train.0.args", {"x": 10**99}, "a whole number of more than 99 digits at .x"),
     ],
     ids=lambda value: (hex(value) if isinstance(value, int) else str(value))[:40],
 )
@@ -95,6 +96,7 @@ def test_labels_and_annotations_are_those_of_kubernetes():
 
 def test_arguments_take_whole_numbers_of_python():
     assert problems(with_value(full(), "spec.environments.train.0.args", {"x": 2**70})) == []
+    assert problems(with_value(full(), "spec.environments.train.0.args", {"x": 1 - 10**99})) == []
 
 
 def test_null_inside_free_form_values_stays():
