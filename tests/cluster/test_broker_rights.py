@@ -13,10 +13,11 @@ from echorl_testing.cluster.api import Api, ApiError
 from echorl_testing.cluster.cluster import Cluster
 from echorl_testing.cluster.credentials import Connection
 from echorl_testing.cluster.processes import wait_for
+from echorl_testing.kube.run_objects import Runs, install_crd
+from echorl_testing.manifests.documents import shortest, with_value
 
 pytestmark = pytest.mark.timeout(300)
 PATIENCE_S = 60.0
-UID = "5f1c0a52-7c0e-4f4b-9d1a-2f1f9f0f8f11"
 DAEMON = "registry.example.org/sandbox-daemon:7"
 SETTINGS = BrokerSettings(daemon_image=DAEMON, node_selector={"pool": "sandboxes"}, user_namespaces=True)
 VALUES = {
@@ -84,10 +85,10 @@ OTHERWISE: dict[str, tuple[Change, str]] = {
 }
 
 
-def sandbox(namespace: str) -> dict[str, Any]:
+def sandbox(namespace: str, run_uid: str) -> dict[str, Any]:
     limits = Limits(cpu=1, memory_bytes=1 << 28, disk_bytes=1 << 28)
-    wanted = Wanted(run_uid=UID, image="task:1", workdir="/task", limits=limits, ttl_s=600)
-    owner = Owner(namespace=namespace, run="one", uid=UID, attempt="1", orchestrator_uid="u")
+    wanted = Wanted(run_uid=run_uid, image="task:1", workdir="/task", limits=limits, ttl_s=600)
+    owner = Owner(namespace=namespace, run="one", uid=run_uid, attempt="1", orchestrator_uid="u")
     return sandbox_pod(owner, "agent", wanted, SETTINGS, nonce="00", token_sha256="ab" * 32)
 
 
@@ -100,6 +101,9 @@ def test_the_brokers_account_makes_sandboxes_and_nothing_else(
 ) -> None:
     # What the namespace's own standard would refuse is left to the policy.
     runs = make_namespace()
+    # One that is there: what belongs to nobody is collected.
+    install_crd(api)
+    run_uid = Runs(api, runs).created(with_value(shortest(), "metadata.name", "one"))["metadata"]["uid"]
     installed = release(VALUES | {"watch": {"namespaces": [runs]}})
     broker = Api(connection, token=control_plane.service_account_token(installed, "echorl-broker"))
     pods = f"/api/v1/namespaces/{runs}/pods"
@@ -112,14 +116,14 @@ def test_the_brokers_account_makes_sandboxes_and_nothing_else(
         return ""
 
     def in_force() -> bool:
-        pod = sandbox(runs)
+        pod = sandbox(runs, run_uid)
         pod["metadata"]["labels"].clear()
         return "ValidatingAdmissionPolicy" in outcome(pod)
 
     wait_for("the policy holds", in_force, seconds=PATIENCE_S)
-    assert outcome(sandbox(runs)) == ""
+    assert outcome(sandbox(runs, run_uid)) == ""
     for name, (change, words) in OTHERWISE.items():
-        pod = copy.deepcopy(sandbox(runs))
+        pod = copy.deepcopy(sandbox(runs, run_uid))
         change(pod)
         told = outcome(pod)
         assert "ValidatingAdmissionPolicy" in told, (name, told)
@@ -127,8 +131,8 @@ def test_the_brokers_account_makes_sandboxes_and_nothing_else(
     api.create(pods, {"metadata": {"name": "mine"}, "spec": {"containers": [{"name": "x", "image": "x"}]}})
     with pytest.raises(ApiError, match="makes and deletes sandboxes alone"):
         broker.request("DELETE", f"{pods}/mine", {})
-    broker.create(pods, sandbox(runs))
-    name = sandbox(runs)["metadata"]["name"]
+    broker.create(pods, sandbox(runs, run_uid))
+    name = sandbox(runs, run_uid)["metadata"]["name"]
     for subresource in ("exec", "attach", "portforward", "ephemeralcontainers"):
         method = "PATCH" if subresource == "ephemeralcontainers" else "POST"
         with pytest.raises(ApiError, match="cannot"):
