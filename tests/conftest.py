@@ -1,7 +1,8 @@
-"""What holds for every test: logging starts as it was, no example is too slow, and skips are named and counted."""
+"""What holds for every test: logging and signals start as they should, no example is too slow, skips are counted."""
 
 import logging
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -13,6 +14,15 @@ from echorl_testing import campaign
 # Hypothesis gives each example 200 ms, unless it sees a variable CI: a busy machine takes longer.
 settings.register_profile("unhurried", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
+
+
+def pytest_configure() -> None:
+    """Programs that tests start can be interrupted.
+
+    What a shell without job control puts into the background ignores SIGINT, and so does all that it starts.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_report_header() -> str:
