@@ -89,7 +89,8 @@ def page(chromium, place):
             return chromium.find_elements(By.CSS_SELECTOR, selector)
 
         def text(self):
-            return chromium.find_element(By.TAG_NAME, "body").text
+            # In one call: between two of them a click may have brought another page.
+            return chromium.execute_script("return document.body ? document.body.innerText : ''")
 
         def see(self, text):
             until(lambda: text in self.text(), f"{text!r} on {self.text()!r}")
@@ -98,9 +99,12 @@ def page(chromium, place):
             until(lambda: self._clicked(selector, text), text)
 
         def _clicked(self, selector, text):
-            found = next((one for one in self.all(selector) if text in one.text), None)
-            if found is not None:
-                found.click()
+            try:
+                found = next((one for one in self.all(selector) if text in one.text), None)
+                if found is not None:
+                    found.click()
+            except StaleElementReferenceException:
+                return False  # the table was drawn anew meanwhile
             return found is not None
 
     yield Page()
