@@ -46,6 +46,8 @@ class Provider(Sandboxes, Protocol):
 Tell = Callable[[dict[str, Any]], None]
 """Takes ``what`` became of a sandbox: started (with ``seconds``), destroyed, failed (with its ``loss``)."""
 _TRIED_S = 60.0
+_TRIALS = 3
+_KILLED = 137
 
 
 @dataclass(frozen=True)
@@ -86,14 +88,25 @@ class Lending:
         Raises:
             SandboxError: there can be none.
         """
-        provider = self._provider()
-        if isinstance(provider, PodSandboxes):
+        for again in reversed(range(_TRIALS)):
             try:
-                await provider.check()
-            finally:
-                await provider.close()
-        else:
+                await self._tried()
+            except SandboxError as error:
+                # Who was killed has not shown that there can be none.
+                if error.loss is not SandboxLoss.LOST or not again:
+                    raise
+            else:
+                return
+
+    async def _tried(self) -> None:
+        provider = self._provider()
+        if not isinstance(provider, PodSandboxes):
             await _try_one(LentSandboxes(self.config, provider, lambda *_: None))
+            return
+        try:
+            await provider.check()
+        finally:
+            await provider.close()
 
     def _provider(self) -> PodSandboxes | ProcessSandboxes:
         """Raises SandboxError where this machine can have none."""
@@ -167,6 +180,7 @@ async def _try_one(lent: LentSandboxes) -> None:
         ended = await sandbox.wait("trial", _TRIED_S)
         said = (await sandbox.output("trial")).decode(errors="replace").strip()
         if ended is None or ended.code != 0 or said != "works":
-            raise SandboxError(SandboxLoss.REFUSED, f"a command in a sandbox here ended with: {said or ended}")
+            loss = SandboxLoss.LOST if ended is not None and ended.code == _KILLED else SandboxLoss.REFUSED
+            raise SandboxError(loss, f"a command in a sandbox here ended with: {said or ended}")
     finally:
         await lent.close()

@@ -1,10 +1,12 @@
-"""The benchmark's small run."""
+"""The benchmarks' small runs."""
 
 import shutil
 from pathlib import Path
 
 import pytest
 
+from benchmarks.agents_under_faults.deaths import bias
+from benchmarks.agents_under_faults.killing import killing
 from benchmarks.sandboxes.daemon import daemon_measured
 from benchmarks.sandboxes.measuring import measured
 from echorl_testing.cluster.errors import Unavailable
@@ -39,3 +41,17 @@ async def test_the_daemon_is_measured_call_by_call() -> None:
         "write of 1 MiB": 2,
         "read of 1 MiB": 2,
     }
+
+
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+async def test_nothing_is_left_or_falsely_scored_of_agents_that_are_killed(tmp_path: Path) -> None:
+    killed = await killing(tmp_path, 5, 3)
+    assert killed.well, killed
+    assert killed.kills.total() == 5
+
+
+async def test_a_baseline_is_that_of_the_survivors(tmp_path: Path) -> None:
+    found = await bias(tmp_path, 0.5, 4)
+    assert found.episodes > 0
+    assert 0.3 < found.lost < 0.7
+    assert found.zeros[0] < found.trained[0] - 0.1  # half of about 0.5 is missing there

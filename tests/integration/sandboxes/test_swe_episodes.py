@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from echorl_orchestrator.environments.builtin.parts.swe.row import CommandGrader, SuiteGrader
-from echorl_orchestrator.failures import AgentError, HarnessError
+from echorl_orchestrator.failures import AgentError, HarnessError, InfrastructureError
 from echorl_orchestrator.sandboxes.contract import SandboxError, SandboxLoss
 from echorl_orchestrator.sandboxes.process.provider import ProcessSandboxes
 from echorl_testing.sandboxes.scripted_model import ScriptedModel, served
@@ -161,15 +161,21 @@ async def test_what_an_agent_uses_up_is_its_own_failure(
             "calc-1: test_patch: ended with 1: error: no: No such file or directory",
         ),
         (replace(ROW, grader=CommandGrader("sleep 100")), "calc-1: tests: ran out of time"),
+        (replace(ROW, grader=CommandGrader("kill -9 $$")), "calc-1: tests: killed before they could report"),
         (replace(ROW, setup=("date +%N%N > calc.py",)), "the set-up made another tree than before"),
     ],
-    ids=["setup", "base", "test patch", "timeout", "set-up differs"],
+    ids=["setup", "base", "test patch", "timeout", "killed", "set-up differs"],
 )
 async def test_a_row_that_cannot_be_played_or_graded_is_the_harness_failure(
     boxes: ProcessSandboxes, row: Any, problem: str
 ) -> None:
     with pytest.raises(HarnessError, match=problem):
         await episode(boxes, "echo more > calc.py; exit 0", row=row, test_timeout_s=2.0)
+
+
+async def test_a_script_of_ours_that_is_killed_says_nothing(boxes: ProcessSandboxes) -> None:
+    with pytest.raises(InfrastructureError, match="calc-1: a script of ours was killed from outside"):
+        await episode(boxes, "true; true", row=replace(ROW, setup=("kill -9 $$",)))
 
 
 async def test_an_image_that_is_not_there_is_infrastructure(boxes: ProcessSandboxes) -> None:

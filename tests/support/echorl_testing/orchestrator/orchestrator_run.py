@@ -87,11 +87,13 @@ class Run:
         prepare(self.directory, IDENTITY)
 
     @asynccontextmanager
-    async def orchestrator(self, faults: str = "", identity: RunIdentity = IDENTITY) -> AsyncIterator[Program]:
+    async def orchestrator(
+        self, faults: str = "", identity: RunIdentity = IDENTITY, deadline_s: float = DEADLINE_S
+    ) -> AsyncIterator[Program]:
         environ = {**os.environ, **identity.environment(), names.ENV_ADMIN_TOKEN: TOKEN, names.ENV_FAULTS: faults}
         process = Program("echorl_orchestrator", ["--config", self.config_file], environment=environ, output=self.log)
         try:
-            async with asyncio.timeout(DEADLINE_S):
+            async with asyncio.timeout(deadline_s):
                 yield process
         except TimeoutError:
             raise AssertionError(self.log.read_text()[-6000:]) from None

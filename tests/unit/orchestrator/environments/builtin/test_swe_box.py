@@ -31,12 +31,14 @@ def test_what_a_row_itself_uses_up_is_no_agents_doing(loss: SandboxLoss) -> None
         (Ran(3, "first\nlast\n"), "ended with 3: last"),
         (Ran(137, "", late=True), "ran out of time"),
         (Ran(137, "x", out_of_memory=True), "ran out of memory: x"),
+        (Ran(137, "half"), "ended with 137: half"),
         (Ran(0, ""), "ended with 0"),
     ],
 )
 def test_how_a_command_went_is_told_in_a_line(ran: Ran, told: str) -> None:
     assert ran.told() == told
     assert ran.well == (ran.code == 0)
+    assert ran.killed == (told == "ended with 137: half")
 
 
 def test_paths_of_any_bytes_are_told_to_xargs() -> None:

@@ -22,6 +22,8 @@ HARNESS = "/tmp/echorl"  # noqa: S108 - within a sandbox, which nobody shares
 CALL_S = 60.0
 _POLL_S = 30.0
 _TAIL_BYTES = 64 << 10
+_KILLED = 137
+"""Exit code of a command that SIGKILL ended."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,11 @@ class Ran:
     def well(self) -> bool:
         """Whether it came to its end with 0."""
         return self.code == 0 and not self.late
+
+    @property
+    def killed(self) -> bool:
+        """Whether somebody killed it who neither waited for it nor counts its memory: what it did says nothing."""
+        return self.code == _KILLED and not (self.late or self.out_of_memory)
 
     def told(self) -> str:
         """What became of it, and the last line that it printed."""
@@ -123,9 +130,17 @@ class Box:
     async def shell(
         self, script: str, *arguments: str, seconds: float, environment: Mapping[str, str] | None = None
     ) -> Ran:
-        """Run a script of ours by ``sh`` as root, with ``arguments``."""
+        """Run a script of ours by ``sh`` as root, with ``arguments``.
+
+        Raises:
+            SandboxError: the sandbox is not there any more.
+            InfrastructureError: it does not answer, or somebody killed the script.
+        """
         argv = ["/bin/sh", "-c", script, "echorl", *arguments]
-        return await self.run(Command(argv, environment or {}, root=True), seconds)
+        ran = await self.run(Command(argv, environment or {}, root=True), seconds)
+        if ran.killed:
+            raise InfrastructureError(f"{self.row}: a script of ours was killed from outside: {ran.told()}")
+        return ran
 
     async def run(self, command: Command, seconds: float) -> Ran:
         """Run a command to its end, or for ``seconds``; then nothing of what it started is left.
@@ -142,7 +157,7 @@ class Box:
         async with within(CALL_S, f"{self.row}: end a command"):
             await self.sandbox.kill(key)
         late = ended is None
-        ended = ended or await self._ended(key, CALL_S) or Ended(137, killed=True)
+        ended = ended or await self._ended(key, CALL_S) or Ended(_KILLED, killed=True)
         output = await self._tail(key)
         return Ran(ended.code, output, late=late, out_of_memory=ended.out_of_memory)
 

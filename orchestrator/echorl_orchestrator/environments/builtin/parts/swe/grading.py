@@ -33,7 +33,8 @@ async def grade(sandboxes: Sandboxes, row: Row, diff: bytes, base: str | None, *
     """Grade ``diff``, taken against the baseline ``base`` if that is known, in a sandbox that is gone afterwards.
 
     Raises:
-        HarnessError: the row cannot be graded: its set-up fails, its tests do not apply, or outlast their deadline.
+        HarnessError: the row cannot be graded: its set-up fails, its tests do not apply, outlast their deadline, or
+            are killed.
         SandboxError: the sandbox was lost.
         InfrastructureError: it does not answer.
     """
@@ -83,6 +84,8 @@ async def _tested(box: Box, row: Row, seconds: float) -> tuple[Ran, Verdict]:
     if ran.late or ran.out_of_memory:
         box.failed("tests", ran.told())
     report = _read(await box.get(place, _LONGEST_REPORT_BYTES))
+    if ran.killed and (report is None or not report.finished):
+        box.failed("tests", f"killed before they could report: {ran.told()}")
     if not isinstance(grader, CommandGrader):
         return ran, verdict.of_suite(report, ran.code, grader.required)
     written = await box.get(grader.reward_file, 1 << 10) if grader.reward_file else None

@@ -81,7 +81,7 @@ git rev-parse HEAD
 _DIFF = (
     _ENVIRONMENT
     + f"""
-all || exit 1
+all || exit
 staged diff --cached --binary --full-index --no-renames --no-ext-diff --no-textconv --no-color \\
     --ignore-submodules=all --src-prefix=a/ --dst-prefix=b/ "$2" > {PATCH}
 """
@@ -95,11 +95,13 @@ for rung in 1 2 3; do
         2) git apply --3way --whitespace=nowarn {PATCH} ;;
         3) patch -p1 --batch --fuzz=5 --no-backup-if-mismatch -i {PATCH} ;;
     esac && {{
-        all && staged diff --cached --name-only --no-renames -z HEAD > {_CHANGED} || exit 4
+        all && staged diff --cached --name-only --no-renames -z HEAD > {_CHANGED} || exit
         echo "$rung"
         exit 0
     }}
-    git reset -q --hard && git clean -ffdq || exit 4
+    # Who was killed has not said that the diff does not apply.
+    ended=$?; [ $ended -ne 137 ] || exit $ended
+    git reset -q --hard && git clean -ffdq || exit
 done
 exit 3
 """

@@ -1,0 +1,1 @@
+"""What becomes of a run of coding agents whose processes are killed."""

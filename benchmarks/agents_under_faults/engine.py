@@ -1,0 +1,49 @@
+"""An engine whose model fixes seeded repositories as often as it is told to: real wire, scripted words."""
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from aiohttp import web
+
+from echorl_orchestrator.environments.builtin.parts.swe.row import Row
+from echorl_orchestrator.environments.builtin.parts.swe.seeded import SeededBug, bug_of
+from echorl_testing.engines.fake_engine import FakeEngine, logprob
+
+_RIGHT, _WRONG = 0.55, 0.3
+"""Shares of conversations that end with the fix and with another change; the others end with none."""
+_ANSWERED = "<tool_response>"
+
+
+class FixingEngine(FakeEngine):
+    """Answers by the tools of the scripted agent: it reads the file, replaces a line, and submits."""
+
+    def __init__(self, rows: Sequence[Row], tokenizer: Any, seed: int) -> None:
+        """``tokenizer``: of the policy; ``seed``: of what the model does, in the order of being asked."""
+        super().__init__()
+        self._bugs = {row.statement: bug_of(row) for row in rows}
+        self._tokenizer, self._chance = tokenizer, random.Random(seed)
+
+    async def _generate(self, request: web.Request) -> web.Response:
+        reason = await self._finished("generate")
+        prompt = request["body"]["token_ids"]
+        said = "" if reason == "abort" else self._says(self._tokenizer.decode(prompt))
+        ids = self._tokenizer.encode(said)[: request["body"]["sampling_params"]["max_tokens"]]
+        content = [
+            {"token_id": token, "logprob": logprob(self._version, len(prompt) + place), "rank": 1, "top_logprobs": []}
+            for place, token in enumerate(ids)
+        ]
+        choice = {"index": 0, "token_ids": ids, "logprobs": {"content": content}, "finish_reason": reason}
+        return web.json_response({"request_id": "r", "choices": [choice]})
+
+    def _says(self, text: str) -> str:
+        bug = next(bug for statement, bug in self._bugs.items() if statement in text)
+        turn = text.count(_ANSWERED)
+        call = f"read {bug.path}" if turn == 0 else self._change(bug) if turn == 1 else "submit"
+        return f"<tool_call>{call}</tool_call><|im_end|>"
+
+    def _change(self, bug: SeededBug) -> str:
+        drawn = self._chance.random()
+        if drawn < _RIGHT:
+            return f"replace {bug.path} {bug.line} {bug.right}"
+        return f"replace {bug.path} {bug.line} {bug.wrong}  # the same" if drawn < _RIGHT + _WRONG else "submit"
