@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from echorl_testing.cluster.cluster import Cluster
-from echorl_testing.cluster.layout import BASE
+from echorl_testing.cluster.layout import Layout
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -37,25 +38,24 @@ def test_up_can_be_repeated_and_down_leaves_nothing(
     command: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
     folder = tmp_path / "left"
-    before = set(BASE.iterdir())
     first = command("up", "--no-node", "--kwok", "3")
     assert first.returncode == 0, first.stderr
-    (made,) = set(BASE.iterdir()) - before
+    made = layout_of(first.stdout)
     assert (folder / "kubeconfig").stat().st_mode & 0o777 == 0o600
     kubectl = [str(folder / "bin" / "kubectl"), f"--kubeconfig={folder / 'kubeconfig'}"]
     assert capacities(kubectl) == {f"fake-gpu-{index}": "8" for index in range(3)}
 
-    scheduler = json.loads((made / "kube-scheduler.json").read_text())["pid"]
+    scheduler = json.loads((made.folder / "kube-scheduler.json").read_text())["pid"]
     os.kill(scheduler, 9)
     second = command("up", "--no-node", "--kwok", "1")
     assert second.returncode == 0, second.stderr
-    assert set(BASE.iterdir()) - before == {made}
+    assert layout_of(second.stdout) == made
     assert capacities(kubectl) == {"fake-gpu-0": "8"}
-    assert json.loads((made / "kube-scheduler.json").read_text())["pid"] != scheduler
+    assert json.loads((made.folder / "kube-scheduler.json").read_text())["pid"] != scheduler
 
     down = command("down")
     assert down.returncode == 0, down.stderr
-    assert set(BASE.iterdir()) == before
+    assert not made.folder.exists()
     assert not folder.exists()
     assert command("down").returncode == 0
 
@@ -64,6 +64,13 @@ def test_a_senseless_number_of_nodes_is_refused(command: Callable[..., subproces
     refused = command("up", "--kwok", "many")
     assert refused.returncode == 2
     assert "found 'many', accepted 0 to 5000" in refused.stderr
+
+
+def layout_of(said: str) -> Layout:
+    """Of the cluster that ``up`` named: other tests' clusters come and go on this machine meanwhile."""
+    found = re.search(r"^cluster (\d+) is up", said, re.MULTILINE)
+    assert found, said
+    return Layout(int(found.group(1)))
 
 
 def capacities(kubectl: list[str]) -> dict[str, str]:
