@@ -161,7 +161,7 @@ async def test_what_an_agent_uses_up_is_its_own_failure(
             "calc-1: test_patch: ended with 1: error: no: No such file or directory",
         ),
         (replace(ROW, grader=CommandGrader("sleep 100")), "calc-1: tests: ran out of time"),
-        (replace(ROW, grader=CommandGrader("kill -9 $$")), "calc-1: tests: killed before they could report"),
+        (replace(ROW, grader=CommandGrader("kill -9 $$")), "calc-1: tests: killed, and reported no failure"),
         (replace(ROW, setup=("date +%N%N > calc.py",)), "the set-up made another tree than before"),
     ],
     ids=["setup", "base", "test patch", "timeout", "killed", "set-up differs"],
@@ -171,6 +171,15 @@ async def test_a_row_that_cannot_be_played_or_graded_is_the_harness_failure(
 ) -> None:
     with pytest.raises(HarnessError, match=problem):
         await episode(boxes, "echo more > calc.py; exit 0", row=row, test_timeout_s=2.0)
+
+
+async def test_tests_that_are_killed_once_they_have_reported_are_worth_what_failed(boxes: ProcessSandboxes) -> None:
+    dies = b"import atexit, os\natexit.register(os.kill, os.getpid(), 9)\n"
+    place = "tests/test_calc.py"
+    row = replace(ROW, test_files={**ROW.test_files, place: ROW.test_files[place] + dies})
+    with pytest.raises(HarnessError, match="calc-1: tests: killed, and reported no failure"):
+        await episode(boxes, f"{FIX}; exit 0", row=row)
+    assert (await episode(boxes, "echo more > calc.py; exit 0", row=row)).reward == 0.0
 
 
 async def test_a_script_of_ours_that_is_killed_says_nothing(boxes: ProcessSandboxes) -> None:

@@ -84,8 +84,9 @@ async def _tested(box: Box, row: Row, seconds: float) -> tuple[Ran, Verdict]:
     if ran.late or ran.out_of_memory:
         box.failed("tests", ran.told())
     report = _read(await box.get(place, _LONGEST_REPORT_BYTES))
-    if ran.killed and (report is None or not report.finished):
-        box.failed("tests", f"killed before they could report: {ran.told()}")
+    if ran.killed and not (report is not None and report.failed):
+        # Whoever is killed after the last test has passed would else be scored as one that failed.
+        box.failed("tests", f"killed, and reported no failure: {ran.told()}")
     if not isinstance(grader, CommandGrader):
         return ran, verdict.of_suite(report, ran.code, grader.required)
     written = await box.get(grader.reward_file, 1 << 10) if grader.reward_file else None

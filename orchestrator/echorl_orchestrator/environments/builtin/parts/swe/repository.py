@@ -63,7 +63,11 @@ fi
 git init -q
 mkdir -p "$GIT_DIR/info"
 echo '* -text -ident -filter -working-tree-encoding' > "$GIT_DIR/info/attributes"
-if [ -e .git ]; then own ls-files -z | git update-index -z --add --remove --stdin; fi
+# No pipes in these scripts: a shell does not say that the first command of one was killed.
+if [ -e .git ]; then
+    own ls-files -z > "$GIT_DIR/listed"
+    git update-index -z --add --remove --stdin < "$GIT_DIR/listed"
+fi
 git add -A
 git commit -q --allow-empty -m base
 if [ -n "$3" ] && [ -e .git ]; then
@@ -112,7 +116,8 @@ _RESTORE = (
 set -e
 git read-tree HEAD
 xargs -0 rm -rf -- < {_PROTECTED}
-xargs -0 git ls-files -z -- < {_PROTECTED} | git checkout-index -f -z --stdin
+xargs -0 git ls-files -z -- < {_PROTECTED} > {_BASE}/listed
+git checkout-index -f -z --stdin < {_BASE}/listed
 """
 )
 _TESTS = _ENVIRONMENT + 'git apply --whitespace=nowarn "$2"\n'

@@ -20,6 +20,11 @@ class SuiteReport:
     finished: bool
     """Whether the runner came to its end."""
 
+    @property
+    def failed(self) -> bool:
+        """Whether the runner came to its end and saw a test that failed."""
+        return self.finished and any(outcome in _RAN - _PASSED for outcome in self.tests.values())
+
 
 @dataclass(frozen=True)
 class Verdict:
