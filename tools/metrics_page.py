@@ -6,6 +6,7 @@ from echorl_core.metric_spec import MetricSpec
 from echorl_orchestrator.metrics.families import FAMILIES, WEIGHT_UPDATE
 from echorl_orchestrator.metrics.process_counters import DECLARED as COUNTED
 from echorl_trainer.metrics import Metrics as TrainerMetrics
+from tools.operator_metrics_page import broker_declared
 from tools.operator_metrics_page import declared as operator_declared
 
 _HEAD = """# Metrics
@@ -20,6 +21,7 @@ divergences are in nats.
 | trainer | `metricsPort + local rank` (8200 and up in pods) | one a rank |
 | inference | `vllm:*` at the engine's port; added up over the pool in `echorl_orchestrator_engines_*` | one an engine |
 | operator | port 9090; [operator/metrics.md](operator/metrics.md) says what its labels mean | one a replica |
+| broker | port 9090; [the same page](operator/metrics.md#the-broker-of-sandboxes) | one a replica |
 
 **Series are few.** No label holds an episode, task, request or user. `environment` takes the names in the manifest, and
 `all` for all training environments together; `engine` the addresses of the engines there are; other labels take values
@@ -40,6 +42,7 @@ def roles() -> dict[str, list[MetricSpec]]:
         "orchestrator": [*FAMILIES, WEIGHT_UPDATE, *COUNTED],
         "trainer": [*TrainerMetrics(dict).declared],
         "operator": [*operator_declared()],
+        "broker": [*broker_declared()],
     }
     return {role: sorted(metrics, key=lambda metric: metric.name) for role, metrics in declared.items()}
 

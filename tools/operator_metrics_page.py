@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from enum import StrEnum
 from itertools import pairwise
 
+from echorl_broker.metrics import FORGOTTEN_AFTER_S, BrokerMetrics, State
 from echorl_core.metric_spec import MetricSpec
+from echorl_core.wire.sandboxes import Why
 from echorl_operator.accounting.restarts import Cause
 from echorl_operator.accounting.usage import GpuState
 from echorl_operator.kube.connection import Connection
@@ -32,6 +34,14 @@ Only `checkpoint_age_seconds` and `watch_age_seconds` have series by namespace, 
 labels take values of small fixed sets.
 """
 
+_BROKER = f"""## The broker of sandboxes
+
+Served at `/metrics` on port 9090 of each of its pods. Every replica counts what it did itself, so sum over them; but
+each shows all pods that there are (`sandboxes`), as they were at its newest look, every 30 s: take the maximum. A run
+without pods or requests for {FORGOTTEN_AFTER_S / 3600:.0f} h has no series any more. Label `reason` of
+`sandboxes_failed_total` is a [loss](../sandboxes.md#pod-in-a-cluster).
+"""
+
 _GPU = "echorl_operator_gpu_seconds_total"
 _QUESTIONS = {
     "share of GPU time that makes new steps": f'sum(rate({_GPU}{{state="useful"}}[1h])) / sum(rate({_GPU}[1h]))',
@@ -42,6 +52,7 @@ _QUESTIONS = {
     ),
     "runs whose checkpoint is older than an hour": "echorl_operator_checkpoint_age_seconds > 3600",
     "nobody leads": "sum(echorl_operator_leader) < 1",
+    "why sandboxes wait": "sum by (namespace, run, reason) (echorl_broker_sandboxes_waiting)",
     "a watch that has gone silent": f"max(echorl_operator_watch_age_seconds) > {StreamSettings().longest_quiet_s:.0f}",
 }
 
@@ -57,13 +68,24 @@ def declared() -> list[MetricSpec]:
     return sorted(metrics.declared, key=lambda metric: metric.name)
 
 
+def broker_declared() -> list[MetricSpec]:
+    """All metrics of a broker, sorted by name."""
+    return sorted(BrokerMetrics().declared, key=lambda metric: metric.name)
+
+
 def page() -> str:
     """The page as Markdown."""
-    rows = [_row(metric) for metric in declared()]
-    table = "\n".join(["| name | type | labels | meaning |", "|---|---|---|---|", *rows])
     asked = [f"| {question} | `{query}` |" for question, query in _QUESTIONS.items()]
     questions = ["## Questions that they answer", "", "| question | query |", "|---|---|", *asked, ""]
-    return "\n".join([_HEAD, table, "", *_values("state", GpuState), *_values("cause", Cause), *questions])
+    operator = [_HEAD, _table(declared()), *_values("state", GpuState), *_values("cause", Cause)]
+    waiting = _values("reason` of `echorl_broker_sandboxes_waiting", Why)
+    broker = [_BROKER, _table(broker_declared()), *waiting, *_values("state` of `echorl_broker_sandboxes", State)]
+    return "\n".join([*operator, *broker, *questions])
+
+
+def _table(metrics: list[MetricSpec]) -> str:
+    rows = [_row(metric) for metric in metrics]
+    return "\n".join(["| name | type | labels | meaning |", "|---|---|---|---|", *rows, ""])
 
 
 def _row(metric: MetricSpec) -> str:

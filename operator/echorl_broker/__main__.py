@@ -7,7 +7,8 @@ import argparse
 import asyncio
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
 
@@ -15,16 +16,16 @@ import structlog
 from aiohttp import web
 
 from echorl_broker.broker import Broker
+from echorl_broker.metrics import BrokerMetrics
 from echorl_broker.pods import Cluster
 from echorl_broker.reaping import EVERY_S, Reaper
-from echorl_broker.server import application
+from echorl_broker.server import application, metrics_application
 from echorl_broker.settings import BrokerSettings, read_settings
 from echorl_core import logs
 from echorl_core.names import ExitCode
 from echorl_core.wire.sandboxes import BROKER_PORT
 from echorl_operator.kube import credentials
 from echorl_operator.kube.connection import Connection
-from echorl_operator.metrics import Metrics
 from echorl_operator.orchestrators import tokens
 
 _log = structlog.get_logger()
@@ -37,7 +38,8 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--namespace", action="append", help="runs are looked after here alone; may be repeated")
     made.add_argument("--kubeconfig", type=Path, help="default: the pod's service account")
     made.add_argument("--port", type=int, default=BROKER_PORT, help=f"where it listens (default: {BROKER_PORT})")
-    made.add_argument("--bind", default="0.0.0.0", help="address of it (default: all)")  # noqa: S104 - runs ask from their pods
+    made.add_argument("--metrics-port", type=int, default=9090, help="where it serves /metrics (default: 9090)")
+    made.add_argument("--bind", default="0.0.0.0", help="address of both (default: all)")  # noqa: S104 - runs ask from their pods
     made.add_argument("--reap-every", type=float, default=EVERY_S, metavar="SECONDS", help="(default: %(default)s)")
     made.add_argument("--log-style", choices=["json", "console"], default="json")
     made.add_argument("--version", action="version", version=version("echorl-operator"))
@@ -59,28 +61,35 @@ def main(arguments: Sequence[str]) -> int:
 
 async def _run(chosen: argparse.Namespace, settings: BrokerSettings, made: tokens.Tokens) -> int:
     access = credentials.from_kubeconfig(chosen.kubeconfig) if chosen.kubeconfig else credentials.in_cluster()
-    agent = f"echorl-broker/{version('echorl-operator')}"
+    agent, metrics = f"echorl-broker/{version('echorl-operator')}", BrokerMetrics()
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     try:
-        async with Connection(access, Metrics(), agent) as connection:
-            cluster = Cluster(connection)
-            reaper = Reaper(cluster, chosen.namespace, settings.start_deadline_seconds)
-            app = application(Broker(cluster, made, settings))
-            runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, handler_cancellation=True)
-            await runner.setup()
-            try:
-                await web.TCPSite(runner, chosen.bind, chosen.port).start()
-                return await _until_told(reaper, chosen.reap_every, stop)
-            finally:
-                await runner.cleanup()
+        async with AsyncExitStack() as stack:
+            cluster = Cluster(await stack.enter_async_context(Connection(access, metrics, agent)))
+            reaper = Reaper(cluster, chosen.namespace, settings.start_deadline_seconds, metrics)
+            app = application(Broker(cluster, made, settings, metrics))
+            await stack.enter_async_context(_served(app, chosen.bind, chosen.port))
+            await stack.enter_async_context(_served(metrics_application(metrics), chosen.bind, chosen.metrics_port))
+            return await _until_told(reaper, chosen.reap_every, stop)
     except credentials.NoCredentials as error:
         _log.error("the broker cannot start", error=str(error))
         return ExitCode.BAD_INPUT
     except OSError as error:
         _log.error("the broker cannot listen", error=str(error))
         return ExitCode.CRASH
+
+
+@asynccontextmanager
+async def _served(app: web.Application, host: str, port: int) -> AsyncIterator[None]:
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, handler_cancellation=True)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, host, port).start()
+        yield
+    finally:
+        await runner.cleanup()
 
 
 async def _until_told(reaper: Reaper, every_s: float, stop: asyncio.Event) -> int:

@@ -12,11 +12,12 @@ import structlog
 
 from echorl_broker import labels, profile
 from echorl_broker.losses import Lost, Up, Waits, state_of
+from echorl_broker.metrics import BrokerMetrics
 from echorl_broker.pods import Cluster, SandboxPod
 from echorl_broker.runs import most_pods, pull_secrets, sandboxes_of, within
 from echorl_broker.settings import BrokerSettings
 from echorl_core.run_token import is_same, sandboxes_key
-from echorl_core.wire.sandboxes import KEY_FORM, LONGEST_WAIT_S, Pending, Ready, Wanted
+from echorl_core.wire.sandboxes import KEY_FORM, LONGEST_WAIT_S, Pending, Ready, Wanted, Why
 from echorl_manifest.models.base import is_namespace
 from echorl_operator.children.cluster_placement import orchestrator_address
 from echorl_operator.diagnosis import refusals
@@ -50,8 +51,8 @@ class Asking:
 class Broker:
     """Makes, finds and ends sandboxes."""
 
-    def __init__(self, cluster: Cluster, tokens: Tokens, settings: BrokerSettings) -> None:
-        self._cluster, self._tokens, self._settings = cluster, tokens, settings
+    def __init__(self, cluster: Cluster, tokens: Tokens, settings: BrokerSettings, metrics: BrokerMetrics) -> None:
+        self._cluster, self._tokens, self._settings, self._metrics = cluster, tokens, settings, metrics
         self._counting: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """By run: who counts its sandboxes makes one before another counts."""
 
@@ -68,15 +69,12 @@ class Broker:
         if run.uid != wanted.run_uid:
             raise NotAllowed(_NOBODY)
         sandboxes = sandboxes_of(run)
-        if re.fullmatch(KEY_FORM, asking.key) is None:
-            return Lost("refused", f"key: found {asking.key!r:.80}, accepted are up to 63 letters, digits, '-_.'")
-        if wanted.volumes:
-            paths = ", ".join(sorted(wanted.volumes))
-            return Lost("refused", f"volumes: found {paths:.200}, accepted are none: provider pod has no volumes yet")
+        if (refusal := _refusal(asking.key, wanted)) is not None:
+            return self._failed(run, refusal)
         while True:
             orchestrator = await self._cluster.orchestrator(run)
             if orchestrator is None:
-                return Lost("refused", f"run {run.key.name} has no orchestrator that could use it")
+                return self._failed(run, f"run {run.key.name} has no orchestrator that could use it")
             pod = await self._cluster.sandbox(asking.namespace, labels.pod_name(asking.run, run.uid, asking.key))
             if pod is None:
                 answer: Up | Waits | Lost = await self._make(
@@ -86,12 +84,15 @@ class Broker:
                 answer = await self._judge(pod, run, orchestrator, asking.key)
             if isinstance(answer, Lost):
                 return answer
-            if isinstance(answer, Up) and pod is not None:
+            if isinstance(answer, Up):
+                assert pod is not None  # noqa: S101 - one that was just made is not up
+                self._metrics.ready(run.key, pod.record)
                 return self._ready(pod, run, orchestrator, answer)
             left = until - time.monotonic()
             if left <= 0:
-                return Pending(reason=answer.reason if isinstance(answer, Waits) else "its pod starts")
-            await self._pause(pod, left)
+                return Pending(reason=answer.reason, why=answer.why)
+            with self._metrics.waiting(run.key, answer.why):
+                await self._pause(pod, left)
 
     async def find(self, asking: Asking) -> Ready | Pending | Lost:
         """A sandbox as it is now, or what became of it. Raises as ``create``."""
@@ -101,18 +102,22 @@ class Broker:
         pod = await self._cluster.sandbox(asking.namespace, labels.pod_name(asking.run, run.uid, asking.key))
         if pod is None or orchestrator is None or not _is_of(pod, run, asking.key):
             # Who asks has had it, and has not ended it.
+            self._metrics.failed(run.key, "evicted")
             return Lost("evicted", "its pod is gone: it was deleted, or its node was lost")
         answer = await self._judge(pod, run, orchestrator, asking.key)
         if isinstance(answer, Up):
             return self._ready(pod, run, orchestrator, answer)
-        return Pending(reason=answer.reason) if isinstance(answer, Waits) else answer
+        return Pending(reason=answer.reason, why=answer.why) if isinstance(answer, Waits) else answer
 
     async def destroy(self, asking: Asking) -> None:
         """End a sandbox; nothing happens where there is none. Raises as ``create``, but for ``NoSandboxes``."""
         run = await self._authentic(asking)
         pod = await self._cluster.sandbox(asking.namespace, labels.pod_name(asking.run, run.uid, asking.key))
-        if pod is not None and _is_of(pod, run, asking.key):
-            await self._cluster.delete(pod.record)
+        if pod is None or not _is_of(pod, run, asking.key) or pod.record.meta.deleted_at is not None:
+            return
+        state = state_of(pod.record, now=time.time(), start_deadline_s=self._settings.start_deadline_seconds)
+        if await self._cluster.delete(pod.record) and isinstance(state, Lost):
+            self._metrics.failed(run.key, state.loss)
 
     async def keys(self, asking: Asking) -> list[str]:
         """Keys of the run's sandboxes. Raises as ``destroy``."""
@@ -136,27 +141,37 @@ class Broker:
             return Lost("refused", f"another pod has its name: {pod.record.meta.name}")
         state = state_of(pod.record, now=time.time(), start_deadline_s=self._settings.start_deadline_seconds)
         if pod.record.meta.deleted_at is not None:
-            return state if isinstance(state, Lost) and state.loss == "evicted" else Waits("its forerunner still ends")
+            if isinstance(state, Lost) and state.loss == "evicted":
+                return state
+            return Waits("its forerunner still ends", Why.FORERUNNER)
         if pod.orchestrator_uid != orchestrator.meta.uid:
             await self._cluster.delete(pod.record)
-            return Waits("its forerunner, of an earlier orchestrator, still ends")
+            return Waits("its forerunner, of an earlier orchestrator, still ends", Why.FORERUNNER)
         return state
 
     async def _make(self, run: RunRecord, orchestrator: PodRecord, key: str, wanted: Wanted, most: int) -> Waits | Lost:
         async with self._counting.setdefault(run.uid, asyncio.Lock()):
             present = len(await self._cluster.keys(run.key.namespace, run.uid))
             if present >= most:
-                return Waits(f"the run has {present} sandboxes, accepted are {most} at the same time")
+                words = f"the run has {present} sandboxes, accepted are {most} at the same time"
+                return Waits(words, Why.LIMIT)
             try:
                 await self._cluster.create(self._body(run, orchestrator, key, wanted))
             except errors.AlreadyExists:
-                return Waits("its pod was made by another call")
+                return Waits("its pod was made by another call", Why.START)
             except (errors.Refused, errors.Forbidden, errors.Invalid, errors.BadRequest) as error:
                 told = refusals.read(str(error))
                 words = f"the API server does not take its pod: {told.words[:500]}"
-                return Waits(words) if told.reason in _LATER else Lost("refused", words)
+                if told.reason in _LATER:
+                    return Waits(words, Why.QUOTA if told.reason == "QuotaExceeded" else Why.ADMISSION)
+                return self._failed(run, words)
+        self._metrics.made(run.key)
         _log.info("sandbox made", namespace=run.key.namespace, run=run.key.name, key=key)
-        return Waits("its pod waits for a node")
+        return Waits("its pod waits for a node", Why.NODE)
+
+    def _failed(self, run: RunRecord, why: str) -> Lost:
+        self._metrics.failed(run.key, "refused")
+        return Lost("refused", why)
 
     def _body(self, run: RunRecord, orchestrator: PodRecord, key: str, wanted: Wanted) -> profile.Object:
         nonce = secrets.token_hex(16)
@@ -188,6 +203,16 @@ class Broker:
             await asyncio.sleep(min(_PAUSE_S, left_s))
         else:
             await self._cluster.changed(pod.record, min(left_s, 10 * _PAUSE_S))
+
+
+def _refusal(key: str, wanted: Wanted) -> str | None:
+    """Why nothing is made of a request; None if something may be."""
+    if re.fullmatch(KEY_FORM, key) is None:
+        return f"key: found {key!r:.80}, accepted are up to 63 letters, digits, '-_.'"
+    if wanted.volumes:
+        paths = ", ".join(sorted(wanted.volumes))
+        return f"volumes: found {paths:.200}, accepted are none: provider pod has no volumes yet"
+    return None
 
 
 def _is_of(pod: SandboxPod, run: RunRecord, key: str) -> bool:

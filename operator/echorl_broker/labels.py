@@ -4,9 +4,6 @@ import hashlib
 
 from echorl_operator import names
 
-MANAGED_BY = "echorl-broker"
-SELECTOR = f"{names.LABEL_ROLE}={names.SANDBOX},{names.LABEL_MANAGED_BY}={MANAGED_BY}"
-"""Selects every sandbox pod."""
 ORCHESTRATOR_UID = f"{names.GROUP}/orchestrator-uid"
 """Label: uid of the orchestrator's pod that it was made for. It is of no use to another one."""
 KEY = f"{names.GROUP}/sandbox-key"
@@ -30,4 +27,4 @@ def pod_name(run: str, run_uid: str, key: str) -> str:
 
 def of_run(run_uid: str) -> str:
     """Selects the sandbox pods of one run."""
-    return f"{SELECTOR},{names.LABEL_RUN_UID}={run_uid}"
+    return f"{names.SANDBOXES},{names.LABEL_RUN_UID}={run_uid}"

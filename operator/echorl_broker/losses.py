@@ -7,8 +7,9 @@ evicted for what it wrote itself, or for what its node lacks, since both have th
 import re
 from dataclasses import dataclass
 
+from echorl_broker.metrics import State
 from echorl_broker.profile import INSTALL
-from echorl_core.wire.sandboxes import Loss
+from echorl_core.wire.sandboxes import Loss, Why
 from echorl_operator.observed.records import ContainerPhase, ContainerRecord, PodPhase, PodRecord
 
 IMAGE_PATIENCE_S = 60.0
@@ -43,6 +44,7 @@ class Waits:
     """It is on its way."""
 
     reason: str
+    why: Why
 
 
 @dataclass(frozen=True)
@@ -65,11 +67,21 @@ def state_of(pod: PodRecord, *, now: float, start_deadline_s: float) -> Up | Wai
         return Lost(lost.loss, lost.message[:_LONGEST])
     if pod.ready and pod.ip:
         return Up(pod.ip)
-    reason = _reason(pod)[:_LONGEST]
+    waits = _waits(pod)
     if now - pod.meta.created_at > start_deadline_s:
         # Who was never given a node had no room; who has one was slow.
-        return Lost("start" if pod.node else "refused", f"not ready after {start_deadline_s:.0f} s: {reason}")
-    return Waits(reason)
+        return Lost("start" if pod.node else "refused", f"not ready after {start_deadline_s:.0f} s: {waits.reason}")
+    return waits
+
+
+def stands(pod: PodRecord, *, now: float, start_deadline_s: float) -> State:
+    """``state_of`` in one word, of a pod that may be on its way out."""
+    state = state_of(pod, now=now, start_deadline_s=start_deadline_s)
+    if pod.meta.deleted_at is not None or isinstance(state, Lost):
+        return State.ENDED
+    if isinstance(state, Up):
+        return State.READY
+    return State.STARTING if pod.node else State.WAITING
 
 
 def _by_reason(pod: PodRecord) -> Lost | None:
@@ -121,15 +133,15 @@ def _unable(pod: PodRecord, now: float) -> Lost | None:
     return Lost("start", words) if waiting.reason in _NOT_CREATED else None
 
 
-def _reason(pod: PodRecord) -> str:
+def _waits(pod: PodRecord) -> Waits:
     if pod.unscheduled:
-        return f"its pod waits for a node: {pod.unscheduled}"
+        return Waits(f"its pod waits for a node: {pod.unscheduled}"[:_LONGEST], Why.NODE)
     if not pod.node:
-        return "its pod waits for a node"
+        return Waits("its pod waits for a node", Why.NODE)
     waiting = _first(pod, ContainerPhase.WAITING)
     if waiting is not None and waiting.reason in _NO_IMAGE:
-        return f"its image does not come yet: {waiting.reason}: {waiting.message}"
-    return "its pod starts"
+        return Waits(f"its image does not come yet: {waiting.reason}: {waiting.message}"[:_LONGEST], Why.IMAGE)
+    return Waits("its pod starts", Why.START)
 
 
 def _first(pod: PodRecord, phase: ContainerPhase) -> ContainerRecord | None:

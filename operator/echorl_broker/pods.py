@@ -68,7 +68,7 @@ def sandbox_pod(body: bytes) -> SandboxPod:
         msgspec.MsgspecError: it is no pod.
     """
     meta = _OBJECT.decode(body).metadata
-    ours = meta.labels.get(names.LABEL_MANAGED_BY) == labels.MANAGED_BY
+    ours = meta.labels.get(names.LABEL_MANAGED_BY) == names.SANDBOXES_MANAGED_BY
     ttl = meta.annotations.get(labels.TTL, "")
     return SandboxPod(
         record=decode.pod(body),
@@ -113,7 +113,7 @@ class Cluster:
 
     async def sandboxes(self, namespace: str | None) -> list[SandboxPod]:
         """All sandbox pods of a namespace, or (None) of all."""
-        return [sandbox_pod(item) for item in await self._list(namespace, labels.SELECTOR, JSON)]
+        return [sandbox_pod(item) for item in await self._list(namespace, names.SANDBOXES, JSON)]
 
     async def create(self, body: dict[str, Any]) -> None:
         """Make a pod. Raises errors.AlreadyExists where its name is taken."""
@@ -128,8 +128,8 @@ class Cluster:
                 )
             )
 
-    async def delete(self, pod: PodRecord) -> None:
-        """Delete exactly this pod; nothing happens where it is gone."""
+    async def delete(self, pod: PodRecord) -> bool:
+        """Delete exactly this pod; False where it is gone."""
         call = Call(
             "delete",
             POD.path(pod.meta.namespace, pod.meta.name),
@@ -140,10 +140,12 @@ class Cluster:
             async with self._deleting:
                 await self._connection.request(call)
         except errors.NotFound:
-            return
+            return False
         except errors.Conflict as error:
             if not error.uid_differs:
                 raise
+            return False
+        return True
 
     async def changed(self, pod: PodRecord, timeout_s: float) -> None:
         """Return when a pod has changed since it was read, or after a time."""

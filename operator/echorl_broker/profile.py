@@ -55,7 +55,7 @@ def sandbox_pod(
     """
     pod_labels = {
         names.LABEL_NAME: names.APP_NAME,
-        names.LABEL_MANAGED_BY: labels.MANAGED_BY,
+        names.LABEL_MANAGED_BY: names.SANDBOXES_MANAGED_BY,
         names.LABEL_COMPONENT: names.SANDBOX,
         names.LABEL_ROLE: names.SANDBOX,
         names.LABEL_RUN: owner.run,

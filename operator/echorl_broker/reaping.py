@@ -3,11 +3,14 @@
 import asyncio
 import random
 import time
+from collections import Counter
 from collections.abc import Sequence
 from typing import Never
 
 import structlog
 
+from echorl_broker.losses import Lost, stands, state_of
+from echorl_broker.metrics import BrokerMetrics, State
 from echorl_broker.pods import Cluster, SandboxPod
 from echorl_broker.runs import why_closed
 from echorl_operator.kube import errors
@@ -60,31 +63,47 @@ def _ended_at(pod: PodRecord) -> float:
 class Reaper:
     """Looks again and again, until cancelled."""
 
-    def __init__(self, cluster: Cluster, namespaces: Sequence[str] | None, start_deadline_s: float) -> None:
+    def __init__(
+        self, cluster: Cluster, namespaces: Sequence[str] | None, start_deadline_s: float, metrics: BrokerMetrics
+    ) -> None:
         """``namespaces``: where to look; None: everywhere."""
-        self._cluster, self._namespaces, self._start_deadline_s = cluster, namespaces, start_deadline_s
+        self._cluster, self._namespaces, self._metrics = cluster, namespaces, metrics
+        self._start_deadline_s = start_deadline_s
 
     async def run(self, every_s: float = EVERY_S) -> Never:
         """Work until cancelled; what the API server does not answer is tried at the next turn."""
         while True:
             for namespace in self._namespaces or (None,):
                 try:
-                    await self._reap(await self._cluster.sandboxes(namespace))
+                    pods = await self._cluster.sandboxes(namespace)
+                    self._metrics.looked(namespace, self._counted(pods))
+                    await self._reap(pods)
                 except errors.ApiError as error:
                     _log.warning("sandboxes could not be looked through", namespace=namespace, error=str(error))
             # Replicas that were started together do not go on together.
             await asyncio.sleep(every_s * (0.9 + random.random() / 5))
 
+    def _counted(self, pods: Sequence[SandboxPod]) -> Counter[tuple[RunKey, State]]:
+        now, deadline_s = time.time(), self._start_deadline_s
+        return Counter((_run_of(pod), stands(pod.record, now=now, start_deadline_s=deadline_s)) for pod in pods)
+
     async def _reap(self, pods: Sequence[SandboxPod]) -> None:
         by_run: dict[RunKey, list[SandboxPod]] = {}
         for pod in pods:
-            by_run.setdefault(RunKey(pod.record.meta.namespace, pod.record.meta.run), []).append(pod)
+            by_run.setdefault(_run_of(pod), []).append(pod)
         for key, of_run in by_run.items():
             run = await self._cluster.run(key.namespace, key.name) if key.name else None
             orchestrator = None if run is None else await self._cluster.orchestrator(run)
             for pod in of_run:
-                why = why_reaped(pod, run, orchestrator, now=time.time(), start_deadline_s=self._start_deadline_s)
-                if why is not None:
-                    meta = pod.record.meta
-                    _log.info("sandbox reaped", namespace=meta.namespace, pod=meta.name, why=why)
-                    await self._cluster.delete(pod.record)
+                now, deadline_s = time.time(), self._start_deadline_s
+                why = why_reaped(pod, run, orchestrator, now=now, start_deadline_s=deadline_s)
+                if why is None or not await self._cluster.delete(pod.record):
+                    continue
+                _log.info("sandbox reaped", namespace=key.namespace, pod=pod.record.meta.name, why=why)
+                state = state_of(pod.record, now=now, start_deadline_s=deadline_s)
+                if isinstance(state, Lost):
+                    self._metrics.failed(key, state.loss)
+
+
+def _run_of(pod: SandboxPod) -> RunKey:
+    return RunKey(pod.record.meta.namespace, pod.record.meta.run)

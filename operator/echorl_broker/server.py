@@ -5,9 +5,11 @@ from collections.abc import Awaitable, Callable
 import msgspec
 import structlog
 from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from echorl_broker.broker import Asking, Broker, NotAllowed
 from echorl_broker.losses import Lost
+from echorl_broker.metrics import BrokerMetrics
 from echorl_broker.runs import NoSandboxes
 from echorl_core.wire.sandboxes import Keys, Pending, Ready, Refusal, Wanted, decoded
 from echorl_operator.kube import errors
@@ -53,6 +55,17 @@ def application(broker: Broker) -> web.Application:
     app.router.add_delete(_SANDBOX, destroy)
     app.router.add_get(_SANDBOXES, keys)
     app.router.add_get("/healthz", healthy)
+    return app
+
+
+def metrics_application(metrics: BrokerMetrics) -> web.Application:
+    """``GET /metrics``, which tells of all runs: on a port that no run reaches."""
+
+    async def scrape(_: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(metrics.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    app = web.Application()
+    app.router.add_get("/metrics", scrape)
     return app
 
 

@@ -1,7 +1,7 @@
-"""What the operator counts. One registry a process; names are ``echorl_operator_<what>_<unit>``.
+"""What the operator counts. One registry a process; names are ``echorl_operator_<what>_<unit>``, the broker's alike.
 
-``python -m tools.operator_metrics_page`` writes docs/operator/metrics.md from what is declared here and by those who
-declare gauges that are read at each scrape.
+``python -m tools.operator_metrics_page`` writes docs/operator/metrics.md from what is declared here, by the broker, and
+by those who declare gauges that are read at each scrape.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -43,17 +43,54 @@ class _AtScrape(Collector):
         yield family
 
 
-class Metrics:
-    """The registry, and what more than one part counts; gauges of one part alone are declared by it."""
+class ProcessMetrics:
+    """One registry, and what every process counts that calls the API server."""
 
-    def __init__(self, registry: CollectorRegistry | None = None) -> None:
-        """``registry``: where to count; a fresh one if there is none."""
+    def __init__(self, prefix: str, registry: CollectorRegistry | None = None) -> None:
+        """``prefix``: of all names; ``registry``: where to count, a fresh one if there is none."""
+        self._prefix = prefix
         self.registry = CollectorRegistry() if registry is None else registry
         self.declared: list[MetricSpec] = []
         self.api_requests = self._counter("api_requests", "Calls of the API server.", ("verb", "resource", "code"))
         self.api_seconds = self._histogram(
             "api_request_duration_seconds", "Until the whole reply was read.", ("verb", "resource"), _REQUEST_BUCKETS
         )
+
+    def at_scrape(self, name: str, text: str, labels: Sequence[str], read: Callable[[], Iterable[Sample]]) -> None:
+        """A gauge ``<prefix>_<name>`` whose series ``read`` gives at each scrape."""
+        full = self._declare(name, "gauge", labels, text)
+        self.registry.register(_AtScrape(lambda: GaugeMetricFamily(full, text, labels=labels), read))
+
+    def counter_at_scrape(
+        self, name: str, text: str, labels: Sequence[str], read: Callable[[], Iterable[Sample]]
+    ) -> None:
+        """A counter ``<prefix>_<name>_total``; the same."""
+        full = self._declare(name, "counter", labels, text)
+        self.registry.register(_AtScrape(lambda: CounterMetricFamily(full, text, labels=labels), read))
+
+    def _counter(self, name: str, text: str, labels: Sequence[str] = ()) -> Counter:
+        return Counter(self._declare(name, "counter", labels, text), text, labels, registry=self.registry)
+
+    def _gauge(self, name: str, text: str) -> Gauge:
+        return Gauge(self._declare(name, "gauge", (), text), text, registry=self.registry)
+
+    def _histogram(self, name: str, text: str, labels: Sequence[str], buckets: Sequence[float]) -> Histogram:
+        full = self._declare(name, "histogram", labels, text)
+        return Histogram(full, text, labels, buckets=buckets, registry=self.registry)
+
+    def _declare(self, name: str, kind: str, labels: Sequence[str], text: str) -> str:
+        """The full name, without a counter's ``_total``."""
+        full = f"{self._prefix}_{name}"
+        self.declared.append(MetricSpec(f"{full}_total" if kind == "counter" else full, kind, tuple(labels), text))
+        return full
+
+
+class Metrics(ProcessMetrics):
+    """What more than one part of the operator counts; gauges of one part alone are declared by it."""
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        """``registry``: where to count; a fresh one if there is none."""
+        super().__init__(PREFIX, registry)
         self.watch_events = self._counter("watch_events", "Events that arrived.", ("resource", "type"))
         self.watch_relists = self._counter("watch_relists", "Lists that a watch needed.", ("resource", "reason"))
         self.leader = self._gauge("leader", "1 while this process leads.")
@@ -78,31 +115,3 @@ class Metrics:
         self.lost_steps = self._histogram(
             "lost_steps", "Steps that an attempt after the first has to make again.", (), _STEP_BUCKETS
         )
-
-    def at_scrape(self, name: str, text: str, labels: Sequence[str], read: Callable[[], Iterable[Sample]]) -> None:
-        """A gauge ``echorl_operator_<name>`` whose series ``read`` gives at each scrape."""
-        full = self._declare(name, "gauge", labels, text)
-        self.registry.register(_AtScrape(lambda: GaugeMetricFamily(full, text, labels=labels), read))
-
-    def counter_at_scrape(
-        self, name: str, text: str, labels: Sequence[str], read: Callable[[], Iterable[Sample]]
-    ) -> None:
-        """A counter ``echorl_operator_<name>_total``; the same."""
-        full = self._declare(name, "counter", labels, text)
-        self.registry.register(_AtScrape(lambda: CounterMetricFamily(full, text, labels=labels), read))
-
-    def _counter(self, name: str, text: str, labels: Sequence[str] = ()) -> Counter:
-        return Counter(self._declare(name, "counter", labels, text), text, labels, registry=self.registry)
-
-    def _gauge(self, name: str, text: str) -> Gauge:
-        return Gauge(self._declare(name, "gauge", (), text), text, registry=self.registry)
-
-    def _histogram(self, name: str, text: str, labels: Sequence[str], buckets: Sequence[float]) -> Histogram:
-        full = self._declare(name, "histogram", labels, text)
-        return Histogram(full, text, labels, buckets=buckets, registry=self.registry)
-
-    def _declare(self, name: str, kind: str, labels: Sequence[str], text: str) -> str:
-        """The full name, without a counter's ``_total``."""
-        full = f"{PREFIX}_{name}"
-        self.declared.append(MetricSpec(f"{full}_total" if kind == "counter" else full, kind, tuple(labels), text))
-        return full

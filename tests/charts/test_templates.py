@@ -104,7 +104,8 @@ def test_the_broker_understands_what_it_is_given_and_runs_know_where_it_is(helm,
     template = found(rendered, "Deployment", "echorl-broker")["spec"]["template"]
     (container,) = template["spec"]["containers"]
     options = broker_parser().parse_args(container["args"])
-    assert [port["containerPort"] for port in container["ports"]] == [options.port]
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert ports == {"http": options.port, "metrics": options.metrics_port}
     mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
     assert {str(options.settings.parent), str(Path(settings.master_key_path).parent)} <= mounts
     assert set(options.namespace or ()) == ({"research", "evaluation"} if name == "everything" else set())

@@ -81,15 +81,19 @@ class Panel:
     title: str
     unit: str
     targets: tuple[Target, ...]
+    row: str
+    """Title of the row that it stands in."""
 
 
 def panels(file: Path, chosen: Mapping[str, str]) -> Iterator[Panel]:
     """Panels of a dashboard, with the variables that a viewer has chosen put in: ``run``, ``__rate_interval``, ..."""
+    row = ""
     for panel in json.loads(file.read_text())["panels"]:
         if panel["type"] == "row":
+            row = panel["title"]
             continue
         targets = (Target(_filled(target["expr"], chosen), target["legendFormat"]) for target in panel["targets"])
-        yield Panel(panel["title"], panel["fieldConfig"]["defaults"]["unit"], tuple(targets))
+        yield Panel(panel["title"], panel["fieldConfig"]["defaults"]["unit"], tuple(targets), row)
 
 
 def marks(file: Path, chosen: Mapping[str, str]) -> list[Target]:

@@ -1,7 +1,7 @@
 """The dashboard of one run: is it learning, what is it waiting for, would it survive."""
 
 from tools.dashboards.boards import Board, Mark, Plot, Query, Row, Unit
-from tools.dashboards.run_queries import OF_RUN, ORCHESTRATOR, TRAINER, WINDOW, mean, quantile, rate, value
+from tools.dashboards.run_queries import BROKER, OF_RUN, ORCHESTRATOR, TRAINER, WINDOW, mean, quantile, rate, value
 
 _LEARNING = Row(
     "Is it learning?",
@@ -263,13 +263,63 @@ _SURVIVAL = Row(
     ),
 )
 
+SANDBOXES = Row(
+    "Sandboxes",
+    (
+        Plot(
+            "Pods of sandboxes",
+            Unit.NONE,
+            "By what they do, as the broker sees them. Empty where sandboxes are no pods.",
+            (Query(value("sandboxes", "state", BROKER), "{{state}}"),),
+            stacked=True,
+        ),
+        Plot(
+            "Waiting for a sandbox",
+            Unit.NONE,
+            "Requests by why: quota, the run's own limit, nodes, images. Episodes stand still meanwhile.",
+            (Query(f"sum by (reason) ({BROKER}_sandboxes_waiting{OF_RUN})", "{{reason}}"),),
+            stacked=True,
+        ),
+        Plot(
+            "Until a sandbox is there",
+            Unit.SECONDS,
+            "From asking to having, whoever provides it; and of pods alone, from creation to readiness.",
+            (
+                quantile(0.5, "sandbox_start_seconds"),
+                quantile(0.95, "sandbox_start_seconds"),
+                quantile(0.5, "sandbox_ready_seconds", BROKER, "pods, "),
+                quantile(0.95, "sandbox_ready_seconds", BROKER, "pods, "),
+            ),
+        ),
+        Plot(
+            "Sandboxes that come and go",
+            Unit.A_SECOND,
+            "Ready ones and ended ones of environments, and the pods that brokers made.",
+            (
+                Query(rate("sandboxes_started_total", how="sum"), "ready"),
+                Query(rate("sandboxes_destroyed_total", how="sum"), "ended"),
+                Query(rate("sandboxes_made_total", role=BROKER, how="sum"), "pods made"),
+            ),
+        ),
+        Plot(
+            "Lost sandboxes",
+            Unit.A_SECOND,
+            "By why: as episodes saw it, and as brokers did. Only `overused` is the agent's doing.",
+            (
+                Query(rate("sandboxes_failed_total", "reason", how="sum"), "{{reason}}"),
+                Query(rate("sandboxes_failed_total", "reason", BROKER, "sum"), "pods: {{reason}}"),
+            ),
+        ),
+    ),
+)
+
 _ATTEMPT = value("attempt")
 
 RUN = Board(
     uid="echorl-run",
     title="EchoRL / Run",
     text="One run: is it learning, what does it wait for, would it survive.",
-    rows=(_LEARNING, _WAITING, _ENGINES, _SURVIVAL),
+    rows=(_LEARNING, _WAITING, _ENGINES, _SURVIVAL, SANDBOXES),
     chosen=(
         ("namespace", f"label_values({ORCHESTRATOR}_attempt, namespace)"),
         ("run", f'label_values({ORCHESTRATOR}_attempt{{namespace="$namespace"}}, run)'),

@@ -2,7 +2,7 @@
 
 from tools.dashboards.boards import Query
 
-ORCHESTRATOR, TRAINER = "echorl_orchestrator", "echorl_trainer"
+ORCHESTRATOR, TRAINER, BROKER = "echorl_orchestrator", "echorl_trainer", "echorl_broker"
 OF_RUN = '{namespace="$namespace",run="$run"}'
 WINDOW = "[$__rate_interval]"
 
@@ -17,9 +17,10 @@ def rate(name: str, by: str = "", role: str = ORCHESTRATOR, how: str = "max") ->
     return f"{how}{f' by ({by})' if by else ''} (rate({role}_{name}{OF_RUN}{WINDOW}))"
 
 
-def quantile(part: float, name: str) -> Query:
-    """The value of a histogram that ``part`` of all are below, from 0 to 1."""
-    return Query(f"histogram_quantile({part}, {rate(f'{name}_bucket', 'le', how='sum')})", f"{part * 100:.0f} %")
+def quantile(part: float, name: str, role: str = ORCHESTRATOR, of: str = "") -> Query:
+    """The value of a histogram that ``part`` of all are below, from 0 to 1; ``of`` goes before it in the legend."""
+    spread = rate(f"{name}_bucket", "le", role, how="sum")
+    return Query(f"histogram_quantile({part}, {spread})", f"{of}{part * 100:.0f} %")
 
 
 def mean(name: str, by: str) -> str:

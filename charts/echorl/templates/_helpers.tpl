@@ -148,6 +148,15 @@ podSelector:
 {{- end }}
 {{- end }}
 
+{{/* Who reads metrics, as namespaceLabels and podLabels. The default is that of the operator's settings. */}}
+{{- define "echorl.monitoring" -}}
+{{- if hasKey .Values.settings "monitoring" -}}
+{{ toYaml .Values.settings.monitoring }}
+{{- else -}}
+namespaceLabels: {kubernetes.io/metadata.name: monitoring}
+{{- end }}
+{{- end }}
+
 {{/* Puts a ValidatingAdmissionPolicy into force where runs are looked after. Arguments: root, name. */}}
 {{- define "echorl.policyBinding" -}}
 apiVersion: admissionregistration.k8s.io/v1

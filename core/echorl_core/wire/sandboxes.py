@@ -5,6 +5,7 @@ with the run's ``sandboxes_key`` as bearer. Every call is idempotent by its key.
 ``PUT``, and makes none.
 """
 
+from enum import StrEnum
 from typing import Annotated, Literal, TypeVar
 
 import msgspec
@@ -21,6 +22,25 @@ Loss = Literal["refused", "image", "start", "evicted", "lost", "expired", "overu
 _Amount = Annotated[int, msgspec.Meta(ge=1, le=1 << 53)]
 _Path = Annotated[str, msgspec.Meta(pattern=r"^/", max_length=4096)]
 T = TypeVar("T", bound=msgspec.Struct)
+
+
+class Why(StrEnum):
+    """What a sandbox that was asked for waits for, in one word."""
+
+    LIMIT = "limit"
+    """The run has as many as it may: four for each of ``sandboxes.concurrency``."""
+    QUOTA = "quota"
+    """The namespace's ResourceQuota."""
+    ADMISSION = "admission"
+    """The API server does not take the pod for another reason that passes: a webhook, a service account."""
+    NODE = "node"
+    """No node has it yet."""
+    IMAGE = "image"
+    """Its image does not come yet."""
+    START = "start"
+    """Its containers start."""
+    FORERUNNER = "forerunner"
+    """A pod of its name, of an earlier orchestrator or call, still ends."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +77,8 @@ class Pending(msgspec.Struct, frozen=True, kw_only=True):
     """202: ask again."""
 
     reason: str
+    why: str = ""
+    """A value of ``Why``; empty, or another, of a broker of another version."""
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ import msgspec
 
 from echorl_operator.kube import errors
 from echorl_operator.kube.credentials import Credentials, NoCredentials
-from echorl_operator.metrics import Metrics
+from echorl_operator.metrics import ProcessMetrics
 
 CONNECT_TIMEOUT_S: Final = 5.0
 REQUEST_TIMEOUT_S: Final = 30.0
@@ -69,7 +69,7 @@ class Call:
 class Connection:
     """One API server. Use as a context manager."""
 
-    def __init__(self, credentials: Credentials, metrics: Metrics, user_agent: str = USER_AGENT) -> None:
+    def __init__(self, credentials: Credentials, metrics: ProcessMetrics, user_agent: str = USER_AGENT) -> None:
         self._credentials, self._metrics, self._user_agent = credentials, metrics, user_agent
         self._session: aiohttp.ClientSession | None = None
 

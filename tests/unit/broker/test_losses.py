@@ -5,7 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echorl_broker.losses import Lost, Up, Waits, state_of
+from echorl_broker.losses import Lost, Up, Waits, stands, state_of
+from echorl_broker.metrics import State
+from echorl_core.wire.sandboxes import Why
 from echorl_operator.observed import decode
 
 NOW = 1_000_000_000.0
@@ -25,7 +27,7 @@ def ended(code, reason="Error", name="sandbox", message=""):
     return container(name, terminated=terminated)
 
 
-def state(*containers, age_s=20, node="n1", deleted=False, **status):
+def pod(*containers, age_s=20, node="n1", deleted=False, **status):
     installed = [one for one in containers if one["name"] == "install"] or [ended(0, "Completed", "install")]
     created = {"creationTimestamp": f"2001-09-09T01:{46 - (age_s + 20) // 60:02}:{(40 - age_s) % 60:02}Z"}
     leaving = {"deletionTimestamp": "2001-09-09T01:46:39Z"} if deleted else {}
@@ -42,7 +44,11 @@ def state(*containers, age_s=20, node="n1", deleted=False, **status):
             **status,
         },
     }
-    return state_of(decode.pod(msgspec.json.encode(body)), now=NOW, start_deadline_s=TOO_LATE_S)
+    return decode.pod(msgspec.json.encode(body))
+
+
+def state(*containers, **rest):
+    return state_of(pod(*containers, **rest), now=NOW, start_deadline_s=TOO_LATE_S)
 
 
 def condition(kind, status="True", reason="", message=""):
@@ -159,25 +165,25 @@ WAITING = {
             conditions=[condition("PodScheduled", "False", "Unschedulable", "0/3 nodes are available")],
             phase="Pending",
         ),
-        "its pod waits for a node: 0/3 nodes are available",
+        Waits("its pod waits for a node: 0/3 nodes are available", Why.NODE),
     ),
-    "not looked at": (state(node="", phase="Pending"), "its pod waits for a node"),
+    "not looked at": (state(node="", phase="Pending"), Waits("its pod waits for a node", Why.NODE)),
     "an image that may still come": (
         state(waiting("ErrImagePull", "timeout"), age_s=59, phase="Pending"),
-        "its image does not come yet: ErrImagePull: timeout",
+        Waits("its image does not come yet: ErrImagePull: timeout", Why.IMAGE),
     ),
-    "its daemon starts": (state(container(running={}), phase="Running"), "its pod starts"),
+    "its daemon starts": (state(container(running={}), phase="Running"), Waits("its pod starts", Why.START)),
     "the daemon is put there": (
         state(container("install", running={}), waiting("PodInitializing"), phase="Pending"),
-        "its pod starts",
+        Waits("its pod starts", Why.START),
     ),
 }
 
 
 @pytest.mark.parametrize("name", WAITING)
 def test_what_is_on_its_way_says_why(name):
-    found, reason = WAITING[name]
-    assert found == Waits(reason)
+    found, expected = WAITING[name]
+    assert found == expected
 
 
 def test_what_is_ready_has_an_address():
@@ -185,7 +191,25 @@ def test_what_is_ready_has_an_address():
     assert state(container(ready=True, running={}), phase="Running", podIP="10.0.0.1", conditions=ready) == Up(
         "10.0.0.1"
     )
-    assert state(container(ready=True, running={}), phase="Running", conditions=ready) == Waits("its pod starts")
+    without = state(container(ready=True, running={}), phase="Running", conditions=ready)
+    assert without == Waits("its pod starts", Why.START)
+
+
+UP = {"phase": "Running", "podIP": "10.0.0.1", "conditions": [condition("Ready")]}
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (pod(node="", phase="Pending"), State.WAITING),
+        (pod(waiting("ErrImagePull"), phase="Pending"), State.STARTING),
+        (pod(container(ready=True, running={}), **UP), State.READY),
+        (pod(container(ready=True, running={}), deleted=True, **UP), State.ENDED),
+        (pod(ended(1), **FAILED), State.ENDED),
+    ],
+)
+def test_every_pod_stands_somewhere(found, expected):
+    assert stands(found, now=NOW, start_deadline_s=TOO_LATE_S) is expected
 
 
 TEXT = st.text(max_size=30)

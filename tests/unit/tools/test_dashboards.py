@@ -17,7 +17,7 @@ from tools.dashboards.grafana import to_json
 from tools.metrics_page import roles
 
 FOLDER = Path(__file__).resolve().parents[3] / "charts" / "echorl" / "dashboards"
-METRIC = re.compile(r"echorl_(?:orchestrator|trainer|operator)_[a-z_]+")
+METRIC = re.compile(r"echorl_(?:orchestrator|trainer|operator|broker)_[a-z_]+")
 WITHOUT_UNIT = re.compile(r"_(total|min|max|mean|bucket|sum|count)$")
 
 

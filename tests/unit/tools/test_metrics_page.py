@@ -11,7 +11,7 @@ from echorl_trainer.metrics import Metrics as TrainerMetrics
 from tools.metrics_page import page, roles
 
 ROOT = Path(__file__).resolve().parents[3]
-LITERAL = re.compile(r'"(echorl_(?:orchestrator|trainer|operator)_[a-z_]+)"')
+LITERAL = re.compile(r'"(echorl_(?:orchestrator|trainer|operator|broker)_[a-z_]+)"')
 
 
 def families(registry: CollectorRegistry) -> set[str]:

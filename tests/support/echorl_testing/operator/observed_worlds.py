@@ -44,8 +44,10 @@ def container(name: str, phase: ContainerPhase = ContainerPhase.RUNNING, **chang
     return ContainerRecord(name=name, phase=phase, **(fields | changes))
 
 
-def pod(name: str, role: PodRole, *, attempt: int = 1, deleted_at: float | None = None, **changes: Any) -> PodRecord:
-    """A running, ready pod."""
+def pod(
+    name: str, role: PodRole | None, *, attempt: int = 1, deleted_at: float | None = None, **changes: Any
+) -> PodRecord:
+    """A running, ready pod; ``role`` None: of a sandbox."""
     fields: dict[str, Any] = {
         "meta": meta(name, deleted_at=deleted_at),
         "role": role,

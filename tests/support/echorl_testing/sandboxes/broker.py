@@ -6,6 +6,7 @@ import secrets
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ import yaml
 
 from echorl_core.run_token import sandboxes_key
 from echorl_operator import names
+from echorl_operator.observed.times import to_text
 from echorl_operator.orchestrators.tokens import from_file
 from echorl_testing.cluster.api import Api
 from echorl_testing.manifests.documents import with_name
@@ -65,7 +67,8 @@ async def broker_process(
     file.write_text(yaml.safe_dump({"daemonImage": DAEMON_IMAGE, **(settings or {}), "masterKeyPath": str(key)}))
     command = [
         *(sys.executable, "-P", "-m", "echorl_broker", "--settings", str(file), "--kubeconfig", str(kubeconfig)),
-        *("--namespace", namespace, "--bind", "127.0.0.1", "--port", str(port), *arguments),
+        *("--namespace", namespace, "--bind", "127.0.0.1", "--port", str(port)),
+        *("--metrics-port", str(free_port()), *arguments),
     ]
     process = _started(command, folder)
     url = f"http://127.0.0.1:{port}"
@@ -167,7 +170,7 @@ class PlayedRun:
 
     def up(self, ip: str = "10.9.8.1") -> None:
         """Let every sandbox be ready."""
-        ready = {"type": "Ready", "status": "True"}
+        ready = {"type": "Ready", "status": "True", "lastTransitionTime": to_text(time.time())}
         for pod in self.sandboxes():
             status = {"phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}], "conditions": [ready]}
             self.play(pod["metadata"]["name"], status)
