@@ -49,6 +49,8 @@ _log = structlog.get_logger()
 
 WORKERS = 16
 PROBE_TIMEOUT_S = 5.0
+SANDBOXES_PACE_S = 2.0
+"""How long after a change of a run's sandboxes the run is looked at."""
 LEASE_NAME = "echorl-operator"
 WATCHED = frozenset(Kind) - {Kind.SECRET}
 """Secrets are made and never read, so the operator needs no right to read any."""
@@ -94,6 +96,7 @@ class Operator:
             options.namespaces,
             kinds=WATCHED,
             on_change=self.queue.add,
+            on_sandbox=None if settings.broker_url is None else self._sandbox_changed,
             metrics=metrics,
             settings=options.streams,
             on_failure=self.breaker.suspect,
@@ -131,6 +134,10 @@ class Operator:
             ),
             options.limits,
         )
+
+    def _sandbox_changed(self, key: RunKey) -> None:
+        # Of a run with hundreds of them many change each second, and only counts are told.
+        self.queue.add_after(key, SANDBOXES_PACE_S)
 
     def _urgency(self, key: RunKey) -> Urgency:
         """Who waits for us: somebody who edited the run, or engines and GPUs until the gang is let through."""

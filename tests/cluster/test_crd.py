@@ -48,6 +48,12 @@ STATUS = {
         "orchestrator": {"ready": 1, "desired": 1},
     },
     "inference": {"replicas": 3, "selector": "echorl.dev/run-uid=x,echorl.dev/role=inference"},
+    "sandboxes": {
+        "alive": 6,
+        "starting": 1,
+        "waiting": [{"reason": "QuotaExceeded", "count": 2, "message": "exceeded quota: few"}],
+        "lost": {"evicted": 1},
+    },
     "model": {"revision": "0123456789abcdef"},
     "startTime": "2026-01-31T10:00:00Z",
     "completionTime": "2026-01-31T13:00:00.123456Z",

@@ -96,6 +96,25 @@ class InfrastructureLoss(msgspec.Struct, frozen=True, kw_only=True):
     """Of the newest one, with its kind."""
 
 
+class SandboxWaits(msgspec.Struct, frozen=True, kw_only=True):
+    """Sandboxes that wait for the same."""
+
+    why: str
+    """A value of ``wire.sandboxes.Why``."""
+    count: int
+    reason: str
+    """The broker's words on the newest of them."""
+
+
+class SandboxesState(msgspec.Struct, frozen=True, kw_only=True):
+    """Sandboxes of episodes, by the word of those who asked for them."""
+
+    waiting: list[SandboxWaits] = []
+    """Those in pods that were asked for half a minute ago or earlier, and are not there yet."""
+    lost: dict[str, int] = {}
+    """How many could not be made or were lost since this attempt's orchestrator started, by ``wire.sandboxes.Loss``."""
+
+
 class RunState(msgspec.Struct, frozen=True, kw_only=True):
     """All that the orchestrator answers to ``GET /state``."""
 
@@ -129,6 +148,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     infrastructure_losses: list[InfrastructureLoss] | None = None
     """Train environments that lose too many of their newest 64 episodes to engines, sandboxes or workers. Null while
     too few have ended to tell."""
+    sandboxes: SandboxesState | None = None
+    """Null: the run has no ``spec.sandboxes``."""
     env_nll: float | None = None
     """Nats per environment token of the newest trained batch."""
     engines: list[EngineView] = []

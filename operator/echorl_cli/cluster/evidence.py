@@ -6,6 +6,7 @@ from typing import Any
 
 from echorl_core import termination_message
 from echorl_operator import names
+from echorl_operator.diagnosis import sandboxes
 from echorl_operator.diagnosis.capacity import Room
 from echorl_operator.diagnosis.durations import span
 from echorl_operator.diagnosis.scheduler import read
@@ -27,7 +28,7 @@ class Evidence:
     """One thing that was seen."""
 
     kind: str
-    """condition, pod, claim, nodes, event, lease or withheld."""
+    """condition, pod, sandboxes, claim, nodes, event, lease or withheld."""
     of: str
     """Name of the object that the line is about."""
     text: str
@@ -50,7 +51,14 @@ def evidence(
         leases: of operators.
         withheld: what the user may not read.
     """
-    pieces = [*_conditions(observed), *_pods(observed), *_claims(observed), *_nodes(rooms), *_events(observed)]
+    pieces = [
+        *_conditions(observed),
+        *_pods(observed),
+        *_sandboxes(observed),
+        *_claims(observed),
+        *_nodes(rooms),
+        *_events(observed),
+    ]
     pieces += _leases(leases, observed.now)
     if withheld:
         pieces.append(Evidence("withheld", "", f"not allowed to read {', '.join(sorted(withheld))}"))
@@ -92,6 +100,25 @@ def _pods(observed: Observed) -> Iterator[Evidence]:
     for pod in observed.strangers:
         where = f" on {pod.node}" if pod.node else ""
         yield Evidence("pod", pod.meta.name, f"not the run's: {pod.phase}{where}, {_age(pod, observed.now)}")
+
+
+def _sandboxes(observed: Observed) -> Iterator[Evidence]:
+    if not sandboxes.are_pods(observed):
+        return
+    found = sandboxes.tally(observed)
+    # Who has no pod, and what was lost, only the operator heard of.
+    told = observed.run.status.get("sandboxes") or {}
+    unmade = [entry for entry in told.get("waiting", ()) if entry.get("reason") in sandboxes.UNMADE]
+    lost = told.get("lost") or {}
+    if found.alive or found.starting or found.waiting or unmade or lost:
+        classes = ", ".join(f"{loss} {count}" for loss, count in lost.items())
+        yield Evidence(
+            "sandboxes", "", f"{found.alive} alive, {found.starting} starting; lost so far: {classes or 'none'}"
+        )
+    for waits in found.waiting:
+        yield Evidence("sandboxes", "", _cut(f"{waits.reason}: {waits.words}"))
+    for entry in unmade:
+        yield Evidence("sandboxes", "", _cut(f"{entry['reason']}: {entry['count']} wait: {entry['message']}"))
 
 
 def _age(pod: PodRecord, now: float) -> str:

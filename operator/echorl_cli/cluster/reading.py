@@ -47,14 +47,17 @@ class Nodes:
 async def observe(cluster: Cluster, run: dict[str, Any]) -> Observed:
     """A run's pods, workloads, claim and the events of what is wrong. ``run``: its object."""
     record = decode.run_from_object(run)
-    selector = {"labelSelector": f"{names.LABEL_RUN_UID}={record.uid}"}
-    pods, children = await asyncio.gather(
-        _allowed(cluster, POD, cluster.objects(POD, selector), []),
+    of_run = f"{names.LABEL_RUN_UID}={record.uid}"
+    selector = {"labelSelector": of_run}
+    pods, sandboxes, children = await asyncio.gather(
+        _pods(cluster, f"{of_run},{names.LABEL_ROLE}!={names.SANDBOX}"),
+        _pods(cluster, f"{of_run},{names.SANDBOXES}"),
         asyncio.gather(*(_children(cluster, kind, selector) for kind in _READ)),
     )
     observed = Observed(
         run=record,
-        pods=tuple(sorted((decode.pod(body) for body in pods), key=lambda pod: pod.meta.name)),
+        pods=pods,
+        sandboxes=sandboxes,
         children=tuple(child for of_kind in children for child in of_kind),
         departed=(),
         role_state=None,
@@ -63,6 +66,11 @@ async def observe(cluster: Cluster, run: dict[str, Any]) -> Observed:
     )
     observed = await _with_strangers(cluster, await _with_named_claim(cluster, observed))
     return await _with_events(cluster, observed)
+
+
+async def _pods(cluster: Cluster, selector: str) -> tuple[PodRecord, ...]:
+    bodies = await _allowed(cluster, POD, cluster.objects(POD, {"labelSelector": selector}), [])
+    return tuple(sorted((decode.pod(body) for body in bodies), key=lambda pod: pod.meta.name))
 
 
 async def leases(cluster: Cluster) -> list[dict[str, Any]]:

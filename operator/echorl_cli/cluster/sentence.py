@@ -33,7 +33,7 @@ def sentence(observed: Observed, *, not_looking: str = "", figures: Figures | No
     """
     run = observed.run
     if run.deleted_at is not None:
-        return f"{run.key.name} is being deleted; {_count(len(observed.pods))} left"
+        return f"{run.key.name} is being deleted; {_count(len(observed.pods) + len(observed.sandboxes))} left"
     phase = phase_of(run.status)
     if not_looking:
         obstacle = None if phase in _STILL else first_obstacle(observed, figures)

@@ -40,6 +40,7 @@ def summary(run: Mapping[str, Any], now: float) -> dict[str, Any]:
         "policy": status.get("policy"),
         "checkpoint": checkpoint,
         "roles": status.get("roles", {}),
+        "sandboxes": status.get("sandboxes"),
         "restarts": status.get("restarts", 0),
         "restartsByRole": status.get("restartsByRole", {}),
         "conditions": list(status.get("conditions", ())),

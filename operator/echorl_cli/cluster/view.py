@@ -60,6 +60,8 @@ def rows(told: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("roles", _roles(told["roles"])),
         ("restarts", _restarts(told)),
     ]
+    if told["sandboxes"]:
+        lines.insert(-1, ("sandboxes", _sandboxes(told["sandboxes"])))
     if told["notice"]:
         lines.insert(1, ("notice", told["notice"]))
     return lines
@@ -151,6 +153,13 @@ def _checkpoint(checkpoint: Mapping[str, Any] | None) -> str:
 def _roles(roles: Mapping[str, Any]) -> str:
     by_role = ((str(role), roles.get(str(role))) for role in Role)
     return ", ".join(f"{role} {counts['ready']}/{counts['desired']}" for role, counts in by_role if counts) or "-"
+
+
+def _sandboxes(told: Mapping[str, Any]) -> str:
+    parts = [f"{told['alive']} alive", f"{told['starting']} starting"]
+    parts += [f"{waits['count']} waiting ({waits['reason']})" for waits in told.get("waiting", ())]
+    parts += [f"{count} lost ({loss})" for loss, count in sorted((told.get("lost") or {}).items())]
+    return ", ".join(parts)
 
 
 def _restarts(told: Mapping[str, Any]) -> str:

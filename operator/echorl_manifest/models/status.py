@@ -118,6 +118,33 @@ class RestartsByRole(ApiModel):
     """Of the orchestrator alone."""
 
 
+class WaitingSandboxes(ApiModel):
+    """Sandboxes that wait for the same."""
+
+    reason: Reason
+    """Why, in one CamelCase word: docs/operator/conditions.md."""
+    count: Count
+    """How many."""
+    message: ShortText
+    """What is said of the one that waits longest: by the scheduler, the kubelet, the quota."""
+
+
+MAX_WAITING = 16
+
+
+class SandboxesStatus(ApiModel):
+    """Sandboxes in pods."""
+
+    alive: Count
+    """That are ready."""
+    starting: Count
+    """That have nothing in their way."""
+    waiting: Annotated[tuple[WaitingSandboxes, ...], Field(strict=False, max_length=MAX_WAITING)] = ()
+    """That something keeps, by reason."""
+    lost: Annotated[dict[str, Count], Field(max_length=16)] | None = None
+    """That could not be made or were lost since the attempt's orchestrator began, by class: docs/sandboxes.md."""
+
+
 class ModelStatus(ApiModel):
     """The model as it was resolved."""
 
@@ -208,6 +235,8 @@ class RunStatus(ApiModel):
     """Pods by role."""
     inference: InferenceStatus | None = None
     """What the scale subresource shows."""
+    sandboxes: SandboxesStatus | None = None
+    """Sandboxes in pods; absent: the run asks for none."""
     model: ModelStatus | None = None
     """The model as it was resolved."""
     start_time: Time | None = None

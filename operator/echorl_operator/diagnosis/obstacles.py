@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from echorl_core import termination_message
 from echorl_operator import names
-from echorl_operator.diagnosis import refusals, scheduler
+from echorl_operator.diagnosis import refusals, sandboxes, scheduler
+from echorl_operator.diagnosis.container_reasons import CONFIG, CRASH, PULL
 from echorl_operator.diagnosis.durations import waited
 from echorl_operator.diagnosis.event_queries import claim_of, missing_pods
 from echorl_operator.names import PodRole
@@ -15,9 +16,6 @@ from echorl_operator.observed.warning_events import EventSubject, WarningEvent
 from echorl_operator.observed.world import Observed
 from echorl_operator.quantities import readable, value
 
-_PULL = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable"})
-_CONFIG = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
-_CRASH = frozenset({"CrashLoopBackOff"})
 _SETUP = {
     "FailedMount": "VolumeNotMounted",
     "FailedAttachVolume": "VolumeNotMounted",
@@ -86,12 +84,14 @@ def _obstacles(observed: Observed, figures: Figures | None) -> Iterator[Obstacle
         yield from _unscheduled(observed, pods, figures)
         yield from _unprepared(observed, pods)
         for reasons, reason, what in (
-            (_PULL, "ImagePullFailed", "cannot get its image"),
-            (_CONFIG, "ContainerNotCreated", "cannot be started"),
-            (_CRASH, "CrashLoop", "ends again and again"),
+            (PULL, "ImagePullFailed", "cannot get its image"),
+            (CONFIG, "ContainerNotCreated", "cannot be started"),
+            (CRASH, "CrashLoop", "ends again and again"),
         ):
             yield from _waiting(pods, reasons, reason, what, observed.now)
     yield from _without_pods(observed)
+    if (waits := sandboxes.nothing_but_waiting(observed)) is not None:
+        yield Obstacle(*waits)
 
 
 def _in_place(observed: Observed) -> list[PodRecord]:

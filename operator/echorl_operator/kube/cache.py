@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from echorl_operator import names
 from echorl_operator.kube.connection import Connection
 from echorl_operator.kube.lists import Stream, StreamSettings
 from echorl_operator.kube.resources import CHILDREN, POD, RUN, Resource
@@ -21,6 +22,10 @@ AnyStream = Stream[PodRecord] | Stream[ChildRecord] | Stream[RunRecord]
 
 DEPARTED_S = 180.0
 """How long a pod that is gone is remembered: a StatefulSet's controller replaces one that ended at once."""
+
+
+_SANDBOXES = "sandboxes"
+"""What their pods are called in metrics."""
 
 
 class _Meta(msgspec.Struct):
@@ -48,6 +53,7 @@ class Cache:
         *,
         kinds: Collection[Kind] = frozenset(Kind),
         on_change: Callable[[RunKey], None],
+        on_sandbox: Callable[[RunKey], None] | None = None,
         metrics: Metrics,
         settings: StreamSettings | None = None,
         on_failure: Callable[[Exception], None] = lambda _: None,
@@ -59,6 +65,8 @@ class Cache:
             namespaces: Those to watch, at least one; None: all, which needs rights on the whole cluster.
             kinds: Children to watch besides pods; the stores of others stay empty but for our own writes.
             on_change: Gets the key of every run of which something changed.
+            on_sandbox: Gets that of every run of whose sandboxes' pods something changed, which is often; None: these
+                are not watched.
             metrics: Counts; gets two gauges more: age of each stream and number of records.
             settings: Time-outs and waits of each stream.
             on_failure: Gets whatever ended a list or watch.
@@ -70,6 +78,7 @@ class Cache:
             raise ValueError("namespaces: found none, accepted is one or more, or None for all")
         self.runs: Store[RunRecord] = Store(on_change)
         self.pods: Store[PodRecord] = Store(on_change, remember_s=DEPARTED_S)
+        self.sandboxes: Store[PodRecord] = Store(on_sandbox or on_change)
         self.children: Mapping[Kind, Store[ChildRecord]] = {kind: Store(on_change) for kind in Kind}
         self._streams: list[AnyStream] = []
         common: dict[str, Any] = {"metrics": metrics, "settings": settings, "on_failure": on_failure}
@@ -77,6 +86,11 @@ class Cache:
             runs = Stream(connection, RUN, namespace, store=self.runs, project=decode.run, selector=None, **common)
             pods = Stream(connection, POD, namespace, store=self.pods, project=decode.pod, **common)
             self._streams += [runs, pods]
+            if on_sandbox is not None:
+                chosen: dict[str, Any] = {"selector": names.SANDBOXES, **common}
+                self._streams.append(
+                    Stream(connection, POD, namespace, store=self.sandboxes, project=decode.pod, **chosen)
+                )
             for resource in (resource for resource in CHILDREN if resource.kind in kinds):
                 self._streams.append(self._children_stream(connection, resource, namespace, common))
         quiet_s = (settings or StreamSettings()).longest_quiet_s
@@ -117,6 +131,10 @@ class Cache:
     def pods_of(self, run_uid: str) -> tuple[PodRecord, ...]:
         """Pods with this label, sorted by name."""
         return tuple(self.pods.of_run(run_uid))
+
+    def sandboxes_of(self, run_uid: str) -> tuple[PodRecord, ...]:
+        """Pods of the run's sandboxes, sorted by name."""
+        return tuple(self.sandboxes.of_run(run_uid))
 
     def departed_of(self, run_uid: str) -> tuple[PodRecord, ...]:
         """Pods with this label that went in the last minutes, as they were seen last."""
@@ -160,10 +178,12 @@ class Cache:
 
     def _ages(self) -> Iterator[tuple[tuple[str, str], float]]:
         for stream in self._streams:
-            yield (stream.resource.plural, stream.namespace or ""), stream.age()
+            kind = _SANDBOXES if stream.store is self.sandboxes else stream.resource.plural
+            yield (kind, stream.namespace or ""), stream.age()
 
     def _sizes(self) -> Iterator[tuple[tuple[str], float]]:
         yield (RUN.plural,), len(self.runs)
         yield (POD.plural,), len(self.pods)
+        yield (_SANDBOXES,), len(self.sandboxes)
         for resource in CHILDREN:
             yield (resource.plural,), len(self.children[Kind(resource.kind)])

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from echorl_core.names import Phase
-from echorl_core.wire.run_state import InfrastructureLoss
+from echorl_core.wire.run_state import InfrastructureLoss, SandboxesState
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,3 +60,5 @@ class RoleState:
     """Newest steps in a row from whose rewards nothing could be learned; None: nothing should be, or not yet."""
     infrastructure_losses: tuple[InfrastructureLoss, ...] | None = None
     """Train environments that lose too many episodes to engines, sandboxes or workers; None: too early to tell."""
+    sandboxes: SandboxesState | None = None
+    """What episodes say of their sandboxes; None: the run has none."""

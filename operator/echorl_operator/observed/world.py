@@ -31,6 +31,8 @@ class Observed:
     """Events of objects that something is wrong with."""
     strangers: tuple[PodRecord, ...] = ()
     """Pods under names of the run's missing ones that are not, or not any more, the run's."""
+    sandboxes: tuple[PodRecord, ...] = ()
+    """Pods of the run's sandboxes, sorted by name; ``pods`` holds none of them."""
 
     def of(self, role: PodRole) -> Iterator[PodRecord]:
         """Pods of one role, all attempts."""

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from echorl_core.wire.run_state import RunState, decode_run_state
+from echorl_core.wire.run_state import RunState, SandboxesState, decode_run_state
 from echorl_operator.observed.roles import Checkpoint, EngineState, RoleState
 
 _MOST = 2**53
@@ -18,7 +18,9 @@ def read_answer(body: bytes) -> RunState:
     answer = decode_run_state(body)
     policy, saved = answer.policy, answer.checkpoint
     served = () if policy.served is None else (policy.served.min, policy.served.max)
-    for number in (answer.step, policy.trained, policy.staleness_max, *served, saved.step, saved.size_bytes):
+    sandboxes = answer.sandboxes or SandboxesState()
+    counted = (*sandboxes.lost.values(), *(waits.count for waits in sandboxes.waiting))
+    for number in (*counted, answer.step, policy.trained, policy.staleness_max, *served, saved.step, saved.size_bytes):
         if number is not None and not 0 <= number <= _MOST:
             raise msgspec.ValidationError(f"found the number {str(number)[:40]}, accepted are 0 to {_MOST}")
     return answer
@@ -62,4 +64,5 @@ def role_state(answer: RunState, *, before: RoleState | None, now: float) -> Rol
         live_generation=answer.live_generation or 0,
         steps_without_rl=answer.steps_without_rl,
         infrastructure_losses=None if answer.infrastructure_losses is None else tuple(answer.infrastructure_losses),
+        sandboxes=answer.sandboxes,
     )

@@ -20,6 +20,7 @@ from echorl_manifest.rules.modes import num_engines
 from echorl_operator.children.assembly import common, inference_deployment
 from echorl_operator.children.cluster_placement import orchestrator_address
 from echorl_operator.children.rendering import Rendering, orchestrator_config, spec_of
+from echorl_operator.diagnosis import sandboxes
 from echorl_operator.diagnosis.engine_errors import engine_errors
 from echorl_operator.diagnosis.obstacles import first_obstacle, refused
 from echorl_operator.observed.memory import ENDED
@@ -90,6 +91,9 @@ def _explain(builder: PlanBuilder) -> None:
     """What stands in the way says more than what the plan waits for."""
     if builder.phase in (*ENDED, Phase.SUSPENDED):
         return
+    if sandboxes.tally(builder.observed).waiting:
+        # What is told depends on how long.
+        builder.wake(builder.now + sandboxes.PATIENCE_S / 2)
     refusal = builder.observed.refusal
     obstacle = refused(refusal) if refusal and builder.actions else first_obstacle(builder.observed)
     if obstacle is not None:
@@ -256,6 +260,8 @@ def _running(builder: PlanBuilder) -> None:
     message = f"waiting for {state.waiting_for}" if state.waiting_for else "training"
     if wrong := engine_errors(builder.observed, state):
         message = f"{message}; {wrong}"
+    if late := sandboxes.late_words(builder.observed):
+        message = f"{message}; {late}"
     builder.say(Phase.RUNNING if running else Phase.STARTING, "Training" if running else "Starting", message)
 
 

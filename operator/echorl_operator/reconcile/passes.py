@@ -133,6 +133,7 @@ class Passes:
             refusal=self._refusals.get(record.uid, ""),
             now=self._wall(),
             warning_events=self._warning_events.latest(record),
+            sandboxes=self._cache.sandboxes_of(record.uid),
             strangers=tuple(pod for pod in self._pods_by_name.latest(record) if is_stranger(pod, record)),
         )
 

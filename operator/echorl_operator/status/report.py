@@ -1,13 +1,15 @@
 """The whole of ``status``: written when it differs from what is there, once a pass."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 from echorl_core import termination_message
 from echorl_core.names import ExitCode, Phase
 from echorl_core.termination_message import Preparation, TerminationMessage
-from echorl_manifest.models.status import MAX_MESSAGE, MAX_REWARD, MAX_TIMELINE
+from echorl_core.wire.sandboxes import Loss
+from echorl_manifest.models.status import MAX_MESSAGE, MAX_REWARD, MAX_SHORT, MAX_TIMELINE, MAX_WAITING
 from echorl_operator import names
+from echorl_operator.diagnosis import sandboxes
 from echorl_operator.names import PodRole
 from echorl_operator.observed.memory import Memory
 from echorl_operator.observed.records import ContainerPhase, Kind
@@ -45,6 +47,7 @@ def status_of(observed: Observed, memory: Memory, report: PassReport) -> dict[st
         "completionTime": to_text(memory.ended_at),
         "roles": _roles(observed, memory, report),
         "inference": _inference(observed),
+        "sandboxes": _sandboxes(observed, report, state),
         "timeline": _timeline(observed, memory, report),
         "control": memory.control(),
         **_from_state(state, before, report.preparation),
@@ -146,6 +149,24 @@ def _roles(observed: Observed, memory: Memory, report: PassReport) -> dict[str, 
         }
         for role, count in desired.items()
     }
+
+
+def _sandboxes(observed: Observed, report: PassReport, state: RoleState | None) -> dict[str, Any] | None:
+    if not sandboxes.are_pods(observed):
+        return None
+    before = observed.run.status.get("sandboxes") or {}
+    found = sandboxes.tally(observed)
+    waiting: list[dict[str, Any]] = [
+        {"reason": waits.reason, "count": waits.count, "message": waits.message[:MAX_SHORT]} for waits in found.waiting
+    ]
+    if state is None and report.phase is Phase.RUNNING:
+        waiting += [entry for entry in before.get("waiting", ()) if entry.get("reason") in sandboxes.UNMADE]
+    lost = before.get("lost")
+    if state is not None and state.sandboxes is not None:
+        counts = state.sandboxes.lost
+        lost = {loss: counts[loss] for loss in get_args(Loss) if loss in counts}
+    status = {"alive": found.alive, "starting": found.starting, "waiting": waiting[:MAX_WAITING], "lost": lost}
+    return {key: value for key, value in status.items() if value not in (None, {}, [])}
 
 
 def _inference(observed: Observed) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from echorl_orchestrator.records.recorder import UPDATES
 from echorl_orchestrator.rollout.counters import Counters, EpisodeLedger
 from echorl_orchestrator.rollout.infrastructure_losses import InfrastructureLosses
 from echorl_orchestrator.rollout.rollout import Rollout, RolloutStart
+from echorl_orchestrator.sandboxes.ledger import SandboxLedger
 from echorl_orchestrator.status.health import Health
 from echorl_orchestrator.status.metrics_registry import Metrics
 from echorl_orchestrator.status.progress import RunEnd, RunProgress
@@ -87,6 +88,7 @@ async def assemble(
     room.on_change = state_changed
     pool = EnginePool(config, identity, secrets.token, on_update=engine_updated)
     in_pods = config.sandboxes is not None and config.sandboxes.provider == "pod"
+    sandboxes = SandboxLedger()
     player = build_player(
         config,
         identity,
@@ -94,6 +96,7 @@ async def assemble(
         secrets.teacher,
         seat_keys=secrets.seats,
         sandboxes_key=sandboxes_key(secrets.token) if in_pods else None,
+        sandboxes=sandboxes,
     )
     counters = Counters(None if disk.state is None else disk.state.totals)
     failures = FailureLimit(config.max_consecutive_failures)
@@ -139,6 +142,7 @@ async def assemble(
         throughput=throughput,
         live=live,
         rollout=rollout,
+        sandboxes=sandboxes,
         progress=progress,
         end=end,
     )

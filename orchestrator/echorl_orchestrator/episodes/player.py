@@ -30,6 +30,7 @@ from echorl_orchestrator.filters.filter_hook import FilterEpisode, own_matches
 from echorl_orchestrator.gateway.http import GatewayApi
 from echorl_orchestrator.gateway.sessions import Sessions
 from echorl_orchestrator.metrics.process_counters import RETRIES
+from echorl_orchestrator.sandboxes.ledger import SandboxLedger
 from echorl_orchestrator.sandboxes.lent import BrokerKey
 from echorl_orchestrator.workers.background import Background
 from echorl_orchestrator.workers.calls import call
@@ -53,6 +54,7 @@ class EpisodePlayer:
         *,
         seat_keys: Mapping[str, str] = NO_KEYS,
         sandboxes_key: str | None = None,
+        sandboxes: SandboxLedger | None = None,
     ) -> None:
         self._config = config
         self._sessions = Sessions()
@@ -75,6 +77,7 @@ class EpisodePlayer:
             raise BadInputError(f"environments: names must be unique, found {', '.join(names)}")
         self._room = asyncio.Semaphore(config.sandboxes.concurrency if config.sandboxes else 1)
         """Of episodes that have sandboxes, over all environments and workers."""
+        ledger = sandboxes or SandboxLedger()
         self._pools = {
             environment.name: WorkerPool(
                 WorkerSpec(
@@ -86,6 +89,7 @@ class EpisodePlayer:
                     sandboxes=config.sandboxes,
                     gateway=(host, config.port),
                     broker=None if sandboxes_key is None else BrokerKey(identity.uid, sandboxes_key),
+                    ledger=ledger,
                 ),
                 self._background,
             )
@@ -247,6 +251,7 @@ def build_player(
     *,
     seat_keys: Mapping[str, str] = NO_KEYS,
     sandboxes_key: str | None = None,
+    sandboxes: SandboxLedger | None = None,
 ) -> EpisodePlayer:
     """The player of a run; ``start`` it before use.
 
@@ -257,11 +262,19 @@ def build_player(
         teacher_key: of the teacher, if it asks for one.
         seat_keys: of endpoints that play members, by ``key_variable``.
         sandboxes_key: what sandboxes in pods are asked for with, if there are to be any.
+        sandboxes: is told what becomes of sandboxes.
 
     Raises:
         BadInputError: the model's renderer or tokenizer cannot be used, or does not fit the mode.
     """
     codec = build_codec(config.model)
     return EpisodePlayer(
-        config, identity, generator, codec, teacher_key, seat_keys=seat_keys, sandboxes_key=sandboxes_key
+        config,
+        identity,
+        generator,
+        codec,
+        teacher_key,
+        seat_keys=seat_keys,
+        sandboxes_key=sandboxes_key,
+        sandboxes=sandboxes,
     )

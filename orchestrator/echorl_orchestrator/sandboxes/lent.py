@@ -1,6 +1,8 @@
 """What an episode's runner is lent: the run's provider, within the run's limits, that ends what the episode forgot."""
 
 import asyncio
+import functools
+import secrets
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -8,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from echorl_core.config import SandboxesConfig
+from echorl_core.wire.sandboxes import Pending
 from echorl_orchestrator.sandboxes.contract import (
     Command,
     Sandbox,
@@ -17,7 +20,7 @@ from echorl_orchestrator.sandboxes.contract import (
     SandboxLoss,
     SandboxSpec,
 )
-from echorl_orchestrator.sandboxes.pod.provider import Access, PodSandboxes
+from echorl_orchestrator.sandboxes.pod.provider import Access, OnWait, PodSandboxes
 from echorl_orchestrator.sandboxes.process.images import HOST
 from echorl_orchestrator.sandboxes.process.provider import ProcessSandboxes, default_folder
 
@@ -44,10 +47,13 @@ class Provider(Sandboxes, Protocol):
 
 
 Tell = Callable[[dict[str, Any]], None]
-"""Takes ``what`` became of a sandbox: started (with ``seconds``), destroyed, failed (with its ``loss``)."""
+"""Takes ``what`` became of the sandbox ``key``, which no other one of the run has: waits (with ``why`` and ``reason``),
+started (with ``seconds``), destroyed, failed (with its ``loss``)."""
 _TRIED_S = 60.0
 _TRIALS = 3
 _KILLED = 137
+_LONGEST, _LONGEST_REASON = 128, 1024
+"""Characters of what is told."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +79,15 @@ class Lending:
     @asynccontextmanager
     async def to_episode(self) -> AsyncIterator["LentSandboxes"]:
         """Sandboxes of one episode; at its end, however it ends, they are destroyed."""
-        lent = LentSandboxes(self.config, self._provider(), self.tell)
+        episode = secrets.token_hex(6)
+
+        def tell(key: str, **what: Any) -> None:
+            self.tell({"key": f"{episode}.{key}"[:_LONGEST], **what})
+
+        def waits(key: str, pending: Pending) -> None:
+            tell(key, what="waits", why=pending.why[:_LONGEST], reason=pending.reason[:_LONGEST_REASON])
+
+        lent = LentSandboxes(self.config, self._provider(waits), tell)
         try:
             yield lent
         finally:
@@ -101,27 +115,27 @@ class Lending:
     async def _tried(self) -> None:
         provider = self._provider()
         if not isinstance(provider, PodSandboxes):
-            await _try_one(LentSandboxes(self.config, provider, lambda *_: None))
+            await _try_one(LentSandboxes(self.config, provider, lambda _, **__: None))
             return
         try:
             await provider.check()
         finally:
             await provider.close()
 
-    def _provider(self) -> PodSandboxes | ProcessSandboxes:
+    def _provider(self, on_wait: OnWait = lambda *_: None) -> PodSandboxes | ProcessSandboxes:
         """Raises SandboxError where this machine can have none."""
         if self.config.provider == "process":
             return ProcessSandboxes(default_folder(), self.gateway)
         if self.config.broker_url is None or self.key is None:
             raise SandboxError(SandboxLoss.REFUSED, "sandboxes.provider pod: found no broker to ask, accepted is one")
-        return PodSandboxes(Access(self.config.broker_url, self.key.run_uid, self.key.secret))
+        return PodSandboxes(Access(self.config.broker_url, self.key.run_uid, self.key.secret), on_wait=on_wait)
 
 
 class LentSandboxes:
     """See ``contract.Sandboxes``. Made on the episode's event loop."""
 
-    def __init__(self, config: SandboxesConfig, provider: Provider, tell: Tell) -> None:
-        """``provider`` is closed with this."""
+    def __init__(self, config: SandboxesConfig, provider: Provider, tell: Callable[..., None]) -> None:
+        """``provider`` is closed with this; ``tell`` is ``Tell`` for the key of an episode."""
         self._ttl_s = config.ttl_s
         self._tell = tell
         self._most = SandboxLimits(config.cpu, config.memory_bytes, config.disk_bytes, config.processes)
@@ -138,10 +152,10 @@ class LentSandboxes:
             made = await self._provider.create(self._within(spec), key)
         except SandboxError as error:
             self._asked_for.discard(key)
-            self._tell({"what": "failed", "loss": str(error.loss)})
+            self._tell(key, what="failed", loss=str(error.loss))
             raise
-        self._tell({"what": "started", "seconds": time.monotonic() - begun})
-        made.gone.add_done_callback(self._note)
+        self._tell(key, what="started", seconds=time.monotonic() - begun)
+        made.gone.add_done_callback(functools.partial(self._note, key))
         return made
 
     async def destroy(self, key: str) -> None:
@@ -157,9 +171,12 @@ class LentSandboxes:
         """End everything."""
         await self._provider.close()
 
-    def _note(self, gone: "asyncio.Future[SandboxError | None]") -> None:
+    def _note(self, key: str, gone: "asyncio.Future[SandboxError | None]") -> None:
         why = None if gone.cancelled() else gone.result()
-        self._tell({"what": "destroyed"} if why is None else {"what": "failed", "loss": str(why.loss)})
+        if why is None:
+            self._tell(key, what="destroyed")
+        else:
+            self._tell(key, what="failed", loss=str(why.loss))
 
     def _within(self, spec: SandboxSpec) -> SandboxSpec:
         most = self._most

@@ -23,6 +23,7 @@ from echorl_orchestrator.rollout.counters import Counters, Drop
 from echorl_orchestrator.rollout.mode_traits import MODES
 from echorl_orchestrator.rollout.ready_buffer import farthest_batch
 from echorl_orchestrator.rollout.rollout import Rollout
+from echorl_orchestrator.sandboxes.ledger import SandboxLedger
 from echorl_orchestrator.status.progress import RunEnd, RunProgress
 from echorl_orchestrator.status.state_board import RunStanding, waiting_for
 from echorl_orchestrator.status.throughput import Throughput
@@ -42,6 +43,7 @@ class RunView:
     throughput: Throughput
     live: AttemptSettings
     rollout: Rollout
+    sandboxes: SandboxLedger
     progress: RunProgress
     """Written by ``control.trainer_reports``."""
     end: RunEnd
@@ -88,6 +90,7 @@ class RunView:
             reward=row.get(f"reward/{RESERVED_ENVIRONMENT_NAME}/mean"),
             steps_without_rl=self.progress.steps_without_rl,
             infrastructure_losses=self.rollout.losses.beyond(),
+            sandboxes=None if self.config.sandboxes is None else self.sandboxes.state(),
             env_nll=row.get(f"env_nll/{RESERVED_ENVIRONMENT_NAME}"),
             engines=self.pool.views(),
             rates=Rates(

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import structlog
@@ -24,6 +24,7 @@ from echorl_orchestrator.metrics.process_counters import (
     SANDBOXES_STARTED,
 )
 from echorl_orchestrator.sandboxes.contract import SandboxLoss
+from echorl_orchestrator.sandboxes.ledger import SandboxLedger
 from echorl_orchestrator.sandboxes.lent import BrokerKey
 from echorl_orchestrator.workers.background import Background
 from echorl_orchestrator.workers.rpc import FrameError, encode, read, write
@@ -52,6 +53,8 @@ class WorkerSpec:
     """Where sandboxes reach the gateway."""
     broker: BrokerKey | None = None
     """What sandboxes in pods are asked for with."""
+    ledger: SandboxLedger = field(default_factory=SandboxLedger)
+    """Is told what became of sandboxes."""
     start_deadline_s: float = 120.0
     ping_interval_s: float = 5.0
     ping_deadline_s: float = 60.0
@@ -83,9 +86,12 @@ class _Error(msgspec.Struct):
 class _Sandbox(msgspec.Struct):
     """What became of one."""
 
-    what: Literal["started", "destroyed", "failed"]
+    what: Literal["waits", "started", "destroyed", "failed"]
+    key: Annotated[str, msgspec.Meta(max_length=128)]
     seconds: float = 0.0
     loss: SandboxLoss | None = None
+    why: Annotated[str, msgspec.Meta(max_length=128)] = ""
+    reason: Annotated[str, msgspec.Meta(max_length=1024)] = ""
 
 
 class _Answer(msgspec.Struct):
@@ -279,7 +285,11 @@ class Worker:
             future.set_exception(raised)
 
     def _count(self, sandbox: "_Sandbox") -> None:
-        name = self.spec.environment.name
+        name, ledger = self.spec.environment.name, self.spec.ledger
+        if sandbox.what == "waits":
+            ledger.waits(sandbox.key, sandbox.why, sandbox.reason)
+            return
+        ledger.settled(sandbox.key, sandbox.loss)
         if sandbox.what == "started":
             SANDBOXES_STARTED.labels(name).inc()
             SANDBOX_START.labels(name).observe(sandbox.seconds)

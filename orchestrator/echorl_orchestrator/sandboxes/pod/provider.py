@@ -5,6 +5,7 @@ import hashlib
 import re
 import secrets
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import aiohttp
@@ -46,11 +47,15 @@ class Patience:
     """For a sandbox that does not answer."""
 
 
+OnWait = Callable[[str, Pending], None]
+
+
 class PodSandboxes:
     """See ``contract.Sandboxes``. Belongs to one event loop; ``close`` ends what was forgotten."""
 
-    def __init__(self, access: Access, patience: Patience | None = None) -> None:
-        self._access, self._patience = access, patience or Patience()
+    def __init__(self, access: Access, patience: Patience | None = None, on_wait: OnWait = lambda *_: None) -> None:
+        """``on_wait`` gets the key of a sandbox that is still not there, each time that the broker says so."""
+        self._access, self._patience, self._on_wait = access, patience or Patience(), on_wait
         self._prefix = secrets.token_hex(6)
         """Episodes of one run choose the same keys."""
         self._made: dict[str, asyncio.Task[PodSandbox]] = {}
@@ -146,10 +151,11 @@ class PodSandboxes:
                 return decoded(answer, Ready)
             if status != _PENDING:
                 raise _refused(f"sandbox {key}", status, answer)
+            pending = decoded(answer, Pending)
             if time.monotonic() >= until:
-                reason = decoded(answer, Pending).reason
-                words = f"sandbox {key}: not ready after {self._patience.room_s:g} s: {reason}"
+                words = f"sandbox {key}: not ready after {self._patience.room_s:g} s: {pending.reason}"
                 raise SandboxError(SandboxLoss.REFUSED, words)
+            self._on_wait(key, pending)
 
     async def _loss(self, key: str) -> SandboxError | None:
         """What the broker knows of the end of a sandbox that does not answer."""

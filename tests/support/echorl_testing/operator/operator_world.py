@@ -114,6 +114,7 @@ async def operating(
     lead: bool = False,
     instance: str = "test",
     streams: StreamSettings | None = None,
+    settings: Settings = SETTINGS,
 ) -> AsyncIterator[Operator]:
     """An operator for one namespace; if a part of it fails, so does the block. ``streams``: its own by default."""
     credentials = from_kubeconfig(kubeconfig)
@@ -121,7 +122,7 @@ async def operating(
     options = Options(instance=instance, lease_namespace=namespace, namespaces=[namespace], lead=lead, workers=2)
     options = options if streams is None else dataclasses.replace(options, streams=streams)
     tokens = Tokens(b"a master key of tests, long enough")
-    async with running(options, SETTINGS, tokens, credentials, Metrics()) as (operator, task):
+    async with running(options, settings, tokens, credentials, Metrics()) as (operator, task):
         yield operator
         if task.done():
             await task

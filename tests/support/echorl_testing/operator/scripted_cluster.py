@@ -45,6 +45,7 @@ class PlayedOrchestrator:
     reward: float | None = None
     checkpoint: dict[str, Any] = field(default_factory=dict)
     failure: dict[str, Any] | None = None
+    sandboxes: dict[str, Any] | None = None
     revision: int = 1
     asked: int = 0
     """Times that it was asked for its state."""
@@ -66,6 +67,7 @@ class PlayedOrchestrator:
             "checkpoint": self.checkpoint,
             "engines": [],
             "failure": self.failure,
+            "sandboxes": self.sandboxes,
             "live_generation": self.live[-1]["generation"] if self.live else 0,
         }
 

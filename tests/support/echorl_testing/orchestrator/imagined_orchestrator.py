@@ -26,6 +26,7 @@ from echorl_orchestrator.monitors.monitors import Monitors
 from echorl_orchestrator.rollout.counters import Counters, EpisodeLedger
 from echorl_orchestrator.rollout.infrastructure_losses import InfrastructureLosses
 from echorl_orchestrator.rollout.rollout import Rollout, RolloutStart
+from echorl_orchestrator.sandboxes.ledger import SandboxLedger
 from echorl_orchestrator.status.health import Health
 from echorl_orchestrator.status.metrics_registry import Metrics
 from echorl_orchestrator.status.progress import RunEnd, RunProgress
@@ -104,6 +105,7 @@ class OrchestratorLife:
             throughput=throughput,
             live=self.live,
             rollout=self.rollout,
+            sandboxes=SandboxLedger(),
             progress=progress,
             end=end,
         )

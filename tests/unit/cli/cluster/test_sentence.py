@@ -70,6 +70,25 @@ def test_what_is_seen_now_counts_more_than_what_status_says() -> None:
     assert sentence(world, not_looking="nobody looks").startswith("nobody looks. Besides, one-trainer-1 cannot")
 
 
+def test_sandboxes_are_told_from_their_pods_and_from_what_the_operator_heard() -> None:
+    lacks = "0/2 nodes are available: 2 Insufficient cpu."
+    lone = pod("s", None, phase=PodPhase.PENDING, ready=False, unscheduled=lacks, node="", containers=())
+    waiting = [
+        {"reason": "QuotaExceeded", "count": 4, "message": "exceeded quota: few"},
+        {"reason": "Unschedulable", "count": 9, "message": "of a moment ago"},
+    ]
+    told = status("Running", "training", sandboxes={"waiting": waiting, "lost": {"evicted": 2}})
+    world = observed(run=run(told, sandboxes={"provider": "pod"}), sandboxes=(lone,))
+    says = "1 sandbox cannot be scheduled: of 2 nodes, 2 have too little cpu free"
+    assert sentence(world) == f"one runs, but {says}; waiting 1 min"
+    assert [str(one) for one in evidence(world, {}, [], [])] == [
+        "sandboxes: 0 alive, 0 starting; lost so far: evicted 2",
+        f"sandboxes: Unschedulable: {says}",
+        "sandboxes: QuotaExceeded: 4 wait: exceeded quota: few",
+    ]
+    assert evidence(observed(run=run(told)), {}, [], []) == [], "a run without pods of sandboxes"
+
+
 def test_a_run_that_is_being_deleted() -> None:
     gone = run(status("Running"))
     object.__setattr__(gone, "deleted_at", NOW)

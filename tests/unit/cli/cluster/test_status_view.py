@@ -71,6 +71,14 @@ def test_all_of_it() -> None:
     ]
 
 
+def test_sandboxes_stand_in_a_line_where_there_are_any() -> None:
+    told = {"alive": 3, "starting": 1, "waiting": [{"reason": "QuotaExceeded", "count": 12, "message": "m"}]}
+    lines = plain(summary(run(sandboxes={**told, "lost": {"image": 1, "evicted": 2}}), NOW)).splitlines()
+    row = "sandboxes   3 alive, 1 starting, 12 waiting (QuotaExceeded), 2 lost (evicted), 1 lost (image)"
+    assert lines[-2:] == [row, "restarts    0"]
+    assert not any(line.startswith("sandboxes") for line in plain(summary(FULL, NOW)).splitlines())
+
+
 def test_a_run_that_nobody_looked_at() -> None:
     bare = run()
     del bare["status"]

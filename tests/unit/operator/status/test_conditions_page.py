@@ -138,6 +138,10 @@ def test_every_reason_of_a_problem_is_told() -> None:
     assert told == said({"problem": 1})
 
 
+def test_every_reason_of_waiting_sandboxes_is_told() -> None:
+    assert names("Sandboxes in pods") == words_in(CODE / "diagnosis" / "sandboxes.py")
+
+
 def test_every_event_is_told_with_its_type() -> None:
     assert names("Events") == set(events())
     for name, kind, _ in rows("Events"):

@@ -6,6 +6,7 @@ import pytest
 from echorl_core.names import Phase, Role
 from echorl_core.restarts import Ledger
 from echorl_core.termination_message import Preparation, SavedCheckpoint, TerminationMessage
+from echorl_core.wire.run_state import SandboxesState, SandboxWaits
 from echorl_manifest.models.status import RunStatus
 from echorl_operator.names import PodRole
 from echorl_operator.observed.memory import Admission, Memory
@@ -99,6 +100,36 @@ def test_what_the_orchestrator_says_stays_while_it_is_silent():
     assert {key: silent[key] for key in ("step", "reward", "policy", "checkpoint")} == {
         key: once[key] for key in ("step", "reward", "policy", "checkpoint")
     }
+
+
+def test_sandboxes_are_counted_and_what_was_heard_of_them_stays_while_nobody_tells():
+    def told(state, before=None, spec=None, *pods):
+        spec = {"provider": "pod"} if spec is None else spec
+        seen = observed(
+            run=run({"attempt": 2, **(before or {})}, sandboxes=spec),
+            role_state=state,
+            sandboxes=pods or (pod("s", None),),
+        )
+        status = status_of(seen, MEMORY, SAID)
+        RunStatus.model_validate(status, strict=False)
+        return status.get("sandboxes")
+
+    waits = [SandboxWaits(why="quota", count=4, reason="w" * 2000)]
+    heard = dataclasses.replace(STATE, sandboxes=SandboxesState(waiting=waits, lost={"evicted": 2, "odd": 7}))
+    waiting = [{"reason": "QuotaExceeded", "count": 4, "message": "w" * 1024}]
+    once = told(heard)
+    assert once == {"alive": 1, "starting": 0, "waiting": waiting, "lost": {"evicted": 2}}
+    assert told(None, {"sandboxes": once}) == once
+    lacks = "0/1 nodes are available: 1 Insufficient cpu."
+    lone = pod("s", None, ready=False, node="", containers=(), unscheduled=lacks)
+    both = told(None, {"sandboxes": once}, None, lone)["waiting"]
+    assert [waits["reason"] for waits in both] == ["Unschedulable", "QuotaExceeded"]
+    assert told(STATE) == {"alive": 1, "starting": 0}
+    assert told(dataclasses.replace(heard, sandboxes=SandboxesState()), {"sandboxes": once}) == {
+        "alive": 1,
+        "starting": 0,
+    }
+    assert told(heard, spec={"provider": "process"}) is None
 
 
 def test_an_older_attempts_orchestrator_is_not_listened_to():
