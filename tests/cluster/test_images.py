@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from echorl_testing import campaign
 from echorl_testing.cluster import built_images, image_layers
 from echorl_testing.cluster.binaries import Binaries
 from echorl_testing.cluster.built_images import buildah
@@ -26,6 +27,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 SMALL = ("operator", "orchestrator")
 _ASKED = os.environ.get("ECHORL_TEST_IMAGES", "")
 NAMES = built_images.NAMES if _ASKED == "1" else tuple(dict.fromkeys((*SMALL, *_ASKED.split())))
+of_an_image = pytest.mark.parametrize("name", campaign.campaign_params("images", NAMES, len(NAMES) if _ASKED else 1))
+"""One of the small ones at every run of the tests; those that are asked for all."""
 WITH_COMPILER = frozenset({"trainer", "inference"})
 _MIB = 2**20
 _LIMIT = re.compile(r"^\| `(?P<name>[a-z-]+)` \|.*\| (?P<limit>[\d,]+) \|$", re.MULTILINE)
@@ -51,7 +54,7 @@ def container(name: str) -> Iterator[str]:
     buildah("rm", made)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@of_an_image
 def test_layers_hold_no_secrets_caches_or_build_tools(name: str) -> None:
     found = [
         problem
@@ -62,14 +65,14 @@ def test_layers_hold_no_secrets_caches_or_build_tools(name: str) -> None:
     assert image_layers.config_problems(image_layers.inspected(name)) == []
 
 
-@pytest.mark.parametrize("name", NAMES)
+@of_an_image
 def test_an_image_is_no_larger_than_the_documentation_says(name: str) -> None:
     text = (REPOSITORY / "docs" / "images.md").read_text()
     limits = {match["name"]: int(match["limit"].replace(",", "")) for match in _LIMIT.finditer(text)}
     assert image_layers.size_bytes(name) / _MIB <= limits[name]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@of_an_image
 def test_entry_points_tell_help_and_version_as_our_user(name: str, container: str) -> None:
     entry = image_layers.inspected(name)["OCIv1"]["config"]["Entrypoint"]
     extra = [["python", "-P", "-m", "echorl_prepare"]] if name == "orchestrator" else []

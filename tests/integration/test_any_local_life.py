@@ -145,6 +145,6 @@ def judge(world: RunWorld, life: Life, root: Path, *, engines: int) -> None:
 
 
 @pytest.mark.timeout(1000)
-@pytest.mark.parametrize("number", campaign.campaign_params("local lives", LIVES, 5))
+@pytest.mark.parametrize("number", campaign.campaign_params("local lives", LIVES, 3))
 def test_a_life_ends_as_it_may(number: int, tmp_path: Path) -> None:
     live(number, tmp_path)

@@ -9,8 +9,7 @@ import yaml
 
 from echorl_core import checkpoints
 from echorl_core.names import ExitCode
-from echorl_testing import campaign
-from echorl_testing.local.local_run import local_run, write_model
+from echorl_testing.local.local_run import local_run, longer_run, write_model
 from echorl_testing.manifests.documents import with_value
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -34,7 +33,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.vllm
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", campaign.campaign_params("examples", EXAMPLES_OF_RL, 1))
+@pytest.mark.parametrize("name", [pytest.param(name, marks=longer_run(name)) for name in EXAMPLES_OF_RL])
 def test_an_example_trains_and_evaluates(name: str, tmp_path: Path, model: Path) -> None:
     document: dict[str, Any] = yaml.safe_load((EXAMPLES / f"{name}.yaml").read_text())
     for path, value in {**SHORT, "spec.model.name": str(model)}.items():

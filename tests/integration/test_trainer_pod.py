@@ -111,7 +111,7 @@ async def gang(tmp_path: Path, model: Path) -> AsyncIterator[Pods]:
     await gang.stop()
 
 
-@campaign.campaign_mark("pods", PODS, 2, "trains")
+@campaign.campaign_mark("pods", PODS, 1, "trains")
 async def test_a_pod_of_two_ranks_trains_to_the_end(gang: Pods) -> None:
     async with gang.orchestrator(2) as orchestrator:
         await gang.start(orchestrator.url, pods=1)
@@ -123,7 +123,7 @@ async def test_a_pod_of_two_ranks_trains_to_the_end(gang: Pods) -> None:
     assert hosts == {"localhost"}, "engines are told the name that the pod is reached by"
 
 
-@campaign.campaign_mark("pods", PODS, 2, "killed")
+@campaign.campaign_mark("pods", PODS, 1, "killed")
 @pytest.mark.faults
 async def test_a_killed_rank_ends_its_pod(gang: Pods) -> None:
     async with gang.orchestrator(4) as orchestrator:
@@ -141,7 +141,7 @@ async def test_a_killed_rank_ends_its_pod(gang: Pods) -> None:
     assert "secret-token" not in gang.log()
 
 
-@campaign.campaign_mark("pods", PODS, 2, "two pods")
+@campaign.campaign_mark("pods", PODS, 1, "two pods")
 @pytest.mark.faults
 async def test_the_cause_is_the_code_that_is_not_1(gang: Pods) -> None:
     async with gang.orchestrator(4) as orchestrator:
@@ -153,7 +153,7 @@ async def test_the_cause_is_the_code_that_is_not_1(gang: Pods) -> None:
     assert "without a word" not in gang.words(1).message
 
 
-@campaign.campaign_mark("pods", PODS, 2, "terminated")
+@campaign.campaign_mark("pods", PODS, 1, "terminated")
 async def test_sigterm_ends_all_ranks_at_once(gang: Pods) -> None:
     async with gang.orchestrator(4) as orchestrator:
         orchestrator.sealed = 1
@@ -164,7 +164,7 @@ async def test_sigterm_ends_all_ranks_at_once(gang: Pods) -> None:
     assert (gang.words().message, gang.words().exit_name) == ("terminated", "SIGTERM")
 
 
-@campaign.campaign_mark("pods", PODS, 2, "bad input")
+@campaign.campaign_mark("pods", PODS, 1, "bad input")
 async def test_bad_input_is_told_by_the_pod(gang: Pods, tmp_path: Path) -> None:
     gang.model = tmp_path / "nowhere"
     async with gang.orchestrator(4) as orchestrator:

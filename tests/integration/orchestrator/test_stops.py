@@ -32,7 +32,7 @@ POINTS = [
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("point", campaign.campaign_params("points of an orchestrator", POINTS, 3))
+@pytest.mark.parametrize("point", campaign.campaign_params("points of an orchestrator", POINTS, 2))
 async def test_a_killed_orchestrator_goes_on_where_it_was(run: Run, tmp_path: Path, point: str) -> None:
     run.configure()
     trainer = run.trainer()

@@ -11,6 +11,7 @@ from echorl_orchestrator.environments.builtin.parts.swe.row import CommandGrader
 from echorl_orchestrator.failures import AgentError, HarnessError, InfrastructureError
 from echorl_orchestrator.sandboxes.contract import SandboxError, SandboxLoss
 from echorl_orchestrator.sandboxes.process.provider import ProcessSandboxes
+from echorl_testing import campaign
 from echorl_testing.sandboxes.scripted_model import ScriptedModel, served
 from echorl_testing.sandboxes.swe_rows import BROKEN, FIX, HIDDEN, ROW, SMALL, episode
 
@@ -99,7 +100,7 @@ ADVERSARIES = {
 }
 
 
-@pytest.mark.parametrize("name", ADVERSARIES)
+@pytest.mark.parametrize("name", campaign.campaign_params("adversaries", list(ADVERSARIES), 4))
 async def test_what_is_no_fix_is_worth_nothing(boxes: ProcessSandboxes, name: str) -> None:
     played = await episode(boxes, f"{ADVERSARIES[name]}; exit 0")
     assert played.reward == 0.0

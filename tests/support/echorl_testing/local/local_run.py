@@ -36,9 +36,13 @@ _LONGER = [
     "an adapter",
     "a judged debate",
     "a real teacher",
+    "consultancy",
     "debate against the base",
     "debate of copies",
     "preflight",
+    "quickstart",
+    "quickstart-rl-only",
+    "rlvr",
 ]
 _POLL_S = 0.05
 
