@@ -62,6 +62,7 @@ def view_command(
             parser=named_path, metavar="[RUN_DIR]...", help="Directories of runs; default: all below runs/."
         ),
     ] = None,
+    *,
     host: Annotated[
         str, typer.Option(help="Address to serve at; beyond this machine visitors need a token.")
     ] = "127.0.0.1",
@@ -81,16 +82,13 @@ def view_command(
     lacking = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if lacking:
         raise _refuse(f"found no package {' nor '.join(lacking)}; they come with: pip install 'echorl-cli[view]'")
-    listener = _listener(host, port)
-    here = ipaddress.ip_address(listener.getsockname()[0]).is_loopback
-    token = "" if here else secrets.token_urlsafe(24)
     with _mirrored(run or [], namespace, context, kubeconfig) as mirror:
         folders = [*(runs or []), *(mirror.folders if mirror else [])]
         try:
             shown = shown_runs(folders)
         except NoRuns as error:
             raise _refuse(str(error)) from None
-        _serve(shown, mirror, listener, token)
+        _serve(shown, mirror, _listener(host, port))
 
 
 @contextmanager
@@ -125,7 +123,10 @@ def _mirrored(
             mirror.close()
 
 
-def _serve(shown: Sequence[ShownRun], mirror: "Mirror | None", listener: socket.socket, token: str) -> None:
+def _serve(shown: Sequence[ShownRun], mirror: "Mirror | None", listener: socket.socket) -> None:
+    here = ipaddress.ip_address(listener.getsockname()[0]).is_loopback
+    token = "" if here else secrets.token_urlsafe(24)
+
     from echorl_cli.view.watch import Watch  # noqa: PLC0415 - after the checks, and the server after the first look:
 
     watch = Watch(shown, (lambda: mirror.notices) if mirror else list)

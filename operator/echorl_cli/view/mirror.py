@@ -1,4 +1,4 @@
-"""Copies of what runs in a cluster have written, read by a command in each run's orchestrator, with the user's rights."""
+"""Copies of what runs in a cluster have written, read by a command in each orchestrator, with the user's rights."""
 
 import asyncio
 import json
@@ -7,26 +7,24 @@ import threading
 from collections.abc import Sequence
 from inspect import getsource
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import msgspec
-from kubernetes.aio import client
-from kubernetes.aio.stream import WsApiClient
-from kubernetes.aio.stream.ws_client import ERROR_CHANNEL, STDERR_CHANNEL, STDOUT_CHANNEL
 
-from echorl_cli.cluster.access import Told, reached
+from echorl_cli.cluster.access import Cluster, Told, reached
 from echorl_cli.cluster.kubeconfig import Place
 from echorl_cli.view import remote_records
 from echorl_core.names import ExitCode
 from echorl_operator import names
 from echorl_operator.children.cluster_placement import run_directory
-from echorl_operator.kube import credentials
+from echorl_operator.kube import errors
+from echorl_operator.kube.resources import POD
 
 INTERVAL_S = 3.0
 PASS_S = 120.0
 CLOSE_S = 5.0
 MOST_BYTES = 32 << 20
+MOST_ANSWER_BYTES = 2 * MOST_BYTES
 _PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*){0,5}")
 
 
@@ -122,7 +120,7 @@ class Mirror:
             try:
                 await self._pass(copy)
             except _FAILURES as error:
-                raise Told(f"run {copy.run}: {_told(error)}", ExitCode.CRASH) from error
+                raise Told(f"run {copy.run}: {_said(error)}", ExitCode.CRASH) from error
             if not copy.folder.exists():
                 raise Told(f"run {copy.run}: it has written nothing yet", ExitCode.CRASH)
 
@@ -133,55 +131,76 @@ class Mirror:
                     while await self._pass(copy) and not self._ended.is_set():
                         pass
                     copy.problem = ""
-                except Exception as error:  # told on every page, and tried again
-                    copy.problem = _told(error)
+                except Exception as error:  # shown on every page, and tried again
+                    copy.problem = _said(error)
 
     async def _pass(self, copy: Copy) -> bool:
         pod = names.orchestrator(copy.run)
-        access = (
-            credentials.in_cluster()
-            if self._where.kubeconfig is None
-            else credentials.from_kubeconfig(Path(self._where.kubeconfig), self._where.context)
-        )
-        await access.load()
-        async with asyncio.timeout(PASS_S):
-            async with client.ApiClient(access.configuration) as api:
-                found = await client.CoreV1Api(api).read_namespaced_pod(pod, self._where.namespace)
-            python = found.spec.containers[0].command[0]
+        async with asyncio.timeout(PASS_S), reached(self._where) as cluster:
+            try:
+                body = await cluster.get(POD, pod)
+            except errors.NotFound as error:
+                raise ValueError(_NOBODY) from error
+            python = msgspec.json.decode(body, type=_Pod).spec.containers[0].command[0]
             command = [python, "-c", getsource(remote_records), run_directory(copy.run)]
-            answer = await _answered(access.configuration, self._where.namespace, pod, command, copy.asked())
+            answer = await _answered(cluster, pod, command, copy.asked())
         return copy.take(answer)
 
 
-_FAILURES = (client.ApiException, credentials.NoCredentials, aiohttp.ClientError, OSError, TimeoutError, ValueError)
+_NOBODY = "it has no orchestrator now, so nobody can be asked; a pod with its volume has the rest (`kubectl cp`)"
+_FAILURES = (Told, aiohttp.ClientError, OSError, TimeoutError, ValueError)
 
 
-async def _answered(access: client.Configuration, namespace: str, pod: str, command: list[str], told: bytes) -> bytes:
-    """What a command in a pod writes, given a line.
+class _Container(msgspec.Struct):
+    command: list[str]
+
+
+class _Spec(msgspec.Struct):
+    containers: list[_Container]
+
+
+class _Pod(msgspec.Struct):
+    spec: _Spec
+
+
+async def _answered(cluster: Cluster, pod: str, command: list[str], asked: bytes) -> bytes:
+    """What a command in a pod writes, given a line: the remote command protocol over a WebSocket, version 4.
 
     Raises:
         ValueError: it failed; with what it said.
     """
-    channels: dict[int, bytearray] = {channel: bytearray() for channel in (STDOUT_CHANNEL, STDERR_CHANNEL, ERROR_CHANNEL)}
-    async with WsApiClient(access) as api:
-        opened: Any = await client.CoreV1Api(api).connect_get_namespaced_pod_exec(
-            pod, namespace, command=command, stdin=True, stdout=True, stderr=True, _preload_content=False
-        )
-        async with opened as stream:
-            await stream.send_bytes(b"\0" + told)
-            async for message in stream:
-                if message.data[0] in channels:
-                    channels[message.data[0]] += message.data[1:]
-    ended = json.loads(channels[ERROR_CHANNEL] or b"{}")
+    stdin, stdout, stderr, status = 0, 1, 2, 3
+    channels = {channel: bytearray() for channel in (stdout, stderr, status)}
+    access = cluster.access
+    query = [("stdin", "true"), ("stdout", "true"), ("stderr", "true"), *(("command", part) for part in command)]
+    async with (
+        aiohttp.ClientSession() as session,
+        session.ws_connect(
+            access.server + POD.path(cluster.namespace, pod, "exec"),
+            params=query,
+            headers=await access.headers(),
+            ssl=access.ssl,
+            server_hostname=access.server_name,
+            proxy=access.proxy,
+            protocols=("v4.channel.k8s.io",),
+        ) as stream,
+    ):
+        await stream.send_bytes(bytes([stdin]) + asked)
+        async for message in stream:
+            if message.type == aiohttp.WSMsgType.BINARY and message.data[:1] and message.data[0] in channels:
+                channels[message.data[0]] += message.data[1:]
+            if len(channels[stdout]) > MOST_ANSWER_BYTES:
+                raise ValueError(f"its orchestrator's answer has more than {MOST_ANSWER_BYTES >> 20} MiB")
+    ended = json.loads(channels[status] or b"{}")
     if ended.get("status") != "Success":
-        said = bytes(channels[STDERR_CHANNEL][-400:]).decode(errors="replace").strip()
+        said = bytes(channels[stderr][-400:]).decode(errors="replace").strip()
         raise ValueError(f"its orchestrator does not tell: {said or ended.get('message', 'the connection was lost')}")
-    return bytes(channels[STDOUT_CHANNEL])
+    return bytes(channels[stdout])
 
 
-def _told(error: Exception) -> str:
-    if isinstance(error, client.ApiException) and error.status == 404:
-        return "it has no orchestrator now, so nobody can be asked; `kubectl cp` from a pod with its volume has the rest"
-    if isinstance(error, client.ApiException | aiohttp.WSServerHandshakeError) and error.status == 403:
-        return "not allowed: reading its pod and `create` on `pods/exec` are needed"
+def _said(error: Exception) -> str:
+    if isinstance(error, aiohttp.WSServerHandshakeError) and error.status == 403:
+        return "not allowed: `create` on `pods/exec` is needed"
+    if isinstance(error, Told | ValueError):
+        return str(error)
     return f"{type(error).__name__}: {error}" if str(error) else f"no answer within {PASS_S:g} s"

@@ -8,31 +8,32 @@ and nothing else; no link is followed. It is text for another interpreter, so it
 import json
 import os
 import sys
+from pathlib import Path
 
 SHOWN = ("run.json", "manifest.yaml", "attempts", "records", "tokens")
 
 
-def files(root: str) -> list[str]:
-    """Paths below ``root``, relative to it."""
+def files(root: Path) -> list[Path]:
+    """Paths below ``root``."""
     found = []
-    for name in SHOWN:
-        path = os.path.join(root, name)
-        if os.path.isfile(path) and not os.path.islink(path):
-            found.append(name)
+    for path in map(root.joinpath, SHOWN):
+        if path.is_file() and not path.is_symlink():
+            found.append(path)
         for folder, _, inside in os.walk(path):
-            found += [os.path.relpath(os.path.join(folder, one), root) for one in sorted(inside) if one[0] != "."]
+            found += [Path(folder, name) for name in sorted(inside) if name[0] != "."]
     return found
 
 
 def main() -> None:
     """Send what is new."""
-    root = sys.argv[1]
+    root = Path(sys.argv[1])
     asked = json.loads(sys.stdin.readline())
     left = asked["most"]
     for path in files(root):
-        inode, have = asked["known"].get(path, (0, 0))
+        name = str(path.relative_to(root))
+        inode, have = asked["known"].get(name, (0, 0))
         try:
-            with open(os.open(os.path.join(root, path), os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
+            with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
                 there = os.fstat(file.fileno())
                 start = have if inode == there.st_ino and have <= there.st_size else 0
                 if start == there.st_size and inode == there.st_ino:
@@ -41,7 +42,7 @@ def main() -> None:
                 data = file.read(left)
         except OSError:
             continue
-        sys.stdout.buffer.write(json.dumps([path, there.st_ino, start, len(data)]).encode() + b"\n" + data)
+        sys.stdout.buffer.write(json.dumps([name, there.st_ino, start, len(data)]).encode() + b"\n" + data)
         left -= len(data)
         if left <= 0:
             return

@@ -35,11 +35,6 @@ class Credentials:
         """What aiohttp is given as ``ssl``."""
 
     @property
-    def configuration(self) -> client.Configuration:
-        """What was loaded, for the Kubernetes client's own calls."""
-        return self._config
-
-    @property
     def server(self) -> str:
         """Base URL, without a final slash."""
         return str(self._config.host).rstrip("/")
