@@ -34,8 +34,9 @@ class Told(Exception):
 class Cluster:
     """Reads with the user's rights."""
 
-    def __init__(self, connection: Connection, where: Place, server: str) -> None:
-        self._connection, self.namespace, self.server = connection, where.namespace, server
+    def __init__(self, connection: Connection, where: Place, access: credentials.Credentials) -> None:
+        self._connection, self.namespace, self.access = connection, where.namespace, access
+        self.server = access.server
         self.withheld: set[str] = set()
         """Plurals of what the user may not read."""
 
@@ -146,7 +147,7 @@ async def reached(where: Place) -> AsyncIterator[Cluster]:
     )
     try:
         async with Connection(access, Metrics(), user_agent=f"echorl/{__version__}") as connection:
-            yield Cluster(connection, where, access.server)
+            yield Cluster(connection, where, access)
     except credentials.NoCredentials as error:
         raise Told(str(error), ExitCode.BAD_INPUT) from error
     except errors.Unauthorized as error:

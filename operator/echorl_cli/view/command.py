@@ -4,14 +4,23 @@ import importlib.util
 import ipaddress
 import secrets
 import socket
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from echorl_cli.cluster.kubeconfig import NoSuchPlace, place
+from echorl_cli.cluster.options import ContextOption, KubeconfigOption, NamespaceOption
 from echorl_cli.folders import named_path
-from echorl_cli.view.folders import NoRuns, shown_runs
+from echorl_cli.view.folders import NoRuns, ShownRun, shown_runs
 from echorl_core.names import ExitCode
+from echorl_manifest.models.base import is_namespace
+
+if TYPE_CHECKING:
+    from echorl_cli.view.mirror import Mirror
 
 PORT = 8765
 _NEEDED = ("duckdb", "nicegui")
@@ -53,29 +62,74 @@ def view_command(
             parser=named_path, metavar="[RUN_DIR]...", help="Directories of runs; default: all below runs/."
         ),
     ] = None,
+    *,
     host: Annotated[
         str, typer.Option(help="Address to serve at; beyond this machine visitors need a token.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0: any that is free.")] = PORT,
+    run: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="An EchoRLRun in a cluster; may be given again.")
+    ] = None,
+    namespace: NamespaceOption = None,
+    context: ContextOption = None,
+    kubeconfig: KubeconfigOption = None,
 ) -> None:
     """Look at runs side by side in a browser: curves, batches, episodes with their tokens and times; live.
 
-    Reads the runs' directories, also ones copied from a volume, and writes nothing. Ends with Ctrl-C.
+    Reads the runs' directories, also ones copied from a volume, and writes nothing; of runs in a cluster it keeps
+    copies while it runs. Ends with Ctrl-C.
     """
     lacking = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if lacking:
         raise _refuse(f"found no package {' nor '.join(lacking)}; they come with: pip install 'echorl-cli[view]'")
-    try:
-        shown = shown_runs(runs or [])
-    except NoRuns as error:
-        raise _refuse(str(error)) from None
-    listener = _listener(host, port)
+    with _mirrored(run or [], namespace, context, kubeconfig) as mirror:
+        folders = [*(runs or []), *(mirror.folders if mirror else [])]
+        try:
+            shown = shown_runs(folders)
+        except NoRuns as error:
+            raise _refuse(str(error)) from None
+        _serve(shown, mirror, _listener(host, port))
+
+
+@contextmanager
+def _mirrored(
+    names: Sequence[str], namespace: str | None, context: str | None, kubeconfig: Path | None
+) -> Iterator["Mirror | None"]:
+    """Copies of the runs that are named, kept new; None where none is."""
+    if not names:
+        if options := [one for one in (namespace, context, kubeconfig) if one is not None]:
+            raise _refuse(f"--namespace, --context, --kubeconfig: found {options[0]}, accepted with --run alone")
+        yield None
+        return
+    for name in names:
+        if not is_namespace(name) or names.count(name) > 1:
+            raise _refuse(f"--run: found {name[:80]!r}; accepted: each EchoRLRun once, by its name")
+
+    from echorl_cli.cluster.access import Told  # noqa: PLC0415 - as below
+    from echorl_cli.view.mirror import Mirror  # noqa: PLC0415 - the Kubernetes client takes a second
+
+    with tempfile.TemporaryDirectory(prefix="echorl-view-", ignore_cleanup_errors=True) as folder:
+        try:
+            mirror = Mirror(place(kubeconfig, context, namespace), names, Path(folder))
+            mirror.start()
+        except NoSuchPlace as error:
+            raise _refuse(str(error)) from None
+        except Told as error:
+            typer.echo(str(error), err=True)
+            raise typer.Exit(int(error.code)) from None
+        try:
+            yield mirror
+        finally:
+            mirror.close()
+
+
+def _serve(shown: Sequence[ShownRun], mirror: "Mirror | None", listener: socket.socket) -> None:
     here = ipaddress.ip_address(listener.getsockname()[0]).is_loopback
     token = "" if here else secrets.token_urlsafe(24)
 
     from echorl_cli.view.watch import Watch  # noqa: PLC0415 - after the checks, and the server after the first look:
 
-    watch = Watch(shown)
+    watch = Watch(shown, (lambda: mirror.notices) if mirror else list)
     watch.start()  # DuckDB reads while the server's parts are imported, a second of work.
 
     from echorl_cli.view.server import serve  # noqa: PLC0415

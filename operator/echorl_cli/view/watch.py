@@ -16,6 +16,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 INTERVAL_S = 1.0
+_CLOSE_S = 10.0
 _FIRST_PAGE_S = 3.0
 """How long the second look waits for the first page: reading a large run takes every core."""
 
@@ -23,8 +24,10 @@ _FIRST_PAGE_S = 3.0
 class Watch:
     """The runs, and tables of what they have written so far."""
 
-    def __init__(self, runs: Sequence[ShownRun]) -> None:
+    def __init__(self, runs: Sequence[ShownRun], more_notices: Callable[[], list[str]] = list) -> None:
+        """``more_notices``: what else people should know of these runs, asked for each page."""
         self.runs = list(runs)
+        self._more_notices = more_notices
         self.version = 0
         """Counts the looks that found something."""
         self.failure = ""
@@ -40,17 +43,19 @@ class Watch:
         self._thread.start()
 
     def close(self) -> None:
-        """Look no more, and let the tables go; once a look that is under way is over."""
+        """Look no more, and let the tables go; a look that is under way is waited for, but not for ever."""
         self._ended.set()
         self._paged.set()
-        self._thread.join()
+        self._thread.join(_CLOSE_S)
+        if self._thread.is_alive():
+            return  # on a disk that does not answer; it is a daemon's thread
         self._intakes.clear()
         self._tables.close()
 
     @property
     def notices(self) -> list[str]:
         """What cannot be shown, and why."""
-        return [text for one in self._intakes for text in list(one.notices.values())]
+        return [*self._more_notices(), *(text for one in self._intakes for text in list(one.notices.values()))]
 
     @property
     def waiting(self) -> int:

@@ -14,6 +14,9 @@ from typing import Any
 
 import pytest
 
+from echorl_cli.cluster.kubeconfig import Place
+from echorl_cli.view.folders import shown_runs
+from echorl_cli.view.mirror import Mirror
 from echorl_core import checkpoints
 from echorl_core.rundir import RunDirectory
 from echorl_testing import campaign
@@ -142,6 +145,20 @@ def a_rank_takes_its_gang_to_an_attempt_from_the_last_checkpoint(run: RealRun) -
     assert run.uids()["trainer"] != pods["trainer"]
 
 
+def a_copy_of_its_records_grows_with_them(run: RealRun, kubeconfig: Path, folder: Path) -> None:
+    mirror = Mirror(Place(str(kubeconfig), None, run.namespace), [NAME], folder)
+    mirror.start()
+    try:
+        (shown,) = shown_runs(mirror.folders)
+        assert shown.label == NAME
+        steps = shown.run.records(1) / "steps.jsonl"
+        before = steps.read_bytes() if steps.exists() else b""
+        run.until("the copy grows", lambda: steps.exists() and len(steps.read_bytes()) > len(before), _STEP_S)
+        assert mirror.notices == []
+    finally:
+        mirror.close()
+
+
 def it_ends_at_a_step_that_is_edited_and_frees_its_pods(run: RealRun, directory: RunDirectory) -> None:
     # Further ahead than it trains while the edit is on its way.
     last = run.status()["step"] + 12
@@ -176,7 +193,7 @@ DISTURBANCES: dict[str, Callable[[RealRun], None]] = {
     ids=" ".join,
 )
 def test_a_run_trains_in_real_pods_outlives_its_containers_and_succeeds(
-    stage: Stage, real_node: str, killed: list[str]
+    stage: Stage, real_node: str, control_plane: Cluster, tmp_path: Path, killed: list[str]
 ) -> None:
     run = stage.run
     run.create(stage.document)
@@ -186,6 +203,7 @@ def test_a_run_trains_in_real_pods_outlives_its_containers_and_succeeds(
         assert "uid=10001(echorl) gid=10001(echorl)" in run.inside(role, "id")
         with pytest.raises(ClusterError, match="Read-only file system"):
             run.inside(role, "touch", "/etc/echorl-was-here")
+    a_copy_of_its_records_grows_with_them(run, control_plane.connection.kubeconfig, tmp_path / "copies")
     for name in killed:
         DISTURBANCES[name](run)
     it_ends_at_a_step_that_is_edited_and_frees_its_pods(run, RunDirectory(stage.volume / "runs" / NAME))
