@@ -9,20 +9,29 @@ WORKERS ?= 2
 PACKAGES = core/echorl_core operator/echorl_manifest operator/echorl_operator operator/echorl_broker operator/echorl_cli \
   orchestrator/echorl_prepare orchestrator/echorl_orchestrator trainer/echorl_trainer trainer/echorl_vllm tools examples
 export PYTHON
+# What is imported is compiled once, a sixth of what is installed; some containers' environments forbid to keep it.
+export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test campaign test-programs unit check fmt generate verify test-cluster cluster-up cluster-load cluster-down images package e2e clean
+.PHONY: help setup setup-inference warm-start run test campaign test-programs unit check fmt generate verify test-cluster cluster-up cluster-load cluster-down images package e2e clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 setup: ## Make the Python environments
 	@scripts/setup.sh main
+	@$(MAKE) -s setup-inference
+
+setup-inference:
 	@scripts/setup.sh inference
 	@$(if $(GPU),scripts/setup.sh inference-cuda)
 
-run: setup ## Train from a manifest on this machine: make run [RUN=examples/quickstart.yaml] [OUT=runs/quickstart] [SETTINGS=]
+warm-start:
 	@.venv/bin/python -m examples.prepare_model --manifest $(RUN)
+
+run: ## Train from a manifest on this machine: make run [RUN=examples/quickstart.yaml] [OUT=runs/quickstart] [SETTINGS=]
+	@scripts/setup.sh main
+	@$(MAKE) -s -j2 setup-inference warm-start
 	@.venv/bin/echorl run $(RUN) --out $(OUT) $(SETTINGS)
 
 test: setup test-programs ## The tests, real vLLM engines and a real Kubernetes included; campaigns are sampled: make test [ECHORL_SEED=1]

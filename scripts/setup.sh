@@ -34,7 +34,7 @@ make_environment() { # folder, requirements file, local packages...
   local uv=.venv-bootstrap/bin/uv
   echo "setup: $folder from $requirements"
   "$uv" venv -q --allow-existing -p "$python" "$folder"
-  "$uv" pip sync -q --compile-bytecode --require-hashes --python "$folder/bin/python" "$requirements"
+  "$uv" pip sync -q --require-hashes --python "$folder/bin/python" "$requirements"
   local package arguments=()
   for package in "$@"; do arguments+=(-e "./$package"); done
   "$uv" pip install -q --no-deps --no-build-isolation --python "$folder/bin/python" "${arguments[@]}"
