@@ -116,13 +116,24 @@ class Broker:
         if pod is None or not _is_of(pod, run, asking.key) or pod.record.meta.deleted_at is not None:
             return
         state = state_of(pod.record, now=time.time(), start_deadline_s=self._settings.start_deadline_seconds)
-        if await self._cluster.delete(pod.record) and isinstance(state, Lost):
+        if await self._end(pod) and isinstance(state, Lost):
             self._metrics.failed(run.key, state.loss)
 
     async def keys(self, asking: Asking) -> list[str]:
         """Keys of the run's sandboxes. Raises as ``destroy``."""
         run = await self._authentic(asking)
-        return await self._cluster.keys(asking.namespace, run.uid)
+        return [head.key for head in await self._cluster.living(asking.namespace, run.uid)]
+
+    async def destroy_of(self, asking: Asking, owner: str) -> None:
+        """End all sandboxes that one process asked for. Raises as ``destroy``."""
+        run = await self._authentic(asking)
+        for head in await self._cluster.living(asking.namespace, run.uid):
+            if head.key.startswith(f"{owner}-"):
+                await self._cluster.delete(asking.namespace, head.name, head.uid)
+
+    async def _end(self, pod: SandboxPod) -> bool:
+        meta = pod.record.meta
+        return await self._cluster.delete(meta.namespace, meta.name, meta.uid)
 
     async def _authentic(self, asking: Asking) -> RunRecord:
         if not is_namespace(asking.namespace) or not is_namespace(asking.run):
@@ -145,13 +156,13 @@ class Broker:
                 return state
             return Waits("its forerunner still ends", Why.FORERUNNER)
         if pod.orchestrator_uid != orchestrator.meta.uid:
-            await self._cluster.delete(pod.record)
+            await self._end(pod)
             return Waits("its forerunner, of an earlier orchestrator, still ends", Why.FORERUNNER)
         return state
 
     async def _make(self, run: RunRecord, orchestrator: PodRecord, key: str, wanted: Wanted, most: int) -> Waits | Lost:
         async with self._counting.setdefault(run.uid, asyncio.Lock()):
-            present = len(await self._cluster.keys(run.key.namespace, run.uid))
+            present = len(await self._cluster.living(run.key.namespace, run.uid))
             if present >= most:
                 words = f"the run has {present} sandboxes, accepted are {most} at the same time"
                 return Waits(words, Why.LIMIT)

@@ -26,9 +26,15 @@ _SILENCE_S = 10.0
 
 
 class _Meta(msgspec.Struct, rename="camel"):
+    name: str = ""
+    uid: str = ""
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
     deletion_timestamp: str | None = None
+
+    @property
+    def lives(self) -> bool:
+        return self.deletion_timestamp is None
 
 
 class _Object(msgspec.Struct):
@@ -46,6 +52,15 @@ class _Page(msgspec.Struct):
 
 _OBJECT = msgspec.json.Decoder(_Object)
 _PAGES = msgspec.json.Decoder(_Page)
+
+
+@dataclass(frozen=True)
+class Head:
+    """Which pod of a sandbox."""
+
+    name: str
+    uid: str
+    key: str
 
 
 @dataclass(frozen=True)
@@ -105,11 +120,12 @@ class Cluster:
         body = await self._found(Call("get", POD.path(namespace, name), POD.plural))
         return None if body is None else sandbox_pod(body)
 
-    async def keys(self, namespace: str, run_uid: str) -> list[str]:
-        """Keys of a run's sandboxes that are not being deleted."""
+    async def living(self, namespace: str, run_uid: str) -> list[Head]:
+        """A run's sandboxes that are not being deleted, by key."""
         items = await self._list(namespace, labels.of_run(run_uid), _METADATA)
-        heads = (_OBJECT.decode(item).metadata for item in items)
-        return sorted(head.annotations.get(labels.KEY, "") for head in heads if head.deletion_timestamp is None)
+        metas = (_OBJECT.decode(item).metadata for item in items)
+        heads = (Head(meta.name, meta.uid, meta.annotations.get(labels.KEY, "")) for meta in metas if meta.lives)
+        return sorted(heads, key=lambda head: head.key)
 
     async def sandboxes(self, namespace: str | None) -> list[SandboxPod]:
         """All sandbox pods of a namespace, or (None) of all."""
@@ -128,14 +144,10 @@ class Cluster:
                 )
             )
 
-    async def delete(self, pod: PodRecord) -> bool:
+    async def delete(self, namespace: str, name: str, uid: str) -> bool:
         """Delete exactly this pod; False where it is gone."""
-        call = Call(
-            "delete",
-            POD.path(pod.meta.namespace, pod.meta.name),
-            POD.plural,
-            body={"preconditions": {"uid": pod.meta.uid}, "propagationPolicy": "Background"},
-        )
+        body = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
+        call = Call("delete", POD.path(namespace, name), POD.plural, body=body)
         try:
             async with self._deleting:
                 await self._connection.request(call)

@@ -97,7 +97,9 @@ class Reaper:
             for pod in of_run:
                 now, deadline_s = time.time(), self._start_deadline_s
                 why = why_reaped(pod, run, orchestrator, now=now, start_deadline_s=deadline_s)
-                if why is None or not await self._cluster.delete(pod.record):
+                if why is None or not await self._cluster.delete(
+                    key.namespace, pod.record.meta.name, pod.record.meta.uid
+                ):
                     continue
                 _log.info("sandbox reaped", namespace=key.namespace, pod=pod.record.meta.name, why=why)
                 state = state_of(pod.record, now=now, start_deadline_s=deadline_s)

@@ -1,5 +1,6 @@
 """The broker over HTTP: reads requests, writes answers; ``echorl_core.wire.sandboxes`` says how they look."""
 
+import re
 from collections.abc import Awaitable, Callable
 
 import msgspec
@@ -11,7 +12,7 @@ from echorl_broker.broker import Asking, Broker, NotAllowed
 from echorl_broker.losses import Lost
 from echorl_broker.metrics import BrokerMetrics
 from echorl_broker.runs import NoSandboxes
-from echorl_core.wire.sandboxes import Keys, Pending, Ready, Refusal, Wanted, decoded
+from echorl_core.wire.sandboxes import OWNER_FORM, Keys, Pending, Ready, Refusal, Wanted, decoded
 from echorl_operator.kube import errors
 
 _LARGEST_BODY = 64 << 10
@@ -46,6 +47,14 @@ def application(broker: Broker) -> web.Application:
     async def keys(request: web.Request) -> web.Response:
         return _answer(200, Keys(keys=await broker.keys(_asking(request))))
 
+    async def destroy_of(request: web.Request) -> web.Response:
+        owner = request.query.get("owner", "")
+        if re.fullmatch(OWNER_FORM, owner) is None:
+            told = f"owner: found {owner!r:.80}, accepted are 8 letters and digits"
+            return _answer(400, Refusal(loss="refused", message=told))
+        await broker.destroy_of(_asking(request), owner)
+        return web.Response(status=204)
+
     async def healthy(_: web.Request) -> web.Response:
         return web.Response(text="ok")
 
@@ -54,6 +63,7 @@ def application(broker: Broker) -> web.Application:
     app.router.add_get(_SANDBOX, find)
     app.router.add_delete(_SANDBOX, destroy)
     app.router.add_get(_SANDBOXES, keys)
+    app.router.add_delete(_SANDBOXES, destroy_of)
     app.router.add_get("/healthz", healthy)
     return app
 

@@ -1,24 +1,45 @@
 """The orchestrator's provider of pods, against a real broker on a real API server; kubelets and the run are played."""
 
 import asyncio
+import os
+import signal
+from pathlib import Path
 
 import pytest
 
-from echorl_core.config import SandboxesConfig
+from echorl_core.config import EnvironmentConfig, SandboxesConfig
+from echorl_orchestrator.failures import EpisodeError
 from echorl_orchestrator.sandboxes.contract import SandboxError, SandboxLimits, SandboxLoss, SandboxSpec
 from echorl_orchestrator.sandboxes.lent import BrokerKey, Lending
 from echorl_orchestrator.sandboxes.pod.provider import Access, Patience, PodSandboxes
+from echorl_orchestrator.workers.background import Background
+from echorl_orchestrator.workers.pool import WorkerPool
+from echorl_orchestrator.workers.worker import WorkerSpec
 from echorl_testing.ports import free_port
 from echorl_testing.sandboxes.broker import PlayedRun, Site, Sites
 from echorl_testing.waiting import until
 
 pytestmark = pytest.mark.timeout(300)
 PATIENCE_S = 60.0
+SUPPORT = str(Path(__file__).parents[1] / "support")
 SPEC = SandboxSpec("registry.example.com/task:1", "/task", limits=SandboxLimits(memory_bytes=64 << 20), gateway=True)
 
 
 def access(at: Site, run: PlayedRun, key: str | None = None) -> Access:
     return Access(f"{at.url}/runs/{run.namespace}/{run.name}", run.uid, key or run.key)
+
+
+def config(at: Site, run: PlayedRun) -> SandboxesConfig:
+    return SandboxesConfig(
+        provider="pod",
+        broker_url=access(at, run).url,
+        cpu=1.0,
+        processes=64,
+        concurrency=1,
+        memory_bytes=1 << 30,
+        disk_bytes=1 << 30,
+        ttl_s=600.0,
+    )
 
 
 async def test_sandboxes_of_episodes_come_and_go(brokers: Sites) -> None:
@@ -43,6 +64,40 @@ async def test_sandboxes_of_episodes_come_and_go(brokers: Sites) -> None:
         await until(lambda: len(run.sandboxes()) == 1, PATIENCE_S)
         await other.close()
         await until(lambda: not run.sandboxes(), PATIENCE_S)
+
+
+async def test_a_worker_that_is_killed_leaves_no_pod(brokers: Sites) -> None:
+    async with brokers() as at:
+        run, _ = at.run()
+        run.start_orchestrator()
+        environment = EnvironmentConfig(
+            name="agent",
+            type="import:echorl_testing.sandboxes.environment:agent",
+            args={"marks": "/nowhere"},
+            workers=1,
+        )
+        key = BrokerKey(run.uid, run.key)
+        background = Background()
+        pool = WorkerPool(WorkerSpec(environment, [SUPPORT], sandboxes=config(at, run), broker=key), background)
+        other = PodSandboxes(access(at, run))
+        try:
+            await pool.start()
+            stays = asyncio.create_task(other.create(SPEC, "of another process"))
+            worker = await pool.lease()
+            limits = {"max_turns": 1, "timeout_s": 600.0, "max_model_len": 64}
+            told = {"task": {"key": 0}, "base_url": "http://x", "session": "s", "model": "m", "limits": limits}
+            episode = asyncio.create_task(worker.call("run", episode="e", **told))
+            await until(lambda: len(run.sandboxes()) == 2, PATIENCE_S)
+            os.kill(worker.pid, signal.SIGKILL)
+            await until(lambda: len(run.sandboxes()) == 1, PATIENCE_S)
+            with pytest.raises(EpisodeError, match="died"):
+                await episode
+            run.up()
+            assert (await stays).key == "of another process"
+        finally:
+            await background.close()
+            await pool.close()
+            await other.close()
 
 
 async def test_what_is_lost_is_told_by_whose_doing_and_leaves_nothing(brokers: Sites) -> None:
@@ -100,16 +155,7 @@ async def test_there_is_no_broker_or_no_room_or_no_right(brokers: Sites) -> None
             await impatient.create(SPEC, "a")
         assert caught.value.loss is SandboxLoss.REFUSED
         await impatient.close()
-        config = SandboxesConfig(
-            provider="pod",
-            broker_url=access(at, run).url,
-            cpu=1.0,
-            processes=64,
-            concurrency=1,
-            memory_bytes=1 << 30,
-            disk_bytes=1 << 30,
-            ttl_s=600.0,
-        )
-        await Lending(config, None, lambda _: None, BrokerKey(run.uid, run.key)).try_out()
+        asked = config(at, run)
+        await Lending(asked, None, lambda _: None, BrokerKey(run.uid, run.key)).try_out()
         with pytest.raises(SandboxError, match="there is no such run here, or this is not its key"):
-            await Lending(config, None, lambda _: None, BrokerKey(run.uid, "wrong")).try_out()
+            await Lending(asked, None, lambda _: None, BrokerKey(run.uid, "wrong")).try_out()

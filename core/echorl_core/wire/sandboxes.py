@@ -2,7 +2,8 @@
 
 ``PUT``, ``GET`` and ``DELETE /runs/{namespace}/{run}/sandboxes/{key}``, ``GET /runs/{namespace}/{run}/sandboxes``, each
 with the run's ``sandboxes_key`` as bearer. Every call is idempotent by its key. A ``GET`` of one answers as its
-``PUT``, and makes none.
+``PUT``, and makes none. ``DELETE /runs/{namespace}/{run}/sandboxes?owner=OWNER`` ends all whose key begins with
+``OWNER-``: those of a process that is gone.
 """
 
 from enum import StrEnum
@@ -14,6 +15,8 @@ BROKER_PORT = 8090
 """Where a broker listens."""
 KEY_FORM = r"^[A-Za-z0-9][-._A-Za-z0-9]{0,62}$"
 """What the key of a sandbox looks like."""
+OWNER_FORM = r"^[A-Za-z0-9]{8}$"
+"""What the owner in a key looks like."""
 LONGEST_WAIT_S = 60.0
 """A ``PUT`` that says more in ``wait_s`` waits this long."""
 

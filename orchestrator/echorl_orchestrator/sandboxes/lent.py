@@ -63,6 +63,8 @@ class BrokerKey:
     run_uid: str
     secret: str = field(repr=False)
     """The run's ``sandboxes_key``."""
+    owner: str = field(default_factory=lambda: secrets.token_hex(4))
+    """The process that asks: 8 letters or digits."""
 
 
 @dataclass(frozen=True)
@@ -122,13 +124,28 @@ class Lending:
         finally:
             await provider.close()
 
+    async def end_all(self) -> None:
+        """End what a process that is gone left in pods; on this machine nothing outlives it.
+
+        Raises:
+            SandboxError: the broker does not answer.
+        """
+        provider = self._provider()
+        if isinstance(provider, PodSandboxes):
+            try:
+                await provider.end_all()
+            finally:
+                await provider.close()
+
     def _provider(self, on_wait: OnWait = lambda *_: None) -> PodSandboxes | ProcessSandboxes:
         """Raises SandboxError where this machine can have none."""
         if self.config.provider == "process":
             return ProcessSandboxes(default_folder(), self.gateway)
         if self.config.broker_url is None or self.key is None:
             raise SandboxError(SandboxLoss.REFUSED, "sandboxes.provider pod: found no broker to ask, accepted is one")
-        return PodSandboxes(Access(self.config.broker_url, self.key.run_uid, self.key.secret), on_wait=on_wait)
+        return PodSandboxes(
+            Access(self.config.broker_url, self.key.run_uid, self.key.secret, self.key.owner), on_wait=on_wait
+        )
 
 
 class LentSandboxes:

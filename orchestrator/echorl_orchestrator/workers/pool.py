@@ -8,6 +8,7 @@ import structlog
 
 from echorl_orchestrator.failures import BadInputError, EpisodeError, ErrorKind
 from echorl_orchestrator.metrics.process_counters import WORKER_DEATHS, WORKERS_RETIRED
+from echorl_orchestrator.sandboxes.contract import SandboxError
 from echorl_orchestrator.workers.background import Background
 from echorl_orchestrator.workers.worker import EnvironmentFacts, Worker, WorkerSpec, WorkerStartError
 
@@ -15,6 +16,8 @@ _log = structlog.get_logger()
 _MAX_FAILED_STARTS = 5
 _MAX_BACKOFF_S = 30.0
 _HEALTHY_AFTER_S = 60.0
+_LATE_POD_S = 30.0
+"""A pod that was being made when its worker died is there by then."""
 
 
 class WorkerPool:
@@ -136,6 +139,19 @@ class WorkerPool:
                 await worker.idle.wait()
         await worker.kill()
         self._draining.discard(worker)
+        self._clean_up(worker)
+
+    def _clean_up(self, worker: Worker) -> None:
+        self._background.spawn(self._end_sandboxes(worker), f"sandboxes-{worker.pid}")
+
+    async def _end_sandboxes(self, worker: Worker) -> None:
+        for pause_s in (0.0, _LATE_POD_S):
+            await asyncio.sleep(pause_s)
+            try:
+                await worker.end_sandboxes()
+            except SandboxError as error:
+                environment = self._spec.environment.name
+                _log.warning("sandboxes_left", environment=environment, pid=worker.pid, error=str(error))
 
     async def _keep(self, slot: int, worker: Worker) -> None:
         failures = 0
@@ -149,6 +165,7 @@ class WorkerPool:
                 self._draining.add(worker)
                 await worker.kill()
                 self._draining.discard(worker)
+                self._clean_up(worker)
                 failures = failures + 1 if worker.lived_s < _HEALTHY_AFTER_S else 1
                 # The power is bounded too: a worker that died a thousand times in a row would overflow it.
                 await asyncio.sleep(min(self._backoff_s * 2.0 ** min(failures - 1, 32), _MAX_BACKOFF_S))

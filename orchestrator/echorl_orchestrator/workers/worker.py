@@ -3,12 +3,13 @@
 import asyncio
 import contextlib
 import os
+import secrets
 import signal
 import socket
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -25,7 +26,7 @@ from echorl_orchestrator.metrics.process_counters import (
 )
 from echorl_orchestrator.sandboxes.contract import SandboxLoss
 from echorl_orchestrator.sandboxes.ledger import SandboxLedger
-from echorl_orchestrator.sandboxes.lent import BrokerKey
+from echorl_orchestrator.sandboxes.lent import BrokerKey, Lending
 from echorl_orchestrator.workers.background import Background
 from echorl_orchestrator.workers.rpc import FrameError, encode, read, write
 
@@ -135,6 +136,8 @@ class Worker:
         self.gone = asyncio.Event()
         """Set once it is retired or dead."""
         self.dead = False
+        # Its own name towards the broker: what it leaves in pods is found by that.
+        self._broker = None if spec.broker is None else replace(spec.broker, owner=secrets.token_hex(4))
         self._started = time.monotonic()
         self._process = process
         self._handle = _handle_of(process.pid)
@@ -200,7 +203,7 @@ class Worker:
             "filters": [_dumped(hook) for hook in self.spec.filters],
             "sandboxes": None if self.spec.sandboxes is None else self.spec.sandboxes.model_dump(mode="json"),
             "gateway": self.spec.gateway,
-            "broker": None if self.spec.broker is None else [self.spec.broker.run_uid, self.spec.broker.secret],
+            "broker": None if self._broker is None else astuple(self._broker),
         }
         try:
             write(self._writer, encode({"start": start}))
@@ -340,6 +343,15 @@ class Worker:
         """Give it no new episodes."""
         self.retired = True
         self.gone.set()
+
+    async def end_sandboxes(self) -> None:
+        """End the pods that a killed process left; sandboxes of this machine went with it.
+
+        Raises:
+            SandboxError: the broker does not answer.
+        """
+        if self._broker is not None and self.spec.sandboxes is not None and self.facts.sandboxes:
+            await Lending(self.spec.sandboxes, None, lambda _: None, self._broker).end_all()
 
     async def kill(self) -> None:
         """End the process now. Idempotent."""
