@@ -35,6 +35,7 @@ run: ## Train from a manifest on this machine: make run [RUN=examples/quickstart
 	@.venv/bin/echorl run $(RUN) --out $(OUT) $(SETTINGS)
 
 test: setup test-programs ## The tests, real vLLM engines and a real Kubernetes included; campaigns are sampled: make test [ECHORL_SEED=1]
+	@scripts/setup.sh verifiers
 	@WORKERS=$(WORKERS) scripts/test.sh
 
 campaign: setup test-programs ## The long campaigns, every case of each: hours
@@ -100,4 +101,4 @@ package: ## Charts as Helm packages, built images as archives, with checksums: m
 	@scripts/package.sh $(or $(OUT),dist) $(IMAGES)
 
 clean: ## Remove environments and caches; runs stay
-	rm -rf .venv .venv-bootstrap .venv-inference .venv-inference-cuda .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-bootstrap .venv-inference .venv-inference-cuda .venv-verifiers .mypy_cache .ruff_cache .pytest_cache .hypothesis

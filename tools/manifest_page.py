@@ -50,7 +50,7 @@ removing or reordering environments restarts the gang.
 
 
 _NOT_SUPPORTED = (
-    "`spec.environments.*[].type` of `verifiers:`, `agent:`",
+    "`spec.environments.*[].type` of `agent:`",
     "`spec.trainer.parallel.context` above 1",
     "`spec.weightTransfer.mode`: `nccl`",
     "`spec.checkpoint.weightsOnlyEvery`",

@@ -47,9 +47,10 @@ must be the same wherever it stands; only `seq_len` of a role goes before the ru
 
 ## Environments
 
-EchoRL does not play environments of `verifiers` yet. `--environment NAME=TYPE`, by an environment's name or id, says
-what stands for it: `import:pkg.module:factory`, code of yours ([Environments](environments.md)), or `builtin:<name>`.
-As long as one is without a type nothing is written, and one line names them all.
+`env.taskset.id`, `env.id` and `legacy.id` are ids of `verifiers`, and become `verifiers:<id>`
+([what that needs](environments.md#verifiers)): with `args` of `load_environment`, or `args.taskset` and `args.harness`
+of a task set. `--environment NAME=TYPE`, by an environment's name or id, says what stands for it instead:
+`import:pkg.module:factory`, code of yours ([Environments](environments.md)), or `builtin:<name>`.
 
 ## Supervised fine-tuning
 
@@ -67,7 +68,7 @@ Exit code 2, nothing is written, all problems at once:
   {forms};
 - algorithms that the manifest does not have ({foreign}), and environments of several modes in one
   run: any manifest would train something else;
-- environments and data sets without a type;
+- data sets without a type;
 - values that the manifest does not take, with the key that they came from.
 
 With `--keep-going` unknown keys and such algorithms are left out, with a line each. prime-rl itself refuses unknown

@@ -19,9 +19,13 @@ DISTRIBUTIONS: dict[str, tuple[Path, list[str]]] = {
 }
 NAMES = {"yaml": "pyyaml"}
 """Of a distribution, where it is not that of its package."""
-ELSEWHERE = {"manifest": {"pydantic-core"}, "orchestrator": {"httpx2", "pytest"}, "trainer": {"triton", "vllm"}}
+ELSEWHERE = {
+    "manifest": {"pydantic-core"},
+    "orchestrator": {"httpx2", "pytest", "datasets", "openai", "verifiers"},
+    "trainer": {"triton", "vllm"},
+}
 """Parts of pydantic, of the hub's client and of torch for CUDA; what our code is loaded by, in an environment that has
-it; and the pytest that tasks have in their sandboxes."""
+it; the pytest that tasks have in their sandboxes; and what workers import in the environment of verifiers."""
 
 
 def imported(package: Path) -> Iterator[str]:

@@ -1,7 +1,6 @@
 """Converts the files of a run to a manifest, and says everything that has to be said about it."""
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from echorl_cli.convert.layers import read_layers
 from echorl_cli.convert.problem import ConversionError
 from echorl_cli.convert.settings import Settings, Table
 from echorl_cli.convert.spelling import one_spelling
-from echorl_cli.convert.tree import at, location, take
+from echorl_cli.convert.tree import location, take
 from echorl_manifest import API_VERSION, KIND, NOT_SUPPORTED, EchoRLRun, Problem
 from echorl_manifest.schema import found_text
 from echorl_manifest.validation import parsed
@@ -33,7 +32,6 @@ UNKNOWN_FORMS = {
 LISTS = tuple(dict.fromkeys(key.key.partition("[]")[0] for key in KEYS if "[]" in key.key))
 """Keys that hold a list of tables."""
 _TABLE = Table(KEYS)
-ENVIRONMENT_TYPE = re.compile(r"^spec\.environments\.(train|eval)\[\d+\]\.type$")
 NO_STALL = "prime-rl waits for ever; a run of EchoRL restarts after 30m without a step: raise it if yours take longer"
 
 
@@ -133,27 +131,15 @@ def _leftovers(settings: Settings, draft: ManifestDraft) -> None:
     draft.tell(Kind.TO_FILL_IN, "spec.storage", text)
 
 
-def _is_type(problem: Problem) -> bool:
-    return problem.reason.startswith(NOT_SUPPORTED) and bool(ENVIRONMENT_TYPE.match(problem.path))
-
-
-def _without_types(draft: ManifestDraft, problems: Sequence[Problem]) -> Iterator[Problem]:
-    """One problem for all environments that EchoRL cannot play as they are."""
-    types = [str(at(draft.document, location(problem.path))) for problem in problems]
-    names = list(dict.fromkeys(name.partition(":")[2] for name in types))
-    if names:
-        accepted = (
-            f"--environment {names[0]}=import:pkg.module:factory, a factory of yours (docs/environments.md), or "
-            "=builtin:<name>; for each"
-        )
-        lacking = f"no type of EchoRL's own for {', '.join(names)}"
-        yield Problem("--environment", lacking, accepted, "environments of verifiers are not played yet")
-
-
 def _refusals(settings: Settings, draft: ManifestDraft) -> list[Problem]:
     """Everything that is wrong; what the manifest means and nothing carries out yet is left out, with a line each."""
     problems = parsed(draft.document)[1]
-    later = [problem for problem in problems if problem.reason.startswith(NOT_SUPPORTED) and not _is_type(problem)]
+    # Without its type an environment is none.
+    later = [
+        problem
+        for problem in problems
+        if problem.reason.startswith(NOT_SUPPORTED) and not problem.path.endswith(".type")
+    ]
     for problem in later:
         what = problem.reason.removeprefix(f"{NOT_SUPPORTED}: ")
         text = f"{what}; {problem.found} is left out, accepted until then: {problem.accepted}"
@@ -166,9 +152,9 @@ def _refusals(settings: Settings, draft: ManifestDraft) -> list[Problem]:
         source = draft.source(problem.path)
         path = f"{source} ({problem.path})" if source else problem.path
         # Beside problems of keys, what the manifest lacks may only be missing because of them.
-        if not _is_type(problem) and source not in named and (source or not named):
+        if source not in named and (source or not named):
             wrong.append(Problem(path, problem.found, problem.accepted, problem.reason))
-    return [*wrong, *_without_types(draft, [problem for problem in problems if _is_type(problem)])]
+    return wrong
 
 
 def converted(tree: dict[str, Any], options: Options) -> Conversion:

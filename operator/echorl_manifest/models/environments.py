@@ -20,10 +20,13 @@ from echorl_manifest.models.base import (
 EnvironmentType = Annotated[
     str,
     Field(
-        pattern=rf"^(((builtin|verifiers|agent):|openenv:https?://)[A-Za-z0-9_./:@-]+|import:{IMPORT_PATH})$",
+        pattern=rf"^(((builtin|verifiers|agent):|(openenv|nemo-gym):https?://)[A-Za-z0-9_./:@-]+|import:{IMPORT_PATH})$",
         max_length=512,
     ),
-    Accepts("builtin:<name>, openenv:http://<host>:<port> or import:<pkg.module:factory>"),
+    Accepts(
+        "builtin:<name>, verifiers:<id>, openenv:http://<host>:<port>, nemo-gym:http://<host>:<port> or "
+        "import:<pkg.module:factory>"
+    ),
 ]
 Workers = Annotated[
     Literal["auto"] | Annotated[int, Field(ge=1, le=1024)], Accepts("auto, or a whole number from 1 to 1024")

@@ -39,9 +39,12 @@ IN_A_CLUSTER_ALONE = (
     ),
 )
 """What one machine does not carry out."""
-PLAYED = ("builtin", "openenv", "import")
+PLAYED = ("builtin", "verifiers", "openenv", "nemo-gym", "import")
 """Before the colon of environments' types that something plays."""
-OTHER_TYPES = "builtin:<name>, openenv:http://<host>:<port> or import:<pkg.module:factory>"
+OTHER_TYPES = (
+    "builtin:<name>, verifiers:<id>, openenv:http://<host>:<port>, nemo-gym:http://<host>:<port> or "
+    "import:<pkg.module:factory>"
+)
 
 
 def _set_fields(part: ApiModel | None, path: str) -> Iterator[tuple[str, Any]]:

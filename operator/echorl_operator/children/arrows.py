@@ -136,7 +136,7 @@ def _to_outside(target: Target) -> Iterator[Arrow]:
 def _urls(path: str, environment: Environment) -> Iterator[tuple[str, str]]:
     """What an environment's episodes are played with elsewhere, each with the field that says so."""
     source, _, server = environment.type.partition(":")
-    if source == "openenv":
+    if source in {"openenv", "nemo-gym"}:
         yield f"{path}.type", server
     for name, member in environment.members.items():
         if member.url is not None:

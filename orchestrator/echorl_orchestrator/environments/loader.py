@@ -13,7 +13,12 @@ from echorl_orchestrator.environments import builtin, contract
 from echorl_orchestrator.environments.contract import Environment
 from echorl_orchestrator.failures import BadInputError
 
-_OPENENV = "echorl_orchestrator.environments.openenv.environment:build"
+_SERVERS = {
+    "nemo-gym": "echorl_orchestrator.environments.nemo_gym.environment:build",
+    "openenv": "echorl_orchestrator.environments.openenv.environment:build",
+}
+"""Behind whose address other processes play."""
+_VERIFIERS = "echorl_orchestrator.environments.verifiers.environment:build"
 
 
 def builtin_names() -> list[str]:
@@ -33,15 +38,17 @@ def import_object(path: str, field: str) -> Any:
         raise BadInputError(f"{field}: {error}") from error
 
 
-def _factory(kind: str, field: str) -> Callable[..., Environment]:
+def _factory(kind: str, field: str, *, evaluation: bool) -> Callable[..., Environment]:
     scheme, _, rest = kind.partition(":")
     known = builtin_names()
     path = rest if scheme == "import" else ""
     if scheme == "builtin" and rest in known:
         # By its path: a worker imports its own environment alone.
         path = f"{builtin.__name__}.{rest.replace('-', '_')}:build"
-    if scheme == "openenv":
-        return partial(import_object(_OPENENV, field), rest)
+    if scheme in _SERVERS:
+        return partial(import_object(_SERVERS[scheme], field), rest)
+    if scheme == "verifiers":
+        return partial(import_object(_VERIFIERS, field), rest, evaluation)
     if path:
         factory = import_object(path, field)
         if not callable(factory):
@@ -49,18 +56,19 @@ def _factory(kind: str, field: str) -> Callable[..., Environment]:
         return factory  # type: ignore[no-any-return]  # what it returns is checked below
     accepted = ", ".join(f"'builtin:{name}'" for name in known)
     raise BadInputError(
-        f"{field}: found {kind!r}; accepted are {accepted}, 'openenv:http://HOST:PORT' and 'import:pkg.module:factory'"
+        f"{field}: found {kind!r}; accepted are {accepted}, 'openenv:http://HOST:PORT', "
+        "'nemo-gym:http://HOST:PORT', 'verifiers:ID' and 'import:pkg.module:factory'"
     )
 
 
-def load_environment(name: str, kind: str, args: dict[str, Any]) -> Environment:
-    """Call the factory that ``kind`` names with ``args``.
+def load_environment(name: str, kind: str, args: dict[str, Any], *, evaluation: bool = False) -> Environment:
+    """Call the factory that ``kind`` names with ``args``; with ``evaluation`` for the tasks that it has for evals.
 
     Raises:
         BadInputError: the factory cannot be found, refuses its arguments, or returns something else.
     """
     field = f"environments.{name}"
-    factory = _factory(kind, f"{field}.type")
+    factory = _factory(kind, f"{field}.type", evaluation=evaluation)
     try:
         environment = factory(**args)
     except ValidationError as error:

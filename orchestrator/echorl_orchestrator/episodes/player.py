@@ -84,6 +84,7 @@ class EpisodePlayer:
                     environment,
                     config.python_path,
                     identity.attempt,
+                    evaluation=environment.name in self._evaluations,
                     advantage=config.batch.of(environment).advantage.hook,
                     filters=[rule.hook for rule in config.batch.of(environment).filters],
                     sandboxes=config.sandboxes,

@@ -153,10 +153,17 @@ class Host:
         advantage: HookConfig | None = None,
         filters: Sequence[HookConfig | None] = (),
         *,
+        evaluation: bool = False,
         sandboxes: Lending | None = None,
     ) -> None:
         """``filters``: by the index of the run's rule; None where that one is not custom."""
-        self._environment: Environment = load_environment(config.name, config.type, config.args)
+        self._environment: Environment = load_environment(
+            # A held out part is of the tasks that train.
+            config.name,
+            config.type,
+            config.args,
+            evaluation=evaluation and config.holdout_fraction is None,
+        )
         _check_episode_time(config, self._environment)
         self._tasks: TaskSource = self._environment.tasks
         if config.holdout_fraction is not None:

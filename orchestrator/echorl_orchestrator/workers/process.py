@@ -27,6 +27,7 @@ def _load(start: dict[str, Any], tell: Tell) -> Host:
         EnvironmentConfig.model_validate(start["environment"]),
         _hook(start["advantage"]),
         [_hook(dumped) for dumped in start["filters"]],
+        evaluation=start["evaluation"],
         sandboxes=_sandboxes(start, tell),
     )
 

@@ -6,7 +6,6 @@ import os
 import secrets
 import signal
 import socket
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field, replace
@@ -28,6 +27,7 @@ from echorl_orchestrator.sandboxes.contract import SandboxLoss
 from echorl_orchestrator.sandboxes.ledger import SandboxLedger
 from echorl_orchestrator.sandboxes.lent import BrokerKey, Lending
 from echorl_orchestrator.workers.background import Background
+from echorl_orchestrator.workers.interpreters import interpreter
 from echorl_orchestrator.workers.rpc import FrameError, encode, read, write
 
 _log = structlog.get_logger()
@@ -44,6 +44,8 @@ class WorkerSpec:
     environment: EnvironmentConfig
     python_path: Sequence[str] = ()
     attempt: int = 0
+    evaluation: bool = False
+    """It plays evals."""
     advantage: HookConfig | None = None
     """The run's own advantage function."""
     filters: Sequence[HookConfig | None] = ()
@@ -169,7 +171,8 @@ class Worker:
         process: asyncio.subprocess.Process | None = None
         try:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-m", "echorl_orchestrator.workers.process", "--fd", str(other.fileno())),
+                *(interpreter(spec.environment.type), "-P", "-m", "echorl_orchestrator.workers.process"),
+                *("--fd", str(other.fileno())),
                 *("--parent", str(os.getpid()), "--attempt", str(spec.attempt)),
                 stdin=asyncio.subprocess.DEVNULL,
                 pass_fds=[other.fileno()],
@@ -199,6 +202,7 @@ class Worker:
         start = {
             "environment": environment.model_dump(mode="json"),
             "python_path": list(self.spec.python_path),
+            "evaluation": self.spec.evaluation,
             "advantage": _dumped(self.spec.advantage),
             "filters": [_dumped(hook) for hook in self.spec.filters],
             "sandboxes": None if self.spec.sandboxes is None else self.spec.sandboxes.model_dump(mode="json"),

@@ -15,6 +15,8 @@ from echorl_cli.convert.settings import Settings
 NO_LIMIT = "24h"
 """Stands for an episode that may take as long as it likes, which the manifest cannot say."""
 GATE = "advantage_range"
+NO_HARNESS = "a task set without one is played by bash in prime-rl, and by a chat with the task's tools (null) here"
+NO_LIBRARY = "in a cluster: an image that has verifiers and your environments (docs/environments.md)"
 
 
 @dataclass
@@ -29,6 +31,8 @@ class Scene:
     names: set[str] = field(default_factory=set)
     used: set[str] = field(default_factory=set)
     """Entries of ``types`` that an environment had."""
+    of_verifiers: bool = False
+    """An environment is played by that library."""
 
     def given(self, *words: str | None) -> str:
         """The type that the user gave to one of these words; empty if none."""
@@ -65,6 +69,8 @@ def build(scene: Scene) -> None:
             else:
                 _evaluation(scene, base, to)
         settings.value(f"{kind}.source")
+    if scene.of_verifiers:
+        scene.draft.tell(Kind.TO_FILL_IN, "spec.orchestrator.image", NO_LIBRARY)
 
 
 def _environment(scene: Scene, entry: Entry) -> None:
@@ -121,6 +127,10 @@ def _type(scene: Scene, entry: Entry) -> None:
         return
     given = scene.given(settings.text(f"{entry.base}.name"), identity)
     draft.put(path, given or f"verifiers:{identity}", "" if given else entry.key)
+    scene.of_verifiers = scene.of_verifiers or not given
+    harness = f"{entry.base}.env.agent.harness.id"
+    if not given and entry.key.endswith(".taskset.id") and settings.peek(harness) is None:
+        draft.tell(Kind.DEFAULT, f"{entry.to}.args.harness", NO_HARNESS)
 
 
 def _arguments(scene: Scene, base: str) -> dict[str, Any]:

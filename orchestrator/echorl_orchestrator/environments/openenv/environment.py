@@ -15,6 +15,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from echorl_orchestrator.environments.contract import Action, Environment, Span, Step
+from echorl_orchestrator.environments.numbered_tasks import NumberedTasks
 from echorl_orchestrator.environments.openenv.session import ActionRefused, Answer, Session, action_schema
 from echorl_orchestrator.failures import BadInputError, HarnessError
 
@@ -50,19 +51,6 @@ class OpenEnvArgs(BaseModel):
     """How long an episode waits while the server has as many sessions as it takes."""
     start_timeout_s: float = Field(default=60.0, ge=0, le=100, strict=False)
     """How long a server that is not there yet is waited for when the run starts."""
-
-
-class SeedTasks(Sequence[dict[str, Any]]):
-    """A seed each."""
-
-    def __init__(self, first: int, count: int) -> None:
-        self._seeds = range(first, first + count)
-
-    def __len__(self) -> int:
-        return len(self._seeds)
-
-    def __getitem__(self, index: Any) -> Any:
-        return {"key": self._seeds[index]}
 
 
 @dataclass(frozen=True)
@@ -174,7 +162,7 @@ def build(url: str, /, **args: Any) -> Environment:
         raise BadInputError(f"openenv: args.action: found {checked.action!r}, accepted are {', '.join(names)}")
     tools = [] if checked.action is not None else [_tool(schema, names)]
     return Environment(
-        SeedTasks(checked.seed, checked.num_tasks), text_env=partial(OpenEnvEpisode, url, checked, tools)
+        NumberedTasks(checked.seed, checked.num_tasks), text_env=partial(OpenEnvEpisode, url, checked, tools)
     )
 
 

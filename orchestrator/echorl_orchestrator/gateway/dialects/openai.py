@@ -107,9 +107,11 @@ class OpenAiChat:
         return "".join(f"data: {json.dumps(chunk, ensure_ascii=False)}\n\n" for chunk in chunks) + "data: [DONE]\n\n"
 
     def refusal(self, refusal: Refusal) -> dict[str, Any]:
-        """An error object; its type tells whose fault it is."""
+        """An error object; its type tells whose fault it is, and agents know a prompt that is too long by its words."""
         kind = "server_error" if refusal.status >= 500 else "invalid_request_error"
-        error = {"message": refusal.message, "type": kind, "param": refusal.field, "code": refusal.reason}
+        too_long = refusal.reason is Reason.PROMPT_TOO_LONG
+        message = f"beyond the model's context length: {refusal.message}" if too_long else refusal.message
+        error = {"message": message, "type": kind, "param": refusal.field, "code": refusal.reason}
         return {"error": error}
 
     def failure(self, refusal: Refusal) -> str:

@@ -36,7 +36,7 @@ _TEXTS: dict[str, tuple[str, ...]] = {
     "name": ("one", "two", "three"),
     "type": (
         *("builtin:digits", "builtin:terminal", "import:my.environments:maze", "openenv:http://hub:8000"),
-        *("openenv:echo", "builtin:none"),
+        *("verifiers:owner/sums", "nemo-gym:http://gym:9000", "openenv:echo", "builtin:none"),
     ),
     "episodeTimeout": ("45s", "10m", "1h30m", "soon"),
     # Far above what a played orchestrator takes between two steps.

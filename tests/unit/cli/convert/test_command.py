@@ -60,15 +60,14 @@ def test_with_a_type_for_its_environment_the_manifest_is_valid(small, tmp_path):
     assert call("validate", out).stdout == f"{out}: valid, run sums\n"
 
 
-def test_without_a_type_for_its_environment_nothing_is_written_and_one_line_says_what_to_give(small, tmp_path):
+def test_without_a_type_its_environment_is_one_of_verifiers(small, tmp_path):
     out = tmp_path / "run.yaml"
     result = call("convert", "prime-rl", small, "--out", out)
-    assert (result.exit_code, result.stdout, out.exists()) == (2, "", False)
-    assert result.stderr == (
-        "--environment: environments of verifiers are not played yet; found no type of EchoRL's own for acme/sums; "
-        "accepted: --environment acme/sums=import:pkg.module:factory, a factory of yours (docs/environments.md), "
-        "or =builtin:<name>; for each\n1 problem; nothing is written\n"
-    )
+    assert result.exit_code == 0
+    [one] = yaml.safe_load(out.read_text())["spec"]["environments"]["train"]
+    assert (one["name"], one["type"]) == ("sums", "verifiers:acme/sums")
+    assert "spec.orchestrator.image: to fill in: in a cluster: an image that has verifiers" in result.stderr
+    assert call("validate", out).exit_code == 0
 
 
 def test_a_refusal_writes_nothing(small, tmp_path):

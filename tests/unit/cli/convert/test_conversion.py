@@ -27,6 +27,27 @@ def test_defaults_of_prime_rl_that_are_none_here_are_written_out():
     assert spec["environments"]["eval"][0]["interval"] == 100
 
 
+def test_a_task_set_of_verifiers_keeps_its_id_its_configuration_and_its_harness():
+    taskset, harness = {"id": "acme/maths", "split": "train"}, {"id": "null", "tool_timeout": 5.0}
+    tree = smallest()
+    tree["orchestrator"]["train"]["source"] = [
+        {"env": {"taskset": taskset}},
+        {"name": "other", "env": {"taskset": taskset, "agent": {"harness": harness}}},
+    ]
+    conversion = converted_copy(tree, types={"held-out": "builtin:digits"})
+    bare, chosen = conversion.document["spec"]["environments"]["train"]
+    assert (bare["name"], bare["type"], bare["args"]) == (
+        "maths",
+        "verifiers:acme/maths",
+        {"taskset": {"split": "train"}},
+    )
+    assert chosen["args"] == {"taskset": {"split": "train"}, "harness": harness}
+    told = {line.subject: line.kind for line in conversion.lines}
+    assert told["spec.environments.train[0].args.harness"] is Kind.DEFAULT
+    assert "spec.environments.train[1].args.harness" not in told
+    assert told["spec.orchestrator.image"] is Kind.TO_FILL_IN
+
+
 def test_the_loss_stays_the_same_function():
     # adv_tau * (-A r) + kl_tau * KL = rlWeight * (-A r + klTau * KL)
     paths, values = ("trainer.loss.adv_tau", "trainer.loss.kl_tau"), (0.5, 0.002)

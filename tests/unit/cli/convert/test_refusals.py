@@ -245,17 +245,14 @@ def test_a_type_for_an_environment_that_is_not_there():
     assert str(caught.value) == "--environment: found 'wrods'; accepted: the name or id of an environment in the files"
 
 
-def test_environments_without_a_type_are_one_statement():
+def test_an_id_that_is_none_and_a_type_that_nothing_plays():
     tree = smallest()
-    tree["orchestrator"]["train"]["source"].append({"legacy": {"id": "acme/sums@1"}})
+    tree["orchestrator"]["train"]["source"].append({"legacy": {"id": "acme sums"}})
     with pytest.raises(ConversionError) as caught:
-        converted_copy(tree, types={"held-out": "builtin:digits"})
-    assert str(caught.value) == (
-        "--environment: environments of verifiers are not played yet; "
-        "found no type of EchoRL's own for words, acme/sums@1; "
-        "accepted: --environment words=import:pkg.module:factory, a factory of yours (docs/environments.md), "
-        "or =builtin:<name>; for each"
-    )
+        converted_copy(tree, types={"words": "agent:coder", "held-out": "builtin:digits"})
+    told = str(caught.value)
+    assert 'not supported yet: environments of agent; found "agent:coder"; accepted: builtin:<name>, verif' in told
+    assert '(spec.environments.train[1].type): found "verifiers:acme sums"; accepted: builtin:<name>, verif' in told
 
 
 def test_values_of_wrong_types_are_told_at_once():

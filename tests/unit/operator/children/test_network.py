@@ -226,7 +226,8 @@ def test_an_address_that_cannot_be_read_ends_no_rendering(url):
     assert [line for line in found if "the teacher" in line] == ["orchestrator -> anywhere (TCP/443): the teacher"]
 
 
-def test_a_server_of_environments_is_reached_by_the_orchestrator_alone():
-    found = lines(with_value(shortest(), "spec.environments.train.0.type", "openenv:http://games:8000/chess"))
+@pytest.mark.parametrize("kind", ["openenv", "nemo-gym"])
+def test_a_server_of_environments_is_reached_by_the_orchestrator_alone(kind):
+    found = lines(with_value(shortest(), "spec.environments.train.0.type", f"{kind}:http://games:8000/chess"))
     name = "spec.environments.train[0].type"
     assert [line for line in found if name in line] == [f"orchestrator -> anywhere (TCP/8000): {name}"]

@@ -175,6 +175,8 @@ async def test_a_prompt_without_room_is_a_clear_400(gateway: ServedGateway) -> N
         with pytest.raises(openai.BadRequestError) as caught:
             await client.chat.completions.create(model="policy", messages=PROMPT)
     assert caught.value.code == "context_length_exceeded"
+    # Some clients know it by these words alone.
+    assert "beyond the model's context length: the prompt has" in caught.value.message
     assert gateway.policy.calls == []
 
 

@@ -6,7 +6,6 @@ from echorl_testing.manifests.documents import shortest, with_value
 from echorl_testing.manifests.refused.case import ENV, EVAL
 
 NOT_SUPPORTED_YET: list[tuple[str, Any]] = [
-    (f"{ENV}.type", "verifiers:owner/env"),
     (f"{ENV}.type", "agent:coder"),
     ("spec.trainer.parallel.context", 2),
     ("spec.weightTransfer.mode", "nccl"),
