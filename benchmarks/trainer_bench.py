@@ -20,10 +20,11 @@ from echorl_core import jsonsafe
 from echorl_core.config import LossConfig, ModelConfig, OptimizerConfig
 from echorl_core.wire.batch import RankBatch
 from echorl_trainer.batches import Source
+from echorl_trainer.loading import start_policy
 from echorl_trainer.losses import policy_loss
-from echorl_trainer.model import Checkpointing, Policy, load_policy
+from echorl_trainer.model import Checkpointing, Policy
 from echorl_trainer.optimizer import build_optimizer, build_schedule
-from echorl_trainer.parallel import Ranks, shard
+from echorl_trainer.parallel import Ranks
 from echorl_trainer.step import StepRunner
 from echorl_trainer.token_metrics import TokenMetrics
 
@@ -90,8 +91,7 @@ class Bench:
     ) -> Learner:
         """Load the model as a trainer rank does."""
         config = ModelConfig(path=str(self.model), dtype=dtype, max_model_len=32_768, renderer="engine")
-        policy = load_policy(config, seed=0)
-        shard(policy, self.ranks, getattr(torch, dtype), compile=compiled, activation_checkpointing=checkpointing)
+        policy = start_policy(config, self.ranks, seed=0, compile=compiled, activation_checkpointing=checkpointing)
         chosen = build_optimizer(policy, optimizer)
         schedule = build_schedule(chosen, optimizer, 1000)
         runner = WatchedRunner(policy, chosen, schedule, policy_loss(LossConfig()), self.ranks, optimizer.max_grad_norm)

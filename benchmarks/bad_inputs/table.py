@@ -75,6 +75,7 @@ _SUPERVISED = (".processes.json", "run.json", "state.json", "checkpoints/step_00
 _ENTRIES = (".lock", ".processes.json", "run.json", "checkpoints", "logs")
 _READERS = (
     "validate PATH",
+    "plan PATH",
     "render PATH",
     "render --cluster PATH",
     "run PATH",

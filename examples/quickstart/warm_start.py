@@ -11,10 +11,11 @@ from safetensors.torch import save_file
 from echorl_core.config import LossConfig, ModelConfig, OptimizerConfig
 from echorl_core.wire.batch import MicroBatch, RankBatch, TokenRole
 from echorl_orchestrator.environments.builtin.parts.terminal_policy import DemonstrationTokens
+from echorl_trainer.loading import start_policy
 from echorl_trainer.losses import policy_loss
-from echorl_trainer.model import full_weights, load_policy
+from echorl_trainer.model import full_weights
 from echorl_trainer.optimizer import build_optimizer, build_schedule
-from echorl_trainer.parallel import connect, disconnect, shard
+from echorl_trainer.parallel import connect, disconnect
 from echorl_trainer.step import StepRunner
 
 
@@ -60,8 +61,7 @@ def fit(source: Path, target: Path, batches: Sequence[Sequence[DemonstrationToke
     ranks = connect(device="cpu")
     try:
         config = ModelConfig(path=str(source), dtype="float32", max_model_len=512, renderer="compact")
-        policy = load_policy(config, seed=seed)
-        shard(policy, ranks, policy.dtype)
+        policy = start_policy(config, ranks, seed=seed)
         optimizer_config = OptimizerConfig(lr=lr, schedule="cosine", warmup_steps=5, min_lr_ratio=0.1)
         optimizer = build_optimizer(policy, optimizer_config)
         schedule = build_schedule(optimizer, optimizer_config, len(batches))

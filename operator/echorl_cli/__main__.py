@@ -12,6 +12,7 @@ from echorl_core import __version__
 # name -> (module, function). The function's docstring is the command's help.
 COMMANDS = {
     "validate": ("echorl_cli.validate", "validate_command"),
+    "plan": ("echorl_cli.plan.command", "plan_command"),
     "render": ("echorl_cli.render", "render_command"),
     "run": ("echorl_cli.local.run", "run_command"),
     "preflight": ("echorl_cli.preflight.command", "preflight_command"),

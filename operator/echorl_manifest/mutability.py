@@ -58,6 +58,7 @@ EFFECTS: Mapping[str, Effect] = {
     "spec.environments.eval[].interval": Effect.LIVE,
     # Its state stands in the checkpoints.
     "spec.trainer.optimizer.type": Effect.IMMUTABLE,
+    "spec.trainer.optimizer.stateDtype": Effect.IMMUTABLE,
     "spec.inference": Effect.LIVE,
     # The orchestrator's: it reads its config once.
     "spec.inference.extraHeaders": Effect.NEW_ATTEMPT,

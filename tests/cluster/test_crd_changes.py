@@ -24,6 +24,8 @@ REFUSED = [
     ("spec.storage", None, 'found nothing; accepted: "1Ti"'),
     ("spec.storage.storageClassName", "slow", 'accepted: "fast"'),
     ("spec.trainer.optimizer.type", "sgd", 'found "sgd"; accepted: "adamw"'),
+    ("spec.trainer.optimizer.stateDtype", "int8", 'found "int8"; accepted: "bfloat16"'),
+    ("spec.trainer.optimizer.stateDtype", None, 'found "float32"; accepted: "bfloat16"'),
     (f"{TRAIN}.1.type", "import:my_code.environments:other", 'accepted: "import:my_code.environments:maze"'),
     (f"{EVAL}.0.type", "builtin:digits", 'accepted: "builtin:terminal"'),
 ]

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from echorl_core.config import OptimizerConfig
 from echorl_testing.orchestrator.packs import (
     SGD,
     denominators,
@@ -13,11 +14,13 @@ from echorl_testing.orchestrator.packs import (
     learner,
     rank_batch,
     tiny_policy,
+    whole,
 )
 from echorl_testing.trainer.gang import on_ranks
 from echorl_testing.trainer.invariance import plain, train
 from echorl_trainer.attention import has_varlen_kernel, kernel_name
 from echorl_trainer.batches import score_batch
+from echorl_trainer.state import TrainState, save_state
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
@@ -102,3 +105,35 @@ def test_two_devices_train_as_one(tmp_path, replicate):
 
 def compared(left, right):
     return distance(*({name: torch.from_numpy(value) for name, value in side.items()} for side in (left, right)))
+
+
+@pytest.mark.parametrize("kind", ["adamw", "muon"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+def test_moments_in_host_memory_are_the_same_bits_there_and_in_a_checkpoint(tmp_path, kind, dtype):
+    """float32 moments on the GPU have the fused kernel, whose last bits differ."""
+    held = OptimizerConfig.model_validate({"type": kind, "lr": 1e-3, "state_dtype": dtype})
+    moved = held.model_copy(update={"cpu_offload": True})
+    on_gpu = train(tmp_path / "m", held, 3, 1, "cuda")
+    on_host = train(tmp_path / "m", moved, 3, 1, "cuda")
+    bound = 1e-4 if dtype == "float32" and kind == "adamw" else 0.0
+    for part in ("weights", "state"):
+        assert distance(tensors(on_host[part]), tensors(on_gpu[part])) <= bound
+    with learner(tmp_path / "m", optimizer=moved, device="cuda") as one:
+        one.runner.run(rank_batch(HALVES, TOTALS))
+        state = TrainState(one.policy, one.optimizer, one.ranks)
+        assert {value.device.type for entry in one.optimizer.state.values() for value in entry.values()} == {"cpu"}
+        save_state(state, 1, tmp_path / "checkpoint")
+        written = kept(one.optimizer)
+    with learner(tmp_path / "m", optimizer=held, device="cuda") as one:
+        state = TrainState(one.policy, one.optimizer, one.ranks)
+        assert state.restore(tmp_path / "checkpoint") == 1
+        assert all(torch.equal(*pair) for pair in zip(kept(one.optimizer), written, strict=True))
+
+
+def kept(optimizer):
+    """Copies of all that it keeps."""
+    return [whole(value) for entry in optimizer.state.values() for _, value in sorted(entry.items())]
+
+
+def tensors(arrays):
+    return {name: torch.from_numpy(values).float() for name, values in arrays.items()}

@@ -6,7 +6,6 @@ from typing import Any, overload
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 
@@ -33,9 +32,3 @@ class GroupOptimizer(Optimizer):
         for group in self.param_groups:
             self.update([parameter for parameter in group["params"] if parameter.grad is not None], group)
         return loss
-
-
-def local(tensor: Any) -> Tensor:
-    """This rank's part of ``tensor``, which shares its memory."""
-    found: Tensor = tensor.to_local() if isinstance(tensor, DTensor) else tensor
-    return found

@@ -7,7 +7,7 @@ Only A and B train, are checkpointed and are published. Their names are PEFT's, 
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -17,26 +17,21 @@ from torch import Tensor, nn
 from echorl_core import adapters
 from echorl_core.config import LoraConfig
 from echorl_trainer.model import Adapter, Policy, full_weights, whole_tensors
-
-_SAMPLED = 256
-"""Values of each tensor that a fingerprint looks at."""
+from echorl_trainer.shards import local, rows_of
 
 
 class LoraLinear(nn.Linear):
     """A linear layer with an adapter; ``weight`` and ``bias`` are those of the layer that it takes the place of."""
 
-    def __init__(self, layer: nn.Linear, rank: int, alpha: float, generator: torch.Generator) -> None:
-        """A is drawn uniformly from +-1/sqrt(in), as PEFT and the authors' code draw it."""
+    def __init__(self, layer: nn.Linear, rank: int, alpha: float) -> None:
+        """The factors lie where the layer does, without values: ``draw_adapter`` gives them."""
         nn.Module.__init__(self)
         self.in_features, self.out_features = layer.in_features, layer.out_features
         self.weight, self.bias = layer.weight, layer.bias
         self.scaling = alpha / rank
-        self.lora_A = nn.Linear(self.in_features, rank, bias=False)
-        self.lora_B = nn.Linear(rank, self.out_features, bias=False)
-        bound = 1.0 / math.sqrt(self.in_features)
-        with torch.no_grad():
-            self.lora_A.weight.uniform_(-bound, bound, generator=generator)
-            self.lora_B.weight.zero_()
+        device = layer.weight.device
+        self.lora_A = nn.Linear(self.in_features, rank, bias=False, device=device)
+        self.lora_B = nn.Linear(rank, self.out_features, bias=False, device=device)
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - the name that torch gives it
         """``input``: [..., in]; the answer is [..., out], both of the compute dtype."""
@@ -51,10 +46,8 @@ class _Place:
     layer: nn.Linear
 
 
-def attach(policy: Policy, config: LoraConfig, *, seed: int) -> None:
+def attach(policy: Policy, config: LoraConfig) -> None:
     """Freeze ``policy`` and put an adapter on every linear layer that ``config`` names; before ``shard``.
-
-    The start depends on ``seed`` and each layer's name alone: not on the number of ranks, nor on other targets.
 
     Raises:
         ValueError: a target names no linear layer; the policy is as it was.
@@ -64,13 +57,27 @@ def attach(policy: Policy, config: LoraConfig, *, seed: int) -> None:
         chosen = adapters.chosen_modules(places, config.target_modules)
     except adapters.UnknownModule as error:
         raise ValueError(f"model.lora.target_modules: {error}") from error
-    policy.adapter = Adapter(config, fingerprint(policy.model.named_parameters()))
+    policy.adapter = Adapter(config)
     policy.requires_grad_(requires_grad=False)
     for name in chosen:
         place = places[name]
-        digest = hashlib.sha256(f"{seed} {name}".encode()).digest()
-        generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
-        setattr(place.owner, place.name, LoraLinear(place.layer, config.rank, config.alpha, generator))
+        setattr(place.owner, place.name, LoraLinear(place.layer, config.rank, config.alpha))
+
+
+@torch.no_grad()
+def draw_adapter(policy: Policy, *, seed: int) -> None:
+    """Give the adapter its start: A uniform in +-1/sqrt(in), as PEFT and the authors' code draw it, B zero.
+
+    A depends on ``seed`` and its layer's name alone: not on the number of ranks, nor on other targets.
+    """
+    for name, module in policy.model.named_modules():
+        if isinstance(module, LoraLinear):
+            digest = hashlib.sha256(f"{seed} {name}".encode()).digest()
+            generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+            bound = 1.0 / math.sqrt(module.in_features)
+            start = torch.empty(module.lora_A.weight.shape).uniform_(-bound, bound, generator=generator)
+            local(module.lora_A.weight).copy_(start[rows_of(module.lora_A.weight)])
+            local(module.lora_B.weight).zero_()
 
 
 def _linear_layers(policy: Policy) -> Iterator[tuple[str, _Place]]:
@@ -80,17 +87,6 @@ def _linear_layers(policy: Policy) -> Iterator[tuple[str, _Place]]:
         if isinstance(module, nn.Linear) and id(module) in inside:
             owner, _, last = name.rpartition(".")
             yield name, _Place(policy.model.get_submodule(owner), last, module)
-
-
-def fingerprint(parameters: Iterable[tuple[str, Tensor]]) -> str:
-    """What tells one base model from another: sha256 over names, shapes and evenly spaced values, as float32."""
-    digest = hashlib.sha256()
-    for name, parameter in sorted(parameters, key=lambda one: one[0]):
-        flat = parameter.detach().flatten()
-        values = flat[:: max(1, flat.numel() // _SAMPLED)].float().contiguous()
-        digest.update(f"{name} {tuple(parameter.shape)}\n".encode())
-        digest.update(values.numpy().data)
-    return digest.hexdigest()
 
 
 @torch.no_grad()

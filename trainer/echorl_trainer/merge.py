@@ -7,17 +7,15 @@ is every other weight. One tensor is held at a time, beside those of the file th
 """
 
 import argparse
-import json
 import shutil
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 import structlog
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -26,6 +24,7 @@ from echorl_core.adapters import ADAPTER_CONFIG, ADAPTER_WEIGHTS, TENSOR_PREFIX,
 from echorl_core.names import ExitCode
 from echorl_core.rundir import TEMPORARY_PREFIX
 from echorl_core.wire.weights import WeightManifest
+from echorl_trainer.model_folder import model_shapes, model_tensors
 from echorl_trainer.weights import DTYPES, MANIFEST, SafetensorsFolder, export_weights
 
 log = structlog.get_logger()
@@ -143,38 +142,6 @@ def check_fits(adapter: LoadedAdapter, model: Path) -> None:
             raise Unmergeable(f"{name}: shape {list(tensor.shape)}, the model makes it {list(wanted[name])}")
         if missing := wanted.keys() - adapter.tensors.keys():
             raise Unmergeable(f"{missing.pop()}: is missing beside {name}")
-
-
-def model_shapes(model: Path) -> Iterator[tuple[str, list[int]]]:
-    """Names and shapes of a model folder's tensors."""
-    for file in model_files(model):
-        with safe_open(file, framework="pt") as opened:
-            for name in opened.keys():  # noqa: SIM118 - the handle is no mapping
-                yield name, opened.get_slice(name).get_shape()
-
-
-def model_tensors(model: Path) -> Iterator[tuple[str, Tensor]]:
-    """A model folder's tensors, one at a time."""
-    for file in model_files(model):
-        with safe_open(file, framework="pt") as opened:
-            for name in opened.keys():  # noqa: SIM118 - the handle is no mapping
-                yield name, opened.get_tensor(name)
-
-
-def model_files(model: Path) -> list[Path]:
-    """Safetensors files of a model folder: the one that loading takes first, those of its index, or all there are.
-
-    Raises:
-        Unmergeable: there are none.
-    """
-    if (whole := model / "model.safetensors").is_file():
-        return [whole]
-    index = model / "model.safetensors.index.json"
-    if index.is_file():
-        return [model / name for name in sorted(set(json.loads(index.read_text())["weight_map"].values()))]
-    if files := sorted(model.glob("*.safetensors")):
-        return files
-    raise Unmergeable(f"{model}: has no safetensors files; accepted is a model folder")
 
 
 def main(arguments: list[str]) -> ExitCode:

@@ -12,16 +12,18 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.tensor import DTensor, Shard
-from torch.optim.adamw import adamw
 
-from echorl_trainer.group_optimizer import GroupOptimizer, local
+from echorl_trainer.adamw import adamw_step
+from echorl_trainer.group_optimizer import GroupOptimizer
+from echorl_trainer.moment_store import MomentStore
+from echorl_trainer.shards import local, shard_group
 
 MOMENTUM = 0.95
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """a, b, c of the polynomial a x + b x^3 + c x^5 that brings singular values near 1 (Jordan, 2024)."""
 ITERATIONS = 5
 _EPS = 1e-7
+_ALL = slice(None)
 
 
 class Muon(GroupOptimizer):
@@ -32,7 +34,7 @@ class Muon(GroupOptimizer):
         W_t = W_{t-1} - lr (0.2 sqrt(max(rows, columns)) O_t + weight_decay W_{t-1})
 
     mu is ``MOMENTUM``. The factor gives updates the size of AdamW's, so both parts share one learning rate and one
-    weight decay. Float32 master weights and state; collective when parameters are sharded.
+    weight decay. Float32 master weights; collective when parameters are sharded.
     """
 
     def __init__(
@@ -44,8 +46,11 @@ class Muon(GroupOptimizer):
         weight_decay: float,
         betas: tuple[float, float],
         eps: float,
+        store: MomentStore | None = None,
     ) -> None:
         """``others``: groups with ``params`` and ``weight_decay`` for AdamW, which ``betas`` and ``eps`` are for.
+
+        ``store`` keeps momentum and moments; None: in float32 on the device.
 
         Raises:
             ValueError: one of ``matrices`` has not 2 dimensions.
@@ -57,13 +62,14 @@ class Muon(GroupOptimizer):
         groups = [{"params": ordered, "weight_decay": weight_decay, "orthogonal": True}] if ordered else []
         groups += [{**group, "orthogonal": False} for group in others]
         super().__init__(groups, {"lr": lr, "betas": betas, "eps": eps})
+        self._store = store or MomentStore()
 
     def update(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
         """Move the matrices by their orthogonal directions, all else by AdamW."""
         if group["orthogonal"]:
             self._orthogonal(parameters, group)
         else:
-            self._adamw(parameters, group)
+            adamw_step(parameters, self.state, group, self._store)
 
     def _orthogonal(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
         for some in rounds(parameters):
@@ -71,37 +77,17 @@ class Muon(GroupOptimizer):
             for parameter in some:
                 state, gradient = self.state[parameter], local(parameter.grad)
                 if "momentum" not in state:
-                    state["momentum"] = torch.zeros_like(parameter)
-                momentum = local(state["momentum"]).mul_(MOMENTUM).add_(gradient)
+                    self._store.begin(state, "momentum", parameter)
+                momentum = self._store.read(state, "momentum", _ALL, parameter.device, signed=True)
+                momentum.mul_(MOMENTUM).add_(gradient)
                 directions.append(gradient.add(momentum, alpha=MOMENTUM))
+                self._store.write(state, "momentum", _ALL, momentum, signed=True)
             for parameter, update in zip(some, orthogonal_rows(some, directions), strict=True):
                 rate = group["lr"] * 0.2 * math.sqrt(max(parameter.shape))
                 rows = local(parameter)
                 rows.mul_(1.0 - group["lr"] * group["weight_decay"]).add_(update.to(rows.dtype), alpha=-rate)
-
-    def _adamw(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
-        """arXiv:1711.05101, algorithm 2, bias-corrected; of this rank's parts, for it looks at each element alone."""
-        for parameter in parameters:
-            if not (state := self.state[parameter]):
-                state["step"] = torch.tensor(0.0)
-                state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
-        states = [self.state[parameter] for parameter in parameters]
-        beta1, beta2 = group["betas"]
-        adamw(
-            [local(parameter) for parameter in parameters],
-            [local(parameter.grad) for parameter in parameters],
-            [local(state["exp_avg"]) for state in states],
-            [local(state["exp_avg_sq"]) for state in states],
-            [],
-            [state["step"] for state in states],
-            amsgrad=False,
-            beta1=beta1,
-            beta2=beta2,
-            lr=group["lr"],
-            weight_decay=group["weight_decay"],
-            eps=group["eps"],
-            maximize=False,
-        )
+        if parameters:
+            self._store.settle(parameters[0].device)
 
 
 def newton_schulz(matrix: Tensor) -> Tensor:
@@ -123,7 +109,7 @@ def newton_schulz(matrix: Tensor) -> Tensor:
 
 def rounds(parameters: list[Tensor]) -> Iterator[list[Tensor]]:
     """``parameters`` in groups of at most as many as ranks share them."""
-    group = _shard_group(parameters)
+    group = shard_group(parameters[0]) if parameters else None
     size = 1 if group is None else dist.get_world_size(group)
     yield from (parameters[begin : begin + size] for begin in range(0, len(parameters), size))
 
@@ -133,7 +119,7 @@ def orthogonal_rows(parameters: list[Tensor], directions: list[Tensor]) -> list[
 
     ``directions``: this rank's rows of each. ``parameters``: of one round, for how their rows lie over the ranks.
     """
-    group = _shard_group(parameters)
+    group = shard_group(parameters[0])
     # Half precision on the way too, because the iteration needs no more of it.
     directions = [rows.bfloat16() if rows.is_cuda else rows for rows in directions]
     if group is None:
@@ -157,14 +143,3 @@ def _row_elements(shape: Iterable[int], size: int) -> list[int]:
     rows, columns = shape
     most = -(-rows // size)
     return [columns * min(most, max(0, rows - rank * most)) for rank in range(size)]
-
-
-def _shard_group(parameters: list[Tensor]) -> Any:
-    """The ranks that share each of ``parameters``; None: this rank holds them whole."""
-    first = parameters[0] if parameters else None
-    if not isinstance(first, DTensor):
-        return None
-    for index, placement in enumerate(first.placements):
-        if isinstance(placement, Shard) and first.device_mesh.size(index) > 1:
-            return first.device_mesh.get_group(index)
-    return None

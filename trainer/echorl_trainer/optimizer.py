@@ -9,9 +9,12 @@ from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.optimizer import ParamsT
 
 from echorl_core.config import OptimizerConfig
-from echorl_trainer.group_optimizer import GroupOptimizer, local
+from echorl_trainer.adamw import StoredAdamW
+from echorl_trainer.group_optimizer import GroupOptimizer
 from echorl_trainer.model import Policy
+from echorl_trainer.moment_store import MomentStore
 from echorl_trainer.muon import Muon
+from echorl_trainer.shards import local
 
 
 @dataclass(frozen=True)
@@ -71,18 +74,21 @@ def build_optimizer(policy: nn.Module, config: OptimizerConfig) -> Optimizer:
     layers; norms, embeddings and the output head are AdamW's.
     """
     parameters = [parameter for parameter in policy.parameters() if parameter.requires_grad]
+    store = MomentStore(config.state_dtype, offload=config.cpu_offload)
     if config.type == "muon":
         hidden = {id(p) for p in policy.layers.parameters()} if isinstance(policy, Policy) else set()
         matrices = [p for p in parameters if p.ndim == 2 and id(p) in hidden]
         chosen = {id(matrix) for matrix in matrices}
         others = _groups([p for p in parameters if id(p) not in chosen], config.weight_decay)
         settings = {"lr": config.lr, "weight_decay": config.weight_decay}
-        return Muon(matrices, others, betas=config.betas, eps=config.eps, **settings)
+        return Muon(matrices, others, betas=config.betas, eps=config.eps, store=store, **settings)
     groups = _groups(parameters, config.weight_decay)
     if config.type == "sgd":
         return SGD(groups, lr=config.lr)
     if config.type == "signSgd":
         return SignSgd(groups, lr=config.lr)
+    if not store.is_plain:
+        return StoredAdamW(groups, store, lr=config.lr, betas=config.betas, eps=config.eps)
     fused = all(parameter.device.type == "cuda" for parameter in parameters)
     return AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=fused)
 

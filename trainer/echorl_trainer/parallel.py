@@ -1,7 +1,8 @@
 """Ranks, their mesh, and how a policy is sharded over them (FSDP2)."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Literal
@@ -13,6 +14,9 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from echorl_trainer.model import Checkpointing, Policy, checkpoint_layers, compile_layers
+
+Accumulation = Literal["sharded", "unsharded"]
+"""How gradients of a step's micro-batches add up; see ``accumulating``."""
 
 _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
@@ -94,10 +98,11 @@ def shard(
     compile: bool = False,  # noqa: A002 - the config's word
     activation_checkpointing: Checkpointing = "none",
 ) -> None:
-    """Shard float32 master weights over the ranks, layer by layer; compute in ``compute_dtype``; move to the device.
+    """Shard a policy on the meta device over the ranks, layer by layer; compute in ``compute_dtype``.
 
-    Gradients are reduced in float32 by a forced plain sum: a loss is already divided by its global denominator, so
-    nothing is averaged and nothing rescaled. Each replica holds the whole model over its shard ranks.
+    Master weights are float32. Gradients are reduced in float32 by a forced plain sum: a loss is already divided by its
+    global denominator, so nothing is averaged and nothing rescaled. Each replica holds the whole model over its shard
+    ranks.
     """
     checkpoint_layers(policy, activation_checkpointing)
     if compile:
@@ -114,5 +119,37 @@ def shard(
             module.set_gradient_divide_factor(1.0)
             # On gloo the factor alone is no supported reduction; elsewhere it saves a scaling pass.
             module.set_force_sum_reduction_for_comms(True)
-    policy.to(ranks.device)
     policy.compute_dtype = compute_dtype
+
+
+@contextmanager
+def accumulating(policy: Policy, mode: Accumulation) -> Iterator[Callable[[bool], None]]:
+    """A step's micro-batches; gives what is called before each, with whether it is the last.
+
+        sharded     every micro-batch gathers weights twice, layer by layer, and reduces its gradients over the shards
+        unsharded   a step gathers and reduces once; until then a rank holds all weights in the compute dtype and all
+                    gradients in float32
+
+    Replicas exchange gradients once a step either way: until then each shard keeps its own sum, as large as the shard.
+    """
+    assert isinstance(policy, FSDPModule)  # noqa: S101 - nothing trains that is not sharded
+    sharded, whole = policy, mode == "unsharded"
+    # Outside of a step, where no backward follows, layers give back what they gathered.
+    _reshard_after_forward(policy, resharded=not whole)
+
+    def begin(last: bool) -> None:  # noqa: FBT001 - all there is to say
+        sharded.set_requires_gradient_sync(last or not whole)
+        sharded.set_requires_all_reduce(last)
+        sharded.set_reshard_after_backward(last or not whole)
+
+    try:
+        yield begin
+    finally:
+        begin(True)  # noqa: FBT003
+        _reshard_after_forward(policy, resharded=True)
+
+
+def _reshard_after_forward(policy: Policy, *, resharded: bool) -> None:
+    for layer in policy.layers:
+        if isinstance(layer, FSDPModule):
+            layer.set_reshard_after_forward(resharded)

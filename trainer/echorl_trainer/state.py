@@ -3,7 +3,7 @@
 import hashlib
 import random
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.checkpoint.storage import WriteResult
@@ -22,7 +22,7 @@ from torch.futures import Future
 
 from echorl_core.checkpoints import read_manifest
 from echorl_core.faults import fault_point
-from echorl_trainer.model import Adapter, Policy
+from echorl_trainer.model import Policy
 from echorl_trainer.parallel import Ranks
 
 log = structlog.get_logger()
@@ -30,8 +30,6 @@ log = structlog.get_logger()
 TRAINER_FOLDER = "trainer"
 ADAPTER_KEY = "adapter"
 FIXED_KEY = "fixed"
-_SETTINGS = ("weight_decay", "betas", "eps")
-"""Settings of an optimizer's groups: they stand in checkpoints too, but hold as the manifest has them now."""
 _TRAINED = StateDictOptions(ignore_frozen_params=True)
 """Where no adapter trains, nothing is frozen."""
 
@@ -71,7 +69,7 @@ class TrainState:
             "random": {self._rank_key: self._random_state()},
             FIXED_KEY: dict(self.fixed),
         }
-        return state if self.policy.adapter is None else {**state, ADAPTER_KEY: _described(self.policy.adapter)}
+        return state if self.policy.adapter is None else {**state, ADAPTER_KEY: _described(self.policy)}
 
     def restore(self, folder: Path) -> int:
         """Take over what ``save`` wrote to ``folder``, by any number of ranks; the step that it holds. Collective.
@@ -89,21 +87,15 @@ class TrainState:
         state = self.collect(step=-1)
         del state[FIXED_KEY]
         check_shapes(folder, state, saved)
-        settings = [{name: group[name] for name in _SETTINGS if name in group} for group in self.optimizer.param_groups]
         # Ranks that did not exist when the checkpoint was written keep the random state of their seed.
         if not any(key.startswith(f"random.{self._rank_key}.") for key in saved):
             log.warning("checkpoint was saved by fewer ranks; this rank's random state starts from the seed")
             del state["random"]
         self._load(state, folder)
-        set_state_dict(
-            self.policy,
-            self.optimizer,
-            model_state_dict=state["model"],
-            optim_state_dict=state["optimizer"],
-            options=replace(_TRAINED, strict=self.policy.adapter is None),
-        )
-        for group, own in zip(self.optimizer.param_groups, settings, strict=True):
-            group.update(own)
+        # Tensors were read in place: an optimizer that loads them brings moments into its parameters' precision and
+        # memory. Of its groups' settings the manifest's hold, but for the rate of the step that was saved.
+        for group, saved_group in zip(self.optimizer.param_groups, state["optimizer"]["param_groups"], strict=True):
+            group["lr"] = saved_group["lr"]
         if "random" in state:
             self._set_random_state(state["random"][self._rank_key])
         return int(state["step"])
@@ -141,8 +133,7 @@ class TrainState:
         Raises:
             OtherAdapter: says what was found and what is accepted; nothing has been taken over.
         """
-        adapter = self.policy.adapter
-        wanted = {} if adapter is None else _described(adapter)
+        wanted = {} if self.policy.adapter is None else _described(self.policy)
         keys = [key for key in saved if key.startswith(f"{ADAPTER_KEY}.")]
         found: dict[str, Any] = dict.fromkeys((key.removeprefix(f"{ADAPTER_KEY}.") for key in keys), "")
         if bool(found) != bool(wanted):
@@ -198,14 +189,15 @@ def check_shapes(folder: Path, state: Mapping[str, Any], saved: Mapping[str, Any
             )
 
 
-def _described(adapter: Adapter) -> dict[str, Any]:
-    """What must be the same for a checkpoint to fit."""
-    config = adapter.config
+def _described(policy: Policy) -> dict[str, Any]:
+    """What must be the same for a checkpoint of an adapter to fit."""
+    assert policy.adapter is not None  # noqa: S101 - asked of adapters alone
+    config = policy.adapter.config
     return {
         "rank": config.rank,
         "alpha": config.alpha,
         "target_modules": ", ".join(sorted(config.target_modules)),
-        "base": adapter.base,
+        "base": policy.fingerprint,
     }
 
 

@@ -27,7 +27,8 @@ from echorl_trainer.losses import PolicyLoss
 from echorl_trainer.model import PackedTokens, Policy
 from echorl_trainer.objective import COMPONENTS, MicroBatchLoss
 from echorl_trainer.optimizer import Schedule
-from echorl_trainer.parallel import Ranks
+from echorl_trainer.parallel import Accumulation, Ranks, accumulating
+from echorl_trainer.shards import local
 from echorl_trainer.token_export import TokenExport
 from echorl_trainer.token_metrics import GAP_TOLERANCE, TokenMetrics, count_batch, count_gap, merge, summarize
 
@@ -76,6 +77,7 @@ class StepRunner:
         policy_loss: PolicyLoss,
         ranks: Ranks,
         max_grad_norm: float,
+        accumulation: Accumulation = "sharded",
     ) -> None:
         self._policy = policy
         self._optimizer = optimizer
@@ -83,6 +85,7 @@ class StepRunner:
         self._policy_loss = policy_loss
         self._ranks = ranks
         self._max_grad_norm = max_grad_norm
+        self._accumulation = accumulation
         self.export: TokenExport | None = None
         """Is shown every micro-batch; None: tokens are not exported."""
         self._vocab_size = int(policy.model.get_input_embeddings().num_embeddings)
@@ -141,11 +144,13 @@ class StepRunner:
             with self._former.in_place():
                 count_gap(token_metrics, scored, self._policy(scored.tokens).logprobs, self._gap_tolerance)
         checks = []
-        for micro in batch.micro_batches:
-            scored = self._scored(micro, sources, version=batch.step - 1)
-            shares, total = self._forward(batch, micro, scored, token_metrics)
-            total.backward()  # type: ignore[no-untyped-call]
-            checks.append(torch.cat([shares, self._local_norm()[None]]))
+        with accumulating(self._policy, self._accumulation) as begin:
+            for number, micro in enumerate(batch.micro_batches, start=1):
+                begin(number == len(batch.micro_batches))
+                scored = self._scored(micro, sources, version=batch.step - 1)
+                shares, total = self._forward(batch, micro, scored, token_metrics)
+                total.backward()  # type: ignore[no-untyped-call]
+                checks.append(torch.cat([shares, self._local_norm()[None]]))
         return token_metrics, torch.stack(checks)
 
     def _scored(self, micro: MicroBatch, sources: list[Source], *, version: int) -> ScoredBatch:
@@ -170,14 +175,20 @@ class StepRunner:
     def _local_norm(self) -> Tensor:
         """Norm of this rank's part of the gradient so far; once it is not finite it stays so."""
         gradients = [p.grad for p in self._policy.parameters() if p.grad is not None]
-        local = [g.to_local() if isinstance(g, DTensor) else g for g in gradients]
-        return torch.nn.utils.get_total_norm(local)
+        if not gradients:  # not reduced yet
+            return torch.zeros((), device=self._ranks.device)
+        return torch.nn.utils.get_total_norm([local(gradient) for gradient in gradients])
 
     def _gradient_norm(self) -> Tensor:
         """Euclidean norm over all ranks' shards; 0-d, on the device."""
         gradients = [p.grad for p in self._policy.parameters() if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
         return norm.full_tensor() if isinstance(norm, DTensor) else norm
+
+    @property
+    def _is_reduced_once(self) -> bool:
+        """Whether a rank sees no gradient of its own before the step's last micro-batch."""
+        return self._accumulation == "unsharded" or self._ranks.mesh.ndim > 1
 
     def _gather(self, value: Shared) -> list[Shared]:
         """Every rank's value, in the order of ranks."""
@@ -197,8 +208,12 @@ class StepRunner:
         if not failures and not micros:
             failures = [f"the gradient's norm is {grad_norm}"]
         elif not failures:
-            # A reduced gradient does not tell whose it was, so every rank names its samples of that micro-batch.
-            samples = self._gather(", ".join(batch.micro_batches[min(micros)].sample_ids))
+            # A reduced gradient does not tell whose it was, so every rank names its samples of that micro-batch; of one
+            # that was only reduced at the end, those of all.
+            bad = (
+                batch.micro_batches[: min(micros) + 1] if self._is_reduced_once else [batch.micro_batches[min(micros)]]
+            )
+            samples = self._gather(", ".join(name for micro in bad for name in micro.sample_ids))
             failures = [f"the gradient is not finite after micro-batch {min(micros)} of samples {', '.join(samples)}"]
         if self._policy_loss.name:
             failures.append(f"the rl loss is {self._policy_loss.name}")

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import structlog
-import torch
 from transformers.utils import logging as transformers_logging
 
 from echorl_core.config import TrainerConfig
@@ -28,11 +27,11 @@ from echorl_trainer.attention import kernel_name
 from echorl_trainer.checkpoint import Saver
 from echorl_trainer.client import BatchSource, Outbox
 from echorl_trainer.health import Health, Phase
-from echorl_trainer.lora import attach, fingerprint, published_weights, store_frozen
+from echorl_trainer.loading import start_policy
+from echorl_trainer.lora import published_weights
 from echorl_trainer.losses import policy_loss
-from echorl_trainer.model import load_policy
 from echorl_trainer.optimizer import build_optimizer, build_schedule
-from echorl_trainer.parallel import Ranks, shard
+from echorl_trainer.parallel import Ranks
 from echorl_trainer.publish import Publisher
 from echorl_trainer.state import TrainState
 from echorl_trainer.step import StepOutcome, StepRunner
@@ -62,37 +61,41 @@ def build_learner(config: TrainerConfig, ranks: Ranks) -> Learner:
     """
     loss = policy_loss(config.loss, config.python_path, config.losses)
     transformers_logging.disable_progress_bar()
-    policy = load_policy(config.model, seed=config.seed)
-    fixed = {
-        "spec.seed": str(config.seed),
-        "spec.model.name (its weights)": fingerprint(policy.model.named_parameters()),
-        "spec.model.dtype": config.model.dtype,
-        "spec.trainer.optimizer.type": config.optimizer.type,
-    }
-    compute_dtype = getattr(torch, config.model.dtype)
-    if config.model.lora is not None:
-        attach(policy, config.model.lora, seed=config.seed)
-        store_frozen(policy, compute_dtype)
-    shard(
-        policy,
+    policy = start_policy(
+        config.model,
         ranks,
-        compute_dtype,
+        seed=config.seed,
         compile=config.compile,
         activation_checkpointing=config.activation_checkpointing,
     )
+    fixed = {
+        "spec.seed": str(config.seed),
+        "spec.model.name (its weights)": policy.fingerprint,
+        "spec.model.dtype": config.model.dtype,
+        "spec.trainer.optimizer.type": config.optimizer.type,
+        "spec.trainer.optimizer.stateDtype": config.optimizer.state_dtype,
+    }
     optimizer = build_optimizer(policy, config.optimizer)
     log.info(
         "policy is ready",
         device=str(ranks.device),
         dtype=config.model.dtype,
-        attention=kernel_name(ranks.device, compute_dtype),
+        attention=kernel_name(ranks.device, policy.compute_dtype),
         compiled=config.compile,
         activation_checkpointing=config.activation_checkpointing,
         optimizer=config.optimizer.type,
         fused_optimizer=bool(optimizer.defaults.get("fused")),
     )
     schedule = build_schedule(optimizer, config.optimizer, config.max_steps)
-    runner = StepRunner(policy, optimizer, schedule, loss, ranks, config.optimizer.max_grad_norm)
+    runner = StepRunner(
+        policy,
+        optimizer,
+        schedule,
+        loss,
+        ranks,
+        config.optimizer.max_grad_norm,
+        config.gradient_accumulation,
+    )
     return Learner(TrainState(policy, optimizer, ranks, fixed), runner)
 
 

@@ -30,6 +30,10 @@ class OptimizerConfig(RoleConfig):
     warmup_steps: int = 0
     min_lr_ratio: float = 0.0
     """Share of ``lr`` that linear and cosine schedules end at."""
+    state_dtype: Literal["float32", "bfloat16", "int8"] = "float32"
+    """Precision of adamw's and muon's moments between steps; int8: codes with a scale per block of 256."""
+    cpu_offload: bool = False
+    """Whether moments lie in host memory between steps."""
 
 
 class TrainerConfig(RoleConfig):
@@ -51,6 +55,8 @@ class TrainerConfig(RoleConfig):
     optimizer: OptimizerConfig = OptimizerConfig()
     compile: bool = False
     activation_checkpointing: Literal["none", "selective", "full"] = "none"
+    gradient_accumulation: Literal["sharded", "unsharded"] = "sharded"
+    """Whether every micro-batch's gradient is reduced over the shards, or a step's once, from whole gradients."""
     replicate: int = 1
     """Replicas of the sharded model (HSDP); ranks = replicate x shard."""
     weight_mode: Literal["http", "disk"]

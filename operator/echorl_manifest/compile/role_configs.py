@@ -251,6 +251,7 @@ def _trainer(spec: EchoRLRunSpec, placement: Placement) -> config.TrainerConfig:
         optimizer=_optimizer(spec),
         compile=on_gpus if trainer.compile is None else trainer.compile,
         activation_checkpointing=trainer.activation_checkpointing or ("selective" if on_gpus else "none"),
+        gradient_accumulation=trainer.gradient_accumulation,
         replicate=trainer.parallel.replicate,
         weight_mode=_weight_mode(spec),
         publish_host=placement.publish_host,

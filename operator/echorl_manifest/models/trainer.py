@@ -43,6 +43,10 @@ class Optimizer(ApiModel):
     """Steps in which the learning rate rises linearly from 0."""
     min_lr_ratio: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Share of ``lr`` that ``linear`` and ``cosine`` end at."""
+    state_dtype: Literal["float32", "bfloat16", "int8"] = "float32"
+    """Precision of the moments of ``adamw`` and ``muon`` between steps. ``int8``: codes of 8 bits, a scale per 256."""
+    cpu_offload: bool = False
+    """Whether ``adamw`` and ``muon`` keep their moments in host memory between steps."""
 
 
 class Trainer(PodTemplate):
@@ -58,6 +62,11 @@ class Trainer(PodTemplate):
     """Tokens that are packed into one micro-batch; at least ``model.maxModelLen``, which is the default."""
     optimizer: Optimizer = Optimizer()
     """Optimizer and learning-rate schedule."""
+    gradient_accumulation: Literal["sharded", "unsharded"] = "sharded"
+    """When ranks add up gradients. ``sharded``: after every micro-batch. ``unsharded``: once a step.
+
+    A GPU then holds up to 6 bytes more per parameter.
+    """
     compile: bool | None = None
     """Whether the model is compiled by torch.compile; by default, on GPUs."""
     activation_checkpointing: Literal["none", "selective", "full"] | None = None

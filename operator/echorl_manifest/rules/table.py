@@ -34,10 +34,12 @@ ENVIRONMENTS = (*TRAIN, "spec.environments.eval[]")
 SAMPLING = (f"{TRAIN[0]}.sampling",)
 MEMBERS = tuple(f"{place}.members{{}}" for place in ENVIRONMENTS)
 TEACHER = ("teacher.url", "teacher.model", "teacher.secretName")
+OPTIMIZER = ("spec.trainer.optimizer",)
 SPEC, WANDB, RESUME, STORAGE = (("spec",), ("spec.monitors.wandb",), ("spec.resume",), ("spec.storage",))
 
 _SETTINGS = dict.fromkeys(setting for loss in LOSSES.values() for setting in loss.settings)
 _RL, _SFT, _OPD = (has("spec.algorithm.mode", mode) for mode in ("rl", "sft", "opd"))
+_STATELESS = has("type", "sgd", "signSgd")
 _OWN_OF_MODE = {"sft": ("groupSize",), "opd": ("groupSize", "filters")}
 _NOT_FILTERS = {
     "sft": (
@@ -54,6 +56,7 @@ _OF_GIVEN_CONVERSATIONS = (
 _NO_SUCH_LOGPROBS = "the trainer's logprobs would not match the sampled ones"
 _NO_BASE = "without model.lora the engines hold the policy alone; serve the base model yourself, as an endpoint"
 _NEEDS_ENGINES = "only a run of mode sft without eval environments needs no engines"
+_WITHOUT_STATE = "sgd and signSgd keep no moments"
 _WITHOUT_PROJECT = "only with project: without one there is no W&B"
 
 
@@ -210,6 +213,8 @@ RUNTIME: tuple[Row, ...] = (
         "model.maxModelLen",
         "a sample of full length must fit into one micro-batch",
     ),
+    Refused(OPTIMIZER, "stateDtype", (_STATELESS,), _WITHOUT_STATE, "float32", but=("float32",)),
+    Refused(OPTIMIZER, "cpuOffload", (_STATELESS,), _WITHOUT_STATE, "false", but=(False,)),
     *(Refused(WANDB, key, (absent("project"),), _WITHOUT_PROJECT) for key in ("entity", "baseUrl", "secretName")),
     Refused(WANDB, "mode", (absent("project"),), _WITHOUT_PROJECT, "online", but=("online",)),
     Needed(RESUME, "step", (has("policy", "FromStep"),), "the step of a committed checkpoint", "needed by FromStep"),

@@ -37,6 +37,8 @@ ADAM = OptimizerConfig(lr=1e-3, schedule="cosine", warmup_steps=2)
 SGD = OptimizerConfig(type="sgd", lr=1e-2)
 MUON = OptimizerConfig(type="muon", lr=1e-3, weight_decay=0.1)
 SIGN = OptimizerConfig(type="signSgd", lr=1e-4, weight_decay=0.1)
+EIGHT = ADAM.model_copy(update={"state_dtype": "int8"})
+HALF_MUON = MUON.model_copy(update={"state_dtype": "bfloat16", "cpu_offload": True})
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +73,11 @@ async def in_thread(work: Callable[[], None]) -> None:
     await asyncio.wait_for(asyncio.to_thread(work), 240)
 
 
-@pytest.mark.parametrize("optimizer", [ADAM, SGD, MUON, SIGN], ids=["adamw", "sgd", "muon", "signSgd"])
+@pytest.mark.parametrize(
+    "optimizer",
+    [ADAM, SGD, MUON, SIGN, EIGHT, HALF_MUON],
+    ids=["adamw", "sgd", "muon", "signSgd", "adamw in 8 bits", "muon in bfloat16"],
+)
 @pytest.mark.parametrize("tie", [False, True], ids=["untied", "tied"])
 def test_resumed_learner_goes_on_bit_for_bit(
     ranks: Ranks, tmp_path: Path, optimizer: OptimizerConfig, tie: bool
@@ -133,6 +139,12 @@ def test_what_no_resume_may_change_is_refused_by_name_and_nothing_is_taken_over(
         ("adamw", r"spec\.model\.name \(its weights\): found '", heavier, {}),
         ("adamw", r"optimizer\.type: found 'muon', the run was started with 'adamw'", model, {"optimizer": MUON}),
         ("signSgd", r"optimizer\.type: found 'sgd', the run was started with 'signSgd'", model, {"optimizer": SGD}),
+        (
+            "adamw",
+            r"optimizer\.stateDtype: found 'int8', the run was started with 'float32'",
+            model,
+            {"optimizer": EIGHT},
+        ),
     ]
     for name, message, folder, changed in cases:
         learner = tiny_learner(ranks, folder, **changed)
@@ -141,6 +153,19 @@ def test_what_no_resume_may_change_is_refused_by_name_and_nothing_is_taken_over(
             learner.state.restore(tmp_path / name)
         assert digest(learner) == before
         assert exit_code(caught.value) is ExitCode.BAD_INPUT
+
+
+def test_moments_may_move_to_host_memory_and_back(ranks: Ranks, model: Path, tmp_path: Path) -> None:
+    """They are the same bits in either, so a resume may change it."""
+    saved = tiny_learner(ranks, model, steps=2, optimizer=ADAM)
+    save_state(saved.state, 2, tmp_path / "checkpoint")
+    moved = tiny_learner(ranks, model, optimizer=ADAM.model_copy(update={"cpu_offload": True}))
+    moved.state.restore(tmp_path / "checkpoint")
+    assert digest(moved) == digest(saved)
+    save_state(moved.state, 2, tmp_path / "of moved")
+    back = tiny_learner(ranks, model, optimizer=ADAM)
+    back.state.restore(tmp_path / "of moved")
+    assert digest(back) == digest(saved)
 
 
 @pytest.mark.parametrize("other", ["a tied model", "another optimizer"])

@@ -16,7 +16,7 @@ from echorl_core.identity import RunIdentity
 from echorl_core.rundir import RunDirectory
 from echorl_testing.orchestrator.packs import packed, tiny_policy
 from echorl_testing.trainer.tiny_learner import alone, tiny_config, tiny_learner, tiny_model, train, weights
-from echorl_trainer.lora import LoraLinear, attach, published_weights
+from echorl_trainer.lora import LoraLinear, attach, draw_adapter, published_weights
 from echorl_trainer.merge import Unmergeable, main, merge
 from echorl_trainer.parallel import Ranks
 from echorl_trainer.publish import Publisher
@@ -61,7 +61,7 @@ def hand_made() -> LoraLinear:
     """W = [[1, 2], [3, 4]], A = [[1, -1]], B = [[2], [5]], alpha / rank = 3."""
     layer = nn.Linear(2, 2, bias=False)
     layer.weight.data = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
-    adapted = LoraLinear(layer, 1, 3.0, torch.Generator())
+    adapted = LoraLinear(layer, 1, 3.0)
     adapted.lora_A.weight.data = torch.tensor([[1.0, -1.0]])
     adapted.lora_B.weight.data = torch.tensor([[2.0], [5.0]])
     return adapted
@@ -85,7 +85,8 @@ def test_a_fresh_adapter_changes_nothing_and_is_frozen_around(tmp_path: Path) ->
     policy = tiny_policy(tmp_path / "m")
     documents = packed([torch.tensor(PROBE)])
     before = policy(documents).logprobs
-    attach(policy, LORA, seed=3)
+    attach(policy, LORA)
+    draw_adapter(policy, seed=3)
     assert torch.equal(policy(documents).logprobs, before)
     trained = {name for name, parameter in policy.model.named_parameters() if parameter.requires_grad}
     modules = [*(f"model.layers.{i}.{m}" for i in (0, 1) for m in ("self_attn.q_proj", "mlp.down_proj"))]
@@ -99,7 +100,8 @@ def test_the_start_depends_on_seed_and_name_alone(tmp_path: Path) -> None:
     found = []
     for targets, seed in ((["q_proj"], 3), (["k_proj", "q_proj"], 3), (["q_proj"], 4)):
         policy = tiny_policy(tmp_path / "m")
-        attach(policy, LoraConfig(rank=4, alpha=8.0, target_modules=targets), seed=seed)
+        attach(policy, LoraConfig(rank=4, alpha=8.0, target_modules=targets))
+        draw_adapter(policy, seed=seed)
         found.append(policy.model.get_submodule("model.layers.1.self_attn.q_proj").lora_A.weight)
     assert torch.equal(found[0], found[1])
     assert not torch.equal(found[0], found[2])
@@ -110,14 +112,14 @@ def test_a_target_that_names_nothing_is_refused_and_the_policy_stays(tmp_path: P
     policy = tiny_policy(tmp_path / "m")
     lora = LoraConfig(rank=4, alpha=8.0, target_modules=["q_proj", target])
     with pytest.raises(ValueError, match=rf"model\.lora\.target_modules: found '{target}', accepted are .*down_proj, "):
-        attach(policy, lora, seed=0)
+        attach(policy, lora)
     assert all(parameter.requires_grad for parameter in policy.parameters())
     assert policy.adapter is None
 
 
 def test_the_names_on_disk_are_those_of_the_loaded_model(tmp_path: Path) -> None:
     policy = tiny_policy(tmp_path / "m")
-    attach(policy, LORA, seed=0)
+    attach(policy, LORA)
     layers = linear_layers(tmp_path / "m")
     chosen = chosen_modules(layers, LORA.target_modules)
     shapes = {name: tuple(tensor.shape) for name, tensor in published_weights(policy)}

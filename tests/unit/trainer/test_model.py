@@ -9,8 +9,9 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, GemmaConfig, GraniteConfig, MistralConfig, Qwen3MoeConfig
 
 from echorl_core.config import ModelConfig
-from echorl_testing.orchestrator.packs import SHAPE, model_config, packed, tiny_policy
-from echorl_trainer.model import checkpoint_layers, full_weights, load_policy
+from echorl_testing.orchestrator.packs import SHAPE, model_config, packed, tiny_policy, whole_policy
+from echorl_trainer.model import checkpoint_layers, full_weights, meta_policy
+from echorl_trainer.reference import check_against_reference
 
 SIZES = {
     "vocab_size": 50,
@@ -85,7 +86,7 @@ def test_published_weights_have_hugging_face_names_and_no_tied_head(tmp_path, ti
 
 def test_published_weights_are_copies_in_the_configured_dtype(tmp_path):
     config = model_config(tmp_path / "m").model_copy(update={"dtype": "bfloat16"})
-    policy = load_policy(config, seed=0)
+    policy = whole_policy(config)
     assert {parameter.dtype for parameter in policy.parameters()} == {torch.float32}
     weights = dict(full_weights(policy))
     assert {value.dtype for value in weights.values()} == {torch.bfloat16}
@@ -109,11 +110,13 @@ def test_published_weights_are_copies_in_the_configured_dtype(tmp_path):
 )
 def test_models_that_would_be_computed_wrongly_are_refused(tmp_path, config, named):
     with pytest.raises(ValueError, match=f"not supported yet: .*{named}"):
-        load_policy(saved(tmp_path / "m", config), seed=0)
+        check_against_reference(meta_policy(saved(tmp_path / "m", config)).model.config)
 
 
 def test_other_plain_decoders_work(tmp_path):
-    assert load_policy(saved(tmp_path / "m", GemmaConfig(**SIZES)), seed=0).layers is not None
+    policy = meta_policy(saved(tmp_path / "m", GemmaConfig(**SIZES)))
+    check_against_reference(policy.model.config)
+    assert policy.layers is not None
 
 
 def test_vision_models_are_refused(tmp_path):
@@ -121,7 +124,7 @@ def test_vision_models_are_refused(tmp_path):
     described = json.loads((tmp_path / "m" / "config.json").read_text())
     (tmp_path / "m" / "config.json").write_text(json.dumps({**described, "vision_config": {"depth": 1}}))
     with pytest.raises(ValueError, match="not supported yet: vision"):
-        load_policy(config, seed=0)
+        whole_policy(config)
 
 
 def test_missing_weights_are_refused(tmp_path):
@@ -131,23 +134,23 @@ def test_missing_weights_are_refused(tmp_path):
     del weights["model.layers.1.mlp.up_proj.weight"]
     save_file(weights, file, metadata={"format": "pt"})
     with pytest.raises(ValueError, match=re.escape("lacks weights: model.layers.1.mlp.up_proj.weight (1 in all)")):
-        load_policy(config, seed=0)
+        whole_policy(config)
 
 
-def test_weights_that_are_not_finite_are_named_as_such(tmp_path):
+def test_weights_that_are_not_finite_are_named(tmp_path):
     config = model_config(tmp_path / "m")
     file = tmp_path / "m" / "model.safetensors"
     weights = load_file(file)
     weights["model.norm.weight"][0] = float("nan")
     save_file(weights, file, metadata={"format": "pt"})
-    with pytest.raises(ValueError, match="logits that are not finite"):
-        load_policy(config, seed=0)
+    with pytest.raises(ValueError, match=r"not finite: model\.norm\.weight"):
+        whole_policy(config)
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path):
     config = ModelConfig(path=str(tmp_path), dtype="float32", max_model_len=8, renderer="engine")
     with pytest.raises(ValueError, match=r"holds no config\.json"):
-        load_policy(config, seed=0)
+        whole_policy(config)
 
 
 def test_shape_of_the_test_model_has_grouped_heads():

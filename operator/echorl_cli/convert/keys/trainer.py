@@ -44,7 +44,7 @@ def _model() -> Iterator[Key]:
 def _absent(base: str) -> Iterator[Key]:
     """Keys of the model that only its shape in memory, experts and prime-rl's own tests are about."""
     yield none(f"{base}.ac_offloading.*", _MEMORY, {"pin_memory": True}, "on")
-    yield none(f"{base}.optim_cpu_offload", _MEMORY, True, "on")
+    yield none(f"{base}.optim_cpu_offload", "spec.trainer.optimizer.cpuOffload is off unless it is set", True, "on")
     yield none(f"{base}.fsdp_cpu_offload", _MEMORY, True)
     yield none(f"{base}.full_offload.*", _MEMORY, {"x": 1})
     yield none(f"{base}.moe_router_dtype", _EXPERTS, "float32")
@@ -56,7 +56,11 @@ def _absent(base: str) -> Iterator[Key]:
     yield none(f"{base}.moe.*", _EXPERTS, {"dispatch": {"type": "torch"}})
     yield none(f"{base}.freeze_moe_router", _EXPERTS, True)
     yield none(f"{base}.reshard_after_forward", "EchoRL chooses how FSDP2 shards", True)
-    yield none(f"{base}.optimization_dtype", "master weights and optimizer state are float32", "float32")
+    yield none(
+        f"{base}.optimization_dtype",
+        "master weights are float32; moments: spec.trainer.optimizer.stateDtype",
+        "float32",
+    )
     yield none(f"{base}.reduce_dtype", "gradients are summed in float32", "float32")
     yield none(f"{base}.fp8", "training in 8 bits is not supported", True)
     yield none(f"{base}.index_cache.*", "sparse attention is not supported", {"topk_freq": 2})

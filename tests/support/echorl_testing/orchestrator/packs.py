@@ -13,11 +13,11 @@ from torch.distributed.tensor import DTensor
 
 from echorl_core.config import LoraConfig, LossConfig, ModelConfig, OptimizerConfig
 from echorl_core.wire.batch import MicroBatch, RankBatch, TokenRole
-from echorl_trainer.lora import attach, store_frozen
+from echorl_trainer.loading import load_weights, start_policy
 from echorl_trainer.losses import policy_loss
-from echorl_trainer.model import Checkpointing, PackedTokens, Policy, load_policy
+from echorl_trainer.model import Checkpointing, PackedTokens, Policy, meta_policy
 from echorl_trainer.optimizer import build_optimizer, build_schedule
-from echorl_trainer.parallel import Ranks, connect, disconnect, shard
+from echorl_trainer.parallel import Accumulation, Ranks, connect, disconnect
 from echorl_trainer.seeded import Family, SeededShape, write_seeded_model
 from echorl_trainer.step import StepRunner
 
@@ -43,7 +43,14 @@ def model_config(folder: Path, *, family: Family = "qwen3", tie: bool = False) -
 
 def tiny_policy(folder: Path, *, family: Family = "qwen3", tie: bool = False) -> Policy:
     """A policy of ``SHAPE``, not sharded."""
-    return load_policy(model_config(folder, family=family, tie=tie), seed=0)
+    return whole_policy(model_config(folder, family=family, tie=tie))
+
+
+def whole_policy(config: ModelConfig) -> Policy:
+    """A model folder on the CPU, not sharded."""
+    policy = meta_policy(config)
+    load_weights(policy, Path(config.path), torch.device("cpu"))
+    return policy
 
 
 def packed(documents: Sequence[Tensor], temperature: Tensor | None = None) -> PackedTokens:
@@ -172,18 +179,19 @@ def learner(
     compiled: bool = False,
     checkpointing: Checkpointing = "none",
     lora: LoraConfig | None = None,
+    accumulation: Accumulation = "sharded",
 ) -> Iterator[Learner]:
     """A policy of ``SHAPE`` sharded over the ranks of torchrun's variables, or over one."""
-    policy = tiny_policy(folder, family=family, tie=tie)
-    if lora is not None:
-        attach(policy, lora, seed=0)
-        store_frozen(policy, compute_dtype)
+    config = model_config(folder, family=family, tie=tie).model_copy(
+        update={"dtype": str(compute_dtype).removeprefix("torch."), "lora": lora}
+    )
     ranks = connect(replicate, device, 60.0)
     try:
-        shard(policy, ranks, compute_dtype, compile=compiled, activation_checkpointing=checkpointing)
+        policy = start_policy(config, ranks, seed=0, compile=compiled, activation_checkpointing=checkpointing)
         chosen = build_optimizer(policy, optimizer)
         schedule = build_schedule(chosen, optimizer, 10)
-        runner = StepRunner(policy, chosen, schedule, policy_loss(loss or LossConfig()), ranks, optimizer.max_grad_norm)
+        rl_loss = policy_loss(loss or LossConfig())
+        runner = StepRunner(policy, chosen, schedule, rl_loss, ranks, optimizer.max_grad_norm, accumulation)
         seen: dict[str, Tensor] = {}
 
         def keep(*_: object) -> None:

@@ -115,8 +115,9 @@ def poisoned(folder: Path) -> tuple[str, bool]:
 
 
 def plain(tensors: dict[str, Tensor]) -> dict[str, np.ndarray]:
-    """As arrays, which travel between processes by value."""
-    return {name: tensor.numpy() for name, tensor in tensors.items()}
+    """As arrays, which travel between processes by value; numpy has no bfloat16."""
+    wide = {name: one.float() if one.dtype == torch.bfloat16 else one for name, one in tensors.items()}
+    return {name: tensor.numpy() for name, tensor in wide.items()}
 
 
 def by_loss(folder: Path, losses: list[LossConfig | None]) -> list[dict[str, Any]]:

@@ -5,9 +5,9 @@ import torch
 from numpy.typing import NDArray
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
-from echorl_trainer.group_optimizer import local
 from echorl_trainer.muon import orthogonal_rows, rounds
 from echorl_trainer.parallel import connect, disconnect
+from echorl_trainer.shards import local
 
 Pair = tuple[NDArray[np.float32], NDArray[np.float32]]
 

@@ -10,6 +10,18 @@ RUNTIME: list[Refused] = [
     Refused([("spec.resume", {"step": 3})], "spec.resume.step", "no value", id="step without FromStep"),
     Refused([("spec.resume", {"onExisting": "Archive"})], "spec.resume.onExisting", "Refuse", id="Archive, not Never"),
     Refused([("spec.checkpoint.keepEvery", 30)], "spec.checkpoint.keepEvery", "interval (25)", id="keepEvery"),
+    Refused(
+        [("spec.trainer.optimizer", {"type": "sgd", "stateDtype": "int8"})],
+        "spec.trainer.optimizer.stateDtype",
+        "float32",
+        id="precision of moments that there are none of",
+    ),
+    Refused(
+        [("spec.trainer.optimizer", {"type": "signSgd", "cpuOffload": True})],
+        "spec.trainer.optimizer.cpuOffload",
+        "false",
+        id="host memory for moments that there are none of",
+    ),
     Refused([("spec.storage.claimName", "c")], "spec.storage.size", "no value", id="size of a claim that exists"),
     Refused(
         [("spec.storage.accessMode", "ReadWriteOnce")],

@@ -1,0 +1,167 @@
+"""``echorl plan``: what it counts, its verdicts and exit codes, and what it says of wrong input."""
+
+import json
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from echorl_cli.__main__ import app_for
+from echorl_testing.manifests.documents import shortest, with_value
+
+CONFIG = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "model_type": "qwen3",
+    "vocab_size": 151_936,
+    "hidden_size": 4096,
+    "intermediate_size": 12_288,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "max_position_embeddings": 40_960,
+    "tie_word_embeddings": False,
+}
+SHAPE = [argument for key in list(CONFIG)[2:9] for argument in ("--shape", f"{key}={CONFIG[key]}")]
+
+
+@pytest.fixture
+def plan(tmp_path, monkeypatch):
+    """Calls the command with a manifest of eight ranks, whose model is a folder with ``config`` alone."""
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "empty"))
+
+    def call(*options, config=CONFIG, name=None, **values):
+        folder = tmp_path / "model"
+        folder.mkdir(exist_ok=True)
+        (folder / "config.json").write_text(config if isinstance(config, str) else json.dumps(config))
+        document = with_value(shortest(), "spec.model", {"name": name or str(folder)})
+        document = with_value(
+            document, "spec.trainer", {"replicas": 1, "gpusPerReplica": 8, **values.pop("trainer", {})}
+        )
+        for path, value in values.items():
+            document = with_value(document, path.replace("__", "."), value)
+        file = tmp_path / "run.yaml"
+        file.write_text(yaml.safe_dump(document))
+        arguments = ["plan", str(file), *options]
+        return CliRunner().invoke(app_for(arguments), arguments, prog_name="echorl")
+
+    return call
+
+
+def row(told, name):
+    (line,) = [line for line in told.stdout.splitlines() if line.strip().startswith(name)]
+    return float(line.split()[-1].replace(",", ""))
+
+
+def test_a_run_that_fits_says_what_each_part_takes(plan):
+    told = plan("--gpu-memory", "141GiB")
+    assert (told.exit_code, told.stderr) == (0, "")
+    assert "8.19 B parameters, 36 layers of width 4096, vocabulary 151,936" in told.stdout
+    # 4 bytes of 8,190,726,144 parameters over 8 ranks.
+    assert row(told, "master weights") == row(told, "gradients") == 3.81
+    assert row(told, "optimizer state") == 7.63
+    assert told.stdout.count(": fits") == 2
+
+
+def test_what_does_not_fit_ends_with_1_and_says_what_would(plan):
+    told = plan("--gpu-memory", "24GiB", trainer={"seqLen": 32_768})
+    assert told.exit_code == 1
+    assert "of 24.00 (--gpu-memory): does not fit" in told.stdout
+    changes = [line.strip() for line in told.stdout.split("each by itself:")[1].splitlines() if line.strip()]
+    assert [change.split(":")[0] for change in changes[:4]] == [
+        "trainer.seqLen",
+        "trainer.activationCheckpointing",
+        "trainer.optimizer.cpuOffload",
+        "trainer.optimizer.stateDtype",
+    ]
+    assert any(change.endswith("fits") for change in changes)
+
+
+def test_the_number_of_gpus_that_it_proposes_is_enough_and_fewer_are_not(plan):
+    told = plan("--gpu-memory", "48GiB", trainer={"seqLen": 8192})
+    assert told.exit_code == 1
+    (line,) = [line.split() for line in told.stdout.splitlines() if " GPUs " in line and line.endswith(" fits")]
+    assert line[:2] == ["16", "GPUs"]
+    assert plan("--gpu-memory", "48GiB", trainer={"seqLen": 8192, "gpusPerReplica": 16}).exit_code == 0
+
+
+def test_the_memory_of_a_gpu_is_read_from_what_the_pods_ask_for(plan):
+    selector = {"spec": {"nodeSelector": {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}}}
+    told = plan(trainer={"template": selector}, spec__inference__template=selector)
+    assert told.exit_code == 0
+    assert told.stdout.count("of 80.00 (nvidia.com/gpu.product: NVIDIA-H100-80GB-HBM3)") == 2
+    exact = {"spec": {"nodeSelector": {"nvidia.com/gpu.memory": "143771", "nvidia.com/gpu.product": "x"}}}
+    assert "of 140.40 (nvidia.com/gpu.memory: 143771)" in plan(trainer={"template": exact}).stdout
+
+
+@pytest.mark.parametrize("label", ["nvidia.com/gpu.memory", "nvidia.com/gpu.product"])
+@pytest.mark.parametrize("value", ["²", "0", "9" * 5000, "9" * 5000 + "GB", "0GB"])
+def test_labels_that_say_no_amount_are_as_if_they_were_not_there(plan, label, value):
+    told = plan(trainer={"template": {"spec": {"nodeSelector": {label: value}}}})
+    assert told.exit_code == 0, told.output
+    assert "fits" not in told.stdout
+
+
+def test_without_a_gpus_memory_there_is_no_verdict(plan):
+    told = plan()
+    assert told.exit_code == 0
+    assert "say --gpu-memory" in told.stdout
+    assert "fits" not in told.stdout
+
+
+def test_roles_on_the_cpu_need_no_gpu(plan):
+    told = plan("--gpu-memory", "1GiB", trainer={"gpusPerReplica": 0}, spec__inference__gpusPerReplica=0)
+    assert told.exit_code == 0
+    assert "trainer: on the CPU" in told.stdout
+    assert "engines: none on GPUs" in told.stdout
+
+
+def test_an_engines_share_of_the_gpu_is_read_from_its_arguments(plan):
+    whole = plan("--gpu-memory", "80GiB")
+    for arguments in (["--gpu-memory-utilization=0.3"], ["--gpu-memory-utilization", "0.3"]):
+        less = plan("--gpu-memory", "80GiB", spec__inference__extraArgs=arguments)
+        assert row_of_tokens(less) < row_of_tokens(whole) / 4
+    assert plan("--gpu-memory", "80GiB", spec__inference__extraArgs=["--gpu-memory-utilization=0.2"]).exit_code == 1
+
+
+@pytest.mark.parametrize("share", ["nan", "inf", "-1", "0", "much"])
+def test_a_share_that_is_none_is_left_to_the_engine_to_refuse(plan, share):
+    told = plan("--gpu-memory", "80GiB", spec__inference__extraArgs=[f"--gpu-memory-utilization={share}"])
+    assert row_of_tokens(told) == row_of_tokens(plan("--gpu-memory", "80GiB"))
+
+
+def row_of_tokens(told):
+    (line,) = [line for line in told.stdout.splitlines() if "room for" in line]
+    return int(line.split("room for ")[1].split()[0].replace(",", ""))
+
+
+def test_numbers_stand_in_for_a_model_on_a_hub(plan):
+    told = plan("--gpu-memory", "141GiB", *SHAPE, name="qwen/qwen3-8b")
+    assert told.exit_code == 0, told.stderr
+    assert "qwen/qwen3-8b: 8.19 B parameters" in told.stdout
+    tied = plan("--gpu-memory", "141GiB", *SHAPE, "--shape", "tie_word_embeddings=true", name="qwen/qwen3-8b")
+    assert "7.57 B parameters" in tied.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "values", "message"),
+    [
+        (["--gpu-memory", "plenty"], {}, "--gpu-memory: found 'plenty', accepted is an amount such as 141GiB"),
+        (["--gpu-memory", "80"], {}, "--gpu-memory: found '80'"),
+        (["--shape", "width=3"], {}, "--shape: found 'width=3', accepted are KEY=NUMBER of vocab_size, hidden_size"),
+        (["--shape", "hidden_size=wide"], {}, "--shape hidden_size: found 'wide', accepted is a whole number"),
+        (["--shape", "hidden_size=0"], {}, "hidden_size: found 0, accepted is a whole number from 1"),
+        ([], {"name": "a/b"}, "spec.model.name: found a/b: no such folder, and not in the hub's cache"),
+        (["--shape", "hidden_size=64"], {"name": "a/b"}, "vocab_size: found nothing, accepted is a whole number"),
+        ([], {"config": "no JSON"}, "without a readable config.json"),
+        ([], {"config": "[]"}, "a config.json that is no mapping"),
+        ([], {"config": {**CONFIG, "hidden_size": "4096"}}, "hidden_size: found '4096', accepted is a whole number"),
+        ([], {"config": {**CONFIG, "num_experts": 8}}, "not supported yet: mixture of experts"),
+        ([], {"trainer": {"gpusPerReplica": -1}}, "spec.trainer.gpusPerReplica"),
+    ],
+)
+def test_wrong_input_is_named_and_ends_with_2(plan, options, values, message):
+    told = plan(*options, **values)
+    assert told.exit_code == 2
+    assert message in " ".join(told.stderr.replace("│", " ").split()), told.stderr
+    assert "Traceback" not in told.output

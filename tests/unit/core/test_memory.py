@@ -1,0 +1,156 @@
+"""The arithmetic of memory on numbers worked out by hand, and on models whose size is known."""
+
+from dataclasses import replace
+
+import pytest
+
+from echorl_core.memory import (
+    GIB,
+    ModelShape,
+    Serving,
+    Training,
+    adapter_parameters,
+    engine_memory,
+    trainer_memory,
+)
+
+TOY = ModelShape(
+    vocab_size=100,
+    hidden_size=8,
+    intermediate_size=16,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    num_key_value_heads=1,
+    head_dim=4,
+)
+USE = Training(shards=2, micro_batch_tokens=10)
+QWEN3_8B = {
+    "vocab_size": 151_936,
+    "hidden_size": 4096,
+    "intermediate_size": 12_288,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "tie_word_embeddings": False,
+}
+QWEN3_06B = QWEN3_8B | {
+    "hidden_size": 1024,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 16,
+    "tie_word_embeddings": True,
+}
+
+
+@pytest.mark.parametrize(("config", "published"), [(QWEN3_8B, 8_190_735_360), (QWEN3_06B, 596_049_920)])
+def test_parameters_are_those_of_published_models(config, published):
+    shape = ModelShape.of_config(config)
+    norms_of_heads = shape.num_hidden_layers * 2 * shape.head_dim
+    assert shape.parameters + norms_of_heads == published
+
+
+def test_a_config_that_says_less_has_as_many_key_heads_and_heads_that_fill_the_width():
+    config = {key: value for key, value in QWEN3_8B.items() if key not in {"num_key_value_heads", "head_dim"}}
+    shape = ModelShape.of_config({**config, "head_dim": None})
+    assert (shape.num_key_value_heads, shape.head_dim) == (32, 128)
+
+
+@pytest.mark.parametrize("value", [None, 0, -1, 2.5, "4096", True, 10**30])
+def test_a_number_that_is_none_is_named(value):
+    with pytest.raises(ValueError, match=r"hidden_size: found .*, accepted is a whole number from 1 to"):
+        ModelShape.of_config({**QWEN3_8B, "hidden_size": value})
+
+
+def test_experts_are_not_counted():
+    with pytest.raises(ValueError, match="not supported yet: mixture of experts"):
+        ModelShape.of_config({**QWEN3_8B, "num_experts": 128})
+
+
+def test_a_rank_by_hand():
+    """A layer has 8 x 8 + 2 x 8 x 4 + 8 x 8 + 3 x 8 x 16 = 576 in matrices, 16 in norms; outside stand 2 x 800 + 8."""
+    assert (TOY.layer_parameters, TOY.outer_parameters, TOY.parameters) == (592, 1608, 2792)
+    found = trainer_memory(TOY, USE)
+    assert found.master_weights == found.gradients == 4 * 2792 // 2
+    assert (found.frozen_weights, found.host_state) == (0, 0)
+    assert found.optimizer_state == 8 * 2792 // 2
+    assert found.gathered_weights == 2 * (1608 + 2 * 592)
+    # Of a token: 3 x 8 of the width, 2 x 8 of queries, 2 x 4 of keys and values, 2 x 16 inside; 2 normalisers.
+    assert found.activations == 2 * 10 * (2 * 80 + 4 * 2)
+    # A layer in backward. Anew: (4 + 2)(2 x 8 + 8 + 4) + 2 (2 x 12 + 2 x 8 + 2 x 4 + 4 x 16) + 8 = 400 a token;
+    # flowing: 2 (2 x 8 + 3 x 16) = 128; the head's gradient 1600; its own and two in float32: 10 x 592.
+    assert found.buffers == 10 * 400 + 10 * 128 + 1600 + 5920
+    held = 5584 + 5584 + 11_168 + 5584 + 3360 + 12_800
+    assert found.total == int(held * 1.04) + int(1.5 * GIB)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "dtype", "state"),
+    [
+        ("adamw", "float32", 8 * 2792),
+        ("adamw", "bfloat16", 4 * 2792),
+        ("adamw", "int8", int(2 * (1 + 4 / 256) * 2792)),
+        # One momentum for 2 x 576 in matrices of layers, two moments for the others.
+        ("muon", "float32", 4 * (1152 + 2 * 1640)),
+        ("sgd", "float32", 0),
+        ("signSgd", "float32", 0),
+    ],
+)
+def test_optimizer_state_by_hand(optimizer, dtype, state):
+    use = replace(USE, optimizer=optimizer, state_dtype=dtype)
+    assert trainer_memory(TOY, use).optimizer_state == state // 2
+    moved = trainer_memory(TOY, replace(use, cpu_offload=True))
+    assert (moved.optimizer_state, moved.host_state) == (0, state // 2)
+
+
+def test_a_gradient_that_is_reduced_once_is_whole_on_every_rank():
+    found = trainer_memory(TOY, replace(USE, gradient_accumulation="unsharded"))
+    assert found.gradients == 4 * 2792 // 2 + 4 * 2792
+    assert found.gathered_weights == 2 * 2792
+
+
+def test_full_checkpointing_keeps_the_input_of_a_layer_alone_and_none_keeps_everything():
+    full, none = (
+        trainer_memory(TOY, replace(USE, activation_checkpointing=mode)).activations for mode in ("full", "none")
+    )
+    assert full == 2 * 10 * 2 * 8
+    assert none == 2 * 10 * 400
+
+
+def test_an_adapter_by_hand():
+    """Rank 4 on queries of both layers, 4 x (8 + 8) each, and on one layer's down projection, 4 x (16 + 8)."""
+    trained = adapter_parameters(TOY, 4, ("q_proj", "model.layers.1.mlp.down_proj"))
+    assert trained == 2 * 64 + 96
+    found = trainer_memory(TOY, replace(USE, adapter_parameters=trained))
+    assert found.master_weights == 4 * trained // 2
+    assert found.frozen_weights == 2 * 2792 // 2
+    assert found.optimizer_state == 8 * trained // 2
+
+
+def test_more_shards_never_need_more():
+    shape = ModelShape.of_config(QWEN3_8B)
+    totals = [trainer_memory(shape, Training(shards, 32_768)).total for shards in (1, 2, 8, 64)]
+    assert totals == sorted(totals, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("split", "heads", "weights"), [(1, 8, 16_381_452_288), (2, 4, 8_190_726_144), (16, 1, 1_023_840_768)]
+)
+def test_an_engine_by_hand(split, heads, weights):
+    """A token's keys and values: 2 x 2 bytes x 36 layers x heads x 128; 144 KiB on one GPU."""
+    shape = ModelShape.of_config(QWEN3_8B)
+    found = engine_memory(shape, Serving(split, max_model_len=4096), 80 * GIB)
+    assert found.weights == weights
+    assert found.cache == int(0.92 * 80 * GIB) - found.weights - found.workspace
+    assert found.cache_tokens == found.cache // (144 * heads * 128)
+    assert found.sequences == found.cache_tokens // 4096
+
+
+def test_an_engine_without_room_for_one_sequence_does_not_fit():
+    shape = ModelShape.of_config(QWEN3_8B)
+    assert engine_memory(shape, Serving(1, 4096), 24 * GIB).fits
+    small = engine_memory(shape, Serving(1, 4096), 16 * GIB)
+    assert not small.fits
+    assert small.cache < 0
+    assert small.cache_tokens == 0
+    assert not engine_memory(shape, Serving(1, 131_072), 24 * GIB).fits

@@ -1,0 +1,192 @@
+"""The start model on every rank: made on the meta device, sharded, then each rank reads its own rows from safetensors.
+
+    shapes on meta -> adapter -> shards -> rows of every tensor: file -> dtype of the parameter -> device
+
+So a rank's host memory holds one tensor's rows at a time, and where several stored tensors make one parameter, those.
+Which tensor of a folder is which parameter is transformers' to say, as it is when a folder is loaded whole.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import WeightConverter, WeightRenaming, dot_natural_key, rename_source_key
+
+from echorl_core.config import ModelConfig
+from echorl_trainer.lora import attach, draw_adapter, store_frozen
+from echorl_trainer.model import Checkpointing, Policy, fill_buffers, meta_policy
+from echorl_trainer.model_folder import tensor_files
+from echorl_trainer.parallel import Ranks, shard
+from echorl_trainer.reference import check_against_reference
+from echorl_trainer.shards import local, rows_of, shard_group
+
+_SAMPLED = 256
+"""Values of each tensor that a fingerprint looks at, at least."""
+
+
+def start_policy(
+    config: ModelConfig,
+    ranks: Ranks,
+    *,
+    seed: int,
+    compile: bool = False,  # noqa: A002 - the config's word
+    activation_checkpointing: Checkpointing = "none",
+) -> Policy:
+    """The model that ``config`` names, sharded over the ranks, with the adapter that trains, if one does; collective.
+
+    ``seed`` draws the adapter, and starts torch's generator for whatever draws from it later.
+
+    Raises:
+        ValueError: the model is of a kind not supported yet, cannot be read, or lacks weights.
+    """
+    torch.manual_seed(seed)
+    policy = meta_policy(config)
+    check_against_reference(policy.model.config)
+    compute_dtype: torch.dtype = getattr(torch, config.dtype)
+    if config.lora is not None:
+        attach(policy, config.lora)
+        store_frozen(policy, compute_dtype)
+    shard(policy, ranks, compute_dtype, compile=compile, activation_checkpointing=activation_checkpointing)
+    load_weights(policy, Path(config.path), ranks.device)
+    if config.lora is not None:
+        draw_adapter(policy, seed=seed)
+    return policy
+
+
+@dataclass(frozen=True)
+class _Read:
+    """What was noted of a parameter while this rank's rows of it were read."""
+
+    name: str
+    target: Tensor
+    finite: Tensor
+    """bool, 0-d."""
+    samples: Tensor
+    """float32: evenly spaced values of the whole tensor; zeros where they are another rank's."""
+
+
+@torch.no_grad()
+def load_weights(policy: Policy, folder: Path, device: torch.device) -> None:
+    """Fill a policy that lies on meta, but for an adapter, with this rank's rows of the tensors in ``folder``.
+
+    Collective where the policy is sharded. Sets ``policy.fingerprint``.
+
+    Raises:
+        ValueError: files cannot be read, lack weights, or hold others than config.json describes or values that are
+            not finite.
+    """
+    policy.to_empty(device=device)
+    policy.model.tie_weights()
+    tensors: dict[str, Tensor] = policy.model.state_dict(keep_vars=True)
+    wanted = {name: one for name, one in tensors.items() if policy.adapter is None or not one.requires_grad}
+    read: dict[int, _Read] = {}
+    try:
+        for name, stored in _stored(policy.model, folder, wanted):
+            _take(name, stored, wanted[name], read)
+    except (OSError, SafetensorError) as error:
+        raise ValueError(f"model.path: {error}") from error
+    missing = sorted(name for name, one in wanted.items() if id(one) not in read)
+    if missing:
+        raise ValueError(f"model.path: {folder} lacks weights: {', '.join(missing[:5])} ({len(missing)} in all)")
+    _require_finite(list(read.values()), folder)
+    fill_buffers(policy.model)
+    names = {id(one): name for name, one in policy.model.named_parameters()}
+    policy.fingerprint = _fingerprint({names[key]: one for key, one in read.items() if key in names})
+
+
+def _stored(model: Any, folder: Path, wanted: Mapping[str, Tensor]) -> Iterator[tuple[str, Any]]:
+    """What the folder holds of wanted tensors: a handle, read where it is sliced, or a tensor made of several.
+
+    A handle is good until the next one. Files are opened for each tensor anew, as pages of an open file count as ours.
+    """
+    transforms = get_model_conversion_mapping(model)
+    renamings = [one for one in transforms if isinstance(one, WeightRenaming)]
+    converters = [one for one in transforms if isinstance(one, WeightConverter)]
+    by_pattern = {pattern: one for one in converters for pattern in one.source_patterns}
+    files = tensor_files(folder)
+    made: dict[str, Any] = {}
+    for key in sorted(files, key=dot_natural_key):
+        name, pattern = rename_source_key(key, renamings, converters, model.base_model_prefix, wanted)
+        if name not in wanted and key in wanted:
+            name, pattern = key, None
+        if name not in wanted:
+            continue
+        if pattern is None:
+            with safe_open(files[key], framework="pt") as file:
+                yield name, file.get_slice(key)
+        else:
+            converter = made.setdefault(name, deepcopy(by_pattern[pattern]))
+            converter.add_tensor(name, key, pattern, partial(_whole, files[key], key))
+    for first, converter in made.items():
+        for name, found in converter.convert(first, model=model, config=model.config).items():
+            yield name, found[0] if isinstance(found, list) else found
+
+
+def _whole(path: Path, key: str) -> Tensor:
+    with safe_open(path, framework="pt") as file:
+        found: Tensor = file.get_tensor(key)
+        return found
+
+
+def _take(name: str, stored: Any, target: Tensor, read: dict[int, _Read]) -> None:
+    """Copy this rank's rows of ``stored`` to ``target``, and note what is asked of them later.
+
+    Raises:
+        ValueError: another shape, or tied weights that differ.
+    """
+    shape = list(stored.shape) if isinstance(stored, Tensor) else stored.get_shape()
+    if shape != list(target.shape):
+        raise ValueError(f"model.path: {name}: found shape {shape}, config.json makes it {list(target.shape)}")
+    rows, part = rows_of(target), local(target)
+    values = stored[rows] if rows.stop > rows.start else torch.empty(part.shape)
+    if (earlier := read.get(id(target))) is not None:
+        if not torch.equal(part, values.to(part)):
+            raise ValueError(
+                f"model.path: found different values for {earlier.name} and {name}, accepted are the same: config.json "
+                "ties them (tie_word_embeddings)"
+            )
+        return
+    part.copy_(values)
+    first = rows.start * (target.numel() // max(1, shape[0]))
+    read[id(target)] = _Read(name, target, part.isfinite().all(), _samples(target.numel(), first, values.flatten()))
+
+
+def _samples(total: int, first: int, values: Tensor) -> Tensor:
+    """Every n-th of ``total`` values, of which ``values`` are those from ``first`` on, as float32; zeros for others."""
+    spacing = max(1, total // _SAMPLED)
+    samples = torch.zeros(-(-total // spacing))
+    begin = -(-first // spacing)
+    own = values[begin * spacing - first :: spacing]
+    samples[begin : begin + len(own)] = own.float()
+    return samples
+
+
+def _require_finite(read: list[_Read], folder: Path) -> None:
+    finite = torch.stack([one.finite for one in read]).tolist()
+    if bad := [one.name for one, good in zip(read, finite, strict=True) if not good]:
+        raise ValueError(f"model.path: {folder} holds values that are not finite: {', '.join(bad[:5])}")
+
+
+def _fingerprint(read: Mapping[str, _Read]) -> str:
+    """sha256 over names, shapes and evenly spaced values; collective, equal at every number of ranks."""
+    named = sorted(read.items())
+    target = named[0][1].target
+    # As integers: a value is one rank's alone, and a sum of floats would lose the sign of a negative zero.
+    samples = torch.cat([one.samples for _, one in named]).view(torch.int32).to(target.device)
+    if (group := shard_group(target)) is not None:
+        dist.all_reduce(samples, group=group)
+    digest = hashlib.sha256()
+    parts = torch.split(samples.cpu().view(torch.float32), [len(one.samples) for _, one in named])
+    for (name, one), values in zip(named, parts, strict=True):
+        digest.update(f"{name} {tuple(one.target.shape)}\n".encode())
+        digest.update(values.contiguous().numpy().data)
+    return digest.hexdigest()
