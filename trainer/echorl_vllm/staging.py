@@ -14,11 +14,9 @@ from echorl_core.names import HEADER_ATTEMPT
 from echorl_core.wire.engine import StageRequest, StageState, StageStatus
 from echorl_core.wire.weights import PolicyId
 from echorl_vllm.spool import Limits, StageAbortedError, fetch, locked
-from echorl_vllm.validation import ModelForm, check_adapter_config, check_form, check_values, open_tensors, with_head
+from echorl_vllm.validation import ModelForm, check_adapter_config, check_form, open_tensors, with_head
 
 log = logging.getLogger("vllm.echorl.staging")
-
-_CHECKED = ".checked"
 
 
 class NotStagedError(RuntimeError):
@@ -136,11 +134,7 @@ class Stager:
             check_form(manifest, form)
             check_adapter_config(folder, form)
             tensors = with_head(open_tensors(folder, manifest), form)
-            limits.check("checking values")
-            if not (folder / _CHECKED).exists():
-                check_values(tensors, form)
-                (folder / _CHECKED).touch()
-        limits.check("checking values")
+        limits.check("checking the form")
         job.size = sum(file.size for file in manifest.files)
         fault_point("engine.staged")
         return Staged(tensors, folder)
