@@ -119,12 +119,12 @@ class Client:
     async def staged(self, body):
         """Stage and wait for the end of it; returns the only worker's status."""
         await self.ask("POST", "/echorl/stage", body)
-        async with asyncio.timeout(150):
-            while True:
-                (worker,) = (await self.ask("GET", "/echorl/stage"))["workers"]
-                if worker["state"] != "staging":
-                    return worker
-                await asyncio.sleep(0.02)
+        began = time.monotonic()
+        (worker,) = (await self.ask("GET", "/echorl/stage?wait=60"))["workers"]
+        assert worker["state"] != "staging", "the engine noticed nothing"
+        # Asked again at the end of its wait, it would know as well.
+        assert time.monotonic() - began < 60
+        return worker
 
     async def update(self, seed, *, mode="file"):
         """The whole update to the model of a seed; see ``update_to``."""

@@ -47,10 +47,17 @@ class Stager:
     """Holds at most one version, staged or being staged. Methods may be called from any thread and never wait."""
 
     def __init__(
-        self, *, spool: Path, run_uid: str | None, headers: Mapping[str, str], form: Callable[[], ModelForm]
+        self,
+        *,
+        spool: Path,
+        run_uid: str | None,
+        headers: Mapping[str, str],
+        form: Callable[[], ModelForm],
+        ended: Callable[[], object] = lambda: None,
     ) -> None:
+        """``ended`` is called whenever staging has ended, well or not; it must not wait or raise."""
         self._spool, self._run_uid, self._headers = spool, run_uid, headers
-        self._form = form
+        self._form, self._ended = form, ended
         self._lock = threading.Lock()
         self._job: _Job | None = None
 
@@ -124,6 +131,7 @@ class Stager:
             job.error, job.state = error, "failed" if error else "staged"
             if job is self._job:
                 job.staged = staged
+        self._ended()
 
     def _download(self, job: _Job) -> Staged:
         request, limits = job.request, job.limits

@@ -4,6 +4,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 
@@ -12,7 +13,8 @@ from echorl_core.names import ENV_ADMIN_TOKEN, ENV_RUN_UID, HEADER_RUN, HEADER_T
 from echorl_core.run_token import weights_key
 from echorl_core.wire.engine import Applied
 from echorl_core.wire.weights import PolicyId
-from echorl_vllm.environment import spool_folder
+from echorl_vllm.bell import ring
+from echorl_vllm.environment import bell_path, spool_folder
 from echorl_vllm.messages import ApplyReport, WorkerReport
 from echorl_vllm.staging import NotStagedError, Staged, Stager
 from echorl_vllm.validation import ModelForm
@@ -49,6 +51,7 @@ class WorkerWeights:
             run_uid=run_uid,
             headers={name: value for name, value in headers.items() if value},
             form=form,
+            ended=partial(ring, bell_path()),
         )
 
     def report(self) -> WorkerReport:
