@@ -6,16 +6,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import torch
 from safetensors.torch import save_file
 
 from echorl_core.config import LossConfig, ModelConfig, OptimizerConfig
 from echorl_core.wire.batch import MicroBatch, RankBatch, TokenRole
 from echorl_orchestrator.environments.builtin.parts.terminal_policy import DemonstrationTokens
 from echorl_trainer.loading import start_policy
+from echorl_trainer.lora import published_parameters
 from echorl_trainer.losses import policy_loss
-from echorl_trainer.model import full_weights
 from echorl_trainer.optimizer import build_optimizer, build_schedule
 from echorl_trainer.parallel import connect, disconnect
+from echorl_trainer.snapshots import gathered
 from echorl_trainer.step import StepRunner
 
 
@@ -75,7 +77,9 @@ def fit(source: Path, target: Path, batches: Sequence[Sequence[DemonstrationToke
             if step % 40 == 0 or step == len(batches):
                 print(f"warm start: step {step}/{len(batches)}, action cross-entropy {loss:.3f} nats", flush=True)  # noqa: T201
         shutil.copytree(source, target, dirs_exist_ok=True)
-        save_file(dict(full_weights(policy)), target / "model.safetensors", metadata={"format": "pt"})
+        with torch.no_grad():
+            weights = {name: gathered(one, policy.dtype) for name, one in published_parameters(policy).items()}
+        save_file(weights, target / "model.safetensors", metadata={"format": "pt"})
     finally:
         disconnect()
     return loss

@@ -12,7 +12,7 @@ from echorl_core.rundir import RunDirectory
 from echorl_testing.engines.adapter_engine import AdapterClient
 from echorl_testing.engines.engine import running_engine
 from echorl_testing.trainer.tiny_learner import alone, tiny_learner, train
-from echorl_trainer.lora import published_weights
+from echorl_trainer.health import Watch
 from echorl_trainer.publish import Publisher
 from echorl_trainer.seeded import SHAPES, write_seeded_model
 from echorl_trainer.step import probe_logprobs
@@ -37,7 +37,12 @@ class Trained:
         self.learner, self.ranks = learner, ranks
         store = disk_store(RunDirectory(folder / f"run-{lora.rank}-{len(lora.target_modules)}"), 1)
         self.publisher = Publisher(
-            learner.state.policy, ranks, RunIdentity("test", RUN, 1), probe_token_ids=PROBE, store=store
+            learner.state.policy,
+            ranks,
+            RunIdentity("test", RUN, 1),
+            probe_token_ids=PROBE,
+            store=store,
+            watch=Watch(),
         )
         self.version = -1
 
@@ -46,9 +51,7 @@ class Trained:
         self.version += 1
         if self.version:
             train(self.learner, self.version, self.version)
-        self.publisher.prepare(self.version)
-        self.publisher.transfer(published_weights(self.learner.state.policy))
-        return self.publisher.complete()
+        return self.publisher.begin(self.version).result()
 
     def logprobs(self, tokens):
         """Of tokens 1.. under the newest version."""

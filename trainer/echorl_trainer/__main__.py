@@ -11,7 +11,6 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 
 import structlog
@@ -41,17 +40,15 @@ def main(arguments: Sequence[str]) -> int:
         return ExitCode.BAD_INPUT
     rank = int(os.environ.get("RANK", "0"))
     logs.configure(Role.TRAINER, attempt=identity.attempt, rank=rank)
-    with ExitStack() as at_exit:
-        last = message_of_end(Role.TRAINER, TERMINATED, "terminated", attempt=identity.attempt, rank=rank)
-        terminated = on_sigterm(at_exit, last)
-        # torch takes seconds to import and is of no use to a rank with a wrong config.
-        from echorl_trainer.rank import run_to_words  # noqa: PLC0415
+    terminated = on_sigterm(message_of_end(Role.TRAINER, TERMINATED, "terminated", attempt=identity.attempt, rank=rank))
+    # torch takes seconds to import and is of no use to a rank with a wrong config.
+    from echorl_trainer.rank import run_to_words  # noqa: PLC0415
 
-        words = run_to_words(config, identity, token, at_exit)
-        if terminated.is_set():
-            return TERMINATED
-        write(replace(words, rank=rank))
-        return words.exit_code
+    words = run_to_words(config, identity, token)
+    if terminated.is_set():
+        return TERMINATED
+    write(replace(words, rank=rank))
+    return words.exit_code
 
 
 def read_input(arguments: Sequence[str]) -> tuple[TrainerConfig, RunIdentity, str]:
@@ -79,7 +76,7 @@ def read_input(arguments: Sequence[str]) -> tuple[TrainerConfig, RunIdentity, st
     return config, RunIdentity.from_environment(os.environ), token
 
 
-def on_sigterm(at_exit: ExitStack, last: TerminationMessage) -> threading.Event:
+def on_sigterm(last: TerminationMessage) -> threading.Event:
     """End at once on SIGTERM, also while the main thread is inside a collective; every write survives that.
 
     Python runs signal handlers in the main thread only, between two of its instructions. So a thread of its own
@@ -99,7 +96,6 @@ def on_sigterm(at_exit: ExitStack, last: TerminationMessage) -> threading.Event:
         terminated.set()
         log.info("terminated")
         write(last)
-        at_exit.close()
         os._exit(TERMINATED)
 
     threading.Thread(target=wait, name="sigterm", daemon=True).start()

@@ -17,10 +17,9 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -40,8 +39,9 @@ from echorl_core.wire.reports import Part, PartsReply, PartsReport
 from echorl_trainer.client import Link
 from echorl_trainer.health import Health, Phase
 from echorl_trainer.merge import Unmergeable, merge
+from echorl_trainer.publish import Publication
 from echorl_trainer.state import TRAINER_FOLDER, ShardWriter, TrainState, reason
-from echorl_trainer.weights import export_adapter, export_weights
+from echorl_trainer.weights import complete_model
 
 log = structlog.get_logger()
 
@@ -90,12 +90,15 @@ class Saver:
         self.outcomes: dict[int, Literal["committed", "abandoned"]] = {}
         """How acknowledged saves of this process ended, by step."""
 
-    def begin(self, step: int, published: Path | None, *, last: bool = False) -> None:
+    def begin(self, step: int, published: Publication | None, *, last: bool = False) -> None:
         """Start saving the state after ``step``; collective. Returns when the state was copied.
 
-        ``published``: a folder of a version's files that this save may consume; on rank 0. ``last``: of the run.
+        ``published``: the version of that step, on rank 0; without it nothing is saved for people. Should it turn out
+        that it cannot be published, this save does not come to pass. ``last``: of the run.
         """
         self.wait()
+        if published is not None:
+            published.snapshot.use()
         began = time.monotonic()
         self._idle.clear()
         self.last_step = self._progress.saving = step
@@ -123,7 +126,14 @@ class Saver:
                     raise TimeoutError(f"checkpoint {self.last_step} was not acknowledged in time")
         self._watch.check()
 
-    def _finish(self, step: int, upload: "Future[Any]", published: Path | None, last: bool, began: float) -> None:  # noqa: FBT001
+    def _finish(
+        self,
+        step: int,
+        upload: "Future[Any]",
+        published: Publication | None,
+        last: bool,  # noqa: FBT001
+        began: float,
+    ) -> None:
         try:
             parts, error = self._written(step, upload, published, last=last), None
         except (OSError, CheckpointException, Unmergeable) as failure:
@@ -142,36 +152,44 @@ class Saver:
         self._progress.saving = None
         self._idle.set()
 
-    def _written(self, step: int, upload: "Future[Any]", published: Path | None, *, last: bool) -> list[Part]:
-        with consumed(published):
-            if not wait_for([upload], self._deadline_s).done:
-                raise RuntimeError(f"checkpoint {step}: not written within {self._deadline_s:.0f} s")
-            upload.result()
-            folder, rank = self._target.folder(step), self._state.ranks.rank
-            files = {TRAINER_FOLDER: self._own_shards(step)}
-            if published is not None:
-                files |= self._exported(published, folder, last=last)
-        for role, written in files.items():
-            for file in written:
+    def _written(self, step: int, upload: "Future[Any]", published: Publication | None, *, last: bool) -> list[Part]:
+        folder, rank = self._target.folder(step), self._state.ranks.rank
+        try:
+            # Before the long write of the shards is waited for, since the loop may need the memory.
+            exported = {} if published is None else self._exported(published, folder, last=last)
+        finally:
+            # Also when that failed: what is still being written cannot be removed.
+            written = wait_for([upload], self._deadline_s).done
+        if not written:
+            raise RuntimeError(f"checkpoint {step}: not written within {self._deadline_s:.0f} s")
+        upload.result()
+        files = {TRAINER_FOLDER: self._own_shards(step), **exported}
+        for role, own in files.items():
+            for file in own:
                 sync_file(file)
             sync_folder(folder / role)
         for parent in (folder, folder.parent, folder.parent.parent):
             sync_folder(parent)
-        return [part_of(folder.parent, file, role, rank) for role, written in files.items() for file in written]
+        return [part_of(folder.parent, file, role, rank) for role, own in files.items() for file in own]
 
-    def _exported(self, published: Path, folder: Path, *, last: bool) -> dict[str, list[Path]]:
+    def _exported(self, published: Publication, folder: Path, *, last: bool) -> dict[str, list[Path]]:
         """Files for people, by the folder that they are in."""
         model, weights, adapter = self._target.model_path, folder / WEIGHTS_FOLDER, folder / ADAPTER_FOLDER
-        written = [weights]
-        if self._state.policy.adapter is None:
-            export_weights(published, model, weights)
-        else:
-            export_adapter(published, adapter)
-            written = [adapter]
-            if last:
-                shutil.rmtree(weights, ignore_errors=True)
-                merge(adapter, model, weights)
-                written.append(weights)
+        full = self._state.policy.adapter is None
+        target = weights if full else adapter
+        try:
+            published.result()
+            target.mkdir(parents=True, exist_ok=True)
+            published.snapshot.write(target)
+        finally:
+            published.snapshot.release()
+        written = [target]
+        if full:
+            complete_model([file.layout for file in published.snapshot.files], model, weights)
+        elif last:
+            shutil.rmtree(weights, ignore_errors=True)
+            merge(adapter, model, weights)
+            written.append(weights)
         return {one.name: sorted(one.iterdir()) for one in written}
 
     def _own_shards(self, step: int) -> list[Path]:
@@ -201,16 +219,6 @@ class Saver:
                 raise TimeoutError(f"checkpoint {step}: the orchestrator neither committed nor abandoned it in time")
             self._watch.failed.wait(REPORT_INTERVAL_S)
             self._watch.check()
-
-
-@contextmanager
-def consumed(folder: Path | None) -> Iterator[None]:
-    """Remove ``folder`` after the block, whatever happens in it."""
-    try:
-        yield
-    finally:
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def sync_file(file: Path) -> None:

@@ -149,22 +149,29 @@ class Link:
         return answer.body
 
 
+class Pending(Protocol):
+    """A policy version that is being published."""
+
+    def result(self) -> PolicyAnnouncement:
+        """Wait for its end; what to announce. Raises what kept it from being published."""
+        ...
+
+
 class Outbox:
     """Rank 0's announcements and step reports, posted in order by a thread of its own."""
 
     def __init__(self, link: Link, watch: Watch) -> None:
         self._link = link
         self._watch = watch
-        self._queue: queue.Queue[PolicyAnnouncement | StepReport] = queue.Queue()
+        self._queue: queue.Queue[PolicyAnnouncement | Pending | StepReport] = queue.Queue()
         self._announced: PolicyAnnouncement | None = None
         self._announced_at = 0.0
         self._failures = 0
         watch.thread("outbox", self._send)
 
-    def announce(self, announcement: PolicyAnnouncement) -> None:
-        """Queue a policy version."""
-        self._announced, self._announced_at, self._failures = announcement, time.monotonic(), self._link.failures
-        self._queue.put(announcement)
+    def announce(self, version: PolicyAnnouncement | Pending) -> None:
+        """Queue a policy version; what is queued later waits for its publication, too."""
+        self._queue.put(version)
 
     def report(self, report: StepReport) -> None:
         """Queue what came out of a step."""
@@ -194,11 +201,13 @@ class Outbox:
     def _send(self) -> None:
         while True:
             message = self._queue.get()
-            if isinstance(message, PolicyAnnouncement):
-                self._link.post("/trainer/policy", message)
-            else:
+            if isinstance(message, StepReport):
                 self._link.post("/trainer/step", message)
                 fault_point("trainer.reported")
+            else:
+                announced = message if isinstance(message, PolicyAnnouncement) else message.result()
+                self._announced, self._announced_at, self._failures = announced, time.monotonic(), self._link.failures
+                self._link.post("/trainer/policy", announced)
             self._queue.task_done()
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from echorl_core import adapters
 from echorl_core.config import LoraConfig
-from echorl_trainer.model import Adapter, Policy, full_weights, whole_tensors
+from echorl_trainer.model import Adapter, Policy
 from echorl_trainer.shards import local, rows_of
 
 
@@ -97,11 +97,12 @@ def store_frozen(policy: Policy, dtype: torch.dtype) -> None:
             parameter.data = parameter.data.to(dtype)
 
 
-def published_weights(policy: Policy) -> Iterator[tuple[str, Tensor]]:
-    """What a policy version consists of: the adapter under PEFT's names, or all weights. See ``full_weights``."""
+def published_parameters(policy: Policy) -> dict[str, Tensor]:
+    """What a policy version consists of: the adapter under PEFT's names, or all weights under Hugging Face's.
+
+    A head that is the embedding is not among them, as in Hugging Face's folders.
+    """
+    named = policy.model.named_parameters()
     if policy.adapter is None:
-        yield from full_weights(policy)
-        return
-    trained = ((name, one) for name, one in policy.model.named_parameters() if one.requires_grad)
-    for name, tensor in whole_tensors(trained, policy.dtype):
-        yield adapters.TENSOR_PREFIX + name, tensor
+        return dict(named)
+    return {adapters.TENSOR_PREFIX + name: one for name, one in named if one.requires_grad}

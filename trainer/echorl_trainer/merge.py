@@ -3,13 +3,14 @@
     python -m echorl_trainer.merge --adapter RUN/checkpoints/step_000010/attempt_1/adapter --model DIR --out DIR
 
 Each weight with an adapter becomes W + alpha / rank * B A, computed in float32 and written in the adapter's dtype, as
-is every other weight. One tensor is held at a time, beside those of the file that is being written.
+is every other weight. One tensor is held at a time.
 """
 
 import argparse
 import shutil
 import sys
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import msgspec
@@ -23,9 +24,9 @@ from echorl_core import logs, names
 from echorl_core.adapters import ADAPTER_CONFIG, ADAPTER_WEIGHTS, TENSOR_PREFIX, tensor_shapes
 from echorl_core.names import ExitCode
 from echorl_core.rundir import TEMPORARY_PREFIX
-from echorl_core.wire.weights import WeightManifest
 from echorl_trainer.model_folder import model_shapes, model_tensors
-from echorl_trainer.weights import DTYPES, MANIFEST, SafetensorsFolder, export_weights
+from echorl_trainer.snapshots import DTYPES, WEIGHTS, file_layouts
+from echorl_trainer.weights import complete_model
 
 log = structlog.get_logger()
 
@@ -105,19 +106,19 @@ def merge(adapter_folder: Path, model: Path, target: Path) -> None:
     adapter = load_adapter(adapter_folder)
     check_fits(adapter, model)
     staging = target.with_name(f"{TEMPORARY_PREFIX}{target.name}")
-    parts = staging / "parts"
     shutil.rmtree(staging, ignore_errors=True)
-    parts.mkdir(parents=True)
+    staging.mkdir(parents=True)
     try:
-        writer = SafetensorsFolder(parts, adapter.dtype)
-        for name, tensor in model_tensors(model):
-            change = adapter.change(name.removesuffix(".weight"))
-            writer.add(name, tensor if change is None else tensor.to(adapter.dtype).float() + change)
-        files, tensors = writer.finish()
-        manifest = WeightManifest(run_uid="", attempt=0, version=0, files=files, tensors=tensors)
-        (parts / MANIFEST).write_bytes(msgspec.json.encode(manifest))
-        export_weights(parts, model, staging)
-        shutil.rmtree(parts)
+        layouts = file_layouts(dict(model_shapes(model)), adapter.dtype, single_name=WEIGHTS)
+        tensors = model_tensors(model)
+        for layout in layouts:
+            with (staging / layout.name).open("wb") as file:
+                file.write(layout.header)
+                for name, tensor in islice(tensors, len(layout.shapes)):
+                    change = adapter.change(name.removesuffix(".weight"))
+                    merged = tensor if change is None else tensor.to(adapter.dtype).float() + change
+                    file.write(merged.to(adapter.dtype).contiguous().view(-1).view(torch.uint8).numpy().data)
+        complete_model(layouts, model, staging)
         staging.rename(target)
     finally:
         shutil.rmtree(staging, ignore_errors=True)

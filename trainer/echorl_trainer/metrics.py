@@ -62,7 +62,10 @@ class Metrics:
             "checkpoint_seconds", "Length of the last save, from its start to the last file's sync."
         )
         self.publish_bytes = self._counter("publish_bytes", "Bytes of published weights.")
-        self.publish_seconds = self._gauge("publish_seconds", "Length of the last publish, gather and probe included.")
+        self.publish_seconds = self._gauge(
+            "publish_seconds",
+            "From the last update to the version's being visible to engines; the loop's own part is in step_seconds.",
+        )
         self._at_scrape(
             "phase_seconds", "Wall seconds by phase, the one under way included.", ("phase",), phase_seconds
         )

@@ -1,15 +1,13 @@
 """A transformers causal language model as a policy: packed tokens in, logprobs of chosen tokens out."""
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -212,22 +210,3 @@ def compile_layers(policy: Policy) -> None:
     """Compile every layer by itself, for packs of any length."""
     for layer in policy.layers:
         layer.compile(dynamic=True)
-
-
-def full_weights(policy: Policy) -> Iterator[tuple[str, Tensor]]:
-    """Whole parameters one by one under their Hugging Face names, in ``policy.dtype``. All ranks iterate together.
-
-    A head that is the embedding is not among them, as in Hugging Face's folders. Rank 0 gets values on the CPU, other
-    ranks empty tensors on the meta device.
-    """
-    yield from whole_tensors(policy.model.named_parameters(), policy.dtype)
-
-
-@torch.no_grad()
-def whole_tensors(parameters: Iterable[tuple[str, nn.Parameter]], dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
-    """Each parameter gathered from all ranks, in ``dtype``: values on the CPU of rank 0, else on meta. Collective."""
-    first = not dist.is_initialized() or dist.get_rank() == 0
-    for name, parameter in parameters:
-        local = parameter.detach().to(dtype)
-        whole = local.full_tensor() if isinstance(local, DTensor) else local
-        yield name, whole.to("cpu", copy=True) if first else torch.empty_like(whole, device="meta")

@@ -26,14 +26,14 @@ from echorl_core.names import ExitCode
 from echorl_core.preflight_step import PreflightStep
 from echorl_core.wire.batch import MicroBatch, RankBatch, TokenRole
 from echorl_core.wire.weights import PolicyAnnouncement
-from echorl_trainer.lora import published_weights
+from echorl_trainer.health import Watch
 from echorl_trainer.losses import HookError
 from echorl_trainer.model import Policy
 from echorl_trainer.parallel import Ranks, connect, disconnect
 from echorl_trainer.publish import PROBE_TOLERANCE, Publisher, probe_ids
 from echorl_trainer.step import NonFinite, probe_logprobs
 from echorl_trainer.train import build_learner
-from echorl_trainer.weights import WeightStore
+from echorl_trainer.weights import DiskStore
 
 log = structlog.get_logger()
 
@@ -57,26 +57,23 @@ def run_preflight_step(
     learner = build_learner(config, ranks)
     policy = learner.state.policy
     tokens = probe_ids(config.model, identity.uid, config.probe_tokens)
-    root = out.absolute() / "versions"
-    store = WeightStore(root, identity.attempt, root.as_uri(), kept=swaps + 2)
-    publisher = Publisher(policy, ranks, identity, probe_token_ids=tokens, store=store)
-    found = [publish(publisher, policy, 0)]
+    store = DiskStore(out / "versions", kept=swaps + 2)
+    publisher = Publisher(policy, ranks, identity, probe_token_ids=tokens, store=store, watch=Watch())
+    found = [publish(publisher, 0)]
     batch = probe_batch(identity, tokens, probe_logprobs(policy, ranks, tokens))
     outcome = learner.runner.run(batch)
-    found.append(publish(publisher, policy, 1))
+    found.append(publish(publisher, 1))
     for version in range(2, swaps + 2):
         move(policy, ranks, tokens, version)
-        found.append(publish(publisher, policy, version))
+        found.append(publish(publisher, version))
     return PreflightStep(gradient_norm=outcome.metrics["optim/grad_norm"] or 0.0, versions=found)
 
 
-def publish(publisher: Publisher, policy: Policy, version: int) -> PolicyAnnouncement:
+def publish(publisher: Publisher, version: int) -> PolicyAnnouncement:
     """Publish what the policy holds as ``version``."""
-    publisher.prepare(version)
-    publisher.transfer(published_weights(policy))
-    announcement = publisher.complete()
-    assert announcement is not None  # noqa: S101 - this is rank 0, with a store
-    return announcement
+    publication = publisher.begin(version)
+    assert publication is not None  # noqa: S101 - this is rank 0, with a store
+    return publication.result()
 
 
 def probe_batch(identity: RunIdentity, token_ids: Sequence[int], logprobs: Sequence[float]) -> RankBatch:

@@ -1,36 +1,48 @@
-"""Publishes a policy version: gather on all ranks, safetensors files and a manifest on rank 0, a probe.
+"""Publishes policy versions: the loop stops for a copy to host memory, and a thread does the rest.
 
-    prepare(version)   rank 0 opens a folder that no reader sees yet
-    transfer(tensors)  all ranks walk the gather; rank 0 writes files as tensors arrive
-    complete()         all ranks compute the probe; rank 0 makes the folder visible and describes it
+    begin(version)   all ranks: parameters to a snapshot, the probe's forward; nothing waits for the device
+    thread, rank 0   wait for both -> are all values finite? -> hash -> manifest -> visible -> announced
 
-Mode ``http``: the folder lies in a spool of this process and server.py serves it. Mode ``disk``: the folder lies
-under ``RUN/broadcasts``. The newest two versions stay.
+Mode ``http``: server.py serves the snapshot from memory. Mode ``disk``: it is written under ``RUN/broadcasts``. A
+version that cannot be published is a failure of the thread, which the loop meets at its next step; nothing that waits
+for the version (its announcement, its checkpoint) comes to pass then.
 """
 
 import hashlib
 import json
-import math
+import queue
 import random
+import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 import torch
 from transformers import AutoTokenizer
+from xxhash import xxh3_128_hexdigest
 
+from echorl_core.adapters import ADAPTER_CONFIG, ADAPTER_WEIGHTS, config_json
 from echorl_core.config import ModelConfig
+from echorl_core.faults import fault_point
 from echorl_core.identity import RunIdentity
-from echorl_core.wire.weights import PolicyAnnouncement, Probe, WeightManifest
+from echorl_core.wire.weights import PolicyAnnouncement, Probe, TensorInfo, WeightFile, WeightManifest
+from echorl_trainer.health import Watch
+from echorl_trainer.lora import published_parameters
 from echorl_trainer.model import Policy
 from echorl_trainer.parallel import Ranks
-from echorl_trainer.step import NonFinite, probe_logprobs
-from echorl_trainer.weights import MANIFEST, AdapterFolder, SafetensorsFolder, WeightStore
+from echorl_trainer.snapshots import DTYPES, FILE_BYTES, WEIGHTS, Arrival, Copier, Snapshot, Snapshots, file_layouts
+from echorl_trainer.step import NonFinite, probe_scores
+from echorl_trainer.weights import WeightStore
 
 # float32 is what engine and trainer agreed to on CPU, with a margin; bfloat16 awaits its measurement on a GPU.
 PROBE_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.25}
+
+
+HASH_THREADS = 4
+"""Of the background; the loop's own thread launches kernels meanwhile."""
 
 
 def probe_ids(model: ModelConfig, run_uid: str, count: int) -> list[int]:
@@ -49,8 +61,28 @@ def probe_ids(model: ModelConfig, run_uid: str, count: int) -> list[int]:
     return random.Random(f"echorl probe {run_uid}").choices(ordinary, k=min(count, model.max_model_len))
 
 
+class Publication:
+    """One version on its way to its readers."""
+
+    def __init__(self, snapshot: Snapshot, arrival: Arrival, *, deadline_s: float) -> None:
+        self.version, self.snapshot, self.arrival = snapshot.version, snapshot, arrival
+        self.began = time.monotonic()
+        self.seconds_gather = 0.0
+        self.outcome: Future[PolicyAnnouncement] = Future()
+        self._deadline_s = deadline_s
+
+    def result(self) -> PolicyAnnouncement:
+        """Wait until the version is visible; what to announce.
+
+        Raises:
+            NonFinite: its weights, or the probe's logprobs, are NaN or infinite; it never becomes visible.
+            TimeoutError: it took longer than the deadline.
+        """
+        return self.outcome.result(self._deadline_s)
+
+
 class Publisher:
-    """Publishes versions of one policy; every rank holds one and calls the same methods in the same order."""
+    """Publishes versions of one policy; every rank holds one and calls ``begin`` in the same order."""
 
     def __init__(
         self,
@@ -60,80 +92,123 @@ class Publisher:
         *,
         probe_token_ids: list[int],
         store: WeightStore | None,
+        watch: Watch,
+        deadline_s: float = 600.0,
     ) -> None:
-        """``store``: on rank 0; None elsewhere."""
-        self._policy = policy
-        self._ranks = ranks
-        self._identity = identity
+        """``store``: on rank 0; None elsewhere. ``deadline_s`` bounds the wait for memory, and for a publication."""
+        self._policy, self._ranks, self._identity = policy, ranks, identity
         self._probe_token_ids = probe_token_ids
-        self._store = store
-        self._version = -1
-        self._began = 0.0
-        self._seconds_gather = 0.0
-        self._folder = Path()
-        self._writer: SafetensorsFolder | None = None
+        self._store, self._watch, self._deadline_s = store, watch, deadline_s
+        adapter = policy.adapter
+        self._layouts = file_layouts(
+            {name: tuple(one.shape) for name, one in published_parameters(policy).items()},
+            policy.dtype,
+            single_name=WEIGHTS if adapter is None else ADAPTER_WEIGHTS,
+            file_bytes=FILE_BYTES if adapter is None else sys.maxsize,
+        )
+        self._copier = Copier(self._layouts, ranks.device)
+        self._snapshots: Snapshots | None = None
+        self._pending: queue.Queue[Publication] = queue.Queue()
+        if store is not None:
+            small = {} if adapter is None else {ADAPTER_CONFIG: config_json(adapter.config)}
+            self._snapshots = Snapshots(self._layouts, small, pinned=ranks.device.type == "cuda")
+            watch.thread("publisher", self._work)
+        self.on_visible: Callable[[PolicyAnnouncement, float], None] = lambda _announcement, _seconds: None
+        """Called in the thread with what is visible now, and the seconds since ``begin``."""
 
-    def prepare(self, version: int) -> None:
-        """Begin version ``version``."""
-        self._version, self._began = version, time.monotonic()
-        if self._store is not None:
-            self._folder = self._store.start(version)
-            adapter = self._policy.adapter
-            self._writer = (
-                SafetensorsFolder(self._folder, self._policy.dtype)
-                if adapter is None
-                else AdapterFolder(self._folder, self._policy.dtype, adapter.config)
-            )
-
-    def transfer(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Walk all tensors of the policy; collective, since each is gathered when it is asked for."""
-        for name, tensor in tensors:
-            if self._writer is not None:
-                self._writer.add(name, tensor)
-        self._seconds_gather = time.monotonic() - self._began
-
-    def complete(self) -> PolicyAnnouncement | None:
-        """Make the version visible to readers; collective. What to announce on rank 0, None elsewhere.
+    def begin(self, version: int) -> Publication | None:
+        """Copy what the policy holds and publish it as ``version``; collective. None but on rank 0.
 
         Raises:
-            NonFinite: the policy's logprobs are NaN or infinite; nothing is published.
+            TimeoutError: readers or writers of older versions kept their memory beyond the deadline.
+            Exception: what failed in a background thread before.
         """
-        logprobs = probe_logprobs(self._policy, self._ranks, self._probe_token_ids)
-        if not all(math.isfinite(value) for value in logprobs):
-            raise NonFinite(f"probe of policy version {self._version}: logprobs are not finite; it is not published")
-        if self._store is None or self._writer is None:
+        self._watch.check()
+        began = time.monotonic()
+        snapshot = None
+        if self._snapshots is not None:
+            snapshot = self._snapshots.take(version, timeout_s=self._deadline_s, check=self._watch.check)
+        bounds = self._copier.copy(published_parameters(self._policy), snapshot)
+        gathered = time.monotonic()
+        scores = probe_scores(self._policy, self._ranks, self._probe_token_ids)
+        if snapshot is None:
             return None
-        files, tensors = self._writer.finish()
-        self._writer = None
+        publication = Publication(snapshot, self._copier.arrival(bounds, scores), deadline_s=self._deadline_s)
+        publication.began, publication.seconds_gather = began, gathered - began
+        self._pending.put(publication)
+        return publication
+
+    def _work(self) -> None:
+        while True:
+            publication = self._pending.get()
+            try:
+                announcement = self._published(publication)
+                self.on_visible(announcement, time.monotonic() - publication.began)
+                fault_point("trainer.published")
+            except BaseException as error:
+                publication.outcome.set_exception(error)
+                raise
+            finally:
+                publication.snapshot.release()
+            publication.outcome.set_result(announcement)
+
+    def _published(self, publication: Publication) -> PolicyAnnouncement:
+        assert self._store is not None  # noqa: S101 - the thread runs on rank 0 alone
+        version, snapshot = publication.version, publication.snapshot
+        bounds, scores = publication.arrival.wait()
+        if not bool(bounds.isfinite().all()):
+            raise NonFinite(f"policy version {version}: {_not_finite(snapshot)}; it is not published")
+        if not bool(scores.isfinite().all()):
+            raise NonFinite(f"probe of policy version {version}: logprobs are not finite; it is not published")
+        kind: Literal["full", "adapter"] = "full" if self._policy.adapter is None else "adapter"
         manifest = msgspec.json.encode(
             WeightManifest(
                 run_uid=self._identity.uid,
                 attempt=self._identity.attempt,
-                version=self._version,
-                kind=self._kind,
-                files=files,
-                tensors=tensors,
+                version=version,
+                kind=kind,
+                files=[
+                    *(WeightFile(name=layout.name, size=layout.size) for layout in self._layouts),
+                    *(WeightFile(name=name, size=len(data)) for name, data in snapshot.small.items()),
+                ],
+                tensors=_described(snapshot),
             )
         )
-        (self._folder / MANIFEST).write_bytes(manifest)
-        self._store.finish(self._version)
+        self._store.show(snapshot, manifest)
         return PolicyAnnouncement(
             attempt=self._identity.attempt,
-            version=self._version,
-            kind=self._kind,
+            version=version,
+            kind=kind,
             digest=hashlib.sha256(manifest).hexdigest(),
-            url=self._store.url(self._version),
-            size_bytes=sum(file.size for file in files),
-            seconds_gather=self._seconds_gather,
+            url=self._store.url(version),
+            size_bytes=sum(layout.size for layout in self._layouts) + sum(map(len, snapshot.small.values())),
+            seconds_gather=publication.seconds_gather,
             probe=Probe(
-                token_ids=self._probe_token_ids, logprobs=logprobs, tolerance=PROBE_TOLERANCE[self._policy.dtype]
+                token_ids=self._probe_token_ids,
+                logprobs=scores.tolist(),
+                tolerance=PROBE_TOLERANCE[self._policy.dtype],
             ),
         )
 
-    @property
-    def _kind(self) -> Literal["full", "adapter"]:
-        return "full" if self._policy.adapter is None else "adapter"
 
-    def pin(self) -> Path | None:
-        """A folder of the last published files that no later version removes; on rank 0. Whoever uses it removes it."""
-        return None if self._store is None else self._store.pin(self._version, f"pinned-{self._version}")
+def _described(snapshot: Snapshot) -> dict[str, TensorInfo]:
+    pieces = [(file, name) for file in snapshot.files for name in file.layout.shapes]
+    with ThreadPoolExecutor(HASH_THREADS) as pool:
+        digests = pool.map(lambda one: xxh3_128_hexdigest(one[0].view(*one[0].layout.places[one[1]])), pieces)
+        return {
+            name: TensorInfo(
+                dtype=DTYPES[file.layout.dtype],
+                shape=list(file.layout.shapes[name]),
+                file=file.layout.name,
+                xxh3=digest,
+            )
+            for (file, name), digest in zip(pieces, digests, strict=True)
+        }
+
+
+def _not_finite(snapshot: Snapshot) -> str:
+    for file in snapshot.files:
+        for name, tensor in file.tensors().items():
+            if bad := int(tensor.numel() - tensor.isfinite().sum()):
+                return f"{name}: {bad} of {tensor.numel()} values are NaN or infinite"
+    return "values were NaN or infinite before their copy"

@@ -1,6 +1,5 @@
 """Puts one rank together, runs its loop, and turns every end into an exit code. Called by ``__main__`` alone."""
 
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -26,7 +25,7 @@ from echorl_trainer.state import OtherRun, TrainState, Unreadable, trainer_folde
 from echorl_trainer.step import NonFinite
 from echorl_trainer.token_export import TokenExport, tokenizer_of
 from echorl_trainer.train import LastCheckpointLost, Trainer, build_learner
-from echorl_trainer.weights import Spool, WeightStore, disk_store
+from echorl_trainer.weights import MemoryStore, WeightStore, disk_store
 
 log = structlog.get_logger()
 
@@ -35,12 +34,12 @@ class BadInput(Exception):
     """The config, or the model that it names, cannot be trained."""
 
 
-def run_to_words(config: TrainerConfig, identity: RunIdentity, token: str, at_exit: ExitStack) -> TerminationMessage:
+def run_to_words(config: TrainerConfig, identity: RunIdentity, token: str) -> TerminationMessage:
     """``run_rank``, with every failure logged and told by an exit code."""
     health = Health(step_timeout_s=config.step_timeout_s)
     code, message, unexpected = ExitCode.OK, "finished: the orchestrator has no further batch", None
     try:
-        run_rank(config, identity, token, at_exit, health)
+        run_rank(config, identity, token, health)
     except Exception as error:
         code, message = exit_code(error), f"{type(error).__name__}: {error}"
         known = Unreadable | OrchestratorLost | WrongBatch | Refused | LastCheckpointLost
@@ -62,8 +61,8 @@ def exit_code(error: BaseException) -> ExitCode:
     return next((code for kind, code in meanings.items() if isinstance(error, kind)), ExitCode.CRASH)
 
 
-def run_rank(config: TrainerConfig, identity: RunIdentity, token: str, at_exit: ExitStack, health: Health) -> None:
-    """Run one rank until its work is done; what it leaves on the host is undone by ``at_exit``.
+def run_rank(config: TrainerConfig, identity: RunIdentity, token: str, health: Health) -> None:
+    """Run one rank until its work is done.
 
     Raises:
         BadInput, NonFinite, Fenced, OrchestratorLost, Unreadable, ...: see ``exit_code``.
@@ -81,7 +80,7 @@ def run_rank(config: TrainerConfig, identity: RunIdentity, token: str, at_exit: 
             deadline_s=config.step_timeout_s,
             watch=health.watch,
         )
-        store = serve(config, identity, ranks, health, at_exit, key=weights_key(token))
+        store = serve(config, identity, ranks, health, key=weights_key(token))
         learner = build_learner(config, ranks)
         probe = probe_ids(config.model, identity.uid, config.probe_tokens)
     except ValueError as error:
@@ -104,7 +103,15 @@ def run_rank(config: TrainerConfig, identity: RunIdentity, token: str, at_exit: 
     Trainer(
         learner,
         source,
-        Publisher(learner.state.policy, ranks, identity, probe_token_ids=probe, store=store),
+        Publisher(
+            learner.state.policy,
+            ranks,
+            identity,
+            probe_token_ids=probe,
+            store=store,
+            watch=health.watch,
+            deadline_s=config.step_timeout_s,
+        ),
         saver=saver,
         outbox=outbox,
         health=health,
@@ -144,7 +151,7 @@ def resume(state: TrainState, run: RunDirectory, prepared: Prepared, progress: R
 
 
 def serve(
-    config: TrainerConfig, identity: RunIdentity, ranks: Ranks, health: Health, at_exit: ExitStack, *, key: str
+    config: TrainerConfig, identity: RunIdentity, ranks: Ranks, health: Health, *, key: str
 ) -> WeightStore | None:
     """Start this rank's server, write its port, and on rank 0 open the store of published weights.
 
@@ -160,7 +167,6 @@ def serve(
     elif ranks.rank == 0:
         host = config.advertise_host or config.publish_host
         url = f"http://[{host}]:{bound}" if ":" in host else f"http://{host}:{bound}"
-        store = server.weights = Spool(identity.uid, identity.attempt, url)
-        at_exit.callback(store.close)
+        store = server.weights = MemoryStore(identity.attempt, url)
     write_file(run.attempt(identity.attempt) / f"trainer-{ranks.rank}.port", f"{bound}\n".encode())
     return store

@@ -6,10 +6,12 @@ read the rest.
 
 import asyncio
 import threading
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
 from aiohttp import web
+from aiohttp.abc import AbstractStreamWriter
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from echorl_core import jsonsafe, names
@@ -18,13 +20,15 @@ from echorl_core.run_token import is_same
 from echorl_trainer.health import Health
 
 START_DEADLINE_S = 30.0
+READ_S, SLOWEST_BYTES_PER_S = 30.0, 10e6
+"""How long a reader may take for a file: so many seconds, and its bytes at this rate. Memory waits for it meanwhile."""
 
 
 class WeightFiles(Protocol):
-    """Where published versions lie on this host."""
+    """Published versions of this host."""
 
-    def find(self, attempt: int, version: int, name: str) -> Path | None:
-        """The file, or None when that version is not kept or has no such file."""
+    def reading(self, attempt: int, version: int, name: str) -> AbstractContextManager[Path | bytes | None]:
+        """A file by its path or whole, unchanged in the block; None when that version is not kept or has no such."""
         ...
 
 
@@ -94,10 +98,31 @@ class Server:
             return _json({"error": f"{names.HEADER_TOKEN} is missing or wrong"}, status=403)
         matched = request.match_info
         attempt, version, name = int(matched["attempt"]), int(matched["version"]), matched["name"]
-        path = self.weights.find(attempt, version, name) if self.weights is not None else None
-        if path is None:
-            return _json({"error": f"a{attempt}/v{version}/{name} is not kept; ask for the newest"}, status=404)
-        return web.FileResponse(path)
+        missing = _json({"error": f"a{attempt}/v{version}/{name} is not kept; ask for the newest"}, status=404)
+        if self.weights is None:
+            return missing
+        with self.weights.reading(attempt, version, name) as found:
+            if not isinstance(found, Path):
+                return missing if found is None else web.Response(body=found)
+            return await _sent(request, found, found.stat().st_size)
+
+
+class _SentFile(web.FileResponse):
+    """A file that was sent by the handler itself; aiohttp prepares every answer once more."""
+
+    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
+        return await (web.StreamResponse.prepare(self, request) if self.prepared else super().prepare(request))
+
+
+async def _sent(request: web.Request, file: Path, size: int) -> web.StreamResponse:
+    response = _SentFile(file)
+    try:
+        async with asyncio.timeout(READ_S + size / SLOWEST_BYTES_PER_S):
+            await response.prepare(request)
+    except TimeoutError:
+        if request.transport is not None:
+            request.transport.abort()
+    return response
 
 
 def _json(value: dict[str, Any], *, status: int = 200) -> web.Response:

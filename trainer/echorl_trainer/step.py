@@ -262,9 +262,18 @@ def _losses(shares: Sequence[_RankShare], batch: RankBatch) -> dict[str, float |
     return found | {"loss/total": sum(sums.values()) if sums else None}
 
 
-@torch.no_grad()
 def probe_logprobs(policy: Policy, ranks: Ranks, token_ids: list[int]) -> list[float]:
+    """``probe_scores`` as numbers; waits for the device."""
+    values: list[float] = probe_scores(policy, ranks, token_ids).tolist()
+    return values
+
+
+@torch.no_grad()
+def probe_scores(policy: Policy, ranks: Ranks, token_ids: list[int]) -> Tensor:
     """Natural-log probabilities, at temperature 1, of tokens 1.. given their prefix. All ranks call this together.
+
+    Returns:
+        float64 [``len(token_ids)`` - 1] on the device.
 
     Raises:
         ValueError: fewer than two tokens.
@@ -286,5 +295,5 @@ def probe_logprobs(policy: Policy, ranks: Ranks, token_ids: list[int]) -> list[f
     if isinstance(policy, FSDPModule):
         # Without a backward the root would keep its gathered weights: out of the optimizer's and checkpoints' reach.
         policy.reshard()
-    values: list[float] = scores.logprobs.double().tolist()
-    return values
+    found: Tensor = scores.logprobs.double()
+    return found

@@ -5,8 +5,9 @@
       +---------------------------------------------------------------+
     410 ends it: save if asked, wait for the acknowledgement
 
-Every rank runs the same loop in lockstep; only rank 0 serves weights, announces and reports. What the orchestrator
-is told goes through an outbox, so a slow orchestrator never holds a step up.
+Every rank runs the same loop in lockstep; only rank 0 serves weights, announces and reports. Publishing stops the loop
+for a copy to host memory alone (publish.py). What the orchestrator is told goes through an outbox, in order, so neither
+a publication nor a slow orchestrator holds a step up.
 """
 
 import math
@@ -23,16 +24,16 @@ from echorl_core.faults import fault_point
 from echorl_core.jsonsafe import finite
 from echorl_core.wire.batch import RankBatch, StopNotice
 from echorl_core.wire.reports import StepReport
+from echorl_core.wire.weights import PolicyAnnouncement
 from echorl_trainer.attention import kernel_name
 from echorl_trainer.checkpoint import Saver
 from echorl_trainer.client import BatchSource, Outbox
 from echorl_trainer.health import Health, Phase
 from echorl_trainer.loading import start_policy
-from echorl_trainer.lora import published_weights
 from echorl_trainer.losses import policy_loss
 from echorl_trainer.optimizer import build_optimizer, build_schedule
 from echorl_trainer.parallel import Ranks
-from echorl_trainer.publish import Publisher
+from echorl_trainer.publish import Publication, Publisher
 from echorl_trainer.state import TrainState
 from echorl_trainer.step import StepOutcome, StepRunner
 
@@ -136,8 +137,10 @@ class Trainer:
         self._progress, self._metrics = health.progress, health.metrics
         self._attempt = attempt
         self._start_step = self._step = start_step
+        self._publication: Publication | None = None
         self._checkpoint_s = 0.0
         """Seconds that the loop stood still for saves since the last report."""
+        publisher.on_visible = self._visible
         learner.state.optimizer.register_step_pre_hook(self._before_optimizer)
 
     def train(self) -> None:
@@ -184,25 +187,28 @@ class Trainer:
             self._outbox.report(report)
 
     def _publish(self) -> float:
-        """Publish the version that the trainer holds; seconds."""
+        """Begin to publish the version that the trainer holds; seconds that this took."""
         began = time.monotonic()
-        with self._progress.during(Phase.PUBLISHING):
-            self._publisher.prepare(self._step)
-            self._publisher.transfer(published_weights(self._learner.state.policy))
-            announcement = self._publisher.complete()
-        self._progress.policy_version = self._step
-        self._metrics.policy_version.set(self._step)
-        if announcement is not None and self._outbox is not None:
-            self._outbox.announce(announcement)
-            self._metrics.publish_bytes.inc(announcement.size_bytes)
-        seconds = time.monotonic() - began
+        with self._progress.during(Phase.PUBLISHING, "host memory that readers of older versions use"):
+            self._publication = self._publisher.begin(self._step)
+        if self._publication is None:
+            self._note_version(self._step)
+        elif self._outbox is not None:
+            self._outbox.announce(self._publication)
+        return time.monotonic() - began
+
+    def _visible(self, announcement: PolicyAnnouncement, seconds: float) -> None:
+        self._note_version(announcement.version)
+        self._metrics.publish_bytes.inc(announcement.size_bytes)
         self._metrics.publish_seconds.set(seconds)
-        fault_point("trainer.published")
-        return seconds
+
+    def _note_version(self, version: int) -> None:
+        self._progress.policy_version = version
+        self._metrics.policy_version.set(version)
 
     def _save(self, *, last: bool) -> None:
         began = time.monotonic()
-        self._saver.begin(self._step, self._publisher.pin(), last=last)
+        self._saver.begin(self._step, self._publication, last=last)
         self._checkpoint_s += time.monotonic() - began
 
     def _stop(self, notice: StopNotice) -> None:

@@ -5,6 +5,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -13,6 +14,7 @@ import msgspec
 from echorl_core.wire.engine import Applied, ApplyAnswer, EngineIdentity, PauseRequest, StageAnswer, StageRequest
 from echorl_core.wire.weights import PolicyId
 from echorl_vllm.asgi import HttpError, OwnRoutes
+from echorl_vllm.bell import Bell
 from echorl_vllm.messages import ApplyReport, WorkerReport
 
 # Below vLLM's logger, so that its handler and format are used.
@@ -22,6 +24,8 @@ _CALL_DEADLINE_S = 30.0
 _APPLY_DEADLINE_S = 3600.0
 """Only a bound: what ends a hanging apply is the lease."""
 _MAX_LEASE_S = 3600.0
+MAX_WAIT_S = 60.0
+"""For staging to end, in one call."""
 _KEEP = "mode=keep&clear_cache=true"
 """Requests stay in the queue; their cache, of the old weights, goes."""
 _ANSWER_FIRST_S = 0.5
@@ -42,15 +46,22 @@ class EngineControl:
     """State of one engine since its API server started; calls that change the engine run one at a time."""
 
     def __init__(
-        self, routes: OwnRoutes, *, run_uid: str, running: Callable[[], int], end_engine: Callable[[], object]
+        self,
+        routes: OwnRoutes,
+        *,
+        run_uid: str,
+        running: Callable[[], int],
+        end_engine: Callable[[], object],
+        bell: Bell,
     ) -> None:
-        """``running`` counts the generation requests in flight."""
+        """``running`` counts the generation requests in flight; workers ring ``bell`` when staging has ended."""
         self.boot_id = secrets.token_hex(8)
         self.applied: PolicyId | None = None
         self.broken = False
         self._routes = routes
         self._run_uid, self._running = run_uid, running
         self._end_engine = end_engine
+        self._bell = bell
         self._turn = asyncio.Lock()
         self._lease: _Lease | None = None
         self._watcher: asyncio.Task[None] | None = None
@@ -77,9 +88,21 @@ class EngineControl:
             raise HttpError(400, f"deadline_s is {request.deadline_s}, accepted: more than 0, at most {_MAX_LEASE_S:g}")
         return self._staged(await self._ask("echorl_stage", WorkerReport, msgspec.json.encode(request).decode()))
 
-    async def staged(self) -> StageAnswer:
-        """What every worker has staged."""
-        return self._staged(await self._ask("echorl_status", WorkerReport))
+    async def staged(self, wait_s: float = 0.0) -> StageAnswer:
+        """What every worker has staged: as soon as none is staging any more, or as it is after ``wait_s`` seconds."""
+        if not 0 <= wait_s <= MAX_WAIT_S:
+            raise HttpError(400, f"wait is {wait_s:g}, accepted: from 0 to {MAX_WAIT_S:g} seconds")
+        until = time.monotonic() + wait_s
+        while True:
+            # Listened to before the workers are asked, so that nothing is missed in between.
+            rung = self._bell.listen() if wait_s else None
+            answer = self._staged(await self._ask("echorl_status", WorkerReport))
+            left = until - time.monotonic()
+            if rung is None or left <= 0 or all(worker.state != "staging" for worker in answer.workers):
+                return answer
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await rung.wait()
 
     async def abort(self) -> StageAnswer:
         """Drop what is staged."""

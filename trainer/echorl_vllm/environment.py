@@ -71,6 +71,11 @@ def work_folder() -> Path:
     return Path(os.environ.get(ENV_WORK) or Path(tempfile.gettempdir()) / "echorl-engine")
 
 
+def bell_path() -> Path:
+    """The pipe by which workers tell that staging has ended."""
+    return work_folder() / "staging.bell"
+
+
 def spool_folder() -> Path:
     """Where downloaded weights are kept until they are applied."""
     configured = os.environ.get(ENV_SPOOL)

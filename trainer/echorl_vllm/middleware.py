@@ -7,6 +7,7 @@ refuses generation until a trained version was applied, and stamps every respons
 import os
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
+from urllib.parse import parse_qs
 
 import msgspec
 
@@ -38,7 +39,9 @@ from echorl_vllm.asgi import (
     replayed,
     send_json,
 )
+from echorl_vllm.bell import Bell
 from echorl_vllm.control import EngineControl
+from echorl_vllm.environment import bell_path
 from echorl_vllm.leftovers import record_segments
 from echorl_vllm.processes import end_process_tree
 
@@ -100,11 +103,14 @@ class EngineGate:
         self._running = 0
         self._routes = OwnRoutes(app)
         self._control = EngineControl(
-            self._routes, run_uid=self._run_uid or "", running=lambda: self._running, end_engine=end_engine
+            self._routes,
+            run_uid=self._run_uid or "",
+            running=lambda: self._running,
+            end_engine=end_engine,
+            bell=Bell(bell_path()),
         )
         self._calls: dict[tuple[str, str], Callable[[bytes], Awaitable[object]]] = {
             ("GET", "identity"): self._identity,
-            ("GET", "stage"): lambda _: self._control.staged(),
             ("POST", "stage"): lambda body: self._control.stage(_decode(body, StageRequest)),
             ("POST", "pause"): lambda body: self._control.pause(_decode(body, PauseRequest)),
             ("POST", "apply"): lambda body: self._control.apply(_decode(body, PolicyId)),
@@ -130,7 +136,7 @@ class EngineGate:
         try:
             self._check_caller(scope, path)
             if path.startswith(_PREFIX):
-                body = await self._own_call(scope["method"], path.removeprefix(_PREFIX), receive)
+                body = await self._own_call(scope, path.removeprefix(_PREFIX), receive)
                 await send_json(send, 200, msgspec.to_builtins(body))
                 return
             if path in GENERATION_ROUTES:
@@ -168,7 +174,10 @@ class EngineGate:
         if attempt is not None and attempt != str(applied.attempt):
             raise HttpError(409, f"{HEADER_ATTEMPT} is {attempt}, the engine holds attempt {applied.attempt}")
 
-    async def _own_call(self, method: str, name: str, receive: Receive) -> object:
+    async def _own_call(self, scope: Scope, name: str, receive: Receive) -> object:
+        method = scope["method"]
+        if (method, name) == ("GET", "stage"):
+            return await self._control.staged(_seconds(scope, "wait"))
         call = self._calls.get((method, name))
         if call is None:
             methods = {known_method for known_method, known_name in self._calls if known_name == name}
@@ -191,6 +200,14 @@ class EngineGate:
             await send(message)
 
         return stamped
+
+
+def _seconds(scope: Scope, name: str) -> float:
+    given = parse_qs(scope.get("query_string", b"").decode("latin-1")).get(name, ["0"])[-1]
+    try:
+        return float(given)
+    except ValueError:
+        raise HttpError(400, f"{name} is {given!r}, accepted: a number of seconds") from None
 
 
 def _decode(body: bytes, kind: type[T]) -> T:

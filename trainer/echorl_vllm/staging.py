@@ -14,11 +14,9 @@ from echorl_core.names import HEADER_ATTEMPT
 from echorl_core.wire.engine import StageRequest, StageState, StageStatus
 from echorl_core.wire.weights import PolicyId
 from echorl_vllm.spool import Limits, StageAbortedError, fetch, locked
-from echorl_vllm.validation import ModelForm, check_adapter_config, check_form, check_values, open_tensors, with_head
+from echorl_vllm.validation import ModelForm, check_adapter_config, check_form, open_tensors, with_head
 
 log = logging.getLogger("vllm.echorl.staging")
-
-_CHECKED = ".checked"
 
 
 class NotStagedError(RuntimeError):
@@ -31,6 +29,8 @@ class Staged:
 
     tensors: Mapping[str, torch.Tensor]
     folder: Path
+    on_device: bool = False
+    """The worker's device has what it needs of them."""
 
 
 @dataclass
@@ -49,10 +49,21 @@ class Stager:
     """Holds at most one version, staged or being staged. Methods may be called from any thread and never wait."""
 
     def __init__(
-        self, *, spool: Path, run_uid: str | None, headers: Mapping[str, str], form: Callable[[], ModelForm]
+        self,
+        *,
+        spool: Path,
+        run_uid: str | None,
+        headers: Mapping[str, str],
+        form: Callable[[], ModelForm],
+        prepare: Callable[[Staged], Staged] = lambda staged: staged,
+        ended: Callable[[], object] = lambda: None,
     ) -> None:
+        """``prepare`` makes a checked version ready to be applied, one at a time on a host.
+
+        ``ended`` is called whenever staging has ended, well or not; it must not wait or raise.
+        """
         self._spool, self._run_uid, self._headers = spool, run_uid, headers
-        self._form = form
+        self._form, self._prepare, self._ended = form, prepare, ended
         self._lock = threading.Lock()
         self._job: _Job | None = None
 
@@ -126,6 +137,7 @@ class Stager:
             job.error, job.state = error, "failed" if error else "staged"
             if job is self._job:
                 job.staged = staged
+        self._ended()
 
     def _download(self, job: _Job) -> Staged:
         request, limits = job.request, job.limits
@@ -136,11 +148,9 @@ class Stager:
             check_form(manifest, form)
             check_adapter_config(folder, form)
             tensors = with_head(open_tensors(folder, manifest), form)
-            limits.check("checking values")
-            if not (folder / _CHECKED).exists():
-                check_values(tensors, form)
-                (folder / _CHECKED).touch()
-        limits.check("checking values")
+            limits.check("checking the form")
+            staged = self._prepare(Staged(tensors, folder))
+        limits.check("bringing it to the device")
         job.size = sum(file.size for file in manifest.files)
         fault_point("engine.staged")
-        return Staged(tensors, folder)
+        return staged

@@ -4,6 +4,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 
@@ -12,7 +13,8 @@ from echorl_core.names import ENV_ADMIN_TOKEN, ENV_RUN_UID, HEADER_RUN, HEADER_T
 from echorl_core.run_token import weights_key
 from echorl_core.wire.engine import Applied
 from echorl_core.wire.weights import PolicyId
-from echorl_vllm.environment import spool_folder
+from echorl_vllm.bell import ring
+from echorl_vllm.environment import bell_path, spool_folder
 from echorl_vllm.messages import ApplyReport, WorkerReport
 from echorl_vllm.staging import NotStagedError, Staged, Stager
 from echorl_vllm.validation import ModelForm
@@ -35,9 +37,16 @@ class WorkerWeights:
     Args:
         form: what the model consists of; called in the staging thread.
         load: puts a staged version into the model; if it raises, the model is half replaced.
+        prepare: makes what is checked ready for that, in the staging thread.
     """
 
-    def __init__(self, *, form: Callable[[], ModelForm], load: Callable[[Staged], None]) -> None:
+    def __init__(
+        self,
+        *,
+        form: Callable[[], ModelForm],
+        load: Callable[[Staged], None],
+        prepare: Callable[[Staged], Staged] = lambda staged: staged,
+    ) -> None:
         run_uid = os.environ.get(ENV_RUN_UID)
         token = os.environ.get(ENV_ADMIN_TOKEN)
         # Not the token itself: the address is one that this worker was told.
@@ -49,6 +58,8 @@ class WorkerWeights:
             run_uid=run_uid,
             headers={name: value for name, value in headers.items() if value},
             form=form,
+            prepare=prepare,
+            ended=partial(ring, bell_path()),
         )
 
     def report(self) -> WorkerReport:

@@ -1,8 +1,30 @@
 """What the trainer announces and serves: policy versions, and how an engine is checked after an update."""
 
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
+
+WIRE_VERSION = 2
+"""Of announcements and manifests; 2: a digest for every tensor, in place of one for every file."""
+
+Message = TypeVar("Message", "PolicyAnnouncement", "WeightManifest")
+
+
+class _Versioned(msgspec.Struct):
+    wire_version: int = 1
+    """Version 1 did not say so."""
+
+
+def decode(data: bytes, kind: type[Message]) -> Message:
+    """Read an announcement or a manifest.
+
+    Raises:
+        msgspec.DecodeError: it is of another wire version, or has a field that this one does not know; or it is none.
+    """
+    found = msgspec.json.decode(data, type=_Versioned).wire_version
+    if found != WIRE_VERSION:
+        raise msgspec.ValidationError(f"wire_version: found {found}, accepted is {WIRE_VERSION}")
+    return msgspec.json.decode(data, type=kind)
 
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,9 +49,10 @@ class PolicyId(msgspec.Struct, frozen=True, kw_only=True):
         return f"attempt {self.attempt} version {self.version} digest {self.digest[:12]}"
 
 
-class PolicyAnnouncement(msgspec.Struct, frozen=True, kw_only=True):
+class PolicyAnnouncement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The trainer holds a new policy version and serves its weights at ``url``."""
 
+    wire_version: int = WIRE_VERSION
     attempt: int
     version: int
     kind: Literal["full", "adapter"] = "full"
@@ -48,25 +71,27 @@ class PolicyAnnouncement(msgspec.Struct, frozen=True, kw_only=True):
         return PolicyId(attempt=self.attempt, version=self.version, digest=self.digest)
 
 
-class WeightFile(msgspec.Struct, frozen=True, kw_only=True):
+class WeightFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One file of a published policy version, safetensors or an adapter's config; ``name`` relative to the manifest."""
 
     name: str
     size: int
-    sha256: str
 
 
-class TensorInfo(msgspec.Struct, frozen=True, kw_only=True):
+class TensorInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Shape and safetensors dtype ("F32", "BF16", ...) of one published tensor."""
 
     dtype: str
     shape: list[int]
     file: str
+    xxh3: str
+    """XXH3 (128 bits) of the tensor's bytes, in lower-case hex. Every value is finite: the trainer has looked."""
 
 
-class WeightManifest(msgspec.Struct, frozen=True, kw_only=True):
+class WeightManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a published policy version consists of, in Hugging Face's or PEFT's names; JSON on the wire."""
 
+    wire_version: int = WIRE_VERSION
     run_uid: str
     attempt: int
     version: int

@@ -16,6 +16,7 @@ from echorl_core.faults import fault_point
 from echorl_core.identity import RunIdentity
 from echorl_core.live import LiveReply, LiveSettings
 from echorl_core.run_token import is_same
+from echorl_core.wire import weights
 from echorl_core.wire.batch import WIRE_VERSION, StopNotice
 from echorl_core.wire.reports import PartsReply, PartsReport, StepReport
 from echorl_core.wire.weights import PolicyAnnouncement
@@ -32,6 +33,12 @@ _UNREADABLE = (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError,
 """What a body that is none of a message is told by; nesting without end is a RecursionError."""
 
 T = TypeVar("T", PolicyAnnouncement, StepReport, PartsReport)
+
+
+def _decoded(data: bytes, kind: type[T]) -> T:
+    return msgspec.json.decode(data, type=kind)
+
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -118,7 +125,7 @@ class Api:
             fault_point("orchestrator.one_rank_pulled")
 
     async def _policy(self, request: web.Request) -> web.StreamResponse:
-        announcement = await self._message(request, PolicyAnnouncement)
+        announcement = await self._message(request, PolicyAnnouncement, weights.decode)
         self._refuse_beyond("version", announcement.version)
         await self._actions.policy(announcement)
         return web.json_response({})
@@ -177,10 +184,12 @@ class Api:
         text = generate_latest(self._registry) + generate_latest(REGISTRY)
         return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
-    async def _message(self, request: web.Request, kind: type[T]) -> T:
+    async def _message(
+        self, request: web.Request, kind: type[T], decode: Callable[[bytes, type[T]], T] = _decoded
+    ) -> T:
         """The body; a wrong one is answered 400, one of another attempt 409."""
         try:
-            message = msgspec.json.decode(await read_body(request), type=kind)
+            message = decode(await read_body(request), kind)
         except _UNREADABLE as error:
             raise _refused(web.HTTPBadRequest, f"{kind.__name__}: {error}") from error
         if message.attempt != self._identity.attempt:

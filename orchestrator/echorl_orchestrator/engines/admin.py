@@ -72,9 +72,11 @@ class AdminClient:
         )
         await self._call("POST", "/echorl/stage", request)
 
-    async def stage_status(self) -> list[StageStatus]:
-        """Every worker's progress."""
-        return self._decode("/echorl/stage", await self._call("GET", "/echorl/stage"), StageAnswer).workers
+    async def stage_status(self, wait_s: float) -> list[StageStatus]:
+        """Every worker's progress: at once when none is staging any more, else after ``wait_s`` seconds at most."""
+        seconds = wait_s + self._timing.admin_s
+        answer = await self._call("GET", f"/echorl/stage?wait={wait_s:.3f}", seconds=seconds)
+        return self._decode("/echorl/stage", answer, StageAnswer).workers
 
     async def pause(self, lease_s: float) -> None:
         """Stop generation with requests kept and the KV cache cleared, or renew the lease of such a pause."""

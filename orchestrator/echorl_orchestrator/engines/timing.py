@@ -18,10 +18,11 @@ class Timing:
     """For an answer to a look: identity, health, metrics."""
     admin_s: float = 30.0
     """For one short admin call; these wait for the engine's current step."""
-    stage_poll_s: float = 0.05
-    """Between two looks at the workers while they stage; grows to a tenth of the time they have been at it,
-    up to ``stage_poll_max_s``, since each look interrupts generation for a moment."""
-    stage_poll_max_s: float = 0.5
+    stage_wait_s: float = 5.0
+    """That an engine holds the question whether a version is staged, until it is or this has passed; also what it costs
+    if the engine does not notice."""
+    stage_again_s: float = 0.1
+    """At least, between two such questions: one that is answered at once is not asked in a tight loop."""
     retry_first_s: float = 1.0
     """Before the first retry of a failed update; doubles up to ``retry_max_s``."""
     retry_max_s: float = 30.0

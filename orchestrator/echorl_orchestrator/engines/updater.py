@@ -135,16 +135,16 @@ class Updater:
         started = time.monotonic()
         await self._admin.stage(target, self._limits.deadline_s)
         wanted = target.policy
-        while time.monotonic() - started < self._limits.deadline_s:
-            workers = await self._admin.stage_status()
+        while (left := started + self._limits.deadline_s - time.monotonic()) > 0:
+            asked = time.monotonic()
+            workers = await self._admin.stage_status(min(left, self._timing.stage_wait_s))
             for worker in workers:
                 # A failure of an earlier version may still be shown until the worker has begun with this one.
                 if worker.state == "failed" and worker.version in {None, target.version}:
                     raise UpdateError(f"stage of version {target.version} failed: {worker.error}")
             if workers and all(worker.is_staged(wanted) for worker in workers):
                 return time.monotonic() - started
-            tenth = (time.monotonic() - started) / 10
-            await asyncio.sleep(min(max(self._timing.stage_poll_s, tenth), self._timing.stage_poll_max_s))
+            await asyncio.sleep(max(0.0, asked + self._timing.stage_again_s - time.monotonic()))
         raise UpdateError(f"stage of version {target.version}: not done in {self._limits.deadline_s} s")
 
     async def _probe(self, target: PolicyAnnouncement) -> dict[str, float | None]:

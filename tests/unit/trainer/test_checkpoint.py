@@ -23,12 +23,11 @@ from echorl_testing.trainer.tiny_learner import alone, tiny_learner, tiny_model,
 from echorl_trainer.checkpoint import Saver, SaveTarget
 from echorl_trainer.client import Fenced, Link
 from echorl_trainer.health import Health
-from echorl_trainer.lora import published_weights
-from echorl_trainer.model import full_weights
 from echorl_trainer.parallel import Ranks
 from echorl_trainer.publish import Publisher
 from echorl_trainer.rank import exit_code, request_headers
 from echorl_trainer.state import OtherRun, Unreadable, reason, save_state, state_digest, trainer_folder
+from echorl_trainer.step import NonFinite
 from echorl_trainer.train import Learner
 from echorl_trainer.weights import disk_store
 
@@ -67,6 +66,11 @@ def saver_of(learner: Learner, model: Path, orchestrator: FakeOrchestrator) -> t
     link = Link(orchestrator.url, request_headers(IDENTITY, TOKEN), deadline_s=120, watch=health.watch)
     target = SaveTarget(orchestrator.run, IDENTITY, model, link)
     return Saver(learner.state, target, deadline_s=120, health=health), health
+
+
+def publisher_of(learner: Learner, ranks: Ranks, orchestrator: FakeOrchestrator, health: Health) -> Publisher:
+    store = disk_store(orchestrator.run, 1)
+    return Publisher(learner.state.policy, ranks, IDENTITY, probe_token_ids=[1, 2, 3], store=store, watch=health.watch)
 
 
 async def in_thread(work: Callable[[], None]) -> None:
@@ -244,15 +248,11 @@ async def test_save_holds_the_step_it_was_begun_at(ranks: Ranks, model: Path, or
 
 async def test_parts_name_every_file_and_the_weights(ranks: Ranks, model: Path, orchestrator: FakeOrchestrator) -> None:
     learner = tiny_learner(ranks, model, steps=2)
-    saver, _ = saver_of(learner, model, orchestrator)
-    store = disk_store(orchestrator.run, 1)
-    publisher = Publisher(learner.state.policy, ranks, IDENTITY, probe_token_ids=[1, 2, 3], store=store)
+    saver, health = saver_of(learner, model, orchestrator)
+    publisher = publisher_of(learner, ranks, orchestrator, health)
 
     def save() -> None:
-        publisher.prepare(2)
-        publisher.transfer(full_weights(learner.state.policy))
-        publisher.complete()
-        saver.begin(2, publisher.pin())
+        saver.begin(2, publisher.begin(2))
         saver.wait()
 
     await in_thread(save)
@@ -265,7 +265,26 @@ async def test_parts_name_every_file_and_the_weights(ranks: Ranks, model: Path, 
     assert {"attempt_1/trainer/.metadata", "attempt_1/trainer/__0_0.distcp"} <= named
     weights = {"model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json"}
     assert {f"attempt_1/weights/{name}" for name in weights} <= named
-    assert not list(orchestrator.run.broadcasts.rglob(".tmp-*")), "the pin is used up"
+
+
+async def test_a_version_that_is_refused_is_never_committed(
+    ranks: Ranks, model: Path, orchestrator: FakeOrchestrator
+) -> None:
+    learner = tiny_learner(ranks, model, steps=2)
+    saver, health = saver_of(learner, model, orchestrator)
+    publisher = publisher_of(learner, ranks, orchestrator, health)
+    with torch.no_grad():
+        next(learner.state.policy.parameters()).view(-1)[0] = float("inf")
+
+    def save() -> None:
+        saver.begin(2, publisher.begin(2))
+        saver.wait()
+
+    with pytest.raises(NonFinite, match="policy version 2"):
+        await in_thread(save)
+    assert committed(orchestrator.run) == ([], [])
+    assert not orchestrator.parts
+    assert not list(orchestrator.run.root.rglob("weights")), "nor written where people look for models"
 
 
 async def test_an_adapter_is_saved_alone_and_merged_with_the_last(
@@ -273,16 +292,12 @@ async def test_an_adapter_is_saved_alone_and_merged_with_the_last(
 ) -> None:
     lora = LoraConfig(rank=2, alpha=4.0, target_modules=["q_proj"])
     learner = tiny_learner(ranks, model, steps=1, lora=lora)
-    saver, _ = saver_of(learner, model, orchestrator)
-    store = disk_store(orchestrator.run, 1)
-    publisher = Publisher(learner.state.policy, ranks, IDENTITY, probe_token_ids=[1, 2, 3], store=store)
+    saver, health = saver_of(learner, model, orchestrator)
+    publisher = publisher_of(learner, ranks, orchestrator, health)
 
     def save() -> None:
         for step in (1, 2):
-            publisher.prepare(step)
-            publisher.transfer(published_weights(learner.state.policy))
-            publisher.complete()
-            saver.begin(step, publisher.pin(), last=step == 2)
+            saver.begin(step, publisher.begin(step), last=step == 2)
             saver.wait()
 
     await in_thread(save)

@@ -16,7 +16,8 @@ from echorl_core.identity import RunIdentity
 from echorl_core.rundir import RunDirectory
 from echorl_testing.orchestrator.packs import packed, tiny_policy
 from echorl_testing.trainer.tiny_learner import alone, tiny_config, tiny_learner, tiny_model, train, weights
-from echorl_trainer.lora import LoraLinear, attach, draw_adapter, published_weights
+from echorl_trainer.health import Watch
+from echorl_trainer.lora import LoraLinear, attach, draw_adapter, published_parameters
 from echorl_trainer.merge import Unmergeable, main, merge
 from echorl_trainer.parallel import Ranks
 from echorl_trainer.publish import Publisher
@@ -50,10 +51,10 @@ def digest(learner: Learner) -> str:
 def published(learner: Learner, ranks: Ranks, folder: Path, version: int = 1) -> Path:
     """Publish what the learner holds; the version's folder."""
     store = disk_store(RunDirectory(folder), 1)
-    publisher = Publisher(learner.state.policy, ranks, IDENTITY, probe_token_ids=PROBE, store=store)
-    publisher.prepare(version)
-    publisher.transfer(published_weights(learner.state.policy))
-    assert publisher.complete() is not None
+    publisher = Publisher(learner.state.policy, ranks, IDENTITY, probe_token_ids=PROBE, store=store, watch=Watch())
+    publication = publisher.begin(version)
+    assert publication is not None
+    publication.result()
     return store.folder(version)
 
 
@@ -122,7 +123,7 @@ def test_the_names_on_disk_are_those_of_the_loaded_model(tmp_path: Path) -> None
     attach(policy, LORA)
     layers = linear_layers(tmp_path / "m")
     chosen = chosen_modules(layers, LORA.target_modules)
-    shapes = {name: tuple(tensor.shape) for name, tensor in published_weights(policy)}
+    shapes = {name: tuple(tensor.shape) for name, tensor in published_parameters(policy).items()}
     assert shapes == tensor_shapes({name: layers[name] for name in chosen}, LORA.rank)
     (tmp_path / "zero.safetensors").write_bytes(zero_adapter(shapes, "bfloat16"))
     zeros = load_file(tmp_path / "zero.safetensors")
@@ -144,7 +145,7 @@ def test_only_the_adapter_trains(ranks: Ranks, model: Path, kind: str) -> None:
     assert held == {one for one in learner.state.policy.parameters() if one.requires_grad}
 
 
-def test_bfloat16_keeps_the_base_in_it_and_the_adapter_in_float32(ranks: Ranks, model: Path) -> None:
+def test_bfloat16_keeps_the_base_in_it_and_the_adapter_in_float32(ranks: Ranks, model: Path, tmp_path: Path) -> None:
     single = tiny_learner(ranks, model, lora=LORA)
     config = tiny_config(model, lora=LORA)
     half = build_learner(
@@ -155,7 +156,8 @@ def test_bfloat16_keeps_the_base_in_it_and_the_adapter_in_float32(ranks: Ranks, 
         assert parameter.dtype == (torch.float32 if ".lora_" in name else torch.bfloat16)
     full = probe_logprobs(single.state.policy, ranks, PROBE)
     assert max(abs(a - b) for a, b in zip(probe_logprobs(half.state.policy, ranks, PROBE), full, strict=True)) < 0.1
-    assert {tensor.dtype for _, tensor in published_weights(half.state.policy)} == {torch.bfloat16}
+    folder = published(half, ranks, tmp_path)
+    assert {tensor.dtype for tensor in load_file(folder / "adapter_model.safetensors").values()} == {torch.bfloat16}
 
 
 @pytest.mark.parametrize("kind", ["adamw", "muon"])
@@ -237,7 +239,7 @@ def test_what_cannot_be_merged_is_named_and_nothing_is_written(ranks: Ranks, mod
     folder = published(tiny_learner(ranks, model, lora=LORA), ranks, tmp_path)
     wider = tmp_path / "wider"
     write_seeded_model(wider, SHAPES["tiny"], 1)
-    with pytest.raises(Unmergeable, match=r"lora_A\.weight: shape \[4, 64\], the model makes it \[4, 384\]"):
+    with pytest.raises(Unmergeable, match=r"lora_A\.weight: shape \[4, 32\], the model makes it \[4, 128\]"):
         merge(folder, wider, tmp_path / "out")
     with pytest.raises(Unmergeable, match=r"accepted: a folder with adapter_config\.json"):
         merge(model, model, tmp_path / "out")

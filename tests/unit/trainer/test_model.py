@@ -10,7 +10,8 @@ from transformers import AutoModelForCausalLM, GemmaConfig, GraniteConfig, Mistr
 
 from echorl_core.config import ModelConfig
 from echorl_testing.orchestrator.packs import SHAPE, model_config, packed, tiny_policy, whole_policy
-from echorl_trainer.model import checkpoint_layers, full_weights, meta_policy
+from echorl_trainer.lora import published_parameters
+from echorl_trainer.model import checkpoint_layers, meta_policy
 from echorl_trainer.reference import check_against_reference
 
 SIZES = {
@@ -75,25 +76,13 @@ def test_activation_checkpointing_changes_no_gradient_and_no_name(tmp_path, mode
 
 
 @pytest.mark.parametrize("tie", [False, True], ids=["untied", "tied"])
-def test_published_weights_have_hugging_face_names_and_no_tied_head(tmp_path, tie):
+def test_published_parameters_have_hugging_face_names_and_no_tied_head(tmp_path, tie):
     policy = tiny_policy(tmp_path / "m", tie=tie)
-    weights = dict(full_weights(policy))
+    weights = published_parameters(policy)
     stored = load_file(tmp_path / "m" / "model.safetensors")
     assert set(weights) == set(stored)
     assert ("lm_head.weight" in weights) is not tie
     assert all(torch.equal(weights[name], value) for name, value in stored.items())
-
-
-def test_published_weights_are_copies_in_the_configured_dtype(tmp_path):
-    config = model_config(tmp_path / "m").model_copy(update={"dtype": "bfloat16"})
-    policy = whole_policy(config)
-    assert {parameter.dtype for parameter in policy.parameters()} == {torch.float32}
-    weights = dict(full_weights(policy))
-    assert {value.dtype for value in weights.values()} == {torch.bfloat16}
-    before = weights["lm_head.weight"].clone()
-    with torch.no_grad():
-        policy.model.lm_head.weight.zero_()
-    assert torch.equal(weights["lm_head.weight"], before)
 
 
 @pytest.mark.parametrize(

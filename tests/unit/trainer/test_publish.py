@@ -1,28 +1,34 @@
-"""Published versions: what readers see, what stays, and what is never published."""
+"""Published versions: what readers see, what stays, what the loop waits for, and what is never published."""
 
-import fcntl
 import hashlib
 import json
 import os
+import resource
+import shutil
+import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 import torch
-from safetensors.torch import load_file
+import xxhash
+from safetensors.torch import load, load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from echorl_core.identity import RunIdentity
 from echorl_core.rundir import RunDirectory
 from echorl_core.wire.weights import PolicyAnnouncement, WeightManifest
 from echorl_testing.trainer.tiny_learner import alone, tiny_config, tiny_learner, tiny_model, train
-from echorl_trainer.model import full_weights
+from echorl_trainer.health import Watch
+from echorl_trainer.lora import published_parameters
 from echorl_trainer.parallel import Ranks
 from echorl_trainer.publish import Publisher, probe_ids
+from echorl_trainer.snapshots import Copier, Snapshot, Snapshots, file_layouts
 from echorl_trainer.step import NonFinite
 from echorl_trainer.train import Learner
-from echorl_trainer.weights import SPOOL_PREFIX, SafetensorsFolder, Spool, WeightStore, disk_store, export_weights
+from echorl_trainer.weights import DiskStore, MemoryStore, WeightStore, complete_model, disk_store
 
 IDENTITY = RunIdentity("test", "uid-of-the-run", 3)
 
@@ -38,14 +44,39 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return tiny_model(tmp_path_factory.mktemp("model") / "tiny", tie=request.param)
 
 
+def publisher_of(
+    learner: Learner,
+    ranks: Ranks,
+    store: WeightStore,
+    model: Path,
+    *,
+    watch: Watch | None = None,
+    deadline_s: float = 60,
+) -> Publisher:
+    return Publisher(
+        learner.state.policy,
+        ranks,
+        IDENTITY,
+        probe_token_ids=probe_ids(tiny_config(model).model, IDENTITY.uid, 8),
+        store=store,
+        watch=watch or Watch(),
+        deadline_s=deadline_s,
+    )
+
+
 def publish(learner: Learner, ranks: Ranks, store: WeightStore, version: int, model: Path) -> PolicyAnnouncement:
-    ids = probe_ids(tiny_config(model).model, IDENTITY.uid, 8)
-    publisher = Publisher(learner.state.policy, ranks, IDENTITY, probe_token_ids=ids, store=store)
-    publisher.prepare(version)
-    publisher.transfer(full_weights(learner.state.policy))
-    announcement = publisher.complete()
-    assert announcement is not None
-    return announcement
+    return published(publisher_of(learner, ranks, store, model), version)
+
+
+def published(publisher: Publisher, version: int) -> PolicyAnnouncement:
+    publication = publisher.begin(version)
+    assert publication is not None
+    return publication.outcome.result(60)
+
+
+def whole_weights(learner: Learner) -> dict[str, torch.Tensor]:
+    parameters = published_parameters(learner.state.policy)
+    return {name: one.detach().full_tensor() for name, one in parameters.items()}  # type: ignore[attr-defined]
 
 
 def read_manifest(folder: Path) -> WeightManifest:
@@ -62,24 +93,27 @@ def test_manifest_describes_every_file_and_tensor(ranks: Ranks, model: Path, tmp
     manifest = read_manifest(folder)
     assert (manifest.run_uid, manifest.attempt, manifest.version) == ("uid-of-the-run", 3, 7)
     for file in manifest.files:
-        data = (folder / file.name).read_bytes()
-        assert (file.size, file.sha256) == (len(data), hashlib.sha256(data).hexdigest())
+        assert file.size == (folder / file.name).stat().st_size
     assert announcement.size_bytes == sum(file.size for file in manifest.files)
     tensors = load_file(folder / "model.safetensors")
     assert set(tensors) == set(manifest.tensors)
     assert ("lm_head.weight" in tensors) is not learner.state.policy.tied
-    for name, tensor in full_weights(learner.state.policy):
+    for name, tensor in whole_weights(learner).items():
         assert torch.equal(tensor, tensors[name])
         assert manifest.tensors[name].shape == list(tensor.shape)
         assert manifest.tensors[name].dtype == "F32"
+        assert manifest.tensors[name].xxh3 == xxhash.xxh3_128_hexdigest(tensor.numpy())
 
 
 def test_probe_agrees_with_the_published_weights(ranks: Ranks, model: Path, tmp_path: Path) -> None:
     store = disk_store(RunDirectory(tmp_path), 3)
     learner = tiny_learner(ranks, model, steps=1)
     announcement = publish(learner, ranks, store, 1, model)
-    published = Path(announcement.url.removeprefix("file://")).parent
-    export_weights(published, model, tmp_path / "exported")
+    folder = Path(announcement.url.removeprefix("file://")).parent
+    shutil.copytree(folder, tmp_path / "exported")
+    complete_model(
+        file_layouts({"any": (1,)}, torch.float32, single_name="model.safetensors"), model, tmp_path / "exported"
+    )
     reloaded = AutoModelForCausalLM.from_pretrained(tmp_path / "exported", dtype="auto")
     assert reloaded.dtype is torch.float32
     assert AutoTokenizer.from_pretrained(tmp_path / "exported").encode("a") == [64]
@@ -91,37 +125,147 @@ def test_probe_agrees_with_the_published_weights(ranks: Ranks, model: Path, tmp_
     assert torch.allclose(torch.tensor(probe.logprobs), expected, atol=1e-5)
 
 
-def test_newest_two_versions_stay_and_a_pin_outlives_its_version(ranks: Ranks, model: Path, tmp_path: Path) -> None:
-    store = Spool(IDENTITY.uid, 3, "http://host:1", tmp_path)
+def visible(store: MemoryStore, version: int, *, attempt: int = 3) -> bool:
+    with store.reading(attempt, version, "manifest.json") as found:
+        return found is not None
+
+
+def test_newest_two_versions_stay_in_memory(ranks: Ranks, model: Path) -> None:
+    store = MemoryStore(3, "http://host:1")
     learner = tiny_learner(ranks, model)
-    ids = probe_ids(tiny_config(model).model, IDENTITY.uid, 8)
-    publisher = Publisher(learner.state.policy, ranks, IDENTITY, probe_token_ids=ids, store=store)
-    pinned = None
+    publisher = publisher_of(learner, ranks, store, model)
     for version in range(4):
-        publisher.prepare(version)
-        assert store.find(3, version, "manifest.json") is None, "nobody sees a version before it is whole"
-        publisher.transfer(full_weights(learner.state.policy))
-        announcement = publisher.complete()
-        assert announcement is not None
+        assert not visible(store, version), "nobody sees a version before it is whole"
+        announcement = published(publisher, version)
         assert announcement.url == f"http://host:1/weights/a3/v{version}/manifest.json"
-        pinned = pinned or publisher.pin()
-    assert [store.find(3, version, "manifest.json") is not None for version in range(4)] == [False, False, True, True]
-    assert store.find(2, 3, "manifest.json") is None, "another attempt's"
-    assert pinned is not None
-    assert read_manifest(pinned).version == 0
-    assert (pinned / "model.safetensors").is_file()
-    store.close()
-    assert not list(tmp_path.glob(f"{SPOOL_PREFIX}*"))
+        with store.reading(3, version, "manifest.json") as manifest:
+            assert isinstance(manifest, bytes)
+            assert hashlib.sha256(manifest).hexdigest() == announcement.digest
+    assert [visible(store, version) for version in range(4)] == [False, False, True, True]
+    assert not visible(store, 3, attempt=2), "another attempt's"
+    with store.reading(3, 3, "model.safetensors") as path:
+        assert isinstance(path, Path)
+        tensors = load(path.read_bytes())
+    assert all(torch.equal(tensors[name], tensor) for name, tensor in whole_weights(learner).items())
+    for name in ("other.safetensors", "../model.safetensors", ".."):
+        with store.reading(3, 3, name) as found:
+            assert found is None
 
 
-def test_weights_that_are_not_finite_are_never_published(ranks: Ranks, model: Path, tmp_path: Path) -> None:
+def test_newest_two_versions_stay_on_disk(ranks: Ranks, model: Path, tmp_path: Path) -> None:
+    store = disk_store(RunDirectory(tmp_path), 3)
+    publisher = publisher_of(tiny_learner(ranks, model), ranks, store, model)
+    for version in range(4):
+        published(publisher, version)
+    assert sorted(path.name for path in store.folder(0).parent.iterdir()) == ["v_000002", "v_000003"]
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_who_is_killed_while_he_writes_leaves_nothing_to_be_read(tmp_path: Path) -> None:
+    store = DiskStore(tmp_path)
+    layouts = file_layouts({"a": (30_000,), "b": (30_000,)}, torch.float32, single_name="x", file_bytes=100_000)
+    snapshots = Snapshots(layouts, {}, pinned=False)
+    first, second = (snapshots.take(version, timeout_s=1, check=lambda: None) for version in (1, 2))
+    store.show(first, b"manifest")
+    child = os.fork()
+    if child == 0:
+        # The kernel kills it in the middle of the first file.
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (layouts[0].size - 1,) * 2)
+        store.show(second, b"manifest")
+        os._exit(0)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGXFSZ
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("v_")] == ["v_000001"]
+    store.show(second, b"manifest")
+    assert {path.name: path.stat().st_size for path in store.folder(2).iterdir()} == {
+        "manifest.json": 8,
+        **{layout.name: layout.size for layout in layouts},
+    }
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["v_000001", "v_000002"], "nothing is left of the other"
+
+
+class HeldStore(MemoryStore):
+    """A store whose versions become visible one by one, when it is told."""
+
+    def __init__(self) -> None:
+        super().__init__(3, "http://host:1")
+        self.go_on = threading.Semaphore(0)
+
+    def show(self, snapshot: Snapshot, manifest: bytes) -> None:
+        assert self.go_on.acquire(timeout=60)
+        super().show(snapshot, manifest)
+
+
+def test_training_goes_on_while_a_version_is_published(ranks: Ranks, model: Path) -> None:
+    store = HeldStore()
+    learner = tiny_learner(ranks, model)
+    publisher = publisher_of(learner, ranks, store, model)
+    before = {name: tensor.clone() for name, tensor in whole_weights(learner).items()}
+    store.go_on.release(2)
+    for version in (0, 1):
+        published(publisher, version)
+    pending = publisher.begin(2)
+    assert pending is not None
+    train(learner, 1, 1)
+    assert not pending.outcome.done()
+    assert [visible(store, version) for version in (0, 1, 2)] == [False, True, False]
+    store.go_on.release()
+    assert pending.result().version == 2
+    with store.reading(3, 2, "model.safetensors") as path:
+        assert isinstance(path, Path)
+        tensors = load(path.read_bytes())
+    assert all(torch.equal(tensors[name], tensor) for name, tensor in before.items())
+    assert not all(torch.equal(tensors[name], tensor) for name, tensor in whole_weights(learner).items())
+
+
+def test_the_loop_waits_only_for_memory_that_is_used(ranks: Ranks, model: Path) -> None:
+    store = MemoryStore(3, "http://host:1")
+    publisher = publisher_of(tiny_learner(ranks, model), ranks, store, model, deadline_s=0.2)
+    published(publisher, 0)
+    published(publisher, 1)
+    with store.reading(3, 0, "model.safetensors") as path:
+        assert path is not None
+        with pytest.raises(TimeoutError, match=r"policy version 2: no host memory .* version 0 by 1, version 1 by 1"):
+            publisher.begin(2)
+        assert visible(store, 0)
+        assert visible(store, 1)
+    published(publisher, 2)
+    assert [visible(store, version) for version in range(3)] == [False, True, True]
+
+
+def test_what_fails_behind_the_loop_is_met_at_the_next_step(ranks: Ranks, model: Path, tmp_path: Path) -> None:
+    (tmp_path / "broadcasts").write_text("in the way")
+    watch = Watch()
+    publisher = publisher_of(
+        tiny_learner(ranks, model), ranks, disk_store(RunDirectory(tmp_path), 3), model, watch=watch
+    )
+    first = publisher.begin(0)
+    assert first is not None
+    with pytest.raises(NotADirectoryError):
+        first.result()
+    assert watch.failed.wait(60)
+    with pytest.raises(NotADirectoryError):
+        publisher.begin(1)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_weights_that_are_not_finite_are_never_published(
+    ranks: Ranks, model: Path, tmp_path: Path, value: float, dtype: str
+) -> None:
     store = disk_store(RunDirectory(tmp_path), 3)
     learner = tiny_learner(ranks, model)
+    learner.state.policy.dtype = getattr(torch, dtype)
+    # A token that the probe does not have: its logprobs alone would not tell.
     with torch.no_grad():
-        next(learner.state.policy.parameters()).fill_(float("nan"))
-    with pytest.raises(NonFinite, match="version 5"):
+        name, poisoned = next(iter(published_parameters(learner.state.policy).items()))
+        poisoned[-1, 2] = value
+    with pytest.raises(
+        NonFinite, match=f"policy version 5: {name}: 1 of {poisoned.numel()} values are NaN or infinite"
+    ):
         publish(learner, ranks, store, 5, model)
-    assert store.find(3, 5, "manifest.json") is None
+    assert not store.folder(5).exists()
 
 
 def test_publishing_leaves_training_as_it_is(ranks: Ranks, model: Path, tmp_path: Path) -> None:
@@ -135,21 +279,24 @@ def test_publishing_leaves_training_as_it_is(ranks: Ranks, model: Path, tmp_path
 
 
 def test_large_models_become_several_files_with_an_index(model: Path, tmp_path: Path) -> None:
-    published = tmp_path / "published"
-    published.mkdir()
     source = AutoModelForCausalLM.from_pretrained(model)
-    writer = SafetensorsFolder(published, torch.bfloat16, file_bytes=20_000)
-    for name, tensor in source.state_dict().items():
-        writer.add(name, tensor)
-    files, tensors = writer.finish()
-    assert len(files) > 2
-    assert {info.dtype for info in tensors.values()} == {"BF16"}
-    assert all((published / file.name).stat().st_size == file.size for file in files)
-    manifest = WeightManifest(run_uid="u", attempt=1, version=1, files=files, tensors=tensors)
-    (published / "manifest.json").write_bytes(msgspec.json.encode(manifest))
-    export_weights(published, model, tmp_path / "exported")
-    assert json.loads((tmp_path / "exported" / "config.json").read_text())["dtype"] == "bfloat16"
-    reloaded = AutoModelForCausalLM.from_pretrained(tmp_path / "exported", dtype="auto")
+    values = load_file(model / "model.safetensors")
+    shapes = {name: tuple(tensor.shape) for name, tensor in values.items()}
+    layouts = file_layouts(shapes, torch.bfloat16, single_name="model.safetensors", file_bytes=20_000)
+    assert len(layouts) > 2
+    snapshot = Snapshots(layouts, {}, pinned=False).take(1, timeout_s=1, check=lambda: None)
+    bounds = Copier(layouts, torch.device("cpu")).copy(values, snapshot)
+    for (low, high), layout in zip(bounds.tolist(), layouts, strict=True):
+        held = [values[name].bfloat16() for name in layout.shapes]
+        assert (low, high) == (min(one.min() for one in held), max(one.max() for one in held))
+    exported = tmp_path / "exported"
+    exported.mkdir()
+    assert {path.name: path.stat().st_size for path in snapshot.write(exported)} == {
+        layout.name: layout.size for layout in layouts
+    }
+    complete_model(layouts, model, exported)
+    assert json.loads((exported / "config.json").read_text())["dtype"] == "bfloat16"
+    reloaded = AutoModelForCausalLM.from_pretrained(exported, dtype="auto")
     for name, tensor in reloaded.state_dict().items():
         assert torch.equal(tensor, source.state_dict()[name].to(torch.bfloat16))
 
@@ -161,29 +308,3 @@ def test_probe_is_fixed_by_the_run_and_has_ordinary_tokens_only(model: Path) -> 
     assert ids != probe_ids(config, "run-b", 64)
     assert all(0 <= one < 256 for one in ids), "256 and above are special tokens and markers"
     assert len(probe_ids(config, "run-a", 10_000)) == config.max_model_len
-
-
-def test_spool_of_a_dead_process_is_removed_and_a_living_one_is_not(tmp_path: Path) -> None:
-    stale = tmp_path / f"{SPOOL_PREFIX}older-abc"
-    (stale / "v_000001").mkdir(parents=True)
-    living = tmp_path / f"{SPOOL_PREFIX}other-def"
-    living.mkdir()
-    handle = os.open(living, os.O_RDONLY)
-    fcntl.flock(handle, fcntl.LOCK_EX)
-    spool = Spool("run", 1, "http://host:1", tmp_path)
-    assert not stale.exists()
-    assert living.exists()
-    os.close(handle)
-    spool.close()
-
-
-def test_only_files_of_a_kept_version_are_found(tmp_path: Path) -> None:
-    spool = Spool("run", 1, "http://host:1", tmp_path)
-    (spool.start(1) / "a.safetensors").write_bytes(b"x")
-    spool.finish(1)
-    (tmp_path / "secret").write_bytes(b"x")
-    assert spool.find(1, 1, "a.safetensors") is not None
-    assert spool.find(1, 1, "../../secret") is None
-    assert spool.find(1, 1, "..") is None
-    assert spool.find(1, 2, "a.safetensors") is None
-    spool.close()

@@ -1,12 +1,13 @@
 """What a rank's server tells: state, health, metrics, weights."""
 
-import hashlib
 import json
-from collections.abc import Iterator
+import math
 from dataclasses import dataclass
-from http.client import HTTPConnection
+from http.client import HTTPConnection, IncompleteRead
 
 import pytest
+import torch
+from safetensors.torch import load
 
 from echorl_core.identity import RunIdentity
 from echorl_core.run_token import weights_key
@@ -14,7 +15,8 @@ from echorl_core.wire.reports import LogprobGap, StepReport
 from echorl_trainer.health import Health, Phase, RankProgress, Watch
 from echorl_trainer.metrics import Metrics
 from echorl_trainer.server import Server
-from echorl_trainer.weights import Spool
+from echorl_trainer.snapshots import Snapshots, file_layouts
+from echorl_trainer.weights import MemoryStore
 
 IDENTITY = RunIdentity("demo", "uid-1", 2)
 KEY = weights_key("token")
@@ -24,7 +26,8 @@ KEY = weights_key("token")
 class Running:
     port: int
     health: Health
-    spool: Spool
+    store: MemoryStore
+    snapshots: Snapshots
 
     def get(self, path: str, headers: dict[str, str] | None = None) -> tuple[int, bytes]:
         connection = HTTPConnection("127.0.0.1", self.port, timeout=60)
@@ -34,16 +37,23 @@ class Running:
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def running() -> Running:
     health = Health(step_timeout_s=60)
     server = Server(IDENTITY, 0, health, weights_key=KEY)
     port = server.start("127.0.0.1", 0)
-    spool = server.weights = Spool("uid-1", 2, f"http://127.0.0.1:{port}", tmp_path_factory.mktemp("spool"))
+    store = server.weights = MemoryStore(2, f"http://127.0.0.1:{port}")
+    layouts = file_layouts({"a": (250_000,)}, torch.float32, single_name="model.safetensors")
+    snapshots = Snapshots(layouts, {"adapter_config.json": b"{}"}, pinned=False)
     for version in (1, 2, 3):
-        (spool.start(version) / "model.safetensors").write_bytes(bytes([version]) * 1_000_000)
-        spool.finish(version)
-    yield Running(port, health, spool)
-    spool.close()
+        show(store, snapshots, version)
+    return Running(port, health, store, snapshots)
+
+
+def show(store: MemoryStore, snapshots: Snapshots, version: int) -> None:
+    snapshot = snapshots.take(version, timeout_s=60, check=lambda: None)
+    snapshot.files[0].data.fill_(version)
+    store.show(snapshot, b"manifest %d" % version)
+    snapshot.release()
 
 
 def test_state_says_where_the_rank_stands(running: Running) -> None:
@@ -68,9 +78,51 @@ def test_health_and_metrics_are_served(running: Running) -> None:
 
 
 def test_weights_arrive_byte_for_byte(running: Running) -> None:
-    status, body = running.get("/weights/a2/v3/model.safetensors", {"X-EchoRL-Run": "uid-1", "X-EchoRL-Token": KEY})
-    assert status == 200
-    assert hashlib.sha256(body).digest() == hashlib.sha256(b"\x03" * 1_000_000).digest()
+    for name, size in (("model.safetensors", 1_000_000), ("adapter_config.json", 2), ("manifest.json", 10)):
+        path, headers = f"/weights/a2/v3/{name}", {"X-EchoRL-Run": "uid-1", "X-EchoRL-Token": KEY}
+        status, body = running.get(path, headers)
+        assert status == 200
+        assert len(body) >= size
+        if name == "model.safetensors":
+            assert torch.equal(load(body)["a"], torch.full((250_000,), 3.0))
+
+
+def test_memory_is_not_filled_again_while_a_reader_has_it() -> None:
+    server = Server(IDENTITY, 0, Health(step_timeout_s=60), weights_key=KEY)
+    port = server.start("127.0.0.1", 0)
+    store = server.weights = MemoryStore(2, f"http://127.0.0.1:{port}")
+    layouts = file_layouts({"a": (16_000_000,)}, torch.float32, single_name="model.safetensors")
+    snapshots = Snapshots(layouts, {}, pinned=False)
+    show(store, snapshots, 1)
+    connection = HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request("GET", "/weights/a2/v1/model.safetensors", headers={"X-EchoRL-Token": KEY})
+    response = connection.getresponse()
+    first = response.read(1000)
+    show(store, snapshots, 2)
+    with pytest.raises(TimeoutError, match="version 1 by 1"):
+        snapshots.take(3, timeout_s=0.1, check=lambda: None)
+    assert torch.equal(load(first + response.read())["a"], torch.ones(16_000_000))
+    show(store, snapshots, 3)
+
+
+def test_a_reader_that_stops_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("echorl_trainer.server.READ_S", 0.3)
+    monkeypatch.setattr("echorl_trainer.server.SLOWEST_BYTES_PER_S", math.inf)
+    server = Server(IDENTITY, 0, Health(step_timeout_s=60), weights_key=KEY)
+    port = server.start("127.0.0.1", 0)
+    store = server.weights = MemoryStore(2, f"http://127.0.0.1:{port}")
+    snapshots = Snapshots(
+        file_layouts({"a": (8_000_000,)}, torch.float32, single_name="model.safetensors"), {}, pinned=False
+    )
+    show(store, snapshots, 1)
+    connection = HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request("GET", "/weights/a2/v1/model.safetensors", headers={"X-EchoRL-Token": KEY})
+    response = connection.getresponse()
+    response.read(1000)
+    show(store, snapshots, 2)
+    show(store, snapshots, 3)  # waits for the reader to be cut off
+    with pytest.raises((IncompleteRead, ConnectionResetError)):
+        response.read()
 
 
 @pytest.mark.parametrize(

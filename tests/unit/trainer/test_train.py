@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
@@ -57,8 +56,7 @@ def run_rank(orchestrator: FakeOrchestrator, model: Path, **config: object) -> "
     settings: TrainerConfig = trainer_config(orchestrator.run, model, orchestrator.url, **config)
 
     def work() -> ExitCode:
-        with ExitStack() as at_exit:
-            return ExitCode(run_to_words(settings, orchestrator.identity, TOKEN, at_exit).exit_code)
+        return ExitCode(run_to_words(settings, orchestrator.identity, TOKEN).exit_code)
 
     return asyncio.create_task(asyncio.to_thread(work))
 

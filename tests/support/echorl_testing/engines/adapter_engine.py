@@ -1,6 +1,5 @@
 """A real engine that an adapter trains on, and calls to it: updates, logprobs of prompts, samples."""
 
-import asyncio
 import json
 from dataclasses import dataclass
 from typing import Any
@@ -37,12 +36,9 @@ class AdapterClient:
         """Stage and wait for the end of it; the only worker's status."""
         body = {"attempt": policy.attempt, "version": policy.version, "url": policy.url, "digest": policy.digest}
         await self.ask("POST", "/echorl/stage", {**body, "deadline_s": 120})
-        async with asyncio.timeout(150):
-            while True:
-                (worker,) = (await self.ask("GET", "/echorl/stage"))["workers"]
-                if worker["state"] != "staging":
-                    return dict(worker)
-                await asyncio.sleep(0.02)
+        (worker,) = (await self.ask("GET", "/echorl/stage?wait=60"))["workers"]
+        assert worker["state"] != "staging"
+        return dict(worker)
 
     async def update(self, policy: PolicyAnnouncement) -> int:
         """The whole update to a version; how many requests the engine had in flight while it stood still."""

@@ -35,6 +35,7 @@ class Engine:
         headers: Mapping[str, str | None] | None = None,
         *,
         token: str | None = "secret",
+        query: str = "",
     ) -> Answer:
         """One request; headers that are None are left out."""
         sent: list[MutableMapping[str, Any]] = []
@@ -43,7 +44,7 @@ class Engine:
             "type": "http",
             "method": method,
             "path": path,
-            "query_string": b"",
+            "query_string": query.encode(),
             "headers": [(name.lower().encode(), value.encode()) for name, value in given.items() if value is not None],
             "app": object(),
         }

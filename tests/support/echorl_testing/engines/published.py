@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 import torch
+import xxhash
 from safetensors.torch import load_file, save_file
 
 from echorl_core.wire.weights import TensorInfo, WeightFile, WeightManifest
@@ -33,13 +34,18 @@ def publish(
         name = f"part-{number}.safetensors"
         share = {key: tensors[key].contiguous() for key in names[number::files]}
         save_file(share, folder / name)
-        data = (folder / name).read_bytes()
-        listed.append(WeightFile(name=name, size=len(data), sha256=hashlib.sha256(data).hexdigest()))
-        for key, tensor in share.items():
-            infos[key] = TensorInfo(dtype=_DTYPES[tensor.dtype], shape=list(tensor.shape), file=name)
+        listed.append(WeightFile(name=name, size=(folder / name).stat().st_size))
+        infos |= {key: tensor_info(tensor, name) for key, tensor in share.items()}
     return write_manifest(
         folder, WeightManifest(run_uid=run_uid, attempt=attempt, version=version, files=listed, tensors=infos)
     )
+
+
+def tensor_info(tensor: torch.Tensor, file: str) -> TensorInfo:
+    """What a manifest says of a tensor."""
+    data = tensor.contiguous().view(-1).view(torch.uint8).numpy()
+    shape, dtype = list(tensor.shape), _DTYPES[tensor.dtype]
+    return TensorInfo(dtype=dtype, shape=shape, file=file, xxh3=xxhash.xxh3_128_hexdigest(data))
 
 
 def write_manifest(folder: Path, manifest: WeightManifest) -> str:

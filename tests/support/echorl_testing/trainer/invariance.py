@@ -15,9 +15,10 @@ from torch.distributed.tensor import DTensor
 from echorl_core.config import LoraConfig, LossConfig, OptimizerConfig
 from echorl_core.wire.batch import MicroBatch, RankBatch
 from echorl_testing.orchestrator.packs import denominators, document, joined, learner, rank_batch, whole
-from echorl_trainer.lora import published_weights
+from echorl_trainer.lora import published_parameters
 from echorl_trainer.losses import policy_loss
 from echorl_trainer.optimizer import build_schedule
+from echorl_trainer.snapshots import Copier, Snapshots, file_layouts
 from echorl_trainer.step import NonFinite, StepOutcome, StepRunner, probe_logprobs
 
 LENGTHS = (9, 14, 9, 5, 20, 14, 7)
@@ -96,9 +97,21 @@ def train(
             "state": plain(state),
             "outcomes": [(o.metrics, o.gap, o.trained_tokens, o.packed_tokens) for o in outcomes],
             "probe": probe_logprobs(one.policy, one.ranks, [3, 1, 200, 17]),
-            "published": plain({name: value for name, value in published_weights(one.policy) if not value.is_meta}),
+            "published": plain(published(one)),
             "mesh": tuple(one.ranks.mesh.mesh.shape),
         }
+
+
+def published(one: Any) -> dict[str, Tensor]:
+    """What readers get of the learner's policy, on rank 0; nothing elsewhere. Collective."""
+    parameters = published_parameters(one.policy)
+    shapes = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
+    layouts = file_layouts(shapes, one.policy.dtype, single_name="all")
+    snapshot = None
+    if one.ranks.rank == 0:
+        snapshot = Snapshots(layouts, {}, pinned=False).take(0, timeout_s=0, check=lambda: None)
+    Copier(layouts, one.ranks.device).copy(parameters, snapshot)
+    return {} if snapshot is None else snapshot.files[0].tensors()
 
 
 def poisoned(folder: Path) -> tuple[str, bool]:

@@ -146,7 +146,8 @@ async def test_messages_arrive_typed(served: ServedApi, client: Client) -> None:
     ("body", "status", "words"),
     [
         (b"{", 400, "PolicyAnnouncement"),
-        (b'{"attempt": 1}', 400, "missing required field"),
+        (b'{"attempt": 1}', 400, "wire_version: found 1, accepted is 2"),
+        (b'{"wire_version": 2, "attempt": 1}', 400, "missing required field"),
         (msgspec.json.encode(announcement(attempt=2)), 409, "of attempt 2; this is attempt 1"),
     ],
 )

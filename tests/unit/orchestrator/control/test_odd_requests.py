@@ -36,7 +36,15 @@ HEADERS = {**identity().headers(), names.HEADER_TOKEN: TOKEN}
 SAY: dict[str, Any] = {"messages": [{"role": "user", "content": "port?"}]}
 GAP = LogprobGap(tokens=0, max_abs=None, mean_abs=None, over_tolerance=0)
 REPORT = StepReport(attempt=1, step=0, metrics={}, gap=GAP, trained_tokens=1, packed_tokens=1, seconds={})
-POLICY = {"attempt": 1, "version": 0, "digest": "d", "url": "http://x", "size_bytes": 1, "seconds_gather": 0.0}
+POLICY = {
+    "wire_version": 2,
+    "attempt": 1,
+    "version": 0,
+    "digest": "d",
+    "url": "http://x",
+    "size_bytes": 1,
+    "seconds_gather": 0.0,
+}
 
 
 @dataclass(frozen=True)

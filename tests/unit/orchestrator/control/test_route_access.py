@@ -59,7 +59,8 @@ async def test_without_its_key_no_route_does_anything(api: ServedApi) -> None:
 
 async def test_a_version_that_nobody_can_have_trained_is_refused(api: ServedApi) -> None:
     headers = {**identity().headers(), names.HEADER_TOKEN: TOKEN}
-    body = {"attempt": 1, "version": 1002, "digest": "d", "url": "http://x", "size_bytes": 1, "seconds_gather": 0}
+    body = {"wire_version": 2, "attempt": 1, "version": 1002, "digest": "d", "url": "http://x", "size_bytes": 1}
+    body["seconds_gather"] = 0
     async with TestClient(TestServer(api.app)) as client:
         answer = await client.post("/trainer/policy", json=body, headers=headers)
         assert (answer.status, await answer.json()) == (400, {"error": "version: found 1002, accepted is at most 0"})
