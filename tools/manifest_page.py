@@ -54,13 +54,12 @@ _NOT_SUPPORTED = (
     "`spec.trainer.parallel.context` above 1",
     "`spec.weightTransfer.mode`: `nccl`",
     "`spec.checkpoint.weightsOnlyEvery`",
-    "`spec.sandboxes.provider`: `agent-sandbox`",
 )
 _CLUSTER_ONLY = (
     "`spec.model.tokenSecretName`, `spec.model.revision` other than `main`",
     "`spec.code.configMap`, `spec.suspend`",
     "`spec.stallPolicy.action` other than `Restart`",
-    "`spec.sandboxes.provider` `pod`",
+    "`spec.sandboxes.provider` other than `process`",
 )
 _CHANGES = {Effect.LIVE: "live", Effect.NEW_ATTEMPT: "restart", Effect.IMMUTABLE: "refused"}
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import structlog
 from aiohttp import web
 
+from echorl_broker.agent_sandbox import AgentSandboxes
 from echorl_broker.broker import Broker
 from echorl_broker.metrics import BrokerMetrics
 from echorl_broker.pods import Cluster
@@ -67,9 +68,12 @@ async def _run(chosen: argparse.Namespace, settings: BrokerSettings, made: token
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     try:
         async with AsyncExitStack() as stack:
-            cluster = Cluster(await stack.enter_async_context(Connection(access, metrics, agent)))
-            reaper = Reaper(cluster, chosen.namespace, settings.start_deadline_seconds, metrics)
-            app = application(Broker(cluster, made, settings, metrics))
+            connection = await stack.enter_async_context(Connection(access, metrics, agent))
+            clusters = {"pod": Cluster(connection)}
+            if settings.agent_sandbox:
+                clusters["agent-sandbox"] = AgentSandboxes(connection)
+            reaper = Reaper(clusters, chosen.namespace, settings.start_deadline_seconds, metrics)
+            app = application(Broker(clusters, made, settings, metrics))
             await stack.enter_async_context(_served(app, chosen.bind, chosen.port))
             await stack.enter_async_context(_served(metrics_application(metrics), chosen.bind, chosen.metrics_port))
             return await _until_told(reaper, chosen.reap_every, stop)

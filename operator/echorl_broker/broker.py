@@ -5,6 +5,7 @@ import hashlib
 import re
 import secrets
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
@@ -14,7 +15,7 @@ from echorl_broker import labels, profile
 from echorl_broker.losses import Lost, Up, Waits, state_of
 from echorl_broker.metrics import BrokerMetrics
 from echorl_broker.pods import Cluster, SandboxPod
-from echorl_broker.runs import most_pods, pull_secrets, sandboxes_of, within
+from echorl_broker.runs import most_pods, provider_of, pull_secrets, sandboxes_of, within
 from echorl_broker.settings import BrokerSettings
 from echorl_core.run_token import is_same, sandboxes_key
 from echorl_core.wire.sandboxes import KEY_FORM, LONGEST_WAIT_S, Pending, Ready, Wanted, Why
@@ -51,8 +52,12 @@ class Asking:
 class Broker:
     """Makes, finds and ends sandboxes."""
 
-    def __init__(self, cluster: Cluster, tokens: Tokens, settings: BrokerSettings, metrics: BrokerMetrics) -> None:
-        self._cluster, self._tokens, self._settings, self._metrics = cluster, tokens, settings, metrics
+    def __init__(
+        self, clusters: Mapping[str, Cluster], tokens: Tokens, settings: BrokerSettings, metrics: BrokerMetrics
+    ) -> None:
+        """``clusters``: by provider, of which ``pod`` is one."""
+        self._clusters, self._tokens, self._settings, self._metrics = clusters, tokens, settings, metrics
+        self._cluster = clusters["pod"]
         self._counting: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """By run: who counts its sandboxes makes one before another counts."""
 
@@ -68,14 +73,14 @@ class Broker:
         run = await self._authentic(asking)
         if run.uid != wanted.run_uid:
             raise NotAllowed(_NOBODY)
-        sandboxes = sandboxes_of(run)
+        sandboxes, cluster = sandboxes_of(run, self._clusters), self._of(run)
         if (refusal := _refusal(asking.key, wanted)) is not None:
             return self._failed(run, refusal)
         while True:
             orchestrator = await self._cluster.orchestrator(run)
             if orchestrator is None:
                 return self._failed(run, f"run {run.key.name} has no orchestrator that could use it")
-            pod = await self._cluster.sandbox(asking.namespace, labels.pod_name(asking.run, run.uid, asking.key))
+            pod = await cluster.sandbox(asking.namespace, labels.pod_name(asking.run, run.uid, asking.key))
             if pod is None:
                 answer: Up | Waits | Lost = await self._make(
                     run, orchestrator, asking.key, within(wanted, sandboxes), most_pods(sandboxes)
@@ -92,15 +97,15 @@ class Broker:
             if left <= 0:
                 return Pending(reason=answer.reason, why=answer.why)
             with self._metrics.waiting(run.key, answer.why):
-                await self._pause(pod, left)
+                await _pause(cluster, pod, left)
 
     async def find(self, asking: Asking) -> Ready | Pending | Lost:
         """A sandbox as it is now, or what became of it. Raises as ``create``."""
         run = await self._authentic(asking)
-        sandboxes_of(run)
+        sandboxes_of(run, self._clusters)
         orchestrator = await self._cluster.orchestrator(run)
-        pod = await self._cluster.sandbox(asking.namespace, labels.pod_name(asking.run, run.uid, asking.key))
-        if pod is None or orchestrator is None or not _is_of(pod, run, asking.key):
+        pod = await self._of(run).sandbox(asking.namespace, labels.pod_name(asking.run, run.uid, asking.key))
+        if pod is None or not pod.made or orchestrator is None or not _is_of(pod, run, asking.key):
             # Who asks has had it, and has not ended it.
             self._metrics.failed(run.key, "evicted")
             return Lost("evicted", "its pod is gone: it was deleted, or its node was lost")
@@ -112,28 +117,32 @@ class Broker:
     async def destroy(self, asking: Asking) -> None:
         """End a sandbox; nothing happens where there is none. Raises as ``create``, but for ``NoSandboxes``."""
         run = await self._authentic(asking)
-        pod = await self._cluster.sandbox(asking.namespace, labels.pod_name(asking.run, run.uid, asking.key))
+        pod = await self._of(run).sandbox(asking.namespace, labels.pod_name(asking.run, run.uid, asking.key))
         if pod is None or not _is_of(pod, run, asking.key) or pod.record.meta.deleted_at is not None:
             return
         state = state_of(pod.record, now=time.time(), start_deadline_s=self._settings.start_deadline_seconds)
-        if await self._end(pod) and isinstance(state, Lost):
+        if await self._end(run, pod) and isinstance(state, Lost):
             self._metrics.failed(run.key, state.loss)
 
     async def keys(self, asking: Asking) -> list[str]:
-        """Keys of the run's sandboxes. Raises as ``destroy``."""
+        """Keys of the run's sandboxes. Raises as ``create``."""
         run = await self._authentic(asking)
-        return [head.key for head in await self._cluster.living(asking.namespace, run.uid)]
+        return [head.key for head in await self._of(run).living(asking.namespace, run.uid)]
 
     async def destroy_of(self, asking: Asking, owner: str) -> None:
-        """End all sandboxes that one process asked for. Raises as ``destroy``."""
+        """End all sandboxes that one process asked for. Raises as ``create``."""
         run = await self._authentic(asking)
-        for head in await self._cluster.living(asking.namespace, run.uid):
+        for head in await self._of(run).living(asking.namespace, run.uid):
             if head.key.startswith(f"{owner}-"):
-                await self._cluster.delete(asking.namespace, head.name, head.uid)
+                await self._of(run).delete(asking.namespace, head.name, head.uid)
 
-    async def _end(self, pod: SandboxPod) -> bool:
+    async def _end(self, run: RunRecord, pod: SandboxPod) -> bool:
         meta = pod.record.meta
-        return await self._cluster.delete(meta.namespace, meta.name, meta.uid)
+        return await self._of(run).delete(meta.namespace, meta.name, meta.uid)
+
+    def _of(self, run: RunRecord) -> Cluster:
+        """Where the run's sandboxes are."""
+        return self._clusters.get(provider_of(run), self._cluster)
 
     async def _authentic(self, asking: Asking) -> RunRecord:
         if not is_namespace(asking.namespace) or not is_namespace(asking.run):
@@ -156,18 +165,18 @@ class Broker:
                 return state
             return Waits("its forerunner still ends", Why.FORERUNNER)
         if pod.orchestrator_uid != orchestrator.meta.uid:
-            await self._end(pod)
+            await self._end(run, pod)
             return Waits("its forerunner, of an earlier orchestrator, still ends", Why.FORERUNNER)
         return state
 
     async def _make(self, run: RunRecord, orchestrator: PodRecord, key: str, wanted: Wanted, most: int) -> Waits | Lost:
         async with self._counting.setdefault(run.uid, asyncio.Lock()):
-            present = len(await self._cluster.living(run.key.namespace, run.uid))
+            present = len(await self._of(run).living(run.key.namespace, run.uid))
             if present >= most:
                 words = f"the run has {present} sandboxes, accepted are {most} at the same time"
                 return Waits(words, Why.LIMIT)
             try:
-                await self._cluster.create(self._body(run, orchestrator, key, wanted))
+                await self._of(run).create(self._body(run, orchestrator, key, wanted))
             except errors.AlreadyExists:
                 return Waits("its pod was made by another call", Why.START)
             except (errors.Refused, errors.Forbidden, errors.Invalid, errors.BadRequest) as error:
@@ -208,12 +217,13 @@ class Broker:
             gateway=f"http://{orchestrator_address(orchestrator.ip)}" if pod.gateway else None,
         )
 
-    async def _pause(self, pod: SandboxPod | None, left_s: float) -> None:
-        """Until something may have changed: the pod, or, where there is none, room for it."""
-        if pod is None:
-            await asyncio.sleep(min(_PAUSE_S, left_s))
-        else:
-            await self._cluster.changed(pod.record, min(left_s, 10 * _PAUSE_S))
+
+async def _pause(cluster: Cluster, pod: SandboxPod | None, left_s: float) -> None:
+    """Until something may have changed: the pod, or, where there is none, room for it."""
+    if pod is None:
+        await asyncio.sleep(min(_PAUSE_S, left_s))
+    else:
+        await cluster.changed(pod, min(left_s, 10 * _PAUSE_S))
 
 
 def _refusal(key: str, wanted: Wanted) -> str | None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from echorl_broker.metrics import State
 from echorl_broker.profile import INSTALL
 from echorl_core.wire.sandboxes import Loss, Why
+from echorl_operator.diagnosis import refusals
 from echorl_operator.observed.records import ContainerPhase, ContainerRecord, PodPhase, PodRecord
 
 IMAGE_PATIENCE_S = 60.0
@@ -23,7 +24,11 @@ _NEVER_AN_IMAGE = frozenset({"InvalidImageName", "ErrImageNeverPull"})
 _NOT_CREATED = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
 _TURNED_AWAY = re.compile(r"OutOf\w+|NodeAffinity|UnexpectedAdmissionError|Topology\w+|InvalidNodeInfo|\w*NotSupported")
 """Reasons of a kubelet that does not take a pod which was given to its node."""
-_TAKEN = frozenset({"Evicted", "Preempting", "Preempted", "NodeLost", "NodeShutdown", "Terminated", "Shutdown"})
+DELETED = "Deleted"
+"""Our reason of a pod that is being deleted, though its sandbox is not."""
+_TAKEN = frozenset(
+    {"Evicted", "Preempting", "Preempted", "NodeLost", "NodeShutdown", "Terminated", "Shutdown", DELETED}
+)
 _OWN_LIMIT = re.compile(
     r"local ephemeral storage (usage|limit)|ephemeral local storage usage exceeds|Usage of EmptyDir volume", re.ASCII
 )
@@ -134,6 +139,10 @@ def _unable(pod: PodRecord, now: float) -> Lost | None:
 
 
 def _waits(pod: PodRecord) -> Waits:
+    if pod.message and not pod.node:
+        # There is no pod yet, and this is why.
+        full = refusals.read(pod.message).reason == "QuotaExceeded"
+        return Waits(pod.message[:_LONGEST], Why.QUOTA if full else Why.ADMISSION)
     if pod.unscheduled:
         return Waits(f"its pod waits for a node: {pod.unscheduled}"[:_LONGEST], Why.NODE)
     if not pod.node:

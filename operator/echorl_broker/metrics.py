@@ -6,7 +6,7 @@ about, are forgotten.
 
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
 from typing import get_args
@@ -57,7 +57,7 @@ class BrokerMetrics(ProcessMetrics):
             _READY_BUCKETS,
         )
         self._waits: Counter[tuple[RunKey, Why]] = Counter()
-        self._seen: Mapping[str | None, Counter[tuple[RunKey, State]]] = {}
+        self._seen: Mapping[Hashable, Counter[tuple[RunKey, State]]] = {}
         self._told: OrderedDict[str, None] = OrderedDict()
         self._touched: dict[RunKey, float] = {}
         self.at_scrape(
@@ -99,9 +99,9 @@ class BrokerMetrics(ProcessMetrics):
             if not self._waits[run, why]:
                 del self._waits[run, why]
 
-    def looked(self, namespace: str | None, found: Counter[tuple[RunKey, State]]) -> None:
-        """Take in all sandboxes of a namespace, or (None) of all; forget the runs that nothing is heard of."""
-        self._seen = {**self._seen, namespace: found}
+    def looked(self, place: Hashable, found: Counter[tuple[RunKey, State]]) -> None:
+        """Take in all sandboxes of one place, such as a namespace; forget the runs that nothing is heard of."""
+        self._seen = {**self._seen, place: found}
         for run, _ in found:
             self._of(run)
         for run in [run for run, at in self._touched.items() if self._clock() - at > FORGOTTEN_AFTER_S]:
@@ -124,6 +124,5 @@ class BrokerMetrics(ProcessMetrics):
             yield (run.namespace, run.name, why), float(count)
 
     def _present(self) -> Iterator[Sample]:
-        for found in self._seen.values():
-            for (run, state), count in found.items():
-                yield (run.namespace, run.name, state), float(count)
+        for (run, state), count in sum(self._seen.values(), Counter[tuple[RunKey, State]]()).items():
+            yield (run.namespace, run.name, state), float(count)

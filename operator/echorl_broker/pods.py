@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -13,7 +13,7 @@ from echorl_broker import labels
 from echorl_operator import names
 from echorl_operator.kube import errors
 from echorl_operator.kube.connection import JSON, Call, Connection
-from echorl_operator.kube.resources import POD, RUN
+from echorl_operator.kube.resources import POD, RUN, Resource
 from echorl_operator.observed import decode
 from echorl_operator.observed.records import PodRecord
 from echorl_operator.observed.runs import RunRecord
@@ -74,6 +74,8 @@ class SandboxPod:
     orchestrator_uid: str
     gateway: bool
     ttl_s: float
+    made: bool = True
+    """Whether its pod is there; somebody else may be to make it."""
 
 
 def sandbox_pod(body: bytes) -> SandboxPod:
@@ -98,6 +100,10 @@ def sandbox_pod(body: bytes) -> SandboxPod:
 class Cluster:
     """Calls of one API server."""
 
+    _kind: ClassVar[Resource] = POD
+    """What is made and deleted for a sandbox."""
+    _propagation: ClassVar[str] = "Background"
+
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._creating, self._deleting = asyncio.Semaphore(_AT_ONCE), asyncio.Semaphore(_AT_ONCE)
@@ -117,19 +123,20 @@ class Cluster:
 
     async def sandbox(self, namespace: str, name: str) -> SandboxPod | None:
         """The pod of that name; None if there is none."""
-        body = await self._found(Call("get", POD.path(namespace, name), POD.plural))
-        return None if body is None else sandbox_pod(body)
+        body = await self._found(Call("get", self._kind.path(namespace, name), self._kind.plural))
+        return None if body is None else self._read(body)
 
     async def living(self, namespace: str, run_uid: str) -> list[Head]:
         """A run's sandboxes that are not being deleted, by key."""
-        items = await self._list(namespace, labels.of_run(run_uid), _METADATA)
+        items = await self._list(self._kind, namespace, labels.of_run(run_uid), _METADATA)
         metas = (_OBJECT.decode(item).metadata for item in items)
         heads = (Head(meta.name, meta.uid, meta.annotations.get(labels.KEY, "")) for meta in metas if meta.lives)
         return sorted(heads, key=lambda head: head.key)
 
     async def sandboxes(self, namespace: str | None) -> list[SandboxPod]:
-        """All sandbox pods of a namespace, or (None) of all."""
-        return [sandbox_pod(item) for item in await self._list(namespace, names.SANDBOXES, JSON)]
+        """All that are runs' own in a namespace, or (None) in all: none whose owner is another object of theirs."""
+        pods = [self._read(item) for item in await self._list(self._kind, namespace, names.SANDBOXES, JSON)]
+        return [pod for pod in pods if pod.record.meta.owner_uid in {"", pod.record.meta.run_uid}]
 
     async def create(self, body: dict[str, Any]) -> None:
         """Make a pod. Raises errors.AlreadyExists where its name is taken."""
@@ -137,17 +144,18 @@ class Cluster:
             await self._connection.request(
                 Call(
                     "create",
-                    POD.path(body["metadata"]["namespace"]),
-                    POD.plural,
-                    {"fieldManager": "echorl-broker"},
+                    self._kind.path(body["metadata"]["namespace"]),
+                    self._kind.plural,
+                    # A field that is not known may be one that isolates: it is refused, not dropped.
+                    {"fieldManager": "echorl-broker", "fieldValidation": "Strict"},
                     body,
                 )
             )
 
     async def delete(self, namespace: str, name: str, uid: str) -> bool:
-        """Delete exactly this pod; False where it is gone."""
-        body = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
-        call = Call("delete", POD.path(namespace, name), POD.plural, body=body)
+        """Delete exactly this one; False where it is gone."""
+        body = {"preconditions": {"uid": uid}, "propagationPolicy": self._propagation}
+        call = Call("delete", self._kind.path(namespace, name), self._kind.plural, body=body)
         try:
             async with self._deleting:
                 await self._connection.request(call)
@@ -159,18 +167,19 @@ class Cluster:
             return False
         return True
 
-    async def changed(self, pod: PodRecord, timeout_s: float) -> None:
+    async def changed(self, pod: SandboxPod, timeout_s: float) -> None:
         """Return when a pod has changed since it was read, or after a time."""
+        meta, kind = pod.record.meta, POD if pod.made else self._kind
         query = {
             "watch": "1",
-            "fieldSelector": f"metadata.name={pod.meta.name}",
-            "resourceVersion": pod.meta.resource_version,
+            "fieldSelector": f"metadata.name={meta.name}",
+            "resourceVersion": meta.resource_version,
             "timeoutSeconds": str(max(1, math.ceil(timeout_s))),
         }
-        path = POD.path(pod.meta.namespace)
         try:
             async with asyncio.timeout(timeout_s):
-                call = Call("watch", path, POD.plural, query, timeout_s=timeout_s + _SILENCE_S)
+                path = kind.path(meta.namespace)
+                call = Call("watch", path, kind.plural, query, timeout_s=timeout_s + _SILENCE_S)
                 async with aclosing(self._connection.watch(call)) as lines:
                     async for _ in lines:
                         return
@@ -180,17 +189,20 @@ class Cluster:
             # Who asks reads it anew, and finds out what is wrong.
             await asyncio.sleep(min(1.0, timeout_s))
 
+    def _read(self, body: bytes) -> SandboxPod:
+        return sandbox_pod(body)
+
     async def _found(self, call: Call) -> bytes | None:
         try:
             return await self._connection.request(call)
         except errors.NotFound:
             return None
 
-    async def _list(self, namespace: str | None, selector: str, accept: str) -> Sequence[bytes]:
+    async def _list(self, kind: Resource, namespace: str | None, selector: str, accept: str) -> Sequence[bytes]:
         items: list[bytes] = []
         query = {"labelSelector": selector, "limit": _PAGE}
         while True:
-            call = Call("list", POD.path(namespace), POD.plural, query, accept=accept)
+            call = Call("list", kind.path(namespace), kind.plural, query, accept=accept)
             page = _PAGES.decode(await self._connection.request(call))
             items += [bytes(item) for item in page.items or ()]
             if not page.metadata.continue_:

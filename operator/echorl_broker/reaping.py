@@ -1,10 +1,11 @@
 """Sandboxes that nobody has any more use for. Every replica looks, and deletes by uid: they cannot disagree."""
 
 import asyncio
+import itertools
 import random
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Never
 
 import structlog
@@ -12,7 +13,7 @@ import structlog
 from echorl_broker.losses import Lost, stands, state_of
 from echorl_broker.metrics import BrokerMetrics, State
 from echorl_broker.pods import Cluster, SandboxPod
-from echorl_broker.runs import why_closed
+from echorl_broker.runs import NoSandboxes, why_closed
 from echorl_operator.kube import errors
 from echorl_operator.observed.records import PodRecord
 from echorl_operator.observed.runs import RunKey, RunRecord
@@ -64,21 +65,26 @@ class Reaper:
     """Looks again and again, until cancelled."""
 
     def __init__(
-        self, cluster: Cluster, namespaces: Sequence[str] | None, start_deadline_s: float, metrics: BrokerMetrics
+        self,
+        clusters: Mapping[str, Cluster],
+        namespaces: Sequence[str] | None,
+        start_deadline_s: float,
+        metrics: BrokerMetrics,
     ) -> None:
-        """``namespaces``: where to look; None: everywhere."""
-        self._cluster, self._namespaces, self._metrics = cluster, namespaces, metrics
+        """``clusters``: by provider; ``namespaces``: where to look; None: everywhere."""
+        self._clusters, self._namespaces, self._metrics = clusters, namespaces, metrics
         self._start_deadline_s = start_deadline_s
 
     async def run(self, every_s: float = EVERY_S) -> Never:
         """Work until cancelled; what the API server does not answer is tried at the next turn."""
         while True:
-            for namespace in self._namespaces or (None,):
+            looks = itertools.product(self._namespaces or (None,), self._clusters.items())
+            for namespace, (provider, cluster) in looks:
                 try:
-                    pods = await self._cluster.sandboxes(namespace)
-                    self._metrics.looked(namespace, self._counted(pods))
-                    await self._reap(pods)
-                except errors.ApiError as error:
+                    pods = await cluster.sandboxes(namespace)
+                    self._metrics.looked((namespace, provider), self._counted(pods))
+                    await self._reap(cluster, pods)
+                except (errors.ApiError, NoSandboxes) as error:
                     _log.warning("sandboxes could not be looked through", namespace=namespace, error=str(error))
             # Replicas that were started together do not go on together.
             await asyncio.sleep(every_s * (0.9 + random.random() / 5))
@@ -87,21 +93,19 @@ class Reaper:
         now, deadline_s = time.time(), self._start_deadline_s
         return Counter((_run_of(pod), stands(pod.record, now=now, start_deadline_s=deadline_s)) for pod in pods)
 
-    async def _reap(self, pods: Sequence[SandboxPod]) -> None:
+    async def _reap(self, cluster: Cluster, pods: Sequence[SandboxPod]) -> None:
         by_run: dict[RunKey, list[SandboxPod]] = {}
         for pod in pods:
             by_run.setdefault(_run_of(pod), []).append(pod)
         for key, of_run in by_run.items():
-            run = await self._cluster.run(key.namespace, key.name) if key.name else None
-            orchestrator = None if run is None else await self._cluster.orchestrator(run)
+            run = await cluster.run(key.namespace, key.name) if key.name else None
+            orchestrator = None if run is None else await cluster.orchestrator(run)
             for pod in of_run:
-                now, deadline_s = time.time(), self._start_deadline_s
+                now, deadline_s, meta = time.time(), self._start_deadline_s, pod.record.meta
                 why = why_reaped(pod, run, orchestrator, now=now, start_deadline_s=deadline_s)
-                if why is None or not await self._cluster.delete(
-                    key.namespace, pod.record.meta.name, pod.record.meta.uid
-                ):
+                if why is None or not await cluster.delete(key.namespace, meta.name, meta.uid):
                     continue
-                _log.info("sandbox reaped", namespace=key.namespace, pod=pod.record.meta.name, why=why)
+                _log.info("sandbox reaped", namespace=key.namespace, pod=meta.name, why=why)
                 state = state_of(pod.record, now=now, start_deadline_s=deadline_s)
                 if isinstance(state, Lost):
                     self._metrics.failed(key, state.loss)

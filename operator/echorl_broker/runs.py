@@ -1,5 +1,7 @@
 """What a run's object says of its sandboxes: the one truth, whatever who asks for them says. Pure."""
 
+from collections.abc import Collection
+
 from pydantic import ValidationError
 
 from echorl_core.names import Phase
@@ -25,11 +27,20 @@ def why_closed(run: RunRecord) -> str | None:
     return f"its run is {phase}" if phase in _ENDED else None
 
 
-def sandboxes_of(run: RunRecord) -> Sandboxes:
+def provider_of(run: RunRecord) -> str:
+    """Who makes the run's sandboxes, as it says, whether or not that may be."""
+    return str(run.block("sandboxes").get("provider"))
+
+
+def sandboxes_of(run: RunRecord, providers: Collection[str]) -> Sandboxes:
     """What the run says of its sandboxes.
 
+    Args:
+        run: as the API server has it.
+        providers: that the broker is one for.
+
     Raises:
-        NoSandboxes: it has none in pods.
+        NoSandboxes: it has none of these.
     """
     if (closed := why_closed(run)) is not None:
         raise NoSandboxes(f"run {run.key.name}: {closed}")
@@ -39,8 +50,8 @@ def sandboxes_of(run: RunRecord) -> Sandboxes:
         sandboxes = Sandboxes.model_validate(run.block("sandboxes"))
     except ValidationError as error:
         raise NoSandboxes(f"run {run.key.name}: spec.sandboxes: {error}") from error
-    if sandboxes.provider != "pod":
-        found = f"spec.sandboxes.provider: found {sandboxes.provider}, accepted is pod"
+    if sandboxes.provider not in providers:
+        found = f"spec.sandboxes.provider: found {sandboxes.provider}, accepted is {' or '.join(providers)}"
         raise NoSandboxes(f"run {run.key.name}: {found}")
     return sandboxes
 

@@ -34,6 +34,8 @@ class BrokerSettings(SettingsPart):
     """Nodes for sandboxes."""
     tolerations: KubernetesParts = ()
     """Of sandbox pods."""
+    agent_sandbox: bool = False
+    """Whether runs may have the controller of agent-sandbox make their pods (``provider: agent-sandbox``)."""
     start_deadline_seconds: Annotated[int, Field(ge=10, le=3600)] = 300
     """From a pod's creation to its readiness, its image included; a sandbox that takes longer is lost."""
     master_key_path: Text = "/var/run/secrets/echorl.dev/master-key"

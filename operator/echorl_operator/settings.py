@@ -101,6 +101,8 @@ class Settings(SettingsPart):
     """Where orchestrators ask for sandboxes in pods; absent: this installation has none."""
     broker_labels: Labels = {LABEL_NAME: "echorl", LABEL_COMPONENT: "broker"}
     """Of the broker's pods, in the operator's namespace."""
+    agent_sandbox: bool = False
+    """Whether that broker has sandboxes made by agent-sandbox too."""
     images: Images = Images()
     """Default images."""
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"

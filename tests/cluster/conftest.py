@@ -22,6 +22,7 @@ from echorl_testing.cluster.real_node import RealNode
 from echorl_testing.kube.helm import CHART, CRDS, Helm
 from echorl_testing.kube.run_objects import install_crd
 from echorl_testing.operator.lives_together import Ends, Together
+from echorl_testing.sandboxes.agent_sandbox import install_sandbox_crd
 from echorl_testing.sandboxes.broker import ACCOUNT, Sites, grant
 
 _CHART_DEADLINE_S = 180.0
@@ -165,16 +166,30 @@ def release(helm: Helm, make_namespace: Callable[..., str]) -> Iterator[Callable
 
 
 @pytest.fixture
+def sandbox_crd(api: Api) -> None:
+    """Sandboxes of agent-sandbox, which the cluster knows from then on."""
+    install_sandbox_crd(api)
+
+
+@pytest.fixture
 def brokers(
+    request: pytest.FixtureRequest,
     api: Api,
     control_plane: Cluster,
     connection: Connection,
     make_namespace: Callable[..., str],
     tmp_path: Path,
 ) -> Sites:
-    """Starts brokers with the rights of the chart, for a namespace that admits ``restricted`` pods alone."""
+    """Starts brokers with the rights of the chart, for a namespace that admits ``restricted`` pods alone.
+
+    Its runs' provider is ``pod``, or what a test gives as the fixture's parameter.
+    """
+    provider: str = getattr(request, "param", "pod")
+    if provider == "agent-sandbox":
+        request.getfixturevalue("sandbox_crd")
     install_crd(api)
     namespace = make_namespace({"pod-security.kubernetes.io/enforce": "restricted"})
-    grant(api, namespace)
+    grant(api, namespace, provider)
     token = control_plane.service_account_token(namespace, ACCOUNT)
-    return Sites(api, connection.write_kubeconfig(tmp_path / "kubeconfig", token=token), namespace, tmp_path)
+    kubeconfig = connection.write_kubeconfig(tmp_path / "kubeconfig", token=token)
+    return Sites(api, kubeconfig, namespace, tmp_path, provider)

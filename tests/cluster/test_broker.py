@@ -11,8 +11,10 @@ from echorl_testing.waiting import until
 
 pytestmark = pytest.mark.timeout(300)
 PATIENCE_S = 60.0
+by_each_provider = pytest.mark.parametrize("brokers", ["pod", "agent-sandbox"], indirect=True)
 
 
+@by_each_provider
 async def test_a_sandbox_is_made_found_again_and_ended(brokers: Sites) -> None:
     async with brokers() as at:
         run, asker = at.run()
@@ -31,10 +33,11 @@ async def test_a_sandbox_is_made_found_again_and_ended(brokers: Sites) -> None:
         assert await asker.delete("agent") == 204
         assert await asker.keys() == []
         run.api.delete(f"/api/v1/namespaces/{run.namespace}/pods/{pod['metadata']['name']}", grace_s=0)
-        status, pending = await asker.put("agent")
-        assert status == 202, pending
+        asking = asyncio.create_task(asker.put("agent", wait_s=PATIENCE_S))
+        first = pod["metadata"]["uid"]
+        await until(lambda: [one["metadata"]["uid"] != first for one in run.sandboxes()] == [True], PATIENCE_S)
         run.up()
-        status, again = await asker.put("agent")
+        status, again = await asking
         assert (status, again["gateway"]) == (200, None)
         assert again["token"] != ready["token"], "what knew the first one's token has none of the second's"
         assert await asker.delete("nothing") == 204
@@ -99,6 +102,7 @@ def assert_refused(answer: tuple[int, dict[str, Any]], status: int, words: str) 
     assert words in body["message"]
 
 
+@by_each_provider
 async def test_the_run_is_the_ceiling(brokers: Sites) -> None:
     async with brokers() as at:
         run, asker = at.run(concurrency=1)
@@ -109,6 +113,7 @@ async def test_the_run_is_the_ceiling(brokers: Sites) -> None:
             assert status == 202, body
         assert (await asker.put("e"))[1]["reason"] == "the run has 4 sandboxes, accepted are 4 at the same time"
         assert await asker.keys() == ["a", "b", "c", "d"]
+        await until(lambda: len(run.sandboxes()) == 4, PATIENCE_S)
         for pod in run.sandboxes():
             (container,) = pod["spec"]["containers"]
             limits = {"cpu": "1", "memory": "256Mi", "ephemeral-storage": "1056Mi"}
@@ -173,6 +178,7 @@ LOSSES: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
+@by_each_provider
 async def test_losses_are_told_apart_and_a_lost_one_can_be_had_again(brokers: Sites) -> None:
     async with brokers() as at:
         run, asker = at.run()
@@ -201,6 +207,7 @@ async def test_what_is_late_is_lost(brokers: Sites) -> None:
         assert "not ready after 10 s: its pod waits for a node" in body["message"]
 
 
+@by_each_provider
 async def test_nothing_outlives_its_reason(brokers: Sites) -> None:
     async with brokers(None, "--reap-every", "0.2") as at:
         keeps, of_keeps = at.run("keeps")
@@ -209,14 +216,16 @@ async def test_nothing_outlives_its_reason(brokers: Sites) -> None:
         ends.start_orchestrator()
         replaced, of_replaced = at.run("replaced")
         replaced.start_orchestrator()
-        for asker in (of_keeps, of_ends, of_replaced):
+        for run, asker in ((keeps, of_keeps), (ends, of_ends), (replaced, of_replaced)):
             assert (await asker.put())[0] == 202
+            await until(lambda run=run: len(run.sandboxes()) == 1, PATIENCE_S)
         ends.phase("Succeeded")
         await until(lambda: not ends.sandboxes(), PATIENCE_S)
         replaced.end_orchestrator()
         await until(lambda: not replaced.sandboxes(), PATIENCE_S)
         replaced.start_orchestrator()
-        assert (await of_replaced.put())[0] == 202
+        assert (await of_replaced.put(wait_s=1))[0] == 202
+        await until(lambda: len(replaced.sandboxes()) == 1, PATIENCE_S)
         # Of an earlier run of the same name: its owner's uid is another.
         keeps.api.delete(keeps.path)
         await until(lambda: not keeps.sandboxes(), PATIENCE_S)

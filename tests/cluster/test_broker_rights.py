@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from echorl_broker.agent_sandbox import sandbox_of
 from echorl_broker.profile import Owner, sandbox_pod
 from echorl_broker.settings import BrokerSettings
 from echorl_core.wire.sandboxes import Limits, Wanted
@@ -15,13 +16,20 @@ from echorl_testing.cluster.credentials import Connection
 from echorl_testing.cluster.processes import wait_for
 from echorl_testing.kube.run_objects import Runs, install_crd
 from echorl_testing.manifests.documents import shortest, with_value
+from echorl_testing.sandboxes.agent_sandbox import sandboxes_path
 
 pytestmark = pytest.mark.timeout(300)
 PATIENCE_S = 60.0
 DAEMON = "registry.example.org/sandbox-daemon:7"
 SETTINGS = BrokerSettings(daemon_image=DAEMON, node_selector={"pool": "sandboxes"}, user_namespaces=True)
 VALUES = {
-    "sandboxes": {"enabled": True, "daemonImage": DAEMON, "nodeSelector": {"pool": "sandboxes"}, "userNamespaces": True}
+    "sandboxes": {
+        "enabled": True,
+        "daemonImage": DAEMON,
+        "nodeSelector": {"pool": "sandboxes"},
+        "userNamespaces": True,
+        "agentSandbox": True,
+    }
 }
 
 Change = Callable[[dict[str, Any]], Any]
@@ -85,6 +93,14 @@ OTHERWISE: dict[str, tuple[Change, str]] = {
 }
 
 
+MORE_OF_A_SANDBOX: dict[str, Change] = {
+    "a pod of other labels": lambda held: held["spec"]["podTemplate"].update({"metadata": {"labels": {"x": "y"}}}),
+    "a claim": lambda held: held["spec"].update({"volumeClaimTemplates": [CLAIM]}),
+    "a Service": lambda held: held["spec"].update({"service": True}),
+}
+CLAIM = {"metadata": {"name": "x"}, "spec": {"accessModes": ["ReadWriteOnce"]}}
+
+
 def sandbox(namespace: str, run_uid: str) -> dict[str, Any]:
     limits = Limits(cpu=1, memory_bytes=1 << 28, disk_bytes=1 << 28)
     wanted = Wanted(run_uid=run_uid, image="task:1", workdir="/task", limits=limits, ttl_s=600)
@@ -93,6 +109,7 @@ def sandbox(namespace: str, run_uid: str) -> dict[str, Any]:
 
 
 def test_the_brokers_account_makes_sandboxes_and_nothing_else(
+    sandbox_crd: None,
     release: Callable[..., str],
     make_namespace: Callable[..., str],
     api: Api,
@@ -108,9 +125,10 @@ def test_the_brokers_account_makes_sandboxes_and_nothing_else(
     broker = Api(connection, token=control_plane.service_account_token(installed, "echorl-broker"))
     pods = f"/api/v1/namespaces/{runs}/pods"
 
-    def outcome(pod: dict[str, Any]) -> str:
+    def outcome(body: dict[str, Any]) -> str:
+        path = sandboxes_path(runs) if body["kind"] == "Sandbox" else pods
         try:
-            broker.request("POST", pods, pod, query={"dryRun": "All"})
+            broker.request("POST", path, body, query={"dryRun": "All"})
         except ApiError as error:
             return str(error)
         return ""
@@ -121,13 +139,17 @@ def test_the_brokers_account_makes_sandboxes_and_nothing_else(
         return "ValidatingAdmissionPolicy" in outcome(pod)
 
     wait_for("the policy holds", in_force, seconds=PATIENCE_S)
-    assert outcome(sandbox(runs, run_uid)) == ""
+    assert outcome(sandbox(runs, run_uid)) == "" == outcome(sandbox_of(sandbox(runs, run_uid)))
     for name, (change, words) in OTHERWISE.items():
         pod = copy.deepcopy(sandbox(runs, run_uid))
         change(pod)
-        told = outcome(pod)
-        assert "ValidatingAdmissionPolicy" in told, (name, told)
-        assert any(word in told for word in words.split("|")), (name, told)
+        for told in (outcome(pod), outcome(sandbox_of(pod))):
+            assert "ValidatingAdmissionPolicy" in told, (name, told)
+            assert any(word in told for word in words.split("|")), (name, told)
+    for name, change in MORE_OF_A_SANDBOX.items():
+        held = copy.deepcopy(sandbox_of(sandbox(runs, run_uid)))
+        change(held)
+        assert "its own labels, and nothing besides" in outcome(held), name
     api.create(pods, {"metadata": {"name": "mine"}, "spec": {"containers": [{"name": "x", "image": "x"}]}})
     with pytest.raises(ApiError, match="makes and deletes sandboxes alone"):
         broker.request("DELETE", f"{pods}/mine", {})

@@ -44,6 +44,7 @@ nodeSelector: {{- toYaml . | nindent 2 }}
 {{- with .tolerations }}
 tolerations: {{- toYaml . | nindent 0 }}
 {{- end }}
+agentSandbox: {{ .agentSandbox }}
 startDeadlineSeconds: {{ .startDeadlineSeconds }}
 {{- end }}
 {{- end }}
@@ -132,6 +133,7 @@ request.userInfo.username in {{ toJson $users }} ||
 {{- if .Values.sandboxes.enabled -}}
 {{- $url := printf "http://echorl-broker.%s.svc:8090" .Release.Namespace -}}
 {{- $own = merge $own (dict "brokerUrl" $url "brokerLabels" (include "echorl.brokerSelector" . | fromYaml)) -}}
+{{- $own = set $own "agentSandbox" .Values.sandboxes.agentSandbox -}}
 {{- end -}}
 {{- toYaml (merge $own (deepCopy .Values.settings)) }}
 {{- end }}

@@ -189,12 +189,11 @@ def _sandboxes(spec: EchoRLRunSpec, placement: Placement) -> config.SandboxesCon
     sandboxes = spec.sandboxes
     if sandboxes is None:
         return None
-    if sandboxes.provider == "agent-sandbox":
-        raise ValueError("sandboxes of agent-sandbox are not supported yet; validate the manifest first")
     resources = sandboxes.resources
     return config.SandboxesConfig(
-        provider=sandboxes.provider,
-        broker_url=placement.broker_url if sandboxes.provider == "pod" else None,
+        # Who has a broker's pods made is the broker's affair.
+        provider="process" if sandboxes.provider == "process" else "pod",
+        broker_url=None if sandboxes.provider == "process" else placement.broker_url,
         cpu=resources.cpu,
         memory_bytes=int(quantity_number(resources.memory)),
         disk_bytes=int(quantity_number(resources.disk)),

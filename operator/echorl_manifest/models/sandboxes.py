@@ -24,7 +24,8 @@ class Sandboxes(ApiModel):
     """What agents and graders of the environments run in. Only environments that ask for sandboxes use them."""
 
     provider: Literal["process", "pod", "agent-sandbox"] = "process"
-    """Who makes them. ``process``: the machine's kernel, by bubblewrap. ``pod``: a cluster, a pod for each."""
+    """Who makes them. ``process``: the machine's kernel, by bubblewrap. ``pod``: a cluster, a pod for each.
+    ``agent-sandbox``: the same, of which that controller makes the pods; the installation must use it."""
     resources: SandboxResources = SandboxResources()
     """The most that one may use."""
     concurrency: Annotated[int, Field(ge=1, le=65536)] = 16

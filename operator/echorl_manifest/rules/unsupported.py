@@ -23,16 +23,13 @@ NOWHERE = (
     _not_supported("spec.trainer.parallel", "context", "context parallelism", "1", but=(1,)),
     _not_supported("spec.weightTransfer", "mode", "weight transfer by NCCL", "http or disk", only=("nccl",)),
     _not_supported("spec.checkpoint", "weightsOnlyEvery", "exports of weights alone"),
-    _not_supported(
-        "spec.sandboxes", "provider", "sandboxes of agent-sandbox", "process or pod", only=("agent-sandbox",)
-    ),
 )
 """What nothing carries out."""
 IN_A_CLUSTER_ALONE = (
     _not_supported("spec.model", "tokenSecretName", "fetching gated models from the hub"),
     _not_supported("spec.code", "configMap", "code from a ConfigMap", "no value; code.path works"),
     _not_supported("spec", "suspend", "suspended runs", "false", but=(False,)),
-    _not_supported("spec.sandboxes", "provider", "sandboxes in pods", "process", only=("pod",)),
+    _not_supported("spec.sandboxes", "provider", "sandboxes in pods", "process", only=("pod", "agent-sandbox")),
     *(
         _not_supported("spec.stallPolicy", "action", f"action {action}", "Restart", only=(action,))
         for action in ("Fail", "Ignore")

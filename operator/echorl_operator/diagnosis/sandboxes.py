@@ -72,7 +72,7 @@ class Tally:
 
 def are_pods(observed: Observed) -> bool:
     """Whether the run's sandboxes are pods."""
-    return observed.run.block("sandboxes").get("provider") == "pod"
+    return observed.run.block("sandboxes").get("provider") in {"pod", "agent-sandbox"}
 
 
 def tally(observed: Observed) -> Tally:

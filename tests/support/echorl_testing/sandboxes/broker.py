@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,14 @@ from echorl_operator.orchestrators.tokens import from_file
 from echorl_testing.cluster.api import Api
 from echorl_testing.manifests.documents import with_name
 from echorl_testing.ports import free_port
+from echorl_testing.sandboxes.agent_sandbox import played_controller
 
-RULES_FILE = Path(__file__).resolve().parents[4] / "charts" / "echorl" / "files" / "broker-rules.yaml"
+_FILES = Path(__file__).resolve().parents[4] / "charts" / "echorl" / "files"
+RULES: Mapping[str, tuple[Path, ...]] = {
+    "pod": (_FILES / "broker-rules.yaml",),
+    "agent-sandbox": (_FILES / "broker-rules.yaml", _FILES / "agent-sandbox-rules.yaml"),
+}
+"""Of the broker where runs may have a provider."""
 ACCOUNT = "echorl-broker"
 DAEMON_IMAGE = "echorl/sandbox-daemon:test"
 SANDBOXES: Mapping[str, Any] = {
@@ -43,11 +49,12 @@ _CONTAINER = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"
 _RBAC = "/apis/rbac.authorization.k8s.io/v1"
 
 
-def grant(api: Api, namespace: str) -> None:
+def grant(api: Api, namespace: str, provider: str = "pod") -> None:
     """Make the broker's service account in a namespace, with exactly its rights there."""
+    rules = [rule for file in RULES[provider] for rule in yaml.safe_load(file.read_text())]
     api.create(f"/api/v1/namespaces/{namespace}/serviceaccounts", {"metadata": {"name": ACCOUNT}})
     where = f"{_RBAC}/namespaces/{namespace}"
-    api.create(f"{where}/roles", {"metadata": {"name": ACCOUNT}, "rules": yaml.safe_load(RULES_FILE.read_text())})
+    api.create(f"{where}/roles", {"metadata": {"name": ACCOUNT}, "rules": rules})
     reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": ACCOUNT}
     subject = {"kind": "ServiceAccount", "name": ACCOUNT, "namespace": namespace}
     api.create(f"{where}/rolebindings", {"metadata": {"name": ACCOUNT}, "roleRef": reference, "subjects": [subject]})
@@ -201,9 +208,13 @@ class Asker:
         """End a sandbox: status of the answer."""
         return (await self._ask("DELETE", f"/{key}"))[0]
 
+    async def all(self) -> tuple[int, dict[str, Any]]:
+        """Ask for all, as an orchestrator does at its start: status and body of the answer."""
+        return await self._ask("GET", "")
+
     async def keys(self) -> list[str]:
         """Keys of what is there."""
-        listed: list[str] = (await self._ask("GET", ""))[1]["keys"]
+        listed: list[str] = (await self.all())[1]["keys"]
         return listed
 
     async def _ask(self, method: str, path: str, body: Any = None) -> tuple[int, dict[str, Any]]:
@@ -216,13 +227,15 @@ class Asker:
 class Site:
     """A namespace with a broker at work."""
 
-    def __init__(self, api: Api, namespace: str, folder: Path, url: str, session: aiohttp.ClientSession) -> None:
+    def __init__(
+        self, api: Api, namespace: str, folder: Path, url: str, session: aiohttp.ClientSession, provider: str
+    ) -> None:
         self.api, self.namespace, self.url = api, namespace, url
-        self._folder, self._session = folder, session
+        self._folder, self._session, self._provider = folder, session, provider
 
     def run(self, name: str = "one", **sandboxes: Any) -> tuple[PlayedRun, Asker]:
-        """A run, and who asks for its sandboxes."""
-        run = PlayedRun(self.api, self.namespace, self._folder, name, **sandboxes)
+        """A run, and who asks for its sandboxes; of the site's provider if no other is named."""
+        run = PlayedRun(self.api, self.namespace, self._folder, name, **{"provider": self._provider, **sandboxes})
         return run, Asker(self._session, self.url, run)
 
     def asker(self, run: PlayedRun, key: str) -> Asker:
@@ -233,13 +246,21 @@ class Site:
 class Sites:
     """Starts brokers for one namespace, all of one master key."""
 
-    def __init__(self, api: Api, kubeconfig: Path, namespace: str, folder: Path) -> None:
-        """``kubeconfig``: of the broker's account."""
+    def __init__(self, api: Api, kubeconfig: Path, namespace: str, folder: Path, provider: str = "pod") -> None:
+        """``kubeconfig``: of the broker's account; ``provider``: of its runs."""
         self._api, self._kubeconfig, self._namespace, self._folder = api, kubeconfig, namespace, folder
+        self._provider = provider
 
     @asynccontextmanager
-    async def __call__(self, settings: Mapping[str, Any] | None = None, *arguments: str) -> AsyncIterator[Site]:
-        """One, with further settings and arguments."""
-        process = broker_process(self._kubeconfig, self._namespace, self._folder, settings, *arguments)
-        async with process as url, aiohttp.ClientSession() as session:
-            yield Site(self._api, self._namespace, self._folder, url, session)
+    async def __call__(
+        self, settings: Mapping[str, Any] | None = None, *arguments: str, controller: bool = True
+    ) -> AsyncIterator[Site]:
+        """One, with further settings and arguments; beside it, where sandboxes are agent-sandbox's, its controller."""
+        of_provider = self._provider == "agent-sandbox"
+        own = {"agentSandbox": of_provider, **(settings or {})}
+        process = broker_process(self._kubeconfig, self._namespace, self._folder, own, *arguments)
+        playing: AbstractAsyncContextManager[None] = nullcontext()
+        if of_provider and controller:
+            playing = played_controller(self._api, self._namespace)
+        async with process as url, aiohttp.ClientSession() as session, playing:
+            yield Site(self._api, self._namespace, self._folder, url, session, self._provider)

@@ -272,6 +272,14 @@ def test_sandboxes_in_pods_need_a_broker_and_orchestrators_know_where_it_is():
     assert config is not None
     url = f"http://echorl-broker.echorl-system.svc:8090/runs/{NAMESPACE}/shortest"
     assert (config.provider, config.broker_url) == ("pod", url)
+    by_agent_sandbox = with_value(shortest(), "spec.sandboxes", {"provider": "agent-sandbox"})
+    told = "this installation has no agent-sandbox: sandboxes.agentSandbox of charts/echorl is false; found"
+    with pytest.raises(ValueError, match=re.escape(told)):
+        rendered(by_agent_sandbox, settings=settings)
+    using = settings.model_copy(update={"agent_sandbox": True})
+    config = orchestrator_config(rendered(by_agent_sandbox, settings=using)).sandboxes
+    assert config is not None
+    assert (config.provider, config.broker_url) == ("pod", url), "orchestrators know no difference"
     by_process = with_value(shortest(), "spec.sandboxes", {"provider": "process"})
     config = orchestrator_config(rendered(by_process, settings=settings)).sandboxes
     assert config is not None

@@ -10,13 +10,13 @@ NOT_SUPPORTED_YET: list[tuple[str, Any]] = [
     ("spec.trainer.parallel.context", 2),
     ("spec.weightTransfer.mode", "nccl"),
     ("spec.checkpoint.weightsOnlyEvery", 10),
-    ("spec.sandboxes.provider", "agent-sandbox"),
 ]
 CLUSTER_ONLY: list[tuple[str, Any]] = [
     ("spec.model.tokenSecretName", "hub"),
     ("spec.model.revision", "v2"),
     ("spec.suspend", True),
     ("spec.sandboxes.provider", "pod"),
+    ("spec.sandboxes.provider", "agent-sandbox"),
     ("spec.stallPolicy.action", "Fail"),
     ("spec.code.configMap", "code"),
 ]
