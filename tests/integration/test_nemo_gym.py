@@ -20,6 +20,7 @@ from echorl_orchestrator.environments.nemo_gym.server import GymSession
 from echorl_orchestrator.episode_outcome import EpisodeOutcome, StopReason
 from echorl_orchestrator.episodes.player import EpisodePlayer
 from echorl_orchestrator.failures import BadInputError, EpisodeError, ErrorKind, HarnessError, InfrastructureError
+from echorl_testing.hubs import of_hub
 from echorl_testing.hubs.served_nemo_gym import served
 from echorl_testing.orchestrator.scripted_policy import (
     IDENTITY,
@@ -29,7 +30,7 @@ from echorl_testing.orchestrator.scripted_policy import (
 )
 from echorl_testing.ports import free_port
 
-pytestmark = pytest.mark.timeout(1200)  # the first time NeMo Gym is installed
+pytestmark = [of_hub("nemo-gym"), pytest.mark.timeout(1200)]  # the first time NeMo Gym is installed
 
 COUNT = {"type": "object", "properties": {"count": {"type": "integer"}}, "required": ["count"]}
 NOTHING = {"type": "object", "properties": {}}

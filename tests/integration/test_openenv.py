@@ -19,6 +19,7 @@ from echorl_orchestrator.environments.loader import load_environment
 from echorl_orchestrator.episodes.player import EpisodePlayer
 from echorl_orchestrator.failures import BadInputError, ErrorKind, HarnessError, InfrastructureError
 from echorl_orchestrator.types import Action, Environment, Span, Step
+from echorl_testing.hubs import of_hub
 from echorl_testing.hubs.served_openenv import served
 from echorl_testing.orchestrator.scripted_policy import (
     IDENTITY,
@@ -28,7 +29,7 @@ from echorl_testing.orchestrator.scripted_policy import (
 )
 from echorl_testing.ports import free_port
 
-pytestmark = pytest.mark.timeout(1200)  # the first time OpenEnv is installed
+pytestmark = [of_hub("openenv"), pytest.mark.timeout(1200)]  # the first time OpenEnv is installed
 
 
 @pytest.fixture(scope="module")

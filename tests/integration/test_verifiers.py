@@ -22,6 +22,7 @@ from echorl_orchestrator.episodes.player import EpisodePlayer
 from echorl_orchestrator.failures import EpisodeError, ErrorKind
 from echorl_orchestrator.workers.interpreters import interpreter
 from echorl_testing import hubs
+from echorl_testing.hubs import of_hub
 from echorl_testing.orchestrator.scripted_policy import (
     IDENTITY,
     ScriptedPolicy,
@@ -30,7 +31,7 @@ from echorl_testing.orchestrator.scripted_policy import (
 )
 from echorl_testing.ports import free_port
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [of_hub("verifiers"), pytest.mark.timeout(300)]
 
 ENVIRONMENTS = Path(hubs.__file__).with_name("verifiers_environments")
 SILENT = 7
