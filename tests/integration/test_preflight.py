@@ -138,7 +138,7 @@ def test_a_trainer_that_fails_ends_with_its_code_and_recommends_nothing(tmp_path
     ended = preflight(tmp_path, temporary, **engine(tmp_path, "sys.exit('is never started')"))
     assert ended.returncode == 2, ended.stderr
     assert "the trainer ended with code 2:\n" in ended.stderr
-    assert "its weights give logits that are not finite" in ended.stderr
+    assert "holds values that are not finite: model.norm.weight" in ended.stderr
     assert not recommends(ended)
     assert "is never started" not in ended.stderr
 
