@@ -10,11 +10,11 @@ import typer
 from echorl_cli.local.machine import model_folder
 from echorl_cli.manifest_file import InvalidManifest
 from echorl_cli.plan.gpus import gpu_bytes, gpu_of_template
+from echorl_cli.plan.model_shape import ModelShape
 from echorl_cli.plan.needs import Needs, needs_of
 from echorl_cli.plan.table import engine_lines, trainer_lines
 from echorl_cli.validate import ManifestArgument, SetOption, end_with, manifest_or_exit
 from echorl_core.capped import MAX_JSON_BYTES, read_capped
-from echorl_core.memory import ModelShape
 from echorl_core.names import ExitCode
 from echorl_core.start_checks import MODEL_NAME
 from echorl_manifest import EchoRLRun, Problem

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from echorl_core.memory import GIB
+from echorl_cli.plan.model_shape import GIB
 from echorl_manifest.models.base import quantity_number
 
 _LABELS = ("nvidia.com/gpu.product", "cloud.google.com/gke-accelerator")

@@ -1,10 +1,12 @@
-"""A manifest's roles as numbers of ``echorl_core.memory``, and what else a user could choose."""
+"""A manifest's roles as numbers for the plan's arithmetic, and what else a user could choose."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from echorl_cli.plan.engine_memory import Serving
+from echorl_cli.plan.model_shape import BFLOAT16, FLOAT32, ModelShape
+from echorl_cli.plan.trainer_memory import Training, adapter_parameters, trainer_memory
 from echorl_core.config import TrainerConfig
-from echorl_core.memory import BFLOAT16, FLOAT32, ModelShape, Serving, Training, adapter_parameters, trainer_memory
 from echorl_manifest import EchoRLRun
 from echorl_manifest.compile.placement import example_placement
 from echorl_manifest.compile.role_configs import num_ranks, role_configs

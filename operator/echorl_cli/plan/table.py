@@ -1,7 +1,9 @@
 """The plan in words: a table a role, a verdict, and changes with what each would make of it."""
 
+from echorl_cli.plan.engine_memory import Serving, engine_memory
+from echorl_cli.plan.model_shape import GIB
 from echorl_cli.plan.needs import Needs, changes
-from echorl_core.memory import GIB, Serving, TrainerMemory, engine_memory, trainer_memory
+from echorl_cli.plan.trainer_memory import TrainerMemory, trainer_memory
 
 Gpu = tuple[int, str]
 """A GPU's bytes, and who says so."""

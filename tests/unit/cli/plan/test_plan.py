@@ -8,21 +8,9 @@ from typer.testing import CliRunner
 
 from echorl_cli.__main__ import app_for
 from echorl_testing.manifests.documents import shortest, with_value
+from echorl_testing.manifests.model_configs import QWEN3_8B
 
-CONFIG = {
-    "architectures": ["Qwen3ForCausalLM"],
-    "model_type": "qwen3",
-    "vocab_size": 151_936,
-    "hidden_size": 4096,
-    "intermediate_size": 12_288,
-    "num_hidden_layers": 36,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "max_position_embeddings": 40_960,
-    "tie_word_embeddings": False,
-}
-SHAPE = [argument for key in list(CONFIG)[2:9] for argument in ("--shape", f"{key}={CONFIG[key]}")]
+SHAPE = [argument for key in list(QWEN3_8B)[2:9] for argument in ("--shape", f"{key}={QWEN3_8B[key]}")]
 
 
 @pytest.fixture
@@ -30,7 +18,7 @@ def plan(tmp_path, monkeypatch):
     """Calls the command with a manifest of eight ranks, whose model is a folder with ``config`` alone."""
     monkeypatch.setenv("HF_HOME", str(tmp_path / "empty"))
 
-    def call(*options, config=CONFIG, name=None, **values):
+    def call(*options, config=QWEN3_8B, name=None, **values):
         folder = tmp_path / "model"
         folder.mkdir(exist_ok=True)
         (folder / "config.json").write_text(config if isinstance(config, str) else json.dumps(config))
@@ -155,8 +143,8 @@ def test_numbers_stand_in_for_a_model_on_a_hub(plan):
         (["--shape", "hidden_size=64"], {"name": "a/b"}, "vocab_size: found nothing, accepted is a whole number"),
         ([], {"config": "no JSON"}, "without a readable config.json"),
         ([], {"config": "[]"}, "a config.json that is no mapping"),
-        ([], {"config": {**CONFIG, "hidden_size": "4096"}}, "hidden_size: found '4096', accepted is a whole number"),
-        ([], {"config": {**CONFIG, "num_experts": 8}}, "not supported yet: mixture of experts"),
+        ([], {"config": {**QWEN3_8B, "hidden_size": "4096"}}, "hidden_size: found '4096', accepted is a whole number"),
+        ([], {"config": {**QWEN3_8B, "num_experts": 8}}, "not supported yet: mixture of experts"),
         ([], {"trainer": {"gpusPerReplica": -1}}, "spec.trainer.gpusPerReplica"),
     ],
 )

@@ -4,15 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from echorl_core.memory import (
-    GIB,
-    ModelShape,
-    Serving,
-    Training,
-    adapter_parameters,
-    engine_memory,
-    trainer_memory,
-)
+from echorl_cli.plan.engine_memory import Serving, engine_memory
+from echorl_cli.plan.model_shape import GIB, ModelShape
+from echorl_cli.plan.trainer_memory import Training, adapter_parameters, trainer_memory
+from echorl_testing.manifests.model_configs import QWEN3_06B, QWEN3_8B
 
 TOY = ModelShape(
     vocab_size=100,
@@ -24,23 +19,6 @@ TOY = ModelShape(
     head_dim=4,
 )
 USE = Training(shards=2, micro_batch_tokens=10)
-QWEN3_8B = {
-    "vocab_size": 151_936,
-    "hidden_size": 4096,
-    "intermediate_size": 12_288,
-    "num_hidden_layers": 36,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "tie_word_embeddings": False,
-}
-QWEN3_06B = QWEN3_8B | {
-    "hidden_size": 1024,
-    "intermediate_size": 3072,
-    "num_hidden_layers": 28,
-    "num_attention_heads": 16,
-    "tie_word_embeddings": True,
-}
 
 
 @pytest.mark.parametrize(("config", "published"), [(QWEN3_8B, 8_190_735_360), (QWEN3_06B, 596_049_920)])

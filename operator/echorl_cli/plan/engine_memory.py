@@ -1,0 +1,53 @@
+"""What an engine's GPUs must hold: arithmetic on numbers, in bytes."""
+
+from dataclasses import dataclass
+
+from echorl_cli.plan.model_shape import BFLOAT16, FLOAT32, RESERVED_BYTES, ModelShape
+
+
+@dataclass(frozen=True)
+class Serving:
+    """How an engine serves."""
+
+    tensor_parallel: int
+    max_model_len: int
+    compute_bytes: int = BFLOAT16
+    gpu_share: float = 0.92
+    """Share of a GPU that vLLM takes: its ``--gpu-memory-utilization``."""
+
+
+@dataclass(frozen=True)
+class EngineMemory:
+    """What one GPU of an engine holds, in bytes; the cache is what is left."""
+
+    weights: int
+    workspace: int
+    """Activations of 8,192 tokens, logits of 1,024 sequences, graphs, and what CUDA takes."""
+    cache: int
+    """May be below 0: then weights and workspace alone do not fit."""
+    cache_tokens: int
+    """Tokens that all GPUs of the engine together have keys and values of."""
+    max_model_len: int
+
+    @property
+    def sequences(self) -> int:
+        """Full-length sequences at once."""
+        return self.cache_tokens // self.max_model_len
+
+    @property
+    def fits(self) -> bool:
+        """Whether one sequence of full length does: with less vLLM does not start."""
+        return self.sequences >= 1
+
+
+def engine_memory(shape: ModelShape, use: Serving, gpu_bytes: int) -> EngineMemory:
+    """What a GPU of an engine holds, by arithmetic."""
+    split = use.tensor_parallel
+    weights = use.compute_bytes * shape.parameters // split
+    through = use.compute_bytes * 8192 * (2 * shape.intermediate_size // split + 4 * shape.hidden_size)
+    workspace = through + 2 * FLOAT32 * 1024 * shape.vocab_size + RESERVED_BYTES
+    cache = int(use.gpu_share * gpu_bytes) - weights - workspace
+    # Heads that are fewer than GPUs are held several times.
+    heads = -(-shape.num_key_value_heads // split)
+    per_token = 2 * use.compute_bytes * shape.num_hidden_layers * heads * shape.head_dim
+    return EngineMemory(weights, workspace, cache, max(0, cache) // per_token, use.max_model_len)
