@@ -144,7 +144,8 @@ class Mirror:
             python = msgspec.json.decode(body, type=_Pod).spec.containers[0].command[0]
             command = [python, "-c", getsource(remote_records), run_directory(copy.run)]
             answer = await _answered(cluster, pod, command, copy.asked())
-        return copy.take(answer)
+        # Whoever ended this removes the copies, and what was written then would stay.
+        return not self._ended.is_set() and copy.take(answer)
 
 
 _NOBODY = "it has no orchestrator now, so nobody can be asked; a pod with its volume has the rest (`kubectl cp`)"
