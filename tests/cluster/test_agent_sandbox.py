@@ -58,9 +58,7 @@ async def test_what_keeps_the_controller_is_told(brokers: Sites) -> None:
     async with brokers() as at:
         run, asker = at.run()
         run.start_orchestrator()
-        quotas = f"/api/v1/namespaces/{at.namespace}/resourcequotas"
-        at.api.create(quotas, {"metadata": {"name": "few"}, "spec": {"hard": {"count/pods": "1"}}})
-        await until(lambda: at.api.get(f"{quotas}/few").get("status", {}).get("hard") is not None, PATIENCE_S)
+        lift_the_quota = await at.keep_to_one_pod(PATIENCE_S)
         told: dict[str, Any] = {}
 
         async def says_why() -> None:
@@ -69,7 +67,7 @@ async def test_what_keeps_the_controller_is_told(brokers: Sites) -> None:
 
         await asyncio.wait_for(says_why(), PATIENCE_S)
         assert told["reason"].startswith("the controller of agent-sandbox has not made its pod: Error seen: ")
-        at.api.delete(f"{quotas}/few")
+        lift_the_quota()
         asking = asyncio.create_task(asker.put(wait_s=PATIENCE_S))
         await until(lambda: len(run.sandboxes()) == 1, PATIENCE_S)
         run.up()

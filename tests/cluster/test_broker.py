@@ -128,14 +128,12 @@ async def test_who_waits_is_told_why_and_goes_on_when_there_is_room(brokers: Sit
     async with brokers() as at:
         run, asker = at.run()
         run.start_orchestrator()
-        quotas = f"/api/v1/namespaces/{at.namespace}/resourcequotas"
-        at.api.create(quotas, {"metadata": {"name": "few"}, "spec": {"hard": {"count/pods": "1"}}})
-        await until(lambda: at.api.get(f"{quotas}/few").get("status", {}).get("hard") is not None, PATIENCE_S)
+        lift_the_quota = await at.keep_to_one_pod(PATIENCE_S)
         status, body = await asker.put()
         assert status == 202
         assert "exceeded quota: few" in body["reason"]
         asking = asyncio.create_task(asker.put(wait_s=PATIENCE_S))
-        at.api.delete(f"{quotas}/few")
+        lift_the_quota()
         await until(lambda: len(run.sandboxes()) == 1, PATIENCE_S)
         told: list[dict[str, Any]] = []
 

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from echorl_testing.cluster.api import Api
 from echorl_testing.manifests.documents import with_name
 from echorl_testing.ports import free_port
 from echorl_testing.sandboxes.agent_sandbox import played_controller
+from echorl_testing.waiting import until
 
 _FILES = Path(__file__).resolve().parents[4] / "charts" / "echorl" / "files"
 RULES: Mapping[str, tuple[Path, ...]] = {
@@ -241,6 +242,14 @@ class Site:
     def asker(self, run: PlayedRun, key: str) -> Asker:
         """Somebody who asks for a run's sandboxes with another key."""
         return Asker(self._session, self.url, run, key)
+
+    async def keep_to_one_pod(self, patience_s: float) -> Callable[[], object]:
+        """A quota ``few`` of one pod, which counts when this returns; the answer lifts it."""
+        quotas = f"/api/v1/namespaces/{self.namespace}/resourcequotas"
+        self.api.create(quotas, {"metadata": {"name": "few"}, "spec": {"hard": {"count/pods": "1"}}})
+        path = f"{quotas}/few"
+        await until(lambda: self.api.get(path).get("status", {}).get("hard") is not None, patience_s)
+        return lambda: self.api.delete(path)
 
 
 class Sites:
