@@ -9,7 +9,7 @@ WORKERS ?= 2
 PACKAGES = core/echorl_core operator/echorl_manifest operator/echorl_operator operator/echorl_broker operator/echorl_cli \
   orchestrator/echorl_prepare orchestrator/echorl_orchestrator trainer/echorl_trainer trainer/echorl_vllm tools examples
 export PYTHON
-# What is imported is compiled once, a sixth of what is installed; some containers' environments forbid to keep it.
+# What is imported is compiled once and kept, not all that is installed; some containers' environments forbid to keep it.
 export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
@@ -39,6 +39,7 @@ test: setup test-programs ## The tests, real vLLM engines and a real Kubernetes 
 	@WORKERS=$(WORKERS) scripts/test.sh
 
 campaign: setup test-programs ## The long campaigns, every case of each: hours
+	@scripts/setup.sh verifiers
 	@.venv/bin/python -m pytest -m "campaign or sampled"
 
 test-programs: ## Build and install what tests on a real Kubernetes need, once; without root nothing
