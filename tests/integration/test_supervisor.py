@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import pytest
 
 from echorl_cli.local import proctable
+from echorl_core.rundir import TEMPORARY_PREFIX
 from echorl_testing.local import fake_local_run
 from echorl_testing.local.small_disk import small_disk
 from echorl_testing.warm import Program
@@ -437,7 +438,9 @@ def test_a_copy_of_a_living_runs_folder_ends_nothing_of_the_original(start, tmp_
     engine = run.role("inference-0")
     eventually(lambda: set(engine["grandchildren"]) <= noted(run.root), "grandchildren are noted")
     pids = run.every_pid()
-    shutil.copytree(run.root, tmp_path / "copy", symlinks=True, ignore=shutil.ignore_patterns("roles"))
+    # Files that are being written when the copy is taken are gone a moment later.
+    left = shutil.ignore_patterns("roles", f"{TEMPORARY_PREFIX}*")
+    shutil.copytree(run.root, tmp_path / "copy", symlinks=True, ignore=left)
     copy = start(root=tmp_path / "copy")
     copy.until_running()
     assert all(alive(pid) for pid in pids)
