@@ -12,9 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.distributed.tensor import DTensor
-from trainer_bench import FROZEN, Bench, Learner
-from trainer_workload import policy_logprobs, recorded
 
+from benchmarks.trainer_bench import FROZEN, Bench, Learner
+from benchmarks.trainer_workload import policy_logprobs, recorded
 from echorl_core.wire.batch import RankBatch
 
 UNIT_ROUNDOFF = 2.0**-9

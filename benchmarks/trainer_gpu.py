@@ -1,6 +1,6 @@
 """The trainer alone on one GPU, on recorded batches: does bfloat16 agree with float32, how fast, and who waits.
 
-    PYTHONPATH=core:trainer python benchmarks/trainer_gpu.py --out DIR
+    PYTHONPATH=core:trainer:. python -m benchmarks.trainer_gpu --out DIR
 
 Builds a seeded Qwen3-shaped model and recordings in a temporary folder, then runs parts that fail one by one:
 ``agreement``, ``speed``, ``trace`` and, where asked for, ``compiled``. ``DIR/trainer_gpu.jsonl`` gets a line a part,
@@ -23,13 +23,13 @@ import numpy as np
 import structlog
 import torch
 import transformers
-from trainer_agreement import agreement
-from trainer_bench import FROZEN, Bench
-from trainer_speed import Repeats, speed
-from trainer_table import table
-from trainer_trace import trace
-from trainer_workload import Mix, micro_batch, rank_batch, record, repacked, with_sampler
 
+from benchmarks.trainer_agreement import agreement
+from benchmarks.trainer_bench import FROZEN, Bench
+from benchmarks.trainer_speed import Repeats, speed
+from benchmarks.trainer_table import table
+from benchmarks.trainer_trace import trace
+from benchmarks.trainer_workload import Mix, micro_batch, rank_batch, record, repacked, with_sampler
 from echorl_trainer.model import Checkpointing
 from echorl_trainer.parallel import connect
 from echorl_trainer.seeded import SHAPES, write_seeded_model

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from trainer_bench import ADAMW, Bench, Learner
-from trainer_workload import recorded
 
+from benchmarks.trainer_bench import ADAMW, Bench, Learner
+from benchmarks.trainer_workload import recorded
 from echorl_core.wire.batch import MicroBatch, RankBatch, TokenRole
 from echorl_trainer.model import Checkpointing
 

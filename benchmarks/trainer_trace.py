@@ -14,9 +14,9 @@ import msgspec
 import torch
 from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function
-from trainer_bench import ADAMW, Bench, Learner
-from trainer_workload import halved, recorded
 
+from benchmarks.trainer_bench import ADAMW, Bench, Learner
+from benchmarks.trainer_workload import halved, recorded
 from echorl_core.wire.batch import RankBatch
 from echorl_trainer.model import Checkpointing
 

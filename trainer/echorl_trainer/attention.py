@@ -1,15 +1,11 @@
 """Attention over documents packed end to end: a token attends to earlier tokens of its own document, never beyond.
 
 Registered with transformers as ``echorl_varlen``; the layout of the documents reaches it through the model's keyword
-arguments, so nothing is guessed from position ids and no mask is ever built. Three kernels do the same:
-
-    CUDA, bfloat16   torch's ``varlen_attn``, else flash-attn's ``flash_attn_varlen_func``
-    everything else  sdpa over documents of like length, padded on the right (causal: no token sees the padding)
+arguments, so nothing is guessed from position ids and no mask is ever built. On CUDA in half precision the best kernel
+there is does it (``varlen_kernels``); everything else goes through sdpa over documents of like length, padded on the
+right (causal: no token sees the padding).
 """
 
-import importlib
-import inspect
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,16 +16,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import AttentionInterface
 
+from echorl_trainer.varlen_kernels import Heads, best_kernel
+
 NAME = "echorl_varlen"
 
 # A document joins a bucket while it fills this share of the bucket's width: less padding against more kernel calls.
 _MIN_FILL = 0.8
-
-Heads = tuple[Tensor, Tensor, Tensor]
-"""Query [T, H, D], key and value [T, G, D]."""
-
-VarlenKernel = Callable[[Heads, Tensor, int, float], Tensor]
-"""A kernel of heads, cu_seqlens, the longest document's length and the scale; gives [T, H, D]."""
 
 
 @dataclass(frozen=True)
@@ -58,10 +50,8 @@ def has_varlen_kernel(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 def kernel_name(device: torch.device, dtype: torch.dtype) -> str:
-    """What packs of this kind go through, for people: ``torch varlen_attn``, ``flash-attn`` or ``sdpa by document``."""
-    if not has_varlen_kernel(device, dtype):
-        return "sdpa by document"
-    return "torch varlen_attn" if _torch_varlen is not None else "flash-attn"
+    """What packs of this kind go through, for people: a kernel's name, or ``sdpa by document``."""
+    return _kernel.name if _kernel is not None and has_varlen_kernel(device, dtype) else "sdpa by document"
 
 
 def document_layout(cu_seqlens: Tensor, max_len: int, dtype: torch.dtype) -> Documents:
@@ -132,7 +122,7 @@ def packed_attention(
     heads = (query[0].transpose(0, 1), key[0].transpose(0, 1), value[0].transpose(0, 1))
     if documents.buckets or _kernel is None:
         return _bucketed(heads, documents, scale)[None], None
-    return _kernel(heads, documents.cu_seqlens, documents.max_len, scale)[None], None
+    return _kernel.run(heads, documents.cu_seqlens, documents.max_len, scale)[None], None
 
 
 def _bucketed(heads: Heads, documents: Documents, scale: float) -> Tensor:
@@ -156,38 +146,6 @@ def _bucketed(heads: Heads, documents: Documents, scale: float) -> Tensor:
     return torch.cat(outputs)[documents.restore]
 
 
-def _torch_kernel() -> VarlenKernel | None:
-    try:
-        varlen_attn = importlib.import_module("torch.nn.attention.varlen").varlen_attn
-    except ImportError:
-        return None
-    parameters = inspect.signature(varlen_attn).parameters
-    fixed: dict[str, Any] = {"window_size": (-1, 0)} if "window_size" in parameters else {"is_causal": True}
-    knows_gqa = "enable_gqa" in parameters
-
-    def kernel(heads: Heads, cu: Tensor, longest: int, scale: float) -> Tensor:
-        grouped = heads[0].shape[1] != heads[1].shape[1]
-        options = fixed | ({"enable_gqa": True} if grouped and knows_gqa else {})
-        output: Tensor = varlen_attn(*heads, cu, cu, longest, longest, scale=scale, **options)
-        return output
-
-    return kernel
-
-
-def _flash_kernel() -> VarlenKernel | None:
-    try:
-        flash = importlib.import_module("flash_attn").flash_attn_varlen_func
-    except ImportError:
-        return None
-
-    def kernel(heads: Heads, cu: Tensor, longest: int, scale: float) -> Tensor:
-        output: Tensor = flash(*heads, cu, cu, longest, longest, softmax_scale=scale, causal=True)
-        return output
-
-    return kernel
-
-
-_torch_varlen = _torch_kernel() if torch.cuda.is_available() else None
-_kernel: VarlenKernel | None = _torch_varlen or (_flash_kernel() if torch.cuda.is_available() else None)
+_kernel = best_kernel() if torch.cuda.is_available() else None
 
 AttentionInterface.register(NAME, packed_attention)

@@ -15,6 +15,7 @@ from echorl_core.config import LoraConfig, ModelConfig
 from echorl_trainer.attention import NAME as ATTENTION
 from echorl_trainer.attention import document_layout
 from echorl_trainer.head import Objective, token_logprobs, token_loss
+from echorl_trainer.varlen_kernels import kernel_operators
 
 Checkpointing = Literal["none", "selective", "full"]
 
@@ -176,9 +177,8 @@ _KEPT = {
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
     torch.ops.aten._scaled_dot_product_efficient_attention.default,
     torch.ops.aten._flash_attention_forward.default,
+    *kernel_operators(),
 }
-if hasattr(torch.ops, "torch_attn") and hasattr(torch.ops.torch_attn, "_varlen_attn"):
-    _KEPT.add(torch.ops.torch_attn._varlen_attn.default)
 
 
 def _keep_products(_context: Any, operation: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:

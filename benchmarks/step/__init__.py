@@ -1,0 +1,1 @@
+"""Whole optimizer steps of the trainer beside a peer made of the best public parts."""
