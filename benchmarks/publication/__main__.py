@@ -37,6 +37,7 @@ from echorl_trainer.seeded import SHAPES, write_seeded_model
 from echorl_trainer.server import Server
 from echorl_trainer.snapshots import gathered
 from echorl_trainer.weights import MemoryStore
+from echorl_vllm.recording import Copies, check_equal, record
 from echorl_vllm.spool import Limits, fetch
 from echorl_vllm.validation import open_tensors
 
@@ -157,7 +158,7 @@ def measure(policy: Policy, ranks: Ranks, probe: list[int], options: argparse.Na
     size = sum(one.nbytes for one in engine.parameters())
     flat = torch.zeros(size, dtype=torch.uint8, device=ranks.device)
     host = torch.empty(size, dtype=torch.uint8, pin_memory=ranks.device.type == "cuda")
-    clock = Clock(ranks.device)
+    clock, copies = Clock(ranks.device), None
     for turn in range(options.repeats + 1):
         clock.warming = turn == 0
         clock.time(FLOOR, partial(floor, host, flat))
@@ -175,6 +176,14 @@ def measure(policy: Policy, ranks: Ranks, probe: list[int], options: argparse.Na
         clock.note("update to visible", time.perf_counter() - began)
         tensors = clock.time("engine: fetch and check", partial(fetched, announced, options.out / "spool"))
         clock.time("engine: load tensor by tensor", partial(engine.load_weights, tensors.items()))
+        if copies is None:
+            pieces = record(dict(engine.named_parameters()), engine.load_weights, tensors)
+            check_equal(pieces, tensors)
+            copies = Copies(pieces)
+        for held in engine.parameters():
+            held.data.zero_()
+        clock.time("engine: stage on the device", partial(copies.stage, tensors))
+        clock.time("engine: replay", copies.replay)
         for name, parameter in engine.held().items():
             if not torch.equal(parameter, expected[name]):
                 raise AssertionError(f"{name}: the engine holds something else than was published")

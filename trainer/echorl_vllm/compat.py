@@ -1,6 +1,9 @@
 """Everything that depends on vLLM's inside; written for 0.25.1 to 0.32 (the same calls are in both)."""
 
+import logging
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +17,13 @@ from echorl_core.names import SERVED_MODEL_NAME
 from echorl_vllm.adapter import FOLDER as ADAPTER_FOLDER
 from echorl_vllm.adapter import install
 from echorl_vllm.environment import work_folder
+from echorl_vllm.recording import Copies, NotPlainError, check_equal, record
 from echorl_vllm.staging import Staged
 from echorl_vllm.validation import ModelForm, adapter_form, model_form
 from echorl_vllm.weights import one_by_one
+
+# Below vLLM's logger, so that its handler and format are used.
+log = logging.getLogger("vllm.echorl.loading")
 
 _SAFETENSORS_NAMES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
 
@@ -33,15 +40,81 @@ def loaded_form(worker: Any) -> ModelForm:
     )
 
 
-def load(worker: Any, staged: Staged) -> None:
-    """Replace the model's weights, or its adapter, in place; generation must be paused.
+class Loader:
+    """How one worker takes versions: by vLLM's loading, and by recorded copies once these are known to be all of it."""
 
-    Should this raise, the model is of no further use.
+    def __init__(self, worker: Any) -> None:
+        self._worker = worker
+        self._copies: Copies | None = None
+        self._looked = False
+
+    def prepare(self, staged: Staged) -> Staged:
+        """Bring a version to the device where copies are all that is needed; called in the staging thread."""
+        if self._copies is None:
+            return staged
+        self._copies.stage(staged.tensors)
+        return replace(staged, on_device=True)
+
+    def load(self, staged: Staged) -> None:
+        """Replace the model's weights, or its adapter, in place; generation must be paused.
+
+        Should this raise, the model is of no further use.
+        """
+        if self._worker.vllm_config.lora_config is not None:
+            load_adapter(self._worker, staged.folder)
+        elif staged.on_device and self._copies is not None:
+            fault_point("engine.mid_apply")
+            self._copies.replay()
+            settle(self._worker)
+        else:
+            load_tensors(self._worker, one_by_one(staged))
+            if not self._looked:
+                self._looked = True
+                self._copies = recorded(self._worker, staged)
+
+
+def recorded(worker: Any, staged: Staged) -> Copies | None:
+    """Copies that do what loading ``staged``, which the model holds, did; None, and a warning, if none do.
+
+    On CPUs vLLM repacks what it loads, so there nothing is looked for.
     """
-    if worker.vllm_config.lora_config is None:
-        load_tensors(worker, one_by_one(staged))
-    else:
-        load_adapter(worker, staged.folder)
+    model = worker.model_runner.get_model()
+    device = next(model.parameters()).device
+    if device.type != "cuda":
+        return None
+    began = time.monotonic()
+    try:
+        if (found := derived_state(model)) is not None:
+            raise NotPlainError(found)
+        with set_current_vllm_config(worker.vllm_config):
+            pieces = record(dict(model.named_parameters()), model.load_weights, staged.tensors)
+        check_equal(pieces, staged.tensors)
+        needed, (free, _) = sum(piece.target.nbytes for piece in pieces), torch.cuda.mem_get_info(device)
+        # What vLLM leaves free is for peaks that its own measurement does not know.
+        if needed > free // 2:
+            raise NotPlainError(f"{needed} bytes of staging are more than half of the {free} that are free")
+        copies = Copies(pieces)
+    except (NotPlainError, torch.OutOfMemoryError) as error:
+        log.warning("weights are loaded by vLLM at every update, which takes longer under the pause: %s", error)
+        return None
+    seconds = time.monotonic() - began
+    log.info("weights are copied: %d pieces, %d bytes, found in %.3f s", len(pieces), copies.size_bytes, seconds)
+    return copies
+
+
+def derived_state(model: torch.nn.Module) -> str | None:
+    """What a model computes with beside its parameters as they were published, as far as one can see; None: nothing."""
+    for name, module in model.named_modules():
+        kind = type(module).__name__
+        method = getattr(module, "quant_method", None)
+        if method is not None and not type(method).__name__.startswith("Unquantized"):
+            return f"{name}: has {type(method).__name__}"
+        if "MLA" in kind:
+            return f"{name}: {kind} derives weights of its own"
+        for key, value in vars(module).items():
+            if isinstance(value, torch.Tensor) and value.numel() > 1 and key != "kv_cache":
+                return f"{name}: has {key} beside its parameters"
+    return None
 
 
 def load_adapter(worker: Any, source: Path) -> None:
@@ -72,6 +145,11 @@ def load_tensors(worker: Any, tensors: Iterator[tuple[str, torch.Tensor]]) -> No
         initialize_layerwise_reload(model)
         model.load_weights(tensors)
         finalize_layerwise_reload(model, worker.vllm_config.model_config)
+    settle(worker)
+
+
+def settle(worker: Any) -> None:
+    """Forget what was computed with the weights before, and wait until the device has the new ones."""
     for reset in ("reset_lora_state", "reset_encoder_cache", "reset_mm_cache"):
         getattr(worker.model_runner, reset, lambda: None)()
     if torch.cuda.is_available():

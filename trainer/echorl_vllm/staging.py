@@ -29,6 +29,8 @@ class Staged:
 
     tensors: Mapping[str, torch.Tensor]
     folder: Path
+    on_device: bool = False
+    """The worker's device has what it needs of them."""
 
 
 @dataclass
@@ -53,11 +55,15 @@ class Stager:
         run_uid: str | None,
         headers: Mapping[str, str],
         form: Callable[[], ModelForm],
+        prepare: Callable[[Staged], Staged] = lambda staged: staged,
         ended: Callable[[], object] = lambda: None,
     ) -> None:
-        """``ended`` is called whenever staging has ended, well or not; it must not wait or raise."""
+        """``prepare`` makes a checked version ready to be applied, one at a time on a host.
+
+        ``ended`` is called whenever staging has ended, well or not; it must not wait or raise.
+        """
         self._spool, self._run_uid, self._headers = spool, run_uid, headers
-        self._form, self._ended = form, ended
+        self._form, self._prepare, self._ended = form, prepare, ended
         self._lock = threading.Lock()
         self._job: _Job | None = None
 
@@ -142,7 +148,9 @@ class Stager:
             check_form(manifest, form)
             check_adapter_config(folder, form)
             tensors = with_head(open_tensors(folder, manifest), form)
-        limits.check("checking the form")
+            limits.check("checking the form")
+            staged = self._prepare(Staged(tensors, folder))
+        limits.check("bringing it to the device")
         job.size = sum(file.size for file in manifest.files)
         fault_point("engine.staged")
-        return Staged(tensors, folder)
+        return staged

@@ -37,9 +37,16 @@ class WorkerWeights:
     Args:
         form: what the model consists of; called in the staging thread.
         load: puts a staged version into the model; if it raises, the model is half replaced.
+        prepare: makes what is checked ready for that, in the staging thread.
     """
 
-    def __init__(self, *, form: Callable[[], ModelForm], load: Callable[[Staged], None]) -> None:
+    def __init__(
+        self,
+        *,
+        form: Callable[[], ModelForm],
+        load: Callable[[Staged], None],
+        prepare: Callable[[Staged], Staged] = lambda staged: staged,
+    ) -> None:
         run_uid = os.environ.get(ENV_RUN_UID)
         token = os.environ.get(ENV_ADMIN_TOKEN)
         # Not the token itself: the address is one that this worker was told.
@@ -51,6 +58,7 @@ class WorkerWeights:
             run_uid=run_uid,
             headers={name: value for name, value in headers.items() if value},
             form=form,
+            prepare=prepare,
             ended=partial(ring, bell_path()),
         )
 

@@ -21,8 +21,9 @@ class WeightsExtension:
 
     def _echorl(self) -> WorkerWeights:
         if self._echorl_weights is None:
+            loader = compat.Loader(self)
             self._echorl_weights = WorkerWeights(
-                form=partial(compat.loaded_form, self), load=partial(compat.load, self)
+                form=partial(compat.loaded_form, self), load=loader.load, prepare=loader.prepare
             )
         return self._echorl_weights
 

@@ -9,7 +9,7 @@ def test_every_part_is_measured(tmp_path, capsys):
     options = ["--device", "cpu", "--shape", "tiny", "--dtype", "float32", "--repeats", "1", "--out", str(tmp_path)]
     assert main(options) == 0
     medians = json.loads((tmp_path / "publication.json").read_text())
-    assert {"the loop stands still", "update to visible", "engine: fetch and check"} <= medians.keys()
+    assert {"the loop stands still", "update to visible", "engine: fetch and check", "engine: replay"} <= medians.keys()
     assert (
         medians["of that without the probe's forward"]
         <= medians["the loop stands still"]
