@@ -29,7 +29,7 @@ from benchmarks.trainer_workload import Mix, micro_batch, rank_batch
 from echorl_core.wire.batch import RankBatch, TokenRole
 from echorl_trainer.attention import kernel_name
 from echorl_trainer.model import Checkpointing
-from echorl_trainer.parallel import connect
+from echorl_trainer.parallel import connect, disconnect
 from echorl_trainer.seeded import SHAPES, write_seeded_model
 
 GIB = float(1 << 30)
@@ -132,6 +132,7 @@ def main(arguments: list[str]) -> int:
     attention = kernel_name(ranks.device, torch.bfloat16)
     print(f"{device}, torch {torch.__version__}, transformers {transformers.__version__}, attention: {attention}")
     print(table(rows))
+    disconnect()
     return 0
 
 
