@@ -92,10 +92,10 @@ def _(_gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, *_: Any) -> 
     return query.new_empty(query.shape), key.new_empty(key.shape), value.new_empty(value.shape)
 
 
-def _keep(context: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    query, key, value, cu_seqlens, context.longest, context.scale = inputs
-    context.save_for_backward(query, key, value, *output, cu_seqlens)
-    context.set_materialize_grads(False)
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    query, key, value, cu_seqlens, ctx.longest, ctx.scale = inputs
+    ctx.save_for_backward(query, key, value, *output, cu_seqlens)
+    ctx.set_materialize_grads(False)
 
 
 def _differentiate(context: Any, gradient: Tensor | None, _of_log_sum: None) -> tuple[Tensor | None, ...]:
