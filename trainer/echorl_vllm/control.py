@@ -28,6 +28,8 @@ MAX_WAIT_S = 60.0
 """For staging to end, in one call."""
 _KEEP = "mode=keep&clear_cache=true"
 """Requests stay in the queue; their cache, of the old weights, goes."""
+_RESET = "reset_running_requests=true"
+_NOT_PAUSED = "not paused (or the pause's lease ran out): pause, then apply"
 _ANSWER_FIRST_S = 0.5
 
 _Report = TypeVar("_Report", WorkerReport, ApplyReport)
@@ -57,6 +59,8 @@ class EngineControl:
         """``running`` counts the generation requests in flight; workers ring ``bell`` when staging has ended."""
         self.boot_id = secrets.token_hex(8)
         self.applied: PolicyId | None = None
+        self._in_place: PolicyId | None = None
+        """What is being applied while generation goes on."""
         self.broken = False
         self._routes = routes
         self._run_uid, self._running = run_uid, running
@@ -65,6 +69,11 @@ class EngineControl:
         self._turn = asyncio.Lock()
         self._lease: _Lease | None = None
         self._watcher: asyncio.Task[None] | None = None
+
+    @property
+    def newest(self) -> PolicyId | None:
+        """The newest version that a token sampled until now may be of."""
+        return self._in_place or self.applied
 
     def identity(self) -> EngineIdentity:
         """What the engine is and holds, without asking the engine."""
@@ -143,20 +152,25 @@ class EngineControl:
         self._watcher.add_done_callback(self._watcher_done)
 
     async def apply(self, policy: PolicyId) -> ApplyAnswer:
-        """Put a staged version into the model of every worker; the engine must be paused."""
+        """Put a staged version into the model of every worker; the engine must be paused, unless all do it in place."""
         self._refuse_older(policy.attempt)
         async with self._turn:
             lease = self._lease
-            if lease is None or not lease.paused or lease.ending or lease.deadline <= time.monotonic():
-                raise HttpError(409, "not paused (or the pause's lease ran out): pause, then apply")
+            if lease is not None and (not lease.paused or lease.ending or lease.deadline <= time.monotonic()):
+                raise HttpError(409, _NOT_PAUSED)
             workers = await self._ask("echorl_status", WorkerReport)
             for worker in workers:
                 if not worker.stage.is_staged(policy) and not (worker.applied and worker.applied.policy == policy):
                     stage = f"{worker.stage.state}, attempt {worker.stage.attempt} version {worker.stage.version}"
                     raise HttpError(409, f"{policy} is not staged on every worker; one is {stage}")
-            if lease.ending:
-                raise HttpError(409, "the pause's lease ran out before the apply began")
-            lease.apply_began = True
+            if lease is None and not all(one.stage.in_place for one in workers if one.stage.is_staged(policy)):
+                raise HttpError(409, _NOT_PAUSED)
+            if lease is not None:
+                if lease.ending:
+                    raise HttpError(409, "the pause's lease ran out before the apply began")
+                lease.apply_began = True
+            else:
+                self._in_place = policy
             try:
                 reports = await self._ask(
                     "echorl_apply", ApplyReport, msgspec.json.encode(policy).decode(), deadline_s=_APPLY_DEADLINE_S
@@ -164,13 +178,20 @@ class EngineControl:
             except HttpError as error:
                 self._break(f"apply of {policy}: {error}")
                 raise
-            return ApplyAnswer(workers=self._judge(policy, lease, reports))
+            finally:
+                self._in_place = None
+            applied = self._judge(policy, lease, reports)
+            if lease is None:
+                # Steps in between used caches of the old weights. These go, those of running requests too.
+                await self._routes.call("POST", "/reset_prefix_cache", query=_RESET, deadline_s=_CALL_DEADLINE_S)
+            return ApplyAnswer(workers=applied)
 
-    def _judge(self, policy: PolicyId, lease: _Lease, reports: list[ApplyReport]) -> list[Applied]:
+    def _judge(self, policy: PolicyId, lease: _Lease | None, reports: list[ApplyReport]) -> list[Applied]:
         errors = [report.error for report in reports if report.error is not None]
         applied = [report.applied for report in reports if report.applied is not None]
         if errors and not applied and not any(report.broken for report in reports):
-            lease.apply_began = False
+            if lease is not None:
+                lease.apply_began = False
             raise HttpError(409, errors[0])
         if errors or any(replaced.policy != policy for replaced in applied):
             self._break(f"apply of {policy}: {errors or 'a worker reports another version'}")

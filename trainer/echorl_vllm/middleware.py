@@ -190,12 +190,12 @@ class EngineGate:
     def _stamped(self, send: Send) -> Send:
         async def stamped(message: Message) -> None:
             if message["type"] == "http.response.start":
-                applied = self._control.applied
+                held = self._control.newest
                 message = {**message, "headers": [*message.get("headers", ())]}
                 message["headers"] += [
                     (HEADER_BOOT.encode(), self._control.boot_id.encode()),
-                    (HEADER_ATTEMPT.encode(), (_NOTHING_APPLIED if applied is None else str(applied.attempt)).encode()),
-                    (HEADER_VERSION.encode(), (_NOTHING_APPLIED if applied is None else str(applied.version)).encode()),
+                    (HEADER_ATTEMPT.encode(), (_NOTHING_APPLIED if held is None else str(held.attempt)).encode()),
+                    (HEADER_VERSION.encode(), (_NOTHING_APPLIED if held is None else str(held.version)).encode()),
                 ]
             await send(message)
 

@@ -30,7 +30,7 @@ class Staged:
     tensors: Mapping[str, torch.Tensor]
     folder: Path
     on_device: bool = False
-    """The worker's device has what it needs of them."""
+    """The worker's device has what it needs of them, so that putting them in place is a matter of a moment."""
 
 
 @dataclass
@@ -120,6 +120,7 @@ class Stager:
             error=job.error,
             bytes=job.size,
             seconds=round(time.monotonic() - job.started if job.seconds is None else job.seconds, 4),
+            in_place=job.staged is not None and job.staged.on_device,
         )
 
     def _run(self, job: _Job) -> None:

@@ -41,6 +41,8 @@ class StageStatus(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     bytes: int = 0
     seconds: float = 0.0
+    in_place: bool = False
+    """Whether it can be applied between two steps, without a pause."""
 
     def is_staged(self, policy: PolicyId) -> bool:
         """Whether exactly ``policy`` is ready to be applied."""

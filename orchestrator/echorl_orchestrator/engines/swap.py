@@ -1,4 +1,4 @@
-"""The part of an update that stops an engine: pause with a lease, apply, verify, resume."""
+"""The part of an update that exchanges weights: pause with a lease, apply, verify, resume; or, in place, apply alone."""
 
 import asyncio
 import time
@@ -61,6 +61,24 @@ async def swap(
     return {"pause_s": time.monotonic() - paused_at, "apply_s": apply_s, "running_at_pause": running}
 
 
+async def swap_in_place(
+    engine: Engine, admin: AdminClient, policy: PolicyAnnouncement, deadline_s: float
+) -> dict[str, float]:
+    """Exchange the weights for what is staged between two steps of the engine, which goes on.
+
+    Returns:
+        As ``swap``, but ``pause_s`` is how long the slowest worker took.
+
+    Raises:
+        UpdateError: it failed; tainted unless the engine certainly holds its old weights.
+    """
+    running, applying_at = engine.in_flight, time.monotonic()
+    workers = _workers_of(await _outcome(admin, policy, deadline_s))
+    verify(policy, workers)
+    stood = max(worker.seconds for worker in workers)
+    return {"pause_s": stood, "apply_s": time.monotonic() - applying_at, "running_at_pause": running}
+
+
 def verify(policy: PolicyAnnouncement, workers: list[Applied]) -> None:
     """Raise a tainted UpdateError unless every worker says that it holds exactly ``policy``."""
     if workers and all(worker.policy == policy.policy for worker in workers):
@@ -80,6 +98,10 @@ async def _apply(admin: AdminClient, policy: PolicyAnnouncement, lease_s: float,
         outcome = await call
         # The last renewal ends before the resume is sent: a pause that overtakes it would stop the engine again.
         over.set()
+    return _workers_of(outcome)
+
+
+def _workers_of(outcome: list[Applied] | AdminError) -> list[Applied]:
     if isinstance(outcome, AdminError):
         # 409: refused before anything was touched.
         raise UpdateError(str(outcome), tainted=outcome.status != 409) from outcome

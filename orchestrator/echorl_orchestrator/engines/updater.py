@@ -1,5 +1,7 @@
 """Brings one engine to the newest policy version: stage while generating, then pause, apply, resume, probe.
 
+Where the engine's workers can put a version in place between two steps, there is no pause.
+
 Every engine has a task of its own, so that one that hangs or fails delays no other. Whatever happens after a pause was
 asked for, a resume is sent; if this process dies instead, the lease in the engine's middleware ends the pause.
 """
@@ -18,7 +20,7 @@ from echorl_orchestrator.engines import probe
 from echorl_orchestrator.engines.admin import AdminClient, AdminError
 from echorl_orchestrator.engines.changes import Changes
 from echorl_orchestrator.engines.engine import Engine, EngineState
-from echorl_orchestrator.engines.swap import UpdateError, swap
+from echorl_orchestrator.engines.swap import UpdateError, swap, swap_in_place
 from echorl_orchestrator.engines.timing import Timing
 
 log = structlog.get_logger()
@@ -116,12 +118,12 @@ class Updater:
         if engine.held is not None and engine.held.attempt != target.attempt:
             await self._admin.abort_requests()
         if engine.held != target.policy:
-            record["stage_s"] = await self._stage(target)
+            record["stage_s"], in_place = await self._stage(target)
             fault_point("orchestrator.staged")
             # A quarantine may have come while the version was being staged.
             serves = engine.state is EngineState.SERVING
             engine.move(EngineState.UPDATING if serves else EngineState.SYNCING, error=engine.error)
-            record.update(await swap(engine, self._admin, target, self._limits.lease_s, self._limits.deadline_s))
+            record.update(await self._swap(target, in_place=in_place))
         elif engine.paused:
             await self._admin.resume()
         engine.paused = False
@@ -130,8 +132,13 @@ class Updater:
         log.info("engine updated", **record)
         self._on_update(record)
 
-    async def _stage(self, target: PolicyAnnouncement) -> float:
-        """Have every worker fetch ``target``; seconds it took."""
+    async def _swap(self, target: PolicyAnnouncement, *, in_place: bool) -> dict[str, float]:
+        if in_place and not self._engine.paused:
+            return await swap_in_place(self._engine, self._admin, target, self._limits.deadline_s)
+        return await swap(self._engine, self._admin, target, self._limits.lease_s, self._limits.deadline_s)
+
+    async def _stage(self, target: PolicyAnnouncement) -> tuple[float, bool]:
+        """Have every worker fetch ``target``; seconds it took, and whether all can put it in place without a pause."""
         started = time.monotonic()
         await self._admin.stage(target, self._limits.deadline_s)
         wanted = target.policy
@@ -143,7 +150,7 @@ class Updater:
                 if worker.state == "failed" and worker.version in {None, target.version}:
                     raise UpdateError(f"stage of version {target.version} failed: {worker.error}")
             if workers and all(worker.is_staged(wanted) for worker in workers):
-                return time.monotonic() - started
+                return time.monotonic() - started, all(worker.in_place for worker in workers)
             await asyncio.sleep(max(0.0, asked + self._timing.stage_again_s - time.monotonic()))
         raise UpdateError(f"stage of version {target.version}: not done in {self._limits.deadline_s} s")
 

@@ -43,6 +43,8 @@ class FakeEngine:
         self.held: dict[str, Any] | None = None
         self.staged: dict[str, Any] | None = None
         self.stage_error: str | None = None
+        self.in_place = False
+        """Whether versions are applied without a pause."""
         self.healthy = True
         self.paused = False
         self.lease_lost = False
@@ -260,6 +262,7 @@ class FakeEngine:
         state = "idle" if self.staged is None else "failed" if self.stage_error else "staged"
         staged = self.staged or {"attempt": None, "version": None, "digest": None}
         worker = {"state": state, **staged, "error": self.stage_error, "bytes": 1, "seconds": 0.1}
+        worker["in_place"] = self.in_place
         return web.json_response({"workers": [worker] * self.workers})
 
     async def _pause(self, request: web.Request) -> web.Response:
@@ -282,7 +285,7 @@ class FakeEngine:
 
     async def _apply(self, request: web.Request) -> web.Response:
         wanted = request["body"]
-        if not self.paused or self.staged != wanted:
+        if self.paused == self.in_place or self.staged != wanted:
             return web.json_response({"error": f"paused {self.paused}, staged {self.staged}"}, status=409)
         self.held = dict(wanted)
         return web.json_response({"workers": [{**wanted, "seconds": 0.1}] * self.workers})

@@ -18,6 +18,8 @@ class FakeVllm:
         """Of the pauses, in order."""
         self.workers: list[dict[str, Any]] = [{"stage": IDLE, "applied": None} for _ in range(workers)]
         self.apply_answers: list[dict[str, Any]] | None = None
+        self.in_place: list[bool] = [False] * workers
+        """Whether each worker can apply without a pause."""
         self.failing: dict[str, int] = {}
         """Path to the status that it answers."""
         self.hold: dict[str, asyncio.Event] = {}
@@ -45,6 +47,8 @@ class FakeVllm:
             self.paused = True
         elif path == "/resume":
             self.paused = False
+        elif path == "/reset_prefix_cache":
+            assert query["reset_running_requests"] == ["true"]
         elif path == "/abort_requests":
             return {"status": "aborted", "aborted": 3}
         elif path == "/collective_rpc":
@@ -58,8 +62,8 @@ class FakeVllm:
         if method == "echorl_stage":
             wanted = json.loads(args[0])
             staged = {**IDLE, "state": "staged", **{key: wanted[key] for key in ("attempt", "version", "digest")}}
-            for worker in self.workers:
-                worker["stage"] = staged
+            for worker, in_place in zip(self.workers, self.in_place, strict=True):
+                worker["stage"] = {**staged, "in_place": in_place}
         if method == "echorl_abort":
             for worker in self.workers:
                 worker["stage"] = IDLE

@@ -42,6 +42,32 @@ async def test_generation_goes_on_while_a_version_is_staged_and_freezes_only_the
         await harness.pool.wait_served(1, 60)
 
 
+async def test_a_version_that_is_put_in_place_needs_no_pause(running_pool):
+    async with FakeEngine(workers=2) as engine, running_pool(engine) as harness:
+        engine.in_place = True
+        harness.pool.announce(policy(0))
+        await harness.pool.wait_served(0, 60)
+        assert engine.named(*STEPS) == ["stage", "stage_status", "apply", "completions"]
+        (update,) = harness.updates
+        assert update["pause_s"] == 0.1  # what the workers say
+
+
+async def test_an_engine_that_refuses_to_put_a_version_in_place_serves_on_and_one_that_fails_does_not(running_pool):
+    async with FakeEngine() as engine, running_pool(engine) as harness:
+        engine.in_place = True
+        harness.pool.announce(policy(0))
+        await harness.pool.wait_served(0, 60)
+        engine.fail("apply", 409)
+        harness.pool.announce(policy(1))
+        await engine.until(lambda: engine.named("apply", "abort")[-1] == "abort")
+        assert harness.view(engine).state == "serving"
+        await harness.pool.wait_served(1, 60)
+        engine.fail("apply", 502)
+        harness.pool.announce(policy(2))
+        await harness.state(engine, "quarantined")
+        await harness.pool.wait_served(2, 60)
+
+
 async def test_running_request_survives_an_update_and_carries_both_versions(running_pool):
     async with FakeEngine() as engine, running_pool(engine) as harness:
         harness.pool.announce(policy(0))
