@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import AttentionInterface
 
-from echorl_trainer.varlen_kernels import Heads, best_kernel
+from echorl_trainer.varlen_kernels import HeadCounts, Heads, installed_kernels, working_kernel
 
 NAME = "echorl_varlen"
 
@@ -52,6 +52,20 @@ def has_varlen_kernel(device: torch.device, dtype: torch.dtype) -> bool:
 def kernel_name(device: torch.device, dtype: torch.dtype) -> str:
     """What packs of this kind go through, for people: a kernel's name, or ``sdpa by document``."""
     return _kernel.name if _kernel is not None and has_varlen_kernel(device, dtype) else "sdpa by document"
+
+
+def head_counts(config: Any) -> HeadCounts:
+    """Heads of the attention layers of a model that ``transformers`` describes."""
+    query = config.num_attention_heads
+    key_value = getattr(config, "num_key_value_heads", None) or query
+    return HeadCounts(query, key_value, getattr(config, "head_dim", None) or config.hidden_size // query)
+
+
+def choose_kernel(device: torch.device, dtype: torch.dtype, heads: HeadCounts) -> None:
+    """Use, from now on, the fastest varlen kernel that works on this device for a model of such heads."""
+    global _kernel  # noqa: PLW0603 - one model is trained in a process, and compiled code is to see a constant
+    if has_varlen_kernel(device, dtype):
+        _kernel = working_kernel(device, dtype, heads)
 
 
 def document_layout(cu_seqlens: Tensor, max_len: int, dtype: torch.dtype) -> Documents:
@@ -146,6 +160,6 @@ def _bucketed(heads: Heads, documents: Documents, scale: float) -> Tensor:
     return torch.cat(outputs)[documents.restore]
 
 
-_kernel = best_kernel() if torch.cuda.is_available() else None
+_kernel = next(installed_kernels(), None) if torch.cuda.is_available() else None
 
 AttentionInterface.register(NAME, packed_attention)

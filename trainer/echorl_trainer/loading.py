@@ -22,6 +22,7 @@ from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter, WeightRenaming, dot_natural_key, rename_source_key
 
 from echorl_core.config import ModelConfig
+from echorl_trainer.attention import choose_kernel, head_counts
 from echorl_trainer.lora import attach, draw_adapter, store_frozen
 from echorl_trainer.model import Checkpointing, Policy, fill_buffers, meta_policy
 from echorl_trainer.model_folder import tensor_files
@@ -52,6 +53,7 @@ def start_policy(
     policy = meta_policy(config)
     check_against_reference(policy.model.config)
     compute_dtype: torch.dtype = getattr(torch, config.dtype)
+    choose_kernel(ranks.device, compute_dtype, head_counts(policy.model.config))
     if config.lora is not None:
         attach(policy, config.lora)
         store_frozen(policy, compute_dtype)

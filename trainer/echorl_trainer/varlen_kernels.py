@@ -7,10 +7,11 @@ flash-attn           where that package is installed
 
 import importlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+import structlog
 import torch
 from torch import Tensor
 
@@ -21,6 +22,19 @@ VarlenRun = Callable[[Heads, Tensor, int, float], Tensor]
 """Of heads, cu_seqlens, the longest document's length and the scale; gives [T, H, D]."""
 
 _HOPPER = (9, 0)
+_ERROR = 0.02
+"""Of a trial's sums, in half precision."""
+
+log = structlog.get_logger()
+
+
+class HeadCounts(NamedTuple):
+    """Of an attention layer."""
+
+    query: int
+    key_value: int
+    size: int
+    """Elements of a head."""
 
 
 @dataclass(frozen=True)
@@ -32,12 +46,40 @@ class VarlenKernel:
     run: VarlenRun
 
 
-def best_kernel() -> VarlenKernel | None:
-    """The fastest kernel of this machine's first GPU; None: there is none."""
+def installed_kernels() -> Iterator[VarlenKernel]:
+    """The kernels that are installed and made for this machine's GPUs, the fastest first."""
     for found in (_flash_attention_4, _torch, _flash):
         if (kernel := found()) is not None:
+            yield kernel
+
+
+def working_kernel(device: torch.device, dtype: torch.dtype, heads: HeadCounts) -> VarlenKernel | None:
+    """The fastest kernel that computes a few tokens of so many heads forward and backward; None: there is none.
+
+    FlashAttention 4 is compiled at its first use, by tools and in a folder of its own.
+    """
+    for kernel in installed_kernels():
+        try:
+            _try(kernel, device, dtype, heads)
+        except Exception as error:
+            log.warning("attention kernel does not work here, another is used", kernel=kernel.name, error=str(error))
+        else:
             return kernel
     return None
+
+
+def _try(kernel: VarlenKernel, device: torch.device, dtype: torch.dtype, heads: HeadCounts) -> None:
+    tokens = 8
+    query, key, value = (
+        torch.ones(tokens, count, heads.size, device=device, dtype=dtype, requires_grad=True)
+        for count in (heads.query, heads.key_value, heads.key_value)
+    )
+    documents = torch.tensor([0, 3, tokens], device=device, dtype=torch.int32)
+    output = kernel.run((query, key, value), documents, 5, heads.size**-0.5)
+    output.sum().backward()  # type: ignore[no-untyped-call]
+    # Attention to equal values gives that value, and an error of a kernel shows when it is waited for.
+    if value.grad is None or abs(float(value.grad.sum()) / (tokens * heads.query * heads.size) - 1) > _ERROR:
+        raise ArithmeticError("gradients of a trial are wrong")
 
 
 def kernel_operators() -> list[Any]:
