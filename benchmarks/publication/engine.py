@@ -109,12 +109,16 @@ class Streams:
                         self.of_stream[number].append(self.times[-1])
 
     def silence(self, began: float, ended: float) -> float:
-        """The longest time between two tokens, of any streams, that lay wholly or partly between two moments."""
+        """The longest time between two tokens, of any streams, some of which lay between two moments."""
         return _longest(self.times, began, ended)
 
     def longest_wait(self, began: float, ended: float) -> float:
         """The same for the stream that waited longest."""
         return max((_longest(times, began, ended) for times in self.of_stream.values()), default=0.0)
+
+    def usual_silence(self, began: float, ended: float) -> float:
+        """The longest time between two tokens, of any streams, that both came between two moments."""
+        return _longest([at for at in self.times if began <= at <= ended], began, ended)
 
 
 def _longest(times: list[float], began: float, ended: float) -> float:
@@ -248,7 +252,7 @@ async def measure(options: argparse.Namespace) -> dict[str, dict[str, float]]:
                     for name in ("stage_s", "apply_s", "pause_s", "probe_s"):
                         columns[name].append(updates[-1][name])
                     columns["no token of any stream"].append(streams.silence(began, served))
-                    columns["no token of any stream, without an update"].append(streams.silence(calm, began))
+                    columns["no token of any stream, without an update"].append(streams.usual_silence(calm, began))
                     columns["no token of one stream"].append(streams.longest_wait(began, served))
             found[f"{count} streams"] = {name: statistics.median(values) for name, values in columns.items()}
     disconnect()
