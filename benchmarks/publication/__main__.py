@@ -37,9 +37,8 @@ from echorl_trainer.seeded import SHAPES, write_seeded_model
 from echorl_trainer.server import Server
 from echorl_trainer.snapshots import gathered
 from echorl_trainer.weights import MemoryStore
-from echorl_vllm.download import Limits
 from echorl_vllm.recording import Copies, check_equal, record
-from echorl_vllm.spool import fetch
+from echorl_vllm.spool import Limits, fetch
 from echorl_vllm.validation import open_tensors
 
 IDENTITY = RunIdentity("benchmark", "benchmark", 1)

@@ -8,25 +8,104 @@ import fcntl
 import hashlib
 import os
 import shutil
+import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Event
+from typing import BinaryIO, Protocol
+from urllib.parse import unquote, urljoin, urlsplit
 
 import msgspec
 
 from echorl_core.wire.engine import StageRequest
 from echorl_core.wire.weights import WeightManifest, decode
-from echorl_vllm.download import PART_BYTES, Download, Limits, opened
 from echorl_vllm.validation import WeightsRefusedError, check_digests, check_manifest, open_tensors
 
 MANIFEST = "manifest.json"
 _BLOCK = 4 << 20
 _MAX_MANIFEST_BYTES = 64 << 20
+_SOCKET_TIMEOUT_S = 10.0
 _LOCK_POLL_S = 0.02
 
 
+class StageAbortedError(RuntimeError):
+    """The stage was given up: aborted, or a newer one took its place."""
+
+
+@dataclass
+class Limits:
+    """When a stage must stop: at its deadline, or when it is cancelled."""
+
+    deadline: float
+    """When the download must be done, on the clock of ``time.monotonic``."""
+    cancelled: Event = field(default_factory=Event)
+
+    def check(self, doing: str) -> float:
+        """Seconds that are left.
+
+        Raises:
+            TimeoutError: none are.
+            StageAbortedError: the stage was cancelled.
+        """
+        if self.cancelled.is_set():
+            raise StageAbortedError(f"aborted while {doing}")
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError(f"deadline passed while {doing}")
+        return left
+
+
+class _Reader(Protocol):
+    def read(self, size: int, /) -> bytes: ...
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """A redirect would carry the run's token elsewhere."""
+
+    def redirect_request(self, *_: object) -> None:
+        """Refuse: urllib then raises the 3xx answer as an error."""
+
+
+@contextmanager
+def _opened(url: str, headers: Mapping[str, str], limits: Limits) -> Iterator[_Reader]:
+    left = limits.check(f"opening {url}")
+    parts = urlsplit(url)
+    if parts.scheme == "file":
+        with Path(unquote(parts.path)).open("rb") as file:
+            yield file
+        return
+    if parts.scheme != "http":
+        raise WeightsRefusedError(f"{url}: accepted are http:// and file:// addresses")
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects)
+    request = urllib.request.Request(url, headers=dict(headers))  # noqa: S310 - the scheme was checked
+    try:
+        with opener.open(request, timeout=min(_SOCKET_TIMEOUT_S, left)) as response:
+            yield response
+    except urllib.error.HTTPError as error:
+        with error:
+            reason = error.read(500).decode(errors="replace").strip()
+        raise WeightsRefusedError(f"{url}: HTTP {error.code} {reason}") from None
+
+
+def _copy(source: _Reader, target: BinaryIO, *, size: int, name: str, limits: Limits) -> None:
+    """Copy exactly ``size`` bytes."""
+    done = 0
+    while block := source.read(_BLOCK):
+        limits.check(f"downloading {name}")
+        done += len(block)
+        if done > size:
+            raise WeightsRefusedError(f"{name}: longer than the {size} bytes of the weight manifest")
+        target.write(block)
+    if done != size:
+        raise WeightsRefusedError(f"{name}: {done} bytes, the weight manifest says {size}")
+
+
 def _read_manifest(request: StageRequest, headers: Mapping[str, str], limits: Limits) -> bytes:
-    with opened(request.url, headers, limits) as source:
+    with _opened(request.url, headers, limits) as source:
         blocks, size = [], 0
         while block := source.read(_BLOCK):
             limits.check("downloading the weight manifest")
@@ -57,13 +136,7 @@ def locked(spool: Path, limits: Limits) -> Iterator[None]:
 
 
 def fetch(
-    spool: Path,
-    request: StageRequest,
-    *,
-    run_uid: str | None,
-    headers: Mapping[str, str],
-    limits: Limits,
-    part_bytes: int = PART_BYTES,
+    spool: Path, request: StageRequest, *, run_uid: str | None, headers: Mapping[str, str], limits: Limits
 ) -> tuple[Path, WeightManifest]:
     """Bring a published version into the spool (the caller holds its lock) and return its folder and manifest.
 
@@ -92,7 +165,12 @@ def fetch(
     partial.mkdir()
     try:
         (partial / MANIFEST).write_bytes(data)
-        Download(request.url, headers, limits).run(manifest.files, partial, part_bytes=part_bytes)
+        for file in manifest.files:
+            with (
+                _opened(urljoin(request.url, file.name), headers, limits) as source,
+                (partial / file.name).open("wb") as to,
+            ):
+                _copy(source, to, size=file.size, name=file.name, limits=limits)
         limits.check("checking digests")
         check_digests(open_tensors(partial, manifest), manifest)
         partial.rename(folder)

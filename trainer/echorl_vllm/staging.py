@@ -13,8 +13,7 @@ from echorl_core.faults import fault_point
 from echorl_core.names import HEADER_ATTEMPT
 from echorl_core.wire.engine import StageRequest, StageState, StageStatus
 from echorl_core.wire.weights import PolicyId
-from echorl_vllm.download import Limits, StageAbortedError
-from echorl_vllm.spool import fetch, locked
+from echorl_vllm.spool import Limits, StageAbortedError, fetch, locked
 from echorl_vllm.validation import ModelForm, check_adapter_config, check_form, open_tensors, with_head
 
 log = logging.getLogger("vllm.echorl.staging")
