@@ -1,4 +1,4 @@
-"""The part of an update that exchanges weights: pause with a lease, apply, verify, resume; or, in place, apply alone."""
+"""The part of an update that exchanges weights: pause with a lease, apply, verify, resume; in place, apply alone."""
 
 import asyncio
 import time

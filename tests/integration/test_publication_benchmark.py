@@ -1,0 +1,31 @@
+"""The benchmark of publication to a real engine, at a size for a CPU."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from echorl_testing import campaign
+from echorl_testing.engines.engine import REPOSITORY
+
+pytestmark = [pytest.mark.vllm, campaign.ALL, pytest.mark.timeout(600)]
+
+
+def test_updates_are_measured_with_and_without_requests(tmp_path):
+    rooms = ["core", "operator", "orchestrator", "trainer", "tests/support", "."]
+    size = ["--device", "cpu", "--shape", "tiny", "--dtype", "float32", "--streams", "0", "2", "--updates", "2"]
+    options = ["--out", tmp_path, "--python", REPOSITORY / ".venv-inference" / "bin" / "python", *size]
+    subprocess.run(
+        [sys.executable, "-m", "benchmarks.publication.engine", *options],
+        cwd=REPOSITORY,
+        env={**os.environ, "PYTHONPATH": ":".join(str(REPOSITORY / room) for room in rooms)},
+        check=True,
+        timeout=500,
+    )
+    idle, loaded = json.loads((tmp_path / "engine.json").read_text()).values()
+    for found in (idle, loaded):
+        assert found["update to served"] > found["update to visible"] > 0
+        assert found["pause_s"] >= found["apply_s"] > 0
+    assert idle["no token of any stream"] == 0 < loaded["no token of any stream"] <= loaded["no token of one stream"]
