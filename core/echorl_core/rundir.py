@@ -106,6 +106,10 @@ class RunDirectory:
         """What a rank trained at a step, token by token."""
         return self.root / "tokens" / f"attempt_{attempt}" / f"{step_name(step)}.rank_{rank}.jsonl"
 
+    def profile(self, attempt: int, step: int, rank: int) -> Path:
+        """The trace of a rank's step, as browsers' tools read it."""
+        return self.root / "profiles" / f"attempt_{attempt}" / f"{step_name(step)}.rank_{rank}.json.gz"
+
     def batch(self, step: int) -> Path:
         """The folder of the batch that is sealed for ``step``."""
         return self.batches / step_name(step)

@@ -19,6 +19,7 @@ from echorl_trainer.client import Fenced, Link, OrchestratorBatches, Orchestrato
 from echorl_trainer.health import Health, Phase, RankProgress
 from echorl_trainer.losses import HookError
 from echorl_trainer.parallel import Ranks, connect, disconnect
+from echorl_trainer.profiling import Profiler
 from echorl_trainer.publish import Publisher, probe_ids
 from echorl_trainer.server import Server
 from echorl_trainer.state import OtherRun, TrainState, Unreadable, trainer_folder
@@ -114,6 +115,9 @@ def run_rank(config: TrainerConfig, identity: RunIdentity, token: str, health: H
         ),
         saver=saver,
         outbox=outbox,
+        profiler=Profiler(
+            run, attempt=identity.attempt, rank=ranks.rank, device=ranks.device, steps=config.profile_steps
+        ),
         health=health,
         attempt=identity.attempt,
         start_step=prepared.resume_step,

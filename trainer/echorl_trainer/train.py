@@ -33,6 +33,7 @@ from echorl_trainer.loading import start_policy
 from echorl_trainer.losses import policy_loss
 from echorl_trainer.optimizer import build_optimizer, build_schedule
 from echorl_trainer.parallel import Ranks
+from echorl_trainer.profiling import Profiler
 from echorl_trainer.publish import Publication, Publisher
 from echorl_trainer.state import TrainState
 from echorl_trainer.step import StepOutcome, StepRunner
@@ -124,6 +125,7 @@ class Trainer:
         *,
         saver: Saver,
         outbox: Outbox | None,
+        profiler: Profiler,
         health: Health,
         attempt: int,
         start_step: int,
@@ -133,6 +135,7 @@ class Trainer:
         self._source = source
         self._publisher = publisher
         self._saver = saver
+        self._profiler = profiler
         self._outbox = outbox
         self._progress, self._metrics = health.progress, health.metrics
         self._attempt = attempt
@@ -156,7 +159,8 @@ class Trainer:
             if isinstance(batch, StopNotice):
                 self._stop(batch)
                 return
-            self._learn(batch, began)
+            with self._profiler.tracing(batch.step):
+                self._learn(batch, began)
             if batch.checkpoint or batch.last:
                 self._save(last=batch.last)
             if batch.last:

@@ -69,4 +69,6 @@ class TrainerConfig(RoleConfig):
     step_timeout_s: float = 1800.0
     token_export_every: Annotated[int, Field(ge=1)] | None = None
     """Steps between two exports of trained tokens; None: there are none."""
+    profile_steps: list[int] = []
+    """Steps that are traced."""
     probe_tokens: Annotated[int, Field(ge=2)] = 32

@@ -258,6 +258,7 @@ def _trainer(spec: EchoRLRunSpec, placement: Placement) -> config.TrainerConfig:
         metrics_port=placement.metrics_port,
         step_timeout_s=duration_seconds(spec.stall_policy.no_step_for),
         token_export_every=spec.token_export.every_steps if spec.token_export.enabled else None,
+        profile_steps=list(trainer.profile.steps),
     )
 
 

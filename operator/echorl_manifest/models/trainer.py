@@ -49,6 +49,13 @@ class Optimizer(ApiModel):
     """Whether ``adamw`` and ``muon`` keep their moments in host memory between steps."""
 
 
+class Profile(ApiModel):
+    """Traces of whole steps, to be opened in Perfetto."""
+
+    steps: Annotated[list[Annotated[int, Field(ge=1)]], Field(max_length=16)] = []
+    """Steps that every rank traces, into ``profiles/`` of the run's directory. Such a step takes seconds longer."""
+
+
 class Trainer(PodTemplate):
     """The gang of trainer ranks: ``replicas`` x max(1, ``gpusPerReplica``)."""
 
@@ -71,3 +78,5 @@ class Trainer(PodTemplate):
     """Whether the model is compiled by torch.compile; by default, on GPUs."""
     activation_checkpointing: Literal["none", "selective", "full"] | None = None
     """Which activations the backward pass computes again, to save memory; by default selective on GPUs, else none."""
+    profile: Profile = Profile()
+    """What is traced."""

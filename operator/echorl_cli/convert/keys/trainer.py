@@ -121,7 +121,7 @@ def _rest() -> Iterator[Key]:
     for key in ("gc", "bench"):
         yield none(f"trainer.{key}.*", "chosen by EchoRL", {"interval": 10})
     for key in ("memory_profiler_path", "trace_path"):
-        yield none(f"trainer.{key}", "profiles are taken with the tools of torch", "trace")
+        yield none(f"trainer.{key}", "spec.trainer.profile.steps traces steps", "trace")
     for key in ("recompute_logprobs", "async_level", "max_async_level"):
         yield none(f"trainer.{key}", "algorithm.maxStaleness bounds how far behind a sample may be", 1)
     yield none("trainer.experimental.*", "an experiment of prime-rl's", {"x": 1})
