@@ -104,10 +104,11 @@ class Broker:
         run = await self._authentic(asking)
         sandboxes_of(run, self._clusters)
         orchestrator = await self._cluster.orchestrator(run)
-        pod = await self._of(run).sandbox(asking.namespace, labels.pod_name(asking.run, run.uid, asking.key))
+        name = labels.pod_name(asking.run, run.uid, asking.key)
+        pod = await self._of(run).sandbox(asking.namespace, name)
         if pod is None or not pod.made or orchestrator is None or not _is_of(pod, run, asking.key):
             # Who asks has had it, and has not ended it.
-            self._metrics.failed(run.key, "evicted")
+            self._metrics.failed(run.key, "evicted", name)
             return Lost("evicted", "its pod is gone: it was deleted, or its node was lost")
         answer = await self._judge(pod, run, orchestrator, asking.key)
         if isinstance(answer, Up):
@@ -122,7 +123,7 @@ class Broker:
             return
         state = state_of(pod.record, now=time.time(), start_deadline_s=self._settings.start_deadline_seconds)
         if await self._end(run, pod) and isinstance(state, Lost):
-            self._metrics.failed(run.key, state.loss)
+            self._metrics.failed(run.key, state.loss, pod.record.meta.name)
 
     async def keys(self, asking: Asking) -> list[str]:
         """Keys of the run's sandboxes. Raises as ``create``."""
@@ -185,7 +186,7 @@ class Broker:
                 if told.reason in _LATER:
                     return Waits(words, Why.QUOTA if told.reason == "QuotaExceeded" else Why.ADMISSION)
                 return self._failed(run, words)
-        self._metrics.made(run.key)
+        self._metrics.made(run.key, labels.pod_name(run.key.name, run.uid, key))
         _log.info("sandbox made", namespace=run.key.namespace, run=run.key.name, key=key)
         return Waits("its pod waits for a node", Why.NODE)
 

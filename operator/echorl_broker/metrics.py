@@ -59,6 +59,7 @@ class BrokerMetrics(ProcessMetrics):
         self._waits: Counter[tuple[RunKey, Why]] = Counter()
         self._seen: Mapping[Hashable, Counter[tuple[RunKey, State]]] = {}
         self._told: OrderedDict[str, None] = OrderedDict()
+        self._lost: OrderedDict[str, None] = OrderedDict()
         self._touched: dict[RunKey, float] = {}
         self.at_scrape(
             "sandboxes_waiting", "Requests that wait for a sandbox now.", (*_OF_RUN, "reason"), self._waiting
@@ -70,21 +71,21 @@ class BrokerMetrics(ProcessMetrics):
             self._present,
         )
 
-    def made(self, run: RunKey) -> None:
-        """Count a pod that was made."""
+    def made(self, run: RunKey, pod: str) -> None:
+        """Count a pod, of this name, that was made."""
         self._made.labels(*self._of(run)).inc()
+        self._lost.pop(f"{run} {pod}", None)
 
-    def failed(self, run: RunKey, loss: Loss) -> None:
-        """Count one that is not there, or not any more."""
+    def failed(self, run: RunKey, loss: Loss, pod: str | None = None) -> None:
+        """Count one that is not there, or not any more; a ``pod`` once, until it is made anew."""
+        if pod is not None and not _noted(self._lost, f"{run} {pod}"):
+            return
         self._failed.labels(*self._of(run), loss).inc()
 
     def ready(self, run: RunKey, pod: PodRecord) -> None:
         """Count one that is ready, once."""
-        if pod.ready_since is None or pod.meta.uid in self._told:
+        if pod.ready_since is None or not _noted(self._told, pod.meta.uid):
             return
-        self._told[pod.meta.uid] = None
-        if len(self._told) > _MOST_SEEN:
-            self._told.popitem(last=False)
         self._seconds.labels(*self._of(run)).observe(max(0.0, pod.ready_since - pod.meta.created_at))
 
     @contextmanager
@@ -126,3 +127,13 @@ class BrokerMetrics(ProcessMetrics):
     def _present(self) -> Iterator[Sample]:
         for (run, state), count in sum(self._seen.values(), Counter[tuple[RunKey, State]]()).items():
             yield (run.namespace, run.name, state), float(count)
+
+
+def _noted(seen: OrderedDict[str, None], name: str) -> bool:
+    """Whether ``name`` is new among the newest that were seen; it is one of them from now on."""
+    if name in seen:
+        return False
+    seen[name] = None
+    if len(seen) > _MOST_SEEN:
+        seen.popitem(last=False)
+    return True

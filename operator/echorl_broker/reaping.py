@@ -108,7 +108,7 @@ class Reaper:
                 _log.info("sandbox reaped", namespace=key.namespace, pod=meta.name, why=why)
                 state = state_of(pod.record, now=now, start_deadline_s=deadline_s)
                 if isinstance(state, Lost):
-                    self._metrics.failed(key, state.loss)
+                    self._metrics.failed(key, state.loss, meta.name)
 
 
 def _run_of(pod: SandboxPod) -> RunKey:

@@ -55,6 +55,7 @@ async def test_sandboxes_are_counted_by_run_and_by_what_became_of_them(brokers: 
         await shows("sandboxes ended")
         assert [await asker.delete(key) for key in "bbc"] == [204] * 3
         await until(lambda: len(run.sandboxes()) == 3, PATIENCE_S)
+        assert (await asker.get("b"))[0] == 410  # gone for good, and counted before
         run.up()
         assert (await fifth)[0] == 200
         assert (await asker.put("f", volumes={"/agent": "a.tar"}))[0] == 410

@@ -45,8 +45,8 @@ def ready(uid: str, after_s: float) -> PodRecord:
 
 def test_pods_are_counted_by_run_and_a_ready_one_once() -> None:
     metrics = BrokerMetrics()
-    metrics.made(ONE)
-    metrics.made(ONE)
+    metrics.made(ONE, "p")
+    metrics.made(ONE, "p")
     metrics.failed(TWO, "evicted")
     for record in (ready("a", 3), ready("b", 4), ready("a", 3)):
         metrics.ready(ONE, record)
@@ -62,6 +62,21 @@ def test_pods_are_counted_by_run_and_a_ready_one_once() -> None:
     assert not any("waiting" in name for name in shown(metrics))
 
 
+def test_a_loss_that_several_find_counts_once_until_the_pod_is_made_anew() -> None:
+    metrics = BrokerMetrics()
+    for run in (ONE, ONE, TWO):
+        metrics.failed(run, "evicted", "p")
+    metrics.made(ONE, "p")
+    metrics.failed(ONE, "lost", "p")
+    metrics.failed(ONE, "lost", "q")
+    told = {name: value for name, value in shown(metrics).items() if "failed" in name}
+    assert told == {
+        "sandboxes_failed_total ns evicted one": 1,
+        "sandboxes_failed_total ns evicted two": 1,
+        "sandboxes_failed_total ns lost one": 2,
+    }
+
+
 def test_what_pods_there_are_is_as_the_newest_look_of_each_namespace() -> None:
     metrics = BrokerMetrics()
     metrics.looked("ns", Counter({(ONE, State.READY): 3, (TWO, State.WAITING): 1}))
@@ -74,14 +89,14 @@ def test_a_run_that_nothing_is_heard_of_has_no_series() -> None:
     clock = Clock()
     metrics = BrokerMetrics(clock)
     for run in (ONE, TWO):
-        metrics.made(run)
+        metrics.made(run, "p")
         metrics.failed(run, "lost")
         metrics.ready(run, ready(run.name, 1))
     clock.now = FORGOTTEN_AFTER_S + 1
     metrics.looked(None, Counter({(TWO, State.READY): 1}))
     assert {name.split()[2 if "failed" not in name else 3] for name in shown(metrics)} == {"two"}
     assert b'run="one"' not in generate_latest(metrics.registry)
-    metrics.made(ONE)
+    metrics.made(ONE, "p")
     assert shown(metrics)["sandboxes_made_total ns one"] == 1
 
 
