@@ -53,7 +53,6 @@ _NOT_SUPPORTED = (
     "`spec.environments.*[].type` of `agent:`",
     "`spec.trainer.parallel.context` above 1",
     "`spec.weightTransfer.mode`: `nccl`",
-    "`spec.checkpoint.weightsOnlyEvery`",
 )
 _CLUSTER_ONLY = (
     "`spec.model.tokenSecretName`, `spec.model.revision` other than `main`",

@@ -1,8 +1,9 @@
 """Named points where a test may end or disturb a process, to prove that a run survives it there.
 
 ``ECHORL_FAULTS`` holds ``point[@count][=action][!marker]`` entries, comma separated. Action is ``kill`` (SIGKILL, the
-default) or ``raise``. With ``@3`` the third passage counts. With a marker path the fault happens once: the
-file is created before it, and a point whose marker exists does nothing. Unset in production.
+default), ``raise``, or ``hold``, whose marker is a FIFO: the point waits until somebody opens that to write. With
+``@3`` the third passage counts. With a marker path the other faults happen once: the file is created before it, and a
+point whose marker exists does nothing. Unset in production.
 """
 
 import os
@@ -31,7 +32,12 @@ def fault_point(name: str) -> None:
         if point != name:
             continue
         _passages[name] += 1
-        if _passages[name] != int(count or 1) or (marker and Path(marker).exists()):
+        if _passages[name] != int(count or 1):
+            continue
+        if action == "hold":
+            Path(marker).read_bytes()
+            continue
+        if marker and Path(marker).exists():
             continue
         if marker:
             Path(marker).touch()

@@ -6,6 +6,7 @@ RUN/attempts/N/                      configs/, prepared.json, committed.json (ch
 RUN/logs/attempt_N/                  one file per role process
 RUN/batches/step_000012/             sealed batch: seal.json, orchestrator.bin, rank_0.bin ...
 RUN/checkpoints/step_000010/         attempt_N/{trainer,weights,adapter,orchestrator}/..., manifest.json last
+RUN/exports/step_000050/             the weights alone, as a model folder or an adapter's
 RUN/broadcasts/attempt_N/v_000012/   published weights (mode disk)
 RUN/record/attempt_N/step_000012/    copies of sealed batches, never cleaned
 RUN/records/attempt_N/               steps.jsonl, episodes.jsonl, evals.jsonl, updates.jsonl
@@ -118,6 +119,10 @@ class RunDirectory:
         """The folder of the checkpoint of ``step``, committed or not."""
         return self.checkpoints / step_name(step)
 
+    def export(self, step: int) -> Path:
+        """The folder of the weights alone after ``step``; there only as a whole."""
+        return self.root / "exports" / step_name(step)
+
     def broadcast(self, attempt: int, version: int) -> Path:
         """The folder of one published policy version."""
         return self.broadcasts / f"attempt_{attempt}" / f"v_{version:06d}"
@@ -130,6 +135,10 @@ class RunDirectory:
         """List steps and folders of checkpoints, committed or not, ascending."""
         return list(numbered(self.checkpoints, _STEP))
 
+    def export_steps(self) -> list[tuple[int, Path]]:
+        """List steps and folders of exports of the weights alone, ascending."""
+        return list(numbered(self.root / "exports", _STEP))
+
     def last_attempt(self) -> int:
         """Highest attempt that left a folder; 0 if none."""
         folder = self.root / "attempts"
@@ -139,7 +148,7 @@ class RunDirectory:
 
     def links(self) -> list[Path]:
         """Folders of the run's own that are links: what they lead to may be another run's, as in a copy."""
-        names = ("attempts", "batches", "broadcasts", "checkpoints", "logs", "record", "records", "tokens")
+        names = ("attempts", "batches", "broadcasts", "checkpoints", "exports", "logs", "record", "records", "tokens")
         own = [self.root / name for name in names]
         below = [path for folder in own[:4] if folder.is_dir() for path in folder.iterdir()]
         return sorted(path for path in (*own, *below) if path.is_symlink())
@@ -147,6 +156,15 @@ class RunDirectory:
     def recorded_attempts(self) -> list[tuple[int, Path]]:
         """List attempts and their folders under ``records/``, ascending."""
         return list(numbered(self.root / "records", _ATTEMPT))
+
+
+def sync_file(file: Path) -> None:
+    """Make a file's content durable."""
+    handle = os.open(file, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def sync_folder(folder: Path) -> None:

@@ -39,6 +39,8 @@ class RunRecords:
     """``step``, ``environment`` and why (``skipped``) of evals that were due and that no attempt has played."""
     baselines: Row = field(default_factory=dict)
     """Reference figures that came with the model, such as the NLL of a unigram predictor."""
+    exports: list[str] = field(default_factory=list)
+    """Folders of the weights alone that are there, relative to the run's, ascending by step."""
 
 
 class DamagedRecords(Exception):
@@ -201,4 +203,5 @@ def read_records(root: Path, model_path: Path | None = None) -> RunRecords:
         updates=tables["updates"],
         supervisor=_supervisor(root / "state.json") or _without_supervisor(run, tables["steps"]),
         baselines=_numbers(read_json(model_path / "baselines.json")) if model_path else {},
+        exports=[str(folder.relative_to(root)) for _, folder in run.export_steps()],
     )

@@ -1,8 +1,10 @@
 """Real trainer processes on gloo against an orchestrator at the wire: kills, resumes, full disks, stops."""
 
 import asyncio
+import errno
 import hashlib
 import json
+import os
 import resource
 import signal
 from collections.abc import AsyncIterator
@@ -17,6 +19,7 @@ from safetensors.torch import load
 
 from echorl_core import names
 from echorl_core.checkpoints import committed, verify
+from echorl_core.config import OptimizerConfig
 from echorl_core.identity import RunIdentity
 from echorl_core.names import ExitCode
 from echorl_core.prepare import prepare
@@ -29,6 +32,8 @@ from echorl_testing.trainer.tiny_learner import tiny_model
 from echorl_testing.trainer.trainer_processes import Gang, trainer_config
 
 TERMINATED = 128 + signal.SIGTERM
+ADAM = OptimizerConfig(lr=1e-3)
+HALF_MUON = OptimizerConfig(type="muon", lr=1e-3, weight_decay=0.1, state_dtype="bfloat16", cpu_offload=True)
 
 
 @pytest.fixture(scope="module")
@@ -58,8 +63,11 @@ class Attempts:
         environment = [{"ECHORL_FAULTS": faults.get(rank, "")} for rank in range(self.num_ranks)]
         return gang.start("echorl_trainer", environment=environment)
 
-    async def replay(self, name: str, *arguments: str, num_ranks: int | None = None) -> dict[str, object]:
-        gang = Gang(self.folder / name, trainer_config(self.run, self.model), None, num_ranks or self.num_ranks)
+    async def replay(
+        self, name: str, *arguments: str, num_ranks: int | None = None, **config: object
+    ) -> dict[str, object]:
+        settings = trainer_config(self.run, self.model, **config)
+        gang = Gang(self.folder / name, settings, None, num_ranks or self.num_ranks)
         self.gangs.append(gang)
         gang.start("echorl_trainer.replay", "--out", str(self.folder / name), "--device", "cpu", *arguments)
         assert await gang.ended() == [0] * (num_ranks or self.num_ranks), gang.log()
@@ -72,6 +80,26 @@ async def attempts(request: pytest.FixtureRequest, tmp_path: Path, model: Path) 
     yield attempts
     for gang in attempts.gangs:
         await gang.stop()
+
+
+def fifo(folder: Path) -> Path:
+    """What a fault point is held by."""
+    os.mkfifo(folder / "held")
+    return folder / "held"
+
+
+def let_go(held: Path) -> bool:
+    """Let the process go on that is held by a FIFO; False if none is, yet."""
+    try:
+        os.close(os.open(held, os.O_WRONLY | os.O_NONBLOCK))
+    except OSError as error:
+        assert error.errno == errno.ENXIO  # noqa: PT017 - any other is the test's own
+        return False
+    return True
+
+
+def trained(orchestrator: FakeOrchestrator, step: int) -> bool:
+    return any(report.step == step for report in orchestrator.reports)
 
 
 def fetched(url: str) -> bytes:
@@ -87,27 +115,79 @@ def fetched(url: str) -> bytes:
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("attempts", [2], indirect=True)
 async def test_killed_mid_step_and_mid_save_ends_like_an_uninterrupted_replay(attempts: Attempts) -> None:
-    async with attempts.orchestrator(1) as first:
+    async with attempts.orchestrator(1, steps=6) as first:
         first.sealed = 2
         gang = attempts.start(first, {1: "trainer.mid_step@3"})
         await first.until(lambda: first.committed == [2])
-        first.sealed = 4
+        first.sealed = 6
         assert await gang.ended() == [ExitCode.CRASH, -signal.SIGKILL], gang.log()
-    async with attempts.orchestrator(2) as second:
-        gang = attempts.start(second, {0: "trainer.mid_save"})
+    async with attempts.orchestrator(2, steps=6) as second:
+        second.sealed = 5
+        gang = attempts.start(second, {0: f"trainer.mid_save=hold!{fifo(attempts.folder)}"})
+        await second.until(lambda: trained(second, 5))
+        gang.processes[0].kill()
+        second.sealed = 6
         assert await gang.ended() == [-signal.SIGKILL, ExitCode.CRASH], gang.log(1)
     assert (first.committed, second.committed) == ([2], [])
-    async with attempts.orchestrator(3) as third:
+    async with attempts.orchestrator(3, steps=6) as third:
         gang = attempts.start(third)
         assert await gang.ended() == [ExitCode.OK, ExitCode.OK], gang.log()
-    assert third.committed == [4]
-    assert {step for step, _ in third.pulls} == {3, 4, 5}, "resumed after the committed step"
-    record(attempts.folder / "recorded", 4, num_ranks=2)
+    assert third.committed == [4, 6]
+    assert {step for step, _ in third.pulls} == {3, 4, 5, 6, 7}, "resumed after the committed step"
+    record(attempts.folder / "recorded", 6, num_ranks=2)
     replayed = await attempts.replay("replayed", "--batches", str(attempts.folder / "recorded"))
     # Read by one rank, so this also says that a checkpoint does not depend on the number of ranks.
-    resumed = await attempts.replay("resumed", "--checkpoint", str(attempts.run.checkpoint(4)), num_ranks=1)
+    resumed = await attempts.replay("resumed", "--checkpoint", str(attempts.run.checkpoint(6)), num_ranks=1)
     assert resumed == replayed
-    assert resumed["step"] == 4
+    assert resumed["step"] == 6
+
+
+@pytest.mark.parametrize("attempts", [2], indirect=True)
+@pytest.mark.parametrize("optimizer", [ADAM, HALF_MUON], ids=["adamw", "muon in bfloat16, host memory"])
+async def test_steps_go_on_beside_a_held_write_which_holds_the_step_that_it_was_begun_at(
+    attempts: Attempts, optimizer: OptimizerConfig
+) -> None:
+    async with attempts.orchestrator(1, steps=6) as orchestrator:
+        orchestrator.sealed = 5
+        held = fifo(attempts.folder)
+        gang = attempts.start(orchestrator, {1: f"trainer.before_save@2=hold!{held}"}, optimizer=optimizer)
+        await orchestrator.until(lambda: trained(orchestrator, 5))
+        assert orchestrator.committed == [2]
+        assert not orchestrator.parts[4], "the other rank's metadata waits too"
+        await orchestrator.until(lambda: let_go(held))
+        await orchestrator.until(lambda: orchestrator.committed == [2, 4])
+        orchestrator.sealed = 6
+        assert await gang.ended() == [ExitCode.OK, ExitCode.OK], gang.log()
+    record(attempts.folder / "recorded", 6, num_ranks=2)
+    batches = ("--batches", str(attempts.folder / "recorded"))
+    replayed = await attempts.replay("replayed", *batches, "--steps", "4", optimizer=optimizer)
+    checkpoint = str(attempts.run.checkpoint(4))
+    assert await attempts.replay("read", "--checkpoint", checkpoint, num_ranks=1, optimizer=optimizer) == replayed
+
+
+@pytest.mark.parametrize("attempts", [1], indirect=True)
+async def test_exports_of_the_weights_are_whole_whatever_ends_the_trainer(attempts: Attempts) -> None:
+    settings = {"weights_only_every": 2, "weights_only_keep_last": 2}
+    async with attempts.orchestrator(1, steps=8, interval=5) as orchestrator:
+        orchestrator.sealed = 4
+        gang = attempts.start(orchestrator, {0: "trainer.mid_export@2"}, **settings)
+        assert await gang.ended() == [-signal.SIGKILL]
+    exports = attempts.run.export(0).parent
+    assert sorted(one.name for one in exports.iterdir()) == [".tmp-step_000004", "step_000002"]
+    async with attempts.orchestrator(2, steps=8, interval=5) as orchestrator:
+        held = fifo(attempts.folder)
+        gang = attempts.start(orchestrator, {0: f"trainer.mid_export@4=hold!{held}"}, **settings)
+        await orchestrator.until(lambda: (9, 0) in orchestrator.pulls)
+        assert sorted(one.name for one in exports.iterdir() if one.name[0] != ".") == ["step_000004", "step_000006"]
+        await orchestrator.until(lambda: let_go(held), 60)
+        assert await gang.ended() == [ExitCode.OK], gang.log()
+    assert sorted(one.name for one in exports.iterdir()) == ["step_000006", "step_000008"]
+    saved = attempts.run.checkpoint(8) / "attempt_2" / "weights"
+    weights = exports / "step_000008"
+    assert {file.name: file.read_bytes() for file in weights.iterdir()} == {
+        file.name: file.read_bytes() for file in saved.iterdir()
+    }
+    assert (weights / "tokenizer.json").is_file()
 
 
 @pytest.mark.faults

@@ -8,14 +8,13 @@ Where an adapter trains, the state is the adapter's, and ``weights`` comes with 
     RUN/checkpoints/step_S/attempt_N/adapter/    the adapter in PEFT's form, from rank 0
     RUN/checkpoints/step_S/attempt_N/weights/    the model with the adapter merged
 
-The loop stops only while the state is copied to host memory. Then a thread per save writes, syncs, hashes and reports
-the rank's files until the orchestrator says ``committed`` or ``abandoned``; one save is under way at a time. A save
-that fails is reported and costs that checkpoint, never the run.
+The loop stops only while the state is copied to host memory (staging.py), or, where there is no room for that, while
+the rank's shards are written. Then a thread per save writes, syncs, hashes and reports the rank's files until the
+orchestrator says ``committed`` or ``abandoned``; one save is under way at a time. A save that fails is reported and
+costs that checkpoint, never the run.
 """
 
-import os
 import shutil
-import threading
 import time
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
@@ -29,19 +28,21 @@ import msgspec
 import structlog
 import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.state_dict_saver import async_save
+from torch.distributed.checkpoint.state_dict_saver import async_save, save
 
 from echorl_core.checkpoints import part_of
 from echorl_core.faults import fault_point
 from echorl_core.identity import RunIdentity
-from echorl_core.rundir import RunDirectory, sync_folder
+from echorl_core.rundir import RunDirectory, sync_file, sync_folder
 from echorl_core.wire.reports import Part, PartsReply, PartsReport
+from echorl_trainer.background import Background
 from echorl_trainer.client import Link
 from echorl_trainer.health import Health, Phase
 from echorl_trainer.merge import Unmergeable, merge
 from echorl_trainer.publish import Publication
+from echorl_trainer.staging import HostCopies
 from echorl_trainer.state import TRAINER_FOLDER, ShardWriter, TrainState, reason
-from echorl_trainer.weights import complete_model
+from echorl_trainer.weights import write_version
 
 log = structlog.get_logger()
 
@@ -74,8 +75,12 @@ class Saver:
         *,
         deadline_s: float,
         health: Health,
+        asynchronous: bool = True,
     ) -> None:
-        """``deadline_s`` bounds a write, and the wait for an acknowledgement. Collective."""
+        """``deadline_s`` bounds a write, and the wait for an acknowledgement. Collective.
+
+        ``asynchronous``: whether shards are written beside the loop, from a copy in host memory.
+        """
         self._state = state
         self._target = target
         self._deadline_s = deadline_s
@@ -83,15 +88,15 @@ class Saver:
         # Collectives of a save run beside those of training, so they need a group of their own; on the default
         # group they abort or hang.
         self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=deadline_s))
-        self._idle = threading.Event()
-        self._idle.set()
+        self._copies = HostCopies(state.ranks.device) if asynchronous else None
+        self._background = Background(health, deadline_s=2 * deadline_s)
         self.last_step: int | None = None
         """Step of the newest save that was begun."""
         self.outcomes: dict[int, Literal["committed", "abandoned"]] = {}
         """How acknowledged saves of this process ended, by step."""
 
     def begin(self, step: int, published: Publication | None, *, last: bool = False) -> None:
-        """Start saving the state after ``step``; collective. Returns when the state was copied.
+        """Start saving the state after ``step``; collective. Returns when the state may change.
 
         ``published``: the version of that step, on rank 0; without it nothing is saved for people. Should it turn out
         that it cannot be published, this save does not come to pass. ``last``: of the run.
@@ -100,15 +105,15 @@ class Saver:
         if published is not None:
             published.snapshot.use()
         began = time.monotonic()
-        self._idle.clear()
         self.last_step = self._progress.saving = step
-        upload = async_save(
-            self._state.collect(step),
-            storage_writer=ShardWriter(self._target.folder(step) / TRAINER_FOLDER, sync_files=False),
-            process_group=self._group,
+        upload = self._taken(step)
+        part = "write" if self._copies is None else "copy"
+        self._metrics.checkpoint_stall_seconds.labels(part).inc(time.monotonic() - began)
+        self._background.start(
+            f"save-{step}",
+            lambda: self._finish(step, upload, published, last, began),
+            awaited=f"the orchestrator to acknowledge checkpoint {step}",
         )
-        assert isinstance(upload, Future)  # noqa: S101 - only stagers that are asynchronous answer otherwise
-        self._watch.thread(f"save-{step}", lambda: self._finish(step, upload, published, last, began))
 
     def wait(self) -> None:
         """Return when no save is under way: the last one is acknowledged.
@@ -116,15 +121,25 @@ class Saver:
         Raises:
             TimeoutError: it took longer than the deadline.
         """
-        if self._idle.is_set():
-            return
-        until = time.monotonic() + 2 * self._deadline_s
-        with self._progress.during(Phase.SAVING, f"the orchestrator to acknowledge checkpoint {self.last_step}"):
-            while not self._idle.wait(0.1):
-                self._watch.check()
-                if time.monotonic() > until:
-                    raise TimeoutError(f"checkpoint {self.last_step} was not acknowledged in time")
-        self._watch.check()
+        if waited := self._background.wait():
+            self._metrics.checkpoint_stall_seconds.labels("wait").inc(waited)
+            self._metrics.checkpoint_waits.inc()
+
+    def _taken(self, step: int) -> "Future[Any]":
+        """Take the state as it is: done when this rank's shards, and on rank 0 the metadata, are written."""
+        state = self._state.collect(step)
+        writer = ShardWriter(self._target.folder(step) / TRAINER_FOLDER, sync_files=False)
+        if self._copies is not None:
+            upload = async_save(state, storage_writer=writer, process_group=self._group, async_stager=self._copies)
+            assert isinstance(upload, Future)  # noqa: S101 - only stagers that are asynchronous answer otherwise
+            return upload
+        written: Future[Any] = Future()
+        with self._progress.during(Phase.SAVING, f"the files of checkpoint {step}"):
+            try:
+                written.set_result(save(state, storage_writer=writer, process_group=self._group))
+            except (OSError, CheckpointException) as failure:
+                written.set_exception(failure)
+        return written
 
     def _finish(
         self,
@@ -134,6 +149,7 @@ class Saver:
         last: bool,  # noqa: FBT001
         began: float,
     ) -> None:
+        beside = time.monotonic()
         try:
             parts, error = self._written(step, upload, published, last=last), None
         except (OSError, CheckpointException, Unmergeable) as failure:
@@ -141,7 +157,9 @@ class Saver:
             parts, error = [], f"{reason(failure, self._state.ranks.rank)}, writing {folder}"
             log.error("checkpoint could not be saved; training goes on, the one before stays", step=step, error=error)
             self._remove(step)
-        self._metrics.checkpoint_seconds.set(time.monotonic() - began)
+        ended = time.monotonic()
+        self._metrics.checkpoint_seconds.set(ended - began)
+        self._metrics.checkpoint_write_seconds.inc(ended - beside)
         fault_point("trainer.saved")
         outcome = self._report(step, parts, error)
         self.outcomes[step] = outcome
@@ -150,7 +168,6 @@ class Saver:
         self._metrics.checkpoints.labels("failed" if error else outcome).inc()
         log.info("checkpoint acknowledged", step=step, state=outcome, bytes=sum(part.size for part in parts))
         self._progress.saving = None
-        self._idle.set()
 
     def _written(self, step: int, upload: "Future[Any]", published: Publication | None, *, last: bool) -> list[Part]:
         folder, rank = self._target.folder(step), self._state.ranks.rank
@@ -180,13 +197,11 @@ class Saver:
         try:
             published.result()
             target.mkdir(parents=True, exist_ok=True)
-            published.snapshot.write(target)
+            write_version(published.snapshot, model, target)
         finally:
             published.snapshot.release()
         written = [target]
-        if full:
-            complete_model([file.layout for file in published.snapshot.files], model, weights)
-        elif last:
+        if last and not full:
             shutil.rmtree(weights, ignore_errors=True)
             merge(adapter, model, weights)
             written.append(weights)
@@ -219,12 +234,3 @@ class Saver:
                 raise TimeoutError(f"checkpoint {step}: the orchestrator neither committed nor abandoned it in time")
             self._watch.failed.wait(REPORT_INTERVAL_S)
             self._watch.check()
-
-
-def sync_file(file: Path) -> None:
-    """Make a file's content durable."""
-    handle = os.open(file, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -82,6 +82,8 @@ class RankProgress:
         """Last published version."""
         self.committed: list[int] = []
         """Checkpoints that this rank knows to be committed, ascending."""
+        self.exported: list[int] = []
+        """Steps of all exports of the weights alone that were there after the newest of this process, ascending."""
         self.saving: int | None = None
         """Step whose save or acknowledgement is under way."""
 
@@ -133,7 +135,11 @@ class RankProgress:
                 "waiting_for": self._waiting_for,
                 "step": self.step,
                 "policy_version": self.policy_version,
-                "checkpoint": {"committed": list(self.committed), "saving": self.saving},
+                "checkpoint": {
+                    "committed": list(self.committed),
+                    "saving": self.saving,
+                    "exported": list(self.exported),
+                },
             }
 
     def phase_seconds(self) -> dict[str, float]:

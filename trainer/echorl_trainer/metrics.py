@@ -61,6 +61,22 @@ class Metrics:
         self.checkpoint_seconds = self._gauge(
             "checkpoint_seconds", "Length of the last save, from its start to the last file's sync."
         )
+        self.checkpoint_write_seconds = self._counter(
+            "checkpoint_write_seconds", "Seconds of writing, syncing and hashing checkpoints beside the loop."
+        )
+        self.checkpoint_stall_seconds = self._counter(
+            "checkpoint_stall_seconds",
+            "Seconds that the loop stood still for saves, by what for: copy to host memory, write, wait for a save "
+            "under way.",
+            ("part",),
+        )
+        self.checkpoint_waits = self._counter("checkpoint_waits", "Waits of the loop for a save that was under way.")
+        self.exports = self._counter(
+            "exports", "Exports of the weights alone by how they ended: written, failed.", ("state",)
+        )
+        self.export_seconds = self._gauge(
+            "export_seconds", "Length of the last export, from its version's publication to the last file's sync."
+        )
         self.publish_bytes = self._counter("publish_bytes", "Bytes of published weights.")
         self.publish_seconds = self._gauge(
             "publish_seconds",
@@ -79,6 +95,10 @@ class Metrics:
             self.seconds.labels(part)
         for state in ("committed", "abandoned", "failed"):
             self.checkpoints.labels(state)
+        for state in ("written", "failed"):
+            self.exports.labels(state)
+        for part in ("copy", "write", "wait"):
+            self.checkpoint_stall_seconds.labels(part)
 
     def observe(self, report: StepReport) -> None:
         """Take over the values of one step; a null value leaves its gauge as it was."""

@@ -16,6 +16,7 @@ from echorl_core.termination_message import TerminationMessage, message_of_end
 from echorl_core.wire.batch import WIRE_VERSION
 from echorl_trainer.checkpoint import Saver, SaveTarget
 from echorl_trainer.client import Fenced, Link, OrchestratorBatches, OrchestratorLost, Outbox, Refused, WrongBatch
+from echorl_trainer.exports import Exporter
 from echorl_trainer.health import Health, Phase, RankProgress
 from echorl_trainer.losses import HookError
 from echorl_trainer.parallel import Ranks, connect, disconnect
@@ -90,7 +91,9 @@ def run_rank(config: TrainerConfig, identity: RunIdentity, token: str, health: H
         decode = tokenizer_of(Path(config.model.path))
         learner.runner.export = TokenExport(run, config.token_export_every, decode, mode=config.mode)
     target = SaveTarget(run, identity, Path(config.model.path), link)
-    saver = Saver(learner.state, target, deadline_s=config.step_timeout_s, health=health)
+    saver = Saver(
+        learner.state, target, deadline_s=config.step_timeout_s, health=health, asynchronous=config.async_save
+    )
     resume(learner.state, run, prepared, health.progress)
     outbox = Outbox(link, health.watch) if ranks.rank == 0 else None
     source = OrchestratorBatches(
@@ -118,11 +121,26 @@ def run_rank(config: TrainerConfig, identity: RunIdentity, token: str, health: H
         profiler=Profiler(
             run, attempt=identity.attempt, rank=ranks.rank, device=ranks.device, steps=config.profile_steps
         ),
+        exporter=exporter_of(config, run, health) if ranks.rank == 0 else None,
         health=health,
         attempt=identity.attempt,
         start_step=prepared.resume_step,
     ).train()
     disconnect()
+
+
+def exporter_of(config: TrainerConfig, run: RunDirectory, health: Health) -> Exporter | None:
+    """What exports the weights alone; None: nothing does."""
+    if config.weights_only_every is None:
+        return None
+    return Exporter(
+        run,
+        Path(config.model.path),
+        every=config.weights_only_every,
+        keep_last=config.weights_only_keep_last,
+        health=health,
+        deadline_s=config.step_timeout_s,
+    )
 
 
 def request_headers(identity: RunIdentity, token: str) -> dict[str, str]:

@@ -100,7 +100,7 @@ class HostFile:
         self._map[: len(layout.header)] = layout.header
         whole = torch.frombuffer(self._map, dtype=torch.uint8)
         if pinned:
-            _pin(whole)
+            pin(whole)
         self.data = whole[len(layout.header) :].view(layout.dtype)
         """All elements of all tensors, in order."""
 
@@ -126,11 +126,12 @@ def _views(flat: Tensor, layout: FileLayout) -> list[Tensor]:
     return [part.view(shape) for part, shape in zip(torch.split(flat, sizes), layout.shapes.values(), strict=True)]
 
 
-def _pin(memory: Tensor) -> None:
+def pin(memory: Tensor) -> None:
+    """Let a GPU copy to and from ``memory`` by itself; where the system refuses that, copies are slower."""
     # torch's own pinned memory comes in powers of two: up to twice of what is needed.
     code = int(torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.numel(), 0))  # type: ignore[no-untyped-call]
     if code != 0:
-        log.warning("host memory for weights is not pinned, copies will be slower", cuda_error=code)
+        log.warning("host memory is not pinned, copies will be slower", cuda_error=code)
 
 
 class Snapshot:

@@ -202,7 +202,7 @@ def _described(policy: Policy) -> dict[str, Any]:
 
 
 class ShardWriter(FileSystemWriter):
-    """torch's file writer with a fault point between a rank's shard and the metadata."""
+    """torch's file writer with fault points before a rank's shard, and between it and the metadata."""
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         """Write this rank's shard.
@@ -210,6 +210,7 @@ class ShardWriter(FileSystemWriter):
         Raises:
             OSError: the disk refused a write.
         """
+        fault_point("trainer.before_save")
         try:
             written = super().write_data(plan, planner)
         except RuntimeError as error:

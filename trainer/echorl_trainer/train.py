@@ -28,6 +28,7 @@ from echorl_core.wire.weights import PolicyAnnouncement
 from echorl_trainer.attention import kernel_name
 from echorl_trainer.checkpoint import Saver
 from echorl_trainer.client import BatchSource, Outbox
+from echorl_trainer.exports import Exporter
 from echorl_trainer.health import Health, Phase
 from echorl_trainer.loading import start_policy
 from echorl_trainer.losses import policy_loss
@@ -126,17 +127,21 @@ class Trainer:
         saver: Saver,
         outbox: Outbox | None,
         profiler: Profiler,
+        exporter: Exporter | None,
         health: Health,
         attempt: int,
         start_step: int,
     ) -> None:
-        """``outbox``: on rank 0; None elsewhere. ``start_step``: whose state ``learner`` holds."""
+        """``start_step``: whose state ``learner`` holds.
+
+        ``outbox``: on rank 0; None elsewhere. ``exporter``: on rank 0, if weights are exported.
+        """
         self._learner = learner
         self._source = source
         self._publisher = publisher
         self._saver = saver
         self._profiler = profiler
-        self._outbox = outbox
+        self._outbox, self._exporter = outbox, exporter
         self._progress, self._metrics = health.progress, health.metrics
         self._attempt = attempt
         self._start_step = self._step = start_step
@@ -199,6 +204,8 @@ class Trainer:
             self._note_version(self._step)
         elif self._outbox is not None:
             self._outbox.announce(self._publication)
+        if self._publication is not None and self._exporter is not None:
+            self._exporter.begin(self._publication)
         return time.monotonic() - began
 
     def _visible(self, announcement: PolicyAnnouncement, seconds: float) -> None:
@@ -223,6 +230,8 @@ class Trainer:
         if notice.checkpoint and self._step not in (self._start_step, self._saver.last_step):
             self._save(last=notice.reason == "finished")
         self._saver.wait()
+        if self._exporter is not None:
+            self._exporter.wait()
         if notice.reason == "finished":
             self._await_last(notice.step)
         with self._progress.during(Phase.STOPPING, "the orchestrator to accept the last reports"):

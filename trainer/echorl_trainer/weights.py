@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Protocol
 
+from echorl_core.adapters import ADAPTER_CONFIG
 from echorl_core.rundir import TEMPORARY_PREFIX, RunDirectory
 from echorl_trainer.snapshots import FileLayout, Snapshot
 
@@ -93,6 +94,13 @@ class DiskStore:
 def disk_store(run: RunDirectory, attempt: int) -> DiskStore:
     """Where mode ``disk`` publishes."""
     return DiskStore(run.broadcast(attempt, 0).parent)
+
+
+def write_version(snapshot: Snapshot, model: Path, target: Path) -> None:
+    """Write a version into ``target`` for people: a Hugging Face model folder, or an adapter's two files."""
+    snapshot.write(target)
+    if ADAPTER_CONFIG not in snapshot.small:
+        complete_model([file.layout for file in snapshot.files], model, target)
 
 
 def complete_model(layouts: Sequence[FileLayout], model: Path, target: Path) -> None:

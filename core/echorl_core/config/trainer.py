@@ -67,6 +67,12 @@ class TrainerConfig(RoleConfig):
     metrics_port: int = 0
     """Rank r serves /metrics, /state and /healthz on ``metrics_port + r``; 0: any free port."""
     step_timeout_s: float = 1800.0
+    async_save: bool = True
+    """Whether checkpoints are written beside the loop, from a copy of the state in host memory."""
+    weights_only_every: Annotated[int, Field(ge=1)] | None = None
+    """Steps between two exports of the weights alone; None: there are none."""
+    weights_only_keep_last: Annotated[int, Field(ge=1)] = 5
+    """Newest exports of the weights alone that stay."""
     token_export_every: Annotated[int, Field(ge=1)] | None = None
     """Steps between two exports of trained tokens; None: there are none."""
     profile_steps: list[int] = []

@@ -60,6 +60,7 @@ def _training(config: TrainerConfig, shape: ModelShape, shards: int) -> Training
         cpu_offload=optimizer.cpu_offload,
         activation_checkpointing=config.activation_checkpointing,
         gradient_accumulation=config.gradient_accumulation,
+        async_save=config.async_save,
         adapter_parameters=None if lora is None else adapter_parameters(shape, lora.rank, tuple(lora.target_modules)),
     )
 

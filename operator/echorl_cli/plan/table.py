@@ -30,8 +30,9 @@ def trainer_lines(needs: Needs, gpu: Gpu | None) -> tuple[str, bool]:
         f"trainer, GiB a GPU: {needs.ranks} GPUs, the model over {use.shards}{copies}, {tokens}",
         *_trainer_rows(memory, use.activation_checkpointing),
     ]
+    in_host_memory = _host_rows(memory)
     if gpu is None:
-        return "\n".join([*lines, f"  {_UNKNOWN}"]), True
+        return "\n".join([*lines, f"  {_UNKNOWN}", *in_host_memory]), True
     amount, source = gpu
     fits = memory.total <= amount
     lines.append(f"  of {_gib(amount)} ({source}): {'fits' if fits else 'does not fit'}")
@@ -42,7 +43,7 @@ def trainer_lines(needs: Needs, gpu: Gpu | None) -> tuple[str, bool]:
             lines.append(f"{_row('  ' + change.words, found)}  {'fits' if found <= amount else 'does not fit'}")
         if needs.training is not None and needs.training.adapter_parameters is None:
             lines.append("    model.lora: an adapter alone (in a new run)")
-    return "\n".join(lines), fits
+    return "\n".join([*lines, *in_host_memory]), fits
 
 
 def _trainer_rows(memory: TrainerMemory, checkpointing: str) -> list[str]:
@@ -57,9 +58,16 @@ def _trainer_rows(memory: TrainerMemory, checkpointing: str) -> list[str]:
     ]
     lines = [_row(name, amount) for name, amount in rows if amount]
     lines.append(_row("together, with CUDA and what the allocator loses", memory.total))
-    if memory.host_state:
-        lines.append(_row("in host memory: optimizer state", memory.host_state))
     return lines
+
+
+def _host_rows(memory: TrainerMemory) -> list[str]:
+    rows = [
+        ("optimizer state", memory.host_state),
+        ("a checkpoint's copy (checkpoint.asyncSave)", memory.host_checkpoint),
+        ("of rank 0: two policy versions", memory.host_versions),
+    ]
+    return ["  in host memory, GiB a rank:", *(_row(f"  {name}", amount) for name, amount in rows if amount)]
 
 
 def engine_lines(needs: Needs, gpu: Gpu | None) -> tuple[str, bool]:

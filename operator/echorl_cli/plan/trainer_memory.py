@@ -26,13 +26,15 @@ class Training:
     cpu_offload: bool = False
     activation_checkpointing: Literal["none", "selective", "full"] = "selective"
     gradient_accumulation: Literal["sharded", "unsharded"] = "sharded"
+    async_save: bool = True
+    """Whether checkpoints are written from a copy in host memory."""
     adapter_parameters: int | None = None
     """Of an adapter that trains; None: all weights train."""
 
 
 @dataclass(frozen=True)
 class TrainerMemory:
-    """What one rank holds at the worst moment of a step, in bytes of its GPU but for ``host_state``."""
+    """What one rank holds at the worst moment of a step, in bytes of its GPU but for ``host_...``."""
 
     master_weights: int
     """Its shard of the weights that train, in float32."""
@@ -50,6 +52,10 @@ class TrainerMemory:
     """The largest of: the output head's, those of a layer in backward, those of reducing the embedding's gradient."""
     host_state: int
     """Its shard of moments that lie in host memory."""
+    host_checkpoint: int
+    """The copy of its shards that a checkpoint is written from: weights that train, and moments."""
+    host_versions: int
+    """Of rank 0 alone: two policy versions as engines get them."""
 
     @property
     def total(self) -> int:
@@ -79,6 +85,8 @@ def trainer_memory(shape: ModelShape, use: Training) -> TrainerMemory:
         activations=shape.num_hidden_layers * use.micro_batch_tokens * kept_bytes(shape, use),
         buffers=max(_head_buffers(shape, use), _layer_buffers(shape, use), _outer_buffers(shape, use)),
         host_state=state if use.cpu_offload else 0,
+        host_checkpoint=FLOAT32 * trained // use.shards + state if use.async_save else 0,
+        host_versions=2 * use.compute_bytes * trained,
     )
 
 

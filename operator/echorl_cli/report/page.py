@@ -104,7 +104,7 @@ def _figures(figures_of_run: Mapping[str, Any]) -> list[tuple[str, Any]]:
                     rows.append((f"{environment} {name}", shown))
         elif key == "baselines":
             rows.extend((name, _number(one)) for name, one in value.items())
-        elif key == "evals_skipped":
+        elif key in {"evals_skipped", "exports"}:
             if value:
                 rows.append((key, ", ".join(value)))
         elif key != "policy_versions":

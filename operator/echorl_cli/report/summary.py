@@ -54,6 +54,7 @@ def summary(records: RunRecords) -> dict[str, Any]:
         "wall_s": records.supervisor.get("wall_s"),
         "cpu_s": records.supervisor.get("cpu_s"),
         "baselines": records.baselines,
+        "exports": records.exports,
     }
 
 

@@ -257,6 +257,9 @@ def _trainer(spec: EchoRLRunSpec, placement: Placement) -> config.TrainerConfig:
         advertise_host=placement.advertise_host,
         metrics_port=placement.metrics_port,
         step_timeout_s=duration_seconds(spec.stall_policy.no_step_for),
+        async_save=spec.checkpoint.async_save,
+        weights_only_every=spec.checkpoint.weights_only_every,
+        weights_only_keep_last=spec.checkpoint.weights_only_keep_last,
         token_export_every=spec.token_export.every_steps if spec.token_export.enabled else None,
         profile_steps=list(trainer.profile.steps),
     )

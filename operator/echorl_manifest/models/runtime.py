@@ -23,8 +23,15 @@ class Checkpoint(ApiModel):
     """Newest ones that stay."""
     keep_every: Annotated[int, Field(ge=1)] | None = None
     """Steps that are multiples of this stay for ever; a multiple of ``interval``."""
+    async_save: bool = True
+    """Whether training goes on while a checkpoint is written.
+
+    It takes a copy of the state in the host memory of every trainer rank: ``echorl plan`` says how much. Without it
+    the loop stands still until the state is written."""
     weights_only_every: Annotated[int, Field(ge=1)] | None = None
-    """Steps between two exports of the weights alone."""
+    """Steps between two exports of the weights alone, to ``exports/`` of the run's folder."""
+    weights_only_keep_last: Annotated[int, Field(ge=1)] = 5
+    """Newest exports of the weights alone that stay. Only with ``weightsOnlyEvery``."""
 
 
 class Resume(ApiModel):

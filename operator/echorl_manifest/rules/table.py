@@ -35,6 +35,7 @@ SAMPLING = (f"{TRAIN[0]}.sampling",)
 MEMBERS = tuple(f"{place}.members{{}}" for place in ENVIRONMENTS)
 TEACHER = ("teacher.url", "teacher.model", "teacher.secretName")
 OPTIMIZER = ("spec.trainer.optimizer",)
+CHECKPOINT = ("spec.checkpoint",)
 SPEC, WANDB, RESUME, STORAGE = (("spec",), ("spec.monitors.wandb",), ("spec.resume",), ("spec.storage",))
 
 _SETTINGS = dict.fromkeys(setting for loss in LOSSES.values() for setting in loss.settings)
@@ -220,7 +221,15 @@ RUNTIME: tuple[Row, ...] = (
     Needed(RESUME, "step", (has("policy", "FromStep"),), "the step of a committed checkpoint", "needed by FromStep"),
     only_for(RESUME, "step", "policy", "FromStep"),
     Refused(RESUME, "onExisting", (has_other("policy", "Never"),), "only for policy Never", "Refuse", but=("Refuse",)),
-    Compared(("spec.checkpoint",), "keepEvery", "a multiple of", "interval"),
+    Compared(CHECKPOINT, "keepEvery", "a multiple of", "interval"),
+    Refused(
+        CHECKPOINT,
+        "weightsOnlyKeepLast",
+        (absent("weightsOnlyEvery"),),
+        "only with weightsOnlyEvery: without it there are no exports",
+        "5",
+        but=(5,),
+    ),
     exclusive(("spec.code",), "configMap", "path"),
     Refused(
         SPEC,

@@ -22,7 +22,6 @@ def _not_supported(place: str, field: str, what: str, accepted: str = "no value"
 NOWHERE = (
     _not_supported("spec.trainer.parallel", "context", "context parallelism", "1", but=(1,)),
     _not_supported("spec.weightTransfer", "mode", "weight transfer by NCCL", "http or disk", only=("nccl",)),
-    _not_supported("spec.checkpoint", "weightsOnlyEvery", "exports of weights alone"),
 )
 """What nothing carries out."""
 IN_A_CLUSTER_ALONE = (

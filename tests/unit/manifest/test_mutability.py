@@ -153,7 +153,7 @@ LIVE_EDITS = [
     ("spec.environments.eval.0.sampling.temperature", 1),
     ("spec.environments.eval.0.sampling.maxCompletionTokens", 78),
     ("spec.environments.eval.0.interval", 3),
-    ("spec.checkpoint", {"interval": 7, "keepLast": 5, "keepEvery": 14}),
+    ("spec.checkpoint", {**full()["spec"]["checkpoint"], "interval": 7, "keepLast": 5, "keepEvery": 14}),
     ("spec.inference.replicas", 9),
     ("spec.inference.tensorParallel", 1),
     ("spec.inference.extraArgs", []),

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import torch
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.tensor import DTensor
+from torch.utils._pytree import keystr, tree_flatten_with_path
 
 from echorl_core.checkpoints import committed, verify
 from echorl_core.config import LoraConfig, OptimizerConfig
@@ -26,6 +28,7 @@ from echorl_trainer.health import Health
 from echorl_trainer.parallel import Ranks
 from echorl_trainer.publish import Publisher
 from echorl_trainer.rank import exit_code, request_headers
+from echorl_trainer.staging import HostCopies
 from echorl_trainer.state import OtherRun, Unreadable, reason, save_state, state_digest, trainer_folder
 from echorl_trainer.step import NonFinite
 from echorl_trainer.train import Learner
@@ -61,11 +64,19 @@ def digest(learner: Learner) -> str:
     return state_digest(learner.state.policy, learner.state.optimizer)
 
 
-def saver_of(learner: Learner, model: Path, orchestrator: FakeOrchestrator) -> tuple[Saver, Health]:
+def saver_of(
+    learner: Learner, model: Path, orchestrator: FakeOrchestrator, *, asynchronous: bool = True
+) -> tuple[Saver, Health]:
     health = Health(step_timeout_s=120)
     link = Link(orchestrator.url, request_headers(IDENTITY, TOKEN), deadline_s=120, watch=health.watch)
     target = SaveTarget(orchestrator.run, IDENTITY, model, link)
-    return Saver(learner.state, target, deadline_s=120, health=health), health
+    return Saver(learner.state, target, deadline_s=120, health=health, asynchronous=asynchronous), health
+
+
+def value(health: Health, name: str, **labels: str) -> float:
+    found = health.metrics.registry.get_sample_value(f"echorl_trainer_{name}", labels)
+    assert found is not None
+    return found
 
 
 def publisher_of(learner: Learner, ranks: Ranks, orchestrator: FakeOrchestrator, health: Health) -> Publisher:
@@ -228,9 +239,12 @@ def test_digest_sees_one_bit_of_weights_and_of_optimizer_state(ranks: Ranks, mod
     assert digest(other) != before
 
 
-async def test_save_holds_the_step_it_was_begun_at(ranks: Ranks, model: Path, orchestrator: FakeOrchestrator) -> None:
+@pytest.mark.parametrize("asynchronous", [True, False], ids=["asynchronous", "standing still"])
+async def test_save_holds_the_step_it_was_begun_at(
+    ranks: Ranks, model: Path, orchestrator: FakeOrchestrator, asynchronous: bool
+) -> None:
     learner = tiny_learner(ranks, model, steps=2)
-    saver, health = saver_of(learner, model, orchestrator)
+    saver, health = saver_of(learner, model, orchestrator, asynchronous=asynchronous)
     at_two = digest(learner)
 
     def save_and_train_on() -> None:
@@ -244,6 +258,38 @@ async def test_save_holds_the_step_it_was_begun_at(ranks: Ranks, model: Path, or
     resumed = tiny_learner(ranks, model)
     assert resumed.state.restore(trainer_folder(orchestrator.run.checkpoint(2))) == 2
     assert digest(resumed) == at_two != digest(learner)
+    stood = {part: value(health, "checkpoint_stall_seconds_total", part=part) for part in ("copy", "write")}
+    assert (stood["copy"] > 0, stood["write"] > 0) == (asynchronous, not asynchronous)
+    assert value(health, "checkpoint_write_seconds_total") > 0
+
+
+@pytest.mark.parametrize("optimizer", [ADAM, HALF_MUON, EIGHT], ids=["adamw", "muon, host memory", "adamw in 8 bits"])
+def test_copies_hold_their_step_and_the_next_takes_no_further_memory(
+    ranks: Ranks, model: Path, optimizer: OptimizerConfig
+) -> None:
+    learner = tiny_learner(ranks, model, steps=1, optimizer=optimizer)
+    copies = HostCopies(ranks.device)
+    first = tensors(copies.stage(learner.state.collect(1)))
+    originals = tensors(learner.state.collect(1))
+    at_one = {name: one.clone() for name, one in originals.items()}
+    size = copies.size_bytes
+    assert size == sum(one.nbytes for one in originals.values())
+    train(learner, 2, 2)
+    assert {name for name, one in originals.items() if torch.equal(one, first[name])} < originals.keys()
+    assert all(torch.equal(one, first[name]) for name, one in at_one.items())
+    second = tensors(copies.stage(learner.state.collect(2)))
+    assert all(torch.equal(one, second[name]) for name, one in tensors(learner.state.collect(2)).items())
+    assert {name: one.data_ptr() for name, one in second.items()} == {n: one.data_ptr() for n, one in first.items()}
+    assert copies.size_bytes == size
+
+
+def tensors(state: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """What this rank holds of a state's tensors, by path."""
+    found: dict[str, torch.Tensor] = {}
+    for path, one in tree_flatten_with_path(state)[0]:
+        if isinstance(one, torch.Tensor):
+            found[keystr(path)] = one.to_local() if isinstance(one, DTensor) else one
+    return found
 
 
 async def test_parts_name_every_file_and_the_weights(ranks: Ranks, model: Path, orchestrator: FakeOrchestrator) -> None:
@@ -313,11 +359,12 @@ async def test_an_adapter_is_saved_alone_and_merged_with_the_last(
         verify(one.folder, one.manifest)
 
 
+@pytest.mark.parametrize("asynchronous", [True, False], ids=["asynchronous", "standing still"])
 async def test_failing_save_is_reported_and_training_goes_on(
-    ranks: Ranks, model: Path, orchestrator: FakeOrchestrator
+    ranks: Ranks, model: Path, orchestrator: FakeOrchestrator, asynchronous: bool
 ) -> None:
     learner = tiny_learner(ranks, model, steps=1)
-    saver, health = saver_of(learner, model, orchestrator)
+    saver, health = saver_of(learner, model, orchestrator, asynchronous=asynchronous)
     orchestrator.run.checkpoint(1).parent.mkdir(parents=True)
     orchestrator.run.checkpoint(1).write_text("in the way")
 
@@ -335,7 +382,7 @@ async def test_failing_save_is_reported_and_training_goes_on(
     assert "rank 0: " in error
     assert "step_000001" in error
     assert orchestrator.parts[1][0].parts == []
-    assert health.metrics.registry.get_sample_value("echorl_trainer_checkpoints_total", {"state": "failed"}) == 1
+    assert value(health, "checkpoints_total", state="failed") == 1
 
 
 async def test_save_waits_for_the_one_before(ranks: Ranks, model: Path, orchestrator: FakeOrchestrator) -> None:
@@ -351,6 +398,8 @@ async def test_save_waits_for_the_one_before(ranks: Ranks, model: Path, orchestr
     await asyncio.wait_for(second, 120)
     await in_thread(saver.wait)
     assert orchestrator.committed == [1, 2]
+    assert value(health, "checkpoint_waits_total") == 2, "one of the second save, one of the end"
+    assert value(health, "checkpoint_stall_seconds_total", part="wait") > 0
 
 
 async def test_fenced_saver_ends_the_loop(ranks: Ranks, model: Path, orchestrator: FakeOrchestrator) -> None:

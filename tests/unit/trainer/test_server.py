@@ -67,7 +67,7 @@ def test_state_says_where_the_rank_stands(running: Running) -> None:
         "run": "demo", "uid": "uid-1", "attempt": 2, "rank": 0, "phase": "waitingBatch", "step": 5,
     }  # fmt: skip
     assert state["waiting_for"] == "the orchestrator to seal batch 6"
-    assert state["checkpoint"] == {"committed": [4], "saving": None}
+    assert state["checkpoint"] == {"committed": [4], "saving": None, "exported": []}
 
 
 def test_health_and_metrics_are_served(running: Running) -> None:

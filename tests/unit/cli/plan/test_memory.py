@@ -58,6 +58,9 @@ def test_a_rank_by_hand():
     # A layer in backward. Anew: (4 + 2)(2 x 8 + 8 + 4) + 2 (2 x 12 + 2 x 8 + 2 x 4 + 4 x 16) + 8 = 400 a token;
     # flowing: 2 (2 x 8 + 3 x 16) = 128; the head's gradient 1600; its own and two in float32: 10 x 592.
     assert found.buffers == 10 * 400 + 10 * 128 + 1600 + 5920
+    # A checkpoint's copy: 4 bytes of weights and 8 of moments a parameter; versions are in bfloat16.
+    assert (found.host_checkpoint, found.host_versions) == (12 * 2792 // 2, 2 * 2 * 2792)
+    assert trainer_memory(TOY, replace(USE, async_save=False)).host_checkpoint == 0
     held = 5584 + 5584 + 11_168 + 5584 + 3360 + 12_800
     assert found.total == int(held * 1.04) + int(1.5 * GIB)
 
@@ -79,6 +82,7 @@ def test_optimizer_state_by_hand(optimizer, dtype, state):
     assert trainer_memory(TOY, use).optimizer_state == state // 2
     moved = trainer_memory(TOY, replace(use, cpu_offload=True))
     assert (moved.optimizer_state, moved.host_state) == (0, state // 2)
+    assert moved.host_checkpoint == 2 * 2792 + state // 2, "moments in host memory are copied as well"
 
 
 def test_a_gradient_that_is_reduced_once_is_whole_on_every_rank():
@@ -103,6 +107,7 @@ def test_an_adapter_by_hand():
     assert found.master_weights == 4 * trained // 2
     assert found.frozen_weights == 2 * 2792 // 2
     assert found.optimizer_state == 8 * trained // 2
+    assert found.host_checkpoint == 12 * trained // 2
 
 
 def test_more_shards_never_need_more():

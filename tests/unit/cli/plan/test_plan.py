@@ -49,6 +49,14 @@ def test_a_run_that_fits_says_what_each_part_takes(plan):
     assert row(told, "master weights") == row(told, "gradients") == 3.81
     assert row(told, "optimizer state") == 7.63
     assert told.stdout.count(": fits") == 2
+    # In host memory 12 bytes of them over 8 ranks, and on rank 0 two versions in bfloat16.
+    assert row(told, "a checkpoint's copy") == 11.44
+    assert row(told, "of rank 0: two policy versions") == 30.51
+
+
+def test_without_asynchronous_saves_a_checkpoint_takes_no_host_memory(plan):
+    told = plan(spec__checkpoint={"asyncSave": False})
+    assert "a checkpoint's copy" not in told.stdout
 
 
 def test_what_does_not_fit_ends_with_1_and_says_what_would(plan):

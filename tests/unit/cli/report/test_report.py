@@ -90,6 +90,14 @@ def test_report_holds_the_figures_worked_out_by_hand(run: Path) -> None:
     assert "demo &lt;b&gt;" in text
 
 
+def test_exports_of_the_weights_that_are_there_are_listed(run: Path) -> None:
+    assert "exports" not in write_report(run).read_text()
+    for name in ("step_000010", "step_000005", ".tmp-step_000015"):
+        (run / "exports" / name).mkdir(parents=True)
+    assert "exports/step_000005, exports/step_000010<" in write_report(run).read_text()
+    assert json.loads((run / "report.json").read_text())["exports"] == ["exports/step_000005", "exports/step_000010"]
+
+
 def test_skipped_evals_are_named_and_supersede_nothing(run: Path) -> None:
     lost = {"environment": "held", "skipped": "its version is gone"}
     scores = {"attempt": 1, "environment": "held", "reward": 0.25, "env_nll": 3.0}

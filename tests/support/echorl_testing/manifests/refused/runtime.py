@@ -11,6 +11,12 @@ RUNTIME: list[Refused] = [
     Refused([("spec.resume", {"onExisting": "Archive"})], "spec.resume.onExisting", "Refuse", id="Archive, not Never"),
     Refused([("spec.checkpoint.keepEvery", 30)], "spec.checkpoint.keepEvery", "interval (25)", id="keepEvery"),
     Refused(
+        [("spec.checkpoint", {"weightsOnlyKeepLast": 2})],
+        "spec.checkpoint.weightsOnlyKeepLast",
+        "5",
+        id="how many exports stay where there are none",
+    ),
+    Refused(
         [("spec.trainer.optimizer", {"type": "sgd", "stateDtype": "int8"})],
         "spec.trainer.optimizer.stateDtype",
         "float32",

@@ -9,7 +9,6 @@ NOT_SUPPORTED_YET: list[tuple[str, Any]] = [
     (f"{ENV}.type", "agent:coder"),
     ("spec.trainer.parallel.context", 2),
     ("spec.weightTransfer.mode", "nccl"),
-    ("spec.checkpoint.weightsOnlyEvery", 10),
 ]
 CLUSTER_ONLY: list[tuple[str, Any]] = [
     ("spec.model.tokenSecretName", "hub"),

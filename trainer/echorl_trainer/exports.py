@@ -1,0 +1,112 @@
+"""Exports of the weights alone, for people: made beside the loop from a published version, on rank 0.
+
+    RUN/exports/step_000050/    a Hugging Face model folder; of an adapter its two files in PEFT's form
+
+A folder is written under a temporary name, synced and renamed, so what is there is whole. One export is under way at a
+time. One that fails is logged and counted, and training goes on. A step that another attempt trains again is replaced.
+"""
+
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+
+from echorl_core.checkpoints import to_keep
+from echorl_core.faults import fault_point
+from echorl_core.rundir import TEMPORARY_PREFIX, RunDirectory, sync_file, sync_folder
+from echorl_trainer.background import Background
+from echorl_trainer.health import Health
+from echorl_trainer.publish import Publication
+from echorl_trainer.weights import write_version
+
+log = structlog.get_logger()
+
+
+class Exporter:
+    """Writes the weights of every n-th step, and keeps the newest."""
+
+    def __init__(
+        self,
+        run: RunDirectory,
+        model_path: Path,
+        *,
+        every: int,
+        keep_last: int,
+        health: Health,
+        deadline_s: float,
+    ) -> None:
+        """``model_path``: the start model, for config and tokenizer. ``deadline_s`` bounds the wait for an export."""
+        self._run, self._model_path, self._every, self._keep_last = run, model_path, every, keep_last
+        self._metrics, self._progress = health.metrics, health.progress
+        self._background = Background(health, deadline_s=deadline_s)
+
+    def begin(self, published: Publication) -> None:
+        """Export the version if its step is due; from the thread that publishes. Waits for an export under way."""
+        step = published.version
+        if step % self._every or step == 0:
+            return
+        self.wait()
+        published.snapshot.use()
+        self._background.start(f"export-{step}", lambda: self._export(published), awaited="an earlier export's files")
+
+    def wait(self) -> None:
+        """Return when no export is under way.
+
+        Raises:
+            TimeoutError: it took longer than the deadline.
+        """
+        self._background.wait()
+
+    def _export(self, published: Publication) -> None:
+        began, step = time.monotonic(), published.version
+        target = self._run.export(step)
+        try:
+            published.result()
+            _whole(target, lambda folder: write_version(published.snapshot, self._model_path, folder))
+            self._tidy(step)
+        except OSError as error:
+            log.error(
+                "weights could not be exported; training goes on", step=step, folder=str(target), error=str(error)
+            )
+            self._metrics.exports.labels("failed").inc()
+            return
+        finally:
+            published.snapshot.release()
+        self._metrics.exports.labels("written").inc()
+        self._metrics.export_seconds.set(time.monotonic() - began)
+        log.info("weights exported", step=step, folder=str(target))
+
+    def _tidy(self, step: int) -> None:
+        """Later ones, which this attempt went back behind, are left alone, as are later checkpoints."""
+        there = [other for other, _ in self._run.export_steps() if other <= step]
+        for other in sorted(set(there) - to_keep(there, self._keep_last, None)):
+            shutil.rmtree(self._run.export(other))
+        self._progress.exported = [other for other, _ in self._run.export_steps()]
+
+
+def _whole(target: Path, write: Callable[[Path], None]) -> None:
+    """Fill ``target``, in place of what has its name, so that a reader sees all of it or nothing; durable on return.
+
+    Raises:
+        OSError: it could not be written; nothing of it is left.
+    """
+    fresh = target.with_name(f"{TEMPORARY_PREFIX}{target.name}")
+    try:
+        shutil.rmtree(fresh, ignore_errors=True)
+        # Without those above: a run directory that was deleted must not come back in parts.
+        fresh.parent.mkdir(exist_ok=True)
+        fresh.mkdir()
+        write(fresh)
+        for file in fresh.iterdir():
+            sync_file(file)
+        sync_folder(fresh)
+        fault_point("trainer.mid_export")
+        if target.exists():
+            shutil.rmtree(target)
+        fresh.rename(target)
+    except OSError:
+        shutil.rmtree(fresh, ignore_errors=True)
+        raise
+    sync_folder(target.parent)

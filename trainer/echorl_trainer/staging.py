@@ -1,0 +1,107 @@
+"""A rank's training state in host memory, as of one step: what a checkpoint's files are written from beside the loop.
+
+    weights, moments, ... --one copy--> this rank's room --torch.distributed.checkpoint, a thread--> files
+
+The room is allocated at the first copy and used again by every later one, so it is as large as the state for as long
+as the process lives. On CUDA it is pinned. Moments that lie in host memory already are copied too: the next step
+changes them where they are.
+"""
+
+import mmap
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint.staging import AsyncStager
+from torch.distributed.tensor import DTensor
+
+from echorl_trainer.shards import local
+from echorl_trainer.snapshots import pin
+
+_ALIGNED = 64
+_Place = tuple[str, torch.Size, torch.dtype]
+"""Of a tensor: its path in the state, and the shape and dtype of this rank's part."""
+
+
+class HostCopies(AsyncStager):
+    """Copies nested dictionaries of tensors into memory that it keeps; a copy holds until the next one is made."""
+
+    _synchronize_after_execute = False  # a copy is whole when ``stage`` returns
+
+    def __init__(self, device: torch.device) -> None:
+        """``device``: where tensors come from that do not lie in host memory."""
+        self._device = device
+        self._room: dict[_Place, Tensor] = {}
+
+    @property
+    def size_bytes(self) -> int:
+        """What the room takes of this process's memory."""
+        return sum(one.nbytes for one in self._room.values())
+
+    @torch.no_grad()
+    def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
+        """The same state with every tensor copied, ranks' parts of shared tensors as parts of shared tensors.
+
+        When this returns the originals may change.
+        """
+        new: dict[_Place, Tensor] = {}
+        _mapped(state_dict, "", lambda path, tensor: new.setdefault(_place(path, tensor), local(tensor)))
+        self._allocate([place for place in new if place not in self._room])
+        copied: dict[str, Any] = _mapped(state_dict, "", self._copied)
+        if self._device.type == "cuda":
+            torch.cuda.current_stream(self._device).synchronize()
+        return copied
+
+    def synchronize_staging(self) -> None:
+        """Nothing is left to wait for."""
+
+    def close(self) -> None:
+        """The room stays for the next copy."""
+
+    def _copied(self, path: str, tensor: Tensor) -> Tensor:
+        room = self._room[_place(path, tensor)]
+        room.copy_(local(tensor), non_blocking=True)
+        if not isinstance(tensor, DTensor):
+            return room
+        like: Any = torch.empty_like(tensor.detach(), device="cpu")
+        like._local_tensor = room
+        return like  # type: ignore[no-any-return]
+
+    def _allocate(self, places: list[_Place]) -> None:
+        if not places:
+            return
+        sizes = [shape.numel() * dtype.itemsize for _, shape, dtype in places]
+        whole = mmap.mmap(-1, max(_ALIGNED, sum(map(_padded, sizes))))
+        if self._device.type == "cuda":
+            pin(torch.frombuffer(whole, dtype=torch.uint8))
+        offset = 0
+        for (path, shape, dtype), size in zip(places, sizes, strict=True):
+            # A storage each, as what writes tensors copies those whose storage is larger than they are.
+            part = (
+                torch.frombuffer(whole, dtype=dtype, count=shape.numel(), offset=offset)
+                if size
+                else torch.empty(0, dtype=dtype)
+            )
+            self._room[path, shape, dtype] = part.view(shape)
+            offset += _padded(size)
+
+
+def _place(path: str, tensor: Tensor) -> _Place:
+    part = local(tensor)
+    return path, part.shape, part.dtype
+
+
+def _padded(size: int) -> int:
+    return size + -size % _ALIGNED
+
+
+def _mapped(value: Any, path: str, change: Callable[[str, Tensor], Any]) -> Any:
+    """``value`` with its tensors changed by path; what is neither tensor nor container is taken as it is."""
+    if isinstance(value, Tensor):
+        return change(path, value)
+    if isinstance(value, dict):
+        return {key: _mapped(item, f"{path}/{key}", change) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_mapped(item, f"{path}/{number}", change) for number, item in enumerate(value))
+    return value
