@@ -3,8 +3,8 @@
     PYTHONPATH=tests/support .venv/bin/python -m benchmarks.late_sealing
 
 The scheduler, the ready buffer and the trainer's pace are real, in virtual time; a trainer that takes ten seconds a
-step and engines without a queue are imagined. How long an episode takes is lognormal by task (median half a step), with a
-tenth more or less of its own. Each line: ``maxStaleness`` and ``oversampling``; when batches are sealed; by length of
+step and engines without a queue are imagined. How long an episode takes is lognormal by task (median half a step), with
+a tenth more or less of its own. Each line: ``maxStaleness`` and ``oversampling``; when batches are sealed; by length of
 episodes in steps, their share in what was trained over their share in what was started (1: no bias); episodes thrown
 away over those started; seconds a step that the trainer waited; mean and highest staleness.
 """
