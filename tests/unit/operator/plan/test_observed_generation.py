@@ -7,6 +7,7 @@ import pytest
 
 from echorl_core.names import Phase
 from echorl_operator.observed.memory import Memory
+from echorl_operator.observed.records import Kind
 from echorl_operator.observed.world import Observed
 from echorl_operator.plan.actions import Plan
 from echorl_testing.operator.observed_worlds import observed, run
@@ -58,7 +59,9 @@ def test_a_status_of_an_older_operator_still_says_which_edit_is_to_be_carried_ou
     made = planned(world)
     assert generations(made) == (2, 2)
     assert (made.status["phase"], made.status["attempt"]) == ("Restarting", 2)
-    assert planned(running(run(old))).status["attempt"] == 1
+    # Where nobody knows any more how the attempt was rendered, it is rendered anew only if nothing was edited since.
+    lost = running(run(old), children=tuple(one for one in children(run()) if one.kind is not Kind.REVISION))
+    assert planned(lost).status["attempt"] == 1
 
 
 def test_an_attempt_of_which_nobody_knows_what_it_rests_on_does_not_pass_for_the_newest() -> None:
