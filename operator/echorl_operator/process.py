@@ -145,7 +145,7 @@ class Operator:
         if run is None:
             return Urgency.NONE
         memory = Memory.of(run.status)
-        if run.generation != memory.observed_generation:
+        if run.generation != memory.rendered_generation:
             return Urgency.EDITED if memory.attempt else Urgency.STARTING
         starts = memory.phase not in WITHOUT_GANG and not memory.admitted()
         return Urgency.STARTING if starts else Urgency.NONE

@@ -58,6 +58,7 @@ STATUS = {
     "startTime": "2026-01-31T10:00:00Z",
     "completionTime": "2026-01-31T13:00:00.123456Z",
     "control": {
+        "renderedGeneration": 3,
         "activeSince": "2026-01-31T11:00:00Z",
         "failure": "NonFinite",
         "countedPod": "2f1b7c1e-0000-4000-8000-000000000000",

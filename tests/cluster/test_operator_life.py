@@ -9,6 +9,7 @@ from echorl_core.termination_message import message_of_end
 from echorl_operator.reconcile.status_throttle import INTERVAL_S
 from echorl_testing.cluster.api import ApiError
 from echorl_testing.load import stretched
+from echorl_testing.operator.kstatus import judged
 from echorl_testing.operator.lives_together import Together, operated
 from echorl_testing.operator.operator_world import World
 from echorl_testing.operator.scripted_cluster import prepared
@@ -52,6 +53,7 @@ async def test_a_run_is_prepared_admitted_trained_and_finished(world: World) -> 
     await world.phase("Succeeded")
     await world.until("GPUs are free", lambda: not world.pods("trainer") and not world.pods("inference"))
     assert world.condition("Failed")["status"] == "False"
+    assert judged(world.run()) == "Current"
     assert set(world.pods("orchestrator")) == {"one-orchestrator"}, "it stays for its log"
 
 
@@ -204,8 +206,14 @@ async def test_a_manifest_that_only_the_operator_can_refuse_waits_with_the_words
         stretched(TOLD_S),
     )
     assert world.condition("InvalidSpec")["status"] == "True"
+    assert judged(world.run()) == "Failed"
     world.edit({"algorithm": {"loss": None}})
+    await world.until("the edit is in progress", lambda: judged(world.run()) == "InProgress")
     await world.phase("Running")
+    assert judged(world.run()) == "Current"
+    world.edit({"algorithm": {"loss": kwargs["loss"]}})
+    await world.until("the refusal is told", lambda: judged(world.run()) == "Failed")
+    assert world.status()["phase"] == "Running"
 
 
 @together

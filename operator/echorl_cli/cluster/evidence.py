@@ -15,7 +15,7 @@ from echorl_operator.observed.times import from_text
 from echorl_operator.observed.warning_events import WarningEvent
 from echorl_operator.observed.world import Observed
 from echorl_operator.quantities import readable
-from echorl_operator.status.conditions import PROBLEMS
+from echorl_operator.status.conditions import PROBLEMS, is_problem
 
 MOST_LINES = 8
 """The most lines of one kind of evidence."""
@@ -79,8 +79,8 @@ def short_of(observed: Observed) -> tuple[str, ...]:
 
 def _conditions(observed: Observed) -> Iterator[Evidence]:
     for condition in observed.run.status.get("conditions", ()):
-        bad = "True" if (kind := condition.get("type")) in (*PROBLEMS, "Failed") else "False" if kind in _GOOD else None
-        if condition.get("status") != bad:
+        kind, holds = condition.get("type"), condition.get("status")
+        if not (is_problem(condition) or (kind, holds) == ("Failed", "True") or (kind in _GOOD and holds == "False")):
             continue
         since = from_text(condition.get("lastTransitionTime"))
         ago = "" if since is None else f" since {span(observed.now - since)}"

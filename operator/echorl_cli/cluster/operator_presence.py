@@ -34,7 +34,7 @@ def unseen(run: Mapping[str, Any], now: float) -> str:
 
 
 def seen_generation(status: Mapping[str, Any]) -> int:
-    """The newest generation that an operator looked at; one that it does not carry out shows in conditions alone."""
+    """The newest generation that an operator looked at; older ones told one that they refused in conditions alone."""
     told = [
         status.get("observedGeneration"),
         *(condition.get("observedGeneration") for condition in status.get("conditions") or ()),

@@ -168,6 +168,9 @@ class TimelineEntry(ApiModel):
 class Control(ApiModel):
     """What the operator must know of its earlier passes."""
 
+    rendered_generation: Count | None = None
+    """Generation of the spec that the attempt rests on; a newer one is an edit that is still to be carried out. 0:
+    nobody knows."""
     active_since: Time | None = None
     """Since when the run is neither suspended nor ended; ``activeDeadlineSeconds`` counts from it."""
     prepared_attempt: Count | None = None
@@ -211,8 +214,8 @@ class RunStatus(ApiModel):
     ] = ()
     """Its state by aspect."""
     observed_generation: Count | None = None
-    """Generation of the spec that the attempt rests on. It lies behind while a newer one cannot be carried out
-    (``InvalidSpec``), or waits for the run to go on (suspended, ended); conditions have the newest that was seen."""
+    """Generation of the spec that this status is of: it was carried out, or refused (``InvalidSpec``), or waits for the
+    run to go on (suspended, ended)."""
     attempt: Count | None = None
     """Number of the current attempt; it fences what older attempts still do. 0: none has begun."""
     revision: Annotated[str, Field(max_length=253)] | None = None

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Any
 
 from echorl_core.names import Phase
-from echorl_operator.names import PodRole
+from echorl_operator.names import NO_STEP, PodRole
 from echorl_operator.observed.memory import ENDED, Memory
 from echorl_operator.observed.records import PodPhase, PodRecord
 from echorl_operator.observed.world import Observed
@@ -25,7 +25,7 @@ class GpuState(StrEnum):
     RESTARTING = "restarting"
     """From a restart until the step that was reached before it is reached again."""
     WAITING = "waiting"
-    """Asked for and not there: the pod has no node. Or there, and the run is Stalled."""
+    """Asked for and not there: the pod has no node. Or there, and the run makes no step."""
     STOPPING = "stopping"
     """The run has ended or is suspended, or the pod is being deleted, and its node still holds them."""
 
@@ -64,7 +64,7 @@ def _of_run(observed: Observed, *, recovering: bool) -> GpuState:
         return GpuState.RESTARTING
     if phase is not Phase.RUNNING:
         return GpuState.STARTING
-    if _is_true(observed.run.status, "Stalled"):
+    if _makes_no_step(observed.run.status):
         return GpuState.WAITING
     orchestrated = any(pod.ready for pod in observed.of(PodRole.ORCHESTRATOR))
     return GpuState.USEFUL if orchestrated else GpuState.RESTARTING
@@ -80,6 +80,7 @@ def _of_pod(pod: PodRecord, of_run: GpuState) -> GpuState:
     return GpuState.USEFUL if pod.ready else GpuState.STARTING
 
 
-def _is_true(status: Mapping[str, Any], condition: str) -> bool:
+def _makes_no_step(status: Mapping[str, Any]) -> bool:
     entries = (entry for entry in status.get("conditions", []) if isinstance(entry, Mapping))
-    return any((entry.get("type"), entry.get("status")) == (condition, "True") for entry in entries)
+    told = [(entry.get("type"), entry.get("status"), entry.get("reason")) for entry in entries]
+    return ("Stalled", "True", NO_STEP) in told

@@ -34,7 +34,8 @@ class Memory:
     attempt: int = 0
     revision: str = ""
     """ControllerRevision that the attempt's children are applied from; empty before the first attempt."""
-    observed_generation: int = 0
+    rendered_generation: int = 0
+    """Generation of the spec that the attempt rests on: a newer one is an edit that is still to be carried out."""
     started_at: float | None = None
     """When the run was first seen."""
     active_since: float | None = None
@@ -77,7 +78,8 @@ class Memory:
             phase=_phase(status),
             attempt=_count(status.get("attempt")),
             revision=_text(status.get("revision")),
-            observed_generation=_count(status.get("observedGeneration")),
+            # Before it stood in control it was the status's own.
+            rendered_generation=_count(control.get("renderedGeneration", status.get("observedGeneration"))),
             started_at=from_text(status.get("startTime")),
             active_since=from_text(control.get("activeSince")),
             ended_at=from_text(status.get("completionTime")),
@@ -116,7 +118,9 @@ class Memory:
             "failedPreparations": self.preparations,
             "lostCheckpoint": self.lost_checkpoint,
         }
-        return {key: value for key, value in written.items() if value}
+        # An attempt that was found again in labels rests on nobody knows what: its 0 is written, too.
+        rendered = {"renderedGeneration": self.rendered_generation} if self.attempt else {}
+        return rendered | {key: value for key, value in written.items() if value}
 
     def admitted(self) -> bool:
         """Whether the current attempt's gang was let through."""
@@ -128,7 +132,7 @@ class Memory:
             self,
             attempt=attempt,
             revision=revision,
-            observed_generation=generation,
+            rendered_generation=generation,
             resume_step=None,
             admission=None,
             stop_asked_at=None,

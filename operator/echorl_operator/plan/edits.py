@@ -122,13 +122,13 @@ def _frozen_run(builder: PlanBuilder, spec: EchoRLRunSpec) -> EchoRLRun:
 def restore(builder: PlanBuilder, run: EchoRLRun) -> None:
     """Somebody took away the ControllerRevision that status names, or an operator died before it made it."""
     record = builder.observed.run
-    if record.generation != builder.memory.observed_generation:
+    if record.generation != builder.memory.rendered_generation:
         # Nobody knows any more what the user has changed since: pods of this attempt may be of either manifest.
         why = "how the attempt was rendered is lost, and the manifest has changed since"
         begin_attempt(builder, run.spec, Phase.RESTARTING, "RevisionLost", why)
         return
     revision = to_revision(_rendered(builder, run), run, builder.memory.attempt, record.generation)
-    builder.fenced(revision=revision["metadata"]["name"], observed_generation=record.generation)
+    builder.fenced(revision=revision["metadata"]["name"], rendered_generation=record.generation)
     builder.do(Create(revision, relabel=True))
     builder.say(builder.phase, "Rendering", f"attempt {builder.memory.attempt} is rendered anew")
 
@@ -136,11 +136,11 @@ def restore(builder: PlanBuilder, run: EchoRLRun) -> None:
 def handle_edit(builder: PlanBuilder, rendering: Rendering, run: EchoRLRun) -> Outcome:
     """Carry out what the user changed since the attempt was rendered."""
     record = builder.observed.run
-    if record.generation == builder.memory.observed_generation:
+    if record.generation == builder.memory.rendered_generation:
         return Outcome.DONE
     effect, paths = effect_of_change(rendering.spec, record.spec)
     if effect is Effect.NONE:
-        builder.remember(observed_generation=record.generation)
+        builder.remember(rendered_generation=record.generation)
         return Outcome.DONE
     listed = ", ".join(paths[:5]) + (" ..." if len(paths) > 5 else "")
     if effect >= Effect.NEW_ATTEMPT:
@@ -149,7 +149,7 @@ def handle_edit(builder: PlanBuilder, rendering: Rendering, run: EchoRLRun) -> O
     revision = to_revision(_rendered(builder, run), run, builder.memory.attempt, record.generation)
     # Before status names it: one that no status names is a mere leftover, and an edit shows one write sooner.
     builder.do(Create(revision))
-    builder.remember(revision=revision["metadata"]["name"], observed_generation=record.generation)
+    builder.remember(revision=revision["metadata"]["name"], rendered_generation=record.generation)
     builder.say(builder.phase, "Edited", f"{listed} changed")
     builder.note("Edited", f"{listed} changed; no pod of the gang restarts")
     return Outcome.DECIDED

@@ -161,7 +161,7 @@ def _known(rendering: Rendering | None) -> Rendering:
 
 def _goes_on(builder: PlanBuilder, spec: EchoRLRunSpec | None, rendering: Rendering | None) -> bool:
     """Whether the user has changed the manifest of a run that ended so that there is something left to do."""
-    if spec is None or builder.observed.run.generation == builder.memory.observed_generation:
+    if spec is None or builder.observed.run.generation == builder.memory.rendered_generation:
         return False
     if builder.memory.phase is Phase.FAILED:
         return rendering is None or _mends_something(rendering.spec, builder.observed.run.spec)

@@ -5,6 +5,7 @@ from typing import Any
 
 from echorl_core.names import Phase
 from echorl_manifest.models.status import MAX_MESSAGE
+from echorl_operator import names
 from echorl_operator.names import PodRole
 from echorl_operator.observed.memory import Memory
 from echorl_operator.observed.roles import RoleState
@@ -49,23 +50,33 @@ def conditions(observed: Observed, memory: Memory, report: PassReport, state: Ro
         elif state is None and kind in before:
             # Nobody tells at the moment.
             aspects[kind] = _aspect(before[kind])
+    problems = dict(report.problems)
+    if (stuck := _stuck(report)) is not None:
+        problems.setdefault("Stalled", stuck)
     for kind in PROBLEMS:
-        if kind in report.problems:
-            aspects[kind] = ("True", *report.problems[kind])
+        if kind in problems:
+            aspects[kind] = ("True", *problems[kind])
         elif kind in before:
             aspects[kind] = ("False", "Healed", "")
     return [_written(kind, aspect, before.get(kind), observed) for kind, aspect in sorted(aspects.items())]
 
 
 def begun(before: Iterable[Any], after: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Problems to tell by an event: conditions that have become true.
+    """Problems to tell by an event: conditions that have become true, each told once.
 
     Args:
         before: Conditions as status has them.
         after: As they are to be written.
     """
     standing = {old.get("type") for old in before if isinstance(old, Mapping) and old.get("status") == "True"}
-    return [new for new in after if new["type"] in PROBLEMS and new["status"] == "True" and new["type"] not in standing]
+    return [new for new in after if is_problem(new) and new["type"] not in standing]
+
+
+def is_problem(condition: Mapping[str, Any]) -> bool:
+    """Whether a condition says that something is wrong which none of the others says."""
+    kind = condition.get("type")
+    own = kind != "Stalled" or condition.get("reason") == names.NO_STEP
+    return kind in PROBLEMS and condition.get("status") == "True" and own
 
 
 def _written(kind: str, aspect: Aspect, before: Mapping[str, Any] | None, observed: Observed) -> dict[str, Any]:
@@ -90,6 +101,13 @@ def _aspect(condition: Mapping[str, Any]) -> Aspect:
 def _ready(report: PassReport) -> Aspect:
     ready = report.phase in (Phase.RUNNING, Phase.SUCCEEDED)
     return ("True" if ready else "False", report.reason or str(report.phase), "" if ready else report.message)
+
+
+def _stuck(report: PassReport) -> tuple[str, str] | None:
+    """Reason and message of an end, or a manifest, that only an edit gets the run out of; None: there is none."""
+    if report.phase is Phase.FAILED:
+        return (report.reason, report.message)
+    return report.problems.get("InvalidSpec")
 
 
 def _progressing(report: PassReport) -> Aspect:

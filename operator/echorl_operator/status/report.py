@@ -35,8 +35,7 @@ def status_of(observed: Observed, memory: Memory, report: PassReport) -> dict[st
         "phase": str(report.phase),
         "message": report.message[:MAX_MESSAGE],
         "conditions": conditions(observed, memory, report, state),
-        # Before the first attempt there is nothing that it could fence.
-        "observedGeneration": memory.observed_generation if memory.attempt else observed.run.generation,
+        "observedGeneration": observed.run.generation,
         "attempt": memory.attempt,
         "revision": memory.revision,
         "resumeStep": memory.resume_step,

@@ -6,6 +6,8 @@ newest announced policy is kept there too, so that engines are brought to it wit
 """
 
 import asyncio
+import math
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -14,6 +16,7 @@ import structlog
 from echorl_core.rundir import write_file
 from echorl_core.wire.batch import StopNotice
 from echorl_core.wire.weights import PolicyAnnouncement
+from echorl_orchestrator.attempt.trainer_pace import TrainerPace
 from echorl_orchestrator.batches.batch_store import BatchStore
 from echorl_orchestrator.disk_room import DiskRoom, is_full
 
@@ -57,6 +60,10 @@ class TrainerDesk:
         self.told: set[int] = set()
         """Ranks that were told of the stop."""
         self._heard_of = False
+        self.pace = TrainerPace()
+        """Of this process: a restarted one measures anew."""
+        self.on_moved: Callable[[], None] = lambda: None
+        """Called when a rank asks for a batch that is not there, or is the first to have one."""
 
     @property
     def trained(self) -> int | None:
@@ -105,6 +112,9 @@ class TrainerDesk:
         if step <= self.start_step or (step <= self.given and self._store.seal(step) is None):
             raise NoSuchBatch(f"step: found {step}, the batch is no longer kept; the newest given is {self.given}")
         self._heard_of = True
+        if step == self.given + 1:
+            self.pace.asked(step)
+            self.on_moved()
         try:
             async with asyncio.timeout(wait_s), self._changed:
                 await self._changed.wait_for(lambda: self._is_over(step) or self._is_there(step))
@@ -114,8 +124,15 @@ class TrainerDesk:
             self.told.add(rank)
             await self._notify()
             return self.notice
-        self.given = max(self.given, step)
+        if step > self.given:
+            self.given = step
+            self.pace.given(step)
+            self.on_moved()
         return self._store.rank_file(step, rank)
+
+    def due_in_s(self, step: int) -> float:
+        """Seconds until the batch of ``step`` is to be sealed; infinite while no rank has the one before it."""
+        return math.inf if step > self.given + 1 else self.pace.due_in_s(step)
 
     def pulled(self, step: int, rank: int) -> int:
         """Note that a rank's batch was sent; how many ranks have theirs."""

@@ -41,6 +41,7 @@ class Training:
             RunFailure: nothing to train, or the last checkpoint could not be saved.
         """
         self._live.call_on_change(play.buffer.wake)
+        self._disk.desk.on_moved = play.buffer.wake
         self._adopt(play)
         done = False
         while not done:
@@ -85,11 +86,12 @@ class Training:
         await self._evals.finished()
 
     async def _next_batch(self, play: LoadedRollout) -> None:
-        """Seal one batch; or none, if new settings came before its episodes were chosen."""
-        step = play.buffer.next_step
-        episodes = await play.buffer.batch_unless(lambda: self._live.waiting)
+        """Seal one batch as the trainer is about to ask for it; or none, if new settings came before."""
+        step, desk = play.buffer.next_step, self._disk.desk
+        episodes = await play.buffer.batch_unless(lambda: self._live.waiting, desk.due_in_s)
         if episodes is None:
             return
+        chosen = asyncio.get_running_loop().time()
         # No await since the episodes were taken: what is saved is the state as of this batch.
         state = self._state(play, step)
         units = units_of(episodes)
@@ -112,7 +114,8 @@ class Training:
         play.buffer.sealed()
         play.scheduler.cancel_hopeless()
         play.scheduler.wake()
-        await self._disk.desk.sealed()
+        desk.pace.sealed(asyncio.get_running_loop().time() - chosen)
+        await desk.sealed()
         self._health.beat()
         await self._board.refresh()
         await self._disk.episodes.sealed(step, units)

@@ -1,6 +1,7 @@
 """Ready episodes on their way into batches: which are too old, which make the next batch, which are dropped and why."""
 
 import asyncio
+import contextlib
 import math
 from collections import Counter
 from collections.abc import Callable
@@ -48,7 +49,7 @@ class ReadyBuffer:
         self.next_step = next_step
         """The next batch to be sealed."""
         self.ready: list[ReadyEpisode] = []
-        """Oldest version first, then in the order of closing."""
+        """Oldest version first, then in the order of starting: by that of closing, long ones would be left over."""
         self._ready_tokens = 0
         """Trainable tokens of the ready episodes; only counted where batches are measured in tokens."""
         self._filtered: list[ReadyEpisode] = []
@@ -83,26 +84,37 @@ class ReadyBuffer:
                 f"step {self.next_step}: {self._idle_in_a_row} episodes in a row had nothing to train; "
                 f"filters matched: {matched(self._filtered[-self._idle_in_a_row :])}",
             )
-        self._hold(sorted([*self.ready, *admitted], key=lambda episode: episode.version_low or 0))
+        self._hold(sorted([*self.ready, *admitted], key=lambda episode: (episode.version_low or 0, episode.group)))
         self._changed.set()
 
     async def batch(self) -> list[ReadyEpisode]:
         """Wait for the next batch's episodes; see ``take``."""
-        while (taken := await self.batch_unless(lambda: False)) is None:
+        while (taken := await self.batch_unless(lambda: False, lambda step: 0.0)) is None:
             continue
         return taken
 
-    async def batch_unless(self, interrupted: Callable[[], bool]) -> list[ReadyEpisode] | None:
-        """Wait for the next batch's episodes; None, with nothing taken, if ``interrupted`` says so (after ``wake``)."""
+    async def batch_unless(
+        self, interrupted: Callable[[], bool], due_in_s: Callable[[int], float]
+    ) -> list[ReadyEpisode] | None:
+        """Wait until the next batch is due, and for its episodes.
+
+        Args:
+            interrupted: asked first, and after each ``wake``; if it says so the answer is None, with nothing taken.
+            due_in_s: seconds until the batch of a step is due; infinite: until ``wake``.
+        """
         while not interrupted():
-            if (taken := self.take()) is not None:
+            self._drop_stale()
+            left = due_in_s(self.next_step)
+            if left <= 0 and (taken := self.take()) is not None:
                 return taken
             self._changed.clear()
-            await self._changed.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left if 0 < left < math.inf else None):
+                    await self._changed.wait()
         return None
 
     def wake(self) -> None:
-        """Look again whether there is a batch, or an interruption: the trainer has moved on, or settings came."""
+        """Look again whether a batch is due, or an interruption: the trainer has moved on, or settings came."""
         self._changed.set()
 
     def take(self) -> list[ReadyEpisode] | None:
@@ -112,12 +124,7 @@ class ReadyBuffer:
         and episodes that never grow old would make batches without end. Episodes that have become too old for the
         next batch, and so for every later one, are dropped.
         """
-        limit = self._config.max_staleness
-        if stale := [episode for episode in self.ready if episode.staleness(self.next_step) > limit]:
-            self._counters.drop(Drop.STALE, len(stale))
-            self._settle(stale)
-            self._hold([episode for episode in self.ready if episode.staleness(self.next_step) <= limit])
-            self.on_room()
+        self._drop_stale()
         count = self._enough()
         if count is None or self.next_step > farthest_batch(self._config, self._trained()):
             return None
@@ -127,6 +134,14 @@ class ReadyBuffer:
         self.next_step += 1
         self.on_room()
         return taken
+
+    def _drop_stale(self) -> None:
+        limit = self._config.max_staleness
+        if stale := [episode for episode in self.ready if episode.staleness(self.next_step) > limit]:
+            self._counters.drop(Drop.STALE, len(stale))
+            self._settle(stale)
+            self._hold([episode for episode in self.ready if episode.staleness(self.next_step) <= limit])
+            self.on_room()
 
     def give_up(self, episodes: list[ReadyEpisode]) -> None:
         """The batch just taken has nothing to train: its step is collected again, with other episodes.

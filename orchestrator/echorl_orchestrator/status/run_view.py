@@ -21,7 +21,6 @@ from echorl_orchestrator.engines import EnginePool
 from echorl_orchestrator.evals.evaluation import Evals
 from echorl_orchestrator.rollout.counters import Counters, Drop
 from echorl_orchestrator.rollout.mode_traits import MODES
-from echorl_orchestrator.rollout.ready_buffer import farthest_batch
 from echorl_orchestrator.rollout.rollout import Rollout
 from echorl_orchestrator.sandboxes.ledger import SandboxLedger
 from echorl_orchestrator.status.progress import RunEnd, RunProgress
@@ -112,7 +111,6 @@ class RunView:
         desk, failure, loaded = self.disk.desk, self.end.failure, self.rollout.loaded
         return RunStanding(
             next_step=self.rollout.next_step,
-            farthest=farthest_batch(self.config.batch, self.step),
             max_steps=self.live.last,
             trained=desk.trained,
             start_step=desk.start_step,

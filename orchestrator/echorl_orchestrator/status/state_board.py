@@ -78,8 +78,6 @@ class RunStanding:
     """What ``waiting_for`` is told from."""
 
     next_step: int
-    farthest: int
-    """The last batch that may be sealed now."""
     max_steps: int
     trained: int | None
     start_step: int
@@ -135,10 +133,10 @@ def _batch(facts: RunStanding) -> str:
             f"episodes of batch {facts.next_step}, which the trainer waits for: "
             f"{facts.ready} of {facts.per_batch} are ready, {facts.in_flight} in flight"
         )
-    if facts.next_step > facts.farthest:
+    if facts.ready >= max(facts.per_batch, 1):
         return (
-            f"the trainer to train step {facts.trained_or_start + 1}: "
-            f"batches up to {facts.next_step - 1} are sealed, and maxStaleness allows none further ahead"
+            f"the trainer to train step {facts.trained_or_start + 1}: enough episodes are ready for batch "
+            f"{facts.next_step}, which is sealed when the trainer is about to ask for it"
         )
     if not facts.in_flight and facts.ready < facts.per_batch:
         return (

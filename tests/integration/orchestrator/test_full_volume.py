@@ -50,7 +50,7 @@ async def test_half_a_row_is_taken_back_and_a_stop_waits_for_no_room(run: Run) -
     training = asyncio.create_task(trainer.run())
     async with run.orchestrator() as process:
         state = await run.state()
-        while "batches up to 3 are sealed" not in state["waiting_for"]:
+        while "enough episodes are ready for batch 3" not in state["waiting_for"]:
             state = await run.state(since=state["revision"], wait=10)
         rows = run.directory.records(1) / "steps.jsonl"
         before = rows.read_bytes()

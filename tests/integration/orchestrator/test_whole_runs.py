@@ -54,7 +54,7 @@ async def test_a_run_keeps_all_episodes_and_tells_its_monitors_of_which_one_is_o
     training = asyncio.create_task(trainer.run())
     async with run.orchestrator() as process:
         # A step's file is left out where files of as many steps as can be sealed by now wait for the disk.
-        await until(lambda: run.directory.episodes(1, 3).exists())
+        await until(lambda: run.directory.episodes(1, 2).exists())
         trainer.go_on.set()
         await training
         assert await process.wait() == ExitCode.OK, run.log.read_text()
@@ -76,7 +76,7 @@ async def test_a_run_keeps_all_episodes_and_tells_its_monitors_of_which_one_is_o
     assert {("eval/held-out/reward", step) for step in (0, 2, 4)} <= found
 
 
-async def test_sft_seals_no_further_ahead_of_its_trainer_than_is_allowed(run: Run) -> None:
+async def test_sft_seals_one_batch_ahead_of_its_trainer(run: Run) -> None:
     train = [environment("talks", type="builtin:terminal-demonstrations", args={"num_tasks": 4})]
     run.configure(max_steps=12, batch={"mode": "sft", "group_size": 1}, train=train, evals=[])
     trainer = run.trainer()
@@ -84,9 +84,9 @@ async def test_sft_seals_no_further_ahead_of_its_trainer_than_is_allowed(run: Ru
     training = asyncio.create_task(trainer.run())
     async with run.orchestrator() as process:
         state = await run.state()
-        while "batches up to 6 are sealed" not in state["waiting_for"]:
+        while "enough episodes are ready for batch 6" not in state["waiting_for"]:
             state = await run.state(since=state["revision"], wait=10)
-        await until(lambda: run.directory.sealed_steps()[-1][0] == 6)
+        await until(lambda: run.directory.sealed_steps()[-1][0] == 5)
         trainer.go_on.set()
         await training
         assert await process.wait() == ExitCode.OK, run.log.read_text()

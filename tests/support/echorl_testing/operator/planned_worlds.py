@@ -89,7 +89,7 @@ def state(**changes: Any) -> RoleState:
 
 def status(phase: Phase, attempt: int = 1, **changes: Any) -> dict[str, Any]:
     """Of a run of generation 1, in this phase; in an attempt that was admitted if it runs. ``control`` is merged."""
-    control: dict[str, Any] = {}
+    control: dict[str, Any] = {"renderedGeneration": 1} if attempt else {}
     if phase in (Phase.STARTING, Phase.RUNNING):
         control["preparedAttempt"] = attempt
     if phase is Phase.RUNNING:

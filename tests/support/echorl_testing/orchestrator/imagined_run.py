@@ -328,6 +328,8 @@ class ImaginedRun:
         """Bounds of disk and memory, looked at whenever an episode begins and a step is about to end."""
         sealed = [step for step, _ in self.run.sealed_steps()]
         assert not sealed or sealed[-1] <= self.trained + 1 + self.staleness, (sealed, self.trained)
+        if self.process is not None and sealed:
+            assert sealed[-1] <= self.process.desk.given + 1, (sealed, self.process.desk.given)
         batch, loaded = self.config.batch, None if self.process is None else self.process.rollout.loaded
         if batch.batch_size is not None and loaded is not None:
             most = batch.oversampling * batch.batch_size * (self.staleness + 1) + batch.group_size

@@ -94,7 +94,13 @@ def test_a_restart_is_known_to_the_next_process_of_the_operator() -> None:
         (at(0, "Failed", engine()), GpuState.STOPPING),
         (at(0, "Running", engine(node="", phase=PodPhase.PENDING), orchestrator()), GpuState.WAITING),
         (
-            at(0, "Running", engine(), orchestrator(), conditions=[{"type": "Stalled", "status": "True"}]),
+            at(
+                0,
+                "Running",
+                engine(),
+                orchestrator(),
+                conditions=[{"type": "Stalled", "status": "True", "reason": "NoStep"}],
+            ),
             GpuState.WAITING,
         ),
         (

@@ -1,6 +1,7 @@
 """Which ready episodes make a batch, and what is told of those that do not."""
 
 import asyncio
+import math
 
 import pytest
 
@@ -8,8 +9,10 @@ from echorl_core.config import FilterConfig
 from echorl_core.names import ExitCode
 from echorl_orchestrator.episode_outcome import EpisodeOutcome
 from echorl_orchestrator.failures import RunFailure
+from echorl_orchestrator.rollout.groups import Group, close
 from echorl_testing.orchestrator.scripted_player import A, C, ScriptedPlayer, batch_config, eventually, outcome, sample
 from echorl_testing.orchestrator.scripted_scheduler import Rig
+from echorl_testing.virtual_time import run_in_virtual_time
 
 
 async def test_stale_episodes_leave_the_batch_and_stay_in_the_baseline() -> None:
@@ -41,15 +44,49 @@ async def test_a_wait_for_a_batch_can_be_interrupted_and_loses_nothing() -> None
     rig.player.gate.clear()
     stop: list[bool] = []
     async with rig.running():
-        waiting = asyncio.create_task(rig.buffer.batch_unless(lambda: bool(stop)))
+        waiting = asyncio.create_task(rig.buffer.batch_unless(lambda: bool(stop), lambda step: 0.0))
         await eventually(lambda: len(rig.player.playing) == 4, "a batch is played")
         stop.append(True)
         rig.buffer.wake()
         assert await waiting is None
         rig.player.gate.set()
         await eventually(lambda: len(rig.buffer.ready) == 4, "its episodes are ready")
-        assert await rig.buffer.batch_unless(lambda: True) is None
+        assert await rig.buffer.batch_unless(lambda: True, lambda step: 0.0) is None
         assert len(await rig.buffer.batch()) == 4
+
+
+def admit(rig: Rig, name: str, *, version: int) -> None:
+    """A group of two episodes closes."""
+    outcomes = {index: outcome(f"{name}-e{index}", version=version) for index in range(2)}
+    rig.buffer.admit(close(Group(name, rig.deck.take(), 2, 0, outcomes), batch_config(max_staleness=1)))
+
+
+def test_until_a_batch_is_due_older_episodes_may_still_come_and_go_first() -> None:
+    async def life() -> list[str]:
+        rig, clock = Rig(batch_config(max_staleness=1), ScriptedPlayer(version=1)), asyncio.get_running_loop().time
+        rig.buffer.next_step = 2
+        admit(rig, "a1-g000002", version=1)
+        admit(rig, "a1-g000003", version=1)
+        due = clock() + 7
+        waiting = asyncio.create_task(
+            rig.buffer.batch_unless(lambda: False, lambda step: max(0.0, due - clock()) if step == 2 else math.inf)
+        )
+        await asyncio.sleep(6.0)
+        assert not waiting.done()
+        admit(rig, "a1-g000001", version=0)
+        taken = await waiting
+        assert taken is not None
+        assert clock() == pytest.approx(due)
+        return [one.group for one in taken]
+
+    assert run_in_virtual_time(life()) == ["a1-g000001"] * 2 + ["a1-g000002"] * 2
+
+
+async def test_of_one_version_those_that_began_first_go_first_whenever_they_ended() -> None:
+    rig = Rig(batch_config(max_staleness=1), ScriptedPlayer(version=0))
+    for name in ("a1-g000002", "a1-g000003", "a1-g000001"):
+        admit(rig, name, version=0)
+    assert [one.group for one in await rig.buffer.batch()] == ["a1-g000001"] * 2 + ["a1-g000002"] * 2
 
 
 async def test_batches_measured_in_tokens_end_with_the_episode_that_fills_them() -> None:

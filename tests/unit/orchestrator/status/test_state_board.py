@@ -14,7 +14,6 @@ from echorl_orchestrator.status.state_board import RunStanding, StateBoard, wait
 def standing(**fields: Any) -> RunStanding:
     defaults: dict[str, Any] = {
         "next_step": 3,
-        "farthest": 5,
         "max_steps": 10,
         "trained": 2,
         "start_step": 0,
@@ -47,8 +46,9 @@ STOPPED = StopNotice(reason="stopped", step=2, checkpoint=True)
             "the trainer to train step 3: batch 4 needs a newer policy than version 2",
         ),
         (
-            {"next_step": 6},
-            "the trainer to train step 3: batches up to 5 are sealed, and maxStaleness allows none further ahead",
+            {"next_step": 5, "ready": 16, "in_flight": 0},
+            "the trainer to train step 3: enough episodes are ready for batch 5, which is sealed when the trainer is "
+            "about to ask for it",
         ),
         ({"next_step": 4}, "the trainer to train step 3; episodes of batch 4 are played"),
         ({"next_step": 11, "trained": 9}, "the trainer to train step 10 of 10; every batch is sealed"),
