@@ -11,6 +11,7 @@ import torch
 from benchmarks.trainer_bench import ADAMW, Bench, Learner
 from benchmarks.trainer_workload import recorded
 from echorl_core.wire.batch import MicroBatch, RankBatch, TokenRole
+from echorl_trainer.experts import has_experts
 from echorl_trainer.model import Checkpointing
 
 GIB = float(1 << 30)
@@ -32,6 +33,7 @@ def model_flops(micro: MicroBatch, config: Any) -> float:
     """Floating-point operations that the model asks for in forward and backward; recomputation is not counted.
 
         layers:    6 * T * L * H * (2 * q + 2 * kv + 3 * I)         q = heads * D, kv = key-value heads * D
+                                                            with experts k * 3 * I + E: k taken of E, I of one
         attention: 6 * L * q * sum over documents of n * (n + 1)    causal: half of scores and of values
         head:      6 * K * H * V                                    K scored tokens
 
@@ -39,7 +41,10 @@ def model_flops(micro: MicroBatch, config: Any) -> float:
     """
     q, kv = config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim
     hidden, layers = config.hidden_size, config.num_hidden_layers
-    linear = hidden * (2 * q + 2 * kv + 3 * config.intermediate_size)
+    feed_forward = 3 * config.intermediate_size
+    if has_experts(config):
+        feed_forward = config.num_experts_per_tok * 3 * config.moe_intermediate_size + config.num_experts
+    linear = hidden * (2 * q + 2 * kv + feed_forward)
     lengths = micro.lengths.astype(np.float64)
     scored = int(np.isin(micro.role, (TokenRole.ACTION, TokenRole.ENV_OUTPUT)).sum())
     attention = layers * q * float((lengths * (lengths + 1)).sum())

@@ -19,6 +19,8 @@ TENSOR_PREFIX = "base_model.model."
 """What PEFT writes before a module's name."""
 
 _LAYERS = re.compile(r"(?:^|\.)layers\.\d+\.")
+_EXPERTS = re.compile(r"\.mlp\.(experts\.|gate\.weight$)")
+"""What gets no adapter of a mixture of experts: experts and router."""
 _NAMED = 12
 
 Shape = tuple[int, int]
@@ -58,6 +60,8 @@ def _some(names: Sequence[str]) -> str:
 def linear_layers(folder: Path) -> dict[str, Shape]:
     """Linear layers of the transformer layers of the model in ``folder``: name to [out, in], from safetensors headers.
 
+    Experts and routers are none.
+
     Raises:
         ValueError: a file is not safetensors.
         OSError: a file cannot be read.
@@ -66,7 +70,7 @@ def linear_layers(folder: Path) -> dict[str, Shape]:
     for file in sorted(folder.glob("*.safetensors")):
         for name, entry in _header(file).items():
             shape = entry.get("shape", [])
-            if name.endswith(".weight") and len(shape) == 2 and _LAYERS.search(name):
+            if name.endswith(".weight") and len(shape) == 2 and _LAYERS.search(name) and not _EXPERTS.search(name):
                 shapes[name.removesuffix(".weight")] = (shape[0], shape[1])
     return shapes
 

@@ -1,6 +1,7 @@
 """Weight updates of a real vLLM engine, checked against transformers in float32.
 
-Two engines, one after the other: an untied model and, in the campaign, a tied one; the pool's engine has another one.
+Engines one after the other: an untied model and, in the campaign, a tied one and a mixture of experts; the pool's
+engine has another one.
 """
 
 import asyncio
@@ -31,14 +32,16 @@ TOLERANCE = 1e-4
 UNTIED = pytest.mark.parametrize("setting", ["untied"], indirect=True)
 OF_TIED = pytest.param("tied", marks=campaign.ALL)
 TIED = pytest.mark.parametrize("setting", [OF_TIED], indirect=True)
+OF_EXPERTS = pytest.param("experts", marks=campaign.ALL)
 BOTH = pytest.mark.parametrize("setting", ["untied", OF_TIED], indirect=True)
+EACH = pytest.mark.parametrize("setting", ["untied", OF_TIED, OF_EXPERTS], indirect=True)
 
 
 class Setting:
     """An engine, and the models that are published to it."""
 
-    def __init__(self, engine, folder, *, tie):
-        self.engine, self.folder, self.tie = engine, folder, tie
+    def __init__(self, engine, folder, kind):
+        self.engine, self.folder, self.kind = engine, folder, kind
         self.version = 0
         self.pauses = []
         self._models = {}
@@ -47,7 +50,7 @@ class Setting:
         """Folder of the model of a seed."""
         folder = self.folder / f"seed-{seed}"
         if not folder.exists():
-            write_seeded_model(folder, SHAPES["tiny"], seed, tie=self.tie)
+            write_seeded_model(folder, SHAPES["tiny"], seed, **self.kind)
         return folder
 
     def logprobs(self, seed, tokens, first=1):
@@ -64,12 +67,13 @@ class Setting:
 def setting(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
     tie = request.param == "tied"
-    write_seeded_model(folder / "start", SHAPES["tiny"], 1, tie=tie)
+    kind = {"tie": tie, "family": "qwen3_moe" if request.param == "experts" else "qwen3"}
+    write_seeded_model(folder / "start", SHAPES["tiny"], 1, **kind)
     # The third update of the tied engine fails half-way: each passes this point once a tensor.
     per_update = len(published_tensors(folder / "start"))
     faults = {"ECHORL_FAULTS": f"engine.mid_apply@{2 * per_update + 7}=raise"} if tie else {}
     with running_engine(folder / "start", folder / "engine", run_uid=RUN, variables=faults) as engine:
-        found = Setting(engine, folder, tie=tie)
+        found = Setting(engine, folder, kind)
         yield found
         if found.pauses:
             log.info("%s: pauses of %s ms", request.param, [round(1000 * one) for one in found.pauses])
@@ -202,7 +206,7 @@ async def test_nothing_is_generated_before_the_first_update(client):
     assert not identity["ready"]
 
 
-@BOTH
+@EACH
 async def test_two_updates_in_a_row_agree_with_transformers(client):
     await client.update(5, mode="http")
     assert await client.holds(5)

@@ -7,7 +7,7 @@ Which tensor of a folder is which parameter is transformers' to say, as it is wh
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
@@ -19,10 +19,18 @@ import torch.distributed as dist
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from transformers.conversion_mapping import get_model_conversion_mapping
-from transformers.core_model_loading import WeightConverter, WeightRenaming, dot_natural_key, rename_source_key
+from transformers.core_model_loading import (
+    Concatenate,
+    MergeModulelist,
+    WeightConverter,
+    WeightRenaming,
+    dot_natural_key,
+    rename_source_key,
+)
 
 from echorl_core.config import ModelConfig
 from echorl_trainer.attention import choose_kernel, head_counts
+from echorl_trainer.experts import has_experts
 from echorl_trainer.lora import attach, draw_adapter, store_frozen
 from echorl_trainer.model import Checkpointing, Policy, fill_buffers, meta_policy
 from echorl_trainer.model_folder import tensor_files
@@ -54,6 +62,8 @@ def start_policy(
     check_against_reference(policy.model.config)
     compute_dtype: torch.dtype = getattr(torch, config.dtype)
     choose_kernel(ranks.device, compute_dtype, head_counts(policy.model.config))
+    if compile and compute_dtype == torch.float32 and has_experts(policy.model.config):
+        raise ValueError("compile: found true, accepted for a mixture of experts in float32: false")
     if config.lora is not None:
         attach(policy, config.lora)
         store_frozen(policy, compute_dtype)
@@ -106,7 +116,7 @@ def load_weights(policy: Policy, folder: Path, device: torch.device) -> None:
 
 
 def _stored(model: Any, folder: Path, wanted: Mapping[str, Tensor]) -> Iterator[tuple[str, Any]]:
-    """What the folder holds of wanted tensors: a handle, read where it is sliced, or a tensor made of several.
+    """What the folder holds of wanted tensors: a handle or a stack, read where it is sliced, or a tensor made of some.
 
     A handle is good until the next one. Files are opened for each tensor anew, as pages of an open file count as ours.
     """
@@ -115,7 +125,7 @@ def _stored(model: Any, folder: Path, wanted: Mapping[str, Tensor]) -> Iterator[
     converters = [one for one in transforms if isinstance(one, WeightConverter)]
     by_pattern = {pattern: one for one in converters for pattern in one.source_patterns}
     files = tensor_files(folder)
-    made: dict[str, Any] = {}
+    made: dict[str, tuple[WeightConverter, dict[str, list[str]]]] = {}
     for key in sorted(files, key=dot_natural_key):
         name, pattern = rename_source_key(key, renamings, converters, model.base_model_prefix, wanted)
         if name not in wanted and key in wanted:
@@ -126,11 +136,66 @@ def _stored(model: Any, folder: Path, wanted: Mapping[str, Tensor]) -> Iterator[
             with safe_open(files[key], framework="pt") as file:
                 yield name, file.get_slice(key)
         else:
-            converter = made.setdefault(name, deepcopy(by_pattern[pattern]))
-            converter.add_tensor(name, key, pattern, partial(_whole, files[key], key))
-    for first, converter in made.items():
-        for name, found in converter.convert(first, model=model, config=model.config).items():
-            yield name, found[0] if isinstance(found, list) else found
+            made.setdefault(name, (by_pattern[pattern], {}))[1].setdefault(pattern, []).append(key)
+    for first, (converter, keys) in made.items():
+        one = _Made(first, converter, keys, files, model)
+        if one.is_stack:
+            yield first, one
+        else:
+            yield from one.tensors().items()
+
+
+@dataclass(frozen=True)
+class _Made:
+    """What transformers makes of several stored tensors. Of a stack, only those of the rows asked for are read."""
+
+    name: str
+    converter: WeightConverter
+    keys: Mapping[str, Sequence[str]]
+    """Stored tensors by the converter's patterns, in order."""
+    files: Mapping[str, Path]
+    model: Any
+
+    @property
+    def is_stack(self) -> bool:
+        """Whether row n is made of each pattern's n-th tensor alone."""
+        first, *others = self.converter.operations
+        return isinstance(first, MergeModulelist) and first.dim == 0 and all(_keeps_rows(one) for one in others)
+
+    def get_shape(self) -> list[int]:
+        """Of a stack as the folder has it.
+
+        Raises:
+            ValueError: tensors are missing.
+        """
+        counts = {pattern: len(self.keys.get(pattern, ())) for pattern in self.converter.source_patterns}
+        if len(set(counts.values())) > 1:
+            found = ", ".join(f"{count} of {pattern}" for pattern, count in counts.items())
+            raise ValueError(f"model.path: lacks weights: {self.name} is made of {found}, accepted are as many of each")
+        return [next(iter(counts.values())), *self[:1].shape[1:]]
+
+    def __getitem__(self, rows: slice) -> Tensor:
+        return self.tensors(rows)[self.name]
+
+    def tensors(self, rows: slice = slice(None)) -> dict[str, Tensor]:
+        """What is made of each pattern's tensors ``rows``, by parameters' names.
+
+        Raises:
+            ValueError: they do not fit together.
+        """
+        converter = deepcopy(self.converter)
+        for pattern, keys in self.keys.items():
+            for key in keys[rows]:
+                converter.add_tensor(self.name, key, pattern, partial(_whole, self.files[key], key))
+        try:
+            found = converter.convert(self.name, model=self.model, config=self.model.config)
+        except RuntimeError as error:
+            raise ValueError(f"model.path: {self.name}: its stored tensors do not fit together: {error}") from error
+        return {name: one[0] if isinstance(one, list) else one for name, one in found.items()}
+
+
+def _keeps_rows(operation: Any) -> bool:
+    return isinstance(operation, Concatenate) and operation.dim > 0
 
 
 def _whole(path: Path, key: str) -> Tensor:

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 
 from echorl_core import adapters
 from echorl_core.config import LoraConfig
+from echorl_trainer.experts import published
 from echorl_trainer.model import Adapter, Policy
-from echorl_trainer.shards import local, rows_of
+from echorl_trainer.shards import Portion, local, rows_of
 
 
 class LoraLinear(nn.Linear):
@@ -97,12 +98,12 @@ def store_frozen(policy: Policy, dtype: torch.dtype) -> None:
             parameter.data = parameter.data.to(dtype)
 
 
-def published_parameters(policy: Policy) -> dict[str, Tensor]:
+def published_parameters(policy: Policy) -> dict[str, Tensor | Portion]:
     """What a policy version consists of: the adapter under PEFT's names, or all weights under Hugging Face's.
 
     A head that is the embedding is not among them, as in Hugging Face's folders.
     """
     named = policy.model.named_parameters()
     if policy.adapter is None:
-        return dict(named)
+        return dict(each for name, one in named for each in published(name, one))
     return {adapters.TENSOR_PREFIX + name: one for name, one in named if one.requires_grad}

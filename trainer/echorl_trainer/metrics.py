@@ -42,6 +42,11 @@ class Metrics:
         self.env_nll = self._gauge(
             "env_nll_nats", "Mean negative log-likelihood of environment tokens in the last step.", ("environment",)
         )
+        self.experts = self._gauge(
+            "experts",
+            "Of mixtures of experts, in the last step: load_max, load_max_layer, load_min, router_entropy.",
+            ("kind",),
+        )
         self.grad_norm = self._gauge("grad_norm", "Norm of the last step's gradient, before clipping.")
         self.learning_rate = self._gauge("learning_rate", "Of the last step.")
         self.logprob_gap = self._gauge(
@@ -106,7 +111,7 @@ class Metrics:
         self.trained_tokens.inc(report.trained_tokens)
         self.packed_tokens.inc(report.packed_tokens)
         self._observe_seconds(report.seconds)
-        by_prefix = {"loss": self.loss, "env_nll": self.env_nll}
+        by_prefix = {"loss": self.loss, "env_nll": self.env_nll, "experts": self.experts}
         alone = {"optim/grad_norm": self.grad_norm, "optim/lr": self.learning_rate}
         for name, value in report.metrics.items():
             prefix, _, rest = name.partition("/")

@@ -14,6 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from echorl_core.config import LoraConfig, ModelConfig
 from echorl_trainer.attention import NAME as ATTENTION
 from echorl_trainer.attention import document_layout
+from echorl_trainer.experts import FAMILIES, GROUPED_MULTIPLE, PRODUCTS, has_experts, replace_routers
 from echorl_trainer.head import Objective, token_logprobs, token_loss
 from echorl_trainer.varlen_kernels import kernel_operators
 
@@ -120,11 +121,20 @@ def meta_policy(config: ModelConfig) -> Policy:
         raise ValueError(f"model.path: {config.path} holds no config.json")
     described = AutoConfig.from_pretrained(config.path, local_files_only=True)
     refuse_unsupported(described)
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(described, dtype=torch.float32, attn_implementation=ATTENTION)
-    policy = Policy(model, getattr(torch, config.dtype))
+    policy = Policy(meta_model(described), getattr(torch, config.dtype))
     _check_structure(policy)
     return policy
+
+
+def meta_model(described: Any) -> Any:
+    """The model of a transformers config as it is trained: with our attention and, of experts, our routers."""
+    experts = {"experts_implementation": PRODUCTS} if has_experts(described) else {}
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(
+            described, dtype=torch.float32, attn_implementation=ATTENTION, **experts
+        )
+    replace_routers(model)
+    return model
 
 
 def fill_buffers(model: Any) -> None:
@@ -145,8 +155,14 @@ def refuse_unsupported(config: Any) -> None:
     """
     found = []
     experts = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
-    if any((getattr(config, name, None) or 0) > 1 for name in experts):
-        found.append("mixture of experts")
+    if has_experts(config):
+        if config.mlp_only_layers or config.decoder_sparse_step != 1:
+            found.append("layers without experts among those with them (mlp_only_layers, decoder_sparse_step)")
+        widths = (config.hidden_size, config.moe_intermediate_size)
+        if any(width % GROUPED_MULTIPLE for width in widths):
+            found.append(f"experts of widths {widths}, accepted are multiples of {GROUPED_MULTIPLE}")
+    elif any((getattr(config, name, None) or 0) > 1 for name in experts):
+        found.append(f"mixture of experts other than {', '.join(FAMILIES)}")
     if any(getattr(config, name, None) is not None for name in ("vision_config", "audio_config")):
         found.append("vision and audio models")
     kinds = set(getattr(config, "layer_types", None) or []) - {"full_attention"}
@@ -173,6 +189,7 @@ def _check_structure(policy: Policy) -> None:
 _KEPT = {
     torch.ops.aten.mm.default,
     torch.ops.aten.addmm.default,
+    torch.ops.aten._grouped_mm.default,
     torch.ops.aten._scaled_dot_product_flash_attention.default,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
     torch.ops.aten._scaled_dot_product_efficient_attention.default,

@@ -72,10 +72,15 @@ def build_optimizer(policy: nn.Module, config: OptimizerConfig) -> Optimizer:
 
     Weight decay leaves one-dimensional parameters alone: norms and biases. Muon has the matrices of the transformer
     layers; norms, embeddings and the output head are AdamW's.
+
+    Raises:
+        ValueError: Muon for a mixture of experts.
     """
     parameters = [parameter for parameter in policy.parameters() if parameter.requires_grad]
     store = MomentStore(config.state_dtype, offload=config.cpu_offload)
     if config.type == "muon":
+        if any(p.ndim > 2 for p in parameters):
+            raise ValueError("optimizer.type: found muon, accepted for mixtures of experts: adamw, signSgd, sgd")
         hidden = {id(p) for p in policy.layers.parameters()} if isinstance(policy, Policy) else set()
         matrices = [p for p in parameters if p.ndim == 2 and id(p) in hidden]
         chosen = {id(matrix) for matrix in matrices}

@@ -8,12 +8,20 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
-from echorl_trainer.attention import NAME as ATTENTION
-from echorl_trainer.model import PackedTokens, Policy, fill_buffers
+from echorl_trainer.experts import has_experts
+from echorl_trainer.model import PackedTokens, Policy, fill_buffers, meta_model
 
 _LENGTHS = (7, 5)
 _TOLERANCE = 1e-3
-_MOST = {"num_hidden_layers": 2, "num_key_value_heads": 2, "intermediate_size": 64, "vocab_size": 128}
+_MOST = {
+    "num_hidden_layers": 2,
+    "num_key_value_heads": 2,
+    "intermediate_size": 64,
+    "vocab_size": 128,
+    "moe_intermediate_size": 64,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+}
 
 
 @torch.no_grad()
@@ -31,15 +39,14 @@ def check_against_reference(config: Any) -> None:
         small = small_config(config)
         # Its weights come from a generator of their own: torch's goes on as if nothing had been drawn.
         with torch.random.fork_rng(devices=[]):
-            eager = AutoModelForCausalLM.from_config(small, dtype=torch.float32, attn_implementation="eager").eval()
+            kinds = ["attn_implementation", *(["experts_implementation"] if has_experts(small) else [])]
+            plain = dict.fromkeys(kinds, "eager")
+            eager = AutoModelForCausalLM.from_config(small, dtype=torch.float32, **plain).eval()
     except (ValueError, TypeError, RuntimeError, AttributeError) as error:
         raise ValueError(f"not supported yet: {name}: no small copy can be made of it: {error}") from error
     _draw(eager)
-    with torch.device("meta"):
-        # A model keeps its config, and in it how it attends.
-        model = AutoModelForCausalLM.from_config(
-            small_config(config), dtype=torch.float32, attn_implementation=ATTENTION
-        )
+    # A model keeps its config, and in it how it attends.
+    model = meta_model(small_config(config))
     policy = Policy(model.to_empty(device="cpu"), torch.float32)
     model.tie_weights()
     model.load_state_dict(eager.state_dict())

@@ -13,11 +13,12 @@ from typing import Any, Literal
 
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast, Qwen3Config
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3MoeConfig
 from transformers.utils import logging as transformers_logging
 
-Family = Literal["qwen3", "llama"]
+Family = Literal["qwen3", "llama", "qwen3_moe"]
 Dtype = Literal["float32", "bfloat16"]
+_CONFIGS: dict[str, Any] = {"qwen3": Qwen3Config, "llama": LlamaConfig, "qwen3_moe": Qwen3MoeConfig}
 
 END_OF_TEXT = "<|endoftext|>"
 TURN_START = "<|im_start|>"
@@ -69,6 +70,11 @@ class SeededShape:
     max_position_embeddings: int = 4096
     initializer_range: float = 0.02
     rope_theta: float = 10_000.0
+    num_experts: int = 8
+    """Of family ``qwen3_moe`` alone, as the next two."""
+    experts_per_token: int = 2
+    moe_intermediate_size: int | None = None
+    """Of one expert; None: ``intermediate_size`` divided by ``num_experts``."""
     vocab_size: int | None = None
     """Rows of the embedding; None means the tokenizer's length. No text gives rows beyond that."""
 
@@ -109,9 +115,18 @@ def _model_config(shape: SeededShape, tokenizer: PreTrainedTokenizerFast, *, fam
     vocab_size = shape.vocab_size or len(tokenizer)
     if vocab_size < len(tokenizer):
         raise ValueError(f"vocab_size is {vocab_size}, but the byte tokenizer has {len(tokenizer)} entries")
-    if family not in ("qwen3", "llama"):
-        raise ValueError(f"family is {family!r}; known families: qwen3, llama")
-    return (Qwen3Config if family == "qwen3" else LlamaConfig)(
+    if family not in _CONFIGS:
+        raise ValueError(f"family is {family!r}; known families: {', '.join(_CONFIGS)}")
+    experts: dict[str, Any] = {}
+    if family == "qwen3_moe":
+        experts = {
+            "num_experts": shape.num_experts,
+            "num_experts_per_tok": shape.experts_per_token,
+            "moe_intermediate_size": shape.moe_intermediate_size or shape.intermediate_size // shape.num_experts,
+            "norm_topk_prob": True,
+        }
+    return _CONFIGS[family](
+        **experts,
         vocab_size=vocab_size,
         hidden_size=shape.hidden_size,
         intermediate_size=shape.intermediate_size,
@@ -169,7 +184,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m echorl_trainer.seeded", description=main.__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--shape", choices=sorted(SHAPES), default="tiny")
-    parser.add_argument("--family", choices=["qwen3", "llama"], default="qwen3")
+    parser.add_argument("--family", choices=list(_CONFIGS), default="qwen3")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--tie", action="store_true", help="share the embedding with the output head")
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")

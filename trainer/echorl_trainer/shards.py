@@ -1,10 +1,30 @@
 """A rank's part of a tensor that ranks share by rows."""
 
+from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+
+@dataclass(frozen=True)
+class Portion:
+    """A matrix of a stack of them [E, R, C], of which it is some rows: a tensor of its own where weights are read."""
+
+    stack: Tensor
+    number: int
+    rows: slice
+
+    @property
+    def shape(self) -> torch.Size:
+        """Of the portion."""
+        return torch.Size((self.rows.stop - self.rows.start, self.stack.shape[2]))
+
+    def of(self, whole: Tensor) -> Tensor:
+        """Its values, a view of the whole stack's."""
+        return whole[self.number, self.rows]
 
 
 def local(tensor: Any) -> Tensor:

@@ -12,15 +12,18 @@ import mmap
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import structlog
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
+
+from echorl_trainer.shards import Portion
 
 log = structlog.get_logger()
 
@@ -245,7 +248,7 @@ class Copier:
             self._side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     @torch.no_grad()
-    def copy(self, parameters: Mapping[str, Tensor], snapshot: Snapshot | None) -> Tensor:
+    def copy(self, parameters: Mapping[str, Tensor | Portion], snapshot: Snapshot | None) -> Tensor:
         """Walk all parameters, named as in the layouts; collective, since each is gathered.
 
         ``snapshot``: on rank 0, None elsewhere.
@@ -257,8 +260,10 @@ class Copier:
         """
         bounds: list[Tensor] = []
         under_way: list[torch.cuda.Event] = []
+        wanted = ((parameters[name], layout.dtype) for layout in self._layouts for name in layout.shapes)
+        everything = _all_gathered(wanted)
         for number, layout in enumerate(self._layouts):
-            whole = (gathered(parameters[name], layout.dtype) for name in layout.shapes)
+            whole = islice(everything, len(layout.shapes))
             if snapshot is None:
                 for _ in whole:
                     pass
@@ -297,8 +302,10 @@ class Copier:
         self._side.wait_stream(torch.cuda.current_stream(self._side.device))
 
 
-def gathered(parameter: Tensor, dtype: torch.dtype) -> Tensor:
+def gathered(parameter: Tensor | Portion, dtype: torch.dtype) -> Tensor:
     """The whole of a parameter on its device; collective, and in ``dtype`` if ranks exchange anything for it."""
+    if isinstance(parameter, Portion):
+        return parameter.of(gathered(parameter.stack, dtype))
     if not isinstance(parameter, DTensor):
         return parameter
     if parameter.device_mesh.size() == 1:
@@ -306,6 +313,19 @@ def gathered(parameter: Tensor, dtype: torch.dtype) -> Tensor:
     local = parameter.to(dtype)
     whole: Tensor = local.full_tensor() if isinstance(local, DTensor) else local
     return whole
+
+
+def _all_gathered(wanted: Iterable[tuple[Tensor | Portion, torch.dtype]]) -> Iterator[Tensor]:
+    """The whole of each; a stack is gathered once for portions of it that stand together."""
+    stack, whole = None, torch.empty(0)
+    for one, dtype in wanted:
+        if not isinstance(one, Portion):
+            stack, whole = None, torch.empty(0)
+            yield gathered(one, dtype)
+            continue
+        if stack is not one.stack:
+            stack, whole = one.stack, gathered(one.stack, dtype)
+        yield one.of(whole)
 
 
 def _fill(targets: Sequence[Tensor], whole: Iterator[Tensor]) -> None:

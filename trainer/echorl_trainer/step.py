@@ -22,6 +22,7 @@ from torch.optim import Optimizer
 from echorl_core.wire.batch import MicroBatch, RankBatch
 from echorl_core.wire.reports import LogprobGap
 from echorl_trainer.batches import ScoredBatch, Source, score_batch, sources_of
+from echorl_trainer.experts import routers
 from echorl_trainer.former import FormerWeights
 from echorl_trainer.losses import PolicyLoss
 from echorl_trainer.model import PackedTokens, Policy
@@ -90,6 +91,7 @@ class StepRunner:
         """Is shown every micro-batch; None: tokens are not exported."""
         self._vocab_size = int(policy.model.get_input_embeddings().num_embeddings)
         self._former = FormerWeights(policy)
+        self._routers = routers(policy)
         self._gap_tolerance = GAP_TOLERANCE[policy.compute_dtype]
 
     def run(self, batch: RankBatch) -> StepOutcome:
@@ -163,6 +165,8 @@ class StepRunner:
     ) -> tuple[Tensor, Tensor]:
         objective = MicroBatchLoss(self._policy_loss, batch.denominators, scored)
         scores = self._policy(scored.tokens, objective if objective.by_token else None)
+        if self._routers:  # before backward, where recomputation would overwrite it
+            token_metrics.add_routing(torch.stack([one.load for one in self._routers]))
         total = objective(scores.logprobs) if scores.loss is None else scores.loss
         outputs = objective.outputs
         count_batch(token_metrics, scored, scores, outputs, gap_tolerance=self._gap_tolerance)

@@ -65,6 +65,8 @@ class TokenMetrics:
     """Largest absolute gap between engine and trainer logprobs; a scalar."""
     extra: dict[str, Moments]
     """Moments over RL tokens of what only some losses measure, one measure each, by metric."""
+    routing: Tensor | None = None
+    """Sums of ``Router.load``, float64 [layers, E + 2]; None: there are no experts."""
 
     @property
     def taught(self) -> bool:
@@ -80,14 +82,21 @@ class TokenMetrics:
     def cpu(self) -> "TokenMetrics":
         """Bring the metrics to the host, in one transfer."""
         all_moments = [self.moments, *self.extra.values()]
-        parts = [self.sums, self.gap_max, *(part for one in all_moments for part in (one.sums, one.bounds))]
+        routing = [] if self.routing is None else [self.routing]
+        parts = [*routing, self.sums, self.gap_max, *(part for one in all_moments for part in (one.sums, one.bounds))]
         flat = torch.cat([part.flatten() for part in parts]).cpu()
         found = [
             values.view_as(part)
             for values, part in zip(torch.split(flat, [part.numel() for part in parts]), parts, strict=True)
         ]
+        counted = found.pop(0) if routing else None
         moments, *extra = map(Moments, found[2::2], found[3::2])
-        return TokenMetrics(self.sources, found[0], moments, found[1], dict(zip(self.extra, extra, strict=True)))
+        by_name = dict(zip(self.extra, extra, strict=True))
+        return TokenMetrics(self.sources, found[0], moments, found[1], by_name, counted)
+
+    def add_routing(self, load: Tensor) -> None:
+        """Count what the routers of all layers chose of a micro-batch's tokens, float64 [layers, E + 2]."""
+        self.routing = load if self.routing is None else self.routing + load
 
 
 @torch.no_grad()
@@ -153,6 +162,8 @@ def merge(parts: Sequence[TokenMetrics]) -> TokenMetrics:
             if name not in merged.extra:
                 merged.extra[name] = Moments.empty(len(sources), 1, merged.sums.device)
             merged.extra[name].merge(rows, moments)
+        if metrics.routing is not None:
+            merged.add_routing(metrics.routing)
     return merged
 
 
@@ -173,6 +184,8 @@ def summarize(metrics: TokenMetrics) -> tuple[dict[str, float | None], LogprobGa
     # Last: the step's own names stand, whatever an environment is called.
     found |= {"ratio/mean": found[f"ratio/{ALL}"]}
     found |= {name: found[f"{name}/{ALL}"] for name in ("is_masked_low", "is_masked_high", *metrics.extra)}
+    if metrics.routing is not None:
+        found |= _routing(metrics.routing)
     total = _sums(metrics, range(len(metrics.sources)))
     found["echo_tokens"] = total[_ECHO]
     compared = int(total["gap_tokens"])
@@ -183,6 +196,19 @@ def summarize(metrics: TokenMetrics) -> tuple[dict[str, float | None], LogprobGa
         over_tolerance=int(total["gap_over"]),
     )
     return found, gap
+
+
+def _routing(load: Tensor) -> dict[str, float | None]:
+    """How evenly tokens went to experts; a load of 1 is that of equal shares."""
+    counts, entropy, tokens = load[:, :-2], load[:, -2], load[:, -1]
+    shares = counts / counts.mean(dim=1, keepdim=True)
+    most, least = shares.amax(dim=1), shares.amin(dim=1)
+    return {
+        "experts/load_max": float(most.mean()),
+        "experts/load_max_layer": float(most.max()),
+        "experts/load_min": float(least.mean()),
+        "experts/router_entropy": float((entropy / tokens).mean()),
+    }
 
 
 def _of_scope(metrics: TokenMetrics, scope: str, rows: list[int]) -> dict[str, float | None]:

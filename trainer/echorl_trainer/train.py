@@ -28,6 +28,7 @@ from echorl_core.wire.weights import PolicyAnnouncement
 from echorl_trainer.attention import kernel_name
 from echorl_trainer.checkpoint import Saver
 from echorl_trainer.client import BatchSource, Outbox
+from echorl_trainer.experts import PRODUCTS, has_experts
 from echorl_trainer.exports import Exporter
 from echorl_trainer.health import Health, Phase
 from echorl_trainer.loading import start_policy
@@ -79,11 +80,18 @@ def build_learner(config: TrainerConfig, ranks: Ranks) -> Learner:
         "spec.trainer.optimizer.stateDtype": config.optimizer.state_dtype,
     }
     optimizer = build_optimizer(policy, config.optimizer)
+    experts = {"experts": PRODUCTS} if has_experts(policy.model.config) else {}
+    if experts:
+        log.warning(
+            "engine and trainer each choose a token's experts, and may choose differently where two are nearly as good;"
+            " mismatch_kl and the logprob gap show by how much"
+        )
     log.info(
         "policy is ready",
         device=str(ranks.device),
         dtype=config.model.dtype,
         attention=kernel_name(ranks.device, policy.compute_dtype),
+        **experts,
         compiled=config.compile,
         activation_checkpointing=config.activation_checkpointing,
         optimizer=config.optimizer.type,

@@ -107,9 +107,10 @@ def _shape_entry(entry: str) -> tuple[str, object]:
 def _say(run: EchoRLRun, needs: Needs, given: tuple[int, str] | None) -> bool:
     """Print the plan; whether all that is known fits."""
     shape = needs.shape
+    active = f" ({shape.active_parameters / 1e9:.3g} B active)" if shape.has_experts else ""
     typer.echo(
-        f"{run.spec.model.name}: {shape.parameters / 1e9:.3g} B parameters, {shape.num_hidden_layers} layers of width "
-        f"{shape.hidden_size}, vocabulary {shape.vocab_size:,}"
+        f"{run.spec.model.name}: {shape.parameters / 1e9:.3g} B parameters{active}, {shape.num_hidden_layers} layers "
+        f"of width {shape.hidden_size}, vocabulary {shape.vocab_size:,}"
     )
     verdicts = []
     for lines, template in ((trainer_lines, run.spec.trainer.template), (engine_lines, run.spec.inference.template)):

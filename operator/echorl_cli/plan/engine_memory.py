@@ -44,7 +44,7 @@ def engine_memory(shape: ModelShape, use: Serving, gpu_bytes: int) -> EngineMemo
     """What a GPU of an engine holds, by arithmetic."""
     split = use.tensor_parallel
     weights = use.compute_bytes * shape.parameters // split
-    through = use.compute_bytes * 8192 * (2 * shape.intermediate_size // split + 4 * shape.hidden_size)
+    through = use.compute_bytes * 8192 * (2 * shape.inner_width // split + 4 * shape.hidden_size)
     workspace = through + 2 * FLOAT32 * 1024 * shape.vocab_size + RESERVED_BYTES
     cache = int(use.gpu_share * gpu_bytes) - weights - workspace
     # Heads that are fewer than GPUs are held several times.

@@ -1,7 +1,7 @@
 """A decoder's dimensions, and how many parameters they make.
 
-It is of decoders with gated feed-forward layers and grouped attention, as Llama's and Qwen's. Biases and the norms of
-heads are left out: less than a thousandth.
+It is of decoders with gated feed-forward layers and grouped attention, as Llama's and Qwen's, and of Qwen3-MoE's with
+experts in every layer. Biases and the norms of heads are left out: less than a thousandth.
 """
 
 from collections.abc import Mapping
@@ -15,6 +15,7 @@ RESERVED_BYTES = int(1.5 * GIB)
 _LARGEST = 10**9
 _KEYS = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+_FAMILY = "qwen3_moe"
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,11 @@ class ModelShape:
     num_key_value_heads: int
     head_dim: int
     tie_word_embeddings: bool = False
+    num_experts: int = 1
+    """1: there are no experts and no router."""
+    num_experts_per_tok: int = 1
+    moe_intermediate_size: int = 0
+    """Of one expert; ``intermediate_size`` is of no use then."""
 
     @classmethod
     def of_config(cls, config: Mapping[str, Any]) -> "ModelShape":
@@ -37,9 +43,7 @@ class ModelShape:
         Raises:
             ValueError: names the key that is missing or wrong, what was found and what is accepted.
         """
-        if any(isinstance(config.get(key), int) and config[key] > 1 for key in _EXPERTS):
-            raise ValueError("not supported yet: mixture of experts")
-        numbers = {key: _number(config, key) for key in _KEYS}
+        numbers = {key: _number(config, key) for key in _KEYS} | _experts(config)
         hidden, heads = numbers["hidden_size"], numbers["num_attention_heads"]
         return cls(
             **numbers,
@@ -59,28 +63,40 @@ class ModelShape:
         return self.num_key_value_heads * self.head_dim
 
     @property
+    def has_experts(self) -> bool:
+        """Whether a router chooses for every token which of several feed-forward parts it goes through."""
+        return self.num_experts > 1
+
+    @property
+    def inner_width(self) -> int:
+        """Of the feed-forward part that one token goes through: of all experts that it takes together."""
+        return self.num_experts_per_tok * self.moe_intermediate_size if self.has_experts else self.intermediate_size
+
+    @property
     def linear_layers(self) -> dict[str, tuple[int, int]]:
-        """Inputs and outputs of a layer's matrices, by the names that adapters know them by."""
+        """Inputs and outputs of a layer's matrices, by the names that adapters know them by; experts get none."""
         hidden, inner, query, key = self.hidden_size, self.intermediate_size, self.query_width, self.key_width
-        return {
-            "q_proj": (hidden, query),
-            "k_proj": (hidden, key),
-            "v_proj": (hidden, key),
-            "o_proj": (query, hidden),
-            "gate_proj": (hidden, inner),
-            "up_proj": (hidden, inner),
-            "down_proj": (inner, hidden),
-        }
+        found = {"q_proj": (hidden, query), "k_proj": (hidden, key), "v_proj": (hidden, key), "o_proj": (query, hidden)}
+        if not self.has_experts:
+            found |= {"gate_proj": (hidden, inner), "up_proj": (hidden, inner), "down_proj": (inner, hidden)}
+        return found
 
     @property
     def layer_matrices(self) -> int:
         """Parameters of a layer's matrices."""
-        return sum(rows * columns for rows, columns in self.linear_layers.values())
+        routed = self.num_experts * self.hidden_size * (3 * self.moe_intermediate_size + 1) if self.has_experts else 0
+        return sum(rows * columns for rows, columns in self.linear_layers.values()) + routed
 
     @property
     def layer_parameters(self) -> int:
         """Parameters of a layer: its matrices and two norms."""
         return self.layer_matrices + 2 * self.hidden_size
+
+    @property
+    def active_parameters(self) -> int:
+        """Of the whole model, those that one token is computed with."""
+        idle = (self.num_experts - self.num_experts_per_tok) * 3 * self.hidden_size * self.moe_intermediate_size
+        return self.parameters - self.num_hidden_layers * idle
 
     @property
     def outer_parameters(self) -> int:
@@ -91,6 +107,27 @@ class ModelShape:
     def parameters(self) -> int:
         """Of the whole model."""
         return self.num_hidden_layers * self.layer_parameters + self.outer_parameters
+
+
+def _experts(config: Mapping[str, Any]) -> dict[str, int]:
+    """The numbers of a mixture of experts; of a dense model none.
+
+    Raises:
+        ValueError: it is of another family, or a number is missing or wrong.
+    """
+    found = [key for key in _EXPERTS if isinstance(config.get(key), int) and config[key] > 1]
+    if not found:
+        return {}
+    if config.get("model_type", _FAMILY) != _FAMILY:
+        raise ValueError(f"not supported yet: mixture of experts of model type {config['model_type']}")
+    if config.get("mlp_only_layers") or config.get("decoder_sparse_step", 1) != 1:
+        raise ValueError("not supported yet: layers without experts (mlp_only_layers, decoder_sparse_step)")
+    numbers = {key: _number(config, key) for key in ("num_experts_per_tok", "moe_intermediate_size")}
+    numbers["num_experts"] = _number(config, found[0])
+    if numbers["num_experts_per_tok"] > numbers["num_experts"]:
+        accepted = f"at most {numbers['num_experts']} ({found[0]})"
+        raise ValueError(f"num_experts_per_tok: found {numbers['num_experts_per_tok']}, accepted is {accepted}")
+    return numbers
 
 
 def _number(config: Mapping[str, Any], key: str, default: int | None = None) -> int:

@@ -104,16 +104,17 @@ def _state_bytes(shape: ModelShape, use: Training, trained: int) -> int:
 def kept_bytes(shape: ModelShape, use: Training) -> int:
     """Bytes that a layer keeps for backward, per token.
 
-    ``full``: its input. ``selective``: that, what its seven products and attention give, and attention's normaliser.
-    ``none``: ``layer_bytes``.
+    ``full``: its input. ``selective``: that, what its seven products and attention give, and attention's normaliser;
+    with experts what each of a token's gives, and the router. ``none``: ``layer_bytes``.
     """
-    hidden, inner = shape.hidden_size, shape.intermediate_size
+    hidden, inner = shape.hidden_size, shape.inner_width
     query, key = shape.query_width, shape.key_width
     if use.activation_checkpointing == "full":
         return use.compute_bytes * hidden
     if use.activation_checkpointing == "selective":
-        values = 3 * hidden + 2 * query + 2 * key + 2 * inner
-        return use.compute_bytes * values + FLOAT32 * shape.num_attention_heads
+        values = (2 + shape.num_experts_per_tok) * hidden + 2 * query + 2 * key + 2 * inner
+        router = shape.num_experts if shape.has_experts else 0
+        return use.compute_bytes * values + FLOAT32 * (shape.num_attention_heads + router)
     return layer_bytes(shape, use)
 
 
@@ -121,13 +122,18 @@ def layer_bytes(shape: ModelShape, use: Training) -> int:
     """Bytes that one layer needs for backward with nothing recomputed, per token, as it runs uncompiled.
 
     Two norms and the norms of queries and keys keep their input in float32 and their result; rotation keeps queries and
-    keys twice; attention keeps its four arguments, the feed-forward part three results.
+    keys twice; attention keeps its four arguments, the feed-forward part three results. With experts each of a token's
+    keeps its input and its result too, and the router its input, logits and their softmax in float32.
     """
-    hidden, inner = shape.hidden_size, shape.intermediate_size
+    hidden, inner = shape.hidden_size, shape.inner_width
     query, key = shape.query_width, shape.key_width
     norms = (FLOAT32 + use.compute_bytes) * (2 * hidden + query + key)
     rest = 2 * (query + key) + 2 * query + 2 * key + 4 * inner
-    return norms + use.compute_bytes * rest + FLOAT32 * shape.num_attention_heads
+    router = 0
+    if shape.has_experts:
+        rest += 2 * shape.num_experts_per_tok * hidden
+        router = FLOAT32 * (hidden + 2 * shape.num_experts)
+    return norms + use.compute_bytes * rest + FLOAT32 * shape.num_attention_heads + router
 
 
 def _head_buffers(shape: ModelShape, use: Training) -> int:
@@ -142,7 +148,10 @@ def _layer_buffers(shape: ModelShape, use: Training) -> int:
     """A layer's activations once more, gradients of what goes through it, its own, and two on their way in float32."""
     tokens = use.micro_batch_tokens
     recomputed = 0 if use.activation_checkpointing == "none" else tokens * layer_bytes(shape, use)
-    flowing = use.compute_bytes * tokens * (2 * shape.hidden_size + 3 * shape.intermediate_size)
+    widths = 2 * shape.hidden_size + 3 * shape.inner_width
+    if shape.has_experts:
+        widths += 2 * shape.num_experts_per_tok * shape.hidden_size
+    flowing = use.compute_bytes * tokens * widths
     if use.adapter_parameters is not None:
         return recomputed + flowing
     head = use.compute_bytes * shape.vocab_size * shape.hidden_size

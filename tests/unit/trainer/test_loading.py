@@ -6,7 +6,7 @@ import re
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, GraniteConfig, LlamaConfig, Qwen3Config
+from transformers import AutoModelForCausalLM, GraniteConfig, LlamaConfig, Qwen3Config, Qwen3MoeConfig
 
 from echorl_core.config import LoraConfig
 from echorl_testing.orchestrator.packs import whole_policy
@@ -15,6 +15,7 @@ from echorl_testing.trainer.loading_ranks import config_of, expected, loaded, pe
 from echorl_testing.trainer.tiny_learner import alone, tiny_model
 from echorl_trainer.loading import start_policy
 from echorl_trainer.model import meta_policy
+from echorl_trainer.model_folder import tensor_files
 from echorl_trainer.reference import check_against_reference, small_config
 from echorl_trainer.seeded import SeededShape, write_seeded_model
 
@@ -72,10 +73,19 @@ def without_prefix(folder):
     return folder
 
 
+def experts(folder):
+    """Eleven experts, which neither two ranks nor three divide, in files that part the matrices of an expert."""
+    sizes = {"num_experts": 11, "num_experts_per_tok": 2, "moe_intermediate_size": 8}
+    write(folder, Qwen3MoeConfig(**SIZES, **sizes, tie_word_embeddings=False), max_shard_size="3KB")
+    assert "model.layers.1.mlp.experts.10.up_proj.weight" in tensor_files(folder)
+    return folder
+
+
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     root = tmp_path_factory.mktemp("models")
-    return [make(root / make.__name__) for make in (qwen3, tied, half_in_files, scaled_rotary, without_prefix)]
+    kinds = (qwen3, tied, half_in_files, scaled_rotary, without_prefix, experts)
+    return [make(root / make.__name__) for make in kinds]
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +119,8 @@ def test_an_adapter_has_the_same_base_and_the_same_start_beside_weights_in_half_
     assert not starts
 
 
-def test_a_rank_holds_at_most_twice_its_shard_and_one_tensor_while_it_loads(tmp_path):
+@pytest.mark.parametrize("family", ["qwen3", "qwen3_moe"])
+def test_a_rank_holds_at_most_twice_its_shard_and_one_tensor_while_it_loads(tmp_path, family):
     """128 MiB in float32, so 64 MiB a rank; the largest tensor has 16 MiB. A whole load would take 128 MiB or more."""
     shape = SeededShape(
         hidden_size=512,
@@ -120,7 +131,7 @@ def test_a_rank_holds_at_most_twice_its_shard_and_one_tensor_while_it_loads(tmp_
         head_dim=128,
         vocab_size=8192,
     )
-    write_seeded_model(tmp_path / "m", shape, 0)
+    write_seeded_model(tmp_path / "m", shape, 0, family=family)
     largest = 8192 * 512 * 4
     for grown, held in on_ranks(2, peak_of_loading, tmp_path / "m", tiny_model(tmp_path / "warm")):
         assert held > 50 * 2**20

@@ -6,7 +6,7 @@ import re
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, GemmaConfig, GraniteConfig, MistralConfig, Qwen3MoeConfig
+from transformers import AutoModelForCausalLM, GemmaConfig, GraniteConfig, MistralConfig, MixtralConfig, Qwen3MoeConfig
 
 from echorl_core.config import ModelConfig
 from echorl_testing.orchestrator.packs import SHAPE, model_config, packed, tiny_policy, whole_policy
@@ -35,7 +35,7 @@ def saved(folder, config):
     return ModelConfig(path=str(folder), dtype="float32", max_model_len=64, renderer="engine")
 
 
-@pytest.mark.parametrize("family", ["qwen3", "llama"])
+@pytest.mark.parametrize("family", ["qwen3", "llama", "qwen3_moe"])
 @pytest.mark.parametrize("tie", [False, True], ids=["untied", "tied"])
 @torch.no_grad()
 def test_scores_match_the_reference_model_with_a_temperature_per_token(tmp_path, family, tie):
@@ -63,9 +63,10 @@ def test_only_the_chosen_rows_are_scored(tmp_path):
     assert policy(some).logprobs.tolist() == pytest.approx([full[row] for row in chosen.tolist()], abs=1e-6)
 
 
+@pytest.mark.parametrize("family", ["qwen3", "qwen3_moe"])
 @pytest.mark.parametrize("mode", ["selective", "full"])
-def test_activation_checkpointing_changes_no_gradient_and_no_name(tmp_path, mode):
-    plain, saving = tiny_policy(tmp_path / "m"), tiny_policy(tmp_path / "m")
+def test_activation_checkpointing_changes_no_gradient_and_no_name(tmp_path, mode, family):
+    plain, saving = (tiny_policy(tmp_path / "m", family=family) for _ in range(2))
     checkpoint_layers(saving, mode)
     for policy in (plain, saving):
         policy(packed(documents())).logprobs.sum().backward()
@@ -89,9 +90,19 @@ def test_published_parameters_have_hugging_face_names_and_no_tied_head(tmp_path,
     ("config", "named"),
     [
         pytest.param(
-            Qwen3MoeConfig(**SIZES, num_experts=2, num_experts_per_tok=1, moe_intermediate_size=8),
-            "mixture of experts",
-            id="moe",
+            MixtralConfig(**SIZES, num_local_experts=2, num_experts_per_tok=1),
+            "mixture of experts other than qwen3_moe",
+            id="another mixture of experts",
+        ),
+        pytest.param(
+            Qwen3MoeConfig(**SIZES, num_experts=2, num_experts_per_tok=1, mlp_only_layers=[0]),
+            "layers without experts among those with them",
+            id="dense layers",
+        ),
+        pytest.param(
+            Qwen3MoeConfig(**SIZES, num_experts=2, num_experts_per_tok=1, moe_intermediate_size=12),
+            r"experts of widths \(16, 12\), accepted are multiples of 8",
+            id="narrow experts",
         ),
         pytest.param(MistralConfig(**SIZES, sliding_window=8), "sliding_attention", id="sliding window"),
         pytest.param(GraniteConfig(**SIZES, logits_scaling=4.0), "differ from transformers' own", id="scaled logits"),

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from echorl_cli.convert.keys.row import IMPORT, Key, made, none, same
 
-_EXPERTS = "mixtures of experts are not supported"
+_EXPERTS = "routers train and multiply in float32, experts in groups; no expert parallelism, no router replay"
 _MEMORY = "offloading to host memory is not supported"
 _OLD_LOSS = "of a loss before the probability mask; set loss.maskLow and loss.maskHigh"
 

@@ -22,3 +22,17 @@ QWEN3_06B = QWEN3_8B | {
     "num_attention_heads": 16,
     "tie_word_embeddings": True,
 }
+QWEN3_30B_A3B = QWEN3_8B | {
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "model_type": "qwen3_moe",
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "moe_intermediate_size": 768,
+    "num_hidden_layers": 48,
+    "num_key_value_heads": 4,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "norm_topk_prob": True,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+}

@@ -7,7 +7,7 @@ import pytest
 from echorl_cli.plan.engine_memory import Serving, engine_memory
 from echorl_cli.plan.model_shape import GIB, ModelShape
 from echorl_cli.plan.trainer_memory import Training, adapter_parameters, trainer_memory
-from echorl_testing.manifests.model_configs import QWEN3_06B, QWEN3_8B
+from echorl_testing.manifests.model_configs import QWEN3_06B, QWEN3_8B, QWEN3_30B_A3B
 
 TOY = ModelShape(
     vocab_size=100,
@@ -21,7 +21,9 @@ TOY = ModelShape(
 USE = Training(shards=2, micro_batch_tokens=10)
 
 
-@pytest.mark.parametrize(("config", "published"), [(QWEN3_8B, 8_190_735_360), (QWEN3_06B, 596_049_920)])
+@pytest.mark.parametrize(
+    ("config", "published"), [(QWEN3_8B, 8_190_735_360), (QWEN3_06B, 596_049_920), (QWEN3_30B_A3B, 30_532_122_624)]
+)
 def test_parameters_are_those_of_published_models(config, published):
     shape = ModelShape.of_config(config)
     norms_of_heads = shape.num_hidden_layers * 2 * shape.head_dim
@@ -40,9 +42,51 @@ def test_a_number_that_is_none_is_named(value):
         ModelShape.of_config({**QWEN3_8B, "hidden_size": value})
 
 
-def test_experts_are_not_counted():
-    with pytest.raises(ValueError, match="not supported yet: mixture of experts"):
-        ModelShape.of_config({**QWEN3_8B, "num_experts": 128})
+def test_active_and_all_parameters_of_a_mixture_of_experts():
+    """Of a layer: attention 2 x 2048 x 4096 + 2 x 2048 x 512 = 18,874,368, the router 2048 x 128 = 262,144, an expert
+    3 x 2048 x 768 = 4,718,592, two norms 4096. Outside: 2 x 151,936 x 2048 + 2048 = 622,331,904.
+    """
+    shape = ModelShape.of_config(QWEN3_30B_A3B)
+    assert shape.parameters == 48 * (18_874_368 + 262_144 + 128 * 4_718_592 + 4096) + 622_331_904 == 30_532_110_336
+    assert shape.active_parameters == 48 * (18_874_368 + 262_144 + 8 * 4_718_592 + 4096) + 622_331_904 == 3_353_020_416
+    renamed = {key: value for key, value in QWEN3_30B_A3B.items() if key != "num_experts"}
+    assert ModelShape.of_config({**renamed, "num_local_experts": 128}) == shape
+    assert ModelShape.of_config(QWEN3_8B).active_parameters == ModelShape.of_config(QWEN3_8B).parameters
+    # Adapters are for attention alone.
+    assert adapter_parameters(shape, 8, ("q_proj", "down_proj")) == 48 * 8 * (2048 + 4096)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model_type": "mixtral"}, "not supported yet: mixture of experts of model type mixtral"),
+        ({"mlp_only_layers": [0]}, "not supported yet: layers without experts"),
+        ({"decoder_sparse_step": 2}, "not supported yet: layers without experts"),
+        ({"moe_intermediate_size": None}, "moe_intermediate_size: found nothing"),
+        ({"num_experts_per_tok": 129}, r"num_experts_per_tok: found 129, accepted is at most 128 \(num_experts\)"),
+    ],
+)
+def test_a_mixture_of_experts_that_is_not_known_is_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        ModelShape.of_config({**QWEN3_30B_A3B, **change})
+
+
+def test_a_rank_of_a_mixture_of_experts_by_hand():
+    """Four experts of width 6 in the place of 16; a token takes two: 12 inside.
+
+    A layer has 192 in attention, 8 x 4 + 4 x 3 x 8 x 6 = 608 in router and experts, 16 in norms.
+    """
+    toy = replace(TOY, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=6)
+    assert (toy.layer_parameters, toy.parameters) == (816, 1608 + 2 * 816)
+    assert toy.active_parameters == toy.parameters - 2 * 2 * 3 * 8 * 6
+    found = trainer_memory(toy, USE)
+    # Of a token: (2 + 2) x 8 of the width, 2 x 8 and 2 x 4 in attention, 2 x 12 inside; normalisers and the router.
+    assert found.activations == 2 * 10 * (2 * 80 + 4 * (2 + 4))
+    # Anew: (4 + 2)(2 x 8 + 8 + 4) + 2 (2 x 12 + 2 x 8 + 2 x 4 + 4 x 12 + 2 x 2 x 8) + 8 + 4 (8 + 2 x 4) = 496 a token;
+    # flowing: 2 (2 x 8 + 3 x 12 + 2 x 2 x 8) = 168; the head's gradient 1600; its own and two in float32: 10 x 816.
+    assert found.buffers == 10 * 496 + 10 * 168 + 1600 + 8160
+    kept = trainer_memory(toy, replace(USE, activation_checkpointing="none"))
+    assert kept.activations == 2 * 10 * 496
 
 
 def test_a_rank_by_hand():

@@ -1,0 +1,97 @@
+"""Mixtures of experts: the router, what it chose, and the tensors that experts are published as.
+
+transformers keeps the experts of a layer as two stacks of matrices and multiplies them in groups; a folder, and an
+engine, has matrices of each expert. Every rank computes all experts: stacks are sharded by rows like all else.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own word
+from torch import Tensor, nn
+from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeTopKRouter
+
+from echorl_trainer.shards import Portion
+
+FAMILIES = ("qwen3_moe",)
+"""Model types that are known here."""
+PRODUCTS = "grouped_mm"
+"""transformers' name for one grouped product over all experts; on every device."""
+GROUPED_MULTIPLE = 8
+"""Rows of a grouped product begin at multiples of 16 bytes: of 8 values in half precision."""
+
+
+class Router(nn.Module):
+    """Chooses experts as transformers' router does, but that logits are a product in float32 whatever is computed in.
+
+    Weights are those of the compute dtype, as engines hold them.
+    """
+
+    load: Tensor
+
+    def __init__(self, router: Qwen3MoeTopKRouter) -> None:
+        super().__init__()
+        self.weight = router.weight
+        self.top_k = router.top_k
+        self.norm_topk_prob = router.norm_topk_prob
+        counts = torch.zeros(len(router.weight) + 2, dtype=torch.float64, device=router.weight.device)
+        self.register_buffer("load", counts, persistent=False)
+        """float64 [E + 2], of the last forward: how often each expert was chosen, the sum of entropies, tokens."""
+
+    def forward(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """``hidden``: [T, H]. Logits float32 [T, E]; weights of the k chosen, in ``hidden``'s dtype, and which, [T, k].
+
+        A later forward, such as of recomputation, overwrites ``load``.
+        """
+        logits = F.linear(hidden.float(), self.weight.float())
+        logs = logits.log_softmax(dim=-1)
+        probabilities = logs.exp()
+        weights, chosen = probabilities.topk(self.top_k, dim=-1)
+        if self.norm_topk_prob:
+            weights = weights / weights.sum(dim=-1, keepdim=True)
+        self._observe(logs.detach(), chosen)
+        return logits, weights.to(hidden.dtype), chosen
+
+    @torch.no_grad()
+    def _observe(self, logs: Tensor, chosen: Tensor) -> None:
+        found = torch.zeros_like(self.load)
+        found[:-2].scatter_add_(0, chosen.flatten(), torch.ones_like(chosen, dtype=found.dtype).flatten())
+        found[-2] = -(logs.exp() * logs).sum(dtype=found.dtype)
+        found[-1] = len(chosen)
+        self.load.copy_(found)
+
+
+def has_experts(config: Any) -> bool:
+    """Whether a model's config is that of a family in ``FAMILIES``."""
+    return config.model_type in FAMILIES
+
+
+def replace_routers(model: nn.Module) -> None:
+    """Put a ``Router`` in the place of each of transformers'; parameters and their names stay."""
+    for module in list(model.modules()):
+        if isinstance(getattr(module, "gate", None), Qwen3MoeTopKRouter):
+            module.gate = Router(module.gate)
+
+
+def routers(model: nn.Module) -> list[Router]:
+    """All routers, in the order of layers; none of a dense model."""
+    return [module for module in model.modules() if isinstance(module, Router)]
+
+
+def published(name: str, parameter: Tensor) -> Iterator[tuple[str, Tensor | Portion]]:
+    """The tensors that a parameter is published as, by their names in Hugging Face's folders: itself, or its experts'.
+
+    ``gate_up_proj`` [E, 2 I, H] is ``gate_proj`` and ``up_proj``, [I, H], of each of E experts; ``down_proj`` likewise.
+    """
+    owner, _, last = name.rpartition(".")
+    if not owner.endswith(".mlp.experts") or parameter.ndim != 3:
+        yield name, parameter
+        return
+    experts, rows, _ = parameter.shape
+    halves = {last: slice(0, rows)}
+    if last == "gate_up_proj":
+        halves = {"gate_proj": slice(0, rows // 2), "up_proj": slice(rows // 2, rows)}
+    for expert in range(experts):
+        for part, place in halves.items():
+            yield f"{owner}.{expert}.{part}.weight", Portion(parameter, expert, place)
