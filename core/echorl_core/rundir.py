@@ -14,6 +14,7 @@ RUN/records/attempt_N/episodes/      step_000012.parquet: every train episode of
 RUN/records/attempt_N/eval_episodes/ step_000012.ENVIRONMENT.parquet: every episode of an eval, where asked for
 RUN/tensorboard/attempt_N/, wandb/   what the monitors write
 RUN/tokens/attempt_N/                step_000050.rank_0.jsonl: what a step trained, token by token
+RUN/profiles/attempt_N/              step_000012.rank_0.json.gz: traces of steps, where asked for
 RUN/.model, RUN/model.json           in a cluster: link to the model's folder, and which commit it is
 RUN/report.html, RUN/report.json
 """

@@ -3,7 +3,7 @@
 import asyncio
 import random
 import resource
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from echorl_core.names import ExitCode
 from echorl_core.rundir import RunDirectory
 from echorl_testing.trainer.batches import RUN_UID
 from echorl_testing.trainer.fake_orchestrator import TOKEN, FakeOrchestrator
-from echorl_testing.trainer.tiny_learner import alone, tiny_learner, tiny_model, train
+from echorl_testing.trainer.tiny_learner import tiny_learner, tiny_model, train
 from echorl_trainer.checkpoint import Saver, SaveTarget
 from echorl_trainer.client import Fenced, Link
 from echorl_trainer.health import Health
@@ -41,17 +41,6 @@ MUON = OptimizerConfig(type="muon", lr=1e-3, weight_decay=0.1)
 SIGN = OptimizerConfig(type="signSgd", lr=1e-4, weight_decay=0.1)
 EIGHT = ADAM.model_copy(update={"state_dtype": "int8"})
 HALF_MUON = MUON.model_copy(update={"state_dtype": "bfloat16", "cpu_offload": True})
-
-
-@pytest.fixture(scope="module")
-def ranks() -> Iterator[Ranks]:
-    with alone() as ranks:
-        yield ranks
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_model(tmp_path_factory.mktemp("model") / "tiny")
 
 
 @pytest.fixture

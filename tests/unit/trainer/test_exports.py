@@ -1,7 +1,6 @@
 """Exports of the weights alone: what a step published, whole, bounded in number, and never the end of a run."""
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from echorl_core.config import LoraConfig
 from echorl_core.identity import RunIdentity
 from echorl_core.rundir import RunDirectory
 from echorl_testing.trainer.batches import RUN_UID
-from echorl_testing.trainer.tiny_learner import alone, tiny_learner, tiny_model, train
+from echorl_testing.trainer.tiny_learner import tiny_learner, train
 from echorl_trainer.exports import Exporter
 from echorl_trainer.health import Health
 from echorl_trainer.lora import published_parameters
@@ -24,17 +23,6 @@ from echorl_trainer.snapshots import gathered
 from echorl_trainer.step import NonFinite
 from echorl_trainer.train import Learner
 from echorl_trainer.weights import MemoryStore
-
-
-@pytest.fixture(scope="module")
-def ranks() -> Iterator[Ranks]:
-    with alone() as ranks:
-        yield ranks
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_model(tmp_path_factory.mktemp("model") / "tiny")
 
 
 class Exporting:

@@ -1,7 +1,6 @@
 """Adapters: numbers worked out by hand, what trains and what does not, checkpoints, publication, merging."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from echorl_core.config import LoraConfig, OptimizerConfig
 from echorl_core.identity import RunIdentity
 from echorl_core.rundir import RunDirectory
 from echorl_testing.orchestrator.packs import packed, tiny_policy
-from echorl_testing.trainer.tiny_learner import alone, tiny_config, tiny_learner, tiny_model, train, weights
+from echorl_testing.trainer.tiny_learner import tiny_config, tiny_learner, tiny_model, train, weights
 from echorl_trainer.health import Watch
 from echorl_trainer.lora import LoraLinear, attach, draw_adapter, published_parameters
 from echorl_trainer.merge import Unmergeable, main, merge
@@ -31,17 +30,6 @@ from echorl_trainer.weights import disk_store
 LORA = LoraConfig(rank=4, alpha=8.0, target_modules=["q_proj", "down_proj", "model.layers.1.self_attn.v_proj"])
 PROBE = [7, 1, 200, 33, 64, 91, 258, 5]
 IDENTITY = RunIdentity("test", "uid", 1)
-
-
-@pytest.fixture(scope="module")
-def ranks() -> Iterator[Ranks]:
-    with alone() as ranks:
-        yield ranks
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_model(tmp_path_factory.mktemp("model") / "tiny")
 
 
 def digest(learner: Learner) -> str:

@@ -1,6 +1,5 @@
 """The trainer's part of the preflight: versions whose probes say what an engine must compute."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -12,7 +11,7 @@ from echorl_core import preflight_step
 from echorl_core.config import LoraConfig, OptimizerConfig
 from echorl_core.identity import RunIdentity
 from echorl_core.wire.weights import Probe, WeightManifest
-from echorl_testing.trainer.tiny_learner import alone, tiny_config, tiny_learner, tiny_model
+from echorl_testing.trainer.tiny_learner import tiny_config, tiny_learner, tiny_model
 from echorl_trainer.parallel import Ranks
 from echorl_trainer.preflight_step import MOVES_BY, run_preflight_step
 from echorl_trainer.publish import PROBE_TOLERANCE
@@ -20,12 +19,6 @@ from echorl_trainer.step import probe_logprobs
 
 LORA = LoraConfig(rank=2, alpha=4.0, target_modules=["q_proj", "up_proj"])
 IDENTITY = RunIdentity("test", "uid", 1)
-
-
-@pytest.fixture(scope="module")
-def ranks() -> Iterator[Ranks]:
-    with alone() as ranks:
-        yield ranks
 
 
 def probe_of(found: preflight_step.PreflightStep, version: int) -> Probe:

@@ -7,7 +7,6 @@ import resource
 import shutil
 import signal
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -20,7 +19,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from echorl_core.identity import RunIdentity
 from echorl_core.rundir import RunDirectory
 from echorl_core.wire.weights import PolicyAnnouncement, WeightManifest
-from echorl_testing.trainer.tiny_learner import alone, tiny_config, tiny_learner, tiny_model, train
+from echorl_testing.trainer.tiny_learner import tiny_config, tiny_learner, tiny_model, train
 from echorl_trainer.health import Watch
 from echorl_trainer.lora import published_parameters
 from echorl_trainer.parallel import Ranks
@@ -31,12 +30,6 @@ from echorl_trainer.train import Learner
 from echorl_trainer.weights import DiskStore, MemoryStore, WeightStore, complete_model, disk_store
 
 IDENTITY = RunIdentity("test", "uid-of-the-run", 3)
-
-
-@pytest.fixture(scope="module")
-def ranks() -> Iterator[Ranks]:
-    with alone() as ranks:
-        yield ranks
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["untied", "tied"])

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,21 +10,10 @@ from echorl_core.arrays import pack
 from echorl_core.rundir import step_name
 from echorl_core.wire.batch import RankBatch, StopNotice
 from echorl_testing.trainer.batches import rank_batch, record
-from echorl_testing.trainer.tiny_learner import alone, tiny_config, tiny_model
+from echorl_testing.trainer.tiny_learner import tiny_config
 from echorl_trainer.client import WrongBatch
 from echorl_trainer.parallel import Ranks
 from echorl_trainer.replay import RecordedBatches, parse, replay
-
-
-@pytest.fixture(scope="module")
-def ranks() -> Iterator[Ranks]:
-    with alone() as ranks:
-        yield ranks
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_model(tmp_path_factory.mktemp("model") / "tiny")
 
 
 def test_replay_is_the_same_bits_every_time(ranks: Ranks, model: Path, tmp_path: Path) -> None:

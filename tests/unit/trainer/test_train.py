@@ -18,7 +18,7 @@ from echorl_core.rundir import RunDirectory
 from echorl_core.wire.batch import RankBatch, StopNotice
 from echorl_testing.trainer.batches import RUN_UID
 from echorl_testing.trainer.fake_orchestrator import TOKEN, FakeOrchestrator
-from echorl_testing.trainer.tiny_learner import alone, tiny_learner, tiny_model
+from echorl_testing.trainer.tiny_learner import alone, tiny_learner
 from echorl_testing.trainer.trainer_processes import trainer_config
 from echorl_trainer import __main__ as entry
 from echorl_trainer.parallel import disconnect
@@ -26,11 +26,6 @@ from echorl_trainer.rank import run_to_words
 from echorl_trainer.replay import replay
 from echorl_trainer.state import TrainState, state_digest, trainer_folder
 from echorl_trainer.train import build_learner
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_model(tmp_path_factory.mktemp("model") / "tiny")
 
 
 @pytest.fixture(autouse=True)
