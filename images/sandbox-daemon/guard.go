@@ -13,7 +13,7 @@ import (
 	"syscall"
 )
 
-const toldDescriptor = 3
+const toldDescriptor, niceness = 3, 10
 
 // guard is a process of its own above each command. What the command leaves behind becomes its child, whatever it forked
 // and detached, so it knows when nothing is left: then it ends with 0. It tells how the command itself ended, as one byte.
@@ -32,6 +32,8 @@ func guard(arguments []string) {
 	prctl(setNoNewPrivs, 1)
 	withstandSignals()
 	spareThreads(4)
+	// Of this thread, and of all that the command starts: who counts and ends them must not wait for thousands.
+	_ = syscall.Setpriority(syscall.PRIO_PROCESS, 0, niceness)
 	syscall.CloseOnExec(toldDescriptor)
 	for _, variable := range environment {
 		if folders, isPath := strings.CutPrefix(variable, "PATH="); isPath {

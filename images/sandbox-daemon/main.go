@@ -22,6 +22,7 @@ import (
 
 const (
 	usage = `usage: sandbox-daemon serve --listen ADDRESS --token-sha256 HEX --workdir FOLDER --ttl-s SECONDS --files FOLDER
+                            --processes NUMBER
        sandbox-daemon install PATH
        sandbox-daemon --help | --version
 Exit codes: 2: an argument cannot be used, 124: the sandbox outlived its ttl, 1: anything else.
@@ -93,6 +94,7 @@ func serve(arguments []string) {
 	workdir := flags.String("workdir", "", "where commands run; made if it is not there")
 	ttl := flags.Float64("ttl-s", 0, "seconds after which the sandbox ends")
 	files := flags.String("files", "", "folder of the daemon's own: output without names, and the home of commands")
+	processes := flags.Int("processes", 0, "processes and threads that all commands together may have")
 	_ = flags.Parse(arguments) // It ends the program itself.
 	digest, err := hex.DecodeString(*token)
 	expect(err == nil && len(digest) == 32, exitUsage, "--token-sha256: accepted are 64 hex digits")
@@ -100,6 +102,7 @@ func serve(arguments []string) {
 	expect(filepath.IsAbs(*workdir), exitUsage, "--workdir: found %q, accepted is an absolute folder", *workdir)
 	expect(filepath.IsAbs(*files), exitUsage, "--files: found %q, accepted is an absolute folder", *files)
 	expect(*ttl > 0 && *ttl < 1e9, exitUsage, "--ttl-s: found %g, accepted are seconds above 0 and below 1e9", *ttl)
+	expect(*processes > 0, exitUsage, "--processes: found %d, accepted is a number above 0", *processes)
 	expect(os.Getpid() == 1, exitUsage, "this is process %d, accepted is 1: it ends all others", os.Getpid())
 	time.AfterFunc(time.Duration(*ttl*float64(time.Second)), func() { os.Exit(exitExpired) })
 	syscall.Umask(0o022)
@@ -108,6 +111,7 @@ func serve(arguments []string) {
 	withstandSignals()
 	spareThreads(2 * atOnce)
 	made := newSandbox(*workdir, *files)
+	go made.watch(*processes)
 	listener := must(net.Listen("tcp", *listen))
 	fmt.Fprintf(os.Stderr, "sandbox-daemon: serves on %s\n", listener.Addr())
 	server := http.Server{

@@ -20,6 +20,7 @@ const (
 
 	calmRounds, longestPause = 3, 50 * time.Millisecond  // Of ending a command without stopping all others.
 	looks, between           = 100, 2 * time.Millisecond // While all stand still.
+	glance, countPause       = 10 * time.Millisecond, 100 * time.Millisecond
 )
 
 // order is what a client asks to run. Root and the agent are one user here.
@@ -35,6 +36,7 @@ type command struct {
 	guard   *exec.Cmd
 	killing sync.Once
 	killed  atomic.Bool
+	crowded atomic.Bool   // It was ended for having too many processes.
 	gone    chan struct{} // Closed once its guard has ended.
 	done    chan struct{} // Closed once nothing is left of it, with what ended says.
 	ended   any
@@ -149,7 +151,9 @@ func (s *sandbox) follow(c *command, told *os.File) {
 		code = shellCode(c.guard.ProcessState.Sys().(syscall.WaitStatus))
 	}
 	killed := c.killed.Load() && code == 128+int(syscall.SIGKILL)
-	c.ended = map[string]any{"code": code, "killed": killed, "out_of_memory": memoryDeaths() > c.deaths}
+	c.ended = map[string]any{
+		"code": code, "killed": killed, "out_of_memory": memoryDeaths() > c.deaths, "out_of_processes": c.crowded.Load(),
+	}
 	close(c.done)
 }
 
@@ -208,27 +212,14 @@ func (s *sandbox) killRound(c *command, standStill bool) int {
 func (s *sandbox) killOf(c *command) int {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
-	count, parents, ended := 0, map[int]int{}, map[int]bool{}
-	paths, _ := filepath.Glob("/proc/[0-9]*/stat")
-	for _, path := range paths {
-		number, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
-		text, _ := os.ReadFile(path)
-		// State and parent; the name before them may hold anything.
-		if fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:]); len(fields) > 1 {
-			parents[number], _ = strconv.Atoi(string(fields[1]))
-			ended[number] = bytes.ContainsAny(fields[0], "ZX")
-		}
-	}
-	for number := range parents {
-		top := number
-		for parents[top] > 1 {
-			top = parents[top]
-		}
+	count, all := 0, look()
+	for number, one := range all {
+		top := all.top(number)
 		// One whose parent has just ended is looked at again.
-		if guarded := s.guards[top]; parents[top] != 1 || number == top && guarded || guarded && top != c.guard.Process.Pid {
+		if guarded := s.guards[top]; all[top].parent != 1 || number == top && guarded || guarded && top != c.guard.Process.Pid {
 			continue
 		}
-		if !ended[number] {
+		if !one.ended {
 			_ = syscall.Kill(number, syscall.SIGKILL)
 			count++
 		} else if number == top {
@@ -236,6 +227,91 @@ func (s *sandbox) killOf(c *command) int {
 		}
 	}
 	return count
+}
+
+// watch ends the command that has most processes when all together have more than they may. The kernel's own limit would
+// count those of all pods of a node whose user has the same number; that of a control group nobody inside may set.
+//
+// Numbers of processes are given in turn, so there are at most as many more as have been given since the last count:
+// that costs the read of one file, and is looked at so often that a bomb of forks has not filled the memory yet.
+func (s *sandbox) watch(most int) {
+	counted, last, at := 0, 0, time.Time{}
+	for range time.Tick(glance) {
+		newest := newestProcess()
+		if newest >= last && counted+newest-last <= most && time.Since(at) < countPause {
+			continue
+		}
+		var c *command
+		c, counted = s.crowding()
+		if last, at = newest, time.Now(); c != nil && counted > most {
+			c.crowded.Store(true)
+			s.killRound(c, true)
+			c.killing.Do(func() { go s.end(c) })
+		}
+	}
+}
+
+// newestProcess is the number that was given last; 0 where the kernel does not say.
+func newestProcess() int {
+	text, _ := os.ReadFile("/proc/loadavg")
+	number, _ := strconv.Atoi(string(bytes.TrimSpace(text[bytes.LastIndexByte(text, ' ')+1:])))
+	return number
+}
+
+// crowding is the command that has most processes and threads, and how many all have together.
+func (s *sandbox) crowding() (*command, int) {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if len(s.guards) == 0 {
+		return nil, 0
+	}
+	all, total, counts := look(), 0, map[int]int{}
+	for number, one := range all {
+		if top := all.top(number); s.guards[top] && number != top {
+			counts[top] += one.threads
+			total += one.threads
+		}
+	}
+	var found *command
+	for _, c := range s.commands {
+		number := c.guard.Process.Pid
+		if s.guards[number] && (found == nil || counts[number] > counts[found.guard.Process.Pid]) {
+			found = c
+		}
+	}
+	return found, total
+}
+
+type process struct {
+	parent, threads int
+	ended           bool
+}
+
+type processes map[int]process
+
+// look finds all processes that there are.
+func look() processes {
+	all := processes{}
+	paths, _ := filepath.Glob("/proc/[0-9]*/stat")
+	for _, path := range paths {
+		number, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+		text, _ := os.ReadFile(path)
+		// State, parent and, much later, threads; the name before them may hold anything.
+		if fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:]); len(fields) > 17 {
+			parent, _ := strconv.Atoi(string(fields[1]))
+			threads, _ := strconv.Atoi(string(fields[17]))
+			all[number] = process{parent, threads, bytes.ContainsAny(fields[0], "ZX")}
+		}
+	}
+	return all
+}
+
+// top is the one below process 1 that a process comes from.
+func (all processes) top(number int) int {
+	for all[number].parent > 1 {
+		number = all[number].parent
+	}
+	return number
 }
 
 // memoryDeaths counts processes that the kernel ended for the sandbox's memory limit; 0 where it does not say.

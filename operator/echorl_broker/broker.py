@@ -15,11 +15,13 @@ from echorl_broker import labels, profile
 from echorl_broker.losses import Lost, Up, Waits, state_of
 from echorl_broker.metrics import BrokerMetrics
 from echorl_broker.pods import Cluster, SandboxPod
-from echorl_broker.runs import most_pods, provider_of, pull_secrets, sandboxes_of, within
+from echorl_broker.runs import keeps_warm, most_pods, provider_of, pull_secrets, sandboxes_of, within
 from echorl_broker.settings import BrokerSettings
+from echorl_broker.warm import WarmPods
 from echorl_core.run_token import is_same, sandboxes_key
 from echorl_core.wire.sandboxes import KEY_FORM, LONGEST_WAIT_S, Pending, Ready, Wanted, Why
 from echorl_manifest.models.base import is_namespace
+from echorl_manifest.models.sandboxes import Sandboxes
 from echorl_operator.children.cluster_placement import orchestrator_address
 from echorl_operator.diagnosis import refusals
 from echorl_operator.kube import errors
@@ -58,6 +60,7 @@ class Broker:
         """``clusters``: by provider, of which ``pod`` is one."""
         self._clusters, self._tokens, self._settings, self._metrics = clusters, tokens, settings, metrics
         self._cluster = clusters["pod"]
+        self._warm = WarmPods(self._cluster, metrics, settings.start_deadline_seconds)
         self._counting: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """By run: who counts its sandboxes makes one before another counts."""
 
@@ -76,14 +79,15 @@ class Broker:
         sandboxes, cluster = sandboxes_of(run, self._clusters), self._of(run)
         if (refusal := _refusal(asking.key, wanted)) is not None:
             return self._failed(run, refusal)
+        allowed = within(wanted, sandboxes)
         while True:
             orchestrator = await self._cluster.orchestrator(run)
             if orchestrator is None:
                 return self._failed(run, f"run {run.key.name} has no orchestrator that could use it")
-            pod = await cluster.sandbox(asking.namespace, labels.pod_name(asking.run, run.uid, asking.key))
+            pod = await self._sandbox(run, asking.key) or await self._claimed(run, orchestrator, asking.key, allowed)
             if pod is None:
                 answer: Up | Waits | Lost = await self._make(
-                    run, orchestrator, asking.key, within(wanted, sandboxes), most_pods(sandboxes)
+                    run, orchestrator, asking.key, allowed, most_pods(sandboxes)
                 )
             else:
                 answer = await self._judge(pod, run, orchestrator, asking.key)
@@ -92,6 +96,7 @@ class Broker:
             if isinstance(answer, Up):
                 assert pod is not None  # noqa: S101 - one that was just made is not up
                 self._metrics.ready(run.key, pod.record)
+                await self._keep_warm(run, orchestrator, allowed, sandboxes)
                 return self._ready(pod, run, orchestrator, answer)
             left = until - time.monotonic()
             if left <= 0:
@@ -105,7 +110,7 @@ class Broker:
         sandboxes_of(run, self._clusters)
         orchestrator = await self._cluster.orchestrator(run)
         name = labels.pod_name(asking.run, run.uid, asking.key)
-        pod = await self._of(run).sandbox(asking.namespace, name)
+        pod = await self._sandbox(run, asking.key)
         if pod is None or not pod.made or orchestrator is None or not _is_of(pod, run, asking.key):
             # Who asks has had it, and has not ended it.
             self._metrics.failed(run.key, "evicted", name)
@@ -118,17 +123,17 @@ class Broker:
     async def destroy(self, asking: Asking) -> None:
         """End a sandbox; nothing happens where there is none. Raises as ``create``, but for ``NoSandboxes``."""
         run = await self._authentic(asking)
-        pod = await self._of(run).sandbox(asking.namespace, labels.pod_name(asking.run, run.uid, asking.key))
-        if pod is None or not _is_of(pod, run, asking.key) or pod.record.meta.deleted_at is not None:
-            return
-        state = state_of(pod.record, now=time.time(), start_deadline_s=self._settings.start_deadline_seconds)
-        if await self._end(run, pod) and isinstance(state, Lost):
-            self._metrics.failed(run.key, state.loss, pod.record.meta.name)
+        for pod in await self._of_key(run, asking.key):
+            if not _is_of(pod, run, asking.key) or pod.record.meta.deleted_at is not None:
+                continue
+            state = state_of(pod.record, now=time.time(), start_deadline_s=self._settings.start_deadline_seconds)
+            if await self._end(run, pod) and isinstance(state, Lost):
+                self._metrics.failed(run.key, state.loss, pod.record.meta.name)
 
     async def keys(self, asking: Asking) -> list[str]:
         """Keys of the run's sandboxes. Raises as ``create``."""
         run = await self._authentic(asking)
-        return [head.key for head in await self._of(run).living(asking.namespace, run.uid)]
+        return [head.key for head in await self._of(run).living(asking.namespace, run.uid) if head.key]
 
     async def destroy_of(self, asking: Asking, owner: str) -> None:
         """End all sandboxes that one process asked for. Raises as ``create``."""
@@ -136,6 +141,34 @@ class Broker:
         for head in await self._of(run).living(asking.namespace, run.uid):
             if head.key.startswith(f"{owner}-"):
                 await self._of(run).delete(asking.namespace, head.name, head.uid)
+
+    async def _of_key(self, run: RunRecord, key: str) -> list[SandboxPod]:
+        """The sandbox of a key, and behind it what other calls made or claimed for it at the same time."""
+        namespace = run.key.namespace
+        made = await self._of(run).sandbox(namespace, labels.pod_name(run.key.name, run.uid, key))
+        claimed = await self._cluster.claimed(namespace, run.uid, key) if keeps_warm(run) else []
+        return sorted(([] if made is None else [made]) + claimed, key=_order)
+
+    async def _sandbox(self, run: RunRecord, key: str) -> SandboxPod | None:
+        return next(iter(await self._of_key(run, key)), None)
+
+    async def _claimed(self, run: RunRecord, orchestrator: PodRecord, key: str, wanted: Wanted) -> SandboxPod | None:
+        """A warm pod that is the sandbox of this key from now on; None where there is none for it."""
+        if not keeps_warm(run):
+            return None
+        async with self._lock(run):
+            claimed = await self._warm.claim(run, orchestrator, key, wanted)
+        return await self._sandbox(run, key) if claimed else None
+
+    async def _keep_warm(self, run: RunRecord, orchestrator: PodRecord, wanted: Wanted, sandboxes: Sandboxes) -> None:
+        """See that the next sandbox of this kind is ready before it is asked for, if the run wants that."""
+        if not keeps_warm(run):
+            return
+        async with self._lock(run):
+            await self._warm.keep(run, sandboxes, wanted, lambda: self._body(run, orchestrator, None, wanted))
+
+    def _lock(self, run: RunRecord) -> asyncio.Lock:
+        return self._counting.setdefault(run.uid, asyncio.Lock())
 
     async def _end(self, run: RunRecord, pod: SandboxPod) -> bool:
         meta = pod.record.meta
@@ -168,12 +201,15 @@ class Broker:
         if pod.orchestrator_uid != orchestrator.meta.uid:
             await self._end(run, pod)
             return Waits("its forerunner, of an earlier orchestrator, still ends", Why.FORERUNNER)
+        if pod.record.unscheduled:
+            await self._warm.give_way(run)
         return state
 
     async def _make(self, run: RunRecord, orchestrator: PodRecord, key: str, wanted: Wanted, most: int) -> Waits | Lost:
-        async with self._counting.setdefault(run.uid, asyncio.Lock()):
+        async with self._lock(run):
             present = len(await self._of(run).living(run.key.namespace, run.uid))
             if present >= most:
+                await self._warm.give_way(run)
                 words = f"the run has {present} sandboxes, accepted are {most} at the same time"
                 return Waits(words, Why.LIMIT)
             try:
@@ -184,6 +220,7 @@ class Broker:
                 told = refusals.read(str(error))
                 words = f"the API server does not take its pod: {told.words[:500]}"
                 if told.reason in _LATER:
+                    await self._warm.give_way(run)
                     return Waits(words, Why.QUOTA if told.reason == "QuotaExceeded" else Why.ADMISSION)
                 return self._failed(run, words)
         self._metrics.made(run.key, labels.pod_name(run.key.name, run.uid, key))
@@ -194,9 +231,10 @@ class Broker:
         self._metrics.failed(run.key, "refused")
         return Lost("refused", why)
 
-    def _body(self, run: RunRecord, orchestrator: PodRecord, key: str, wanted: Wanted) -> profile.Object:
-        nonce = secrets.token_hex(16)
-        token = self._tokens.sandbox_token(run.uid, labels.pod_name(run.key.name, run.uid, key), nonce)
+    def _body(self, run: RunRecord, orchestrator: PodRecord, key: str | None, wanted: Wanted) -> profile.Object:
+        nonce, of_run = secrets.token_hex(16), (run.key.name, run.uid)
+        name = labels.warm_pod_name(*of_run, nonce) if key is None else labels.pod_name(*of_run, key)
+        token = self._tokens.sandbox_token(run.uid, name, nonce)
         owner = profile.Owner(
             namespace=run.key.namespace,
             run=run.key.name,
@@ -235,6 +273,11 @@ def _refusal(key: str, wanted: Wanted) -> str | None:
         paths = ", ".join(sorted(wanted.volumes))
         return f"volumes: found {paths:.200}, accepted are none: provider pod has no volumes yet"
     return None
+
+
+def _order(pod: SandboxPod) -> tuple[bool, float]:
+    """Of those of one key: which it is."""
+    return pod.record.meta.deleted_at is not None, pod.claimed_at or pod.record.meta.created_at
 
 
 def _is_of(pod: SandboxPod, run: RunRecord, key: str) -> bool:

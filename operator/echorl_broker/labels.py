@@ -12,6 +12,8 @@ NONCE = f"{names.GROUP}/sandbox-nonce"
 """Annotation: what its token is derived from, besides the run and its name."""
 TTL = f"{names.GROUP}/sandbox-ttl-seconds"
 """Annotation: the longest that it lives."""
+CLAIMED_AT = f"{names.GROUP}/sandbox-claimed-at"
+"""Annotation: when a warm one became somebody's, in seconds since the epoch."""
 
 _LONGEST_RUN = 38
 
@@ -21,10 +23,29 @@ def pod_name(run: str, run_uid: str, key: str) -> str:
 
     The run's name is for people: what makes it the run's own is a digest of its uid and the key.
     """
-    digest = hashlib.sha256(f"{run_uid}/{key}".encode()).hexdigest()[:16]
-    return f"{run[:_LONGEST_RUN].rstrip('-')}-sandbox-{digest}"
+    return f"{run[:_LONGEST_RUN].rstrip('-')}-sandbox-{digest_of(f'{run_uid}/{key}')}"
+
+
+def warm_pod_name(run: str, run_uid: str, nonce: str) -> str:
+    """Name of the pod of a sandbox that has no key yet; of no key ``pod_name`` is the same."""
+    return pod_name(run, run_uid, f"/{nonce}")
+
+
+def digest_of(words: str) -> str:
+    """A short name for something, such as the value of a label."""
+    return hashlib.sha256(words.encode()).hexdigest()[:16]
 
 
 def of_run(run_uid: str) -> str:
     """Selects the sandbox pods of one run."""
     return f"{names.SANDBOXES},{names.LABEL_RUN_UID}={run_uid}"
+
+
+def warm_of(run_uid: str) -> str:
+    """Selects those of one run that nobody has yet."""
+    return f"{of_run(run_uid)},{names.LABEL_WARM}"
+
+
+def claimed_of(run_uid: str, key: str) -> str:
+    """Selects those of one run that were warm until somebody asked for this key."""
+    return f"{of_run(run_uid)},{names.LABEL_CLAIM}={digest_of(key)}"

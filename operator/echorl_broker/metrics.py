@@ -33,6 +33,8 @@ class State(StrEnum):
     """A node has it: images, containers."""
     READY = "ready"
     """Its daemon answers."""
+    WARM = "warm"
+    """It is ready, and nobody has it yet."""
     ENDED = "ended"
     """It is lost, or being deleted, and its pod still there."""
 
@@ -45,6 +47,9 @@ class BrokerMetrics(ProcessMetrics):
         super().__init__(PREFIX)
         self._clock = clock
         self._made = self._counter("sandboxes_made", "Pods of sandboxes that this replica made.", _OF_RUN)
+        self._claimed = self._counter(
+            "sandboxes_claimed", "Sandboxes that were warm until they were asked for.", _OF_RUN
+        )
         self._failed = self._counter(
             "sandboxes_failed",
             "Sandboxes that could not be made, or were lost, by why; counted by who refuses, or ends what is left.",
@@ -75,6 +80,10 @@ class BrokerMetrics(ProcessMetrics):
         """Count a pod, of this name, that was made."""
         self._made.labels(*self._of(run)).inc()
         self._lost.pop(f"{run} {pod}", None)
+
+    def claimed(self, run: RunKey) -> None:
+        """Count a warm one that somebody has from now on."""
+        self._claimed.labels(*self._of(run)).inc()
 
     def failed(self, run: RunKey, loss: Loss, pod: str | None = None) -> None:
         """Count one that is not there, or not any more; a ``pod`` once, until it is made anew."""
@@ -116,6 +125,7 @@ class BrokerMetrics(ProcessMetrics):
         del self._touched[run]
         labels = (run.namespace, run.name)
         self._made.remove(*labels)
+        self._claimed.remove(*labels)
         self._seconds.remove(*labels)
         for loss in get_args(Loss):
             self._failed.remove(*labels, loss)

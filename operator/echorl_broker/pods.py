@@ -69,13 +69,17 @@ class SandboxPod:
 
     record: PodRecord
     key: str
-    """Empty: it is none of ours."""
+    """Empty: nobody has it yet, or it is none of ours."""
     nonce: str
     orchestrator_uid: str
     gateway: bool
     ttl_s: float
     made: bool = True
     """Whether its pod is there; somebody else may be to make it."""
+    warm: str = ""
+    """By which shape it was made that nobody has yet; empty: somebody has it."""
+    claimed_at: float = 0.0
+    """When a warm one became somebody's; 0: it was made for who has it."""
 
 
 def sandbox_pod(body: bytes) -> SandboxPod:
@@ -94,6 +98,8 @@ def sandbox_pod(body: bytes) -> SandboxPod:
         orchestrator_uid=meta.labels.get(labels.ORCHESTRATOR_UID, ""),
         gateway=names.LABEL_GATEWAY in meta.labels,
         ttl_s=float(ttl) if ttl.isdecimal() else 0.0,
+        warm=meta.labels.get(names.LABEL_WARM, ""),
+        claimed_at=float(meta.annotations.get(labels.CLAIMED_AT, "0")),
     )
 
 
@@ -132,6 +138,29 @@ class Cluster:
         metas = (_OBJECT.decode(item).metadata for item in items)
         heads = (Head(meta.name, meta.uid, meta.annotations.get(labels.KEY, "")) for meta in metas if meta.lives)
         return sorted(heads, key=lambda head: head.key)
+
+    async def warm(self, namespace: str, run_uid: str) -> list[SandboxPod]:
+        """A run's sandboxes that nobody has yet and that are not being deleted, the oldest first."""
+        pods = [sandbox_pod(item) for item in await self._list(POD, namespace, labels.warm_of(run_uid), JSON)]
+        living = (pod for pod in pods if pod.record.meta.deleted_at is None)
+        return sorted(living, key=lambda pod: (pod.record.meta.created_at, pod.record.meta.name))
+
+    async def claimed(self, namespace: str, run_uid: str, key: str) -> list[SandboxPod]:
+        """Those that were warm until this key was asked for, in that order; one, unless two calls asked at once."""
+        pods = [sandbox_pod(item) for item in await self._list(POD, namespace, labels.claimed_of(run_uid, key), JSON)]
+        return sorted((pod for pod in pods if pod.key == key), key=lambda pod: pod.claimed_at)
+
+    async def claim(self, pod: SandboxPod, change: dict[str, Any]) -> bool:
+        """Make a warm one somebody's; False where somebody was faster, or it is gone."""
+        meta = pod.record.meta
+        query = {"fieldManager": "echorl-broker", "fieldValidation": "Strict"}
+        try:
+            await self._connection.request(
+                Call("patch", POD.path(meta.namespace, meta.name), POD.plural, query, body=change)
+            )
+        except (errors.NotFound, errors.Conflict):
+            return False
+        return True
 
     async def sandboxes(self, namespace: str | None) -> list[SandboxPod]:
         """All that are runs' own in a namespace, or (None) in all: none whose owner is another object of theirs."""

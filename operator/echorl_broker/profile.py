@@ -5,12 +5,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from echorl_broker import labels
 from echorl_broker.settings import BrokerSettings
 from echorl_core.wire.sandboxes import Wanted
 from echorl_operator import names
 from echorl_operator.children.cluster_placement import SANDBOX_PORT
 from echorl_operator.children.target import owner_reference
+from echorl_operator.observed.records import Meta
 from echorl_operator.quantities import canonical
 
 Object = dict[str, Any]
@@ -41,13 +44,13 @@ class Owner:
 
 
 def sandbox_pod(
-    owner: Owner, key: str, wanted: Wanted, settings: BrokerSettings, *, nonce: str, token_sha256: str
+    owner: Owner, key: str | None, wanted: Wanted, settings: BrokerSettings, *, nonce: str, token_sha256: str
 ) -> Object:
     """The pod of one sandbox.
 
     Args:
         owner: whose it is.
-        key: what its orchestrator calls it.
+        key: what its orchestrator calls it; None: it is warm, and lives so for its time before it has a second one.
         wanted: within the run's limits.
         settings: of the installation.
         nonce: for its annotation; the token can be made again from it.
@@ -65,24 +68,50 @@ def sandbox_pod(
     }
     if wanted.gateway:
         pod_labels[names.LABEL_GATEWAY] = "allowed"
-    ttl_s = math.ceil(wanted.ttl_s)
+    annotations = {labels.NONCE: nonce, labels.TTL: str(math.ceil(wanted.ttl_s))}
+    if key is None:
+        name, lives_s = labels.warm_pod_name(owner.run, owner.uid, nonce), 2 * math.ceil(wanted.ttl_s)
+        pod_labels[names.LABEL_WARM] = shape_of(wanted)
+    else:
+        name, lives_s = labels.pod_name(owner.run, owner.uid, key), math.ceil(wanted.ttl_s)
+        annotations = {labels.KEY: key, **annotations}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
-            "name": labels.pod_name(owner.run, owner.uid, key),
+            "name": name,
             "namespace": owner.namespace,
             "labels": pod_labels,
             "annotations": {
-                labels.KEY: key,
-                labels.NONCE: nonce,
-                labels.TTL: str(ttl_s),
+                **annotations,
                 # A node that is let go would take the episode with it.
                 "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
             },
             "ownerReferences": [owner_reference(owner.run, owner.uid)],
         },
-        "spec": _spec(owner, wanted, settings, token_sha256, ttl_s),
+        "spec": _spec(owner, wanted, settings, token_sha256, lives_s),
+    }
+
+
+def shape_of(wanted: Wanted) -> str:
+    """A short name for all that one sandbox is made by; of two that have the same either will do."""
+    return labels.digest_of(msgspec.json.encode(wanted, order="sorted").decode())
+
+
+def claim(meta: Meta, key: str, wanted: Wanted, *, now: float) -> Object:
+    """What changes of a warm pod that becomes the sandbox ``key`` (a merge patch); its time begins.
+
+    It is refused where anybody has changed the pod since it was read.
+    """
+    lives_s = math.ceil(now - meta.created_at) + math.ceil(wanted.ttl_s)
+    return {
+        "metadata": {
+            "uid": meta.uid,
+            "resourceVersion": meta.resource_version,
+            "labels": {names.LABEL_WARM: None, names.LABEL_CLAIM: labels.digest_of(key)},
+            "annotations": {labels.KEY: key, labels.TTL: str(lives_s), labels.CLAIMED_AT: f"{now:.6f}"},
+        },
+        "spec": {"activeDeadlineSeconds": lives_s},
     }
 
 
@@ -151,6 +180,7 @@ def _sandbox(wanted: Wanted, settings: BrokerSettings, token_sha256: str, ttl_s:
         "--workdir": wanted.workdir,
         "--ttl-s": str(ttl_s),
         "--files": FILES,
+        "--processes": str(wanted.limits.processes),
     }
     return {
         "name": SANDBOX,

@@ -91,7 +91,10 @@ class Reaper:
 
     def _counted(self, pods: Sequence[SandboxPod]) -> Counter[tuple[RunKey, State]]:
         now, deadline_s = time.time(), self._start_deadline_s
-        return Counter((_run_of(pod), stands(pod.record, now=now, start_deadline_s=deadline_s)) for pod in pods)
+        states = ((pod, stands(pod.record, now=now, start_deadline_s=deadline_s)) for pod in pods)
+        return Counter(
+            (_run_of(pod), State.WARM if pod.warm and state is State.READY else state) for pod, state in states
+        )
 
     async def _reap(self, cluster: Cluster, pods: Sequence[SandboxPod]) -> None:
         by_run: dict[RunKey, list[SandboxPod]] = {}

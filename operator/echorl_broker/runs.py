@@ -1,6 +1,8 @@
 """What a run's object says of its sandboxes: the one truth, whatever who asks for them says. Pure."""
 
-from collections.abc import Collection
+import math
+from collections.abc import Collection, Mapping
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -12,6 +14,8 @@ from echorl_operator.observed.runs import RunRecord
 
 OF_AN_EPISODE = 4
 """Sandboxes that an episode may have at the same time, over all episodes."""
+_GROUPS, _GROUP_SIZE, _MAX_STEPS = 16, 16, 500
+"""What a run that does not say has: groups of a batch, episodes of a group, steps."""
 _ENDED = frozenset({Phase.SUCCEEDED, Phase.FAILED, Phase.SUSPENDED})
 
 
@@ -67,6 +71,7 @@ def within(wanted: Wanted, sandboxes: Sandboxes) -> Wanted:
             cpu=min(asked.cpu, most.cpu),
             memory_bytes=min(asked.memory_bytes, int(quantity_number(most.memory))),
             disk_bytes=min(asked.disk_bytes, int(quantity_number(most.disk))),
+            processes=min(asked.processes, most.processes),
         ),
         ttl_s=min(wanted.ttl_s, duration_seconds(sandboxes.ttl)),
         gateway=wanted.gateway,
@@ -77,6 +82,23 @@ def within(wanted: Wanted, sandboxes: Sandboxes) -> Wanted:
 def most_pods(sandboxes: Sandboxes) -> int:
     """Sandboxes that the run may have at the same time."""
     return OF_AN_EPISODE * sandboxes.concurrency
+
+
+def keeps_warm(run: RunRecord) -> bool:
+    """Whether the run, as its object stands, wants sandboxes kept ready."""
+    return provider_of(run) == "pod" and bool(run.block("sandboxes").get("warmReplicas"))
+
+
+def most_warm(run: RunRecord, sandboxes: Sandboxes) -> int:
+    """Sandboxes to keep ready: no more than episodes are in flight at once, nor than the steps to come still take."""
+    algorithm: Mapping[str, Any] = run.block("algorithm")
+    if "tokenBatchSize" in algorithm:
+        return min(sandboxes.warm_replicas, sandboxes.concurrency)
+    batch: int = algorithm.get("batchSize") or _GROUPS * algorithm.get("groupSize", _GROUP_SIZE)
+    steps_left: int = max(0, run.spec.get("maxSteps", _MAX_STEPS) - run.status.get("step", 0))
+    in_flight = math.ceil(batch * algorithm.get("oversampling", 1.0))
+    to_come: int = min(sandboxes.warm_replicas, in_flight, batch * steps_left)
+    return to_come
 
 
 def pull_secrets(run: RunRecord) -> list[str]:

@@ -64,6 +64,19 @@ async def test_sandboxes_are_counted_by_run_and_by_what_became_of_them(brokers: 
         assert told["sandbox_ready_seconds_count"] == 2
         assert told["sandboxes_failed_total evicted"] == 1
         assert told["sandboxes_failed_total refused"] == 1
+        kept, of_kept = at.run("kept", warmReplicas=1)
+        kept.start_orchestrator()
+        assert (await of_kept.put("a"))[0] == 202
+        await until(lambda: len(kept.sandboxes()) == 1, PATIENCE_S)
+        kept.up()
+        assert (await of_kept.put("a"))[0] == 200
+        await until(lambda: len(kept.sandboxes()) == 2, PATIENCE_S)
+        kept.up()
+        async with asyncio.timeout(PATIENCE_S):
+            while (await scraped(port, "kept")).get("sandboxes warm") != 1:
+                pass
+        assert (await of_kept.put("b"))[0] == 200
+        assert (await scraped(port, "kept"))["sandboxes_claimed_total"] == 1
         asked = {
             metric
             for panel in panels(DASHBOARD, {})

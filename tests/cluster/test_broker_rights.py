@@ -20,6 +20,8 @@ from echorl_testing.sandboxes.agent_sandbox import sandboxes_path
 
 pytestmark = pytest.mark.timeout(300)
 PATIENCE_S = 60.0
+RUN_UID, GATEWAY = "echorl.dev/run-uid", "echorl.dev/gateway"
+STRATEGIC = "application/strategic-merge-patch+json"
 DAEMON = "registry.example.org/sandbox-daemon:7"
 SETTINGS = BrokerSettings(daemon_image=DAEMON, node_selector={"pool": "sandboxes"}, user_namespaces=True)
 VALUES = {
@@ -101,11 +103,36 @@ MORE_OF_A_SANDBOX: dict[str, Change] = {
 CLAIM = {"metadata": {"name": "x"}, "spec": {"accessModes": ["ReadWriteOnce"]}}
 
 
-def sandbox(namespace: str, run_uid: str) -> dict[str, Any]:
+def sandbox(namespace: str, run_uid: str, key: str | None = "agent") -> dict[str, Any]:
     limits = Limits(cpu=1, memory_bytes=1 << 28, disk_bytes=1 << 28)
     wanted = Wanted(run_uid=run_uid, image="task:1", workdir="/task", limits=limits, ttl_s=600)
     owner = Owner(namespace=namespace, run="one", uid=run_uid, attempt="1", orchestrator_uid="u")
-    return sandbox_pod(owner, "agent", wanted, SETTINGS, nonce="00", token_sha256="ab" * 32)
+    return sandbox_pod(owner, key, wanted, SETTINGS, nonce="00", token_sha256="ab" * 32)
+
+
+CLAIM_OF_A = {"metadata": {"labels": {"echorl.dev/sandbox-warm": None, "echorl.dev/sandbox-claim": "a"}}}
+NO_CLAIMS: dict[str, dict[str, Any]] = {
+    "nothing": {},
+    "to nobody": {"metadata": {"labels": {"echorl.dev/sandbox-warm": None}}},
+    "of another run": with_value(CLAIM_OF_A, "metadata.labels", {**CLAIM_OF_A["metadata"]["labels"], RUN_UID: "other"}),
+    "to the gateway": with_value(
+        CLAIM_OF_A, "metadata.labels", {**CLAIM_OF_A["metadata"]["labels"], GATEWAY: "allowed"}
+    ),
+    "another's": with_value(CLAIM_OF_A, "metadata.ownerReferences", []),
+}
+
+
+def claims_a_warm_one_once(broker: Api, pods: str, body: dict[str, Any]) -> None:
+    path = f"{pods}/{broker.create(pods, body)['metadata']['name']}"
+    for name, change in NO_CLAIMS.items():
+        with pytest.raises(ApiError, match="makes, claims and deletes pods, and does nothing else"):
+            broker.patch(path, {**change, "spec": {"activeDeadlineSeconds": 600}}), name
+    other = [{"name": "sandbox", "image": "other"}]
+    with pytest.raises(ApiError, match="does nothing else"):
+        broker.patch(path, {**CLAIM_OF_A, "spec": {"containers": other}}, content_type=STRATEGIC)
+    assert broker.patch(path, CLAIM_OF_A)["metadata"]["labels"]["echorl.dev/sandbox-claim"] == "a"
+    with pytest.raises(ApiError, match="makes, claims and deletes pods, and does nothing else"):
+        broker.patch(path, CLAIM_OF_A | {"spec": {"activeDeadlineSeconds": 300}})
 
 
 def test_the_brokers_account_makes_sandboxes_and_nothing_else(
@@ -162,6 +189,7 @@ def test_the_brokers_account_makes_sandboxes_and_nothing_else(
     with pytest.raises(ApiError, match="cannot"):
         broker.get(f"/api/v1/namespaces/{runs}/secrets")
     broker.request("DELETE", f"{pods}/{name}", {})
+    claims_a_warm_one_once(broker, pods, sandbox(runs, run_uid, key=None))
     # The policy is about the broker: others' pods are not its business.
     api.create(
         pods, {"metadata": {"name": "other"}, "spec": {"containers": [{"name": "x", "image": "x"}], "hostPID": True}}

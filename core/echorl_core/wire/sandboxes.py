@@ -52,6 +52,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     cpu: Annotated[float, msgspec.Meta(gt=0, le=1024)]
     memory_bytes: _Amount
     disk_bytes: _Amount
+    processes: Annotated[int, msgspec.Meta(ge=1, le=1 << 22)] = 1 << 22
+    """And threads, of all commands together."""
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):

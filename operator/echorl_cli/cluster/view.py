@@ -157,6 +157,7 @@ def _roles(roles: Mapping[str, Any]) -> str:
 
 def _sandboxes(told: Mapping[str, Any]) -> str:
     parts = [f"{told['alive']} alive", f"{told['starting']} starting"]
+    parts += [f"{told['warm']} warm, {told['claimed']} claimed"] if "warm" in told else []
     parts += [f"{waits['count']} waiting ({waits['reason']})" for waits in told.get("waiting", ())]
     parts += [f"{count} lost ({loss})" for loss, count in sorted((told.get("lost") or {}).items())]
     return ", ".join(parts)

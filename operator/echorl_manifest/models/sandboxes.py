@@ -17,7 +17,8 @@ class SandboxResources(ApiModel):
     disk: Quantity = "2Gi"
     """Of everything that is written, wherever; ``process`` holds it in memory."""
     processes: Annotated[int, Field(ge=8, le=65536)] = 512
-    """At the same time; ``process`` uses two of them for every command. Of pods the nodes' kubelets decide."""
+    """At the same time; ``process`` uses two of them for every command. In pods threads count too, and who has
+    more is ended."""
 
 
 class Sandboxes(ApiModel):
@@ -30,5 +31,8 @@ class Sandboxes(ApiModel):
     """The most that one may use."""
     concurrency: Annotated[int, Field(ge=1, le=65536)] = 16
     """Episodes that have sandboxes at the same time, of all environments; others wait in the orchestrator."""
+    warm_replicas: Annotated[int, Field(ge=0, le=4096)] = 0
+    """Only for ``pod``: pods that are kept ready for sandboxes to come, of the images that were asked for last. They
+    count against what the run may have at the same time."""
     ttl: Duration = "1h"
     """The longest that one lives, whoever forgot it."""

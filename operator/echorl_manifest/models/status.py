@@ -139,6 +139,10 @@ class SandboxesStatus(ApiModel):
     """That are ready."""
     starting: Count
     """That have nothing in their way."""
+    warm: Count | None = None
+    """That are ready and that nobody has yet; absent: the run keeps none."""
+    claimed: Count | None = None
+    """Of ``alive``: that were warm; absent: the run keeps none."""
     waiting: Annotated[tuple[WaitingSandboxes, ...], Field(strict=False, max_length=MAX_WAITING)] = ()
     """That something keeps, by reason."""
     lost: Annotated[dict[str, Count], Field(max_length=16)] | None = None

@@ -243,5 +243,13 @@ RUNTIME: tuple[Row, ...] = (
         Refused(STORAGE, key, (given("claimName"),), "claimName names a claim that exists")
         for key in ("size", "storageClassName")
     ),
+    Refused(
+        ("spec.sandboxes",),
+        "warmReplicas",
+        (has_other("provider", "pod"),),
+        "only for provider pod: of no other the broker makes the pods",
+        "0",
+        but=(0,),
+    ),
 )
 TABLE = (*ENVIRONMENTS_AND_SAMPLING, *PARTS_OF_THE_ALGORITHM, *MODES, *RUNTIME)

@@ -63,6 +63,10 @@ class Tally:
     """Pods that are not, with nothing in their way."""
     waiting: tuple[Waiting, ...]
     """By reason, in the order of what counts most."""
+    warm: int = 0
+    """Pods that are ready and that nobody has yet. Those that are not ready nobody waits for: they are not counted."""
+    claimed: int = 0
+    """Of ``alive``: that were warm."""
 
     @property
     def late(self) -> list[Waiting]:
@@ -78,7 +82,8 @@ def are_pods(observed: Observed) -> bool:
 def tally(observed: Observed) -> Tally:
     """Count a run's sandboxes; pods that have ended or are being deleted are none."""
     state = observed.role_state
-    living = [pod for pod in observed.sandboxes if pod.meta.deleted_at is None and not pod.ended]
+    all_living = [pod for pod in observed.sandboxes if pod.meta.deleted_at is None and not pod.ended]
+    living = [pod for pod in all_living if not pod.warm]
     by_reason: dict[str, list[tuple[PodRecord, str]]] = {}
     for pod in living:
         for reason, words in () if pod.ready else _in_the_way(pod):
@@ -88,7 +93,13 @@ def tally(observed: Observed) -> Tally:
         kept += _unmade(state.sandboxes)
     alive, waiting = sum(pod.ready for pod in living), sum(map(len, by_reason.values()))
     order = list(_CANNOT)
-    return Tally(alive, len(living) - alive - waiting, tuple(sorted(kept, key=lambda one: order.index(one.reason))))
+    return Tally(
+        alive,
+        len(living) - alive - waiting,
+        tuple(sorted(kept, key=lambda one: order.index(one.reason))),
+        warm=sum(pod.ready and pod.warm for pod in all_living),
+        claimed=sum(pod.ready and pod.claimed for pod in living),
+    )
 
 
 def late_words(observed: Observed) -> str:

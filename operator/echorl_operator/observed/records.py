@@ -116,6 +116,10 @@ class PodRecord:
     """What the scheduler must find for it: resource and quantity, sorted."""
     node_selector: tuple[tuple[str, str], ...] = ()
     """Labels that its node must have, sorted."""
+    warm: bool = False
+    """A sandbox that nobody has yet."""
+    claimed: bool = False
+    """A sandbox that was warm."""
 
     @property
     def ended(self) -> bool:

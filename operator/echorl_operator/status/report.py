@@ -165,6 +165,8 @@ def _sandboxes(observed: Observed, report: PassReport, state: RoleState | None) 
         counts = state.sandboxes.lost
         lost = {loss: counts[loss] for loss in get_args(Loss) if loss in counts}
     status = {"alive": found.alive, "starting": found.starting, "waiting": waiting[:MAX_WAITING], "lost": lost}
+    if observed.run.block("sandboxes").get("warmReplicas"):
+        status |= {"warm": found.warm, "claimed": found.claimed}
     return {key: value for key, value in status.items() if value not in (None, {}, [])}
 
 

@@ -95,6 +95,8 @@ class Ended:
     """By ``Sandbox.kill``."""
     out_of_memory: bool = False
     """The kernel ended a process of its tree for the sandbox's memory limit."""
+    out_of_processes: bool = False
+    """It was ended since the sandbox had more processes than it may; not where the kernel makes no more than that."""
 
 
 @runtime_checkable

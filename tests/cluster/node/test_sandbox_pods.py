@@ -7,21 +7,33 @@ from echorl_orchestrator.sandboxes.pod.provider import Access, PodSandboxes
 from echorl_testing.cluster import images
 from echorl_testing.cluster.binaries import Binaries
 from echorl_testing.cluster.cluster import Cluster
-from echorl_testing.sandboxes.broker import Sites
+from echorl_testing.cluster.nodes import is_ready
+from echorl_testing.sandboxes.broker import PlayedRun, Site, Sites
 from echorl_testing.waiting import until
 
 pytestmark = pytest.mark.timeout(600)
 PATIENCE_S = 180.0
+BOUNDED = SandboxSpec(images.BUSYBOX, "/tmp/task", limits=SandboxLimits(0.5, 128 << 20, 64 << 20, processes=64))
 SPEC = SandboxSpec(images.BUSYBOX, "/tmp/task", limits=SandboxLimits(cpu=0.5, memory_bytes=128 << 20))
 
 
-async def test_an_agent_works_in_a_pod(control_plane: Cluster, real_node: str, brokers: Sites) -> None:
+@pytest.fixture
+def settings(control_plane: Cluster, real_node: str) -> dict[str, str]:
+    """Of a broker whose daemon the node has."""
     daemon = images.sandbox_daemon(Binaries().path("sandbox-daemon"))
     control_plane.node.import_image(daemon)
-    async with brokers({"daemonImage": daemon.name, "imagePullPolicy": "Never"}) as at:
+    return {"daemonImage": daemon.name, "imagePullPolicy": "Never"}
+
+
+def provider_of(at: Site, run: PlayedRun) -> PodSandboxes:
+    return PodSandboxes(Access(f"{at.url}/runs/{run.namespace}/{run.name}", run.uid, run.key))
+
+
+async def test_an_agent_works_in_a_pod(real_node: str, settings: dict[str, str], brokers: Sites) -> None:
+    async with brokers(settings) as at:
         run, _ = at.run()
         run.start_orchestrator()
-        provider = PodSandboxes(Access(f"{at.url}/runs/{run.namespace}/{run.name}", run.uid, run.key))
+        provider = provider_of(at, run)
         try:
             sandbox = await provider.create(SPEC, "agent")
             (pod,) = run.sandboxes()
@@ -48,6 +60,37 @@ async def test_an_agent_works_in_a_pod(control_plane: Cluster, real_node: str, b
             await is_told_that_its_time_is_over(provider)
         finally:
             await provider.close()
+        await until(lambda: not run.sandboxes(), PATIENCE_S)
+
+
+async def test_a_warm_pod_is_claimed_and_a_fork_bomb_gets_nothing(settings: dict[str, str], brokers: Sites) -> None:
+    async with brokers(settings) as at:
+        run, _ = at.run(warmReplicas=1)
+        run.start_orchestrator()
+        provider = provider_of(at, run)
+
+        def warm() -> set[str]:
+            pods = [pod["metadata"] for pod in run.sandboxes() if is_ready(pod)]
+            return {meta["uid"] for meta in pods if "echorl.dev/sandbox-warm" in meta["labels"]}
+
+        try:
+            await provider.create(BOUNDED, "first")
+            await until(lambda: len(warm()) == 1, PATIENCE_S)
+            (kept,) = warm()
+            second = await provider.create(BOUNDED, "second")
+            claimed = {pod["metadata"]["uid"]: pod for pod in run.sandboxes()}[kept]
+            assert "echorl.dev/sandbox-claim" in claimed["metadata"]["labels"]
+            await second.start(Command(["sh", "-c", "bomb() { bomb | bomb & }; bomb; sleep 1000"]), "bomb")
+            ended = await second.wait("bomb", PATIENCE_S)
+            assert ended is not None
+            assert (ended.code, ended.killed, ended.out_of_processes) == (137, False, True)
+            await second.start(Command(["sh", "-c", "set -- /proc/[0-9]*; echo $#"]), "counts")
+            assert await second.wait("counts", PATIENCE_S) is not None
+            assert await second.output("counts") == b"3\n", "the daemon, a guard, and who counts"
+            await until(lambda: len(warm() - {kept}) == 1, PATIENCE_S)
+        finally:
+            await provider.close()
+        run.phase("Succeeded")
         await until(lambda: not run.sandboxes(), PATIENCE_S)
 
 

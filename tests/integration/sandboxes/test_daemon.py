@@ -221,6 +221,7 @@ async def test_it_writes_nowhere_but_where_it_may(daemons: Daemons) -> None:
         ({"--token-sha256": "abc"}, "--token-sha256: accepted are 64 hex digits"),
         ({"--ttl-s": "0"}, "--ttl-s: found 0, accepted are seconds"),
         ({"--ttl-s": "NaN"}, "--ttl-s: found NaN, accepted are seconds"),
+        ({"--processes": "0"}, "--processes: found 0, accepted is a number above 0"),
         ({"--workdir": "task"}, '--workdir: found "task", accepted is an absolute folder'),
         ({"--files": ""}, '--files: found "", accepted is an absolute folder'),
         ({"--listen": ""}, "--listen: accepted is HOST:PORT"),
@@ -229,7 +230,14 @@ async def test_it_writes_nowhere_but_where_it_may(daemons: Daemons) -> None:
     ],
 )
 def test_arguments_that_cannot_be_used_are_told(daemon_program: Path, change: dict[str, str], told: str) -> None:
-    flags = {"--listen": ":0", "--token-sha256": "0" * 64, "--workdir": "/", "--ttl-s": "1", "--files": "/tmp"} | change
+    flags = {
+        "--listen": ":0",
+        "--token-sha256": "0" * 64,
+        "--workdir": "/",
+        "--ttl-s": "1",
+        "--files": "/tmp",
+        "--processes": "9",
+    } | change
     line = [str(daemon_program), "serve", *(word for pair in flags.items() for word in pair)]
     done = subprocess.run(line, capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 2

@@ -206,6 +206,30 @@ async def test_a_thousand_processes_leave_room_for_the_daemon(daemons: Daemons) 
     await sandbox.close()
 
 
+BOMBS = {
+    "forks": "import os\nwhile True: os.fork()",
+    "forks what ends": "import os\nwhile True:\n  if os.fork() == 0 and os.fork(): os._exit(0)",
+    "threads": "import threading, time\nfor _ in range(200): threading.Thread(target=time.sleep, args=(1000,)).start()",
+}
+
+
+@pytest.mark.parametrize("bomb", BOMBS.values(), ids=BOMBS)
+async def test_who_has_too_many_processes_is_ended_and_told(daemons: Daemons, bomb: str) -> None:
+    # The kernel's limit spares this machine, should the daemon's fail.
+    daemons.limit, daemons.processes = ["prlimit", "--nproc=6000"], 100
+    daemon = await daemons.start()
+    sandbox = client(daemon)
+    many = "for n in $(seq 40); do sleep 1000 & done; echo begun; sleep 1000"
+    await started(sandbox, many, "other", "begun")
+    before = _running(daemon)
+    await sandbox.start(Command(["python3", "-c", bomb]), "bomb")
+    assert await sandbox.wait("bomb", 60) == Ended(137, out_of_processes=True)
+    assert _running(daemon) == before
+    assert await sandbox.wait("other", 0) is None, "who has fewer stays"
+    assert await ran(sandbox, "echo again") == (Ended(0), "again\n")
+    await sandbox.close()
+
+
 async def test_input_and_output_that_nobody_takes(sandbox: PodSandbox) -> None:
     given = b"x" * (10 << 20)
     await sandbox.start(Command(["sh", "-c", "exec 0<&-; echo closed"], stdin=given), "closed")

@@ -76,5 +76,5 @@ async def test_an_ordinary_user_has_the_same(ground: Path) -> None:
     )
     said, _ = await done.communicate()
 
-    ended = "Ended(code=0, killed=False, out_of_memory=False)"
+    ended = "Ended(code=0, killed=False, out_of_memory=False, out_of_processes=False)"
     assert said.decode() == f"{ended} b'1000\\nkept\\nold\\n'\n{ended} b'0\\nkept\\nold\\n'\n"

@@ -138,7 +138,12 @@ class PodSandboxes:
             run_uid=self._access.run_uid,
             image=spec.image,
             workdir=spec.workdir,
-            limits=Limits(cpu=limits.cpu, memory_bytes=limits.memory_bytes, disk_bytes=limits.disk_bytes),
+            limits=Limits(
+                cpu=limits.cpu,
+                memory_bytes=limits.memory_bytes,
+                disk_bytes=limits.disk_bytes,
+                processes=limits.processes,
+            ),
             ttl_s=spec.ttl_s,
             gateway=spec.gateway,
             volumes=dict(spec.volumes),

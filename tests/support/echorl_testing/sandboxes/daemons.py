@@ -45,6 +45,8 @@ class Daemons:
     """Words before the command line: ``prlimit --nproc=100``, for example."""
     binds: Sequence[str] = ()
     """More of bubblewrap's words."""
+    processes: int = 4096
+    """Of all commands of a sandbox together."""
     user: int = 1000
     """Number that it and all commands have inside; 0 is root of its user namespace alone."""
     folder: Path = field(init=False)
@@ -71,7 +73,7 @@ class Daemons:
         token = token or secrets.token_hex(16)
         digest = hashlib.sha256(token.encode()).hexdigest()
         flags = ["--listen", listen, "--token-sha256", digest, "--workdir", workdir]
-        flags += ["--ttl-s", str(ttl_s), "--files", OWN_FILES]
+        flags += ["--ttl-s", str(ttl_s), "--files", OWN_FILES, "--processes", str(self.processes)]
         line = [*self.limit, *self._inside(), f"{_INSTALLED}/daemon", "serve", *flags]
         process = await asyncio.create_subprocess_exec(*line, stderr=asyncio.subprocess.PIPE, start_new_session=True)
         assert process.stderr is not None

@@ -1,12 +1,13 @@
 """What keeps a run's sandboxes, from their pods and from what the orchestrator says of those that have none."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from echorl_core.wire.run_state import SandboxesState, SandboxWaits
 from echorl_operator.diagnosis.obstacles import first_obstacle
-from echorl_operator.diagnosis.sandboxes import Waiting, late_words, tally
+from echorl_operator.diagnosis.sandboxes import Tally, Waiting, late_words, tally
 from echorl_operator.observed.records import ContainerPhase, PodPhase, PodRecord
 from echorl_operator.observed.world import Observed
 from echorl_testing.operator.observed_worlds import NOW, container, meta, observed, pod, run
@@ -64,6 +65,13 @@ def test_every_pod_counts_once_and_what_is_gone_not_at_all() -> None:
         Waiting("ImagePullFailed", 1, 'ImagePullBackOff: Back-off pulling image "x:1"', 20),
         Waiting("ContainerNotCreated", 1, "CreateContainerError: no such program", 20),
     )
+
+
+def test_warm_ones_are_apart_and_keep_nobody() -> None:
+    kept = tally(world(sandbox("a", claimed=True), sandbox("b"), sandbox("c", warm=True)))
+    assert (kept.alive, kept.claimed, kept.warm) == (2, 1, 1)
+    waiting = unscheduled("d", 300)
+    assert tally(world(replace(waiting, warm=True), replace(starting("e"), warm=True))) == Tally(0, 0, ())
 
 
 def test_those_without_a_pod_are_the_orchestrators_word() -> None:

@@ -130,6 +130,10 @@ def test_sandboxes_are_counted_and_what_was_heard_of_them_stays_while_nobody_tel
         "starting": 0,
     }
     assert told(heard, spec={"provider": "process"}) is None
+    kept = (pod("s", None, claimed=True), pod("w", None, warm=True), pod("v", None, warm=True, ready=False))
+    warm = {"provider": "pod", "warmReplicas": 2}
+    assert told(STATE, None, warm, *kept) == {"alive": 1, "starting": 0, "warm": 1, "claimed": 1}
+    assert told(STATE, None, warm) == {"alive": 1, "starting": 0, "warm": 0, "claimed": 0}
 
 
 def test_an_older_attempts_orchestrator_is_not_listened_to():

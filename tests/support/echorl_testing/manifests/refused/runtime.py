@@ -30,6 +30,12 @@ RUNTIME: list[Refused] = [
     ),
     Refused([("spec.storage.claimName", "c")], "spec.storage.size", "no value", id="size of a claim that exists"),
     Refused(
+        [("spec.sandboxes", {"provider": "agent-sandbox", "warmReplicas": 2})],
+        "spec.sandboxes.warmReplicas",
+        "only for provider pod",
+        id="warm pods that the broker does not make",
+    ),
+    Refused(
         [("spec.storage.accessMode", "ReadWriteOnce")],
         "spec.storage.accessMode",
         "ReadWriteMany",

@@ -31,6 +31,7 @@ def test_what_a_row_itself_uses_up_is_no_agents_doing(loss: SandboxLoss) -> None
         (Ran(3, "first\nlast\n"), "ended with 3: last"),
         (Ran(137, "", late=True), "ran out of time"),
         (Ran(137, "x", out_of_memory=True), "ran out of memory: x"),
+        (Ran(137, "x", out_of_processes=True), "ran out of processes: x"),
         (Ran(137, "half"), "ended with 137: half"),
         (Ran(0, ""), "ended with 0"),
     ],

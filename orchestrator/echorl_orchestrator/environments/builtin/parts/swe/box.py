@@ -36,6 +36,7 @@ class Ran:
     late: bool = False
     """It was killed at its deadline."""
     out_of_memory: bool = False
+    out_of_processes: bool = False
 
     @property
     def well(self) -> bool:
@@ -44,15 +45,19 @@ class Ran:
 
     @property
     def killed(self) -> bool:
-        """Whether somebody killed it who neither waited for it nor counts its memory: what it did says nothing."""
-        return self.code == _KILLED and not (self.late or self.out_of_memory)
+        """Whether somebody killed it who neither waited for it nor counts what it uses: what it did says nothing."""
+        return self.code == _KILLED and not (self.late or self.used_up)
+
+    @property
+    def used_up(self) -> str:
+        """What of its sandbox it used up; empty: nothing."""
+        return "memory" if self.out_of_memory else "processes" if self.out_of_processes else ""
 
     def told(self) -> str:
         """What became of it, and the last line that it printed."""
         lines = self.output.strip().splitlines()
-        how = (
-            "ran out of time" if self.late else "ran out of memory" if self.out_of_memory else f"ended with {self.code}"
-        )
+        short = "time" if self.late else self.used_up
+        how = f"ran out of {short}" if short else f"ended with {self.code}"
         return f"{how}: {lines[-1][:300]}" if lines else how
 
 
@@ -159,7 +164,13 @@ class Box:
         late = ended is None
         ended = ended or await self._ended(key, CALL_S) or Ended(_KILLED, killed=True)
         output = await self._tail(key)
-        return Ran(ended.code, output, late=late, out_of_memory=ended.out_of_memory)
+        return Ran(
+            ended.code,
+            output,
+            late=late,
+            out_of_memory=ended.out_of_memory,
+            out_of_processes=ended.out_of_processes,
+        )
 
     async def _ended(self, key: str, seconds: float) -> Ended | None:
         loop = asyncio.get_running_loop()

@@ -81,7 +81,7 @@ async def _tested(box: Box, row: Row, seconds: float) -> tuple[Ran, Verdict]:
     else:
         argv = [grader.python, f"{folder}/echorl_report.py", grader.runner, *grader.files]
     ran = await box.run(Command(argv, environment, root=True), seconds)
-    if ran.late or ran.out_of_memory:
+    if ran.late or ran.used_up:
         box.failed("tests", ran.told())
     report = _read(await box.get(place, _LONGEST_REPORT_BYTES))
     if ran.killed and not (report is not None and report.failed):
