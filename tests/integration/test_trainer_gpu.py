@@ -73,7 +73,8 @@ def test_gradient_is_that_of_the_cpu(tmp_path, family):
 def test_compiled_layers_change_no_gradient(tmp_path, mode, family):
     options = {"device": "cuda", "compute_dtype": HALF, "family": family}
     expected = gradient_of(tmp_path / "m", **options)
-    assert distance(gradient_of(tmp_path / "m", compiled=True, checkpointing=mode, **options), expected) <= 0.03
+    bound = {"qwen3": 0.03, "qwen3_moe": 0.06}[family]  # tokens between two experts go to the other one
+    assert distance(gradient_of(tmp_path / "m", compiled=True, checkpointing=mode, **options), expected) <= bound
 
 
 @pytest.mark.parametrize("family", FAMILIES)
