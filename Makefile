@@ -94,6 +94,7 @@ e2e: setup ## Install by Helm, apply runs, disturb them, on a real node from bui
 	@PYTHONPATH=tests/support .venv/bin/python -m echorl_testing.cluster build kube-apiserver kwok coredns helm
 	@scripts/images.sh operator orchestrator trainer inference-cpu
 	@.venv/bin/python -m pytest -m e2e tests/cluster/e2e
+	@.venv/bin/python -m pytest -m e2e tests/cluster/node/test_coding_run.py
 
 images: ## Build the images with buildah, as root: make images [IMAGES="orchestrator trainer"] [BASE=image]
 	@scripts/images.sh $(IMAGES)

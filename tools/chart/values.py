@@ -132,7 +132,7 @@ class Sandboxes(ValuesPart):
     """Sandboxes in pods (``spec.sandboxes.provider: pod``), and the broker that makes them."""
 
     enabled: bool = False
-    """Whether runs may have any. The broker then has the right to make, claim and delete pods where runs are looked after."""
+    """Whether runs may have any. The broker then may make, claim and delete pods where runs are looked after."""
     replicas: Annotated[int, Field(ge=1, le=9)] = 2
     """Broker pods; all work."""
     daemon_image: Annotated[
