@@ -166,4 +166,4 @@ def crd_text(*, keep: bool = False) -> str:
         keep: as for ``custom_resource_definition``.
     """
     crd = custom_resource_definition(keep=keep)
-    return _HEAD + yaml.dump(crd, Dumper=_WithoutAliases, sort_keys=False, allow_unicode=True, width=120)
+    return _HEAD + yaml.dump(crd, Dumper=_WithoutAliases, sort_keys=False, allow_unicode=True, width=160)

@@ -32,7 +32,7 @@ RUNTIME: list[Refused] = [
     Refused(
         [("spec.sandboxes", {"provider": "agent-sandbox", "warmReplicas": 2})],
         "spec.sandboxes.warmReplicas",
-        "only for provider pod",
+        "0",
         id="warm pods that the broker does not make",
     ),
     Refused(
