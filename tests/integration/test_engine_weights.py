@@ -243,7 +243,7 @@ async def test_an_update_by_a_delta_agrees_with_transformers(client):
     for file in folders[0].glob("*.safetensors"):
         file.unlink()
     worker = await client.staged(body)
-    assert (worker["state"], worker["delta"]) == ("staged", "used")
+    assert (worker["state"], worker["error"], worker["delta"]) == ("staged", None, "used")
     assert worker["received_bytes"] == (folders[0] / "delta.bin").stat().st_size
     assert await client.holds(5)
     await client.update_to(body)

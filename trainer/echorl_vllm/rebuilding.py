@@ -70,7 +70,6 @@ def _change(path: Path, names: list[str], manifest: WeightManifest, delta: Weigh
                 apply(said, change.changed, bits(whole[begin:end], WIDTHS[dtype]))
         except MalformedDelta as error:
             raise DeltaRefusedError(f"{name}: {error}") from error
-    whole.flush()
 
 
 def _form(manifest: WeightManifest) -> object:
