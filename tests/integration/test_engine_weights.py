@@ -233,7 +233,7 @@ async def samples_through_an_update(client, seed, length):
     return await asyncio.gather(*running), frozen
 
 
-@EACH
+@UNTIED
 async def test_an_update_by_a_delta_agrees_with_transformers(client):
     base = client.publish(5)
     await client.update_to(base)
