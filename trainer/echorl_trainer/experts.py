@@ -61,7 +61,7 @@ class Router(nn.Module):
         found = torch.zeros_like(self.load)
         found[:-2].scatter_add_(0, chosen.flatten(), torch.ones_like(chosen, dtype=found.dtype).flatten())
         found[-2] = -(logs.exp() * logs).sum(dtype=found.dtype)
-        found[-1] = len(chosen)
+        found[-1].fill_(len(chosen))  # an assignment would wait for the device
         self.load.copy_(found)
 
 
@@ -111,10 +111,11 @@ def grouped_experts(experts: Any, hidden: Tensor, chosen: Tensor, weights: Tenso
     inverse = torch.empty_like(order)
     inverse[order] = torch.arange(len(order), device=order.device)
     ends = torch.searchsorted(ids, torch.arange(1, experts.num_experts + 1, device=ids.device)).to(torch.int32)
-    inside = _grouped_linear(_ToExperts.apply(hidden, order, inverse), experts.gate_up_proj, ends)
+    sorted_hidden: Tensor = _ToExperts.apply(hidden, order, inverse)  # type: ignore[no-untyped-call]
+    inside = _grouped_linear(sorted_hidden, experts.gate_up_proj, ends)
     rows = _grouped_linear(experts._apply_gate(inside), experts.down_proj, ends)
-    back = _FromExperts.apply(rows, order, inverse).view(*chosen.shape, -1)
-    return (back * weights.unsqueeze(-1)).sum(dim=1).to(hidden.dtype)
+    back: Tensor = _FromExperts.apply(rows, order, inverse)  # type: ignore[no-untyped-call]
+    return (back.view(*chosen.shape, -1) * weights.unsqueeze(-1)).sum(dim=1).to(hidden.dtype)
 
 
 ALL_EXPERTS_FUNCTIONS.register(PRODUCTS, grouped_experts)
