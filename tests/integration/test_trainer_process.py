@@ -244,7 +244,7 @@ async def test_readers_that_hold_the_version_before_fetch_what_has_changed(attem
             sizes = [one.delta.size_bytes for one in orchestrator.announcements[1:] if one.delta is not None]
             assert f"echorl_trainer_publish_delta_bytes_total {float(sum(sizes))}" in metrics
             sent = float(sizes[0] + 2 * sizes[1])
-            assert f'echorl_trainer_sent_weight_bytes_total{{form="delta"}} {sent}' in metrics
+            assert f'echorl_trainer_sent_weight_bytes_total{{kind="delta"}} {sent}' in metrics
         orchestrator.sealed = 3
         assert await gang.ended() == [ExitCode.OK], gang.log()
 

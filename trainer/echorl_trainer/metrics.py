@@ -89,8 +89,8 @@ class Metrics:
         )
         self.sent_bytes = self._counter(
             "sent_weight_bytes",
-            "Bytes of files of weights that were sent over HTTP, by form: whole, delta; cut-off downloads included.",
-            ("form",),
+            "Bytes of files of weights that were sent over HTTP, by kind: whole, delta; cut-off downloads included.",
+            ("kind",),
         )
         self.publish_seconds = self._gauge(
             "publish_seconds",
