@@ -4,21 +4,23 @@ import asyncio
 import itertools
 import json
 import random
+from typing import Any
 
 import pytest
 from aiohttp import web
 
 from echorl_core.config import SamplingConfig
 from echorl_orchestrator.engines.generation import Generation
+from echorl_orchestrator.engines.timing import Timing
 from echorl_orchestrator.failures import EpisodeError, ErrorKind
 from echorl_orchestrator.gateway.tokens import sampled_columns
 from echorl_orchestrator.metrics.process_counters import TURN_TOKENS_KEPT, TURN_TOKENS_LOST
 from echorl_testing.engines.fake_engine import FakeEngine, logprob, policy
-from tests.unit.orchestrator.engines.conftest import TIMING, Harness
 
 HOWS = ("cut", "half", "end", "abort", "error")
 CAUSES = {"abort": "aborted", "error": "aborted", "still": "stalled"}
 PROMPT = [1, 2]
+TIMING = Timing(identity_s=0.02, stage_again_s=0.005, retry_first_s=0.02, stall_s=0.1, elsewhere_s=0.1)
 
 
 def following(prefix):
@@ -33,7 +35,7 @@ def expected(max_tokens):
     return ids, [logprob(0, len(PROMPT) + place) for place in range(len(ids))], "stop" if 0 in ids else "length"
 
 
-async def ask(harness: Harness, max_tokens: int, episode: str = "e1", **sampling: float) -> Generation:
+async def ask(harness: Any, max_tokens: int, episode: str = "e1", **sampling: float) -> Generation:
     return await harness.pool.generate(
         episode=episode,
         prompt_ids=PROMPT,
@@ -43,14 +45,14 @@ async def ask(harness: Harness, max_tokens: int, episode: str = "e1", **sampling
     )
 
 
-async def both_serve(harness: Harness, *engines: FakeEngine) -> None:
+async def both_serve(harness: Any, *engines: FakeEngine) -> None:
     for engine in engines:
         engine.next_token = following
     harness.pool.announce(policy(0))
     await harness.eventually(lambda: harness.pool.metrics_snapshot()["engines"] == len(engines))
 
 
-async def settled_at(harness: Harness, first: FakeEngine, second: FakeEngine) -> tuple[FakeEngine, FakeEngine]:
+async def settled_at(harness: Any, first: FakeEngine, second: FakeEngine) -> tuple[FakeEngine, FakeEngine]:
     """The engine that the episode sticks to from now on, and the other."""
     made = await ask(harness, 4)
     return (first, second) if made.engine == first.address else (second, first)
@@ -81,8 +83,7 @@ async def test_wherever_and_however_a_turn_is_cut_it_is_the_same_turn(running_po
 
 @pytest.mark.parametrize("how", [*HOWS, "still"])
 async def test_a_turn_goes_on_at_another_engine_with_what_is_left(running_pool, how):
-    timing = TIMING if how != "still" else type(TIMING)(**{**vars(TIMING), "stall_s": 0.1})
-    async with FakeEngine() as first, FakeEngine() as second, running_pool(first, second, timing=timing) as harness:
+    async with FakeEngine() as first, FakeEngine() as second, running_pool(first, second, timing=TIMING) as harness:
         await both_serve(harness, first, second)
         home, other = await settled_at(harness, first, second)
         home.breaks = [(33, how)]
@@ -180,7 +181,7 @@ async def test_a_stream_of_garbage_is_a_named_error(running_pool, text, reason):
 
 
 async def test_an_answer_that_is_no_stream_or_of_an_unknown_version_is_a_named_error(running_pool):
-    async with FakeEngine() as engine, running_pool(engine, timing=type(TIMING)(identity_s=60.0)) as harness:
+    async with FakeEngine() as engine, running_pool(engine, timing=Timing(identity_s=60.0)) as harness:
         await both_serve(harness, engine)
         engine.streams.append(web.json_response({"choices": []}))
         with pytest.raises(EpisodeError, match="content type: found application/json") as caught:
