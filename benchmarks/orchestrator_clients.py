@@ -77,8 +77,9 @@ async def _raw_aiohttp(port: int) -> Turn:
     async def turn(_: int, number: int) -> int:
         body = generate_body(prompt_ids=_prompt(number), sampling=sampling, max_tokens=TOKENS, stop_ids=[7])
         async with session.post(f"http://127.0.0.1:{port}{GENERATE}", data=body, headers=headers) as response:
-            found = msgspec.json.decode(await response.read())
-        return len(found["choices"][0]["logprobs"]["content"])
+            events = (await response.read()).split(b"\n\n")[:-2]
+        found = [msgspec.json.decode(event.removeprefix(b"data: ")) for event in events]
+        return sum(len(one["choices"][0]["logprobs"]["content"]) for one in found)
 
     return turn
 

@@ -1,17 +1,34 @@
 """A fake engine for ``benchmarks.orchestrator``: canned answers, given faster than any client asks for them.
 
-``/inference/v1/generate`` answers token ids with logprobs, ``/v1/chat/completions`` as many tokens of text.
+``/inference/v1/generate`` answers token ids with logprobs, streamed where that is asked for;
+``/v1/chat/completions`` answers as many tokens of text.
 """
 
 import argparse
 import asyncio
 import json
+from typing import Any
 
 from echorl_core import names
+from echorl_orchestrator.engines.client import STREAM_INTERVAL
 
 TOKENS = 64
 """Of every answer."""
 BOOT = "bench"
+
+
+def _stream(entries: list[dict[str, Any]]) -> bytes:
+    """The same answer as vLLM streams it: one token, then ``STREAM_INTERVAL`` to an event; chunked."""
+    body, begin = b"", 0
+    while begin < len(entries):
+        part = entries[begin : begin + (STREAM_INTERVAL if begin else 1)]
+        begin += len(part)
+        reason = "stop" if begin == len(entries) else None
+        choice = {"index": 0, "logprobs": {"content": part}, "finish_reason": reason, "stop_reason": None}
+        choice |= {"token_ids": [one["token_id"] for one in part], "weight_versions": None}
+        event = b"data: " + json.dumps({"request_id": "r", "usage": None, "choices": [choice]}).encode() + b"\n\n"
+        body += b"%x\r\n%s\r\n" % (len(event), event)
+    return body + b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n"
 
 
 def _answers() -> dict[bytes, bytes]:
@@ -30,6 +47,7 @@ def _answers() -> dict[bytes, bytes]:
     chat = {**common, "object": "chat.completion", "choices": [choice]}
     return {
         b"/inference/v1/generate": json.dumps(generated).encode(),
+        b"stream": _stream(of_ids),
         b"/v1/chat/completions": json.dumps(chat).encode(),
     }
 
@@ -53,8 +71,9 @@ class Engine(asyncio.Protocol):
             length = int(head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0] or 0)
             if len(self._buffer) < end + 4 + length:
                 return
+            streams = self._buffer.find(b'"stream":true', end + 4, end + 4 + length) >= 0
             del self._buffer[: end + 4 + length]
-            answer = self.answers[head.split(b" ", 2)[1]]
+            answer = self.answers[b"stream" if streams else head.split(b" ", 2)[1]]
             if self.delay_s:
                 asyncio.get_running_loop().call_later(self.delay_s, self._transport.write, answer)
             else:
@@ -64,9 +83,12 @@ class Engine(asyncio.Protocol):
 async def _serve(delay_s: float) -> None:
     Engine.delay_s = delay_s
     stamps = f"{names.HEADER_BOOT}: {BOOT}\r\n{names.HEADER_VERSION}: 3\r\n"
-    head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n" + stamps
+    of_json = "content-type: application/json\r\ncontent-length: {}\r\n\r\n"
+    of_events = "content-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
     Engine.answers = {
-        path: f"{head}content-length: {len(body)}\r\n\r\n".encode() + body for path, body in _answers().items()
+        path: f"HTTP/1.1 200 OK\r\n{stamps}{of_events if path == b'stream' else of_json.format(len(body))}".encode()
+        + body
+        for path, body in _answers().items()
     }
     server = await asyncio.get_running_loop().create_server(Engine, "127.0.0.1", 0, backlog=4096)
     print(server.sockets[0].getsockname()[1], flush=True)

@@ -27,7 +27,7 @@ from echorl_orchestrator.codec.engine_rendering import PromptTooLongError
 from echorl_orchestrator.engines import EnginePool
 from echorl_orchestrator.engines.generation import ChatGeneration, Generation
 from echorl_orchestrator.engines.timing import Timing
-from echorl_orchestrator.failures import EpisodeError, ErrorKind
+from echorl_testing import campaign
 from echorl_testing.engines.engine import Engine, running_engine
 from echorl_testing.engines.published import publish, published_tensors
 from echorl_trainer.seeded import SHAPES, byte_tokenizer, write_seeded_model
@@ -133,24 +133,24 @@ class Pool:
 
 
 @asynccontextmanager
-async def pool_on(engine: Engine) -> AsyncIterator[Pool]:
+async def pool_on(*engines: Engine) -> AsyncIterator[Pool]:
     updates: list[dict[str, Any]] = []
     config = OrchestratorConfig(
         run_dir="run",
         port=1,
-        model=ModelConfig(path=str(engine.model), dtype="float32", max_model_len=1024, renderer="plain"),
+        model=ModelConfig(path=str(engines[0].model), dtype="float32", max_model_len=1024, renderer="plain"),
         seed=0,
         max_steps=1,
         batch=BatchConfig(group_size=1, batch_size=1, max_staleness=1, seq_len=64, num_ranks=1),
         train=[],
-        engines=EngineDiscovery(names=[engine.url.removeprefix("http://")], interval_s=0.5),
+        engines=EngineDiscovery(names=[engine.url.removeprefix("http://") for engine in engines], interval_s=0.5),
         weight_mode="http",
         checkpoint=CheckpointConfig(interval=1, keep_last=1),
         update_deadline_s=60.0,
     )
     identity = RunIdentity("run", RUN_UID, 1)
     timing = Timing(metrics_s=0.1, silence_s=SILENCE_S)
-    pool = EnginePool(config, identity, engine.token, on_update=updates.append, timing=timing)
+    pool = EnginePool(config, identity, engines[0].token, on_update=updates.append, timing=timing)
     await pool.start()
     forever = asyncio.create_task(pool.run_forever())
     try:
@@ -269,14 +269,39 @@ async def test_wrong_probe_quarantines_until_a_version_is_right(engine: Engine, 
         await pool.pool.wait_served(1, 180)
 
 
+@campaign.ALL
+async def test_greedy_turns_are_the_same_across_a_kill(engine: Engine, policies: Policies, tmp_path: Path):
+    with running_engine(policies.folder / "model0", tmp_path, run_uid=RUN_UID, token=engine.token) as other:
+        async with pool_on(engine, other) as pool:
+            pool.pool.announce(policies.announcement(1))
+            await pool.pool.wait_served(1, 180)
+            async with asyncio.timeout(180):
+                while pool.pool.metrics_snapshot()["engines"] < 2:  # noqa: ASYNC110 - snapshots have no event
+                    await asyncio.sleep(0.02)
+            whole = {name: await pool.call(name, 900, temperature=0.0) for name in ("a", "b")}
+            homes = {made.engine: name for name, made in whole.items()}
+            assert len(homes) == 2
+            doomed = homes[other.url.removeprefix("http://")]
+            before = pool.pool.metrics_snapshot()["generation_tokens_total"]
+            call = pool.call(doomed, 900, temperature=0.0)
+            async with asyncio.timeout(180):
+                while pool.pool.metrics_snapshot()["generation_tokens_total"] < before + 100:  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+            os.killpg(other.process.pid, signal.SIGKILL)
+            made = await call
+    assert [part.engine for part in made.segments] == [whole[doomed].engine, engine.url.removeprefix("http://")]
+    assert len(made.segments[0].token_ids) >= 64
+    assert (made.token_ids, made.finish_reason) == (whole[doomed].token_ids, "length")
+    assert whole[doomed].logprobs == pytest.approx(made.logprobs, abs=1e-3)
+
+
 async def test_killed_engine_is_lost_within_seconds(engine: Engine, policies: Policies):
     async with pool_on(engine) as pool:
         pool.pool.announce(policies.announcement(1))
         await pool.pool.wait_served(1, 180)
         (call,) = await pool.running_calls(1, 1000)
         os.killpg(engine.process.pid, signal.SIGKILL)
-        with pytest.raises(EpisodeError) as caught:
-            await call
-        assert caught.value.kind is ErrorKind.PROVIDER
         # A silent one, which this is not, would count as lost only after the pool's ``silence_s``.
         await pool.reaches("lost", SILENCE_S / 2)
+        assert not call.done()
+        call.cancel()

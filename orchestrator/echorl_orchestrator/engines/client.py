@@ -1,11 +1,12 @@
 """Requests for tokens in vLLM's shapes: what is sent, and what of the answer can be used.
 
-The token route is ``/inference/v1/generate``; prompt logprobs come from ``/v1/completions``, whose answer has them
-by token id. Both shapes are the same in vLLM 0.25.1 and 0.32 as far as they are read here.
+The token route is ``/inference/v1/generate``, whose answer is streamed as server-sent events; prompt logprobs come from
+``/v1/completions``, whose answer has them by token id. Both are as in vLLM 0.32.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
@@ -14,6 +15,7 @@ import msgspec
 
 from echorl_core import names
 from echorl_core.config import SamplingConfig
+from echorl_orchestrator.engines.admin import message_of
 from echorl_orchestrator.failures import EpisodeError, ErrorKind
 
 T = TypeVar("T")
@@ -28,6 +30,13 @@ LOGPROB_FLOOR = -9999.0
 LOGPROB_CEILING = 1e-3
 """Nats. The logarithm of a probability is at most 0; what lies above by less is rounding: the difference of a logit and
 the log-sum-exp, each in float32, errs by 2**-24 of their size, which is 6e-4 for logits of ten thousand."""
+
+STREAM_INTERVAL = 64
+"""Tokens to a frame of a stream, after the first, which has one: what is lost with an engine at most, against what
+each frame costs engine and orchestrator."""
+
+_STREAM = "text/event-stream"
+_DONE = b"[DONE]"
 
 
 # Answers are trees of thousands of numbers: the garbage collector would look for cycles where there can be none.
@@ -48,8 +57,12 @@ class _Choice(msgspec.Struct, gc=False):
     logprobs: _Logprobs | None = None
 
 
-class _GenerateAnswer(msgspec.Struct):
-    choices: list[_Choice]
+class _Frame(msgspec.Struct):
+    choices: list[_Choice] = []
+    error: Any = None
+
+
+_FRAMES = msgspec.json.Decoder(_Frame)
 
 
 class _PromptLogprob(msgspec.Struct, gc=False):
@@ -69,6 +82,25 @@ class ImpossibleLogprobError(EpisodeError):
 
     def __init__(self, message: str) -> None:
         super().__init__(ErrorKind.INVALID_RESPONSE, message)
+
+
+class BrokenStreamError(EpisodeError):
+    """A request ended before its answer was whole; ``cause`` says by what, in a word for metrics."""
+
+    def __init__(self, message: str, cause: str = "lost") -> None:
+        super().__init__(ErrorKind.PROVIDER, message)
+        self.cause = cause
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The usable part of one event of a stream: ids and logprobs (one per id), and in the last one why it ended."""
+
+    token_ids: list[int]
+    logprobs: list[float]
+    finish_reason: Literal["stop", "length"] | None
+    aborted: bool = False
+    """The engine gives the request up; there is no other reason then."""
 
 
 @dataclass(frozen=True)
@@ -118,12 +150,13 @@ def generate_body(
         "logprobs": 1,
         "detokenize": False,
         "skip_special_tokens": False,
+        "stream_interval": STREAM_INTERVAL,
     }
     request = {
         "model": model,
         "token_ids": list(prompt_ids),
         "sampling_params": params,
-        "stream": False,
+        "stream": True,
     }
     return msgspec.json.encode(request)
 
@@ -149,17 +182,28 @@ def prompt_logprobs_body(token_ids: Sequence[int]) -> bytes:
     return msgspec.json.encode(request)
 
 
-def parse_generation(raw: bytes) -> Sampled:
-    """Read a generate answer.
+def parse_frame(raw: bytes) -> Frame | None:
+    """Read one event of a stream; None for one without tokens or an end.
 
     Raises:
-        EpisodeError: INVALID_RESPONSE when ids or logprobs are missing or of different length; PROVIDER when the
-            engine aborted the request.
+        EpisodeError: INVALID_RESPONSE when it cannot be read, or ids and logprobs are of different length.
+        BrokenStreamError: the engine says that it failed.
         ImpossibleLogprobError: a logprob is not finite, or above 0.
     """
-    choice = only(decode(raw, _GenerateAnswer).choices)
+    if raw == _DONE:
+        return None
+    try:
+        frame = _FRAMES.decode(raw)
+    except msgspec.DecodeError as error:
+        raise invalid(f"event cannot be read: {error}") from error
+    if frame.error is not None:
+        raise BrokenStreamError(f"the engine ended the stream: {message_of(raw)}", "aborted")
+    choice = only(frame.choices)
     entries = choice.logprobs.content if choice.logprobs is not None else None
-    return usable(choice.token_ids, entries, choice.finish_reason)
+    ids, logprobs = _paired(choice.token_ids or [], entries or [])
+    if choice.finish_reason in {None, "abort"}:
+        return Frame(ids, logprobs, None, aborted=choice.finish_reason == "abort")
+    return Frame(ids, logprobs, _ended(choice.finish_reason))
 
 
 def usable(token_ids: list[int] | None, entries: list[Entry] | None, finish_reason: str | None) -> Sampled:
@@ -172,18 +216,33 @@ def usable(token_ids: list[int] | None, entries: list[Entry] | None, finish_reas
     """
     if finish_reason == "abort":
         raise EpisodeError(ErrorKind.PROVIDER, "the engine aborted the request")
-    if finish_reason not in {"stop", "length"}:
-        raise invalid(f"finish_reason: found {finish_reason!r}, accepted are 'stop' and 'length'")
-    if not token_ids or entries is None or len(entries) != len(token_ids):
-        lengths = f"{len(token_ids or [])} token ids and {len(entries or [])} logprobs"
-        raise invalid(f"found {lengths}, accepted is the same number, at least 1")
+    reason = _ended(finish_reason)
+    ids, logprobs = _paired(token_ids or [], entries or [])
+    if not ids:
+        raise invalid("found 0 token ids, accepted is at least 1")
+    return Sampled(ids, logprobs, reason)
+
+
+def _ended(finish_reason: str | None) -> Literal["stop", "length"]:
+    if finish_reason == "stop":
+        return "stop"
+    if finish_reason == "length":
+        return "length"
+    raise invalid(f"finish_reason: found {finish_reason!r}, accepted are 'stop' and 'length'")
+
+
+def _paired(token_ids: list[int], entries: list[Entry]) -> tuple[list[int], list[float]]:
+    """The ids and their logprobs, once it is sure that they belong together."""
+    if not token_ids and not entries:
+        return [], []
+    if len(entries) != len(token_ids):
+        lengths = f"{len(token_ids)} token ids and {len(entries)} logprobs"
+        raise invalid(f"found {lengths}, accepted is the same number")
     if [entry.token_id for entry in entries] != token_ids:
         for position, (token, entry) in enumerate(zip(token_ids, entries, strict=True)):
             if entry.token_id is not None and entry.token_id != token:
                 raise invalid(f"position {position}: logprob of token {entry.token_id} stands at token {token}")
-    logprobs = _all_possible([entry.logprob for entry in entries])
-    reason: Literal["stop", "length"] = "stop" if finish_reason == "stop" else "length"
-    return Sampled(token_ids, logprobs, reason)
+    return token_ids, _all_possible([entry.logprob for entry in entries])
 
 
 def parse_prompt_logprobs(raw: bytes, token_ids: Sequence[int]) -> list[float]:
@@ -217,6 +276,48 @@ class GenerationClient:
         Raises:
             EpisodeError: PROVIDER when the connection fails or the answer does not come in time.
         """
+        async with self._posted(address, path, body, headers) as response:
+            return _answer(response, await response.read())
+
+    async def stream(
+        self,
+        address: str,
+        path: str,
+        body: bytes,
+        headers: dict[str, str],
+        *,
+        begins: Callable[[Answer], None],
+        event: Callable[[bytes], None],
+    ) -> Answer:
+        """POST ``body`` and hand out the answer as it comes: its head to ``begins``, each event's data to ``event``.
+
+        What they raise ends the request. Any HTTP status is an Answer; only one that is 200 is handed out, and comes
+        without a body.
+
+        Raises:
+            EpisodeError: PROVIDER when the connection fails, or the answer is not through in time; INVALID_RESPONSE
+                when it is no stream.
+        """
+        async with self._posted(address, path, body, headers) as response:
+            if response.status != 200:
+                return _answer(response, await response.read())
+            if response.content_type != _STREAM:
+                raise invalid(f"content type: found {response.content_type}, accepted is {_STREAM}")
+            answer = _answer(response, b"")
+            begins(answer)
+            rest = b""
+            async for part in response.content.iter_any():
+                *events, rest = (rest + part).split(b"\n\n")
+                for one in events:
+                    # Comments and other fields say nothing to us.
+                    if one.startswith(b"data:"):
+                        event(one[5:].strip())
+            return answer
+
+    @asynccontextmanager
+    async def _posted(
+        self, address: str, path: str, body: bytes, headers: dict[str, str]
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
         try:
             async with self._session.post(
                 f"http://{address}{path}",
@@ -224,17 +325,20 @@ class GenerationClient:
                 headers={"Content-Type": "application/json", **headers},
                 allow_redirects=False,
             ) as response:
-                raw = await response.read()
-                version = response.headers.get(names.HEADER_VERSION, "")
-                return Answer(
-                    status=response.status,
-                    body=raw,
-                    boot_id=response.headers.get(names.HEADER_BOOT),
-                    version=int(version) if version.isdigit() else None,
-                )
+                yield response
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             message = f"engine {address}: {type(error).__name__}: {error}"
-            raise EpisodeError(ErrorKind.PROVIDER, message) from error
+            raise BrokenStreamError(message) from error
+
+
+def _answer(response: aiohttp.ClientResponse, body: bytes) -> Answer:
+    version = response.headers.get(names.HEADER_VERSION, "")
+    return Answer(
+        status=response.status,
+        body=body,
+        boot_id=response.headers.get(names.HEADER_BOOT),
+        version=int(version) if version.isdigit() else None,
+    )
 
 
 def decode(raw: bytes, kind: type[T]) -> T:

@@ -1,8 +1,8 @@
-"""Requests for tokens to engines: an episode sticks to one engine, and nothing passes while no engine may serve."""
+"""Requests for tokens to engines: a turn is streamed, and goes on at another engine when its own does not end it."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
 import structlog
@@ -18,33 +18,49 @@ from echorl_orchestrator.engines.client import (
     COMPLETIONS,
     GENERATE,
     Answer,
+    BrokenStreamError,
     GenerationClient,
     ImpossibleLogprobError,
     Sampled,
     generate_body,
-    parse_generation,
     parse_prompt_logprobs,
     prompt_logprobs_body,
 )
-from echorl_orchestrator.engines.engine import COUNTED, Engine, EngineState
+from echorl_orchestrator.engines.engine import Engine, EngineState
 from echorl_orchestrator.engines.generation import ChatGeneration, Generation
+from echorl_orchestrator.engines.open_turn import OpenTurn, is_movable
+from echorl_orchestrator.engines.placement import Placement
+from echorl_orchestrator.engines.reception import Reception, check_boot
+from echorl_orchestrator.engines.timing import Timing
 from echorl_orchestrator.failures import EpisodeError, ErrorKind
-from echorl_orchestrator.metrics.process_counters import IMPOSSIBLE_ANSWERS
+from echorl_orchestrator.metrics.process_counters import IMPOSSIBLE_ANSWERS, TURN_TOKENS_KEPT, TURN_TOKENS_LOST
 
 log = structlog.get_logger()
 
 
+FRUITLESS = 2
+"""Streams in a row that broke off without a token; then a turn is given up, since it may be what ends engines."""
+
+
 class Dispatcher:
-    """Chooses engines and sends requests; implements TokenGenerator and ChatGenerator for the pool."""
+    """Sends requests to engines; implements TokenGenerator and ChatGenerator for the pool."""
 
     def __init__(
-        self, client: GenerationClient, engines: Callable[[], list[Engine]], changes: Changes, patience_s: float
+        self,
+        client: GenerationClient,
+        engines: Callable[[], list[Engine]],
+        changes: Changes,
+        patience_s: float,
+        timing: Timing | None = None,
     ) -> None:
         self._client = client
-        self._engines = engines
-        self._changes = changes
-        self._patience_s = patience_s
-        self._episodes: dict[str, Engine] = {}
+        self._placement = Placement(engines, changes, patience_s)
+        self._timing = timing or Timing()
+        self._closed = False
+
+    def close(self) -> None:
+        """Give turns up whose streams break off from now on."""
+        self._closed = True
 
     async def generate(
         self,
@@ -56,14 +72,55 @@ class Dispatcher:
         stop_ids: Sequence[int],
         model: str = names.SERVED_MODEL_NAME,
     ) -> Generation:
-        """One completion on the episode's engine."""
-        body = generate_body(
-            prompt_ids=prompt_ids, sampling=sampling, max_tokens=max_tokens, stop_ids=stop_ids, model=model
-        )
-        sent = await self._ask(episode, GENERATE, body)
-        _check_status(sent.engine, sent.answer)
-        with _believed(sent.engine):
-            return sent.generation(parse_generation(sent.answer.body))
+        """One completion on the episode's engine, and on others if that one does not see it through."""
+        turn, seconds, fruitless = OpenTurn(prompt_ids, max_tokens, stop_ids), 0.0, 0
+        try:
+            while turn.finish_reason is None:
+                engine = await self._placement.of_episode(episode)
+                body = generate_body(
+                    prompt_ids=turn.ids() if turn.segments else prompt_ids,
+                    sampling=sampling,
+                    max_tokens=turn.left,
+                    stop_ids=stop_ids,
+                    model=model,
+                )
+                reception, started = Reception(turn, engine, self._timing.stall_s), time.monotonic()
+                try:
+                    await self._stream(episode, engine, reception, body)
+                    turn.complete(reception.stream)
+                except BrokenStreamError as error:
+                    kept = _broken_off(turn, engine, reception, error, movable=is_movable(sampling))
+                    fruitless = 0 if kept else fruitless + 1
+                    if turn.finish_reason is None:
+                        if self._closed or fruitless == FRUITLESS:
+                            raise
+                        await self._placement.leave(episode, engine, self._timing.elsewhere_s)
+                seconds += time.monotonic() - started
+        except EpisodeError:
+            TURN_TOKENS_LOST.labels("abandoned").inc(turn.begin_anew())
+            raise
+        return turn.generation(seconds)
+
+    async def _stream(self, episode: str, engine: Engine, reception: Reception, body: bytes) -> None:
+        """Have the engine go on with the turn until it says that it is over.
+
+        Raises:
+            BrokenStreamError: it was not seen through.
+            EpisodeError: INVALID_RESPONSE when the engine answers what cannot be used.
+        """
+        headers = {names.HEADER_SESSION: episode}
+        with _believed(engine):
+            async with self._call(engine) as calls:
+                with calls.running(), reception.watched():
+                    answer = await self._client.stream(
+                        engine.address, GENERATE, body, headers, begins=reception.begins, event=reception.event
+                    )
+                check_boot(engine, answer)
+                _check_status(engine, answer)
+                if reception.stream.finish_reason is None:
+                    raise BrokenStreamError(f"engine {engine.address}: its stream ended before the turn")
+                await self._settled(engine, calls)
+        reception.stream.vouch(engine.version)
 
     async def chat(
         self,
@@ -85,7 +142,7 @@ class Dispatcher:
 
     async def prompt_logprobs(self, *, token_ids: Sequence[int]) -> list[float]:
         """Log-probabilities of tokens 1.. given their prefix, on the least-loaded engine."""
-        engine = await self._wait(self._least_loaded)
+        engine = await self._placement.anywhere()
         answer = await self._send(engine, COMPLETIONS, prompt_logprobs_body(token_ids), {})
         _check_status(engine, answer)
         with _believed(engine):
@@ -93,75 +150,43 @@ class Dispatcher:
 
     def release(self, episode: str) -> None:
         """Forget which engine an episode sticks to."""
-        engine = self._episodes.pop(episode, None)
-        if engine is not None:
-            engine.pinned -= 1
-
-    def _of_episode(self, episode: str) -> Engine | None:
-        """The engine of the episode if a request may go there now; a new one if its own cannot serve any more."""
-        engine = self._episodes.get(episode)
-        if engine is not None and engine.state in COUNTED:
-            return engine if engine.state is EngineState.SERVING else None
-        chosen = self._least_loaded()
-        if chosen is not None:
-            self.release(episode)
-            self._episodes[episode] = chosen
-            chosen.pinned += 1
-        return chosen
-
-    def _least_loaded(self) -> Engine | None:
-        serving = [engine for engine in self._engines() if engine.state is EngineState.SERVING]
-        return min(serving, key=lambda engine: (engine.in_flight, engine.pinned, engine.address), default=None)
-
-    async def _wait(self, look: Callable[[], Engine | None]) -> Engine:
-        try:
-            return await self._changes.until(look, self._patience_s)
-        except TimeoutError as error:
-            states = ", ".join(f"{engine.address} {engine.state}" for engine in self._engines()) or "none known"
-            message = f"no engine may serve for {self._patience_s} s; engines: {states}"
-            raise EpisodeError(ErrorKind.PROVIDER, message) from error
+        self._placement.release(episode)
 
     async def _ask(self, episode: str, path: str, body: bytes) -> "_Sent":
         """Have the episode's engine sample."""
-        engine = await self._wait(lambda: self._of_episode(episode))
+        engine = await self._placement.of_episode(episode)
         started, version_low = time.monotonic(), engine.version
         answer = await self._send(engine, path, body, {names.HEADER_SESSION: episode})
         return _Sent(engine, answer, version_low, time.monotonic() - started)
 
     async def _send(self, engine: Engine, path: str, body: bytes, headers: dict[str, str]) -> Answer:
         """The answer of one request, once it is sure that the engine sampled it with verified weights."""
-        calls = engine.calls
-        engine.in_flight += 1
-        try:
+        async with self._call(engine) as calls:
             with calls.running():
                 answer = await self._client.post(engine.address, path, body, headers)
-            # Between resume and probe nobody knows yet whether the weights are right.
-            if engine.state is EngineState.UPDATING:
-                await self._settled(engine, calls)
+            await self._settled(engine, calls)
+            check_boot(engine, answer)
+        return answer
+
+    @asynccontextmanager
+    async def _call(self, engine: Engine) -> AsyncIterator[Calls]:
+        """Run the block as a call to the engine; one that fails asks for a look at it."""
+        engine.in_flight += 1
+        try:
+            yield engine.calls
         except CallsGivenUpError as error:
             engine.suspect.set()
-            raise _given_up(engine, str(error)) from None
+            raise BrokenStreamError(f"engine {engine.address} is {engine.state}: {error}") from None
         except EpisodeError:
             engine.suspect.set()
             raise
         finally:
             engine.in_flight -= 1
-        if answer.boot_id != engine.boot_id:
-            engine.suspect.set()
-            message = f"engine {engine.address} was restarted: boot id {answer.boot_id}, before {engine.boot_id}"
-            raise EpisodeError(ErrorKind.PROVIDER, message)
-        return answer
 
     async def _settled(self, engine: Engine, calls: Calls) -> None:
-        def settled() -> bool | None:
-            return True if calls.reason is not None or engine.state is not EngineState.UPDATING else None
-
-        try:
-            await self._changes.until(settled, self._patience_s * 2)
-        except TimeoutError as error:
-            message = f"engine {engine.address} is still updating after {self._patience_s * 2} s"
-            raise EpisodeError(ErrorKind.PROVIDER, message) from error
-        if calls.reason is not None:
+        if engine.state is EngineState.UPDATING:
+            await self._placement.settled(engine, calls)
+        elif calls.reason is not None:
             raise CallsGivenUpError(calls.reason)
 
 
@@ -199,8 +224,19 @@ def _believed(engine: Engine) -> Iterator[None]:
         raise
 
 
-def _given_up(engine: Engine, reason: str) -> EpisodeError:
-    return EpisodeError(ErrorKind.PROVIDER, f"engine {engine.address} is {engine.state}: {reason}")
+def _broken_off(
+    turn: OpenTurn, engine: Engine, reception: Reception, error: BrokenStreamError, *, movable: bool
+) -> int:
+    """Keep of a stream what the turn can go on from; returns how many tokens."""
+    quarantined = engine.state is EngineState.QUARANTINED
+    kept, lost = turn.break_off(reception.stream, trusted=not quarantined)
+    if turn.finish_reason is None and not movable:
+        kept, lost = 0, lost + turn.begin_anew()
+    cause = "quarantined" if quarantined else "stalled" if reception.stalled else error.cause
+    TURN_TOKENS_KEPT.labels(cause).inc(kept)
+    TURN_TOKENS_LOST.labels(cause).inc(lost)
+    log.warning("turn broken off", engine=engine.address, error=error.message, cause=cause, kept=kept, lost=lost)
+    return kept
 
 
 def _check_status(engine: Engine, answer: Answer) -> None:
@@ -211,4 +247,4 @@ def _check_status(engine: Engine, answer: Answer) -> None:
     if 400 <= answer.status < 500 and answer.status != 409:
         raise EpisodeError(ErrorKind.INVALID_RESPONSE, message)
     engine.suspect.set()
-    raise EpisodeError(ErrorKind.PROVIDER, message)
+    raise BrokenStreamError(message, "refused")

@@ -4,14 +4,34 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
+import numpy as np
+from numpy.typing import NDArray
+
 from echorl_core.config import SamplingConfig
 from echorl_core.names import SERVED_MODEL_NAME
 from echorl_orchestrator.chat.messages import Message, Tool
 
+Versions = int | NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Segment:
+    """What one stream of one engine gave to a turn and what may be trained on."""
+
+    engine: str
+    boot_id: str
+    version_low: int
+    """Version that the engine held when the request was dispatched."""
+    version_high: int
+    """Version that the engine held when the last of these tokens came."""
+    token_ids: list[int]
+    logprobs: list[float]
+    """Natural log under the sampling distribution, one per id."""
+
 
 @dataclass(frozen=True)
 class Generation:
-    """One completion of one request, as the engine returned it."""
+    """One completion of one request, whichever engines sampled it."""
 
     token_ids: list[int]
     """Sampled ids, the stop token included when it was sampled."""
@@ -19,12 +39,23 @@ class Generation:
     """Natural log under the sampling distribution, one per id."""
     finish_reason: Literal["stop", "length", "abort"]
     version_low: int
-    """Version that the engine held when the request was dispatched."""
+    """Version that the engine held when the request was dispatched; the oldest, if there were several engines."""
     version_high: int
-    """Version that the engine held when the answer came."""
+    """Version that the engine held when the answer came; the newest, if there were several engines."""
     engine: str
+    """The last one, as is ``boot_id``."""
     boot_id: str
     seconds: float = 0.0
+    segments: tuple[Segment, ...] = ()
+    """What each engine gave, in order, if there were several."""
+
+    def versions(self) -> tuple[Versions, Versions]:
+        """``version_low`` and ``version_high`` of all tokens (one number) or of each (T, int32)."""
+        if not self.segments:
+            return self.version_low, self.version_high
+        sizes = [len(segment.token_ids) for segment in self.segments]
+        low, high = ([getattr(one, name) for one in self.segments] for name in ("version_low", "version_high"))
+        return np.repeat(np.array(low, np.int32), sizes), np.repeat(np.array(high, np.int32), sizes)
 
 
 class TokenGenerator(Protocol):
@@ -42,10 +73,11 @@ class TokenGenerator(Protocol):
     ) -> Generation:
         """Sample one completion on the engine that the episode sticks to (least-loaded at its first call).
 
-        Waits while no engine may serve. Cancelling the call aborts the request on the engine.
+        Waits while no engine may serve. What an engine is lost in goes on at another one (``open_turn``). Cancelling
+        the call aborts the request on the engine.
 
         Raises:
-            EpisodeError: PROVIDER when the engine is lost, INVALID_RESPONSE when ids or logprobs are missing.
+            EpisodeError: PROVIDER when no engine goes on, INVALID_RESPONSE when ids or logprobs are missing.
         """
         ...
 

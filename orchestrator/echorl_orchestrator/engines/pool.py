@@ -70,7 +70,9 @@ class EnginePool:
         headers = {**{name: value for name, value in extra.items() if name.lower() not in kept}, **own}
         generation = _session(headers, self._timing, total_s=self._timing.generate_s)
         admin = _session({**headers, names.HEADER_TOKEN: self._token}, self._timing, total_s=self._timing.admin_s)
-        dispatcher = Dispatcher(GenerationClient(generation), self._list, self._changes, self._config.update_deadline_s)
+        dispatcher = Dispatcher(
+            GenerationClient(generation), self._list, self._changes, self._config.update_deadline_s, self._timing
+        )
         failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         finding = asyncio.create_task(self._find_engines())
         finding.add_done_callback(self._ended)
@@ -85,6 +87,7 @@ class EnginePool:
         if self._open is None:
             return
         opened, self._open = self._open, None
+        opened.dispatcher.close()
         tasks = [opened.finding, *self._monitors.values()]
         for task in tasks:
             task.cancel()

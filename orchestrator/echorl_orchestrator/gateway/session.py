@@ -298,7 +298,7 @@ class GatewaySession:
         sampled = sampled_columns(
             generation.token_ids,
             generation.logprobs,
-            versions=(generation.version_low, generation.version_high),
+            versions=generation.versions(),
             turn=len(self.facts.turns),
             # Greedy decoding (eval only) has no temperature that a logprob could be divided by.
             temperature=draft.sampling.temperature or 1.0,

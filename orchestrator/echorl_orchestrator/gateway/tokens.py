@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from echorl_core.wire.batch import MessageRole
 from echorl_orchestrator.codec.protocol import Rendered
+from echorl_orchestrator.engines.generation import Versions
 
 _ROLES = {
     "system": MessageRole.SYSTEM,
@@ -98,7 +99,7 @@ def sampled_columns(
     ids: Sequence[int],
     logprobs: Sequence[float],
     *,
-    versions: tuple[int, int],
+    versions: tuple[Versions, Versions],
     turn: int,
     temperature: float,
     first_origin: int,
@@ -106,7 +107,8 @@ def sampled_columns(
 ) -> Columns:
     """Columns of sampled tokens. A missing, non-finite or masked logprob makes the whole turn unusable.
 
-    So does ``trains`` False: such a turn is context for what comes after it.
+    So does ``trains`` False: such a turn is context for what comes after it. ``versions`` are the lowest and highest,
+    of all tokens or of each.
     """
     size = len(ids)
     values = np.asarray(logprobs if len(logprobs) == size else np.full(size, np.nan), np.float32)

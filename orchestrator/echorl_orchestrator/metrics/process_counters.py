@@ -27,6 +27,15 @@ WORKER_DEATHS = _counter("worker_deaths", "Environment workers that died.", ("en
 IMPOSSIBLE_ANSWERS = _counter(
     "engine_impossible_answers", "Answers of engines with logprobs that no probability has; each puts its engine away."
 )
+_BROKEN = "when an engine's stream broke off, by why: lost, stalled, quarantined, aborted, refused"
+TURN_TOKENS_KEPT = _counter(
+    "turn_tokens_kept", f"Received tokens that a turn went on from at another engine {_BROKEN}.", ("cause",)
+)
+TURN_TOKENS_LOST = _counter(
+    "turn_tokens_lost",
+    f"Received tokens that were dropped {_BROKEN}; abandoned: of turns that no engine went on with.",
+    ("cause",),
+)
 MONITOR_WRITTEN = _counter("monitor_rows", "Rows that a monitor took: wandb, tensorboard.", ("monitor",))
 MONITOR_DROPPED = _counter("monitor_rows_dropped", "Rows that a monitor never got.", ("monitor",))
 MONITOR_FAILURES = _counter("monitor_failures", "Ends of a monitor's process that it was not asked for.", ("monitor",))

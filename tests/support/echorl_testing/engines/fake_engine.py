@@ -6,6 +6,7 @@ prompt token or of a sampled token depends on the version and the position alone
 
 import asyncio
 import itertools
+import json
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -51,6 +52,11 @@ class FakeEngine:
         self.wrong_by = 0.0
         """Added to every prompt logprob: an engine whose weights are not the trainer's."""
         self.tokens_per_answer = 3
+        self.next_token: Callable[[Sequence[int]], int] | None = None
+        """Of a prefix; None: 7, 8, ... ``tokens_per_answer`` of them, whatever the prompt."""
+        self.breaks: list[tuple[int, str]] = []
+        """How the next streams break off, one each: behind so many tokens, by ``cut`` (no more bytes), ``half`` (in the
+        middle of an event), ``end`` (a whole answer without a reason), ``abort``, ``error``, or ``still`` (nothing)."""
         self.reply: Reply = lambda _: {"content": "ok"}
         self.max_model_len = 4096
         """For chats; longer prompts are refused."""
@@ -62,6 +68,8 @@ class FakeEngine:
         self.running: set[asyncio.Event] = set()
         self.answers: dict[str, list[web.Response]] = defaultdict(list)
         """Answers to be given once each instead of the real ones, by route."""
+        self.streams: list[web.Response] = []
+        """Answers to be given once each to ``generate`` as they are; those of ``answers`` become a stream's event."""
         self._gates: dict[str, asyncio.Event] = {}
         self._resumed = asyncio.Event()
         self._resumed.set()
@@ -155,12 +163,16 @@ class FakeEngine:
             self.cancelled.append(name)
             self._wake()
             raise
+        if not response.prepared:
+            self._stamp(response)
+        self._wake()
+        return response
+
+    def _stamp(self, response: web.StreamResponse) -> None:
         response.headers[names.HEADER_BOOT] = self.boot_id
         if self.held is not None:
             response.headers[names.HEADER_ATTEMPT] = str(self.held["attempt"])
             response.headers[names.HEADER_VERSION] = str(self.held["version"])
-        self._wake()
-        return response
 
     async def _respond(
         self, name: str, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -172,8 +184,14 @@ class FakeEngine:
             return web.json_response({"error": "no policy was applied yet"}, status=409)
         if name not in {"generate", "chat"}:
             await self._gate(name)
+        if name == "generate" and self.streams:
+            return self.streams.pop(0)
         if self.answers[name]:
-            return self.answers[name].pop(0)
+            answer = self.answers[name].pop(0)
+            if name == "generate" and answer.status == 200:
+                events = b"data: " + bytes(answer.body or b"") + b"\n\ndata: [DONE]\n\n"  # type: ignore[arg-type]
+                return web.Response(body=events, content_type="text/event-stream")
+            return answer
         return await handler(request)
 
     def _wake(self) -> None:
@@ -192,17 +210,61 @@ class FakeEngine:
         lines += [f'vllm:{name}{{engine="0",model_name="policy"}} {value}' for name, value in self.counters.items()]
         return web.Response(text="\n".join(lines) + "\n")
 
-    async def _generate(self, request: web.Request) -> web.Response:
+    async def _generate(self, request: web.Request) -> web.StreamResponse:
+        """As vLLM streams: one token, then ``stream_interval`` to an event."""
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        self._stamp(response)
+        await response.prepare(request)
+        params, prompt = request["body"]["sampling_params"], request["body"]["token_ids"]
         reason = await self._finished("generate")
-        ids = [] if reason == "abort" else [7 + i for i in range(self.tokens_per_answer)]
-        self.counters["generation_tokens_total"] += len(ids)
-        start = len(request["body"]["token_ids"])
+        ids, reason = ([], reason) if reason == "abort" else self._sampled(prompt, params)
+        end, how = self.breaks.pop(0) if self.breaks else (len(ids) + 1, "")
+        begin = 0
+        while begin < min(len(ids), end) or not ids:
+            after = min(begin + (params["stream_interval"] if begin else 1), len(ids), end)
+            self.counters["generation_tokens_total"] += after - begin
+            last = reason if after == len(ids) else None
+            await response.write(self._event(ids[begin:after], len(prompt) + begin, last))
+            begin = after
+            if not ids:
+                break
+        if begin == end:
+            return await self._break(request, response, how)
+        await response.write(b"data: [DONE]\n\n")
+        return response
+
+    def _sampled(self, prompt: list[int], params: dict[str, Any]) -> tuple[list[int], str]:
+        if self.next_token is None:
+            return [7 + i for i in range(self.tokens_per_answer)], "stop"
+        ids: list[int] = []
+        while len(ids) < params["max_tokens"]:
+            ids.append(self.next_token([*prompt, *ids]))
+            if ids[-1] in params["stop_token_ids"]:
+                return ids, "stop"
+        return ids, "length"
+
+    def _event(self, ids: Sequence[int], start: int, reason: str | None) -> bytes:
         content = [
             {"token_id": token, "logprob": logprob(self._version, start + i), "rank": 1, "top_logprobs": []}
             for i, token in enumerate(ids)
         ]
         choice = {"index": 0, "token_ids": ids, "logprobs": {"content": content}, "finish_reason": reason}
-        return web.json_response({"request_id": "r", "choices": [choice]})
+        return b"data: " + json.dumps({"request_id": "r", "choices": [choice]}).encode() + b"\n\n"
+
+    async def _break(self, request: web.Request, response: web.StreamResponse, how: str) -> web.StreamResponse:
+        if how == "still":
+            await asyncio.Event().wait()
+        if how == "half":
+            await response.write(self._event([1], 0, "stop")[:-9])
+        if how == "abort":
+            await response.write(self._event([], 0, "abort"))
+        if how == "error":
+            await response.write(b'data: {"error": {"message": "scripted error", "code": 500}}\n\ndata: [DONE]\n\n')
+        if how in {"cut", "half"} and request.transport is not None:
+            for _ in range(5):
+                await asyncio.sleep(0)  # a client on this loop reads what was sent: aiohttp's drops it at an error
+            request.transport.close()
+        return response
 
     async def _chat(self, request: web.Request) -> web.Response:
         body = request["body"]

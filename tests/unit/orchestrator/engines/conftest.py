@@ -33,6 +33,7 @@ TIMING = Timing(
     retry_max_s=0.1,
     update_tries=2,
     generate_s=120.0,
+    elsewhere_s=0.1,
 )
 
 
