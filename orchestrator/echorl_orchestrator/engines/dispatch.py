@@ -9,6 +9,7 @@ import structlog
 
 from echorl_core import names
 from echorl_core.config import SamplingConfig
+from echorl_orchestrator.accounting.meter import Meter
 from echorl_orchestrator.chat.messages import Message, Tool
 from echorl_orchestrator.engines.admin import message_of
 from echorl_orchestrator.engines.calls import Calls, CallsGivenUpError
@@ -38,9 +39,15 @@ class Dispatcher:
     """Chooses engines and sends requests; implements TokenGenerator and ChatGenerator for the pool."""
 
     def __init__(
-        self, client: GenerationClient, engines: Callable[[], list[Engine]], changes: Changes, patience_s: float
+        self,
+        client: GenerationClient,
+        engines: Callable[[], list[Engine]],
+        changes: Changes,
+        patience_s: float,
+        meter: Meter | None = None,
     ) -> None:
-        self._client = client
+        """``meter``: is told of every request for tokens."""
+        self._client, self._meter = client, meter or Meter()
         self._engines = engines
         self._changes = changes
         self._patience_s = patience_s
@@ -63,7 +70,9 @@ class Dispatcher:
         sent = await self._ask(episode, GENERATE, body)
         _check_status(sent.engine, sent.answer)
         with _believed(sent.engine):
-            return sent.generation(parse_generation(sent.answer.body))
+            generation = sent.generation(parse_generation(sent.answer.body))
+        self._meter.sampled(episode, len(generation.token_ids))
+        return generation
 
     async def chat(
         self,
@@ -81,6 +90,7 @@ class Dispatcher:
         _check_status(sent.engine, sent.answer)
         with _believed(sent.engine):
             reply = parse_chat(sent.answer.body, max_tokens)
+        self._meter.sampled(episode, len(reply.sampled.token_ids))
         return ChatGeneration(reply.prompt_ids, sent.generation(reply.sampled), reply.message)
 
     async def prompt_logprobs(self, *, token_ids: Sequence[int]) -> list[float]:
@@ -125,8 +135,21 @@ class Dispatcher:
         """Have the episode's engine sample."""
         engine = await self._wait(lambda: self._of_episode(episode))
         started, version_low = time.monotonic(), engine.version
-        answer = await self._send(engine, path, body, {names.HEADER_SESSION: episode})
+        with self._metered(engine, episode):
+            answer = await self._send(engine, path, body, {names.HEADER_SESSION: episode})
         return _Sent(engine, answer, version_low, time.monotonic() - started)
+
+    @contextmanager
+    def _metered(self, engine: Engine, episode: str) -> Iterator[None]:
+        """Account for the engine's time that one request of an episode takes."""
+        request, lost = self._meter.asked(engine.address, episode), False
+        try:
+            yield
+        except EpisodeError:
+            lost = True
+            raise
+        finally:
+            self._meter.answered(request, lost=lost)
 
     async def _send(self, engine: Engine, path: str, body: bytes, headers: dict[str, str]) -> Answer:
         """The answer of one request, once it is sure that the engine sampled it with verified weights."""
