@@ -28,6 +28,7 @@ DOCUMENTS = [document(seed, length) for seed, length in enumerate([9, 14, 9, 5, 
 TOTALS = denominators(DOCUMENTS)
 HALVES = [joined(DOCUMENTS[:4]), joined(DOCUMENTS[4:])]
 HALF = torch.bfloat16
+FAMILIES = ["qwen3", "qwen3_moe"]
 
 
 def scores(one, parts):
@@ -60,22 +61,26 @@ def test_documents_are_isolated_and_score_as_on_the_cpu(tmp_path, dtype):
     assert mean <= (1e-5 if dtype == torch.float32 else 0.1)
 
 
-def test_gradient_is_that_of_the_cpu(tmp_path):
-    expected = gradient_of(tmp_path / "m")
-    assert distance(gradient_of(tmp_path / "m", device="cuda"), expected) <= 1e-4
-    assert distance(gradient_of(tmp_path / "m", device="cuda", compute_dtype=HALF), expected) <= 0.1
+@pytest.mark.parametrize("family", FAMILIES)
+def test_gradient_is_that_of_the_cpu(tmp_path, family):
+    expected = gradient_of(tmp_path / "m", family=family)
+    assert distance(gradient_of(tmp_path / "m", family=family, device="cuda"), expected) <= 1e-4
+    assert distance(gradient_of(tmp_path / "m", family=family, device="cuda", compute_dtype=HALF), expected) <= 0.1
 
 
+@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("mode", ["none", "selective", "full"])
-def test_compiled_layers_change_no_gradient(tmp_path, mode):
-    options = {"device": "cuda", "compute_dtype": HALF}
+def test_compiled_layers_change_no_gradient(tmp_path, mode, family):
+    options = {"device": "cuda", "compute_dtype": HALF, "family": family}
     expected = gradient_of(tmp_path / "m", **options)
-    assert distance(gradient_of(tmp_path / "m", compiled=True, checkpointing=mode, **options), expected) <= 0.03
+    bound = {"qwen3": 0.03, "qwen3_moe": 0.06}[family]  # tokens between two experts go to the other one
+    assert distance(gradient_of(tmp_path / "m", compiled=True, checkpointing=mode, **options), expected) <= bound
 
 
+@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
-def test_nothing_waits_for_the_device_between_micro_batches(tmp_path, monkeypatch):
-    with learner(tmp_path / "m", device="cuda", compute_dtype=HALF) as one:
+def test_nothing_waits_for_the_device_between_micro_batches(tmp_path, monkeypatch, family):
+    with learner(tmp_path / "m", device="cuda", compute_dtype=HALF, family=family) as one:
         one.runner.run(rank_batch(HALVES, TOTALS))
         accumulate = one.runner._accumulate
 

@@ -1,7 +1,9 @@
 """Mixtures of experts: the router, what it chose, and the tensors that experts are published as.
 
 transformers keeps the experts of a layer as two stacks of matrices and multiplies them in groups; a folder, and an
-engine, has matrices of each expert. Every rank computes all experts: stacks are sharded by rows like all else.
+engine, has matrices of each expert. Every rank computes all experts: stacks are sharded by rows like all else. Where
+tokens go to and come from is a permutation, and its gradient is taken by the inverse one: torch would add up rows
+through atomic additions.
 """
 
 from collections.abc import Iterator
@@ -10,14 +12,15 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own word
 from torch import Tensor, nn
+from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS, _grouped_linear
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeTopKRouter
 
 from echorl_trainer.shards import Portion
 
 FAMILIES = ("qwen3_moe",)
 """Model types that are known here."""
-PRODUCTS = "grouped_mm"
-"""transformers' name for one grouped product over all experts; on every device."""
+PRODUCTS = "echorl_grouped"
+"""The name under which transformers knows ``grouped_experts``; on every device."""
 GROUPED_MULTIPLE = 8
 """Rows of a grouped product begin at multiples of 16 bytes: of 8 values in half precision."""
 
@@ -58,8 +61,64 @@ class Router(nn.Module):
         found = torch.zeros_like(self.load)
         found[:-2].scatter_add_(0, chosen.flatten(), torch.ones_like(chosen, dtype=found.dtype).flatten())
         found[-2] = -(logs.exp() * logs).sum(dtype=found.dtype)
-        found[-1] = len(chosen)
+        found[-1].fill_(len(chosen))  # an assignment would wait for the device
         self.load.copy_(found)
+
+
+class _ToExperts(torch.autograd.Function):
+    """Copies of tokens [T, H], one for each of their experts, in the order of experts [T k, H]."""
+
+    @staticmethod
+    def forward(ctx: Any, tokens: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
+        ctx.save_for_backward(inverse)
+        ctx.tokens = len(tokens)
+        return tokens[order // (len(order) // len(tokens))]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        (inverse,) = ctx.saved_tensors
+        (gradient,) = gradients
+        return gradient[inverse].view(ctx.tokens, -1, gradient.shape[-1]).sum(dim=1), None, None
+
+
+class _FromExperts(torch.autograd.Function):
+    """Rows in the order of experts [S, H], as rows in the order of tokens."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
+        ctx.save_for_backward(order)
+        return rows[inverse]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        (order,) = ctx.saved_tensors
+        return gradients[0][order], None, None
+
+
+def grouped_experts(experts: Any, hidden: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+    """What the chosen experts make of every token, by two grouped products, in transformers' interface.
+
+    Args:
+        experts: a module with stacks ``gate_up_proj`` [E, 2 I, H] and ``down_proj`` [E, H, I].
+        hidden: [T, H].
+        chosen: int64 [T, k], experts of each token.
+        weights: [T, k], of these.
+
+    Returns:
+        [T, H], in the dtype of ``hidden``; a token's experts are added up in float32.
+    """
+    ids, order = torch.sort(chosen.reshape(-1))
+    inverse = torch.empty_like(order)
+    inverse[order] = torch.arange(len(order), device=order.device)
+    ends = torch.searchsorted(ids, torch.arange(1, experts.num_experts + 1, device=ids.device)).to(torch.int32)
+    sorted_hidden: Tensor = _ToExperts.apply(hidden, order, inverse)  # type: ignore[no-untyped-call]
+    inside = _grouped_linear(sorted_hidden, experts.gate_up_proj, ends)
+    rows = _grouped_linear(experts._apply_gate(inside), experts.down_proj, ends)
+    back: Tensor = _FromExperts.apply(rows, order, inverse)  # type: ignore[no-untyped-call]
+    return (back.view(*chosen.shape, -1) * weights.unsqueeze(-1)).sum(dim=1).to(hidden.dtype)
+
+
+ALL_EXPERTS_FUNCTIONS.register(PRODUCTS, grouped_experts)
 
 
 def has_experts(config: Any) -> bool:

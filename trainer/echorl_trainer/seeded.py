@@ -94,8 +94,22 @@ SHAPES = {
     ),
 }
 SHAPES["0.6b-bytes"] = replace(SHAPES["0.6b"], vocab_size=None)
-"""Shapes by name: ``tiny`` has 0.66 M parameters, ``0.6b`` is that of Qwen3-0.6B, ``0.6b-bytes`` has an embedding for
-bytes only, so that random weights sample text."""
+SHAPES["30b-a3b-bytes"] = SeededShape(
+    hidden_size=2048,
+    intermediate_size=6144,
+    num_layers=4,
+    num_heads=32,
+    num_kv_heads=4,
+    head_dim=128,
+    max_position_embeddings=40_960,
+    rope_theta=1_000_000.0,
+    num_experts=128,
+    experts_per_token=8,
+    moe_intermediate_size=768,
+)
+"""Shapes by name: ``tiny`` has 0.66 M parameters, ``0.6b`` is that of Qwen3-0.6B, ``30b-a3b-bytes`` has four of the 48
+layers of Qwen3-30B-A3B, or as a dense family layers of as many active parameters. Those of ``-bytes`` have an embedding
+for bytes only, so that random weights sample text."""
 
 
 def byte_tokenizer() -> PreTrainedTokenizerFast:

@@ -68,6 +68,7 @@ def working_kernel(device: torch.device, dtype: torch.dtype, heads: HeadCounts) 
     return None
 
 
+@torch.enable_grad()
 def _try(kernel: VarlenKernel, device: torch.device, dtype: torch.dtype, heads: HeadCounts) -> None:
     tokens = 8
     query, key, value = (
