@@ -202,6 +202,9 @@ def test_states_partition_the_time_of_all_pods(
     events: list[tuple[Callable[[Pods, int, int], None], int, int, float]], ranks: int, gpus: int
 ) -> None:
     pods = Pods(ranks, gpus)
+    pods.engine(0, 0)
+    for episode in (0, 1):
+        pods.ask(0, episode)
     for event, number, other, passed in events:
         pods.passes(passed)
         event(pods, number, other)
