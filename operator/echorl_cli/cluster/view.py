@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from echorl_core.names import Phase, Role
-from echorl_core.wire.goodput import TimeState
+from echorl_core.wire.goodput import INFERENCE, TRAINER, TimeState
 from echorl_operator.diagnosis.durations import span
 from echorl_operator.status.conditions import PROBLEMS
 
@@ -169,8 +169,10 @@ def _sandboxes(told: Mapping[str, Any]) -> str:
 def _goodput(told: Mapping[str, Any]) -> str:
     """The useful share, and the three largest of the others; what is undecided is left out."""
     seconds: Counter[str] = Counter()
-    for states in (told.get("gpuSeconds") or {}).values():
-        seconds.update({state: count for state, count in states.items() if state != TimeState.UNDECIDED})
+    for key, count in told.items():
+        role, _, state = key.partition("/")
+        if role in (TRAINER, INFERENCE) and state != TimeState.UNDECIDED:
+            seconds[state] += count
     whole = seconds.total()
     if not whole:
         return "-"

@@ -145,31 +145,6 @@ class SandboxesStatus(ApiModel):
     """That could not be made or were lost since the attempt's orchestrator began, by class: docs/sandboxes.md."""
 
 
-MAX_RATIO = 8
-
-
-class GpuSeconds(ApiModel):
-    """GPU-seconds by what they were for; the states: docs/goodput.md. A process without a GPU counts as one."""
-
-    trainer: Annotated[dict[str, Count], Field(max_length=32)] = {}
-    """Of the trainer's ranks."""
-    inference: Annotated[dict[str, Count], Field(max_length=32)] = {}
-    """Of engines."""
-
-
-class GoodputStatus(ApiModel):
-    """What all attempts did with their GPUs, by the orchestrator's word; it measures once a minute."""
-
-    measured_at: Time
-    """Until when."""
-    useful_ratio: Annotated[str, Field(max_length=MAX_RATIO)] | None = None
-    """Useful GPU-seconds over all of which it is decided, as a decimal number."""
-    gpu_seconds: GpuSeconds = GpuSeconds()
-    """By role and state."""
-    untrained_tokens: Annotated[dict[str, Count], Field(max_length=16)] = {}
-    """Tokens that were sampled and will never be trained, by why."""
-
-
 class ModelStatus(ApiModel):
     """The model as it was resolved."""
 
@@ -265,8 +240,8 @@ class RunStatus(ApiModel):
     """What the scale subresource shows."""
     sandboxes: SandboxesStatus | None = None
     """Sandboxes in pods; absent: the run asks for none."""
-    goodput: GoodputStatus | None = None
-    """What all attempts did with their GPUs."""
+    goodput: Annotated[dict[str, Count], Field(max_length=64)] | None = None
+    """GPU-seconds by role and state, and untrained tokens: docs/goodput.md."""
     model: ModelStatus | None = None
     """The model as it was resolved."""
     start_time: Time | None = None

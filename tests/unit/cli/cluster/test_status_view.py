@@ -123,13 +123,9 @@ def test_nulls_in_a_status_are_as_if_they_were_left_out() -> None:
 
 
 def test_the_useful_share_of_gpu_time_is_told_with_what_else_it_was_for() -> None:
-    goodput = {
-        "measuredAt": to_text(NOW),
-        "gpuSeconds": {
-            "trainer": {"useful": 40, "waiting": 20, "redone": 5, "undecided": 999},
-            "inference": {"useful": 10, "waiting": 5, "stale": 15, "starting": 5},
-        },
-    }
+    trainer = {"trainer/useful": 40, "trainer/waiting": 20, "trainer/redone": 5, "trainer/undecided": 999}
+    engines = {"inference/useful": 10, "inference/waiting": 5, "inference/stale": 15, "inference/starting": 5}
+    goodput = {"usefulPercent": 50, **trainer, **engines, "tokens/stale": 7}
     assert (
         "goodput     50% of GPU time useful, waiting 25%, stale 15%, redone 5%"
         in plain(summary(run(goodput=goodput), NOW)).splitlines()
