@@ -3,7 +3,7 @@
 import sys
 
 from echorl_core.metric_spec import MetricSpec
-from echorl_orchestrator.metrics.families import FAMILIES, WEIGHT_UPDATE
+from echorl_orchestrator.metrics.families import AT_UPDATES, FAMILIES
 from echorl_orchestrator.metrics.process_counters import DECLARED as COUNTED
 from echorl_trainer.metrics import Metrics as TrainerMetrics
 from tools.operator_metrics_page import broker_declared
@@ -39,7 +39,7 @@ these, the orchestrator shows the usual `process_*` and `python_*`.
 def roles() -> dict[str, list[MetricSpec]]:
     """What is declared, by role; sorted by name."""
     declared: dict[str, list[MetricSpec]] = {
-        "orchestrator": [*FAMILIES, WEIGHT_UPDATE, *COUNTED],
+        "orchestrator": [*FAMILIES, *AT_UPDATES, *COUNTED],
         "trainer": [*TrainerMetrics(dict).declared],
         "operator": [*operator_declared()],
         "broker": [*broker_declared()],

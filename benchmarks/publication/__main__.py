@@ -38,7 +38,7 @@ from echorl_trainer.server import Server
 from echorl_trainer.snapshots import gathered
 from echorl_trainer.weights import MemoryStore
 from echorl_vllm.recording import Copies, check_equal, record
-from echorl_vllm.spool import Limits, fetch
+from echorl_vllm.spool import Fetched, Limits, fetch
 from echorl_vllm.validation import open_tensors
 
 IDENTITY = RunIdentity("benchmark", "benchmark", 1)
@@ -136,15 +136,14 @@ def floor(host: Tensor, flat: Tensor) -> None:
     host.copy_(flat, non_blocking=True)
 
 
-def fetched(announced: PolicyAnnouncement, spool: Path) -> dict[str, Tensor]:
+def fetched(announced: PolicyAnnouncement, spool: Path) -> Fetched:
     """Download and check a version as an engine's worker does."""
     request = StageRequest(
         attempt=1, version=announced.version, url=announced.url, digest=announced.digest, deadline_s=DEADLINE_S
     )
     limits = Limits(deadline=time.monotonic() + DEADLINE_S)
     spool.mkdir(exist_ok=True)
-    folder, manifest = fetch(spool, request, run_uid=IDENTITY.uid, headers={HEADER_TOKEN: KEY}, limits=limits)
-    return open_tensors(folder, manifest)
+    return fetch(spool, request, run_uid=IDENTITY.uid, headers={HEADER_TOKEN: KEY}, limits=limits)
 
 
 def measure(policy: Policy, ranks: Ranks, probe: list[int], options: argparse.Namespace) -> Clock:
@@ -174,7 +173,8 @@ def measure(policy: Policy, ranks: Ranks, probe: list[int], options: argparse.Na
         clock.note("of that without the probe's forward", publication.seconds_gather)
         announced = publication.result()
         clock.note("update to visible", time.perf_counter() - began)
-        tensors = clock.time("engine: fetch and check", partial(fetched, announced, options.out / "spool"))
+        found = clock.time("engine: fetch and check", partial(fetched, announced, options.out / "spool"))
+        tensors = open_tensors(found.folder, found.manifest)
         clock.time("engine: load tensor by tensor", partial(engine.load_weights, tensors.items()))
         if copies is None:
             pieces = record(dict(engine.named_parameters()), engine.load_weights, tensors)

@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM
 from echorl_orchestrator.engines.engine_metrics import parse
 from echorl_testing import campaign
 from echorl_testing.engines.engine import running_engine
-from echorl_testing.engines.published import publish, published_tensors
+from echorl_testing.engines.published import add_delta, publish, published_tensors
 from echorl_trainer.seeded import SHAPES, write_seeded_model
 
 log = logging.getLogger(__name__)
@@ -231,6 +231,23 @@ async def samples_through_an_update(client, seed, length):
             await asyncio.sleep(0.01)
     frozen = await client.update_to(body)
     return await asyncio.gather(*running), frozen
+
+
+@UNTIED
+async def test_an_update_by_a_delta_agrees_with_transformers(client):
+    base = client.publish(5)
+    await client.update_to(base)
+    body = client.publish(6, mode="http")
+    folders = [client.setting.folder / "weights" / f"v{one['version']}" for one in (body, base)]
+    body["digest"] = add_delta(*folders)
+    for file in folders[0].glob("*.safetensors"):
+        file.unlink()
+    worker = await client.staged(body)
+    assert (worker["state"], worker["error"], worker["delta"]) == ("staged", None, "used")
+    assert worker["received_bytes"] == (folders[0] / "delta.bin").stat().st_size
+    assert await client.holds(5)
+    await client.update_to(body)
+    assert await client.holds(6)
 
 
 @UNTIED

@@ -7,6 +7,7 @@ import json
 import os
 import resource
 import signal
+import time
 from collections.abc import AsyncIterator
 from http.client import HTTPConnection
 from pathlib import Path
@@ -19,17 +20,19 @@ from safetensors.torch import load
 
 from echorl_core import names
 from echorl_core.checkpoints import committed, verify
-from echorl_core.config import OptimizerConfig
+from echorl_core.config import ModelConfig, OptimizerConfig
 from echorl_core.identity import RunIdentity
 from echorl_core.names import ExitCode
 from echorl_core.prepare import prepare
 from echorl_core.run_token import weights_key
 from echorl_core.rundir import RunDirectory
-from echorl_core.wire.weights import WeightManifest
+from echorl_core.wire.engine import StageRequest
+from echorl_core.wire.weights import PolicyAnnouncement, WeightManifest
 from echorl_testing.trainer.batches import RUN_UID, record
 from echorl_testing.trainer.fake_orchestrator import TOKEN, FakeOrchestrator
 from echorl_testing.trainer.tiny_learner import tiny_model
 from echorl_testing.trainer.trainer_processes import Gang, trainer_config
+from echorl_vllm.spool import Fetched, Limits, fetch
 
 TERMINATED = 128 + signal.SIGTERM
 ADAM = OptimizerConfig(lr=1e-3)
@@ -102,10 +105,10 @@ def trained(orchestrator: FakeOrchestrator, step: int) -> bool:
     return any(report.step == step for report in orchestrator.reports)
 
 
-def fetched(url: str) -> bytes:
+def fetched(url: str, path: str | None = None) -> bytes:
     parts = urlsplit(url)
     connection = HTTPConnection(str(parts.hostname), parts.port, timeout=30)
-    connection.request("GET", parts.path, headers={names.HEADER_TOKEN: weights_key(TOKEN)})
+    connection.request("GET", path or parts.path, headers={names.HEADER_TOKEN: weights_key(TOKEN)})
     response = connection.getresponse()
     assert response.status == 200
     return response.read()
@@ -188,6 +191,62 @@ async def test_exports_of_the_weights_are_whole_whatever_ends_the_trainer(attemp
         file.name: file.read_bytes() for file in saved.iterdir()
     }
     assert (weights / "tokenizer.json").is_file()
+
+
+class Reader:
+    """What an engine's worker does with what is announced, in a spool of its own."""
+
+    def __init__(self, spool: Path) -> None:
+        self.spool = spool
+        spool.mkdir()
+
+    async def read(self, announced: PolicyAnnouncement) -> Fetched:
+        request = StageRequest(
+            attempt=1, version=announced.version, url=announced.url, digest=announced.digest, deadline_s=60
+        )
+        headers = {names.HEADER_TOKEN: weights_key(TOKEN)}
+        limits = Limits(deadline=time.monotonic() + 60)
+        return await asyncio.to_thread(fetch, self.spool, request, run_uid=RUN_UID, headers=headers, limits=limits)
+
+
+@pytest.mark.parametrize("attempts", [1], indirect=True)
+@pytest.mark.parametrize("mode", ["http", "disk"])
+async def test_readers_that_hold_the_version_before_fetch_what_has_changed(attempts: Attempts, mode: str) -> None:
+    model = ModelConfig(path=str(attempts.model), dtype="bfloat16", max_model_len=128, renderer="engine")
+    steady, late, skipping, damaged = (
+        Reader(attempts.folder / name) for name in ("steady", "late", "skipping", "damaged")
+    )
+    async with attempts.orchestrator(1, steps=3, interval=9) as orchestrator:
+        found = {}
+        for version in range(3):
+            orchestrator.sealed = version
+            if version == 0:
+                gang = attempts.start(orchestrator, model=model, weight_mode=mode, optimizer=OptimizerConfig(lr=1e-6))
+            await orchestrator.until(lambda: len(orchestrator.announcements) > orchestrator.sealed)
+            announced = orchestrator.announcements[version]
+            readers = {0: (steady, skipping), 1: (steady, damaged), 2: (steady, skipping, late, damaged)}[version]
+            if version == 2:
+                (spooled,) = damaged.spool.glob("*/model.safetensors")
+                spooled.write_bytes(spooled.read_bytes()[:-2] + b"xx")
+            for reader in readers:
+                found[reader, version] = await reader.read(announced)
+            if version:
+                assert found[steady, version].delta == "used"
+                assert 0 < found[steady, version].received_bytes < announced.size_bytes / 8
+                assert announced.delta is not None
+                assert announced.delta.size_bytes == found[steady, version].received_bytes
+                assert 0 < announced.delta.changed_ratio < 0.1
+        assert [found[one, 2].delta for one in (skipping, late, damaged)] == ["no_base", "no_base", "refused"]
+        files = {(found[one, 2].folder / "model.safetensors").read_bytes() for one in (steady, skipping, late, damaged)}
+        assert len(files) == 1, "all hold the same bytes, however they came by them"
+        if mode == "http":
+            metrics = (await asyncio.to_thread(fetched, announced.url, "/metrics")).decode()
+            sizes = [one.delta.size_bytes for one in orchestrator.announcements[1:] if one.delta is not None]
+            assert f"echorl_trainer_publish_delta_bytes_total {float(sum(sizes))}" in metrics
+            sent = float(sizes[0] + 2 * sizes[1])
+            assert f'echorl_trainer_sent_weight_bytes_total{{kind="delta"}} {sent}' in metrics
+        orchestrator.sealed = 3
+        assert await gang.ended() == [ExitCode.OK], gang.log()
 
 
 @pytest.mark.faults

@@ -83,6 +83,15 @@ class Metrics:
             "export_seconds", "Length of the last export, from its version's publication to the last file's sync."
         )
         self.publish_bytes = self._counter("publish_bytes", "Bytes of published weights.")
+        self.publish_delta_bytes = self._counter("publish_delta_bytes", "Bytes of deltas beside published weights.")
+        self.publish_changed = self._gauge(
+            "publish_changed_ratio", "Share of elements that the last version changed; NaN: it has no delta."
+        )
+        self.sent_bytes = self._counter(
+            "sent_weight_bytes",
+            "Bytes of files of weights that were sent over HTTP, by kind: whole, delta; cut-off downloads included.",
+            ("kind",),
+        )
         self.publish_seconds = self._gauge(
             "publish_seconds",
             "From the last update to the version's being visible to engines; the loop's own part is in step_seconds.",
@@ -102,6 +111,8 @@ class Metrics:
             self.checkpoints.labels(state)
         for state in ("written", "failed"):
             self.exports.labels(state)
+        for form in ("whole", "delta"):
+            self.sent_bytes.labels(form)
         for part in ("copy", "write", "wait"):
             self.checkpoint_stall_seconds.labels(part)
 

@@ -1,7 +1,7 @@
 """Publishes policy versions: the loop stops for a copy to host memory, and a thread does the rest.
 
     begin(version)   all ranks: parameters to a snapshot, the probe's forward; nothing waits for the device
-    thread, rank 0   wait for both -> are all values finite? -> hash -> manifest -> visible -> announced
+    thread, rank 0   wait for both -> are all values finite? -> hash, delta -> manifest -> visible -> announced
 
 Mode ``http``: server.py serves the snapshot from memory. Mode ``disk``: it is written under ``RUN/broadcasts``. A
 version that cannot be published is a failure of the thread, which the loop meets at its next step; nothing that waits
@@ -28,7 +28,8 @@ from echorl_core.adapters import ADAPTER_CONFIG, ADAPTER_WEIGHTS, config_json
 from echorl_core.config import ModelConfig
 from echorl_core.faults import fault_point
 from echorl_core.identity import RunIdentity
-from echorl_core.wire.weights import PolicyAnnouncement, Probe, TensorInfo, WeightFile, WeightManifest
+from echorl_core.wire.weights import PolicyAnnouncement, PolicyId, Probe, TensorInfo, WeightFile, WeightManifest
+from echorl_trainer.deltas import Delta, delta_of
 from echorl_trainer.health import Watch
 from echorl_trainer.lora import published_parameters
 from echorl_trainer.model import Policy
@@ -94,12 +95,19 @@ class Publisher:
         store: WeightStore | None,
         watch: Watch,
         deadline_s: float = 600.0,
+        deltas: bool = True,
     ) -> None:
-        """``store``: on rank 0; None elsewhere. ``deadline_s`` bounds the wait for memory, and for a publication."""
+        """``store``: on rank 0; None elsewhere. ``deadline_s`` bounds the wait for memory, and for a publication.
+
+        ``deltas``: whether a version is published as what it changed, too, where that is little; of adapters none is.
+        """
         self._policy, self._ranks, self._identity = policy, ranks, identity
         self._probe_token_ids = probe_token_ids
         self._store, self._watch, self._deadline_s = store, watch, deadline_s
         adapter = policy.adapter
+        self._deltas = deltas and adapter is None
+        self._base: tuple[Snapshot, PolicyId] | None = None
+        """The version before, whose memory the thread uses until the next one was compared with it."""
         self._layouts = file_layouts(
             {name: tuple(one.shape) for name, one in published_parameters(policy).items()},
             policy.dtype,
@@ -160,6 +168,8 @@ class Publisher:
             raise NonFinite(f"policy version {version}: {_not_finite(snapshot)}; it is not published")
         if not bool(scores.isfinite().all()):
             raise NonFinite(f"probe of policy version {version}: logprobs are not finite; it is not published")
+        delta = self._delta(snapshot)
+        snapshot.delta = None if delta is None else delta.file
         kind: Literal["full", "adapter"] = "full" if self._policy.adapter is None else "adapter"
         manifest = msgspec.json.encode(
             WeightManifest(
@@ -172,10 +182,11 @@ class Publisher:
                     *(WeightFile(name=name, size=len(data)) for name, data in snapshot.small.items()),
                 ],
                 tensors=_described(snapshot),
+                delta=None if delta is None else delta.described,
             )
         )
         self._store.show(snapshot, manifest)
-        return PolicyAnnouncement(
+        announcement = PolicyAnnouncement(
             attempt=self._identity.attempt,
             version=version,
             kind=kind,
@@ -188,7 +199,22 @@ class Publisher:
                 logprobs=scores.tolist(),
                 tolerance=PROBE_TOLERANCE[self._policy.dtype],
             ),
+            delta=None if delta is None else delta.size,
         )
+        if self._deltas:
+            snapshot.use()
+            self._base = snapshot, announcement.policy
+        return announcement
+
+    def _delta(self, snapshot: Snapshot) -> Delta | None:
+        """How the version is made from the one before it, whose memory is let go."""
+        if self._base is None:
+            return None
+        (before, policy), self._base = self._base, None
+        try:
+            return delta_of(before, policy, snapshot, threads=HASH_THREADS)
+        finally:
+            before.release()
 
 
 def _described(snapshot: Snapshot) -> dict[str, TensorInfo]:

@@ -115,6 +115,7 @@ def run_rank(config: TrainerConfig, identity: RunIdentity, token: str, health: H
             store=store,
             watch=health.watch,
             deadline_s=config.step_timeout_s,
+            deltas=config.weight_delta == "auto",
         ),
         saver=saver,
         outbox=outbox,

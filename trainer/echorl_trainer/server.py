@@ -17,6 +17,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from echorl_core import jsonsafe, names
 from echorl_core.identity import RunIdentity
 from echorl_core.run_token import is_same
+from echorl_core.wire.weights import DELTA_FILE
 from echorl_trainer.health import Health
 
 START_DEADLINE_S = 30.0
@@ -104,7 +105,10 @@ class Server:
         with self.weights.reading(attempt, version, name) as found:
             if not isinstance(found, Path):
                 return missing if found is None else web.Response(body=found)
-            return await _sent(request, found, found.stat().st_size)
+            size = found.stat().st_size
+            response = await _sent(request, found, size)
+        self._metrics.sent_bytes.labels("delta" if name == DELTA_FILE else "whole").inc(size)
+        return response
 
 
 class _SentFile(web.FileResponse):

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from echorl_core.deltas import Bits, bits
 from echorl_trainer.shards import Portion
 
 log = structlog.get_logger()
@@ -92,12 +93,27 @@ def _bytes_of(shape: Sequence[int], dtype: torch.dtype) -> int:
     return int(torch.Size(shape).numel()) * dtype.itemsize
 
 
-class HostFile:
-    """A file of a snapshot: memory that only this process's ``path`` names."""
+class MemoryFile:
+    """Memory that only this process's ``path`` names, for as long as this object lives."""
+
+    def __init__(self) -> None:
+        self._handle = os.memfd_create("echorl-weights")
+
+    @property
+    def path(self) -> Path:
+        """To be opened."""
+        return Path(f"/proc/self/fd/{self._handle}")
+
+    def __del__(self) -> None:
+        os.close(self._handle)
+
+
+class HostFile(MemoryFile):
+    """A file of a snapshot."""
 
     def __init__(self, layout: FileLayout, *, pinned: bool) -> None:
+        super().__init__()
         self.layout = layout
-        self._handle = os.memfd_create("echorl-weights")
         os.ftruncate(self._handle, layout.size)
         self._map = mmap.mmap(self._handle, layout.size)
         self._map[: len(layout.header)] = layout.header
@@ -111,17 +127,14 @@ class HostFile:
         """Views of the data, by name."""
         return dict(zip(self.layout.shapes, _views(self.data, self.layout), strict=True))
 
-    @property
-    def path(self) -> Path:
-        """To be opened for as long as this object lives."""
-        return Path(f"/proc/self/fd/{self._handle}")
+    def bits(self) -> dict[str, Bits]:
+        """The elements of every tensor as unsigned integers, by name; views."""
+        width = self.layout.dtype.itemsize
+        return {name: bits(self.view(*place), width) for name, place in self.layout.places.items()}
 
     def view(self, first: int = 0, after: int | None = None) -> memoryview:
         """Some of the file's bytes."""
         return memoryview(self._map)[first:after]
-
-    def __del__(self) -> None:
-        os.close(self._handle)
 
 
 def _views(flat: Tensor, layout: FileLayout) -> list[Tensor]:
@@ -148,6 +161,8 @@ class Snapshot:
         self.users = 0
         self._changed = changed
         self._manifest: bytes | None = None
+        self.delta: MemoryFile | None = None
+        """What the version has that the one before it has not, for readers who have that one."""
 
     def use(self) -> None:
         """One user more: beside one that there is, or in the thread that takes snapshots."""
@@ -162,7 +177,7 @@ class Snapshot:
 
     def begin(self, version: int) -> None:
         """The caller, who holds the lock of all snapshots, is the first user of ``version``; readers see none yet."""
-        self.version, self.users, self._manifest = version, 1, None
+        self.version, self.users, self._manifest, self.delta = version, 1, None, None
 
     def show(self, manifest: bytes) -> None:
         """Let readers see the version."""

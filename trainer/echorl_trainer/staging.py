@@ -33,8 +33,6 @@ class HostCopies(AsyncStager):
         """``device``: where tensors come from that do not lie in host memory."""
         self._device = device
         self._room: dict[_Place, Tensor] = {}
-        self._shared: dict[_Place, Tensor] = {}
-        """Parts of shared tensors whose local part is the room's: making one takes longer than a small copy."""
 
     @property
     def size_bytes(self) -> int:
@@ -62,16 +60,13 @@ class HostCopies(AsyncStager):
         """The room stays for the next copy."""
 
     def _copied(self, path: str, tensor: Tensor) -> Tensor:
-        place = _place(path, tensor)
-        room = self._room[place]
+        room = self._room[_place(path, tensor)]
         room.copy_(local(tensor), non_blocking=True)
         if not isinstance(tensor, DTensor):
             return room
-        if place not in self._shared:
-            like: Any = torch.empty_like(tensor.detach(), device="cpu")
-            like._local_tensor = room
-            self._shared[place] = like
-        return self._shared[place]
+        like: Any = torch.empty_like(tensor.detach(), device="cpu")
+        like._local_tensor = room
+        return like  # type: ignore[no-any-return]
 
     def _allocate(self, places: list[_Place]) -> None:
         if not places:

@@ -219,6 +219,9 @@ class Trainer:
     def _visible(self, announcement: PolicyAnnouncement, seconds: float) -> None:
         self._note_version(announcement.version)
         self._metrics.publish_bytes.inc(announcement.size_bytes)
+        delta = announcement.delta
+        self._metrics.publish_delta_bytes.inc(0 if delta is None else delta.size_bytes)
+        self._metrics.publish_changed.set(math.nan if delta is None else delta.changed_ratio)
         self._metrics.publish_seconds.set(seconds)
 
     def _note_version(self, version: int) -> None:

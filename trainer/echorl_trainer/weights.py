@@ -9,6 +9,7 @@ from typing import Protocol
 
 from echorl_core.adapters import ADAPTER_CONFIG
 from echorl_core.rundir import TEMPORARY_PREFIX, RunDirectory
+from echorl_core.wire.weights import DELTA_FILE
 from echorl_trainer.snapshots import FileLayout, Snapshot
 
 KEPT_VERSIONS = 2
@@ -58,6 +59,8 @@ class MemoryStore:
                 if manifest is not None:
                     small = {MANIFEST: manifest, **snapshot.small}
                     paths = {file.layout.name: file.path for file in snapshot.files}
+                    if snapshot.delta is not None:
+                        paths[DELTA_FILE] = snapshot.delta.path
                     yield small.get(name) or paths.get(name)
                     return
             yield None
@@ -85,6 +88,8 @@ class DiskStore:
             shutil.rmtree(old, ignore_errors=True)
         fresh.mkdir(parents=True)
         snapshot.write(fresh)
+        if snapshot.delta is not None:
+            shutil.copyfile(snapshot.delta.path, fresh / DELTA_FILE)
         (fresh / MANIFEST).write_bytes(manifest)
         fresh.rename(target)
         for old in sorted(self._root.glob("v_*"))[: -self._kept]:

@@ -1,11 +1,13 @@
 """One download of published weights per engine host, checked, in a folder that the host's workers share.
 
 ``<spool>/<digest>/`` holds the manifest and its safetensors files. It appears complete or not at all. The holder of the
-spool's lock removes every other digest: what is mapped into memory stays readable after its file is gone.
+spool's lock removes every other digest: what is mapped into memory stays readable after its file is gone. One that the
+next version is a delta from is made into it; whatever goes wrong with that, the version is fetched as a whole.
 """
 
 import fcntl
 import hashlib
+import logging
 import os
 import shutil
 import time
@@ -21,15 +23,19 @@ from urllib.parse import unquote, urljoin, urlsplit
 
 import msgspec
 
-from echorl_core.wire.engine import StageRequest
-from echorl_core.wire.weights import WeightManifest, decode
+from echorl_core.wire.engine import DeltaUse, StageRequest
+from echorl_core.wire.weights import DELTA_FILE, WeightDelta, WeightManifest, decode
+from echorl_vllm.rebuilding import MANIFEST, rebuild
 from echorl_vllm.validation import WeightsRefusedError, check_digests, check_manifest, open_tensors
 
-MANIFEST = "manifest.json"
+# Below vLLM's logger, so that its handler and format are used.
+log = logging.getLogger("vllm.echorl.spool")
+
 _BLOCK = 4 << 20
 _MAX_MANIFEST_BYTES = 64 << 20
 _SOCKET_TIMEOUT_S = 10.0
 _LOCK_POLL_S = 0.02
+_NO_DELTA: DeltaUse = "none"
 
 
 class StageAbortedError(RuntimeError):
@@ -135,45 +141,112 @@ def locked(spool: Path, limits: Limits) -> Iterator[None]:
         yield
 
 
+@dataclass(frozen=True)
+class Fetched:
+    """A version in the spool."""
+
+    folder: Path
+    manifest: WeightManifest
+    received_bytes: int = 0
+    """Of weights, for this call: 0 if the version was there."""
+    delta: DeltaUse = "none"
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Where a version's files are had, and until when."""
+
+    url: str
+    """Of its manifest."""
+    headers: Mapping[str, str]
+    limits: Limits
+
+    def bring(self, name: str, size: int, folder: Path) -> int:
+        with _opened(urljoin(self.url, name), self.headers, self.limits) as source, (folder / name).open("wb") as to:
+            _copy(source, to, size=size, name=name, limits=self.limits)
+        return size
+
+
 def fetch(
     spool: Path, request: StageRequest, *, run_uid: str | None, headers: Mapping[str, str], limits: Limits
-) -> tuple[Path, WeightManifest]:
-    """Bring a published version into the spool (the caller holds its lock) and return its folder and manifest.
+) -> Fetched:
+    """Bring a published version into the spool, whose lock the caller holds.
 
     Raises:
         WeightsRefusedError: wrong checksum, size, run, attempt or version; or the publisher refused.
         TimeoutError: the deadline passed.
         OSError: the publisher cannot be reached, or the spool cannot be written.
     """
-    if len(request.digest) != 64 or not set(request.digest) <= set("0123456789abcdef"):
-        raise WeightsRefusedError(f"digest {request.digest!r}: accepted is a sha256 in lower-case hex")
-    for stale in spool.iterdir():
-        if stale.is_dir() and stale.name != request.digest:
-            shutil.rmtree(stale, ignore_errors=True)
-    folder = spool / request.digest
+    folder = _folder(spool, request.digest)
     if folder.is_dir():
+        _remove_all_but(spool, folder)
         manifest = decode((folder / MANIFEST).read_bytes(), WeightManifest)
         check_manifest(manifest, run_uid=run_uid, attempt=request.attempt, version=request.version)
-        return folder, manifest
+        return Fetched(folder, manifest)
     data = _read_manifest(request, headers, limits)
     try:
         manifest = decode(data, WeightManifest)
     except msgspec.DecodeError as error:
         raise WeightsRefusedError(f"{request.url}: not a weight manifest of ours: {error}") from error
     check_manifest(manifest, run_uid=run_uid, attempt=request.attempt, version=request.version)
+    base = None if manifest.delta is None else _folder(spool, manifest.delta.base.digest)
+    _remove_all_but(spool, base)
     partial = spool / f".{request.digest}.{os.getpid()}.partial"
     partial.mkdir()
     try:
+        source = _Source(request.url, headers, limits)
+        received, use = 0, _NO_DELTA
+        if manifest.delta is not None and base is not None:
+            received, use = _from_base(base, partial, manifest, manifest.delta, source)
+        if use != "used":
+            received += sum(source.bring(file.name, file.size, partial) for file in manifest.files)
+            limits.check("checking digests")
+            check_digests(open_tensors(partial, manifest), manifest)
         (partial / MANIFEST).write_bytes(data)
-        for file in manifest.files:
-            with (
-                _opened(urljoin(request.url, file.name), headers, limits) as source,
-                (partial / file.name).open("wb") as to,
-            ):
-                _copy(source, to, size=file.size, name=file.name, limits=limits)
-        limits.check("checking digests")
-        check_digests(open_tensors(partial, manifest), manifest)
         partial.rename(folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    return folder, manifest
+    return Fetched(folder, manifest, received, use)
+
+
+def _from_base(
+    base: Path, into: Path, manifest: WeightManifest, delta: WeightDelta, source: _Source
+) -> tuple[int, DeltaUse]:
+    """Make the version's files from the base's, if that is here and the delta is good; bytes that came for it."""
+    if not base.is_dir():
+        log.info("version %d is fetched whole: %s, that its delta is from, is not here", manifest.version, delta.base)
+        return 0, "no_base"
+    received = 0
+    used_up = into.with_suffix(".base")
+    try:
+        if delta.size:
+            received = source.bring(DELTA_FILE, delta.size, into)
+        # What it is called now is no version's name: its files go one by one.
+        base.rename(used_up)
+        rebuild(used_up, into, manifest, delta)
+        (into / DELTA_FILE).unlink(missing_ok=True)
+        source.limits.check("checking digests")
+        check_digests(open_tensors(into, manifest), manifest)
+    except TimeoutError:
+        raise
+    except (WeightsRefusedError, OSError) as error:
+        log.warning("version %d is fetched whole: its delta from %s: %s", manifest.version, delta.base, error)
+        shutil.rmtree(base, ignore_errors=True)
+        for file in into.iterdir():
+            file.unlink()
+        return received, "refused"
+    finally:
+        shutil.rmtree(used_up, ignore_errors=True)
+    return received, "used"
+
+
+def _folder(spool: Path, digest: str) -> Path:
+    if len(digest) != 64 or not set(digest) <= set("0123456789abcdef"):
+        raise WeightsRefusedError(f"digest {digest!r}: accepted is a sha256 in lower-case hex")
+    return spool / digest
+
+
+def _remove_all_but(spool: Path, kept: Path | None) -> None:
+    for stale in spool.iterdir():
+        if stale.is_dir() and stale != kept:
+            shutil.rmtree(stale, ignore_errors=True)

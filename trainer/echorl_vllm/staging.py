@@ -13,7 +13,7 @@ from echorl_core.faults import fault_point
 from echorl_core.names import HEADER_ATTEMPT
 from echorl_core.wire.engine import StageRequest, StageState, StageStatus
 from echorl_core.wire.weights import PolicyId
-from echorl_vllm.spool import Limits, StageAbortedError, fetch, locked
+from echorl_vllm.spool import Fetched, Limits, StageAbortedError, fetch, locked
 from echorl_vllm.validation import ModelForm, check_adapter_config, check_form, open_tensors, with_head
 
 log = logging.getLogger("vllm.echorl.staging")
@@ -42,6 +42,7 @@ class _Job:
     error: str | None = None
     size: int = 0
     seconds: float | None = None
+    fetched: Fetched | None = None
     staged: Staged | None = None
 
 
@@ -119,6 +120,8 @@ class Stager:
             digest=job.request.digest,
             error=job.error,
             bytes=job.size,
+            received_bytes=0 if job.fetched is None else job.fetched.received_bytes,
+            delta="none" if job.fetched is None else job.fetched.delta,
             seconds=round(time.monotonic() - job.started if job.seconds is None else job.seconds, 4),
             in_place=job.staged is not None and job.staged.on_device,
         )
@@ -144,7 +147,8 @@ class Stager:
         request, limits = job.request, job.limits
         headers = {**self._headers, HEADER_ATTEMPT: str(request.attempt)}
         with locked(self._spool, limits):
-            folder, manifest = fetch(self._spool, request, run_uid=self._run_uid, headers=headers, limits=limits)
+            job.fetched = fetch(self._spool, request, run_uid=self._run_uid, headers=headers, limits=limits)
+            folder, manifest = job.fetched.folder, job.fetched.manifest
             form = self._form()
             check_form(manifest, form)
             check_adapter_config(folder, form)

@@ -60,6 +60,8 @@ class TrainerConfig(RoleConfig):
     replicate: int = 1
     """Replicas of the sharded model (HSDP); ranks = replicate x shard."""
     weight_mode: Literal["http", "disk"]
+    weight_delta: Literal["auto", "never"] = "auto"
+    """Whether versions are published as what they changed, too."""
     publish_host: str = "127.0.0.1"
     """Address that rank 0 serves weights on."""
     advertise_host: str | None = None

@@ -7,6 +7,8 @@ import msgspec
 from echorl_core.wire.weights import PolicyId
 
 StageState = Literal["idle", "staging", "staged", "failed"]
+DeltaUse = Literal["none", "used", "no_base", "refused"]
+"""What became of a version's delta: it has none; used; its base is not on the host; it was no good, see the log."""
 
 
 class StageRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,6 +42,10 @@ class StageStatus(msgspec.Struct, frozen=True, kw_only=True):
     digest: str | None = None
     error: str | None = None
     bytes: int = 0
+    """Of the whole version."""
+    received_bytes: int = 0
+    """Of weights that this worker fetched: 0 where another one of the host did."""
+    delta: DeltaUse = "none"
     seconds: float = 0.0
     in_place: bool = False
     """Whether it can be applied between two steps, without a pause."""

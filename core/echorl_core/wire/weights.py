@@ -7,6 +7,8 @@ import msgspec
 WIRE_VERSION = 2
 """Of announcements and manifests; 2: a digest for every tensor, in place of one for every file."""
 
+DELTA_FILE = "delta.bin"
+
 Message = TypeVar("Message", "PolicyAnnouncement", "WeightManifest")
 
 
@@ -49,6 +51,15 @@ class PolicyId(msgspec.Struct, frozen=True, kw_only=True):
         return f"attempt {self.attempt} version {self.version} digest {self.digest[:12]}"
 
 
+class DeltaSize(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How much a version differs from the one before it, for those who only watch; engines read the manifest."""
+
+    base_version: int
+    size_bytes: int
+    changed_ratio: float
+    """Share of all elements that are not what they were, bit for bit."""
+
+
 class PolicyAnnouncement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The trainer holds a new policy version and serves its weights at ``url``."""
 
@@ -64,6 +75,8 @@ class PolicyAnnouncement(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     size_bytes: int
     seconds_gather: float
     probe: Probe | None = None
+    delta: DeltaSize | None = None
+    """None: the version is published as a whole alone."""
 
     @property
     def policy(self) -> PolicyId:
@@ -88,6 +101,28 @@ class TensorInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """XXH3 (128 bits) of the tensor's bytes, in lower-case hex. Every value is finite: the trainer has looked."""
 
 
+class TensorChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where the delta's file says what a tensor is now."""
+
+    offset: int
+    """First byte."""
+    size: int
+    """Bytes."""
+    changed: int | None = None
+    """Elements that ``echorl_core.deltas`` names there; None: these are the bytes of the whole tensor."""
+
+
+class WeightDelta(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a version is made from another one, bit for bit; the manifest's digests are those of the result."""
+
+    base: PolicyId
+    """Of the same files, names and shapes."""
+    size: int
+    """Bytes of the file ``DELTA_FILE`` beside the manifest."""
+    tensors: dict[str, TensorChange]
+    """What is not named is as in the base."""
+
+
 class WeightManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a published policy version consists of, in Hugging Face's or PEFT's names; JSON on the wire."""
 
@@ -98,3 +133,5 @@ class WeightManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     kind: Literal["full", "adapter"] = "full"
     files: list[WeightFile]
     tensors: dict[str, TensorInfo]
+    delta: WeightDelta | None = None
+    """For readers that have its base; the files hold the whole version all the same."""

@@ -254,6 +254,7 @@ def _trainer(spec: EchoRLRunSpec, placement: Placement) -> config.TrainerConfig:
         gradient_accumulation=trainer.gradient_accumulation,
         replicate=trainer.parallel.replicate,
         weight_mode=_weight_mode(spec),
+        weight_delta=spec.weight_transfer.delta,
         publish_host=placement.publish_host,
         advertise_host=placement.advertise_host,
         metrics_port=placement.metrics_port,

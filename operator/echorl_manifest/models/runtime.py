@@ -12,6 +12,9 @@ class WeightTransfer(ApiModel):
 
     mode: Literal["http", "disk", "nccl"] = "http"
     """``http``: engines pull from trainer rank 0; ``disk``: through the run's volume; ``nccl``: from GPU to GPU."""
+    delta: Literal["auto", "never"] = "auto"
+    """``auto``: engines that hold the version before fetch what has changed, where that is at most half of the bytes;
+    ``never``: always the whole weights. Adapters are always fetched as a whole."""
 
 
 class Checkpoint(ApiModel):

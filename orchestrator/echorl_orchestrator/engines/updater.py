@@ -15,6 +15,7 @@ from typing import Any
 import structlog
 
 from echorl_core.faults import fault_point
+from echorl_core.wire.engine import StageStatus
 from echorl_core.wire.weights import PolicyAnnouncement
 from echorl_orchestrator.engines import probe
 from echorl_orchestrator.engines.admin import AdminClient, AdminError
@@ -111,6 +112,8 @@ class Updater:
             "attempt": target.attempt,
             "version": target.version,
             "stage_s": 0.0,
+            "received_bytes": 0,
+            "delta": "none",
             "pause_s": 0.0,
             "apply_s": 0.0,
             "running_at_pause": 0,
@@ -118,7 +121,11 @@ class Updater:
         if engine.held is not None and engine.held.attempt != target.attempt:
             await self._admin.abort_requests()
         if engine.held != target.policy:
-            record["stage_s"], in_place = await self._stage(target)
+            record["stage_s"], workers = await self._stage(target)
+            record["received_bytes"] = sum(worker.received_bytes for worker in workers)
+            # Those that find another one's download have nothing to say of the delta.
+            record["delta"] = next((worker.delta for worker in workers if worker.delta != "none"), "none")
+            in_place = all(worker.in_place for worker in workers)
             fault_point("orchestrator.staged")
             # A quarantine may have come while the version was being staged.
             serves = engine.state is EngineState.SERVING
@@ -137,8 +144,8 @@ class Updater:
             return await swap_in_place(self._engine, self._admin, target, self._limits.deadline_s)
         return await swap(self._engine, self._admin, target, self._limits.lease_s, self._limits.deadline_s)
 
-    async def _stage(self, target: PolicyAnnouncement) -> tuple[float, bool]:
-        """Have every worker fetch ``target``; seconds it took, and whether all can put it in place without a pause."""
+    async def _stage(self, target: PolicyAnnouncement) -> tuple[float, list[StageStatus]]:
+        """Have every worker fetch ``target``; seconds it took, and what they say of it."""
         started = time.monotonic()
         await self._admin.stage(target, self._limits.deadline_s)
         wanted = target.policy
@@ -150,7 +157,7 @@ class Updater:
                 if worker.state == "failed" and worker.version in {None, target.version}:
                     raise UpdateError(f"stage of version {target.version} failed: {worker.error}")
             if workers and all(worker.is_staged(wanted) for worker in workers):
-                return time.monotonic() - started, all(worker.in_place for worker in workers)
+                return time.monotonic() - started, workers
             await asyncio.sleep(max(0.0, asked + self._timing.stage_again_s - time.monotonic()))
         raise UpdateError(f"stage of version {target.version}: not done in {self._limits.deadline_s} s")
 

@@ -125,6 +125,17 @@ ENGINES = (
 )
 
 WEIGHT_UPDATE = _histogram("weight_update_seconds", f"An engine's update, by part: {', '.join(UPDATE_PARTS)}.", "part")
+WEIGHT_DOWNLOADS = _counter(
+    "weight_downloads",
+    "Versions that engines fetched, by what became of the delta: used; none (there was none); no_base (the version "
+    "before was not on the engine's host), refused (it was no good): fetched whole instead.",
+    "result",
+)
+WEIGHT_DOWNLOAD_BYTES = _counter(
+    "weight_download_bytes", "Bytes of weights that engines fetched; result: as of weight_downloads.", "result"
+)
+AT_UPDATES = (WEIGHT_UPDATE, WEIGHT_DOWNLOADS, WEIGHT_DOWNLOAD_BYTES)
+"""Noted at each update of an engine."""
 
 FAMILIES = (*PROGRESS, *LEARNING, *WORK, *ENGINES)
 """Read at each scrape."""

@@ -2,14 +2,23 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import get_args
 
-from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector as PrometheusCollector
 
 from echorl_core.metric_spec import MetricSpec
+from echorl_core.wire.engine import DeltaUse
 from echorl_orchestrator.engines.engine_metrics import Distribution
-from echorl_orchestrator.metrics.families import FAMILIES, PREFIX, UPDATE_PARTS, WEIGHT_UPDATE
+from echorl_orchestrator.metrics.families import (
+    FAMILIES,
+    PREFIX,
+    UPDATE_PARTS,
+    WEIGHT_DOWNLOAD_BYTES,
+    WEIGHT_DOWNLOADS,
+    WEIGHT_UPDATE,
+)
 
 Series = Mapping[tuple[str, ...], float | None]
 """Value by label values, in the order of the family's labels; None is not shown."""
@@ -71,6 +80,11 @@ class Metrics:
             registry=self.registry,
             buckets=_UPDATE_BUCKETS,
         )
+        self._downloads = self._counter(WEIGHT_DOWNLOADS)
+        self._download_bytes = self._counter(WEIGHT_DOWNLOAD_BYTES)
+        for use in get_args(DeltaUse):
+            self._downloads.labels(use)
+            self._download_bytes.labels(use)
 
     def engine_updated(self, record: Mapping[str, object]) -> None:
         """Count one engine's finished update."""
@@ -78,3 +92,11 @@ class Metrics:
             seconds = record.get(f"{part}_s")
             if isinstance(seconds, float):
                 self._update.labels(part).observe(seconds)
+        received, use = record.get("received_bytes"), record.get("delta")
+        # Otherwise another engine of the host has fetched it, or it was there.
+        if isinstance(received, int) and isinstance(use, str) and (received or use != "none"):
+            self._downloads.labels(use).inc()
+            self._download_bytes.labels(use).inc(received)
+
+    def _counter(self, declared: MetricSpec) -> Counter:
+        return Counter(declared.family, declared.text, declared.labels, registry=self.registry)

@@ -45,6 +45,7 @@ def publisher_of(
     *,
     watch: Watch | None = None,
     deadline_s: float = 60,
+    deltas: bool = True,
 ) -> Publisher:
     return Publisher(
         learner.state.policy,
@@ -54,6 +55,7 @@ def publisher_of(
         store=store,
         watch=watch or Watch(),
         deadline_s=deadline_s,
+        deltas=deltas,
     )
 
 
@@ -178,6 +180,37 @@ def test_who_is_killed_while_he_writes_leaves_nothing_to_be_read(tmp_path: Path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["v_000001", "v_000002"], "nothing is left of the other"
 
 
+def test_a_version_that_changed_little_is_published_as_that_too(ranks: Ranks, model: Path, tmp_path: Path) -> None:
+    store = disk_store(RunDirectory(tmp_path), 3)
+    learner = tiny_learner(ranks, model)
+    publisher = publisher_of(learner, ranks, store, model)
+    parameters = published_parameters(learner.state.policy)
+    norm = parameters["model.norm.weight"]
+    assert isinstance(norm, torch.Tensor)
+    assert published(publisher, 0).delta is None
+    with torch.no_grad():
+        norm.add_(1)
+    announcement = published(publisher, 1)
+    manifest = read_manifest(store.folder(1))
+    assert manifest.delta is not None
+    assert announcement.delta is not None
+    assert manifest.delta.base.digest == hashlib.sha256((store.folder(0) / "manifest.json").read_bytes()).hexdigest()
+    assert manifest.delta.base.version == announcement.delta.base_version == 0
+    assert list(manifest.delta.tensors) == ["model.norm.weight"]
+    # All 32 elements, in float32: as gaps and values they would take more.
+    assert manifest.delta.size == announcement.delta.size_bytes == 128
+    assert (store.folder(1) / "delta.bin").stat().st_size == 128
+    assert announcement.delta.changed_ratio == 32 / sum(one.numel() for one in parameters.values())
+    assert load_file(store.folder(1) / "model.safetensors").keys() == parameters.keys(), "it is there as a whole, too"
+    with torch.no_grad():
+        for one in learner.state.policy.parameters():
+            one.mul_(3)
+    assert published(publisher, 2).delta is None
+    assert not (store.folder(2) / "delta.bin").exists()
+    never = publisher_of(learner, ranks, store, model, deltas=False)
+    assert [published(never, version).delta for version in (3, 4)] == [None, None]
+
+
 class HeldStore(MemoryStore):
     """A store whose versions become visible one by one, when it is told."""
 
@@ -219,7 +252,7 @@ def test_the_loop_waits_only_for_memory_that_is_used(ranks: Ranks, model: Path) 
     published(publisher, 1)
     with store.reading(3, 0, "model.safetensors") as path:
         assert path is not None
-        with pytest.raises(TimeoutError, match=r"policy version 2: no host memory .* version 0 by 1, version 1 by 1"):
+        with pytest.raises(TimeoutError, match=r"policy version 2: no host memory .* version 0 by 1, version 1 by 2"):
             publisher.begin(2)
         assert visible(store, 0)
         assert visible(store, 1)

@@ -263,7 +263,9 @@ class FakeEngine:
         staged = self.staged or {"attempt": None, "version": None, "digest": None}
         worker = {"state": state, **staged, "error": self.stage_error, "bytes": 1, "seconds": 0.1}
         worker["in_place"] = self.in_place
-        return web.json_response({"workers": [worker] * self.workers})
+        # The first downloads for all.
+        first = {**worker, "received_bytes": 30, "delta": "used"}
+        return web.json_response({"workers": [first, *[worker] * (self.workers - 1)]})
 
     async def _pause(self, request: web.Request) -> web.Response:
         self.paused = True

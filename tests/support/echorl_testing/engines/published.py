@@ -9,7 +9,17 @@ import torch
 import xxhash
 from safetensors.torch import load_file, save_file
 
-from echorl_core.wire.weights import TensorInfo, WeightFile, WeightManifest
+from echorl_core.deltas import bits, encoded
+from echorl_core.wire.weights import (
+    DELTA_FILE,
+    PolicyId,
+    TensorChange,
+    TensorInfo,
+    WeightDelta,
+    WeightFile,
+    WeightManifest,
+    decode,
+)
 
 _DTYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
 
@@ -39,6 +49,26 @@ def publish(
     return write_manifest(
         folder, WeightManifest(run_uid=run_uid, attempt=attempt, version=version, files=listed, tensors=infos)
     )
+
+
+def add_delta(folder: Path, base: Path) -> str:
+    """Publish what lies in ``folder`` as a delta from ``base``, too, whatever changed; the new manifest's digest."""
+    manifest, before = (decode((one / "manifest.json").read_bytes(), WeightManifest) for one in (folder, base))
+    digest = hashlib.sha256((base / "manifest.json").read_bytes()).hexdigest()
+    data, tensors = b"", dict[str, TensorChange]()
+    for file in manifest.files:
+        old, new = (load_file(one / file.name) for one in (base, folder))
+        for name, tensor in new.items():
+            pair = (bits(one.view(-1).view(torch.uint8).numpy(), one.itemsize) for one in (old[name], tensor))
+            found = encoded(*pair, most_bytes=1 << 40)
+            assert found is not None
+            if found[1]:
+                tensors[name] = TensorChange(offset=len(data), size=len(found[0]), changed=found[1])
+                data += found[0]
+    (folder / DELTA_FILE).write_bytes(data)
+    policy = PolicyId(attempt=before.attempt, version=before.version, digest=digest)
+    delta = WeightDelta(base=policy, size=len(data), tensors=tensors)
+    return write_manifest(folder, msgspec.structs.replace(manifest, delta=delta))
 
 
 def tensor_info(tensor: torch.Tensor, file: str) -> TensorInfo:

@@ -43,7 +43,9 @@ class ServedApi:
         }
         latency = {"engines_inter_token_latency_seconds": Distribution([("0.1", 2.0), ("+Inf", 3.0)], 0.5)}
         self.metrics = Metrics(lambda: Reading(values, latency))
-        self.metrics.engine_updated({"pause_s": 0.2, "engine": "e"})
+        for received, use in ((30, "used"), (12, "used"), (900, "no_base"), (0, "none")):
+            update = {"engine": "e", "received_bytes": received, "delta": use}
+            self.metrics.engine_updated(update | ({"pause_s": 0.2} if use == "no_base" else {}))
         api = Api(
             identity(),
             TOKEN,

@@ -19,7 +19,7 @@ REPOSITORY = Path(__file__).parents[4]
 
 
 def trainer_config(
-    run: RunDirectory, model: Path, orchestrator_url: str = "http://127.0.0.1:9", **other: object
+    run: RunDirectory, model: Path, orchestrator_url: str = "http://127.0.0.1:9", /, **other: object
 ) -> TrainerConfig:
     """A float32 config with Adam and a falling learning rate."""
     settings = {

@@ -208,5 +208,8 @@ async def test_health_and_metrics(served: ServedApi, client: Client) -> None:
     assert 'echorl_orchestrator_engines_inter_token_latency_seconds_bucket{le="0.1"} 2.0' in text
     assert "echorl_orchestrator_engines_inter_token_latency_seconds_count 3.0" in text
     assert 'echorl_orchestrator_weight_update_seconds_sum{part="pause"} 0.2' in text
+    for use, count, size in (("used", 2, 42), ("no_base", 1, 900), ("none", 0, 0), ("refused", 0, 0)):
+        assert f'echorl_orchestrator_weight_downloads_total{{result="{use}"}} {count}.0' in text
+        assert f'echorl_orchestrator_weight_download_bytes_total{{result="{use}"}} {size}.0' in text
     assert "committed_step" not in text
     assert "timeout" not in text

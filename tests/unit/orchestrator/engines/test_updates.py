@@ -23,6 +23,7 @@ async def test_update_goes_through_its_steps_in_order(running_pool):
         (update,) = harness.updates
         assert update["engine"] == engine.address
         assert (update["attempt"], update["version"], update["running_at_pause"]) == (1, 0, 0)
+        assert (update["received_bytes"], update["delta"]) == (30, "used")
         assert update["pause_s"] >= update["apply_s"] > 0
         assert update["max_probe_error"] == pytest.approx(0, abs=1e-9)
         assert harness.view(engine).version == 0

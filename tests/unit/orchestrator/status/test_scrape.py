@@ -8,7 +8,7 @@ from prometheus_client import generate_latest
 from echorl_core.names import ExitCode
 from echorl_core.rundir import RunDirectory
 from echorl_orchestrator.failures import RunFailure
-from echorl_orchestrator.metrics.families import FAMILIES, PREFIX, WEIGHT_UPDATE
+from echorl_orchestrator.metrics.families import AT_UPDATES, FAMILIES, PREFIX
 from echorl_orchestrator.metrics.process_counters import DECLARED
 from echorl_orchestrator.rollout.counters import Counters, Drop
 from echorl_orchestrator.status.metrics_registry import Metrics, Reading
@@ -78,7 +78,7 @@ def test_counters_begin_at_0_in_each_process_though_totals_go_on() -> None:
 
 
 def test_names_are_of_one_scheme_and_stand_once() -> None:
-    declared = [*FAMILIES, WEIGHT_UPDATE, *DECLARED]
+    declared = [*FAMILIES, *AT_UPDATES, *DECLARED]
     names = [one.name for one in declared]
     assert len(names) == len(set(names))
     assert all(re.fullmatch(rf"{PREFIX}_[a-z_]+", name) for name in names)
