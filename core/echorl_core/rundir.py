@@ -2,7 +2,8 @@
 
 RUN/run.json                         identity: uid, name, created
 RUN/manifest.yaml                    the manifest as resolved
-RUN/attempts/N/                      configs/, prepared.json, committed.json (checkpoints sealed at its start)
+RUN/attempts/N/                      configs/, prepared.json, committed.json (checkpoints sealed at its start),
+                                     goodput.json (what GPU time was for, over all attempts up to this one)
 RUN/logs/attempt_N/                  one file per role process
 RUN/batches/step_000012/             sealed batch: seal.json, orchestrator.bin, rank_0.bin ...
 RUN/checkpoints/step_000010/         attempt_N/{trainer,weights,adapter,orchestrator}/..., manifest.json last

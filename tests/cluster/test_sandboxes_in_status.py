@@ -65,6 +65,15 @@ async def test_sandboxes_are_counted_with_what_keeps_them(api: Api, connection: 
         await world.until("both wait for a node", both_wait)
         played = cluster.orchestrators["one"]
         played.say(sandboxes={"waiting": [QUOTA], "lost": {"evicted": 2}})
+        spent = {
+            "trainer": {"useful": 30.4, "undecided": 7.0},
+            "inference": {"useful": 30.0, "stale": 15.2, "odd": 9.0},
+        }
+        told_of_time = {"measured_at": "2026-01-01T00:00:00+00:00", "gpu_seconds": spent, "useful_ratio": 0.8}
+        played.say(goodput={**told_of_time, "untrained_tokens": {"stale": 12, "lost": 0}})
+        await world.until("its time is accounted for", lambda: "goodput" in world.status())
+        times = {"trainer/useful": 30, "trainer/undecided": 7, "inference/useful": 30, "inference/stale": 15}
+        assert world.status()["goodput"] == {"usefulPercent": 80, **times, "tokens/stale": 12}
         await world.until("blocked by the quota", lambda: world.condition("Blocked").get("status") == "True")
         assert world.condition("Blocked")["reason"] == "QuotaExceeded"
         says = "4 sandboxes cannot be created: exceeded quota: few: 1 pods wanted, 2 used of 2"

@@ -315,11 +315,45 @@ SANDBOXES = Row(
 
 _ATTEMPT = value("attempt")
 
+
+def _gpus(kind: str) -> str:
+    """GPU-seconds a second by state, of the trainer or of engines."""
+    of_kind = OF_RUN.replace("}", f',kind="{kind}"}}')
+    return f"max by (state) (rate({ORCHESTRATOR}_gpu_seconds_total{of_kind}{WINDOW}))"
+
+
+_TIME = Row(
+    "What is its GPU time for?",
+    (
+        Plot(
+            "Trainer",
+            Unit.GPUS,
+            "GPU-seconds a second by state. All but useful costs the same, and trains nothing new.",
+            (Query(_gpus("trainer"), "{{state}}"),),
+            stacked=True,
+        ),
+        Plot(
+            "Engines",
+            Unit.GPUS,
+            "The same; sampling counts when it is decided whether it was trained or thrown away.",
+            (Query(_gpus("inference"), "{{state}}"),),
+            stacked=True,
+        ),
+        Plot(
+            "Tokens thrown away",
+            Unit.TOKENS_A_SECOND,
+            "Sampled, and never trained, by why.",
+            (Query(rate("untrained_tokens_total", "cause"), "{{cause}}"),),
+            stacked=True,
+        ),
+    ),
+)
+
 RUN = Board(
     uid="echorl-run",
     title="EchoRL / Run",
     text="One run: is it learning, what does it wait for, would it survive.",
-    rows=(_LEARNING, _WAITING, _ENGINES, _SURVIVAL, SANDBOXES),
+    rows=(_LEARNING, _WAITING, _TIME, _ENGINES, _SURVIVAL, SANDBOXES),
     chosen=(
         ("namespace", f"label_values({ORCHESTRATOR}_attempt, namespace)"),
         ("run", f'label_values({ORCHESTRATOR}_attempt{{namespace="$namespace"}}, run)'),

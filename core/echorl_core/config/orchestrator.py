@@ -53,6 +53,8 @@ class EngineDiscovery(RoleConfig):
     names: list[str]
     """``host:port``."""
     interval_s: float = 2.0
+    gpus: int = 1
+    """Of one engine; 1 without any."""
     extra_headers: dict[str, str] = {}
 
 

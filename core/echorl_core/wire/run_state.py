@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from echorl_core.names import Phase
+from echorl_core.wire.goodput import Goodput
 
 
 class VersionRange(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,6 +158,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     episodes: EpisodeCounts = EpisodeCounts()
     eval: dict[str, dict[str, Any]] = {}
     """Newest row of evals.jsonl by environment, without examples."""
+    goodput: Goodput | None = None
+    """Where the time of the run's GPUs went, measured once a minute and at the end. Null before."""
     failure: Failure | None = None
 
 

@@ -41,6 +41,7 @@ def summary(run: Mapping[str, Any], now: float) -> dict[str, Any]:
         "checkpoint": checkpoint,
         "roles": status.get("roles", {}),
         "sandboxes": status.get("sandboxes"),
+        "goodput": status.get("goodput"),
         "restarts": status.get("restarts", 0),
         "restartsByRole": status.get("restartsByRole", {}),
         "conditions": list(status.get("conditions", ())),

@@ -1,6 +1,7 @@
 """What ``echorl status`` prints: tables on a terminal, plain lines elsewhere. Pure but for rich's own drawing."""
 
 import io
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -9,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from echorl_core.names import Phase, Role
+from echorl_core.wire.goodput import INFERENCE, TRAINER, TimeState
 from echorl_operator.diagnosis.durations import span
 from echorl_operator.status.conditions import PROBLEMS
 
@@ -62,6 +64,8 @@ def rows(told: Mapping[str, Any]) -> list[tuple[str, str]]:
     ]
     if told["sandboxes"]:
         lines.insert(-1, ("sandboxes", _sandboxes(told["sandboxes"])))
+    if told["goodput"]:
+        lines.append(("goodput", _goodput(told["goodput"])))
     if told["notice"]:
         lines.insert(1, ("notice", told["notice"]))
     return lines
@@ -161,6 +165,21 @@ def _sandboxes(told: Mapping[str, Any]) -> str:
     parts += [f"{waits['count']} waiting ({waits['reason']})" for waits in told.get("waiting", ())]
     parts += [f"{count} lost ({loss})" for loss, count in sorted((told.get("lost") or {}).items())]
     return ", ".join(parts)
+
+
+def _goodput(told: Mapping[str, Any]) -> str:
+    """The useful share, and the three largest of the others; what is undecided is left out."""
+    seconds: Counter[str] = Counter()
+    for key, count in told.items():
+        role, _, state = key.partition("/")
+        if role in (TRAINER, INFERENCE) and state != TimeState.UNDECIDED:
+            seconds[state] += count
+    whole = seconds.total()
+    if not whole:
+        return "-"
+    others = [(state, count) for state, count in seconds.most_common() if state != TimeState.USEFUL]
+    parts = [f"{seconds[TimeState.USEFUL] / whole:.0%} of GPU time useful"]
+    return ", ".join([*parts, *(f"{state} {count / whole:.0%}" for state, count in others[:3])])
 
 
 def _restarts(told: Mapping[str, Any]) -> str:

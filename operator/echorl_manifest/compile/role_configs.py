@@ -218,6 +218,7 @@ def _orchestrator(spec: EchoRLRunSpec, placement: Placement) -> config.Orchestra
         evals=[_eval(environment) for environment in spec.environments.eval],
         engines=config.EngineDiscovery(
             names=(list(placement.engine_names) or addresses) if samples(spec) else [],
+            gpus=max(1, spec.inference.gpus_per_replica),
             extra_headers={header.name: header.value for header in spec.inference.extra_headers},
         ),
         teacher=teacher_config(spec.algorithm),

@@ -244,6 +244,8 @@ class RunStatus(ApiModel):
     """What the scale subresource shows."""
     sandboxes: SandboxesStatus | None = None
     """Sandboxes in pods; absent: the run asks for none."""
+    goodput: Annotated[dict[str, int], Field(max_length=64)] | None = None
+    """docs/goodput.md."""
     model: ModelStatus | None = None
     """The model as it was resolved."""
     start_time: Time | None = None

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from echorl_core.names import Phase
+from echorl_core.wire.goodput import Goodput
 from echorl_core.wire.run_state import InfrastructureLoss, SandboxesState
 
 
@@ -62,3 +63,5 @@ class RoleState:
     """Train environments that lose too many episodes to engines, sandboxes or workers; None: too early to tell."""
     sandboxes: SandboxesState | None = None
     """What episodes say of their sandboxes; None: the run has none."""
+    goodput: Goodput | None = None
+    """Where the time of its GPUs went; None: not measured yet."""

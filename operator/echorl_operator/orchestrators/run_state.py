@@ -65,4 +65,5 @@ def role_state(answer: RunState, *, before: RoleState | None, now: float) -> Rol
         steps_without_rl=answer.steps_without_rl,
         infrastructure_losses=None if answer.infrastructure_losses is None else tuple(answer.infrastructure_losses),
         sandboxes=answer.sandboxes,
+        goodput=answer.goodput,
     )

@@ -17,6 +17,7 @@ from echorl_operator.observed.roles import RoleState
 from echorl_operator.observed.times import from_text, to_text
 from echorl_operator.observed.world import Observed
 from echorl_operator.status.conditions import conditions
+from echorl_operator.status.goodput import goodput_status
 from echorl_operator.status.pass_report import PassReport
 
 _FINAL_CODES = frozenset({ExitCode.OK, ExitCode.STOPPED})
@@ -47,6 +48,7 @@ def status_of(observed: Observed, memory: Memory, report: PassReport) -> dict[st
         "roles": _roles(observed, memory, report),
         "inference": _inference(observed),
         "sandboxes": _sandboxes(observed, report, state),
+        "goodput": goodput_status(state) or before.get("goodput"),
         "timeline": _timeline(observed, memory, report),
         "control": memory.control(),
         **_from_state(state, before, report.preparation),

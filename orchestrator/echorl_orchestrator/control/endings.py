@@ -30,7 +30,7 @@ class Endings:
 
     def __init__(self, parts: RunParts, reports: TrainerReports) -> None:
         self._disk, self._live, self._board, self._end = parts.disk, parts.live, parts.board, parts.end
-        self._reports = reports
+        self._reports, self._meter = reports, parts.meter
 
     async def finished(self) -> Ending:
         """Every batch is trained: save what is missing, and tell the ranks."""
@@ -43,6 +43,7 @@ class Endings:
             self._disk.check_saved(last, await self._disk.committer.settled(last))
             await self._disk.committer.acknowledged(last, TOLD_WITHIN_S)
         self._end.reached(Phase.SUCCEEDED)
+        self._meter.measure()
         await self._board.refresh()
         log.info("finished", step=last)
         if not await self._disk.desk.concluded(TOLD_WITHIN_S):
@@ -57,6 +58,7 @@ class Endings:
             state = await self._disk.committer.settled(notice.step)
             log.info("stopped", step=notice.step, checkpoint=state)
         self._end.reached(Phase.SUSPENDED)
+        self._meter.measure()
         await self._board.refresh()
         if not await self._disk.desk.concluded(TOLD_WITHIN_S):
             log.warning("not every trainer rank heard of the stop, or a report is missing", step=notice.step)
@@ -70,6 +72,7 @@ class Endings:
         """Show why for as long as ranks need to see it."""
         log.error("the run failed", reason=failure.message, exit_code=int(failure.code))
         self._end.failed(failure)
+        self._meter.measure()
         await self._disk.desk.fail()
         await self._board.refresh()
         await self._disk.desk.concluded(FAILURE_SHOWN_S)

@@ -90,7 +90,9 @@ class Orchestrator:
         """
         parts = self._parts
         try:
-            return await self._serve()
+            ending = await self._serve()
+            await parts.meter.close()
+            return ending
         finally:
             await close_all(parts.player, parts.pool, parts.disk.recorder, parts.disk.episodes)
             await close_all(parts.monitors, deadline_s=MONITORS_END_S)
@@ -121,6 +123,7 @@ class Orchestrator:
                 episode_records=parts.disk.episodes.run(),
                 monitors=parts.monitors.run(),
                 volume=parts.volume.run(),
+                time=parts.meter.run(parts.pool.metrics_snapshot, parts.board.soon),
                 connections=api.connections.run(runner.server),
             )
         except Exception as error:

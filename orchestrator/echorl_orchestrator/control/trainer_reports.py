@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 from echorl_core.wire.batch import StopNotice
+from echorl_core.wire.goodput import TimeState
 from echorl_core.wire.reports import PartsReply, PartsReport, StepReport
 from echorl_core.wire.weights import PolicyAnnouncement
 from echorl_orchestrator.control.run_parts import RunParts
@@ -19,6 +20,7 @@ class TrainerReports:
         self._evals, self._health, self._board = parts.evals, parts.health, parts.board
         self._rollout = parts.rollout
         self._progress, self._throughput, self._monitors = parts.progress, parts.throughput, parts.monitors
+        self._meter = parts.meter
         self._announced = -1
         # A trainer that had no answer asks again while the first call may still wait for room on the volume.
         self._one_policy, self._one_step = asyncio.Lock(), asyncio.Lock()
@@ -63,6 +65,7 @@ class TrainerReports:
         self._progress.step(row)
         self._health.beat()
         await self._disk.recorder.append(STEPS, [row])
+        await self._meter.step(report.step, report.seconds)
         self._monitors.step(row, self._pool.metrics_snapshot())
         await self._disk.desk.step_reported(report.step)
         await self._board.refresh()
@@ -85,6 +88,8 @@ class TrainerReports:
     async def evaluated(self, row: dict[str, Any], outcomes: list[EpisodeOutcome], failed: list[FailedEpisode]) -> None:
         """An eval is done: record it, and some of its episodes, or all. One that was skipped has a row alone."""
         await self._disk.recorder.append(EVALS, [row])
+        for outcome in (*outcomes, *(lost.outcome for lost in failed)):
+            self._meter.decided(outcome.episode, TimeState.EVALUATING)
         if not was_played(row):
             return
         self._monitors.evaluated(row)

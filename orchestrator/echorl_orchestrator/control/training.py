@@ -26,7 +26,7 @@ class Training:
     def __init__(self, parts: RunParts) -> None:
         self._config, self._identity, self._disk, self._live = parts.config, parts.identity, parts.disk, parts.live
         self._evals, self._counters = parts.evals, parts.counters
-        self._health, self._board = parts.health, parts.board
+        self._health, self._board, self._meter = parts.health, parts.board, parts.meter
         self._history = self._disk.history
         self._baselines = RunBaselines.resumed(self._config, self._disk.state)
         self._echo = frozenset(environment.name for environment in self._config.train if environment.echo is not None)
@@ -110,6 +110,7 @@ class Training:
             play.deck.pools(),
         )
         await self._seal(step, units, content, state, since)
+        await self._meter.sealed(step, {episode.outcome.episode for episode in episodes})
         self._baselines = baselines
         play.buffer.sealed()
         play.scheduler.cancel_hopeless()

@@ -8,6 +8,7 @@ from typing import Any
 from echorl_core.config import OrchestratorConfig
 from echorl_core.identity import RunIdentity
 from echorl_core.run_token import sandboxes_key
+from echorl_orchestrator.accounting.meter import Meter
 from echorl_orchestrator.attempt.disk import read_disk
 from echorl_orchestrator.attempt.live_settings import AttemptSettings
 from echorl_orchestrator.control.run_parts import RunParts
@@ -17,7 +18,7 @@ from echorl_orchestrator.engines import EnginePool
 from echorl_orchestrator.episode_outcome import EpisodeOutcome, FailedEpisode
 from echorl_orchestrator.episodes.player import build_player
 from echorl_orchestrator.evals.evaluation import EvalHorizon, Evals
-from echorl_orchestrator.failures import FailureLimit
+from echorl_orchestrator.failures import ErrorKind, FailureLimit
 from echorl_orchestrator.monitors.feed import Feed
 from echorl_orchestrator.monitors.monitors import Monitors, launches
 from echorl_orchestrator.records.recorder import UPDATES
@@ -84,9 +85,19 @@ async def assemble(
     async def evaluated(row: dict[str, Any], outcomes: list[EpisodeOutcome], failed: list[FailedEpisode]) -> None:
         await reports.evaluated(row, outcomes, failed)
 
+    def tried_again(outcome: EpisodeOutcome, kind: ErrorKind) -> None:
+        counters.failed(outcome, kind)
+
     disk = await asyncio.to_thread(read_disk, config, identity, room, state_changed)
     room.on_change = state_changed
-    pool = EnginePool(config, identity, secrets.token, on_update=engine_updated)
+    meter = await asyncio.to_thread(
+        Meter.opened,
+        disk.run,
+        identity.attempt,
+        ranks=config.batch.num_ranks,
+        gpus_per_engine=config.engines.gpus,
+    )
+    pool = EnginePool(config, identity, secrets.token, on_update=engine_updated, meter=meter)
     in_pods = config.sandboxes is not None and config.sandboxes.provider == "pod"
     sandboxes = SandboxLedger()
     player = build_player(
@@ -97,8 +108,9 @@ async def assemble(
         seat_keys=secrets.seats,
         sandboxes_key=sandboxes_key(secrets.token) if in_pods else None,
         sandboxes=sandboxes,
+        on_retry=tried_again,
     )
-    counters = Counters(None if disk.state is None else disk.state.totals)
+    counters = Counters(None if disk.state is None else disk.state.totals, meter.decided)
     failures = FailureLimit(config.max_consecutive_failures)
     losses = InfrastructureLosses({env.name: env.max_infrastructure_share for env in config.train})
     health = Health(longest_silence_s=_longest_silence_s(config), busy=busy)
@@ -145,6 +157,7 @@ async def assemble(
         sandboxes=sandboxes,
         progress=progress,
         end=end,
+        meter=meter,
     )
     board, volume = StateBoard(view.state), Volume(disk.run)
     metrics = Metrics(Scrape(view, health, volume).reading)

@@ -9,6 +9,7 @@ import structlog
 
 from echorl_core import names
 from echorl_core.config import SamplingConfig
+from echorl_orchestrator.accounting.meter import Meter
 from echorl_orchestrator.chat.messages import Message, Tool
 from echorl_orchestrator.engines.admin import message_of
 from echorl_orchestrator.engines.calls import Calls, CallsGivenUpError
@@ -52,8 +53,11 @@ class Dispatcher:
         changes: Changes,
         patience_s: float,
         timing: Timing | None = None,
+        *,
+        meter: Meter | None = None,
     ) -> None:
-        self._client = client
+        """``meter``: is told of every request for tokens."""
+        self._client, self._meter = client, meter or Meter()
         self._placement = Placement(engines, changes, patience_s)
         self._timing = timing or Timing()
         self._closed = False
@@ -85,21 +89,29 @@ class Dispatcher:
                     model=model,
                 )
                 reception, started = Reception(turn, engine, self._timing.stall_s), time.monotonic()
+                request, kept = self._meter.asked(engine.address, episode), 0
+                broken: BrokenStreamError | None = None
                 try:
                     await self._stream(episode, engine, reception, body)
                     turn.complete(reception.stream)
+                    kept = len(reception.stream.token_ids)
                 except BrokenStreamError as error:
+                    broken = error
                     kept = _broken_off(turn, engine, reception, error, movable=is_movable(sampling))
-                    fruitless = 0 if kept else fruitless + 1
-                    if turn.finish_reason is None:
-                        if self._closed or fruitless == FRUITLESS:
-                            raise
-                        await self._placement.leave(episode, engine, self._timing.elsewhere_s)
+                finally:
+                    self._meter.answered(request, lost=not kept)
                 seconds += time.monotonic() - started
+                fruitless = 0 if kept else fruitless + 1
+                if broken is not None and turn.finish_reason is None:
+                    if self._closed or fruitless == FRUITLESS:
+                        raise broken
+                    await self._placement.leave(episode, engine, self._timing.elsewhere_s)
         except EpisodeError:
             TURN_TOKENS_LOST.labels("abandoned").inc(turn.begin_anew())
             raise
-        return turn.generation(seconds)
+        generation = turn.generation(seconds)
+        self._meter.sampled(episode, len(generation.token_ids))
+        return generation
 
     async def _stream(self, episode: str, engine: Engine, reception: Reception, body: bytes) -> None:
         """Have the engine go on with the turn until it says that it is over.
@@ -138,6 +150,7 @@ class Dispatcher:
         _check_status(sent.engine, sent.answer)
         with _believed(sent.engine):
             reply = parse_chat(sent.answer.body, max_tokens)
+        self._meter.sampled(episode, len(reply.sampled.token_ids))
         return ChatGeneration(reply.prompt_ids, sent.generation(reply.sampled), reply.message)
 
     async def prompt_logprobs(self, *, token_ids: Sequence[int]) -> list[float]:
@@ -156,8 +169,21 @@ class Dispatcher:
         """Have the episode's engine sample."""
         engine = await self._placement.of_episode(episode)
         started, version_low = time.monotonic(), engine.version
-        answer = await self._send(engine, path, body, {names.HEADER_SESSION: episode})
+        with self._metered(engine, episode):
+            answer = await self._send(engine, path, body, {names.HEADER_SESSION: episode})
         return _Sent(engine, answer, version_low, time.monotonic() - started)
+
+    @contextmanager
+    def _metered(self, engine: Engine, episode: str) -> Iterator[None]:
+        """Account for the engine's time that one request of an episode takes."""
+        request, lost = self._meter.asked(engine.address, episode), False
+        try:
+            yield
+        except EpisodeError:
+            lost = True
+            raise
+        finally:
+            self._meter.answered(request, lost=lost)
 
     async def _send(self, engine: Engine, path: str, body: bytes, headers: dict[str, str]) -> Answer:
         """The answer of one request, once it is sure that the engine sampled it with verified weights."""

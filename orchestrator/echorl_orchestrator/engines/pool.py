@@ -12,8 +12,10 @@ import structlog
 from echorl_core import names
 from echorl_core.config import OrchestratorConfig, SamplingConfig
 from echorl_core.identity import RunIdentity
+from echorl_core.wire.goodput import TimeState
 from echorl_core.wire.run_state import EngineView
 from echorl_core.wire.weights import PolicyAnnouncement
+from echorl_orchestrator.accounting.meter import Meter
 from echorl_orchestrator.chat.messages import Message, Tool
 from echorl_orchestrator.engines.admin import AdminClient
 from echorl_orchestrator.engines.changes import Changes
@@ -28,6 +30,17 @@ from echorl_orchestrator.engines.timing import Timing
 from echorl_orchestrator.engines.updater import Goal, Limits, Updater
 
 log = structlog.get_logger()
+
+_DOING = {
+    EngineState.DISCOVERED: TimeState.STARTING,
+    EngineState.STARTING: TimeState.STARTING,
+    EngineState.SYNCING: TimeState.STARTING,
+    EngineState.SERVING: None,
+    EngineState.UPDATING: TimeState.PUBLISHING,
+    EngineState.QUARANTINED: TimeState.RESTARTING,
+    EngineState.LOST: TimeState.RESTARTING,
+}
+"""What the time of an engine in a state is for; None: for its requests."""
 
 
 class EnginePool:
@@ -47,7 +60,10 @@ class EnginePool:
         *,
         on_update: Callable[[dict[str, Any]], None],
         timing: Timing | None = None,
+        meter: Meter | None = None,
     ) -> None:
+        """``meter``: is told what engines do, and of every request for tokens."""
+        self._meter = meter or Meter()
         self._config = config
         self._identity = identity
         self._token = token
@@ -71,7 +87,12 @@ class EnginePool:
         generation = _session(headers, self._timing, total_s=self._timing.generate_s)
         admin = _session({**headers, names.HEADER_TOKEN: self._token}, self._timing, total_s=self._timing.admin_s)
         dispatcher = Dispatcher(
-            GenerationClient(generation), self._list, self._changes, self._config.update_deadline_s, self._timing
+            GenerationClient(generation),
+            self._list,
+            self._changes,
+            self._config.update_deadline_s,
+            self._timing,
+            meter=self._meter,
         )
         failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         finding = asyncio.create_task(self._find_engines())
@@ -191,7 +212,8 @@ class EnginePool:
 
     def register(self, address: str) -> Engine:
         """A fresh engine for the address, in place of a lost one (called by its monitor)."""
-        self._engines[address] = Engine(address, self._changes.notify)
+        self._engines[address] = Engine(address, self._engine_changed)
+        self._engine_changed()
         return self._engines[address]
 
     def twin(self, engine: Engine, boot_id: str) -> str | None:
@@ -207,6 +229,10 @@ class EnginePool:
         if self._open is None:
             raise RuntimeError("the engine pool is not started, or closed")
         return self._open
+
+    def _engine_changed(self) -> None:
+        self._meter.engines({address: _DOING[engine.state] for address, engine in self._engines.items()})
+        self._changes.notify()
 
     def _list(self) -> list[Engine]:
         return list(self._engines.values())
@@ -250,7 +276,7 @@ class EnginePool:
     def _forget(self, address: str, _: asyncio.Task[None]) -> None:
         self._monitors.pop(address, None)
         self._engines.pop(address, None)
-        self._changes.notify()
+        self._engine_changed()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """Hand the failure of a background task to ``run_forever``."""

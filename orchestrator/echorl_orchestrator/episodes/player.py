@@ -5,7 +5,7 @@ Who plays an attempt, and how, is the matter of ``episode_players``.
 
 import asyncio
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -55,8 +55,10 @@ class EpisodePlayer:
         seat_keys: Mapping[str, str] = NO_KEYS,
         sandboxes_key: str | None = None,
         sandboxes: SandboxLedger | None = None,
+        on_retry: Callable[[EpisodeOutcome, ErrorKind], None] = lambda outcome, kind: None,
     ) -> None:
-        self._config = config
+        """``on_retry`` gets each try that failed and is tried again, and why."""
+        self._config, self._on_retry = config, on_retry
         self._sessions = Sessions()
         self._background = Background()
         self._api = GatewayApi(self._sessions, self._background.fail)
@@ -223,7 +225,9 @@ class EpisodePlayer:
             outcome, error = await player.play(request, pool, evaluation=name in self._evaluations)
             if attempts > retries(outcome.error_kind, environment.max_retries):
                 break
+            assert outcome.error_kind is not None  # noqa: S101 - nothing else is tried again
             attempts += 1
+            self._on_retry(outcome, outcome.error_kind)
             RETRIES.labels(name, str(outcome.error_kind)).inc()
         if error is not None:
             about = {"episode": episode, "environment": name, "kind": str(error.kind), "tries": attempts}
@@ -253,6 +257,7 @@ def build_player(
     seat_keys: Mapping[str, str] = NO_KEYS,
     sandboxes_key: str | None = None,
     sandboxes: SandboxLedger | None = None,
+    on_retry: Callable[[EpisodeOutcome, ErrorKind], None] = lambda outcome, kind: None,
 ) -> EpisodePlayer:
     """The player of a run; ``start`` it before use.
 
@@ -264,6 +269,7 @@ def build_player(
         seat_keys: of endpoints that play members, by ``key_variable``.
         sandboxes_key: what sandboxes in pods are asked for with, if there are to be any.
         sandboxes: is told what becomes of sandboxes.
+        on_retry: gets each try that failed and is tried again, and why.
 
     Raises:
         BadInputError: the model's renderer or tokenizer cannot be used, or does not fit the mode.
@@ -278,4 +284,5 @@ def build_player(
         seat_keys=seat_keys,
         sandboxes_key=sandboxes_key,
         sandboxes=sandboxes,
+        on_retry=on_retry,
     )

@@ -90,6 +90,15 @@ WORK = (
     _counter("trained_tokens", "Tokens with a weight in any component, in reported steps."),
     _counter("steps", "Steps that were reported."),
     _counter("idle_seconds", "Time without any episode in flight: engines idle."),
+    _counter(
+        "gpu_seconds",
+        "GPU-seconds of trainer ranks and engines by what they were for (docs/goodput.md); a process without a GPU is "
+        "one.",
+        "kind",
+        "state",
+    ),
+    _gauge("undecided_gpu_seconds", "Those of which it is open what they were for, by kind of process.", "kind"),
+    _counter("untrained_tokens", "Sampled tokens that will never be trained, by why.", "cause"),
     _gauge("loop_lag_seconds", "Of the event loop, last look."),
     _gauge("loop_lag_max_seconds", "The same, largest so far."),
     _counter("episode_files_failed", "Parquet files of episodes that were not written."),

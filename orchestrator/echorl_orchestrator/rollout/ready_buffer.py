@@ -67,7 +67,7 @@ class ReadyBuffer:
             tokens = episode.trainable_tokens()
             # A batch measured in tokens would wait for ever for episodes that add none.
             if not tokens and (episode.filtered or self._config.batch_size is None):
-                self._counters.drop(Drop.FILTERED if episode.filtered else Drop.EMPTY_BATCH)
+                self._counters.drop(Drop.FILTERED if episode.filtered else Drop.EMPTY_BATCH, [episode.outcome])
                 self._keep_for_metrics(episode)
                 self._idle_in_a_row += 1
                 self._idle_tokens += max(1, episode.outcome.kept_tokens)
@@ -138,7 +138,7 @@ class ReadyBuffer:
     def _drop_stale(self) -> None:
         limit = self._config.max_staleness
         if stale := [episode for episode in self.ready if episode.staleness(self.next_step) > limit]:
-            self._counters.drop(Drop.STALE, len(stale))
+            self._counters.drop(Drop.STALE, [episode.outcome for episode in stale])
             self._settle(stale)
             self._hold([episode for episode in self.ready if episode.staleness(self.next_step) <= limit])
             self.on_room()
@@ -149,7 +149,7 @@ class ReadyBuffer:
         Raises:
             RunFailure: it was the last allowed try.
         """
-        self._counters.drop(Drop.EMPTY_BATCH, len(episodes))
+        self._counters.drop(Drop.EMPTY_BATCH, [episode.outcome for episode in episodes])
         self.next_step -= 1
         for episode in episodes:
             self._keep_for_metrics(episode)
@@ -173,7 +173,7 @@ class ReadyBuffer:
 
     def discard(self) -> None:
         """Drop what is still ready: the run is over."""
-        self._counters.drop(Drop.UNUSED, len(self.ready))
+        self._counters.drop(Drop.UNUSED, [episode.outcome for episode in self.ready])
         self.ready = []
 
     def episodes_per_batch(self) -> int:

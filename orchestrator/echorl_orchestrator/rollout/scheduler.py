@@ -236,12 +236,13 @@ class Scheduler:
             fallen, ready = await self._scoring.close(group, environment, task)
         finally:
             for lost in group.unscored:
+                self._ledger.counters.failed(lost.outcome, lost.kind)
                 self._on_failed(self._buffer.next_step, lost)
         if ready:
             self._deck.note(group.ticket, math.fsum(float(unit.outcome.reward or 0.0) for unit in ready) / len(ready))
         del self._open[group.key]
         if fallen:
-            self._ledger.counters.drop(Drop.GROUP, len(group.survivors))
+            self._ledger.counters.drop(Drop.GROUP, group.outcomes())
         if fallen or not group.survivors:
             self._ledger.counters.add("groups/dropped")
             self._deck.settle(group.ticket)

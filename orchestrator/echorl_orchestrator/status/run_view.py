@@ -15,6 +15,7 @@ from echorl_core.wire.run_state import (
     RunState,
     VersionRange,
 )
+from echorl_orchestrator.accounting.meter import Meter
 from echorl_orchestrator.attempt.disk import Disk
 from echorl_orchestrator.attempt.live_settings import AttemptSettings
 from echorl_orchestrator.engines import EnginePool
@@ -47,6 +48,8 @@ class RunView:
     """Written by ``control.trainer_reports``."""
     end: RunEnd
     """Written by ``control.endings``."""
+    meter: Meter
+    """Where the time of the run's GPUs goes."""
 
     @property
     def step(self) -> int:
@@ -104,6 +107,7 @@ class RunView:
                 groups_partial=self.counters.totals["groups/partial"],
             ),
             eval=self.progress.last_evals,
+            goodput=self.meter.goodput,
             failure=self._failure(),
         )
 

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from echorl_core import jsonsafe
+from echorl_core.wire.goodput import Seconds, TimeState
 from echorl_orchestrator.engines.engine import EngineState
 from echorl_orchestrator.failures import ErrorKind
 from echorl_orchestrator.rollout.counters import Drop
@@ -48,6 +49,7 @@ class Scrape:
             "evals_skipped": {(name,): count for name, count in view.evals.skipped.items()},
             **counts(view.counters.counted()),
             **self._work(),
+            **times(*view.meter.counted()),
             **self._engines(),
         }
         return Reading(
@@ -162,6 +164,16 @@ def counts(totals: Mapping[str, int]) -> Values:
         "episodes_dropped": _by(totals, "dropped", Drop),
         "groups": _by(totals, "groups", ("closed", "partial", "dropped")),
         **_alone(branches_dropped=totals.get("branches/dropped", 0), sampled_tokens=totals.get("tokens/sampled", 0)),
+    }
+
+
+def times(seconds: Seconds, tokens: Mapping[TimeState, int]) -> Values:
+    """Where the time of GPUs went."""
+    decided = [state for state in TimeState if state is not TimeState.UNDECIDED]
+    return {
+        "gpu_seconds": {(role, state): states[state] for role, states in seconds.items() for state in decided},
+        "undecided_gpu_seconds": {(role,): states[TimeState.UNDECIDED] for role, states in seconds.items()},
+        "untrained_tokens": {(cause,): count for cause, count in tokens.items()},
     }
 
 

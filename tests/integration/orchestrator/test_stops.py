@@ -3,6 +3,7 @@
 import asyncio
 import json
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -18,6 +19,7 @@ from echorl_core.wire.batch import StopNotice
 from echorl_orchestrator.records.recorder import EVALS, read_rows
 from echorl_testing import campaign
 from echorl_testing.orchestrator.orchestrator_run import SECOND, Run, check_batches
+from echorl_testing.waiting import until
 
 POINTS = [
     "before_seal@2",
@@ -67,6 +69,45 @@ async def test_a_stop_saves_where_the_ranks_are_and_a_new_attempt_goes_on(run: R
     assert state["step"] == 3
     dealt = state["deck"]["cursors"]["digits"]
     assert dealt["next"] - len(dealt["returned"]) == 6  # two groups a step were used up
+
+
+async def test_steps_of_a_lost_attempt_that_are_trained_again_are_told_apart_from_useful_ones(run: Run) -> None:
+    run.configure(max_steps=5, evals=[], checkpoint=CheckpointConfig(interval=2, keep_last=2))
+    # So short that every interval between two reports has room for them.
+    parts = {"step": 0.0005, "wait_batch": 0.0001}
+    first = replace(run.trainer(), hold_after=3, seconds=parts)
+    training = asyncio.create_task(first.run())
+    async with run.orchestrator() as process:
+        await first.held.wait()
+        await until(lambda: len(run.rows("steps")) == 3 and bool(committed(run.directory)[0]))
+        process.kill()
+        await process.wait()
+    training.cancel()
+    assert prepare(run.directory, SECOND).resume_step == 2
+    second = replace(run.trainer(), identity=SECOND, start_step=2, hold_after=5, seconds=parts)
+    training = asyncio.create_task(second.run())
+    async with run.orchestrator(identity=SECOND) as process:
+        await second.held.wait()
+        shown = await run.metrics()
+        second.go_on.set()
+        assert (await training).reason == "finished"
+        assert await process.wait() == ExitCode.OK, run.log.read_text()
+    account = msgspec.json.decode((run.directory.attempt(2) / "goodput.json").read_bytes())
+    trainer, tokens = account["seconds"]["trainer"], account["tokens"]
+    # Of each step 0.4 ms are its own, on two ranks: steps 1 to 5 once, and step 3 again.
+    assert trainer["useful"] == pytest.approx(2 * 5 * 0.0004)
+    assert trainer["redone"] == pytest.approx(2 * 1 * 0.0004)
+    # The first attempt's start, and from its end to the second one's first step.
+    assert trainer["starting"] > 0
+    assert trainer["restarting"] > 0
+    sampled = {
+        (row["attempt"], row["step"]): row["tokens/batch_sampled"] for n in (1, 2) for row in run.rows("steps", n)
+    }
+    assert tokens["redone"] == sampled.pop((2, 3))
+    assert tokens["useful"] == sum(sampled.values())
+    assert account["closed"] is True
+    (line,) = [line for line in shown.splitlines() if 'gpu_seconds_total{kind="trainer",state="redone"}' in line]
+    assert float(line.split()[-1]) == pytest.approx(2 * 0.0004)
 
 
 async def test_an_eval_that_a_lost_attempt_did_not_finish_is_told_by_the_next(run: Run) -> None:

@@ -46,6 +46,7 @@ class PlayedOrchestrator:
     checkpoint: dict[str, Any] = field(default_factory=dict)
     failure: dict[str, Any] | None = None
     sandboxes: dict[str, Any] | None = None
+    goodput: dict[str, Any] | None = None
     revision: int = 1
     asked: int = 0
     """Times that it was asked for its state."""
@@ -68,6 +69,7 @@ class PlayedOrchestrator:
             "engines": [],
             "failure": self.failure,
             "sandboxes": self.sandboxes,
+            "goodput": self.goodput,
             "live_generation": self.live[-1]["generation"] if self.live else 0,
         }
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from echorl_core.config import EnvironmentConfig
 from echorl_core.identity import RunIdentity
+from echorl_orchestrator.accounting.meter import Meter
 from echorl_orchestrator.attempt.disk import read_disk
 from echorl_orchestrator.attempt.live_settings import AttemptSettings
 from echorl_orchestrator.control.endings import Ending, Endings
@@ -108,6 +109,7 @@ class OrchestratorLife:
             sandboxes=SandboxLedger(),
             progress=progress,
             end=end,
+            meter=Meter(),
         )
         volume = Volume(disk.run)
         self.parts = RunParts(

@@ -41,6 +41,8 @@ class ScriptedTrainer:
     """Stop pulling once this step is trained, until ``go_on`` is set; ``start_step``: before the first pull."""
     go_on: asyncio.Event = field(default_factory=asyncio.Event)
     held: asyncio.Event = field(default_factory=asyncio.Event)
+    seconds: dict[str, float] = field(default_factory=lambda: {"step": 0.5, "wait_batch": 0.1})
+    """What each step reports of its parts."""
 
     async def run(self) -> StopNotice:
         """Train until told to stop."""
@@ -83,7 +85,7 @@ class ScriptedTrainer:
             gap=LogprobGap(tokens=1, max_abs=0.0, mean_abs=0.0, over_tolerance=0),
             trained_tokens=10,
             packed_tokens=20,
-            seconds={"step": 0.5, "wait_batch": 0.1},
+            seconds=self.seconds,
         )
         await self._post("step", report)
         await self._post("policy", self._announcement(step))

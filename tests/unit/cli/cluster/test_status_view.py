@@ -120,3 +120,14 @@ def test_nulls_in_a_status_are_as_if_they_were_left_out() -> None:
     run = {"metadata": {"name": "one", "generation": 1}, "spec": {}, "status": {"phase": "Running"}}
     null = {**run, "status": {**dict.fromkeys(keys), "phase": "Running"}}
     assert plain(summary(null, 0.0)) == plain(summary(run, 0.0))
+
+
+def test_the_useful_share_of_gpu_time_is_told_with_what_else_it_was_for() -> None:
+    trainer = {"trainer/useful": 40, "trainer/waiting": 20, "trainer/redone": 5, "trainer/undecided": 999}
+    engines = {"inference/useful": 10, "inference/waiting": 5, "inference/stale": 15, "inference/starting": 5}
+    goodput = {"usefulPercent": 50, **trainer, **engines, "tokens/stale": 7}
+    assert (
+        "goodput     50% of GPU time useful, waiting 25%, stale 15%, redone 5%"
+        in plain(summary(run(goodput=goodput), NOW)).splitlines()
+    )
+    assert not any(line.startswith("goodput") for line in plain(summary(FULL, NOW)).splitlines())

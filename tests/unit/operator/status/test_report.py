@@ -1,4 +1,5 @@
 import dataclasses
+import math
 
 import msgspec
 import pytest
@@ -6,6 +7,7 @@ import pytest
 from echorl_core.names import Phase, Role
 from echorl_core.restarts import Ledger
 from echorl_core.termination_message import Preparation, SavedCheckpoint, TerminationMessage
+from echorl_core.wire.goodput import Goodput
 from echorl_core.wire.run_state import SandboxesState, SandboxWaits
 from echorl_manifest.models.status import RunStatus
 from echorl_operator.names import PodRole
@@ -63,6 +65,19 @@ def world(status=None, **changes):
 
 def condition(status, kind):
     return next(one for one in status["conditions"] if one["type"] == kind)
+
+
+def test_time_is_told_as_the_api_server_takes_it_and_stays_while_nobody_tells():
+    told = Goodput(
+        measured_at="2026-01-01T00:00:00+00:00",
+        gpu_seconds={"trainer": {"useful": 1.6, "redone": 0.2, "odd": 5.0}, "inference": {"stale": math.inf}},
+        useful_ratio=0.25,
+        untrained_tokens={"stale": 3, "lost": -1},
+    )
+    state = dataclasses.replace(STATE, goodput=told)
+    status = status_of(dataclasses.replace(world(), role_state=state), MEMORY, SAID)
+    assert status["goodput"] == {"usefulPercent": 25, "trainer/useful": 2, "tokens/stale": 3}
+    assert status_of(world(status), MEMORY, SAID)["goodput"] == status["goodput"]
 
 
 def test_memory_comes_back_from_status_as_it_was_written():

@@ -14,6 +14,7 @@ from echorl_orchestrator.rollout.counters import Counters, Drop
 from echorl_orchestrator.status.metrics_registry import Metrics, Reading
 from echorl_orchestrator.status.scrape import counts, evals, learning
 from echorl_orchestrator.status.volume import Volume
+from echorl_testing.orchestrator.scripted_player import outcome
 
 ROW = {
     "step": 3,
@@ -68,7 +69,7 @@ def test_an_eval_is_told_by_environment() -> None:
 
 def test_counters_begin_at_0_in_each_process_though_totals_go_on() -> None:
     counters = Counters({"dropped/stale": 7, "tokens/sampled": 100})
-    counters.drop(Drop.STALE)
+    counters.drop(Drop.STALE, [outcome("a1-g000001-e0")])
     found = counts(counters.counted())
     assert found["episodes_dropped"][("stale",)] == 1
     assert found["episodes_dropped"][("unused",)] == 0
