@@ -4,11 +4,9 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from aiohttp import web
-
 from echorl_orchestrator.environments.builtin.parts.swe.row import Row
 from echorl_orchestrator.environments.builtin.parts.swe.seeded import SeededBug, bug_of
-from echorl_testing.engines.fake_engine import FakeEngine, logprob
+from echorl_testing.engines.fake_engine import FakeEngine
 
 _RIGHT, _WRONG = 0.55, 0.3
 """Shares of conversations that end with the fix and with another change; the others end with none."""
@@ -24,17 +22,9 @@ class FixingEngine(FakeEngine):
         self._bugs = {row.statement: bug_of(row) for row in rows}
         self._tokenizer, self._chance = tokenizer, random.Random(seed)
 
-    async def _generate(self, request: web.Request) -> web.Response:
-        reason = await self._finished("generate")
-        prompt = request["body"]["token_ids"]
-        said = "" if reason == "abort" else self._says(self._tokenizer.decode(prompt))
-        ids = self._tokenizer.encode(said)[: request["body"]["sampling_params"]["max_tokens"]]
-        content = [
-            {"token_id": token, "logprob": logprob(self._version, len(prompt) + place), "rank": 1, "top_logprobs": []}
-            for place, token in enumerate(ids)
-        ]
-        choice = {"index": 0, "token_ids": ids, "logprobs": {"content": content}, "finish_reason": reason}
-        return web.json_response({"request_id": "r", "choices": [choice]})
+    def _sampled(self, prompt: list[int], params: dict[str, Any]) -> tuple[list[int], str]:
+        ids = self._tokenizer.encode(self._says(self._tokenizer.decode(prompt)))
+        return ids[: params["max_tokens"]], "stop"
 
     def _says(self, text: str) -> str:
         bug = next(bug for statement, bug in self._bugs.items() if statement in text)
