@@ -2,7 +2,7 @@
 # The tests, in three lots at the same time: two on clusters, which wait more than they work, the one with real pods for
 # itself; and all others, spread over processes by file, so that what a file sets up is set up once. What the lots on
 # clusters say comes last.
-#   WORKERS   processes of the third lot; default 2
+#   WORKERS   processes of the third lot, which wait for others a third of their time; default 3
 set -uo pipefail
 cd "$(dirname "$0")/.."
 # Lots share the cores, and a second thread of a small product only waits for the first.
@@ -14,7 +14,7 @@ node=$!
 cluster=$!
 show() { cat "$outputs/node" "$outputs/cluster"; rm -rf "$outputs"; }
 trap 'kill -INT $node $cluster 2>/dev/null; wait $node $cluster; show; exit 130' INT TERM
-.venv/bin/python -m pytest -n "${WORKERS:-2}" --dist loadfile --no-loadscope-reorder tests/integration tests/unit tests/golden tests/charts
+.venv/bin/python -m pytest -n "${WORKERS:-3}" --dist loadfile --no-loadscope-reorder tests/integration tests/unit tests/golden tests/charts
 others=$?
 wait $node
 of_node=$?

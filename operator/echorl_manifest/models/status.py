@@ -245,7 +245,8 @@ class RunStatus(ApiModel):
     sandboxes: SandboxesStatus | None = None
     """Sandboxes in pods; absent: the run asks for none."""
     goodput: Annotated[dict[str, int], Field(max_length=64)] | None = None
-    """docs/goodput.md."""
+    """What GPU time was for: seconds as ``trainer/STATE`` and ``inference/STATE``, sampled tokens that will never be trained
+    as ``tokens/CAUSE``, ``usefulPercent``. See docs/goodput.md."""
     model: ModelStatus | None = None
     """The model as it was resolved."""
     start_time: Time | None = None

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from echorl_core.names import ExitCode
 from echorl_orchestrator.attempt.trainer_desk import STOP_NAME
 from echorl_testing.orchestrator.orchestrator_run import Run, check_batches
+from echorl_testing.waiting import until
 
 
 @contextmanager
@@ -56,8 +57,9 @@ async def test_half_a_row_is_taken_back_and_a_stop_waits_for_no_room(run: Run) -
         before = rows.read_bytes()
         with full(process.pid, len(before) + 20):
             trainer.go_on.set()
-            # Rows wait for each other, and what is told is the first that waits.
-            await told(run, ".jsonl cannot be written")
+            # What is told is the first that waits, which may be the next batch.
+            await told(run, "cannot be written")
+            await until(lambda: f"waits={rows.name}" in run.log.read_text())
             assert rows.read_bytes() == before
         trainer.hold_after = None
         state = await run.state()
