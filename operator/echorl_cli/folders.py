@@ -17,7 +17,12 @@ def named_path(text: str) -> Path:
     return Path(text)
 
 
-def _run_folder(path: Path) -> Path:
+def run_folder(path: Path) -> Path:
+    """The path itself, which is a folder's.
+
+    Raises:
+        typer.BadParameter: it is not.
+    """
     try:
         if path.is_dir():
             return path
@@ -28,5 +33,5 @@ def _run_folder(path: Path) -> Path:
 
 
 RunFolder = Annotated[
-    Path, typer.Argument(parser=named_path, callback=_run_folder, metavar="RUN_DIR", help="Directory of a run.")
+    Path, typer.Argument(parser=named_path, callback=run_folder, metavar="RUN_DIR", help="Directory of a run.")
 ]

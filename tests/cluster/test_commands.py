@@ -106,7 +106,9 @@ async def test_a_run_in_its_life(
         await world.phase("Running", seconds=_WAIT_S)
         played = world.cluster.orchestrators["one"]
         checkpoint = {"step": 5, "committed_at": "2026-01-01T00:00:00Z", "size_bytes": 9}
-        played.say(step=7, reward=0.5, checkpoint=checkpoint)
+        times = {"trainer": {"useful": 300.0, "waiting": 700.0}, "inference": {"useful": 900.0, "stale": 100.0}}
+        goodput = {"measured_at": "2026-01-01T00:00:00Z", "gpu_seconds": times, "useful_ratio": 0.6}
+        played.say(step=7, reward=0.5, checkpoint=checkpoint, goodput=goodput)
 
         def counted() -> bool:
             status = world.status()
@@ -127,10 +129,17 @@ async def test_a_run_in_its_life(
         diff = await _run(command, connection.kubeconfig, str(plugins))
         assert (diff.code, diff.err) == (0, "")
         assert diff.out.endswith("the manifest: nothing differs\n")
-        why = await _run([kubectl, "echorl", "why", "one", "-n", namespace], connection.kubeconfig, str(plugins))
+        why_command = [kubectl, "echorl", "why", "one", "-n", namespace]
+        why = await _run(why_command, connection.kubeconfig, str(plugins))
         assert (why.code, why.err) == (0, "")
         assert why.out.startswith("one runs since ")
         assert ", step 7 of 20: waiting for episodes" in why.out.splitlines()[0]
+        slow = await _run([*why_command, "--slow"], connection.kubeconfig, str(plugins))
+        assert slow.out.startswith("one: the engines are the bottleneck, the trainer waits for batches: ")
+        assert slow.out.splitlines()[1:] == [
+            "  trainer waiting: 70% of 16 min 40 s",
+            "  inference useful: 90% of 16 min 40 s",
+        ]
     # Nobody looks any more, and a pod goes.
     api.delete(f"/api/v1/namespaces/{namespace}/pods/one-trainer-0")
     late = await echorl("why", "one", "-n", namespace, kubeconfig=connection.kubeconfig)

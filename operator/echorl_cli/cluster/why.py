@@ -4,6 +4,7 @@ import asyncio
 import json
 import time
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
@@ -13,9 +14,10 @@ from echorl_cli.cluster.access import Cluster, carry_out
 from echorl_cli.cluster.evidence import Evidence, evidence, short_of
 from echorl_cli.cluster.notation import Notation
 from echorl_cli.cluster.operator_presence import differing, expired_lease, unseen
-from echorl_cli.cluster.options import ContextOption, KubeconfigOption, NamespaceOption, RunArgument
+from echorl_cli.cluster.options import ContextOption, KubeconfigOption, NamespaceOption
 from echorl_cli.cluster.reading import Nodes, leases, nodes, observe
 from echorl_cli.cluster.sentence import phase_of, sentence
+from echorl_cli.cluster.slow import is_folder, of_cluster, of_folder
 from echorl_operator.diagnosis import capacity
 from echorl_operator.diagnosis.obstacles import Figures
 from echorl_operator.observed.world import Observed
@@ -26,16 +28,25 @@ _POLL_S = 0.5
 
 
 def why_command(
-    run: RunArgument,
+    run: Annotated[
+        str, typer.Argument(metavar="RUN", help="Name of an EchoRLRun; with --slow also a run's folder, as ./RUN_DIR.")
+    ],
     namespace: NamespaceOption = None,
     context: ContextOption = None,
     kubeconfig: KubeconfigOption = None,
     output: Annotated[Notation, typer.Option("--output", "-o", help="Notation.")] = Notation.TEXT,
+    *,
+    slow: Annotated[bool, typer.Option("--slow", help="Say what the bottleneck is, and which field moves it.")] = False,
 ) -> None:
     """Say in one sentence why a run is as it is, and what that rests on: pods, the scheduler's words, events."""
+    if is_folder(run):
+        if not slow:
+            raise typer.BadParameter(f"RUN: found a path, {run[:200]!r}; accepted: a name, or a path with --slow")
+        typer.echo(of_folder(Path(run), output), nl=False)
+        return
 
     async def work(cluster: Cluster) -> str:
-        return await _answer(cluster, run, output)
+        return await (of_cluster if slow else _answer)(cluster, run, output)
 
     carry_out(work, kubeconfig=kubeconfig, context=context, namespace=namespace)
 
