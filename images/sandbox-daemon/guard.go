@@ -13,7 +13,7 @@ import (
 	"syscall"
 )
 
-const toldDescriptor, niceness = 3, 10
+const toldDescriptor, niceness = 3, 19
 
 // guard is a process of its own above each command. What the command leaves behind becomes its child, whatever it forked
 // and detached, so it knows when nothing is left: then it ends with 0. It tells how the command itself ended, as one byte.

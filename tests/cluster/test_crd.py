@@ -54,6 +54,7 @@ STATUS = {
         "waiting": [{"reason": "QuotaExceeded", "count": 2, "message": "exceeded quota: few"}],
         "lost": {"evicted": 1},
     },
+    "goodput": {"trainer/useful": 120, "inference/waiting": 77, "tokens/stale": 9, "usefulPercent": 61},
     "model": {"revision": "0123456789abcdef"},
     "startTime": "2026-01-31T10:00:00Z",
     "completionTime": "2026-01-31T13:00:00.123456Z",

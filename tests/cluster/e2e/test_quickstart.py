@@ -65,7 +65,7 @@ def test_the_quickstart_learns_in_pods(installed: Site, folder: Path) -> None:
         "kubectl", "--namespace", run.namespace, "logs", run.pod("orchestrator")["metadata"]["name"]
     )
     installed.tell(run)
-    assert (status["step"], status["attempt"], status["checkpoint"]["step"]) == (46, 1, 46)
+    assert (status["step"], status["attempt"], status["checkpoint"]["step"]) == (44, 1, 44)
     write_report(folder / "runs" / "quickstart", MODEL)
     figures = json.loads((folder / "runs" / "quickstart" / "report.json").read_text())
     told = {key: value for key, value in figures.items() if not isinstance(value, list | dict)}

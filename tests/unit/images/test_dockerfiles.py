@@ -84,7 +84,7 @@ def test_the_sandbox_daemon_is_built_with_the_standard_library_alone_and_stays_s
     folder = REPOSITORY / "images" / "sandbox-daemon"
     assert "require" not in (folder / "go.mod").read_text()
     lines = [line.strip() for file in folder.glob("*.go") for line in file.read_text().splitlines()]
-    assert sum(bool(line) and not line.startswith("//") for line in lines) <= 600
+    assert sum(bool(line) and not line.startswith("//") for line in lines) <= 700
 
 
 @pytest.mark.parametrize("image", IMAGES)

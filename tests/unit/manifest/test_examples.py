@@ -33,6 +33,8 @@ def test_lora_is_a_shorter_quickstart_with_an_adapter_and_a_learning_rate_for_it
     assert adapter["trainer"]["optimizer"].pop("lr") > full["trainer"]["optimizer"].pop("lr")
     assert adapter.pop("maxSteps") < full.pop("maxSteps")
     assert adapter["environments"]["eval"][0].pop("interval") < full["environments"]["eval"][0].pop("interval")
+    # What an adapter learns was measured with more episodes a step.
+    assert adapter["algorithm"].pop("batchSize") > full["algorithm"].pop("batchSize")
     assert adapter == full
 
 
