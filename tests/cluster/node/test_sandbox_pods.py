@@ -92,7 +92,7 @@ async def test_a_warm_pod_is_claimed_once_and_another_takes_its_place(settings: 
 
 @pytest.mark.campaign
 async def test_a_fork_bomb_in_a_pod_gets_nothing(settings: dict[str, str], brokers: Sites) -> None:
-    """In the campaign: on a machine that does other work the daemon may be starved for longer than an answer may take."""
+    """In the campaign: on a busy machine the daemon may be starved beside it for longer than an answer may take."""
     async with brokers(settings) as at:
         run, _ = at.run()
         run.start_orchestrator()
