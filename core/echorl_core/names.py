@@ -48,6 +48,8 @@ class ExitCode(IntEnum):
     """The run stopped on request after its last checkpoint."""
     NOTHING_TO_TRAIN = 8
     """No batch with a trainable token within the allowed tries: never restarted."""
+    NOTICE = 9
+    """The role was given notice and has ended by it: restarted, and no fault of its own."""
 
 
 NEVER_RESTARTED = frozenset(
@@ -79,6 +81,9 @@ ENV_ADVERTISE_HOST = "ECHORL_ADVERTISE_HOST"
 """Name or address that other pods reach this one by; it overrides the config's ``advertise_host``."""
 ENV_TERMINATION_LOG = "ECHORL_TERMINATION_LOG"
 """File for a role's termination message. Empty: the kubelet's own, ``/dev/termination-log``. Unset: none is written."""
+
+ENV_GRACE = "ECHORL_GRACE_S"
+"""Seconds between SIGTERM and SIGKILL. With it SIGTERM is a notice (``notices.py``); unset: it ends a role at once."""
 
 # HTTP headers of every message between roles.
 HEADER_RUN = "X-EchoRL-Run"

@@ -16,7 +16,7 @@ class RestartPolicy:
     max_restarts: int = 5
     """Restarts of each role that count, between two resets."""
     backoff_s: float = 10.0
-    """Before the first restart; doubled at each further one, 300 s at the most."""
+    """Before the first restart; doubled at each further one, 300 s at the most. After a notice never more than this."""
     reset_after_steps: int = 20
     """New steps, beyond the highest one that was reached before, after which restarts count from 0 again."""
 
@@ -47,7 +47,7 @@ class Rule:
     def matches(self, death: "Death") -> bool:
         """Whether the rule speaks of this end of a process."""
         code = death.exit_code if death.exit_code >= 0 else 128 - death.exit_code
-        return death.role is self.role and death.why is None and code in self.exit_codes
+        return death.role is self.role and death.why is None and not death.notice and code in self.exit_codes
 
 
 @dataclass(frozen=True)
@@ -98,6 +98,8 @@ class Death:
     """Why it was killed, if it was."""
     message: str | None = None
     """What the process itself said of its end, if it said anything."""
+    notice: bool = False
+    """It was told to end, by somebody who takes its place away: no fault of the run's."""
 
     @property
     def cause(self) -> str:
@@ -127,6 +129,8 @@ class Decision:
     """Whether it counts against ``maxRestarts``."""
     by_rule: bool = False
     """Whether a rule of the user's ends the run."""
+    notice: bool = False
+    """Whether a notice was the cause, and no fault."""
 
 
 def end_of_run(deaths: Sequence[Death], rules: Sequence[Rule] = ()) -> Decision | None:
@@ -161,7 +165,8 @@ def decide(
 ) -> Decision:
     """Decide over processes that ended at about the same time.
 
-    A code that is never restarted outweighs crashes: when one rank finds a NaN, its peers often crash first.
+    A code that is never restarted outweighs crashes: when one rank finds a NaN, its peers often crash first. A notice
+    outweighs plain crashes too, which a peer's broken connection gives, and does not count; any other end does.
 
     Args:
         deaths: at least one; engines are decided one by one.
@@ -174,12 +179,20 @@ def decide(
         return end
     reason = "; ".join(death.cause for death in deaths)
     roles = {death.role for death in deaths}
+    role, action = Role.TRAINER, Action.NEW_ATTEMPT
+    if roles == {Role.INFERENCE} or (roles == {Role.ORCHESTRATOR} and gang_is_whole):
+        role, action = next(iter(roles)), Action.RESTART_ALONE
+    if _is_notice(deaths):
+        return Decision(action, reason, delay_s=policy.backoff_s, role=role, counts=False, notice=True)
     counts = any(_ruled(death, rules) is not RuleAction.IGNORE for death in deaths)
-    if roles == {Role.INFERENCE}:
-        return _within_limits(Role.INFERENCE, Action.RESTART_ALONE, reason, ledger, policy, counts=counts)
-    if roles == {Role.ORCHESTRATOR} and gang_is_whole:
-        return _within_limits(Role.ORCHESTRATOR, Action.RESTART_ALONE, reason, ledger, policy, counts=counts)
-    return _within_limits(Role.TRAINER, Action.NEW_ATTEMPT, reason, ledger, policy, counts=counts)
+    return _within_limits(role, action, reason, ledger, policy, counts=counts)
+
+
+def _is_notice(deaths: Sequence[Death]) -> bool:
+    """Whether a notice explains all of these ends."""
+    told = [death for death in deaths if death.notice]
+    others = [death for death in deaths if not death.notice]
+    return bool(told) and all(death.exit_code == ExitCode.CRASH and death.why is None for death in others)
 
 
 def _within_limits(

@@ -106,6 +106,9 @@ class Metrics(ProcessMetrics):
         self.restarts = self._counter(
             "restarts", "Restarts: of a gang, an orchestrator, an engine, a prepare pod.", ("role", "cause")
         )
+        self.notices = self._counter(
+            "notices", "Notices: pods, a gang's as one, that somebody drained, preempted, evicted or deleted."
+        )
         self.first_step = self._histogram(
             "first_step_seconds",
             "From a run's creation to its first step; of runs that were not suspended before it.",

@@ -18,6 +18,7 @@ from echorl_core.checkpoints import Damage
 from echorl_core.config import OrchestratorConfig
 from echorl_core.identity import RunIdentity
 from echorl_core.names import ExitCode, Role
+from echorl_core.notices import time_for_work_s
 from echorl_core.rundir import RunDirectory
 from echorl_core.termination_message import SavedCheckpoint, TerminationMessage, code_name, message_of_end, write
 from echorl_orchestrator.attempt.presence import check_there
@@ -35,7 +36,7 @@ _FIRST = 1
 
 
 def main() -> int:
-    """Run the role; the exit code is one of ``names.ExitCode``, or 143 after a signal."""
+    """Run the role; the exit code is one of ``names.ExitCode``, or 143 after a signal that was no notice."""
     parser = argparse.ArgumentParser(prog="echorl_orchestrator", description="The orchestrator of one run.")
     parser.add_argument("--config", type=Path, required=True, help="JSON file with an OrchestratorConfig")
     parser.add_argument("--log-style", choices=["console", "json"], default="console")
@@ -51,6 +52,7 @@ def main() -> int:
         token = os.environ.pop(names.ENV_ADMIN_TOKEN, "")
         if not token:
             raise BadInputError(f"environment variable {names.ENV_ADMIN_TOKEN} is missing")
+        within_s = time_for_work_s(os.environ)
         wandb_key = taken_key(os.environ)
         config = OrchestratorConfig.model_validate_json(arguments.config.read_text())
     except (OSError, ValueError, ValidationError) as error:
@@ -61,7 +63,7 @@ def main() -> int:
     seats = [name for name in os.environ if name.startswith(names.SECRET_VARIABLE_PREFIX)]
     seat_keys = {name: os.environ.pop(name) for name in seats}
     teacher_key = os.environ.pop(names.ENV_TEACHER_KEY, None)
-    words = RoleProcess(config, identity, Secrets(token, teacher_key, wandb_key, seat_keys)).run_to_words()
+    words = RoleProcess(config, identity, Secrets(token, teacher_key, wandb_key, seat_keys), within_s).run_to_words()
     if words.exit_code in {ExitCode.OK, ExitCode.STOPPED}:
         words = replace(words, saved=_newest_checkpoint(config, identity))
     write(words, given)
@@ -71,9 +73,13 @@ def main() -> int:
 class RoleProcess:
     """The process: an orchestrator from its opening to the last words about it."""
 
-    def __init__(self, config: OrchestratorConfig, identity: RunIdentity, secrets: Secrets) -> None:
-        self._config, self._identity, self._secrets = config, identity, secrets
+    def __init__(
+        self, config: OrchestratorConfig, identity: RunIdentity, secrets: Secrets, within_s: float | None = None
+    ) -> None:
+        """``within_s``: seconds that the role may work on after SIGTERM, which is a notice then; None: it ends."""
+        self._config, self._identity, self._secrets, self._within_s = config, identity, secrets, within_s
         self._opened: Orchestrator | None = None
+        self._leaving: asyncio.Task[None] | None = None
 
     def run_to_words(self) -> TerminationMessage:
         """Run the role; every failure is logged and told by an exit code."""
@@ -101,17 +107,39 @@ class RoleProcess:
         return message_of_end(Role.ORCHESTRATOR, code, message, attempt=attempt, step=step, error=unexpected)
 
     async def _until_a_signal(self) -> tuple[int, str]:
-        """The exit code and what to say of it; SIGTERM and SIGINT end the role at once."""
+        """The exit code and what to say of it; SIGINT, and SIGTERM that is no notice, end the role at once."""
         role = asyncio.create_task(self._run())
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, role.cancel)
+        loop.add_signal_handler(signal.SIGINT, role.cancel)
+        loop.add_signal_handler(signal.SIGTERM, self._terminated, role)
         try:
             ending = await role
         except asyncio.CancelledError:
             log.info("ended by a signal")
-            return 128 + signal.SIGTERM, "terminated"
+            if self._leaving is None:
+                return 128 + signal.SIGTERM, "terminated"
+            return ExitCode.NOTICE, "given notice: what was ready is sealed"
         return ending.code, ending.words or code_name(ending.code)
+
+    def _terminated(self, role: asyncio.Task[Ending]) -> None:
+        opened, within_s = self._opened, self._within_s
+        # Probes end a role that makes no progress by the same signal.
+        if opened is None or within_s is None or opened.problem is not None or self._leaving is not None:
+            role.cancel()
+            return
+        self._leaving = asyncio.create_task(self._leave(opened, within_s, role))
+
+    @staticmethod
+    async def _leave(opened: Orchestrator, within_s: float, role: asyncio.Task[Ending]) -> None:
+        log.info("given notice", within_s=within_s)
+        try:
+            async with asyncio.timeout(within_s):
+                await opened.leave()
+        except TimeoutError:
+            log.warning("not everything was kept in time", within_s=within_s)
+        except Exception:
+            log.exception("not everything was kept")
+        role.cancel()
 
     async def _run(self) -> Ending:
         self._opened = await Orchestrator.opened(self._config, self._identity, self._secrets)

@@ -6,6 +6,7 @@ import signal
 import sys
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -25,7 +26,7 @@ from echorl_testing.trainer.trainer_processes import REPOSITORY, trainer_config
 
 TERMINATED = 128 + signal.SIGTERM
 IDENTITY = RunIdentity("test", RUN_UID, 1)
-PODS = ["trains", "killed", "two pods", "terminated", "bad input"]
+PODS = ["trains", "killed", "two pods", "terminated", "noticed", "noticed late", "bad input"]
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +46,7 @@ class Pods:
     def orchestrator(self, steps: int) -> FakeOrchestrator:
         return FakeOrchestrator(self.run, IDENTITY, steps=steps, num_ranks=2, interval=2)
 
-    async def start(self, url: str, *, pods: int, fault: str = "") -> None:
+    async def start(self, url: str, *, pods: int, fault: str = "", grace_s: int | None = None) -> None:
         """``fault``: of the first pod."""
         config = self.folder / "trainer.json"
         # As in a cluster, where every pod has an address of its own.
@@ -62,6 +63,7 @@ class Pods:
                 "ECHORL_ADVERTISE_HOST": "localhost",
                 "ECHORL_TERMINATION_LOG": str(self.words_file(index)),
                 "ECHORL_FAULTS": "" if index else fault,
+                **({} if grace_s is None else {"ECHORL_GRACE_S": str(grace_s)}),
                 "MASTER_ADDR": "127.0.0.1",
                 "MASTER_PORT": str(port),
                 "OMP_NUM_THREADS": "1",
@@ -162,6 +164,37 @@ async def test_sigterm_ends_all_ranks_at_once(gang: Pods) -> None:
         gang.processes[0].terminate()
         assert await gang.ended(45) == [TERMINATED], gang.log()
     assert (gang.words().message, gang.words().exit_name) == ("terminated", "SIGTERM")
+
+
+@campaign.campaign_mark("pods", PODS, 1, "noticed")
+async def test_a_notice_at_one_pod_has_the_gang_save_the_step_and_redo_nothing(gang: Pods) -> None:
+    async with gang.orchestrator(9) as orchestrator:
+        orchestrator.interval = 100
+        orchestrator.sealed = 3
+        await gang.start(orchestrator.url, pods=2, grace_s=200)
+        await orchestrator.until(lambda: (4, 1) in orchestrator.pulls)
+        gang.processes[1].terminate()
+        await orchestrator.until(lambda: bool(orchestrator.notices))
+        assert await gang.ended() == [ExitCode.NOTICE, ExitCode.NOTICE], gang.log()
+    (notice,) = orchestrator.notices
+    assert (notice.rank, notice.within_s, notice.save_s) == (1, 195.0, 0.0)
+    assert orchestrator.committed == [3]
+    assert {gang.words(index).message for index in range(2)} == {"its gang was given notice: step 3 is saved"}
+    assert prepare(gang.run, replace(IDENTITY, attempt=2)).resume_step == 3
+
+
+@campaign.campaign_mark("pods", PODS, 1, "noticed late")
+async def test_a_step_that_takes_too_long_is_dropped_at_once(gang: Pods) -> None:
+    async with gang.orchestrator(9) as orchestrator:
+        orchestrator.sealed, orchestrator.drops = 3, True
+        await gang.start(orchestrator.url, pods=1, grace_s=200)
+        await orchestrator.until(lambda: orchestrator.committed == [2] and len(orchestrator.reports) == 3)
+        gang.processes[0].terminate()
+        assert await gang.ended(45) == [ExitCode.NOTICE], gang.log()
+    assert {notice.rank for notice in orchestrator.notices} == {0, 1}
+    assert max(notice.save_s for notice in orchestrator.notices) > 0
+    assert gang.words().message == "given notice: as the test says"
+    assert orchestrator.committed == [2]
 
 
 @campaign.campaign_mark("pods", PODS, 1, "bad input")

@@ -1,7 +1,8 @@
 """One trainer rank: ``python -m echorl_trainer --config trainer.json``.
 
 The rank is in torchrun's variables, the run and the attempt in ``ECHORL_*``. The config is read before torch is
-imported, so a wrong one is reported at once. Exit codes: ``echorl_core.names.ExitCode``.
+imported, so a wrong one is reported at once. Exit codes: ``echorl_core.names.ExitCode``. SIGTERM ends it at once;
+SIGUSR1, from its pod alone, is a notice (``notices.py``).
 """
 
 import argparse
@@ -11,6 +12,7 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -21,7 +23,9 @@ from echorl_core import __version__, logs, names
 from echorl_core.config import TrainerConfig
 from echorl_core.identity import RunIdentity
 from echorl_core.names import ExitCode, Role
+from echorl_core.notices import time_for_work_s
 from echorl_core.termination_message import TerminationMessage, message_of_end, write
+from echorl_trainer.notices import Notice
 
 log = structlog.get_logger()
 
@@ -33,6 +37,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run the rank that the environment names; the exit code."""
     try:
         config, identity, token = read_input(arguments)
+        within_s = time_for_work_s(os.environ)
     except (OSError, ValueError) as error:
         logs.configure(Role.TRAINER, attempt=0)
         log.error("the trainer cannot start", error=str(error))
@@ -40,11 +45,13 @@ def main(arguments: Sequence[str]) -> int:
         return ExitCode.BAD_INPUT
     rank = int(os.environ.get("RANK", "0"))
     logs.configure(Role.TRAINER, attempt=identity.attempt, rank=rank)
-    terminated = on_sigterm(message_of_end(Role.TRAINER, TERMINATED, "terminated", attempt=identity.attempt, rank=rank))
+    words_of = partial(message_of_end, Role.TRAINER, attempt=identity.attempt, rank=rank)
+    notice = None if within_s is None else Notice(within_s, words_of)
+    terminated = on_signals(words_of(TERMINATED, "terminated"), notice)
     # torch takes seconds to import and is of no use to a rank with a wrong config.
     from echorl_trainer.rank import run_to_words  # noqa: PLC0415
 
-    words = run_to_words(config, identity, token)
+    words = run_to_words(config, identity, token, notice)
     if terminated.is_set():
         return TERMINATED
     write(replace(words, rank=rank))
@@ -76,29 +83,38 @@ def read_input(arguments: Sequence[str]) -> tuple[TrainerConfig, RunIdentity, st
     return config, RunIdentity.from_environment(os.environ), token
 
 
-def on_sigterm(last: TerminationMessage) -> threading.Event:
+def on_signals(last: TerminationMessage, notice: Notice | None) -> threading.Event:
     """End at once on SIGTERM, also while the main thread is inside a collective; every write survives that.
 
     Python runs signal handlers in the main thread only, between two of its instructions. So a thread of its own
-    reads the signal's number from a pipe that the interpreter's C handler writes to.
+    reads the signals' numbers from a pipe that the interpreter's C handler writes to.
 
-    Returns an event that says that the signal came: what the main thread fails with after it is of no interest.
+    Args:
+        last: last words after SIGTERM.
+        notice: what sees to SIGUSR1, in a thread of its own.
+
+    Returns an event that says that SIGTERM came: what the main thread fails with after it is of no interest.
     """
     terminated = threading.Event()
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     signal.signal(signal.SIGTERM, lambda *_: None)
+    if notice is not None:
+        signal.signal(signal.SIGUSR1, lambda *_: None)
 
     def wait() -> None:
-        while signal.SIGTERM not in os.read(reading, 1):
-            continue
+        given = False
+        while signal.SIGTERM not in (number := os.read(reading, 1)):
+            if notice is not None and not given and signal.SIGUSR1 in number:
+                given = True
+                threading.Thread(target=notice.given, name="notice", daemon=True).start()
         terminated.set()
         log.info("terminated")
         write(last)
         os._exit(TERMINATED)
 
-    threading.Thread(target=wait, name="sigterm", daemon=True).start()
+    threading.Thread(target=wait, name="signals", daemon=True).start()
     return terminated
 
 

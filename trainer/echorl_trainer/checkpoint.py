@@ -92,6 +92,8 @@ class Saver:
         self._background = Background(health, deadline_s=2 * deadline_s)
         self.last_step: int | None = None
         """Step of the newest save that was begun."""
+        self.last_seconds = 0.0
+        """How long the newest save took from its beginning until it was acknowledged; 0: none was."""
         self.outcomes: dict[int, Literal["committed", "abandoned"]] = {}
         """How acknowledged saves of this process ended, by step."""
 
@@ -162,6 +164,7 @@ class Saver:
         self._metrics.checkpoint_write_seconds.inc(ended - beside)
         fault_point("trainer.saved")
         outcome = self._report(step, parts, error)
+        self.last_seconds = time.monotonic() - began
         self.outcomes[step] = outcome
         if outcome == "committed":
             self._progress.commit(step)

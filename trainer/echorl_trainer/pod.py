@@ -3,9 +3,10 @@
     pod --starts--> python -m echorl_trainer --config ..., one process a rank
         <--exit code, termination message-- each
 
-It starts the ranks, passes SIGTERM on, reaps every child that the kernel hands it, ends all ranks when one has failed,
-and ends itself with the code, and the termination message, of the rank that says most about the cause. It starts a
-single rank too, rather than becoming it: a rank that is killed by a signal cannot say so itself.
+It starts the ranks, passes SIGTERM on (as SIGUSR1 where it is a notice), reaps every child that the kernel hands it,
+ends all ranks when one has failed, and ends itself with the code, and the termination message, of the rank that says
+most about the cause. It starts a single rank too, rather than becoming it: a rank that is killed by a signal cannot say
+so itself.
 """
 
 import argparse
@@ -26,6 +27,7 @@ import structlog
 from echorl_core import __version__, logs, names, termination_message
 from echorl_core.identity import RunIdentity
 from echorl_core.names import NEVER_RESTARTED, ExitCode, Role
+from echorl_core.notices import time_for_work_s
 from echorl_core.termination_message import TerminationMessage, code_name, message_of_end
 
 log = structlog.get_logger()
@@ -35,6 +37,8 @@ SETTLE_S = 1.0
 """After a rank has failed, for its peers to fail of the same cause: a NaN's code often comes after a crash's."""
 GRACE_S = 10.0
 """Seconds between SIGTERM and SIGKILL. A rank ends at once unless it hangs in a driver."""
+LAST_WORDS_S = 2.0
+"""Seconds that a rank has for its end when its time after a notice is over."""
 
 
 @dataclass(frozen=True)
@@ -125,10 +129,16 @@ class Pod:
     """Folder for the ranks' termination messages; None if nobody reads them."""
     settle_s: float = SETTLE_S
     grace_s: float = GRACE_S
+    notice_s: float | None = None
+    """Seconds that ranks may work on after SIGTERM, which is a notice then; None: they end at once."""
     ends: list[End] = field(default_factory=list)
     _alive: dict[int, int] = field(default_factory=dict)
     """Rank by process id."""
     _ending: bool = False
+    _noticed: bool = False
+    """It was given notice, and that is why it ends."""
+    _given_up: bool = False
+    """A rank was lost after the notice."""
     _killing: bool = False
 
     def run(self) -> int:
@@ -151,6 +161,8 @@ class Pod:
         """What the pod has to say at its end."""
         end = telling(self.ends)
         if end is None:
+            if self._code() == ExitCode.NOTICE:
+                return self._words_of_notice(identity)
             text = "terminated" if self._code() == TERMINATED else f"{len(self.ends)} ranks finished"
             steps = [said.step for one in self.ends if (said := self._said(one.rank)) is not None]
             step = max((step for step in steps if step is not None), default=None)
@@ -168,7 +180,14 @@ class Pod:
         if end is not None:
             return end.code
         failed = any(one.code != ExitCode.OK for one in self.ends) or len(self.ends) < self.layout.ranks_per_pod
-        return TERMINATED if failed else ExitCode.OK
+        if not failed:
+            return ExitCode.OK
+        return ExitCode.NOTICE if self._noticed else TERMINATED
+
+    def _words_of_notice(self, identity: RunIdentity) -> TerminationMessage:
+        said = (self._said(end.rank) for end in self.ends if end.code == ExitCode.NOTICE)
+        words = next((one for one in said if one is not None), None)
+        return words or message_of_end(Role.TRAINER, ExitCode.NOTICE, "given notice", attempt=identity.attempt)
 
     def _start(self, local: int) -> None:
         rank = self.layout.rank(local)
@@ -181,7 +200,7 @@ class Pod:
         self._alive[pid] = rank
         log.info("rank started", rank=rank, pid=pid)
         if self._ending:
-            # The signal came while this rank was being made.
+            # The signal came while this rank was being made: there is nothing to save.
             self._signal(signal.SIGTERM)
 
     def _ended(self, rank: int, status: int) -> None:
@@ -190,9 +209,18 @@ class Pod:
         log.info("rank ended", rank=rank, code=end.code, meaning=code_name(end.code))
         if end.code != ExitCode.OK and not self._ending and self._alive:
             signal.setitimer(signal.ITIMER_REAL, self.settle_s)
+        elif self._noticed and not self._given_up and end.code not in (ExitCode.OK, ExitCode.NOTICE):
+            # Without it its peers cannot save. One that made no progress before says so by ending as on SIGTERM.
+            self._given_up, self._noticed = True, end.code != TERMINATED
+            self._signal(signal.SIGTERM)
 
     def _on_sigterm(self, number: int, _: FrameType | None) -> None:
-        self._end_all()
+        if self.notice_s is None or self._ending:
+            self._end_all()
+            return
+        self._ending = self._noticed = True
+        signal.setitimer(signal.ITIMER_REAL, self.notice_s + LAST_WORDS_S)
+        self._signal(signal.SIGUSR1)
 
     def _on_alarm(self, number: int, _: FrameType | None) -> None:
         if self._ending:
@@ -233,6 +261,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         identity = RunIdentity.from_environment(os.environ)
         layout = Layout.from_environment(os.environ)
+        notice_s = time_for_work_s(os.environ)
     except ValueError as error:
         logs.configure(Role.TRAINER, attempt=0)
         log.error("the trainer's pod cannot start", error=str(error))
@@ -243,7 +272,7 @@ def main(arguments: Sequence[str]) -> int:
     command = [sys.executable, "-P", "-m", "echorl_trainer", "--config", str(config)]
     with tempfile.TemporaryDirectory(prefix="echorl-words-", ignore_cleanup_errors=True) as folder:
         words = Path(folder) if names.ENV_TERMINATION_LOG in os.environ else None
-        pod = Pod(layout, command, words)
+        pod = Pod(layout, command, words, notice_s=notice_s)
         code = pod.run()
         said = pod.termination_message(identity)
     termination_message.write(said)

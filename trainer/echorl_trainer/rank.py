@@ -13,12 +13,13 @@ from echorl_core.names import ExitCode, Role
 from echorl_core.run_token import weights_key
 from echorl_core.rundir import RunDirectory, write_file
 from echorl_core.termination_message import TerminationMessage, message_of_end
-from echorl_core.wire.batch import WIRE_VERSION
+from echorl_core.wire.batch import WIRE_VERSION, StopNotice
 from echorl_trainer.checkpoint import Saver, SaveTarget
 from echorl_trainer.client import Fenced, Link, OrchestratorBatches, OrchestratorLost, Outbox, Refused, WrongBatch
 from echorl_trainer.exports import Exporter
 from echorl_trainer.health import Health, Phase, RankProgress
 from echorl_trainer.losses import HookError
+from echorl_trainer.notices import Gang, Notice
 from echorl_trainer.parallel import Ranks, connect, disconnect
 from echorl_trainer.profiling import Profiler
 from echorl_trainer.publish import Publisher, probe_ids
@@ -36,12 +37,17 @@ class BadInput(Exception):
     """The config, or the model that it names, cannot be trained."""
 
 
-def run_to_words(config: TrainerConfig, identity: RunIdentity, token: str) -> TerminationMessage:
+def run_to_words(
+    config: TrainerConfig, identity: RunIdentity, token: str, notice: Notice | None = None
+) -> TerminationMessage:
     """``run_rank``, with every failure logged and told by an exit code."""
     health = Health(step_timeout_s=config.step_timeout_s)
     code, message, unexpected = ExitCode.OK, "finished: the orchestrator has no further batch", None
     try:
-        run_rank(config, identity, token, health)
+        stop = run_rank(config, identity, token, health, notice)
+        if stop.reason == "notice":
+            saved = f"step {stop.step} is saved" if stop.step in health.progress.committed else "nothing was saved"
+            code, message = ExitCode.NOTICE, f"its gang was given notice: {saved}"
     except Exception as error:
         code, message = exit_code(error), f"{type(error).__name__}: {error}"
         known = Unreadable | OrchestratorLost | WrongBatch | Refused | LastCheckpointLost
@@ -63,8 +69,10 @@ def exit_code(error: BaseException) -> ExitCode:
     return next((code for kind, code in meanings.items() if isinstance(error, kind)), ExitCode.CRASH)
 
 
-def run_rank(config: TrainerConfig, identity: RunIdentity, token: str, health: Health) -> None:
-    """Run one rank until its work is done.
+def run_rank(
+    config: TrainerConfig, identity: RunIdentity, token: str, health: Health, notice: Notice | None = None
+) -> StopNotice:
+    """Run one rank until its work is done; how it was told so. ``notice``: learns of what it needs to save.
 
     Raises:
         BadInput, NonFinite, Fenced, OrchestratorLost, Unreadable, ...: see ``exit_code``.
@@ -104,7 +112,9 @@ def run_rank(config: TrainerConfig, identity: RunIdentity, token: str, health: H
         num_ranks=ranks.world_size,
         idle=partial(idle, health.progress, outbox),
     )
-    Trainer(
+    if notice is not None:
+        notice.gang = Gang(link, lambda: saver.last_seconds, health, identity.attempt, ranks.rank)
+    stop = Trainer(
         learner,
         source,
         Publisher(
@@ -128,6 +138,7 @@ def run_rank(config: TrainerConfig, identity: RunIdentity, token: str, health: H
         start_step=prepared.resume_step,
     ).train()
     disconnect()
+    return stop
 
 
 def exporter_of(config: TrainerConfig, run: RunDirectory, health: Health) -> Exporter | None:

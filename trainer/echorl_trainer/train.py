@@ -159,8 +159,8 @@ class Trainer:
         publisher.on_visible = self._visible
         learner.state.optimizer.register_step_pre_hook(self._before_optimizer)
 
-    def train(self) -> None:
-        """Train until the orchestrator says that there is nothing left."""
+    def train(self) -> StopNotice:
+        """Train until the orchestrator says that there is nothing left; how it said so."""
         self._progress.step = self._step
         self._publish()
         if self._outbox is not None:
@@ -171,7 +171,7 @@ class Trainer:
             batch = self._pull()
             if isinstance(batch, StopNotice):
                 self._stop(batch)
-                return
+                return batch
             with self._profiler.tracing(batch.step):
                 self._learn(batch, began)
             if batch.checkpoint or batch.last:
@@ -241,7 +241,7 @@ class Trainer:
         if notice.checkpoint and self._step not in (self._start_step, self._saver.last_step):
             self._save(last=notice.reason == "finished")
         self._saver.wait()
-        if self._exporter is not None:
+        if self._exporter is not None and notice.reason != "notice":
             self._exporter.wait()
         if notice.reason == "finished":
             self._await_last(notice.step)

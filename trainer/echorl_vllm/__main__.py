@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from echorl_core import __version__
 from echorl_core.config import InferenceConfig
 from echorl_core.names import ENV_ADMIN_TOKEN, ENV_RUN_UID, ExitCode, Role
+from echorl_core.notices import time_for_work_s
 from echorl_core.termination_message import message_of_end, write
 from echorl_vllm.adapter import FOLDER as ADAPTER_FOLDER
 from echorl_vllm.adapter import write_start_adapter
@@ -41,6 +42,7 @@ def _prepare(config_path: Path, work: Path, spool: Path | None) -> tuple[list[st
     for name in (ENV_ADMIN_TOKEN, ENV_RUN_UID):
         if not os.environ.get(name):
             raise BadInputError(f"environment variable {name}: is not set")
+    time_for_work_s(os.environ)
     try:
         config = InferenceConfig.model_validate_json(config_path.read_text())
     except (OSError, ValidationError) as error:

@@ -1,10 +1,15 @@
 """Guard in front of a vLLM API server: ``--middleware echorl_vllm.middleware.EngineGate``.
 
 It adds ``/echorl/*`` (see docs/protocols.md), refuses vLLM's admin and development routes without the run's token,
-refuses generation until a trained version was applied, and stamps every response with what the engine holds.
+refuses generation until a trained version was applied, and stamps every response with what the engine holds. Where the
+engine was told its grace period, it sees to SIGTERM: no more requests, then the end of those that run.
 """
 
+import asyncio
+import logging
 import os
+import signal
+import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 from urllib.parse import parse_qs
@@ -22,6 +27,7 @@ from echorl_core.names import (
     ExitCode,
     Role,
 )
+from echorl_core.notices import time_for_work_s
 from echorl_core.run_token import is_same
 from echorl_core.termination_message import message_of_end, write
 from echorl_core.wire.engine import EngineIdentity, PauseRequest, StageRequest
@@ -73,7 +79,13 @@ OPEN_ROUTES = frozenset(
 )
 """Every route that is in neither set needs the token, so a route of a newer vLLM is closed until it is looked at."""
 
+# Below vLLM's logger, so that its handler and format are used.
+log = logging.getLogger("vllm.echorl.middleware")
+
 T = TypeVar("T")
+
+HAND_OVER_S = 2.0
+"""Seconds that requests which are ended early have for their last tokens."""
 
 _NOTHING_APPLIED = "-1"
 _PREFIX = "/echorl/"
@@ -86,6 +98,11 @@ def _end_engine() -> None:
     end_process_tree(ExitCode.LEASE_LOST)
 
 
+def _leave(message: str) -> None:
+    write(message_of_end(Role.INFERENCE, ExitCode.NOTICE, message))
+    end_process_tree(ExitCode.NOTICE)
+
+
 class EngineGate:
     """Pure ASGI middleware; vLLM constructs one per API server."""
 
@@ -96,11 +113,16 @@ class EngineGate:
         token: str | None = None,
         run_uid: str | None = None,
         end_engine: Callable[[], object] = _end_engine,
+        leave: Callable[[str], object] = _leave,
     ) -> None:
+        """``end_engine`` ends the process when a lease ran out, ``leave`` after a notice, with its last words."""
         self._app = app
         self._token = token or os.environ.get(ENV_ADMIN_TOKEN)
         self._run_uid = run_uid or os.environ.get(ENV_RUN_UID)
         self._running = 0
+        self._idle = asyncio.Event()
+        self._within_s, self._leave = time_for_work_s(os.environ), leave
+        self._draining: asyncio.Task[None] | None = None
         self._routes = OwnRoutes(app)
         self._control = EngineControl(
             self._routes,
@@ -123,6 +145,9 @@ class EngineGate:
         """Serve one connection."""
         if scope["type"] == "lifespan":
             record_segments()
+            if self._within_s is not None:
+                # In place of vLLM's own handler, which ends every request at once.
+                asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.give_notice, self._within_s)
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
             await self._http(scope, receive, self._stamped(send))
@@ -154,6 +179,38 @@ class EngineGate:
             await self._app(scope, receive, send)
         finally:
             self._running -= 1
+            if not self._running:
+                self._idle.set()
+
+    def give_notice(self, within_s: float) -> None:
+        """Take no more requests, and end within so many seconds: when the last one has ended, or without the rest."""
+        if self._draining is None:
+            log.warning("given notice: %d requests run, %g s are left", self._running, within_s)
+            self._control.draining = True
+            self._draining = asyncio.create_task(self._drain(time.monotonic() + within_s))
+
+    async def _drain(self, until: float) -> None:
+        await self._ended(until - HAND_OVER_S)
+        left = self._running
+        if left:
+            # They answer with what they have, so that it is not sampled again elsewhere.
+            try:
+                await self._control.abort_requests()
+            except Exception:
+                # Their connections break off with the process.
+                log.exception("requests were not ended in order")
+            await self._ended(until)
+        self._leave(f"given notice: {left} requests go on elsewhere" if left else "given notice: no request was open")
+
+    async def _ended(self, until: float) -> None:
+        """Wait until no request runs, at most until then."""
+        try:
+            async with asyncio.timeout(max(0.0, until - time.monotonic())):
+                while self._running:
+                    self._idle.clear()
+                    await self._idle.wait()
+        except TimeoutError:
+            return
 
     def _check_caller(self, scope: Scope, path: str) -> None:
         run = header(scope, HEADER_RUN)
@@ -165,6 +222,8 @@ class EngineGate:
             raise HttpError(403, f"{path}: needs the run's token in {HEADER_TOKEN}")
 
     def _check_generation(self, scope: Scope) -> None:
+        if self._control.draining:
+            raise HttpError(503, "the engine was given notice and takes no more requests")
         applied = self._control.applied
         if applied is None:
             raise HttpError(409, "no version was applied since this engine started")

@@ -164,7 +164,8 @@ class RankBatch(msgspec.Struct, frozen=True, kw_only=True):
 class StopNotice(msgspec.Struct, frozen=True, kw_only=True):
     """Answer (HTTP 410) to a pull beyond the last step: save if asked, then exit."""
 
-    reason: Literal["finished", "stopped", "failed"]
+    reason: Literal["finished", "stopped", "failed", "notice"]
+    """``notice``: a rank of the gang was given notice, and all end as it does."""
     step: int
     """The last step that is trained."""
     checkpoint: bool

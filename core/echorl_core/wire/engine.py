@@ -87,6 +87,8 @@ class EngineIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds until a pause ends by itself; null while there is none."""
     running: int = 0
     """Generation requests in flight."""
+    draining: bool = False
+    """It was given notice: it takes no more requests, and ends."""
 
     @property
     def policy(self) -> PolicyId | None:

@@ -1,4 +1,4 @@
-"""What trainer ranks report to the orchestrator: steps, and the files of a checkpoint."""
+"""What trainer ranks report to the orchestrator: steps, the files of a checkpoint, and notices."""
 
 from typing import Literal
 
@@ -57,3 +57,23 @@ class PartsReply(msgspec.Struct, frozen=True, kw_only=True):
     """``state``: waiting for other parts, committed, or abandoned (no manifest will be written)."""
 
     state: Literal["waiting", "committed", "abandoned"]
+
+
+class NoticeReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A rank was told to end. What is decided holds for its gang."""
+
+    attempt: int
+    rank: int
+    within_s: float
+    """Seconds that are left until it has to have saved."""
+    save_s: float
+    """How long its last save took, until it was acknowledged; 0: none was measured."""
+
+
+class NoticeReply(msgspec.Struct, frozen=True, kw_only=True):
+    """What the gang does."""
+
+    step: int | None
+    """The step after which every rank saves and ends; None: that would come too late, so all end at once."""
+    why: str
+    """The decision in one clause, for people."""

@@ -201,6 +201,8 @@ class Control(ApiModel):
     """Ends of engines that were looked at for what they mean, by pod; pods without any are left out."""
     failure: Reason | None = None
     """Why the run failed, in one word."""
+    noticed_attempt: Count | None = None
+    """Newest attempt whose gang was given notice."""
     lost_checkpoint: ShortText | None = None
     """Which checkpoint, newer than the resume step, prepare found damaged or gone; until a newer one is committed."""
 
@@ -238,6 +240,10 @@ class RunStatus(ApiModel):
     """All restarts so far."""
     restarts_by_role: RestartsByRole | None = None
     """All restarts so far, by role."""
+    notices: Count | None = None
+    """Pods that others took away (drains, preemption, evictions); these count against no limit."""
+    last_notice: ShortText | None = None
+    """The newest of these, in one sentence."""
     roles: RolesStatus | None = None
     """Pods by role."""
     inference: InferenceStatus | None = None

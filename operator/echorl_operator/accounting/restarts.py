@@ -20,6 +20,8 @@ class Cause(StrEnum):
     """Drained, preempted, or its node is gone: ``DisruptionTarget``."""
     NODE_LOST = "NodeLost"
     """Its pods hang on a node that is gone."""
+    NOTICE = "Notice"
+    """Its processes were told to end, and did."""
     SIGNALLED = "Signalled"
     """A signal ended the process."""
     CRASHED = "Crashed"

@@ -24,6 +24,8 @@ class Findings:
     """What one look at a run brought to light."""
 
     restarts: tuple[Restart, ...] = ()
+    notices: int = 0
+    """Pods and gangs that somebody took away."""
     first_step_s: float | None = None
     """Seconds from the run's creation to its first step, at the look that sees it."""
     lost_steps: int | None = None
@@ -142,6 +144,7 @@ def _compare(account: _Run, observed: Observed, memory: Memory) -> Findings:
     account.reached = max(account.reached, account.step, memory.ledger.reached)
     return Findings(
         restarts=(*_restarts(account, memory), *_engines_restarted(account, memory)),
+        notices=max(0, memory.notices - account.memory.notices),
         first_step_s=_first_step(account, observed, memory),
         lost_steps=lost,
     )

@@ -7,6 +7,8 @@ from echorl_operator.children.target import Object, Target
 from echorl_operator.names import PodRole
 
 ROLE = PodRole.INFERENCE
+GRACE_S = 60
+"""For the requests that run; what is left of them goes on at other engines."""
 UNHEALTHY_S = 60.0
 """Without a good answer before an engine is started again."""
 _MARGIN_S = 600
@@ -48,5 +50,6 @@ def _role(target: Target, config: str) -> pods.Role:
         volumes=storage.volumes(target, ROLE),
         ports={"http": places.ENGINE_PORT},
         probes=pods.probes(target, "/health", "http", unhealthy_s=UNHEALTHY_S),
+        grace_s=GRACE_S,
         restart_policy="Always",
     )

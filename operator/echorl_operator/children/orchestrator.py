@@ -9,6 +9,8 @@ from echorl_operator.children.target import Object, Target
 from echorl_operator.names import PodRole
 
 ROLE = PodRole.ORCHESTRATOR
+GRACE_S = 60
+"""To seal what is ready, and to commit the checkpoint of a gang that is given notice, too."""
 
 
 def orchestrator_pod(target: Target, config: str) -> Object:
@@ -54,4 +56,5 @@ def _role(target: Target, config: str) -> pods.Role:
         volumes=storage.volumes(target, ROLE),
         ports={"http": places.ORCHESTRATOR_PORT},
         probes=pods.probes(target, "/healthz", "http", unhealthy_s=pods.stall_s(target)),
+        grace_s=GRACE_S,
     )

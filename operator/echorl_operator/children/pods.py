@@ -45,6 +45,8 @@ class Role:
     restart_policy: str = "Never"
     grace_s: int = 30
     """Seconds between SIGTERM and SIGKILL."""
+    notices: bool = True
+    """Whether the role is told of them, and takes SIGTERM for a notice."""
 
 
 def variable(name: str, value: str) -> Object:
@@ -117,6 +119,10 @@ def pod_template(target: Target, what: Role) -> Object:
         overlay, path = for_prepare(overlay), f"spec.{PodRole.ORCHESTRATOR}.template"
     template = merged(template, overlay, path)
     spec = template["spec"]
+    if what.notices:
+        own = next(container for container in spec["containers"] if container["name"] == role)
+        # Of the user's template, if that has another one.
+        own["env"].append(variable(core_names.ENV_GRACE, str(spec.get("terminationGracePeriodSeconds", what.grace_s))))
     for container in (*spec["containers"], *spec.get("initContainers", ())):
         _secure(container)
     complete: Object = stored(template)

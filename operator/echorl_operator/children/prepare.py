@@ -63,4 +63,5 @@ def _role(target: Target, config: str) -> pods.Role:
         env=env,
         mounts=storage.mounts(target, ROLE),
         volumes=storage.volumes(target, ROLE),
+        notices=False,
     )

@@ -15,6 +15,8 @@ from echorl_operator.children.target import Object, Target
 from echorl_operator.names import PodRole
 
 ROLE = PodRole.TRAINER
+GRACE_S = 120
+"""For a step and a save; a step that takes longer is dropped at once."""
 
 
 def ranks_per_pod(target: Target) -> int:
@@ -70,5 +72,6 @@ def _role(target: Target, config: str) -> pods.Role:
         volumes=storage.volumes(target, ROLE),
         ports=ports(target),
         probes=pods.probes(target, "/healthz", "metrics", unhealthy_s=pods.stall_s(target)),
+        grace_s=GRACE_S,
         restart_policy="Always",
     )

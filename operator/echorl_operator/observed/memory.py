@@ -68,6 +68,12 @@ class Memory:
     """Prepare pods of this attempt that failed."""
     step: int = 0
     """Highest step that was ever reached."""
+    notices: int = 0
+    """Pods and gangs that somebody took away, so far."""
+    last_notice: str = ""
+    """The newest of these, in one sentence."""
+    noticed_attempt: int = 0
+    """Newest attempt whose gang was given notice."""
 
     @classmethod
     def of(cls, status: Mapping[str, Any]) -> "Memory":
@@ -98,6 +104,9 @@ class Memory:
             lost_checkpoint=_text(control.get("lostCheckpoint")),
             preparations=_count(control.get("failedPreparations")),
             step=_count(status.get("step")),
+            notices=_count(status.get("notices")),
+            last_notice=_text(status.get("lastNotice")),
+            noticed_attempt=_count(control.get("noticedAttempt")),
         )
 
     def control(self) -> dict[str, Any]:
@@ -117,6 +126,7 @@ class Memory:
             "countedPod": self.counted,
             "failedPreparations": self.preparations,
             "lostCheckpoint": self.lost_checkpoint,
+            "noticedAttempt": self.noticed_attempt,
         }
         # An attempt that was found again in labels rests on nobody knows what: its 0 is written, too.
         rendered = {"renderedGeneration": self.rendered_generation} if self.attempt else {}

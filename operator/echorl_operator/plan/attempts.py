@@ -23,13 +23,16 @@ from echorl_operator.names import PodRole
 from echorl_operator.observed.memory import Admission
 from echorl_operator.observed.records import Kind, PodPhase, PodRecord
 from echorl_operator.observed.times import to_text
-from echorl_operator.plan import endings, housekeeping, lost_nodes
+from echorl_operator.plan import endings, housekeeping, lost_nodes, notices
 from echorl_operator.plan.actions import Create, LiftGate
 from echorl_operator.plan.builder import PlanBuilder
 from echorl_operator.plan.causes import cause_of_pod
 from echorl_operator.plan.deaths import death_of, exit_code, termination_message_of
 from echorl_operator.plan.gang import Gang, digest
 from echorl_operator.plan.outcome import Outcome
+
+OLD_RANKS_END_S = 10
+"""Grace period of an older attempt's ranks: their gang is broken or unwanted, and waits for nothing."""
 
 ATTEMPT_ROLES = (PodRole.TRAINER, PodRole.ORCHESTRATOR, PodRole.PREPARE)
 
@@ -62,7 +65,9 @@ def ensure_template(builder: PlanBuilder, rendering: Rendering, replicas: int) -
 def ensure_others_gone(builder: PlanBuilder) -> Outcome:
     """Delete the pods of other attempts, and wait until none is left."""
     old = [pod for pod in builder.observed.pods if pod.role in ATTEMPT_ROLES and pod.attempt != builder.memory.attempt]
-    builder.delete_pods(old, f"attempt {builder.memory.attempt} begins")
+    why = f"attempt {builder.memory.attempt} begins"
+    builder.delete_pods((pod for pod in old if pod.role is PodRole.TRAINER), why, grace_s=OLD_RANKS_END_S)
+    builder.delete_pods((pod for pod in old if pod.role is not PodRole.TRAINER), why)
     hung = lost_nodes.hung(builder, old)
     if hung:
         builder.say(builder.phase, "NodeLost", lost_nodes.handle_hung_pods(builder, hung))
@@ -146,14 +151,16 @@ def _handle_failed_preparation(builder: PlanBuilder, pod: PodRecord, spec: EchoR
     if pod.meta.uid == builder.memory.counted:
         builder.delete_pods([pod], "prepare is tried again")
         return
-    death = death_of_prepare(pod)
-    failures = builder.memory.preparations + 1
+    death, told = death_of_prepare(pod), death_of(pod).notice
+    failures = builder.memory.preparations + (not told)
     if exit_code(pod) == ExitCode.BAD_INPUT:
         endings.fail(builder, "InvalidInput", death)
     elif failures > spec.failure_policy.max_restarts:
         endings.fail(builder, "PrepareFailed", f"{death}; prepare failed {failures} times")
     else:
-        delay = min(spec.failure_policy.backoff_seconds * 2.0 ** (failures - 1), MAX_BACKOFF_S)
+        delay = min(spec.failure_policy.backoff_seconds * 2.0 ** max(0, failures - 1), MAX_BACKOFF_S)
+        if told:
+            notices.note_notice(builder, death)
         builder.fenced(counted=pod.meta.uid, preparations=failures, not_before=builder.now + delay)
         builder.restart = Restart(PodRole.PREPARE, cause_of_pod(pod))
         builder.delete_pods([pod], "prepare is tried again")

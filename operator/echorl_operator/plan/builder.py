@@ -87,9 +87,10 @@ class PlanBuilder:
         given = (desired["metadata"]["annotations"][ANNOTATION_HASH], live.body)
         return self.results.of(live.meta.uid, given, lambda: needs_apply(desired, live.body))
 
-    def delete_pods(self, pods: Iterable[PodRecord], why: str) -> None:
-        """Delete pods that are not being deleted already."""
-        self.do(*(Delete("v1", "Pod", pod.meta.name, pod.meta.uid, why) for pod in pods if pod.meta.deleted_at is None))
+    def delete_pods(self, pods: Iterable[PodRecord], why: str, *, grace_s: int | None = None) -> None:
+        """Delete pods that are not being deleted already. ``grace_s``: see ``Delete``."""
+        living = (pod for pod in pods if pod.meta.deleted_at is None)
+        self.do(*(Delete("v1", "Pod", pod.meta.name, pod.meta.uid, why, grace_s=grace_s) for pod in living))
 
     def delete_child(self, child: ChildRecord, why: str) -> None:
         """Delete another child."""

@@ -36,4 +36,6 @@ def cause_of_pod(pod: PodRecord) -> Cause:
         return Cause.DISRUPTED
     if code is None:
         return Cause.POD_LOST
+    if code == ExitCode.NOTICE:
+        return Cause.NOTICE
     return Cause.SIGNALLED if code > 128 else Cause.CRASHED

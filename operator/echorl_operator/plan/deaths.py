@@ -15,6 +15,8 @@ ROLES = {
 }
 _NOT_STARTED = frozenset({"StartError", "ContainerCannotRun"})
 """Reasons of a container whose process never began; the message is the container runtime's."""
+_TOLD_BY_SIGNAL = frozenset({137, 143})
+"""Codes that a process has which was told to end and did not say so itself."""
 
 
 def main_container(pod: PodRecord) -> ContainerRecord | None:
@@ -46,11 +48,13 @@ def death_of(pod: PodRecord) -> Death:
         # No choice of anybody's: a rule on 137 speaks of it too.
         return Death(role, pod.meta.name, -9, message="out of memory (the container's limit or the node's)")
     if pod.disrupted or (code is None and pod.reason):
-        return Death(role, pod.meta.name, int(ExitCode.CRASH), why=pod.disrupted or f"{pod.reason}: {pod.message}")
-    if code is None:
-        return Death(role, pod.meta.name, int(ExitCode.CRASH), why="its pod was deleted")
+        why = pod.disrupted or f"{pod.reason}: {pod.message}"
+        return Death(role, pod.meta.name, int(ExitCode.CRASH), why=why, notice=bool(pod.disrupted))
+    if code is None or (pod.meta.deleted_at is not None and code in _TOLD_BY_SIGNAL):
+        return Death(role, pod.meta.name, int(ExitCode.CRASH), why="its pod was deleted", notice=True)
     if main is not None and main.reason in _NOT_STARTED:
         return Death(role, pod.meta.name, code, message=f"{main.reason}: {main.message}")
     if code > 128:
         return Death(role, pod.meta.name, 128 - code, message=None if message is None else message.message or None)
-    return Death(role, pod.meta.name, code, message=None if message is None else message.message or None)
+    said = None if message is None else message.message or None
+    return Death(role, pod.meta.name, code, message=said, notice=code == ExitCode.NOTICE)

@@ -12,7 +12,7 @@ from echorl_manifest.models.run import EchoRLRunSpec
 from echorl_operator import names
 from echorl_operator.names import PodRole
 from echorl_operator.observed.records import ContainerPhase, Kind, PodRecord
-from echorl_operator.plan import endings
+from echorl_operator.plan import endings, notices
 from echorl_operator.plan.builder import PlanBuilder
 from echorl_operator.plan.deaths import death_of, main_container
 from echorl_operator.plan.outcome import Outcome
@@ -43,6 +43,11 @@ def handle_engine_ends(builder: PlanBuilder, spec: EchoRLRunSpec) -> Outcome:
     for pod in builder.pods(PodRole.INFERENCE):
         before = builder.memory.judged_ends.get(pod.meta.name, 0)
         number, ended = _last_end(pod)
+        main = main_container(pod)
+        if pod.disrupted and main is not None and main.restarts + 1 > before:
+            # The end that is to come, or has come.
+            number, ended = main.restarts + 1, None
+            notices.note_notice(builder, notices.words_of(pod))
         if ended is not None and number > before and pod.meta.deleted_at is None:
             deaths.append(death_of(ended))
         judged[pod.meta.name] = max(number, before)

@@ -14,6 +14,7 @@ from echorl_operator.plan.builder import PlanBuilder
 from echorl_operator.plan.causes import cause_of
 from echorl_operator.plan.deaths import death_of, exit_code, main_container
 from echorl_operator.plan.gang import Gang
+from echorl_operator.plan.notices import handle_notices, note_notice, note_notice_of_gang
 from echorl_operator.plan.outcome import Outcome
 
 SETTLE_S = 3.0
@@ -44,6 +45,8 @@ def handle_ends(builder: PlanBuilder, gang: Gang, spec: EchoRLRunSpec) -> Outcom
     if orchestrator is not None and orchestrator.meta.uid == builder.memory.counted:
         builder.delete_pods([orchestrator], "its end is seen to")
         orchestrator = None
+    if handle_notices(builder, gang) is Outcome.PENDING:
+        return Outcome.DECIDED
     deaths = _deaths(builder, gang, orchestrator)
     if deaths:
         return _handle_deaths(builder, gang, spec, deaths, orchestrator)
@@ -78,7 +81,8 @@ def _deaths(builder: PlanBuilder, gang: Gang, orchestrator: PodRecord | None) ->
         if finished and len(finished) + len([pod for pod in gang.current if not pod.gated]) >= gang.wanted:
             deaths += _parted(builder, finished)
         else:
-            deaths.append((Death(Role.TRAINER, "trainer", int(ExitCode.CRASH), why=_what_is_missing(gang)), None))
+            missing = Death(Role.TRAINER, "trainer", int(ExitCode.CRASH), why=_what_is_missing(gang), notice=True)
+            deaths.append((missing, None))
     elif not deaths and finished:
         deaths += _parted(builder, finished)
     if orchestrator is not None:
@@ -133,6 +137,8 @@ def _handle_deaths(
         endings.fail(builder, reason_of(decision), decision.reason)
         return Outcome.DECIDED
     builder.restart = Restart(decision.role or Role.TRAINER, cause_of(gang, orchestrator))
+    if decision.notice:
+        (note_notice_of_gang if decision.action is Action.NEW_ATTEMPT else note_notice)(builder, decision.reason)
     if decision.action is Action.RESTART_ALONE and orchestrator is not None:
         _count(builder, decision)
         builder.fenced(counted=orchestrator.meta.uid, not_before=_not_before(builder, decision.delay_s))

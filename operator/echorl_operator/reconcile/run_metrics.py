@@ -53,6 +53,7 @@ class RunMetrics:
         findings = self._accounts.observe(observed)
         for restart in findings.restarts:
             self._metrics.restarts.labels(restart.role, restart.cause).inc()
+        self._metrics.notices.inc(findings.notices)
         if findings.first_step_s is not None:
             self._metrics.first_step.observe(findings.first_step_s)
         if findings.lost_steps is not None:

@@ -97,6 +97,10 @@ class Meter:
         self._ledger.step(self._now(), step, seconds)
         await self._save()
 
+    async def keep(self) -> None:
+        """The process ends, and another one goes on with the attempt."""
+        await self._save()
+
     async def close(self) -> None:
         """The attempt ends, and its pods with it."""
         self._ledger.close(self._now())

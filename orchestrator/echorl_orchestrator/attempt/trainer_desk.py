@@ -15,6 +15,7 @@ import structlog
 
 from echorl_core.rundir import write_file
 from echorl_core.wire.batch import StopNotice
+from echorl_core.wire.reports import NoticeReply, NoticeReport
 from echorl_core.wire.weights import PolicyAnnouncement
 from echorl_orchestrator.attempt.trainer_pace import TrainerPace
 from echorl_orchestrator.batches.batch_store import BatchStore
@@ -60,6 +61,8 @@ class TrainerDesk:
         self.told: set[int] = set()
         """Ranks that were told of the stop."""
         self._heard_of = False
+        self._after_notice: NoticeReply | None = None
+        """What was decided when a rank was given notice."""
         self.pace = TrainerPace()
         """Of this process: a restarted one measures anew."""
         self.on_moved: Callable[[], None] = lambda: None
@@ -160,6 +163,36 @@ class TrainerDesk:
             self.notice = decided
             await self._notify()
         return self.notice
+
+    async def noticed(self, report: NoticeReport, *, committed: int) -> NoticeReply:
+        """A rank was given notice: decide for its gang, once, whether the step under way is saved or dropped.
+
+        It is not written down. A rank that was told has ended, or is about to, so no other one trains on without it.
+
+        Args:
+            report: of the rank; what others report later changes nothing.
+            committed: newest committed step; a stop there needs no checkpoint.
+        """
+        if self.notice is None:
+            self._after_notice = self._decided(report, committed)
+            log.warning("the trainer was given notice", rank=report.rank, decision=self._after_notice.why)
+            await self._notify()
+        assert self.notice is not None  # noqa: S101 - decided above
+        if self.notice.reason == "failed":
+            return NoticeReply(step=None, why="the run has failed")
+        return self._after_notice or NoticeReply(step=self.notice.step, why=f"step {self.notice.step} is the last")
+
+    def _decided(self, report: NoticeReport, committed: int) -> NoticeReply:
+        needed_s = self.pace.left_s() + report.save_s
+        fits = needed_s <= report.within_s
+        trained = max(self.trained or 0, self.start_step)
+        # Dropped: whoever has not got the batch under way yet hears of the end, too.
+        step = self._limit = max(self.given, trained) if fits else trained
+        self.notice = StopNotice(reason="notice", step=step, checkpoint=fits and step > committed)
+        seconds = f"it takes {needed_s:.0f} s of {report.within_s:.0f} s that are left"
+        if fits:
+            return NoticeReply(step=step, why=f"step {step} is ended and saved: {seconds}")
+        return NoticeReply(step=None, why=f"the step after {step} is dropped, to end and save it comes late: {seconds}")
 
     async def finish(self, step: int, *, checkpoint: bool = False) -> None:
         """The run is complete: ranks that ask for more may exit; with ``checkpoint`` they save ``step`` first."""

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import deque
+from statistics import median
 
 WINDOW = 8
 """Steps and seals that count: a step's length changes while episodes grow longer."""
@@ -31,6 +32,12 @@ class TrainerPace:
     def given(self, step: int) -> None:
         """The first rank has the batch of ``step`` now."""
         self._given = (step, _now())
+
+    def left_s(self) -> float:
+        """Seconds until the step under way is likely to end; 0: none is, or no step was measured yet."""
+        if self._given is None or self._asked > self._given[0] or not self._steps:
+            return 0.0
+        return max(0.0, self._given[1] + median(self._steps) - _now())
 
     def sealed(self, seconds: float) -> None:
         """A batch was composed and written in ``seconds``."""

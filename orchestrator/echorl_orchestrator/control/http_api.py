@@ -18,7 +18,7 @@ from echorl_core.live import LiveReply, LiveSettings
 from echorl_core.run_token import is_same
 from echorl_core.wire import weights
 from echorl_core.wire.batch import WIRE_VERSION, StopNotice
-from echorl_core.wire.reports import PartsReply, PartsReport, StepReport
+from echorl_core.wire.reports import NoticeReply, NoticeReport, PartsReply, PartsReport, StepReport
 from echorl_core.wire.weights import PolicyAnnouncement
 from echorl_orchestrator.attempt.live_settings import LiveRefused
 from echorl_orchestrator.attempt.trainer_desk import NoSuchBatch, TrainerDesk
@@ -32,7 +32,7 @@ LONGEST_WAIT_S = 60.0
 _UNREADABLE = (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError)
 """What a body that is none of a message is told by; nesting without end is a RecursionError."""
 
-T = TypeVar("T", PolicyAnnouncement, StepReport, PartsReport)
+T = TypeVar("T", PolicyAnnouncement, StepReport, PartsReport, NoticeReport)
 
 
 def _decoded(data: bytes, kind: type[T]) -> T:
@@ -49,6 +49,7 @@ class Actions:
     policy: Callable[[PolicyAnnouncement], Awaitable[None]]
     step: Callable[[StepReport], Awaitable[None]]
     parts: Callable[[PartsReport], PartsReply]
+    notice: Callable[[NoticeReport], Awaitable[NoticeReply]]
     stop: Callable[[], Awaitable[StopNotice]]
     live: Callable[[LiveSettings], Awaitable[LiveReply]]
 
@@ -81,6 +82,7 @@ class Api:
         app.router.add_post("/trainer/policy", self._fenced(self._policy))
         app.router.add_post("/trainer/step", self._fenced(self._step))
         app.router.add_post("/trainer/parts", self._fenced(self._parts))
+        app.router.add_post("/trainer/notice", self._fenced(self._notice))
         app.router.add_post("/control/stop", self._fenced(self._stop))
         app.router.add_post("/control/live", self._fenced(self._live))
         app.router.add_get("/state", self._state)
@@ -138,10 +140,15 @@ class Api:
 
     async def _parts(self, request: web.Request) -> web.StreamResponse:
         report = await self._message(request, PartsReport)
-        if not 0 <= report.rank < self._num_ranks:
-            return _error(400, f"rank: found {report.rank}, accepted is 0 to {self._num_ranks - 1}")
+        self._refuse_strange(report.rank)
         self._refuse_beyond("step", report.step)
         reply = self._actions.parts(report)
+        return web.Response(body=msgspec.json.encode(reply), content_type="application/json")
+
+    async def _notice(self, request: web.Request) -> web.StreamResponse:
+        report = await self._message(request, NoticeReport)
+        self._refuse_strange(report.rank)
+        reply = await self._actions.notice(report)
         return web.Response(body=msgspec.json.encode(reply), content_type="application/json")
 
     async def _stop(self, _: web.Request) -> web.StreamResponse:
@@ -157,6 +164,10 @@ class Api:
         except LiveRefused as refused:
             return _error(refused.status, str(refused))
         return web.Response(body=msgspec.json.encode(reply), content_type="application/json")
+
+    def _refuse_strange(self, rank: int) -> None:
+        if not 0 <= rank < self._num_ranks:
+            raise _refused(web.HTTPBadRequest, f"rank: found {rank}, accepted is 0 to {self._num_ranks - 1}")
 
     def _refuse_beyond(self, field: str, step: int) -> None:
         """Answer 400 to what cannot have been trained: no rank was given that batch."""

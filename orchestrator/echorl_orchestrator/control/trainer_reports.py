@@ -5,7 +5,7 @@ from typing import Any
 
 from echorl_core.wire.batch import StopNotice
 from echorl_core.wire.goodput import TimeState
-from echorl_core.wire.reports import PartsReply, PartsReport, StepReport
+from echorl_core.wire.reports import NoticeReply, NoticeReport, PartsReply, PartsReport, StepReport
 from echorl_core.wire.weights import PolicyAnnouncement
 from echorl_orchestrator.control.run_parts import RunParts
 from echorl_orchestrator.episode_outcome import EpisodeOutcome, FailedEpisode
@@ -78,12 +78,26 @@ class TrainerReports:
     async def stop(self) -> StopNotice:
         """Decide where the run stops on request. Idempotent."""
         self._live.close("the run is stopping")
-        newest = self._disk.committer.newest
-        notice = await self._disk.desk.stop(committed=0 if newest is None else newest.step)
-        if notice.checkpoint and (self._disk.desk.trained or 0) >= notice.step:
-            self._disk.committer.expect(notice.step)
+        notice = await self._disk.desk.stop(committed=self._committed)
+        self._expect(notice)
         await self._board.refresh()
         return notice
+
+    async def notice(self, report: NoticeReport) -> NoticeReply:
+        """A rank was given notice; what its gang does."""
+        reply = await self._disk.desk.noticed(report, committed=self._committed)
+        if (notice := self._disk.desk.notice) is not None:
+            self._expect(notice)
+        return reply
+
+    @property
+    def _committed(self) -> int:
+        newest = self._disk.committer.newest
+        return 0 if newest is None else newest.step
+
+    def _expect(self, notice: StopNotice) -> None:
+        if notice.checkpoint and (self._disk.desk.trained or 0) >= notice.step:
+            self._disk.committer.expect(notice.step)
 
     async def evaluated(self, row: dict[str, Any], outcomes: list[EpisodeOutcome], failed: list[FailedEpisode]) -> None:
         """An eval is done: record it, and some of its episodes, or all. One that was skipped has a row alone."""

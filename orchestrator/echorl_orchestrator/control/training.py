@@ -29,6 +29,8 @@ class Training:
         self._health, self._board, self._meter = parts.health, parts.board, parts.meter
         self._history = self._disk.history
         self._baselines = RunBaselines.resumed(self._config, self._disk.state)
+        self._leaving, self._left = False, asyncio.Event()
+        self._play: LoadedRollout | None = None
         self._echo = frozenset(environment.name for environment in self._config.train if environment.echo is not None)
 
     async def run(self, play: LoadedRollout) -> None:
@@ -40,11 +42,16 @@ class Training:
         Raises:
             RunFailure: nothing to train, or the last checkpoint could not be saved.
         """
+        self._play = play
         self._live.call_on_change(play.buffer.wake)
         self._disk.desk.on_moved = play.buffer.wake
         self._adopt(play)
         done = False
         while not done:
+            if self._leaving:
+                await self._seal_ready(play)
+                self._left.set()
+                await asyncio.Event().wait()  # for the role's end
             if self._live.adopt():
                 self._adopt(play)
                 await self._board.refresh()
@@ -53,6 +60,21 @@ class Training:
             else:
                 done = await self._completed()
         play.buffer.discard()
+
+    async def leave(self) -> None:
+        """Seal a batch whose episodes are ready, though it is not due, and no other one after it."""
+        play = self._play
+        if play is None or play.buffer.next_step > self._live.last:
+            return
+        self._leaving = True
+        play.buffer.wake()
+        await self._left.wait()
+
+    async def _seal_ready(self, play: LoadedRollout) -> None:
+        step = play.buffer.next_step
+        if step > min(self._live.last, self._disk.desk.given + 1) or (episodes := play.buffer.take()) is None:
+            return
+        await self._seal_batch(play, step, episodes)
 
     def _adopt(self, play: LoadedRollout) -> None:
         """Hand the settings in effect to those who act by them. What is sealed is trained, whatever they say."""
@@ -87,10 +109,12 @@ class Training:
 
     async def _next_batch(self, play: LoadedRollout) -> None:
         """Seal one batch as the trainer is about to ask for it; or none, if new settings came before."""
-        step, desk = play.buffer.next_step, self._disk.desk
-        episodes = await play.buffer.batch_unless(lambda: self._live.waiting, desk.due_in_s)
-        if episodes is None:
-            return
+        step = play.buffer.next_step
+        episodes = await play.buffer.batch_unless(lambda: self._live.waiting or self._leaving, self._disk.desk.due_in_s)
+        if episodes is not None:
+            await self._seal_batch(play, step, episodes)
+
+    async def _seal_batch(self, play: LoadedRollout, step: int, episodes: list[ReadyEpisode]) -> None:
         chosen = asyncio.get_running_loop().time()
         # No await since the episodes were taken: what is saved is the state as of this batch.
         state = self._state(play, step)
@@ -115,8 +139,8 @@ class Training:
         play.buffer.sealed()
         play.scheduler.cancel_hopeless()
         play.scheduler.wake()
-        desk.pace.sealed(asyncio.get_running_loop().time() - chosen)
-        await desk.sealed()
+        self._disk.desk.pace.sealed(asyncio.get_running_loop().time() - chosen)
+        await self._disk.desk.sealed()
         self._health.beat()
         await self._board.refresh()
         await self._disk.episodes.sealed(step, units)

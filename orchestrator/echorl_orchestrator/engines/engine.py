@@ -21,6 +21,8 @@ class EngineState(StrEnum):
     SERVING = "serving"
     UPDATING = "updating"
     """Between pause and probe. Its requests are frozen or go on; new ones wait."""
+    DRAINING = "draining"
+    """It was given notice: its requests go on as long as it lives, new ones go elsewhere, and it is not updated."""
     QUARANTINED = "quarantined"
     """Holds weights that are not what they should be, answers what cannot be true, or cannot be updated; its requests
     were given up."""
@@ -34,14 +36,20 @@ LEGAL: Mapping[EngineState, frozenset[EngineState]] = {
     EngineState.SYNCING: frozenset(
         {EngineState.SYNCING, EngineState.SERVING, EngineState.QUARANTINED, EngineState.LOST}
     ),
-    EngineState.SERVING: frozenset({EngineState.UPDATING, EngineState.QUARANTINED, EngineState.LOST}),
+    EngineState.SERVING: frozenset(
+        {EngineState.UPDATING, EngineState.DRAINING, EngineState.QUARANTINED, EngineState.LOST}
+    ),
     EngineState.UPDATING: frozenset({EngineState.SERVING, EngineState.QUARANTINED, EngineState.LOST}),
+    EngineState.DRAINING: frozenset({EngineState.LOST}),
     EngineState.QUARANTINED: frozenset({EngineState.SYNCING, EngineState.LOST}),
     EngineState.LOST: frozenset(),
 }
 
 COUNTED = frozenset({EngineState.SERVING, EngineState.UPDATING})
-"""States in which tokens of the held version may still appear."""
+"""States in which new requests may still be sampled with the held version."""
+
+VERIFIED = frozenset({EngineState.SERVING, EngineState.DRAINING})
+"""States in which the weights are known to be those of the held version."""
 
 _GIVES_UP_CALLS = frozenset({EngineState.QUARANTINED, EngineState.LOST})
 

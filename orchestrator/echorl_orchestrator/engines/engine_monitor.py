@@ -143,7 +143,10 @@ class EngineMonitor:
         # Only if nothing moved while the answer was on its way: else it may speak of an earlier version.
         elif engine.state is EngineState.SERVING and (engine.state, engine.held) == before:
             held = identity.policy
-            if held != engine.held:
+            if identity.draining:
+                log.warning("engine was given notice", engine=engine.address, in_flight=engine.in_flight)
+                engine.move(EngineState.DRAINING, error="given notice")
+            elif held != engine.held:
                 engine.move(EngineState.QUARANTINED, error=f"holds {held}, this pool has applied {engine.held}")
 
     async def _read_metrics(self, engine: Engine) -> None:

@@ -37,6 +37,7 @@ _DOING = {
     EngineState.SYNCING: TimeState.STARTING,
     EngineState.SERVING: None,
     EngineState.UPDATING: TimeState.PUBLISHING,
+    EngineState.DRAINING: None,
     EngineState.QUARANTINED: TimeState.RESTARTING,
     EngineState.LOST: TimeState.RESTARTING,
 }

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from echorl_core import names
 from echorl_orchestrator.engines.calls import Calls
 from echorl_orchestrator.engines.client import Answer, BrokenStreamError, invalid, parse_frame
-from echorl_orchestrator.engines.engine import Engine, EngineState
+from echorl_orchestrator.engines.engine import VERIFIED, Engine, EngineState
 from echorl_orchestrator.engines.open_turn import OpenStream, OpenTurn
 
 
@@ -39,7 +39,7 @@ class Reception:
         check_boot(self._engine, answer)
         known = {None, self.stream.version_low, self._engine.version}
         # While it is being updated it may say either.
-        if self._engine.state is EngineState.SERVING and answer.version not in known:
+        if self._engine.state in VERIFIED and answer.version not in known:
             found = f"{names.HEADER_VERSION}: found {answer.version}"
             raise invalid(f"{found}, accepted is {self._engine.version}, which this pool has applied")
 
@@ -56,7 +56,7 @@ class Reception:
         self._heard = self._loop.time()
         self._turn.take(self.stream, frame)
         # Between resume and probe nobody knows yet whether the weights are right.
-        if self._engine.state is EngineState.SERVING:
+        if self._engine.state in VERIFIED:
             self.stream.vouch(self._engine.version)
         if frame.aborted:
             raise BrokenStreamError(f"engine {self._engine.address} aborted the request", "aborted")

@@ -127,6 +127,8 @@ class Updater:
             record["delta"] = next((worker.delta for worker in workers if worker.delta != "none"), "none")
             in_place = all(worker.in_place for worker in workers)
             fault_point("orchestrator.staged")
+            if engine.state is EngineState.DRAINING:
+                raise UpdateError("it was given notice while a version was staged")
             # A quarantine may have come while the version was being staged.
             serves = engine.state is EngineState.SERVING
             engine.move(EngineState.UPDATING if serves else EngineState.SYNCING, error=engine.error)

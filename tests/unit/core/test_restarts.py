@@ -107,3 +107,23 @@ def test_the_first_rule_that_matches_decides_what_a_code_means() -> None:
     assert outcome(1, max_restarts=0) == (Action.NEW_ATTEMPT, False)
     killed = Death(Role.TRAINER, "one", 137, why="node lost")
     assert decide([killed], ledger=Ledger(), policy=policy, rules=rules).reason.startswith("one was ended: node lost;")
+
+
+def test_a_notice_counts_against_nothing_and_explains_crashes_of_peers_alone() -> None:
+    def told(role: Role = Role.TRAINER, code: int = ExitCode.NOTICE) -> Death:
+        return Death(role, "one", code, notice=True)
+
+    spent = Ledger(dict.fromkeys(Role, 9))
+    for deaths, action in (
+        ([told(), death(Role.TRAINER)], Action.NEW_ATTEMPT),
+        ([told(code=1), told()], Action.NEW_ATTEMPT),
+        ([told(), told(Role.ORCHESTRATOR)], Action.NEW_ATTEMPT),
+        ([told(Role.ORCHESTRATOR)], Action.RESTART_ALONE),
+    ):
+        decision = decide(deaths, ledger=spent, policy=POLICY)
+        assert (decision.action, decision.notice, decision.counts, decision.delay_s) == (action, True, False, 10.0)
+    for other in (death(Role.TRAINER, -9), Death(Role.TRAINER, "one", 1, why="no step for 600 s")):
+        assert decide([told(), other], ledger=spent, policy=POLICY).action is Action.FAIL
+    assert decide([told(), death(Role.TRAINER, 3)], ledger=Ledger(), policy=POLICY).exit_code == ExitCode.NON_FINITE
+    rules = [Rule(Role.TRAINER, frozenset({9}), RuleAction.FAIL)]
+    assert decide([told()], ledger=Ledger(), policy=POLICY, rules=rules).notice

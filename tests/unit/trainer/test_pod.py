@@ -62,6 +62,8 @@ def test_a_gang_of_one_needs_no_address() -> None:
         ([End(0, 1), End(1, -signal.SIGSEGV)], 1),
         ([End(0, 1), End(1, 1)], 0),
         ([End(0, -9), End(1, 5), End(2, 2)], 1),
+        ([End(0, 1), End(1, 9)], 1),
+        ([End(0, 9, asked=True), End(1, 3, asked=True)], 1),
     ],
 )
 def test_the_telling_end(ends: list[End], rank: int | None) -> None:
@@ -88,12 +90,14 @@ def test_a_pod_without_its_variables_is_bad_input(tmp_path: Path, monkeypatch: p
 
 
 class ScriptedPod:
-    def __init__(self, folder: Path, *scripts: str, settle_s: float = 1.0) -> None:
+    def __init__(self, folder: Path, *scripts: str, settle_s: float = 1.0, notice_s: float | None = None) -> None:
         self.folder = folder
         identity = {"ECHORL_RUN_NAME": "run", "ECHORL_RUN_UID": "uid", "ECHORL_ATTEMPT": "7"}
         command = [sys.executable, scripted_pod.__file__, str(folder), *scripts]
         support = str(Path(scripted_pod.__file__).parents[2])
         environment = {**os.environ, **identity, "PYTHONPATH": support, "SETTLE_S": str(settle_s)}
+        if notice_s is not None:
+            environment["NOTICE_S"] = str(notice_s)
         self.process = subprocess.Popen(command, env=environment)
 
     def wait_for(self, *names: str) -> None:
@@ -169,6 +173,50 @@ def test_sigterm_is_passed_on(tmp_path: Path) -> None:
     assert (code, words.message) == (143, "terminated")
     assert (tmp_path / "asked_0").exists()
     assert (tmp_path / "asked_1").exists()
+
+
+def rank_under_notice(end: str) -> str:
+    return (
+        f"def told(*_):\n    done(f'told_{{rank}}'); {end}\n"
+        "signal.signal(signal.SIGUSR1, told)\n"
+        "done(f'up_{rank}')\nwhile True: time.sleep(60)"
+    )
+
+
+SAVES = rank_under_notice("write(message_of_end('trainer', 9, 'saved', step=4)); os._exit(9)")
+
+
+@pytest.mark.parametrize(
+    ("other", "code", "message"),
+    [
+        (SAVES, 9, "saved"),
+        (rank_under_notice("os._exit(1)"), 9, "saved"),
+        (rank_under_notice("os._exit(3)"), 3, "rank 1 ended with code 3 (NON_FINITE) without a word"),
+    ],
+    ids=["both save", "one is lost", "one finds a NaN"],
+)
+def test_a_notice_is_passed_on_and_is_the_cause(tmp_path: Path, other: str, code: int, message: str) -> None:
+    pod = ScriptedPod(tmp_path, SAVES, other, notice_s=60.0)
+    pod.wait_for("up_0", "up_1")
+    pod.process.send_signal(signal.SIGTERM)
+    found, words = pod.ended()
+    assert (found, words.message) == (code, message)
+
+
+def test_a_rank_that_hung_before_a_notice_is_a_fault_and_ends_its_peers(tmp_path: Path) -> None:
+    waits = rank_under_notice("pass")
+    pod = ScriptedPod(tmp_path, rank_under_notice("os._exit(143)"), waits, notice_s=60.0)
+    pod.wait_for("up_0", "up_1")
+    pod.process.send_signal(signal.SIGTERM)
+    assert pod.ended()[0] == 143
+
+
+def test_ranks_that_are_too_slow_are_killed_when_the_time_is_over(tmp_path: Path) -> None:
+    pod = ScriptedPod(tmp_path, rank_under_notice("pass"), notice_s=0.0)
+    pod.wait_for("up_0")
+    pod.process.send_signal(signal.SIGTERM)
+    code, words = pod.ended()
+    assert (code, words.message) == (9, "given notice")
 
 
 def test_orphans_are_reaped(tmp_path: Path) -> None:

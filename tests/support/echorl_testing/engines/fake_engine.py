@@ -47,6 +47,8 @@ class FakeEngine:
         self.in_place = False
         """Whether versions are applied without a pause."""
         self.healthy = True
+        self.draining = False
+        """It was given notice, and refuses new requests."""
         self.paused = False
         self.lease_lost = False
         self.wrong_by = 0.0
@@ -182,6 +184,8 @@ class FakeEngine:
             return web.json_response({"error": "admin token is missing or wrong"}, status=403)
         if name in {"generate", "chat", "completions"} and self.held is None:
             return web.json_response({"error": "no policy was applied yet"}, status=409)
+        if name in {"generate", "chat"} and self.draining:
+            return web.json_response({"error": "given notice"}, status=503)
         if name not in {"generate", "chat"}:
             await self._gate(name)
         if name == "generate" and self.streams:
@@ -314,6 +318,7 @@ class FakeEngine:
     async def _identity(self, _: web.Request) -> web.Response:
         held = self.held or {"attempt": None, "version": None, "digest": None}
         state = {"ready": self.held is not None, "paused": self.paused, "lease_s": None, "running": len(self.running)}
+        state["draining"] = self.draining
         return web.json_response({"boot_id": self.boot_id, "run_uid": self.run_uid, **held, **state})
 
     async def _stage(self, request: web.Request) -> web.Response:

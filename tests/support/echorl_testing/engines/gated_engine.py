@@ -22,7 +22,9 @@ class Engine:
     def __init__(self, workers: int = 1, token: str = "secret") -> None:
         self.vllm = FakeVllm(workers)
         self.ended = 0
-        self.gate = EngineGate(self.vllm, token=token, run_uid="run-1", end_engine=self._end)
+        self.left: list[str] = []
+        """Last words after a notice."""
+        self.gate = EngineGate(self.vllm, token=token, run_uid="run-1", end_engine=self._end, leave=self.left.append)
 
     def _end(self) -> None:
         self.ended += 1

@@ -15,7 +15,7 @@ from echorl_core.checkpoints import NO_HISTORY, CheckpointManifest, verify, writ
 from echorl_core.identity import RunIdentity
 from echorl_core.rundir import RunDirectory
 from echorl_core.wire.batch import RankBatch, StopNotice
-from echorl_core.wire.reports import PartsReply, PartsReport, StepReport
+from echorl_core.wire.reports import NoticeReply, NoticeReport, PartsReply, PartsReport, StepReport
 from echorl_core.wire.weights import PolicyAnnouncement
 from echorl_testing.ports import free_port
 from echorl_testing.trainer.batches import rank_batch
@@ -48,6 +48,10 @@ class FakeOrchestrator:
         self.finish = True
         """Whether a pull beyond the last step is answered 410 once its checkpoint is committed."""
         self.stop: StopNotice | None = None
+        self.notices: list[NoticeReport] = []
+        """What ranks that were given notice have said."""
+        self.drops = False
+        """Whether the step under way is dropped after a notice."""
         self.broken = 0
         """How many further requests are answered 503."""
         self.refuse_policy = 0
@@ -70,6 +74,7 @@ class FakeOrchestrator:
         application.router.add_post("/trainer/policy", self._policy)
         application.router.add_post("/trainer/step", self._step)
         application.router.add_post("/trainer/parts", self._parts)
+        application.router.add_post("/trainer/notice", self._given_notice)
         self._runner = web.AppRunner(application, shutdown_timeout=0.1)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", self.port).start()
@@ -162,6 +167,14 @@ class FakeOrchestrator:
         state = "committed" if report.step in self.committed else "waiting"
         reply = PartsReply(state="abandoned" if report.step in self.abandoned else state)  # type: ignore[arg-type]
         return web.Response(body=msgspec.json.encode(reply))
+
+    async def _given_notice(self, request: web.Request) -> web.Response:
+        self.notices.append(msgspec.json.decode(await request.read(), type=NoticeReport))
+        if self.stop is None and not self.drops:
+            given = max((int(event.split()[1]) for event in self.events if event.startswith("batch ")), default=0)
+            self.stop = StopNotice(reason="notice", step=given, checkpoint=given not in self.committed)
+        step = None if self.drops or self.stop is None else self.stop.step
+        return web.Response(body=msgspec.json.encode(NoticeReply(step=step, why="as the test says")))
 
     def _commit(self, step: int) -> None:
         manifest = CheckpointManifest(

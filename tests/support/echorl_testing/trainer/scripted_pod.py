@@ -38,7 +38,9 @@ def main() -> int:
     words = folder / "words"
     words.mkdir()
     settle_s = float(os.environ.get("SETTLE_S", "1.0"))
-    pod = Pod(Layout(pods=1, index=0, ranks_per_pod=len(scripts)), command, words, settle_s=settle_s, grace_s=0.5)
+    notice_s = float(os.environ["NOTICE_S"]) if "NOTICE_S" in os.environ else None
+    layout = Layout(pods=1, index=0, ranks_per_pod=len(scripts))
+    pod = Pod(layout, command, words, settle_s=settle_s, grace_s=0.5, notice_s=notice_s)
     code = pod.run()
     said = pod.termination_message(RunIdentity.from_environment(os.environ))
     (folder / "said.json").write_bytes(encoded(said))

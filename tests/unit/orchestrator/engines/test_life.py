@@ -251,3 +251,31 @@ async def test_what_an_engine_sampled_for_an_earlier_orchestrator_is_not_counted
             await harness.eventually(lambda: engine.named("metrics"))
             await harness.generate()
             await harness.eventually(lambda: harness.pool.metrics_snapshot()["generation_tokens_total"] == 3)
+
+
+async def test_an_engine_that_was_given_notice_ends_its_requests_and_gets_no_more(running_pool):
+    async with FakeEngine() as first, FakeEngine() as second, running_pool(first, second) as harness:
+        harness.pool.announce(policy(0))
+        await harness.eventually(lambda: harness.pool.metrics_snapshot()["engines"] == 2)
+        gates = [engine.hold("generate") for engine in (first, second)]
+        call = harness.call("sticks")
+        await harness.eventually(lambda: bool(first.running or second.running))
+        leaving, other = (first, second) if first.running else (second, first)
+        (gates[1] if other is second else gates[0]).set()
+        leaving.draining = True
+        # Refused before the pool knows, it goes elsewhere; its episode stays there.
+        moved = [await harness.generate("sticks") for _ in range(2)]
+        assert [made.engine for made in moved] == [other.address] * 2
+        await harness.state(leaving, "draining")
+        assert harness.pool.metrics_snapshot()["engines"] == 1
+        harness.pool.announce(policy(1))
+        await harness.pool.wait_served(1, 60)
+        assert harness.view(leaving).version == 0, "it is not updated any more"
+        asked = len(leaving.named("generate"))
+        for number in range(4):
+            assert (await harness.generate(f"new {number}")).engine == other.address
+        assert len(leaving.named("generate")) == asked
+        for gate in gates:
+            gate.set()
+        made = await call
+        assert (made.engine, made.version_high, made.token_ids) == (leaving.address, 0, [7, 8, 9])

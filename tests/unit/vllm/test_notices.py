@@ -1,0 +1,45 @@
+"""An engine's gate after a notice: what it still does, and when it ends."""
+
+import asyncio
+
+import pytest
+
+from echorl_testing.engines.gated_engine import CHAT, Engine, until
+
+
+async def test_open_requests_are_ended_new_ones_refused_and_the_engine_ends_as_soon_as_it_may() -> None:
+    engine = Engine()
+    await engine.update()
+    engine.vllm.hold[CHAT] = asyncio.Event()
+    call = asyncio.create_task(engine.ask("POST", CHAT, {}))
+    await until(lambda: CHAT in engine.vllm.calls)
+    engine.gate.give_notice(600.0)
+    status, body, _ = await engine.ask("POST", CHAT, {})
+    assert (status, body["error"]) == (503, "the engine was given notice and takes no more requests")
+    assert (await engine.ask("GET", "/health"))[0] == 200, "else its kubelet would end it at once"
+    assert ((await engine.identity())["draining"], (await engine.identity())["running"]) == (True, 1)
+    assert engine.left == []
+    engine.vllm.hold[CHAT].set()
+    assert (await call)[0] == 200
+    await until(lambda: engine.left)
+    assert engine.left == ["given notice: no request was open"]
+    assert "/abort_requests" not in engine.vllm.calls
+
+
+@pytest.mark.parametrize("answers", [200, 500])
+async def test_what_does_not_end_in_time_is_ended_with_what_it_has(answers: int) -> None:
+    engine = Engine()
+    await engine.update()
+    engine.vllm.hold[CHAT] = asyncio.Event()
+    engine.vllm.failing["/abort_requests"] = answers
+    call = asyncio.create_task(engine.ask("POST", CHAT, {}))
+    await until(lambda: CHAT in engine.vllm.calls)
+    engine.gate.give_notice(2.1)
+    await until(lambda: "/abort_requests" in engine.vllm.calls)
+    if answers == 200:
+        assert engine.left == []
+        engine.vllm.hold[CHAT].set()
+        await call
+    await until(lambda: engine.left)
+    assert engine.left == ["given notice: 1 requests go on elsewhere"]
+    call.cancel()
