@@ -22,6 +22,8 @@ from echorl_core.config import (
     SamplingConfig,
 )
 from echorl_core.identity import RunIdentity
+from echorl_core.names import ExitCode
+from echorl_core.termination_message import read
 from echorl_core.wire.weights import PolicyAnnouncement, Probe
 from echorl_orchestrator.codec.engine_rendering import PromptTooLongError
 from echorl_orchestrator.engines import EnginePool
@@ -270,8 +272,15 @@ async def test_wrong_probe_quarantines_until_a_version_is_right(engine: Engine, 
 
 
 @campaign.ALL
-async def test_greedy_turns_are_the_same_across_a_kill(engine: Engine, policies: Policies, tmp_path: Path):
-    with running_engine(policies.folder / "model0", tmp_path, run_uid=RUN_UID, token=engine.token) as other:
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "given notice"])
+async def test_greedy_turns_are_the_same_across_an_end(
+    engine: Engine, policies: Policies, tmp_path: Path, number: signal.Signals
+):
+    # Seven seconds: so few that the turn does not end in them.
+    variables = {"ECHORL_GRACE_S": "7", "ECHORL_TERMINATION_LOG": str(tmp_path / "words")}
+    with running_engine(
+        policies.folder / "model0", tmp_path, run_uid=RUN_UID, token=engine.token, variables=variables
+    ) as other:
         async with pool_on(engine, other) as pool:
             pool.pool.announce(policies.announcement(1))
             await pool.pool.wait_served(1, 180)
@@ -287,8 +296,13 @@ async def test_greedy_turns_are_the_same_across_a_kill(engine: Engine, policies:
             async with asyncio.timeout(180):
                 while pool.pool.metrics_snapshot()["generation_tokens_total"] < before + 100:  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
-            os.killpg(other.process.pid, signal.SIGKILL)
+            os.kill(other.process.pid, number)
             made = await call
+        if number is signal.SIGTERM:
+            assert await asyncio.to_thread(other.wait_until_gone) == ExitCode.NOTICE
+            words = read((tmp_path / "words").read_bytes())
+            assert words is not None
+            assert words.message == "given notice: 1 requests go on elsewhere"
     assert [part.engine for part in made.segments] == [whole[doomed].engine, engine.url.removeprefix("http://")]
     assert len(made.segments[0].token_ids) >= 64
     assert (made.token_ids, made.finish_reason) == (whole[doomed].token_ids, "length")

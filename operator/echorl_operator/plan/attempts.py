@@ -23,7 +23,7 @@ from echorl_operator.names import PodRole
 from echorl_operator.observed.memory import Admission
 from echorl_operator.observed.records import Kind, PodPhase, PodRecord
 from echorl_operator.observed.times import to_text
-from echorl_operator.plan import endings, housekeeping, lost_nodes, notices
+from echorl_operator.plan import endings, housekeeping, lost_nodes
 from echorl_operator.plan.actions import Create, LiftGate
 from echorl_operator.plan.builder import PlanBuilder
 from echorl_operator.plan.causes import cause_of_pod
@@ -151,16 +151,15 @@ def _handle_failed_preparation(builder: PlanBuilder, pod: PodRecord, spec: EchoR
     if pod.meta.uid == builder.memory.counted:
         builder.delete_pods([pod], "prepare is tried again")
         return
-    death, told = death_of_prepare(pod), death_of(pod).notice
-    failures = builder.memory.preparations + (not told)
+    death = death_of_prepare(pod)
+    # One that was evicted has not failed.
+    failures = builder.memory.preparations + (not death_of(pod).notice)
     if exit_code(pod) == ExitCode.BAD_INPUT:
         endings.fail(builder, "InvalidInput", death)
     elif failures > spec.failure_policy.max_restarts:
         endings.fail(builder, "PrepareFailed", f"{death}; prepare failed {failures} times")
     else:
         delay = min(spec.failure_policy.backoff_seconds * 2.0 ** max(0, failures - 1), MAX_BACKOFF_S)
-        if told:
-            notices.note_notice(builder, death)
         builder.fenced(counted=pod.meta.uid, preparations=failures, not_before=builder.now + delay)
         builder.restart = Restart(PodRole.PREPARE, cause_of_pod(pod))
         builder.delete_pods([pod], "prepare is tried again")

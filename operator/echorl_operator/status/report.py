@@ -43,7 +43,7 @@ def status_of(observed: Observed, memory: Memory, report: PassReport) -> dict[st
         "step": _step(memory, state, before),
         "restarts": sum(memory.restarts.values()),
         "restartsByRole": dict(memory.restarts),
-        "notices": memory.notices,
+        "notices": memory.notices or None,
         "lastNotice": memory.last_notice,
         "startTime": to_text(memory.started_at),
         "completionTime": to_text(memory.ended_at),

@@ -1,5 +1,9 @@
-"""How an attempt ends: finished, stopped on request, or failed. Its ranks have a while to hear of it."""
+"""How an attempt ends: finished, stopped on request, or failed. Its ranks have a while to hear of it.
 
+How a process ends that was given notice: another one goes on with the attempt.
+"""
+
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 import structlog
@@ -13,6 +17,8 @@ log = structlog.get_logger()
 
 TOLD_WITHIN_S = 60.0
 """How long ranks have to fetch the notice of a clean end."""
+ACKNOWLEDGED_S = 5.0
+"""How long ranks that were given notice have to hear that their checkpoint is committed."""
 FAILURE_SHOWN_S = 5.0
 """How long a failed role stays up, so that its state can be read."""
 
@@ -26,7 +32,7 @@ class Ending(NamedTuple):
 
 
 class Endings:
-    """Ends one attempt, in one of three ways."""
+    """Ends one attempt, in one of three ways, or leaves it to another process."""
 
     def __init__(self, parts: RunParts, reports: TrainerReports) -> None:
         self._disk, self._live, self._board, self._end = parts.disk, parts.live, parts.board, parts.end
@@ -67,6 +73,19 @@ class Endings:
         else:
             await self._disk.committer.heard(TOLD_WITHIN_S)
         return Ending(ExitCode.STOPPED, f"stopped on request at step {notice.step}")
+
+    async def left(self, seal_ready: Callable[[], Awaitable[None]]) -> None:
+        """Keep what the next orchestrator of this attempt would else miss; episodes in flight are lost.
+
+        That is a batch whose episodes are ready (``seal_ready``), the checkpoint of a gang that was given notice, too,
+        and the account of time.
+        """
+        await seal_ready()
+        notice = self._disk.desk.notice
+        if notice is not None and notice.reason == "notice" and notice.checkpoint:
+            await self._disk.committer.settled(notice.step)
+            await self._disk.committer.acknowledged(notice.step, ACKNOWLEDGED_S)
+        await self._meter.keep()
 
     async def failed(self, failure: RunFailure) -> Ending:
         """Show why for as long as ranks need to see it."""

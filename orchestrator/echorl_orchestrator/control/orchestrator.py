@@ -39,8 +39,6 @@ from echorl_orchestrator.control.training import Training
 from echorl_orchestrator.control.wiring import Secrets, assemble
 from echorl_orchestrator.disk_room import DiskRoom
 
-ACKNOWLEDGED_S = 5.0
-"""How long ranks have to hear that their checkpoint is committed when the role was given notice."""
 MONITORS_END_S = 20.0
 """How long monitors have for what waits, at the role's end."""
 
@@ -84,18 +82,8 @@ class Orchestrator:
         return self._parts.step
 
     async def leave(self) -> None:
-        """After a notice: keep what the next orchestrator of this attempt would else miss. Whoever calls bounds it.
-
-        That is a batch whose episodes are ready, the checkpoint of a gang that was given notice too, and the account of
-        time. Episodes in flight are lost, as at any end.
-        """
-        parts = self._parts
-        await self._training.leave()
-        notice = parts.disk.desk.notice
-        if notice is not None and notice.reason == "notice" and notice.checkpoint:
-            await parts.disk.committer.settled(notice.step)
-            await parts.disk.committer.acknowledged(notice.step, ACKNOWLEDGED_S)
-        await parts.meter.keep()
+        """After a notice: keep what can be kept; ``run`` is to be cancelled then. Whoever calls bounds it."""
+        await self._endings.left(self._training.leave)
 
     @property
     def problem(self) -> str | None:

@@ -9,13 +9,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from echorl_core import names
 from echorl_core.checkpoints import committed
 from echorl_core.config import (
     CheckpointConfig,
 )
 from echorl_core.names import ExitCode
 from echorl_core.prepare import prepare
+from echorl_core.termination_message import read
 from echorl_core.wire.batch import StopNotice
+from echorl_core.wire.reports import NoticeReport
 from echorl_orchestrator.records.recorder import EVALS, read_rows
 from echorl_testing import campaign
 from echorl_testing.orchestrator.orchestrator_run import SECOND, Run, check_batches
@@ -156,3 +159,32 @@ async def test_sigterm_ends_it_at_once(run: Run) -> None:
         await run.state()
         process.terminate()
         assert await process.wait() == 128 + signal.SIGTERM
+
+
+async def test_a_notice_commits_what_its_gang_saves_and_the_next_process_goes_on(run: Run, tmp_path: Path) -> None:
+    run.configure(max_steps=4, evals=[], checkpoint=CheckpointConfig(interval=20, keep_last=2))
+    trainer = run.trainer()
+    trainer.hold_after = 2
+    training = asyncio.create_task(trainer.run())
+    noticed = {names.ENV_GRACE: "200", names.ENV_TERMINATION_LOG: str(tmp_path / "words")}
+    async with run.orchestrator(variables=noticed) as process:
+        await trainer.held.wait()
+        # One node is drained: ranks and orchestrator are given notice.
+        decided = await run.give_notice(NoticeReport(attempt=1, rank=1, within_s=100.0, save_s=1.0))
+        assert decided.step == 2
+        process.terminate()
+        await until(lambda: "given notice" in run.log.read_text())
+        assert process.returncode is None, "the checkpoint of its ranks is not committed yet"
+        trainer.go_on.set()
+        assert await training == StopNotice(reason="notice", step=2, checkpoint=True)
+        assert await process.wait() == ExitCode.NOTICE, run.log.read_text()
+    words = read((tmp_path / "words").read_bytes())
+    assert words is not None
+    assert (words.exit_name, words.step) == ("NOTICE", 2)
+    assert prepare(run.directory, SECOND).resume_step == 2
+    second = replace(run.trainer(), identity=SECOND, start_step=2)
+    training = asyncio.create_task(second.run())
+    async with run.orchestrator(identity=SECOND) as process:
+        assert (await training).reason == "finished"
+        assert await process.wait() == ExitCode.OK, run.log.read_text()
+    assert sorted({step for step, _ in second.batches}) == [3, 4], "nothing is redone"

@@ -171,6 +171,15 @@ class ImaginedCluster:
         pod = self.pods[name]
         self.pods[name] = replace(pod, meta=replace(pod.meta, deleted_at=self.now + 30.0), ready=False)
 
+    def take_away(self, name: str, why: str = "", grace_s: float = 120.0) -> None:
+        """A pod is deleted by somebody else; it runs on. ``why``: the reason of its ``DisruptionTarget``."""
+        pod = self.pods[name]
+        self.pods[name] = replace(pod, meta=replace(pod.meta, deleted_at=self.now + grace_s), disrupted=why)
+
+    def remove(self, name: str) -> None:
+        """A pod that was deleted is gone."""
+        self._make_up_for(self.pods.pop(name))
+
     def _carry_out(self, action: Any) -> None:
         match action:
             case Create() if action.body["kind"] == "Pod":

@@ -46,6 +46,8 @@ T = TypeVar("T")
 TASKS = 3000
 """Of each environment; more than any life plays, so that a task that comes twice is one that was dealt twice."""
 FAILURES = [*ErrorKind]
+NOTICE_S = 55.0
+"""Seconds that a role which is given notice has for its work."""
 
 
 @dataclass
@@ -122,10 +124,11 @@ class OrchestratorLife:
             metrics=Metrics(Scrape(view, health, volume).reading),
         )
         self.reports = TrainerReports(self.parts)
+        self._training, self._endings = Training(self.parts), Endings(self.parts, self.reports)
 
     async def work(self) -> Ending:
         """To its end, as ``control.orchestrator`` does it."""
-        endings = Endings(self.parts, self.reports)
+        endings = self._endings
         try:
             if self.desk.policy is not None:
                 await self.reports.policy(self.desk.policy)
@@ -157,12 +160,18 @@ class OrchestratorLife:
 
     async def _work(self) -> None:
         play = await self.rollout.load()
-        await until(Training(self.parts).run(play), scheduler=play.scheduler.run(), evals=self.parts.evals.run())
+        await until(self._training.run(play), scheduler=play.scheduler.run(), evals=self.parts.evals.run())
 
     async def stop(self) -> None:
         """As ``POST /control/stop`` does."""
         await self.reports.stop()
         self._stop.set()
+
+    async def leave(self) -> None:
+        """As after a notice."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(NOTICE_S):
+                await self._endings.left(self._training.leave)
 
     async def called(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """One call from outside, which ends with the process."""

@@ -25,7 +25,7 @@ from echorl_core.names import ExitCode
 from echorl_core.prepare import prepare
 from echorl_core.rundir import RunDirectory
 from echorl_core.wire.batch import RankBatch, StopNotice, TokenRole
-from echorl_core.wire.reports import LogprobGap, PartsReport, StepReport
+from echorl_core.wire.reports import LogprobGap, NoticeReport, PartsReport, StepReport
 from echorl_core.wire.weights import PolicyAnnouncement
 from echorl_orchestrator.attempt.live_settings import LiveRefused
 from echorl_orchestrator.batches.sealing import SavedState, read_state
@@ -33,7 +33,7 @@ from echorl_orchestrator.control.endings import Ending
 from echorl_orchestrator.tasks.task_deck import Cursor
 from echorl_testing.engines.fake_policies import policy
 from echorl_testing.manifests.role_config import orchestrator_config
-from echorl_testing.orchestrator.imagined_orchestrator import TASKS, OrchestratorLife, Played
+from echorl_testing.orchestrator.imagined_orchestrator import NOTICE_S, TASKS, OrchestratorLife, Played
 from echorl_testing.orchestrator.scripted_player import environment
 from echorl_testing.orchestrator.sealed import UID, write_parts
 
@@ -72,6 +72,7 @@ class ImaginedRun:
         self.process: OrchestratorLife | None = None
         self.up = asyncio.Event()
         self.disturbed = 0
+        self.saved_by_notice = 0
         self.generation = 0
         self.ending: Ending | None = None
         self.totals: Counter[str] = Counter()
@@ -136,6 +137,7 @@ class ImaginedRun:
         prepared = read_prepared(self.run, self.attempt)
         assert prepared is not None
         start = self.trained = prepared.resume_step
+        assert start >= self.saved_by_notice, f"step {self.saved_by_notice} was saved after a notice"
         self.lineage = {step: one for step, one in self.lineage.items() if step <= start}
         self.log.append(f"attempt {self.attempt} from {start}")
         gang = asyncio.create_task(self._gang(start), name="gang")
@@ -143,8 +145,11 @@ class ImaginedRun:
         lost = asyncio.create_task(self._disturb(), name="disturb")
         try:
             await asyncio.wait({gang, main, lost}, return_when=asyncio.FIRST_COMPLETED)
-            if gang.done():
-                gang.result()
+            if gang.done() and (told := gang.result()).reason == "notice":
+                process = self.process
+                if told.checkpoint and process is not None and process.disk.committer.state(told.step) == "committed":
+                    self.saved_by_notice = told.step
+                return False
             if not lost.done():
                 self.ending = await main
                 if self.ending.code in {ExitCode.OK, ExitCode.STOPPED}:
@@ -187,7 +192,7 @@ class ImaginedRun:
         """What happens to the run from outside; returns when its gang is lost."""
         for _ in range(self.draw.choice([0, 0, 1, 2, 4])):
             await asyncio.sleep(self.draw.uniform(0.0, 60.0))
-            what = self.draw.choice(["orchestrator", "orchestrator", "gang", "stop", "edit", "edit"])
+            what = self.draw.choice(["orchestrator", "leave", "gang", "notice", "stop", "edit", "edit"])
             self.log.append(f"{asyncio.get_running_loop().time():.1f} {what}")
             if what == "gang":
                 self.disturbed += 1
@@ -197,6 +202,17 @@ class ImaginedRun:
                 continue
             if what == "orchestrator":
                 process.killed.set()
+            elif what == "leave":
+                await process.called(process.leave)
+                process.killed.set()
+            elif what == "notice":
+                self.disturbed += 1
+                within_s = self.draw.choice([0.0, NOTICE_S])
+                report = NoticeReport(attempt=self.attempt, rank=0, within_s=within_s, save_s=3.0)
+                reply = await process.called(lambda process=process, report=report: process.reports.notice(report))  # type: ignore[misc]
+                self.log.append(f"{reply.step}: {reply.why}")
+                if reply.step is None:
+                    return
             elif what == "stop":
                 self.disturbed += 1
                 await process.called(process.stop)
@@ -244,13 +260,14 @@ class ImaginedRun:
                     raise
                 await asyncio.sleep(0.1)
 
-    async def _gang(self, start: int) -> None:
+    async def _gang(self, start: int) -> StopNotice:
         await self._announce(start)
         ranks = self.config.batch.num_ranks
         barrier = asyncio.Barrier(ranks)
         async with asyncio.TaskGroup() as tasks:
             told = [tasks.create_task(self._rank(rank, start, barrier)) for rank in range(ranks)]
-        assert len({repr(one.result()) for one in told}) == 1, "ranks end at different steps"
+        assert len({one.result().step for one in told}) == 1, "ranks end at different steps"
+        return told[0].result()
 
     async def _announce(self, version: int) -> None:
         announcement: PolicyAnnouncement = policy(version, attempt=self.attempt)

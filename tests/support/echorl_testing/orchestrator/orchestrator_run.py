@@ -3,7 +3,7 @@
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from echorl_core.identity import RunIdentity
 from echorl_core.prepare import prepare
 from echorl_core.rundir import RunDirectory
 from echorl_core.wire.batch import TokenRole
+from echorl_core.wire.reports import NoticeReply, NoticeReport
 from echorl_orchestrator.batches.sealing import Seal
 from echorl_testing.engines.fake_engine import RUN_UID, TOKEN, FakeEngine
 from echorl_testing.orchestrator.scripted_policy import write_byte_tokenizer
@@ -88,9 +89,14 @@ class Run:
 
     @asynccontextmanager
     async def orchestrator(
-        self, faults: str = "", identity: RunIdentity = IDENTITY, deadline_s: float = DEADLINE_S
+        self,
+        faults: str = "",
+        identity: RunIdentity = IDENTITY,
+        deadline_s: float = DEADLINE_S,
+        variables: Mapping[str, str] | None = None,
     ) -> AsyncIterator[Program]:
         environ = {**os.environ, **identity.environment(), names.ENV_ADMIN_TOKEN: TOKEN, names.ENV_FAULTS: faults}
+        environ |= variables or {}
         process = Program("echorl_orchestrator", ["--config", self.config_file], environment=environ, output=self.log)
         try:
             async with asyncio.timeout(deadline_s):
@@ -121,6 +127,15 @@ class Run:
             session.post(f"{self.url}/control/stop", headers=headers) as answer,
         ):
             return answer.status
+
+    async def give_notice(self, report: NoticeReport) -> NoticeReply:
+        """As a rank does that was given notice."""
+        headers = {**IDENTITY.headers(), names.HEADER_TOKEN: TOKEN}
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(f"{self.url}/trainer/notice", headers=headers, data=msgspec.json.encode(report)) as answer,
+        ):
+            return msgspec.json.decode(await answer.read(), type=NoticeReply)
 
     async def live(self, generation: int, **settings: Any) -> tuple[int, dict[str, Any]]:
         headers = {**IDENTITY.headers(), names.HEADER_TOKEN: TOKEN}
