@@ -28,7 +28,7 @@ class Evidence:
     """One thing that was seen."""
 
     kind: str
-    """condition, pod, sandboxes, claim, nodes, event, lease or withheld."""
+    """condition, notice, pod, sandboxes, claim, nodes, event, lease or withheld."""
     of: str
     """Name of the object that the line is about."""
     text: str
@@ -53,6 +53,7 @@ def evidence(
     """
     pieces = [
         *_conditions(observed),
+        *_notices(observed),
         *_pods(observed),
         *_sandboxes(observed),
         *_claims(observed),
@@ -86,6 +87,12 @@ def _conditions(observed: Observed) -> Iterator[Evidence]:
         ago = "" if since is None else f" since {span(observed.now - since)}"
         message = f": {_cut(condition['message'])}" if condition.get("message") else ""
         yield Evidence("condition", kind, f"{condition['status']}{ago}, {condition.get('reason', '')}{message}")
+
+
+def _notices(observed: Observed) -> Iterator[Evidence]:
+    told, count = observed.run.status.get("lastNotice"), observed.run.status.get("notices")
+    if told:
+        yield Evidence("notice", "", f"{_cut(told)}; {count} so far, which maxRestarts does not count")
 
 
 def _pods(observed: Observed) -> Iterator[Evidence]:

@@ -44,6 +44,8 @@ def summary(run: Mapping[str, Any], now: float) -> dict[str, Any]:
         "goodput": status.get("goodput"),
         "restarts": status.get("restarts", 0),
         "restartsByRole": status.get("restartsByRole", {}),
+        "notices": status.get("notices", 0),
+        "lastNotice": status.get("lastNotice", ""),
         "conditions": list(status.get("conditions", ())),
         "timeline": timeline(status.get("timeline", ()), now),
     }

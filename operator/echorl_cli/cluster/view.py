@@ -62,6 +62,8 @@ def rows(told: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("roles", _roles(told["roles"])),
         ("restarts", _restarts(told)),
     ]
+    if told["notices"]:
+        lines.append(("notices", f"{told['notices']}; {told['lastNotice']}"))
     if told["sandboxes"]:
         lines.insert(-1, ("sandboxes", _sandboxes(told["sandboxes"])))
     if told["goodput"]:

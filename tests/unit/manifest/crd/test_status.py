@@ -34,6 +34,9 @@ FULL = Memory(
     lost_checkpoint="checkpoint 50 is damaged",
     counted="uid-of-a-pod",
     step=31,
+    notices=4,
+    last_notice="attempt 3: one-trainer-0 was given notice: EvictionByEvictionAPI",
+    noticed_attempt=3,
 )
 
 
