@@ -7,7 +7,7 @@ import pytest
 from echorl_core.names import ExitCode
 from echorl_core.termination_message import message_of_end
 from echorl_operator.reconcile.status_throttle import INTERVAL_S
-from echorl_testing.cluster.api import ApiError
+from echorl_testing.cluster.api import STRATEGIC_MERGE_PATCH, ApiError
 from echorl_testing.load import stretched
 from echorl_testing.operator.kstatus import judged
 from echorl_testing.operator.lives_together import Together, operated
@@ -111,6 +111,34 @@ async def test_a_deleted_rank_is_a_lost_gang(world: World) -> None:
     await world.phase("Running", attempt=2)
     await world.until("a whole gang", lambda: len(world.cluster.admitted) >= 4)
     assert [attempt for _, attempt in world.cluster.admitted] == [1, 1, 2, 2]
+
+
+@together
+async def test_a_drained_rank_is_a_notice_that_uses_up_no_restart(world: World) -> None:
+    world.create(failurePolicy={"maxRestarts": 0, "backoffSeconds": 0})
+    await world.phase("Running", attempt=1)
+    await world.until("the first gang", lambda: len(world.cluster.admitted) == 2)
+    path = f"/api/v1/namespaces/{world.namespace}/pods/one-trainer-0"
+    # On a node, so that the API server leaves it its grace period.
+    node = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "one-trainer-0"}, "target": {"name": "node-1"}}
+    world.api.create(f"{path}/binding", node)
+    target = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI", "message": "drained"}
+    world.api.patch(f"{path}/status", {"status": {"conditions": [target]}}, content_type=STRATEGIC_MERGE_PATCH)
+    world.api.delete(path)
+    await world.until("the notice", lambda: world.status().get("notices") == 1)
+    told = "one-trainer-0 was given notice: EvictionByEvictionAPI"
+    await world.until("that its gang saves", lambda: world.status()["message"].startswith(told))
+    assert world.status()["attempt"] == 1
+    saved = message_of_end("trainer", ExitCode.NOTICE, "its gang was given notice: step 7 is saved", attempt=1, step=7)
+    for name in ("one-trainer-1", "one-trainer-0"):
+        await world.cluster.end(name, ExitCode.NOTICE, saved)
+    world.api.delete(path, grace_s=0)
+    await world.phase("Running", attempt=2)
+    status = world.status()
+    assert (status["notices"], status["lastNotice"]) == (1, f"attempt 1: {told}")
+    assert "restartsUsed" not in status["control"]
+    events = world.api.get(f"/apis/events.k8s.io/v1/namespaces/{world.namespace}/events")["items"]
+    assert [event["note"] for event in events if event["reason"] == "Notice"] == [f"attempt 1: {told}"]
 
 
 @together
