@@ -9,10 +9,12 @@ from echorl_operator.names import PodRole
 from echorl_testing.cluster.api import STRATEGIC_MERGE_PATCH
 from echorl_testing.kube.watch_history import Object
 from echorl_testing.operator.fault_campaign import Course, Scenario, unharmed
+from echorl_testing.operator.operator_world import SPEC
 from echorl_testing.operator.run_life import Life
 
 TOLD_S = 120.0
 """A minute after the grace period of 30 s at most, on a busy machine."""
+_SHORT = {"template": {"spec": {"terminationGracePeriodSeconds": 30}}}
 _GC_S = 180.0
 """The pod garbage collector looks every 20 s, and trusts that a node is gone after 40 s more."""
 
@@ -25,7 +27,8 @@ async def _on_a_node(course: Course, role: PodRole, name: str, **spec: Any) -> A
         life.cluster.node_of = lambda pod: node if _is(pod, role, name) and not life.cluster.lost else None
         try:
             async with life.operated():
-                await life.create(**spec)
+                shortened = {"trainer": SPEC["trainer"] | _SHORT, "orchestrator": _SHORT}
+                await life.create(**shortened, **spec)
                 yield life, node
         finally:
             life.cluster.lost.clear()

@@ -204,6 +204,8 @@ class ImaginedRun:
                 process.killed.set()
             elif what == "leave":
                 await process.called(process.leave)
+                sealed = max(process.disk.store.newest or 0, process.desk.given)
+                assert process.rollout.next_step <= sealed + 1, "a batch was taken and not sealed"
                 process.killed.set()
             elif what == "notice":
                 self.disturbed += 1
