@@ -69,6 +69,7 @@ def medians(bench: Bench, options: argparse.Namespace) -> tuple[dict[str, float]
     learner = bench.learner("bfloat16", ADAMW, compiled=not options.eager)
     state = TrainState(learner.policy, learner.optimizer, bench.ranks)
     copies, group = HostCopies(bench.ranks.device), dist.new_group(backend="gloo")
+    learner.optimizer.register_step_pre_hook(lambda *_: copies.guard())
 
     def step() -> float:
         return run_timed(bench, learner, batch)["wall"]
@@ -76,7 +77,7 @@ def medians(bench: Bench, options: argparse.Namespace) -> tuple[dict[str, float]
     def save(turn: int) -> "Future[Any]":
         folder = options.out / "state"
         shutil.rmtree(folder, ignore_errors=True)
-        writer = ShardWriter(folder, sync_files=False)
+        writer = ShardWriter(folder, sync_files=False, ready=copies.wait)
         found = async_save(state.collect(turn), storage_writer=writer, process_group=group, async_stager=copies)
         assert isinstance(found, Future)  # noqa: S101 - only other stagers answer otherwise
         return found

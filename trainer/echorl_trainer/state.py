@@ -2,7 +2,7 @@
 
 import hashlib
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -204,6 +204,11 @@ def _described(policy: Policy) -> dict[str, Any]:
 class ShardWriter(FileSystemWriter):
     """torch's file writer with fault points before a rank's shard, and between it and the metadata."""
 
+    def __init__(self, folder: Path, *, sync_files: bool = True, ready: Callable[[], None] = lambda: None) -> None:
+        """``ready`` returns when what is to be written lies in host memory; it is called before the first read."""
+        super().__init__(folder, sync_files=sync_files)
+        self._ready = ready
+
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         """Write this rank's shard.
 
@@ -211,6 +216,7 @@ class ShardWriter(FileSystemWriter):
             OSError: the disk refused a write.
         """
         fault_point("trainer.before_save")
+        self._ready()
         try:
             written = super().write_data(plan, planner)
         except RuntimeError as error:
