@@ -99,7 +99,12 @@ def _copies(tokens: Tensor, order: Tensor) -> Tensor:
 
 
 def _sums(rows: Tensor, inverse: Tensor, tokens: int) -> Tensor:
-    return rows[inverse].view(tokens, -1, rows.shape[-1]).sum(dim=1)
+    # One by one: as a reduction of what was gathered, the compiler's kernel takes several times as long.
+    first, *others = inverse.view(tokens, -1).unbind(dim=1)
+    total = rows[first].float()
+    for places in others:
+        total = total + rows[places]
+    return total.to(rows.dtype)
 
 
 def grouped_experts(experts: Any, hidden: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
