@@ -31,7 +31,7 @@ from echorl_testing.orchestrator.scripted_policy import (
 )
 from echorl_testing.ports import free_port
 
-pytestmark = [of_hub("verifiers"), pytest.mark.timeout(300)]
+pytestmark = [of_hub("verifiers"), pytest.mark.timeout(600)]  # a busy machine imports the library for minutes
 
 ENVIRONMENTS = Path(hubs.__file__).with_name("verifiers_environments")
 SILENT = 7
