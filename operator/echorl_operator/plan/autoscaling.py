@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from echorl_operator.diagnosis.durations import span
 from echorl_operator.observed.measurements import Measurement
 
-MORE_AFTER_S, MORE_AFTER_STEPS = 240.0, 3
+MORE_AFTER_S, MORE_AFTER_STEPS = 240.0, 2
 """Shortest window that more engines follow from."""
 FEWER_AFTER_S, FEWER_AFTER_STEPS = 600.0, 5
 """Shortest window that fewer follow from; twice the time that a new engine needs, if that is longer."""
