@@ -28,7 +28,7 @@ class Evidence:
     """One thing that was seen."""
 
     kind: str
-    """condition, notice, pod, sandboxes, claim, nodes, event, lease or withheld."""
+    """condition, notice, autoscale, pod, sandboxes, claim, nodes, event, lease or withheld."""
     of: str
     """Name of the object that the line is about."""
     text: str
@@ -54,6 +54,7 @@ def evidence(
     pieces = [
         *_conditions(observed),
         *_notices(observed),
+        *_autoscaling(observed),
         *_pods(observed),
         *_sandboxes(observed),
         *_claims(observed),
@@ -93,6 +94,11 @@ def _notices(observed: Observed) -> Iterator[Evidence]:
     told, count = observed.run.status.get("lastNotice"), observed.run.status.get("notices")
     if told:
         yield Evidence("notice", "", f"{_cut(told)}; {count} so far, which maxRestarts does not count")
+
+
+def _autoscaling(observed: Observed) -> Iterator[Evidence]:
+    if why := (observed.run.status.get("inference") or {}).get("autoscale"):
+        yield Evidence("autoscale", "", _cut(why))
 
 
 def _pods(observed: Observed) -> Iterator[Evidence]:
