@@ -27,6 +27,7 @@ from echorl_orchestrator.monitors.monitors import Monitors
 from echorl_orchestrator.rollout.concurrency import Concurrency
 from echorl_orchestrator.rollout.counters import Counters, EpisodeLedger
 from echorl_orchestrator.rollout.infrastructure_losses import InfrastructureLosses
+from echorl_orchestrator.rollout.ready_buffer import farthest_batch
 from echorl_orchestrator.rollout.rollout import Rollout, RolloutStart
 from echorl_orchestrator.sandboxes.ledger import SandboxLedger
 from echorl_orchestrator.status.health import Health
@@ -169,11 +170,22 @@ class OrchestratorLife:
         await self.reports.stop()
         self._stop.set()
 
+    @property
+    def holds_a_batch(self) -> bool:
+        """Whether episodes of the next batch are ready, and it may be sealed but for its time."""
+        loaded, batch, step = self.rollout.loaded, self.live.config.batch, self.rollout.next_step
+        fresh = [one for one in loaded.buffer.ready if one.staleness(step) <= batch.max_staleness] if loaded else []
+        farthest = min(self.live.last, self.desk.given + 1, farthest_batch(batch, self.desk.trained or 0))
+        return batch.batch_size is not None and len(fresh) >= batch.batch_size and step <= farthest
+
     async def leave(self) -> None:
-        """As after a notice."""
+        """As after a notice: a batch whose episodes are ready is sealed, unless nothing in it trains."""
+        step, empty, ready = self.rollout.next_step, self.counters.totals["dropped/emptyBatch"], self.holds_a_batch
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(NOTICE_S):
                 await self._endings.left(self._training.leave)
+        given_up = self.counters.totals["dropped/emptyBatch"] > empty
+        assert not ready or given_up or (self.disk.store.newest or 0) >= step, f"batch {step} was ready"
 
     async def called(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """One call from outside, which ends with the process."""

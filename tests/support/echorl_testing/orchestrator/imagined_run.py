@@ -203,17 +203,9 @@ class ImaginedRun:
             if what == "orchestrator":
                 process.killed.set()
             elif what == "leave":
-                await process.called(process.leave)
-                sealed = max(process.disk.store.newest or 0, process.desk.given)
-                assert process.rollout.next_step <= sealed + 1, "a batch was taken and not sealed"
-                process.killed.set()
+                await self._leave(process)
             elif what == "notice":
-                self.disturbed += 1
-                within_s = self.draw.choice([0.0, NOTICE_S])
-                report = NoticeReport(attempt=self.attempt, rank=0, within_s=within_s, save_s=3.0)
-                reply = await process.called(lambda process=process, report=report: process.reports.notice(report))  # type: ignore[misc]
-                self.log.append(f"{reply.step}: {reply.why}")
-                if reply.step is None:
+                if await self._is_dropped_after_notice(process):
                     return
             elif what == "stop":
                 self.disturbed += 1
@@ -221,6 +213,27 @@ class ImaginedRun:
             else:
                 await process.called(lambda process=process: self._edit(process))  # type: ignore[misc]
         await asyncio.Event().wait()
+
+    async def _leave(self, process: OrchestratorLife) -> None:
+        """The orchestrator is given notice, where it can be while a batch is ready."""
+        for _ in range(60):
+            if process.holds_a_batch:
+                break
+            await asyncio.sleep(1.0)
+        if process is self.process and self.up.is_set():
+            await process.called(process.leave)
+            sealed = max(process.disk.store.newest or 0, process.desk.given)
+            assert process.rollout.next_step <= sealed + 1, "a batch was taken and not sealed"
+            process.killed.set()
+
+    async def _is_dropped_after_notice(self, process: OrchestratorLife) -> bool:
+        """The gang is given notice; whether its step is dropped."""
+        self.disturbed += 1
+        within_s = self.draw.choice([0.0, NOTICE_S])
+        report = NoticeReport(attempt=self.attempt, rank=0, within_s=within_s, save_s=3.0)
+        reply = await process.called(lambda: process.reports.notice(report))
+        self.log.append(f"{reply.step}: {reply.why}")
+        return reply.step is None
 
     async def _edit(self, process: OrchestratorLife) -> None:
         self.generation += 1
