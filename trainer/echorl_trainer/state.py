@@ -220,7 +220,7 @@ class ShardWriter(FileSystemWriter):
         self._ready()
         try:
             # Whoever commits the files keeps their sha256, which is more; a CRC of every tensor takes half of the time.
-            with config.patch("save.compute_crc32", False):  # noqa: FBT003 - torch's signature
+            with config.patch("save.compute_crc32", False):  # type: ignore[attr-defined] # noqa: FBT003 - torch's signature
                 written = super().write_data(plan, planner)
         except RuntimeError as error:
             # Closing a file that could not be written, torch's zip writer fails again and hides why.
