@@ -42,6 +42,8 @@ STATUS = {
     },
     "restarts": 1,
     "restartsByRole": {"trainer": 1, "inference": 2, "orchestrator": 0},
+    "notices": 3,
+    "lastNotice": "attempt 2: one-trainer-0 was given notice: EvictionByEvictionAPI",
     "roles": {
         "trainer": {"ready": 2, "desired": 2},
         "inference": {"ready": 3, "desired": 3},
@@ -74,6 +76,7 @@ STATUS = {
         "restartsUsed": {"trainer": 1, "inference": 0, "orchestrator": 0},
         "reachedStep": 137,
         "failedPreparations": 1,
+        "noticedAttempt": 2,
         "lostCheckpoint": "checkpoint 140: its file is 12 bytes short",
     },
     "timeline": [{"phase": "Pending", "since": "2026-01-31T10:00:00Z", "attempt": 0, "reason": "Created"}],
