@@ -76,6 +76,7 @@ def test_every_loss_has_the_gradient_of_one_rank(tmp_path: Path) -> None:
             assert compared(mine, expected) <= 1e-5, config and config.type
 
 
+@campaign.ALL
 async def test_processes_share_batches_and_a_checkpoint_that_others_resume(tmp_path: Path) -> None:
     """Two processes that share packs, then, from their checkpoint, one process with packs of its own."""
     model, steps = tiny_model(tmp_path / "tiny"), 4
