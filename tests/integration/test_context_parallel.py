@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -10,6 +11,7 @@ from echorl_core.config import HookConfig, LoraConfig, LossConfig, OptimizerConf
 from echorl_core.identity import RunIdentity
 from echorl_core.prepare import prepare
 from echorl_core.rundir import RunDirectory
+from echorl_core.tokens import read_trained
 from echorl_testing import campaign
 from echorl_testing.orchestrator.packs import SGD, distance, model_config
 from echorl_testing.trainer.batches import RUN_UID
@@ -87,7 +89,8 @@ async def test_processes_share_batches_and_a_checkpoint_that_others_resume(tmp_p
         identity = RunIdentity("test", RUN_UID, attempt)
         prepare(run, identity)
         async with FakeOrchestrator(run, identity, steps=last, num_ranks=context, context=context) as orchestrator:
-            settings = trainer_config(run, model, orchestrator.url, context=context, optimizer=OptimizerConfig(lr=1e-3))
+            own = {"context": context, "optimizer": OptimizerConfig(lr=1e-3), "token_export_every": 2}
+            settings = trainer_config(run, model, orchestrator.url, **own)
             gang = Gang(tmp_path / f"{name}_{attempt}", settings, identity, context)
             try:
                 gang.start("echorl_trainer")
@@ -100,3 +103,11 @@ async def test_processes_share_batches_and_a_checkpoint_that_others_resume(tmp_p
     for shared, alone in zip(reports["shared"], reports["alone"], strict=True):
         assert shared.metrics == pytest.approx(alone.metrics, rel=1e-4, abs=1e-6)
         assert (shared.trained_tokens, shared.packed_tokens) == (alone.trained_tokens, alone.packed_tokens)
+    exported = [tmp_path / name / "tokens" / "attempt_1" for name in ("shared", "alone")]
+    assert [file.name for file in exported[0].iterdir()] == ["step_000002.rank_0.jsonl"]
+    both = [read_trained(folder / "step_000002.rank_0.jsonl") for folder in exported]
+    for mine, expected in zip(*both, strict=True):
+        assert mine.sample_id == expected.sample_id
+        for column in ("trainer_logprobs", "entropy", "ratio"):
+            found, whole = (np.array(getattr(one, column), float) for one in (mine, expected))
+            np.testing.assert_allclose(found, whole, rtol=1e-4, atol=1e-5)
