@@ -41,7 +41,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(
-    ("family", "num_ranks", "replicate", "context", "more"), campaign.campaign_params("shared packs", CASES, 1)
+    ("family", "num_ranks", "replicate", "context", "more"), campaign.campaign_params("shared packs", CASES, 2)
 )
 def test_gradient_weights_metrics_and_what_is_published_are_those_of_one_rank(
     tmp_path: Path, family: Family, num_ranks: int, replicate: int, context: int, more: dict[str, Any]
@@ -78,7 +78,6 @@ def test_every_loss_has_the_gradient_of_one_rank(tmp_path: Path) -> None:
             assert compared(mine, expected) <= 1e-5, config and config.type
 
 
-@campaign.ALL
 async def test_processes_share_batches_and_a_checkpoint_that_others_resume(tmp_path: Path) -> None:
     """Two processes that share packs, then, from their checkpoint, one process with packs of its own."""
     model, steps = tiny_model(tmp_path / "tiny"), 4
