@@ -13,6 +13,7 @@ from echorl_testing.waiting import until
 
 pytestmark = pytest.mark.timeout(600)
 PATIENCE_S = 180.0
+WARM = {"echorl.dev/sandbox-warm", "echorl.dev/sandbox-claim"}
 BOUNDED = SandboxSpec(images.BUSYBOX, "/tmp/task", limits=SandboxLimits(0.5, 128 << 20, 64 << 20, processes=64))
 SPEC = SandboxSpec(images.BUSYBOX, "/tmp/task", limits=SandboxLimits(cpu=0.5, memory_bytes=128 << 20))
 
@@ -71,7 +72,7 @@ async def test_a_warm_pod_is_claimed_once_and_another_takes_its_place(settings: 
 
         def warm() -> set[str]:
             pods = [pod["metadata"] for pod in run.sandboxes() if is_ready(pod)]
-            return {meta["uid"] for meta in pods if "echorl.dev/sandbox-warm" in meta["labels"]}
+            return {meta["uid"] for meta in pods if meta["labels"].keys() & WARM == {"echorl.dev/sandbox-warm"}}
 
         try:
             await provider.create(BOUNDED, "first")
