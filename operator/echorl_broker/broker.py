@@ -9,7 +9,7 @@ from weakref import WeakValueDictionary
 
 import structlog
 
-from echorl_broker import labels, profile
+from echorl_broker import image_volumes, labels, profile
 from echorl_broker.agent_sandbox import AgentSandboxes
 from echorl_broker.bodies import Bodies
 from echorl_broker.losses import Lost, Up, Waits, state_of
@@ -34,6 +34,8 @@ _NOBODY = "there is no such run here, or this is not its key"
 _PAUSE_S = 1.0
 _LATER = frozenset({"QuotaExceeded", "ServiceAccountMissing", "WebhookFailed"})
 """Refusals that pass by themselves."""
+_MADE = Waits("its pod waits for a node", Why.NODE)
+"""What is told of one that was just made."""
 
 _log = structlog.get_logger()
 
@@ -89,11 +91,10 @@ class Broker:
             if orchestrator is None:
                 return self._failed(run, f"run {run.key.name} has no orchestrator that could use it")
             pod = await self._sandbox(run, asking.key) or await self._claimed(run, orchestrator, asking.key, allowed)
-            answer: Up | Waits | Lost | None
             if pod is None:
-                answer = await self._make(run, orchestrator, asking.key, allowed, most_pods(sandboxes))
-                if answer is None:
-                    continue
+                answer: Up | Waits | Lost = await self._make(
+                    run, orchestrator, asking.key, allowed, most_pods(sandboxes)
+                )
             else:
                 answer = await self._judge(pod, run, orchestrator, asking.key)
             if isinstance(answer, Lost):
@@ -106,6 +107,9 @@ class Broker:
             left = until - time.monotonic()
             if left <= 0:
                 return Pending(reason=answer.reason, why=answer.why)
+            if answer is _MADE:
+                # A claim may have its pod at once.
+                continue
             with self._metrics.waiting(run.key, answer.why):
                 await _pause(cluster, pod, left)
 
@@ -241,10 +245,7 @@ class Broker:
         _log.info("sandbox claimed", namespace=run.key.namespace, run=run.key.name, key=pod.key, pod=given.name)
         return True
 
-    async def _make(
-        self, run: RunRecord, orchestrator: PodRecord, key: str, wanted: Wanted, most: int
-    ) -> Waits | Lost | None:
-        """Make it: None; or why it is not made."""
+    async def _make(self, run: RunRecord, orchestrator: PodRecord, key: str, wanted: Wanted, most: int) -> Waits | Lost:
         async with self._lock(run):
             present = len(await self._of(run).living(run.key.namespace, run.uid))
             if present >= most:
@@ -257,6 +258,8 @@ class Broker:
                 return Waits("its pod was made by another call", Why.START)
             except (errors.Refused, errors.Forbidden, errors.Invalid, errors.BadRequest) as error:
                 told = refusals.read(str(error))
+                if wanted.volumes and image_volumes.is_of_volumes(error):
+                    return self._failed(run, f"volumes: {image_volumes.OLD}: {told.words[:300]}")
                 words = f"the API server does not take its pod: {told.words[:500]}"
                 if told.reason in _LATER:
                     await self._give_way(run)
@@ -264,7 +267,7 @@ class Broker:
                 return self._failed(run, words)
         self._metrics.made(run.key, labels.pod_name(run.key.name, run.uid, key))
         _log.info("sandbox made", namespace=run.key.namespace, run=run.key.name, key=key)
-        return None
+        return _MADE
 
     def _failed(self, run: RunRecord, why: str) -> Lost:
         self._metrics.failed(run.key, "refused")
@@ -293,10 +296,7 @@ def _refusal(key: str, wanted: Wanted) -> str | None:
     """Why nothing is made of a request; None if something may be."""
     if re.fullmatch(KEY_FORM, key) is None:
         return f"key: found {key!r:.80}, accepted are up to 63 letters, digits, '-_.'"
-    if wanted.volumes:
-        paths = ", ".join(sorted(wanted.volumes))
-        return f"volumes: found {paths:.200}, accepted are none: provider pod has no volumes yet"
-    return None
+    return image_volumes.refusal(wanted.volumes)
 
 
 def _order(pod: SandboxPod) -> tuple[bool, float]:

@@ -154,6 +154,10 @@ def _spec(owner: Owner, wanted: Wanted, settings: BrokerSettings, token_sha256: 
         "volumes": [
             {"name": "daemon", "emptyDir": {"sizeLimit": _bytes(_OWN_DISK)}},
             {"name": "files", "emptyDir": {"sizeLimit": _bytes(wanted.limits.disk_bytes)}},
+            *(
+                {"name": name, "image": {"reference": image, "pullPolicy": settings.image_pull_policy}}
+                for name, _, image in _images(wanted)
+            ),
         ],
         "restartPolicy": "Never",
         "activeDeadlineSeconds": ttl_s,
@@ -224,10 +228,16 @@ def _sandbox(wanted: Wanted, settings: BrokerSettings, token_sha256: str, ttl_s:
         "volumeMounts": [
             {"name": "daemon", "mountPath": _folder(PROGRAM), "readOnly": True},
             {"name": "files", "mountPath": FILES},
+            *({"name": name, "mountPath": path, "readOnly": True} for name, path, _ in _images(wanted)),
         ],
         "securityContext": _security(read_only=False),
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
+
+
+def _images(wanted: Wanted) -> list[tuple[str, str, str]]:
+    """Volumes that are images: name, where it is, which."""
+    return [(f"volume-{number}", path, image) for number, (path, image) in enumerate(sorted(wanted.volumes.items()))]
 
 
 def _security(*, read_only: bool) -> Mapping[str, Any]:

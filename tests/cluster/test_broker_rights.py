@@ -163,11 +163,12 @@ def makes_pools_and_claims_that_add_nothing(broker: Api, pod: dict[str, Any], ou
     pools = collection("SandboxWarmPool", pod["metadata"]["namespace"])
     path = f"{pools}/{broker.create(pools, pool)['metadata']['name']}"
     assert broker.patch(path, {"spec": {"replicas": 2}})["spec"]["replicas"] == 2
-    for change_of_it in (
+    changes: list[dict[str, Any]] = [
         {"spec": {"sandboxTemplateRef": {"name": "other"}}},
         {"metadata": {"labels": {GATEWAY: "allowed"}}},
         {"metadata": {"ownerReferences": []}},
-    ):
+    ]
+    for change_of_it in changes:
         with pytest.raises(ApiError, match="does nothing else"):
             broker.patch(path, change_of_it)
     broker.request("DELETE", path, {})
@@ -205,6 +206,9 @@ def test_the_brokers_account_makes_sandboxes_and_nothing_else(
 
     wait_for("the policy holds", in_force, seconds=PATIENCE_S)
     assert outcome(sandbox(runs, run_uid)) == "" == outcome(sandbox_of(sandbox(runs, run_uid)))
+    with_an_image = sandbox(runs, run_uid)
+    with_an_image["spec"]["volumes"].append({"name": "x", "image": {"reference": "agent:1"}})
+    assert outcome(with_an_image) == ""
     for name, (change, words) in OTHERWISE.items():
         pod = copy.deepcopy(sandbox(runs, run_uid))
         change(pod)

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from echorl_broker.claims import claim_of, pool_for, pool_of, read_claim, sizes, template_of, with_pod_of_claim
@@ -87,6 +87,7 @@ def test_a_claim_is_of_the_sandboxs_name_on_the_pool_of_its_shape() -> None:
 
 
 @given(st.from_regex(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?", fullmatch=True))
+@example("r" * 63)
 def test_a_pools_name_leaves_room_for_its_sandboxes(run: str) -> None:
     assert len(pool_name(run, "o", "s")) + len("-abcde") <= 63
 
@@ -101,7 +102,10 @@ def claim(message: str = "SandboxMissing", sandbox: str = "") -> dict[str, Any]:
     return {
         "metadata": {**meta, "labels": LABELS, "annotations": annotations},
         "spec": {"warmPoolRef": {"name": "the-pool"}},
-        "status": {"conditions": [{"type": "Ready", "status": "False", "message": message}], "sandbox": {"name": sandbox}},
+        "status": {
+            "conditions": [{"type": "Ready", "status": "False", "message": message}],
+            "sandbox": {"name": sandbox},
+        },
     }
 
 
