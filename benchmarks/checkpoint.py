@@ -69,14 +69,13 @@ def medians(bench: Bench, options: argparse.Namespace) -> tuple[dict[str, float]
     learner = bench.learner("bfloat16", ADAMW, compiled=not options.eager)
     state = TrainState(learner.policy, learner.optimizer, bench.ranks)
     copies, group = HostCopies(bench.ranks.device), dist.new_group(backend="gloo")
+    learner.optimizer.register_step_pre_hook(lambda *_: copies.guard())
 
     def step() -> float:
         return run_timed(bench, learner, batch)["wall"]
 
     def save(turn: int) -> "Future[Any]":
-        folder = options.out / "state"
-        shutil.rmtree(folder, ignore_errors=True)
-        writer = ShardWriter(folder, sync_files=False)
+        writer = ShardWriter(options.out / "state", sync_files=False, ready=copies.wait)
         found = async_save(state.collect(turn), storage_writer=writer, process_group=group, async_stager=copies)
         assert isinstance(found, Future)  # noqa: S101 - only other stagers answer otherwise
         return found
@@ -89,6 +88,7 @@ def medians(bench: Bench, options: argparse.Namespace) -> tuple[dict[str, float]
     for turn in range(1, options.repeats + 1):
         seconds[STEP].append(step())
         seconds[FLOOR].append(timed(bench, lambda: host.copy_(flat, non_blocking=True)))
+        shutil.rmtree(options.out / "state")
         bench.synchronize()
         began = time.perf_counter()
         upload = save(turn)

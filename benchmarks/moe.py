@@ -12,7 +12,7 @@ import json
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 import transformers
@@ -21,7 +21,7 @@ from transformers import AutoConfig
 from benchmarks.step.__main__ import OURS, PEER, drawn, measured
 from benchmarks.trainer_bench import Bench
 from benchmarks.trainer_speed import matmul_ceiling, model_flops
-from echorl_trainer.parallel import connect, disconnect
+from echorl_trainer.parallel import Accumulation, connect, disconnect
 from echorl_trainer.seeded import SHAPES, Family, write_seeded_model
 
 DENSE: Family = "qwen3"
@@ -38,6 +38,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--micro-batches", type=int, default=2)
     parser.add_argument("--sides", nargs="+", choices=[PEER, *OURS], default=["ours", PEER])
     parser.add_argument("--eager", action="store_true", help="our layers are not compiled")
+    parser.add_argument("--accumulation", choices=get_args(Accumulation), default="sharded", help="of our gradients")
     parser.add_argument("--repeats", type=int, default=4, help="timed steps of each side")
     parser.add_argument("--seed", type=int, default=1)
     return parser.parse_args(arguments)
@@ -76,7 +77,8 @@ def main(arguments: list[str]) -> int:
     rows: list[dict[str, Any]] = []
     for family in (DENSE, MIXTURE):
         with tempfile.TemporaryDirectory() as temporary:
-            bench = Bench(ranks, Path(temporary) / "model", Path(temporary), options.out, limit_s=1e9)
+            model, accumulation = Path(temporary) / "model", options.accumulation
+            bench = Bench(ranks, model, Path(temporary), options.out, limit_s=1e9, accumulation=accumulation)
             if not rows:
                 ceiling = matmul_ceiling(bench)
             rows += rows_of(family, bench, ceiling, options)

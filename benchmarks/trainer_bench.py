@@ -24,7 +24,7 @@ from echorl_trainer.loading import start_policy
 from echorl_trainer.losses import policy_loss
 from echorl_trainer.model import Checkpointing, Policy
 from echorl_trainer.optimizer import build_optimizer, build_schedule
-from echorl_trainer.parallel import Ranks
+from echorl_trainer.parallel import Accumulation, Ranks
 from echorl_trainer.step import StepRunner
 from echorl_trainer.token_metrics import TokenMetrics
 
@@ -63,6 +63,8 @@ class Bench:
     recordings: Path
     out: Path
     limit_s: float
+    accumulation: Accumulation = "sharded"
+    """Of learners' gradients."""
     began: float = field(default_factory=time.monotonic)
     part_ends: float = math.inf
     """Of ``time.monotonic``: when the running part is interrupted."""
@@ -94,7 +96,8 @@ class Bench:
         policy = start_policy(config, self.ranks, seed=0, compile=compiled, activation_checkpointing=checkpointing)
         chosen = build_optimizer(policy, optimizer)
         schedule = build_schedule(chosen, optimizer, 1000)
-        runner = WatchedRunner(policy, chosen, schedule, policy_loss(LossConfig()), self.ranks, optimizer.max_grad_norm)
+        loss, norm = policy_loss(LossConfig()), optimizer.max_grad_norm
+        runner = WatchedRunner(policy, chosen, schedule, loss, self.ranks, norm, self.accumulation)
         return Learner(policy, chosen, runner)
 
     def report(self, part: str, **values: Any) -> None:

@@ -202,6 +202,8 @@ async def test_chat_is_rendered_by_the_engine_and_its_numbers_are_transformers(e
         expected = policies.logprobs(0, [*answer.prompt_ids, *ids], temperature=0.7)[len(answer.prompt_ids) - 1 :]
         assert answer.generation.logprobs == pytest.approx(expected, abs=1e-4)
         assert (len(ids), answer.generation.finish_reason) == (16, "length")
+        count = await pool.pool.count_tokens(episode="chat", messages=talk, tools=[tool])
+        assert count == len(answer.prompt_ids)
         prompt = tokenizer.decode(answer.prompt_ids)
         assert '{"name": "cat", "arguments": {"path": "etc/a"}}' in prompt
         assert "<tool_response>\nport=fern\n</tool_response>" in prompt
@@ -216,6 +218,8 @@ async def test_chat_is_rendered_by_the_engine_and_its_numbers_are_transformers(e
         for length in (room, room + 1, 20_000):
             with pytest.raises(PromptTooLongError):
                 await chat([{"role": "user", "content": "x" * length}], [])
+        long: list[dict[str, Any]] = [{"role": "user", "content": "x" * 20_000}]
+        assert await pool.pool.count_tokens(episode="chat", messages=long, tools=[]) == 1024 - room + 20_000
 
 
 async def generations_through_an_update(engine: Engine, policies: Policies) -> tuple[list[Generation], dict[str, Any]]:

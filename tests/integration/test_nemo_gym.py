@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
@@ -16,6 +17,7 @@ from echorl_core.wire.batch import TokenRole
 from echorl_orchestrator.codec.compact import CompactCodec
 from echorl_orchestrator.codec.tokenizer import TextTokenizer
 from echorl_orchestrator.environments.loader import load_environment
+from echorl_orchestrator.environments.nemo_gym.mcp import McpServer
 from echorl_orchestrator.environments.nemo_gym.server import GymSession
 from echorl_orchestrator.episode_outcome import EpisodeOutcome, StopReason
 from echorl_orchestrator.episodes.player import EpisodePlayer
@@ -51,7 +53,10 @@ ROWS = {
         {"responses_create_params": {"input": text}, "options": [{"A": "1"}, {"B": "2"}], "expected_answer": "B"}
         for text in ("A, or B?", "A, or B, at length?")
     ],
-    "weather": [{"responses_create_params": {"input": "sunny?"}}],
+    "weather": [
+        {"responses_create_params": {"input": text, "tools": []}, "verifier_metadata": {"expected_city": "Paris"}}
+        for text in ("weather in Paris", "weather in nowhere", "weather in court")
+    ],
     "broken": [counting("add 3", 2, 5)],
     "limited": [counting("add 3", 2, 5), counting("add 3", 2, 9)],
 }
@@ -65,6 +70,10 @@ def server() -> Iterator[str]:
 
 def said(prompt: str) -> str:
     """Add what was asked for, read the counter, and say that it is done; letters go into a box."""
+    if city := re.search(r"weather in (\w+)", prompt):
+        read = re.search(r"<tool_response>(.*)</tool_response>", prompt, re.DOTALL)
+        called = {"Paris": "get_weather Paris", "nowhere": "get_weather", "court": "verify"}[city[1]]
+        return f"{read[1] if read else f'<tool_call>{called}</tool_call>'}<|im_end|>"
     asked = re.search(r"add (\w+)", prompt)
     if asked is None:
         return "well, " * 20 * ("at length" in prompt) + "\\boxed{B}<|im_end|>"
@@ -126,7 +135,9 @@ async def test_a_run_plays_real_servers_and_every_sampled_token_trains(server: s
         long, _ = await table.play("counter", 2)
         boxed, _ = await table.play("mcqa")
         cut, _ = await table.play("mcqa", 1)
-        weather, _ = await table.play("weather")
+        weather, weather_tokens = await table.play("weather")
+        nowhere, _ = await table.play("weather", 1)
+        court, _ = await table.play("weather", 2)
         broken, _ = await table.play("broken")
         limited, _ = await table.play("limited")
         missed, _ = await table.play("limited", 1)
@@ -148,8 +159,16 @@ async def test_a_run_plays_real_servers_and_every_sampled_token_trains(server: s
     assert (limited.reward, limited.num_turns, limited.stop, missed.reward) == (1.0, 2, StopReason.MAX_TURNS, 0.0)
     assert (long.error_kind, long.samples) == (ErrorKind.OVERLONG, [])
     assert (lost.error_kind, lost.error) == (ErrorKind.PROVIDER, "the engine is gone")
-    assert (weather.error_kind, broken.error_kind) == (ErrorKind.HARNESS, ErrorKind.HARNESS)
-    assert "tools are behind MCP" in str(weather.error)
+    # Tools behind MCP are of the same session as the verdict.
+    assert (weather.error, weather.reward, weather.num_turns, weather.metrics["tool_call_seen"]) == (None, 1.0, 2, 1.0)
+    assert weather.messages[2]["content"] == "The weather in Paris is sunny and 72 F."
+    (sample,) = weather.samples
+    assert sample.token_ids[sample.role == TokenRole.ACTION].tolist() == weather_tokens
+    assert (nowhere.error, nowhere.reward, nowhere.num_turns) == (None, 0.0, 2)
+    assert "validation error" in nowhere.messages[2]["content"]
+    # Its verdict is no tool of a server.
+    assert (court.reward, court.messages[2]["content"]) == (0.0, '{"error": "there is no tool verify"}')
+    assert broken.error_kind is ErrorKind.HARNESS
     assert "/broken/verify: status 500" in str(broken.error)
 
 
@@ -169,6 +188,7 @@ def test_an_address_that_is_none_is_refused(url: str) -> None:
         (["{"], r"rows\.jsonl:1: Expecting property name"),
         ([ROWS["mcqa"][0], "3"], r"rows\.jsonl:2: found no responses_create_params\.input"),
         ([{"responses_create_params": {"input": 3}}], "accepted are text and a list of items"),
+        ([{"responses_create_params": {"input": "x", "tools": ["y"]}}], r"tools: found \['y'\], accepted is a list"),
     ],
 )
 def test_rows_that_are_none_are_refused_by_their_line(tmp_path: Path, rows: list[Any], problem: str) -> None:
@@ -238,3 +258,108 @@ async def test_numbers_beside_the_reward_are_metrics_and_those_of_the_row_are_no
         saying('{"reward": 0.5, "accuracy": true, "overlap": 0.25, "id": 3, "said": "x"}')
     ) as session:
         assert await session.verify({"id": 3}, {}) == (0.5, {"accuracy": 1.0, "overlap": 0.25})
+
+
+async def test_a_server_of_mcp_may_keep_sessions_and_answer_by_streams(server: str) -> None:
+    async with GymSession(f"{server}/streamed", 30.0) as gym:
+        add, *others = await gym.seed({})
+        assert (add["name"], add["description"], add["parameters"]["required"]) == (
+            "add",
+            "Add two numbers.",
+            ["a", "b"],
+        )
+        assert [tool["name"] for tool in others] == ["draw", "fail"]
+        assert await gym.tool("add", {"a": 2, "b": 3}) == "5"
+        assert await gym.tool("draw", {}) == "[image: not shown]"
+        assert "the scale broke" in await gym.tool("fail", {})
+        assert "validation error" in await gym.tool("add", {"a": "x"})
+        assert (await gym.tool("add", [2, 3])).startswith("error: ")
+    async with aiohttp.ClientSession() as client:
+        mcp = McpServer(client, f"{server}/streamed/mcp", {})
+        await mcp.tools()
+        await mcp.close()
+        with pytest.raises(InfrastructureError, match="status 404: the server has forgotten the session"):
+            await mcp.call("add", {"a": 2, "b": 3})
+
+
+@asynccontextmanager
+async def odd_mcp(*results: Any, where: Any = None) -> AsyncIterator[GymSession]:
+    """A session on a server whose MCP answers with these results, one after the other, and then hangs up."""
+    left = list(results)
+
+    async def answer(request: web.Request) -> web.Response:
+        if request.path == "/seed_session":
+            return web.json_response({"mcp": {"url_path": "/mcp", "headers": {}} if where is None else where})
+        body = await request.json()
+        if "id" not in body:
+            return web.Response(status=202)
+        if not left:
+            return await hanging_up(request)
+        result = left.pop(0)
+        if isinstance(result, web.Response):
+            return result
+        return web.json_response({"jsonrpc": "2.0", "id": body["id"], **result})
+
+    async with odd_session(answer) as gym:
+        yield gym
+
+
+BEGUN = {"result": {"protocolVersion": "2025-06-18"}}
+TOOL = {"name": "look", "inputSchema": {"type": "object"}}
+
+
+@pytest.mark.parametrize(
+    ("results", "failure", "problem"),
+    [
+        ([], InfrastructureError, "/mcp: initialize: "),
+        ([web.Response(text="<html>")], HarnessError, "initialize: found '<html>', accepted is an answer of JSON-RPC"),
+        ([web.Response(status=500, text="oh")], HarnessError, "initialize: status 500, found 'oh'"),
+        ([{"error": {"code": -32600, "message": "no"}}], HarnessError, "initialize: no"),
+        (
+            [{"result": {"protocolVersion": "2024-11-05"}}],
+            HarnessError,
+            "found '2024-11-05', accepted are 2025",
+        ),
+        ([BEGUN, {"result": {}}], HarnessError, "tools/list: tools: found None, accepted is a list"),
+        ([BEGUN, {"result": []}], HarnessError, r"tools/list: result: found \[\], accepted is an object"),
+        (
+            [BEGUN, {"result": {"tools": [{"name": "x"}]}}],
+            HarnessError,
+            "accepted is objects with name and ",
+        ),
+        ([BEGUN, *[{"result": {"tools": [], "nextCursor": "1"}}] * 100], HarnessError, "more than 100 pages"),
+    ],
+)
+async def test_a_server_of_mcp_that_fails_is_classed(
+    results: list[Any], failure: type[Exception], problem: str
+) -> None:
+    async with odd_mcp(*results) as gym:
+        with pytest.raises(failure, match=problem):
+            await gym.seed({})
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "/mcp",
+        {"url_path": "http://other/mcp", "headers": {}},
+        {"url_path": "/mcp", "headers": {"a": 1}},
+        {"url_path": "/mcp", "headers": {}, "transport": "stdio"},
+    ],
+)
+async def test_a_place_of_mcp_that_is_none_is_the_harness_failure(where: Any) -> None:
+    async with odd_mcp(where=where) as gym:
+        with pytest.raises(HarnessError, match=r"mcp: found .*, accepted are url_path, headers and transport: http"):
+            await gym.seed({})
+
+
+async def test_pages_of_tools_are_one_list_and_what_a_tool_answers_wrongly_is_the_harness_failure() -> None:
+    pages = [{"result": {"tools": [TOOL], "nextCursor": "2"}}, {"result": {"tools": [{**TOOL, "name": "go"}]}}]
+    answers = [{"result": {"content": [], "structuredContent": {"x": 1}}}, {"result": {"content": "x"}}]
+    async with odd_mcp(BEGUN, *pages, *answers) as gym:
+        assert [tool["name"] for tool in await gym.seed({})] == ["look", "go"]
+        assert await gym.tool("go", {}) == '{"x": 1}'
+        with pytest.raises(HarnessError, match="tools/call: content: found x, accepted is a list of blocks"):
+            await gym.tool("go", {})
+        with pytest.raises(InfrastructureError, match="tools/call: "):
+            await gym.tool("look", {})

@@ -109,6 +109,18 @@ async def test_words_are_a_field_of_the_action_and_one_of_the_observation_is_sho
     assert (last.reward, last.terminated) == (1.25, True)
 
 
+async def test_tasks_may_be_those_of_a_split_that_the_server_has(server: str) -> None:
+    environment = await asyncio.to_thread(loaded, f"{server}/split", split="train", seed=40)
+    assert [task["key"] for task in environment.tasks] == [0, 1]
+    async with playing(environment, 1) as (episode, first):
+        assert json.loads(first.messages[0]["content"])["text"] == "train 1, told by 41"
+        assert (await episode.step(act({"number": 6}))).reward == 1.25
+    test = await asyncio.to_thread(loaded, f"{server}/split", split="test", reset={"split": "train"})
+    async with playing(test) as (_, first):
+        assert json.loads(first.messages[0]["content"])["text"] == "test 0, told by 0"
+    assert len((await asyncio.to_thread(loaded, f"{server}/split", split="train", num_tasks=1)).tasks) == 1
+
+
 async def test_an_environment_without_rewards_says_so_unless_that_is_worth_something(server: str) -> None:
     async with playing(await asyncio.to_thread(loaded, f"{server}/silent")) as (episode, _):
         with pytest.raises(HarnessError, match=r"without a reward: let args\.unrewarded say"):
@@ -146,6 +158,9 @@ async def test_an_episode_waits_for_room_on_the_server(server: str) -> None:
         ("/nothing", {}, r"found no server of OpenEnv at http://.*/nothing \(/schema: status 404\)"),
         ("/game", {"action": "word"}, r"args\.action: found 'word', accepted are number, why"),
         ("/game", {"num_tasks": 0}, r"environments\.hub\.args: num_tasks: Input should be greater than or equal to 1"),
+        ("/split", {"split": "dev"}, r"openenv: args\.split: found 'dev', accepted are train, test, empty"),
+        ("/split", {"split": "empty"}, r"num_tasks of 'empty': found {'num_tasks': 0}, accepted are tasks"),
+        ("/game", {"split": "train"}, r"args\.split: .*/splits says 501: the server has no tasks of its own; leave"),
         ("/game", {"image": "x"}, r"environments\.hub\.args: image: Extra inputs are not permitted"),
     ],
 )

@@ -20,6 +20,7 @@ from echorl_testing.trainer.gang import on_ranks
 from echorl_testing.trainer.invariance import plain, train
 from echorl_trainer.attention import has_varlen_kernel, kernel_name
 from echorl_trainer.batches import score_batch
+from echorl_trainer.staging import HostCopies
 from echorl_trainer.state import TrainState, save_state
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -133,6 +134,18 @@ def test_moments_in_host_memory_are_the_same_bits_there_and_in_a_checkpoint(tmp_
         state = TrainState(one.policy, one.optimizer, one.ranks)
         assert state.restore(tmp_path / "checkpoint") == 1
         assert all(torch.equal(*pair) for pair in zip(kept(one.optimizer), written, strict=True))
+
+
+def test_a_copy_holds_what_was_there_when_it_was_asked_for():
+    """The device may change the original as soon as it is told to, and the copy is still on its way."""
+    original = torch.zeros(1 << 28, device="cuda")
+    copies = HostCopies(original.device)
+    for value in (0.0, 1.0):
+        copied = copies.stage({"weight": original})["weight"]
+        copies.guard()
+        original.add_(1)
+        copies.wait()
+        assert bool((copied == value).all())
 
 
 def kept(optimizer):

@@ -31,7 +31,7 @@ from echorl_testing.orchestrator.scripted_policy import (
 )
 from echorl_testing.ports import free_port
 
-pytestmark = [of_hub("verifiers"), pytest.mark.timeout(300)]
+pytestmark = [of_hub("verifiers"), pytest.mark.timeout(600)]  # a busy machine imports the library for minutes
 
 ENVIRONMENTS = Path(hubs.__file__).with_name("verifiers_environments")
 SILENT = 7
@@ -70,6 +70,7 @@ TURNS, TOOLS = 4, 12
 TASKS = ["", "reward", "", "unrewarded", "overlong", "tool", "", "tool"]
 CLASSIC = environment("classic", "owner/seeded-sums@0.1", max_turns=3, args={"kinds": KINDS})
 TASKSET = environment("taskset", "seeded-tasks", max_turns=2, args={"taskset": {"kinds": [*TASKS, ""]}, "num_tasks": 8})
+HARNESS = environment("harness", "seeded-harness")
 EVAL = environment("evals", "seeded-sums", args={"eval_fails": [*[""] * 7, "silence"]})
 
 
@@ -107,13 +108,13 @@ class Table:
         return Played(outcome, [generation.token_ids for _, generation in self._policy.returned[before:]])
 
 
-async def all_played(folder: Path) -> dict[Any, Any]:
+async def all_played(folder: Path, train: list[EnvironmentConfig], evals: list[EnvironmentConfig]) -> dict[Any, Any]:
     """Every task of every environment by ``(name, index)``, and numbers of tasks by name."""
     model, port = write_byte_tokenizer(folder / "model"), free_port()
     tokenizer = TextTokenizer(model, name="bytes")
     policy = ScriptedPolicy(tokenizer, said)
     config = orchestrator_config(
-        model, [CLASSIC, TASKSET], evals=[EVAL], port=port, python_path=[str(ENVIRONMENTS)], max_model_len=1000
+        model, train, evals=evals, port=port, python_path=[str(ENVIRONMENTS)], max_model_len=1000
     )
     player = EpisodePlayer(config, IDENTITY, policy, CompactCodec(tokenizer))
     app = web.Application()
@@ -123,11 +124,11 @@ async def all_played(folder: Path) -> dict[Any, Any]:
         async with TestServer(app, port=port):
             await player.start()
             table = Table(player, policy)
-            for one in (CLASSIC, TASKSET, EVAL):
+            for one in (*train, *evals):
                 found[one.name] = await player.num_tasks(one)
                 for index in range(found[one.name]):
                     found[one.name, index] = await table.play(one, index)
-            for one in (CLASSIC, TASKSET):
+            for one in train:
                 lost = EpisodeError(ErrorKind.PROVIDER, "the engine is gone")
                 found[one.name, "lost"] = await table.play(one, 0, lost)
     finally:
@@ -144,7 +145,9 @@ def python() -> str:
 
 @pytest.fixture(scope="module")
 def played(python: str, tmp_path_factory: pytest.TempPathFactory) -> dict[Any, Any]:
-    return asyncio.run(all_played(tmp_path_factory.mktemp("run")))
+    found = asyncio.run(all_played(tmp_path_factory.mktemp("run"), [CLASSIC, TASKSET], [EVAL]))
+    # By itself: a worker takes seconds to import the library.
+    return found | asyncio.run(all_played(tmp_path_factory.mktemp("harness"), [HARNESS], []))
 
 
 @pytest.mark.parametrize(
@@ -155,6 +158,7 @@ def played(python: str, tmp_path_factory: pytest.TempPathFactory) -> dict[Any, A
         ("classic", TOOLS + 1, 2, 1.0, {"right": 1.0, "length": 1.0, "total_tool_calls": 1.0, "add_calls": 1.0}),
         ("taskset", 0, 1, 1.0, {"right": 1.0, "turns": 1.0}),
         ("taskset", 5, 2, 1.0, {"right": 1.0, "turns": 2.0}),
+        ("harness", 0, 2, 1.0, {"right": 1.0}),
     ],
 )
 def test_an_episode_is_rewarded_by_the_library_and_every_trained_token_is_an_engines(
@@ -200,6 +204,8 @@ def test_an_eval_plays_the_data_set_for_evals(played: dict[Any, Any]) -> None:
         ("taskset", 4, ErrorKind.OVERLONG, "without a model turn"),
         ("classic", "lost", ErrorKind.PROVIDER, "the engine is gone"),
         ("taskset", "lost", ErrorKind.PROVIDER, "the engine is gone"),
+        ("harness", "lost", ErrorKind.PROVIDER, "the engine is gone"),
+        ("harness", 1, ErrorKind.HARNESS, "HarnessError: harness 'seeded-harness' exited 3"),
     ],
 )
 def test_what_fails_is_classed_and_scores_nothing(
@@ -253,6 +259,21 @@ REFUSED = [
     ("verifiers:seeded-duel", {}, "several agents take part in it, accepted are environments of one"),
     ("verifiers:seeded-tasks", {"count": 3}, r"environments\.hub\.args: count: Extra inputs are not permitted"),
     ("verifiers:seeded-tasks", {"taskset": {"size": 3}}, "it cannot be loaded: .*size"),
+    (
+        "verifiers:seeded-tasks",
+        {"harness": {"id": "codex"}},
+        "found harness 'codex', which needs a container",
+    ),
+    (
+        "verifiers:seeded-harness",
+        {"taskset": {"image": "alpine"}},
+        "found task 0, which needs the image 'alpine'",
+    ),
+    (
+        "verifiers:seeded-harness",
+        {"taskset": {"network_allow": []}},
+        "found task 0, which needs a network policy",
+    ),
 ]
 ASKING = """
 import json, sys

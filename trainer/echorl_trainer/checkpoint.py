@@ -8,8 +8,8 @@ Where an adapter trains, the state is the adapter's, and ``weights`` comes with 
     RUN/checkpoints/step_S/attempt_N/adapter/    the adapter in PEFT's form, from rank 0
     RUN/checkpoints/step_S/attempt_N/weights/    the model with the adapter merged
 
-The loop stops only while the state is copied to host memory (staging.py), or, where there is no room for that, while
-the rank's shards are written. Then a thread per save writes, syncs, hashes and reports the rank's files until the
+The loop stops only while the state's copy to host memory is begun (staging.py), or, where there is no room for that,
+while the rank's shards are written. Then a thread per save writes, syncs, hashes and reports the rank's files until the
 orchestrator says ``committed`` or ``abandoned``; one save is under way at a time. A save that fails is reported and
 costs that checkpoint, never the run.
 """
@@ -89,6 +89,9 @@ class Saver:
         # group they abort or hang.
         self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=deadline_s))
         self._copies = HostCopies(state.ranks.device) if asynchronous else None
+        if self._copies is not None:
+            guard = self._copies.guard
+            state.optimizer.register_step_pre_hook(lambda *_: guard())
         self._background = Background(health, deadline_s=2 * deadline_s)
         self.last_step: int | None = None
         """Step of the newest save that was begun."""
@@ -128,14 +131,16 @@ class Saver:
     def _taken(self, step: int) -> "Future[Any]":
         """Take the state as it is: done when this rank's shards, and on rank 0 the metadata, are written."""
         state = self._state.collect(step)
-        writer = ShardWriter(self._target.folder(step) / TRAINER_FOLDER, sync_files=False)
+        folder = self._target.folder(step) / TRAINER_FOLDER
         if self._copies is not None:
+            writer = ShardWriter(folder, sync_files=False, ready=self._copies.wait)
             upload = async_save(state, storage_writer=writer, process_group=self._group, async_stager=self._copies)
             assert isinstance(upload, Future)  # noqa: S101 - only stagers that are asynchronous answer otherwise
             return upload
         written: Future[Any] = Future()
         with self._progress.during(Phase.SAVING, f"the files of checkpoint {step}"):
             try:
+                writer = ShardWriter(folder, sync_files=False)
                 written.set_result(save(state, storage_writer=writer, process_group=self._group))
             except (OSError, CheckpointException) as failure:
                 written.set_exception(failure)

@@ -72,31 +72,45 @@ class _ToExperts(torch.autograd.Function):
     def forward(ctx: Any, tokens: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
         ctx.save_for_backward(inverse)
         ctx.tokens = len(tokens)
-        return tokens[order // (len(order) // len(tokens))]
+        return _copies(tokens, order)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         (inverse,) = ctx.saved_tensors
-        (gradient,) = gradients
-        return gradient[inverse].view(ctx.tokens, -1, gradient.shape[-1]).sum(dim=1), None, None
+        return _sums(gradients[0], inverse, ctx.tokens), None, None
 
 
 class _FromExperts(torch.autograd.Function):
-    """Rows in the order of experts [S, H], as rows in the order of tokens."""
+    """Sums of rows in the order of experts [T k, H] over the k of each of T tokens [T, H]."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
+    def forward(ctx: Any, rows: Tensor, order: Tensor, inverse: Tensor, tokens: int) -> Tensor:
         ctx.save_for_backward(order)
-        return rows[inverse]
+        return _sums(rows, inverse, tokens)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
         (order,) = ctx.saved_tensors
-        return gradients[0][order], None, None
+        return _copies(gradients[0], order), None, None, None
+
+
+def _copies(tokens: Tensor, order: Tensor) -> Tensor:
+    return tokens[order // (len(order) // len(tokens))]
+
+
+def _sums(rows: Tensor, inverse: Tensor, tokens: int) -> Tensor:
+    # One by one: as a reduction of what was gathered, the compiler's kernel takes several times as long.
+    first, *others = inverse.view(tokens, -1).unbind(dim=1)
+    total = rows[first].float()
+    for places in others:
+        total = total + rows[places]
+    return total.to(rows.dtype)
 
 
 def grouped_experts(experts: Any, hidden: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
     """What the chosen experts make of every token, by two grouped products, in transformers' interface.
+
+    A row is weighted between the products, where it is shortest and its gradient needs nothing that is not kept anyway.
 
     Args:
         experts: a module with stacks ``gate_up_proj`` [E, 2 I, H] and ``down_proj`` [E, H, I].
@@ -112,10 +126,12 @@ def grouped_experts(experts: Any, hidden: Tensor, chosen: Tensor, weights: Tenso
     inverse[order] = torch.arange(len(order), device=order.device)
     ends = torch.searchsorted(ids, torch.arange(1, experts.num_experts + 1, device=ids.device)).to(torch.int32)
     sorted_hidden: Tensor = _ToExperts.apply(hidden, order, inverse)  # type: ignore[no-untyped-call]
-    inside = _grouped_linear(sorted_hidden, experts.gate_up_proj, ends)
-    rows = _grouped_linear(experts._apply_gate(inside), experts.down_proj, ends)
-    back: Tensor = _FromExperts.apply(rows, order, inverse)  # type: ignore[no-untyped-call]
-    return (back.view(*chosen.shape, -1) * weights.unsqueeze(-1)).sum(dim=1).to(hidden.dtype)
+    # A row for each of a token's experts, so this permutes, and its gradient permutes back.
+    weight: Tensor = _ToExperts.apply(weights.reshape(-1, 1), order, inverse)  # type: ignore[no-untyped-call]
+    inside = experts._apply_gate(_grouped_linear(sorted_hidden, experts.gate_up_proj, ends))
+    rows = _grouped_linear((inside * weight).to(hidden.dtype), experts.down_proj, ends)
+    total: Tensor = _FromExperts.apply(rows, order, inverse, len(hidden))  # type: ignore[no-untyped-call]
+    return total
 
 
 ALL_EXPERTS_FUNCTIONS.register(PRODUCTS, grouped_experts)

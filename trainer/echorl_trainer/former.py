@@ -40,6 +40,8 @@ class FormerWeights:
     def in_place(self) -> Iterator[None]:
         """The policy computes with what was kept, which is then forgotten; collective, without gradients."""
         current = [part.clone() for part in self._shards()]
+        if current and current[0].is_cuda:
+            torch.cuda.synchronize(current[0].device)  # a checkpoint may still be copied from the weights, elsewhere
         try:
             _copy(self._kept, self._shards())
             with torch.no_grad():

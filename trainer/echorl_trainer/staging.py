@@ -3,12 +3,14 @@
     weights, moments, ... --one copy--> this rank's room --torch.distributed.checkpoint, a thread--> files
 
 The room is allocated at the first copy and used again by every later one, so it is as large as the state for as long
-as the process lives. On CUDA it is pinned. Moments that lie in host memory already are copied too: the next step
-changes them where they are.
+as the process lives. On CUDA it is pinned, and the copy runs on a stream of its own beside the next step's forward and
+backward passes, which only read; what changes the state waits for it, on the device. Moments that lie in host memory
+already are copied too: the next step changes them where they are.
 """
 
 import mmap
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -27,12 +29,16 @@ _Place = tuple[str, torch.Size, torch.dtype]
 class HostCopies(AsyncStager):
     """Copies nested dictionaries of tensors into memory that it keeps; a copy holds until the next one is made."""
 
-    _synchronize_after_execute = False  # a copy is whole when ``stage`` returns
+    _synchronize_after_execute = False  # who changes the originals calls ``guard``, who reads the copies ``wait``
 
     def __init__(self, device: torch.device) -> None:
         """``device``: where tensors come from that do not lie in host memory."""
         self._device = device
         self._room: dict[_Place, Tensor] = {}
+        self._side: torch.cuda.Stream | None = None
+        if device.type == "cuda":
+            self._side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._done: torch.cuda.Event | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -43,18 +49,32 @@ class HostCopies(AsyncStager):
     def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
         """The same state with every tensor copied, ranks' parts of shared tensors as parts of shared tensors.
 
-        When this returns the originals may change.
+        On CUDA the copies are whole after ``wait``, and until then the originals change only after ``guard``.
         """
         new: dict[_Place, Tensor] = {}
         _mapped(state_dict, "", lambda path, tensor: new.setdefault(_place(path, tensor), local(tensor)))
         self._allocate([place for place in new if place not in self._room])
-        copied: dict[str, Any] = _mapped(state_dict, "", self._copied)
-        if self._device.type == "cuda":
-            torch.cuda.current_stream(self._device).synchronize()
+        if self._side is not None:
+            self._side.wait_stream(torch.cuda.current_stream(self._device))
+        with nullcontext() if self._side is None else torch.cuda.stream(self._side):
+            copied: dict[str, Any] = _mapped(state_dict, "", self._copied)
+        if self._side is not None:
+            self._done = self._side.record_event()
         return copied
 
+    def guard(self) -> None:
+        """What the device does for the caller from now on comes after the copy: before the originals are changed."""
+        if self._done is not None:
+            torch.cuda.current_stream(self._device).wait_event(self._done)
+
+    def wait(self) -> None:
+        """Return when the copies are whole."""
+        if self._done is not None:
+            self._done.synchronize()
+
     def synchronize_staging(self) -> None:
-        """Nothing is left to wait for."""
+        """Return when the copies are whole."""
+        self.wait()
 
     def close(self) -> None:
         """The room stays for the next copy."""

@@ -19,6 +19,7 @@ from echorl_orchestrator.engines.admin import message_of
 from echorl_orchestrator.engines.client import Answer, Entry, Sampled, decode, invalid, only, usable
 
 CHAT = "/v1/chat/completions"
+TOKENIZE = "/tokenize"
 
 # The last one: vLLM cuts max_completion_tokens to the room that is left, and then refuses a room of 0.
 _TOO_LONG = re.compile(r"maximum context length|maximum model length|max_tokens must be at least 1")
@@ -62,6 +63,10 @@ class _ChatAnswer(msgspec.Struct):
     prompt_token_ids: list[int] | None = None
 
 
+class _TokenizeAnswer(msgspec.Struct):
+    count: int
+
+
 @dataclass(frozen=True)
 class Said:
     """The usable part of a chat completion."""
@@ -80,8 +85,7 @@ def chat_body(
     Special tokens stay in the text, so that the message says what the ids say; the stop token is no part of it.
     """
     request: dict[str, Any] = {
-        "model": names.SERVED_MODEL_NAME,
-        "messages": [wire_message(message) for message in messages],
+        **_conversation(messages, tools),
         "n": 1,
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
@@ -103,8 +107,25 @@ def chat_body(
         "stream": False,
     }
     if tools:
-        request |= {"tools": [_unconstrained(tool) for tool in tools], "tool_choice": "auto"}
+        request["tool_choice"] = "auto"
     return msgspec.json.encode(request)
+
+
+def tokenize_body(messages: Sequence[Message], tools: Sequence[Tool]) -> bytes:
+    """A request for the prompt that ``chat_body`` of the same would have, however long it is."""
+    return msgspec.json.encode(_conversation(messages, tools))
+
+
+def parse_count(raw: bytes) -> int:
+    """The number of tokens in an answer to ``tokenize_body``.
+
+    Raises:
+        EpisodeError: INVALID_RESPONSE when there is none.
+    """
+    count = decode(raw, _TokenizeAnswer).count
+    if count < 1:
+        raise invalid(f"count: found {count}, accepted is at least 1")
+    return count
 
 
 def parse_chat(raw: bytes, max_tokens: int) -> Said:
@@ -133,6 +154,15 @@ def check_prompt_fits(answer: Answer) -> None:
     """Raise PromptTooLongError if the engine refused the request because the prompt leaves no room."""
     if answer.status == 400 and _TOO_LONG.search(message := message_of(answer.body)):
         raise PromptTooLongError(message)
+
+
+def _conversation(messages: Sequence[Message], tools: Sequence[Tool]) -> dict[str, Any]:
+    """What the engine renders a prompt from."""
+    request: dict[str, Any] = {
+        "model": names.SERVED_MODEL_NAME,
+        "messages": [wire_message(message) for message in messages],
+    }
+    return {**request, "tools": [_unconstrained(tool) for tool in tools]} if tools else request
 
 
 def _unconstrained(tool: Tool) -> dict[str, Any]:

@@ -14,7 +14,15 @@ from echorl_orchestrator.chat.messages import Message, Tool
 from echorl_orchestrator.engines.admin import message_of
 from echorl_orchestrator.engines.calls import Calls, CallsGivenUpError
 from echorl_orchestrator.engines.changes import Changes
-from echorl_orchestrator.engines.chat import CHAT, chat_body, check_prompt_fits, parse_chat
+from echorl_orchestrator.engines.chat import (
+    CHAT,
+    TOKENIZE,
+    chat_body,
+    check_prompt_fits,
+    parse_chat,
+    parse_count,
+    tokenize_body,
+)
 from echorl_orchestrator.engines.client import (
     COMPLETIONS,
     GENERATE,
@@ -152,6 +160,13 @@ class Dispatcher:
             reply = parse_chat(sent.answer.body, max_tokens)
         self._meter.sampled(episode, len(reply.sampled.token_ids))
         return ChatGeneration(reply.prompt_ids, sent.generation(reply.sampled), reply.message)
+
+    async def count_tokens(self, *, episode: str, messages: Sequence[Message], tools: Sequence[Tool]) -> int:
+        """The length of the prompt that the episode's engine would render for a chat."""
+        engine = await self._placement.of_episode(episode)
+        answer = await self._send(engine, TOKENIZE, tokenize_body(messages, tools), {names.HEADER_SESSION: episode})
+        _check_status(engine, answer)
+        return parse_count(answer.body)
 
     async def prompt_logprobs(self, *, token_ids: Sequence[int]) -> list[float]:
         """Log-probabilities of tokens 1.. given their prefix, on the least-loaded engine."""

@@ -120,3 +120,11 @@ class ChatGenerator(Protocol):
             EpisodeError: PROVIDER when the engine is lost, INVALID_RESPONSE when ids or logprobs are missing.
         """
         ...
+
+    async def count_tokens(self, *, episode: str, messages: Sequence[Message], tools: Sequence[Tool]) -> int:
+        """How many tokens the prompt of such a chat has, also one that is too long. Nothing is sampled.
+
+        Raises:
+            EpisodeError: PROVIDER when the engine is lost, INVALID_RESPONSE when it refuses or tells no number.
+        """
+        ...

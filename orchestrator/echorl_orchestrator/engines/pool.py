@@ -201,6 +201,10 @@ class EnginePool:
             episode=episode, messages=messages, tools=tools, sampling=sampling, max_tokens=max_tokens
         )
 
+    async def count_tokens(self, *, episode: str, messages: Sequence[Message], tools: Sequence[Tool]) -> int:
+        """The length of a prompt that the episode's engine renders; see ChatGenerator."""
+        return await self._opened.dispatcher.count_tokens(episode=episode, messages=messages, tools=tools)
+
     async def prompt_logprobs(self, *, token_ids: Sequence[int]) -> list[float]:
         """Log-probabilities of tokens 1.. given their prefix; see TokenGenerator."""
         return await self._opened.dispatcher.prompt_logprobs(token_ids=token_ids)

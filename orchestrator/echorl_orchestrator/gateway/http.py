@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any, TypeVar
@@ -22,7 +22,7 @@ from echorl_orchestrator.gateway.sampling import SamplingRefusedError
 from echorl_orchestrator.gateway.session import GatewaySession
 from echorl_orchestrator.gateway.sessions import Sessions, UnknownSessionError
 from echorl_orchestrator.gateway.streams import EventStream
-from echorl_orchestrator.gateway.turns import NotCountedError, SessionClosedError, Turn, TurnLimitError
+from echorl_orchestrator.gateway.turns import SessionClosedError, Turn, TurnLimitError
 
 _log = structlog.get_logger()
 _DISCONNECT_POLL_S = 0.1
@@ -34,7 +34,6 @@ _REFUSALS: list[tuple[type[Exception], int, Reason | None]] = [
     (TurnLimitError, 400, Reason.TURN_LIMIT),
     (MessageError, 400, None),
     (SamplingRefusedError, 400, Reason.UNSUPPORTED),
-    (NotCountedError, 501, Reason.UNSUPPORTED),
     (EpisodeError, 503, Reason.ENGINE),
 ]
 
@@ -128,7 +127,8 @@ class GatewayApi:
     ) -> web.StreamResponse | Refusal:
         asked = dialect.read(await _read(request), session.spec)
         assert isinstance(dialect, CountsTokens)  # noqa: S101 - it has no such route otherwise
-        return web.json_response(dialect.count(session.prompt_tokens(asked.messages, asked.tools)))
+        tokens = await _awaited(request, session, session.prompt_tokens(asked.messages, asked.tools))
+        return web.json_response(dialect.count(tokens))
 
     async def _models(self, request: web.Request) -> web.StreamResponse:
         key = _session_key(request)
@@ -167,13 +167,29 @@ async def _read(request: web.Request) -> Any:
 
 
 async def _turn(request: web.Request, session: GatewaySession, asked: TurnRequest, stream: EventStream | None) -> Turn:
-    """Play the turn; it is cancelled when the client hangs up first.
+    def unseen(turn: Turn) -> None:
+        session.history.undelivered(turn.number)
+
+    turn = session.turn(asked.messages, asked.tools, asked.sampling)
+    return await _awaited(request, session, turn, unseen, stream)
+
+
+async def _awaited(
+    request: web.Request,
+    session: GatewaySession,
+    work: Coroutine[Any, Any, _T],
+    unseen: Callable[[_T], None] = lambda _: None,
+    stream: EventStream | None = None,
+) -> _T:
+    """What the session's ``work`` comes to; it is cancelled when the client hangs up first.
+
+    ``unseen`` gets a result that came in that same instant.
 
     Raises:
         _GoneError: the client hung up.
         SessionClosedError: the session was closed meanwhile.
     """
-    task = asyncio.ensure_future(session.turn(asked.messages, asked.tools, asked.sampling))
+    task = asyncio.ensure_future(work)
     try:
         while not task.done():
             await asyncio.wait({task}, timeout=_DISCONNECT_POLL_S)
@@ -189,8 +205,7 @@ async def _turn(request: web.Request, session: GatewaySession, asked: TurnReques
         task.cancel()
         await asyncio.wait({task})
         if not task.cancelled() and task.exception() is None:
-            # It ended in the same instant.
-            session.history.undelivered(task.result().number)
+            unseen(task.result())
         raise
 
 

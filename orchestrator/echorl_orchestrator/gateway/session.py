@@ -23,14 +23,7 @@ from echorl_orchestrator.gateway.history import Branch, Continuation, History, T
 from echorl_orchestrator.gateway.prefix_cache import PrefixCache
 from echorl_orchestrator.gateway.prompts import Conversation, Prompt, prepare, returned_prompt
 from echorl_orchestrator.gateway.tokens import sampled_columns
-from echorl_orchestrator.gateway.turns import (
-    NotCountedError,
-    SessionClosedError,
-    SessionFacts,
-    SessionSpec,
-    Turn,
-    TurnLimitError,
-)
+from echorl_orchestrator.gateway.turns import SessionClosedError, SessionFacts, SessionSpec, Turn, TurnLimitError
 from echorl_orchestrator.metrics.process_counters import BRANCHES, TURNS
 
 _CLOSE_DEADLINE_S = 10.0
@@ -63,6 +56,7 @@ class GatewaySession:
         self.closed = False
         self._opened = time.monotonic()
         self._running: set[asyncio.Task[Any]] = set()
+        self._counting: set[asyncio.Task[Any]] = set()
         self._calls = 0
         self._tools: tuple[Sequence[Tool], str] | None = None
         self._prefix_cache = PrefixCache()
@@ -104,28 +98,42 @@ class GatewaySession:
             self._running.discard(task)
         return turn
 
-    def prompt_tokens(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> int:
+    async def prompt_tokens(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> int:
         """How many tokens the prompt of such a turn would have. Nothing is sampled, and no turn counted.
 
         Raises:
             SessionClosedError: the session is closed.
             MessageError: a message that no codec takes.
-            NotCountedError: the engine renders prompts, and only for a turn.
+            EpisodeError: the failure of the engine that renders the prompt.
         """
         if self.closed:
             raise SessionClosedError(f"session {self.spec.key} is closed")
-        return self._count(self._conversation(messages, tools, None))
-
-    def _count(self, talk: Conversation) -> int:
+        talk = self._conversation(messages, tools, None)
         codec = self.spec.codec
-        if isinstance(codec, EngineRendering):
-            raise NotCountedError("the engine renders prompts (model.renderer: engine), and only those of turns")
+        return await self._engine_count(talk) if isinstance(codec, EngineRendering) else self._count(codec, talk)
+
+    def _count(self, codec: ChatCodec, talk: Conversation) -> int:
         return len(prepare(codec, self.history, self.history.find(talk.nodes), talk, list(self.tool_names)))
 
+    async def _engine_count(self, talk: Conversation) -> int:
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("a count needs a running task")
+        self._counting.add(task)
+        try:
+            return await self._renderer().count_tokens(
+                episode=self.spec.episode, messages=talk.messages, tools=talk.tools
+            )
+        except EpisodeError as error:
+            self.facts.failure = error
+            raise
+        finally:
+            self._counting.discard(task)
+
     async def close(self) -> None:
-        """End the session: running turns are cancelled, later ones refused. Idempotent."""
+        """End the session: running turns and counts are cancelled, later ones refused. Idempotent."""
         self.closed = True
-        running = [task for task in self._running if task is not asyncio.current_task()]
+        running = [task for task in self._running | self._counting if task is not asyncio.current_task()]
         for task in running:
             task.cancel()
         if running:
@@ -268,10 +276,7 @@ class GatewaySession:
     async def _engine_rendered(
         self, talk: Conversation, prior: Continuation | None, sampling: SamplingConfig
     ) -> tuple[Prompt, Generation, Parsed]:
-        generator = self.spec.generator
-        if not isinstance(generator, ChatGenerator):
-            raise RuntimeError("model.renderer: 'engine' needs a generator that renders chats")
-        answer = await generator.chat(
+        answer = await self._renderer().chat(
             episode=self.spec.episode,
             messages=talk.messages,
             tools=talk.tools,
@@ -283,6 +288,12 @@ class GatewaySession:
         usable = [call for call in calls if isinstance(call["arguments"], dict)]
         parsed = Parsed(message["content"], usable, message.get("reasoning_content"), len(usable) < len(calls))
         return returned_prompt(self.history, prior, answer.prompt_ids), _checked(answer.generation), parsed
+
+    def _renderer(self) -> ChatGenerator:
+        generator = self.spec.generator
+        if not isinstance(generator, ChatGenerator):
+            raise RuntimeError("model.renderer: 'engine' needs a generator that renders chats")
+        return generator
 
     def _commit(self, draft: Draft, *, trains: bool) -> Branch:
         prompt, generation = draft.prompt, draft.generation

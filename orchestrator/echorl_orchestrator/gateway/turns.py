@@ -16,10 +16,6 @@ class SessionClosedError(Exception):
     """The episode is over; nothing reaches an engine any more."""
 
 
-class NotCountedError(Exception):
-    """Nobody here knows how many tokens a prompt has."""
-
-
 class TurnLimitError(Exception):
     """The session had as many turns as ``maxTurns`` allows."""
 

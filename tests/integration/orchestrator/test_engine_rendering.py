@@ -8,12 +8,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import anthropic
 import numpy as np
 import pytest
 
-from echorl_core.config import EngineDiscovery, EnvironmentConfig, SamplingConfig
+from echorl_core.config import EngineDiscovery, EnvironmentConfig, OrchestratorConfig, SamplingConfig
 from echorl_core.identity import RunIdentity
 from echorl_core.wire.batch import TokenRole
+from echorl_orchestrator.codec.engine_rendering import EngineRendering
 from echorl_orchestrator.engines import EnginePool
 from echorl_orchestrator.episode_outcome import EpisodeOutcome, StopReason
 from echorl_orchestrator.episodes.player import EpisodePlayer, build_player
@@ -21,6 +23,7 @@ from echorl_orchestrator.failures import ErrorKind
 from echorl_testing.engines.fake_engine import RUN_UID, TOKEN, FakeEngine, logprob, policy
 from echorl_testing.orchestrator.fake_chat import ROLES, rendered, said
 from echorl_testing.orchestrator.scripted_policy import orchestrator_config
+from echorl_testing.orchestrator.served_gateway import ServedGateway, served_gateway
 
 TERMINAL = EnvironmentConfig(
     name="terminal", type="builtin:terminal", max_turns=4, sampling=SamplingConfig(max_completion_tokens=200)
@@ -45,23 +48,35 @@ def solve(messages: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return call("submit", word=word[1])
 
 
-@asynccontextmanager
-async def playing(engine: FakeEngine, max_model_len: int) -> AsyncIterator[EpisodePlayer]:
-    engine.max_model_len = max_model_len
+def config_of(engine: FakeEngine) -> OrchestratorConfig:
     config = orchestrator_config(
-        Path("the-engine-has-it"), [TERMINAL], renderer="engine", max_model_len=max_model_len
-    ).model_copy(update={"engines": EngineDiscovery(names=[engine.address], interval_s=0.05)})
-    pool = EnginePool(config, IDENTITY, TOKEN, on_update=lambda _: None)
-    player = build_player(config, IDENTITY, pool)
+        Path("the-engine-has-it"), [TERMINAL], renderer="engine", max_model_len=engine.max_model_len
+    )
+    return config.model_copy(update={"engines": EngineDiscovery(names=[engine.address], interval_s=0.05)})
+
+
+@asynccontextmanager
+async def pool_of(engine: FakeEngine) -> AsyncIterator[EnginePool]:
+    pool = EnginePool(config_of(engine), IDENTITY, TOKEN, on_update=lambda _: None)
     await pool.start()
     try:
         pool.announce(policy(1))
         await pool.wait_served(1, 60)
-        await player.start()
-        yield player
+        yield pool
     finally:
-        await player.close()
         await pool.close()
+
+
+@asynccontextmanager
+async def playing(engine: FakeEngine, max_model_len: int) -> AsyncIterator[EpisodePlayer]:
+    engine.max_model_len = max_model_len
+    async with pool_of(engine) as pool:
+        player = build_player(config_of(engine), IDENTITY, pool)
+        try:
+            await player.start()
+            yield player
+        finally:
+            await player.close()
 
 
 async def play(player: EpisodePlayer) -> EpisodeOutcome:
@@ -108,3 +123,51 @@ async def test_a_prompt_that_the_engine_finds_too_long_ends_the_episode(
         outcome = await play(player)
     assert (outcome.num_turns, outcome.stop, outcome.error_kind) == (turns, stop, kind)
     assert len(engine.bodies("chat")) == turns + 1
+
+
+@asynccontextmanager
+async def counting(engine: FakeEngine, folder: Path) -> AsyncIterator[tuple[ServedGateway, anthropic.AsyncAnthropic]]:
+    """A gateway with a session ``e`` whose prompts the engine renders, and a client of that."""
+    async with pool_of(engine) as pool, served_gateway(folder) as gateway:
+        gateway.open("e", codec=EngineRendering(), generator=pool)
+        async with anthropic.AsyncAnthropic(base_url=gateway.url("/s/e"), api_key="none", max_retries=0) as client:
+            yield gateway, client
+
+
+async def test_counted_tokens_are_those_of_the_turn_that_the_engine_renders(tmp_path: Path) -> None:
+    talk: Any = [{"role": "user", "content": "port?"}]
+    async with FakeEngine() as engine, counting(engine, tmp_path) as (_, client):
+        counted = await client.messages.count_tokens(model="policy", system="brief", messages=talk)
+        assert not engine.bodies("chat")
+        turn = await client.messages.create(model="policy", system="brief", messages=talk, max_tokens=99)
+        assert counted.input_tokens == turn.usage.input_tokens == len(rendered(engine.bodies("chat")[0]["messages"]))
+
+
+async def test_an_engine_that_does_not_count_is_an_error_of_the_api_and_the_sessions_failure(tmp_path: Path) -> None:
+    async with FakeEngine() as engine, counting(engine, tmp_path) as (gateway, client):
+        engine.fail("tokenize", 500)
+        with pytest.raises(anthropic.APIStatusError, match="HTTP 500: scripted 500") as caught:
+            await client.messages.count_tokens(model="policy", messages=[{"role": "user", "content": "port?"}])
+        body: Any = caught.value.body
+        assert (caught.value.status_code, body["error"]["type"]) == (503, "overloaded_error")
+        failure = gateway.sessions.get("e").facts.failure
+        assert failure is not None
+        assert failure.kind is ErrorKind.PROVIDER
+
+
+@pytest.mark.parametrize("end", ["session", "client"])
+async def test_a_count_ends_with_its_session_or_its_client(tmp_path: Path, end: str) -> None:
+    async with FakeEngine() as engine, counting(engine, tmp_path) as (gateway, client):
+        engine.hold("tokenize")
+        call = asyncio.create_task(
+            client.messages.count_tokens(model="policy", messages=[{"role": "user", "content": "port?"}])
+        )
+        await engine.until(lambda: bool(engine.bodies("tokenize")))
+        if end == "session":
+            await gateway.sessions.close("e")
+            with pytest.raises(anthropic.APIStatusError, match="session e was closed"):
+                await call
+        else:
+            call.cancel()
+        await engine.until(lambda: engine.cancelled == ["tokenize"])
+        assert gateway.bugs == []

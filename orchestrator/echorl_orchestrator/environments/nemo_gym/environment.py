@@ -17,7 +17,6 @@ from echorl_orchestrator.environments.numbered_tasks import NumberedTasks
 from echorl_orchestrator.failures import AgentError, BadInputError, HarnessError, InfrastructureError
 
 _URL = re.compile(r"https?://[A-Za-z0-9_.-]+(:[0-9]{1,5})?(/[A-Za-z0-9_./@-]*)?")
-_TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _PARAMS = "responses_create_params"
 _OVER = frozenset({"context_length_exceeded", "turn_limit_exceeded"})
 """The gateway's reasons to refuse one turn more; what was said until then is verified."""
@@ -70,6 +69,9 @@ def _row(line: str, where: str) -> dict[str, Any]:
     params = row.get(_PARAMS) if isinstance(row, dict) else None
     if not isinstance(params, dict) or not isinstance(params.get("input"), str | list):
         raise BadInputError(f"{where}: found no {_PARAMS}.input, accepted are text and a list of items")
+    tools = params.get("tools") or []
+    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
+        raise BadInputError(f"{where}: {_PARAMS}.tools: found {str(tools)[:100]}, accepted is a list of tools")
     return row  # type: ignore[no-any-return]  # it is a dict by now
 
 
@@ -88,15 +90,15 @@ class GymRunner:
             InfrastructureError, HarnessError, AgentError: what failed; nothing is scored.
         """
         row = self._rows[task["key"]]
-        policy = _Policy(f"{base_url}/responses", {**row[_PARAMS], "model": model})
-        async with GymSession(self._url, self._call_s) as gym, policy:
-            await gym.seed(row)
-            while items := await policy.turn():
-                calls = [item for item in items if item["type"] == "function_call"]
-                if not calls or policy.cut:
-                    break
-                for call in calls:
-                    policy.told(call["call_id"], await _answer(gym, call))
+        async with GymSession(self._url, self._call_s) as gym:
+            tools = _offered(row[_PARAMS].get("tools") or [], await gym.seed(row))
+            async with _Policy(f"{base_url}/responses", {**row[_PARAMS], "tools": tools, "model": model}) as policy:
+                while items := await policy.turn():
+                    calls = [item for item in items if item["type"] == "function_call"]
+                    if not calls or policy.cut:
+                        break
+                    for call in calls:
+                        policy.told(call["call_id"], await _answer(gym, tools, call))
             if policy.last is None:
                 # Not one turn had room.
                 return RunnerResult(None, truncated=True)
@@ -104,8 +106,15 @@ class GymRunner:
         return RunnerResult(reward, metrics, {"row": task["key"]}, policy.cut)
 
 
-async def _answer(gym: GymSession, call: dict[str, Any]) -> str:
-    if not _TOOL_NAME.fullmatch(call["name"]):
+def _offered(own: Sequence[dict[str, Any]], more: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The row's tools and the server's; one that both have is as the row describes it."""
+    named = {tool.get("name") for tool in own}
+    return [*own, *(tool for tool in more if tool["name"] not in named)]
+
+
+async def _answer(gym: GymSession, tools: Sequence[dict[str, Any]], call: dict[str, Any]) -> str:
+    # By another name it would reach whatever the server has, its verdict too.
+    if all(tool.get("name") != call["name"] for tool in tools):
         return json.dumps({"error": f"there is no tool {call['name']}"})
     try:
         arguments = json.loads(call["arguments"])

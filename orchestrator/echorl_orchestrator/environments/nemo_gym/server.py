@@ -1,6 +1,7 @@
 """The wire of a resources server: JSON by HTTP, and cookies that say which episode it is.
 
     POST /seed_session   the row                                   begins an episode
+                         tools may be behind MCP (``mcp``): it says where, and by what headers it knows the episode
     POST /<tool>         the arguments of a call                   any answer is the tool's, errors too
     POST /verify         the row, and ``response``: what was said  {"reward": 1.0, ...}
 
@@ -13,6 +14,7 @@ from typing import Any
 
 import aiohttp
 
+from echorl_orchestrator.environments.nemo_gym.mcp import McpServer
 from echorl_orchestrator.failures import BadInputError, HarnessError, InfrastructureError
 
 _OK = 200
@@ -60,25 +62,38 @@ class GymSession:
         # Servers by address have cookies too; their values are given back as they came.
         jar = aiohttp.CookieJar(unsafe=True, quote_cookie=False)
         self._client = aiohttp.ClientSession(cookie_jar=jar, timeout=aiohttp.ClientTimeout(total=call_s))
+        self._mcp: McpServer | None = None
+        self._behind_mcp: frozenset[str] = frozenset()
 
     async def __aenter__(self) -> "GymSession":
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._client.close()
+        try:
+            if self._mcp is not None:
+                await self._mcp.close()
+        finally:
+            await self._client.close()
 
-    async def seed(self, row: dict[str, Any]) -> None:
-        """Begin the episode of a row.
+    async def seed(self, row: dict[str, Any]) -> list[dict[str, Any]]:
+        """Begin the episode of a row; returns the tools that the server offers by MCP, as functions of Responses.
 
         Raises:
             InfrastructureError: the server is lost.
-            HarnessError: it refuses the row, or has its tools elsewhere.
+            HarnessError: it refuses the row, or answers what is none of its protocols.
         """
-        if "mcp" in await self._json("seed_session", row):
-            raise HarnessError(f"{self._url}: its tools are behind MCP, accepted are servers whose tools are paths")
+        where = (await self._json("seed_session", row)).get("mcp")
+        if where is None:
+            return []
+        self._mcp = McpServer(self._client, *_mcp_address(self._url, where))
+        tools = await self._mcp.tools()
+        self._behind_mcp = frozenset(tool["name"] for tool in tools)
+        return tools
 
     async def tool(self, name: str, arguments: Any) -> str:
-        """What a tool answers, an error of its own included; raises ``InfrastructureError`` as ``seed`` does."""
+        """What a tool answers, an error of its own included; raises as ``seed`` does."""
+        if self._mcp is not None and name in self._behind_mcp:
+            return await self._mcp.call(name, arguments)
         return (await self._posted(name, arguments))[1]
 
     async def verify(self, row: dict[str, Any], response: dict[str, Any]) -> tuple[float, dict[str, float]]:
@@ -111,4 +126,21 @@ class GymSession:
             async with self._client.post(f"{self._url}/{path}", json=body) as response:
                 return response.status, await response.text(errors="replace")
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise InfrastructureError(f"{self._url}/{path}: {error or 'no answer in time'}") from None
+            raise InfrastructureError(f"{self._url}/{path}: {str(error) or 'no answer in time'}") from None
+
+
+def _mcp_address(url: str, where: Any) -> tuple[str, dict[str, str]]:
+    """The address that ``mcp`` of a session names, and the headers of every call to it."""
+    asked = where if isinstance(where, dict) else {}
+    path, headers = asked.get("url_path"), asked.get("headers")
+    if (
+        isinstance(path, str)
+        and path.startswith("/")
+        and isinstance(headers, dict)
+        and all(isinstance(value, str) and value.isprintable() for value in headers.values())
+        and asked.get("transport", "http") == "http"
+    ):
+        return f"{url}{path}", headers
+    raise HarnessError(
+        f"{url}/seed_session: mcp: found {str(where)[:_TOLD]}, accepted are url_path, headers and transport: http"
+    )

@@ -17,11 +17,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from echorl_orchestrator.environments.contract import Action, Environment, Span, Step
 from echorl_orchestrator.environments.numbered_tasks import NumberedTasks
 from echorl_orchestrator.environments.openenv.session import ActionRefused, Answer, Session, action_schema
+from echorl_orchestrator.environments.openenv.splits import count_tasks
 from echorl_orchestrator.failures import BadInputError, HarnessError
 
 TOOL = "act"
 """Name of the tool that takes an action."""
 _URL = re.compile(r"https?://[A-Za-z0-9_.-]+(:[0-9]{1,5})?(/[A-Za-z0-9_./@-]*)?")
+_SEEDS = 1024
 _NO_REWARD = "the server ended the episode without a reward: let args.unrewarded say what that is worth"
 
 
@@ -30,9 +32,12 @@ class OpenEnvArgs(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    num_tasks: int = Field(default=1024, ge=1)
-    """Tasks are seeds, which ``reset`` is given: ``seed``, ``seed + 1``, and so on."""
+    split: str | None = None
+    """Tasks are those that the server has in this split (``splits``); None: they are seeds."""
+    num_tasks: int | None = Field(default=None, ge=1)
+    """The first tasks alone; None: all of a split, or 1024 seeds."""
     seed: int = Field(default=0, ge=0)
+    """Of the first task; ``reset`` is given this one, ``seed + 1``, and so on."""
     reset: dict[str, Any] = {}
     """More parameters of every ``reset``."""
     system: str | None = None
@@ -72,12 +77,18 @@ class OpenEnvEpisode:
         self._reward: float | None = None
 
     async def reset(self, task: dict[str, Any], *, seed: int, episode_id: str) -> Step:
-        """What the server's ``reset`` shows, for the task's own seed.
+        """What the server's ``reset`` shows, for the task's own seed, and its place in the split.
 
         Raises:
             InfrastructureError, HarnessError: there is no session, or it cannot be reset.
         """
-        asked = {**self._args.reset, "seed": task["key"], "episode_id": episode_id}
+        args, place = self._args, task["key"]
+        # Of a split, keys are places in it; else they are seeds.
+        if args.split is None:
+            chosen = {"seed": place}
+        else:
+            chosen = {"seed": args.seed + place, "split": args.split, "index": place}
+        asked = {**args.reset, **chosen, "episode_id": episode_id}
         times = {"call_s": self._args.call_timeout_s, "room_s": self._args.room_timeout_s}
         self._session, answer = await Session.opened(self._url, asked, **times)
         system = [] if self._args.system is None else [{"role": "system", "content": self._args.system}]
@@ -161,9 +172,14 @@ def build(url: str, /, **args: Any) -> Environment:
     if checked.action is not None and checked.action not in names:
         raise BadInputError(f"openenv: args.action: found {checked.action!r}, accepted are {', '.join(names)}")
     tools = [] if checked.action is not None else [_tool(schema, names)]
-    return Environment(
-        NumberedTasks(checked.seed, checked.num_tasks), text_env=partial(OpenEnvEpisode, url, checked, tools)
-    )
+    return Environment(_tasks(url, checked), text_env=partial(OpenEnvEpisode, url, checked, tools))
+
+
+def _tasks(url: str, args: OpenEnvArgs) -> NumberedTasks:
+    if args.split is None:
+        return NumberedTasks(args.seed, args.num_tasks or _SEEDS)
+    count = asyncio.run(count_tasks(url, args.split))
+    return NumberedTasks(0, min(count, args.num_tasks or count))
 
 
 def _tool(schema: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 from verifiers import v1
+from verifiers.v1.utils.loaders import harness_class
 
 from echorl_core import hooks
 from echorl_orchestrator.environments.contract import Environment, Limits, RunnerResult
@@ -24,6 +25,7 @@ _HARNESS = "echorl_chat"
 """Id under which the library finds our harness."""
 _DEFAULT = "bash"
 """The library's harness where a task set brings none; it runs what the model writes on this machine."""
+_UNCONTAINED = "accepted is what runs as programs beside the worker, since no containers of the library are started"
 _OF_INFRASTRUCTURE = frozenset({"SandboxError", "TunnelError", "InterceptionError"})
 _PROVIDER = "ProviderError"
 _NO_ROOM = "context_length"
@@ -46,7 +48,7 @@ def build(name: str, identity: str, module: ModuleType, args: dict[str, Any]) ->
     """The environment of the task set that ``module`` exports.
 
     Raises:
-        BadInputError: there is none, it or its tasks cannot be loaded, or several agents take part.
+        BadInputError: there is none, it cannot be loaded, several agents take part, or they need containers.
     """
     checked = TasksetArgs.model_validate(args)
     exported = [getattr(module, one, None) for one in getattr(module, "__all__", ())]
@@ -60,7 +62,10 @@ def build(name: str, identity: str, module: ModuleType, args: dict[str, Any]) ->
     os.environ["PYTHONPATH"] = os.pathsep.join(ours)
     try:
         made = _made(name, identity, checked)
+        _check_harness(name, identity, made)
         tasks = _tasks(name, made.taskset, checked.num_tasks)
+        for task in tasks:
+            _check_task(name, task)
     except BadInputError:
         raise
     except Exception as error:  # it may raise anything
@@ -80,6 +85,28 @@ def _made(name: str, identity: str, args: TasksetArgs) -> v1.Env:
         agent["harness"] = {**args.harness, **({"id": _HARNESS} if ours else {})}
     taskset = {**args.taskset, "id": identity}
     return v1.load_environment(v1.resolve_env_config({"taskset": taskset, "agent": agent}))
+
+
+def _check_harness(name: str, identity: str, made: v1.Env) -> None:
+    # The library would say it of every episode, and send people to its own options.
+    chosen = made.config.agent.harness
+    harness = v1.default_harness_id(identity) if chosen is None else chosen.id
+    if harness_class(harness).NEEDS_CONTAINER:
+        raise BadInputError(
+            f"{name}: found harness {harness!r}, which needs a container (NEEDS_CONTAINER); {_UNCONTAINED}"
+        )
+
+
+def _check_task(name: str, task: v1.Task) -> None:
+    data = task.data
+    wanted = {
+        "a container (NEEDS_CONTAINER)": type(task).NEEDS_CONTAINER,
+        f"the image {data.image!r}": data.image is not None,
+        "a network policy": "*" not in data.network_allow or bool(data.network_block),
+    }
+    for what, wants in wanted.items():
+        if wants:
+            raise BadInputError(f"{name}: found task {data.idx!r}, which needs {what}; {_UNCONTAINED}")
 
 
 def _tasks(name: str, taskset: v1.Taskset, count: int | None) -> Sequence[v1.Task]:

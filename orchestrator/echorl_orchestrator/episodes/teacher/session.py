@@ -6,7 +6,7 @@ from typing import Any
 from echorl_core.config import SamplingConfig, SftConfig
 from echorl_orchestrator.chat.messages import Tool, canonical_message, message_key
 from echorl_orchestrator.codec.engine_rendering import EngineRendering, PromptTooLongError
-from echorl_orchestrator.codec.protocol import Parsed
+from echorl_orchestrator.codec.protocol import ChatCodec, Parsed
 from echorl_orchestrator.endpoints.chat import endpoint_says
 from echorl_orchestrator.endpoints.client import EndpointClient
 from echorl_orchestrator.episodes.samples import Built, Owner, kept_branches
@@ -94,13 +94,13 @@ class TeacherSession(GatewaySession):
         shared = max((_shared(branch.messages, one.messages) for one in earlier), default=0)
         return frozenset({*range(shared), *self._unusable.get(branch.number, ())})
 
-    def _count(self, talk: Conversation) -> int:
-        codec = self.spec.codec
-        assert not isinstance(codec, EngineRendering)  # noqa: S101 - refused when the player was made
+    def _count(self, codec: ChatCodec, talk: Conversation) -> int:
         return len(codec.render(talk.messages, talk.tools, talk.warnings).ids)
 
     def _checked_count(self, talk: Conversation) -> int:
-        count = self._count(talk)
+        codec = self.spec.codec
+        assert not isinstance(codec, EngineRendering)  # noqa: S101 - refused when the player was made
+        count = self._count(codec, talk)
         if count >= self.spec.max_model_len:
             raise PromptTooLongError(f"the prompt has {count} tokens of at most {self.spec.max_model_len - 1}")
         return count

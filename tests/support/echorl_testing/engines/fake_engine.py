@@ -98,6 +98,7 @@ class FakeEngine:
         app.router.add_get("/metrics", self._metrics)
         app.router.add_post("/inference/v1/generate", self._generate)
         app.router.add_post(PATH, self._chat)
+        app.router.add_post("/tokenize", self._tokenize)
         app.router.add_post("/v1/completions", self._completions)
         app.router.add_get("/echorl/identity", self._identity)
         app.router.add_post("/echorl/stage", self._stage)
@@ -279,6 +280,10 @@ class FakeEngine:
         if reason == "abort":
             answer["choices"][0]["finish_reason"] = reason
         return web.json_response(answer)
+
+    async def _tokenize(self, request: web.Request) -> web.Response:
+        tokens = rendered(request["body"]["messages"])
+        return web.json_response({"count": len(tokens), "max_model_len": self.max_model_len, "tokens": tokens})
 
     async def _finished(self, name: str) -> str:
         """Wait while held or paused; "abort" if the request is ended meanwhile, else "stop"."""

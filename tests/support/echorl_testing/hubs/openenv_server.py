@@ -4,6 +4,7 @@ game      guess a number from 0 to 9: 0.25 for each step, 1.0 more when it is fo
 silent    the same, and never a reward
 broken    its step raises
 single    the game, for one session at a time
+split     the game with tasks of its own: the train split's numbers are 5 and 6, the test split's is 8
 """
 
 import sys
@@ -67,6 +68,25 @@ class Game(Environment):
         return self._state
 
 
+class Split(Game):
+    """See the module."""
+
+    numbers = {"train": [5, 6], "test": [8], "empty": []}
+
+    def list_splits(self):
+        """Names of the splits."""
+        return [*self.numbers]
+
+    def num_tasks(self, split):
+        """How many there are."""
+        return len(self.numbers[split])
+
+    def reset(self, seed=None, episode_id=None, split="train", index=0, **_):
+        """Choose the task's number; the seed only says how it is told."""
+        super().reset(self.numbers[split][index], episode_id)
+        return Seen(text=f"{split} {index}, told by {seed}", left=self._left)
+
+
 class Silent(Game):
     """See the module."""
 
@@ -87,5 +107,7 @@ if __name__ == "__main__":
     whole.mount("/words", create_fastapi_app(Game, Said, Seen, max_concurrent_envs=16))
     whole.mount("/silent", create_fastapi_app(Silent, Guess, Seen, max_concurrent_envs=16))
     whole.mount("/broken", create_fastapi_app(Broken, Guess, Seen, max_concurrent_envs=16))
+    split = create_fastapi_app(Split, Guess, Seen, max_concurrent_envs=16, env_name="guess a number")
+    whole.mount("/split", split)
     whole.mount("/single", create_fastapi_app(Game, Guess, Seen, max_concurrent_envs=1))
     uvicorn.run(whole, host="127.0.0.1", port=int(sys.argv[1]), log_level="error")

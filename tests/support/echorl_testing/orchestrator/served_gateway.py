@@ -51,11 +51,12 @@ class ServedGateway:
         """Open another session."""
         spec: dict[str, Any] = {
             "codec": CompactCodec(self.tokenizer),
+            "generator": self.policy,
             "sampling": SamplingConfig(max_completion_tokens=64),
             "max_model_len": 512,
             **changes,
         }
-        return self.sessions.open(SessionSpec(key, "e", generator=self.policy, **spec))
+        return self.sessions.open(SessionSpec(key, "e", **spec))
 
 
 @asynccontextmanager

@@ -199,6 +199,36 @@ async def test_error_status_has_a_kind_and_the_engines_words(running_pool, statu
         assert caught.value.kind is kind
 
 
+async def test_a_count_is_of_the_prompt_that_the_chat_has_however_long(running_pool):
+    async with FakeEngine() as engine, running_pool(engine) as harness:
+        pool = await ready(harness)
+        strict = {**GREP, "function": {**GREP["function"], "strict": True}}
+        assert await pool.count_tokens(episode="e1", messages=ASKED, tools=[strict]) == len(rendered(ASKED))
+        assert engine.bodies("tokenize") == [{"model": "policy", "messages": ASKED, "tools": [GREP]}]
+        assert not engine.bodies("chat")
+        engine.max_model_len = 3
+        assert await pool.count_tokens(episode="e1", messages=ASKED, tools=[]) == len(rendered(ASKED))
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "reason"),
+    [
+        (({"error": "oh"}, 500), ErrorKind.PROVIDER, "HTTP 500: oh"),
+        (({"error": {"message": "roles must alternate"}}, 400), ErrorKind.INVALID_RESPONSE, "roles must alternate"),
+        (({"count": 0}, 200), ErrorKind.INVALID_RESPONSE, "count: found 0, accepted is at least 1"),
+        (({"tokens": [1]}, 200), ErrorKind.INVALID_RESPONSE, "cannot be read"),
+    ],
+)
+async def test_a_count_that_the_engine_does_not_give_is_its_failure(running_pool, answer, kind, reason):
+    body, status = answer
+    async with FakeEngine() as engine, running_pool(engine) as harness:
+        pool = await ready(harness)
+        engine.answers["tokenize"].append(web.json_response(body, status=status))
+        with pytest.raises(EpisodeError, match=reason) as caught:
+            await pool.count_tokens(episode="e1", messages=ASKED, tools=[])
+        assert caught.value.kind is kind
+
+
 async def test_chats_and_completions_of_an_episode_stick_to_one_engine(running_pool):
     async with FakeEngine() as first, FakeEngine() as second, running_pool(first, second) as harness:
         harness.pool.announce(policy(0))

@@ -11,7 +11,6 @@ import pytest
 
 from echorl_core.config import SamplingConfig
 from echorl_orchestrator.chat.messages import MessageError
-from echorl_orchestrator.codec.engine_rendering import EngineRendering
 from echorl_orchestrator.codec.renderers_codec import RenderersCodec
 from echorl_orchestrator.failures import EpisodeError, ErrorKind
 from echorl_orchestrator.gateway.dialect import TurnRequest
@@ -265,11 +264,6 @@ async def test_counted_tokens_are_those_that_the_turn_will_have(gateway: ServedG
         counted = await client.messages.count_tokens(model="claude", messages=talk, tools=TOOLS)
         assert len(gateway.policy.calls) == 1
         assert counted.input_tokens == (await ask(client, talk)).usage.input_tokens
-    gateway.open("engine", codec=EngineRendering())
-    async with client_of(gateway, "engine") as client:
-        with pytest.raises(anthropic.APIStatusError, match=r"model\.renderer: engine") as caught:
-            await client.messages.count_tokens(model="claude", messages=PROMPT)
-    assert caught.value.status_code == 501
 
 
 async def test_models_and_the_look_before_the_first_call(gateway: ServedGateway) -> None:

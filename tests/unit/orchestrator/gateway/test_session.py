@@ -277,6 +277,10 @@ class RenderingEngine(ScriptedPolicy):
         content = self._tokenizer.decode(generation.token_ids)
         return ChatGeneration(prompt, generation, {"role": "assistant", "content": content})
 
+    async def count_tokens(self, *, messages: Any, **_: Any) -> int:
+        text = "".join(f"[{message['role']}]{message['content']}" for message in messages) + "[assistant]"
+        return len(self._tokenizer.encode(text))
+
 
 async def test_engine_rendered_turns_link_by_exact_ids(tokenizer: TextTokenizer) -> None:
     policy = RenderingEngine(tokenizer, lambda text: f"t{text.count('[user]')}")
