@@ -70,10 +70,11 @@ class AgentSandboxes(Cluster):
         pods = [sandbox_pod(item) for item in await self._list(POD, namespace, names.SANDBOXES, JSON)]
         by_owner = {pod.record.meta.owner_uid: pod.record for pod in pods}
         by_name = {(pod.record.meta.namespace, pod.record.meta.name): pod for pod in pods}
-        had = {(claim.held.record.meta.namespace, claim.pod): claim for claim in claims}
+        claimed = [((claim.held.record.meta.namespace, claim.pod), claim) for claim in claims]
+        had = {place for place, _ in claimed}
         return [
             *(with_pod(one, by_owner.get(one.record.meta.uid)) for one in found),
-            *(with_pod_of_claim(claim, by_name.get(place)) for place, claim in had.items()),
+            *(with_pod_of_claim(claim, by_name.get(place)) for place, claim in claimed),
             *(pod for place, pod in by_name.items() if pod.warm and place not in had),
         ]
 
