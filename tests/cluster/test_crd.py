@@ -47,7 +47,7 @@ STATUS = {
         "inference": {"ready": 3, "desired": 3},
         "orchestrator": {"ready": 1, "desired": 1},
     },
-    "inference": {"replicas": 3, "selector": "echorl.dev/run-uid=x,echorl.dev/role=inference"},
+    "inference": {"replicas": 3, "selector": "echorl.dev/run-uid=x,echorl.dev/role=inference", "autoscale": "why"},
     "sandboxes": {
         "alive": 6,
         "starting": 1,
@@ -65,6 +65,7 @@ STATUS = {
         "countedPod": "2f1b7c1e-0000-4000-8000-000000000000",
         "engineRestarts": {"one-inference-5d8-x": 2},
         "judgedEnds": {"one-inference-5d8-x": 3},
+        "autoscale": {"wanted": 3, "min": 1, "max": 4, "replicas": 2, "off": 1},
         "preparedAttempt": 2,
         "admittedAttempt": 2,
         "admittedPods": "0123456789abcdef",

@@ -111,6 +111,7 @@ OUT_OF_RANGE = [
     ("spec.trainer.optimizer.betas", [0.9, 1.0], "less than 1"),
     ("spec.trainer.optimizer.lr", 0, "greater than 0"),
     ("spec.inference.replicas", 0, "accepted: at least 1"),
+    ("spec.inference.autoscale.min", 0, "greater than or equal to 1"),
     (f"{EVAL}.groupSize", 5000, "less than or equal to 4096"),
 ]
 

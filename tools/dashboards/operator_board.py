@@ -36,6 +36,12 @@ _RUNS = Row(
             stacked=True,
         ),
         Plot(
+            "Engines by autoscaling",
+            Unit.NONE,
+            "That it wants; runs that somebody else scales are left out.",
+            (Query(f"{_P}_autoscaled_engines", "{{namespace}}/{{run}}"),),
+        ),
+        Plot(
             "Failed runs by reason",
             Unit.NONE,
             "That are still there.",

@@ -28,7 +28,7 @@ class Evidence:
     """One thing that was seen."""
 
     kind: str
-    """condition, pod, sandboxes, claim, nodes, event, lease or withheld."""
+    """condition, autoscale, pod, sandboxes, claim, nodes, event, lease or withheld."""
     of: str
     """Name of the object that the line is about."""
     text: str
@@ -53,6 +53,7 @@ def evidence(
     """
     pieces = [
         *_conditions(observed),
+        *_autoscaling(observed),
         *_pods(observed),
         *_sandboxes(observed),
         *_claims(observed),
@@ -86,6 +87,11 @@ def _conditions(observed: Observed) -> Iterator[Evidence]:
         ago = "" if since is None else f" since {span(observed.now - since)}"
         message = f": {_cut(condition['message'])}" if condition.get("message") else ""
         yield Evidence("condition", kind, f"{condition['status']}{ago}, {condition.get('reason', '')}{message}")
+
+
+def _autoscaling(observed: Observed) -> Iterator[Evidence]:
+    if why := (observed.run.status.get("inference") or {}).get("autoscale"):
+        yield Evidence("autoscale", "", _cut(why))
 
 
 def _pods(observed: Observed) -> Iterator[Evidence]:

@@ -76,7 +76,8 @@ _WAITING = _Loss(
     "engines",
     (TimeState.WAITING,),
     "the engines are the bottleneck, the trainer waits for batches",
-    "more spec.inference.replicas, or a higher spec.algorithm.oversampling where engines could take more requests",
+    "more spec.inference.replicas, which spec.inference.autoscale finds by itself, or a higher "
+    "spec.algorithm.oversampling where engines could take more requests",
 )
 _TRAINER_LOSSES = (_STARTING, _RESTARTS, _PUBLISHING, _SAVING, _WAITING)
 

@@ -40,6 +40,7 @@ def summary(run: Mapping[str, Any], now: float) -> dict[str, Any]:
         "policy": status.get("policy"),
         "checkpoint": checkpoint,
         "roles": status.get("roles", {}),
+        "autoscale": (status.get("inference") or {}).get("autoscale"),
         "sandboxes": status.get("sandboxes"),
         "goodput": status.get("goodput"),
         "restarts": status.get("restarts", 0),

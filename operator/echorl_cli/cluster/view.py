@@ -64,6 +64,8 @@ def rows(told: Mapping[str, Any]) -> list[tuple[str, str]]:
     ]
     if told["sandboxes"]:
         lines.insert(-1, ("sandboxes", _sandboxes(told["sandboxes"])))
+    if told["autoscale"]:
+        lines.append(("autoscale", told["autoscale"]))
     if told["goodput"]:
         lines.append(("goodput", _goodput(told["goodput"])))
     if told["notice"]:

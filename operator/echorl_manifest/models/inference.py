@@ -19,12 +19,24 @@ class Header(ApiModel):
     """No secret: it stands in the manifest, and in the orchestrator's config."""
 
 
+class Autoscale(ApiModel):
+    """Bounds of autoscaling."""
+
+    min: Annotated[int, Field(ge=1, le=4096)]
+    """Fewest engines."""
+    max: Annotated[int, Field(ge=1, le=4096)]
+    """Most engines."""
+
+
 class Inference(PodTemplate):
     """The vLLM engines."""
 
     replicas: Annotated[int, Field(ge=0, le=4096)] = 1
     """Number of engines. None are started, whatever this says, where nothing is sampled: in mode ``sft`` without eval
     environments. 0 is accepted there alone."""
+    autoscale: Autoscale | None = None
+    """Has the operator size the engines, from ``replicas`` on, by who waits for whom. A change of ``replicas`` alone
+    turns that off until this changes; mode ``sft`` keeps ``replicas``."""
     gpus_per_replica: Annotated[int, Field(ge=0, le=64)] = 1
     """GPUs of each engine. 0: it runs on the CPU."""
     tensor_parallel: Annotated[int, Field(ge=1, le=64)] | None = None

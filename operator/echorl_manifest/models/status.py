@@ -105,6 +105,8 @@ class InferenceStatus(ApiModel):
     """Engine pods that there are."""
     selector: ShortText
     """Label selector of these, for autoscalers."""
+    autoscale: ShortText | None = None
+    """Why there are to be that many."""
 
 
 class RestartsByRole(ApiModel):
@@ -203,6 +205,8 @@ class Control(ApiModel):
     """Why the run failed, in one word."""
     lost_checkpoint: ShortText | None = None
     """Which checkpoint, newer than the resume step, prepare found damaged or gone; until a newer one is committed."""
+    autoscale: Annotated[dict[str, Count], Field(max_length=16)] | None = None
+    """What autoscaling has decided."""
 
 
 class RunStatus(ApiModel):

@@ -35,6 +35,7 @@ SAMPLING = (f"{TRAIN[0]}.sampling",)
 MEMBERS = tuple(f"{place}.members{{}}" for place in ENVIRONMENTS)
 TEACHER = ("teacher.url", "teacher.model", "teacher.secretName")
 OPTIMIZER = ("spec.trainer.optimizer",)
+INFERENCE = ("spec.inference",)
 CHECKPOINT = ("spec.checkpoint",)
 SPEC, WANDB, RESUME, STORAGE = (("spec",), ("spec.monitors.wandb",), ("spec.resume",), ("spec.storage",))
 
@@ -207,6 +208,9 @@ ENVIRONMENTS_AND_SAMPLING: tuple[Row, ...] = (
     ),
 )
 RUNTIME: tuple[Row, ...] = (
+    Compared(("spec.inference.autoscale",), "max", "at least", "min"),
+    Compared(INFERENCE, "replicas", "at least", "autoscale.min"),
+    Compared(INFERENCE, "autoscale.max", "at least", "replicas"),
     Compared(
         SPEC,
         "trainer.seqLen",

@@ -86,7 +86,8 @@ def unused_locally(spec: EchoRLRunSpec) -> list[str]:
         "spec.failurePolicy": {"forceDeleteOnNodeLoss"},
         "spec.algorithm.teacher": {"secretName"},
         "spec.monitors.wandb": {"secretName"},
-        **{f"spec.{role}": {"image", "template"} for role in ("trainer", "inference", "orchestrator")},
+        **{f"spec.{role}": {"image", "template"} for role in ("trainer", "orchestrator")},
+        "spec.inference": {"image", "template", "autoscale"},
     }
     parts = {
         "spec": spec,

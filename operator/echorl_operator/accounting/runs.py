@@ -111,6 +111,13 @@ class RunAccounts:
             if account.committed_at is not None and account.memory.phase not in (*ENDED, Phase.SUSPENDED):
                 yield key, max(0.0, now - account.committed_at)
 
+    def autoscaled(self) -> Iterator[tuple[RunKey, int]]:
+        """Engines that autoscaling wants, of runs that it decides for."""
+        for key, account in self._runs.items():
+            decided = account.memory.autoscaling
+            if decided is not None and not decided.is_off and account.memory.phase not in (*ENDED, Phase.SUSPENDED):
+                yield key, decided.wanted
+
     def _settle(self, account: _Run, now: float) -> None:
         seconds = max(0.0, now - account.since)
         for key, gpus in account.usage.items():

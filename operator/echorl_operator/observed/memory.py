@@ -26,6 +26,55 @@ class Admission:
     """Digest of their uids: a pod that is not among these is a replacement, and its gang is lost."""
 
 
+@dataclass(frozen=True, slots=True)
+class Autoscaling:
+    """What was decided of the number of engines, and what that rests on."""
+
+    wanted: int
+    least: int
+    """``autoscale.min`` that it was decided under."""
+    most: int
+    """``autoscale.max``."""
+    replicas: int
+    """``inference.replicas`` at that time: another value is somebody else's."""
+    since: int = 0
+    """Time of the newest measurement when it was decided, in seconds since the epoch; 0: there was none."""
+    is_off: bool = False
+    """Somebody else has written ``inference.replicas``."""
+    before_engines: int = 0
+    """How many there were before there were more; 0: they never became more."""
+    before_pace: int = 0
+    """Steps a day that the run made with these."""
+
+    @classmethod
+    def of(cls, status: object) -> "Autoscaling | None":
+        """From ``status.control.autoscale``; None if it holds no decision."""
+        told = {key: count for key, count in _counts(status).items() if count > 0}
+        if not {"wanted", "min", "max", "replicas"} <= told.keys():
+            return None
+        return cls(
+            wanted=told["wanted"],
+            least=told["min"],
+            most=told["max"],
+            replicas=told["replicas"],
+            since=told.get("since", 0),
+            is_off=bool(told.get("off")),
+            before_engines=told.get("beforeEngines", 0),
+            before_pace=told.get("beforeStepsPerDay", 0),
+        )
+
+    def status(self) -> dict[str, int]:
+        """As it stands there."""
+        rest = {
+            "since": self.since,
+            "off": int(self.is_off),
+            "beforeEngines": self.before_engines,
+            "beforeStepsPerDay": self.before_pace,
+        }
+        needed = {"wanted": self.wanted, "min": self.least, "max": self.most, "replicas": self.replicas}
+        return needed | {key: value for key, value in rest.items() if value}
+
+
 @dataclass(frozen=True)
 class Memory:
     """Read from ``status``; every change makes a new one."""
@@ -68,6 +117,8 @@ class Memory:
     """Prepare pods of this attempt that failed."""
     step: int = 0
     """Highest step that was ever reached."""
+    autoscaling: Autoscaling | None = None
+    """None: the manifest's number of engines stands."""
 
     @classmethod
     def of(cls, status: Mapping[str, Any]) -> "Memory":
@@ -98,6 +149,7 @@ class Memory:
             lost_checkpoint=_text(control.get("lostCheckpoint")),
             preparations=_count(control.get("failedPreparations")),
             step=_count(status.get("step")),
+            autoscaling=Autoscaling.of(control.get("autoscale")),
         )
 
     def control(self) -> dict[str, Any]:
@@ -117,6 +169,7 @@ class Memory:
             "countedPod": self.counted,
             "failedPreparations": self.preparations,
             "lostCheckpoint": self.lost_checkpoint,
+            "autoscale": None if self.autoscaling is None else self.autoscaling.status(),
         }
         # An attempt that was found again in labels rests on nobody knows what: its 0 is written, too.
         rendered = {"renderedGeneration": self.rendered_generation} if self.attempt else {}

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from echorl_core.names import Phase
 from echorl_core.wire.goodput import Goodput
 from echorl_core.wire.run_state import InfrastructureLoss, SandboxesState
+from echorl_operator.observed.measurements import Measurement
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,3 +66,5 @@ class RoleState:
     """What episodes say of their sandboxes; None: the run has none."""
     goodput: Goodput | None = None
     """Where the time of its GPUs went; None: not measured yet."""
+    measured: tuple[Measurement, ...] = ()
+    """What the number of engines rests on, oldest first, since the orchestrator's process is followed."""

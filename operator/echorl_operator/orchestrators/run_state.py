@@ -3,6 +3,7 @@
 import msgspec
 
 from echorl_core.wire.run_state import RunState, SandboxesState, decode_run_state
+from echorl_operator.observed.measurements import measurement, with_newest
 from echorl_operator.observed.roles import Checkpoint, EngineState, RoleState
 
 _MOST = 2**53
@@ -66,4 +67,5 @@ def role_state(answer: RunState, *, before: RoleState | None, now: float) -> Rol
         infrastructure_losses=None if answer.infrastructure_losses is None else tuple(answer.infrastructure_losses),
         sandboxes=answer.sandboxes,
         goodput=answer.goodput,
+        measured=with_newest(() if before is None else before.measured, measurement(answer)),
     )

@@ -42,6 +42,8 @@ class PlanBuilder:
         self.phase: Phase = self.memory.phase
         self.reason = ""
         self.message = ""
+        self.autoscale = ""
+        """Why there are to be that many engines; empty: nothing new is to be told."""
         self.preparation: Preparation | None = None
         """What prepare found, in the pass that learns of it."""
         self.problems: dict[str, tuple[str, str]] = {}

@@ -16,7 +16,6 @@ from echorl_core.names import Phase
 from echorl_manifest.compile.failure_policy import restart_policy
 from echorl_manifest.models.run import EchoRLRun, EchoRLRunSpec
 from echorl_manifest.mutability import changes
-from echorl_manifest.rules.modes import num_engines
 from echorl_operator.children.assembly import common, inference_deployment
 from echorl_operator.children.cluster_placement import orchestrator_address
 from echorl_operator.children.rendering import Rendering, orchestrator_config, spec_of
@@ -30,6 +29,7 @@ from echorl_operator.plan import (
     attempts,
     edits,
     endings,
+    engine_count,
     engines,
     housekeeping,
     leftovers,
@@ -204,7 +204,9 @@ def _attempt(builder: PlanBuilder, rendering: Rendering, spec: EchoRLRunSpec) ->
     # What prepare found must be in status before anybody acts on it.
     if attempts.ensure_prepared(builder, rendering, spec) is Outcome.PENDING or builder.fence:
         return
-    builder.ensure_applied(inference_deployment(rendering, num_engines(spec)), Kind.DEPLOYMENT)
+    engine_count.autoscale(builder, spec)
+    wanted = engine_count.wanted(builder.memory, spec)
+    builder.ensure_applied(inference_deployment(rendering, wanted), Kind.DEPLOYMENT)
     if engines.handle_engine_ends(builder, spec) is Outcome.DECIDED:
         return
     # Both are asked for in one pass: neither waits for the other.
@@ -286,7 +288,8 @@ def _pass_report(builder: PlanBuilder, spec: EchoRLRunSpec | None) -> PassReport
         problems=builder.problems,
         checkpoint_interval=None if spec is None else spec.checkpoint.interval,
         trainer_pods=0 if spec is None else spec.trainer.replicas,
-        engines=0 if spec is None else num_engines(spec),
+        engines=0 if spec is None else engine_count.wanted(builder.memory, spec),
+        autoscale=builder.autoscale,
         max_staleness=None if spec is None else spec.algorithm.max_staleness,
         preparation=builder.preparation,
     )

@@ -40,6 +40,12 @@ class RunMetrics:
             ("namespace", "run"),
             self._ages,
         )
+        metrics.at_scrape(
+            "autoscaled_engines",
+            "Engines that autoscaling wants, of runs that it decides for.",
+            ("namespace", "run"),
+            self._autoscaled,
+        )
         metrics.counter_at_scrape(
             "gpu_seconds",
             "GPUs that trainer pods and engines ask for, times seconds, by what they do. Of this process: what passes "
@@ -78,6 +84,11 @@ class RunMetrics:
         if not self._leading():
             return []
         return [((key.namespace, key.name), age) for key, age in self._accounts.checkpoint_ages(self._wall())]
+
+    def _autoscaled(self) -> list[Sample]:
+        if not self._leading():
+            return []
+        return [((key.namespace, key.name), float(engines)) for key, engines in self._accounts.autoscaled()]
 
     def _gpu_seconds(self) -> list[Sample]:
         if not self._leading():

@@ -24,5 +24,7 @@ class PassReport:
     """Engine pods that there should be."""
     max_staleness: int | None = None
     """Bound on the staleness of samples; None if the manifest cannot be read."""
+    autoscale: str = ""
+    """Why there are to be that many engines; empty: nothing new is to be told."""
     preparation: Preparation | None = None
     """What prepare found, in the pass that learns of it."""

@@ -46,7 +46,7 @@ def status_of(observed: Observed, memory: Memory, report: PassReport) -> dict[st
         "startTime": to_text(memory.started_at),
         "completionTime": to_text(memory.ended_at),
         "roles": _roles(observed, memory, report),
-        "inference": _inference(observed),
+        "inference": _inference(observed, memory, report),
         "sandboxes": _sandboxes(observed, report, state),
         "goodput": goodput_status(state) or before.get("goodput"),
         "timeline": _timeline(observed, memory, report),
@@ -172,10 +172,13 @@ def _sandboxes(observed: Observed, report: PassReport, state: RoleState | None) 
     return {key: value for key, value in status.items() if value not in (None, {}, [])}
 
 
-def _inference(observed: Observed) -> dict[str, Any]:
+def _inference(observed: Observed, memory: Memory, report: PassReport) -> dict[str, Any]:
     engines = observed.child(Kind.DEPLOYMENT, names.inference(observed.run.key.name))
     selector = f"{names.LABEL_RUN_UID}={observed.run.uid},{names.LABEL_ROLE}={PodRole.INFERENCE}"
-    return {"replicas": 0 if engines is None else engines.replicas, "selector": selector}
+    told = {"replicas": 0 if engines is None else engines.replicas, "selector": selector}
+    before = (observed.run.status.get("inference") or {}).get("autoscale")
+    why = None if memory.autoscaling is None else report.autoscale[:MAX_SHORT] or before
+    return told | ({"autoscale": why} if why else {})
 
 
 def _timeline(observed: Observed, memory: Memory, report: PassReport) -> list[dict[str, Any]]:

@@ -22,6 +22,7 @@ from echorl_orchestrator.failures import ErrorKind, FailureLimit
 from echorl_orchestrator.monitors.feed import Feed
 from echorl_orchestrator.monitors.monitors import Monitors, launches
 from echorl_orchestrator.records.recorder import UPDATES
+from echorl_orchestrator.rollout.concurrency import Concurrency
 from echorl_orchestrator.rollout.counters import Counters, EpisodeLedger
 from echorl_orchestrator.rollout.infrastructure_losses import InfrastructureLosses
 from echorl_orchestrator.rollout.rollout import Rollout, RolloutStart
@@ -122,6 +123,7 @@ async def assemble(
         version=pool.version_for_dispatch,
         trained=trained,
         ledger=EpisodeLedger(counters, failures, losses, health.beat),
+        concurrency=Concurrency(pool.metrics_snapshot),
         on_filtered=disk.episodes.filtered,
         on_failed=disk.episodes.failed,
     )

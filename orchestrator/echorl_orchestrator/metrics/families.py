@@ -79,6 +79,7 @@ LEARNING = (
 
 WORK = (
     _gauge("episodes_running", "Being played, evals included."),
+    _gauge("episodes_limit", "Train episodes that may be played at once; none while engines have room for all."),
     _gauge("episodes_ready", "Finished and waiting for a batch."),
     _gauge("episodes_capacity", "Further ones that may be started now."),
     _counter("episodes", "Training episodes that ended: finished, failed.", "result"),

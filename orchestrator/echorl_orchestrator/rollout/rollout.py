@@ -8,6 +8,7 @@ from pathlib import Path
 from echorl_core.config import OrchestratorConfig
 from echorl_orchestrator.episode_outcome import FailedEpisode
 from echorl_orchestrator.failures import BadInputError
+from echorl_orchestrator.rollout.concurrency import Concurrency
 from echorl_orchestrator.rollout.counters import EpisodeLedger
 from echorl_orchestrator.rollout.group_scoring import GroupScoring
 from echorl_orchestrator.rollout.groups import ReadyEpisode
@@ -52,10 +53,12 @@ class Rollout:
         version: Callable[[], int],
         trained: Callable[[], int],
         ledger: EpisodeLedger,
+        concurrency: Concurrency,
         on_filtered: Callable[[int, ReadyEpisode], None],
         on_failed: Callable[[int, FailedEpisode], None],
     ) -> None:
         """``version``: that engines would sample with now; the others: see ``ReadyBuffer`` and ``Scheduler``."""
+        self.concurrency = concurrency
         self._config, self._attempt, self._start = config, attempt, start
         self._player, self._version, self._ledger, self._on_filtered = player, version, ledger, on_filtered
         self._trained, self._on_failed = trained, on_failed
@@ -123,6 +126,7 @@ class Rollout:
             version=self._version if MODES[config.batch.mode].versions else self._trained,
             horizon=Horizon(self._attempt, config.seed, config.max_steps, start.groups),
             ledger=self._ledger,
+            concurrency=self.concurrency,
             on_failed=self._on_failed,
         )
         self._loaded = LoadedRollout(deck, buffer, scheduler)

@@ -20,6 +20,7 @@ import structlog
 from echorl_core.config import BatchConfig, EnvironmentConfig
 from echorl_orchestrator.episode_outcome import EpisodeOutcome, FailedEpisode, StopReason
 from echorl_orchestrator.failures import EpisodeError, ErrorKind
+from echorl_orchestrator.rollout.concurrency import Concurrency
 from echorl_orchestrator.rollout.counters import Drop, EpisodeLedger
 from echorl_orchestrator.rollout.group_scoring import GroupScoring
 from echorl_orchestrator.rollout.groups import Group, as_failed
@@ -74,6 +75,7 @@ class Scheduler:
         version: Callable[[], int],
         horizon: Horizon,
         ledger: EpisodeLedger,
+        concurrency: Concurrency,
         on_failed: Callable[[int, FailedEpisode], None] = lambda step, episode: None,
     ) -> None:
         """Nothing is played before ``run``.
@@ -87,6 +89,7 @@ class Scheduler:
             version: that an episode started now would sample with; -1: none.
             horizon: what episodes are identified by, and how far the run goes.
             ledger: hears of every episode that has ended.
+            concurrency: bounds episodes in flight by what engines can take.
             on_failed: gets each one that failed, and the step whose batch was being filled; not those that were
                 cancelled.
         """
@@ -96,6 +99,7 @@ class Scheduler:
         self._slots = {environment.name: asyncio.Semaphore(environment.max_concurrent) for environment in environments}
         self._unfinished: Counter[str] = Counter()
         self._version, self._horizon, self._ledger, self._on_failed = version, horizon, ledger, on_failed
+        self._concurrency = concurrency
         self._open: dict[str, Group] = {}
         self._running: dict[asyncio.Task[None], _Running] = {}
         self._wake = asyncio.Event()
@@ -196,7 +200,7 @@ class Scheduler:
 
     async def _play(self, group: Group, environment: EnvironmentConfig, task: dict[str, Any], index: int) -> None:
         # An episode that waits has no version yet: none of its tokens can be too old.
-        async with self._slots[environment.name], self._player.room(environment):
+        async with self._slots[environment.name], self._concurrency.room(), self._player.room(environment):
             outcome = await self._outcome(group, environment, task, index)
         self._ended(group, index, outcome)
 

@@ -82,6 +82,7 @@ class Scrape:
         view, health, loaded = self._view, self._health, self._view.rollout.loaded
         return _alone(
             episodes_running=view.in_flight,
+            episodes_limit=view.rollout.concurrency.limit,
             episodes_ready=None if loaded is None else len(loaded.buffer.ready),
             episodes_capacity=None if loaded is None else loaded.scheduler.capacity(),
             trained_tokens=view.throughput.trained_tokens,

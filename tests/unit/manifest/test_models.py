@@ -173,6 +173,7 @@ def test_unused_locally_names_what_is_set_and_nothing_else():
         "spec.egress",
         "spec.failurePolicy.forceDeleteOnNodeLoss",
         "spec.imagePullSecrets",
+        "spec.inference.autoscale",
         "spec.inference.image",
         "spec.monitors.wandb.secretName",
         "spec.orchestrator.image",

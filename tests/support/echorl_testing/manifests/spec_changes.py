@@ -29,6 +29,8 @@ _LARGEST: dict[str, int] = {
     "spec.trainer.replicas": 3,
     "spec.trainer.gpusPerReplica": 4,
     "spec.inference.replicas": 3,
+    "spec.inference.autoscale.min": 3,
+    "spec.inference.autoscale.max": 3,
     "spec.inference.gpusPerReplica": 4,
 }
 """Sizes of pods and gangs that are played."""

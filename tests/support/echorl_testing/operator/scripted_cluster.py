@@ -47,6 +47,8 @@ class PlayedOrchestrator:
     failure: dict[str, Any] | None = None
     sandboxes: dict[str, Any] | None = None
     goodput: dict[str, Any] | None = None
+    engines: int = 0
+    """How many serve."""
     revision: int = 1
     asked: int = 0
     """Times that it was asked for its state."""
@@ -66,7 +68,7 @@ class PlayedOrchestrator:
             "waiting_for": "episodes",
             "policy": {"trained": self.step, "served": {"min": self.step, "max": self.step}, "staleness_max": 1},
             "checkpoint": self.checkpoint,
-            "engines": [],
+            "engines": [{"name": f"10.0.0.{number}:8000", "state": "serving"} for number in range(self.engines)],
             "failure": self.failure,
             "sandboxes": self.sandboxes,
             "goodput": self.goodput,

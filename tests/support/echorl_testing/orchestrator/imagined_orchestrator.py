@@ -24,6 +24,7 @@ from echorl_orchestrator.episode_outcome import EpisodeOutcome
 from echorl_orchestrator.evals.evaluation import EvalHorizon, Evals
 from echorl_orchestrator.failures import EpisodeError, ErrorKind, FailureLimit
 from echorl_orchestrator.monitors.monitors import Monitors
+from echorl_orchestrator.rollout.concurrency import Concurrency
 from echorl_orchestrator.rollout.counters import Counters, EpisodeLedger
 from echorl_orchestrator.rollout.infrastructure_losses import InfrastructureLosses
 from echorl_orchestrator.rollout.rollout import Rollout, RolloutStart
@@ -83,6 +84,7 @@ class OrchestratorLife:
             version=lambda: world.served,
             trained=lambda: view.step,
             ledger=EpisodeLedger(self.counters, failures, InfrastructureLosses({}), health.beat),
+            concurrency=Concurrency(pool.metrics_snapshot),
             on_filtered=disk.episodes.filtered,
             on_failed=disk.episodes.failed,
         )

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from echorl_core.config import BatchConfig, EnvironmentConfig
 from echorl_orchestrator.episode_outcome import EpisodeOutcome, FailedEpisode
 from echorl_orchestrator.failures import ErrorKind, FailureLimit
+from echorl_orchestrator.rollout.concurrency import Concurrency
 from echorl_orchestrator.rollout.counters import Counters, EpisodeLedger
 from echorl_orchestrator.rollout.group_scoring import GroupScoring
 from echorl_orchestrator.rollout.groups import ReadyEpisode
@@ -28,6 +29,7 @@ class Rig:
         *,
         max_steps: int = 100,
         limit: int = 1000,
+        concurrency: Concurrency | None = None,
         on_filtered: Callable[[int, ReadyEpisode], None] = lambda step, episode: None,
         on_failed: Callable[[int, FailedEpisode], None] = lambda step, episode: None,
     ) -> None:
@@ -55,6 +57,7 @@ class Rig:
             version=lambda: player.version,
             horizon=Horizon(1, 0, max_steps),
             ledger=ledger,
+            concurrency=concurrency or Concurrency(dict),
             on_failed=on_failed,
         )
 

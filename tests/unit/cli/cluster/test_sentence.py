@@ -89,6 +89,12 @@ def test_sandboxes_are_told_from_their_pods_and_from_what_the_operator_heard() -
     assert evidence(observed(run=run(told)), {}, [], []) == [], "a run without pods of sandboxes"
 
 
+def test_autoscaling_says_why_there_are_that_many_engines() -> None:
+    told = status("Running", "training", inference={"replicas": 3, "autoscale": "3 engines: for a reason"})
+    found = [str(one) for one in evidence(observed(run=run(told)), {}, [], [])]
+    assert found == ["autoscale: 3 engines: for a reason"]
+
+
 def test_a_run_that_is_being_deleted() -> None:
     gone = run(status("Running"))
     object.__setattr__(gone, "deleted_at", NOW)

@@ -19,7 +19,7 @@ CASES: dict[str, tuple[dict[str, int], dict[str, int], list[str], dict[str, floa
     "engines": (
         {"useful": 300, "waiting": 700},
         {"useful": 900, "stale": 100},
-        ["spec.inference.replicas", "spec.algorithm.oversampling"],
+        ["spec.inference.replicas", "spec.inference.autoscale", "spec.algorithm.oversampling"],
         {"trainer/waiting": 0.7, "inference/useful": 0.9},
     ),
     "environments": (

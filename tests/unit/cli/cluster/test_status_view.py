@@ -79,6 +79,12 @@ def test_sandboxes_stand_in_a_line_where_there_are_any() -> None:
     assert not any(line.startswith("sandboxes") for line in plain(summary(FULL, NOW)).splitlines())
 
 
+def test_autoscaling_says_why() -> None:
+    told = run(inference={"replicas": 3, "selector": "a=b", "autoscale": "3 engines: for a reason"})
+    assert "autoscale   3 engines: for a reason" in plain(summary(told, NOW)).splitlines()
+    assert not any(line.startswith("autoscale") for line in plain(summary(FULL, NOW)).splitlines())
+
+
 def test_a_run_that_nobody_looked_at() -> None:
     bare = run()
     del bare["status"]

@@ -9,7 +9,7 @@ from echorl_core.names import Phase, Role
 from echorl_core.restarts import Ledger
 from echorl_manifest.models.status import Control, RunStatus, TimelineEntry
 from echorl_manifest.schema import keys
-from echorl_operator.observed.memory import Admission, Memory
+from echorl_operator.observed.memory import Admission, Autoscaling, Memory
 
 FULL = Memory(
     phase=Phase.FAILED,
@@ -34,6 +34,7 @@ FULL = Memory(
     lost_checkpoint="checkpoint 50 is damaged",
     counted="uid-of-a-pod",
     step=31,
+    autoscaling=Autoscaling(3, 1, 4, 2, since=9, is_off=True, before_engines=2, before_pace=1440),
 )
 
 
@@ -42,6 +43,11 @@ def test_the_notes_of_the_operator_have_a_place():
     assert set(control) == set(keys(Control))
     status = RunStatus.model_validate({"control": control, "restartsByRole": dict(FULL.restarts)}, strict=False)
     assert status.model_dump(mode="json", by_alias=True, exclude_none=True)["control"] == control
+
+
+def test_a_later_pass_reads_what_was_decided() -> None:
+    assert Memory.of({"control": FULL.control()}).autoscaling == FULL.autoscaling
+    assert Memory.of({"control": {"autoscale": {"wanted": 3, "min": 1}}}).autoscaling is None
 
 
 def test_the_example_leaves_nothing_at_its_default():

@@ -157,6 +157,19 @@ def test_a_new_run_of_the_name_begins_anew() -> None:
     assert seconds(accounts, 99) == {("trainer", "useful"): 160}
 
 
+def test_engines_of_runs_that_autoscaling_decides_for() -> None:
+    accounts = RunAccounts(GPU)
+    decided = {"wanted": 3, "min": 1, "max": 4, "replicas": 1}
+    for after, phase, autoscale, found in (
+        (0, "Running", decided, [(KEY, 3)]),
+        (1, "Running", {**decided, "off": 1}, []),
+        (2, "Suspended", decided, []),
+        (3, "Running", {"wanted": 3}, []),
+    ):
+        accounts.observe(at(after, phase, control={"preparedAttempt": 1, "autoscale": autoscale}))
+        assert list(accounts.autoscaled()) == found
+
+
 def test_checkpoint_ages_of_runs_that_go_on() -> None:
     accounts = RunAccounts(GPU)
     checkpoint = {"step": 5, "committedAt": to_text(NOW - 40), "sizeBytes": 1}

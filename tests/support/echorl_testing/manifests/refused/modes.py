@@ -91,9 +91,9 @@ MODES: list[Refused] = [
         server_says="terminal-demonstrations",
     ),
     Refused([*SFT, ("spec.model.renderer", "engine")], "spec.model.renderer", "compact", id="sft, engine renders"),
-    Refused([("spec.inference.replicas", 0)], "spec.inference.replicas", "at least 1", id="rl without engines"),
+    Refused([("spec.inference", {"replicas": 0})], "spec.inference.replicas", "at least 1", id="rl without engines"),
     Refused(
-        [*SFT, ("spec.inference.replicas", 0), ("spec.environments.eval", [EVAL])],
+        [*SFT, ("spec.inference", {"replicas": 0}), ("spec.environments.eval", [EVAL])],
         "spec.inference.replicas",
         "at least 1",
         id="evals without engines",

@@ -17,6 +17,24 @@ ROLES: list[Refused] = [
         "divisor of the 8",
         id="replicate",
     ),
+    Refused(
+        [("spec.inference.autoscale", {"min": 5, "max": 4})],
+        "spec.inference.autoscale.max",
+        "at least min (5)",
+        id="autoscale's bounds",
+    ),
+    Refused(
+        [("spec.inference", {"autoscale": {"min": 2, "max": 4}})],
+        "spec.inference.replicas",
+        "at least autoscale.min (2)",
+        id="fewer replicas than autoscale allows, by default",
+    ),
+    Refused(
+        [("spec.inference.autoscale.max", 2)],
+        "spec.inference.autoscale.max",
+        "at least replicas (3)",
+        id="more replicas than autoscale allows",
+    ),
     Refused([("spec.inference.tensorParallel", 4)], "spec.inference.tensorParallel", "at most 2", id="tensorParallel"),
     Refused([("spec.inference.extraArgs", ["--model=x"])], "spec.inference.extraArgs[0]", "other", id="own argument"),
     Refused(
