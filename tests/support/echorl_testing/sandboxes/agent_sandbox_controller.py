@@ -11,7 +11,7 @@ from echorl_testing.sandboxes.agent_sandbox import API, collection
 RESERVED = "agents.x-k8s.io/"
 """Labels and annotations that begin so are the controller's; a template's are not taken over."""
 _POOL, _CLAIM_UID, _TEMPLATE = f"{RESERVED}warm-pool-sandbox", f"{RESERVED}claim-uid", f"{RESERVED}template"
-_EVERY_S = 0.05
+_EVERY_S = 0.1
 Object = dict[str, Any]
 
 
