@@ -95,6 +95,7 @@ e2e: setup ## Install by Helm, apply runs, disturb them, on a real node from bui
 	@scripts/images.sh operator orchestrator trainer inference-cpu
 	@.venv/bin/python -m pytest -m e2e tests/cluster/e2e
 	@.venv/bin/python -m pytest -m e2e tests/cluster/node/test_coding_run.py
+	@.venv/bin/python -m pytest -m e2e tests/cluster/node/test_upgrade.py
 
 images: ## Build the images with buildah, as root: make images [IMAGES="orchestrator trainer"] [BASE=image]
 	@scripts/images.sh $(IMAGES)

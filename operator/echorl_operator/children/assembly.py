@@ -6,7 +6,6 @@ render --> Rendering --> common, token_secret                  apply (claim and 
 """
 
 import base64
-import json
 from collections.abc import Iterator
 
 from echorl_core.config import RoleConfig, RoleConfigs
@@ -28,11 +27,18 @@ from echorl_operator.children.sandboxes import broker_problems
 from echorl_operator.children.services import services
 from echorl_operator.children.sizes import largest_fields
 from echorl_operator.children.storage import TOKEN_KEY, claims
-from echorl_operator.children.target import Object, Target, canonical_json, digest, hashed
+from echorl_operator.children.target import (
+    Object,
+    Target,
+    canonical_json,
+    config_file,
+    config_map_name,
+    digest,
+    hashed,
+)
 from echorl_operator.names import PodRole
 from echorl_operator.settings import Settings
 
-_HASH_CHARACTERS = 10
 _SURELY_SMALL = 2**13
 """Characters of a spec whose rendering fits into a revision, however much longer than the spec it is."""
 _MARGIN = 2**15
@@ -197,10 +203,10 @@ def _config_map(target: Target, file: str, content: Object) -> Object:
 
     One each, so that a change of one role's config replaces no other role's pods.
     """
-    role = PodRole(file.removesuffix(".json"))
-    text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    name = f"{target.name}-{role}-{digest(content)[:_HASH_CHARACTERS]}"
-    return {**target.child("v1", "ConfigMap", name, role), "immutable": True, "data": {file: text}}
+    head = target.child(
+        "v1", "ConfigMap", config_map_name(target.name, file, content), PodRole(file.removesuffix(".json"))
+    )
+    return {**head, "immutable": True, "data": {file: config_file(content)}}
 
 
 def _token(target: Target) -> Object:

@@ -13,6 +13,7 @@ from echorl_operator.settings import RoleDefaults, Settings
 
 Object = dict[str, Any]
 """A Kubernetes object, or a part of one, as plain JSON."""
+_HASH_CHARACTERS = 10
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,16 @@ def canonical_json(value: object) -> str:
 def digest(value: object) -> str:
     """SHA-256 of a value's canonical JSON, in hexadecimal."""
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()
+
+
+def config_map_name(run: str, file: str, content: object) -> str:
+    """Name of the ConfigMap with one role's config (``trainer.json``): by its content, as it is never changed."""
+    return f"{run}-{file.removesuffix('.json')}-{digest(content)[:_HASH_CHARACTERS]}"
+
+
+def config_file(content: object) -> str:
+    """Text of a role's config as its pods read it."""
+    return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def hashed(body: Object) -> Object:

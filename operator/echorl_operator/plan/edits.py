@@ -11,8 +11,9 @@ from echorl_manifest.mutability import Effect, effect_of_change
 from echorl_manifest.validation import parsed
 from echorl_operator import names
 from echorl_operator.accounting.restarts import Cause, Restart
+from echorl_operator.children.amended import amended
 from echorl_operator.children.assembly import cluster_problems, render
-from echorl_operator.children.rendering import Rendering
+from echorl_operator.children.rendering import Rendering, spec_of
 from echorl_operator.children.revision import from_revision, to_revision
 from echorl_operator.observed.records import Kind
 from echorl_operator.observed.runs import RunRecord
@@ -82,6 +83,15 @@ def _rendered(builder: PlanBuilder, run: EchoRLRun) -> Rendering:
     )
 
 
+def _going_on(builder: PlanBuilder, rendering: Rendering, run: EchoRLRun) -> Rendering | None:
+    """The attempt's rendering with an edit that applies live; None if its own spec cannot be rendered any more."""
+    try:
+        before = _rendered(builder, _frozen_run(builder, spec_of(rendering)))
+    except ValueError:
+        return None
+    return amended(rendering, before, _rendered(builder, run))
+
+
 def begin_attempt(
     builder: PlanBuilder, spec: EchoRLRunSpec, phase: Phase, reason: str, message: str, *, above: int = 0
 ) -> None:
@@ -146,7 +156,11 @@ def handle_edit(builder: PlanBuilder, rendering: Rendering, run: EchoRLRun) -> O
     if effect >= Effect.NEW_ATTEMPT:
         begin_attempt(builder, run.spec, Phase.RESTARTING, "Edited", f"{listed} changed")
         return Outcome.DECIDED
-    revision = to_revision(_rendered(builder, run), run, builder.memory.attempt, record.generation)
+    if (going_on := _going_on(builder, rendering, run)) is None:
+        why = f"{listed} changed, and what the attempt was rendered from is refused now"
+        begin_attempt(builder, run.spec, Phase.RESTARTING, "Edited", why)
+        return Outcome.DECIDED
+    revision = to_revision(going_on, run, builder.memory.attempt, record.generation)
     # Before status names it: one that no status names is a mere leftover, and an edit shows one write sooner.
     builder.do(Create(revision))
     builder.remember(revision=revision["metadata"]["name"], rendered_generation=record.generation)

@@ -128,7 +128,10 @@ def _decide(builder: PlanBuilder, wanted: edits.Wanted, rendering: Rendering | N
         if rendering is None:
             builder.say(Phase.PENDING, "InvalidSpec", wanted.problems)
             return None
-    spec = wanted.spec or spec_of(_known(rendering))
+    spec = wanted.spec or _frozen_spec(_known(rendering))
+    if spec is None:
+        builder.say(builder.phase, "InvalidSpec", f"the attempt was rendered by another version: {wanted.problems}")
+        return None
     # Of the manifest as it stands, even if the rest of it cannot be carried out: what was rendered last is older.
     if builder.observed.run.spec.get("suspend") is True:
         endings.suspend(builder, rendering)
@@ -154,6 +157,14 @@ def _active(builder: PlanBuilder, run: EchoRLRun | None, rendering: Rendering | 
     _attempt(builder, rendering, spec)
 
 
+def _frozen_spec(rendering: Rendering) -> EchoRLRunSpec | None:
+    """What the attempt was rendered from; None if only another version can read it, as after a rollback."""
+    try:
+        return spec_of(rendering)
+    except ValueError:
+        return None
+
+
 def _known(rendering: Rendering | None) -> Rendering:
     assert rendering is not None  # noqa: S101 - the caller has returned otherwise
     return rendering
@@ -166,7 +177,8 @@ def _goes_on(builder: PlanBuilder, spec: EchoRLRunSpec | None, rendering: Render
     if builder.memory.phase is Phase.FAILED:
         return rendering is None or _mends_something(rendering.spec, builder.observed.run.spec)
     # Nobody knows what has changed if the rendering is lost; what was done stands in status.
-    return spec.max_steps > (builder.memory.step if rendering is None else spec_of(rendering).max_steps)
+    frozen = None if rendering is None else _frozen_spec(rendering)
+    return spec.max_steps > (builder.memory.step if frozen is None else frozen.max_steps)
 
 
 def _mends_something(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
@@ -274,7 +286,14 @@ def _live_settings(builder: PlanBuilder, rendering: Rendering) -> None:
     if state is None or orchestrator is None or not orchestrator.ip or rendering.generation == first:
         return
     if state.attempt == builder.memory.attempt and state.live_generation < rendering.generation:
-        settings = settings_of(orchestrator_config(rendering), rendering.generation)
+        try:
+            settings = settings_of(orchestrator_config(rendering), rendering.generation)
+        except ValueError:
+            # As after a rollback: nobody here can read what is to be sent.
+            builder.say(
+                builder.phase, builder.reason, f"{builder.message}; edits of another version wait for an attempt"
+            )
+            return
         builder.do(ChangeLive(orchestrator_address(orchestrator.ip), builder.memory.attempt, settings))
         # What is sent takes effect at the next batch; an orchestrator that did not listen is told again.
         builder.wake(builder.now + TELL_AGAIN_S)

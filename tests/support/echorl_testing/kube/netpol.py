@@ -1,4 +1,4 @@
-"""What NetworkPolicies allow: an evaluator of the API's rules, since the test cluster's network enforces none.
+"""What NetworkPolicies allow: an evaluator of the API's rules, pair by pair.
 
 A connection is allowed if the caller's egress and the callee's ingress allow it. A pod that no policy of a direction
 selects is not restricted in that direction. Named ports are not known here.
@@ -20,11 +20,13 @@ class Peer:
     namespace: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     ip: str = "10.9.9.9"
+    more_namespace_labels: Mapping[str, str] = field(default_factory=dict)
+    """Besides the one that every namespace has."""
 
     @property
     def namespace_labels(self) -> Mapping[str, str]:
-        """Those that every namespace has."""
-        return {"kubernetes.io/metadata.name": self.namespace or ""}
+        """Of its namespace."""
+        return {**self.more_namespace_labels, "kubernetes.io/metadata.name": self.namespace or ""}
 
 
 def allowed(policies: Iterable[Policy], source: Peer, target: Peer, port: int, protocol: str = "TCP") -> bool:
@@ -43,7 +45,7 @@ def _direction(policies: list[Policy], kind: str, pod: Peer, other: Peer, port: 
         policy["spec"]
         for policy in policies
         if policy["metadata"]["namespace"] == pod.namespace
-        and _selects(policy["spec"]["podSelector"], pod.labels)
+        and selects(policy["spec"]["podSelector"], pod.labels)
         and kind in policy["spec"]["policyTypes"]
     ]
     if not applying:
@@ -81,13 +83,14 @@ def _one_matches(peer: Mapping[str, Any], pod: Peer, other: Peer) -> bool:
     if other.namespace is None:
         return False
     if "namespaceSelector" in peer:
-        same_place = _selects(peer["namespaceSelector"], other.namespace_labels)
+        same_place = selects(peer["namespaceSelector"], other.namespace_labels)
     else:
         same_place = other.namespace == pod.namespace
-    return same_place and _selects(peer.get("podSelector", {}), other.labels)
+    return same_place and selects(peer.get("podSelector", {}), other.labels)
 
 
-def _selects(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+def selects(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    """Whether a label selector selects what has these labels."""
     wanted = selector.get("matchLabels", {})
     return all(labels.get(key) == value for key, value in wanted.items()) and all(
         _expression(one, labels) for one in selector.get("matchExpressions", [])

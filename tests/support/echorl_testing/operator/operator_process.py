@@ -22,7 +22,12 @@ _GRACE_S = 60.0
 
 @contextmanager
 def operator_process(
-    kubeconfig: Path, namespace: str | None, folder: Path, settings: Mapping[str, Any], *arguments: str
+    kubeconfig: Path,
+    namespace: str | None,
+    folder: Path,
+    settings: Mapping[str, Any],
+    *arguments: str,
+    code: Path | None = None,
 ) -> Iterator["subprocess.Popen[bytes]"]:
     """``python -m echorl_operator`` for one namespace, or for all; its output is appended to ``folder/operator.log``.
 
@@ -32,11 +37,12 @@ def operator_process(
         folder: for its files; its master key stays the same for all processes of one folder.
         settings: of the installation.
         arguments: further ones of the command line; they win.
+        code: folder of another version of this repository, whose operator it is.
 
     Raises:
         AssertionError: it did not end with 0 when it was told to.
     """
-    process = _start(_command(kubeconfig, namespace, folder, settings, arguments), folder)
+    process = _start(_command(kubeconfig, namespace, folder, settings, arguments), folder, code)
     try:
         yield process
         process.send_signal(signal.SIGTERM)
@@ -106,8 +112,9 @@ def _command(
     ]
 
 
-def _start(command: Sequence[str], folder: Path) -> "subprocess.Popen[bytes]":
+def _start(command: Sequence[str], folder: Path, code: Path | None = None) -> "subprocess.Popen[bytes]":
+    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+    if code is not None:
+        environ["PYTHONPATH"] = os.pathsep.join(str(code / package) for package in ("core", "operator"))
     with (folder / "operator.log").open("ab") as log:
-        return subprocess.Popen(
-            command, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, "OMP_NUM_THREADS": "1"}
-        )
+        return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environ)

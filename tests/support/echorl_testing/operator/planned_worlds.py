@@ -43,10 +43,11 @@ def children(record: RunRecord, attempt: int = 1) -> tuple[ChildRecord, ...]:
     rendering = rendering_of(record)
     revision = to_revision(rendering, load(document(record)), attempt, record.generation)
     bodies = [*common(rendering), revision, trainer_set(rendering, attempt, 2), inference_deployment(rendering, 1)]
-    return tuple(_child(body) for body in bodies)
+    return tuple(child(body) for body in bodies)
 
 
-def _child(body: dict[str, Any]) -> ChildRecord:
+def child(body: dict[str, Any]) -> ChildRecord:
+    """A child as the API server has it, with all of its pods ready."""
     desired = body.get("spec", {}).get("replicas", 0)
     counts = {"desired": desired, "replicas": desired, "ready": desired, "updated": desired}
     made = meta(body["metadata"]["name"])
