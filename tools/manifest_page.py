@@ -51,7 +51,6 @@ removing or reordering environments restarts the gang.
 
 _NOT_SUPPORTED = (
     "`spec.environments.*[].type` of `agent:`",
-    "`spec.trainer.parallel.context` above 1",
     "`spec.weightTransfer.mode`: `nccl`",
 )
 _CLUSTER_ONLY = (

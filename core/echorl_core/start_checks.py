@@ -36,6 +36,18 @@ def model_problems(folder: Path, max_model_len: int | None) -> Iterator[Problem]
         yield Problem("spec.model.maxModelLen", str(max_model_len), accepted)
 
 
+def context_problems(folder: Path, context: int) -> Iterator[Problem]:
+    """Yield that ``context`` ranks cannot have equal shares of the attention heads of the model in ``folder``."""
+    heads = _number_of_config(folder, "num_attention_heads")
+    if heads is not None and heads % context:
+        yield context_problem(heads, context)
+
+
+def context_problem(heads: int, context: int) -> Problem:
+    """What is told where ``context`` ranks cannot have equal shares of ``heads`` attention heads."""
+    return Problem("spec.trainer.parallel.context", str(context), f"a divisor of the model's {heads} attention heads")
+
+
 def adapter_problems(folder: Path, targets: Sequence[str]) -> Iterator[Problem]:
     """Yield the targets of an adapter that the model in ``folder`` has no linear layer for."""
     try:
@@ -87,6 +99,10 @@ def import_problems(
 
 def longest_sequence(folder: Path) -> int | None:
     """Read ``max_position_embeddings`` of the model in ``folder``; None if its config does not say."""
+    return _number_of_config(folder, "max_position_embeddings")
+
+
+def _number_of_config(folder: Path, name: str) -> int | None:
     try:
         config = json.loads(read_capped(folder / "config.json", MAX_JSON_BYTES))
     except (OSError, ValueError, RecursionError):
@@ -94,7 +110,7 @@ def longest_sequence(folder: Path) -> int | None:
     if not isinstance(config, dict):
         return None
     text = config.get("text_config")
-    value = (text if isinstance(text, dict) else config).get("max_position_embeddings")
+    value = (text if isinstance(text, dict) else config).get(name)
     return value if isinstance(value, int) else None
 
 

@@ -1,9 +1,7 @@
 """What the broker answers: sandboxes of one run, to who has its key. No state: any replica goes on with any call."""
 
 import asyncio
-import hashlib
 import re
-import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,11 +9,14 @@ from weakref import WeakValueDictionary
 
 import structlog
 
-from echorl_broker import labels, profile
+from echorl_broker import image_volumes, labels, profile
+from echorl_broker.agent_sandbox import AgentSandboxes
+from echorl_broker.bodies import Bodies
 from echorl_broker.losses import Lost, Up, Waits, state_of
 from echorl_broker.metrics import BrokerMetrics
 from echorl_broker.pods import Cluster, SandboxPod
-from echorl_broker.runs import keeps_warm, most_pods, provider_of, pull_secrets, sandboxes_of, within
+from echorl_broker.pools import WarmPools
+from echorl_broker.runs import keeps_warm, most_pods, provider_of, sandboxes_of, within
 from echorl_broker.settings import BrokerSettings
 from echorl_broker.warm import WarmPods
 from echorl_core.run_token import is_same, sandboxes_key
@@ -25,7 +26,7 @@ from echorl_manifest.models.sandboxes import Sandboxes
 from echorl_operator.children.cluster_placement import orchestrator_address
 from echorl_operator.diagnosis import refusals
 from echorl_operator.kube import errors
-from echorl_operator.observed.records import PodRecord
+from echorl_operator.observed.records import Meta, PodRecord
 from echorl_operator.observed.runs import RunRecord
 from echorl_operator.orchestrators.tokens import Tokens
 
@@ -33,6 +34,8 @@ _NOBODY = "there is no such run here, or this is not its key"
 _PAUSE_S = 1.0
 _LATER = frozenset({"QuotaExceeded", "ServiceAccountMissing", "WebhookFailed"})
 """Refusals that pass by themselves."""
+_MADE = Waits("its pod waits for a node", Why.NODE)
+"""What is told of one that was just made."""
 
 _log = structlog.get_logger()
 
@@ -59,8 +62,11 @@ class Broker:
     ) -> None:
         """``clusters``: by provider, of which ``pod`` is one."""
         self._clusters, self._tokens, self._settings, self._metrics = clusters, tokens, settings, metrics
+        self._bodies = Bodies(tokens, settings)
         self._cluster = clusters["pod"]
         self._warm = WarmPods(self._cluster, metrics, settings.start_deadline_seconds)
+        agent = clusters.get("agent-sandbox")
+        self._pools = WarmPools(agent) if isinstance(agent, AgentSandboxes) else None
         self._counting: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """By run: who counts its sandboxes makes one before another counts."""
 
@@ -101,6 +107,9 @@ class Broker:
             left = until - time.monotonic()
             if left <= 0:
                 return Pending(reason=answer.reason, why=answer.why)
+            if answer is _MADE:
+                # A claim may have its pod at once.
+                continue
             with self._metrics.waiting(run.key, answer.why):
                 await _pause(cluster, pod, left)
 
@@ -146,7 +155,7 @@ class Broker:
         """The sandbox of a key, and behind it what other calls made or claimed for it at the same time."""
         namespace = run.key.namespace
         made = await self._of(run).sandbox(namespace, labels.pod_name(run.key.name, run.uid, key))
-        claimed = await self._cluster.claimed(namespace, run.uid, key) if keeps_warm(run) else []
+        claimed = await self._cluster.claimed(namespace, run.uid, key) if self._keeper(run) is self._warm else []
         return sorted(([] if made is None else [made]) + claimed, key=_order)
 
     async def _sandbox(self, run: RunRecord, key: str) -> SandboxPod | None:
@@ -154,7 +163,7 @@ class Broker:
 
     async def _claimed(self, run: RunRecord, orchestrator: PodRecord, key: str, wanted: Wanted) -> SandboxPod | None:
         """A warm pod that is the sandbox of this key from now on; None where there is none for it."""
-        if not keeps_warm(run):
+        if self._keeper(run) is not self._warm:
             return None
         async with self._lock(run):
             claimed = await self._warm.claim(run, orchestrator, key, wanted)
@@ -162,10 +171,23 @@ class Broker:
 
     async def _keep_warm(self, run: RunRecord, orchestrator: PodRecord, wanted: Wanted, sandboxes: Sandboxes) -> None:
         """See that the next sandbox of this kind is ready before it is asked for, if the run wants that."""
-        if not keeps_warm(run):
+        keeper = self._keeper(run)
+        if keeper is None:
             return
+        make = self._bodies.pooled if keeper is self._pools else self._bodies.warm
         async with self._lock(run):
-            await self._warm.keep(run, sandboxes, wanted, lambda: self._body(run, orchestrator, None, wanted))
+            await keeper.keep(run, sandboxes, wanted, lambda: make(run, orchestrator, wanted))
+
+    async def _give_way(self, run: RunRecord) -> None:
+        """Of what is kept ready, for a sandbox that somebody waits for."""
+        if (keeper := self._keeper(run)) is not None:
+            await keeper.give_way(run)
+
+    def _keeper(self, run: RunRecord) -> WarmPods | WarmPools | None:
+        """Who keeps sandboxes of this run ready; None where it wants none."""
+        if not keeps_warm(run):
+            return None
+        return self._warm if self._of(run) is self._cluster else self._pools
 
     def _lock(self, run: RunRecord) -> asyncio.Lock:
         return self._counting.setdefault(run.uid, asyncio.Lock())
@@ -201,50 +223,55 @@ class Broker:
         if pod.orchestrator_uid != orchestrator.meta.uid:
             await self._end(run, pod)
             return Waits("its forerunner, of an earlier orchestrator, still ends", Why.FORERUNNER)
+        if pod.unclaimed is not None and not await self._bind(run, pod, pod.unclaimed):
+            return Waits("its pod is claimed", Why.START)
         if pod.record.unscheduled:
-            await self._warm.give_way(run)
+            await self._give_way(run)
         return state
+
+    async def _bind(self, run: RunRecord, pod: SandboxPod, given: Meta) -> bool:
+        """Have the pod that a claim was given say whose it is, and begin its time; False where it is to be another."""
+        now = time.time()
+        if now - given.created_at > profile.POOLED_S:
+            # What is left of its own time would be less than was asked for.
+            await self._end(run, pod)
+            return False
+        change = profile.claim(given, pod.key, pod.ttl_s, now=now, unchanged=False)
+        if not await self._cluster.claim(given, change):
+            return False
+        if given.name != pod.record.meta.name:
+            # One that was made for the claim has its name.
+            self._metrics.claimed(run.key)
+        _log.info("sandbox claimed", namespace=run.key.namespace, run=run.key.name, key=pod.key, pod=given.name)
+        return True
 
     async def _make(self, run: RunRecord, orchestrator: PodRecord, key: str, wanted: Wanted, most: int) -> Waits | Lost:
         async with self._lock(run):
             present = len(await self._of(run).living(run.key.namespace, run.uid))
             if present >= most:
-                await self._warm.give_way(run)
+                await self._give_way(run)
                 words = f"the run has {present} sandboxes, accepted are {most} at the same time"
                 return Waits(words, Why.LIMIT)
             try:
-                await self._of(run).create(self._body(run, orchestrator, key, wanted))
+                await self._of(run).create(self._bodies.sandbox(run, orchestrator, key, wanted))
             except errors.AlreadyExists:
                 return Waits("its pod was made by another call", Why.START)
             except (errors.Refused, errors.Forbidden, errors.Invalid, errors.BadRequest) as error:
                 told = refusals.read(str(error))
+                if wanted.volumes and image_volumes.is_of_volumes(error):
+                    return self._failed(run, f"volumes: {image_volumes.OLD}: {told.words[:300]}")
                 words = f"the API server does not take its pod: {told.words[:500]}"
                 if told.reason in _LATER:
-                    await self._warm.give_way(run)
+                    await self._give_way(run)
                     return Waits(words, Why.QUOTA if told.reason == "QuotaExceeded" else Why.ADMISSION)
                 return self._failed(run, words)
         self._metrics.made(run.key, labels.pod_name(run.key.name, run.uid, key))
         _log.info("sandbox made", namespace=run.key.namespace, run=run.key.name, key=key)
-        return Waits("its pod waits for a node", Why.NODE)
+        return _MADE
 
     def _failed(self, run: RunRecord, why: str) -> Lost:
         self._metrics.failed(run.key, "refused")
         return Lost("refused", why)
-
-    def _body(self, run: RunRecord, orchestrator: PodRecord, key: str | None, wanted: Wanted) -> profile.Object:
-        nonce, of_run = secrets.token_hex(16), (run.key.name, run.uid)
-        name = labels.warm_pod_name(*of_run, nonce) if key is None else labels.pod_name(*of_run, key)
-        token = self._tokens.sandbox_token(run.uid, name, nonce)
-        owner = profile.Owner(
-            namespace=run.key.namespace,
-            run=run.key.name,
-            uid=run.uid,
-            attempt=str(orchestrator.attempt),
-            orchestrator_uid=orchestrator.meta.uid,
-            image_pull_secrets=pull_secrets(run),
-        )
-        digest = hashlib.sha256(token.encode()).hexdigest()
-        return profile.sandbox_pod(owner, key, wanted, self._settings, nonce=nonce, token_sha256=digest)
 
     def _ready(self, pod: SandboxPod, run: RunRecord, orchestrator: PodRecord, up: Up) -> Ready | Lost:
         if pod.gateway and not orchestrator.ip:
@@ -252,7 +279,7 @@ class Broker:
         host = f"[{up.ip}]" if ":" in up.ip else up.ip
         return Ready(
             address=f"http://{host}:{profile.DAEMON_PORT}",
-            token=self._tokens.sandbox_token(run.uid, pod.record.meta.name, pod.nonce),
+            token=self._bodies.token(run, pod.token_of or pod.record.meta.name, pod.nonce),
             gateway=f"http://{orchestrator_address(orchestrator.ip)}" if pod.gateway else None,
         )
 
@@ -269,10 +296,7 @@ def _refusal(key: str, wanted: Wanted) -> str | None:
     """Why nothing is made of a request; None if something may be."""
     if re.fullmatch(KEY_FORM, key) is None:
         return f"key: found {key!r:.80}, accepted are up to 63 letters, digits, '-_.'"
-    if wanted.volumes:
-        paths = ", ".join(sorted(wanted.volumes))
-        return f"volumes: found {paths:.200}, accepted are none: provider pod has no volumes yet"
-    return None
+    return image_volumes.refusal(wanted.volumes)
 
 
 def _order(pod: SandboxPod) -> tuple[bool, float]:

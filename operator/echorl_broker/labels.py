@@ -15,7 +15,10 @@ TTL = f"{names.GROUP}/sandbox-ttl-seconds"
 CLAIMED_AT = f"{names.GROUP}/sandbox-claimed-at"
 """Annotation: when a warm one became somebody's, in seconds since the epoch."""
 
-_LONGEST_RUN = 38
+SHAPE = f"{names.GROUP}/sandbox-shape"
+"""Label: digest of what a sandbox that others may be like was made by."""
+
+_LONGEST_RUN, _LONGEST_RUN_OF_POOL = 38, 32
 
 
 def pod_name(run: str, run_uid: str, key: str) -> str:
@@ -31,6 +34,11 @@ def warm_pod_name(run: str, run_uid: str, nonce: str) -> str:
     return pod_name(run, run_uid, f"/{nonce}")
 
 
+def pool_name(run: str, orchestrator_uid: str, shape: str) -> str:
+    """Name of a pool of sandboxes of one shape, for one orchestrator; with five characters more, of one in it."""
+    return f"{run[:_LONGEST_RUN_OF_POOL].rstrip('-')}-warm-{digest_of(f'{orchestrator_uid}/{shape}')}"
+
+
 def digest_of(words: str) -> str:
     """A short name for something, such as the value of a label."""
     return hashlib.sha256(words.encode()).hexdigest()[:16]
@@ -43,7 +51,12 @@ def of_run(run_uid: str) -> str:
 
 def warm_of(run_uid: str) -> str:
     """Selects those of one run that nobody has yet."""
-    return f"{of_run(run_uid)},{names.LABEL_WARM}"
+    return f"{of_run(run_uid)},{names.LABEL_WARM},!{names.LABEL_CLAIM}"
+
+
+def of_shape(run_uid: str, shape: str) -> str:
+    """Selects those of one run that others may be like, of one shape."""
+    return f"{of_run(run_uid)},{SHAPE}={shape}"
 
 
 def claimed_of(run_uid: str, key: str) -> str:

@@ -15,7 +15,7 @@ from echorl_operator.kube import errors
 from echorl_operator.kube.connection import JSON, Call, Connection
 from echorl_operator.kube.resources import POD, RUN, Resource
 from echorl_operator.observed import decode
-from echorl_operator.observed.records import PodRecord
+from echorl_operator.observed.records import Meta, PodRecord
 from echorl_operator.observed.runs import RunRecord
 
 _METADATA = f"{JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
@@ -23,6 +23,8 @@ _PAGE = "500"
 _AT_ONCE = 32
 """Writes of one kind under way; those that destroy never wait for those that create."""
 _SILENCE_S = 10.0
+_STRICT = {"fieldManager": "echorl-broker", "fieldValidation": "Strict"}
+"""Of writes. A field that is not known may be one that isolates: it is refused, not dropped."""
 
 
 class _Meta(msgspec.Struct, rename="camel"):
@@ -80,6 +82,12 @@ class SandboxPod:
     """By which shape it was made that nobody has yet; empty: somebody has it."""
     claimed_at: float = 0.0
     """When a warm one became somebody's; 0: it was made for who has it."""
+    followed: Resource = POD
+    """Where its changes are seen."""
+    unclaimed: Meta | None = None
+    """Its pod, as long as that does not say whose it is, though it is somebody's."""
+    token_of: str = ""
+    """Name that its token is derived from; empty: its own."""
 
 
 def sandbox_pod(body: bytes) -> SandboxPod:
@@ -98,7 +106,7 @@ def sandbox_pod(body: bytes) -> SandboxPod:
         orchestrator_uid=meta.labels.get(labels.ORCHESTRATOR_UID, ""),
         gateway=names.LABEL_GATEWAY in meta.labels,
         ttl_s=float(ttl) if ttl.isdecimal() else 0.0,
-        warm=meta.labels.get(names.LABEL_WARM, ""),
+        warm="" if names.LABEL_CLAIM in meta.labels else meta.labels.get(names.LABEL_WARM, ""),
         claimed_at=float(meta.annotations.get(labels.CLAIMED_AT, "0")),
     )
 
@@ -134,10 +142,7 @@ class Cluster:
 
     async def living(self, namespace: str, run_uid: str) -> list[Head]:
         """A run's sandboxes that are not being deleted, by key."""
-        items = await self._list(self._kind, namespace, labels.of_run(run_uid), _METADATA)
-        metas = (_OBJECT.decode(item).metadata for item in items)
-        heads = (Head(meta.name, meta.uid, meta.annotations.get(labels.KEY, "")) for meta in metas if meta.lives)
-        return sorted(heads, key=lambda head: head.key)
+        return sorted(await self._heads(self._kind, namespace, labels.of_run(run_uid)), key=lambda head: head.key)
 
     async def warm(self, namespace: str, run_uid: str) -> list[SandboxPod]:
         """A run's sandboxes that nobody has yet and that are not being deleted, the oldest first."""
@@ -150,41 +155,45 @@ class Cluster:
         pods = [sandbox_pod(item) for item in await self._list(POD, namespace, labels.claimed_of(run_uid, key), JSON)]
         return sorted((pod for pod in pods if pod.key == key), key=lambda pod: pod.claimed_at)
 
-    async def claim(self, pod: SandboxPod, change: dict[str, Any]) -> bool:
+    async def claim(self, pod: Meta, change: dict[str, Any]) -> bool:
         """Make a warm one somebody's; False where somebody was faster, or it is gone."""
-        meta = pod.record.meta
-        query = {"fieldManager": "echorl-broker", "fieldValidation": "Strict"}
-        try:
-            await self._connection.request(
-                Call("patch", POD.path(meta.namespace, meta.name), POD.plural, query, body=change)
-            )
-        except (errors.NotFound, errors.Conflict):
-            return False
-        return True
+        return await self._patch(POD, pod, change)
 
     async def sandboxes(self, namespace: str | None) -> list[SandboxPod]:
         """All that are runs' own in a namespace, or (None) in all: none whose owner is another object of theirs."""
         pods = [self._read(item) for item in await self._list(self._kind, namespace, names.SANDBOXES, JSON)]
         return [pod for pod in pods if pod.record.meta.owner_uid in {"", pod.record.meta.run_uid}]
 
+    async def pools(self, namespace: str | None) -> list[SandboxPod]:
+        """Pools of runs in a namespace, or (None) in all, as one to reap each; none where the broker makes the pods."""
+        return []
+
     async def create(self, body: dict[str, Any]) -> None:
         """Make a pod. Raises errors.AlreadyExists where its name is taken."""
-        async with self._creating:
-            await self._connection.request(
-                Call(
-                    "create",
-                    self._kind.path(body["metadata"]["namespace"]),
-                    self._kind.plural,
-                    # A field that is not known may be one that isolates: it is refused, not dropped.
-                    {"fieldManager": "echorl-broker", "fieldValidation": "Strict"},
-                    body,
-                )
-            )
+        await self._create(self._kind, body)
 
     async def delete(self, namespace: str, name: str, uid: str) -> bool:
         """Delete exactly this one; False where it is gone."""
+        return await self._delete(self._kind, namespace, name, uid)
+
+    async def _create(self, kind: Resource, body: dict[str, Any]) -> None:
+        async with self._creating:
+            await self._connection.request(
+                Call("create", kind.path(body["metadata"]["namespace"]), kind.plural, _STRICT, body)
+            )
+
+    async def _patch(self, kind: Resource, meta: Meta, change: dict[str, Any]) -> bool:
+        """Change exactly this one; False where it is gone, or not what it was."""
+        try:
+            path = kind.path(meta.namespace, meta.name)
+            await self._connection.request(Call("patch", path, kind.plural, _STRICT, body=change))
+        except (errors.NotFound, errors.Conflict):
+            return False
+        return True
+
+    async def _delete(self, kind: Resource, namespace: str, name: str, uid: str) -> bool:
         body = {"preconditions": {"uid": uid}, "propagationPolicy": self._propagation}
-        call = Call("delete", self._kind.path(namespace, name), self._kind.plural, body=body)
+        call = Call("delete", kind.path(namespace, name), kind.plural, body=body)
         try:
             async with self._deleting:
                 await self._connection.request(call)
@@ -198,7 +207,7 @@ class Cluster:
 
     async def changed(self, pod: SandboxPod, timeout_s: float) -> None:
         """Return when a pod has changed since it was read, or after a time."""
-        meta, kind = pod.record.meta, POD if pod.made else self._kind
+        meta, kind = pod.record.meta, pod.followed
         query = {
             "watch": "1",
             "fieldSelector": f"metadata.name={meta.name}",
@@ -217,6 +226,10 @@ class Cluster:
         except errors.ApiError:
             # Who asks reads it anew, and finds out what is wrong.
             await asyncio.sleep(min(1.0, timeout_s))
+
+    async def _heads(self, kind: Resource, namespace: str, selector: str) -> list[Head]:
+        metas = [_OBJECT.decode(item).metadata for item in await self._list(kind, namespace, selector, _METADATA)]
+        return [Head(meta.name, meta.uid, meta.annotations.get(labels.KEY, "")) for meta in metas if meta.lives]
 
     def _read(self, body: bytes) -> SandboxPod:
         return sandbox_pod(body)

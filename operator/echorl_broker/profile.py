@@ -26,6 +26,8 @@ FILES = "/.echorl-files"
 """The daemon's own folder: output of commands, and their home."""
 SANDBOX, INSTALL = "sandbox", "install"
 """Its container, and the one that puts the daemon there before."""
+POOLED_S = 24 * 3600
+"""The longest that a pod of a pool waits for somebody to have it."""
 _GRACE_S = 1  # The daemon withstands SIGTERM, which a command could send as well.
 _OWN_DISK = 32 << 20
 """Bytes for the daemon's program."""
@@ -56,18 +58,7 @@ def sandbox_pod(
         nonce: for its annotation; the token can be made again from it.
         token_sha256: all that the pod knows of the token.
     """
-    pod_labels = {
-        names.LABEL_NAME: names.APP_NAME,
-        names.LABEL_MANAGED_BY: names.SANDBOXES_MANAGED_BY,
-        names.LABEL_COMPONENT: names.SANDBOX,
-        names.LABEL_ROLE: names.SANDBOX,
-        names.LABEL_RUN: owner.run,
-        names.LABEL_RUN_UID: owner.uid,
-        names.LABEL_ATTEMPT: owner.attempt,
-        labels.ORCHESTRATOR_UID: owner.orchestrator_uid,
-    }
-    if wanted.gateway:
-        pod_labels[names.LABEL_GATEWAY] = "allowed"
+    pod_labels = _labels(owner, wanted)
     annotations = {labels.NONCE: nonce, labels.TTL: str(math.ceil(wanted.ttl_s))}
     if key is None:
         name, lives_s = labels.warm_pod_name(owner.run, owner.uid, nonce), 2 * math.ceil(wanted.ttl_s)
@@ -78,18 +69,50 @@ def sandbox_pod(
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {
-            "name": name,
-            "namespace": owner.namespace,
-            "labels": pod_labels,
-            "annotations": {
-                **annotations,
-                # A node that is let go would take the episode with it.
-                "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
-            },
-            "ownerReferences": [owner_reference(owner.run, owner.uid)],
-        },
+        "metadata": _metadata(owner, name, pod_labels, annotations),
         "spec": _spec(owner, wanted, settings, token_sha256, lives_s),
+    }
+
+
+def pooled_pod(owner: Owner, wanted: Wanted, settings: BrokerSettings, *, token_sha256: str) -> Object:
+    """What the pods of a pool are made by; its name is the pool's. Arguments as those of ``sandbox_pod``.
+
+    They live as long as somebody else may keep them, and their time after that; whose one is, and until when, is
+    written on it once somebody has it. The pool's controller would write what is said here over it again and again.
+    """
+    name = labels.pool_name(owner.run, owner.orchestrator_uid, shape_of(wanted))
+    pod_labels = {**_labels(owner, wanted), names.LABEL_WARM: shape_of(wanted)}
+    return {
+        "metadata": _metadata(owner, name, pod_labels, {}),
+        "spec": _spec(owner, wanted, settings, token_sha256, POOLED_S + math.ceil(wanted.ttl_s)),
+    }
+
+
+def _labels(owner: Owner, wanted: Wanted) -> dict[str, str]:
+    made = {
+        names.LABEL_NAME: names.APP_NAME,
+        names.LABEL_MANAGED_BY: names.SANDBOXES_MANAGED_BY,
+        names.LABEL_COMPONENT: names.SANDBOX,
+        names.LABEL_ROLE: names.SANDBOX,
+        names.LABEL_RUN: owner.run,
+        names.LABEL_RUN_UID: owner.uid,
+        names.LABEL_ATTEMPT: owner.attempt,
+        labels.ORCHESTRATOR_UID: owner.orchestrator_uid,
+    }
+    return {**made, names.LABEL_GATEWAY: "allowed"} if wanted.gateway else made
+
+
+def _metadata(owner: Owner, name: str, pod_labels: Mapping[str, str], annotations: Mapping[str, str]) -> Object:
+    return {
+        "name": name,
+        "namespace": owner.namespace,
+        "labels": dict(pod_labels),
+        "annotations": {
+            **annotations,
+            # A node that is let go would take the episode with it.
+            "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+        },
+        "ownerReferences": [owner_reference(owner.run, owner.uid)],
     }
 
 
@@ -98,17 +121,17 @@ def shape_of(wanted: Wanted) -> str:
     return labels.digest_of(msgspec.json.encode(wanted, order="sorted").decode())
 
 
-def claim(meta: Meta, key: str, wanted: Wanted, *, now: float) -> Object:
-    """What changes of a warm pod that becomes the sandbox ``key`` (a merge patch); its time begins.
+def claim(meta: Meta, key: str, ttl_s: float, *, now: float, unchanged: bool = True) -> Object:
+    """What changes of a warm pod that becomes the sandbox ``key`` (a merge patch); its time of ``ttl_s`` begins.
 
-    It is refused where anybody has changed the pod since it was read.
+    Where it is to be ``unchanged``, it is refused if anybody has changed the pod since it was read: so one has it.
     """
-    lives_s = math.ceil(now - meta.created_at) + math.ceil(wanted.ttl_s)
+    lives_s = math.ceil(now - meta.created_at) + math.ceil(ttl_s)
     return {
         "metadata": {
             "uid": meta.uid,
-            "resourceVersion": meta.resource_version,
-            "labels": {names.LABEL_WARM: None, names.LABEL_CLAIM: labels.digest_of(key)},
+            **({"resourceVersion": meta.resource_version} if unchanged else {}),
+            "labels": {names.LABEL_CLAIM: labels.digest_of(key)},
             "annotations": {labels.KEY: key, labels.TTL: str(lives_s), labels.CLAIMED_AT: f"{now:.6f}"},
         },
         "spec": {"activeDeadlineSeconds": lives_s},
@@ -131,6 +154,10 @@ def _spec(owner: Owner, wanted: Wanted, settings: BrokerSettings, token_sha256: 
         "volumes": [
             {"name": "daemon", "emptyDir": {"sizeLimit": _bytes(_OWN_DISK)}},
             {"name": "files", "emptyDir": {"sizeLimit": _bytes(wanted.limits.disk_bytes)}},
+            *(
+                {"name": name, "image": {"reference": image, "pullPolicy": settings.image_pull_policy}}
+                for name, _, image in _images(wanted)
+            ),
         ],
         "restartPolicy": "Never",
         "activeDeadlineSeconds": ttl_s,
@@ -201,10 +228,16 @@ def _sandbox(wanted: Wanted, settings: BrokerSettings, token_sha256: str, ttl_s:
         "volumeMounts": [
             {"name": "daemon", "mountPath": _folder(PROGRAM), "readOnly": True},
             {"name": "files", "mountPath": FILES},
+            *({"name": name, "mountPath": path, "readOnly": True} for name, path, _ in _images(wanted)),
         ],
         "securityContext": _security(read_only=False),
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
+
+
+def _images(wanted: Wanted) -> list[tuple[str, str, str]]:
+    """Volumes that are images: name, where it is, which."""
+    return [(f"volume-{number}", path, image) for number, (path, image) in enumerate(sorted(wanted.volumes.items()))]
 
 
 def _security(*, read_only: bool) -> Mapping[str, Any]:

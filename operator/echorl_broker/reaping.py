@@ -83,7 +83,9 @@ class Reaper:
                 try:
                     pods = await cluster.sandboxes(namespace)
                     self._metrics.looked((namespace, provider), self._counted(pods))
-                    await self._reap(cluster, pods)
+                    own = [pod for pod in pods if pod.record.meta.owner_uid in {"", pod.record.meta.run_uid}]
+                    await self._reap(cluster, own)
+                    await self._reap(cluster, await cluster.pools(namespace), are_sandboxes=False)
                 except (errors.ApiError, NoSandboxes) as error:
                     _log.warning("sandboxes could not be looked through", namespace=namespace, error=str(error))
             # Replicas that were started together do not go on together.
@@ -96,7 +98,7 @@ class Reaper:
             (_run_of(pod), State.WARM if pod.warm and state is State.READY else state) for pod, state in states
         )
 
-    async def _reap(self, cluster: Cluster, pods: Sequence[SandboxPod]) -> None:
+    async def _reap(self, cluster: Cluster, pods: Sequence[SandboxPod], *, are_sandboxes: bool = True) -> None:
         by_run: dict[RunKey, list[SandboxPod]] = {}
         for pod in pods:
             by_run.setdefault(_run_of(pod), []).append(pod)
@@ -110,7 +112,7 @@ class Reaper:
                     continue
                 _log.info("sandbox reaped", namespace=key.namespace, pod=meta.name, why=why)
                 state = state_of(pod.record, now=now, start_deadline_s=deadline_s)
-                if isinstance(state, Lost):
+                if are_sandboxes and isinstance(state, Lost):
                     self._metrics.failed(key, state.loss, meta.name)
 
 

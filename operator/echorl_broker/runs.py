@@ -86,7 +86,7 @@ def most_pods(sandboxes: Sandboxes) -> int:
 
 def keeps_warm(run: RunRecord) -> bool:
     """Whether the run, as its object stands, wants sandboxes kept ready."""
-    return provider_of(run) == "pod" and bool(run.block("sandboxes").get("warmReplicas"))
+    return provider_of(run) in {"pod", "agent-sandbox"} and bool(run.block("sandboxes").get("warmReplicas"))
 
 
 def most_warm(run: RunRecord, sandboxes: Sandboxes) -> int:

@@ -13,7 +13,7 @@ from echorl_broker import profile
 from echorl_broker.losses import Lost, Up, Waits, state_of
 from echorl_broker.metrics import BrokerMetrics
 from echorl_broker.pods import Cluster, SandboxPod
-from echorl_broker.runs import keeps_warm, most_pods, most_warm
+from echorl_broker.runs import most_pods, most_warm
 from echorl_core.wire.sandboxes import Wanted
 from echorl_manifest.models.sandboxes import Sandboxes
 from echorl_operator.kube import errors
@@ -36,7 +36,8 @@ class WarmPods:
             fits = pod.warm == shape and pod.orchestrator_uid == orchestrator.meta.uid
             if not fits or _is_old(pod, now) or not isinstance(self._state(pod, now), Up):
                 continue
-            if await self._cluster.claim(pod, profile.claim(pod.record.meta, key, wanted, now=now)):
+            meta = pod.record.meta
+            if await self._cluster.claim(meta, profile.claim(meta, key, wanted.ttl_s, now=now)):
                 self._metrics.claimed(run.key)
                 _log.info("sandbox claimed", namespace=run.key.namespace, run=run.key.name, key=key)
                 return True
@@ -74,9 +75,8 @@ class WarmPods:
 
     async def give_way(self, run: RunRecord) -> None:
         """End the oldest, if there is one, for a sandbox that somebody waits for."""
-        if keeps_warm(run):
-            for pod in (await self._cluster.warm(run.key.namespace, run.uid))[:1]:
-                await self._end(pod)
+        for pod in (await self._cluster.warm(run.key.namespace, run.uid))[:1]:
+            await self._end(pod)
 
     async def _useful(self, run: RunRecord, pods: Sequence[SandboxPod]) -> list[SandboxPod]:
         now, well = time.time(), []

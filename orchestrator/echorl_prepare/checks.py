@@ -83,8 +83,10 @@ def model_problems(folder: Path, config: PrepareConfig) -> list[Problem]:
         return [Problem(start_checks.MODEL_NAME, f"{config.model.name}: no such folder", accepted)]
     model = config.orchestrator.model
     problems = list(start_checks.model_problems(folder, model.max_model_len))
-    if not problems and model.lora is not None:
-        problems = list(start_checks.adapter_problems(folder, model.lora.target_modules))
+    if not problems:
+        problems = list(start_checks.context_problems(folder, config.trainer.context))
+        if model.lora is not None:
+            problems += start_checks.adapter_problems(folder, model.lora.target_modules)
     return problems or list(_renderer_problems(folder, config))
 
 

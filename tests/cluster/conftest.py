@@ -22,7 +22,7 @@ from echorl_testing.cluster.real_node import RealNode
 from echorl_testing.kube.helm import CHART, CRDS, Helm
 from echorl_testing.kube.run_objects import install_crd
 from echorl_testing.operator.lives_together import Ends, Together
-from echorl_testing.sandboxes.agent_sandbox import install_sandbox_crd
+from echorl_testing.sandboxes.agent_sandbox import install_sandbox_crds
 from echorl_testing.sandboxes.broker import ACCOUNT, Sites, grant
 
 _CHART_DEADLINE_S = 180.0
@@ -166,9 +166,9 @@ def release(helm: Helm, make_namespace: Callable[..., str]) -> Iterator[Callable
 
 
 @pytest.fixture
-def sandbox_crd(api: Api) -> None:
-    """Sandboxes of agent-sandbox, which the cluster knows from then on."""
-    install_sandbox_crd(api)
+def sandbox_crds(api: Api) -> None:
+    """Sandboxes, pools and claims of agent-sandbox, which the cluster knows from then on."""
+    install_sandbox_crds(api)
 
 
 @pytest.fixture
@@ -186,7 +186,7 @@ def brokers(
     """
     provider: str = getattr(request, "param", "pod")
     if provider == "agent-sandbox":
-        request.getfixturevalue("sandbox_crd")
+        request.getfixturevalue("sandbox_crds")
     install_crd(api)
     namespace = make_namespace({"pod-security.kubernetes.io/enforce": "restricted"})
     grant(api, namespace, provider)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from echorl_testing.cluster.api import Api
-from echorl_testing.sandboxes.agent_sandbox import remove_sandbox_crd, sandboxes_path
+from echorl_testing.sandboxes.agent_sandbox import collection, remove_sandbox_crds
 from echorl_testing.sandboxes.broker import Sites
 from echorl_testing.waiting import until
 
@@ -26,7 +26,7 @@ async def test_the_controller_is_asked_for_the_brokers_own_pod(brokers: Sites) -
         run.start_orchestrator()
         assert (await asker.put())[0] == 202
         await until(lambda: len(run.sandboxes()) == 1, PATIENCE_S)
-        (pod,), (held,) = run.sandboxes(), at.api.get(sandboxes_path(at.namespace))["items"]
+        (pod,), (held,) = run.sandboxes(), at.api.get(collection("Sandbox", at.namespace))["items"]
         template = held["spec"]["podTemplate"]
         for part in ("labels", "annotations"):
             assert held["metadata"][part] == template["metadata"][part]
@@ -51,7 +51,7 @@ async def test_a_controller_that_does_nothing_is_named(brokers: Sites) -> None:
         assert words in body["message"]
         assert await asker.keys() == ["a"], "it counts, though it has no pod"
         assert await asker.delete() == 204
-        await until(lambda: not at.api.get(sandboxes_path(at.namespace))["items"], PATIENCE_S)
+        await until(lambda: not at.api.get(collection("Sandbox", at.namespace))["items"], PATIENCE_S)
 
 
 async def test_what_keeps_the_controller_is_told(brokers: Sites) -> None:
@@ -92,7 +92,7 @@ async def test_one_whose_pod_somebody_deletes_is_evicted(brokers: Sites) -> None
         assert body["message"] == "Deleted: its pod was deleted: by hand"
         assert await asker.delete() == 204
         at.api.patch(path, {"metadata": {"finalizers": None}})
-        await until(lambda: not at.api.get(sandboxes_path(at.namespace))["items"], PATIENCE_S)
+        await until(lambda: not at.api.get(collection("Sandbox", at.namespace))["items"], PATIENCE_S)
 
 
 async def test_where_it_is_not_installed_or_not_used_runs_are_refused_by_name(brokers: Sites, api: Api) -> None:
@@ -103,7 +103,7 @@ async def test_where_it_is_not_installed_or_not_used_runs_are_refused_by_name(br
         assert (status, body["loss"]) == (409, "refused")
         assert "spec.sandboxes.provider: found agent-sandbox, accepted is pod" in body["message"]
     async with brokers(controller=False) as at:
-        remove_sandbox_crd(api)
+        remove_sandbox_crds(api)
         run, asker = at.run("two")
         run.start_orchestrator()
         words = "found agent-sandbox, but the cluster has no Sandboxes of agents.x-k8s.io/v1beta1"

@@ -69,14 +69,27 @@ class _Renamed:
         self.key = run.key
 
 
+@by_each_provider
+async def test_an_agents_installation_is_an_image_in_a_folder_of_the_pod(brokers: Sites) -> None:
+    async with brokers() as at:
+        run, asker = at.run()
+        run.start_orchestrator()
+        assert (await asker.put(volumes={"/opt/agent": "registry.example.com/agent:2"}))[0] == 202
+        await until(lambda: len(run.sandboxes()) == 1, PATIENCE_S)
+        (pod,) = run.sandboxes()
+        (volume,) = (one for one in pod["spec"]["volumes"] if "image" in one)
+        assert volume["image"] == {"reference": "registry.example.com/agent:2", "pullPolicy": "IfNotPresent"}
+        mounts = {one["mountPath"]: one for one in pod["spec"]["containers"][0]["volumeMounts"]}
+        assert mounts["/opt/agent"] == {"name": volume["name"], "mountPath": "/opt/agent", "readOnly": True}
+
+
 async def test_what_a_run_may_not_have_is_refused_with_the_reason(brokers: Sites) -> None:
     async with brokers() as at:
         run, asker = at.run()
         assert_refused(await asker.put(), 410, "run one has no orchestrator")
         run.start_orchestrator()
-        assert_refused(
-            await asker.put(volumes={"/agent": "agent.tar"}), 410, "volumes: found /agent, accepted are none"
-        )
+        words = "volumes[/agent]: found '/agent.tar', accepted is the reference of a container image"
+        assert_refused(await asker.put(volumes={"/agent": "/agent.tar"}), 410, words)
         assert_refused(await asker.put("%2e%2e"), 404, "Not Found")
         assert_refused(await asker.put("a%20b"), 410, "key: found 'a b', accepted are up to 63 letters")
         for changes, told in (

@@ -58,7 +58,7 @@ async def test_sandboxes_are_counted_by_run_and_by_what_became_of_them(brokers: 
         assert (await asker.get("b"))[0] == 410  # gone for good, and counted before
         run.up()
         assert (await fifth)[0] == 200
-        assert (await asker.put("f", volumes={"/agent": "a.tar"}))[0] == 410
+        assert (await asker.put("f", volumes={"/agent": "/a.tar"}))[0] == 410
         told = await scraped(port, "one")
         assert told["sandboxes_made_total"] == 5
         assert told["sandbox_ready_seconds_count"] == 2

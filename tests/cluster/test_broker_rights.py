@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from echorl_broker.agent_sandbox import sandbox_of
+from echorl_broker.claims import claim_of, pool_of, template_of
 from echorl_broker.profile import Owner, sandbox_pod
 from echorl_broker.settings import BrokerSettings
 from echorl_core.wire.sandboxes import Limits, Wanted
@@ -16,7 +17,7 @@ from echorl_testing.cluster.credentials import Connection
 from echorl_testing.cluster.processes import wait_for
 from echorl_testing.kube.run_objects import Runs, install_crd
 from echorl_testing.manifests.documents import shortest, with_value
-from echorl_testing.sandboxes.agent_sandbox import sandboxes_path
+from echorl_testing.sandboxes.agent_sandbox import collection
 
 pytestmark = pytest.mark.timeout(300)
 PATIENCE_S = 60.0
@@ -101,6 +102,15 @@ MORE_OF_A_SANDBOX: dict[str, Change] = {
     "a Service": lambda held: held["spec"].update({"service": True}),
 }
 CLAIM = {"metadata": {"name": "x"}, "spec": {"accessModes": ["ReadWriteOnce"]}}
+MORE_OF_A_TEMPLATE: dict[str, Change] = {
+    "a NetworkPolicy of the controller's": lambda spec: spec.pop("networkPolicyManagement"),
+    "a NetworkPolicy of its own": lambda spec: spec.update({"networkPolicy": {"egress": [{}]}}),
+    "claims that add variables": lambda spec: spec.update({"envVarsInjectionPolicy": "Allowed"}),
+}
+MORE_OF_A_CLAIM: dict[str, dict[str, Any]] = {
+    "a variable": {"env": [{"name": "X", "value": "y"}]},
+    "a label": {"additionalPodMetadata": {"labels": {"x": "y"}}},
+}
 
 
 def sandbox(namespace: str, run_uid: str, key: str | None = "agent") -> dict[str, Any]:
@@ -110,10 +120,13 @@ def sandbox(namespace: str, run_uid: str, key: str | None = "agent") -> dict[str
     return sandbox_pod(owner, key, wanted, SETTINGS, nonce="00", token_sha256="ab" * 32)
 
 
-CLAIM_OF_A = {"metadata": {"labels": {"echorl.dev/sandbox-warm": None, "echorl.dev/sandbox-claim": "a"}}}
+CLAIM_OF_A = {"metadata": {"labels": {"echorl.dev/sandbox-claim": "a"}}}
 NO_CLAIMS: dict[str, dict[str, Any]] = {
     "nothing": {},
     "to nobody": {"metadata": {"labels": {"echorl.dev/sandbox-warm": None}}},
+    "of one that says no more what it is": with_value(
+        CLAIM_OF_A, "metadata.labels", {**CLAIM_OF_A["metadata"]["labels"], "echorl.dev/sandbox-warm": None}
+    ),
     "of another run": with_value(CLAIM_OF_A, "metadata.labels", {**CLAIM_OF_A["metadata"]["labels"], RUN_UID: "other"}),
     "to the gateway": with_value(
         CLAIM_OF_A, "metadata.labels", {**CLAIM_OF_A["metadata"]["labels"], GATEWAY: "allowed"}
@@ -135,8 +148,34 @@ def claims_a_warm_one_once(broker: Api, pods: str, body: dict[str, Any]) -> None
         broker.patch(path, CLAIM_OF_A | {"spec": {"activeDeadlineSeconds": 300}})
 
 
+def makes_pools_and_claims_that_add_nothing(broker: Api, pod: dict[str, Any], outcome: Callable[..., str]) -> None:
+    template, pool, claim = template_of(pod), pool_of(pod, 1), claim_of(pod, "a-pool")
+    assert [outcome(body) for body in (template, pool, claim)] == ["", "", ""]
+    for name, change in MORE_OF_A_TEMPLATE.items():
+        other = copy.deepcopy(template)
+        change(other["spec"])
+        assert "lets no claim add to its pods" in outcome(other), name
+    for name, more in MORE_OF_A_CLAIM.items():
+        assert "a claim is on a pool, and adds nothing" in outcome({**claim, "spec": {**claim["spec"], **more}}), name
+    nobodys = copy.deepcopy(pool)
+    nobodys["metadata"].pop("ownerReferences")
+    assert "belongs to an EchoRLRun" in outcome(nobodys)
+    pools = collection("SandboxWarmPool", pod["metadata"]["namespace"])
+    path = f"{pools}/{broker.create(pools, pool)['metadata']['name']}"
+    assert broker.patch(path, {"spec": {"replicas": 2}})["spec"]["replicas"] == 2
+    changes: list[dict[str, Any]] = [
+        {"spec": {"sandboxTemplateRef": {"name": "other"}}},
+        {"metadata": {"labels": {GATEWAY: "allowed"}}},
+        {"metadata": {"ownerReferences": []}},
+    ]
+    for change_of_it in changes:
+        with pytest.raises(ApiError, match="does nothing else"):
+            broker.patch(path, change_of_it)
+    broker.request("DELETE", path, {})
+
+
 def test_the_brokers_account_makes_sandboxes_and_nothing_else(
-    sandbox_crd: None,
+    sandbox_crds: None,
     release: Callable[..., str],
     make_namespace: Callable[..., str],
     api: Api,
@@ -153,7 +192,7 @@ def test_the_brokers_account_makes_sandboxes_and_nothing_else(
     pods = f"/api/v1/namespaces/{runs}/pods"
 
     def outcome(body: dict[str, Any]) -> str:
-        path = sandboxes_path(runs) if body["kind"] == "Sandbox" else pods
+        path = pods if body["kind"] == "Pod" else collection(body["kind"], runs)
         try:
             broker.request("POST", path, body, query={"dryRun": "All"})
         except ApiError as error:
@@ -167,10 +206,13 @@ def test_the_brokers_account_makes_sandboxes_and_nothing_else(
 
     wait_for("the policy holds", in_force, seconds=PATIENCE_S)
     assert outcome(sandbox(runs, run_uid)) == "" == outcome(sandbox_of(sandbox(runs, run_uid)))
+    with_an_image = sandbox(runs, run_uid)
+    with_an_image["spec"]["volumes"].append({"name": "x", "image": {"reference": "agent:1"}})
+    assert outcome(with_an_image) == ""
     for name, (change, words) in OTHERWISE.items():
         pod = copy.deepcopy(sandbox(runs, run_uid))
         change(pod)
-        for told in (outcome(pod), outcome(sandbox_of(pod))):
+        for told in (outcome(pod), outcome(sandbox_of(pod)), outcome(template_of(pod))):
             assert "ValidatingAdmissionPolicy" in told, (name, told)
             assert any(word in told for word in words.split("|")), (name, told)
     for name, change in MORE_OF_A_SANDBOX.items():
@@ -190,6 +232,7 @@ def test_the_brokers_account_makes_sandboxes_and_nothing_else(
         broker.get(f"/api/v1/namespaces/{runs}/secrets")
     broker.request("DELETE", f"{pods}/{name}", {})
     claims_a_warm_one_once(broker, pods, sandbox(runs, run_uid, key=None))
+    makes_pools_and_claims_that_add_nothing(broker, sandbox(runs, run_uid), outcome)
     # The policy is about the broker: others' pods are not its business.
     api.create(
         pods, {"metadata": {"name": "other"}, "spec": {"containers": [{"name": "x", "image": "x"}], "hostPID": True}}

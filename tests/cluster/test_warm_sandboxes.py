@@ -13,12 +13,16 @@ from echorl_testing.waiting import until
 
 pytestmark = pytest.mark.timeout(300)
 PATIENCE_S = 60.0
-WARM, KEY = "echorl.dev/sandbox-warm", "echorl.dev/sandbox-key"
+WARM, CLAIM, KEY = "echorl.dev/sandbox-warm", "echorl.dev/sandbox-claim", "echorl.dev/sandbox-key"
 TTL_S = 300
 
 
 def warm(run: PlayedRun) -> list[dict[str, Any]]:
-    return [pod for pod in run.sandboxes() if living(pod) and WARM in pod["metadata"]["labels"]]
+    return [pod for pod in run.sandboxes() if living(pod) and is_warm(pod)]
+
+
+def is_warm(pod: dict[str, Any]) -> bool:
+    return WARM in pod["metadata"]["labels"] and CLAIM not in pod["metadata"]["labels"]
 
 
 def living(pod: dict[str, Any]) -> bool:

@@ -43,7 +43,7 @@ SECRET = "hub-s3cret-token"
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     folder = write_byte_tokenizer(tmp_path_factory.mktemp("model"))
-    config = {"max_position_embeddings": 64, "model_type": "llama"}
+    config = {"max_position_embeddings": 64, "model_type": "llama", "num_attention_heads": 6}
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "model.safetensors").write_bytes(bytes(range(256)) * 64)
     return {path.name: path.read_bytes() for path in folder.iterdir()}
@@ -74,7 +74,9 @@ class Volume:
         self.elsewhere = root / "elsewhere"
         self.elsewhere.mkdir()
 
-    def config(self, *, model: ModelSource | None = None, python_path: tuple[str, ...] = (), **fields: Any) -> None:
+    def config(
+        self, *, model: ModelSource | None = None, python_path: tuple[str, ...] = (), context: int = 1, **fields: Any
+    ) -> None:
         # As the orchestrator's pod sees it, which is not as this one does.
         seen = ModelConfig(path=f"/models/{NAME}", dtype="float32", max_model_len=64, renderer="compact")
         orchestrator = orchestrator_config(self.run.root, **{"model": seen, **fields})
@@ -85,6 +87,7 @@ class Volume:
             seed=0,
             max_steps=1,
             seq_len=64,
+            context=context,
             weight_mode="http",
         )
         source = ModelSource(name=NAME, revision="main", path=str(self.link), store=str(self.store))
@@ -312,6 +315,10 @@ def test_a_model_that_is_a_path(volume: Volume, files: dict[str, bytes]) -> None
     (folder / "tokenizer_config.json").unlink()
     assert "without a tokenizer" in volume.prepare().words.message
     write_folder(folder, files)
+    volume.config(model=ModelSource(name="/mine", path=str(folder)), context=4)
+    accepted = "a divisor of the model's 6 attention heads"
+    assert volume.prepare().words.message == f"spec.trainer.parallel.context: found 4; accepted: {accepted}"
+    volume.config(model=ModelSource(name="/mine", path=str(folder)), context=3)
     found = volume.prepare()
     assert found.code == 0, found.err
     assert found.words.prepared is not None

@@ -155,7 +155,8 @@ class Sandboxes(ValuesPart):
     """Of sandbox pods."""
     agent_sandbox: bool = False
     """Whether runs may also say ``provider: agent-sandbox``. The broker then has the right to make and delete Sandboxes
-    of ``agents.x-k8s.io/v1beta1``; CRDs and controller must be there."""
+    of ``agents.x-k8s.io/v1beta1``, and templates, pools and claims of ``extensions.agents.x-k8s.io/v1beta1``; CRDs and
+    controller must be there."""
     start_deadline_seconds: Annotated[int, Field(ge=10, le=3600)] = 300
     """From a pod's creation to its readiness, its image included."""
     resources: KubernetesPart = {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}}

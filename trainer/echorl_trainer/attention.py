@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import AttentionInterface
 
+from echorl_trainer.context import HeadExchange, repeated_heads
 from echorl_trainer.varlen_kernels import HeadCounts, Heads, installed_kernels, working_kernel
 
 NAME = "echorl_varlen"
@@ -42,6 +43,8 @@ class Documents:
     """Empty for a varlen kernel. One bucket without padding and in packed order needs no gathering."""
     restore: Tensor | None = None
     """int64 [T]: where each packed token stands in the buckets' concatenated outputs; None: they are in order."""
+    exchange: HeadExchange | None = None
+    """Of ranks that have a slice of the pack each; None: this one has it whole."""
 
 
 def has_varlen_kernel(device: torch.device, dtype: torch.dtype) -> bool:
@@ -54,11 +57,18 @@ def kernel_name(device: torch.device, dtype: torch.dtype) -> str:
     return _kernel.name if _kernel is not None and has_varlen_kernel(device, dtype) else "sdpa by document"
 
 
-def head_counts(config: Any) -> HeadCounts:
-    """Heads of the attention layers of a model that ``transformers`` describes."""
+def head_counts(config: Any, context: int = 1) -> HeadCounts:
+    """Heads of an attention layer of a model that ``transformers`` describes, those of one of ``context`` ranks.
+
+    Raises:
+        ValueError: so many ranks cannot have equal shares of them.
+    """
     query = config.num_attention_heads
     key_value = getattr(config, "num_key_value_heads", None) or query
-    return HeadCounts(query, key_value, getattr(config, "head_dim", None) or config.hidden_size // query)
+    if query % context:
+        raise ValueError(f"context: found {context}, accepted is a divisor of the model's {query} attention heads")
+    size = getattr(config, "head_dim", None) or config.hidden_size // query
+    return HeadCounts(query // context, key_value * repeated_heads(key_value, context) // context, size)
 
 
 def choose_kernel(device: torch.device, dtype: torch.dtype, heads: HeadCounts) -> None:
@@ -68,15 +78,17 @@ def choose_kernel(device: torch.device, dtype: torch.dtype, heads: HeadCounts) -
         _kernel = working_kernel(device, dtype, heads)
 
 
-def document_layout(cu_seqlens: Tensor, max_len: int, dtype: torch.dtype) -> Documents:
+def document_layout(
+    cu_seqlens: Tensor, max_len: int, dtype: torch.dtype, exchange: HeadExchange | None = None
+) -> Documents:
     """The layout of a pack for the kernel that its device and compute dtype get. Once per pack, not per layer."""
     if has_varlen_kernel(cu_seqlens.device, dtype):
-        return Documents(cu_seqlens, max_len)
+        return Documents(cu_seqlens, max_len, exchange=exchange)
     starts = cu_seqlens.cpu().numpy().astype(np.int64)
     lengths = np.diff(starts)
     if (lengths == max_len).all():
         tokens = torch.arange(int(starts[-1]), device=cu_seqlens.device).view(-1, max_len)
-        return Documents(cu_seqlens, max_len, (Bucket(tokens),))
+        return Documents(cu_seqlens, max_len, (Bucket(tokens),), exchange=exchange)
     rows = [
         starts[chosen, None] + np.minimum(np.arange(lengths[chosen].max()), lengths[chosen, None] - 1)
         for chosen in _like_lengths(lengths)
@@ -86,7 +98,7 @@ def document_layout(cu_seqlens: Tensor, max_len: int, dtype: torch.dtype) -> Doc
     # Padding repeats a document's last token; assigned in reverse, the first slot of every token wins.
     restore[slots[::-1]] = np.arange(slots.size)[::-1]
     buckets = tuple(Bucket(torch.from_numpy(block).to(cu_seqlens.device)) for block in rows)
-    return Documents(cu_seqlens, max_len, buckets, torch.from_numpy(restore).to(cu_seqlens.device))
+    return Documents(cu_seqlens, max_len, buckets, torch.from_numpy(restore).to(cu_seqlens.device), exchange)
 
 
 def _like_lengths(lengths: NDArray[np.int64]) -> list[NDArray[np.int64]]:
@@ -118,6 +130,8 @@ def packed_attention(
 ) -> tuple[Tensor, None]:
     """Attention in transformers' interface: query [1, H, T, D], key and value [1, G, T, D]; returns [1, T, H, D].
 
+    Where ranks share the pack, T is the length of a slice.
+
     Raises:
         ValueError: the layout is missing, or the model wants what is not supported here.
     """
@@ -134,9 +148,17 @@ def packed_attention(
         raise ValueError(f"{NAME}: not supported yet: {names}")
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     heads = (query[0].transpose(0, 1), key[0].transpose(0, 1), value[0].transpose(0, 1))
+    if documents.exchange is None:
+        return _attention(heads, documents, scale)[None], None
+    output = _attention(documents.exchange.to_heads(heads), documents, scale)
+    return documents.exchange.to_tokens(output)[None], None
+
+
+def _attention(heads: Heads, documents: Documents, scale: float) -> Tensor:
+    """Of a whole pack; [T, H, D]."""
     if documents.buckets or _kernel is None:
-        return _bucketed(heads, documents, scale)[None], None
-    return _kernel.run(heads, documents.cu_seqlens, documents.max_len, scale)[None], None
+        return _bucketed(heads, documents, scale)
+    return _kernel.run(heads, documents.cu_seqlens, documents.max_len, scale)
 
 
 def _bucketed(heads: Heads, documents: Documents, scale: float) -> Tensor:

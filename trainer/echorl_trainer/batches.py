@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from echorl_core.wire.batch import MicroBatch, TokenRole
+from echorl_trainer.context import row_counts
 from echorl_trainer.losses import RlSequences
 from echorl_trainer.model import PackedTokens
 
@@ -55,12 +56,18 @@ def sources_of(micro_batches: Iterable[MicroBatch]) -> list[Source]:
 
 
 def score_batch(
-    micro: MicroBatch, *, sources: Sequence[Source], version: int, vocab_size: int, device: torch.device
+    micro: MicroBatch,
+    *,
+    sources: Sequence[Source],
+    version: int,
+    vocab_size: int,
+    device: torch.device,
+    context: int = 1,
 ) -> ScoredBatch:
     """Check a micro-batch and bring it to ``device`` (without waiting, on CUDA).
 
     Scored are tokens with a weight in any component, action tokens (for the logprob gap) and environment output (for
-    ``env_nll``, with or without ECHO); a document's first token never is.
+    ``env_nll``, with or without ECHO); a document's first token never is. ``context``: ranks that share the pack.
 
     Raises:
         ValueError: columns disagree in length, a first token has a weight, or a value is out of range.
@@ -90,6 +97,7 @@ def score_batch(
         max_len=int(lengths.max()),
         rows=_to_device(rows.astype(np.int64), device),
         temperature=_to_device(micro.temperature.astype(np.float32), device),
+        row_counts=row_counts(rows, len(micro.token_ids), context),
     )
     source = _to_device(_sources(micro, sources)[rows], device)
     sampler_logprobs, advantages, rl_weight, ce_weight = _to_device(floats, device)

@@ -215,12 +215,23 @@ class OrchestratorBatches:
     """Batches of one rank, pulled from the orchestrator."""
 
     def __init__(
-        self, link: Link, *, run_uid: str, attempt: int, rank: int, num_ranks: int, idle: Callable[[], None]
+        self,
+        link: Link,
+        *,
+        run_uid: str,
+        attempt: int,
+        rank: int,
+        num_ranks: int,
+        context: int = 1,
+        idle: Callable[[], None],
     ) -> None:
-        """``idle`` is called whenever the orchestrator answered that the batch is not sealed yet."""
+        """``idle`` is called whenever the orchestrator answered that the batch is not sealed yet.
+
+        ``context``: consecutive ranks that are given the same batch, which is not told by rank but by such group.
+        """
         self._link = link
         self._run_uid, self._attempt = run_uid, attempt
-        self._rank, self._num_ranks = rank, num_ranks
+        self._rank, self._place, self._places = rank, rank // context, num_ranks // context
         self._idle = idle
 
     def batch(self, step: int) -> RankBatch | StopNotice:
@@ -241,7 +252,7 @@ class OrchestratorBatches:
                         f"batch of run {batch.run_uid!r}, attempt {batch.attempt}; "
                         f"this is run {self._run_uid!r}, attempt {self._attempt}"
                     )
-                check_batch(batch, run_uid=self._run_uid, step=step, rank=self._rank, num_ranks=self._num_ranks)
+                check_batch(batch, run_uid=self._run_uid, step=step, rank=self._place, num_ranks=self._places)
                 return batch
             if answer.status == 410:
                 return msgspec.json.decode(answer.body, type=StopNotice)

@@ -38,6 +38,8 @@ class Router(nn.Module):
         self.weight = router.weight
         self.top_k = router.top_k
         self.norm_topk_prob = router.norm_topk_prob
+        self.padding = 0
+        """Tokens at the end of what the next forward gets that are not to be counted."""
         counts = torch.zeros(len(router.weight) + 2, dtype=torch.float64, device=router.weight.device)
         self.register_buffer("load", counts, persistent=False)
         """float64 [E + 2], of the last forward: how often each expert was chosen, the sum of entropies, tokens."""
@@ -53,7 +55,8 @@ class Router(nn.Module):
         weights, chosen = probabilities.topk(self.top_k, dim=-1)
         if self.norm_topk_prob:
             weights = weights / weights.sum(dim=-1, keepdim=True)
-        self._observe(logs.detach(), chosen)
+        real = len(chosen) - self.padding
+        self._observe(logs.detach()[:real], chosen[:real])
         return logits, weights.to(hidden.dtype), chosen
 
     @torch.no_grad()

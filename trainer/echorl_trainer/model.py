@@ -8,13 +8,15 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from echorl_core.config import LoraConfig, ModelConfig
 from echorl_trainer.attention import NAME as ATTENTION
-from echorl_trainer.attention import document_layout
-from echorl_trainer.experts import FAMILIES, GROUPED_MULTIPLE, PRODUCTS, has_experts, replace_routers
+from echorl_trainer.attention import Documents, document_layout
+from echorl_trainer.context import ContextGroup, ContextSlice
+from echorl_trainer.experts import FAMILIES, GROUPED_MULTIPLE, PRODUCTS, has_experts, replace_routers, routers
 from echorl_trainer.head import Objective, token_logprobs, token_loss
 from echorl_trainer.varlen_kernels import kernel_operators
 
@@ -39,6 +41,8 @@ class PackedTokens:
     """int64 [K]: tokens whose logprob is wanted; never a document's first."""
     temperature: Tensor
     """float32 [T], above 0 at ``rows``."""
+    row_counts: tuple[int, ...] = ()
+    """Where ranks share the pack: how many of ``rows`` each of them scores (``context.row_counts``)."""
 
 
 class TokenScores(NamedTuple):
@@ -65,10 +69,13 @@ class Policy(nn.Module):
     def __init__(self, model: Any, dtype: torch.dtype) -> None:
         super().__init__()
         self.model = model.eval()
+        self._routers = routers(model)
         self.dtype = dtype
         """Precision of published weights."""
         self.compute_dtype = torch.float32
         """``shard`` sets it."""
+        self.context: ContextGroup | None = None
+        """``shard`` sets it; None: packs are this rank's alone."""
         self.adapter: Adapter | None = None
         """``lora.attach`` sets it; None: all weights train."""
         self.fingerprint = ""
@@ -89,26 +96,65 @@ class Policy(nn.Module):
     def forward(self, micro: PackedTokens, objective: Objective | None = None) -> TokenScores:
         """Score ``micro.rows``: token t by the logits at t - 1 divided by token t's temperature.
 
-        ``objective``: a loss whose tokens do not depend on each other, computed along with its gradients.
+        ``objective``: a loss whose tokens do not depend on each other, computed along with its gradients. Where ranks
+        share the pack, all of them are given all of it, and each gets the scores and the loss of all of it.
         """
+        if self.context is not None:
+            return self._shared_forward(micro, objective, self.context.slice_of(len(micro.token_ids)))
         documents = document_layout(micro.cu_seqlens, micro.max_len, self.compute_dtype)
-        hidden = self.model.get_decoder()(
-            input_ids=micro.token_ids[None],
-            position_ids=micro.positions[None],
-            attention_mask=None,
-            use_cache=False,
-            documents=documents,
-        ).last_hidden_state[0]
-        columns = (
-            hidden[micro.rows - 1],
-            self.model.lm_head.weight,
-            micro.token_ids[micro.rows],
-            micro.temperature[micro.rows],
-        )
+        hidden = self._hidden(micro.token_ids, micro.positions, documents)
+        columns = self._head_columns(hidden, micro.rows - 1, micro, micro.rows)
         if objective is None:
             return TokenScores(*token_logprobs(*columns))
         loss, logprobs, entropy = token_loss(*columns, objective)
         return TokenScores(logprobs, entropy, loss)
+
+    def _shared_forward(self, micro: PackedTokens, objective: Objective | None, part: ContextSlice) -> TokenScores:
+        documents = document_layout(micro.cu_seqlens, micro.max_len, self.compute_dtype, part.exchange)
+        for router in self._routers:
+            router.padding = part.padding
+        hidden = self._hidden(part.part(micro.token_ids), part.part(micro.positions), documents)
+        counts, index = micro.row_counts, part.of.index
+        before, after = sum(counts[:index]), sum(counts[index + 1 :])
+        rows = micro.rows[before : before + counts[index]]
+        columns = self._head_columns(hidden, rows - 1 - part.begin, micro, rows)
+        if objective is None:
+            logprobs, entropy = part.gathered(torch.stack(token_logprobs(*columns)), counts).unbind()
+            return TokenScores(logprobs, entropy.detach())
+        # Of other ranks' tokens, too, since a loss knows its tokens by their place; what it makes of them is not used.
+        own, *scores = token_loss(*columns, lambda logprobs: objective(pad(logprobs, (before, after))))
+        logprobs, entropy = part.gathered(torch.stack(scores), counts).unbind()
+        return TokenScores(logprobs, entropy, _WithValue.apply(own, objective(logprobs)))  # type: ignore[no-untyped-call]
+
+    def _hidden(self, token_ids: Tensor, positions: Tensor, documents: Documents) -> Tensor:
+        """Last hidden states [T, H] of tokens [T]."""
+        output = self.model.get_decoder()(
+            input_ids=token_ids[None],
+            position_ids=positions[None],
+            attention_mask=None,
+            use_cache=False,
+            documents=documents,
+        )
+        hidden: Tensor = output.last_hidden_state[0]
+        return hidden
+
+    def _head_columns(
+        self, hidden: Tensor, places: Tensor, micro: PackedTokens, rows: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """What the head scores ``rows`` by: hidden states at ``places``, its weights, targets, temperatures."""
+        return hidden[places], self.model.lm_head.weight, micro.token_ids[rows], micro.temperature[rows]
+
+
+class _WithValue(torch.autograd.Function):
+    """A scalar of another value, that has the first one's gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, _scalar: Tensor, value: Tensor) -> Tensor:
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return gradients[0], None
 
 
 def meta_policy(config: ModelConfig) -> Policy:
@@ -175,6 +221,18 @@ def refuse_unsupported(config: Any) -> None:
     found += [name for name in capping if getattr(config, name, None) is not None]
     if found:
         raise ValueError(f"not supported yet: {', '.join(found)} (model type {config.model_type})")
+
+
+def refuse_unshared(config: Any, context: int) -> None:
+    """Refuse models of which a slice of a pack does not know enough, where ``context`` ranks share packs.
+
+    Raises:
+        ValueError: rotations depend on the largest position there is.
+    """
+    described = getattr(config, "rope_parameters", None) or {}
+    kinds = {str(one.get("rope_type")) for one in (described, *described.values()) if isinstance(one, dict)}
+    if context > 1 and (found := kinds & {"dynamic", "longrope"}):
+        raise ValueError(f"not supported yet: context parallelism with rotary positions of type {', '.join(found)}")
 
 
 def _check_structure(policy: Policy) -> None:

@@ -13,6 +13,7 @@ from torch._C._distributed_c10d import HashStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
+from echorl_trainer.context import ContextGroup
 from echorl_trainer.model import Checkpointing, Policy, checkpoint_layers, compile_layers
 
 Accumulation = Literal["sharded", "unsharded"]
@@ -31,20 +32,51 @@ class Ranks:
     device: torch.device
     mesh: DeviceMesh
     """("shard",), or ("replicate", "shard") with more than one replica."""
+    context: ContextGroup | None = None
+    """Those that share this one's packs; None: it has packs of its own."""
+
+    @property
+    def context_size(self) -> int:
+        """How many ranks share a pack."""
+        return 1 if self.context is None else self.context.size
+
+    @property
+    def data_rank(self) -> int:
+        """Whose batch this rank trains: consecutive ranks share one."""
+        return self.rank // self.context_size
+
+    @property
+    def num_data_ranks(self) -> int:
+        """How many batches a step has."""
+        return self.world_size // self.context_size
+
+    @property
+    def speaks(self) -> bool:
+        """Whether this rank tells of its batch, which no other one may count again."""
+        return self.context is None or self.context.index == 0
 
 
-def connect(replicate: int = 1, device: Literal["cpu", "cuda"] | None = None, timeout_s: float = 1800.0) -> Ranks:
+def connect(
+    replicate: int = 1,
+    device: Literal["cpu", "cuda"] | None = None,
+    timeout_s: float = 1800.0,
+    *,
+    context: int = 1,
+) -> Ranks:
     """Join the process group that torchrun's variables describe; without any of them, a group of one.
 
     gloo serves CPU tensors on every device, NCCL serves CUDA tensors. A collective that waits longer than
-    ``timeout_s`` fails.
+    ``timeout_s`` fails. Every ``context`` consecutive ranks share their packs; a replica has them together.
 
     Raises:
-        ValueError: variables are missing or wrong, or ``replicate`` does not divide the number of ranks.
+        ValueError: variables are missing or wrong, or ``replicate`` or ``context`` does not divide the number of ranks.
     """
     rank, world_size, local_rank = _placement(os.environ)
     if replicate < 1 or world_size % replicate:
         raise ValueError(f"replicate: found {replicate}, accepted is a divisor of the {world_size} ranks")
+    if context < 1 or (world_size // replicate) % context:
+        accepted = f"a divisor of the {world_size // replicate} ranks of a replica"
+        raise ValueError(f"context: found {context}, accepted is {accepted}")
     kind = device or ("cuda" if torch.cuda.is_available() else "cpu")
     place = torch.device(kind, local_rank) if kind == "cuda" else torch.device("cpu")
     if kind == "cuda":
@@ -65,7 +97,14 @@ def connect(replicate: int = 1, device: Literal["cpu", "cuda"] | None = None, ti
         else ((replicate, world_size // replicate), ("replicate", "shard"))
     )
     mesh = init_device_mesh(kind, shape, mesh_dim_names=names)
-    return Ranks(rank, world_size, local_rank, place, mesh)
+    return Ranks(rank, world_size, local_rank, place, mesh, _context_group(kind, world_size, context))
+
+
+def _context_group(kind: str, world_size: int, size: int) -> ContextGroup | None:
+    if size == 1:
+        return None
+    mesh = init_device_mesh(kind, (world_size // size, size), mesh_dim_names=("data", "context"))
+    return ContextGroup(mesh.get_group("context"), mesh.get_local_rank("context"), size)
 
 
 def _placement(environ: Mapping[str, str]) -> tuple[int, int, int]:
@@ -102,7 +141,7 @@ def shard(
 
     Master weights are float32. Gradients are reduced in float32 by a forced plain sum: a loss is already divided by its
     global denominator, so nothing is averaged and nothing rescaled. Each replica holds the whole model over its shard
-    ranks.
+    ranks; those that share packs are shards, too, and each has its own tokens' part of the gradient.
     """
     checkpoint_layers(policy, activation_checkpointing)
     if compile:
@@ -120,6 +159,7 @@ def shard(
             # On gloo the factor alone is no supported reduction; elsewhere it saves a scaling pass.
             module.set_force_sum_reduction_for_comms(True)
     policy.compute_dtype = compute_dtype
+    policy.context = ranks.context
 
 
 @contextmanager

@@ -83,7 +83,7 @@ def run_rank(
         raise Unreadable(f"{run.attempt(identity.attempt) / 'prepared.json'}: missing; prepare writes it first")
     health.progress.committed = [sealed.step for sealed in prepared.committed]
     try:
-        ranks = connect(config.replicate, timeout_s=config.step_timeout_s)
+        ranks = connect(config.replicate, timeout_s=config.step_timeout_s, context=config.context)
         link = Link(
             config.orchestrator_url,
             request_headers(identity, token),
@@ -95,7 +95,7 @@ def run_rank(
         probe = probe_ids(config.model, identity.uid, config.probe_tokens)
     except ValueError as error:
         raise BadInput(str(error)) from error
-    if config.token_export_every is not None:
+    if config.token_export_every is not None and ranks.speaks:
         decode = tokenizer_of(Path(config.model.path))
         learner.runner.export = TokenExport(run, config.token_export_every, decode, mode=config.mode)
     target = SaveTarget(run, identity, Path(config.model.path), link)
@@ -110,6 +110,7 @@ def run_rank(
         attempt=identity.attempt,
         rank=ranks.rank,
         num_ranks=ranks.world_size,
+        context=ranks.context_size,
         idle=partial(idle, health.progress, outbox),
     )
     if notice is not None:

@@ -4,9 +4,9 @@
 
 A folder of batches holds ``step_000001/rank_0.bin`` and so on, as sealed or recorded. Of several folders the last one
 that has a step counts, as a later attempt's record supersedes an earlier one's. Under torchrun's variables every rank
-reads its own file; there must be as many ranks as the batches were packed for. ``DIR/steps.jsonl`` gets one line a
-step, ``DIR/result.json`` the last step and the digest of weights and optimizer state: with a checkpoint and no
-batches, the digest of that checkpoint.
+reads its own file, as do ranks that share packs; there must be as many ranks as the batches were packed for.
+``DIR/steps.jsonl`` gets one line a step, ``DIR/result.json`` the last step and the digest of weights and optimizer
+state: with a checkpoint and no batches, the digest of that checkpoint.
 """
 
 import argparse
@@ -109,7 +109,7 @@ def replay(
     """
     learner = build_learner(config, ranks)
     step = learner.state.restore(trainer_folder(checkpoint)) if checkpoint is not None else 0
-    source = RecordedBatches(batches, rank=ranks.rank, num_ranks=ranks.world_size, last_step=last_step)
+    source = RecordedBatches(batches, rank=ranks.data_rank, num_ranks=ranks.num_data_ranks, last_step=last_step)
     lines: list[str] = []
     while isinstance(batch := source.batch(step + 1), RankBatch):
         outcome = learner.runner.run(batch)
@@ -146,7 +146,7 @@ def main(arguments: Sequence[str]) -> ExitCode:
     logs.configure(f"{names.Role.TRAINER}-replay", attempt=0, rank=int(os.environ.get("RANK", "0")))
     try:
         config = TrainerConfig.model_validate_json(options.config.read_text())
-        ranks = connect(config.replicate, options.device, COLLECTIVE_TIMEOUT_S)
+        ranks = connect(config.replicate, options.device, COLLECTIVE_TIMEOUT_S, context=config.context)
         result = replay(
             config,
             options.batches,

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -22,6 +23,7 @@ from torch.optim import Optimizer
 from echorl_core.wire.batch import MicroBatch, RankBatch
 from echorl_core.wire.reports import LogprobGap
 from echorl_trainer.batches import ScoredBatch, Source, score_batch, sources_of
+from echorl_trainer.context import row_counts
 from echorl_trainer.experts import routers
 from echorl_trainer.former import FormerWeights
 from echorl_trainer.losses import PolicyLoss
@@ -107,7 +109,7 @@ class StepRunner:
         self._optimizer.zero_grad(set_to_none=True)
         token_metrics, checks = self._accumulate(batch, sources_of(batch.micro_batches))
         norm = self._gradient_norm()
-        shares = self._gather(_share(batch, token_metrics.cpu(), checks.cpu()))
+        shares = self._gather(_share(batch, token_metrics.cpu(), checks.cpu(), speaks=self._ranks.speaks))
         grad_norm = float(norm)
         self._require_finite(batch, shares, grad_norm)
         middle = time.perf_counter()
@@ -126,11 +128,10 @@ class StepRunner:
         )
 
     def _check(self, batch: RankBatch) -> None:
-        place = (batch.rank, batch.num_ranks)
-        if place != (self._ranks.rank, self._ranks.world_size):
+        place, mine = (batch.rank, batch.num_ranks), (self._ranks.data_rank, self._ranks.num_data_ranks)
+        if place != mine:
             raise ValueError(
-                f"step {batch.step}: batch is for rank {place[0]} of {place[1]}, this is rank "
-                f"{self._ranks.rank} of {self._ranks.world_size}"
+                f"step {batch.step}: batch is for rank {place[0]} of {place[1]}, this is rank {mine[0]} of {mine[1]}"
             )
         unknown = sorted(set(batch.denominators) - set(COMPONENTS))
         if unknown:
@@ -144,7 +145,9 @@ class StepRunner:
         if self._former.holds(batch.step - 2):
             scored = self._scored(batch.micro_batches[0], sources, version=batch.step - 2)
             with self._former.in_place():
-                count_gap(token_metrics, scored, self._policy(scored.tokens).logprobs, self._gap_tolerance)
+                logprobs = self._policy(scored.tokens).logprobs
+                if self._ranks.speaks:
+                    count_gap(token_metrics, scored, logprobs, self._gap_tolerance)
         checks = []
         with accumulating(self._policy, self._accumulation) as begin:
             for number, micro in enumerate(batch.micro_batches, start=1):
@@ -157,7 +160,12 @@ class StepRunner:
 
     def _scored(self, micro: MicroBatch, sources: list[Source], *, version: int) -> ScoredBatch:
         return score_batch(
-            micro, sources=sources, version=version, vocab_size=self._vocab_size, device=self._ranks.device
+            micro,
+            sources=sources,
+            version=version,
+            vocab_size=self._vocab_size,
+            device=self._ranks.device,
+            context=self._ranks.context_size,
         )
 
     def _forward(
@@ -168,8 +176,9 @@ class StepRunner:
         if self._routers:  # before backward, where recomputation would overwrite it
             token_metrics.add_routing(torch.stack([one.load for one in self._routers]))
         total = objective(scores.logprobs) if scores.loss is None else scores.loss
-        outputs = objective.outputs
-        count_batch(token_metrics, scored, scores, outputs, gap_tolerance=self._gap_tolerance)
+        outputs = objective.outputs if self._ranks.speaks else {}
+        if self._ranks.speaks:
+            count_batch(token_metrics, scored, scores, outputs, gap_tolerance=self._gap_tolerance)
         if self.export is not None:
             self.export.add(batch, micro, scored, scores, outputs)
         zero = total.new_zeros(())
@@ -218,7 +227,8 @@ class StepRunner:
                 batch.micro_batches[: min(micros) + 1] if self._is_reduced_once else [batch.micro_batches[min(micros)]]
             )
             samples = self._gather(", ".join(name for micro in bad for name in micro.sample_ids))
-            failures = [f"the gradient is not finite after micro-batch {min(micros)} of samples {', '.join(samples)}"]
+            named = ", ".join(dict.fromkeys(samples))  # ranks that share a pack name the same
+            failures = [f"the gradient is not finite after micro-batch {min(micros)} of samples {named}"]
         if self._policy_loss.name:
             failures.append(f"the rl loss is {self._policy_loss.name}")
         raise NonFinite(f"step {batch.step}: {'; '.join(failures)}")
@@ -232,10 +242,10 @@ class StepRunner:
         return lr
 
 
-def _share(batch: RankBatch, token_metrics: TokenMetrics, checks: Tensor) -> _RankShare:
+def _share(batch: RankBatch, token_metrics: TokenMetrics, checks: Tensor, *, speaks: bool) -> _RankShare:
     bad = (~checks.isfinite()).nonzero().tolist()
     in_loss = [(micro, COMPONENTS[column]) for micro, column in bad if column < len(COMPONENTS)]
-    loss_failure = None
+    loss_failure, told = None, batch.micro_batches if speaks else []
     if in_loss:
         micro, name = in_loss[0]
         samples = ", ".join(batch.micro_batches[micro].sample_ids)
@@ -243,8 +253,8 @@ def _share(batch: RankBatch, token_metrics: TokenMetrics, checks: Tensor) -> _Ra
     return _RankShare(
         token_metrics=token_metrics,
         losses=checks[:, : len(COMPONENTS)].double().sum(dim=0).tolist(),
-        trained_tokens=sum(_trained_tokens(micro, batch.denominators) for micro in batch.micro_batches),
-        packed_tokens=sum(len(micro.token_ids) for micro in batch.micro_batches),
+        trained_tokens=sum(_trained_tokens(micro, batch.denominators) for micro in told),
+        packed_tokens=sum(len(micro.token_ids) for micro in told),
         loss_failure=loss_failure,
         gradient_failure=bad[0][0] if bad else None,
     )
@@ -294,6 +304,7 @@ def probe_scores(policy: Policy, ranks: Ranks, token_ids: list[int]) -> Tensor:
             max_len=length,
             rows=everything[1:],
             temperature=torch.ones(length, device=ranks.device),
+            row_counts=row_counts(np.arange(1, length), length, ranks.context_size),
         )
     )
     if isinstance(policy, FSDPModule):

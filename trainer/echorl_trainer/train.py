@@ -93,6 +93,7 @@ def build_learner(config: TrainerConfig, ranks: Ranks) -> Learner:
         attention=kernel_name(ranks.device, policy.compute_dtype),
         **experts,
         compiled=config.compile,
+        context=ranks.context_size,
         activation_checkpointing=config.activation_checkpointing,
         optimizer=config.optimizer.type,
         fused_optimizer=bool(optimizer.defaults.get("fused")),

@@ -38,7 +38,9 @@ class BatchConfig(RoleConfig):
     seq_len: int
     """Tokens of one micro-batch at the most."""
     num_ranks: int
-    """Data-parallel ranks that pull batches."""
+    """Trainer ranks that pull batches."""
+    context: int = 1
+    """Consecutive ranks that are given the same batch."""
 
     def of(self, environment: EnvironmentConfig) -> "BatchConfig":
         """The batch's settings as they hold for the episodes of one environment."""

@@ -59,6 +59,8 @@ class TrainerConfig(RoleConfig):
     """Whether every micro-batch's gradient is reduced over the shards, or a step's once, from whole gradients."""
     replicate: int = 1
     """Replicas of the sharded model (HSDP); ranks = replicate x shard."""
+    context: int = 1
+    """Consecutive ranks, all of one replica, that share their packs."""
     weight_mode: Literal["http", "disk"]
     weight_delta: Literal["auto", "never"] = "auto"
     """Whether versions are published as what they changed, too."""

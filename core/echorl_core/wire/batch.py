@@ -143,7 +143,10 @@ class MicroBatch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """What one data-parallel rank trains at one step. Every rank of a step has the same number of micro-batches."""
+    """What one data-parallel rank trains at one step. Every rank of a step has the same number of micro-batches.
+
+    With context parallelism several processes are such a rank together, and ``num_ranks`` counts it once.
+    """
 
     wire_version: int = WIRE_VERSION
     run_uid: str

@@ -44,7 +44,9 @@ def model_problems(run: EchoRLRun, environ: Mapping[str, str]) -> Iterator[Probl
         return
     if problems := list(start_checks.model_problems(folder, spec.max_model_len)):
         yield from problems
-    elif spec.lora is not None:
+        return
+    yield from start_checks.context_problems(folder, run.spec.trainer.parallel.context)
+    if spec.lora is not None:
         yield from start_checks.adapter_problems(folder, spec.lora.target_modules)
 
 

@@ -40,7 +40,7 @@ def needs_of(run: EchoRLRun, shape: ModelShape, longest: int | None) -> Needs:
     training = serving = None
     if spec.trainer.gpus_per_replica:
         parallel = spec.trainer.parallel
-        training = _training(configs.trainer, shape, ranks // (parallel.replicate * parallel.context))
+        training = _training(configs.trainer, shape, ranks // parallel.replicate)
     if engines and spec.inference.gpus_per_replica:
         split = configs.inference[0].tensor_parallel
         serving = Serving(split, max_model_len, _BYTES[spec.model.dtype])
@@ -54,6 +54,7 @@ def _training(config: TrainerConfig, shape: ModelShape, shards: int) -> Training
     return Training(
         shards=shards,
         micro_batch_tokens=config.seq_len,
+        context=config.context,
         compute_bytes=_BYTES[config.model.dtype],
         optimizer=optimizer.type,
         state_dtype=optimizer.state_dtype,
@@ -98,6 +99,10 @@ def changes(needs: Needs, gpu_bytes: int) -> Iterator[Change]:
         yield Change(f"trainer.seqLen: {needs.max_model_len}", shorter)
     if use.activation_checkpointing != "full":
         yield Change("trainer.activationCheckpointing: full", replace(use, activation_checkpointing="full"))
+    sliced = (replace(use, context=size) for size in range(use.context + 1, use.shards + 1) if _divides(size, needs))
+    shared = next((one for one in sliced if trainer_memory(needs.shape, one).total <= gpu_bytes), None)
+    if shared is not None:
+        yield Change(f"trainer.parallel.context: {shared.context}", shared)
     if keeps_moments and not use.cpu_offload:
         yield Change("trainer.optimizer.cpuOffload: true", replace(use, cpu_offload=True))
     if keeps_moments and use.state_dtype != "int8":
@@ -107,3 +112,9 @@ def changes(needs: Needs, gpu_bytes: int) -> Iterator[Change]:
     fitting = next(((times, one) for times, one in wider if trainer_memory(needs.shape, one).total <= gpu_bytes), None)
     if fitting is not None:
         yield Change(f"{needs.ranks * fitting[0]} GPUs", fitting[1])
+
+
+def _divides(context: int, needs: Needs) -> bool:
+    """Whether so many ranks could share a pack."""
+    shards = 1 if needs.training is None else needs.training.shards
+    return shards % context == 0 and needs.shape.num_attention_heads % context == 0

@@ -26,6 +26,8 @@ def trainer_lines(needs: Needs, gpu: Gpu | None) -> tuple[str, bool]:
     memory = trainer_memory(needs.shape, use)
     copies = "" if use.shards == needs.ranks else f", {needs.ranks // use.shards} copies"
     tokens = f"{use.micro_batch_tokens:,} tokens a micro-batch"
+    if use.context > 1:
+        tokens += f" of {use.context} GPUs"
     lines = [
         f"trainer, GiB a GPU: {needs.ranks} GPUs, the model over {use.shards}{copies}, {tokens}",
         *_trainer_rows(memory, use.activation_checkpointing),

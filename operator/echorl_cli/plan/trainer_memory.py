@@ -19,6 +19,8 @@ class Training:
     shards: int
     """Ranks that one copy of the model is sharded over."""
     micro_batch_tokens: int
+    context: int = 1
+    """Ranks that share a micro-batch."""
     compute_bytes: int = BFLOAT16
     """Of a value in the compute dtype."""
     optimizer: Literal["adamw", "muon", "signSgd", "sgd"] = "adamw"
@@ -30,6 +32,11 @@ class Training:
     """Whether checkpoints are written from a copy in host memory."""
     adapter_parameters: int | None = None
     """Of an adapter that trains; None: all weights train."""
+
+    @property
+    def rank_tokens(self) -> int:
+        """Of a micro-batch, those whose activations one rank has."""
+        return -(-self.micro_batch_tokens // self.context)
 
 
 @dataclass(frozen=True)
@@ -82,7 +89,7 @@ def trainer_memory(shape: ModelShape, use: Training) -> TrainerMemory:
         gradients=gradients,
         optimizer_state=0 if use.cpu_offload else state,
         gathered_weights=use.compute_bytes * gathered,
-        activations=shape.num_hidden_layers * use.micro_batch_tokens * kept_bytes(shape, use),
+        activations=shape.num_hidden_layers * use.rank_tokens * kept_bytes(shape, use),
         buffers=max(_head_buffers(shape, use), _layer_buffers(shape, use), _outer_buffers(shape, use)),
         host_state=state if use.cpu_offload else 0,
         host_checkpoint=FLOAT32 * trained // use.shards + state if use.async_save else 0,
@@ -138,15 +145,15 @@ def layer_bytes(shape: ModelShape, use: Training) -> int:
 
 def _head_buffers(shape: ModelShape, use: Training) -> int:
     """A chunk of the logits' gradient, the gradients of hidden states and, where it trains, of the head."""
-    rows = min(CHUNK_ROWS, use.micro_batch_tokens)
-    tokens = use.micro_batch_tokens * shape.hidden_size
+    rows = min(CHUNK_ROWS, use.rank_tokens)
+    tokens = use.rank_tokens * shape.hidden_size
     head = 0 if use.adapter_parameters is not None else shape.vocab_size * shape.hidden_size
     return use.compute_bytes * (rows * shape.vocab_size + 2 * tokens) + (FLOAT32 + use.compute_bytes) * head
 
 
 def _layer_buffers(shape: ModelShape, use: Training) -> int:
     """A layer's activations once more, gradients of what goes through it, its own, and two on their way in float32."""
-    tokens = use.micro_batch_tokens
+    tokens = use.rank_tokens
     recomputed = 0 if use.activation_checkpointing == "none" else tokens * layer_bytes(shape, use)
     widths = 2 * shape.hidden_size + 3 * shape.inner_width
     if shape.has_experts:

@@ -162,6 +162,7 @@ def _batch(spec: EchoRLRunSpec, placement: Placement) -> config.BatchConfig:
         filters=filter_configs(algorithm),
         seq_len=spec.trainer.seq_len or max_model_len(spec, placement),
         num_ranks=num_ranks(spec),
+        context=spec.trainer.parallel.context,
     )
 
 
@@ -253,6 +254,7 @@ def _trainer(spec: EchoRLRunSpec, placement: Placement) -> config.TrainerConfig:
         activation_checkpointing=trainer.activation_checkpointing or ("selective" if on_gpus else "none"),
         gradient_accumulation=trainer.gradient_accumulation,
         replicate=trainer.parallel.replicate,
+        context=trainer.parallel.context,
         weight_mode=_weight_mode(spec),
         weight_delta=spec.weight_transfer.delta,
         publish_host=placement.publish_host,

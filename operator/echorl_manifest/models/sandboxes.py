@@ -32,7 +32,7 @@ class Sandboxes(ApiModel):
     concurrency: Annotated[int, Field(ge=1, le=65536)] = 16
     """Episodes that have sandboxes at the same time, of all environments; others wait in the orchestrator."""
     warm_replicas: Annotated[int, Field(ge=0, le=4096)] = 0
-    """Only for ``pod``: pods that are kept ready for sandboxes to come, of the images that were asked for last. They
-    count against what the run may have at the same time."""
+    """Pods that are kept ready for sandboxes to come, of the images that were asked for last; for ``agent-sandbox``
+    only of those of agents that several have at a time. They count against what the run may have at the same time."""
     ttl: Duration = "1h"
     """The longest that one lives, whoever forgot it."""

@@ -13,11 +13,11 @@ class Parallel(ApiModel):
     """How ranks divide the work; fsdp x replicate x context = ranks."""
 
     fsdp: Shards = "auto"
-    """Ranks that one copy of the model is sharded over. ``auto``: what the others leave."""
+    """Ranks with batches of their own that share one copy of the model. ``auto``: what the others leave."""
     replicate: Annotated[int, Field(ge=1)] = 1
     """Copies of the sharded model."""
     context: Annotated[int, Field(ge=1)] = 1
-    """Ranks that share one sequence."""
+    """Ranks that share one pack of tokens (and the copy of the model). Divides the model's attention heads."""
 
 
 class Optimizer(ApiModel):

@@ -250,8 +250,8 @@ RUNTIME: tuple[Row, ...] = (
     Refused(
         ("spec.sandboxes",),
         "warmReplicas",
-        (has_other("provider", "pod"),),
-        "only for provider pod: of no other the broker makes the pods",
+        (has("provider", "process"),),
+        "only for sandboxes in pods",
         "0",
         but=(0,),
     ),

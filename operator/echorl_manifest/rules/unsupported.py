@@ -19,10 +19,7 @@ def _not_supported(place: str, field: str, what: str, accepted: str = "no value"
     return Refused((place,), field, (), f"{NOT_SUPPORTED}: {what}", accepted, **values)
 
 
-NOWHERE = (
-    _not_supported("spec.trainer.parallel", "context", "context parallelism", "1", but=(1,)),
-    _not_supported("spec.weightTransfer", "mode", "weight transfer by NCCL", "http or disk", only=("nccl",)),
-)
+NOWHERE = (_not_supported("spec.weightTransfer", "mode", "weight transfer by NCCL", "http or disk", only=("nccl",)),)
 """What nothing carries out."""
 IN_A_CLUSTER_ALONE = (
     _not_supported("spec.model", "tokenSecretName", "fetching gated models from the hub"),

@@ -74,7 +74,7 @@ def pod(body: bytes) -> PodRecord:
         ),
         wants=_wants(shape.spec),
         node_selector=_pairs(tuple(sorted((shape.spec.node_selector or {}).items()))),
-        warm=names.LABEL_WARM in labels,
+        warm=names.LABEL_WARM in labels and names.LABEL_CLAIM not in labels,
         claimed=names.LABEL_CLAIM in labels,
     )
 

@@ -104,6 +104,7 @@ def read_disk(config: OrchestratorConfig, identity: RunIdentity, room: DiskRoom,
     desk = TrainerDesk(
         store,
         num_ranks=config.batch.num_ranks,
+        context=config.batch.context,
         start_step=start_step,
         attempt_folder=run.attempt(identity.attempt),
         room=room,

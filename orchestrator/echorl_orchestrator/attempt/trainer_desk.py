@@ -39,12 +39,17 @@ class TrainerDesk:
         store: BatchStore,
         *,
         num_ranks: int,
+        context: int = 1,
         start_step: int,
         attempt_folder: Path,
         room: DiskRoom | None = None,
     ) -> None:
-        """``start_step``: the step that this attempt resumed from. ``room``: where a policy waits for it."""
+        """``start_step``: the step that this attempt resumed from. ``room``: where a policy waits for it.
+
+        ``context``: consecutive ranks that are given the same batch.
+        """
         self._store, self._num_ranks, self._room = store, num_ranks, room or DiskRoom()
+        self._context = context
         self._marker, self._policy_file = attempt_folder / STOP_NAME, attempt_folder / POLICY_NAME
         self._changed = asyncio.Condition()
         self._limit: int | None = None
@@ -131,7 +136,7 @@ class TrainerDesk:
             self.given = step
             self.pace.given(step)
             self.on_moved()
-        return self._store.rank_file(step, rank)
+        return self._store.rank_file(step, rank // self._context)
 
     def due_in_s(self, step: int) -> float:
         """Seconds until the batch of ``step`` is to be sealed; infinite while no rank has the one before it."""

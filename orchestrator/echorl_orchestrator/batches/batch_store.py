@@ -81,7 +81,7 @@ class BatchStore:
         self._keep(seal)
 
     def rank_file(self, step: int, rank: int) -> Path:
-        """The bytes that ``rank`` pulls; the batch must be sealed."""
+        """What data-parallel ``rank`` trains, as bytes; the batch must be sealed."""
         return self._run.batch(step) / rank_file(rank)
 
     def state(self, step: int) -> bytes:

@@ -116,7 +116,7 @@ def compose(
     )
     if not any(denominators.values()):
         return None
-    layout = lay_out([sample.num_tokens for sample in samples], config.seq_len, config.num_ranks)
+    layout = lay_out([sample.num_tokens for sample in samples], config.seq_len, config.num_ranks // config.context)
     ranks = [[micro_batch([samples[index] for index in indices]) for indices in bins] for bins in layout]
     return Content(
         ranks=ranks,

@@ -1,8 +1,10 @@
 """Sandboxes as real pods: the broker, the daemon and the orchestrator's provider, with nothing played but the run."""
 
+from dataclasses import replace
+
 import pytest
 
-from echorl_orchestrator.sandboxes.contract import Command, SandboxError, SandboxLimits, SandboxLoss, SandboxSpec
+from echorl_orchestrator.sandboxes.contract import Command, Ended, SandboxError, SandboxLimits, SandboxLoss, SandboxSpec
 from echorl_orchestrator.sandboxes.pod.provider import Access, PodSandboxes
 from echorl_testing.cluster import images
 from echorl_testing.cluster.binaries import Binaries
@@ -13,6 +15,7 @@ from echorl_testing.waiting import until
 
 pytestmark = pytest.mark.timeout(600)
 PATIENCE_S = 180.0
+WARM = {"echorl.dev/sandbox-warm", "echorl.dev/sandbox-claim"}
 BOUNDED = SandboxSpec(images.BUSYBOX, "/tmp/task", limits=SandboxLimits(0.5, 128 << 20, 64 << 20, processes=64))
 SPEC = SandboxSpec(images.BUSYBOX, "/tmp/task", limits=SandboxLimits(cpu=0.5, memory_bytes=128 << 20))
 
@@ -57,6 +60,7 @@ async def test_an_agent_works_in_a_pod(real_node: str, settings: dict[str, str],
             with pytest.raises(SandboxError, match="ErrImageNeverPull") as caught:
                 await provider.create(SandboxSpec("echorl.test/nothing:1", "/tmp"), "no image")
             assert caught.value.loss is SandboxLoss.IMAGE
+            await has_an_image_in_a_folder_or_says_why(provider)
             await is_told_that_its_time_is_over(provider)
         finally:
             await provider.close()
@@ -71,7 +75,7 @@ async def test_a_warm_pod_is_claimed_once_and_another_takes_its_place(settings: 
 
         def warm() -> set[str]:
             pods = [pod["metadata"] for pod in run.sandboxes() if is_ready(pod)]
-            return {meta["uid"] for meta in pods if "echorl.dev/sandbox-warm" in meta["labels"]}
+            return {meta["uid"] for meta in pods if meta["labels"].keys() & WARM == {"echorl.dev/sandbox-warm"}}
 
         try:
             await provider.create(BOUNDED, "first")
@@ -87,6 +91,48 @@ async def test_a_warm_pod_is_claimed_once_and_another_takes_its_place(settings: 
         finally:
             await provider.close()
         run.phase("Succeeded")
+        await until(lambda: not run.sandboxes(), PATIENCE_S)
+
+
+async def test_a_command_that_uses_up_its_pods_memory_ends_alone(settings: dict[str, str], brokers: Sites) -> None:
+    async with brokers(settings) as at:
+        run, _ = at.run()
+        run.start_orchestrator()
+        provider = provider_of(at, run)
+        try:
+            sandbox = await provider.create(BOUNDED, "agent")
+            await sandbox.start(Command(["tail", "/dev/zero"]), "grows")
+            ended = await sandbox.wait("grows", PATIENCE_S)
+            assert ended is not None
+            assert (ended.code, ended.killed, ended.out_of_memory) == (137, False, True)
+            await sandbox.start(Command(["echo", "still here"]), "after")
+            assert await sandbox.wait("after", PATIENCE_S) == Ended(0)
+            (container,) = run.sandboxes()[0]["status"]["containerStatuses"]
+            assert (container["restartCount"], list(container["state"])) == (0, ["running"])
+        finally:
+            await provider.close()
+        await until(lambda: not run.sandboxes(), PATIENCE_S)
+
+
+@pytest.mark.campaign
+async def test_who_fills_the_disk_is_evicted_for_it(settings: dict[str, str], brokers: Sites) -> None:
+    """In the campaign: the kubelet looks at disks once or twice a minute."""
+    async with brokers(settings) as at:
+        run, _ = at.run()
+        run.start_orchestrator()
+        provider = provider_of(at, run)
+        try:
+            for key, place in (("layer", "/tmp/task/big"), ("home", "/.echorl-files/home/big")):
+                sandbox = await provider.create(BOUNDED, key)
+                fills = f"dd if=/dev/zero of={place} bs=1M count=200; sleep 1000"
+                await sandbox.start(Command(["sh", "-c", fills]), "fills")
+                with pytest.raises(SandboxError) as caught:
+                    await sandbox.wait("fills", PATIENCE_S)
+                assert caught.value.loss is SandboxLoss.OVERUSED, caught.value
+                assert "evicted for what it wrote" in caught.value.message
+                await provider.destroy(key)
+        finally:
+            await provider.close()
         await until(lambda: not run.sandboxes(), PATIENCE_S)
 
 
@@ -109,6 +155,21 @@ async def test_a_fork_bomb_in_a_pod_gets_nothing(settings: dict[str, str], broke
         finally:
             await provider.close()
         await until(lambda: not run.sandboxes(), PATIENCE_S)
+
+
+async def has_an_image_in_a_folder_or_says_why(provider: PodSandboxes) -> None:
+    """Debian's containerd, 1.6, has no image volumes; one from 2.1 on has."""
+    why: SandboxError | None = None
+    try:
+        sandbox = await provider.create(replace(SPEC, volumes={"/opt/agent": images.BUSYBOX}), "volume")
+    except SandboxError as error:
+        why = error
+    if why is not None:
+        assert why.loss is SandboxLoss.START
+        assert "CreateContainerError: failed to generate container" in why.message
+        return
+    await sandbox.start(Command(["/opt/agent/bin/echo", "installed"]), "agent")
+    assert await sandbox.wait("agent", PATIENCE_S) == Ended(0)
 
 
 async def is_told_that_its_time_is_over(provider: PodSandboxes) -> None:

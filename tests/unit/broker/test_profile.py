@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+import msgspec
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
@@ -58,6 +59,19 @@ def test_what_an_installation_does_not_choose_is_left_out():
     chosen = {"runtimeClassName", "priorityClassName", "nodeSelector", "tolerations", "hostUsers"}
     assert not chosen & spec.keys()
     assert spec["imagePullSecrets"] == [{"name": "site"}, {"name": "team"}]
+
+
+def test_volumes_are_images_that_nothing_can_be_written_to():
+    wanted = msgspec.structs.replace(WANTED, volumes={"/opt/b": "b:1", "/opt/a": "a:1"})
+    spec = pod(wanted)["spec"]
+    assert spec["volumes"][2:] == [
+        {"name": "volume-0", "image": {"reference": "a:1", "pullPolicy": "IfNotPresent"}},
+        {"name": "volume-1", "image": {"reference": "b:1", "pullPolicy": "IfNotPresent"}},
+    ]
+    assert spec["containers"][0]["volumeMounts"][2:] == [
+        {"name": "volume-0", "mountPath": "/opt/a", "readOnly": True},
+        {"name": "volume-1", "mountPath": "/opt/b", "readOnly": True},
+    ]
 
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=40)

@@ -48,14 +48,15 @@ def test_no_more_are_kept_than_are_to_come(replicas: int, algorithm: dict[str, A
     assert most_warm(*of(replicas, algorithm, step, maxSteps=10)) == most
 
 
-def test_only_pods_that_the_broker_makes_are_kept() -> None:
+def test_only_pods_are_kept() -> None:
     assert keeps_warm(of(1, {})[0])
     assert not keeps_warm(of(0, {})[0])
-    assert not keeps_warm(run({}, sandboxes={"provider": "agent-sandbox", "warmReplicas": 3}))
+    assert keeps_warm(run({}, sandboxes={"provider": "agent-sandbox", "warmReplicas": 3}))
+    assert not keeps_warm(run({}, sandboxes={"provider": "process", "warmReplicas": 3}))
 
 
 def test_a_claim_names_the_pod_as_it_was_seen_and_begins_its_time() -> None:
-    change = claim(META, "k", WANTED, now=1100.25)
+    change = claim(META, "k", WANTED.ttl_s, now=1100.25)
     assert change["metadata"].items() >= {"uid": "uid-1", "resourceVersion": "7"}.items()
     assert change["spec"] == {"activeDeadlineSeconds": 101 + 601}
     assert change["metadata"]["annotations"]["echorl.dev/sandbox-ttl-seconds"] == "702"

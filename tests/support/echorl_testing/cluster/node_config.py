@@ -82,7 +82,7 @@ def cni(layout: Layout) -> dict[str, Any]:
 
 
 def kubelet(layout: Layout) -> dict[str, Any]:
-    """Everything that it writes is below the cluster's folder; nothing is evicted."""
+    """Everything that it writes is below the cluster's folder; nothing is evicted but for a limit of its own."""
     never = ("memory.available", "nodefs.available", "nodefs.inodesFree", "imagefs.available", "imagefs.inodesFree")
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",

@@ -43,6 +43,7 @@ _LONGER = [
     "quickstart",
     "quickstart-rl-only",
     "rlvr",
+    "shared packs",
 ]
 _POLL_S = 0.05
 

@@ -180,12 +180,13 @@ def learner(
     checkpointing: Checkpointing = "none",
     lora: LoraConfig | None = None,
     accumulation: Accumulation = "sharded",
+    context: int = 1,
 ) -> Iterator[Learner]:
     """A policy of ``SHAPE`` sharded over the ranks of torchrun's variables, or over one."""
     config = model_config(folder, family=family, tie=tie).model_copy(
         update={"dtype": str(compute_dtype).removeprefix("torch."), "lora": lora}
     )
-    ranks = connect(replicate, device, 60.0)
+    ranks = connect(replicate, device, 60.0, context=context)
     try:
         policy = start_policy(config, ranks, seed=0, compile=compiled, activation_checkpointing=checkpointing)
         chosen = build_optimizer(policy, optimizer)

@@ -1,77 +1,128 @@
-"""agent-sandbox in a test cluster, as far as a broker sees it: a CRD of its fields, and its controller, played.
+"""agent-sandbox in a test cluster, as far as a broker sees it: CRDs of the fields that its objects have.
 
 What is in a pod's spec is not declared here: the API server takes all of it, as a pod's own it is checked once made.
 """
 
-import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any
 
-from echorl_testing.cluster.api import Api, ApiError, granted
+from echorl_testing.cluster.api import Api, granted
 from echorl_testing.cluster.processes import wait_for
 
-CRD_PATH = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/sandboxes.agents.x-k8s.io"
-RESERVED = "agents.x-k8s.io/"
-"""Labels and annotations that begin so are the controller's; a template's are not taken over."""
-_API = "agents.x-k8s.io/v1beta1"
-_EVERY_S = 0.05
+API = "agents.x-k8s.io/v1beta1"
+EXTENSIONS = "extensions.agents.x-k8s.io/v1beta1"
 _PATIENCE_S = 60.0
 
 
-def sandboxes_path(namespace: str) -> str:
-    """The collection of Sandboxes of a namespace."""
-    return f"/apis/{_API}/namespaces/{namespace}/sandboxes"
+def collection(kind: str, namespace: str) -> str:
+    """The collection of one kind of a namespace."""
+    return f"/apis/{_version(kind)}/namespaces/{namespace}/{_plural(kind)}"
 
 
-def install_sandbox_crd(api: Api) -> None:
-    """Apply the CRD of Sandboxes and wait until they can be read."""
-    api.apply(CRD_PATH, _crd())
-    wait_for(
-        "Sandboxes are served",
-        lambda: granted(lambda: api.get(f"/apis/{_API}/sandboxes")),
-        seconds=_PATIENCE_S,
-    )
+def install_sandbox_crds(api: Api) -> None:
+    """Apply the CRDs of Sandboxes, templates, pools and claims, and wait until they can be read."""
+    for kind, crd in _crds().items():
+        api.apply(_path(kind), crd)
+    for kind in _crds():
+        wait_for(f"{kind} is served", partial(_is_served, api, kind), seconds=_PATIENCE_S)
 
 
-def remove_sandbox_crd(api: Api) -> None:
-    """Delete the CRD and wait until the API server knows nothing of it."""
-    api.delete(CRD_PATH)
-    wait_for(
-        "Sandboxes are not served",
-        lambda: not granted(lambda: api.get(f"/apis/{_API}/sandboxes")),
-        seconds=_PATIENCE_S,
-    )
+def remove_sandbox_crds(api: Api) -> None:
+    """Delete the CRDs and wait until the API server knows nothing of them."""
+    for kind in _crds():
+        api.delete(_path(kind))
+    for kind in _crds():
+        wait_for(f"{kind} is not served", partial(_is_gone, api, kind), seconds=_PATIENCE_S)
 
 
-def _crd() -> dict[str, Any]:
+def _is_served(api: Api, kind: str) -> bool:
+    return granted(lambda: api.get(f"/apis/{_version(kind)}/{_plural(kind)}"))
+
+
+def _is_gone(api: Api, kind: str) -> bool:
+    return not _is_served(api, kind)
+
+
+def _path(kind: str) -> str:
+    return f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{_plural(kind)}.{_version(kind).partition('/')[0]}"
+
+
+def _version(kind: str) -> str:
+    return API if kind == "Sandbox" else EXTENSIONS
+
+
+def _plural(kind: str) -> str:
+    return f"{kind.lower()}es" if kind.endswith("x") else f"{kind.lower()}s"
+
+
+def _crds() -> dict[str, dict[str, Any]]:
     text, whatever = {"type": "string"}, {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    number = {"type": "integer", "format": "int32"}
     texts = {"type": "object", "additionalProperties": text}
-    labelled = _object(labels=texts, annotations=texts)
-    spec = _object(
-        podTemplate={**_object(metadata=labelled, spec=whatever), "required": ["spec"]},
-        volumeClaimTemplates={"type": "array", "items": whatever},
-        service={"type": "boolean"},
+    metadata = _object(labels=texts, annotations=texts)
+    named = {**_object(name=text), "required": ["name"]}
+    blueprint = {
+        "podTemplate": {**_object(metadata=metadata, spec=whatever), "required": ["spec"]},
+        "volumeClaimTemplates": {"type": "array", "items": whatever},
+        "service": {"type": "boolean"},
+    }
+    condition = _object(type=text, status=text, reason=text, message=text, lastTransitionTime=text)
+    conditions = {"type": "array", "items": condition}
+    sandbox = _object(
+        **blueprint,
         shutdownTime={**text, "format": "date-time"},
         shutdownPolicy={**text, "enum": ["Delete", "Retain"], "default": "Retain"},
         operatingMode={**text, "enum": ["Running", "Suspended"], "default": "Running"},
     )
-    condition = _object(type=text, status=text, reason=text, message=text, lastTransitionTime=text)
-    status = _object(conditions={"type": "array", "items": condition})
-    held = {**_object(spec={**spec, "required": ["podTemplate"]}, status=status), "required": ["spec"]}
-    group, version = _API.split("/")
+    template = _object(
+        **blueprint,
+        networkPolicy=whatever,
+        networkPolicyManagement={**text, "enum": ["Managed", "Unmanaged"], "default": "Managed"},
+        envVarsInjectionPolicy={**text, "enum": ["Allowed", "Overrides", "Disallowed"], "default": "Disallowed"},
+        volumeClaimTemplatesPolicy={**text, "enum": ["Allowed", "Overrides", "Disallowed"], "default": "Disallowed"},
+    )
+    pool = _object(
+        replicas={**number, "minimum": 0, "default": 1},
+        sandboxTemplateRef=named,
+        updateStrategy=_object(type={**text, "enum": ["Recreate", "OnReplenish"], "default": "OnReplenish"}),
+    )
+    lifecycle = _object(
+        shutdownTime={**text, "format": "date-time"}, ttlSecondsAfterFinished=number, shutdownPolicy=text
+    )
+    variable = _object(name=text, value=text, containerName=text)
+    claim = _object(
+        warmPoolRef=named,
+        lifecycle=lifecycle,
+        additionalPodMetadata=metadata,
+        safeToEvict=text,
+        env={"type": "array", "items": variable},
+    )
+    got = _object(name=text, podIPs={"type": "array", "items": text})
+    return {
+        "Sandbox": _crd("Sandbox", sandbox, "podTemplate", conditions=conditions),
+        "SandboxTemplate": _crd("SandboxTemplate", template, "podTemplate"),
+        "SandboxWarmPool": _crd(
+            "SandboxWarmPool", pool, "sandboxTemplateRef", replicas=number, readyReplicas=number, selector=text
+        ),
+        "SandboxClaim": _crd("SandboxClaim", claim, "warmPoolRef", conditions=conditions, sandbox=got),
+    }
+
+
+def _crd(kind: str, spec: dict[str, Any], required: str, **status: dict[str, Any]) -> dict[str, Any]:
+    held = {**_object(spec={**spec, "required": [required]}, status=_object(**status)), "required": ["spec"]}
+    (group, version), plural = _version(kind).split("/"), _plural(kind)
     served = {"name": version, "served": True, "storage": True, "subresources": {"status": {}}}
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
         "metadata": {
-            "name": f"sandboxes.{group}",
+            "name": f"{plural}.{group}",
             # Groups of Kubernetes' own are taken with a word on who approved them, or that nobody did.
             "annotations": {"api-approved.kubernetes.io": "unapproved, of a test"},
         },
         "spec": {
             "group": group,
-            "names": {"kind": "Sandbox", "listKind": "SandboxList", "plural": "sandboxes", "singular": "sandbox"},
+            "names": {"kind": kind, "listKind": f"{kind}List", "plural": plural, "singular": kind.lower()},
             "scope": "Namespaced",
             "versions": [{**served, "schema": {"openAPIV3Schema": held}}],
         },
@@ -80,65 +131,3 @@ def _crd() -> dict[str, Any]:
 
 def _object(**properties: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "properties": properties}
-
-
-@asynccontextmanager
-async def played_controller(api: Api, namespace: str) -> AsyncIterator[None]:
-    """Do for the Sandboxes of a namespace what their controller does, until the end."""
-
-    async def work() -> None:
-        while True:
-            await asyncio.to_thread(_look, api, namespace)
-            await asyncio.sleep(_EVERY_S)
-
-    task = asyncio.create_task(work())
-    try:
-        yield
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
-
-
-def _look(api: Api, namespace: str) -> None:
-    for sandbox in api.get(sandboxes_path(namespace))["items"]:
-        # One that is being deleted is left to the garbage collector.
-        if "deletionTimestamp" not in sandbox["metadata"]:
-            _reconcile(api, namespace, sandbox)
-
-
-def _reconcile(api: Api, namespace: str, sandbox: dict[str, Any]) -> None:
-    """Make its pod where there is none, also where there was one; tell of it."""
-    name, uid = sandbox["metadata"]["name"], sandbox["metadata"]["uid"]
-    pods = f"/api/v1/namespaces/{namespace}/pods"
-    ready, message = False, ""
-    try:
-        pod = api.find(f"{pods}/{name}") or api.create(pods, _pod(sandbox))
-        if pod["metadata"].get("ownerReferences", [{}])[0].get("uid") == uid:
-            message = f"Pod exists with phase: {pod['status'].get('phase', '')}"
-            conditions = {one["type"]: one["status"] for one in pod["status"].get("conditions", ())}
-            ready = conditions.get("Ready") == "True" and bool(pod["status"].get("podIPs"))
-        else:
-            message = f'Error seen: pod "{name}" is owned by another'
-    except ApiError as error:
-        message = f"Error seen: {error.status.get('message', '')}"
-    told = {"type": "Ready", "status": str(ready), "message": message}
-    before = (sandbox.get("status", {}).get("conditions") or [{}])[0]
-    if before.items() >= told.items():
-        return
-    condition = {**told, "reason": "DependenciesReady" if ready else "DependenciesNotReady"}
-    condition["lastTransitionTime"] = sandbox["metadata"]["creationTimestamp"]
-    with suppress(ApiError):  # It may be gone meanwhile.
-        api.patch(f"{sandboxes_path(namespace)}/{name}/status", {"status": {"conditions": [condition]}})
-
-
-def _pod(sandbox: dict[str, Any]) -> dict[str, Any]:
-    metadata, template = sandbox["metadata"], sandbox["spec"]["podTemplate"]
-    taken = {
-        part: {key: value for key, value in template["metadata"].get(part, {}).items() if not key.startswith(RESERVED)}
-        for part in ("labels", "annotations")
-    }
-    taken["labels"][f"{RESERVED}sandbox-name-hash"] = metadata["name"][-8:]
-    owner = {"apiVersion": _API, "kind": "Sandbox", "name": metadata["name"], "uid": metadata["uid"]}
-    owners = [{**owner, "controller": True, "blockOwnerDeletion": True}]
-    return {"metadata": {"name": metadata["name"], **taken, "ownerReferences": owners}, "spec": template["spec"]}

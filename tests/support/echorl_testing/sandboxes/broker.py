@@ -22,7 +22,7 @@ from echorl_operator.orchestrators.tokens import from_file
 from echorl_testing.cluster.api import Api
 from echorl_testing.manifests.documents import with_name
 from echorl_testing.ports import free_port
-from echorl_testing.sandboxes.agent_sandbox import played_controller
+from echorl_testing.sandboxes.agent_sandbox_controller import played_controller
 from echorl_testing.waiting import until
 
 _FILES = Path(__file__).resolve().parents[4] / "charts" / "echorl" / "files"

@@ -24,11 +24,22 @@ TOKEN = "secret-token"
 
 
 class FakeOrchestrator:
-    """One attempt's orchestrator: ``steps`` batches for ``num_ranks`` ranks, a checkpoint every ``interval``."""
+    """One attempt's orchestrator: ``steps`` batches for ``num_ranks`` ranks, a checkpoint every ``interval``.
+
+    Every ``context`` ranks are given the same batch.
+    """
 
     def __init__(
-        self, run: RunDirectory, identity: RunIdentity, *, steps: int, num_ranks: int = 1, interval: int = 2
+        self,
+        run: RunDirectory,
+        identity: RunIdentity,
+        *,
+        steps: int,
+        num_ranks: int = 1,
+        interval: int = 2,
+        context: int = 1,
     ) -> None:
+        self.context = context
         self.run, self.identity = run, identity
         self.steps, self.num_ranks, self.interval = steps, num_ranks, interval
         self.announcements: list[PolicyAnnouncement] = []
@@ -135,8 +146,8 @@ class FakeOrchestrator:
         """The sealed batch."""
         batch = rank_batch(
             step,
-            rank,
-            num_ranks=self.num_ranks,
+            rank // self.context,
+            num_ranks=self.num_ranks // self.context,
             attempt=self.identity.attempt,
             run_uid=self.identity.uid,
             checkpoint=step % self.interval == 0,

@@ -18,6 +18,7 @@ from echorl_testing.orchestrator.packs import denominators, document, joined, le
 from echorl_trainer.lora import published_parameters
 from echorl_trainer.losses import policy_loss
 from echorl_trainer.optimizer import build_schedule
+from echorl_trainer.parallel import Accumulation
 from echorl_trainer.snapshots import Copier, Snapshots, file_layouts
 from echorl_trainer.step import NonFinite, StepOutcome, StepRunner, probe_logprobs
 
@@ -74,10 +75,13 @@ def train(
     replicate: int = 1,
     device: Literal["cpu", "cuda"] = "cpu",
     lora: LoraConfig | None = None,
+    context: int = 1,
+    accumulation: Accumulation = "sharded",
 ) -> dict[str, Any]:
     """Train ``steps`` steps; first gradient, final weights, optimizer state and outcomes."""
-    rank, num_ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    with learner(folder, optimizer=config, replicate=replicate, device=device, lora=lora) as one:
+    options: dict[str, Any] = {"context": context, "accumulation": accumulation}
+    with learner(folder, optimizer=config, replicate=replicate, device=device, lora=lora, **options) as one:
+        rank, num_ranks = one.ranks.data_rank, one.ranks.num_data_ranks
         outcomes: list[StepOutcome] = []
         first: dict[str, Tensor] = {}
         for step in range(1, steps + 1):
@@ -133,15 +137,15 @@ def plain(tensors: dict[str, Tensor]) -> dict[str, np.ndarray]:
     return {name: tensor.numpy() for name, tensor in wide.items()}
 
 
-def by_loss(folder: Path, losses: list[LossConfig | None]) -> list[dict[str, Any]]:
-    """The gradient of each loss, None: of cross-entropy alone; of two ranks the second has nothing that trains.
+def by_loss(folder: Path, losses: list[LossConfig | None], context: int = 1) -> list[dict[str, Any]]:
+    """The gradient of each loss, None: of cross-entropy alone; of two batches the second has nothing that trains.
 
     Weights stay as they are.
     """
-    rank, num_ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     still = OptimizerConfig(type="sgd", lr=0.0, weight_decay=0.0, max_grad_norm=1e9)
     found = []
-    with learner(folder, optimizer=still) as one:
+    with learner(folder, optimizer=still, context=context) as one:
+        rank, num_ranks = one.ranks.data_rank, one.ranks.num_data_ranks
         schedule = build_schedule(one.optimizer, still, 10)
         for config in losses:
             parts = documents(1)

@@ -401,12 +401,11 @@ def test_a_gate_of_other_bounds_has_no_counterpart():
 
 
 def test_what_nothing_carries_out_yet_is_left_out_and_told():
-    values = {"trainer.model.cp": 2, "weight_broadcast.type": "nccl"}
-    document = converted_copy(with_value(smallest(), ("trainer", "model", "cp"), 2)).document
+    values = {"weight_broadcast.type": "nccl"}
+    document = converted_copy(with_value(smallest(), ("weight_broadcast", "type"), "nccl")).document
     assert problems(document) == []
-    assert "parallel" not in document["spec"]["trainer"]
+    assert "mode" not in document["spec"].get("weightTransfer", {})
     assert lines_with(values, Kind.NOT_SUPPORTED) == [
-        "spec.trainer.parallel.context: not supported yet: context parallelism; 2 is left out, accepted until then: 1",
         'spec.weightTransfer.mode: not supported yet: weight transfer by NCCL; "nccl" is left out, '
         "accepted until then: http or disk",
     ]

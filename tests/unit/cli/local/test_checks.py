@@ -221,6 +221,18 @@ def test_all_problems_are_told_at_once(problems, model: Path, tmp_path: Path) ->
     assert len(found) == 4
 
 
+def test_ranks_that_share_packs_must_divide_the_heads(problems, model: Path) -> None:
+    with_layers(model)
+    described = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**described, "num_attention_heads": 6}))
+    shared = {"spec__trainer__replicas": 4, "spec__trainer__gpusPerReplica": 0}
+    assert problems(**shared, spec__trainer__parallel={"context": 2}) == []
+    accepted = "a divisor of the model's 6 attention heads"
+    assert problems(**shared, spec__trainer__parallel={"context": 4}) == [
+        f"spec.trainer.parallel.context: found 4; accepted: {accepted}"
+    ]
+
+
 def test_targets_of_an_adapter_that_the_model_has_not(problems, model: Path) -> None:
     with_layers(model)
     lora = "spec__model__lora"

@@ -21,6 +21,15 @@ TOY = ModelShape(
 USE = Training(shards=2, micro_batch_tokens=10)
 
 
+def test_ranks_that_share_a_micro_batch_hold_its_slices():
+    """Ten tokens of four ranks are three each; weights are sharded as ever."""
+    slices = trainer_memory(TOY, replace(USE, context=4))
+    alone, three = trainer_memory(TOY, USE), trainer_memory(TOY, replace(USE, micro_batch_tokens=3))
+    assert slices == three
+    assert slices.activations == alone.activations * 3 // 10
+    assert slices.master_weights == alone.master_weights
+
+
 @pytest.mark.parametrize(
     ("config", "published"), [(QWEN3_8B, 8_190_735_360), (QWEN3_06B, 596_049_920), (QWEN3_30B_A3B, 30_532_122_624)]
 )

@@ -73,6 +73,28 @@ def test_what_does_not_fit_ends_with_1_and_says_what_would(plan):
     assert any(change.endswith("fits") for change in changes)
 
 
+def test_ranks_that_share_packs_have_their_part_of_the_activations(plan):
+    """The weights lie over all eight GPUs either way; heads divide by 2, 4 and 8, of which 4 is the first to fit."""
+    long = {"seqLen": 32_768}
+    alone, two = (plan(trainer={**long, "parallel": {"context": size}}) for size in (1, 2))
+    assert row(two, "activations") == pytest.approx(row(alone, "activations") / 2, abs=0.01)
+    assert row(two, "master weights") == row(alone, "master weights")
+    assert "8 GPUs, the model over 8, 32,768 tokens a micro-batch of 2 GPUs" in two.stdout
+    told = plan("--gpu-memory", "64GiB", trainer=long)
+    (line,) = [line.split() for line in told.stdout.splitlines() if "trainer.parallel.context" in line]
+    assert (line[1], line[-1]) == ("4", "fits")
+    fits = [plan("--gpu-memory", "64GiB", trainer={**long, "parallel": {"context": size}}) for size in (2, 4)]
+    assert [": fits" in one.stdout.partition("engines")[0] for one in fits] == [False, True]
+
+
+def test_a_number_of_ranks_that_does_not_divide_the_heads_is_refused(plan):
+    told = plan(trainer={"gpusPerReplica": 6, "parallel": {"context": 3}})
+    assert told.exit_code == 2
+    assert (
+        "spec.trainer.parallel.context: found 3; accepted: a divisor of the model's 32 attention heads" in told.stderr
+    )
+
+
 def test_the_number_of_gpus_that_it_proposes_is_enough_and_fewer_are_not(plan):
     told = plan("--gpu-memory", "48GiB", trainer={"seqLen": 8192})
     assert told.exit_code == 1

@@ -37,6 +37,14 @@ async def test_a_pull_waits_for_the_seal_and_may_be_repeated(store: BatchStore, 
     assert [desk.pulled(1, 0), desk.pulled(1, 0), desk.pulled(1, 1)] == [1, 1, 2]
 
 
+async def test_ranks_that_share_packs_are_given_the_same_batch(store: BatchStore, tmp_path: Path) -> None:
+    folder = tmp_path / "attempts" / "1"
+    desk = TrainerDesk(store, num_ranks=4, context=2, start_step=0, attempt_folder=folder)
+    seal_step(store, 1, ranks=2)
+    given = [await desk.pull(1, rank, 0.0) for rank in range(4)]
+    assert given == [store.rank_file(1, rank) for rank in (0, 0, 1, 1)]
+
+
 async def test_a_stop_is_decided_once_at_the_highest_step_given(store: BatchStore, tmp_path: Path) -> None:
     desk = desk_of(store, tmp_path)
     for step in (1, 2, 3):

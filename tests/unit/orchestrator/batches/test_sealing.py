@@ -244,6 +244,17 @@ def test_files_hold_one_batch_per_rank_and_the_state() -> None:
     assert len(ranks[0].micro_batches) == len(ranks[1].micro_batches)
 
 
+def test_ranks_that_share_packs_are_one_in_the_layout() -> None:
+    episodes = [episode([sample([C, A, E], episode=name)]) for name in "abc"]
+    shared, two = (
+        compose(episodes, batch_config(num_ranks=count, context=size), ECHO, step=1) for count, size in ((4, 2), (2, 1))
+    )
+    assert shared is not None
+    assert two is not None
+    assert len(shared.ranks) == 2
+    assert shared.digest == two.digest
+
+
 def test_trained_tokens_and_shares_of_filters_by_hand() -> None:
     rules = [RL_FILTER, FilterConfig(type="gibberish", enforce=False)]
     idle = episode([sample([C, A, A, E], episode="a")], advantage=0.0, reward=0.0)

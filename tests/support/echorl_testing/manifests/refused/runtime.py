@@ -30,10 +30,10 @@ RUNTIME: list[Refused] = [
     ),
     Refused([("spec.storage.claimName", "c")], "spec.storage.size", "no value", id="size of a claim that exists"),
     Refused(
-        [("spec.sandboxes", {"provider": "agent-sandbox", "warmReplicas": 2})],
+        [("spec.sandboxes", {"provider": "process", "warmReplicas": 2})],
         "spec.sandboxes.warmReplicas",
         "0",
-        id="warm pods that the broker does not make",
+        id="warm pods of sandboxes that are none",
     ),
     Refused(
         [("spec.storage.accessMode", "ReadWriteOnce")],
