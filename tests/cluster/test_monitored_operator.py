@@ -47,8 +47,9 @@ async def watched(
 
 
 async def live(world: World) -> None:
-    """One run that goes on after a restart, one that fails because its loss is not finite."""
-    world.create(trainer={**SPEC["trainer"], "gpusPerReplica": 1})
+    """One run, autoscaled, that goes on after a restart, one that fails because its loss is not finite."""
+    autoscaled = {**SPEC["inference"], "autoscale": {"min": 1, "max": 4}}
+    world.create(trainer={**SPEC["trainer"], "gpusPerReplica": 1}, inference=autoscaled)
     await world.phase("Running", attempt=1, seconds=SECONDS)
     committed = {"step": 5, "committed_at": datetime.now(UTC).isoformat(timespec="seconds"), "size_bytes": 9}
     world.cluster.orchestrators["one"].say(step=7, reward=0.5, checkpoint=committed)
