@@ -7,6 +7,7 @@ import pytest
 from echorl_core.names import ExitCode
 from echorl_core.termination_message import message_of_end
 from echorl_operator.reconcile.status_throttle import INTERVAL_S
+from echorl_testing import campaign
 from echorl_testing.cluster.api import STRATEGIC_MERGE_PATCH, ApiError
 from echorl_testing.load import stretched
 from echorl_testing.operator.kstatus import judged
@@ -113,6 +114,7 @@ async def test_a_deleted_rank_is_a_lost_gang(world: World) -> None:
     assert [attempt for _, attempt in world.cluster.admitted] == [1, 1, 2, 2]
 
 
+@campaign.ALL  # its node is not there: 40 seconds later the control plane removes the pod by itself
 @together
 async def test_a_drained_rank_is_a_notice_that_uses_up_no_restart(world: World) -> None:
     world.create(failurePolicy={"maxRestarts": 0, "backoffSeconds": 0})
