@@ -16,7 +16,7 @@ pytestmark = [
     pytest.mark.parametrize("brokers", ["agent-sandbox"], indirect=True),
 ]
 PATIENCE_S = 60.0
-WARM, CLAIM, KEY = "echorl.dev/sandbox-warm", "echorl.dev/sandbox-claim", "echorl.dev/sandbox-key"
+WARM, CLAIM = "echorl.dev/sandbox-warm", "echorl.dev/sandbox-claim"
 KINDS = ("Sandbox", "SandboxTemplate", "SandboxWarmPool", "SandboxClaim")
 AGENT = {"gateway": True}
 
@@ -30,28 +30,14 @@ def replicas(at: Site) -> list[int]:
     return [pool["spec"]["replicas"] for pool in held(at, "SandboxWarmPool")]
 
 
-def of_key(run: PlayedRun, key: str) -> list[dict[str, Any]]:
-    return [pod for pod in run.sandboxes() if pod["metadata"]["annotations"].get(KEY) == key]
-
-
 def idle(run: PlayedRun) -> list[dict[str, Any]]:
     pods = [pod for pod in run.sandboxes() if "deletionTimestamp" not in pod["metadata"]]
     return [pod for pod in pods if WARM in pod["metadata"]["labels"] and CLAIM not in pod["metadata"]["labels"]]
 
 
-async def has(run: PlayedRun, asker: Asker, key: str, **wanted: Any) -> dict[str, Any]:
-    """What is told of a sandbox whose pod had to be made."""
-    assert (await asker.put(key, **wanted))[0] == 202
-    await until(lambda: len(of_key(run, key)) == 1, PATIENCE_S)
-    run.up()
-    status, ready = await asker.put(key, wait_s=PATIENCE_S, **wanted)
-    assert status == 200, ready
-    return ready
-
-
-async def two_siblings(run: PlayedRun, asker: Asker) -> None:
+async def two_siblings(asker: Asker) -> None:
     for key in ("a", "b"):
-        await has(run, asker, key, **AGENT)
+        await asker.made(key, **AGENT)
 
 
 async def is_gone(at: Site, run: PlayedRun) -> None:
@@ -64,12 +50,12 @@ async def test_siblings_get_theirs_from_a_pool_and_graders_never(brokers: Sites)
         run, asker = at.run(warmReplicas=1, concurrency=4)
         run.start_orchestrator()
         for key in ("grader-1", "grader-2"):
-            await has(run, asker, key)
-        await has(run, asker, "a", **AGENT)
+            await asker.made(key)
+        await asker.made("a", **AGENT)
         assert replicas(at) == [], "nobody else has one like it yet"
-        await has(run, asker, "b", **AGENT)
+        await asker.made("b", **AGENT)
         assert replicas(at) == [1]
-        (template,), (direct,) = held(at, "SandboxTemplate"), of_key(run, "b")
+        (template,), (direct,) = held(at, "SandboxTemplate"), run.of_key("b")
         (owner,) = template["metadata"]["ownerReferences"]
         assert (owner["kind"], owner["uid"]) == ("EchoRLRun", run.uid)
         await until(lambda: len(idle(run)) == 1, PATIENCE_S)
@@ -78,7 +64,7 @@ async def test_siblings_get_theirs_from_a_pool_and_graders_never(brokers: Sites)
         run.up(ip="10.3.3.3")
         status, ready = await asker.put("c", wait_s=PATIENCE_S, **AGENT)
         assert (status, ready["address"]) == (200, "http://10.3.3.3:7070")
-        (claimed,), (claim,) = of_key(run, "c"), held(at, "SandboxClaim")
+        (claimed,), (claim,) = run.of_key("c"), held(at, "SandboxClaim")
         assert claimed["metadata"]["uid"] == kept["metadata"]["uid"]
         assert claim["status"]["sandbox"]["name"] == claimed["metadata"]["name"]
         words = claimed["spec"]["containers"][0]["command"]
@@ -93,7 +79,7 @@ async def test_siblings_get_theirs_from_a_pool_and_graders_never(brokers: Sites)
         assert await asker.put("c", **AGENT) == (200, ready) == await asker.get("c")
         assert len(held(at, "SandboxClaim")) == 1
         assert await asker.delete("c") == 204
-        await until(lambda: not of_key(run, "c") and not held(at, "SandboxClaim"), PATIENCE_S)
+        await until(lambda: not run.of_key("c") and not held(at, "SandboxClaim"), PATIENCE_S)
         run.phase("Suspended")
         await is_gone(at, run)
 
@@ -102,7 +88,7 @@ async def test_where_none_is_ready_the_claims_own_is_made(brokers: Sites, api: A
     async with brokers() as at:
         run, asker = at.run(warmReplicas=1, concurrency=4)
         run.start_orchestrator()
-        await two_siblings(run, asker)
+        await two_siblings(asker)
         await until(lambda: len(idle(run)) == 1, PATIENCE_S)
         # The idle one cannot be had: the pool has no other.
         api.patch(
@@ -111,10 +97,10 @@ async def test_where_none_is_ready_the_claims_own_is_made(brokers: Sites, api: A
         )
         await until(lambda: not idle(run), PATIENCE_S)
         asking = asyncio.create_task(asker.put("c", wait_s=PATIENCE_S, **AGENT))
-        await until(lambda: len(of_key(run, "c")) == 1, PATIENCE_S)
+        await until(lambda: len(run.of_key("c")) == 1, PATIENCE_S)
         run.up()
         assert (await asking)[0] == 200
-        (claim,), (pod,) = held(at, "SandboxClaim"), of_key(run, "c")
+        (claim,), (pod,) = held(at, "SandboxClaim"), run.of_key("c")
         assert claim["status"]["sandbox"]["name"] == claim["metadata"]["name"] == pod["metadata"]["name"]
         assert replicas(at) == [1], "and the next one is kept ready again"
         api.delete(run.path)
@@ -125,16 +111,16 @@ async def test_pools_give_way_to_who_waits_and_end_when_nothing_of_them_is_used(
     async with brokers() as at:
         run, asker = at.run(warmReplicas=3, concurrency=1)
         run.start_orchestrator()
-        await two_siblings(run, asker)
+        await two_siblings(asker)
         assert (await asker.put("b", **AGENT))[0] == 200
         assert replicas(at) == [2], "the run has four"
         status, _ = await asker.put("other", wait_s=5, image="other:1", **AGENT)
         assert status == 202
-        await until(lambda: len(of_key(run, "other")) == 1, PATIENCE_S)
+        await until(lambda: len(run.of_key("other")) == 1, PATIENCE_S)
         assert sum(replicas(at)) <= 1, "nobody waits for room that an idle one takes"
         for key in ("a", "b"):
             assert await asker.delete(key) == 204
-        await until(lambda: not of_key(run, "a") and not of_key(run, "b"), PATIENCE_S)
+        await until(lambda: not run.of_key("a") and not run.of_key("b"), PATIENCE_S)
         async with asyncio.timeout(PATIENCE_S):
             # It waits for a node, whose room an idle one might have.
             while replicas(at) != [0]:

@@ -8,7 +8,7 @@ import pytest
 
 from echorl_operator.observed.times import from_text
 from echorl_testing.cluster.api import Api
-from echorl_testing.sandboxes.broker import WANTED, Asker, PlayedRun, Sites
+from echorl_testing.sandboxes.broker import WANTED, PlayedRun, Sites
 from echorl_testing.waiting import until
 
 pytestmark = pytest.mark.timeout(300)
@@ -29,29 +29,19 @@ def living(pod: dict[str, Any]) -> bool:
     return "deletionTimestamp" not in pod["metadata"]
 
 
+def of_key(run: PlayedRun, key: str) -> list[dict[str, Any]]:
+    return [pod for pod in run.of_key(key) if living(pod)]
+
+
 def names(pods: list[dict[str, Any]]) -> set[str]:
     return {pod["metadata"]["name"] for pod in pods}
-
-
-async def is_ready(run: PlayedRun, asker: Asker, key: str, **wanted: Any) -> dict[str, Any]:
-    """What is told of a sandbox that had to be made."""
-    assert (await asker.put(key, **wanted))[0] == 202
-    await until(lambda: len(of_key(run, key)) == 1, PATIENCE_S)
-    run.up()
-    status, ready = await asker.put(key, wait_s=PATIENCE_S, **wanted)
-    assert status == 200, ready
-    return ready
-
-
-def of_key(run: PlayedRun, key: str) -> list[dict[str, Any]]:
-    return [pod for pod in run.sandboxes() if living(pod) and pod["metadata"]["annotations"].get(KEY) == key]
 
 
 async def test_a_warm_pod_is_claimed_once_and_replaced_at_once(brokers: Sites) -> None:
     async with brokers(None, "--reap-every", "0.2") as at:
         run, asker = at.run(warmReplicas=1)
         run.start_orchestrator()
-        await is_ready(run, asker, "first")
+        await asker.made("first")
         (kept,) = warm(run)
         assert KEY not in kept["metadata"]["annotations"]
         assert kept["spec"]["activeDeadlineSeconds"] == 2 * TTL_S
@@ -88,9 +78,9 @@ async def test_the_newest_images_are_kept_and_no_more_than_is_to_come(brokers: S
         run, asker = at.run(warmReplicas=2, concurrency=4)
         run.start_orchestrator()
         for key in ("a", "b"):
-            await is_ready(run, asker, key)
+            await asker.made(key)
         assert len(warm(run)) == 2
-        await is_ready(run, asker, "other", image="other:1")
+        await asker.made("other", image="other:1")
         images = sorted(pod["spec"]["containers"][0]["image"] for pod in warm(run))
         assert images == ["other:1", WANTED["image"]]
         api.patch(f"{run.path}/status", {"status": {"step": 10_000}})
@@ -102,7 +92,7 @@ async def test_warm_pods_give_way(brokers: Sites) -> None:
     async with brokers() as at:
         run, asker = at.run(warmReplicas=3, concurrency=1)
         run.start_orchestrator()
-        await is_ready(run, asker, "first")
+        await asker.made("first")
         for _ in range(2):
             assert (await asker.put("first"))[0] == 200
         assert len(warm(run)) == 3, "the run has four"

@@ -1,6 +1,9 @@
 """Sandboxes as real pods: the broker, the daemon and the orchestrator's provider, with nothing played but the run."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -28,16 +31,25 @@ def settings(control_plane: Cluster, real_node: str) -> dict[str, str]:
     return {"daemonImage": daemon.name, "imagePullPolicy": "Never"}
 
 
-def provider_of(at: Site, run: PlayedRun) -> PodSandboxes:
-    return PodSandboxes(Access(f"{at.url}/runs/{run.namespace}/{run.name}", run.uid, run.key))
+@asynccontextmanager
+async def sandboxes_of(at: Site, **sandboxes: Any) -> AsyncIterator[tuple[PlayedRun, PodSandboxes]]:
+    """A run with its orchestrator's provider, which is closed afterwards."""
+    run, _ = at.run(**sandboxes)
+    run.start_orchestrator()
+    provider = PodSandboxes(Access(f"{at.url}/runs/{run.namespace}/{run.name}", run.uid, run.key))
+    try:
+        yield run, provider
+    finally:
+        await provider.close()
+
+
+async def nothing_is_left(run: PlayedRun) -> None:
+    await until(lambda: not run.sandboxes(), PATIENCE_S)
 
 
 async def test_an_agent_works_in_a_pod(real_node: str, settings: dict[str, str], brokers: Sites) -> None:
     async with brokers(settings) as at:
-        run, _ = at.run()
-        run.start_orchestrator()
-        provider = provider_of(at, run)
-        try:
+        async with sandboxes_of(at) as (run, provider):
             sandbox = await provider.create(SPEC, "agent")
             (pod,) = run.sandboxes()
             assert pod["spec"]["nodeName"] == real_node
@@ -62,22 +74,17 @@ async def test_an_agent_works_in_a_pod(real_node: str, settings: dict[str, str],
             assert caught.value.loss is SandboxLoss.IMAGE
             await has_an_image_in_a_folder_or_says_why(provider)
             await is_told_that_its_time_is_over(provider)
-        finally:
-            await provider.close()
-        await until(lambda: not run.sandboxes(), PATIENCE_S)
+        await nothing_is_left(run)
 
 
 async def test_a_warm_pod_is_claimed_once_and_another_takes_its_place(settings: dict[str, str], brokers: Sites) -> None:
     async with brokers(settings) as at:
-        run, _ = at.run(warmReplicas=1)
-        run.start_orchestrator()
-        provider = provider_of(at, run)
+        async with sandboxes_of(at, warmReplicas=1) as (run, provider):
 
-        def warm() -> set[str]:
-            pods = [pod["metadata"] for pod in run.sandboxes() if is_ready(pod)]
-            return {meta["uid"] for meta in pods if meta["labels"].keys() & WARM == {"echorl.dev/sandbox-warm"}}
+            def warm() -> set[str]:
+                pods = [pod["metadata"] for pod in run.sandboxes() if is_ready(pod)]
+                return {meta["uid"] for meta in pods if meta["labels"].keys() & WARM == {"echorl.dev/sandbox-warm"}}
 
-        try:
             await provider.create(BOUNDED, "first")
             await until(lambda: len(warm()) == 1, PATIENCE_S)
             (kept,) = warm()
@@ -88,18 +95,13 @@ async def test_a_warm_pod_is_claimed_once_and_another_takes_its_place(settings: 
             assert await second.wait("counts", PATIENCE_S) is not None
             assert await second.output("counts") == b"3\n", "the daemon, a guard, and who counts"
             await until(lambda: len(warm() - {kept}) == 1, PATIENCE_S)
-        finally:
-            await provider.close()
         run.phase("Succeeded")
-        await until(lambda: not run.sandboxes(), PATIENCE_S)
+        await nothing_is_left(run)
 
 
 async def test_a_command_that_uses_up_its_pods_memory_ends_alone(settings: dict[str, str], brokers: Sites) -> None:
     async with brokers(settings) as at:
-        run, _ = at.run()
-        run.start_orchestrator()
-        provider = provider_of(at, run)
-        try:
+        async with sandboxes_of(at) as (run, provider):
             sandbox = await provider.create(BOUNDED, "agent")
             await sandbox.start(Command(["tail", "/dev/zero"]), "grows")
             ended = await sandbox.wait("grows", PATIENCE_S)
@@ -109,19 +111,14 @@ async def test_a_command_that_uses_up_its_pods_memory_ends_alone(settings: dict[
             assert await sandbox.wait("after", PATIENCE_S) == Ended(0)
             (container,) = run.sandboxes()[0]["status"]["containerStatuses"]
             assert (container["restartCount"], list(container["state"])) == (0, ["running"])
-        finally:
-            await provider.close()
-        await until(lambda: not run.sandboxes(), PATIENCE_S)
+        await nothing_is_left(run)
 
 
 @pytest.mark.campaign
 async def test_who_fills_the_disk_is_evicted_for_it(settings: dict[str, str], brokers: Sites) -> None:
     """In the campaign: the kubelet looks at disks once or twice a minute."""
     async with brokers(settings) as at:
-        run, _ = at.run()
-        run.start_orchestrator()
-        provider = provider_of(at, run)
-        try:
+        async with sandboxes_of(at) as (run, provider):
             for key, place in (("layer", "/tmp/task/big"), ("home", "/.echorl-files/home/big")):
                 sandbox = await provider.create(BOUNDED, key)
                 fills = f"dd if=/dev/zero of={place} bs=1M count=200; sleep 1000"
@@ -131,19 +128,14 @@ async def test_who_fills_the_disk_is_evicted_for_it(settings: dict[str, str], br
                 assert caught.value.loss is SandboxLoss.OVERUSED, caught.value
                 assert "evicted for what it wrote" in caught.value.message
                 await provider.destroy(key)
-        finally:
-            await provider.close()
-        await until(lambda: not run.sandboxes(), PATIENCE_S)
+        await nothing_is_left(run)
 
 
 @pytest.mark.campaign
 async def test_a_fork_bomb_in_a_pod_gets_nothing(settings: dict[str, str], brokers: Sites) -> None:
     """In the campaign: on a busy machine the daemon may be starved beside it for longer than an answer may take."""
     async with brokers(settings) as at:
-        run, _ = at.run()
-        run.start_orchestrator()
-        provider = provider_of(at, run)
-        try:
+        async with sandboxes_of(at) as (run, provider):
             sandbox = await provider.create(BOUNDED, "agent")
             await sandbox.start(Command(["sh", "-c", "bomb() { bomb | bomb & }; bomb; sleep 1000"]), "bomb")
             ended = await sandbox.wait("bomb", PATIENCE_S)
@@ -152,9 +144,7 @@ async def test_a_fork_bomb_in_a_pod_gets_nothing(settings: dict[str, str], broke
             await sandbox.start(Command(["sh", "-c", "set -- /proc/[0-9]*; echo $#"]), "counts")
             assert await sandbox.wait("counts", PATIENCE_S) is not None
             assert await sandbox.output("counts") == b"3\n", "the daemon, a guard, and who counts"
-        finally:
-            await provider.close()
-        await until(lambda: not run.sandboxes(), PATIENCE_S)
+        await nothing_is_left(run)
 
 
 async def has_an_image_in_a_folder_or_says_why(provider: PodSandboxes) -> None:

@@ -46,6 +46,7 @@ WANTED: Mapping[str, Any] = {
     "ttl_s": 300.0,
 }
 _GRACE_S = 20.0
+_MADE_S = 60.0
 _CONTAINER = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 _RBAC = "/apis/rbac.authorization.k8s.io/v1"
 
@@ -172,6 +173,10 @@ class PlayedRun:
         found: list[dict[str, Any]] = self.api.get(self._pods, labelSelector=selector)["items"]
         return found
 
+    def of_key(self, key: str) -> list[dict[str, Any]]:
+        """Those pods that are a key's, deleted ones too."""
+        return [pod for pod in self.sandboxes() if pod["metadata"]["annotations"].get("echorl.dev/sandbox-key") == key]
+
     def play(self, pod: str, status: Mapping[str, Any]) -> None:
         """Change a pod's status as its kubelet would."""
         self.api.patch(f"{self._pods}/{pod}/status", {"status": dict(status)})
@@ -200,6 +205,15 @@ class Asker:
         """Ask for a sandbox: status and body of the answer."""
         body = {"run_uid": self._run.uid, **WANTED, **wanted}
         return await self._ask("PUT", f"/{key}?wait_s={wait_s}", body)
+
+    async def made(self, key: str, **wanted: Any) -> dict[str, Any]:
+        """What is told of a sandbox whose pod had to be made."""
+        assert (await self.put(key, **wanted))[0] == 202
+        await until(lambda: len(self._run.of_key(key)) == 1, _MADE_S)
+        self._run.up()
+        status, ready = await self.put(key, wait_s=_MADE_S, **wanted)
+        assert status == 200, ready
+        return ready
 
     async def get(self, key: str = "a") -> tuple[int, dict[str, Any]]:
         """Look at a sandbox: status and body of the answer."""
