@@ -20,8 +20,8 @@ LOOK_S = 10.0
 FEWEST = 16
 """Whatever engines say, so many episodes may run."""
 CUT, GROWTH = 0.8, 1.25
-ROOMY = 0.8
-"""Share of the fullest engine's KV cache below which there is room for more."""
+ROOMY, FULL = 0.8, 0.9
+"""Shares of the fullest engine's KV cache: below the first there is room for more, from the second on there is none."""
 
 Load = Callable[[], Mapping[str, float]]
 """``EngineMetrics.snapshot``: ``running``, ``waiting``, ``kv_usage_max``, ``preemptions_total``."""
@@ -75,10 +75,12 @@ class Concurrency:
         running, waiting, usage = (load.get(name, 0.0) for name in ("running", "waiting", "kv_usage_max"))
         # Evals are played beside these episodes, and fewer of these do not make up for them.
         is_own = running + waiting <= self._most
+        # A new version puts requests back, too, whatever room there is.
+        is_short = preempted > 0 and usage >= FULL
         found = bounded(
             self.limit,
             self._most,
-            overloaded=is_own and (preempted > 0 or waiting > running),
+            overloaded=is_own and (is_short or waiting > running),
             roomy=usage < ROOMY and not waiting,
         )
         if found != self.limit:

@@ -90,6 +90,20 @@ async def test_an_engine_with_room_for_a_hundred_is_kept_full_and_not_overfull()
     assert max(late) < 1.4
 
 
+async def test_requests_that_a_new_version_puts_back_are_no_overload() -> None:
+    clock, load = Clock(), {"running": 20.0, "kv_usage_max": 0.3, "preemptions_total": 0.0}
+    concurrency = Concurrency(lambda: load, clock=clock)
+    async with AsyncExitStack() as held:
+        for _ in range(20):
+            await held.enter_async_context(concurrency.room())
+        clock.now, load["preemptions_total"] = 10.0, 20.0
+        concurrency.look()
+        assert concurrency.limit is None
+        clock.now, load["preemptions_total"], load["kv_usage_max"] = 20.0, 21.0, 0.97
+        concurrency.look()
+        assert concurrency.limit == FEWEST
+
+
 async def test_what_evals_ask_for_is_not_made_up_for() -> None:
     clock, load = Clock(), {"waiting": 200.0, "running": 56.0}
     concurrency = Concurrency(lambda: load, clock=clock)
