@@ -24,8 +24,9 @@ from echorl_core.config import SamplingConfig
 from echorl_core.wire.weights import PolicyId
 from echorl_orchestrator.codec.compact import CompactCodec
 from echorl_orchestrator.codec.tokenizer import TextTokenizer
+from echorl_orchestrator.engines.bodies import GENERATE, generate_body
 from echorl_orchestrator.engines.changes import Changes
-from echorl_orchestrator.engines.client import GENERATE, GenerationClient, generate_body
+from echorl_orchestrator.engines.client import GenerationClient
 from echorl_orchestrator.engines.dispatch import Dispatcher
 from echorl_orchestrator.engines.engine import Engine, EngineState
 from echorl_orchestrator.gateway.session import GatewaySession

@@ -10,7 +10,7 @@ import json
 from typing import Any
 
 from echorl_core import names
-from echorl_orchestrator.engines.client import STREAM_INTERVAL
+from echorl_orchestrator.engines.bodies import STREAM_INTERVAL
 
 TOKENS = 64
 """Of every answer."""

@@ -16,7 +16,8 @@ from echorl_core.config import SamplingConfig
 from echorl_orchestrator.chat.messages import Message, Tool, wire_message
 from echorl_orchestrator.codec.engine_rendering import PromptTooLongError
 from echorl_orchestrator.engines.admin import message_of
-from echorl_orchestrator.engines.client import Answer, Entry, Sampled, decode, invalid, only, usable
+from echorl_orchestrator.engines.answers import Entry, Sampled, decode, invalid, only, usable
+from echorl_orchestrator.engines.client import Answer
 
 CHAT = "/v1/chat/completions"
 TOKENIZE = "/tokenize"

@@ -12,6 +12,13 @@ from echorl_core.config import SamplingConfig
 from echorl_orchestrator.accounting.meter import Meter
 from echorl_orchestrator.chat.messages import Message, Tool
 from echorl_orchestrator.engines.admin import message_of
+from echorl_orchestrator.engines.answers import (
+    BrokenStreamError,
+    ImpossibleLogprobError,
+    Sampled,
+    parse_prompt_logprobs,
+)
+from echorl_orchestrator.engines.bodies import COMPLETIONS, GENERATE, generate_body, prompt_logprobs_body
 from echorl_orchestrator.engines.calls import Calls, CallsGivenUpError
 from echorl_orchestrator.engines.changes import Changes
 from echorl_orchestrator.engines.chat import (
@@ -23,18 +30,7 @@ from echorl_orchestrator.engines.chat import (
     parse_count,
     tokenize_body,
 )
-from echorl_orchestrator.engines.client import (
-    COMPLETIONS,
-    GENERATE,
-    Answer,
-    BrokenStreamError,
-    GenerationClient,
-    ImpossibleLogprobError,
-    Sampled,
-    generate_body,
-    parse_prompt_logprobs,
-    prompt_logprobs_body,
-)
+from echorl_orchestrator.engines.client import Answer, GenerationClient
 from echorl_orchestrator.engines.engine import Engine, EngineState
 from echorl_orchestrator.engines.generation import ChatGeneration, Generation
 from echorl_orchestrator.engines.open_turn import OpenTurn, is_movable

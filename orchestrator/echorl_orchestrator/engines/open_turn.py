@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from echorl_core.config import SamplingConfig
-from echorl_orchestrator.engines.client import Frame, invalid
+from echorl_orchestrator.engines.answers import Frame, invalid
 from echorl_orchestrator.engines.generation import Generation, Segment
 
 FinishReason = Literal["stop", "length"]

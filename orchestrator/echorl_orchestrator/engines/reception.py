@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from echorl_core import names
+from echorl_orchestrator.engines.answers import BrokenStreamError, invalid, parse_frame
 from echorl_orchestrator.engines.calls import Calls
-from echorl_orchestrator.engines.client import Answer, BrokenStreamError, invalid, parse_frame
+from echorl_orchestrator.engines.client import Answer
 from echorl_orchestrator.engines.engine import VERIFIED, Engine, EngineState
 from echorl_orchestrator.engines.open_turn import OpenStream, OpenTurn
 

@@ -4,8 +4,8 @@ import msgspec
 
 from echorl_core.config import SamplingConfig
 from echorl_orchestrator.endpoints.chat import endpoint_chat_body
+from echorl_orchestrator.engines.bodies import generate_body
 from echorl_orchestrator.engines.chat import chat_body
-from echorl_orchestrator.engines.client import generate_body
 
 ASKED = [{"role": "user", "content": "hello"}]
 PENALTIES = {"presence_penalty": 0.5, "frequency_penalty": -0.25, "repetition_penalty": 1.1}
