@@ -5,7 +5,6 @@ A turn's answer comes as events of a stream, prompt logprobs by token id in a co
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -27,7 +26,7 @@ _DONE = b"[DONE]"
 
 
 # Answers are trees of thousands of numbers: the garbage collector would look for cycles where there can be none.
-class Entry(msgspec.Struct, gc=False):
+class _Entry(msgspec.Struct, gc=False):
     """A sampled token's logprob; ``token_id`` is None where the answer does not say whose it is."""
 
     logprob: float | None = None
@@ -35,7 +34,7 @@ class Entry(msgspec.Struct, gc=False):
 
 
 class _Logprobs(msgspec.Struct, gc=False):
-    content: list[Entry] | None = None
+    content: list[_Entry] | None = None
 
 
 class _Choice(msgspec.Struct, gc=False):
@@ -79,8 +78,7 @@ class BrokenStreamError(EpisodeError):
         self.cause = cause
 
 
-@dataclass(frozen=True)
-class Frame:
+class Frame(msgspec.Struct, frozen=True, gc=False):
     """The usable part of one event of a stream: ids and logprobs (one per id), and in the last one why it ended."""
 
     token_ids: list[int]
@@ -88,15 +86,6 @@ class Frame:
     finish_reason: Literal["stop", "length"] | None
     aborted: bool = False
     """The engine gives the request up; there is no other reason then."""
-
-
-@dataclass(frozen=True)
-class Sampled:
-    """The usable part of a completion: ids, natural-log probabilities (one per id), and why it ended."""
-
-    token_ids: list[int]
-    logprobs: list[float]
-    finish_reason: Literal["stop", "length"]
 
 
 def parse_frame(raw: bytes) -> Frame | None:
@@ -123,23 +112,6 @@ def parse_frame(raw: bytes) -> Frame | None:
     return Frame(ids, logprobs, _ended(choice.finish_reason))
 
 
-def usable(token_ids: list[int] | None, entries: list[Entry] | None, finish_reason: str | None) -> Sampled:
-    """What was sampled, if it can be used; ``entries`` stand beside ``token_ids``.
-
-    Raises:
-        EpisodeError: INVALID_RESPONSE when ids or logprobs are missing or of different length; PROVIDER when the
-            engine aborted the request.
-        ImpossibleLogprobError: a logprob is not finite, or above 0.
-    """
-    if finish_reason == "abort":
-        raise EpisodeError(ErrorKind.PROVIDER, "the engine aborted the request")
-    reason = _ended(finish_reason)
-    ids, logprobs = _paired(token_ids or [], entries or [])
-    if not ids:
-        raise invalid("found 0 token ids, accepted is at least 1")
-    return Sampled(ids, logprobs, reason)
-
-
 def _ended(finish_reason: str | None) -> Literal["stop", "length"]:
     if finish_reason == "stop":
         return "stop"
@@ -148,7 +120,7 @@ def _ended(finish_reason: str | None) -> Literal["stop", "length"]:
     raise invalid(f"finish_reason: found {finish_reason!r}, accepted are 'stop' and 'length'")
 
 
-def _paired(token_ids: list[int], entries: list[Entry]) -> tuple[list[int], list[float]]:
+def _paired(token_ids: list[int], entries: list[_Entry]) -> tuple[list[int], list[float]]:
     """The ids and their logprobs, once it is sure that they belong together."""
     if not token_ids and not entries:
         return [], []

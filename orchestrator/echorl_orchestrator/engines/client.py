@@ -2,9 +2,9 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 
 import aiohttp
+import msgspec
 
 from echorl_core import names
 from echorl_orchestrator.engines.answers import BrokenStreamError, invalid
@@ -12,8 +12,7 @@ from echorl_orchestrator.engines.answers import BrokenStreamError, invalid
 _STREAM = "text/event-stream"
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True):
     """An engine's answer with what its middleware stamped on it."""
 
     status: int
@@ -59,17 +58,19 @@ class GenerationClient:
         async with self._posted(address, path, body, headers) as response:
             if response.status != 200:
                 return _answer(response, await response.read())
-            if response.content_type != _STREAM:
-                raise invalid(f"content type: found {response.content_type}, accepted is {_STREAM}")
+            kind = response.headers.get("Content-Type", "none")
+            if not kind.startswith(_STREAM):
+                raise invalid(f"content type: found {kind}, accepted is {_STREAM}")
             answer = _answer(response, b"")
             begins(answer)
-            rest = b""
-            async for part in response.content.iter_any():
-                *events, rest = (rest + part).split(b"\n\n")
-                for one in events:
+            rest, content = b"", response.content
+            while not content.at_eof():
+                # vLLM writes an event's data into one line; a search for one byte costs a tenth of one for two.
+                *lines, rest = (rest + await content.readany()).split(b"\n")
+                for line in lines:
                     # Comments and other fields say nothing to us.
-                    if one.startswith(b"data:"):
-                        event(one[5:].strip())
+                    if line.startswith(b"data:"):
+                        event(line[5:].strip())
             return answer
 
     @asynccontextmanager
