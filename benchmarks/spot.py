@@ -88,7 +88,10 @@ class Life:
 
     def _lose_one(self) -> None:
         run = self.stage.run
-        pods = [(role, name, pod) for role in ROLES for name, pod in sorted(run.pods(role).items())]
+        found = ((role, name, pod) for role in ROLES for name, pod in sorted(run.pods(role).items()))
+        pods = [one for one in found if "deletionTimestamp" not in one[2]["metadata"]]
+        if not pods:
+            return
         role, name, pod = self.chance.choice(pods)
         way = self.chance.choice(WAYS)
         where = f"/api/v1/namespaces/{run.namespace}/pods/{name}"
