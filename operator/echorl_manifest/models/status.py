@@ -30,9 +30,7 @@ class Condition(ApiModel):
     """One aspect of the run's state, as in every Kubernetes object."""
 
     type: Annotated[str, Field(min_length=1, max_length=64)]
-    """What is said: Ready, Progressing, TrainerReady, InferenceReady, OrchestratorReady, CheckpointCommitted,
-    OffPolicyBounded, RewardSignal, EpisodeInfrastructure or Failed; Blocked, InvalidSpec, NodeLost or Stalled once that
-    was so. Their reasons, and events: docs/operator/conditions.md."""
+    """What is said, such as Ready. All of them, their reasons, and events: docs/operator/conditions.md."""
     status: Literal["True", "False", "Unknown"]
     """Whether it is so."""
     reason: Annotated[str, Field(min_length=1, max_length=MAX_REASON)]
@@ -193,6 +191,8 @@ class Control(ApiModel):
     """When the orchestrator was first asked for a last checkpoint and the end."""
     restarts_used: RestartsByRole | None = None
     """Restarts since the last reset, by role; they count against ``failurePolicy.maxRestarts``."""
+    restarts_in_place: Count | None = None
+    """Those of this attempt that are counted."""
     reached_step: Count | None = None
     """Step at the last restart; ``failurePolicy.resetAfterSteps`` counts from it."""
     counted_pod: Annotated[str, Field(max_length=64)] | None = None
