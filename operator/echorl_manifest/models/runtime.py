@@ -23,7 +23,7 @@ class MemoryCopies(ApiModel):
     every_steps: Annotated[int, Field(ge=1)] = 1
     """Steps between two."""
     limit: Quantity
-    """Memory of all: two of each rank's state."""
+    """Bytes of two of each rank's state."""
 
 
 class Checkpoint(ApiModel):
@@ -42,7 +42,7 @@ class Checkpoint(ApiModel):
     weights_only_keep_last: Annotated[int, Field(ge=1)] = 5
     """Newest of these that stay. Only with ``weightsOnlyEvery``."""
     memory: MemoryCopies | None = None
-    """In its pod's memory, for restarts of processes in place. Only with one trainer replica."""
+    """In its one pod's memory, for restarts of processes in place."""
 
 
 class Resume(ApiModel):
