@@ -82,6 +82,13 @@ ENV_ADVERTISE_HOST = "ECHORL_ADVERTISE_HOST"
 ENV_TERMINATION_LOG = "ECHORL_TERMINATION_LOG"
 """File for a role's termination message. Empty: the kubelet's own, ``/dev/termination-log``. Unset: none is written."""
 
+ENV_MEMORY = "ECHORL_MEMORY"
+"""Descriptors of a trainer rank's slots in memory that outlives it; unset: it has none."""
+ENV_RESTARTS = "ECHORL_RESTARTS"
+"""How many times the ranks were started again in their attempt, to go on from there; unset: never."""
+ENV_RESTART_REASON = "ECHORL_RESTART_REASON"
+"""Why they were, the last time."""
+
 ENV_GRACE = "ECHORL_GRACE_S"
 """Seconds between SIGTERM and SIGKILL. With it SIGTERM is a notice (``notices.py``); unset: it ends a role at once."""
 

@@ -70,9 +70,9 @@ class Ledger:
         """Forget restarts, but not how far the run had come: somebody has seen to their cause."""
         return replace(self, used={})
 
-    def with_restart(self, role: Role, highest_step: int) -> "Ledger":
-        """The ledger with one more restart of ``role``, at ``highest_step`` so far."""
-        return replace(self, used={**self.used, role: self.used.get(role, 0) + 1}, reached=highest_step)
+    def with_restart(self, role: Role, highest_step: int, *, count: int = 1) -> "Ledger":
+        """The ledger with ``count`` more restarts of ``role``, at ``highest_step`` so far."""
+        return replace(self, used={**self.used, role: self.used.get(role, 0) + count}, reached=highest_step)
 
 
 class Action(StrEnum):
@@ -80,6 +80,8 @@ class Action(StrEnum):
 
     RESTART_ALONE = "restartAlone"
     """This process again, in the same attempt."""
+    RESTART_GANG = "restartGang"
+    """All trainer ranks again, in the same attempt, from copies in memory that outlived them."""
     NEW_ATTEMPT = "newAttempt"
     """Gang and orchestrator end, and start again at the newest committed checkpoint."""
     FAIL = "fail"
@@ -162,6 +164,7 @@ def decide(
     policy: RestartPolicy,
     rules: Sequence[Rule] = (),
     gang_is_whole: bool = True,
+    is_held: bool = False,
 ) -> Decision:
     """Decide over processes that ended at about the same time.
 
@@ -174,6 +177,7 @@ def decide(
         policy: limits.
         rules: of the user; the first that matches a death decides what its code means.
         gang_is_whole: whether every trainer rank still works; the orchestrator alone is only restarted then.
+        is_held: whether memory that outlived the ranks' processes holds a step of all of them.
     """
     if (end := end_of_run(deaths, rules)) is not None:
         return end
@@ -182,6 +186,9 @@ def decide(
     role, action = Role.TRAINER, Action.NEW_ATTEMPT
     if roles == {Role.INFERENCE} or (roles == {Role.ORCHESTRATOR} and gang_is_whole):
         role, action = next(iter(roles)), Action.RESTART_ALONE
+    elif is_held and roles == {Role.TRAINER} and not any(death.notice or death.why for death in deaths):
+        # One that was ended as hung may be so because of where its gang stands, which memory would bring back.
+        action = Action.RESTART_GANG
     if _is_notice(deaths):
         return Decision(action, reason, delay_s=policy.backoff_s, role=role, counts=False, notice=True)
     counts = any(_ruled(death, rules) is not RuleAction.IGNORE for death in deaths)
@@ -201,5 +208,7 @@ def _within_limits(
     used = ledger.used.get(role, 0)
     if counts and used >= policy.max_restarts:
         return Decision(Action.FAIL, f"{reason}; {used} restarts of {role} are used up (failurePolicy.maxRestarts)")
-    delay = min(policy.backoff_s * 2.0**used, MAX_BACKOFF_S)
+    # What is mended in seconds is so at once, unless it comes again.
+    doubled = used - 1 if action is Action.RESTART_GANG else used
+    delay = min(policy.backoff_s * 2.0**doubled, MAX_BACKOFF_S) if doubled >= 0 else 0.0
     return Decision(action, reason, delay_s=delay, role=role, counts=counts)

@@ -65,6 +65,7 @@ STATUS = {
         "activeSince": "2026-01-31T11:00:00Z",
         "failure": "NonFinite",
         "countedPod": "2f1b7c1e-0000-4000-8000-000000000000",
+        "restartsInPlace": 1,
         "engineRestarts": {"one-inference-5d8-x": 2},
         "judgedEnds": {"one-inference-5d8-x": 3},
         "autoscale": {"wanted": 3, "min": 1, "max": 4, "replicas": 2, "off": 1},

@@ -25,7 +25,7 @@ from examples.opd.teacher import serving
 pytestmark = pytest.mark.timeout(900)
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-RUNS = ["given conversations", "a file of conversations", "a teacher without logprobs"]
+RUNS = ["given conversations", "a file of conversations", "a teacher without logprobs", "killed, held in memory"]
 """Without an engine, or with none of its work: every run of the tests makes one of them."""
 NO_SAMPLES = ("mismatch_kl/all", "entropy/all", "ratio/mean", "gap/max_abs", "loss/rl", "version/low")
 
@@ -54,9 +54,9 @@ def steps(run: LocalRun) -> list[dict[str, Any]]:
     return [json.loads(row) for row in rows]
 
 
-def finished(run: LocalRun, deadline_s: float) -> list[dict[str, Any]]:
+def finished(run: LocalRun, deadline_s: float, faults: dict[str, str] | None = None) -> list[dict[str, Any]]:
     """Rows of a run that came to its end with its last step committed."""
-    code = run.start().ended(deadline_s)
+    code = run.start(faults).ended(deadline_s)
     assert code == ExitCode.OK, run.output()[-4000:]
     assert run.directory.last_attempt() == 1
     found, _ = checkpoints.committed(run.directory)
@@ -74,6 +74,18 @@ def test_sft_learns_given_conversations_without_an_engine(tmp_path: Path, model:
     assert all(row["denominator/ce"] == row["tokens/trained"] for row in rows)
     assert not list(run.directory.logs(1).glob("inference*"))
     assert not (run.root / "engine-0").exists()
+
+
+@pytest.mark.faults
+@campaign.campaign_mark("modes", RUNS, 1, RUNS[3])
+def test_a_killed_rank_goes_on_in_its_attempt_from_memory(tmp_path: Path, model: Path) -> None:
+    checkpoint = {"interval": 3, "keepLast": 2, "memory": {"limit": "1Gi"}}
+    changes = {"spec.environments.train.0.args.num_tasks": 16, "spec.checkpoint": checkpoint}
+    with local_run(tmp_path, short("sft", model, changes)) as run:
+        rows = finished(run, 600, {"trainer.mid_step": "@3"})
+        assert (run.markers / "trainer.mid_step").exists()
+        assert run.state()["restarts_by_cause"] == {"trainer": 1}
+    assert [row["step"] for row in rows] == [1, 2, 3]
 
 
 @campaign.campaign_mark("modes", RUNS, 1, RUNS[1])

@@ -193,6 +193,27 @@ def test_a_lost_rank_restarts_gang_and_orchestrator_as_a_new_attempt(start) -> N
     run.assert_nothing_left()
 
 
+def test_a_lost_rank_goes_on_in_its_attempt_where_all_ranks_have_a_step_in_memory(start) -> None:
+    run = start(memory=True)
+    run.until_running()
+    ranks = ["trainer-0", "trainer-1"]
+    for name in ranks:
+        run.tell(name, "/hold?step=3")
+    first = [run.role(name) for name in ranks]
+    os.kill(first[0]["pid"], signal.SIGKILL)
+    second = [run.role(name, launch=1) for name in ranks]
+    assert [one["attempt"] for one in second] == [1, 1]
+    told = [(one["environment"]["ECHORL_RESTARTS"], one["environment"]["ECHORL_RESTART_REASON"]) for one in second]
+    assert told == [("1", "trainer-0 was ended by signal 9")] * 2
+    assert not any(alive(pid) for one in first for pid in (one["pid"], *one["grandchildren"]))
+    assert len(run.all_of("orchestrator-0")) == 1
+    run.tell("orchestrator-0", "/finish")
+    run.output()
+    assert run.process.returncode == 0
+    assert run.state()["restarts_by_cause"] == {"trainer": 1}
+    run.assert_nothing_left()
+
+
 def test_too_many_restarts_end_the_run_with_the_reason(start) -> None:
     run = start(restart_policy={"max_restarts": 1})
     run.tell("trainer-1", "/exit?code=1")

@@ -1,6 +1,7 @@
 """Pods of real trainer ranks on gloo, against an orchestrator at the wire: one rank's end is its pod's end."""
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -12,6 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from echorl_core.config import MemoryConfig
 from echorl_core.identity import RunIdentity
 from echorl_core.names import ExitCode
 from echorl_core.prepare import prepare
@@ -19,14 +21,14 @@ from echorl_core.rundir import RunDirectory
 from echorl_core.termination_message import TerminationMessage, read
 from echorl_testing import campaign
 from echorl_testing.ports import free_port
-from echorl_testing.trainer.batches import RUN_UID
+from echorl_testing.trainer.batches import RUN_UID, record
 from echorl_testing.trainer.fake_orchestrator import TOKEN, FakeOrchestrator
 from echorl_testing.trainer.tiny_learner import tiny_model
-from echorl_testing.trainer.trainer_processes import REPOSITORY, trainer_config
+from echorl_testing.trainer.trainer_processes import REPOSITORY, Gang, trainer_config
 
 TERMINATED = 128 + signal.SIGTERM
 IDENTITY = RunIdentity("test", RUN_UID, 1)
-PODS = ["trains", "killed", "two pods", "terminated", "noticed", "noticed late", "bad input"]
+PODS = ["trains", "killed", "two pods", "terminated", "noticed", "noticed late", "bad input", "in place"]
 
 
 @pytest.fixture(scope="module")
@@ -46,11 +48,13 @@ class Pods:
     def orchestrator(self, steps: int) -> FakeOrchestrator:
         return FakeOrchestrator(self.run, IDENTITY, steps=steps, num_ranks=2, interval=2)
 
-    async def start(self, url: str, *, pods: int, fault: str = "", grace_s: int | None = None) -> None:
+    async def start(
+        self, url: str, *, pods: int, fault: str = "", grace_s: int | None = None, **settings: object
+    ) -> None:
         """``fault``: of the first pod."""
         config = self.folder / "trainer.json"
         # As in a cluster, where every pod has an address of its own.
-        trainer_config(self.run, self.model, url, publish_host="0.0.0.0").dump(config)
+        trainer_config(self.run, self.model, url, publish_host="0.0.0.0", **settings).dump(config)
         port = free_port()
         for index in range(pods):
             variables = {
@@ -141,6 +145,40 @@ async def test_a_killed_rank_ends_its_pod(gang: Pods) -> None:
     assert words.message == "rank 1 was ended by SIGKILL without a word"
     assert not any(os.path.exists(f"/proc/{rank}") for rank in ranks)  # noqa: ASYNC240, PTH110 - no file system
     assert "secret-token" not in gang.log()
+
+
+@campaign.campaign_mark("pods", PODS, 1, "in place")
+@pytest.mark.faults
+async def test_killed_ranks_go_on_in_place_from_memory_as_if_nothing_had_been(gang: Pods, tmp_path: Path) -> None:
+    memory = MemoryConfig(limit_bytes=2**30, backoff_s=0.1)
+    async with gang.orchestrator(6) as orchestrator:
+        orchestrator.interval = 100
+        # In the third step; then, in the processes after it, while one copy of the third is whole and one is not.
+        marks = [tmp_path / "in a step", tmp_path / "in a copy"]
+        fault = f"trainer.mid_step@3!{marks[0]},trainer.before_hold@3!{marks[1]}"
+        await gang.start(orchestrator.url, pods=1, fault=fault, memory=memory)
+        assert await gang.ended() == [ExitCode.OK], gang.log()
+        assert [one.count for one in orchestrator.restarts] == [1, 2], gang.log()
+        assert all("was ended by signal 9" in one.reason and one.step > 0 for one in orchestrator.restarts)
+    assert orchestrator.committed == [6]
+    assert {report.step for report in orchestrator.reports} == {1, 2, 3, 4, 5, 6}
+    assert gang.words().message == "2 ranks finished"
+    record(tmp_path / "recorded", 6, num_ranks=2)
+    batches = ("--batches", str(tmp_path / "recorded"))
+    through = await replayed(gang, tmp_path / "through", *batches, ranks=2)
+    ended = await replayed(gang, tmp_path / "ended", "--checkpoint", str(gang.run.checkpoint(6)), ranks=1)
+    assert ended == through
+
+
+async def replayed(pods: Pods, folder: Path, *arguments: str, ranks: int) -> dict[str, object]:
+    gang = Gang(folder, trainer_config(pods.run, pods.model), None, ranks)
+    gang.start("echorl_trainer.replay", "--out", str(folder), "--device", "cpu", *arguments)
+    try:
+        assert await gang.ended() == [0] * ranks, gang.log()
+    finally:
+        await gang.stop()
+    found: dict[str, object] = json.loads((folder / "result.json").read_bytes())
+    return found
 
 
 @campaign.campaign_mark("pods", PODS, 1, "two pods")

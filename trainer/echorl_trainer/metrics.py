@@ -1,5 +1,6 @@
 """Prometheus metrics of one rank, in a registry of their own; names are ``echorl_trainer_<what>_<unit>``."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
@@ -72,10 +73,17 @@ class Metrics:
         self.checkpoint_stall_seconds = self._counter(
             "checkpoint_stall_seconds",
             "Seconds that the loop stood still for saves, by what for: copy to host memory, write, wait for a save "
-            "under way.",
+            "under way, memory (checkpoint.memory).",
             ("part",),
         )
         self.checkpoint_waits = self._counter("checkpoint_waits", "Waits of the loop for a save that was under way.")
+        self.memory_step = self._gauge(
+            "memory_checkpoint_step", "Newest step that all ranks hold in memory (checkpoint.memory); NaN: none."
+        )
+        self.memory_step.set(math.nan)
+        self.memory_bytes = self._gauge(
+            "memory_checkpoint_bytes", "Host memory of this rank's copies of its state, both of them."
+        )
         self.exports = self._counter(
             "exports", "Exports of the weights alone by how they ended: written, failed.", ("state",)
         )
@@ -113,7 +121,7 @@ class Metrics:
             self.exports.labels(state)
         for form in ("whole", "delta"):
             self.sent_bytes.labels(form)
-        for part in ("copy", "write", "wait"):
+        for part in ("copy", "write", "wait", "memory"):
             self.checkpoint_stall_seconds.labels(part)
 
     def observe(self, report: StepReport) -> None:

@@ -7,6 +7,9 @@ It starts the ranks, passes SIGTERM on (as SIGUSR1 where it is a notice), reaps 
 ends all ranks when one has failed, and ends itself with the code, and the termination message, of the rank that says
 most about the cause. It starts a single rank too, rather than becoming it: a rank that is killed by a signal cannot say
 so itself.
+
+Where ranks copy their state to memory that this process keeps for them (memory.py), it starts all of them again
+instead, in the same attempt, after an end that a new attempt could mend, within ``failurePolicy.maxRestarts``.
 """
 
 import argparse
@@ -15,6 +18,7 @@ import os
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,9 +29,12 @@ import msgspec
 import structlog
 
 from echorl_core import __version__, logs, names, termination_message
+from echorl_core.config import MemoryConfig, TrainerConfig
 from echorl_core.identity import RunIdentity
+from echorl_core.memory_copies import RankMemory, Restarted, held_by_all
 from echorl_core.names import NEVER_RESTARTED, ExitCode, Role
 from echorl_core.notices import time_for_work_s
+from echorl_core.restarts import Action, Death, Decision, Ledger, RestartPolicy, decide
 from echorl_core.termination_message import TerminationMessage, code_name, message_of_end
 
 log = structlog.get_logger()
@@ -39,6 +46,8 @@ GRACE_S = 10.0
 """Seconds between SIGTERM and SIGKILL. A rank ends at once unless it hangs in a driver."""
 LAST_WORDS_S = 2.0
 """Seconds that a rank has for its end when its time after a notice is over."""
+_LOOK_S = 0.1
+"""Between two looks at whether the pod was told to end, before ranks start again in place."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +128,42 @@ def telling(ends: Sequence[End]) -> End | None:
 
 
 @dataclass
+class InPlace:
+    """Restarts of all ranks from what this process keeps in memory for them."""
+
+    config: MemoryConfig
+    memories: dict[int, RankMemory]
+    """By rank."""
+    last: Restarted | None = None
+    """None: there was none yet."""
+    _ledger: Ledger = field(default_factory=Ledger)
+
+    def decide(self, ends: Sequence[End]) -> Decision | None:
+        """Whether all ranks, which have ended so, start again, and when; None: a new attempt may mend it, or nothing.
+
+        What it decides for counts as done.
+        """
+        failed = [end for end in ends if end.code != ExitCode.OK and not end.asked]
+        held = held_by_all(self.memories)
+        if not failed or held is None or any(end.code in self.config.passed_on for end in failed):
+            return None
+        config = self.config
+        policy = RestartPolicy(config.max_restarts, config.backoff_s, config.reset_after_steps)
+        deaths = [Death(Role.TRAINER, f"rank {end.rank}", end.status) for end in failed]
+        self._ledger = self._ledger.after_progress(held, policy)
+        decision = decide(deaths, ledger=self._ledger, policy=policy, is_held=True)
+        if decision.action is not Action.RESTART_GANG:
+            return None
+        self._ledger = self._ledger.with_restart(Role.TRAINER, held)
+        self.last = Restarted(1 if self.last is None else self.last.count + 1, decision.reason)
+        return decision
+
+    def environment(self, rank: int) -> dict[str, str]:
+        """What tells a rank's process."""
+        return {**self.memories[rank].environment(), **({} if self.last is None else self.last.environment())}
+
+
+@dataclass
 class Pod:
     """The ranks, from their start to the last one's end."""
 
@@ -131,10 +176,15 @@ class Pod:
     grace_s: float = GRACE_S
     notice_s: float | None = None
     """Seconds that ranks may work on after SIGTERM, which is a notice then; None: they end at once."""
+    in_place: InPlace | None = None
+    """None: the first rank that fails ends the pod."""
     ends: list[End] = field(default_factory=list)
+    """Since the ranks were started last."""
     _alive: dict[int, int] = field(default_factory=dict)
     """Rank by process id."""
     _ending: bool = False
+    _told: bool = False
+    """It was sent a signal to end."""
     _noticed: bool = False
     """It was given notice, and that is why it ends."""
     _given_up: bool = False
@@ -142,10 +192,25 @@ class Pod:
     _killing: bool = False
 
     def run(self) -> int:
-        """Start the ranks and wait until all have ended; the pod's exit code."""
+        """Start the ranks and wait until all have ended, as often as they start in place; the pod's exit code."""
         signal.signal(signal.SIGTERM, self._on_sigterm)
         signal.signal(signal.SIGINT, self._on_sigterm)
         signal.signal(signal.SIGALRM, self._on_alarm)
+        self._run_ranks()
+        while (decision := self._decided()) is not None:
+            log.warning("ranks start again in place", reason=decision.reason, delay_s=decision.delay_s)
+            self.ends, self._ending = [], False
+            until = time.monotonic() + decision.delay_s
+            while not self._told and time.monotonic() < until:
+                time.sleep(_LOOK_S)
+            self._run_ranks()
+        return self._code()
+
+    def _decided(self) -> Decision | None:
+        """The restart in place that follows, if one does."""
+        return None if self._told or self.in_place is None else self.in_place.decide(self.ends)
+
+    def _run_ranks(self) -> None:
         for local in range(self.layout.ranks_per_pod):
             if not self._ending:
                 self._start(local)
@@ -155,7 +220,6 @@ class Pod:
             if (rank := self._alive.pop(pid, None)) is not None:
                 self._ended(rank, os.waitstatus_to_exitcode(status))
         signal.setitimer(signal.ITIMER_REAL, 0)
-        return self._code()
 
     def termination_message(self, identity: RunIdentity) -> TerminationMessage:
         """What the pod has to say at its end."""
@@ -194,6 +258,9 @@ class Pod:
         environment = {**os.environ, **self.layout.environment(local)}
         if self.words is not None:
             environment[names.ENV_TERMINATION_LOG] = str(self._words_file(rank))
+            self._words_file(rank).unlink(missing_ok=True)  # of the process before
+        if self.in_place is not None:
+            environment |= self.in_place.environment(rank)
         # A session of its own, so that a rank can be ended with all that it started. The mask is cleared: a signal
         # that is blocked here would be blocked there for ever.
         pid = os.posix_spawn(self.command[0], list(self.command), environment, setsid=True, setsigmask=[])
@@ -215,6 +282,7 @@ class Pod:
             self._signal(signal.SIGTERM)
 
     def _on_sigterm(self, number: int, _: FrameType | None) -> None:
+        self._told = True
         if self.notice_s is None or self._ending:
             self._end_all()
             return
@@ -252,6 +320,23 @@ class Pod:
             return None
 
 
+def restarts_in_place(config: Path, layout: Layout) -> InPlace | None:
+    """How the ranks start again in place; None: ``checkpoint.memory`` is not set.
+
+    Raises:
+        ValueError: the ranks are in several pods.
+    """
+    try:
+        memory = TrainerConfig.model_validate_json(config.read_text()).memory
+    except (OSError, ValueError):
+        return None  # what is wrong with it the ranks say
+    if memory is None:
+        return None
+    if layout.pods > 1:
+        raise ValueError(f"{config}: memory: found {layout.pods} pods, accepted is 1: all ranks start again together")
+    return InPlace(memory, {rank: RankMemory(rank) for rank in range(layout.world_size)})
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run the pod's ranks; its exit code."""
     parser = argparse.ArgumentParser(prog="python -m echorl_trainer.pod", description="The trainer ranks of one pod.")
@@ -262,6 +347,7 @@ def main(arguments: Sequence[str]) -> int:
         identity = RunIdentity.from_environment(os.environ)
         layout = Layout.from_environment(os.environ)
         notice_s = time_for_work_s(os.environ)
+        in_place = restarts_in_place(config, layout)
     except ValueError as error:
         logs.configure(Role.TRAINER, attempt=0)
         log.error("the trainer's pod cannot start", error=str(error))
@@ -272,7 +358,7 @@ def main(arguments: Sequence[str]) -> int:
     command = [sys.executable, "-P", "-m", "echorl_trainer", "--config", str(config)]
     with tempfile.TemporaryDirectory(prefix="echorl-words-", ignore_cleanup_errors=True) as folder:
         words = Path(folder) if names.ENV_TERMINATION_LOG in os.environ else None
-        pod = Pod(layout, command, words, notice_s=notice_s)
+        pod = Pod(layout, command, words, notice_s=notice_s, in_place=in_place)
         code = pod.run()
         said = pod.termination_message(identity)
     termination_message.write(said)

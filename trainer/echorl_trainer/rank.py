@@ -1,5 +1,6 @@
 """Puts one rank together, runs its loop, and turns every end into an exit code. Called by ``__main__`` alone."""
 
+import os
 from functools import partial
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from echorl_core import names
 from echorl_core.attempts import Prepared, read_prepared
 from echorl_core.config import TrainerConfig
 from echorl_core.identity import RunIdentity
+from echorl_core.memory_copies import Restarted, slots_from
 from echorl_core.names import ExitCode, Role
 from echorl_core.run_token import weights_key
 from echorl_core.rundir import RunDirectory, write_file
@@ -19,6 +21,7 @@ from echorl_trainer.client import Fenced, Link, OrchestratorBatches, Orchestrato
 from echorl_trainer.exports import Exporter
 from echorl_trainer.health import Health, Phase, RankProgress
 from echorl_trainer.losses import HookError
+from echorl_trainer.memory import LimitTooLow, MemoryCopies
 from echorl_trainer.notices import Gang, Notice
 from echorl_trainer.parallel import Ranks, connect, disconnect
 from echorl_trainer.profiling import Profiler
@@ -63,6 +66,7 @@ def exit_code(error: BaseException) -> ExitCode:
         BadInput: ExitCode.BAD_INPUT,
         HookError: ExitCode.BAD_INPUT,
         OtherRun: ExitCode.BAD_INPUT,
+        LimitTooLow: ExitCode.BAD_INPUT,
         NonFinite: ExitCode.NON_FINITE,
         Fenced: ExitCode.FENCED,
     }
@@ -102,7 +106,13 @@ def run_rank(
     saver = Saver(
         learner.state, target, deadline_s=config.step_timeout_s, health=health, asynchronous=config.async_save
     )
-    resume(learner.state, run, prepared, health.progress)
+    memory = memory_copies(config, learner.state, health)
+    restarted, held = Restarted.from_environment(os.environ), None
+    if memory is not None and restarted is not None:
+        with health.progress.during(Phase.RESUMING, "all ranks to read their copies in memory"):
+            held = memory.resume(restarted, link, run, identity.attempt)
+    else:
+        resume(learner.state, run, prepared, health.progress)
     outbox = Outbox(link, health.watch) if ranks.rank == 0 else None
     source = OrchestratorBatches(
         link,
@@ -137,9 +147,28 @@ def run_rank(
         health=health,
         attempt=identity.attempt,
         start_step=prepared.resume_step,
+        memory=memory,
+        held=held,
     ).train()
     disconnect()
     return stop
+
+
+def memory_copies(config: TrainerConfig, state: TrainState, health: Health) -> MemoryCopies | None:
+    """What copies the state to memory that outlives this process; None: the run has none. Collective.
+
+    Raises:
+        BadInput: the state does not fit.
+    """
+    slots = slots_from(os.environ)
+    if config.memory is None or slots is None:
+        return None
+    try:
+        return MemoryCopies(
+            state, slots, config.memory, config.optimizer, deadline_s=config.step_timeout_s, health=health
+        )
+    except LimitTooLow as error:
+        raise BadInput(str(error)) from error
 
 
 def exporter_of(config: TrainerConfig, run: RunDirectory, health: Health) -> Exporter | None:

@@ -8,9 +8,11 @@ backward passes, which only read; what changes the state waits for it, on the de
 already are copied too: the next step changes them where they are.
 """
 
+import math
 import mmap
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -26,15 +28,40 @@ _Place = tuple[str, torch.Size, torch.dtype]
 """Of a tensor: its path in the state, and the shape and dtype of this rank's part."""
 
 
+Provide = Callable[[int], tuple[mmap.mmap, int]]
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Where the copy of a rank's part of a tensor lies."""
+
+    offset: int
+    """Bytes from the beginning of the whole."""
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    def tensor(self, whole: mmap.mmap) -> Tensor:
+        """The copy itself, not a copy of it."""
+        count = math.prod(self.shape)
+        if not count:
+            return torch.empty(self.shape, dtype=self.dtype)
+        return torch.frombuffer(whole, dtype=self.dtype, count=count, offset=self.offset).view(self.shape)
+
+
 class HostCopies(AsyncStager):
     """Copies nested dictionaries of tensors into memory that it keeps; a copy holds until the next one is made."""
 
     _synchronize_after_execute = False  # who changes the originals calls ``guard``, who reads the copies ``wait``
 
-    def __init__(self, device: torch.device) -> None:
-        """``device``: where tensors come from that do not lie in host memory."""
+    def __init__(self, device: torch.device, provide: "Provide | None" = None) -> None:
+        """``device``: where tensors come from that do not lie in host memory.
+
+        ``provide``: makes room of so many bytes, and says at which byte of the whole it begins; None: of this process.
+        """
         self._device = device
+        self._provide = provide or (lambda size: (mmap.mmap(-1, size), 0))
         self._room: dict[_Place, Tensor] = {}
+        self._offsets: dict[_Place, int] = {}
         self._side: torch.cuda.Stream | None = None
         if device.type == "cuda":
             self._side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
@@ -61,6 +88,16 @@ class HostCopies(AsyncStager):
         if self._side is not None:
             self._done = self._side.record_event()
         return copied
+
+    def described(self, state_dict: dict[str, Any]) -> dict[str, Any]:
+        """The same state with ``Stored`` for every tensor: where its copy lies. Its places have been copied before."""
+
+        def stored(path: str, tensor: Tensor) -> Stored:
+            _, shape, dtype = place = _place(path, tensor)
+            return Stored(self._offsets[place], tuple(shape), dtype)
+
+        described: dict[str, Any] = _mapped(state_dict, "", stored)
+        return described
 
     def guard(self) -> None:
         """What the device does for the caller from now on comes after the copy: before the originals are changed."""
@@ -92,7 +129,7 @@ class HostCopies(AsyncStager):
         if not places:
             return
         sizes = [shape.numel() * dtype.itemsize for _, shape, dtype in places]
-        whole = mmap.mmap(-1, max(_ALIGNED, sum(map(_padded, sizes))))
+        whole, start = self._provide(max(_ALIGNED, sum(map(_padded, sizes))))
         if self._device.type == "cuda":
             pin(torch.frombuffer(whole, dtype=torch.uint8))
         offset = 0
@@ -104,6 +141,7 @@ class HostCopies(AsyncStager):
                 else torch.empty(0, dtype=dtype)
             )
             self._room[path, shape, dtype] = part.view(shape)
+            self._offsets[path, shape, dtype] = start + offset
             offset += _padded(size)
 
 
@@ -114,6 +152,17 @@ def _place(path: str, tensor: Tensor) -> _Place:
 
 def _padded(size: int) -> int:
     return size + -size % _ALIGNED
+
+
+def read_back(described: Any, whole: mmap.mmap) -> Any:
+    """What ``HostCopies.described`` described, each tensor a view of ``whole``: this rank's parts."""
+    if isinstance(described, Stored):
+        return described.tensor(whole)
+    if isinstance(described, dict):
+        return {key: read_back(item, whole) for key, item in described.items()}
+    if isinstance(described, list | tuple):
+        return type(described)(read_back(item, whole) for item in described)
+    return described
 
 
 def _mapped(value: Any, path: str, change: Callable[[str, Tensor], Any]) -> Any:

@@ -25,6 +25,7 @@ from echorl_core.checkpoints import read_manifest
 from echorl_core.faults import fault_point
 from echorl_trainer.model import Policy
 from echorl_trainer.parallel import Ranks
+from echorl_trainer.shards import local
 
 log = structlog.get_logger()
 
@@ -93,13 +94,32 @@ class TrainState:
             log.warning("checkpoint was saved by fewer ranks; this rank's random state starts from the seed")
             del state["random"]
         self._load(state, folder)
+        self._adopt(state)
+        return int(state["step"])
+
+    def take_over(self, copied: Mapping[str, Any]) -> None:
+        """Take over what ``collect`` gave on as many ranks, each tensor this rank's part of it. Collective.
+
+        Raises:
+            Unreadable: it is of another model or optimizer.
+        """
+        state = self.collect(step=-1)
+        places, found = (_tensors(one) for one in (state, copied))
+        if {name: local(one).shape for name, one in places.items()} != {name: one.shape for name, one in found.items()}:
+            raise Unreadable("the copy in memory is of another model or optimizer than this run's")
+        with torch.no_grad():
+            for name, place in places.items():
+                local(place).copy_(found[name])
+        self._adopt(copied)
+
+    def _adopt(self, state: Mapping[str, Any]) -> None:
+        """Take over what is no tensor of the model or the optimizer."""
         # Tensors were read in place: an optimizer that loads them brings moments into its parameters' precision and
         # memory. Of its groups' settings the manifest's hold, but for the rate of the step that was saved.
         for group, saved_group in zip(self.optimizer.param_groups, state["optimizer"]["param_groups"], strict=True):
             group["lr"] = saved_group["lr"]
         if "random" in state:
             self._set_random_state(state["random"][self._rank_key])
-        return int(state["step"])
 
     def _load(self, state: dict[str, Any], folder: Path) -> None:
         """Fill ``state`` in place.
@@ -163,6 +183,11 @@ class TrainState:
             torch.cuda.set_rng_state(state["cuda"], self.ranks.device)
 
 
+def _tensors(state: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    leaves = _leaves({"model": state["model"], "optimizer": state["optimizer"]})
+    return {name: one for name, one in leaves if isinstance(one, torch.Tensor)}
+
+
 def check_shapes(folder: Path, state: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
     """Every tensor that this run trains, or its optimizer keeps, is in the checkpoint in the same shape, and no other.
 
@@ -174,8 +199,7 @@ def check_shapes(folder: Path, state: Mapping[str, Any], saved: Mapping[str, Any
     Raises:
         OtherRun: names the first that differs.
     """
-    leaves = _leaves({"model": state["model"], "optimizer": state["optimizer"]})
-    wanted = {name[1:].replace("/", "."): tuple(one.shape) for name, one in leaves if isinstance(one, torch.Tensor)}
+    wanted = {name[1:].replace("/", "."): tuple(one.shape) for name, one in _tensors(state).items()}
     found = {
         name: tuple(one.size)
         for name, one in saved.items()

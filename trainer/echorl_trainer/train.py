@@ -1,8 +1,8 @@
 """The loop of one trainer rank: pull a batch, learn, publish, report, save.
 
     publish v_start
-      +-> batch(s) -> step -> publish v_s -> report -> save if asked --+
-      +---------------------------------------------------------------+
+      +-> batch(s) -> step -> publish v_s -> report -> hold in memory, save if asked --+
+      +------------------------------------------------------------------------------+
     410 ends it: save if asked, wait for the acknowledgement
 
 Every rank runs the same loop in lockstep; only rank 0 serves weights, announces and reports. Publishing stops the loop
@@ -33,6 +33,7 @@ from echorl_trainer.exports import Exporter
 from echorl_trainer.health import Health, Phase
 from echorl_trainer.loading import start_policy
 from echorl_trainer.losses import policy_loss
+from echorl_trainer.memory import Held, MemoryCopies, Unfinished
 from echorl_trainer.optimizer import build_optimizer, build_schedule
 from echorl_trainer.parallel import Ranks
 from echorl_trainer.profiling import Profiler
@@ -140,8 +141,10 @@ class Trainer:
         health: Health,
         attempt: int,
         start_step: int,
+        memory: MemoryCopies | None = None,
+        held: Held | None = None,
     ) -> None:
-        """``start_step``: whose state ``learner`` holds.
+        """``start_step``: whose state ``learner`` holds, unless that is what was ``held`` in memory.
 
         ``outbox``: on rank 0; None elsewhere. ``exporter``: on rank 0, if weights are exported.
         """
@@ -153,7 +156,11 @@ class Trainer:
         self._outbox, self._exporter = outbox, exporter
         self._progress, self._metrics = health.progress, health.metrics
         self._attempt = attempt
-        self._start_step = self._step = start_step
+        self._step = start_step if held is None else held.step
+        self._settled_step = self._step if held is None or held.is_saved else None
+        """Of what this process began with, if it is in a checkpoint already, or will never be."""
+        self._memory, self._held = memory, held
+        self._report: StepReport | None = None
         self._publication: Publication | None = None
         self._checkpoint_s = 0.0
         """Seconds that the loop stood still for saves since the last report."""
@@ -167,6 +174,8 @@ class Trainer:
         if self._outbox is not None:
             with self._progress.during(Phase.STARTING, f"the orchestrator to note policy version {self._step}"):
                 self._outbox.flush(math.inf)  # the link has a deadline, and the outbox fails with it
+        if self._held is not None:
+            self._make_up(self._held.unfinished)
         while True:
             began = time.monotonic()
             batch = self._pull()
@@ -175,10 +184,28 @@ class Trainer:
                 return batch
             with self._profiler.tracing(batch.step):
                 self._learn(batch, began)
-            if batch.checkpoint or batch.last:
+            unfinished = Unfinished(self._report, save=batch.checkpoint or batch.last, last=batch.last)
+            self._hold(unfinished)
+            if unfinished.save:
                 self._save(last=batch.last)
             if batch.last:
                 self._await_last(batch.step)
+
+    def _make_up(self, unfinished: Unfinished) -> None:
+        """Do what the process before this one still had to do for the step that this one begins with."""
+        if self._outbox is not None and unfinished.report is not None:
+            self._outbox.report(unfinished.report)  # again, maybe: repeated reports do no harm
+        if unfinished.save and self._settled_step is None:
+            self._save(last=unfinished.last)
+            if unfinished.last:
+                self._await_last(self._step)
+
+    def _hold(self, unfinished: Unfinished) -> None:
+        """Begin to copy the state to memory, if that is due."""
+        if self._memory is not None and self._memory.is_due(self._step, save=unfinished.save):
+            began = time.monotonic()
+            self._memory.begin(self._step, unfinished)
+            self._checkpoint_s += time.monotonic() - began
 
     def _pull(self) -> RankBatch | StopNotice:
         with self._progress.during(Phase.WAITING_BATCH, f"the orchestrator to seal batch {self._step + 1}"):
@@ -203,6 +230,7 @@ class Trainer:
         self._metrics.observe(report)
         if self._outbox is not None:
             self._outbox.report(report)
+            self._report = report
 
     def _publish(self) -> float:
         """Begin to publish the version that the trainer holds; seconds that this took."""
@@ -239,8 +267,10 @@ class Trainer:
         if notice.checkpoint and notice.step != self._step:
             raise RuntimeError(f"asked to save step {notice.step}, but this rank holds step {self._step}")
         # The step that this attempt started from stands in a checkpoint already, or is the start model.
-        if notice.checkpoint and self._step not in (self._start_step, self._saver.last_step):
+        if notice.checkpoint and self._step not in (self._settled_step, self._saver.last_step):
             self._save(last=notice.reason == "finished")
+        if self._memory is not None:
+            self._memory.wait()
         self._saver.wait()
         if self._exporter is not None and notice.reason != "notice":
             self._exporter.wait()

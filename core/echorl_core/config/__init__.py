@@ -28,7 +28,7 @@ from echorl_core.config.orchestrator import (
 from echorl_core.config.prepare import ModelSource, PrepareConfig
 from echorl_core.config.roles import RoleConfigs
 from echorl_core.config.sandboxes import SandboxesConfig
-from echorl_core.config.trainer import CheckpointConfig, OptimizerConfig, TrainerConfig
+from echorl_core.config.trainer import CheckpointConfig, MemoryConfig, OptimizerConfig, TrainerConfig
 
 __all__ = [
     "AdvantageConfig",
@@ -46,6 +46,7 @@ __all__ = [
     "LengthShapingConfig",
     "LoraConfig",
     "LossConfig",
+    "MemoryConfig",
     "ModelConfig",
     "ModelSource",
     "MonitorsConfig",

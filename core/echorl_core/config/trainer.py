@@ -17,6 +17,21 @@ class CheckpointConfig(RoleConfig):
     keep_every: int | None = None
 
 
+class MemoryConfig(RoleConfig):
+    """Copies of the training state in memory that outlives a rank's process, and restarts from them."""
+
+    every_steps: Annotated[int, Field(ge=1)] = 1
+    limit_bytes: int
+    """That all ranks' copies may take together: two of each rank's state."""
+    max_restarts: int = 5
+    """Restarts from them between two resets."""
+    backoff_s: float = 10.0
+    """Before the second restart in a row; doubled at each further one."""
+    reset_after_steps: int = 20
+    passed_on: list[int] = []
+    """Exit codes of ranks that a rule of ``failurePolicy`` is about: whoever knows the rules decides."""
+
+
 class OptimizerConfig(RoleConfig):
     """Optimizer and learning-rate schedule."""
 
@@ -73,6 +88,8 @@ class TrainerConfig(RoleConfig):
     step_timeout_s: float = 1800.0
     async_save: bool = True
     """Whether checkpoints are written beside the loop, from a copy of the state in host memory."""
+    memory: MemoryConfig | None = None
+    """None: a rank's process that ends takes its state along."""
     weights_only_every: Annotated[int, Field(ge=1)] | None = None
     """Steps between two exports of the weights alone; None: there are none."""
     weights_only_keep_last: Annotated[int, Field(ge=1)] = 5

@@ -1,4 +1,4 @@
-"""What trainer ranks report to the orchestrator: steps, the files of a checkpoint, and notices."""
+"""What trainer ranks report to the orchestrator: steps, the files of a checkpoint, restarts in place, and notices."""
 
 from typing import Literal
 
@@ -57,6 +57,25 @@ class PartsReply(msgspec.Struct, frozen=True, kw_only=True):
     """``state``: waiting for other parts, committed, or abandoned (no manifest will be written)."""
 
     state: Literal["waiting", "committed", "abandoned"]
+
+
+class RestartReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The gang was started again in its attempt, and goes on from copies in memory; said before it does anything."""
+
+    attempt: int
+    step: int
+    """That all of its ranks hold."""
+    count: int
+    """How many times that has happened in this attempt."""
+    reason: str
+    """Why, for people."""
+
+
+class RestartReply(msgspec.Struct, frozen=True, kw_only=True):
+    """What the gang must know to go on."""
+
+    checkpoint: Literal["waiting", "committed", "abandoned"]
+    """Of the report's step. Whatever parts of a waiting one were reported before are forgotten."""
 
 
 class NoticeReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -60,6 +60,14 @@ class EngineView(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
 
 
+class RestartsInPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """Restarts of the trainer's processes in this attempt, from copies in memory."""
+
+    count: int = 0
+    reason: str = ""
+    """Of the newest one."""
+
+
 class Rates(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens per second over the last steps."""
 
@@ -160,6 +168,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     """Newest row of evals.jsonl by environment, without examples."""
     goodput: Goodput | None = None
     """Where the time of the run's GPUs went, measured once a minute and at the end. Null before."""
+    restarts_in_place: RestartsInPlace = RestartsInPlace()
     failure: Failure | None = None
 
 

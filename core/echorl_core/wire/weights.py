@@ -83,6 +83,13 @@ class PolicyAnnouncement(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         """What an engine that has applied it says that it holds."""
         return PolicyId(attempt=self.attempt, version=self.version, digest=self.digest)
 
+    def supersedes(self, other: "PolicyAnnouncement") -> bool:
+        """Whether engines are to be brought to it rather than to ``other``, of the same attempt.
+
+        The same version is announced anew by a gang that was started again in place: another process serves it.
+        """
+        return self.version > other.version or (self.version == other.version and self != other)
+
 
 class WeightFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One file of a published policy version, safetensors or an adapter's config; ``name`` relative to the manifest."""

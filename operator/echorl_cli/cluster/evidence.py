@@ -28,7 +28,7 @@ class Evidence:
     """One thing that was seen."""
 
     kind: str
-    """condition, notice, autoscale, pod, sandboxes, claim, nodes, event, lease or withheld."""
+    """condition, notice, restarts, autoscale, pod, sandboxes, claim, nodes, event, lease or withheld."""
     of: str
     """Name of the object that the line is about."""
     text: str
@@ -54,6 +54,7 @@ def evidence(
     pieces = [
         *_conditions(observed),
         *_notices(observed),
+        *_restarts_in_place(observed),
         *_autoscaling(observed),
         *_pods(observed),
         *_sandboxes(observed),
@@ -94,6 +95,12 @@ def _notices(observed: Observed) -> Iterator[Evidence]:
     told, count = observed.run.status.get("lastNotice"), observed.run.status.get("notices")
     if told:
         yield Evidence("notice", "", f"{_cut(told)}; {count} so far, which maxRestarts does not count")
+
+
+def _restarts_in_place(observed: Observed) -> Iterator[Evidence]:
+    if count := (observed.run.status.get("control") or {}).get("restartsInPlace"):
+        text = f"{count} of the trainer's processes in place in this attempt; events RestartedInPlace say why"
+        yield Evidence("restarts", "", text)
 
 
 def _autoscaling(observed: Observed) -> Iterator[Evidence]:

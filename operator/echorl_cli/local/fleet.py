@@ -8,6 +8,7 @@ from echorl_cli.local.ports import free_ports
 from echorl_cli.local.processes import Child, Children
 from echorl_core.faults import fault_point
 from echorl_core.identity import RunIdentity
+from echorl_core.memory_copies import RankMemory, Restarted, held_by_all
 from echorl_core.names import Role
 
 LATEST = "latest"
@@ -25,6 +26,13 @@ class Fleet:
         self.engines: dict[int, Child] = {}
         self.orchestrator: Child | None = None
         self.ranks: dict[int, Child] = {}
+        self._memories: dict[int, RankMemory] = {}
+        """What outlives the ranks' processes; empty: nothing does."""
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the ranks can go on in this attempt from a step that memory holds."""
+        return self.orchestrator_lives and held_by_all(self._memories) is not None
 
     @property
     def gang_is_whole(self) -> bool:
@@ -57,7 +65,7 @@ class Fleet:
         if not latest.exists():  # a file or folder of that name is none of ours
             latest.symlink_to(logs.name)
         self.identity = RunIdentity(self._plan.name, self._plan.uid, attempt)
-        [self._master_port] = free_ports(1)
+        self._new_memories()
         fault_point("supervisor.attempt_begun")
         return self.identity
 
@@ -78,12 +86,23 @@ class Fleet:
         self.orchestrator = await self._start(Role.ORCHESTRATOR, 0)
         return self.orchestrator
 
-    async def start_ranks(self) -> None:
-        """Start all trainer ranks, which are the gang."""
+    async def start_ranks(self, restarted: Restarted | None = None) -> None:
+        """Start all trainer ranks, which are the gang; again in their attempt, if that is what happened."""
         fault_point("supervisor.half_started")
+        [self._master_port] = free_ports(1)
         self.ranks = {}
         for rank in range(self._plan.num_ranks):
-            self.ranks[rank] = await self._start(Role.TRAINER, rank)
+            self.ranks[rank] = await self._start(Role.TRAINER, rank, restarted)
+
+    def give_up_ranks(self) -> None:
+        """What their ends say is of no interest any more."""
+        for child in self.ranks.values():
+            child.expected = True
+
+    async def end_ranks(self) -> None:
+        """End the ranks that are left."""
+        living = [child for child in self.ranks.values() if child.exit_code is None]
+        await asyncio.gather(*(self._children.end(child, grace_s=0.0) for child in living))
 
     def engine_at(self, address: str) -> Child | None:
         """The engine process that listens at ``host:port``."""
@@ -107,7 +126,18 @@ class Fleet:
     def _counts(self) -> dict[Role, int]:
         return {Role.INFERENCE: len(self._plan.configs.inference), Role.ORCHESTRATOR: 1, Role.TRAINER: 1}
 
-    async def _start(self, role: Role, index: int) -> Child:
+    def close(self) -> None:
+        """Let the memory of the ranks go."""
+        for memory in self._memories.values():
+            memory.close()
+        self._memories = {}
+
+    def _new_memories(self) -> None:
+        self.close()
+        if self._plan.configs.trainer.memory is not None:
+            self._memories = {rank: RankMemory(rank) for rank in range(self._plan.num_ranks)}
+
+    async def _start(self, role: Role, index: int, restarted: Restarted | None = None) -> Child:
         plan, attempt = self._plan, self.identity.attempt
         if not plan.run.root.is_dir():
             raise FileNotFoundError(f"{plan.run.root}: is gone")
@@ -118,14 +148,17 @@ class Fleet:
             command = plan.commands.orchestrator(config)
         else:
             command = plan.commands.trainer(config)
+        environment = process_environment(plan, self.identity, self._token, role, index, master_port=self._master_port)
+        memory = self._memories.get(index) if role is Role.TRAINER else None
+        if memory is not None:
+            environment |= memory.environment() | ({} if restarted is None else restarted.environment())
         return await self._children.start(
             role,
             index,
             attempt=attempt,
             command=command,
-            environment=process_environment(
-                plan, self.identity, self._token, role, index, master_port=self._master_port
-            ),
+            environment=environment,
+            files=() if memory is None else memory.files,
             log=new_log(plan.run.logs(attempt), f"{role}-{index}"),
         )
 

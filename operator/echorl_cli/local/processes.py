@@ -124,23 +124,39 @@ class Children:
         forget(self._root)
 
     async def start(
-        self, role: Role, index: int, *, attempt: int, command: Sequence[str], environment: Mapping[str, str], log: Path
+        self,
+        role: Role,
+        index: int,
+        *,
+        attempt: int,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        log: Path,
+        files: Sequence[int] = (),
     ) -> Child:
-        """Start one process; its output is appended to ``log``.
+        """Start one process; its output is appended to ``log``. ``files``: descriptors that it inherits.
 
         Raises:
             OSError: the log cannot be written.
         """
         # A start that is under way when its task is cancelled goes on: no process is ever out of sight.
         start = asyncio.ensure_future(
-            self._start(role, index, attempt=attempt, command=command, environment=environment, log=log)
+            self._start(role, index, attempt=attempt, command=command, environment=environment, log=log, files=files)
         )
         self._starts.add(start)
         start.add_done_callback(self._starts.discard)
         return await asyncio.shield(start)
 
     async def _start(
-        self, role: Role, index: int, *, attempt: int, command: Sequence[str], environment: Mapping[str, str], log: Path
+        self,
+        role: Role,
+        index: int,
+        *,
+        attempt: int,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        log: Path,
+        files: Sequence[int],
     ) -> Child:
         self._launches += 1
         mark = f"{self._mark}.{role}-{index}.{self._launches}."
@@ -156,6 +172,7 @@ class Children:
                 stdout=output,
                 stderr=asyncio.subprocess.STDOUT,
                 env={**environment, proctable.MARK: mark},
+                pass_fds=files,
                 start_new_session=True,
             )
         stat = proctable.stat_of(process.pid)

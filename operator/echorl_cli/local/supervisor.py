@@ -23,6 +23,7 @@ from echorl_cli.local.processes import Child, Children
 from echorl_cli.local.progress import RunProgress
 from echorl_cli.local.statewatch import StateWatch
 from echorl_core.attempts import Policy
+from echorl_core.memory_copies import Restarted
 from echorl_core.names import NEVER_RESTARTED, ExitCode, Phase, Role
 from echorl_core.prepare import prepare
 from echorl_core.restarts import Action, Death, Decision, Ledger, decide
@@ -47,6 +48,9 @@ class Supervisor:
         self._deaths: list[Death] = []
         self._signal: int | None = None
         self._starting_attempt = False
+        self._restarts_in_place = 0
+        """Of this attempt."""
+        self._ranks_change = asyncio.Lock()
         self._void_attempt = 0
         """What this attempt's orchestrator and ranks still do is of no interest, nor that of older ones."""
         self._ending = False
@@ -174,6 +178,7 @@ class Supervisor:
             policy=self._plan.restart_policy,
             rules=self._plan.rules,
             gang_is_whole=self._fleet.gang_is_whole,
+            is_held=self._fleet.is_held,
         )
         if decision.action is Action.FAIL:
             return Outcome.failed(decision.reason, decision.exit_code)
@@ -182,6 +187,11 @@ class Supervisor:
         self._count(decision)
         if decision.action is Action.NEW_ATTEMPT:
             self._begin_attempt(Policy.AUTO, decision.delay_s, decision.reason)
+        elif decision.action is Action.RESTART_GANG:
+            self._restarts_in_place += 1
+            self._fleet.give_up_ranks()
+            restarted = Restarted(self._restarts_in_place, decision.reason)
+            self._mailbox.do(self._restart_gang(restarted, decision.delay_s))
         elif engine is not None:
             self._mailbox.do(self._restart_engine(engine, decision.delay_s))
         else:
@@ -212,8 +222,10 @@ class Supervisor:
     # Tasks.
 
     async def _start_attempt(self, policy: Policy, delay_s: float) -> None:
-        await self._fleet.end_gang()
+        async with self._ranks_change:
+            await self._fleet.end_gang()
         await asyncio.sleep(delay_s)
+        self._restarts_in_place = 0
         identity = self._fleet.begin_attempt()
         self._journal.enter(Phase.PREPARING, "choosing the step to start from", attempt=identity.attempt)
         step = self._plan.resume_step if policy is Policy.FROM_STEP else None
@@ -228,6 +240,15 @@ class Supervisor:
         await self._fleet.start_ranks()
         self._progress.moved()
         self._starting_attempt = False
+
+    async def _restart_gang(self, restarted: Restarted, delay_s: float) -> None:
+        """All ranks again, from memory, while orchestrator and engines go on."""
+        attempt = self._fleet.identity.attempt
+        await self._fleet.end_ranks()
+        await asyncio.sleep(delay_s)
+        async with self._ranks_change:
+            if attempt == self._fleet.identity.attempt and not self._starting_attempt:
+                await self._fleet.start_ranks(restarted)
 
     async def _restart_engine(self, index: int, delay_s: float) -> None:
         await asyncio.sleep(delay_s)
@@ -286,6 +307,7 @@ class Supervisor:
         await self._children.settle()
         await asyncio.gather(self._fleet.end_gang(grace_s=self._plan.limits.grace), self._fleet.end_engines())
         await self._children.close()
+        self._fleet.close()
 
     def _tell_journal(self) -> None:
         problem = self._journal.problem

@@ -62,6 +62,7 @@ def _training(config: TrainerConfig, shape: ModelShape, shards: int) -> Training
         activation_checkpointing=config.activation_checkpointing,
         gradient_accumulation=config.gradient_accumulation,
         async_save=config.async_save,
+        memory_copies=config.memory is not None,
         adapter_parameters=None if lora is None else adapter_parameters(shape, lora.rank, tuple(lora.target_modules)),
     )
 

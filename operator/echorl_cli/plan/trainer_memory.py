@@ -30,6 +30,8 @@ class Training:
     gradient_accumulation: Literal["sharded", "unsharded"] = "sharded"
     async_save: bool = True
     """Whether checkpoints are written from a copy in host memory."""
+    memory_copies: bool = False
+    """Whether copies of the state are kept in host memory for processes that start in place."""
     adapter_parameters: int | None = None
     """Of an adapter that trains; None: all weights train."""
 
@@ -61,6 +63,8 @@ class TrainerMemory:
     """Its shard of moments that lie in host memory."""
     host_checkpoint: int
     """The copy of its shards that a checkpoint is written from: weights that train, and moments."""
+    host_copies: int
+    """The two copies of its shards that its process starts from in place."""
     host_versions: int
     """Of rank 0 alone: two policy versions as engines get them."""
 
@@ -79,6 +83,7 @@ def trainer_memory(shape: ModelShape, use: Training) -> TrainerMemory:
     trained = shape.parameters if use.adapter_parameters is None else use.adapter_parameters
     frozen = 0 if use.adapter_parameters is None else shape.parameters
     state = _state_bytes(shape, use, trained) // use.shards
+    copy = FLOAT32 * trained // use.shards + state
     once = use.gradient_accumulation == "unsharded"
     everything = trained + frozen
     gathered = everything if once else shape.outer_parameters + 2 * shape.layer_parameters
@@ -92,7 +97,8 @@ def trainer_memory(shape: ModelShape, use: Training) -> TrainerMemory:
         activations=shape.num_hidden_layers * use.rank_tokens * kept_bytes(shape, use),
         buffers=max(_head_buffers(shape, use), _layer_buffers(shape, use), _outer_buffers(shape, use)),
         host_state=state if use.cpu_offload else 0,
-        host_checkpoint=FLOAT32 * trained // use.shards + state if use.async_save else 0,
+        host_checkpoint=copy if use.async_save else 0,
+        host_copies=2 * copy if use.memory_copies else 0,
         host_versions=2 * use.compute_bytes * trained,
     )
 

@@ -14,6 +14,7 @@ from echorl_manifest.compile.algorithms import (
     sft_config,
     teacher_config,
 )
+from echorl_manifest.compile.failure_policy import restart_policy, restart_rules
 from echorl_manifest.compile.placement import Placement
 from echorl_manifest.models.base import duration_seconds, quantity_number
 from echorl_manifest.models.environments import Echo, Environment, EvalEnvironment, Member, Sampling, TrainEnvironment
@@ -262,10 +263,26 @@ def _trainer(spec: EchoRLRunSpec, placement: Placement) -> config.TrainerConfig:
         metrics_port=placement.metrics_port,
         step_timeout_s=duration_seconds(spec.stall_policy.no_step_for),
         async_save=spec.checkpoint.async_save,
+        memory=_memory(spec),
         weights_only_every=spec.checkpoint.weights_only_every,
         weights_only_keep_last=spec.checkpoint.weights_only_keep_last,
         token_export_every=spec.token_export.every_steps if spec.token_export.enabled else None,
         profile_steps=list(trainer.profile.steps),
+    )
+
+
+def _memory(spec: EchoRLRunSpec) -> config.MemoryConfig | None:
+    memory, policy = spec.checkpoint.memory, restart_policy(spec)
+    if memory is None:
+        return None
+    ruled = (rule.exit_codes for rule in restart_rules(spec) if rule.role is names.Role.TRAINER)
+    return config.MemoryConfig(
+        every_steps=memory.every_steps,
+        limit_bytes=int(quantity_number(memory.limit)),
+        max_restarts=policy.max_restarts,
+        backoff_s=policy.backoff_s,
+        reset_after_steps=policy.reset_after_steps,
+        passed_on=sorted(set().union(*ruled)),
     )
 
 

@@ -151,8 +151,8 @@ class Algorithm(ApiModel):
     """What is optimised, and on which episodes."""
 
     mode: Literal["rl", "sft", "opd"] = "rl"
-    """``rl``: reinforcement learning; ``sft``: supervised fine-tuning, on given conversations or on those of a teacher
-    that plays the episodes; ``opd``: on-policy distillation, the policy plays and learns a teacher's logprobs."""
+    """``rl``: reinforcement learning; ``sft``: supervised fine-tuning, on given conversations or on those that a
+    teacher plays; ``opd``: on-policy distillation of a teacher's logprobs."""
     loss: Loss = Loss()
     """The policy-gradient loss."""
     rl_weight: Annotated[float, Field(ge=0)] = 1.0

@@ -40,7 +40,7 @@ TagName = Annotated[
 
 
 class Sampling(ApiModel):
-    """How tokens are drawn. Every field is sent with every request, so a model's own generation config has no say."""
+    """How tokens are drawn; a model's own generation config has no say."""
 
     temperature: Annotated[float, Field(ge=0, le=100)] = 1.0
     """Training takes every value above 0; 0 (greedy) only in eval environments."""
@@ -142,8 +142,7 @@ class Environment(ApiModel):
     drop_members: Annotated[tuple[Text, ...], Field(strict=False, max_length=64)] = ("judge",)
     """Multi-agent: seats whose tokens never train; one of another name than the environment's members has no effect."""
     think_tags: Annotated[tuple[TagName, ...], Field(strict=False, min_length=1, max_length=8)] = ("think",)
-    """Multi-agent: tags that members reason in, ``think`` for ``<think>...</think>``: nobody else reads what is in
-    them."""
+    """Multi-agent: tags that members reason in, ``think`` for ``<think>...</think>``; nobody else reads it."""
     workers: Workers = "auto"
     """Processes that run its code. ``auto``: one for every 256 of ``maxConcurrent``."""
     holdout: Holdout | None = None
@@ -170,8 +169,8 @@ class TrainEnvironment(Environment):
     weight: Annotated[float, Field(gt=0)] = 1.0
     """Share of the groups, relative to the other train environments."""
     max_infrastructure_share: Annotated[float, Field(ge=0, le=1)] = 0.1
-    """Share of the newest 64 episodes that engines, sandboxes or workers may fail; beyond it the condition
-    ``EpisodeInfrastructure`` is ``False``. Such an episode has no reward either way, and the run goes on."""
+    """Share of the newest 64 episodes that engines, sandboxes or workers may fail before the condition
+    ``EpisodeInfrastructure`` is ``False``; the run goes on."""
     algorithm: AlgorithmOverrides | None = None
     """What differs from ``spec.algorithm`` here."""
     echo: Echo | None = None

@@ -14,7 +14,16 @@ class WeightTransfer(ApiModel):
     """``http``: engines pull from trainer rank 0; ``disk``: through the run's volume; ``nccl``: from GPU to GPU."""
     delta: Literal["auto", "never"] = "auto"
     """``auto``: engines that hold the version before fetch what has changed, where that is at most half of the bytes;
-    ``never``: always the whole weights. Adapters are always fetched as a whole."""
+    ``never``, and for adapters: the whole."""
+
+
+class MemoryCopies(ApiModel):
+    """Copies of the trainer's state."""
+
+    every_steps: Annotated[int, Field(ge=1)] = 1
+    """Steps between two."""
+    limit: Quantity
+    """Bytes of two of each rank's state."""
 
 
 class Checkpoint(ApiModel):
@@ -27,14 +36,13 @@ class Checkpoint(ApiModel):
     keep_every: Annotated[int, Field(ge=1)] | None = None
     """Steps that are multiples of this stay for ever; a multiple of ``interval``."""
     async_save: bool = True
-    """Whether training goes on while a checkpoint is written.
-
-    It takes a copy of the state in the host memory of every trainer rank: ``echorl plan`` says how much. Without it
-    the loop stands still until the state is written."""
+    """Whether training goes on while a checkpoint is written, from a copy in host memory (``echorl plan``)."""
     weights_only_every: Annotated[int, Field(ge=1)] | None = None
     """Steps between two exports of the weights alone, to ``exports/`` of the run's folder."""
     weights_only_keep_last: Annotated[int, Field(ge=1)] = 5
-    """Newest exports of the weights alone that stay. Only with ``weightsOnlyEvery``."""
+    """Newest of these that stay. Only with ``weightsOnlyEvery``."""
+    memory: MemoryCopies | None = None
+    """In its one pod's memory, for restarts of processes in place."""
 
 
 class Resume(ApiModel):
@@ -44,8 +52,8 @@ class Resume(ApiModel):
     """Where the run starts.
 
     ``Auto``: at the newest committed checkpoint, if any; ``Never``: at step 0; ``FromStep``: at ``step``, once.
-    In a cluster ``Never`` is about what others left on the volume: once an attempt of this run was prepared, the run
-    goes on from its own checkpoints. ``FromStep`` with ``step: 0`` begins it anew.
+    In a cluster ``Never`` is about what others left: a run that was prepared once goes on from its own checkpoints.
+    ``FromStep`` with ``step: 0`` begins it anew.
     """
     step: Annotated[int, Field(ge=0)] | None = None
     """Only for ``FromStep``: a committed checkpoint's step."""
@@ -88,8 +96,8 @@ class Storage(ApiModel):
 class FailureRule(ApiModel):
     """What certain exit codes of a role's processes mean.
 
-    Not what was done to them: eviction, deletion, and on one machine the end after failed health checks. Code 0 of
-    trainer and orchestrator is the end of their work, whatever a rule says.
+    Not of what was done to them: eviction, deletion, failed health checks. Code 0 of trainer and orchestrator is the
+    end of their work.
     """
 
     role: Literal["trainer", "inference", "orchestrator"]
@@ -97,12 +105,12 @@ class FailureRule(ApiModel):
     exit_codes: Annotated[
         tuple[Annotated[int, Field(ge=0, le=255)], ...], Field(strict=False, min_length=1, max_length=64)
     ]
-    """Which codes. Of a process that a signal ended, out of memory included: 128 + the signal."""
+    """Of a process that a signal ended, out of memory included: 128 + the signal."""
     action: Literal["Fail", "Restart", "Ignore"]
     """What follows.
 
-    ``Fail``: the run fails; ``Restart``: what follows a crash, within ``maxRestarts``, also after codes that
-    otherwise fail the run; ``Ignore``: the same, and it does not count against ``maxRestarts``.
+    ``Fail``: the run fails; ``Restart``: what follows a crash, also after codes that otherwise fail the run;
+    ``Ignore``: the same, and it does not count against ``maxRestarts``.
     """
 
 
@@ -110,10 +118,7 @@ class FailurePolicy(ApiModel):
     """How often and how fast roles are restarted."""
 
     max_restarts: Annotated[int, Field(ge=0)] = 5
-    """Restarts of each role before the run fails; the gang as a whole counts as trainer.
-
-    Engines count on one machine alone: in a cluster their kubelets start them again, however often.
-    """
+    """Restarts of each role before the run fails; the gang counts as trainer, engines on one machine alone."""
     backoff_seconds: Annotated[float, Field(ge=0, le=86400)] = 10.0
     """Wait before the first restart of a role; doubled at each further one, 300 s at the most."""
     reset_after_steps: Annotated[int, Field(ge=1)] = 20
@@ -128,12 +133,10 @@ class StallPolicy(ApiModel):
     """When a run that makes no step counts as hung."""
 
     no_step_for: Duration = "30m"
-    """Longest time without a step.
+    """Longest time without a step while the run is Running.
 
-    While the run is Running, it is compared with the time since the orchestrator's step last changed, or since it
-    began to run; how long steps usually take is no matter. Besides, a trainer rank calls itself unhealthy when its loop
-    has made no progress for this long or for 10 times its median step, whichever is longer; and a rank or an
-    orchestrator that has given no good answer to its health check for this long is ended.
+    A rank whose loop makes no progress for this long, or 10 times its median step, is unhealthy; a rank or an
+    orchestrator that is so for this long is ended.
     """
     action: Literal["Restart", "Fail", "Ignore"] = "Restart"
     """What follows.
@@ -149,7 +152,7 @@ class TokenExport(ApiModel):
     enabled: bool = False
     """Whether there is one. A rank writes at most 200,000 tokens a step."""
     every_steps: Annotated[int, Field(ge=1)] = 50
-    """Steps between two exports; the last step of the run is exported too."""
+    """Steps between two exports; the last step is exported too."""
 
 
 class Wandb(ApiModel):
@@ -191,6 +194,5 @@ class Record(ApiModel):
     episodes: bool = False
     """Write every train and eval episode, messages included, to ``records/`` as Parquet: a file a step and an eval.
 
-    Off by default, as nothing ever removes records, and the messages of all episodes may outgrow the volume. Without
-    it ``episodes.jsonl`` has a few whole ones: up to 4 a step, 4 that filters kept out before it, and 4 an eval.
+    Nothing ever removes records: they may outgrow the volume. Without it ``episodes.jsonl`` has a few whole ones.
     """

@@ -25,14 +25,14 @@ class Sandboxes(ApiModel):
     """What agents and graders of the environments run in. Only environments that ask for sandboxes use them."""
 
     provider: Literal["process", "pod", "agent-sandbox"] = "process"
-    """Who makes them. ``process``: the machine's kernel, by bubblewrap. ``pod``: a cluster, a pod for each.
-    ``agent-sandbox``: the same, of which that controller makes the pods; the installation must use it."""
+    """Who makes them. ``process``: bubblewrap; ``pod``: a cluster, a pod for each; ``agent-sandbox``: the same, by that
+    controller, which the installation must use."""
     resources: SandboxResources = SandboxResources()
     """The most that one may use."""
     concurrency: Annotated[int, Field(ge=1, le=65536)] = 16
     """Episodes that have sandboxes at the same time, of all environments; others wait in the orchestrator."""
     warm_replicas: Annotated[int, Field(ge=0, le=4096)] = 0
-    """Pods that are kept ready for sandboxes to come, of the images that were asked for last; for ``agent-sandbox``
-    only of those of agents that several have at a time. They count against what the run may have at the same time."""
+    """Pods that are kept ready, of the images that were asked for last; for ``agent-sandbox`` only of those of agents
+    that several have at a time. They count against what the run may have at once."""
     ttl: Duration = "1h"
     """The longest that one lives, whoever forgot it."""

@@ -30,9 +30,9 @@ class Condition(ApiModel):
     """One aspect of the run's state, as in every Kubernetes object."""
 
     type: Annotated[str, Field(min_length=1, max_length=64)]
-    """What is said: Ready, Progressing, TrainerReady, InferenceReady, OrchestratorReady, CheckpointCommitted,
-    OffPolicyBounded, RewardSignal, EpisodeInfrastructure or Failed; Blocked, InvalidSpec, NodeLost or Stalled once that
-    was so. Their reasons, and events: docs/operator/conditions.md."""
+    """Ready, Progressing, TrainerReady, InferenceReady, OrchestratorReady, CheckpointCommitted, OffPolicyBounded,
+    RewardSignal, EpisodeInfrastructure, Failed, Blocked, InvalidSpec, NodeLost or Stalled:
+    docs/operator/conditions.md."""
     status: Literal["True", "False", "Unknown"]
     """Whether it is so."""
     reason: Annotated[str, Field(min_length=1, max_length=MAX_REASON)]
@@ -113,7 +113,7 @@ class RestartsByRole(ApiModel):
     """Restarts by the role that caused them."""
 
     trainer: Count = 0
-    """Of the gang as a whole, from its last checkpoint."""
+    """Of the gang as a whole."""
     inference: Count = 0
     """Of one engine alone."""
     orchestrator: Count = 0
@@ -175,8 +175,7 @@ class Control(ApiModel):
     """What the operator must know of its earlier passes."""
 
     rendered_generation: Count | None = None
-    """Generation of the spec that the attempt rests on; a newer one is an edit that is still to be carried out. 0:
-    nobody knows."""
+    """Generation of the spec that the attempt rests on; 0: nobody knows."""
     active_since: Time | None = None
     """Since when the run is neither suspended nor ended; ``activeDeadlineSeconds`` counts from it."""
     prepared_attempt: Count | None = None
@@ -193,6 +192,8 @@ class Control(ApiModel):
     """When the orchestrator was first asked for a last checkpoint and the end."""
     restarts_used: RestartsByRole | None = None
     """Restarts since the last reset, by role; they count against ``failurePolicy.maxRestarts``."""
+    restarts_in_place: Count | None = None
+    """Those of this attempt that are counted."""
     reached_step: Count | None = None
     """Step at the last restart; ``failurePolicy.resetAfterSteps`` counts from it."""
     counted_pod: Annotated[str, Field(max_length=64)] | None = None
@@ -200,7 +201,7 @@ class Control(ApiModel):
     engine_restarts: Annotated[dict[str, Count], Field(max_length=4096)] | None = None
     """Restarts that are counted already, by pod of an engine; pods without any are left out."""
     judged_ends: Annotated[dict[str, Count], Field(max_length=4096)] | None = None
-    """Ends of engines that were looked at for what they mean, by pod; pods without any are left out."""
+    """Ends of engines that were looked at, by pod."""
     failure: Reason | None = None
     """Why the run failed, in one word."""
     noticed_attempt: Count | None = None

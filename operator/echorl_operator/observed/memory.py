@@ -105,6 +105,8 @@ class Memory:
     ledger: Ledger = field(default_factory=Ledger)
     restarts: Mapping[str, int] = field(default_factory=dict)
     """All so far, by the role that caused them."""
+    restarts_in_place: int = 0
+    """Of the gang in this attempt, as far as they are counted."""
     engine_restarts: Mapping[str, int] = field(default_factory=dict)
     """Restarts of engines whose pods are there, by the pod's name."""
     judged_ends: Mapping[str, int] = field(default_factory=dict)
@@ -149,6 +151,7 @@ class Memory:
             stop_asked_at=from_text(control.get("stopAskedAt")),
             ledger=Ledger(_roles(control.get("restartsUsed")), _count(control.get("reachedStep"))),
             restarts=_counts(status.get("restartsByRole")),
+            restarts_in_place=_count(control.get("restartsInPlace")),
             engine_restarts=_counts(control.get("engineRestarts")),
             judged_ends=_counts(control.get("judgedEnds")),
             counted=_text(control.get("countedPod")),
@@ -173,6 +176,7 @@ class Memory:
             "stopAskedAt": to_text(self.stop_asked_at),
             "restartsUsed": {str(role): count for role, count in self.ledger.used.items()},
             "reachedStep": self.ledger.reached,
+            "restartsInPlace": self.restarts_in_place,
             "engineRestarts": dict(self.engine_restarts),
             "judgedEnds": dict(self.judged_ends),
             "countedPod": self.counted,
@@ -200,6 +204,7 @@ class Memory:
             admission=None,
             stop_asked_at=None,
             preparations=0,
+            restarts_in_place=0,
             ended_at=None,
             failure="",
         )

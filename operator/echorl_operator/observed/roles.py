@@ -58,6 +58,10 @@ class RoleState:
     """What the run cannot write for want of room; empty while there is."""
     live_generation: int = 0
     """Generation of the run whose live settings are in effect; 0: those that it was started with."""
+    restarts_in_place: int = 0
+    """Of the trainer's processes in this attempt, from copies in memory."""
+    restart_reason: str = ""
+    """Of the newest of these."""
     steps_without_rl: int | None = None
     """Newest steps in a row from whose rewards nothing could be learned; None: nothing should be, or not yet."""
     infrastructure_losses: tuple[InfrastructureLoss, ...] | None = None

@@ -259,6 +259,7 @@ def _note_progress(builder: PlanBuilder, spec: EchoRLRunSpec) -> None:
         builder.remember(lost_checkpoint="")
     step = max(builder.memory.step, state.step)
     builder.remember(step=step, ledger=builder.memory.ledger.after_progress(step, restart_policy(spec)))
+    recovery.count_restarts_in_place(builder, state)
 
 
 def _running(builder: PlanBuilder) -> None:

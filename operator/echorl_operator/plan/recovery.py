@@ -53,6 +53,22 @@ def handle_ends(builder: PlanBuilder, gang: Gang, spec: EchoRLRunSpec) -> Outcom
     return _enforce_stall_policy(builder, spec, state)
 
 
+def count_restarts_in_place(builder: PlanBuilder, state: RoleState) -> None:
+    """Add restarts that the trainer's pod has decided on itself to the run's; they count against the same limit."""
+    memory = builder.memory
+    fresh = state.restarts_in_place - memory.restarts_in_place
+    if fresh <= 0:
+        return
+    role = Role.TRAINER
+    builder.remember(
+        ledger=memory.ledger.with_restart(role, memory.step, count=fresh),
+        restarts={**memory.restarts, str(role): memory.restarts.get(str(role), 0) + fresh},
+        restarts_in_place=state.restarts_in_place,
+    )
+    builder.restart = Restart(role, Cause.CRASHED)
+    builder.note("RestartedInPlace", f"trainer processes went on from memory: {state.restart_reason}", warning=True)
+
+
 def _state(builder: PlanBuilder) -> RoleState | None:
     state = builder.observed.role_state
     return state if state is not None and state.attempt == builder.memory.attempt else None

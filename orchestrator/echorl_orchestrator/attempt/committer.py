@@ -38,6 +38,8 @@ class _Pending:
     deadline: float
     """When the parts are due, on the event loop's clock."""
     reports: dict[int, PartsReport] = field(default_factory=dict)
+    given_up: str | None = None
+    """Why no further part will come."""
 
 
 class Committer:
@@ -116,6 +118,22 @@ class Committer:
             self._wake.set()
         return PartsReply(state=state)
 
+    async def restarted(self, step: int) -> State:
+        """The gang goes on in place from ``step``, and reports parts of what is not whole anew; where ``step`` stands.
+
+        All of its processes before have ended. Checkpoints before ``step`` that are not whole will never be.
+        """
+        for saved, pending in sorted(self._pending.items()):
+            if len(pending.reports) >= self._num_ranks:
+                await self.settled(saved)
+                continue
+            pending.reports.clear()
+            pending.deadline = _now() + self._part_deadline_s
+            if saved < step:
+                pending.given_up = f"its ranks were started again in place beyond it, at step {step}"
+        self._wake.set()
+        return self.state(step)
+
     def state(self, step: int) -> State:
         """Where the checkpoint of ``step`` stands."""
         return self._settled.get(step, "waiting")
@@ -169,6 +187,9 @@ class Committer:
             self._wake.clear()
 
     async def _look_at(self, step: int, pending: _Pending, now: float) -> None:
+        if pending.given_up is not None:
+            await self._settle(step, "abandoned", pending.given_up)
+            return
         failed = next((report for report in pending.reports.values() if report.error is not None), None)
         if failed is not None:
             await self._settle(step, "abandoned", f"could not save: {failed.error}")
@@ -180,11 +201,12 @@ class Committer:
             await self._settle(step, "abandoned", f"no parts of ranks {missing} within {self._part_deadline_s:g} s")
 
     async def _settle(self, step: int, state: State, reason: str | None) -> None:
-        reports = self._pending.pop(step).reports
+        settled = self._pending.pop(step)
         if state == "abandoned":
             self.abandoned += 1
             self.reason, self.lost_step = f"checkpoint {step}: {reason}", step
-            self._rests[step] = set(range(self._num_ranks)) - set(reports)
+            writing = set() if settled.given_up is not None else set(range(self._num_ranks)) - set(settled.reports)
+            self._rests[step] = writing
             log.warning("checkpoint abandoned", step=step, reason=reason)
         else:
             self.lost_step = None

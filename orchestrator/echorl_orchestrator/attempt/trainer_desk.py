@@ -15,7 +15,8 @@ import structlog
 
 from echorl_core.rundir import write_file
 from echorl_core.wire.batch import StopNotice
-from echorl_core.wire.reports import NoticeReply, NoticeReport
+from echorl_core.wire.reports import NoticeReply, NoticeReport, RestartReport
+from echorl_core.wire.run_state import RestartsInPlace
 from echorl_core.wire.weights import PolicyAnnouncement
 from echorl_orchestrator.attempt.trainer_pace import TrainerPace
 from echorl_orchestrator.batches.batch_store import BatchStore
@@ -65,6 +66,8 @@ class TrainerDesk:
         self.notice: StopNotice | None = None
         self.told: set[int] = set()
         """Ranks that were told of the stop."""
+        self.restarts_in_place = RestartsInPlace()
+        """Of the gang in this attempt, as far as this process was told."""
         self._heard_of = False
         self._after_notice: NoticeReply | None = None
         """What was decided when a rank was given notice."""
@@ -90,12 +93,16 @@ class TrainerDesk:
     async def announced(self, policy: PolicyAnnouncement) -> None:
         """Note a policy version; a restarted orchestrator knows it when this has returned."""
         self._heard_of = True
-        if self.policy is not None and policy.version <= self.policy.version:
+        if self.policy is not None and not policy.supersedes(self.policy):
             return
         data, file = msgspec.json.encode(policy), self._policy_file
         await self._room.written(POLICY_NAME, lambda: write_file(file, data, within=file.parent))
         self.policy = policy
         await self._notify()
+
+    def restarted(self, report: RestartReport) -> None:
+        """Note that the gang was started again in place."""
+        self.restarts_in_place = RestartsInPlace(count=report.count, reason=report.reason)
 
     async def step_reported(self, step: int) -> None:
         """Note that the report of ``step`` is recorded."""

@@ -18,7 +18,15 @@ from echorl_core.live import LiveReply, LiveSettings
 from echorl_core.run_token import is_same
 from echorl_core.wire import weights
 from echorl_core.wire.batch import WIRE_VERSION, StopNotice
-from echorl_core.wire.reports import NoticeReply, NoticeReport, PartsReply, PartsReport, StepReport
+from echorl_core.wire.reports import (
+    NoticeReply,
+    NoticeReport,
+    PartsReply,
+    PartsReport,
+    RestartReply,
+    RestartReport,
+    StepReport,
+)
 from echorl_core.wire.weights import PolicyAnnouncement
 from echorl_orchestrator.attempt.live_settings import LiveRefused
 from echorl_orchestrator.attempt.trainer_desk import NoSuchBatch, TrainerDesk
@@ -32,7 +40,7 @@ LONGEST_WAIT_S = 60.0
 _UNREADABLE = (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError)
 """What a body that is none of a message is told by; nesting without end is a RecursionError."""
 
-T = TypeVar("T", PolicyAnnouncement, StepReport, PartsReport, NoticeReport)
+T = TypeVar("T", PolicyAnnouncement, StepReport, PartsReport, NoticeReport, RestartReport)
 
 
 def _decoded(data: bytes, kind: type[T]) -> T:
@@ -50,6 +58,7 @@ class Actions:
     step: Callable[[StepReport], Awaitable[None]]
     parts: Callable[[PartsReport], PartsReply]
     notice: Callable[[NoticeReport], Awaitable[NoticeReply]]
+    restarted: Callable[[RestartReport], Awaitable[RestartReply]]
     stop: Callable[[], Awaitable[StopNotice]]
     live: Callable[[LiveSettings], Awaitable[LiveReply]]
 
@@ -83,6 +92,7 @@ class Api:
         app.router.add_post("/trainer/step", self._fenced(self._step))
         app.router.add_post("/trainer/parts", self._fenced(self._parts))
         app.router.add_post("/trainer/notice", self._fenced(self._notice))
+        app.router.add_post("/trainer/restart", self._fenced(self._restart))
         app.router.add_post("/control/stop", self._fenced(self._stop))
         app.router.add_post("/control/live", self._fenced(self._live))
         app.router.add_get("/state", self._state)
@@ -149,6 +159,12 @@ class Api:
         report = await self._message(request, NoticeReport)
         self._refuse_strange(report.rank)
         reply = await self._actions.notice(report)
+        return web.Response(body=msgspec.json.encode(reply), content_type="application/json")
+
+    async def _restart(self, request: web.Request) -> web.StreamResponse:
+        report = await self._message(request, RestartReport)
+        self._refuse_beyond("step", report.step)
+        reply = await self._actions.restarted(report)
         return web.Response(body=msgspec.json.encode(reply), content_type="application/json")
 
     async def _stop(self, _: web.Request) -> web.StreamResponse:

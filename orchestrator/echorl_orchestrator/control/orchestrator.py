@@ -151,7 +151,13 @@ class Orchestrator:
             num_ranks=parts.config.batch.num_ranks,
             desk=parts.disk.desk,
             actions=Actions(
-                reports.policy, reports.step, reports.parts, reports.notice, self._requested_stop, parts.live.accept
+                reports.policy,
+                reports.step,
+                reports.parts,
+                reports.notice,
+                reports.restarted,
+                self._requested_stop,
+                parts.live.accept,
             ),
             board=parts.board,
             health=parts.health,

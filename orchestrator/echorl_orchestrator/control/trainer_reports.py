@@ -5,7 +5,15 @@ from typing import Any
 
 from echorl_core.wire.batch import StopNotice
 from echorl_core.wire.goodput import TimeState
-from echorl_core.wire.reports import NoticeReply, NoticeReport, PartsReply, PartsReport, StepReport
+from echorl_core.wire.reports import (
+    NoticeReply,
+    NoticeReport,
+    PartsReply,
+    PartsReport,
+    RestartReply,
+    RestartReport,
+    StepReport,
+)
 from echorl_core.wire.weights import PolicyAnnouncement
 from echorl_orchestrator.control.run_parts import RunParts
 from echorl_orchestrator.episode_outcome import EpisodeOutcome, FailedEpisode
@@ -21,7 +29,7 @@ class TrainerReports:
         self._rollout = parts.rollout
         self._progress, self._throughput, self._monitors = parts.progress, parts.throughput, parts.monitors
         self._meter = parts.meter
-        self._announced = -1
+        self._announced: PolicyAnnouncement | None = None
         # A trainer that had no answer asks again while the first call may still wait for room on the volume.
         self._one_policy, self._one_step = asyncio.Lock(), asyncio.Lock()
 
@@ -32,9 +40,9 @@ class TrainerReports:
             await self._new_policy(announcement)
 
     async def _new_policy(self, announcement: PolicyAnnouncement) -> None:
-        if announcement.version <= self._announced:
+        if self._announced is not None and not announcement.supersedes(self._announced):
             return
-        self._announced = announcement.version
+        self._announced = announcement
         self._pool.announce(announcement)
         for step in self._disk.store.checkpoint_steps(announcement.version):
             self._disk.committer.expect(step)
@@ -74,6 +82,14 @@ class TrainerReports:
         """A rank has written its parts of a checkpoint."""
         self._health.beat()
         return self._disk.committer.report(report)
+
+    async def restarted(self, report: RestartReport) -> RestartReply:
+        """The gang was started again in place, and goes on from a step that it holds in memory."""
+        self._health.beat()
+        self._disk.desk.restarted(report)
+        state = await self._disk.committer.restarted(report.step)
+        await self._board.refresh()
+        return RestartReply(checkpoint=state)
 
     async def stop(self) -> StopNotice:
         """Decide where the run stops on request. Idempotent."""

@@ -121,14 +121,14 @@ class EnginePool:
             opened.failure.exception()
 
     def announce(self, policy: PolicyAnnouncement) -> None:
-        """Bring all engines to ``policy``. One that is not newer than the last is ignored.
+        """Bring all engines to ``policy``. One that does not supersede the last is ignored.
 
         Raises:
             ValueError: the policy belongs to another attempt.
         """
         if policy.attempt != self._identity.attempt:
             raise ValueError(f"policy of attempt {policy.attempt}; this is attempt {self._identity.attempt}")
-        if self._target is not None and policy.version <= self._target.version:
+        if self._target is not None and not policy.supersedes(self._target):
             log.info("policy is not newer, ignored", version=policy.version, newest=self._target.version)
             return
         self._target = policy

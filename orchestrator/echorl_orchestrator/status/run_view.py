@@ -108,6 +108,7 @@ class RunView:
             ),
             eval=self.progress.last_evals,
             goodput=self.meter.goodput,
+            restarts_in_place=self.disk.desk.restarts_in_place,
             failure=self._failure(),
         )
 

@@ -127,3 +127,31 @@ def test_a_notice_counts_against_nothing_and_explains_crashes_of_peers_alone() -
     assert decide([told(), death(Role.TRAINER, 3)], ledger=Ledger(), policy=POLICY).exit_code == ExitCode.NON_FINITE
     rules = [Rule(Role.TRAINER, frozenset({9}), RuleAction.FAIL)]
     assert decide([told()], ledger=Ledger(), policy=POLICY, rules=rules).notice
+
+
+def test_a_gang_whose_step_is_in_memory_starts_again_in_its_attempt_at_once_and_then_with_back_off() -> None:
+    ledger, delays = Ledger(), []
+    for _ in range(POLICY.max_restarts):
+        decision = decide(
+            [death(Role.TRAINER, -9), death(Role.TRAINER, 1, 1)], ledger=ledger, policy=POLICY, is_held=True
+        )
+        assert (decision.action, decision.counts) == (Action.RESTART_GANG, True)
+        delays.append(decision.delay_s)
+        ledger = ledger.with_restart(Role.TRAINER, 1)
+    assert delays == [0.0, 10.0]
+    last = decide([death(Role.TRAINER)], ledger=ledger, policy=POLICY, is_held=True)
+    assert last.action is Action.FAIL
+    assert "2 restarts of trainer are used up" in last.reason
+
+
+@pytest.mark.parametrize(
+    "deaths",
+    [
+        [death(Role.TRAINER), death(Role.ORCHESTRATOR)],
+        [Death(Role.TRAINER, "trainer-0", -9, why="unhealthy for 60 s")],
+        [Death(Role.TRAINER, "trainer-0", ExitCode.NOTICE, notice=True)],
+    ],
+    ids=["the orchestrator ended too", "ended as hung", "given notice"],
+)
+def test_what_memory_cannot_mend_is_a_new_attempt(deaths: list[Death]) -> None:
+    assert decide(deaths, ledger=Ledger(), policy=POLICY, is_held=True).action is Action.NEW_ATTEMPT

@@ -62,7 +62,7 @@ def test_unknown_key_lists_the_known_ones():
     (problem,) = problems(with_value(full(), "spec.checkpoint.zzz", 1))
     assert str(problem) == (
         'spec.checkpoint.zzz: unknown key; found "zzz"; '
-        "accepted: the keys interval, keepLast, keepEvery, asyncSave, weightsOnlyEvery, weightsOnlyKeepLast"
+        "accepted: the keys interval, keepLast, keepEvery, asyncSave, weightsOnlyEvery, weightsOnlyKeepLast, memory"
     )
 
 

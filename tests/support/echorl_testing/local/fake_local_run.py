@@ -1,7 +1,8 @@
 """A supervised run whose roles are ``fake_role.py``: ``fake_local_run.py DIR JSON``.
 
 JSON: ``engines``, ``ranks``, ``max_steps``, ``restart_policy`` and ``limits`` (fields of the dataclasses), ``rules``
-(each role, exit codes and action); ``ports`` of the orchestrator and the engines, and then the roles are scripts.
+(each role, exit codes and action); ``memory``, whether ranks have slots in memory; ``ports`` of the orchestrator and
+the engines, and then the roles are scripts.
 """
 
 import asyncio
@@ -49,7 +50,9 @@ class FakeCommands:
         return [sys.executable, _ROLE, "trainer", str(config)]
 
 
-def role_configs(root: Path, *, ports: list[int], ranks: int, max_steps: int, scripted: bool) -> config.RoleConfigs:
+def role_configs(
+    root: Path, *, ports: list[int], ranks: int, max_steps: int, scripted: bool, memory: bool
+) -> config.RoleConfigs:
     """Configs with free ports, and nothing else that a fake reads."""
     port, *engine_ports = ports
     model = config.ModelConfig(path="model", dtype="float32", max_model_len=64, renderer="compact")
@@ -75,6 +78,7 @@ def role_configs(root: Path, *, ports: list[int], ranks: int, max_steps: int, sc
         seq_len=64,
         weight_mode="http",
         metrics_port=0 if scripted else free_run(ranks),
+        memory=config.MemoryConfig(limit_bytes=1) if memory else None,
     )
     inference = [config.InferenceConfig(model=model, served_name="policy", port=engine) for engine in engine_ports]
     return config.RoleConfigs(orchestrator=orchestrator, trainer=trainer, inference=inference)
@@ -95,7 +99,12 @@ def main() -> int:
             name=record.name,
             uid=record.uid,
             configs=role_configs(
-                root, ports=ports, ranks=ranks, max_steps=chosen.get("max_steps", 10), scripted=scripted
+                root,
+                ports=ports,
+                ranks=ranks,
+                max_steps=chosen.get("max_steps", 10),
+                scripted=scripted,
+                memory=chosen.get("memory", False),
             ),
             commands=ScriptedCommands() if scripted else FakeCommands(),
             devices=Devices(engines=("",) * engines, trainer=""),

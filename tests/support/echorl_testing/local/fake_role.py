@@ -1,7 +1,8 @@
 """A role's process without its work: speaks the health and state protocol, and ends as a test tells it to.
 
 ``fake_role.py ROLE CONFIG``. The test finds it by ``RUN/roles/<role>-<index>/<pid>.json`` and posts to it:
-``/exit?code=N``, ``/sick`` (healthz answers 503 once it has answered 200), and to the orchestrator ``/step?n=N``,
+``/exit?code=N``, ``/sick`` (healthz answers 503 once it has answered 200), ``/hold?step=N`` (a rank's memory holds
+that step), and to the orchestrator ``/step?n=N``,
 ``/quarantine`` (its state calls every engine quarantined) and ``/finish``.
 """
 
@@ -16,6 +17,8 @@ import urllib.parse
 import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+
+from echorl_core.memory_copies import HEAD_BYTES, slots_from
 
 ROLE, CONFIG = sys.argv[1], json.loads(Path(sys.argv[2]).read_text())
 RUN = Path(os.environ["FAKE_RUN"])
@@ -99,6 +102,9 @@ class Handler(BaseHTTPRequestHandler):
             # A process that never was well is one that starts, which may take long.
             Part.seen_well.wait(LIFETIME_S)
             Part.sick = True
+        elif path == "/hold":
+            (slot, _) = slots_from(os.environ) or ()
+            slot.seal(int(fields["step"]), b"", HEAD_BYTES)
         elif path == "/exit":
             sys.stdout.write(f"leaving with {fields['code']}\n")
             sys.stdout.flush()

@@ -163,6 +163,7 @@ _WORDS = [
     _refused("spec.storage", {"claimName": "A_b"}, OBJECT_NAME, at="claimName"),
     _refused("spec.storage.storageClassName", "A_b", OBJECT_NAME),
     _refused("spec.storage.size", "0Gi", "a Kubernetes quantity above 0"),
+    _refused("spec.checkpoint.memory", {"limit": "0Gi"}, "a Kubernetes quantity above 0", at="limit"),
     _refused("spec.monitors.wandb", {"entity": "team"}, "no value", at="entity"),
     _refused("spec.monitors.wandb", {"baseUrl": "https://wandb.example.com"}, "no value", at="baseUrl"),
     _refused("spec.monitors.wandb.secretName", "A_b", OBJECT_NAME),

@@ -44,6 +44,7 @@ _TEXTS: dict[str, tuple[str, ...]] = {
     # Far above what a played orchestrator takes between two steps.
     "noStepFor": ("20m", "30m", "1h30m"),
     "size": ("100Gi", "1Ti", "0"),
+    "limit": ("8Gi", "24Gi", "0"),
     "image": ("example.org/role:1", "example.org/role:2"),
     "import": ("my.hooks:make", "no import path"),
     "path": ("/code", "code/run", "../up"),

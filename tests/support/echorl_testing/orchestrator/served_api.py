@@ -5,7 +5,7 @@ from typing import Any
 
 from echorl_core.names import Phase
 from echorl_core.rundir import RunDirectory
-from echorl_core.wire.reports import PartsReply, PartsReport, StepReport
+from echorl_core.wire.reports import PartsReply, PartsReport, RestartReply, RestartReport, StepReport
 from echorl_core.wire.run_state import RunState
 from echorl_core.wire.weights import PolicyAnnouncement
 from echorl_orchestrator.attempt.live_settings import AttemptSettings
@@ -34,7 +34,7 @@ class ServedApi:
         self.board = StateBoard(lambda: RunState(uid="u", attempt=1, **self.content))
         self.live = AttemptSettings(orchestrator_config(root), self.run.attempt(1))
         self.health = Health(longest_silence_s=10.0, busy=lambda: True)
-        self.arrived: list[PolicyAnnouncement | StepReport | PartsReport] = []
+        self.arrived: list[PolicyAnnouncement | StepReport | PartsReport | RestartReport] = []
         values: dict[str, Series] = {
             "trained_step": {(): 3},
             "committed_step": {(): None},
@@ -56,6 +56,7 @@ class ServedApi:
                 self._take,
                 self._parts,
                 lambda report: self.desk.noticed(report, committed=0),
+                self._restarted,
                 lambda: self.desk.stop(committed=0),
                 self.live.accept,
             ),
@@ -67,6 +68,10 @@ class ServedApi:
 
     async def _take(self, message: PolicyAnnouncement | StepReport) -> None:
         self.arrived.append(message)
+
+    async def _restarted(self, message: RestartReport) -> RestartReply:
+        self.arrived.append(message)
+        return RestartReply(checkpoint="committed")
 
     def _parts(self, message: PartsReport) -> PartsReply:
         self.arrived.append(message)

@@ -15,7 +15,15 @@ from echorl_core.checkpoints import NO_HISTORY, CheckpointManifest, verify, writ
 from echorl_core.identity import RunIdentity
 from echorl_core.rundir import RunDirectory
 from echorl_core.wire.batch import RankBatch, StopNotice
-from echorl_core.wire.reports import NoticeReply, NoticeReport, PartsReply, PartsReport, StepReport
+from echorl_core.wire.reports import (
+    NoticeReply,
+    NoticeReport,
+    PartsReply,
+    PartsReport,
+    RestartReply,
+    RestartReport,
+    StepReport,
+)
 from echorl_core.wire.weights import PolicyAnnouncement
 from echorl_testing.ports import free_port
 from echorl_testing.trainer.batches import rank_batch
@@ -61,6 +69,8 @@ class FakeOrchestrator:
         self.stop: StopNotice | None = None
         self.notices: list[NoticeReport] = []
         """What ranks that were given notice have said."""
+        self.restarts: list[RestartReport] = []
+        """What gangs that were started again in place have said."""
         self.drops = False
         """Whether the step under way is dropped after a notice."""
         self.broken = 0
@@ -86,6 +96,7 @@ class FakeOrchestrator:
         application.router.add_post("/trainer/step", self._step)
         application.router.add_post("/trainer/parts", self._parts)
         application.router.add_post("/trainer/notice", self._given_notice)
+        application.router.add_post("/trainer/restart", self._restarted)
         self._runner = web.AppRunner(application, shutdown_timeout=0.1)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", self.port).start()
@@ -178,6 +189,18 @@ class FakeOrchestrator:
         state = "committed" if report.step in self.committed else "waiting"
         reply = PartsReply(state="abandoned" if report.step in self.abandoned else state)  # type: ignore[arg-type]
         return web.Response(body=msgspec.json.encode(reply))
+
+    async def _restarted(self, request: web.Request) -> web.Response:
+        report = msgspec.json.decode(await request.read(), type=RestartReport)
+        self.restarts.append(report)
+        for step in [step for step in self.parts if step not in self.committed]:
+            del self.parts[step]
+        state = "committed" if report.step in self.committed else "waiting"
+        return web.Response(body=msgspec.json.encode(RestartReply(checkpoint=state)))  # type: ignore[arg-type]
+
+    def commit_nothing(self, step: int) -> None:
+        """Commit a checkpoint without any part."""
+        self._commit(step)
 
     async def _given_notice(self, request: web.Request) -> web.Response:
         self.notices.append(msgspec.json.decode(await request.read(), type=NoticeReport))

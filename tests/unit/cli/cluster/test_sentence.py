@@ -95,6 +95,12 @@ def test_autoscaling_says_why_there_are_that_many_engines() -> None:
     assert found == ["autoscale: 3 engines: for a reason"]
 
 
+def test_restarts_in_place_are_told() -> None:
+    told = status("Running", "training", control={"restartsInPlace": 2})
+    found = [str(one) for one in evidence(observed(run=run(told)), {}, [], [])]
+    assert found == ["restarts: 2 of the trainer's processes in place in this attempt; events RestartedInPlace say why"]
+
+
 def test_a_run_that_is_being_deleted() -> None:
     gone = run(status("Running"))
     object.__setattr__(gone, "deleted_at", NOW)

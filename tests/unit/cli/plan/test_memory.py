@@ -114,6 +114,8 @@ def test_a_rank_by_hand():
     # A checkpoint's copy: 4 bytes of weights and 8 of moments a parameter; versions are in bfloat16.
     assert (found.host_checkpoint, found.host_versions) == (12 * 2792 // 2, 2 * 2 * 2792)
     assert trainer_memory(TOY, replace(USE, async_save=False)).host_checkpoint == 0
+    assert found.host_copies == 0
+    assert trainer_memory(TOY, replace(USE, memory_copies=True)).host_copies == 2 * found.host_checkpoint
     held = 5584 + 5584 + 11_168 + 5584 + 3360 + 12_800
     assert found.total == int(held * 1.04) + int(1.5 * GIB)
 

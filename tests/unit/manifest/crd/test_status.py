@@ -28,6 +28,7 @@ FULL = Memory(
     stop_asked_at=6.0,
     ledger=Ledger(dict.fromkeys(Role, 2), 30),
     restarts={str(role): 1 for role in Role},
+    restarts_in_place=1,
     engine_restarts={"one-inference-5d8-x": 2},
     judged_ends={"one-inference-5d8-x": 3},
     preparations=1,

@@ -228,3 +228,24 @@ async def test_another_attempts_manifest_does_not_count_as_ours(run: RunDirector
     assert manifest is not None
     assert manifest.attempt == 2
     assert all(part.file.startswith("attempt_2/") for part in manifest.parts)
+
+
+async def test_a_gang_that_was_restarted_in_place_reports_anew_what_was_not_whole(run: RunDirectory) -> None:
+    store = store_of(run.root)
+    for step in (1, 2, 3):
+        seal_step(store, step, ranks=2)
+    async with running(committer(run, store, ranks=2)) as made:
+        for rank in range(2):
+            made.report(parts_report(run, 1, rank))
+        made.report(parts_report(run, 2, 0))
+        made.report(parts_report(run, 3, 0))
+        assert await made.restarted(3) == "waiting"
+        assert made.state(1) == "committed", "its parts were all there"
+        assert await made.settled(2) == "abandoned"
+        assert made.reason == "checkpoint 2: its ranks were started again in place beyond it, at step 3"
+        assert made.waiting == {3: 0}
+        await until(lambda: not (run.checkpoint(2) / "attempt_1").exists())
+        for rank in range(2):
+            made.report(parts_report(run, 3, rank))
+        assert await made.settled(3) == "committed"
+        assert await made.restarted(3) == "committed"

@@ -1,6 +1,7 @@
 import asyncio
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from echorl_core.rundir import RunDirectory
@@ -158,3 +159,17 @@ async def test_a_successor_knows_the_newest_policy(store: BatchStore, tmp_path: 
         await desk.announced(policy(version))
     assert desk.trained == 3
     assert desk_of(store, tmp_path).policy == policy(3)
+
+
+async def test_a_version_that_another_process_announces_again_lies_where_that_one_says(
+    store: BatchStore, tmp_path: Path
+) -> None:
+    desk = desk_of(store, tmp_path)
+    first = policy(2)
+    again = msgspec.structs.replace(first, url="http://127.0.0.1:9/again/manifest.json")
+    await desk.announced(first)
+    await desk.announced(policy(1))
+    assert desk.policy == first
+    await desk.announced(again)
+    assert desk.policy == again
+    assert desk_of(store, tmp_path).policy == again

@@ -62,6 +62,7 @@ ROUTES: dict[tuple[str, str], Row] = {
     ("POST", "/trainer/step"): Row(msgspec.to_builtins(REPORT)),
     ("POST", "/trainer/parts"): Row({"attempt": 1, "step": 0, "rank": 0, "parts": []}),
     ("POST", "/trainer/notice"): Row({"attempt": 1, "rank": 0, "within_s": 1.0, "save_s": 0.0}),
+    ("POST", "/trainer/restart"): Row({"attempt": 1, "step": 0, "count": 1, "reason": "killed"}),
     ("POST", "/control/stop"): Row(),
     ("POST", "/control/live"): Row({"generation": 1}),
     ("GET", "/state"): Row(query={"since": "0", "wait": "0"}),

@@ -15,7 +15,7 @@ from echorl_testing.orchestrator.served_api import TOKEN, ServedApi
 OPEN = {"/state", "/healthz", "/metrics", "/"}
 """Only read, by probes, Prometheus, people, and agents before their first call; no secret is in them."""
 TOKEN_ROUTES = {
-    *("/trainer/batch", "/trainer/policy", "/trainer/step", "/trainer/parts", "/trainer/notice"),
+    *("/trainer/batch", "/trainer/policy", "/trainer/step", "/trainer/parts", "/trainer/notice", "/trainer/restart"),
     *("/control/stop", "/control/live"),
 }
 _DIALECTS = ("/v1/chat/completions", "/v1/messages", "/v1/messages/count_tokens", "/v1/models", "/v1/responses")
