@@ -31,7 +31,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from echorl_core.config import TrainerConfig
 from echorl_core.wire.goodput import TimeState
+from echorl_operator.children.cluster_placement import MODELS, run_directory
 from echorl_testing.cluster import cluster as clusters
 from echorl_testing.cluster import machine_image, namespaces
 from echorl_testing.cluster.api import ApiError
@@ -127,10 +129,22 @@ class Life:
         run, directory = self.stage.run, self.stage.directory
         last = run.status()["step"] + 12
         run.edit({"maxSteps": last})
+        config = self._config()
         run.phase("Succeeded", END_S)
         history.assert_nothing_was_trained_twice(directory, last)
-        replayed, loaded = history.never_killed(directory, folder, last_step=last)
+        replayed, loaded = history.never_killed(directory, folder, last_step=last, config=config)
         return replayed == loaded
+
+    def _config(self) -> TrainerConfig:
+        """The newest attempt's, with this machine's paths."""
+        run, volume = self.stage.run, self.stage.volume
+        maps = run.api.get(f"/api/v1/namespaces/{run.namespace}/configmaps")["items"]
+        newest = max(
+            (one for one in maps if "trainer.json" in one.get("data", {})),
+            key=lambda one: str(one["metadata"]["creationTimestamp"]),
+        )
+        text = newest["data"]["trainer.json"].replace(run_directory(run.name), str(self.stage.directory.root))
+        return TrainerConfig.model_validate_json(text.replace(f'"{MODELS}/', f'"{volume}{MODELS}/'))
 
     def measured(self) -> dict[str, Any]:
         """Shares of time and tokens, from what the newest attempt keeps."""

@@ -96,10 +96,16 @@ def redone(run: RunDirectory) -> dict[int, int]:
     return lost
 
 
-def never_killed(run: RunDirectory, folder: Path, *, last_step: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Step and state digest of a replay from the start model, and those of the last checkpoint as it is loaded."""
-    configs = run.attempt(run.last_attempt()) / "configs" / "trainer.json"
-    config = TrainerConfig.model_validate_json(configs.read_text())
+def never_killed(
+    run: RunDirectory, folder: Path, *, last_step: int, config: TrainerConfig | None = None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Step and state digest of a replay from the start model, and those of the last checkpoint as it is loaded.
+
+    ``config``: the trainer's; None: as the newest attempt of a local run keeps it.
+    """
+    if config is None:
+        kept = run.attempt(run.last_attempt()) / "configs" / "trainer.json"
+        config = TrainerConfig.model_validate_json(kept.read_text())
     ranks = trained_seals(run)[last_step].num_ranks
     batches = [argument for one in recordings(run) for argument in ("--batches", str(one))]
     return asyncio.run(
