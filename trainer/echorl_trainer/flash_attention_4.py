@@ -63,7 +63,7 @@ def _left(window: int | None) -> int | None:
 
 @flash_attention_4.register_fake
 def _(query: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
-    tokens, heads, _ = query.shape
+    tokens, heads = query.shape[:2]
     return query.new_empty(query.shape), query.new_empty((heads, tokens), dtype=torch.float32)
 
 
