@@ -1,14 +1,14 @@
 """Weight updates of a real vLLM engine, checked against transformers in float32.
 
-Engines one after the other: an untied model and, in the campaign, a tied one and a mixture of experts; the pool's
-engine has another one.
+Engines one after the other: an untied model and, in the campaign, a tied one, a mixture of experts and models with
+sliding windows; the pool's engine has another one.
 """
 
 import asyncio
 import json
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import aiohttp
@@ -17,10 +17,12 @@ import torch
 from aiohttp import web
 from transformers import AutoModelForCausalLM
 
+from echorl_core.config import ModelConfig
 from echorl_orchestrator.engines.engine_metrics import parse
 from echorl_testing import campaign
 from echorl_testing.engines.engine import running_engine
 from echorl_testing.engines.published import add_delta, publish, published_tensors
+from echorl_testing.orchestrator.packs import packed, whole_policy
 from echorl_trainer.seeded import SHAPES, write_seeded_model
 
 log = logging.getLogger(__name__)
@@ -34,7 +36,11 @@ OF_TIED = pytest.param("tied", marks=campaign.ALL)
 TIED = pytest.mark.parametrize("setting", [OF_TIED], indirect=True)
 OF_EXPERTS = pytest.param("experts", marks=campaign.ALL)
 BOTH = pytest.mark.parametrize("setting", ["untied", OF_TIED], indirect=True)
-EACH = pytest.mark.parametrize("setting", ["untied", OF_TIED, OF_EXPERTS], indirect=True)
+OF_WINDOWS = [pytest.param(family, marks=campaign.ALL) for family in ("gemma2", "gemma3_text", "mistral")]
+EACH = pytest.mark.parametrize("setting", ["untied", OF_TIED, OF_EXPERTS, *OF_WINDOWS], indirect=True)
+WINDOWS = pytest.mark.parametrize("setting", OF_WINDOWS, indirect=True)
+# Weights of a size that softcaps change what is scored.
+LOUD = replace(SHAPES["tiny"], initializer_range=0.2)
 
 
 class Setting:
@@ -50,13 +56,15 @@ class Setting:
         """Folder of the model of a seed."""
         folder = self.folder / f"seed-{seed}"
         if not folder.exists():
-            write_seeded_model(folder, SHAPES["tiny"], seed, **self.kind)
+            write_seeded_model(folder, seed=seed, **self.kind)
         return folder
 
     def logprobs(self, seed, tokens, first=1):
         """Natural-log probabilities of tokens ``first``.. under the model of a seed, by transformers."""
         if seed not in self._models:
-            self._models[seed] = AutoModelForCausalLM.from_pretrained(self.model(seed), dtype=torch.float32).eval()
+            # In eager mode, as others know no softcap.
+            options = {"dtype": torch.float32, "attn_implementation": "eager"}
+            self._models[seed] = AutoModelForCausalLM.from_pretrained(self.model(seed), **options).eval()
         with torch.no_grad():
             logits = self._models[seed](torch.tensor([tokens])).logits[0, :-1]
         picked = logits.log_softmax(-1).gather(1, torch.tensor(tokens[1:])[:, None])[:, 0]
@@ -66,12 +74,14 @@ class Setting:
 @pytest.fixture(scope="module")
 def setting(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
-    tie = request.param == "tied"
-    kind = {"tie": tie, "family": "qwen3_moe" if request.param == "experts" else "qwen3"}
-    write_seeded_model(folder / "start", SHAPES["tiny"], 1, **kind)
+    tie = request.param in {"tied", "gemma2", "gemma3_text"}
+    family = {"untied": "qwen3", "tied": "qwen3", "experts": "qwen3_moe"}.get(request.param, request.param)
+    shape = SHAPES["tiny"] if family.startswith("qwen3") else LOUD
+    kind = {"shape": shape, "tie": tie, "family": family}
+    write_seeded_model(folder / "start", seed=1, **kind)
     # The third update of the tied engine fails half-way: each passes this point once a tensor.
     per_update = len(published_tensors(folder / "start"))
-    faults = {"ECHORL_FAULTS": f"engine.mid_apply@{2 * per_update + 7}=raise"} if tie else {}
+    faults = {"ECHORL_FAULTS": f"engine.mid_apply@{2 * per_update + 7}=raise"} if request.param == "tied" else {}
     with running_engine(folder / "start", folder / "engine", run_uid=RUN, variables=faults) as engine:
         found = Setting(engine, folder, kind)
         yield found
@@ -160,10 +170,10 @@ class Client:
         pairs = zip(tokens[1:], choice["prompt_logprobs"][1:], strict=True)
         return torch.tensor([one[str(token)]["logprob"] for token, one in pairs])
 
-    async def sample(self, prompt, length):
+    async def sample(self, prompt, length, temperature=1.0):
         """Sampled ids and logprobs from the token route."""
         # No min_tokens: it takes the stop tokens out of the distribution.
-        sampling = {"max_tokens": length, "temperature": 1.0, "logprobs": 0, "ignore_eos": True}
+        sampling = {"max_tokens": length, "temperature": temperature, "logprobs": 0, "ignore_eos": True}
         answer = await self.ask(
             "POST",
             "/inference/v1/generate",
@@ -218,6 +228,18 @@ async def test_two_updates_in_a_row_agree_with_transformers(client):
     assert (await client.ask("POST", "/v1/chat/completions", chat, token=False))["choices"]
     # A few hundredths where nothing else runs; what took in proportion to requests or time-outs would take longer.
     assert max(client.setting.pauses) < 10
+
+
+@WINDOWS
+async def test_the_trainer_scores_as_the_engine_beyond_a_window(client):
+    """The probe is longer than the window of eight, and sampled at a temperature that the cap comes before."""
+    await client.update(5)
+    ids, sampled = await client.sample(PROBE, 24, temperature=0.7)
+    tokens = torch.tensor(PROBE + ids)
+    config = ModelConfig(path=str(client.setting.model(5)), dtype="float32", max_model_len=256, renderer="engine")
+    with torch.no_grad():
+        scored = whole_policy(config)(packed([tokens], torch.full((len(tokens),), 0.7))).logprobs
+    assert float((scored[len(PROBE) - 1 :] - torch.tensor(sampled)).abs().max()) < TOLERANCE
 
 
 async def samples_through_an_update(client, seed, length):

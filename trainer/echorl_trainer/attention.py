@@ -3,7 +3,8 @@
 Registered with transformers as ``echorl_varlen``; the layout of the documents reaches it through the model's keyword
 arguments, so nothing is guessed from position ids and no mask is ever built. On CUDA in half precision the best kernel
 there is does it (``varlen_kernels``); everything else goes through sdpa over documents of like length, padded on the
-right (causal: no token sees the padding).
+right (causal: no token sees the padding), or where sdpa would need a mask, for a window or a softcap, through
+``block_attention``.
 """
 
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import AttentionInterface
 
+from echorl_trainer.block_attention import Scoring, block_attention
 from echorl_trainer.context import HeadExchange, repeated_heads
 from echorl_trainer.varlen_kernels import HeadCounts, Heads, installed_kernels, working_kernel
 
@@ -71,11 +73,20 @@ def head_counts(config: Any, context: int = 1) -> HeadCounts:
     return HeadCounts(query // context, key_value * repeated_heads(key_value, context) // context, size)
 
 
-def choose_kernel(device: torch.device, dtype: torch.dtype, heads: HeadCounts) -> None:
-    """Use, from now on, the fastest varlen kernel that works on this device for a model of such heads."""
+def choose_kernel(device: torch.device, dtype: torch.dtype, config: Any, context: int = 1) -> None:
+    """Use, from now on, the fastest varlen kernel that works on this device for all layers of a model.
+
+    Raises:
+        ValueError: ``context`` ranks cannot have equal shares of its heads.
+    """
     global _kernel  # noqa: PLW0603 - one model is trained in a process, and compiled code is to see a constant
-    if has_varlen_kernel(device, dtype):
-        _kernel = working_kernel(device, dtype, heads)
+    heads = head_counts(config, context)
+    if not has_varlen_kernel(device, dtype):
+        return
+    # Small numbers, so that a few tokens show whether windows and softcaps are heeded.
+    cap = None if getattr(config, "attn_logit_softcapping", None) is None else 0.5
+    windows = [None] if getattr(config, "sliding_window", None) is None else [None, 2]
+    _kernel = working_kernel(device, dtype, heads, [Scoring(heads.size**-0.5, window, cap) for window in windows])
 
 
 def document_layout(
@@ -140,29 +151,27 @@ def packed_attention(
     wanted = {
         "an attention mask": attention_mask is not None,
         "dropout": dropout > 0,
-        "softcap": softcap is not None,
-        "a sliding window": sliding_window is not None,
     }
     if any(wanted.values()):
         names = ", ".join(name for name, set_ in wanted.items() if set_)
         raise ValueError(f"{NAME}: not supported yet: {names}")
-    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    scoring = Scoring(query.shape[-1] ** -0.5 if scaling is None else scaling, sliding_window, softcap)
     heads = (query[0].transpose(0, 1), key[0].transpose(0, 1), value[0].transpose(0, 1))
     if documents.exchange is None:
-        return _attention(heads, documents, scale)[None], None
-    output = _attention(documents.exchange.to_heads(heads), documents, scale)
+        return _attention(heads, documents, scoring)[None], None
+    output = _attention(documents.exchange.to_heads(heads), documents, scoring)
     return documents.exchange.to_tokens(output)[None], None
 
 
-def _attention(heads: Heads, documents: Documents, scale: float) -> Tensor:
+def _attention(heads: Heads, documents: Documents, scoring: Scoring) -> Tensor:
     """Of a whole pack; [T, H, D]."""
     if documents.buckets or _kernel is None:
-        return _bucketed(heads, documents, scale)
-    return _kernel.run(heads, documents.cu_seqlens, documents.max_len, scale)
+        return _bucketed(heads, documents, scoring)
+    return _kernel.run(heads, documents.cu_seqlens, documents.max_len, scoring)
 
 
-def _bucketed(heads: Heads, documents: Documents, scale: float) -> Tensor:
-    """One sdpa call per bucket; [T, H, D]."""
+def _bucketed(heads: Heads, documents: Documents, scoring: Scoring) -> Tensor:
+    """One call per bucket; [T, H, D]."""
     outputs = []
     for bucket in documents.buckets:
         shape = bucket.tokens.shape
@@ -170,16 +179,23 @@ def _bucketed(heads: Heads, documents: Documents, scale: float) -> Tensor:
             part.view(*shape, *part.shape[1:]) if documents.restore is None else part[bucket.tokens] for part in heads
         ]
         query, key, value = (part.transpose(1, 2) for part in rows)
-        if query.is_cuda and query.dtype == torch.float32:
-            # With grouped heads, float32 would get the kernel that holds all scores: quadratic memory.
-            key, value = (part.repeat_interleave(query.shape[1] // part.shape[1], dim=1) for part in (key, value))
-        output = functional.scaled_dot_product_attention(
-            query, key, value, is_causal=True, scale=scale, enable_gqa=query.shape[1] != key.shape[1]
-        )
+        if scoring.softcap is None and (scoring.window is None or scoring.window >= shape[1]):
+            output = _sdpa(query, key, value, scoring.scale)
+        else:
+            output = block_attention(query, key, value, *scoring)
         outputs.append(output.transpose(1, 2).flatten(0, 1))
     if documents.restore is None:
         return outputs[0]
     return torch.cat(outputs)[documents.restore]
+
+
+def _sdpa(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+    if query.is_cuda and query.dtype == torch.float32:
+        # With grouped heads, float32 would get the kernel that holds all scores: quadratic memory.
+        key, value = (part.repeat_interleave(query.shape[1] // part.shape[1], dim=1) for part in (key, value))
+    return functional.scaled_dot_product_attention(
+        query, key, value, is_causal=True, scale=scale, enable_gqa=query.shape[1] != key.shape[1]
+    )
 
 
 _kernel = next(installed_kernels(), None) if torch.cuda.is_available() else None

@@ -16,7 +16,14 @@ _forward, _backward = interface._flash_attn_fwd, interface._flash_attn_bwd
 
 @torch.library.custom_op("echorl::flash_attention_4", mutates_args=(), device_types="cuda")
 def flash_attention_4(  # noqa: PLR0917 - an operator has no keywords
-    query: Tensor, key: Tensor, value: Tensor, cu_seqlens: Tensor, longest: int, scale: float
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cu_seqlens: Tensor,
+    longest: int,
+    scale: float,
+    window: int | None,
+    softcap: float | None,
 ) -> tuple[Tensor, Tensor]:
     """Causal attention within documents.
 
@@ -26,7 +33,9 @@ def flash_attention_4(  # noqa: PLR0917 - an operator has no keywords
         value: [T, G, D], likewise.
         cu_seqlens: int32 [S + 1].
         longest: tokens of the longest document.
-        scale: of the scores.
+        scale: as the next two, see ``Scoring``.
+        window: at least 1.
+        softcap: above 0.
 
     Returns:
         The output [T, H, D], and float32 [H, T], natural log of the sum of each token's exponentiated scores.
@@ -41,16 +50,20 @@ def flash_attention_4(  # noqa: PLR0917 - an operator has no keywords
         max_seqlen_k=longest,
         softmax_scale=scale,
         causal=True,
+        softcap=softcap,
+        window_size_left=_left(window),
         return_lse=True,
     )
     return output, log_sum
 
 
+def _left(window: int | None) -> int | None:
+    return None if window is None else window - 1
+
+
 @flash_attention_4.register_fake
-def _(
-    query: Tensor, _key: Tensor, _value: Tensor, _cu_seqlens: Tensor, _longest: int, _scale: float
-) -> tuple[Tensor, Tensor]:
-    tokens, heads, _ = query.shape
+def _(query: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    tokens, heads = query.shape[:2]
     return query.new_empty(query.shape), query.new_empty((heads, tokens), dtype=torch.float32)
 
 
@@ -65,6 +78,8 @@ def _gradients(  # noqa: PLR0917 - as above
     cu_seqlens: Tensor,
     longest: int,
     scale: float,
+    window: int | None,
+    softcap: float | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     into = [torch.empty_like(part, memory_format=torch.contiguous_format) for part in (query, key, value)]
     _backward(
@@ -76,6 +91,8 @@ def _gradients(  # noqa: PLR0917 - as above
         log_sum,
         scale,
         causal=True,
+        softcap=softcap or 0.0,
+        window_size_left=_left(window),
         cu_seqlens_q=cu_seqlens,
         cu_seqlens_k=cu_seqlens,
         max_seqlen_q=longest,
@@ -93,7 +110,7 @@ def _(_gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, *_: Any) -> 
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    query, key, value, cu_seqlens, ctx.longest, ctx.scale = inputs
+    query, key, value, cu_seqlens, *ctx.options = inputs
     ctx.save_for_backward(query, key, value, *output, cu_seqlens)
     ctx.set_materialize_grads(False)
 
@@ -102,8 +119,8 @@ def _differentiate(context: Any, gradient: Tensor | None, _of_log_sum: None) -> 
     query, key, value, output, log_sum, cu_seqlens = context.saved_tensors
     if gradient is None:
         gradient = torch.zeros_like(output)
-    found = _gradients(gradient, query, key, value, output, log_sum, cu_seqlens, context.longest, context.scale)
-    return *found, None, None, None
+    found = _gradients(gradient, query, key, value, output, log_sum, cu_seqlens, *context.options)
+    return *found, None, None, None, None, None
 
 
 flash_attention_4.register_autograd(_differentiate, setup_context=_keep)

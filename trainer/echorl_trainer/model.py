@@ -24,6 +24,10 @@ Checkpointing = Literal["none", "selective", "full"]
 
 HEAD = "lm_head.weight"
 
+WINDOWED = ("gemma2", "gemma3_text", "mistral", "qwen2", "qwen3")
+"""Model types whose sliding windows and softcaps were checked; of others both are refused."""
+_CAPS = ("attn_logit_softcapping", "final_logit_softcapping")
+
 
 @dataclass(frozen=True)
 class PackedTokens:
@@ -70,6 +74,7 @@ class Policy(nn.Module):
         super().__init__()
         self.model = model.eval()
         self._routers = routers(model)
+        self._softcap: float | None = getattr(model.config, "final_logit_softcapping", None)
         self.dtype = dtype
         """Precision of published weights."""
         self.compute_dtype = torch.float32
@@ -105,8 +110,8 @@ class Policy(nn.Module):
         hidden = self._hidden(micro.token_ids, micro.positions, documents)
         columns = self._head_columns(hidden, micro.rows - 1, micro, micro.rows)
         if objective is None:
-            return TokenScores(*token_logprobs(*columns))
-        loss, logprobs, entropy = token_loss(*columns, objective)
+            return TokenScores(*token_logprobs(*columns, softcap=self._softcap))
+        loss, logprobs, entropy = token_loss(*columns, objective, softcap=self._softcap)
         return TokenScores(logprobs, entropy, loss)
 
     def _shared_forward(self, micro: PackedTokens, objective: Objective | None, part: ContextSlice) -> TokenScores:
@@ -119,10 +124,13 @@ class Policy(nn.Module):
         rows = micro.rows[before : before + counts[index]]
         columns = self._head_columns(hidden, rows - 1 - part.begin, micro, rows)
         if objective is None:
-            logprobs, entropy = part.gathered(torch.stack(token_logprobs(*columns)), counts).unbind()
+            own_scores = torch.stack(token_logprobs(*columns, softcap=self._softcap))
+            logprobs, entropy = part.gathered(own_scores, counts).unbind()
             return TokenScores(logprobs, entropy.detach())
         # Of other ranks' tokens, too, since a loss knows its tokens by their place; what it makes of them is not used.
-        own, *scores = token_loss(*columns, lambda logprobs: objective(pad(logprobs, (before, after))))
+        own, *scores = token_loss(
+            *columns, lambda logprobs: objective(pad(logprobs, (before, after))), softcap=self._softcap
+        )
         logprobs, entropy = part.gathered(torch.stack(scores), counts).unbind()
         return TokenScores(logprobs, entropy, _WithValue.apply(own, objective(logprobs)))  # type: ignore[no-untyped-call]
 
@@ -211,16 +219,23 @@ def refuse_unsupported(config: Any) -> None:
         found.append(f"mixture of experts other than {', '.join(FAMILIES)}")
     if any(getattr(config, name, None) is not None for name in ("vision_config", "audio_config")):
         found.append("vision and audio models")
-    kinds = set(getattr(config, "layer_types", None) or []) - {"full_attention"}
-    if getattr(config, "sliding_window", None) is not None and getattr(config, "use_sliding_window", True):
-        kinds.add("sliding_attention")
-    found += sorted(kinds)
+    found += _unsupported_attention(config)
     if getattr(config, "quantization_config", None) is not None:
         found.append("quantised weights")
-    capping = ("final_logit_softcapping", "attn_logit_softcapping")
-    found += [name for name in capping if getattr(config, name, None) is not None]
     if found:
         raise ValueError(f"not supported yet: {', '.join(found)} (model type {config.model_type})")
+
+
+def _unsupported_attention(config: Any) -> list[str]:
+    found = set(getattr(config, "layer_types", None) or []) - {"full_attention"}
+    if getattr(config, "sliding_window", None) is not None and getattr(config, "use_sliding_window", True):
+        found.add("sliding_attention")
+    found |= {name for name in _CAPS if getattr(config, name, None) is not None}
+    if config.model_type in WINDOWED:
+        found -= {"sliding_attention", *_CAPS}
+    if getattr(config, "use_bidirectional_attention", None):
+        found.add("attention in both directions (use_bidirectional_attention)")
+    return sorted(found)
 
 
 def refuse_unshared(config: Any, context: int) -> None:

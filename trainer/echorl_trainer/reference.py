@@ -21,6 +21,10 @@ _MOST = {
     "moe_intermediate_size": 64,
     "num_local_experts": 4,
     "num_experts_per_tok": 2,
+    # So that they change what seven tokens are scored.
+    "sliding_window": 3,
+    "attn_logit_softcapping": 1.0,
+    "final_logit_softcapping": 1.0,
 }
 
 
@@ -28,8 +32,8 @@ _MOST = {
 def check_against_reference(config: Any) -> None:
     """Two documents in one pack against transformers' eager forward of each: catches any step that Policy leaves out.
 
-    Among those would be a scaled or capped logit, an attention that does not go through the registered function, or a
-    buffer that is not computed for a model from the meta device.
+    Among those would be a scaled logit, a window or softcap that is not heeded, an attention that does not go through
+    the registered function, or a buffer that is not computed for a model from the meta device.
 
     Raises:
         ValueError: they differ, or no small copy can be made.
@@ -63,17 +67,22 @@ def check_against_reference(config: Any) -> None:
 
 
 def small_config(config: Any) -> Any:
-    """The same architecture with at most 2 layers, 2 key/value heads and 128 tokens; a head keeps its width."""
+    """The same architecture with at most 2 layers, 2 key/value heads and 128 tokens; a head keeps its width.
+
+    Where layers are of different types, two of them are kept.
+    """
     plain = config.to_dict()
     heads = config.num_attention_heads
     groups = getattr(config, "num_key_value_heads", None) or heads
     kept = min(groups, _MOST["num_key_value_heads"]) * (heads // groups)
-    changes = {key: min(plain[key], most) for key, most in _MOST.items() if isinstance(plain.get(key), int)}
+    changes = {key: min(plain[key], most) for key, most in _MOST.items() if isinstance(plain.get(key), int | float)}
     changes |= {"num_attention_heads": kept, "hidden_size": config.hidden_size * kept // heads}
     # Ids of special tokens may lie beyond the small vocabulary; nothing is generated.
     changes |= {key: None for key in ("pad_token_id", "bos_token_id", "eos_token_id") if key in plain}
     layers = config.num_hidden_layers
-    by_layer = {key: one[: _MOST["num_hidden_layers"]] for key, one in plain.items() if _is_by_layer(one, layers)}
+    types = getattr(config, "layer_types", None) or []
+    other = next((place for place, one in enumerate(types) if one != types[0]), 1)
+    by_layer = {key: [one[0], *one[other : other + 1]] for key, one in plain.items() if _is_by_layer(one, layers)}
     return type(config).from_dict({**plain, **by_layer, **changes})
 
 

@@ -13,12 +13,28 @@ from typing import Any, Literal
 
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3MoeConfig
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma2Config,
+    Gemma3TextConfig,
+    LlamaConfig,
+    MistralConfig,
+    PreTrainedTokenizerFast,
+    Qwen3Config,
+    Qwen3MoeConfig,
+)
 from transformers.utils import logging as transformers_logging
 
-Family = Literal["qwen3", "llama", "qwen3_moe"]
+Family = Literal["qwen3", "llama", "qwen3_moe", "gemma2", "gemma3_text", "mistral"]
 Dtype = Literal["float32", "bfloat16"]
-_CONFIGS: dict[str, Any] = {"qwen3": Qwen3Config, "llama": LlamaConfig, "qwen3_moe": Qwen3MoeConfig}
+_CONFIGS: dict[str, Any] = {
+    "qwen3": Qwen3Config,
+    "llama": LlamaConfig,
+    "qwen3_moe": Qwen3MoeConfig,
+    "gemma2": Gemma2Config,
+    "gemma3_text": Gemma3TextConfig,
+    "mistral": MistralConfig,
+}
 
 END_OF_TEXT = "<|endoftext|>"
 TURN_START = "<|im_start|>"
@@ -75,12 +91,22 @@ class SeededShape:
     experts_per_token: int = 2
     moe_intermediate_size: int | None = None
     """Of one expert; None: ``intermediate_size`` divided by ``num_experts``."""
+    sliding_window: int = 512
+    """Of ``mistral``, and of every other layer of ``gemma2`` and ``gemma3_text``."""
     vocab_size: int | None = None
     """Rows of the embedding; None means the tokenizer's length. No text gives rows beyond that."""
 
 
 SHAPES = {
-    "tiny": SeededShape(hidden_size=128, intermediate_size=384, num_layers=3, num_heads=4, num_kv_heads=2, head_dim=32),
+    "tiny": SeededShape(
+        hidden_size=128,
+        intermediate_size=384,
+        num_layers=3,
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=32,
+        sliding_window=8,
+    ),
     "0.6b": SeededShape(
         hidden_size=1024,
         intermediate_size=3072,
@@ -131,16 +157,25 @@ def _model_config(shape: SeededShape, tokenizer: PreTrainedTokenizerFast, *, fam
         raise ValueError(f"vocab_size is {vocab_size}, but the byte tokenizer has {len(tokenizer)} entries")
     if family not in _CONFIGS:
         raise ValueError(f"family is {family!r}; known families: {', '.join(_CONFIGS)}")
-    experts: dict[str, Any] = {}
+    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": shape.rope_theta}
+    own: dict[str, Any] = {}
     if family == "qwen3_moe":
-        experts = {
+        own = {
             "num_experts": shape.num_experts,
             "num_experts_per_tok": shape.experts_per_token,
             "moe_intermediate_size": shape.moe_intermediate_size or shape.intermediate_size // shape.num_experts,
             "norm_topk_prob": True,
         }
+    if family in {"gemma2", "gemma3_text", "mistral"}:
+        own = {"sliding_window": shape.sliding_window}
+    if family.startswith("gemma"):
+        kinds = ["sliding_attention", "full_attention"]
+        own |= {"query_pre_attn_scalar": shape.head_dim}
+        own |= {"layer_types": [kinds[layer % 2] for layer in range(shape.num_layers)]}
+    if family == "gemma3_text":
+        rope = {"sliding_attention": rope, "full_attention": {**rope, "rope_theta": 100 * shape.rope_theta}}
     return _CONFIGS[family](
-        **experts,
+        **own,
         vocab_size=vocab_size,
         hidden_size=shape.hidden_size,
         intermediate_size=shape.intermediate_size,
@@ -150,7 +185,7 @@ def _model_config(shape: SeededShape, tokenizer: PreTrainedTokenizerFast, *, fam
         head_dim=shape.head_dim,
         max_position_embeddings=shape.max_position_embeddings,
         initializer_range=shape.initializer_range,
-        rope_parameters={"rope_type": "default", "rope_theta": shape.rope_theta},
+        rope_parameters=rope,
         tie_word_embeddings=tie,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,

@@ -33,10 +33,13 @@ def loaded_form(worker: Any) -> ModelForm:
     if worker.vllm_config.lora_config is not None:
         return adapter_form(work_folder() / ADAPTER_FOLDER)
     config = worker.vllm_config.model_config
+    # A head that is the embedding has two names.
+    modules = worker.model_runner.get_model().named_modules(remove_duplicate=False)
     return model_form(
         Path(config.model),
         tied=bool(getattr(config.hf_text_config, "tie_word_embeddings", False)),
         engine_dtype=_SAFETENSORS_NAMES.get(config.dtype),
+        has_head=any(name.rpartition(".")[2] == "lm_head" for name, _ in modules),
     )
 
 

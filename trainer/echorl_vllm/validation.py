@@ -47,6 +47,8 @@ class ModelForm:
     """Safetensors name of the dtype that the engine computes in; accepted next to the folder's own."""
     tied: bool = False
     """Whether the output head shares the embedding; both are published all the same, and must be equal."""
+    has_head: bool = True
+    """Whether the engine's model has an output head, be it a tied one; Gemma-2's scores by the embedding itself."""
     adapter_config: bytes | None = None
     """The adapter's config, of an engine whose adapter alone is replaced. ``tensors`` are then those of the adapter."""
 
@@ -74,7 +76,7 @@ def read_forms(files: Iterable[Path]) -> dict[str, TensorForm]:
     return forms
 
 
-def model_form(folder: Path, *, tied: bool, engine_dtype: str | None = None) -> ModelForm:
+def model_form(folder: Path, *, tied: bool, engine_dtype: str | None = None, has_head: bool = True) -> ModelForm:
     """Read what the model in ``folder`` consists of; the output head is named even where a tied model omits it.
 
     Raises:
@@ -96,7 +98,7 @@ def model_form(folder: Path, *, tied: bool, engine_dtype: str | None = None) -> 
         if len(embeddings) != 1:
             raise WeightsRefusedError(f"{folder}: has neither {OUTPUT_HEAD} nor exactly one *{EMBEDDING}")
         tensors[OUTPUT_HEAD] = tensors[embeddings[0]]
-    return ModelForm(tensors=tensors, engine_dtype=engine_dtype, tied=tied)
+    return ModelForm(tensors=tensors, engine_dtype=engine_dtype, tied=tied, has_head=has_head)
 
 
 def adapter_form(folder: Path) -> ModelForm:
@@ -198,7 +200,12 @@ def open_tensors(folder: Path, manifest: WeightManifest) -> dict[str, torch.Tens
 
 
 def with_head(tensors: Mapping[str, torch.Tensor], expected: ModelForm) -> dict[str, torch.Tensor]:
-    """The tensors with the output head that a tied model's publication leaves out: an engine on the CPU has its own."""
+    """The tensors with the output head that a tied model's publication leaves out: an engine on the CPU has its own.
+
+    Without it where the engine's model has none, and would refuse it.
+    """
+    if expected.tied and not expected.has_head:
+        return {name: tensor for name, tensor in tensors.items() if name != OUTPUT_HEAD}
     embedding = next((tensor for name, tensor in tensors.items() if name.endswith(EMBEDDING)), None)
     head = {OUTPUT_HEAD: embedding} if expected.tied and embedding is not None else {}
     return {**head, **tensors}

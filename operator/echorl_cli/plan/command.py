@@ -19,7 +19,7 @@ from echorl_core.names import ExitCode
 from echorl_core.start_checks import MODEL_NAME, context_problem
 from echorl_manifest import EchoRLRun, Problem
 
-_SHAPE_KEYS = tuple(ModelShape.__dataclass_fields__)
+_SHAPE_KEYS = tuple(key for key in ModelShape.__dataclass_fields__ if key != "windows")
 _EXAMPLE = "--shape num_hidden_layers=36 --shape hidden_size=4096 ..."
 
 GpuMemoryOption = Annotated[

@@ -26,7 +26,7 @@ class EngineMemory:
     cache: int
     """May be below 0: then weights and workspace alone do not fit."""
     cache_tokens: int
-    """Tokens that all GPUs of the engine together have keys and values of."""
+    """Tokens, in sequences of full length, that all GPUs of the engine together have keys and values of."""
     max_model_len: int
 
     @property
@@ -40,14 +40,22 @@ class EngineMemory:
         return self.sequences >= 1
 
 
+_STEP_TOKENS = 8192
+"""Of an engine's step at most, as vLLM sets it."""
+
+
 def engine_memory(shape: ModelShape, use: Serving, gpu_bytes: int) -> EngineMemory:
     """What a GPU of an engine holds, by arithmetic."""
     split = use.tensor_parallel
     weights = use.compute_bytes * shape.parameters // split
-    through = use.compute_bytes * 8192 * (2 * shape.inner_width // split + 4 * shape.hidden_size)
+    through = use.compute_bytes * _STEP_TOKENS * (2 * shape.inner_width // split + 4 * shape.hidden_size)
     workspace = through + 2 * FLOAT32 * 1024 * shape.vocab_size + RESERVED_BYTES
     cache = int(use.gpu_share * gpu_bytes) - weights - workspace
     # Heads that are fewer than GPUs are held several times.
     heads = -(-shape.num_key_value_heads // split)
-    per_token = 2 * use.compute_bytes * shape.num_hidden_layers * heads * shape.head_dim
-    return EngineMemory(weights, workspace, cache, max(0, cache) // per_token, use.max_model_len)
+    longest = use.max_model_len
+    # A layer with a window holds what it sees and what a step adds.
+    sliding = sum(min(longest, window + _STEP_TOKENS) for window in shape.windows)
+    held = sliding + (shape.num_hidden_layers - len(shape.windows)) * longest
+    sequence = 2 * use.compute_bytes * heads * shape.head_dim * held
+    return EngineMemory(weights, workspace, cache, max(0, cache) * longest // sequence, longest)

@@ -1,7 +1,8 @@
 """A decoder's dimensions, and how many parameters they make.
 
-It is of decoders with gated feed-forward layers and grouped attention, as Llama's and Qwen's, and of Qwen3-MoE's with
-experts in every layer. Biases and the norms of heads are left out: less than a thousandth.
+It is of decoders with gated feed-forward layers and grouped attention, as Llama's, Qwen's and Gemma's, and of
+Qwen3-MoE's with experts in every layer. Biases, norms of heads and norms beyond two a layer are left out: less than a
+thousandth.
 """
 
 from collections.abc import Mapping
@@ -16,6 +17,8 @@ _LARGEST = 10**9
 _KEYS = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _FAMILY = "qwen3_moe"
+_WINDOWS_ASKED_FOR = ("qwen2", "qwen3")
+"""Families whose configs name a window that is only used where ``use_sliding_window`` says so."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,8 @@ class ModelShape:
     num_experts_per_tok: int = 1
     moe_intermediate_size: int = 0
     """Of one expert; ``intermediate_size`` is of no use then."""
+    windows: tuple[int, ...] = ()
+    """Tokens that each layer with a sliding window sees; others see all."""
 
     @classmethod
     def of_config(cls, config: Mapping[str, Any]) -> "ModelShape":
@@ -49,7 +54,8 @@ class ModelShape:
             **numbers,
             num_key_value_heads=_number(config, "num_key_value_heads", heads),
             head_dim=_number(config, "head_dim", max(1, hidden // heads)),
-            tie_word_embeddings=config.get("tie_word_embeddings") is True,
+            tie_word_embeddings=config.get("tie_word_embeddings", _is_gemma(config)) is True,
+            windows=_windows(config, numbers["num_hidden_layers"]),
         )
 
     @property
@@ -130,11 +136,36 @@ def _experts(config: Mapping[str, Any]) -> dict[str, int]:
     return numbers
 
 
-def _number(config: Mapping[str, Any], key: str, default: int | None = None) -> int:
+def _windows(config: Mapping[str, Any], layers: int) -> tuple[int, ...]:
+    """Of each layer that has one, as a family's configs mean them where they do not list types of layers.
+
+    Raises:
+        ValueError: a number is wrong.
+    """
+    kind, types = config.get("model_type"), config.get("layer_types")
+    if config.get("sliding_window") is None or not config.get("use_sliding_window", kind not in _WINDOWS_ASKED_FOR):
+        return ()
+    if isinstance(types, list):
+        sliding = types.count("sliding_attention")
+    elif _is_gemma(config):
+        pattern = 2 if kind == "gemma2" else _number(config, "sliding_window_pattern", 6)
+        sliding = layers - layers // pattern
+    elif kind in _WINDOWS_ASKED_FOR:
+        sliding = max(0, layers - _number(config, "max_window_layers", 28, least=0))
+    else:
+        sliding = layers if kind == "mistral" else 0
+    return (_number(config, "sliding_window"),) * sliding
+
+
+def _is_gemma(config: Mapping[str, Any]) -> bool:
+    return config.get("model_type") in {"gemma2", "gemma3_text"}
+
+
+def _number(config: Mapping[str, Any], key: str, default: int | None = None, *, least: int = 1) -> int:
     value = config.get(key)
     if value is None and default is not None:
         return default
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _LARGEST:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= _LARGEST:
         found = "nothing" if value is None else repr(value)[:40]
-        raise ValueError(f"{key}: found {found}, accepted is a whole number from 1 to {_LARGEST:,}")
+        raise ValueError(f"{key}: found {found}, accepted is a whole number from {least} to {_LARGEST:,}")
     return value

@@ -14,17 +14,22 @@ from torch.utils.flop_counter import FlopCounterMode
 from echorl_testing.trainer.head_edges import check_edge, check_not_finite, edge
 from echorl_trainer.head import token_logprobs, token_loss
 from echorl_trainer.head.ratios import Ratios, fold_in_torch
-from echorl_trainer.head.softmax import Softmax
+from echorl_trainer.head.softmax import CappedSoftmax, Softmax
 from echorl_trainer.losses import cispo_loss, cross_entropy_loss, dppo_loss, grpo_loss, opd_loss, reinforce_loss
 
 ROWS, VOCABULARY = 13, 11
+SOFTCAP = 1.5
 
 ARITHMETICS = [
-    pytest.param(kind(chunk_logits=size), id=f"{kind.__name__}, {name}")
-    for kind in (Softmax, Ratios)
+    pytest.param(kind(**own, chunk_logits=size), id=f"{kind.__name__}, {name}")
+    for kind, own in ((Softmax, {}), (Ratios, {}), (CappedSoftmax, {"softcap": SOFTCAP}))
     for size, name in ((1, "row by row"), (44, "four rows"), (1 << 20, "one chunk"))
 ]
-ONE_OF_EACH = [pytest.param(Softmax(44), id="Softmax"), pytest.param(Ratios(chunk_logits=44), id="Ratios")]
+ONE_OF_EACH = [
+    pytest.param(Softmax(44), id="Softmax"),
+    pytest.param(Ratios(chunk_logits=44), id="Ratios"),
+    pytest.param(CappedSoftmax(SOFTCAP, 44), id="CappedSoftmax"),
+]
 needs_gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
 
@@ -37,9 +42,11 @@ def inputs(rows=ROWS, width=6, vocabulary=VOCABULARY, dtype=torch.float32, devic
     return hidden, head, targets, temperature
 
 
-def plain(hidden, head, targets, temperature):
-    logits = hidden.double() @ head.double().t() / temperature.double()[:, None]
-    every = logits.log_softmax(-1)
+def plain(hidden, head, targets, temperature, arithmetic=None):
+    logits = hidden.double() @ head.double().t()
+    if isinstance(arithmetic, CappedSoftmax):
+        logits = arithmetic.softcap * torch.tanh(logits / arithmetic.softcap)
+    every = (logits / temperature.double()[:, None]).log_softmax(-1)
     return every.gather(1, targets[:, None])[:, 0], -(every.exp() * every).sum(-1)
 
 
@@ -55,7 +62,7 @@ def test_values_and_gradients_match_log_softmax(arithmetic):
     (logprobs * upstream).sum().backward()
     got = hidden.grad.clone(), head.grad.clone()
     hidden.grad = head.grad = None
-    expected, expected_entropy = plain(hidden, head, targets, temperature)
+    expected, expected_entropy = plain(hidden, head, targets, temperature, arithmetic)
     (expected * upstream).sum().backward()
     torch.testing.assert_close(logprobs.double(), expected, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(entropy.double(), expected_entropy, rtol=1e-5, atol=1e-6)
@@ -96,7 +103,7 @@ def test_loss_and_its_gradients_in_one_operator(name, arithmetic):
     (3.0 * loss).backward()
     got = hidden.grad.clone(), head.grad.clone()
     hidden.grad = head.grad = None
-    expected, expected_entropy = plain(*columns)
+    expected, expected_entropy = plain(*columns, arithmetic)
     reference = objective(name)(expected)
     (3.0 * reference).backward()
     assert float(loss.detach()) == pytest.approx(float(reference.detach()), rel=1e-5)
@@ -159,7 +166,7 @@ def test_chunks_are_even_and_of_whole_tiles(rows, vocabulary, chunk):
     assert Ratios().chunk_rows(rows, vocabulary) == chunk
 
 
-@pytest.mark.parametrize("arithmetic", ONE_OF_EACH)
+@pytest.mark.parametrize("arithmetic", ONE_OF_EACH[:2])
 def test_per_token_temperature_by_hand(arithmetic):
     """Logits (ln 4, 0): at temperature 1 the first has 4/5, at temperature 2 it has 2/3."""
     head = torch.tensor([[math.log(4.0)], [0.0]])
@@ -169,6 +176,14 @@ def test_per_token_temperature_by_hand(arithmetic):
     torch.testing.assert_close(logprobs.exp(), torch.tensor([4 / 5, 2 / 3]))
     by_hand = [-sum(p * math.log(p) for p in pair) for pair in ((4 / 5, 1 / 5), (2 / 3, 1 / 3))]
     torch.testing.assert_close(entropy, torch.tensor(by_hand))
+
+
+def test_a_softcap_by_hand():
+    """A logit of 1 under a cap of 1 is tanh 1, beside one of 0; at temperature 2 it is half of that."""
+    columns = (torch.ones(2, 1), torch.tensor([[1.0], [0.0]]), torch.tensor([0, 0]), torch.tensor([1.0, 2.0]))
+    expected = torch.tensor([1 / (1 + math.exp(-math.tanh(1) / temperature)) for temperature in (1, 2)])
+    torch.testing.assert_close(token_logprobs(*columns, softcap=1.0)[0].exp(), expected)
+    torch.testing.assert_close(token_loss(*columns, torch.sum, softcap=1.0)[1].exp(), expected)
 
 
 def test_what_carries_a_gradient():
@@ -183,7 +198,7 @@ def test_half_precision_inputs_are_scored_in_float32(arithmetic):
     hidden, head, targets, temperature = inputs(dtype=torch.bfloat16)
     logprobs, _ = token_logprobs(hidden, head, targets, temperature, arithmetic=arithmetic)
     assert logprobs.dtype == torch.float32
-    expected, _ = plain(hidden, head, targets, temperature)
+    expected, _ = plain(hidden, head, targets, temperature, arithmetic)
     torch.testing.assert_close(logprobs.double(), expected, rtol=1e-5, atol=1e-5)
     logprobs.sum().backward()
     assert head.grad.dtype == hidden.grad.dtype == torch.bfloat16

@@ -6,13 +6,26 @@ import re
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, GemmaConfig, GraniteConfig, MistralConfig, MixtralConfig, Qwen3MoeConfig
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma2Config,
+    Gemma3TextConfig,
+    GemmaConfig,
+    GraniteConfig,
+    MistralConfig,
+    MixtralConfig,
+    Phi3Config,
+    Qwen2Config,
+    Qwen3Config,
+    Qwen3MoeConfig,
+    VaultGemmaConfig,
+)
 
 from echorl_core.config import ModelConfig
 from echorl_testing.orchestrator.packs import SHAPE, model_config, packed, tiny_policy, whole_policy
 from echorl_trainer.lora import published_parameters
 from echorl_trainer.model import checkpoint_layers, meta_policy
-from echorl_trainer.reference import check_against_reference
+from echorl_trainer.reference import check_against_reference, small_config
 
 SIZES = {
     "vocab_size": 50,
@@ -35,7 +48,7 @@ def saved(folder, config):
     return ModelConfig(path=str(folder), dtype="float32", max_model_len=64, renderer="engine")
 
 
-@pytest.mark.parametrize("family", ["qwen3", "llama", "qwen3_moe"])
+@pytest.mark.parametrize("family", ["qwen3", "llama", "qwen3_moe", "gemma2", "gemma3_text", "mistral"])
 @pytest.mark.parametrize("tie", [False, True], ids=["untied", "tied"])
 @torch.no_grad()
 def test_scores_match_the_reference_model_with_a_temperature_per_token(tmp_path, family, tie):
@@ -63,7 +76,7 @@ def test_only_the_chosen_rows_are_scored(tmp_path):
     assert policy(some).logprobs.tolist() == pytest.approx([full[row] for row in chosen.tolist()], abs=1e-6)
 
 
-@pytest.mark.parametrize("family", ["qwen3", "qwen3_moe"])
+@pytest.mark.parametrize("family", ["qwen3", "qwen3_moe", "gemma2"])
 @pytest.mark.parametrize("mode", ["selective", "full"])
 def test_activation_checkpointing_changes_no_gradient_and_no_name(tmp_path, mode, family):
     plain, saving = (tiny_policy(tmp_path / "m", family=family) for _ in range(2))
@@ -104,7 +117,17 @@ def test_published_parameters_have_hugging_face_names_and_no_tied_head(tmp_path,
             r"experts of widths \(16, 12\), accepted are multiples of 8",
             id="narrow experts",
         ),
-        pytest.param(MistralConfig(**SIZES, sliding_window=8), "sliding_attention", id="sliding window"),
+        pytest.param(
+            Phi3Config(**{**SIZES, "pad_token_id": 0}, sliding_window=8), "sliding_attention", id="another with windows"
+        ),
+        pytest.param(
+            VaultGemmaConfig(**SIZES),
+            "attn_logit_softcapping, final_logit_softcapping, sliding_attention",
+            id="another with caps",
+        ),
+        pytest.param(
+            Gemma2Config(**SIZES, use_bidirectional_attention=True), "attention in both directions", id="both ways"
+        ),
         pytest.param(GraniteConfig(**SIZES, logits_scaling=4.0), "differ from transformers' own", id="scaled logits"),
     ],
 )
@@ -113,10 +136,33 @@ def test_models_that_would_be_computed_wrongly_are_refused(tmp_path, config, nam
         check_against_reference(meta_policy(saved(tmp_path / "m", config)).model.config)
 
 
-def test_other_plain_decoders_work(tmp_path):
-    policy = meta_policy(saved(tmp_path / "m", GemmaConfig(**SIZES)))
+DEEP = SIZES | {"num_hidden_layers": 7}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param(GemmaConfig(**SIZES), id="gemma"),
+        pytest.param(Gemma2Config(**DEEP), id="gemma2"),
+        # Six windows to a layer without, and the rotations of Gemma-3's longer contexts.
+        pytest.param(Gemma3TextConfig(**DEEP, rope_scaling={"rope_type": "linear", "factor": 8.0}), id="gemma3"),
+        pytest.param(Gemma3TextConfig(**DEEP, final_logit_softcapping=30.0), id="gemma3, capped"),
+        pytest.param(MistralConfig(**SIZES, sliding_window=4096), id="mistral"),
+        pytest.param(Qwen2Config(**DEEP, use_sliding_window=True, max_window_layers=3), id="qwen2"),
+        pytest.param(Qwen3Config(**DEEP, use_sliding_window=True, max_window_layers=0), id="qwen3"),
+    ],
+)
+def test_other_plain_decoders_work(tmp_path, config):
+    policy = meta_policy(saved(tmp_path / "m", config))
     check_against_reference(policy.model.config)
     assert policy.layers is not None
+
+
+def test_the_small_copy_keeps_a_layer_of_each_type_and_what_windows_and_caps_do():
+    small = small_config(Gemma2Config(**DEEP))
+    assert small.layer_types == ["sliding_attention", "full_attention"]
+    assert (small.sliding_window, small.attn_logit_softcapping, small.final_logit_softcapping) == (3, 1.0, 1.0)
+    assert small_config(Gemma3TextConfig(**DEEP)).layer_types == ["sliding_attention", "full_attention"]
 
 
 def test_vision_models_are_refused(tmp_path):

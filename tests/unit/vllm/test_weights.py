@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from echorl_core.wire.weights import PolicyId, WeightManifest
 from echorl_testing.engines.published import published_tensors, write_manifest
 from echorl_testing.engines.staging_worker import Worker, published
-from echorl_vllm.validation import WeightsRefusedError, model_form
+from echorl_vllm.validation import ModelForm, WeightsRefusedError, model_form, with_head
 
 HEAD, EMBEDDING, NORM = "lm_head.weight", "model.embed_tokens.weight", "model.norm.weight"
 
@@ -93,6 +93,13 @@ def test_the_head_of_a_tied_model_alone_may_be_left_out(worker, model, environme
         return
     worker.weights.apply(PolicyId(attempt=1, version=1, digest=digest))
     assert torch.equal(worker.model[HEAD], worker.model[EMBEDDING])
+
+
+def test_a_head_that_the_engines_model_lacks_is_not_loaded():
+    tensors = {EMBEDDING: torch.ones(3, 2), HEAD: torch.ones(3, 2), NORM: torch.ones(2)}
+    form = ModelForm(tensors={}, tied=True, has_head=False)
+    assert with_head(tensors, form).keys() == {EMBEDDING, NORM}
+    assert with_head({EMBEDDING: tensors[EMBEDDING]}, form).keys() == {EMBEDDING}
 
 
 def test_a_tied_head_must_equal_the_embedding(worker, model, environment):

@@ -14,23 +14,31 @@ from torch.autograd.function import once_differentiable
 
 from echorl_trainer.head.chunk import Arithmetic, Gradients, Rows
 from echorl_trainer.head.ratios import Ratios
-from echorl_trainer.head.softmax import Softmax
+from echorl_trainer.head.softmax import CappedSoftmax, Softmax
 
 Objective = Callable[[Tensor], Tensor]
 """A scalar loss of float32 [K] logprobs, as operations that autograd follows."""
 
 
 def token_logprobs(
-    hidden: Tensor, head: Tensor, targets: Tensor, temperature: Tensor, *, arithmetic: Arithmetic | None = None
+    hidden: Tensor,
+    head: Tensor,
+    targets: Tensor,
+    temperature: Tensor,
+    *,
+    softcap: float | None = None,
+    arithmetic: Arithmetic | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Log-softmax of ``hidden @ head.T / temperature`` at ``targets``, and the entropy of that distribution.
+
+    ``softcap`` c: of ``c * tanh(hidden @ head.T / c) / temperature``; an ``arithmetic`` that is given knows its own.
 
     Shapes: ``hidden`` [K, H] and ``head`` [V, H] of the compute dtype, ``targets`` int64 [K], ``temperature`` float32
     [K]. Both results are float32 [K], natural log; logits and all that follows are float32 whatever the inputs are.
     Only logprobs carry a gradient. Logits are computed in chunks and again in backward, so memory is bounded by the
     arithmetic's chunk and not by K times V.
     """
-    chosen = arithmetic or _arithmetic(hidden, head)
+    chosen = arithmetic or _arithmetic(hidden, head, softcap)
     logprobs, entropy = _TokenLogprobs.apply(hidden, head, targets, temperature, chosen)  # type: ignore[no-untyped-call]
     return logprobs, entropy
 
@@ -42,6 +50,7 @@ def token_loss(
     temperature: Tensor,
     objective: Objective,
     *,
+    softcap: float | None = None,
     arithmetic: Arithmetic | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """``objective`` of the logprobs, with a gradient; then logprobs and entropies as ``token_logprobs``, without.
@@ -49,12 +58,14 @@ def token_loss(
     A token's part of ``objective`` depends on that token's logprob alone; nothing checks it. It is called once per
     chunk, on logprobs of which those of later chunks are still 0, and at last on all of them, without a gradient.
     """
-    chosen = arithmetic or _arithmetic(hidden, head)
+    chosen = arithmetic or _arithmetic(hidden, head, softcap)
     loss, logprobs, entropy = _TokenLoss.apply(hidden, head, targets, temperature, chosen, objective)  # type: ignore[no-untyped-call]
     return loss, logprobs, entropy
 
 
-def _arithmetic(hidden: Tensor, head: Tensor) -> Arithmetic:
+def _arithmetic(hidden: Tensor, head: Tensor, softcap: float | None) -> Arithmetic:
+    if softcap is not None:
+        return CappedSoftmax(softcap)
     if hidden.is_cuda:
         from echorl_trainer.head import kernels  # noqa: PLC0415 - there is no Triton elsewhere
 

@@ -36,3 +36,17 @@ QWEN3_30B_A3B = QWEN3_8B | {
     "decoder_sparse_step": 1,
     "mlp_only_layers": [],
 }
+# As on the hub, which leaves out what the family has by default.
+GEMMA2_2B: dict[str, Any] = {
+    "architectures": ["Gemma2ForCausalLM"],
+    "model_type": "gemma2",
+    "vocab_size": 256_000,
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
+    "num_hidden_layers": 26,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "max_position_embeddings": 8192,
+    "sliding_window": 4096,
+}

@@ -29,6 +29,7 @@ SHAPE = SeededShape(
     num_kv_heads=2,
     head_dim=8,
     initializer_range=0.3,
+    sliding_window=4,
 )
 
 SGD = OptimizerConfig(type="sgd", lr=1e-2, weight_decay=0.0, max_grad_norm=1e9)

@@ -7,7 +7,7 @@ import pytest
 from echorl_cli.plan.engine_memory import Serving, engine_memory
 from echorl_cli.plan.model_shape import GIB, ModelShape
 from echorl_cli.plan.trainer_memory import Training, adapter_parameters, trainer_memory
-from echorl_testing.manifests.model_configs import QWEN3_06B, QWEN3_8B, QWEN3_30B_A3B
+from echorl_testing.manifests.model_configs import GEMMA2_2B, QWEN3_06B, QWEN3_8B, QWEN3_30B_A3B
 
 TOY = ModelShape(
     vocab_size=100,
@@ -37,6 +37,40 @@ def test_parameters_are_those_of_published_models(config, published):
     shape = ModelShape.of_config(config)
     norms_of_heads = shape.num_hidden_layers * 2 * shape.head_dim
     assert shape.parameters + norms_of_heads == published
+
+
+def test_gemma_ties_its_head_where_the_config_does_not_say_so():
+    """Published are 2,614,341,888 parameters, among them four norms a layer."""
+    shape = ModelShape.of_config(GEMMA2_2B)
+    assert shape.tie_word_embeddings
+    assert shape.parameters + 26 * 2 * 2304 == 2_614_341_888
+    assert not ModelShape.of_config({**GEMMA2_2B, "tie_word_embeddings": False}).tie_word_embeddings
+
+
+@pytest.mark.parametrize(
+    ("change", "layers"),
+    [
+        ({}, 13),
+        ({"model_type": "gemma3_text"}, 22),
+        ({"model_type": "gemma3_text", "sliding_window_pattern": 2}, 13),
+        ({"layer_types": ["sliding_attention"] * 3 + ["full_attention"] * 23}, 3),
+        ({"sliding_window": None}, 0),
+        ({"model_type": "mistral"}, 26),
+        ({"model_type": "qwen3"}, 0),
+        ({"model_type": "qwen3", "use_sliding_window": False}, 0),
+        ({"model_type": "qwen2", "use_sliding_window": True, "max_window_layers": 20}, 6),
+        ({"model_type": "qwen2", "use_sliding_window": True, "max_window_layers": 0}, 26),
+        ({"model_type": "qwen2", "use_sliding_window": True}, 0),
+        ({"model_type": "llama"}, 0),
+    ],
+)
+def test_layers_with_windows_are_those_that_transformers_gives_them(change, layers):
+    assert ModelShape.of_config(GEMMA2_2B | change).windows == (4096,) * layers
+
+
+def test_a_window_that_is_none_is_named():
+    with pytest.raises(ValueError, match="sliding_window: found -1, accepted is a whole number"):
+        ModelShape.of_config({**GEMMA2_2B, "sliding_window": -1})
 
 
 def test_a_config_that_says_less_has_as_many_key_heads_and_heads_that_fill_the_width():
@@ -182,6 +216,16 @@ def test_an_engine_by_hand(split, heads, weights):
     assert found.cache == int(0.92 * 80 * GIB) - found.weights - found.workspace
     assert found.cache_tokens == found.cache // (144 * heads * 128)
     assert found.sequences == found.cache_tokens // 4096
+
+
+def test_a_layer_with_a_window_holds_what_it_sees_and_what_a_step_adds():
+    """Of sequences of 32,768 tokens 13 layers hold all, 13 hold 4096 + 8192; of short ones all hold all."""
+    shape = ModelShape.of_config(GEMMA2_2B)
+    long, short = (engine_memory(shape, Serving(1, longest), 80 * GIB) for longest in (32_768, 8192))
+    per_layer = 2 * 2 * 4 * 256
+    assert long.cache_tokens == long.cache * 32_768 // (per_layer * 13 * (32_768 + 12_288))
+    assert long.sequences == long.cache // (per_layer * 13 * (32_768 + 12_288))
+    assert short.cache_tokens == short.cache // (per_layer * 26)
 
 
 def test_an_engine_without_room_for_one_sequence_does_not_fit():
