@@ -149,6 +149,30 @@ def test_engines_need_no_trainer_when_weights_come_by_disk():
     assert not any("new weights" in line for line in lines(with_value(shortest(), "spec.weightTransfer.mode", "disk")))
 
 
+def test_members_of_a_broadcast_reach_each_other_at_any_port():
+    among = {("engine", "trainer-0"), ("trainer-0", "engine"), ("engine", "second-engine"), ("second-engine", "engine")}
+    peers = [*PEERS, pod("second-engine", "inference")]
+    gpus = {"spec.trainer.gpusPerReplica": 1, "spec.inference.gpusPerReplica": 1}
+    for mode, on_gpus, opened in (
+        ("nccl", False, True),
+        ("auto", True, True),
+        ("auto", False, False),
+        ("http", True, False),
+    ):
+        document = with_value(manifest("two-pods"), "spec.weightTransfer.mode", mode)
+        for path, count in gpus.items():
+            document = with_value(document, path, count if on_gpus else 0)
+        policies = policies_of(document)
+        found = {
+            (source.name, target.name)
+            for source in peers
+            for target in peers
+            if source is not target and allowed(policies, source, target, 29777)
+        }
+        trainers = {("trainer-0", "trainer-1"), ("trainer-1", "trainer-0")}
+        assert found - trainers == (among if opened else set())
+
+
 def test_a_model_on_the_volume_needs_no_hub():
     assert "prepare -> anywhere (TCP/443): fetching the model" in lines(shortest())
     on_volume = with_value(shortest(), "spec.model.name", "/models/policy")
