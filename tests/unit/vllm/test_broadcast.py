@@ -113,10 +113,12 @@ def test_what_arrives_damaged_is_fetched(trainer: BroadcastingTrainer, model: An
     data = trainer.newest.files[-1].data
     right = data.clone()
     data[-1] += 1
-    trainer.after_sending = lambda: data.copy_(right)
+    trainer.after_sending = lambda: data.copy_(right) if len(trainer.sent) == 1 else None
     assert staged(request, worker) == [FETCHED]
     assert len(trainer.sent) == 1
     assert applied(request, trainer, worker)
+    # The worker has left the group, which the trainer knows as whole.
+    assert staged(trainer.publish(2), worker) == [BROADCAST]
 
 
 def test_a_peer_that_hangs_mid_broadcast_costs_the_others_nothing(trainer: BroadcastingTrainer, model: Any) -> None:
