@@ -7,7 +7,7 @@ SETTINGS ?= $(if $(GPU),$(ON_GPU))
 PYTHON ?= python3
 WORKERS ?= 3
 PACKAGES = core/echorl_core operator/echorl_manifest operator/echorl_operator operator/echorl_broker operator/echorl_cli \
-  orchestrator/echorl_prepare orchestrator/echorl_orchestrator trainer/echorl_trainer trainer/echorl_vllm tools examples
+  orchestrator/echorl_prepare orchestrator/echorl_orchestrator trainer/echorl_trainer trainer/echorl_vllm trainer/echorl_collective tools examples
 export PYTHON
 # What is imported is compiled once and kept, not all that is installed; some containers' environments forbid to keep it.
 export PYTHONDONTWRITEBYTECODE =

@@ -49,10 +49,7 @@ removing or reordering environments restarts the gang.
 """
 
 
-_NOT_SUPPORTED = (
-    "`spec.environments.*[].type` of `agent:`",
-    "`spec.weightTransfer.mode`: `nccl`",
-)
+_NOT_SUPPORTED = ("`spec.environments.*[].type` of `agent:`",)
 _CLUSTER_ONLY = (
     "`spec.model.tokenSecretName`, `spec.model.revision` other than `main`",
     "`spec.code.configMap`, `spec.suspend`",

@@ -102,7 +102,7 @@ OUT_OF_RANGE = [
     (f"{ENV}.echo.filter.import", "no-path", "accepted: an import path such as 'pkg.module:name'"),
     ("spec.model.renderer", "-x", 'supported values: "auto", "engine", "compact"'),
     ("spec.trainer.image", "a b;c", "accepted: a container image"),
-    ("spec.weightTransfer.mode", "htpp", 'supported values: "http", "disk", "nccl"'),
+    ("spec.weightTransfer.mode", "htpp", 'supported values: "http", "disk", "nccl", "auto"'),
     ("spec.storage.accessMode", "ReadWriteOncePod", "supported values"),
     ("spec.maxSteps", -1, "greater than or equal to 0"),
     (f"{ENV}.echo.tool.alpha", -0.1, "greater than or equal to 0"),

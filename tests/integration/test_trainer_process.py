@@ -28,11 +28,14 @@ from echorl_core.run_token import weights_key
 from echorl_core.rundir import RunDirectory
 from echorl_core.wire.engine import StageRequest
 from echorl_core.wire.weights import PolicyAnnouncement, WeightManifest
+from echorl_testing import campaign
 from echorl_testing.trainer.batches import RUN_UID, record
 from echorl_testing.trainer.fake_orchestrator import TOKEN, FakeOrchestrator
 from echorl_testing.trainer.tiny_learner import tiny_model
 from echorl_testing.trainer.trainer_processes import Gang, trainer_config
 from echorl_vllm.spool import Fetched, Limits, fetch
+from echorl_vllm.staging import Stager
+from echorl_vllm.validation import model_form
 
 TERMINATED = 128 + signal.SIGTERM
 ADAM = OptimizerConfig(lr=1e-3)
@@ -245,6 +248,43 @@ async def test_readers_that_hold_the_version_before_fetch_what_has_changed(attem
             assert f"echorl_trainer_publish_delta_bytes_total {float(sum(sizes))}" in metrics
             sent = float(sizes[0] + 2 * sizes[1])
             assert f'echorl_trainer_sent_weight_bytes_total{{kind="delta"}} {sent}' in metrics
+        orchestrator.sealed = 3
+        assert await gang.ended() == [ExitCode.OK], gang.log()
+
+
+@campaign.ALL
+@pytest.mark.parametrize("attempts", [1], indirect=True)
+async def test_versions_are_broadcast_to_a_worker_that_asks(attempts: Attempts) -> None:
+    tied = json.loads((attempts.model / "config.json").read_text())["tie_word_embeddings"]
+    form = model_form(attempts.model, tied=tied)
+    stager = Stager(
+        spool=attempts.folder / "spool",
+        run_uid=RUN_UID,
+        headers={names.HEADER_TOKEN: weights_key(TOKEN)},
+        form=lambda: form,
+    )
+    async with attempts.orchestrator(1, steps=3, interval=9) as orchestrator:
+        gang = attempts.start(orchestrator, weight_mode="nccl")
+        for version in range(3):
+            orchestrator.sealed = version
+            await orchestrator.until(lambda: len(orchestrator.announcements) > orchestrator.sealed)
+            announced = orchestrator.announcements[version]
+            assert (announced.broadcast, announced.delta) == (True, None)
+            request = StageRequest(
+                attempt=1,
+                version=version,
+                url=announced.url,
+                digest=announced.digest,
+                deadline_s=60,
+                broadcast=announced.broadcast,
+            )
+            stager.stage(request)
+            await orchestrator.until(lambda: stager.status().state != "staging", 60)
+            status = stager.status()
+            assert (status.state, status.error, status.broadcast) == ("staged", None, True)
+            assert stager.take(request.policy).tensors.keys() == form.tensors.keys()
+        metrics = (await asyncio.to_thread(fetched, announced.url, "/metrics")).decode()
+        assert 'echorl_trainer_sent_weight_bytes_total{kind="broadcast"} 0.0' not in metrics
         orchestrator.sealed = 3
         assert await gang.ended() == [ExitCode.OK], gang.log()
 

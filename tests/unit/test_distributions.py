@@ -15,7 +15,7 @@ DISTRIBUTIONS: dict[str, tuple[Path, list[str]]] = {
     "operator": (ROOT / "operator/distributions/operator", ["echorl_operator", "echorl_broker"]),
     "cli": (ROOT / "operator/distributions/cli", ["echorl_cli"]),
     "orchestrator": (ROOT / "orchestrator", ["echorl_orchestrator", "echorl_prepare"]),
-    "trainer": (ROOT / "trainer", ["echorl_trainer", "echorl_vllm"]),
+    "trainer": (ROOT / "trainer", ["echorl_trainer", "echorl_vllm", "echorl_collective"]),
 }
 NAMES = {"yaml": "pyyaml", "flash_attn": "flash-attn-4"}
 """Of a distribution, where it is not that of its package."""

@@ -74,7 +74,7 @@ def read_input(arguments: Sequence[str]) -> tuple[TrainerConfig, RunIdentity, st
         raise ValueError(f"{path}: {error}") from error
     if host := os.environ.get(names.ENV_ADVERTISE_HOST):
         config = config.model_copy(update={"advertise_host": host})
-    if config.weight_mode == "http" and (config.advertise_host or config.publish_host) in ANY_ADDRESS:
+    if config.weight_mode != "disk" and (config.advertise_host or config.publish_host) in ANY_ADDRESS:
         found = config.advertise_host or config.publish_host
         raise ValueError(f"{path}: advertise_host: engines need an address to pull from, found {found!r}")
     token = os.environ.get(names.ENV_ADMIN_TOKEN, "")

@@ -97,7 +97,7 @@ class Metrics:
         )
         self.sent_bytes = self._counter(
             "sent_weight_bytes",
-            "Bytes of files of weights that were sent over HTTP, by kind: whole, delta; cut-off downloads included.",
+            "Bytes of weights that were sent, by kind: whole, delta (over HTTP, cut-off ones included), broadcast.",
             ("kind",),
         )
         self.publish_seconds = self._gauge(
@@ -119,7 +119,7 @@ class Metrics:
             self.checkpoints.labels(state)
         for state in ("written", "failed"):
             self.exports.labels(state)
-        for form in ("whole", "delta"):
+        for form in ("whole", "delta", "broadcast"):
             self.sent_bytes.labels(form)
         for part in ("copy", "write", "wait", "memory"):
             self.checkpoint_stall_seconds.labels(part)

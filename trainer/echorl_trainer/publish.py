@@ -3,9 +3,9 @@
     begin(version)   all ranks: parameters to a snapshot, the probe's forward; nothing waits for the device
     thread, rank 0   wait for both -> are all values finite? -> hash, delta -> manifest -> visible -> announced
 
-Mode ``http``: server.py serves the snapshot from memory. Mode ``disk``: it is written under ``RUN/broadcasts``. A
-version that cannot be published is a failure of the thread, which the loop meets at its next step; nothing that waits
-for the version (its announcement, its checkpoint) comes to pass then.
+Mode ``http``: server.py serves the snapshot from memory; ``nccl``: broadcast.py sends it, too. Mode ``disk``: it is
+written under ``RUN/broadcasts``. A version that cannot be published is a failure of the thread, which the loop meets at
+its next step; nothing that waits for the version (its announcement, its checkpoint) comes to pass then.
 """
 
 import hashlib
@@ -29,6 +29,7 @@ from echorl_core.config import ModelConfig
 from echorl_core.faults import fault_point
 from echorl_core.identity import RunIdentity
 from echorl_core.wire.weights import PolicyAnnouncement, PolicyId, Probe, TensorInfo, WeightFile, WeightManifest
+from echorl_trainer.broadcast import Broadcaster
 from echorl_trainer.deltas import Delta, delta_of
 from echorl_trainer.health import Watch
 from echorl_trainer.lora import published_parameters
@@ -96,16 +97,19 @@ class Publisher:
         watch: Watch,
         deadline_s: float = 600.0,
         deltas: bool = True,
+        broadcaster: Broadcaster | None = None,
     ) -> None:
         """``store``: on rank 0; None elsewhere. ``deadline_s`` bounds the wait for memory, and for a publication.
 
-        ``deltas``: whether a version is published as what it changed, too, where that is little; of adapters none is.
+        ``deltas``: whether a version is published as what it changed, too, where that is little; of adapters none is,
+        nor of what a ``broadcaster`` sends, which adapters never are.
         """
         self._policy, self._ranks, self._identity = policy, ranks, identity
         self._probe_token_ids = probe_token_ids
         self._store, self._watch, self._deadline_s = store, watch, deadline_s
         adapter = policy.adapter
-        self._deltas = deltas and adapter is None
+        self._broadcaster = broadcaster if adapter is None else None
+        self._deltas = deltas and adapter is None and broadcaster is None
         self._base: tuple[Snapshot, PolicyId] | None = None
         """The version before, whose memory the thread uses until the next one was compared with it."""
         self._layouts = file_layouts(
@@ -186,6 +190,8 @@ class Publisher:
             )
         )
         self._store.show(snapshot, manifest)
+        if self._broadcaster is not None:
+            self._broadcaster.offer(snapshot)
         announcement = PolicyAnnouncement(
             attempt=self._identity.attempt,
             version=version,
@@ -200,6 +206,7 @@ class Publisher:
                 tolerance=PROBE_TOLERANCE[self._policy.dtype],
             ),
             delta=None if delta is None else delta.size,
+            broadcast=self._broadcaster is not None,
         )
         if self._deltas:
             snapshot.use()

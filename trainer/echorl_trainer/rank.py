@@ -1,5 +1,6 @@
 """Puts one rank together, runs its loop, and turns every end into an exit code. Called by ``__main__`` alone."""
 
+import math
 import os
 from functools import partial
 from pathlib import Path
@@ -10,18 +11,22 @@ from echorl_core import names
 from echorl_core.attempts import Prepared, read_prepared
 from echorl_core.config import TrainerConfig
 from echorl_core.identity import RunIdentity
+from echorl_core.links import chosen_transfer
 from echorl_core.memory_copies import Restarted, slots_from
 from echorl_core.names import ExitCode, Role
 from echorl_core.run_token import weights_key
 from echorl_core.rundir import RunDirectory, write_file
 from echorl_core.termination_message import TerminationMessage, message_of_end
 from echorl_core.wire.batch import WIRE_VERSION, StopNotice
+from echorl_trainer.broadcast import Broadcaster
 from echorl_trainer.checkpoint import Saver, SaveTarget
 from echorl_trainer.client import Fenced, Link, OrchestratorBatches, OrchestratorLost, Outbox, Refused, WrongBatch
 from echorl_trainer.exports import Exporter
 from echorl_trainer.health import Health, Phase, RankProgress
+from echorl_trainer.lora import published_parameters
 from echorl_trainer.losses import HookError
 from echorl_trainer.memory import LimitTooLow, MemoryCopies
+from echorl_trainer.model import Policy
 from echorl_trainer.notices import Gang, Notice
 from echorl_trainer.parallel import Ranks, connect, disconnect
 from echorl_trainer.profiling import Profiler
@@ -94,7 +99,7 @@ def run_rank(
             deadline_s=config.step_timeout_s,
             watch=health.watch,
         )
-        store = serve(config, identity, ranks, health, key=weights_key(token))
+        store, server = serve(config, identity, ranks, health, key=weights_key(token))
         learner = build_learner(config, ranks)
         probe = probe_ids(config.model, identity.uid, config.probe_tokens)
     except ValueError as error:
@@ -102,6 +107,9 @@ def run_rank(
     if config.token_export_every is not None and ranks.speaks:
         decode = tokenizer_of(Path(config.model.path))
         learner.runner.export = TokenExport(run, config.token_export_every, decode, mode=config.mode)
+    broadcaster = server.broadcasts = broadcaster_of(
+        config, ranks, health, learner.state.policy, attempt=identity.attempt
+    )
     target = SaveTarget(run, identity, Path(config.model.path), link)
     saver = Saver(
         learner.state, target, deadline_s=config.step_timeout_s, health=health, asynchronous=config.async_save
@@ -137,6 +145,7 @@ def run_rank(
             watch=health.watch,
             deadline_s=config.step_timeout_s,
             deltas=config.weight_delta == "auto",
+            broadcaster=broadcaster,
         ),
         saver=saver,
         outbox=outbox,
@@ -169,6 +178,24 @@ def memory_copies(config: TrainerConfig, state: TrainState, health: Health) -> M
         )
     except LimitTooLow as error:
         raise BadInput(str(error)) from error
+
+
+def broadcaster_of(
+    config: TrainerConfig, ranks: Ranks, health: Health, policy: Policy, *, attempt: int
+) -> Broadcaster | None:
+    """What broadcasts versions from this rank; None: nothing does."""
+    if ranks.rank != 0 or config.weight_mode not in {"nccl", "auto"}:
+        return None
+    if config.weight_mode == "auto":
+        size = sum(math.prod(one.shape) for one in published_parameters(policy).values()) * policy.dtype.itemsize
+        choice = chosen_transfer(
+            size, trainer_on_gpu=ranks.device.type == "cuda", engines_on_gpus=config.engines_on_gpus
+        )
+        log.info("weight transfer is chosen", mode=choice.mode, why=choice.why)
+        if choice.mode != "nccl":
+            return None
+    sent = health.metrics.sent_bytes.labels("broadcast").inc
+    return Broadcaster(ranks.device, health.watch, attempt=attempt, sent=sent)
 
 
 def exporter_of(config: TrainerConfig, run: RunDirectory, health: Health) -> Exporter | None:
@@ -216,7 +243,7 @@ def resume(state: TrainState, run: RunDirectory, prepared: Prepared, progress: R
 
 def serve(
     config: TrainerConfig, identity: RunIdentity, ranks: Ranks, health: Health, *, key: str
-) -> WeightStore | None:
+) -> tuple[WeightStore | None, Server]:
     """Start this rank's server, write its port, and on rank 0 open the store of published weights.
 
     ``key`` fetches them over HTTP.
@@ -233,4 +260,4 @@ def serve(
         url = f"http://[{host}]:{bound}" if ":" in host else f"http://{host}:{bound}"
         store = server.weights = MemoryStore(identity.attempt, url)
     write_file(run.attempt(identity.attempt) / f"trainer-{ranks.rank}.port", f"{bound}\n".encode())
-    return store
+    return store, server

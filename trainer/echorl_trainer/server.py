@@ -6,10 +6,12 @@ read the rest.
 
 import asyncio
 import threading
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
+import msgspec
 from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -17,10 +19,13 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from echorl_core import jsonsafe, names
 from echorl_core.identity import RunIdentity
 from echorl_core.run_token import is_same
+from echorl_core.wire.broadcast import JoinRequest, Seat
 from echorl_core.wire.weights import DELTA_FILE
 from echorl_trainer.health import Health
 
 START_DEADLINE_S = 30.0
+JOIN_S = 8.0
+"""For a worker's seat in a broadcast; its own call waits longer."""
 READ_S, SLOWEST_BYTES_PER_S = 30.0, 10e6
 """How long a reader may take for a file: so many seconds, and its bytes at this rate. Memory waits for it meanwhile."""
 
@@ -33,6 +38,14 @@ class WeightFiles(Protocol):
         ...
 
 
+class Broadcasts(Protocol):
+    """Broadcasts of published versions."""
+
+    def join(self, attempt: int, version: int, request: JoinRequest) -> "Future[Seat]":
+        """A seat, once the group is chosen; raises ValueError where there is none."""
+        ...
+
+
 class Server:
     """Serves one rank until the process ends."""
 
@@ -41,7 +54,9 @@ class Server:
         self._rank = rank
         self._watch, self._progress, self._metrics = health.watch, health.progress, health.metrics
         self.weights: WeightFiles | None = None
-        """Set on rank 0 in mode ``http``, once it is known which port its addresses name."""
+        """Set on rank 0 unless weights go by disk, once it is known which port its addresses name."""
+        self.broadcasts: Broadcasts | None = None
+        """Set on rank 0 in mode ``nccl``."""
         self._bound = threading.Event()
         self._port = 0
 
@@ -79,6 +94,7 @@ class Server:
         application.router.add_get("/state", self._get_state)
         application.router.add_get("/healthz", self._get_health)
         application.router.add_get(r"/weights/a{attempt:\d+}/v{version:\d+}/{name}", self._get_weights)
+        application.router.add_post(r"/weights/a{attempt:\d+}/v{version:\d+}/join", self._join)
         return application
 
     async def _get_metrics(self, _: web.Request) -> web.Response:
@@ -92,11 +108,31 @@ class Server:
         problem = self._progress.problem()
         return _json({"ok": problem is None, "reason": problem}, status=200 if problem is None else 503)
 
-    async def _get_weights(self, request: web.Request) -> web.StreamResponse:
+    def _refused(self, request: web.Request) -> web.Response | None:
+        """The answer to whoever may not have weights."""
         if names.HEADER_RUN in request.headers and request.headers[names.HEADER_RUN] != self._identity.uid:
             return _json({"error": f"weights of run {self._identity.uid!r} only"}, status=409)
         if not is_same(request.headers.get(names.HEADER_TOKEN), self._weights_key):
             return _json({"error": f"{names.HEADER_TOKEN} is missing or wrong"}, status=403)
+        return None
+
+    async def _join(self, request: web.Request) -> web.StreamResponse:
+        if (refused := self._refused(request)) is not None:
+            return refused
+        matched = request.match_info
+        try:
+            if self.broadcasts is None:
+                raise ValueError("nothing is broadcast: fetch the files")
+            asked = msgspec.json.decode(await request.read(), type=JoinRequest)
+            seat = self.broadcasts.join(int(matched["attempt"]), int(matched["version"]), asked)
+            found = await asyncio.wait_for(asyncio.wrap_future(seat), JOIN_S)
+        except (ValueError, TimeoutError) as error:
+            return _json({"error": str(error) or f"no group was formed in {JOIN_S:g} s"}, status=409)
+        return web.Response(body=msgspec.json.encode(found), content_type="application/json")
+
+    async def _get_weights(self, request: web.Request) -> web.StreamResponse:
+        if (refused := self._refused(request)) is not None:
+            return refused
         matched = request.match_info
         attempt, version, name = int(matched["attempt"]), int(matched["version"]), matched["name"]
         missing = _json({"error": f"a{attempt}/v{version}/{name} is not kept; ask for the newest"}, status=404)

@@ -43,6 +43,12 @@ def loaded_form(worker: Any) -> ModelForm:
     )
 
 
+def device_of(worker: Any) -> torch.device:
+    """Where this worker's model is."""
+    device: torch.device = next(worker.model_runner.get_model().parameters()).device
+    return device
+
+
 class Loader:
     """How one worker takes versions: by vLLM's loading, and by recorded copies once these are known to be all of it."""
 
@@ -64,6 +70,7 @@ class Loader:
         Should this raise, the model is of no further use.
         """
         if self._worker.vllm_config.lora_config is not None:
+            assert staged.folder is not None  # noqa: S101 - adapters are fetched, always
             load_adapter(self._worker, staged.folder)
         elif staged.on_device and self._copies is not None:
             fault_point("engine.mid_apply")

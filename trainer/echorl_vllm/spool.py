@@ -77,7 +77,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 @contextmanager
-def _opened(url: str, headers: Mapping[str, str], limits: Limits) -> Iterator[_Reader]:
+def _opened(url: str, headers: Mapping[str, str], limits: Limits, body: bytes | None = None) -> Iterator[_Reader]:
     left = limits.check(f"opening {url}")
     parts = urlsplit(url)
     if parts.scheme == "file":
@@ -87,7 +87,7 @@ def _opened(url: str, headers: Mapping[str, str], limits: Limits) -> Iterator[_R
     if parts.scheme != "http":
         raise WeightsRefusedError(f"{url}: accepted are http:// and file:// addresses")
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects)
-    request = urllib.request.Request(url, headers=dict(headers))  # noqa: S310 - the scheme was checked
+    request = urllib.request.Request(url, data=body, headers=dict(headers))  # noqa: S310 - the scheme was checked
     try:
         with opener.open(request, timeout=min(_SOCKET_TIMEOUT_S, left)) as response:
             yield response
@@ -110,7 +110,19 @@ def _copy(source: _Reader, target: BinaryIO, *, size: int, name: str, limits: Li
         raise WeightsRefusedError(f"{name}: {done} bytes, the weight manifest says {size}")
 
 
-def _read_manifest(request: StageRequest, headers: Mapping[str, str], limits: Limits) -> bytes:
+def posted(url: str, body: bytes, headers: Mapping[str, str], limits: Limits) -> bytes:
+    """The answer to a small message.
+
+    Raises:
+        WeightsRefusedError: it was refused.
+        OSError: nobody answered.
+        TimeoutError, StageAbortedError: see ``Limits``.
+    """
+    with _opened(url, headers, limits, body) as answer:
+        return answer.read(_BLOCK)
+
+
+def _downloaded_manifest(request: StageRequest, headers: Mapping[str, str], limits: Limits) -> bytes:
     with _opened(request.url, headers, limits) as source:
         blocks, size = [], 0
         while block := source.read(_BLOCK):
@@ -124,6 +136,19 @@ def _read_manifest(request: StageRequest, headers: Mapping[str, str], limits: Li
     if digest != request.digest:
         raise WeightsRefusedError(f"{request.url}: sha256 is {digest}, announced was {request.digest}")
     return data
+
+
+def read_manifest(
+    request: StageRequest, *, run_uid: str | None, headers: Mapping[str, str], limits: Limits
+) -> tuple[WeightManifest, bytes]:
+    """A version's manifest, checked, and its bytes. Raises as ``fetch``."""
+    data = _downloaded_manifest(request, headers, limits)
+    try:
+        manifest = decode(data, WeightManifest)
+    except msgspec.DecodeError as error:
+        raise WeightsRefusedError(f"{request.url}: not a weight manifest of ours: {error}") from error
+    check_manifest(manifest, run_uid=run_uid, attempt=request.attempt, version=request.version)
+    return manifest, data
 
 
 @contextmanager
@@ -183,12 +208,7 @@ def fetch(
         manifest = decode((folder / MANIFEST).read_bytes(), WeightManifest)
         check_manifest(manifest, run_uid=run_uid, attempt=request.attempt, version=request.version)
         return Fetched(folder, manifest)
-    data = _read_manifest(request, headers, limits)
-    try:
-        manifest = decode(data, WeightManifest)
-    except msgspec.DecodeError as error:
-        raise WeightsRefusedError(f"{request.url}: not a weight manifest of ours: {error}") from error
-    check_manifest(manifest, run_uid=run_uid, attempt=request.attempt, version=request.version)
+    manifest, data = read_manifest(request, run_uid=run_uid, headers=headers, limits=limits)
     base = None if manifest.delta is None else _folder(spool, manifest.delta.base.digest)
     _remove_all_but(spool, base)
     partial = spool / f".{request.digest}.{os.getpid()}.partial"

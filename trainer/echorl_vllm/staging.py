@@ -13,7 +13,8 @@ from echorl_core.faults import fault_point
 from echorl_core.names import HEADER_ATTEMPT
 from echorl_core.wire.engine import StageRequest, StageState, StageStatus
 from echorl_core.wire.weights import PolicyId
-from echorl_vllm.spool import Fetched, Limits, StageAbortedError, fetch, locked
+from echorl_vllm.reception import NotReceivedError, Reception
+from echorl_vllm.spool import Fetched, Limits, StageAbortedError, fetch, locked, read_manifest
 from echorl_vllm.validation import ModelForm, check_adapter_config, check_form, open_tensors, with_head
 
 log = logging.getLogger("vllm.echorl.staging")
@@ -25,10 +26,11 @@ class NotStagedError(RuntimeError):
 
 @dataclass(frozen=True)
 class Staged:
-    """A checked version: its tensors in host memory, and the folder in the spool that they came from."""
+    """A checked version: its tensors in host memory."""
 
     tensors: Mapping[str, torch.Tensor]
-    folder: Path
+    folder: Path | None = None
+    """In the spool, that they came from; None: they were broadcast."""
     on_device: bool = False
     """The worker's device has what it needs of them, so that putting them in place is a matter of a moment."""
 
@@ -43,6 +45,7 @@ class _Job:
     size: int = 0
     seconds: float | None = None
     fetched: Fetched | None = None
+    was_broadcast: bool = False
     staged: Staged | None = None
 
 
@@ -57,14 +60,17 @@ class Stager:
         headers: Mapping[str, str],
         form: Callable[[], ModelForm],
         prepare: Callable[[Staged], Staged] = lambda staged: staged,
+        device: torch.device | None = None,
         ended: Callable[[], object] = lambda: None,
     ) -> None:
         """``prepare`` makes a checked version ready to be applied, one at a time on a host.
 
+        ``device``: the model's, which says what carries broadcasts; None: a CPU.
         ``ended`` is called whenever staging has ended, well or not; it must not wait or raise.
         """
         self._spool, self._run_uid, self._headers = spool, run_uid, headers
         self._form, self._prepare, self._ended = form, prepare, ended
+        self._device, self._reception = device or torch.device("cpu"), Reception()
         self._lock = threading.Lock()
         self._job: _Job | None = None
 
@@ -120,7 +126,8 @@ class Stager:
             digest=job.request.digest,
             error=job.error,
             bytes=job.size,
-            received_bytes=0 if job.fetched is None else job.fetched.received_bytes,
+            received_bytes=job.size if job.was_broadcast else 0 if job.fetched is None else job.fetched.received_bytes,
+            broadcast=job.was_broadcast,
             delta="none" if job.fetched is None else job.fetched.delta,
             seconds=round(time.monotonic() - job.started if job.seconds is None else job.seconds, 4),
             in_place=job.staged is not None and job.staged.on_device,
@@ -146,6 +153,34 @@ class Stager:
     def _download(self, job: _Job) -> Staged:
         request, limits = job.request, job.limits
         headers = {**self._headers, HEADER_ATTEMPT: str(request.attempt)}
+        staged = None
+        if request.broadcast:
+            try:
+                staged = self._received(job, headers)
+            except NotReceivedError as error:
+                log.warning("%s is fetched, not received by broadcast: %s", request.policy, error)
+        if staged is None:
+            staged = self._fetched(job, headers)
+        limits.check("bringing it to the device")
+        fault_point("engine.staged")
+        return staged
+
+    def _received(self, job: _Job, headers: Mapping[str, str]) -> Staged:
+        """By broadcast; a version that the model cannot take is refused before anything is received."""
+        request, limits = job.request, job.limits
+        manifest, _ = read_manifest(request, run_uid=self._run_uid, headers=headers, limits=limits)
+        form = self._form()
+        check_form(manifest, form)
+        if manifest.kind != "full":
+            raise NotReceivedError("adapters are fetched, always")
+        received = self._reception.receive(request, manifest, headers, limits, self._device)
+        with locked(self._spool, limits):
+            staged = self._prepare(Staged(with_head(received, form)))
+        job.size, job.was_broadcast = sum(file.size for file in manifest.files), True
+        return staged
+
+    def _fetched(self, job: _Job, headers: Mapping[str, str]) -> Staged:
+        request, limits = job.request, job.limits
         with locked(self._spool, limits):
             job.fetched = fetch(self._spool, request, run_uid=self._run_uid, headers=headers, limits=limits)
             folder, manifest = job.fetched.folder, job.fetched.manifest
@@ -155,7 +190,5 @@ class Stager:
             tensors = with_head(open_tensors(folder, manifest), form)
             limits.check("checking the form")
             staged = self._prepare(Staged(tensors, folder))
-        limits.check("bringing it to the device")
         job.size = sum(file.size for file in manifest.files)
-        fault_point("engine.staged")
         return staged

@@ -38,6 +38,7 @@ class WorkerWeights:
         form: what the model consists of; called in the staging thread.
         load: puts a staged version into the model; if it raises, the model is half replaced.
         prepare: makes what is checked ready for that, in the staging thread.
+        device: the model's; None: a CPU.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class WorkerWeights:
         form: Callable[[], ModelForm],
         load: Callable[[Staged], None],
         prepare: Callable[[Staged], Staged] = lambda staged: staged,
+        device: torch.device | None = None,
     ) -> None:
         run_uid = os.environ.get(ENV_RUN_UID)
         token = os.environ.get(ENV_ADMIN_TOKEN)
@@ -59,6 +61,7 @@ class WorkerWeights:
             headers={name: value for name, value in headers.items() if value},
             form=form,
             prepare=prepare,
+            device=device,
             ended=partial(ring, bell_path()),
         )
 

@@ -23,7 +23,10 @@ class WeightsExtension:
         if self._echorl_weights is None:
             loader = compat.Loader(self)
             self._echorl_weights = WorkerWeights(
-                form=partial(compat.loaded_form, self), load=loader.load, prepare=loader.prepare
+                form=partial(compat.loaded_form, self),
+                load=loader.load,
+                prepare=loader.prepare,
+                device=compat.device_of(self),
             )
         return self._echorl_weights
 

@@ -92,7 +92,7 @@ class OrchestratorConfig(RoleConfig):
     engines: EngineDiscovery
     teacher: TeacherConfig | None = None
     """For mode opd; in mode sft who plays the episodes, None where all conversations are given."""
-    weight_mode: Literal["http", "disk"]
+    weight_mode: Literal["http", "disk", "nccl", "auto"]
     checkpoint: CheckpointConfig
     record: bool = False
     """Keep a copy of every sealed batch under ``record/``, to be trained on again without engines."""

@@ -76,7 +76,10 @@ class TrainerConfig(RoleConfig):
     """Replicas of the sharded model (HSDP); ranks = replicate x shard."""
     context: int = 1
     """Consecutive ranks, all of one replica, that share their packs."""
-    weight_mode: Literal["http", "disk"]
+    weight_mode: Literal["http", "disk", "nccl", "auto"]
+    """``auto``: nccl or http, by ``echorl_core.links``."""
+    engines_on_gpus: bool = False
+    """For ``auto``."""
     weight_delta: Literal["auto", "never"] = "auto"
     """Whether versions are published as what they changed, too."""
     publish_host: str = "127.0.0.1"

@@ -20,6 +20,8 @@ class StageRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Address of the weight manifest: ``http://...`` or ``file:///...``."""
     digest: str
     deadline_s: float
+    broadcast: bool = False
+    """Whether the trainer broadcasts it, too, to workers that ask for that; the others fetch it."""
 
     @property
     def policy(self) -> PolicyId:
@@ -46,6 +48,8 @@ class StageStatus(msgspec.Struct, frozen=True, kw_only=True):
     received_bytes: int = 0
     """Of weights that this worker fetched: 0 where another one of the host did."""
     delta: DeltaUse = "none"
+    broadcast: bool = False
+    """Whether it came by broadcast."""
     seconds: float = 0.0
     in_place: bool = False
     """Whether it can be applied between two steps, without a pause."""

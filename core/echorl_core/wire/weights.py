@@ -77,6 +77,8 @@ class PolicyAnnouncement(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     probe: Probe | None = None
     delta: DeltaSize | None = None
     """None: the version is published as a whole alone."""
+    broadcast: bool = False
+    """Whether engines' workers may ask for a seat in a broadcast of it (``wire/broadcast.py``)."""
 
     @property
     def policy(self) -> PolicyId:

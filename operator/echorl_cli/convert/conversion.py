@@ -12,8 +12,7 @@ from echorl_cli.convert.layers import read_layers
 from echorl_cli.convert.problem import ConversionError
 from echorl_cli.convert.settings import Settings, Table
 from echorl_cli.convert.spelling import one_spelling
-from echorl_cli.convert.tree import location, take
-from echorl_manifest import API_VERSION, KIND, NOT_SUPPORTED, EchoRLRun, Problem
+from echorl_manifest import API_VERSION, KIND, EchoRLRun, Problem
 from echorl_manifest.schema import found_text
 from echorl_manifest.validation import parsed
 
@@ -132,20 +131,8 @@ def _leftovers(settings: Settings, draft: ManifestDraft) -> None:
 
 
 def _refusals(settings: Settings, draft: ManifestDraft) -> list[Problem]:
-    """Everything that is wrong; what the manifest means and nothing carries out yet is left out, with a line each."""
+    """Everything that is wrong."""
     problems = parsed(draft.document)[1]
-    # Without its type an environment is none.
-    later = [
-        problem
-        for problem in problems
-        if problem.reason.startswith(NOT_SUPPORTED) and not problem.path.endswith(".type")
-    ]
-    for problem in later:
-        what = problem.reason.removeprefix(f"{NOT_SUPPORTED}: ")
-        text = f"{what}; {problem.found} is left out, accepted until then: {problem.accepted}"
-        draft.tell(Kind.NOT_SUPPORTED, problem.path, text)
-        take(draft.document, location(problem.path))
-    problems = parsed(draft.document)[1] if later else problems
     wrong = list(settings.problems)
     named = {problem.path for problem in wrong}
     for problem in problems:

@@ -19,7 +19,6 @@ class Kind(StrEnum):
     NO_COUNTERPART = "no counterpart"
     CHANGED = "changed"
     DEFAULT = "default"
-    NOT_SUPPORTED = "not supported yet"
     TO_FILL_IN = "to fill in"
 
 

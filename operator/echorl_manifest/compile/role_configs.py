@@ -1,7 +1,6 @@
 """Spec and placement to role configs: one pure function, covered by golden files."""
 
 import math
-from typing import Literal
 
 from echorl_core import config, names
 from echorl_manifest.compile.algorithms import (
@@ -167,12 +166,6 @@ def _batch(spec: EchoRLRunSpec, placement: Placement) -> config.BatchConfig:
     )
 
 
-def _weight_mode(spec: EchoRLRunSpec) -> Literal["http", "disk"]:
-    if spec.weight_transfer.mode == "nccl":
-        raise ValueError("weight transfer nccl is not supported yet; validate the manifest first")
-    return spec.weight_transfer.mode
-
-
 def _optimizer(spec: EchoRLRunSpec) -> config.OptimizerConfig:
     return config.OptimizerConfig(**spec.trainer.optimizer.model_dump())
 
@@ -224,7 +217,7 @@ def _orchestrator(spec: EchoRLRunSpec, placement: Placement) -> config.Orchestra
             extra_headers={header.name: header.value for header in spec.inference.extra_headers},
         ),
         teacher=teacher_config(spec.algorithm),
-        weight_mode=_weight_mode(spec),
+        weight_mode=spec.weight_transfer.mode,
         checkpoint=config.CheckpointConfig(
             interval=checkpoint.interval, keep_last=checkpoint.keep_last, keep_every=checkpoint.keep_every
         ),
@@ -256,7 +249,8 @@ def _trainer(spec: EchoRLRunSpec, placement: Placement) -> config.TrainerConfig:
         gradient_accumulation=trainer.gradient_accumulation,
         replicate=trainer.parallel.replicate,
         context=trainer.parallel.context,
-        weight_mode=_weight_mode(spec),
+        weight_mode=spec.weight_transfer.mode,
+        engines_on_gpus=spec.weight_transfer.mode == "auto" and spec.inference.gpus_per_replica > 0,
         weight_delta=spec.weight_transfer.delta,
         publish_host=placement.publish_host,
         advertise_host=placement.advertise_host,

@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 
-from echorl_manifest.crd.rules.rows import by_place, row_validations
+from echorl_manifest.crd.rules.rows import by_place
 from echorl_manifest.crd.validations import Validation, validation
 from echorl_manifest.problems import NOT_SUPPORTED
 from echorl_manifest.rules.table import ENVIRONMENTS
-from echorl_manifest.rules.unsupported import NOWHERE, OTHER_TYPES, PLAYED
+from echorl_manifest.rules.unsupported import OTHER_TYPES, PLAYED
 
 _OTHER_TYPE = validation(
     "(" + " || ".join(f"self.type.startsWith('{source}:')" for source in PLAYED) + ")",
@@ -15,7 +15,5 @@ _OTHER_TYPE = validation(
     reason="FieldValueForbidden",
 )
 
-REFUSALS: Mapping[str, tuple[Validation, ...]] = by_place(
-    (*((place, _OTHER_TYPE) for place in ENVIRONMENTS), *row_validations(NOWHERE))
-)
+REFUSALS: Mapping[str, tuple[Validation, ...]] = by_place((place, _OTHER_TYPE) for place in ENVIRONMENTS)
 """By the place in the schema that they stand at."""

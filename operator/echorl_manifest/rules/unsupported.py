@@ -19,8 +19,6 @@ def _not_supported(place: str, field: str, what: str, accepted: str = "no value"
     return Refused((place,), field, (), f"{NOT_SUPPORTED}: {what}", accepted, **values)
 
 
-NOWHERE = (_not_supported("spec.weightTransfer", "mode", "weight transfer by NCCL", "http or disk", only=("nccl",)),)
-"""What nothing carries out."""
 IN_A_CLUSTER_ALONE = (
     _not_supported("spec.model", "tokenSecretName", "fetching gated models from the hub"),
     _not_supported("spec.code", "configMap", "code from a ConfigMap", "no value; code.path works"),
@@ -66,7 +64,6 @@ def unsupported_findings(spec: EchoRLRunSpec, *, local: bool = False) -> Iterato
         if source not in PLAYED:
             reason = f"{NOT_SUPPORTED}: environments of {source}"
             yield finding(f"{path}.type", environment.type, OTHER_TYPES, reason)
-    yield from row_findings(NOWHERE, spec)
     if local:
         yield from _on_one_machine(spec)
 

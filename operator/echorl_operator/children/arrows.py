@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from echorl_core.wire.sandboxes import BROKER_PORT
 from echorl_manifest.models.environments import Environment
 from echorl_manifest.models.model import is_path
+from echorl_manifest.models.run import EchoRLRunSpec
 from echorl_manifest.rules.finding import eval_environments, train_environments
 from echorl_operator.children import cluster_placement as places
 from echorl_operator.children.sandboxes import are_pods
@@ -86,11 +87,20 @@ def _between_roles(target: Target) -> Iterator[Arrow]:
     orchestrator = _tcp(places.ORCHESTRATOR_PORT)
     trainer, engines = PodRole.TRAINER.value, PodRole.INFERENCE.value
     yield Arrow(PodRole.ORCHESTRATOR.value, engines, _tcp(places.ENGINE_PORT), "sampling and weight updates")
-    if target.spec.weight_transfer.mode == "http":
+    if target.spec.weight_transfer.mode != "disk":
         yield Arrow(engines, FIRST_TRAINER, _tcp(places.TRAINER_PORT), "new weights")
+    if _may_broadcast(target.spec):
+        # The members of a process group listen at ports of the system's choice.
+        for source, to in ((engines, FIRST_TRAINER), (FIRST_TRAINER, engines), (engines, engines)):
+            yield Arrow(source, to, (), "broadcasts of weights")
     yield Arrow(trainer, PodRole.ORCHESTRATOR.value, orchestrator, "batches and reports")
     yield Arrow(trainer, trainer, (), "collectives")
     yield Arrow(AGENTS, PodRole.ORCHESTRATOR.value, orchestrator, "the gateway")
+
+
+def _may_broadcast(spec: EchoRLRunSpec) -> bool:
+    on_gpus = spec.trainer.gpus_per_replica > 0 and spec.inference.gpus_per_replica > 0
+    return spec.weight_transfer.mode == "nccl" or (spec.weight_transfer.mode == "auto" and on_gpus)
 
 
 def _of_sandboxes(target: Target) -> Iterator[Arrow]:

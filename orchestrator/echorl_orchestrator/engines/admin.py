@@ -69,6 +69,7 @@ class AdminClient:
             url=policy.url,
             digest=policy.digest,
             deadline_s=deadline_s,
+            broadcast=policy.broadcast,
         )
         await self._call("POST", "/echorl/stage", request)
 

@@ -19,7 +19,7 @@ def test_field_errors_and_rules_are_told_together():
         ("spec.environments.train.0.echo.tool.alpha", math.nan),
         ("spec.environments.train.1", {"type": "import:a:b", "sampling": {"topP": 0.5}}),
         ("spec.environments.eval.0.name", "all"),
-        ("spec.weightTransfer.mode", "nccl"),
+        ("spec.weightTransfer.mode", "nixl"),
     ):
         document = with_value(document, path, value)
     assert {problem.path for problem in problems(document)} == {

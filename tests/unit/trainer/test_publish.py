@@ -20,6 +20,7 @@ from echorl_core.identity import RunIdentity
 from echorl_core.rundir import RunDirectory
 from echorl_core.wire.weights import PolicyAnnouncement, WeightManifest
 from echorl_testing.trainer.tiny_learner import tiny_config, tiny_learner, tiny_model, train
+from echorl_trainer.broadcast import Broadcaster
 from echorl_trainer.health import Watch
 from echorl_trainer.lora import published_parameters
 from echorl_trainer.parallel import Ranks
@@ -46,6 +47,7 @@ def publisher_of(
     watch: Watch | None = None,
     deadline_s: float = 60,
     deltas: bool = True,
+    broadcaster: Broadcaster | None = None,
 ) -> Publisher:
     return Publisher(
         learner.state.policy,
@@ -56,6 +58,7 @@ def publisher_of(
         watch=watch or Watch(),
         deadline_s=deadline_s,
         deltas=deltas,
+        broadcaster=broadcaster,
     )
 
 
@@ -98,6 +101,16 @@ def test_manifest_describes_every_file_and_tensor(ranks: Ranks, model: Path, tmp
         assert manifest.tensors[name].shape == list(tensor.shape)
         assert manifest.tensors[name].dtype == "F32"
         assert manifest.tensors[name].xxh3 == xxhash.xxh3_128_hexdigest(tensor.numpy())
+
+
+def test_what_is_broadcast_is_announced_as_such_and_has_no_delta(ranks: Ranks, model: Path) -> None:
+    watch = Watch()
+    broadcaster = Broadcaster(torch.device("cpu"), watch, attempt=3)
+    learner, store = tiny_learner(ranks, model), MemoryStore(3, "http://127.0.0.1:9")
+    publisher = publisher_of(learner, ranks, store, model, watch=watch, broadcaster=broadcaster)
+    # Of two that are equal the second one would be a delta of no bytes.
+    announced = [published(publisher, version) for version in (1, 2)]
+    assert [(one.broadcast, one.delta) for one in announced] == [(True, None)] * 2
 
 
 def test_probe_agrees_with_the_published_weights(ranks: Ranks, model: Path, tmp_path: Path) -> None:

@@ -29,9 +29,9 @@ class Running:
     store: MemoryStore
     snapshots: Snapshots
 
-    def get(self, path: str, headers: dict[str, str] | None = None) -> tuple[int, bytes]:
+    def get(self, path: str, headers: dict[str, str] | None = None, *, method: str = "GET") -> tuple[int, bytes]:
         connection = HTTPConnection("127.0.0.1", self.port, timeout=60)
-        connection.request("GET", path, headers=headers or {})
+        connection.request(method, path, headers=headers or {})
         response = connection.getresponse()
         return response.status, response.read()
 
@@ -141,21 +141,27 @@ def test_request_of_another_run_is_refused(running: Running) -> None:
 
 
 OPEN = {"/metrics", "/state", "/healthz"}
-WEIGHTS = "/weights/a{attempt}/v{version}/{name}"
+WEIGHTS, JOIN = "/weights/a{attempt}/v{version}/{name}", "/weights/a{attempt}/v{version}/join"
 
 
 def test_every_route_has_a_rule_of_access() -> None:
     server = Server(IDENTITY, 0, Health(step_timeout_s=60), weights_key=KEY)
     routes = server.application().router.routes()
-    assert {route.resource.canonical for route in routes if route.resource is not None} == OPEN | {WEIGHTS}
+    assert {route.resource.canonical for route in routes if route.resource is not None} == OPEN | {WEIGHTS, JOIN}
 
 
 @pytest.mark.parametrize("key", [None, "", "token", KEY + "0", "\xe9t\xe9"])
 def test_weights_need_their_key(running: Running, key: str | None) -> None:
-    path = WEIGHTS.format(attempt=2, version=3, name="model.safetensors")
-    status, body = running.get(path, {} if key is None else {"X-EchoRL-Token": key})
-    assert status == 403
-    assert KEY not in body.decode()
+    for method, route in (("GET", WEIGHTS), ("POST", JOIN)):
+        path = route.format(attempt=2, version=3, name="model.safetensors")
+        status, body = running.get(path, {} if key is None else {"X-EchoRL-Token": key}, method=method)
+        assert status == 403
+        assert KEY not in body.decode()
+
+
+def test_a_seat_is_refused_where_nothing_is_broadcast(running: Running) -> None:
+    status, body = running.get(JOIN.format(attempt=2, version=3), {"X-EchoRL-Token": KEY}, method="POST")
+    assert (status, json.loads(body)) == (409, {"error": "nothing is broadcast: fetch the files"})
 
 
 def test_port_that_is_taken_is_an_error(running: Running) -> None:

@@ -4,7 +4,6 @@ import pytest
 
 from echorl_cli.convert.draft import Kind
 from echorl_cli.convert.tree import MISSING, at, location
-from echorl_manifest import problems
 from echorl_testing.manifests.prime_rl import converted_copy, smallest, with_value
 
 
@@ -72,6 +71,7 @@ OPD = {"type": "opd", "teacher": {"name": "big", "base_url": ["http://t/v1"]}}
         ("trainer.optim.type", "sign_sgd", "spec.trainer.optimizer.type", "signSgd"),
         ("trainer.model.ac", {}, "spec.trainer.activationCheckpointing", "full"),
         ("weight_broadcast.type", "filesystem", "spec.weightTransfer.mode", "disk"),
+        ("weight_broadcast.type", "nccl", "spec.weightTransfer.mode", "nccl"),
         ("ckpt.resume_step", -1, "spec.resume", None),
         ("ckpt.resume_step", 40, "spec.resume", {"policy": "FromStep", "step": 40}),
         ("resume", {"step": 40}, "spec.resume", {"policy": "FromStep", "step": 40}),
@@ -398,17 +398,6 @@ def test_a_gate_of_other_bounds_has_no_counterpart():
     assert field(GATE, gate, "spec.environments.train[0].algorithm") is None
     lines = lines_with({GATE: gate}, Kind.NO_COUNTERPART)
     assert [line.partition(" = ")[0] for line in lines] == [f"{GATE}.any.type", f"{GATE}.any.reject_max"]
-
-
-def test_what_nothing_carries_out_yet_is_left_out_and_told():
-    values = {"weight_broadcast.type": "nccl"}
-    document = converted_copy(with_value(smallest(), ("weight_broadcast", "type"), "nccl")).document
-    assert problems(document) == []
-    assert "mode" not in document["spec"].get("weightTransfer", {})
-    assert lines_with(values, Kind.NOT_SUPPORTED) == [
-        'spec.weightTransfer.mode: not supported yet: weight transfer by NCCL; "nccl" is left out, '
-        "accepted until then: http or disk",
-    ]
 
 
 def test_arguments_of_a_chat_template_are_told_as_what_they_are():

@@ -7,7 +7,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from echorl_cli.convert.conversion import Options, converted
-from echorl_cli.convert.draft import Kind
 from echorl_cli.convert.keys import KEYS
 from echorl_cli.convert.problem import ConversionError
 from echorl_cli.convert.renames import RENAMES
@@ -81,7 +80,6 @@ def test_every_supported_combination_is_a_valid_manifest(chosen):
         tree = with_value(tree, location(path), value)
     conversion = converted_copy(tree)
     assert problems(conversion.document) == []
-    assert [line for line in conversion.lines if line.kind is Kind.NOT_SUPPORTED] == []
     assert EchoRLRun.model_validate(parse_yaml(manifest_text(conversion, []))) == conversion.run
 
 

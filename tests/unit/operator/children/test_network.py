@@ -1,5 +1,7 @@
 """NetworkPolicies: every arrow is allowed at both ends, and every other connection is denied."""
 
+from itertools import permutations
+
 import pytest
 
 from echorl_core.problem import Problem
@@ -147,6 +149,29 @@ def lines(document, settings=SETTINGS):
 def test_engines_need_no_trainer_when_weights_come_by_disk():
     assert "inference -> trainer-0 (TCP/8200): new weights" in lines(shortest())
     assert not any("new weights" in line for line in lines(with_value(shortest(), "spec.weightTransfer.mode", "disk")))
+
+
+def test_members_of_a_broadcast_reach_each_other_at_any_port():
+    among = set(permutations(("trainer-0", "engine", "second-engine"), 2))
+    peers = [*(peer for peer in PEERS if peer.name in RUN), pod("second-engine", "inference")]
+    for mode, on_gpus, opened in (
+        ("nccl", False, True),
+        ("auto", True, True),
+        ("auto", False, False),
+        ("http", True, False),
+    ):
+        document = with_value(manifest("two-pods"), "spec.weightTransfer.mode", mode)
+        if not on_gpus:
+            document = with_value(document, "spec.trainer.gpusPerReplica", 0)
+        policies = policies_of(document)
+        found = {
+            (source.name, target.name)
+            for source in peers
+            for target in peers
+            if source is not target and allowed(policies, source, target, 29777)
+        }
+        trainers = {("trainer-0", "trainer-1"), ("trainer-1", "trainer-0")}
+        assert found - trainers == (among if opened else set())
 
 
 def test_a_model_on_the_volume_needs_no_hub():

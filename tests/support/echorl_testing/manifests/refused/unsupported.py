@@ -7,7 +7,6 @@ from echorl_testing.manifests.refused.case import ENV, EVAL
 
 NOT_SUPPORTED_YET: list[tuple[str, Any]] = [
     (f"{ENV}.type", "agent:coder"),
-    ("spec.weightTransfer.mode", "nccl"),
 ]
 CLUSTER_ONLY: list[tuple[str, Any]] = [
     ("spec.model.tokenSecretName", "hub"),

@@ -1,0 +1,98 @@
+"""Rank 0 of a trainer as workers see it: versions in memory, served over HTTP and broadcast by gloo; and a worker."""
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import torch
+from safetensors.torch import load_file
+
+from echorl_core.identity import RunIdentity
+from echorl_core.run_token import weights_key
+from echorl_core.wire.broadcast import slices
+from echorl_core.wire.engine import StageRequest
+from echorl_core.wire.weights import TensorInfo, WeightFile, WeightManifest
+from echorl_testing.engines.published import tensor_info
+from echorl_trainer.broadcast import Broadcaster
+from echorl_trainer.health import Health
+from echorl_trainer.server import Server
+from echorl_trainer.snapshots import Snapshots, file_layouts
+from echorl_trainer.weights import MemoryStore
+
+SLICE = 4096
+
+
+class BroadcastingTrainer:
+    """Rank 0's server, memory and broadcaster; its versions are the model's tensors plus the version."""
+
+    def __init__(
+        self, model: Path, *, run_uid: str, token: str, files: int = 2, dtype: torch.dtype = torch.float32
+    ) -> None:
+        self._run_uid = run_uid
+        self.tensors = {name: one.to(dtype) for name, one in load_file(model / "model.safetensors").items()}
+        size = sum(one.nbytes for one in self.tensors.values())
+        self.layouts = file_layouts(
+            {name: tuple(one.shape) for name, one in self.tensors.items()},
+            dtype,
+            single_name="model.safetensors",
+            file_bytes=size // files + 1,
+        )
+        self.snapshots = Snapshots(self.layouts, {}, pinned=False)
+        self.health = Health(step_timeout_s=60)
+        server = Server(RunIdentity("run", run_uid, 1), 0, self.health, weights_key=weights_key(token))
+        self.store = server.weights = MemoryStore(1, f"http://127.0.0.1:{server.start('127.0.0.1', 0)}")
+        self.sent: list[int] = []
+        self.after_sending: Callable[[], object] = lambda: None
+        self.broadcaster = server.broadcasts = Broadcaster(
+            torch.device("cpu"),
+            self.health.watch,
+            attempt=1,
+            sent=self._note,
+            gather_s=1.0,
+            slice_bytes=SLICE,
+            timeout_s=3,
+        )
+
+    def _note(self, size: int) -> None:
+        self.sent.append(size)
+        self.after_sending()
+
+    def values(self, version: int) -> dict[str, torch.Tensor]:
+        """What a version holds."""
+        return {name: one + version / 64 for name, one in self.tensors.items()}
+
+    @property
+    def num_slices(self) -> int:
+        """Of a version's broadcast."""
+        sizes = [sum(after - first for first, after in one.places.values()) for one in self.layouts]
+        return sum(len(slices(size, SLICE)) for size in sizes)
+
+    def publish(self, version: int, *, values_of: int | None = None) -> StageRequest:
+        """The whole of what publish.py does with a snapshot that has arrived; the body of a stage call.
+
+        ``values_of``: the version whose values it has; None: its own.
+        """
+        values = self.values(version if values_of is None else values_of)
+        snapshot = self.snapshots.take(version, timeout_s=10, check=self.health.watch.check)
+        infos: dict[str, TensorInfo] = {}
+        for file in snapshot.files:
+            for name, tensor in file.tensors().items():
+                tensor.copy_(values[name])
+                infos[name] = tensor_info(tensor, file.layout.name)
+        listed = [WeightFile(name=one.name, size=one.size) for one in self.layouts]
+        manifest = msgspec.json.encode(
+            WeightManifest(run_uid=self._run_uid, attempt=1, version=version, files=listed, tensors=infos)
+        )
+        self.newest = snapshot
+        self.store.show(snapshot, manifest)
+        self.broadcaster.offer(snapshot)
+        snapshot.release()
+        return StageRequest(
+            attempt=1,
+            version=version,
+            url=self.store.url(version),
+            digest=hashlib.sha256(manifest).hexdigest(),
+            deadline_s=60,
+            broadcast=True,
+        )

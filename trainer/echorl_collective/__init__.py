@@ -1,0 +1,1 @@
+"""Process groups of a trainer's publisher and engines' workers, and what goes through them."""
