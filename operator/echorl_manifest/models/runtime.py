@@ -29,8 +29,8 @@ class Checkpoint(ApiModel):
     async_save: bool = True
     """Whether training goes on while a checkpoint is written.
 
-    It takes a copy of the state in the host memory of every trainer rank: ``echorl plan`` says how much. Without it
-    the loop stands still until the state is written."""
+    It takes a copy of the state in every rank's host memory: ``echorl plan`` says how much. Without it the loop stands
+    still until then."""
     weights_only_every: Annotated[int, Field(ge=1)] | None = None
     """Steps between two exports of the weights alone, to ``exports/`` of the run's folder."""
     weights_only_keep_last: Annotated[int, Field(ge=1)] = 5
@@ -128,12 +128,10 @@ class StallPolicy(ApiModel):
     """When a run that makes no step counts as hung."""
 
     no_step_for: Duration = "30m"
-    """Longest time without a step.
+    """Longest time that a Running run makes no step, however long steps usually take.
 
-    While the run is Running, it is compared with the time since the orchestrator's step last changed, or since it
-    began to run; how long steps usually take is no matter. Besides, a trainer rank calls itself unhealthy when its loop
-    has made no progress for this long or for 10 times its median step, whichever is longer; and a rank or an
-    orchestrator that has given no good answer to its health check for this long is ended.
+    A rank that makes no progress for this long, and for 10 times its median step, is unhealthy; a rank or orchestrator
+    without a good answer to health checks for this long is ended.
     """
     action: Literal["Restart", "Fail", "Ignore"] = "Restart"
     """What follows.
@@ -191,6 +189,6 @@ class Record(ApiModel):
     episodes: bool = False
     """Write every train and eval episode, messages included, to ``records/`` as Parquet: a file a step and an eval.
 
-    Off by default, as nothing ever removes records, and the messages of all episodes may outgrow the volume. Without
-    it ``episodes.jsonl`` has a few whole ones: up to 4 a step, 4 that filters kept out before it, and 4 an eval.
+    Nothing ever removes them, and they may outgrow the volume. Without it ``episodes.jsonl`` has a few whole ones: up
+    to 4 a step, 4 that filters kept out, and 4 an eval.
     """

@@ -31,8 +31,8 @@ class Condition(ApiModel):
 
     type: Annotated[str, Field(min_length=1, max_length=64)]
     """What is said: Ready, Progressing, TrainerReady, InferenceReady, OrchestratorReady, CheckpointCommitted,
-    OffPolicyBounded, RewardSignal, EpisodeInfrastructure or Failed; Blocked, InvalidSpec, NodeLost or Stalled once that
-    was so. Their reasons, and events: docs/operator/conditions.md."""
+    OffPolicyBounded, RewardSignal, EpisodeInfrastructure, GangWhole or Failed; Blocked, InvalidSpec, NodeLost or
+    Stalled once that was so. Their reasons, and events: docs/operator/conditions.md."""
     status: Literal["True", "False", "Unknown"]
     """Whether it is so."""
     reason: Annotated[str, Field(min_length=1, max_length=MAX_REASON)]
@@ -209,6 +209,8 @@ class Control(ApiModel):
     """Which checkpoint, newer than the resume step, prepare found damaged or gone; until a newer one is committed."""
     autoscale: Annotated[dict[str, Count], Field(max_length=16)] | None = None
     """What autoscaling has decided."""
+    gang: Annotated[dict[str, Count], Field(max_length=8)] | None = None
+    """An elastic gang's size."""
 
 
 class RunStatus(ApiModel):
