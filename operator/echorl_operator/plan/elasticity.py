@@ -76,7 +76,7 @@ def counts(size: GangSize | None, spec: Mapping[str, Any]) -> bool:
     elastic = trainer.get("elastic")
     if size is None or not isinstance(elastic, Mapping):
         return False
-    return size.replicas == trainer.get("replicas", 1) and elastic.get("minReplicas", size.replicas) <= size.pods
+    return bool(size.replicas == trainer.get("replicas", 1) and elastic.get("minReplicas", 1) <= size.pods)
 
 
 def applied(spec: Mapping[str, Any], size: GangSize | None) -> Mapping[str, Any]:
