@@ -55,6 +55,8 @@ class ImaginedCluster:
         """Whether engines are of the newest template at once, or not at all."""
         self.places: int | None = None
         """Trainer pods that there are nodes for; None: for any number."""
+        self.unscheduled = NO_NODE
+        """What the scheduler says of others."""
         self._uids = itertools.count(1)
 
     @property
@@ -194,7 +196,7 @@ class ImaginedCluster:
                 self._keep(action.body)
                 self._control(action.body)
             case LiftGate():
-                self.pods[action.name] = replace(self.pods[action.name], gated=False, node="", unscheduled=NO_NODE)
+                self.pods[action.name] = replace(self.pods[action.name], gated=False, node="", unscheduled=self.unscheduled)
                 self.schedule()
             case ChangeLive() if self.state is not None:
                 self.state = replace(self.state, live_generation=action.settings.generation)

@@ -198,6 +198,14 @@ def test_with_too_few_nodes_for_the_least_it_waits() -> None:
     assert (cluster.status["attempt"], len(trainers(cluster))) == (2, 2)
 
 
+def test_what_fewer_pods_would_miss_too_is_no_reason() -> None:
+    cluster = ImaginedCluster(trainer=elastic())
+    cluster.places, cluster.unscheduled = 1, 'persistentvolumeclaim "one-volume" not found'
+    cluster.settle()
+    cluster.settle_after(10 * AFTER_S)
+    assert (cluster.status["attempt"], cluster.condition("Blocked")[1]) == (1, "ClaimNotFound")
+
+
 @pytest.mark.parametrize("edit", ["more replicas", "no elastic", "more at least"])
 def test_an_edit_of_its_size_is_carried_out(edit: str) -> None:
     cluster = shrunk()
