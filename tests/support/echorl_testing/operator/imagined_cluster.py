@@ -196,7 +196,8 @@ class ImaginedCluster:
                 self._keep(action.body)
                 self._control(action.body)
             case LiftGate():
-                self.pods[action.name] = replace(self.pods[action.name], gated=False, node="", unscheduled=self.unscheduled)
+                pod = self.pods[action.name]
+                self.pods[action.name] = replace(pod, gated=False, node="", unscheduled=self.unscheduled)
                 self.schedule()
             case ChangeLive() if self.state is not None:
                 self.state = replace(self.state, live_generation=action.settings.generation)
