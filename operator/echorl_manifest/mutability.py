@@ -59,6 +59,7 @@ EFFECTS: Mapping[str, Effect] = {
     # Its state stands in the checkpoints.
     "spec.trainer.optimizer.type": Effect.IMMUTABLE,
     "spec.trainer.optimizer.stateDtype": Effect.IMMUTABLE,
+    "spec.trainer.elastic": Effect.LIVE,
     "spec.inference": Effect.LIVE,
     # The orchestrator's: it reads its config once.
     "spec.inference.extraHeaders": Effect.NEW_ATTEMPT,

@@ -69,6 +69,7 @@ STATUS = {
         "engineRestarts": {"one-inference-5d8-x": 2},
         "judgedEnds": {"one-inference-5d8-x": 3},
         "autoscale": {"wanted": 3, "min": 1, "max": 4, "replicas": 2, "off": 1},
+        "gang": {"pods": 1, "replicas": 2, "since": 1769853600},
         "preparedAttempt": 2,
         "admittedAttempt": 2,
         "admittedPods": "0123456789abcdef",

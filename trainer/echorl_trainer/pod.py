@@ -74,12 +74,15 @@ class Layout:
         if problems:
             raise ValueError("; ".join(problems))
         found = cls(*(int(environ[name]) for name in lowest))
-        if found.index >= found.pods:
-            raise ValueError(f"{names.ENV_POD_INDEX}: found {found.index}, accepted is 0 to {found.pods - 1}")
         missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not environ.get(name)]
         if found.world_size > 1 and missing:
             raise ValueError(f"environment variables are missing: {', '.join(missing)}")
         return found
+
+    @property
+    def is_spare(self) -> bool:
+        """Whether the pod is none of the gang's, and holds a place until the gang grows."""
+        return self.index >= self.pods
 
     @property
     def world_size(self) -> int:
@@ -354,6 +357,8 @@ def main(arguments: Sequence[str]) -> int:
         termination_message.write(message_of_end(Role.TRAINER, ExitCode.BAD_INPUT, str(error)))
         return ExitCode.BAD_INPUT
     logs.configure(Role.TRAINER, attempt=identity.attempt)
+    if layout.is_spare:
+        return _hold_place(layout)
     # -P: the working folder may hold modules of any name.
     command = [sys.executable, "-P", "-m", "echorl_trainer", "--config", str(config)]
     with tempfile.TemporaryDirectory(prefix="echorl-words-", ignore_cleanup_errors=True) as folder:
@@ -364,6 +369,16 @@ def main(arguments: Sequence[str]) -> int:
     termination_message.write(said)
     log.info("the pod ends", code=code, meaning=code_name(code), message=said.message)
     return code
+
+
+def _hold_place(layout: Layout) -> int:
+    """Wait to be told to end, on a node that the gang will grow to."""
+    ends = (signal.SIGTERM, signal.SIGINT)
+    # What waits for a signal takes it only if it is blocked; process 1 would not be ended by it either.
+    signal.pthread_sigmask(signal.SIG_BLOCK, ends)
+    log.info("holding a place until the gang grows", index=layout.index, pods=layout.pods)
+    signal.sigwait(ends)
+    return ExitCode.OK
 
 
 def run() -> NoReturn:

@@ -25,6 +25,7 @@ from echorl_operator.kube.resources import of_kind
 from echorl_operator.observed import decode
 from echorl_operator.observed.memory import Memory
 from echorl_operator.observed.runs import RunRecord
+from echorl_operator.plan.elasticity import applied, counts, with_trainer_pods
 from echorl_operator.settings import Settings
 from echorl_operator.settings_file import read_settings, settings_of
 
@@ -83,10 +84,13 @@ async def _compared(cluster: Cluster, name: str, edit: Edit | None, file: Path |
     revision, frozen = await _frozen(cluster, record, memory)
     settings = await _settings(cluster, file)
     run = _stored(record) if edit is None else edit.run
+    size = memory.gang_size
+    if size is not None and counts(size, run.spec.model_dump(mode="json", by_alias=True)):
+        run = run.model_copy(update={"spec": with_trainer_pods(run.spec, size.pods)})
     if problems := cluster_problems(run, settings):
         raise _unfit(f"run {name}" if edit is None else str(edit.file), problems)
     anew = render(run, uid=record.uid, namespace=record.key.namespace, generation=record.generation, settings=settings)
-    spec: Mapping[str, Any] = record.spec if edit is None else anew.spec
+    spec: Mapping[str, Any] = applied(record.spec, size) if edit is None else anew.spec
     now = outcome(record, revision, frozen, spec, settings=settings, now=time.time())
     version = settings.operator_version
     old, new = f"attempt {memory.attempt}", f"EchoRL {version}" if edit is None else str(edit.file)

@@ -19,7 +19,7 @@ from echorl_operator.status.conditions import PROBLEMS, is_problem
 
 MOST_LINES = 8
 """The most lines of one kind of evidence."""
-_GOOD = ("Ready", "CheckpointCommitted", "OffPolicyBounded", "RewardSignal", "EpisodeInfrastructure")
+_GOOD = ("Ready", "CheckpointCommitted", "OffPolicyBounded", "RewardSignal", "EpisodeInfrastructure", "GangWhole")
 _LONGEST = 400
 
 

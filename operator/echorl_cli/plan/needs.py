@@ -11,6 +11,7 @@ from echorl_manifest import EchoRLRun
 from echorl_manifest.compile.placement import example_placement
 from echorl_manifest.compile.role_configs import num_ranks, role_configs
 from echorl_manifest.rules.modes import num_engines
+from echorl_manifest.rules.trainer import gang_sizes
 
 _BYTES = {"float32": FLOAT32, "bfloat16": BFLOAT16}
 _MOST_GPUS = 64
@@ -29,6 +30,8 @@ class Needs:
     serving: Serving | None
     """None: there are no engines, or they run on the CPU."""
     engines: int
+    fewest_ranks: int = 0
+    """Of an elastic gang; 0: it always has ``ranks``."""
 
 
 def needs_of(run: EchoRLRun, shape: ModelShape, longest: int | None) -> Needs:
@@ -46,7 +49,8 @@ def needs_of(run: EchoRLRun, shape: ModelShape, longest: int | None) -> Needs:
         serving = Serving(split, max_model_len, _BYTES[spec.model.dtype])
         if (share := _gpu_share(spec.inference.extra_args)) is not None:
             serving = replace(serving, gpu_share=share)
-    return Needs(shape, training, ranks, max_model_len, serving, engines)
+    fewest = gang_sizes(spec)[-1] * max(1, spec.trainer.gpus_per_replica) if spec.trainer.elastic else 0
+    return Needs(shape, training, ranks, max_model_len, serving, engines, fewest)
 
 
 def _training(config: TrainerConfig, shape: ModelShape, shards: int) -> Training:

@@ -1,5 +1,7 @@
 """The plan in words: a table a role, a verdict, and changes with what each would make of it."""
 
+from dataclasses import replace
+
 from echorl_cli.plan.engine_memory import Serving, engine_memory
 from echorl_cli.plan.model_shape import GIB
 from echorl_cli.plan.needs import Needs, changes
@@ -33,17 +35,23 @@ def trainer_lines(needs: Needs, gpu: Gpu | None) -> tuple[str, bool]:
         *_trainer_rows(memory, use.activation_checkpointing),
     ]
     in_host_memory = _host_rows(memory)
+    most = memory.total
+    if needs.fewest_ranks:
+        use = replace(use, shards=use.shards * needs.fewest_ranks // needs.ranks)
+        needs = replace(needs, ranks=needs.fewest_ranks, training=use)
+        most = trainer_memory(needs.shape, use).total
+        lines.append(_row(f"with the {needs.fewest_ranks} GPUs of elastic.minReplicas", most))
     if gpu is None:
         return "\n".join([*lines, f"  {_UNKNOWN}", *in_host_memory]), True
     amount, source = gpu
-    fits = memory.total <= amount
+    fits = most <= amount
     lines.append(f"  of {_gib(amount)} ({source}): {'fits' if fits else 'does not fit'}")
     if not fits:
         lines.append("  what could be changed, each by itself:")
         for change in changes(needs, amount):
             found = trainer_memory(needs.shape, change.training).total
             lines.append(f"{_row('  ' + change.words, found)}  {'fits' if found <= amount else 'does not fit'}")
-        if needs.training is not None and needs.training.adapter_parameters is None:
+        if use.adapter_parameters is None:
             lines.append("    model.lora: an adapter alone (in a new run)")
     return "\n".join([*lines, *in_host_memory]), fits
 

@@ -78,9 +78,9 @@ class Filter(ApiModel):
     """A rule that takes episodes out of training; they stay in metrics, baselines and records."""
 
     type: Literal["zeroAdvantage", "gibberish", "repetition", "difficulty", "custom"]
-    """``zeroAdvantage``: an episode whose advantage is 0; ``gibberish``: one that sampled a rare token less likely than
-    chance; ``repetition``: one with 3000 sampled tokens of one turn in a row that are almost certain; ``difficulty``:
-    one of a group that is too easy or too hard by its mean reward; ``custom``: a predicate of your own."""
+    """``zeroAdvantage``: an episode whose advantage is 0; ``gibberish``: that sampled a rare token less likely than
+    chance; ``repetition``: with 3000 sampled tokens of a turn in a row almost certain; ``difficulty``: of a group too
+    easy or too hard by its mean reward; ``custom``: a predicate of your own."""
     enforce: bool = True
     """false: only count what would be filtered."""
     stage: Literal["group", "batch"] = "batch"

@@ -31,7 +31,7 @@ class Condition(ApiModel):
 
     type: Annotated[str, Field(min_length=1, max_length=64)]
     """Ready, Progressing, TrainerReady, InferenceReady, OrchestratorReady, CheckpointCommitted, OffPolicyBounded,
-    RewardSignal, EpisodeInfrastructure, Failed, Blocked, InvalidSpec, NodeLost or Stalled:
+    RewardSignal, EpisodeInfrastructure, GangWhole, Failed, Blocked, InvalidSpec, NodeLost or Stalled:
     docs/operator/conditions.md."""
     status: Literal["True", "False", "Unknown"]
     """Whether it is so."""
@@ -210,6 +210,8 @@ class Control(ApiModel):
     """Which checkpoint, newer than the resume step, prepare found damaged or gone; until a newer one is committed."""
     autoscale: Annotated[dict[str, Count], Field(max_length=16)] | None = None
     """What autoscaling has decided."""
+    gang: Annotated[dict[str, Count], Field(max_length=8)] | None = None
+    """An elastic gang's size."""
 
 
 class RunStatus(ApiModel):

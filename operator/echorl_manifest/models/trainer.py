@@ -56,6 +56,15 @@ class Profile(ApiModel):
     """Steps that every rank traces, into ``profiles/`` of the run's directory. Such a step takes seconds longer."""
 
 
+class Elastic(ApiModel):
+    """In a cluster."""
+
+    min_replicas: Annotated[int, Field(ge=1, le=4096)]
+    """Fewest pods."""
+    after_seconds: Annotated[int, Field(ge=1, le=86400)] = 300
+    """How long a pod waits for a node before."""
+
+
 class Trainer(PodTemplate):
     """The gang of trainer ranks: ``replicas`` x max(1, ``gpusPerReplica``)."""
 
@@ -63,6 +72,8 @@ class Trainer(PodTemplate):
     """Pods (on one machine: groups of processes) of the gang."""
     gpus_per_replica: Annotated[int, Field(ge=0, le=64)] = 1
     """GPUs, and so ranks, of each. 0: one rank on the CPU."""
+    elastic: Elastic | None = None
+    """Lets the gang train with fewer pods."""
     parallel: Parallel = Parallel()
     """How ranks divide the work."""
     seq_len: Annotated[int, Field(ge=16)] | None = None

@@ -12,7 +12,7 @@ from echorl_manifest.rules.model import model_findings
 from echorl_manifest.rules.modes import mode_findings
 from echorl_manifest.rules.multi_agent import multi_agent_findings
 from echorl_manifest.rules.table import TABLE
-from echorl_manifest.rules.trainer import rank_findings
+from echorl_manifest.rules.trainer import elastic_findings, rank_findings
 
 RULES = (
     name_findings,
@@ -20,6 +20,7 @@ RULES = (
     algorithm_findings,
     mode_findings,
     rank_findings,
+    elastic_findings,
     engine_findings,
     multi_agent_findings,
 )

@@ -6,6 +6,34 @@ from echorl_manifest.models.run import EchoRLRunSpec
 from echorl_manifest.rules.finding import Finding, finding
 
 
+def gang_sizes(spec: EchoRLRunSpec) -> tuple[int, ...]:
+    """Numbers of pods that the gang may train with, most first; ``replicas`` alone unless it is elastic.
+
+    With fewer pods ``replicate`` and ``context`` stay as they are, and the model is split over fewer ranks.
+    """
+    trainer, elastic = spec.trainer, spec.trainer.elastic
+    if elastic is None:
+        return (trainer.replicas,)
+    return tuple(pods for pods in range(trainer.replicas, elastic.min_replicas - 1, -1) if _divides(spec, pods))
+
+
+def _divides(spec: EchoRLRunSpec, pods: int) -> bool:
+    """Whether the ranks of so many pods are a whole number of shards."""
+    parallel = spec.trainer.parallel
+    return pods * max(1, spec.trainer.gpus_per_replica) % (parallel.replicate * parallel.context) == 0
+
+
+def elastic_findings(spec: EchoRLRunSpec) -> Iterator[Finding]:
+    """A fewest number of pods that the gang cannot train with."""
+    trainer, elastic = spec.trainer, spec.trainer.elastic
+    if elastic is None:
+        return
+    fits = elastic.min_replicas < trainer.replicas and _divides(spec, elastic.min_replicas)
+    if not fits or trainer.parallel.fsdp != "auto":
+        accepted = "fewer than replicas, with ranks that replicate x context divides and fsdp auto"
+        yield finding("spec.trainer.elastic.minReplicas", elastic.min_replicas, accepted, also=("spec.trainer",))
+
+
 def rank_findings(spec: EchoRLRunSpec) -> Iterator[Finding]:
     """Parallel dimensions whose product is not the number of ranks."""
     trainer, parallel = spec.trainer, spec.trainer.parallel

@@ -80,7 +80,8 @@ def unused_locally(spec: EchoRLRunSpec) -> list[str]:
         "spec.failurePolicy": {"forceDeleteOnNodeLoss"},
         "spec.algorithm.teacher": {"secretName"},
         "spec.monitors.wandb": {"secretName"},
-        **{f"spec.{role}": {"image", "template"} for role in ("trainer", "orchestrator")},
+        "spec.trainer": {"image", "template", "elastic"},
+        "spec.orchestrator": {"image", "template"},
         "spec.inference": {"image", "template", "autoscale"},
     }
     parts = {

@@ -36,6 +36,8 @@ class Cause(StrEnum):
     """No step for ``stallPolicy.noStepFor``."""
     EDITED = "Edited"
     """The manifest changed."""
+    RESIZED = "Resized"
+    """An elastic gang goes on with fewer pods, or with more."""
     CONTAINER = "ContainerRestarted"
     """Its kubelet started an engine's container again."""
     UNKNOWN = "Unknown"

@@ -120,6 +120,13 @@ class RunAccounts:
             if decided is not None and not decided.is_off and account.memory.phase not in (*ENDED, Phase.SUSPENDED):
                 yield key, decided.wanted
 
+    def missing_trainer_pods(self) -> Iterator[tuple[RunKey, int]]:
+        """Trainer pods that elastic gangs go on without."""
+        for key, account in self._runs.items():
+            size = account.memory.gang_size
+            if size is not None and account.memory.phase not in (*ENDED, Phase.SUSPENDED):
+                yield key, size.replicas - size.pods
+
     def _settle(self, account: _Run, now: float) -> None:
         seconds = max(0.0, now - account.since)
         for key, gpus in account.usage.items():

@@ -34,8 +34,10 @@ def missing_pods(observed: Observed) -> int:
     trainer = observed.child(Kind.STATEFUL_SET, names.trainer(observed.run.key.name))
     if trainer is None or trainer.meta.deleted_at is not None:
         return 0
+    size = Memory.of(observed.run.status).gang_size
+    wanted = trainer.desired if size is None else min(trainer.desired, size.pods)
     # A pod that is ending still has its name.
-    return max(0, trainer.desired - sum(1 for _ in observed.of(PodRole.TRAINER)))
+    return max(0, wanted - sum(1 for _ in observed.of(PodRole.TRAINER)) + len(observed.spares))
 
 
 def absent_pods(observed: Observed) -> tuple[str, ...]:

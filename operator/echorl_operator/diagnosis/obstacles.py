@@ -73,7 +73,9 @@ def refused(message: str) -> Obstacle:
 
 
 def _obstacles(observed: Observed, figures: Figures | None) -> Iterator[Obstacle]:
-    living = [pod for pod in observed.pods if pod.meta.deleted_at is None and not pod.ended]
+    # Places that spares wait for hold up nothing.
+    spares = observed.spares
+    living = [pod for pod in observed.pods if pod.meta.deleted_at is None and not pod.ended and pod not in spares]
     yield from _taken(observed)
     yield from _full(observed)
     living = _without_followers(living)
@@ -117,13 +119,14 @@ def _full(observed: Observed) -> Iterator[Obstacle]:
         yield Obstacle("VolumeFull", f"the claim {claim_of(observed)} is full: {state.volume_full}")
 
 
-def _is_unscheduled(pod: PodRecord) -> bool:
+def is_unscheduled(pod: PodRecord) -> bool:
+    """Whether the scheduler has looked at the pod and found no node."""
     return bool(pod.unscheduled) and not pod.gated and pod.phase is PodPhase.PENDING
 
 
 def _without_followers(pods: list[PodRecord]) -> list[PodRecord]:
     """Leave out pods that only wait to be beside others, as long as something else keeps these from every node."""
-    stuck = [pod for pod in pods if _is_unscheduled(pod)]
+    stuck = [pod for pod in pods if is_unscheduled(pod)]
     followers = {pod.meta.uid for pod in stuck if scheduler.read(pod.unscheduled).follows}
     if len(followers) == len(stuck):
         return pods
@@ -131,21 +134,22 @@ def _without_followers(pods: list[PodRecord]) -> list[PodRecord]:
 
 
 def _unscheduled(observed: Observed, pods: list[PodRecord], figures: Figures | None) -> Iterator[Obstacle]:
-    waiting = [pod for pod in pods if _is_unscheduled(pod)]
+    waiting = [pod for pod in pods if is_unscheduled(pod)]
     if not waiting:
         return
     first = waiting[0]
     verdict = scheduler.read(first.unscheduled)
-    reason, why = "Unschedulable", _why_nowhere(first, verdict, figures)
+    reason, why = "Unschedulable", why_nowhere(first, verdict, figures)
     if verdict.missing_claim:
         reason, why = "ClaimNotFound", f"there is no claim {verdict.missing_claim} in namespace {first.meta.namespace}"
     elif verdict.unbound:
         reason, why = "ClaimPending", _why_unbound(observed)
     who = _who(waiting, "cannot be scheduled")
-    yield Obstacle(reason, f"{who}: {why}; waiting {waited(observed.now - _waits_since(observed, first))}")
+    yield Obstacle(reason, f"{who}: {why}; waiting {waited(observed.now - waits_since(observed, first))}")
 
 
-def _why_nowhere(pod: PodRecord, verdict: scheduler.Verdict, figures: Figures | None) -> str:
+def why_nowhere(pod: PodRecord, verdict: scheduler.Verdict, figures: Figures | None) -> str:
+    """Why no node takes the pod, in one clause."""
     why = _what_nodes_lack(pod, verdict, figures)
     if not (verdict.selects and pod.node_selector):
         return why
@@ -173,8 +177,8 @@ def _why_unbound(observed: Observed) -> str:
     return f"{text} ({events[0].message})" if events else text
 
 
-def _waits_since(observed: Observed, pod: PodRecord) -> float:
-    """Pods of the gang are there long before they are let through to the scheduler."""
+def waits_since(observed: Observed, pod: PodRecord) -> float:
+    """Since when a pod waits: one of the gang is there long before it is let through to the scheduler."""
     if pod.role is not PodRole.TRAINER:
         return pod.meta.created_at
     begun = [

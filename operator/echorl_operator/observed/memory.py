@@ -75,6 +75,53 @@ class Autoscaling:
         return needed | {key: value for key, value in rest.items() if value}
 
 
+@dataclass(frozen=True, slots=True)
+class GangSize:
+    """The size of an elastic gang, once that was decided."""
+
+    pods: int
+    """Of the attempt's gang."""
+    replicas: int
+    """``trainer.replicas`` at that time: with another value this counts no more."""
+    since: int
+    """When it was decided, in seconds since the epoch."""
+    tries: int = 0
+    """How often in a row places for more pods were of no use."""
+    spares_from: int = 0
+    """From when on spare pods look for the missing places, in seconds since the epoch."""
+    held_since: int = 0
+    """Since when a spare pod has a place, in seconds since the epoch; 0: none has."""
+    grows: bool = False
+    """The orchestrator is asked for a checkpoint and its end, so that the gang may grow."""
+
+    @classmethod
+    def of(cls, status: object) -> "GangSize | None":
+        """From ``status.control.gang``; None if it holds no decision."""
+        told = {key: count for key, count in _counts(status).items() if count > 0}
+        if not {"pods", "replicas", "since"} <= told.keys():
+            return None
+        return cls(
+            pods=told["pods"],
+            replicas=told["replicas"],
+            since=told["since"],
+            tries=told.get("tries", 0),
+            spares_from=told.get("sparesFrom", 0),
+            held_since=told.get("heldSince", 0),
+            grows=bool(told.get("grows")),
+        )
+
+    def status(self) -> dict[str, int]:
+        """As it stands there."""
+        rest = {
+            "tries": self.tries,
+            "sparesFrom": self.spares_from,
+            "heldSince": self.held_since,
+            "grows": int(self.grows),
+        }
+        needed = {"pods": self.pods, "replicas": self.replicas, "since": self.since}
+        return needed | {key: value for key, value in rest.items() if value}
+
+
 @dataclass(frozen=True)
 class Memory:
     """Read from ``status``; every change makes a new one."""
@@ -127,6 +174,8 @@ class Memory:
     """Newest attempt whose gang was given notice."""
     autoscaling: Autoscaling | None = None
     """None: the manifest's number of engines stands."""
+    gang_size: GangSize | None = None
+    """None: the gang has the manifest's number of pods."""
 
     @classmethod
     def of(cls, status: Mapping[str, Any]) -> "Memory":
@@ -162,6 +211,7 @@ class Memory:
             last_notice=_text(status.get("lastNotice")),
             noticed_attempt=_count(control.get("noticedAttempt")),
             autoscaling=Autoscaling.of(control.get("autoscale")),
+            gang_size=GangSize.of(control.get("gang")),
         )
 
     def control(self) -> dict[str, Any]:
@@ -184,6 +234,7 @@ class Memory:
             "lostCheckpoint": self.lost_checkpoint,
             "noticedAttempt": self.noticed_attempt,
             "autoscale": None if self.autoscaling is None else self.autoscaling.status(),
+            "gang": None if self.gang_size is None else self.gang_size.status(),
         }
         # An attempt that was found again in labels rests on nobody knows what: its 0 is written, too.
         rendered = {"renderedGeneration": self.rendered_generation} if self.attempt else {}
@@ -207,6 +258,7 @@ class Memory:
             restarts_in_place=0,
             ended_at=None,
             failure="",
+            gang_size=None if self.gang_size is None else replace(self.gang_size, held_since=0, grows=False),
         )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from echorl_operator.names import PodRole
+from echorl_operator.observed.memory import GangSize
 from echorl_operator.observed.records import ChildRecord, Kind, PodRecord
 from echorl_operator.observed.roles import RoleState
 from echorl_operator.observed.runs import RunRecord
@@ -37,6 +38,19 @@ class Observed:
     def of(self, role: PodRole) -> Iterator[PodRecord]:
         """Pods of one role, all attempts."""
         return (pod for pod in self.pods if pod.role is role)
+
+    @property
+    def spares(self) -> tuple[PodRecord, ...]:
+        """Trainer pods beyond the attempt's gang, which hold places until it grows."""
+        size = GangSize.of((self.run.status.get("control") or {}).get("gang"))
+        if size is None:
+            return ()
+        attempt = self.run.status.get("attempt")
+        return tuple(
+            pod
+            for pod in self.of(PodRole.TRAINER)
+            if pod.attempt == attempt and pod.index is not None and size.pods <= pod.index < size.replicas
+        )
 
     def child(self, kind: Kind, name: str) -> ChildRecord | None:
         """The child of that kind and name; None if there is none."""

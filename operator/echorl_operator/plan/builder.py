@@ -44,6 +44,8 @@ class PlanBuilder:
         self.message = ""
         self.autoscale = ""
         """Why there are to be that many engines; empty: nothing new is to be told."""
+        self.missing = ""
+        """What an elastic gang is made smaller for."""
         self.preparation: Preparation | None = None
         """What prepare found, in the pass that learns of it."""
         self.problems: dict[str, tuple[str, str]] = {}

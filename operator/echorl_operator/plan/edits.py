@@ -20,6 +20,7 @@ from echorl_operator.observed.runs import RunRecord
 from echorl_operator.plan import attempts
 from echorl_operator.plan.actions import Create
 from echorl_operator.plan.builder import PlanBuilder
+from echorl_operator.plan.elasticity import applied, counts, with_trainer_pods
 from echorl_operator.plan.outcome import Outcome
 from echorl_operator.settings import Settings
 
@@ -41,12 +42,14 @@ class Wanted:
 
 
 def wanted(builder: PlanBuilder) -> Wanted:
-    """The run's manifest, validated by today's rules."""
-    record = builder.observed.run
-    return builder.results.of("wanted", (record.spec, builder.settings), lambda: _wanted(record, builder.settings))
+    """The run's manifest, validated by today's rules, with as many trainer pods as an elastic gang has."""
+    record, size = builder.observed.run, builder.memory.gang_size
+    pods = size.pods if size is not None and counts(size, record.spec) else None
+    known = (record.spec, builder.settings, pods)
+    return builder.results.of("wanted", known, lambda: _wanted(record, builder.settings, pods))
 
 
-def _wanted(record: RunRecord, settings: Settings) -> Wanted:
+def _wanted(record: RunRecord, settings: Settings, pods: int | None) -> Wanted:
     document: dict[str, Any] = {
         "apiVersion": f"{names.GROUP}/{names.VERSION}",
         "kind": names.KIND,
@@ -58,7 +61,8 @@ def _wanted(record: RunRecord, settings: Settings) -> Wanted:
         problems = cluster_problems(run, settings)
     if run is None or problems:
         return Wanted(None, "; ".join(str(problem) for problem in problems))
-    return Wanted(run, "")
+    sized = run if pods is None else run.model_copy(update={"spec": with_trainer_pods(run.spec, pods)})
+    return Wanted(sized, "")
 
 
 def frozen(builder: PlanBuilder) -> Rendering | None:
@@ -99,8 +103,10 @@ def begin_attempt(
 
     ``above``: an attempt that somebody else knows of; the new one is later than it, too.
     """
-    run = wanted(builder).run
     record = builder.observed.run
+    if not counts(builder.memory.gang_size, record.spec):
+        builder.remember(gang_size=None)
+    run = wanted(builder).run
     number = max(attempts.highest_attempt(builder), above) + 1
     # With a manifest that today's rules refuse, the run goes on as it was rendered last.
     rendering = frozen(builder) if run is None else _rendered(builder, run)
@@ -148,7 +154,7 @@ def handle_edit(builder: PlanBuilder, rendering: Rendering, run: EchoRLRun) -> O
     record = builder.observed.run
     if record.generation == builder.memory.rendered_generation:
         return Outcome.DONE
-    effect, paths = effect_of_change(rendering.spec, record.spec)
+    effect, paths = effect_of_change(rendering.spec, applied(record.spec, builder.memory.gang_size))
     if effect is Effect.NONE:
         builder.remember(rendered_generation=record.generation)
         return Outcome.DONE

@@ -89,7 +89,8 @@ def _ends_by_itself(builder: PlanBuilder, pod: PodRecord) -> bool:
 def suspend(builder: PlanBuilder, rendering: Rendering | None) -> None:
     """No pods, at the last step that could be committed: ask, wait, then end them."""
     builder.remember(active_since=None)
-    if builder.memory.admitted() and _ensure_saved(builder) is Outcome.PENDING:
+    if builder.memory.admitted() and ensure_saved(builder) is Outcome.PENDING:
+        builder.say(builder.memory.phase, "Suspending", "saving a last checkpoint before the pods end")
         return
     scale_to_zero(builder, rendering)
     pods = [pod for pod in builder.observed.pods if pod.role is not None]
@@ -104,8 +105,8 @@ def suspend(builder: PlanBuilder, rendering: Rendering | None) -> None:
         builder.say(Phase.SUSPENDED, "Suspended", "suspended by spec.suspend; false goes on from the last checkpoint")
 
 
-def _ensure_saved(builder: PlanBuilder) -> Outcome:
-    """Ask the orchestrator for a last checkpoint, as long as there is one that may still save it."""
+def ensure_saved(builder: PlanBuilder) -> Outcome:
+    """Ask the orchestrator for a last checkpoint and its end, as long as there is one that may still save it."""
     orchestrator = builder.orchestrator()
     if orchestrator is None:
         return Outcome.DONE
@@ -113,12 +114,12 @@ def _ensure_saved(builder: PlanBuilder) -> Outcome:
     if asked_at is None:
         asked_at = builder.now
         builder.remember(stop_asked_at=asked_at)
-        builder.note("Suspending", "asked for a last checkpoint")
+        size = builder.memory.gang_size
+        builder.note("Growing" if size is not None and size.grows else "Suspending", "asked for a last checkpoint")
     if builder.now > asked_at + STOP_WITHIN_S:
         builder.note("NotSaved", f"no checkpoint within {STOP_WITHIN_S:.0f} s; ending the pods", warning=True)
         return Outcome.DONE
     if orchestrator.ip:
         builder.do(AskToStop(orchestrator_address(orchestrator.ip), builder.memory.attempt))
     builder.wake(builder.now + ASK_AGAIN_S)
-    builder.say(builder.memory.phase, "Suspending", "saving a last checkpoint before the pods end")
     return Outcome.PENDING

@@ -28,6 +28,7 @@ from echorl_operator.observed.world import Observed
 from echorl_operator.plan import (
     attempts,
     edits,
+    elastic_gang,
     endings,
     engine_count,
     engines,
@@ -41,6 +42,7 @@ from echorl_operator.plan import (
 from echorl_operator.plan.actions import ChangeLive, Delete, Plan
 from echorl_operator.plan.builder import PlanBuilder
 from echorl_operator.plan.cache import ResultCache
+from echorl_operator.plan.elasticity import applied
 from echorl_operator.plan.gang import Gang
 from echorl_operator.plan.outcome import Outcome
 from echorl_operator.settings import Settings
@@ -89,7 +91,7 @@ def plan(observed: Observed, settings: Settings, token: str, results: ResultCach
 
 def _explain(builder: PlanBuilder) -> None:
     """What stands in the way says more than what the plan waits for."""
-    if builder.phase in (*ENDED, Phase.SUSPENDED):
+    if builder.phase in (*ENDED, Phase.SUSPENDED) or builder.missing:
         return
     if sandboxes.tally(builder.observed).waiting:
         # What is told depends on how long.
@@ -137,7 +139,8 @@ def _decide(builder: PlanBuilder, wanted: edits.Wanted, rendering: Rendering | N
         endings.suspend(builder, rendering)
         return spec
     # A suspension that was taken back has had its time to save; the next one gets its own.
-    builder.remember(stop_asked_at=None, active_since=builder.memory.active_since or builder.now)
+    asked_at = builder.memory.stop_asked_at if elastic_gang.is_growing(builder) else None
+    builder.remember(stop_asked_at=asked_at, active_since=builder.memory.active_since or builder.now)
     if _enforce_deadline(builder, spec) is Outcome.DONE:
         _active(builder, wanted.run, rendering, spec)
     return spec
@@ -146,6 +149,7 @@ def _decide(builder: PlanBuilder, wanted: edits.Wanted, rendering: Rendering | N
 def _active(builder: PlanBuilder, run: EchoRLRun | None, rendering: Rendering | None, spec: EchoRLRunSpec) -> None:
     if builder.memory.attempt == 0 or builder.memory.phase in (Phase.SUSPENDED, *ENDED):
         why = "the run begins" if builder.memory.attempt == 0 else "the run goes on"
+        builder.remember(gang_size=None)
         edits.begin_attempt(builder, spec, Phase.PREPARING, "AttemptBegins", why)
         return
     if rendering is None:
@@ -175,7 +179,8 @@ def _goes_on(builder: PlanBuilder, spec: EchoRLRunSpec | None, rendering: Render
     if spec is None or builder.observed.run.generation == builder.memory.rendered_generation:
         return False
     if builder.memory.phase is Phase.FAILED:
-        return rendering is None or _mends_something(rendering.spec, builder.observed.run.spec)
+        after = applied(builder.observed.run.spec, builder.memory.gang_size)
+        return rendering is None or _mends_something(rendering.spec, after)
     # Nobody knows what has changed if the rendering is lost; what was done stands in status.
     frozen = None if rendering is None else _frozen_spec(rendering)
     return spec.max_steps > (builder.memory.step if frozen is None else frozen.max_steps)
@@ -205,10 +210,14 @@ def _attempt(builder: PlanBuilder, rendering: Rendering, spec: EchoRLRunSpec) ->
     lost_nodes.handle_hung_engines(builder)
     if _handle_supersession(builder, spec) is Outcome.DECIDED:
         return
-    if builder.memory.admitted() and recovery.handle_ends(builder, gang, spec) is Outcome.DECIDED:
+    if builder.memory.admitted() and (
+        recovery.handle_ends(builder, gang, spec) is Outcome.DECIDED
+        or elastic_gang.handle_size(builder, gang, spec) is Outcome.DECIDED
+    ):
         return
     # Without a gang of this attempt in front of the scheduler nothing stands in the way of its template.
-    if attempts.ensure_template(builder, rendering, spec.trainer.replicas) is Outcome.PENDING:
+    pods = spec.trainer.replicas + elastic_gang.num_spares(builder)
+    if attempts.ensure_template(builder, rendering, pods) is Outcome.PENDING:
         builder.say(builder.phase, "ApplyingTemplate", f"attempt {builder.memory.attempt} is being set up")
         return
     if attempts.ensure_others_gone(builder) is Outcome.PENDING:
@@ -224,7 +233,8 @@ def _attempt(builder: PlanBuilder, rendering: Rendering, spec: EchoRLRunSpec) ->
     # Both are asked for in one pass: neither waits for the other.
     orchestrator, admission = attempts.ensure_orchestrator(builder, rendering), attempts.ensure_admitted(builder, gang)
     if Outcome.PENDING not in (orchestrator, admission):
-        _running(builder)
+        elastic_gang.admit_spares(builder)
+        _running(builder, spec)
         _live_settings(builder, rendering)
     elif not builder.message:
         phase = Phase.RUNNING if builder.phase is Phase.RUNNING else Phase.STARTING
@@ -262,7 +272,7 @@ def _note_progress(builder: PlanBuilder, spec: EchoRLRunSpec) -> None:
     recovery.count_restarts_in_place(builder, state)
 
 
-def _running(builder: PlanBuilder) -> None:
+def _running(builder: PlanBuilder, spec: EchoRLRunSpec) -> None:
     state = builder.observed.role_state
     # Once a run is Running it stays so in this attempt: a role that starts again alone is told by conditions, and an
     # orchestrator that does not answer us, or not yet, may well be at work.
@@ -273,6 +283,8 @@ def _running(builder: PlanBuilder) -> None:
         return
     running = state.phase is Phase.RUNNING or was_running
     message = f"waiting for {state.waiting_for}" if state.waiting_for else "training"
+    if missing := elastic_gang.missing(builder, spec):
+        message = f"{message}, with {missing}"
     if wrong := engine_errors(builder.observed, state):
         message = f"{message}; {wrong}"
     if late := sandboxes.late_words(builder.observed):
@@ -312,4 +324,5 @@ def _pass_report(builder: PlanBuilder, spec: EchoRLRunSpec | None) -> PassReport
         autoscale=builder.autoscale,
         max_staleness=None if spec is None else spec.algorithm.max_staleness,
         preparation=builder.preparation,
+        missing=elastic_gang.missing(builder, spec),
     )

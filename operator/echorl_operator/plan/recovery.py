@@ -9,7 +9,7 @@ from echorl_operator.accounting.restarts import Cause, Restart
 from echorl_operator.names import PodRole
 from echorl_operator.observed.records import PodRecord
 from echorl_operator.observed.roles import RoleState
-from echorl_operator.plan import edits, endings
+from echorl_operator.plan import edits, elastic_gang, endings
 from echorl_operator.plan.builder import PlanBuilder
 from echorl_operator.plan.causes import cause_of
 from echorl_operator.plan.deaths import death_of, exit_code, main_container
@@ -33,9 +33,7 @@ def handle_ends(builder: PlanBuilder, gang: Gang, spec: EchoRLRunSpec) -> Outcom
     ruled = restart_rules(spec)
     stopped = orchestrator is not None and exit_code(orchestrator) == ExitCode.STOPPED
     if orchestrator is not None and stopped and not any(rule.matches(death_of(orchestrator)) for rule in ruled):
-        # Somebody stopped the run past us; the manifest says that it goes on.
-        builder.restart = Restart(Role.TRAINER, Cause.STOPPED)
-        return _restart(builder, spec, [], "the orchestrator was stopped on request, and spec.suspend is false")
+        return _handle_stopped(builder, spec)
     if state is not None and state.failure_code is not None:
         # It still shows why, for a moment, and ends then: what is restarted is decided when it has ended.
         told = Death(Role.ORCHESTRATOR, "orchestrator", state.failure_code, message=state.failure_message)
@@ -67,6 +65,15 @@ def count_restarts_in_place(builder: PlanBuilder, state: RoleState) -> None:
     )
     builder.restart = Restart(role, Cause.CRASHED)
     builder.note("RestartedInPlace", f"trainer processes went on from memory: {state.restart_reason}", warning=True)
+
+
+def _handle_stopped(builder: PlanBuilder, spec: EchoRLRunSpec) -> Outcome:
+    if elastic_gang.is_growing(builder):
+        elastic_gang.grow(builder, spec)
+        return Outcome.DECIDED
+    # Somebody stopped the run past us; the manifest says that it goes on.
+    builder.restart = Restart(Role.TRAINER, Cause.STOPPED)
+    return _restart(builder, spec, [], "the orchestrator was stopped on request, and spec.suspend is false")
 
 
 def _state(builder: PlanBuilder) -> RoleState | None:

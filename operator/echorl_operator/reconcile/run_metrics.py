@@ -46,6 +46,12 @@ class RunMetrics:
             ("namespace", "run"),
             self._autoscaled,
         )
+        metrics.at_scrape(
+            "missing_trainer_pods",
+            "Trainer pods that a run goes on without, of runs whose elastic gang was made smaller.",
+            ("namespace", "run"),
+            self._missing_pods,
+        )
         metrics.counter_at_scrape(
             "gpu_seconds",
             "GPUs that trainer pods and engines ask for, times seconds, by what they do. Of this process: what passes "
@@ -90,6 +96,11 @@ class RunMetrics:
         if not self._leading():
             return []
         return [((key.namespace, key.name), float(engines)) for key, engines in self._accounts.autoscaled()]
+
+    def _missing_pods(self) -> list[Sample]:
+        if not self._leading():
+            return []
+        return [((key.namespace, key.name), float(pods)) for key, pods in self._accounts.missing_trainer_pods()]
 
     def _gpu_seconds(self) -> list[Sample]:
         if not self._leading():

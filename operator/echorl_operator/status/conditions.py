@@ -43,6 +43,7 @@ def conditions(observed: Observed, memory: Memory, report: PassReport, state: Ro
         "OffPolicyBounded": _off_policy(report, state),
         "RewardSignal": _reward_signal(state),
         "EpisodeInfrastructure": _episode_infrastructure(state),
+        "GangWhole": _gang_whole(report),
     }
     for kind, aspect in told.items():
         if aspect is not None:
@@ -167,6 +168,13 @@ def _reward_signal(state: RoleState | None) -> Aspect | None:
         return ("True", "RewardsDiffer", "")
     count = f"the last {state.steps_without_rl} steps had no episode with an advantage that trains"
     return ("False", "NothingToLearn", f"{count}: rewards are equal within groups, or filters take what differs")
+
+
+def _gang_whole(report: PassReport) -> Aspect | None:
+    """False while an elastic gang goes on with fewer pods than the manifest has."""
+    if report.missing is None:
+        return None
+    return ("False", "Shrunk", report.missing) if report.missing else ("True", "Whole", "")
 
 
 def _episode_infrastructure(state: RoleState | None) -> Aspect | None:

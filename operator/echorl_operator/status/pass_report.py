@@ -28,3 +28,5 @@ class PassReport:
     """Why there are to be that many engines; empty: nothing new is to be told."""
     preparation: Preparation | None = None
     """What prepare found, in the pass that learns of it."""
+    missing: str | None = None
+    """How many pods an elastic gang goes on with, and why; empty: with all. None: the gang is not elastic."""

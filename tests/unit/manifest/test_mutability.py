@@ -154,6 +154,7 @@ LIVE_EDITS = [
     ("spec.environments.eval.0.sampling.maxCompletionTokens", 78),
     ("spec.environments.eval.0.interval", 3),
     ("spec.checkpoint", {**full()["spec"]["checkpoint"], "interval": 7, "keepLast": 5, "keepEvery": 14}),
+    ("spec.trainer.elastic", {"minReplicas": 1}),
     ("spec.inference.replicas", 9),
     ("spec.inference.tensorParallel", 1),
     ("spec.inference.extraArgs", []),

@@ -58,7 +58,8 @@ def test_every_name_begins_alike_and_stands_once() -> None:
 def test_series_by_namespace_and_run_are_few() -> None:
     by_run = {one.name for one in declared() if "run" in one.labels}
     by_namespace = {one.name for one in declared() if "namespace" in one.labels}
-    assert by_run == {"echorl_operator_checkpoint_age_seconds", "echorl_operator_autoscaled_engines"}
+    counts = ("checkpoint_age_seconds", "autoscaled_engines", "missing_trainer_pods")
+    assert by_run == {f"echorl_operator_{name}" for name in counts}
     assert by_namespace == by_run | {"echorl_operator_watch_age_seconds"}
 
 

@@ -36,7 +36,6 @@ def test_ranks_are_numbered_through_the_pods() -> None:
     [
         ({"ECHORL_PODS": ""}, "ECHORL_PODS: found '', accepted is an integer from 1"),
         ({"ECHORL_RANKS_PER_POD": "0"}, "ECHORL_RANKS_PER_POD: found '0'"),
-        ({"ECHORL_POD_INDEX": "4"}, "ECHORL_POD_INDEX: found 4, accepted is 0 to 3"),
         ({"ECHORL_POD_INDEX": "-1"}, "ECHORL_POD_INDEX: found '-1'"),
         ({"MASTER_PORT": ""}, "missing: MASTER_PORT"),
     ],
@@ -271,3 +270,19 @@ def test_an_address_that_means_any_is_told_to_nobody(tmp_path: Path, monkeypatch
     trainer_config(RunDirectory(tmp_path), tmp_path, publish_host="0.0.0.0").dump(tmp_path / "trainer.json")
     with pytest.raises(ValueError, match=r"advertise_host: .* found '0\.0\.0\.0'"):
         read_input(["--config", str(tmp_path / "trainer.json")])
+
+
+def test_a_pod_beyond_the_gang_holds_its_place_until_it_is_told_to_end(tmp_path: Path) -> None:
+    identity = {"ECHORL_RUN_NAME": "run", "ECHORL_RUN_UID": "uid", "ECHORL_ATTEMPT": "7", "ECHORL_ADMIN_TOKEN": "t"}
+    variables = {**VARIABLES, **identity, "ECHORL_POD_INDEX": "4", "ECHORL_GRACE_S": "60"}
+    command = [sys.executable, "-m", "echorl_trainer.pod", "--config", "nowhere.json"]
+    log = tmp_path / "log"
+    with log.open("wb") as file:
+        process = subprocess.Popen(command, env={**os.environ, **variables}, stdout=file, stderr=file)
+    until = time.monotonic() + 60
+    while b"holding a place" not in log.read_bytes():
+        assert time.monotonic() < until
+        assert process.poll() is None, log.read_text()
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == ExitCode.OK

@@ -10,7 +10,8 @@ from echorl_manifest.models.trainer import Parallel, Trainer
 def trainer() -> Iterable[Validation]:
     """At ``spec.trainer``."""
     gpus = value_or("gpusPerReplica", default(Trainer, "gpusPerReplica"))
-    ranks = f"{value_or('replicas', default(Trainer, 'replicas'))} * ({gpus} > 1 ? {gpus} : 1)"
+    replicas, each = value_or("replicas", default(Trainer, "replicas")), f"({gpus} > 1 ? {gpus} : 1)"
+    ranks = f"{replicas} * {each}"
     replicate, context = (value_or(f"parallel.{key}", default(Parallel, key)) for key in ("replicate", "context"))
     fixed = f"{replicate} * {context}"
     number = "has(self.parallel) && has(self.parallel.fsdp) && type(self.parallel.fsdp) == int"
@@ -25,4 +26,11 @@ def trainer() -> Iterable[Validation]:
         f"fsdp x replicate x context is {{int(self.parallel.fsdp) * {fixed}}}, the trainer has {{{ranks}}} ranks; "
         "found {self.parallel.fsdp}; accepted: auto, or a value that makes them equal",
         field="parallel.fsdp",
+    )
+    fewest = "int(self.elastic.minReplicas)"
+    yield validation(
+        f"!has(self.elastic) || !({number}) && {fewest} < {replicas} && {fewest} * {each} % ({fixed}) == 0",
+        "found a gang that cannot shrink so; accepted: fewer than replicas, with ranks that replicate x context "
+        "divides and fsdp auto",
+        field="elastic.minReplicas",
     )

@@ -29,6 +29,7 @@ from echorl_testing.operator.scripted_cluster import prepared
 
 SETTINGS = Settings(operator_version="1")
 _MOST_PASSES = 50
+NO_NODE = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
 
 
 class ImaginedCluster:
@@ -52,6 +53,10 @@ class ImaginedCluster:
         self.deleted: list[Delete] = []
         self.rolls_out = True
         """Whether engines are of the newest template at once, or not at all."""
+        self.places: int | None = None
+        """Trainer pods that there are nodes for; None: for any number."""
+        self.unscheduled = NO_NODE
+        """What the scheduler says of others."""
         self._uids = itertools.count(1)
 
     @property
@@ -191,12 +196,22 @@ class ImaginedCluster:
                 self._keep(action.body)
                 self._control(action.body)
             case LiftGate():
-                self.pods[action.name] = replace(self.pods[action.name], gated=False, phase=PodPhase.RUNNING)
+                pod = self.pods[action.name]
+                self.pods[action.name] = replace(pod, gated=False, node="", unscheduled=self.unscheduled)
+                self.schedule()
             case ChangeLive() if self.state is not None:
                 self.state = replace(self.state, live_generation=action.settings.generation)
             case Delete():
                 self.deleted.append(action)
                 self._delete(action)
+
+    def schedule(self) -> None:
+        """Trainer pods that were let through get nodes, as far as there are any."""
+        trainers = [pod for pod in self.pods.values() if pod.role is PodRole.TRAINER and not pod.gated]
+        waiting = [pod for pod in trainers if not pod.node]
+        places = len(waiting) if self.places is None else max(0, self.places - len(trainers) + len(waiting))
+        for pod in sorted(waiting, key=lambda pod: pod.meta.name)[:places]:
+            self.pods[pod.meta.name] = replace(pod, node="node-1", unscheduled="", phase=PodPhase.RUNNING)
 
     def _delete(self, action: Delete) -> None:
         if action.kind != "Pod":
@@ -234,11 +249,19 @@ class ImaginedCluster:
         mine = {f"{name}-{index}" for index in range(wanted)}
         for extra in [one.meta.name for one in self.pods.values() if one.role is role and one.meta.name not in mine]:
             del self.pods[extra]
-        for index, one in enumerate(sorted(mine - set(self.pods))):
+        for one in sorted(mine - set(self.pods)):
             attempt = int(labels.get(names.LABEL_ATTEMPT, "0"))
             gated = role is PodRole.TRAINER
             phase = PodPhase.PENDING if gated else PodPhase.RUNNING
-            self._put(one, role, attempt=attempt, gated=gated, phase=phase, index=index if gated else None)
+            self._put(
+                one,
+                role,
+                attempt=attempt,
+                gated=gated,
+                phase=phase,
+                node="" if gated else "node-1",
+                index=int(one.rpartition("-")[2]) if gated else None,
+            )
         child = self.children[Kind(body["kind"]), name]
         counts = {"desired": wanted, "replicas": wanted, "ready": wanted, "updated": wanted if self.rolls_out else 0}
         self.children[child.kind, name] = replace(child, **counts)

@@ -87,6 +87,18 @@ def test_ranks_that_share_packs_have_their_part_of_the_activations(plan):
     assert [": fits" in one.stdout.partition("engines")[0] for one in fits] == [False, True]
 
 
+def test_an_elastic_gang_must_fit_with_its_fewest_pods(plan):
+    """The manifest's eight GPUs as two pods of four: with one of them each holds twice the weights."""
+    trainer = {"replicas": 2, "gpusPerReplica": 4}
+    layouts = (trainer, {**trainer, "replicas": 1}, {**trainer, "elastic": {"minReplicas": 1}})
+    most, more, _ = (row(plan(trainer=layout), "together") for layout in layouts)
+    between = f"{(most + more) / 2:.2f}GiB"
+    whole, fewest, told = (plan("--gpu-memory", between, trainer=layout) for layout in layouts)
+    assert (row(told, "together"), row(told, "with the 4 GPUs of elastic.minReplicas")) == (most, more)
+    fits = [": fits" in one.stdout.partition("engines")[0] for one in (whole, fewest, told)]
+    assert fits == [True, False, False]
+
+
 def test_a_number_of_ranks_that_does_not_divide_the_heads_is_refused(plan):
     told = plan(trainer={"gpusPerReplica": 6, "parallel": {"context": 3}})
     assert told.exit_code == 2

@@ -9,7 +9,7 @@ from echorl_core.names import Phase, Role
 from echorl_core.restarts import Ledger
 from echorl_manifest.models.status import Control, RunStatus, TimelineEntry
 from echorl_manifest.schema import keys
-from echorl_operator.observed.memory import Admission, Autoscaling, Memory
+from echorl_operator.observed.memory import Admission, Autoscaling, GangSize, Memory
 
 FULL = Memory(
     phase=Phase.FAILED,
@@ -39,6 +39,7 @@ FULL = Memory(
     last_notice="attempt 3: one-trainer-0 was given notice: EvictionByEvictionAPI",
     noticed_attempt=3,
     autoscaling=Autoscaling(3, 1, 4, 2, since=9, is_off=True, before_engines=2, before_pace=1440),
+    gang_size=GangSize(1, 2, 7, tries=1, spares_from=67, held_since=68, grows=True),
 )
 
 
@@ -51,6 +52,8 @@ def test_the_notes_of_the_operator_have_a_place():
 
 def test_a_later_pass_reads_what_was_decided() -> None:
     assert Memory.of({"control": FULL.control()}).autoscaling == FULL.autoscaling
+    assert Memory.of({"control": FULL.control()}).gang_size == FULL.gang_size
+    assert Memory.of({"control": {"gang": {"pods": 1, "replicas": 2}}}).gang_size is None
     assert Memory.of({"control": {"autoscale": {"wanted": 3, "min": 1}}}).autoscaling is None
 
 

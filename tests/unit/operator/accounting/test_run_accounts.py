@@ -170,6 +170,14 @@ def test_engines_of_runs_that_autoscaling_decides_for() -> None:
         assert list(accounts.autoscaled()) == found
 
 
+def test_trainer_pods_that_elastic_gangs_go_on_without() -> None:
+    accounts = RunAccounts(GPU)
+    gang = {"pods": 2, "replicas": 5, "since": 1}
+    for after, phase, found in ((0, "Running", [(KEY, 3)]), (1, "Restarting", [(KEY, 3)]), (2, "Suspended", [])):
+        accounts.observe(at(after, phase, control={"preparedAttempt": 1, "gang": gang}))
+        assert list(accounts.missing_trainer_pods()) == found
+
+
 def test_checkpoint_ages_of_runs_that_go_on() -> None:
     accounts = RunAccounts(GPU)
     checkpoint = {"step": 5, "committedAt": to_text(NOW - 40), "sizeBytes": 1}

@@ -99,7 +99,8 @@ def events() -> dict[str, set[str]]:
 
 def condition_types() -> set[str]:
     """Of a run that has everything that conditions tell, and everything wrong."""
-    cluster = ImaginedCluster(algorithm={"maxStaleness": 1}).begin()
+    elastic = {"replicas": 2, "gpusPerReplica": 0, "elastic": {"minReplicas": 1}}
+    cluster = ImaginedCluster(algorithm={"maxStaleness": 1}, trainer=elastic).begin()
     told = {"staleness_max": 1, "steps_without_rl": 0, "infrastructure_losses": ()}
     cluster.say(step=7, checkpoint=Checkpoint(5, "2026-01-01T00:00:00Z", 9), **told)
     return {one["type"] for one in cluster.settle().status["conditions"]} | set(PROBLEMS)
@@ -123,7 +124,14 @@ def test_every_reason_of_a_phase_is_told() -> None:
 def test_every_reason_of_an_aspect_is_told() -> None:
     of_module = words_in(CODE / "status" / "conditions.py")
     told = names("TrainerReady, InferenceReady, OrchestratorReady") | names("CheckpointCommitted")
-    told |= names("OffPolicyBounded") | names("RewardSignal") | names("EpisodeInfrastructure") | HEALED | {"NotFailed"}
+    told |= (
+        names("OffPolicyBounded")
+        | names("RewardSignal")
+        | names("EpisodeInfrastructure")
+        | names("GangWhole")
+        | HEALED
+        | {"NotFailed"}
+    )
     assert told == of_module - condition_types() - {"True", "False", "Unknown"}
 
 

@@ -35,6 +35,23 @@ ROLES: list[Refused] = [
         "at least replicas (3)",
         id="more replicas than autoscale allows",
     ),
+    *(
+        Refused(
+            [*changes, ("spec.trainer.elastic", {"minReplicas": fewest})],
+            "spec.trainer.elastic.minReplicas",
+            "fewer than replicas, with ranks that replicate x context divides and fsdp auto",
+            id=why,
+        )
+        for why, fewest, changes in (
+            ("an elastic gang that is never smaller", 2, [("spec.trainer.parallel", {})]),
+            ("an elastic gang of shards that are counted", 1, [("spec.trainer.parallel", {"fsdp": 8})]),
+            (
+                "an elastic gang whose copies fewer pods do not hold",
+                1,
+                [("spec.trainer.parallel", {"replicate": 8})],
+            ),
+        )
+    ),
     Refused([("spec.inference.tensorParallel", 4)], "spec.inference.tensorParallel", "at most 2", id="tensorParallel"),
     Refused([("spec.inference.extraArgs", ["--model=x"])], "spec.inference.extraArgs[0]", "other", id="own argument"),
     Refused(
