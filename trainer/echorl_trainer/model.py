@@ -281,7 +281,14 @@ def _checkpointed(forward: Callable[..., Any], options: dict[str, Any]) -> Calla
     return checkpointed
 
 
-def compile_layers(policy: Policy) -> None:
-    """Compile every layer by itself, for packs of any length."""
+def compile_layers(policy: Policy, *, split: bool) -> None:
+    """Compile every layer by itself, for packs of any length; where experts are ``split``, its parts but the experts.
+
+    How many rows come to those no graph can know, and a break within a checkpointed layer would leave it uncompiled.
+    """
     for layer in policy.layers:
-        layer.compile(dynamic=True)
+        parts = (
+            [child for name, child in layer.named_children() if name != "mlp"] + [layer.mlp.gate] if split else [layer]
+        )
+        for part in parts:
+            part.compile(dynamic=True)

@@ -61,6 +61,8 @@ class TrainerConfig(RoleConfig):
     """Replicas of the sharded model (HSDP); ranks = replicate x shard."""
     context: int = 1
     """Consecutive ranks, all of one replica, that share their packs."""
+    expert: int = 1
+    """Consecutive ranks, all of one replica, that have the experts of a mixture among them."""
     weight_mode: Literal["http", "disk"]
     weight_delta: Literal["auto", "never"] = "auto"
     """Whether versions are published as what they changed, too."""

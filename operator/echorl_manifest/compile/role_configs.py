@@ -255,6 +255,7 @@ def _trainer(spec: EchoRLRunSpec, placement: Placement) -> config.TrainerConfig:
         gradient_accumulation=trainer.gradient_accumulation,
         replicate=trainer.parallel.replicate,
         context=trainer.parallel.context,
+        expert=trainer.parallel.expert,
         weight_mode=_weight_mode(spec),
         weight_delta=spec.weight_transfer.delta,
         publish_host=placement.publish_host,

@@ -17,7 +17,9 @@ class Parallel(ApiModel):
     replicate: Annotated[int, Field(ge=1)] = 1
     """Copies of the sharded model."""
     context: Annotated[int, Field(ge=1)] = 1
-    """Ranks that share one pack of tokens (and the copy of the model). Divides the model's attention heads."""
+    """Ranks that share one pack of tokens. Divides the model's attention heads."""
+    expert: Annotated[int, Field(ge=1)] = 1
+    """Ranks that experts are split over. Divides their number."""
 
 
 class Optimizer(ApiModel):

@@ -13,6 +13,9 @@ def rank_findings(spec: EchoRLRunSpec) -> Iterator[Finding]:
     ranks = trainer.replicas * max(1, trainer.gpus_per_replica)
     fixed = parallel.replicate * parallel.context
     path = "spec.trainer.parallel"
+    if parallel.expert > 1 and ranks % (parallel.replicate * parallel.expert):
+        accepted = "a divisor of the ranks of a copy of the model"
+        yield finding(f"{path}.expert", parallel.expert, accepted, also=(*sizes, path))
     if parallel.fsdp == "auto" and ranks % fixed:
         key, value = ("replicate", parallel.replicate) if parallel.replicate > 1 else ("context", parallel.context)
         accepted = f"a divisor of the {ranks} ranks"

@@ -69,4 +69,10 @@ ROLES: list[Refused] = [
     Refused(
         [("spec.trainer.parallel", {"context": 3})], "spec.trainer.parallel.context", "divisor of the 8", id="context"
     ),
+    Refused(
+        [("spec.trainer.parallel", {"replicate": 2, "expert": 8})],
+        "spec.trainer.parallel.expert",
+        "divisor of the ranks of a copy",
+        id="expert",
+    ),
 ]
