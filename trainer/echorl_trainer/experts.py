@@ -144,7 +144,8 @@ def grouped_experts(experts: Any, hidden: Tensor, chosen: Tensor, weights: Tenso
 def _products(experts: Any, rows: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
     """Rows [N, H] in the order of experts, the last of each at ``ends``, through the experts' two matrices."""
     inside = experts._apply_gate(_grouped_linear(rows, local(experts.gate_up_proj), ends))
-    return _grouped_linear((inside * weight).to(rows.dtype), local(experts.down_proj), ends)
+    made: Tensor = _grouped_linear((inside * weight).to(rows.dtype), local(experts.down_proj), ends)
+    return made
 
 
 ALL_EXPERTS_FUNCTIONS.register(PRODUCTS, grouped_experts)

@@ -287,8 +287,10 @@ def compile_layers(policy: Policy, *, split: bool) -> None:
     How many rows come to those no graph can know, and a break within a checkpointed layer would leave it uncompiled.
     """
     for layer in policy.layers:
-        parts = (
-            [child for name, child in layer.named_children() if name != "mlp"] + [layer.mlp.gate] if split else [layer]
-        )
+        parts = [layer]
+        if split:
+            parts = [child for name, child in layer.named_children() if name != "mlp"] + [
+                layer.get_submodule("mlp.gate")
+            ]
         for part in parts:
             part.compile(dynamic=True)

@@ -169,11 +169,13 @@ def shard(
     precision = MixedPrecisionPolicy(
         param_dtype=compute_dtype, reduce_dtype=torch.float32, output_dtype=None, cast_forward_inputs=True
     )
-    split = [] if ranks.experts is None else expert_stacks(policy)
-    for experts in split:
-        assert ranks.experts is not None  # noqa: S101 - as just seen
-        split_experts(experts, ranks.experts["expert"])
-        fully_shard(experts, mesh=ranks.experts[ranks.mesh.mesh_dim_names], mp_policy=precision)
+    split = []
+    if ranks.experts is not None:
+        split = expert_stacks(policy)
+        among = ranks.experts["replicate", "shard"] if ranks.mesh.ndim > 1 else ranks.experts["shard"]
+        for experts in split:
+            split_experts(experts, ranks.experts["expert"])
+            fully_shard(experts, mesh=among, mp_policy=precision)
     for layer in policy.layers:
         fully_shard(layer, mesh=ranks.mesh, mp_policy=precision)
     # The policy's own inputs stay as they are: temperatures are float32, and FSDP looks into data classes.
