@@ -16,6 +16,7 @@ from echorl_manifest.models.status import RunStatus
 from echorl_manifest.mutability import effect_of
 
 MAX_BYTES = 256 * 1024
+"""Of all annotations of an object, as the API server has it."""
 _HEAD = "# Generated from operator/echorl_manifest by `make generate`; a check fails when it is stale.\n"
 
 COLUMNS = (

@@ -20,8 +20,8 @@ LOOK_S = 10.0
 FEWEST = 16
 """Whatever engines say, so many episodes may run."""
 CUT, GROWTH = 0.8, 1.25
-ROOMY = 0.8
-"""Share of the fullest engine's KV cache below which there is room for more."""
+ROOMY, FULL = 0.8, 0.9
+"""Shares of the fullest engine's KV cache: below the first there is room for more, from the second on there is none."""
 
 Load = Callable[[], Mapping[str, float]]
 """``EngineMetrics.snapshot``: ``running``, ``waiting``, ``kv_usage_max``, ``preemptions_total``."""
@@ -37,6 +37,8 @@ class Concurrency:
         """Held by whoever is to begin next; others wait in the order of asking."""
         self._changed = asyncio.Event()
         self.in_flight = 0
+        self._most = 0
+        """Of ``in_flight`` since the last look: between two batches there are few."""
         self.limit: int | None = None
         """None: engines have never been overloaded."""
 
@@ -52,6 +54,7 @@ class Concurrency:
                 except TimeoutError:
                     continue
             self.in_flight += 1
+            self._most = max(self._most, self.in_flight)
         try:
             yield
         finally:
@@ -70,20 +73,24 @@ class Concurrency:
         preempted = load.get("preemptions_total", 0.0) - self._preemptions
         self._preemptions += preempted
         running, waiting, usage = (load.get(name, 0.0) for name in ("running", "waiting", "kv_usage_max"))
+        # Evals are played beside these episodes, and fewer of these do not make up for them.
+        is_own = running + waiting <= self._most
+        # A new version puts requests back, too, whatever room there is.
+        is_short = preempted > 0 and usage >= FULL
         found = bounded(
             self.limit,
-            self.in_flight,
-            overloaded=preempted > 0 or waiting > running,
+            self._most,
+            overloaded=is_own and (is_short or waiting > running),
             roomy=usage < ROOMY and not waiting,
         )
         if found != self.limit:
             told = {"preempted": int(preempted), "waiting": int(waiting), "running": int(running), "kv_usage": usage}
-            log.info("episodes in flight are bounded", limit=found, before=self.limit, in_flight=self.in_flight, **told)
-        self.limit = found
+            log.info("episodes in flight are bounded", limit=found, before=self.limit, in_flight=self._most, **told)
+        self.limit, self._most = found, self.in_flight
 
 
 def bounded(limit: int | None, in_flight: int, *, overloaded: bool, roomy: bool) -> int | None:
-    """The bound after ``limit``, with ``in_flight`` episodes and engines that are overloaded, or have room."""
+    """The bound after ``limit``, with at most ``in_flight`` episodes and engines that are overloaded, or have room."""
     if overloaded:
         # A cut that episodes in flight have not come down to yet has not been tried.
         settled = limit is None or in_flight <= limit

@@ -43,7 +43,9 @@ def test_generated_file_is_current():
 
 
 def test_file_is_below_the_limit_of_an_annotation():
-    assert len(FILE.read_bytes()) < MAX_BYTES
+    """`kubectl apply` keeps the object as Go writes JSON: without spaces, and six characters for each of < > &."""
+    kept = json.dumps(custom_resource_definition(), separators=(",", ":"), ensure_ascii=False)
+    assert len(kept.encode()) + 5 * len(re.findall("[<>&]", kept)) < MAX_BYTES - 1024
 
 
 def test_text_reads_back_as_the_object_and_holds_no_alias():
