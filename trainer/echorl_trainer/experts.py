@@ -173,12 +173,14 @@ def expert_stacks(model: nn.Module) -> list[nn.Module]:
     return [module for module in model.modules() if isinstance(module, Qwen3MoeExperts)]
 
 
-def refuse_undivided(config: Any, expert: int) -> None:
-    """Refuse models whose experts ``expert`` ranks cannot have equally many of.
+def refuse_undivided(config: Any, expert: int, *, compiled: bool = False) -> None:
+    """Refuse models whose experts ``expert`` ranks cannot have equally many of, and compiled layers of those they can.
 
     Raises:
-        ValueError: there are no experts, or their number does not divide.
+        ValueError: there are no experts, their number does not divide, or layers are to be compiled.
     """
+    if expert > 1 and compiled:
+        raise ValueError("compile: found true, accepted where experts are split: false")
     experts = config.num_experts if has_experts(config) else 0
     if expert > 1 and (not experts or experts % expert):
         accepted = f"a divisor of the model's {experts} experts" if experts else "1: the model has no experts"

@@ -62,7 +62,7 @@ def start_policy(
     check_against_reference(policy.model.config)
     compute_dtype: torch.dtype = getattr(torch, config.dtype)
     refuse_unshared(policy.model.config, ranks.context_size)
-    refuse_undivided(policy.model.config, ranks.expert_size)
+    refuse_undivided(policy.model.config, ranks.expert_size, compiled=compile)
     choose_kernel(ranks.device, compute_dtype, head_counts(policy.model.config, ranks.context_size))
     if compile and compute_dtype == torch.float32 and has_experts(policy.model.config):
         raise ValueError("compile: found true, accepted for a mixture of experts in float32: false")

@@ -281,16 +281,7 @@ def _checkpointed(forward: Callable[..., Any], options: dict[str, Any]) -> Calla
     return checkpointed
 
 
-def compile_layers(policy: Policy, *, split: bool) -> None:
-    """Compile every layer by itself, for packs of any length; where experts are ``split``, its parts but the experts.
-
-    How many rows come to those no graph can know, and a break within a checkpointed layer would leave it uncompiled.
-    """
+def compile_layers(policy: Policy) -> None:
+    """Compile every layer by itself, for packs of any length."""
     for layer in policy.layers:
-        parts = [layer]
-        if split:
-            parts = [child for name, child in layer.named_children() if name != "mlp"] + [
-                layer.get_submodule("mlp.gate")
-            ]
-        for part in parts:
-            part.compile(dynamic=True)
+        layer.compile(dynamic=True)

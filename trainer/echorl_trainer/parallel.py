@@ -165,7 +165,7 @@ def shard(
     """
     checkpoint_layers(policy, activation_checkpointing)
     if compile:
-        compile_layers(policy, split=ranks.experts is not None)
+        compile_layers(policy)
     precision = MixedPrecisionPolicy(
         param_dtype=compute_dtype, reduce_dtype=torch.float32, output_dtype=None, cast_forward_inputs=True
     )

@@ -250,7 +250,7 @@ def _trainer(spec: EchoRLRunSpec, placement: Placement) -> config.TrainerConfig:
         losses=losses_by_environment(spec),
         python_path=list(placement.python_path),
         optimizer=_optimizer(spec),
-        compile=on_gpus if trainer.compile is None else trainer.compile,
+        compile=on_gpus and trainer.parallel.expert == 1 if trainer.compile is None else trainer.compile,
         activation_checkpointing=trainer.activation_checkpointing or ("selective" if on_gpus else "none"),
         gradient_accumulation=trainer.gradient_accumulation,
         replicate=trainer.parallel.replicate,

@@ -77,7 +77,7 @@ class Trainer(PodTemplate):
     A GPU then holds up to 6 bytes more per parameter.
     """
     compile: bool | None = None
-    """Whether the model is compiled by torch.compile; by default, on GPUs."""
+    """Whether the model is compiled by torch.compile; by default, on GPUs, unless experts are split."""
     activation_checkpointing: Literal["none", "selective", "full"] | None = None
     """Which activations the backward pass computes again, to save memory; by default selective on GPUs, else none."""
     profile: Profile = Profile()

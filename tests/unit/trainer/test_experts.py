@@ -247,6 +247,8 @@ def test_experts_that_do_not_divide_are_refused(folder: Path, tmp_path: Path) ->
     refuse_undivided(dense, 1)
     with pytest.raises(ValueError, match="expert: found 3, accepted is a divisor of the model's 8 experts"):
         refuse_undivided(config, 3)
+    with pytest.raises(ValueError, match="compile: found true, accepted where experts are split: false"):
+        refuse_undivided(config, 2, compiled=True)
     with pytest.raises(ValueError, match="expert: found 2, accepted is 1: the model has no experts"):
         refuse_undivided(dense, 2)
     with pytest.raises(ValueError, match="expert: found 2, accepted is a divisor of the 1 ranks of a replica"):
