@@ -17,17 +17,22 @@ from typing import Any
 import aiohttp
 import httpx
 import msgspec
+import uvloop
 from openai import AsyncOpenAI
 
 from benchmarks.orchestrator_server import BOOT, TOKENS
 from echorl_core.config import SamplingConfig
+from echorl_core.names import HEADER_SESSION
 from echorl_core.wire.weights import PolicyId
 from echorl_orchestrator.codec.compact import CompactCodec
 from echorl_orchestrator.codec.tokenizer import TextTokenizer
+from echorl_orchestrator.engines.answers import parse_frame
+from echorl_orchestrator.engines.bodies import GENERATE, generate_body
 from echorl_orchestrator.engines.changes import Changes
-from echorl_orchestrator.engines.client import GENERATE, GenerationClient, generate_body
-from echorl_orchestrator.engines.dispatch import Dispatcher
+from echorl_orchestrator.engines.client import GenerationClient
+from echorl_orchestrator.engines.dispatch import Dispatcher, believed, check_status
 from echorl_orchestrator.engines.engine import Engine, EngineState
+from echorl_orchestrator.engines.generation import Generation
 from echorl_orchestrator.gateway.session import GatewaySession
 from echorl_orchestrator.gateway.turns import SessionSpec
 from echorl_testing.orchestrator.scripted_policy import write_byte_tokenizer
@@ -44,8 +49,8 @@ def _prompt(turn: int) -> list[int]:
     return list(range(1000, 1000 + FIRST + turn * (TOKENS + FED)))
 
 
-def _dispatcher(port: int) -> Dispatcher:
-    """Our way to one engine that serves version 3."""
+def _parts(port: int) -> tuple[GenerationClient, Engine, Changes]:
+    """What it takes to reach one engine that serves version 3."""
     changes = Changes()
     engine = Engine(f"127.0.0.1:{port}", changes.notify)
     engine.boot_id = BOOT
@@ -53,18 +58,65 @@ def _dispatcher(port: int) -> Dispatcher:
         engine.move(state)
     engine.held = PolicyId(attempt=1, version=3, digest="digest")
     session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
-    return Dispatcher(GenerationClient(session), lambda: [engine], changes, 60.0)
+    return GenerationClient(session), engine, changes
+
+
+def dispatcher(port: int) -> Dispatcher:
+    """Our way to one engine that serves version 3."""
+    client, engine, changes = _parts(port)
+    return Dispatcher(client, lambda: [engine], changes, 60.0)
 
 
 async def _dispatch(port: int) -> Turn:
     """Our requests: engine chosen, body, headers, answer checked, version stamped."""
-    dispatcher, sampling = _dispatcher(port), SamplingConfig(max_completion_tokens=TOKENS)
+    ours, sampling = dispatcher(port), SamplingConfig(max_completion_tokens=TOKENS)
 
     async def turn(episode: int, number: int) -> int:
-        found = await dispatcher.generate(
+        found = await ours.generate(
             episode=f"e{episode}", prompt_ids=_prompt(number), sampling=sampling, max_tokens=TOKENS, stop_ids=[7]
         )
         return len(found.logprobs)
+
+    return turn
+
+
+class _Unstreamed(Dispatcher):
+    """Asks for a turn as it was before turns were streamed, by what sends other requests today."""
+
+    async def turn(self, episode: str, prompt: list[int], sampling: SamplingConfig) -> Generation:
+        engine = await self._placement.of_episode(episode)
+        body = generate_body(prompt_ids=prompt, sampling=sampling, max_tokens=TOKENS, stop_ids=[7])
+        body = body.replace(b'"stream":true', b'"stream":false')
+        request, started, version = self._meter.asked(engine.address, episode), time.monotonic(), engine.version
+        try:
+            answer = await self._send(engine, GENERATE, body, {HEADER_SESSION: episode})
+        finally:
+            self._meter.answered(request, lost=False)
+        with believed(engine):
+            check_status(engine, answer)
+            found = parse_frame(answer.body)
+        if found is None or found.finish_reason is None or answer.version is None:
+            raise RuntimeError(f"no turn: {answer}")
+        self._meter.sampled(episode, len(found.token_ids))
+        return Generation(
+            token_ids=found.token_ids,
+            logprobs=found.logprobs,
+            finish_reason=found.finish_reason,
+            version_low=version,
+            version_high=answer.version,
+            engine=engine.address,
+            boot_id=engine.boot_id or "",
+            seconds=time.monotonic() - started,
+        )
+
+
+async def _whole(port: int) -> Turn:
+    """The same for turns that come whole."""
+    client, engine, changes = _parts(port)
+    ours, sampling = _Unstreamed(client, lambda: [engine], changes, 60.0), SamplingConfig(max_completion_tokens=TOKENS)
+
+    async def turn(episode: int, number: int) -> int:
+        return len((await ours.turn(f"e{episode}", _prompt(number), sampling)).logprobs)
 
     return turn
 
@@ -119,12 +171,12 @@ async def _session(port: int) -> Turn:
     """A whole turn of ours: messages compared with the history, rendered, tokenized, sampled, parsed, recorded."""
     with tempfile.TemporaryDirectory() as folder:
         codec = CompactCodec(TextTokenizer(write_byte_tokenizer(Path(folder)), name="bytes"))
-    dispatcher, sampling = _dispatcher(port), SamplingConfig(max_completion_tokens=TOKENS)
+    ours, sampling = dispatcher(port), SamplingConfig(max_completion_tokens=TOKENS)
     sessions: dict[int, tuple[GatewaySession, list[dict[str, Any]]]] = {}
 
     async def turn(episode: int, number: int) -> int:
         if number == 0:
-            spec = SessionSpec(f"k{episode}", f"e{episode}", codec, dispatcher, sampling, 1 << 20)
+            spec = SessionSpec(f"k{episode}", f"e{episode}", codec, ours, sampling, 1 << 20)
             sessions[episode] = GatewaySession(spec), [{"role": "user", "content": "a" * FIRST}]
         session, messages = sessions[episode]
         found = await session.turn(messages)
@@ -134,7 +186,14 @@ async def _session(port: int) -> Turn:
     return turn
 
 
-SIDES = {"dispatch": _dispatch, "session": _session, "raw aiohttp": _raw_aiohttp, "httpx": _httpx, "openai": _openai}
+SIDES = {
+    "dispatch": _dispatch,
+    "whole": _whole,
+    "session": _session,
+    "raw aiohttp": _raw_aiohttp,
+    "httpx": _httpx,
+    "openai": _openai,
+}
 
 
 async def _lags(until: asyncio.Event) -> list[float]:
@@ -188,4 +247,4 @@ if __name__ == "__main__":
     parser.add_argument("--at-once", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=10.0)
     options = parser.parse_args()
-    print(json.dumps(asyncio.run(play(options.side, options.port, at_once=options.at_once, seconds=options.seconds))))
+    print(json.dumps(uvloop.run(play(options.side, options.port, at_once=options.at_once, seconds=options.seconds))))

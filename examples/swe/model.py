@@ -16,6 +16,8 @@ from echorl_orchestrator.environments.builtin.parts.swe.seeded import SeededArgs
 from echorl_orchestrator.environments.builtin.parts.terminal_policy import conversation_tokens
 from examples.warm_models import Batches, Recipe, batched, build_fitted, digest_of
 
+FAMILIES: list[bugs.Family] = ["order", "index"]
+"""Five functions: each is seen in every other batch, so that twenty of them are enough to learn from."""
 STEPS, PER_STEP, LR = 200, 32, 2e-3
 RIGHT, BLIND = 0.4, 0.1
 """Shares of conversations with the fix, and with none; the others put a bug in the bug's place."""
@@ -67,13 +69,13 @@ def batches(codec: CompactCodec, args: SeededArgs, seed: int) -> Batches:
 
 def build(folder: Path, seed: int) -> None:
     """Write the warm-started model."""
-    rows = SeededArgs(num_tasks=512, functions=1, seed=seed)
+    rows = SeededArgs(num_tasks=256, functions=1, families=FAMILIES, seed=seed)
     build_fitted(folder, lambda codec: batches(codec, rows, seed), lr=LR, seed=seed)
 
 
 def key_of(seed: int) -> str:
     """What the model is made from."""
-    settings = f"{seed} {STEPS} {PER_STEP} {LR} {RIGHT} {BLIND}"
+    settings = f"{seed} {FAMILIES} {STEPS} {PER_STEP} {LR} {RIGHT} {BLIND}"
     return digest_of(settings, [bugs, seeded, scripted_agent, __file__])
 
 

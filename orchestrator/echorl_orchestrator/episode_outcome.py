@@ -2,15 +2,16 @@
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from echorl_core.wire.batch import Sample
 from echorl_orchestrator.failures import ErrorKind
 
-LARGEST = float(np.finfo(np.float32).max)
-"""No reward and no advantage is larger: as the trainer's float32 it would be infinite, and nobody could say whose."""
+if TYPE_CHECKING:
+    # Workers of environments know outcomes, and start sooner without arrays.
+    from echorl_core.wire.batch import Sample
+
+LARGEST = (2 - 2.0**-23) * 2.0**127
+"""Of float32, exactly. No reward and no advantage is larger: the trainer would take it for infinite."""
 
 
 class StopReason(StrEnum):
@@ -33,7 +34,7 @@ class EpisodeOutcome:
     episode: str
     environment: str
     task_key: int | str
-    samples: list[Sample]
+    samples: "list[Sample]"
     """Kept branches; weights and advantages are filled in later, by the scheduler's side."""
     reward: float | None
     stop: StopReason

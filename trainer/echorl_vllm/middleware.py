@@ -70,6 +70,7 @@ OPEN_ROUTES = frozenset(
         "/metrics/",
         "/ping",
         "/tokenize",
+        "/v1/chat/completions/derender",
         "/v1/chat/completions/render",
         "/v1/completions/render",
         "/v1/messages/count_tokens",

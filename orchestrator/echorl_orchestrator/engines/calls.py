@@ -1,53 +1,69 @@
-"""Calls that wait for one engine's answers, and how all of them are given up at once."""
+"""Calls that wait for one engine's answers, and how one of them or all at once are given up."""
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
+from types import TracebackType
 
 
 class CallsGivenUpError(Exception):
-    """The engine's calls were given up; the text says why."""
+    """The call was given up; the text says why."""
+
+
+class Call:
+    """A block of a task that can be given up from outside, as ``asyncio.timeout`` does it: by cancelling the task.
+
+    So no task or future of its own is needed, and a thousand calls that wait cost the next one nothing.
+    """
+
+    __slots__ = ("_cancelled_before", "_others", "_task", "reason")
+
+    def __init__(self, others: set["Call"]) -> None:
+        self._others = others
+        self.reason: str | None = None
+        """Why it was given up."""
+
+    def __enter__(self) -> "Call":
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - a coroutine runs in a task
+        self._task, self._cancelled_before = task, task.cancelling()
+        self._others.add(self)
+        return self
+
+    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> None:
+        self._others.discard(self)
+        if error is None or self.reason is None:
+            return
+        # The cancellation was ours, unless somebody else has asked for one, too.
+        if self._task.uncancel() > self._cancelled_before and isinstance(error, asyncio.CancelledError):
+            return
+        raise CallsGivenUpError(self.reason) from None
+
+    def give_up(self, reason: str) -> None:
+        """End the call; one that was given up before stays so for the reason that it had."""
+        if self.reason is None:
+            self.reason = reason
+            self._task.cancel()
 
 
 class Calls:
-    """The calls that run on an engine from one moment to the next at which they are given up.
-
-    A call is interrupted by cancelling its task, as ``asyncio.timeout`` does: no task or future of its own is needed,
-    and a thousand calls that wait cost the next one nothing.
-    """
+    """The calls that run on an engine from one moment to the next at which they are given up."""
 
     def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[object]] = set()
+        self._running: set[Call] = set()
         self.reason: str | None = None
         """Why they were given up."""
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """Run the block as one of the calls.
+    def running(self) -> Call:
+        """A call whose block runs as one of these.
 
         Raises:
-            CallsGivenUpError: they were given up before it, or while it ran.
+            CallsGivenUpError: they were given up; by the block, if that happens while it runs.
         """
         if self.reason is not None:
             raise CallsGivenUpError(self.reason)
-        task = asyncio.current_task()
-        assert task is not None  # noqa: S101 - a coroutine runs in a task
-        cancelled_before = task.cancelling()
-        self._tasks.add(task)
-        try:
-            yield
-        except BaseException as error:
-            if self.reason is None:
-                raise
-            # The cancellation was ours, unless somebody else has asked for one, too.
-            if task.uncancel() > cancelled_before and isinstance(error, asyncio.CancelledError):
-                raise
-            raise CallsGivenUpError(self.reason) from None
-        finally:
-            self._tasks.discard(task)
+        return Call(self._running)
 
     def give_up(self, reason: str) -> None:
         """End every call that runs; later ones are refused."""
         self.reason = reason
-        for task in self._tasks:
-            task.cancel()
+        for call in self._running:
+            call.give_up(reason)

@@ -1,7 +1,8 @@
-"""Chat completions in vLLM's shapes, for models whose messages the engine renders: what is sent, and what can be used.
+"""Chats of models whose messages the engine renders, in vLLM 0.32's shapes: what is sent, and what can be used.
 
-The answer has the prompt's ids (``return_token_ids``), the sampled ids with their logprobs, and the message that the
-engine's parsers made of them.
+    messages --RENDER--> ids of the prompt --a turn like any other--> sampled ids --DERENDER--> the message they say
+
+The first and the last step need no weights and keep nothing, so any engine may take them.
 """
 
 import re
@@ -12,27 +13,19 @@ from typing import Any
 import msgspec
 
 from echorl_core import names
-from echorl_core.config import SamplingConfig
 from echorl_orchestrator.chat.messages import Message, Tool, wire_message
 from echorl_orchestrator.codec.engine_rendering import PromptTooLongError
 from echorl_orchestrator.engines.admin import message_of
-from echorl_orchestrator.engines.client import Answer, Entry, Sampled, decode, invalid, only, usable
+from echorl_orchestrator.engines.answers import decode, invalid, only
+from echorl_orchestrator.engines.client import Answer
+from echorl_orchestrator.engines.generation import Generation
 
-CHAT = "/v1/chat/completions"
+RENDER = "/v1/chat/completions/render"
+DERENDER = "/v1/chat/completions/derender"
 TOKENIZE = "/tokenize"
 
 # The last one: vLLM cuts max_completion_tokens to the room that is left, and then refuses a room of 0.
 _TOO_LONG = re.compile(r"maximum context length|maximum model length|max_tokens must be at least 1")
-_TOKEN_ID = "token_id:"  # noqa: S105 - vLLM's prefix of ids in place of a token's text
-
-
-class _Entry(msgspec.Struct):
-    token: str = ""
-    logprob: float | None = None
-
-
-class _Logprobs(msgspec.Struct):
-    content: list[_Entry] | None = None
 
 
 class _Function(msgspec.Struct):
@@ -53,14 +46,21 @@ class _Message(msgspec.Struct):
 
 class _Choice(msgspec.Struct):
     message: _Message
-    finish_reason: str | None = None
-    token_ids: list[int] | None = None
-    logprobs: _Logprobs | None = None
 
 
-class _ChatAnswer(msgspec.Struct):
+class _DerenderAnswer(msgspec.Struct):
     choices: list[_Choice]
-    prompt_token_ids: list[int] | None = None
+
+
+class _Params(msgspec.Struct):
+    # vLLM leaves out what is its default.
+    max_tokens: int = 16
+    stop_token_ids: list[int] | None = None
+
+
+class _RenderAnswer(msgspec.Struct):
+    token_ids: list[int]
+    sampling_params: _Params
 
 
 class _TokenizeAnswer(msgspec.Struct):
@@ -68,51 +68,54 @@ class _TokenizeAnswer(msgspec.Struct):
 
 
 @dataclass(frozen=True)
-class Said:
-    """The usable part of a chat completion."""
+class RenderedChat:
+    """A chat as the engine renders it."""
 
     prompt_ids: list[int]
-    sampled: Sampled
-    message: dict[str, Any]
-    """In OpenAI's form: role, content, and tool_calls or reasoning_content where there are any."""
+    max_tokens: int
+    """What was asked for, or the room that is left."""
+    stop_ids: list[int]
 
 
-def chat_body(
-    *, messages: Sequence[Message], tools: Sequence[Tool], sampling: SamplingConfig, max_tokens: int
-) -> bytes:
-    """A chat request for canonical ``messages``, with every sampling field set and no seed, as ``generate_body``.
+def chat_request(*, messages: Sequence[Message], tools: Sequence[Tool], max_tokens: int) -> dict[str, Any]:
+    """A request to render canonical ``messages``.
 
-    Special tokens stay in the text, so that the message says what the ids say; the stop token is no part of it.
+    Special tokens stay in the text, so that the message says what the ids say. How it is sampled is not asked here.
     """
     request: dict[str, Any] = {
         **_conversation(messages, tools),
-        "n": 1,
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "top_k": sampling.top_k or 0,
-        "min_p": 0.0,
-        "presence_penalty": sampling.presence_penalty,
-        "frequency_penalty": sampling.frequency_penalty,
-        "repetition_penalty": sampling.repetition_penalty,
         "max_completion_tokens": max_tokens,
-        "min_tokens": 0,
-        "ignore_eos": False,
         "skip_special_tokens": False,
-        "logprobs": True,
-        "top_logprobs": 0,
-        "return_token_ids": True,
-        "return_tokens_as_token_ids": True,
         "include_reasoning": True,
         "parallel_tool_calls": True,
-        "stream": False,
     }
     if tools:
         request["tool_choice"] = "auto"
+    return request
+
+
+def render_body(request: dict[str, Any]) -> bytes:
+    """The request for a prompt's ids."""
     return msgspec.json.encode(request)
 
 
+def derender_body(request: dict[str, Any], prompt_ids: list[int], generation: Generation) -> bytes | None:
+    """The request for the message that sampled ids say in the chat of ``request``; None: they say nothing.
+
+    The stop token is no part of the text, as in vLLM's own chats.
+    """
+    ids = generation.token_ids[:-1] if generation.finish_reason == "stop" else generation.token_ids
+    if not ids:
+        return None
+    choice = {"index": 0, "token_ids": ids, "finish_reason": generation.finish_reason}
+    response = {"request_id": "turn", "choices": [choice], "prompt_token_ids": prompt_ids}
+    return msgspec.json.encode(
+        {"model": names.SERVED_MODEL_NAME, "generate_response": response, "chat_request": request}
+    )
+
+
 def tokenize_body(messages: Sequence[Message], tools: Sequence[Tool]) -> bytes:
-    """A request for the prompt that ``chat_body`` of the same would have, however long it is."""
+    """A request for the length of the prompt that such a chat has, however long it is."""
     return msgspec.json.encode(_conversation(messages, tools))
 
 
@@ -128,26 +131,28 @@ def parse_count(raw: bytes) -> int:
     return count
 
 
-def parse_chat(raw: bytes, max_tokens: int) -> Said:
-    """Read a chat answer to a request for at most ``max_tokens`` tokens.
+def parse_rendered(raw: bytes) -> RenderedChat:
+    """Read the answer to ``render_body``.
 
     Raises:
-        EpisodeError: INVALID_RESPONSE when the prompt's ids, the sampled ids or their logprobs are missing or
-            misaligned; PROVIDER when the engine aborted the request.
-        ImpossibleLogprobError: a logprob is not finite, or above 0.
+        EpisodeError: INVALID_RESPONSE when there are no ids, or no room is told.
     """
-    answer = decode(raw, _ChatAnswer)
-    choice = only(answer.choices)
-    reason = choice.finish_reason
-    if reason == "tool_calls":
-        # This reason hides the true one, which is the token limit for a completion that is as long as it.
-        reason = "length" if len(choice.token_ids or ()) >= max_tokens else "stop"
-    content = choice.logprobs.content if choice.logprobs is not None else None
-    entries = None if content is None else [Entry(entry.logprob, _id_of(entry.token)) for entry in content]
-    sampled = usable(choice.token_ids, entries, reason)
-    if not answer.prompt_token_ids:
-        raise invalid("prompt_token_ids: found none, accepted is at least 1")
-    return Said(answer.prompt_token_ids, sampled, _openai_message(choice.message))
+    answer = decode(raw, _RenderAnswer)
+    if not answer.token_ids:
+        raise invalid("token_ids of the prompt: found none, accepted is at least 1")
+    params = answer.sampling_params
+    if params.max_tokens < 1:
+        raise invalid(f"max_tokens: found {params.max_tokens}, accepted is at least 1")
+    return RenderedChat(answer.token_ids, params.max_tokens, params.stop_token_ids or [])
+
+
+def parse_message(raw: bytes) -> dict[str, Any]:
+    """The message in an answer to ``derender_body``, in OpenAI's form; also ``reasoning_content`` where there is any.
+
+    Raises:
+        EpisodeError: INVALID_RESPONSE when there is none.
+    """
+    return _openai_message(only(decode(raw, _DerenderAnswer).choices).message)
 
 
 def check_prompt_fits(answer: Answer) -> None:
@@ -169,11 +174,6 @@ def _unconstrained(tool: Tool) -> dict[str, Any]:
     """The tool without ``strict``, which would have vLLM mask the policy's distribution by a grammar."""
     function = tool.get("function", tool)
     return {"type": "function", "function": {key: value for key, value in function.items() if key != "strict"}}
-
-
-def _id_of(token: str) -> int | None:
-    number = token.removeprefix(_TOKEN_ID)
-    return int(number) if number != token and number.isdecimal() else None
 
 
 def _openai_message(message: _Message) -> dict[str, Any]:

@@ -1,9 +1,8 @@
 """Requests for tokens to engines: a turn is streamed, and goes on at another engine when its own does not end it."""
 
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import structlog
 
@@ -12,34 +11,33 @@ from echorl_core.config import SamplingConfig
 from echorl_orchestrator.accounting.meter import Meter
 from echorl_orchestrator.chat.messages import Message, Tool
 from echorl_orchestrator.engines.admin import message_of
+from echorl_orchestrator.engines.answers import (
+    BrokenStreamError,
+    ImpossibleLogprobError,
+    parse_prompt_logprobs,
+)
+from echorl_orchestrator.engines.bodies import COMPLETIONS, GENERATE, generate_body, prompt_logprobs_body
 from echorl_orchestrator.engines.calls import Calls, CallsGivenUpError
 from echorl_orchestrator.engines.changes import Changes
 from echorl_orchestrator.engines.chat import (
-    CHAT,
+    DERENDER,
+    RENDER,
     TOKENIZE,
-    chat_body,
+    chat_request,
     check_prompt_fits,
-    parse_chat,
+    derender_body,
     parse_count,
+    parse_message,
+    parse_rendered,
+    render_body,
     tokenize_body,
 )
-from echorl_orchestrator.engines.client import (
-    COMPLETIONS,
-    GENERATE,
-    Answer,
-    BrokenStreamError,
-    GenerationClient,
-    ImpossibleLogprobError,
-    Sampled,
-    generate_body,
-    parse_prompt_logprobs,
-    prompt_logprobs_body,
-)
+from echorl_orchestrator.engines.client import Answer, GenerationClient
 from echorl_orchestrator.engines.engine import Engine, EngineState
 from echorl_orchestrator.engines.generation import ChatGeneration, Generation
 from echorl_orchestrator.engines.open_turn import OpenTurn, is_movable
 from echorl_orchestrator.engines.placement import Placement
-from echorl_orchestrator.engines.reception import Reception, check_boot
+from echorl_orchestrator.engines.reception import Reception, StallWatch, check_boot
 from echorl_orchestrator.engines.timing import Timing
 from echorl_orchestrator.failures import EpisodeError, ErrorKind
 from echorl_orchestrator.metrics.process_counters import IMPOSSIBLE_ANSWERS, TURN_TOKENS_KEPT, TURN_TOKENS_LOST
@@ -68,6 +66,7 @@ class Dispatcher:
         self._client, self._meter = client, meter or Meter()
         self._placement = Placement(engines, changes, patience_s)
         self._timing = timing or Timing()
+        self._stalls = StallWatch(self._timing.stall_s)
         self._closed = False
 
     def close(self) -> None:
@@ -96,7 +95,7 @@ class Dispatcher:
                     stop_ids=stop_ids,
                     model=model,
                 )
-                reception, started = Reception(turn, engine, self._timing.stall_s), time.monotonic()
+                reception, started = Reception(turn, engine), time.monotonic()
                 request, kept = self._meter.asked(engine.address, episode), 0
                 broken: BrokenStreamError | None = None
                 try:
@@ -129,17 +128,20 @@ class Dispatcher:
             EpisodeError: INVALID_RESPONSE when the engine answers what cannot be used.
         """
         headers = {names.HEADER_SESSION: episode}
-        with _believed(engine):
-            async with self._call(engine) as calls:
-                with calls.running(), reception.watched():
+        with believed(engine), self._call(engine) as calls:
+            with calls.running() as call:
+                self._stalls.add(reception, call)
+                try:
                     answer = await self._client.stream(
                         engine.address, GENERATE, body, headers, begins=reception.begins, event=reception.event
                     )
-                check_boot(engine, answer)
-                _check_status(engine, answer)
-                if reception.stream.finish_reason is None:
-                    raise BrokenStreamError(f"engine {engine.address}: its stream ended before the turn")
-                await self._settled(engine, calls)
+                finally:
+                    self._stalls.remove(reception)
+            check_boot(engine, answer)
+            check_status(engine, answer)
+            if reception.stream.finish_reason is None:
+                raise BrokenStreamError(f"engine {engine.address}: its stream ended before the turn")
+            await self._settled(engine, calls)
         reception.stream.vouch(engine.version)
 
     async def chat(
@@ -151,66 +153,66 @@ class Dispatcher:
         sampling: SamplingConfig,
         max_tokens: int,
     ) -> ChatGeneration:
-        """One chat completion on the episode's engine, which renders the messages."""
-        body = chat_body(messages=messages, tools=tools, sampling=sampling, max_tokens=max_tokens)
-        sent = await self._ask(episode, CHAT, body)
-        check_prompt_fits(sent.answer)
-        _check_status(sent.engine, sent.answer)
-        with _believed(sent.engine):
-            reply = parse_chat(sent.answer.body, max_tokens)
-        self._meter.sampled(episode, len(reply.sampled.token_ids))
-        return ChatGeneration(reply.prompt_ids, sent.generation(reply.sampled), reply.message)
+        """One chat completion: the engine renders the messages, and says what the sampled ids of the turn say."""
+        request = chat_request(messages=messages, tools=tools, max_tokens=max_tokens)
+        chat = parse_rendered((await self._computed(episode, RENDER, render_body(request))).body)
+        generation = await self.generate(
+            episode=episode,
+            prompt_ids=chat.prompt_ids,
+            sampling=sampling,
+            max_tokens=chat.max_tokens,
+            stop_ids=chat.stop_ids,
+        )
+        body = derender_body(request, chat.prompt_ids, generation)
+        if body is None:
+            return ChatGeneration(chat.prompt_ids, generation, {"role": "assistant", "content": ""})
+        message = parse_message((await self._computed(episode, DERENDER, body)).body)
+        return ChatGeneration(chat.prompt_ids, generation, message)
 
     async def count_tokens(self, *, episode: str, messages: Sequence[Message], tools: Sequence[Tool]) -> int:
         """The length of the prompt that the episode's engine would render for a chat."""
-        engine = await self._placement.of_episode(episode)
-        answer = await self._send(engine, TOKENIZE, tokenize_body(messages, tools), {names.HEADER_SESSION: episode})
-        _check_status(engine, answer)
-        return parse_count(answer.body)
+        return parse_count((await self._computed(episode, TOKENIZE, tokenize_body(messages, tools))).body)
 
     async def prompt_logprobs(self, *, token_ids: Sequence[int]) -> list[float]:
         """Log-probabilities of tokens 1.. given their prefix, on the least-loaded engine."""
         engine = await self._placement.anywhere()
         answer = await self._send(engine, COMPLETIONS, prompt_logprobs_body(token_ids), {})
-        _check_status(engine, answer)
-        with _believed(engine):
+        check_status(engine, answer)
+        with believed(engine):
             return parse_prompt_logprobs(answer.body, token_ids)
 
     def release(self, episode: str) -> None:
         """Forget which engine an episode sticks to."""
         self._placement.release(episode)
 
-    async def _ask(self, episode: str, path: str, body: bytes) -> "_Sent":
-        """Have the episode's engine sample."""
-        engine = await self._placement.of_episode(episode)
-        started, version_low = time.monotonic(), engine.version
-        with self._metered(engine, episode):
-            answer = await self._send(engine, path, body, {names.HEADER_SESSION: episode})
-        return _Sent(engine, answer, version_low, time.monotonic() - started)
-
-    @contextmanager
-    def _metered(self, engine: Engine, episode: str) -> Iterator[None]:
-        """Account for the engine's time that one request of an episode takes."""
-        request, lost = self._meter.asked(engine.address, episode), False
-        try:
-            yield
-        except EpisodeError:
-            lost = True
-            raise
-        finally:
-            self._meter.answered(request, lost=lost)
+    async def _computed(self, episode: str, path: str, body: bytes) -> Answer:
+        """The answer to what takes no weights: of the episode's engine, or of another if that one gives none."""
+        fruitless = 0
+        while True:
+            engine = await self._placement.of_episode(episode)
+            try:
+                answer = await self._send(engine, path, body, {names.HEADER_SESSION: episode})
+                check_prompt_fits(answer)
+                check_status(engine, answer)
+            except BrokenStreamError:
+                fruitless += 1
+                if self._closed or fruitless == FRUITLESS:
+                    raise
+                await self._placement.leave(episode, engine, self._timing.elsewhere_s)
+            else:
+                return answer
 
     async def _send(self, engine: Engine, path: str, body: bytes, headers: dict[str, str]) -> Answer:
         """The answer of one request, once it is sure that the engine sampled it with verified weights."""
-        async with self._call(engine) as calls:
+        with self._call(engine) as calls:
             with calls.running():
                 answer = await self._client.post(engine.address, path, body, headers)
             await self._settled(engine, calls)
             check_boot(engine, answer)
         return answer
 
-    @asynccontextmanager
-    async def _call(self, engine: Engine) -> AsyncIterator[Calls]:
+    @contextmanager
+    def _call(self, engine: Engine) -> Iterator[Calls]:
         """Run the block as a call to the engine; one that fails asks for a look at it."""
         engine.in_flight += 1
         try:
@@ -231,30 +233,8 @@ class Dispatcher:
             raise CallsGivenUpError(calls.reason)
 
 
-@dataclass(frozen=True)
-class _Sent:
-    """An answer to a request for tokens, and where and when it was sampled."""
-
-    engine: Engine
-    answer: Answer
-    version_low: int
-    seconds: float
-
-    def generation(self, sampled: Sampled) -> Generation:
-        return Generation(
-            token_ids=sampled.token_ids,
-            logprobs=sampled.logprobs,
-            finish_reason=sampled.finish_reason,
-            version_low=self.version_low,
-            version_high=self.engine.version if self.answer.version is None else self.answer.version,
-            engine=self.engine.address,
-            boot_id=self.engine.boot_id or "",
-            seconds=self.seconds,
-        )
-
-
 @contextmanager
-def _believed(engine: Engine) -> Iterator[None]:
+def believed(engine: Engine) -> Iterator[None]:
     """Read an answer; the engine is put away if it cannot be true, whoever asked."""
     try:
         yield
@@ -280,7 +260,8 @@ def _broken_off(
     return kept
 
 
-def _check_status(engine: Engine, answer: Answer) -> None:
+def check_status(engine: Engine, answer: Answer) -> None:
+    """Raise EpisodeError unless the answer is one: BrokenStreamError where another engine may give it."""
     if answer.status == 200:
         return
     message = f"engine {engine.address}: HTTP {answer.status}: {message_of(answer.body)}"

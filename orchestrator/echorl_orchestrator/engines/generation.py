@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,8 +15,7 @@ from echorl_orchestrator.chat.messages import Message, Tool
 Versions = int | NDArray[np.int32]
 
 
-@dataclass(frozen=True)
-class Segment:
+class Segment(msgspec.Struct, frozen=True, gc=False):
     """What one stream of one engine gave to a turn and what may be trained on."""
 
     engine: str
@@ -92,12 +92,12 @@ class TokenGenerator(Protocol):
 
 @dataclass(frozen=True)
 class ChatGeneration:
-    """One chat completion, as the engine returned it."""
+    """One chat completion."""
 
     prompt_ids: list[int]
     generation: Generation
     message: dict[str, Any]
-    """The engine's assistant message: content, tool_calls, reasoning_content."""
+    """The assistant message that an engine's parsers make of it: content, tool_calls, reasoning_content."""
 
 
 @runtime_checkable
@@ -113,11 +113,11 @@ class ChatGenerator(Protocol):
         sampling: SamplingConfig,
         max_tokens: int,
     ) -> ChatGeneration:
-        """Chat completion with ``return_token_ids`` and logprobs, on the engine that the episode sticks to.
+        """Sample a turn for messages that an engine renders. It goes on at another engine as ``generate`` does.
 
         Raises:
             PromptTooLongError: the engine says that the prompt does not fit.
-            EpisodeError: PROVIDER when the engine is lost, INVALID_RESPONSE when ids or logprobs are missing.
+            EpisodeError: PROVIDER when no engine goes on, INVALID_RESPONSE when ids or logprobs are missing.
         """
         ...
 

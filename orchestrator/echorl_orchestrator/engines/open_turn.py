@@ -7,11 +7,11 @@ last whole frame.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from echorl_core.config import SamplingConfig
-from echorl_orchestrator.engines.client import Frame, invalid
+from echorl_orchestrator.engines.answers import Frame, invalid
 from echorl_orchestrator.engines.generation import Generation, Segment
 
 FinishReason = Literal["stop", "length"]
@@ -55,11 +55,11 @@ class OpenTurn:
     stop_ids: Sequence[int]
     segments: list[Segment] = field(default_factory=list)
     finish_reason: FinishReason | None = None
+    left: int = field(init=False)
+    """How many tokens may still be sampled, without those of an open stream."""
 
-    @property
-    def left(self) -> int:
-        """How many tokens may still be sampled."""
-        return self.max_tokens - sum(len(segment.token_ids) for segment in self.segments)
+    def __post_init__(self) -> None:
+        self.left = self.max_tokens
 
     def ids(self) -> list[int]:
         """Prompt and sampled ids: what the next engine goes on from."""
@@ -116,29 +116,40 @@ class OpenTurn:
     def begin_anew(self) -> int:
         """Forget everything sampled; returns how many tokens that were."""
         lost = self.max_tokens - self.left
-        self.segments, self.finish_reason = [], None
+        self.segments, self.finish_reason, self.left = [], None, self.max_tokens
         return lost
 
     def generation(self, seconds: float) -> Generation:
         """The turn, once it has a finish reason."""
         if self.finish_reason is None:
             raise RuntimeError("the turn is not over")
-        last = self.segments[-1]
-        several = len(self.segments) > 1
-        return Generation(
-            token_ids=[one for part in self.segments for one in part.token_ids] if several else last.token_ids,
-            logprobs=[one for part in self.segments for one in part.logprobs] if several else last.logprobs,
+        *_, last = self.segments
+        whole = Generation(
+            token_ids=last.token_ids,
+            logprobs=last.logprobs,
             finish_reason=self.finish_reason,
-            version_low=min(segment.version_low for segment in self.segments),
-            version_high=max(segment.version_high for segment in self.segments),
+            version_low=last.version_low,
+            version_high=last.version_high,
             engine=last.engine,
             boot_id=last.boot_id,
             seconds=seconds,
-            segments=tuple(self.segments) if several else (),
+        )
+        return whole if len(self.segments) == 1 else self._joined(whole)
+
+    def _joined(self, last: Generation) -> Generation:
+        """All segments as one generation."""
+        return replace(
+            last,
+            token_ids=[one for part in self.segments for one in part.token_ids],
+            logprobs=[one for part in self.segments for one in part.logprobs],
+            version_low=min(segment.version_low for segment in self.segments),
+            version_high=max(segment.version_high for segment in self.segments),
+            segments=tuple(self.segments),
         )
 
     def _keep(self, stream: OpenStream) -> None:
         if stream.token_ids:
+            self.left -= len(stream.token_ids)
             self.segments.append(
                 Segment(
                     stream.engine,

@@ -4,7 +4,8 @@ import math
 
 from echorl_core.wire.weights import Probe
 from echorl_orchestrator.engines.admin import AdminClient
-from echorl_orchestrator.engines.client import parse_prompt_logprobs, prompt_logprobs_body
+from echorl_orchestrator.engines.answers import parse_prompt_logprobs
+from echorl_orchestrator.engines.bodies import prompt_logprobs_body
 from echorl_orchestrator.failures import EpisodeError
 
 

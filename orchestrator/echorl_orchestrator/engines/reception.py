@@ -1,33 +1,29 @@
 """Taking in the stream of one engine: what it must say of itself, what of it is certain, and when it stands still."""
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
 
 from echorl_core import names
-from echorl_orchestrator.engines.calls import Calls
-from echorl_orchestrator.engines.client import Answer, BrokenStreamError, invalid, parse_frame
+from echorl_orchestrator.engines.answers import BrokenStreamError, invalid, parse_frame
+from echorl_orchestrator.engines.calls import Call
+from echorl_orchestrator.engines.client import Answer
 from echorl_orchestrator.engines.engine import VERIFIED, Engine, EngineState
 from echorl_orchestrator.engines.open_turn import OpenStream, OpenTurn
+
+LOOKS = 4
+"""At the streams, in the time that one of them may stand still."""
 
 
 class Reception:
     """What an engine streams into a turn, event by event; ``stream`` has what came, however it ends."""
 
-    def __init__(self, turn: OpenTurn, engine: Engine, stall_s: float) -> None:
+    def __init__(self, turn: OpenTurn, engine: Engine) -> None:
         self._turn = turn
         self._engine = engine
-        self._stall_s = stall_s
-        self._still = Calls()
-        self._loop = asyncio.get_running_loop()
-        self._heard = self._loop.time()
-        self._timer: asyncio.TimerHandle | None = None
+        self._heard = time.monotonic()
+        self.stalled = False
+        """It was given up because it stood still."""
         self.stream = OpenStream(engine.address, engine.boot_id or "", engine.version, engine.version)
-
-    @property
-    def stalled(self) -> bool:
-        """Whether it was given up because it stood still."""
-        return self._still.reason is not None
 
     def begins(self, answer: Answer) -> None:
         """The head of the answer.
@@ -53,7 +49,7 @@ class Reception:
         frame = parse_frame(data)
         if frame is None:
             return
-        self._heard = self._loop.time()
+        self._heard = time.monotonic()
         self._turn.take(self.stream, frame)
         # Between resume and probe nobody knows yet whether the weights are right.
         if self._engine.state in VERIFIED:
@@ -61,29 +57,44 @@ class Reception:
         if frame.aborted:
             raise BrokenStreamError(f"engine {self._engine.address} aborted the request", "aborted")
 
-    @contextmanager
-    def watched(self) -> Iterator[None]:
-        """Run the block until the stream stands still.
-
-        Raises:
-            CallsGivenUpError: it did.
-        """
-        self._timer = self._loop.call_later(self._stall_s, self._look)
-        try:
-            with self._still.running():
-                yield
-        finally:
-            self._timer.cancel()
-
-    def _look(self) -> None:
+    def look(self, now: float) -> float:
+        """For how many seconds it has stood still, ``now`` by the monotonic clock."""
         # Before its first frame a request waits in the engine's queue, and under an update all of them stand still.
         if not self.stream.token_ids or self._engine.state is EngineState.UPDATING:
-            self._heard = self._loop.time()
-        left = self._heard + self._stall_s - self._loop.time()
-        if left > 0:
-            self._timer = self._loop.call_later(left, self._look)
-        else:
-            self._still.give_up(f"its stream stood still for {self._stall_s} s")
+            self._heard = now
+        return now - self._heard
+
+
+class StallWatch:
+    """Gives up the streams that stand still. It looks at all of them by one timer, so that none costs one."""
+
+    def __init__(self, stall_s: float) -> None:
+        self._stall_s = stall_s
+        self._calls: dict[Reception, Call] = {}
+        self._waiting = False
+
+    def add(self, reception: Reception, call: Call) -> None:
+        """Look at this stream from now on; ``call`` waits for it."""
+        self._calls[reception] = call
+        if not self._waiting:
+            self._wait()
+
+    def remove(self, reception: Reception) -> None:
+        """The stream is over."""
+        del self._calls[reception]
+
+    def _wait(self) -> None:
+        self._waiting = True
+        asyncio.get_running_loop().call_later(self._stall_s / LOOKS, self._look)
+
+    def _look(self) -> None:
+        now, self._waiting = time.monotonic(), False
+        for reception, call in self._calls.items():
+            if reception.look(now) >= self._stall_s:
+                reception.stalled = True
+                call.give_up(f"its stream stood still for {self._stall_s} s")
+        if self._calls:
+            self._wait()
 
 
 def check_boot(engine: Engine, answer: Answer) -> None:

@@ -31,8 +31,9 @@ class Timing:
     generate_s: float = 3600.0
     """For one completion, waiting under pauses included."""
     stall_s: float = 300.0
-    """Without a frame for so long, a stream that has begun is given up. Longer than a request waits that vLLM has put
-    back for want of cache. Before its first frame a request may be in a queue, which ``generate_s`` bounds."""
+    """Without a frame for so long, or up to a quarter more, a stream that has begun is given up. Longer than a request
+    waits that vLLM has put back for want of cache. Before its first frame a request may be in a queue, which
+    ``generate_s`` bounds."""
     elsewhere_s: float = 5.0
     """That a turn whose stream broke off waits for another engine before it asks the same one again; longer than it
     takes to see that an engine is gone."""

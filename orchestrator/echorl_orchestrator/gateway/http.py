@@ -16,16 +16,16 @@ from echorl_orchestrator.codec.engine_rendering import PromptTooLongError
 from echorl_orchestrator.failures import EpisodeError
 from echorl_orchestrator.gateway import dialects
 from echorl_orchestrator.gateway.bodies import DEEPEST, LARGEST_BODY, read_body, too_deep
+from echorl_orchestrator.gateway.clients import ClientWatch, is_gone
 from echorl_orchestrator.gateway.dialect import CountsTokens, Dialect, Reason, Refusal, TurnRequest
 from echorl_orchestrator.gateway.model_list import model_list, models_refused
 from echorl_orchestrator.gateway.sampling import SamplingRefusedError
 from echorl_orchestrator.gateway.session import GatewaySession
 from echorl_orchestrator.gateway.sessions import Sessions, UnknownSessionError
-from echorl_orchestrator.gateway.streams import EventStream
+from echorl_orchestrator.gateway.streams import SILENCE_S, EventStream
 from echorl_orchestrator.gateway.turns import SessionClosedError, Turn, TurnLimitError
 
 _log = structlog.get_logger()
-_DISCONNECT_POLL_S = 0.1
 
 _REFUSALS: list[tuple[type[Exception], int, Reason | None]] = [
     (UnknownSessionError, 404, Reason.SESSION_NOT_FOUND),
@@ -59,6 +59,7 @@ class GatewayApi:
     def __init__(self, sessions: Sessions, on_bug: Callable[[BaseException], None]) -> None:
         self._sessions, self._on_bug = sessions, on_bug
         self._dialects = found_dialects()
+        self._clients = ClientWatch()
 
     def routes(self, app: web.Application) -> None:
         """Add the paths of every dialect and the list of models, alone and below ``/s/{session}``."""
@@ -107,7 +108,7 @@ class GatewayApi:
         asked = dialect.read(body, session.spec)
         stream = EventStream(request, dialect.heartbeat) if asked.stream else None
         try:
-            turn = await _turn(request, session, asked, stream)
+            turn = await self._turn(request, session, asked, stream)
         except Exception as error:
             refusal = _refusal(error)
             if refusal is None or stream is None or not (stream.begun or refusal.reason in dialect.in_stream):
@@ -127,8 +128,50 @@ class GatewayApi:
     ) -> web.StreamResponse | Refusal:
         asked = dialect.read(await _read(request), session.spec)
         assert isinstance(dialect, CountsTokens)  # noqa: S101 - it has no such route otherwise
-        tokens = await _awaited(request, session, session.prompt_tokens(asked.messages, asked.tools))
+        tokens = await self._awaited(request, session, session.prompt_tokens(asked.messages, asked.tools))
         return web.json_response(dialect.count(tokens))
+
+    async def _turn(
+        self, request: web.Request, session: GatewaySession, asked: TurnRequest, stream: EventStream | None
+    ) -> Turn:
+        def unseen(turn: Turn) -> None:
+            session.history.undelivered(turn.number)
+
+        turn = session.turn(asked.messages, asked.tools, asked.sampling)
+        return await self._awaited(request, session, turn, unseen, stream)
+
+    async def _awaited(
+        self,
+        request: web.Request,
+        session: GatewaySession,
+        work: Coroutine[Any, Any, _T],
+        unseen: Callable[[_T], None] = lambda _: None,
+        stream: EventStream | None = None,
+    ) -> _T:
+        """What the session's ``work`` comes to; it is cancelled when the client hangs up first.
+
+        ``unseen`` gets a result that came in that same instant.
+
+        Raises:
+            _GoneError: the client hung up.
+            SessionClosedError: the session was closed meanwhile.
+        """
+        task = asyncio.ensure_future(work)
+        self._clients.add(task, request)
+        try:
+            while not task.done():
+                await asyncio.wait({task}, timeout=None if stream is None else SILENCE_S)
+                if stream is not None and not task.done():
+                    await _while_there(stream.keep_alive())
+            if task.cancelled():
+                raise _GoneError if is_gone(request) else SessionClosedError(f"session {session.spec.key} was closed")
+            return task.result()
+        except BaseException:
+            task.cancel()
+            await asyncio.wait({task})
+            if not task.cancelled() and task.exception() is None:
+                unseen(task.result())
+            raise
 
     async def _models(self, request: web.Request) -> web.StreamResponse:
         key = _session_key(request)
@@ -166,53 +209,6 @@ async def _read(request: web.Request) -> Any:
     return body
 
 
-async def _turn(request: web.Request, session: GatewaySession, asked: TurnRequest, stream: EventStream | None) -> Turn:
-    def unseen(turn: Turn) -> None:
-        session.history.undelivered(turn.number)
-
-    turn = session.turn(asked.messages, asked.tools, asked.sampling)
-    return await _awaited(request, session, turn, unseen, stream)
-
-
-async def _awaited(
-    request: web.Request,
-    session: GatewaySession,
-    work: Coroutine[Any, Any, _T],
-    unseen: Callable[[_T], None] = lambda _: None,
-    stream: EventStream | None = None,
-) -> _T:
-    """What the session's ``work`` comes to; it is cancelled when the client hangs up first.
-
-    ``unseen`` gets a result that came in that same instant.
-
-    Raises:
-        _GoneError: the client hung up.
-        SessionClosedError: the session was closed meanwhile.
-    """
-    task = asyncio.ensure_future(work)
-    try:
-        while not task.done():
-            await asyncio.wait({task}, timeout=_DISCONNECT_POLL_S)
-            if not task.done():
-                if _gone(request):
-                    raise _GoneError
-                if stream is not None:
-                    await _while_there(stream.keep_alive())
-        if task.cancelled():
-            raise SessionClosedError(f"session {session.spec.key} was closed")
-        return task.result()
-    except BaseException:
-        task.cancel()
-        await asyncio.wait({task})
-        if not task.cancelled() and task.exception() is None:
-            unseen(task.result())
-        raise
-
-
-def _gone(request: web.Request) -> bool:
-    return request.transport is None or request.transport.is_closing()
-
-
 async def _while_there(writing: Awaitable[_T]) -> _T:
     try:
         return await writing
@@ -222,7 +218,7 @@ async def _while_there(writing: Awaitable[_T]) -> _T:
 
 async def _sent(request: web.Request, response: web.Response) -> web.Response:
     """The response, once it is with the client as far as anybody can know."""
-    if _gone(request):
+    if is_gone(request):
         raise _GoneError
     await response.prepare(request)
     await response.write_eof()

@@ -1,7 +1,5 @@
 """An answer as server-sent events, whose client hears from us while the turn is computed."""
 
-import time
-
 from aiohttp import web
 
 SILENCE_S = 1.0
@@ -17,7 +15,6 @@ class EventStream:
     def __init__(self, request: web.Request, heartbeat: str) -> None:
         self._request, self._heartbeat = request, heartbeat
         self._response: web.StreamResponse | None = None
-        self._spoke_s = time.monotonic()
 
     @property
     def begun(self) -> bool:
@@ -25,13 +22,12 @@ class EventStream:
         return self._response is not None
 
     async def keep_alive(self) -> None:
-        """Say that the turn is under way, if nothing was said for long.
+        """Say that the turn is under way; to be called every ``SILENCE_S``.
 
         Raises:
             ConnectionError: nobody listens any more, as with ``end``.
         """
-        if time.monotonic() - self._spoke_s >= SILENCE_S:
-            await self._say(self._heartbeat)
+        await self._say(self._heartbeat)
 
     async def end(self, events: str) -> web.StreamResponse:
         """Say the last events."""
@@ -45,5 +41,4 @@ class EventStream:
             self._response = web.StreamResponse(headers=headers)
             await self._response.prepare(self._request)
         await self._response.write(text.encode())
-        self._spoke_s = time.monotonic()
         return self._response

@@ -6,7 +6,7 @@ import queue
 import threading
 import traceback
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -29,7 +29,9 @@ from echorl_orchestrator.environments.loader import load_environment, load_hook
 from echorl_orchestrator.failures import AgentError, BadInputError, ClassedError, InfrastructureError
 from echorl_orchestrator.filters import filter_hook
 from echorl_orchestrator.sandboxes.contract import SandboxError, SandboxLoss
-from echorl_orchestrator.sandboxes.lent import Lending
+
+if TYPE_CHECKING:
+    from echorl_orchestrator.sandboxes.lent import Lending
 
 Reply = Callable[[dict[str, Any]], None]
 _TRACE_CHARACTERS = 4000
@@ -126,7 +128,7 @@ def _takes_sandboxes(environment: Environment) -> bool:
     return runner is not None and "sandboxes" in inspect.signature(runner.run).parameters
 
 
-def _check_sandboxes(name: str, lending: Lending | None) -> None:
+def _check_sandboxes(name: str, lending: "Lending | None") -> None:
     if lending is None:
         raise BadInputError(f"environments.{name}: it runs in sandboxes; found no spec.sandboxes, accepted is one")
     try:
@@ -154,7 +156,7 @@ class Host:
         filters: Sequence[HookConfig | None] = (),
         *,
         evaluation: bool = False,
-        sandboxes: Lending | None = None,
+        sandboxes: "Lending | None" = None,
     ) -> None:
         """``filters``: by the index of the run's rule; None where that one is not custom."""
         self._environment: Environment = load_environment(

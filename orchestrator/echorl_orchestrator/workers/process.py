@@ -10,31 +10,37 @@ import os
 import signal
 import socket
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from echorl_core import logs
 from echorl_core.config import EnvironmentConfig, HookConfig, SandboxesConfig
 from echorl_orchestrator.failures import BadInputError
-from echorl_orchestrator.sandboxes.lent import BrokerKey, Lending, Tell
 from echorl_orchestrator.workers.host import Host, error_of
 from echorl_orchestrator.workers.rpc import FrameError, encode, read
 from echorl_orchestrator.workers.tether import die_with_parent
 
+if TYPE_CHECKING:
+    from echorl_orchestrator.sandboxes.lent import Lending, Tell
 
-def _load(start: dict[str, Any], tell: Tell) -> Host:
+
+def _load(start: dict[str, Any], tell: "Tell") -> Host:
+    sandboxes = _sandboxes(start, tell)
     sys.path[:0] = start["python_path"]
     return Host(
         EnvironmentConfig.model_validate(start["environment"]),
         _hook(start["advantage"]),
         [_hook(dumped) for dumped in start["filters"]],
         evaluation=start["evaluation"],
-        sandboxes=_sandboxes(start, tell),
+        sandboxes=sandboxes,
     )
 
 
-def _sandboxes(start: dict[str, Any], tell: Tell) -> Lending | None:
+def _sandboxes(start: dict[str, Any], tell: "Tell") -> "Lending | None":
     if start["sandboxes"] is None:
         return None
+    # Brings an HTTP client, a third of a start's work; most environments have no sandboxes.
+    from echorl_orchestrator.sandboxes.lent import BrokerKey, Lending  # noqa: PLC0415
+
     gateway = None if start["gateway"] is None else tuple(start["gateway"])
     key = None if start["broker"] is None else BrokerKey(*start["broker"])
     return Lending(SandboxesConfig.model_validate(start["sandboxes"]), gateway, tell, key)

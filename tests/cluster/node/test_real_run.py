@@ -5,12 +5,8 @@ With ECHORL_TEST_IMAGES=1 they are the images that `make images` has built.
 """
 
 import os
-import shutil
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,82 +20,47 @@ from echorl_testing.cluster import image_loading, machine_image
 from echorl_testing.cluster.api import Api
 from echorl_testing.cluster.cluster import Cluster
 from echorl_testing.cluster.errors import ClusterError
-from echorl_testing.cluster.volumes import folder_volume
 from echorl_testing.kube.run_objects import install_crd
-from echorl_testing.local.local_run import digits, manifest, write_model
-from echorl_testing.operator.operator_process import operator_process
+from echorl_testing.local.local_run import digits
 from echorl_testing.operator.real_run import RealRun
+from echorl_testing.operator.real_stage import ENVIRONMENTS, REPOSITORY, RESTRICTED, Stage, staged
 
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.vllm]
 
-REPOSITORY = Path(__file__).resolve().parents[3]
 NAME = "real"
 BUILT = "ECHORL_TEST_IMAGES"
 _IMAGES = ("orchestrator", "trainer", "inference-cpu")
-_ENVIRONMENTS = {"orchestrator": ".venv", "trainer": ".venv", "inference": ".venv-inference"}
-_USER = 10001
 _START_S, _STEP_S, _END_S = 600.0, 400.0, 200.0
 
 
-@dataclass
-class Stage:
-    """What is there before the run is applied."""
-
-    run: RealRun
-    document: dict[str, Any]
-    volume: Path
-
-
 @pytest.fixture
-def images(control_plane: Cluster, real_node: str) -> Mapping[str, str]:
-    """The settings' images, known to the node."""
+def images(control_plane: Cluster, real_node: str) -> None:
+    """Known to the node."""
     if os.environ.get(BUILT):
         image_loading.load(control_plane.node, _IMAGES)
-        return {}
-    if not (REPOSITORY / _ENVIRONMENTS["inference"] / "bin" / "python").exists():
+        return
+    if not (REPOSITORY / ENVIRONMENTS["inference"] / "bin" / "python").exists():
         pytest.skip("no environment with vLLM: make setup")
     control_plane.node.import_image(machine_image.image())
-    return dict.fromkeys(("trainer", "inference", "inferenceCpu", "orchestrator"), machine_image.MACHINE)
 
 
 @pytest.fixture
 def stage(
-    control_plane: Cluster, api: Api, images: Mapping[str, str], make_namespace: Callable[..., str], tmp_path: Path
+    control_plane: Cluster, api: Api, images: None, make_namespace: Callable[..., str], tmp_path: Path
 ) -> Iterator[Stage]:
     """A namespace that admits restricted pods only, a volume with a model, the operator at work."""
     install_crd(api)
-    namespace = make_namespace({"pod-security.kubernetes.io/enforce": "restricted"})
-    volume = tmp_path / "volume"
-    write_model(volume / "models" / "tiny")
-    for path in (volume, *volume.rglob("*")):
-        os.chown(path, _USER, _USER)
-    document = manifest(
-        Path("/models/tiny"),
+    with staged(
+        control_plane,
+        make_namespace(RESTRICTED),
+        tmp_path,
+        NAME,
+        built=bool(os.environ.get(BUILT)),
         maxSteps=400,
         environments={"train": [digits()]},
-        storage={"size": "1Gi"},
         failurePolicy={"maxRestarts": 3, "backoffSeconds": 0},
-    )
-    document["metadata"]["name"] = NAME
-    with ExitStack() as stack:
-        stack.enter_context(folder_volume(api, namespace, f"{NAME}-volume", volume))
-        if images:
-            stack.enter_context(machine_image.claims(api, namespace, REPOSITORY))
-            for role, environment in _ENVIRONMENTS.items():
-                document["spec"].setdefault(role, {})["template"] = machine_image.template(
-                    role, REPOSITORY, environment
-                )
-        kubeconfig, settings = control_plane.connection.kubeconfig, {"images": dict(images)}
-        # Alone, since on a busy machine it might lose its lease, and no kubelet would start it again.
-        operator = stack.enter_context(operator_process(kubeconfig, namespace, tmp_path, settings, "--no-election"))
-
-        def still_works() -> str | None:
-            code = operator.poll()
-            log = (tmp_path / "operator.log").read_text()[-4000:]
-            return None if code is None else f"the operator ended with {code}: {log}"
-
-        yield Stage(RealRun(control_plane, namespace, NAME, still_works), document, volume)
-        shutil.rmtree(volume)
+    ) as stage:
+        yield stage
 
 
 def an_engine_starts_again_where_it_is_and_serves_the_newest_policy(run: RealRun) -> None:
@@ -199,12 +160,12 @@ def test_a_run_trains_in_real_pods_outlives_its_containers_and_succeeds(
     run.create(stage.document)
     run.started(_START_S)
     assert {pod["spec"]["nodeName"] for pod in run.pods().values()} == {real_node}
-    for role in _ENVIRONMENTS:
+    for role in ENVIRONMENTS:
         assert "uid=10001(echorl) gid=10001(echorl)" in run.inside(role, "id")
         with pytest.raises(ClusterError, match="Read-only file system"):
             run.inside(role, "touch", "/etc/echorl-was-here")
     a_copy_of_its_records_grows_with_them(run, control_plane.connection.kubeconfig, tmp_path / "copies")
     for name in killed:
         DISTURBANCES[name](run)
-    it_ends_at_a_step_that_is_edited_and_frees_its_pods(run, RunDirectory(stage.volume / "runs" / NAME))
+    it_ends_at_a_step_that_is_edited_and_frees_its_pods(run, stage.directory)
     assert run.status()["attempt"] == 1 + ("trainer" in killed)

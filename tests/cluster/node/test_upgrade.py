@@ -8,9 +8,8 @@ import base64
 import dataclasses
 import json
 import re
-import shutil
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -22,24 +21,28 @@ from echorl_core.rundir import RunDirectory
 from echorl_testing.cluster import machine_image
 from echorl_testing.cluster.api import Api
 from echorl_testing.cluster.cluster import Cluster
-from echorl_testing.cluster.volumes import folder_volume, read_only_claim
 from echorl_testing.earlier import NoHistory, earlier
 from echorl_testing.kube.helm import CHARTS, Helm
 from echorl_testing.kube.run_objects import STRICT
-from echorl_testing.local.local_run import digits, manifest, write_model
+from echorl_testing.local.local_run import digits, manifest
 from echorl_testing.operator.operator_process import operator_process
 from echorl_testing.operator.real_run import RealRun
-from echorl_testing.operator.site import OPERATOR, own
+from echorl_testing.operator.real_stage import (
+    ENVIRONMENTS,
+    PACKAGES,
+    REPOSITORY,
+    machine_programs,
+    run_volume,
+    with_machine_programs,
+)
+from echorl_testing.operator.site import OPERATOR
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800), pytest.mark.vllm]
 
-REPOSITORY = CHARTS.parent
 NAME = "upgraded"
-ENVIRONMENTS = {"orchestrator": ".venv", "trainer": ".venv", "inference": ".venv-inference"}
 NEW_IMAGE = "echorl.test/machine:2"
 """The same programs by another name, as default images have with every version."""
 START_S, STEP_S, END_S = 600.0, 400.0, 200.0
-PACKAGES = ("core", "operator", "orchestrator", "trainer")
 
 
 @pytest.fixture
@@ -72,15 +75,7 @@ def document(tree: Path) -> dict[str, Any]:
         record={"enabled": False},
     )
     made["metadata"]["name"] = NAME
-    code = ":".join(str(tree / package) for package in PACKAGES)
-    for role, environment in ENVIRONMENTS.items():
-        template = machine_image.template(role, REPOSITORY, environment)
-        (container,) = template["spec"]["containers"]
-        container["env"].append({"name": "PYTHONPATH", "value": code})
-        container["volumeMounts"].append({"name": "earlier", "mountPath": str(tree), "readOnly": True})
-        claim = {"claimName": "earlier", "readOnly": True}
-        template["spec"]["volumes"].append({"name": "earlier", "persistentVolumeClaim": claim})
-        made["spec"].setdefault(role, {})["template"] = template
+    with_machine_programs(made, tree)
     return made
 
 
@@ -127,18 +122,11 @@ def installation(
 
 
 @pytest.fixture
-def volume(api: Api, installation: Installation, tree: Path, tmp_path: Path) -> Iterator[Path]:
+def volume(control_plane: Cluster, installation: Installation, tree: Path, tmp_path: Path) -> Iterator[Path]:
     """The run's volume, with a model, beside those that its pods take programs from."""
-    folder = tmp_path / "volume"
-    write_model(folder / "models" / "tiny")
-    own(folder)
-    with ExitStack() as stack:
-        stack.enter_context(folder_volume(api, installation.research, f"{NAME}-volume", folder))
-        stack.enter_context(machine_image.claims(api, installation.research, REPOSITORY))
-        stack.enter_context(folder_volume(api, installation.research, "earlier", tree))
-        read_only_claim(api, installation.research, "earlier")
+    research = installation.research
+    with machine_programs(control_plane, research, tree), run_volume(control_plane, research, NAME, tmp_path) as folder:
         yield folder
-    shutil.rmtree(folder)
 
 
 class Before:

@@ -17,6 +17,7 @@ from echorl_core.identity import RunIdentity
 from echorl_core.wire.batch import TokenRole
 from echorl_orchestrator.codec.engine_rendering import EngineRendering
 from echorl_orchestrator.engines import EnginePool
+from echorl_orchestrator.engines.dispatch import FRUITLESS
 from echorl_orchestrator.episode_outcome import EpisodeOutcome, StopReason
 from echorl_orchestrator.episodes.player import EpisodePlayer, build_player
 from echorl_orchestrator.failures import ErrorKind
@@ -91,7 +92,7 @@ async def test_an_episode_is_one_branch_of_the_engines_own_ids() -> None:
         outcome = await play(player)
     assert (outcome.reward, outcome.stop, outcome.error) == (1.0, StopReason.TERMINATED, None)
     assert (outcome.num_turns, outcome.dropped_branches) == (3, 0)
-    asked = [body["messages"] for body in engine.bodies("chat")]
+    asked = [body["messages"] for body in engine.bodies("render")]
     assert [len(messages) for messages in asked] == [1, 3, 5]
     assert asked[2][1]["tool_calls"][0]["function"] == solve(asked[0])["tool_calls"][0]["function"]
     assert asked[2][2]["tool_call_id"] == asked[2][1]["tool_calls"][0]["id"]
@@ -122,7 +123,7 @@ async def test_a_prompt_that_the_engine_finds_too_long_ends_the_episode(
         engine.reply = solve
         outcome = await play(player)
     assert (outcome.num_turns, outcome.stop, outcome.error_kind) == (turns, stop, kind)
-    assert len(engine.bodies("chat")) == turns + 1
+    assert len(engine.bodies("render")) == turns + 1
 
 
 @asynccontextmanager
@@ -138,14 +139,14 @@ async def test_counted_tokens_are_those_of_the_turn_that_the_engine_renders(tmp_
     talk: Any = [{"role": "user", "content": "port?"}]
     async with FakeEngine() as engine, counting(engine, tmp_path) as (_, client):
         counted = await client.messages.count_tokens(model="policy", system="brief", messages=talk)
-        assert not engine.bodies("chat")
+        assert not engine.bodies("render")
         turn = await client.messages.create(model="policy", system="brief", messages=talk, max_tokens=99)
-        assert counted.input_tokens == turn.usage.input_tokens == len(rendered(engine.bodies("chat")[0]["messages"]))
+        assert counted.input_tokens == turn.usage.input_tokens == len(rendered(engine.bodies("render")[0]["messages"]))
 
 
 async def test_an_engine_that_does_not_count_is_an_error_of_the_api_and_the_sessions_failure(tmp_path: Path) -> None:
     async with FakeEngine() as engine, counting(engine, tmp_path) as (gateway, client):
-        engine.fail("tokenize", 500)
+        engine.fail("tokenize", 500, times=FRUITLESS)
         with pytest.raises(anthropic.APIStatusError, match="HTTP 500: scripted 500") as caught:
             await client.messages.count_tokens(model="policy", messages=[{"role": "user", "content": "port?"}])
         body: Any = caught.value.body

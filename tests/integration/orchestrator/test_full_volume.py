@@ -10,6 +10,9 @@ from echorl_orchestrator.attempt.trainer_desk import STOP_NAME
 from echorl_testing.orchestrator.orchestrator_run import Run, check_batches
 from echorl_testing.waiting import until
 
+NO_CACHES = {"PYTHONDONTWRITEBYTECODE": "1"}
+"""Python keeps what it could write of a compiled module, and no process would import such a half any more."""
+
 
 @contextmanager
 def full(pid: int, largest: int) -> Iterator[None]:
@@ -34,7 +37,7 @@ async def told(run: Run, *words: str) -> None:
 async def test_a_run_that_starts_without_room_trains_when_there_is_some(run: Run) -> None:
     run.configure()
     trainer = run.trainer()
-    async with run.orchestrator() as process:
+    async with run.orchestrator(variables=NO_CACHES) as process:
         with full(process.pid, 40):
             training = asyncio.create_task(trainer.run())
             await told(run, "policy.json cannot be written: [Errno 27] File too large")
@@ -49,7 +52,7 @@ async def test_half_a_row_is_taken_back_and_a_stop_waits_for_no_room(run: Run) -
     trainer = run.trainer()
     trainer.hold_after = 1
     training = asyncio.create_task(trainer.run())
-    async with run.orchestrator() as process:
+    async with run.orchestrator(variables=NO_CACHES) as process:
         state = await run.state()
         while "enough episodes are ready for batch 3" not in state["waiting_for"]:
             state = await run.state(since=state["revision"], wait=10)

@@ -2,8 +2,7 @@
 
 import json
 import os
-import subprocess
-import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 from echorl_orchestrator.environments.builtin.parts.swe.seeded import SeededArgs, seeded_rows
 from echorl_orchestrator.environments.loader import load_environment
 from echorl_testing.sandboxes.swe_rows import FIX, GOLD, SOURCE
+from echorl_testing.warm import Program
 
 TEST = "import calc\nassert calc.add(2, 3) == 5\n"
 GOOD: dict[str, Any] = {
@@ -35,9 +35,22 @@ BAD: dict[str, dict[str, Any]] = {
 }
 
 
-def checked(path: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-m", "echorl_cli", "environments", "check", str(path), *options]
-    return subprocess.run(line, check=False, capture_output=True, text=True, timeout=300, env=os.environ)
+@dataclass
+class Ended:
+    """A check."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def checked(path: Path, *options: str) -> Ended:
+    said, complained = (path.with_name(name) for name in ("stdout", "stderr"))
+    for file in (said, complained):
+        file.unlink(missing_ok=True)
+    line = ["environments", "check", path, *options]
+    code = Program("echorl_cli", line, environment=os.environ, output=said, errors=complained).ended(300)
+    return Ended(code, said.read_text(), complained.read_text())
 
 
 def rows(path: Path, *found: Any) -> Path:

@@ -26,6 +26,7 @@ _IMPORTED = [
     "echorl_trainer.replay",
     "echorl_orchestrator.control.orchestrator",
     "echorl_cli.preflight.command",
+    "echorl_cli.environments.command",
     "echorl_cli.local.run",
     "echorl_prepare.__main__",
     "echorl_cli.local.supervisor",
@@ -146,6 +147,7 @@ def _run(
     os.environ.clear()
     os.environ.update(environment)
     tempfile.tempdir = None
+    sys.dont_write_bytecode = bool(environment.get("PYTHONDONTWRITEBYTECODE"))
     os.chdir(folder)
     sys.argv = [module, *arguments]
     for name in list(sys.modules):

@@ -28,7 +28,13 @@ async def test_closed_routes_open_with_the_token_but_not_without_a_configured_on
     assert (await Engine(token=None).ask("POST", "/server_info", token=""))[0] == 403
 
 
-@pytest.mark.parametrize("path", ["/health", "/metrics", "/v1/models", "/version", "/tokenize"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/health", "/metrics", "/v1/models", "/version", "/tokenize"),
+        *("/v1/chat/completions/render", "/v1/chat/completions/derender"),
+    ],
+)
 async def test_open_routes_need_nothing(path):
     status, body, headers = await Engine().ask("GET", path, token=None)
     assert (status, body) == (200, {"path": path})

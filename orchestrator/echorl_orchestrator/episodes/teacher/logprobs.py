@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from echorl_core.wire.batch import Sample
 from echorl_orchestrator.codec.tokenizer import TextTokenizer
 from echorl_orchestrator.endpoints.client import EndpointClient, EndpointError
-from echorl_orchestrator.engines.client import LOGPROB_CEILING, LOGPROB_FLOOR
+from echorl_orchestrator.engines.answers import LOGPROB_CEILING, LOGPROB_FLOOR
 from echorl_orchestrator.failures import BadInputError, ErrorKind
 
 COMPLETIONS = "completions"

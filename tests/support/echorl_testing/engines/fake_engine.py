@@ -15,7 +15,7 @@ from aiohttp import web
 
 from echorl_core import names
 from echorl_testing.engines.fake_policies import logprob, policy, probe_of
-from echorl_testing.orchestrator.fake_chat import PATH, Reply, chat_answer, rendered, said, too_long
+from echorl_testing.orchestrator.fake_chat import END, Reply, derendered, rendered, said, too_long, unrendered
 from echorl_testing.ports import free_port
 
 __all__ = ["RUN_UID", "TOKEN", "FakeEngine", "logprob", "policy", "probe_of"]
@@ -99,7 +99,8 @@ class FakeEngine:
         app.router.add_get("/health", self._health)
         app.router.add_get("/metrics", self._metrics)
         app.router.add_post("/inference/v1/generate", self._generate)
-        app.router.add_post(PATH, self._chat)
+        app.router.add_post("/v1/chat/completions/render", self._render)
+        app.router.add_post("/v1/chat/completions/derender", self._derender)
         app.router.add_post("/tokenize", self._tokenize)
         app.router.add_post("/v1/completions", self._completions)
         app.router.add_get("/echorl/identity", self._identity)
@@ -153,7 +154,7 @@ class FakeEngine:
     async def _middleware(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        name = "chat" if request.path == PATH else request.path.rsplit("/", 1)[-1]
+        name = request.path.rsplit("/", 1)[-1]
         if (name, request.method) == ("stage", "GET"):
             name = "stage_status"
         body = await request.json() if request.can_read_body else {}
@@ -183,11 +184,11 @@ class FakeEngine:
         guarded = request.path.startswith("/echorl/")
         if guarded and request.headers.get(names.HEADER_TOKEN) != TOKEN:
             return web.json_response({"error": "admin token is missing or wrong"}, status=403)
-        if name in {"generate", "chat", "completions"} and self.held is None:
+        if name in {"generate", "completions"} and self.held is None:
             return web.json_response({"error": "no policy was applied yet"}, status=409)
-        if name in {"generate", "chat"} and self.draining:
+        if name == "generate" and self.draining:
             return web.json_response({"error": "given notice"}, status=503)
-        if name not in {"generate", "chat"}:
+        if name != "generate":
             await self._gate(name)
         if name == "generate" and self.streams:
             return self.streams.pop(0)
@@ -239,6 +240,10 @@ class FakeEngine:
         return response
 
     def _sampled(self, prompt: list[int], params: dict[str, Any]) -> tuple[list[int], str]:
+        if (talk := unrendered(prompt)) is not None:
+            messages, begun = talk
+            left = said(self.reply(messages))[len(begun) :][: params["max_tokens"]]
+            return left, "stop" if left[-1] == END else "length"
         if self.next_token is None:
             return [7 + i for i in range(self.tokens_per_answer)], "stop"
         ids: list[int] = []
@@ -271,19 +276,19 @@ class FakeEngine:
             request.transport.close()
         return response
 
-    async def _chat(self, request: web.Request) -> web.Response:
+    async def _render(self, request: web.Request) -> web.Response:
         body = request["body"]
         prompt = rendered(body["messages"])
         if len(prompt) >= self.max_model_len:
             return web.json_response(too_long(len(prompt), self.max_model_len), status=400)
-        reason = await self._finished("chat")
-        message = self.reply(body["messages"])
-        ids = said(message)[: min(body["max_completion_tokens"], self.max_model_len - len(prompt))]
-        logprobs = [logprob(self._version, len(prompt) + i) for i in range(len(ids))]
-        answer = chat_answer(body, ids, logprobs, message)
-        if reason == "abort":
-            answer["choices"][0]["finish_reason"] = reason
-        return web.json_response(answer)
+        room = min(body["max_completion_tokens"], self.max_model_len - len(prompt))
+        return web.json_response({"token_ids": prompt, "sampling_params": {"max_tokens": room, "stop_token_ids": []}})
+
+    async def _derender(self, request: web.Request) -> web.Response:
+        body = request["body"]
+        (choice,) = body["generate_response"]["choices"]
+        message = derendered(choice["token_ids"], self.reply(body["chat_request"]["messages"]))
+        return web.json_response({"choices": [{"index": 0, "message": message}]})
 
     async def _tokenize(self, request: web.Request) -> web.Response:
         tokens = rendered(request["body"]["messages"])

@@ -1,4 +1,4 @@
-"""Chats as a fake engine renders and answers them: one token a byte, so that tests can compute every id.
+"""Chats as a fake engine renders and reads them: one token a byte, so that tests can compute every id.
 
 A message is its role's token, the bytes of what it says, and the end token; an assistant message that comes back
 renders to exactly the tokens that were sampled for it.
@@ -12,7 +12,6 @@ Message = dict[str, Any]
 Reply = Callable[[Sequence[Message]], Message]
 """What the fake model says to a conversation: content, and tool_calls in OpenAI's form."""
 
-PATH = "/v1/chat/completions"
 END = 260
 ROLES = {"system": 261, "user": 262, "assistant": 263, "tool": 264}
 
@@ -29,22 +28,32 @@ def rendered(messages: Sequence[Message]) -> list[int]:
     return [*ids, ROLES["assistant"]]
 
 
-def chat_answer(request: dict[str, Any], ids: list[int], logprobs: list[float], message: Message) -> dict[str, Any]:
-    """A chat completion of ``ids``, as vLLM answers a request for ids and logprobs."""
-    cut = ids[-1:] != [END]
-    reason = "tool_calls" if message.get("tool_calls") else "length" if cut else "stop"
-    content: list[dict[str, Any]] = [
-        {"token": f"token_id:{token}", "logprob": logprob, "bytes": None, "top_logprobs": []}
-        for token, logprob in zip(ids, logprobs, strict=True)
-    ]
-    choice = {
-        "index": 0,
-        "message": {"role": "assistant", "content": None, "reasoning": None, **message},
-        "logprobs": {"content": content},
-        "finish_reason": reason,
-        "token_ids": ids,
+def unrendered(ids: Sequence[int]) -> tuple[list[Message], list[int]] | None:
+    """The messages of a prompt (what was called stands in their content) and the ids of an answer that has begun.
+
+    None: the ids are no such prompt.
+    """
+    names = {number: role for role, number in ROLES.items()}
+    if not ids or ids[0] not in names:
+        return None
+    messages: list[Message] = []
+    begin = 0
+    while END in ids[begin:]:
+        end = ids.index(END, begin)
+        messages.append({"role": names[ids[begin]], "content": bytes(ids[begin + 1 : end]).decode()})
+        begin = end + 1
+    return messages, list(ids[begin + 1 :])
+
+
+def derendered(ids: Sequence[int], message: Message) -> Message:
+    """What sampled ids say, without their end token: ``message``, if it was not cut."""
+    text = {"content": bytes(ids).decode()}
+    return {
+        "role": "assistant",
+        "content": None,
+        "reasoning": None,
+        **(message if [*ids, END] == said(message) else text),
     }
-    return {"id": "chat", "choices": [choice], "prompt_token_ids": rendered(request["messages"])}
 
 
 def too_long(length: int, limit: int) -> dict[str, Any]:

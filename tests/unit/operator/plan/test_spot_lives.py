@@ -7,6 +7,7 @@ restart is used up but by a fault, and the run trains once it is left alone.
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -109,16 +110,13 @@ class Life:
 
     def edit(self) -> None:
         """The user changes something that applies live, or replaces the gang."""
-        self.cluster.edit(
-            **self.chance.choice(
-                [
-                    {"maxSteps": NEVER + self.chance.randint(1, 100)},
-                    {"suspend": True},
-                    {"suspend": False},
-                    {"seed": self.chance.randint(0, 100)},
-                ]
-            )
-        )
+        edits: list[dict[str, Any]] = [
+            {"maxSteps": NEVER + self.chance.randint(1, 100)},
+            {"suspend": True},
+            {"suspend": False},
+            {"seed": self.chance.randint(0, 100)},
+        ]
+        self.cluster.edit(**self.chance.choice(edits))
 
     def later(self, seconds: float, what: Callable[[], None]) -> None:
         """Do something once so much time has passed."""

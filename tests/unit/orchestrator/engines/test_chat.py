@@ -7,6 +7,7 @@ from aiohttp import web
 
 from echorl_core.config import SamplingConfig
 from echorl_orchestrator.codec.engine_rendering import PromptTooLongError
+from echorl_orchestrator.engines.dispatch import FRUITLESS
 from echorl_orchestrator.engines.generation import ChatGenerator
 from echorl_orchestrator.failures import EpisodeError, ErrorKind
 from echorl_testing.engines.fake_engine import FakeEngine, logprob, policy
@@ -52,34 +53,71 @@ async def test_chat_returns_prompt_ids_sampled_ids_and_the_message(running_pool)
         assert generation.seconds > 0
 
 
-async def test_every_sampling_field_is_sent_and_no_seed(running_pool):
+async def test_the_engine_renders_what_the_turn_is_sampled_from_and_says_what_it_says(running_pool):
     async with FakeEngine() as engine, running_pool(engine) as harness:
-        await ask(await ready(harness))
-        ((_, sent),) = [call for call in engine.calls if call[0] == "chat"]
-        assert sent["headers"]["X-Session-ID"] == "e1"
-        assert sent["body"] == {
+        await ask(await ready(harness), max_tokens=50)
+        (asked,) = engine.bodies("render")
+        assert asked == {
             "model": "policy",
             "messages": ASKED,
-            "n": 1,
-            "temperature": 0.7,
-            "top_p": 1.0,
-            "top_k": 0,
-            "min_p": 0.0,
-            "presence_penalty": 0.0,
-            "frequency_penalty": 0.0,
-            "repetition_penalty": 1.0,
-            "max_completion_tokens": 100,
-            "min_tokens": 0,
-            "ignore_eos": False,
+            "max_completion_tokens": 50,
             "skip_special_tokens": False,
-            "logprobs": True,
-            "top_logprobs": 0,
-            "return_token_ids": True,
-            "return_tokens_as_token_ids": True,
             "include_reasoning": True,
             "parallel_tool_calls": True,
-            "stream": False,
         }
+        (turn,) = engine.bodies("generate")
+        params = turn["sampling_params"]
+        assert (turn["token_ids"], params["temperature"], params["max_tokens"]) == (rendered(ASKED), 0.7, 50)
+        (said,) = engine.bodies("derender")
+        # Without the stop token, which is no part of the text.
+        choice = {"index": 0, "token_ids": [*b"ok"], "finish_reason": "stop"}
+        assert said["generate_response"]["choices"] == [choice]
+        assert (said["generate_response"]["prompt_token_ids"], said["chat_request"]) == (rendered(ASKED), asked)
+        sessions = [info["headers"]["X-Session-ID"] for name, info in engine.calls if name.endswith("render")]
+        assert sessions == ["e1", "e1"]
+
+
+@pytest.mark.parametrize("how", ["cut", "half", "abort"])
+async def test_a_chat_goes_on_at_another_engine_and_says_what_it_would_have_said(running_pool, how):
+    long = {"content": "the port is in /etc/a, as everybody knows" * 5}
+    async with FakeEngine() as first, FakeEngine() as second, running_pool(first, second) as harness:
+        first.reply = second.reply = lambda _: long
+        harness.pool.announce(policy(0))
+        await harness.eventually(lambda: harness.pool.metrics_snapshot()["engines"] == 2)
+        whole = await ask(harness.pool, max_tokens=400)
+        home, other = (first, second) if whole.generation.engine == first.address else (second, first)
+        home.breaks = [(70, how)]
+        answer = await ask(harness.pool, max_tokens=400)
+    assert answer.message == whole.message == {"role": "assistant", **long}
+    assert answer.generation.token_ids == whole.generation.token_ids
+    assert [len(part.token_ids) for part in answer.generation.segments] == [70, len(whole.generation.token_ids) - 70]
+    assert other.bodies("generate")[-1]["token_ids"] == [*whole.prompt_ids, *whole.generation.token_ids[:70]]
+
+
+@pytest.mark.parametrize("route", ["render", "derender", "tokenize"])
+async def test_what_takes_no_weights_is_asked_of_another_engine(running_pool, route):
+    async with FakeEngine() as first, FakeEngine() as second, running_pool(first, second) as harness:
+        harness.pool.announce(policy(0))
+        await harness.eventually(lambda: harness.pool.metrics_snapshot()["engines"] == 2)
+        home = first if (await ask(harness.pool)).generation.engine == first.address else second
+        home.fail(route, 503)
+        assert (await ask(harness.pool)).message == {"role": "assistant", "content": "ok"}
+        assert await harness.pool.count_tokens(episode="e1", messages=ASKED, tools=[]) == len(rendered(ASKED))
+
+
+async def test_the_room_is_vllms_default_where_it_tells_none(running_pool):
+    async with FakeEngine() as engine, running_pool(engine) as harness:
+        engine.answers["render"].append(web.json_response({"token_ids": rendered(ASKED), "sampling_params": {}}))
+        await ask(await ready(harness), max_tokens=16)
+        assert engine.bodies("generate")[0]["sampling_params"]["max_tokens"] == 16
+
+
+async def test_a_turn_that_is_its_stop_token_says_nothing(running_pool):
+    async with FakeEngine() as engine, running_pool(engine) as harness:
+        engine.reply = lambda _: {"content": ""}
+        answer = await ask(await ready(harness))
+        assert (answer.generation.token_ids, answer.message) == ([END], {"role": "assistant", "content": ""})
+        assert not engine.bodies("derender")
 
 
 async def test_tools_and_calls_travel_in_openais_form_without_a_grammar(running_pool):
@@ -88,72 +126,38 @@ async def test_tools_and_calls_travel_in_openais_form_without_a_grammar(running_
         strict = {**GREP, "function": {**GREP["function"], "strict": True}}
         result = {"role": "tool", "tool_call_id": "call_1", "name": "grep", "content": "etc/a"}
         await ask(pool, [*ASKED, {"role": "assistant", "content": "", "tool_calls": [CALL]}, result], [strict])
-        (body,) = engine.bodies("chat")
+        (body,) = engine.bodies("render")
         assert (body["tools"], body["tool_choice"]) == ([GREP], "auto")
         wire = {**CALL, "function": {"name": "grep", "arguments": '{"pattern": "port"}'}}
         assert body["messages"][1] == {"role": "assistant", "content": None, "tool_calls": [wire]}
         assert body["messages"][2] == result
 
 
-@pytest.mark.parametrize(("max_tokens", "reason"), [(100, "stop"), (20, "length")])
-async def test_calls_come_back_and_the_true_finish_reason(running_pool, max_tokens, reason):
+async def test_calls_and_reasoning_come_back(running_pool):
     wire = {**CALL, "function": {"name": "grep", "arguments": '{"pattern": "port"}'}}
     async with FakeEngine() as engine, running_pool(engine) as harness:
         engine.reply = lambda _: {"content": None, "tool_calls": [wire], "reasoning": "hm"}
-        answer = await ask(await ready(harness), tools=[GREP], max_tokens=max_tokens)
+        answer = await ask(await ready(harness), tools=[GREP], max_tokens=100)
         said = {"role": "assistant", "content": None, "tool_calls": [wire], "reasoning_content": "hm"}
         assert answer.message == said
-        assert answer.generation.finish_reason == reason
-
-
-def answered(*, prompt_token_ids=(1, 2), **changes):
-    good = {
-        "index": 0,
-        "message": {"role": "assistant", "content": "x"},
-        "token_ids": [7, 8],
-        "logprobs": {"content": [{"token": "token_id:7", "logprob": -1.0}, {"token": "token_id:8", "logprob": -2.0}]},
-        "finish_reason": "length",
-    }
-    return {"choices": [{**good, **changes}], "prompt_token_ids": prompt_token_ids}
+        assert answer.generation.finish_reason == "stop"
 
 
 UNUSABLE = [
-    (answered(prompt_token_ids=None), "prompt_token_ids: found none"),
-    (answered(logprobs=None), "2 token ids and 0 logprobs"),
-    (answered(token_ids=None), "0 token ids and 2 logprobs"),
-    (answered(token_ids=[7]), "1 token ids and 2 logprobs"),
-    (answered(token_ids=[7, 9]), "logprob of token 8 stands at token 9"),
-    (answered(logprobs={"content": [{"token": "a", "logprob": -1.0}, {"token": "b"}]}), "position 1: logprob None"),
-    (
-        answered(logprobs={"content": [{"token": "a", "logprob": -9999.0}, {"token": "b", "logprob": -1.0}]}),
-        "position 0: logprob -9999.0",
-    ),
-    (
-        answered(logprobs={"content": [{"token": "a", "logprob": 3.5}, {"token": "b", "logprob": -1.0}]}),
-        "position 0: logprob 3.5, accepted are finite numbers up to 0",
-    ),
-    (answered(finish_reason="repetition"), "finish_reason: found 'repetition'"),
-    (answered(message={"tool_calls": [{"id": "a"}]}), "cannot be read"),
-    ({"choices": []}, "choices: found 0"),
+    ("render", {"token_ids": [], "sampling_params": {"max_tokens": 3}}, "token_ids of the prompt: found none"),
+    ("render", {"token_ids": [1], "sampling_params": {"max_tokens": 0}}, "max_tokens: found 0"),
+    ("render", {"token_ids": [1]}, "cannot be read"),
+    ("derender", {"choices": []}, "choices: found 0"),
+    ("derender", {"choices": [{"message": {"tool_calls": [{"id": "a"}]}}]}, "cannot be read"),
 ]
 
 
-@pytest.mark.parametrize(("answer", "reason"), UNUSABLE)
-async def test_unusable_answer_is_an_invalid_response(running_pool, answer, reason):
+@pytest.mark.parametrize(("route", "answer", "reason"), UNUSABLE)
+async def test_unusable_answer_is_an_invalid_response(running_pool, route, answer, reason):
     async with FakeEngine() as engine, running_pool(engine) as harness:
         pool = await ready(harness)
-        engine.answers["chat"].append(web.json_response(answer))
+        engine.answers[route].append(web.json_response(answer))
         with pytest.raises(EpisodeError, match=reason) as caught:
-            await ask(pool)
-        assert caught.value.kind is ErrorKind.INVALID_RESPONSE
-
-
-async def test_not_a_number_is_an_invalid_response(running_pool):
-    async with FakeEngine() as engine, running_pool(engine) as harness:
-        pool = await ready(harness)
-        text = '{"choices": [{"message": {}, "token_ids": [7], "logprobs": {"content": [{"logprob": NaN}]}}]}'
-        engine.answers["chat"].append(web.Response(text=text, content_type="application/json"))
-        with pytest.raises(EpisodeError) as caught:
             await ask(pool)
         assert caught.value.kind is ErrorKind.INVALID_RESPONSE
 
@@ -181,7 +185,7 @@ async def test_prompt_that_fills_the_context_is_too_long_and_not_a_failure(runni
 async def test_other_words_for_a_prompt_without_room(running_pool, message):
     async with FakeEngine() as engine, running_pool(engine) as harness:
         pool = await ready(harness)
-        engine.answers["chat"].append(web.json_response({"error": {"message": message}}, status=400))
+        engine.answers["render"].append(web.json_response({"error": {"message": message}}, status=400))
         with pytest.raises(PromptTooLongError):
             await ask(pool)
 
@@ -193,7 +197,7 @@ async def test_other_words_for_a_prompt_without_room(running_pool, message):
 async def test_error_status_has_a_kind_and_the_engines_words(running_pool, status, kind):
     async with FakeEngine() as engine, running_pool(engine) as harness:
         pool = await ready(harness)
-        engine.fail("chat", status)
+        engine.fail("render", status, times=FRUITLESS)
         with pytest.raises(EpisodeError, match=f"HTTP {status}: scripted {status}") as caught:
             await ask(pool)
         assert caught.value.kind is kind
@@ -205,7 +209,7 @@ async def test_a_count_is_of_the_prompt_that_the_chat_has_however_long(running_p
         strict = {**GREP, "function": {**GREP["function"], "strict": True}}
         assert await pool.count_tokens(episode="e1", messages=ASKED, tools=[strict]) == len(rendered(ASKED))
         assert engine.bodies("tokenize") == [{"model": "policy", "messages": ASKED, "tools": [GREP]}]
-        assert not engine.bodies("chat")
+        assert not engine.bodies("render")
         engine.max_model_len = 3
         assert await pool.count_tokens(episode="e1", messages=ASKED, tools=[]) == len(rendered(ASKED))
 
@@ -223,7 +227,7 @@ async def test_a_count_that_the_engine_does_not_give_is_its_failure(running_pool
     body, status = answer
     async with FakeEngine() as engine, running_pool(engine) as harness:
         pool = await ready(harness)
-        engine.answers["tokenize"].append(web.json_response(body, status=status))
+        engine.answers["tokenize"] += [web.json_response(body, status=status) for _ in range(FRUITLESS)]
         with pytest.raises(EpisodeError, match=reason) as caught:
             await pool.count_tokens(episode="e1", messages=ASKED, tools=[])
         assert caught.value.kind is kind
@@ -240,46 +244,13 @@ async def test_chats_and_completions_of_an_episode_stick_to_one_engine(running_p
             assert (await ask(harness.pool, episode=name)).generation.engine == home
 
 
-async def test_chat_in_flight_outlives_an_update_and_carries_both_versions(running_pool):
+async def test_cancelling_a_chat_reaches_the_engine(running_pool):
     async with FakeEngine() as engine, running_pool(engine) as harness:
         pool = await ready(harness)
-        gate = engine.hold("chat")
-        call = asyncio.create_task(ask(pool))
-        await engine.until(lambda: len(engine.running) == 1)
-        pool.announce(policy(3))
-        await pool.wait_served(3, 60)
-        gate.set()
-        generation = (await call).generation
-        assert (generation.version_low, generation.version_high) == (2, 3)
-
-
-async def test_cancelling_and_aborting_a_chat(running_pool):
-    async with FakeEngine() as engine, running_pool(engine) as harness:
-        pool = await ready(harness)
-        engine.hold("chat")
+        engine.hold("generate")
         call = asyncio.create_task(ask(pool))
         await engine.until(lambda: len(engine.running) == 1)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
-        await engine.until(lambda: engine.cancelled == ["chat"] and not engine.running)
-        call = asyncio.create_task(ask(pool))
-        await engine.until(lambda: len(engine.running) == 1)
-        for aborted in engine.running:
-            aborted.set()
-        with pytest.raises(EpisodeError, match="aborted") as caught:
-            await call
-        assert caught.value.kind is ErrorKind.PROVIDER
-
-
-async def test_answer_of_another_start_of_the_engine_is_not_used(running_pool):
-    async with FakeEngine() as engine, running_pool(engine) as harness:
-        pool = await ready(harness)
-        gate = engine.hold("chat")
-        call = asyncio.create_task(ask(pool))
-        await engine.until(lambda: len(engine.running) == 1)
-        engine.reboot()
-        gate.set()
-        with pytest.raises(EpisodeError) as caught:
-            await call
-        assert caught.value.kind is ErrorKind.PROVIDER
+        await engine.until(lambda: engine.cancelled == ["generate"] and not engine.running)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from echorl_core.config import SamplingConfig
-from echorl_orchestrator.engines.client import Frame
+from echorl_orchestrator.engines.answers import Frame
 from echorl_orchestrator.engines.open_turn import OpenStream, OpenTurn, is_movable
 from echorl_orchestrator.failures import EpisodeError, ErrorKind
 

@@ -4,8 +4,7 @@ import msgspec
 
 from echorl_core.config import SamplingConfig
 from echorl_orchestrator.endpoints.chat import endpoint_chat_body
-from echorl_orchestrator.engines.chat import chat_body
-from echorl_orchestrator.engines.client import generate_body
+from echorl_orchestrator.engines.bodies import generate_body
 
 ASKED = [{"role": "user", "content": "hello"}]
 PENALTIES = {"presence_penalty": 0.5, "frequency_penalty": -0.25, "repetition_penalty": 1.1}
@@ -15,8 +14,6 @@ SAMPLING = SamplingConfig(**PENALTIES)
 def test_engines_are_sent_all_of_them() -> None:
     raw = generate_body(prompt_ids=[1], sampling=SAMPLING, max_tokens=4, stop_ids=[2])
     assert msgspec.json.decode(raw)["sampling_params"].items() >= PENALTIES.items()
-    chat = msgspec.json.decode(chat_body(messages=ASKED, tools=[], sampling=SAMPLING, max_tokens=4))
-    assert chat.items() >= PENALTIES.items()
 
 
 def test_an_endpoint_is_sent_those_that_change_something() -> None:

@@ -1,0 +1,223 @@
+"""A run in real pods that loses pods at random: what it gets done of what it gets done undisturbed.
+
+    make setup && PYTHONPATH=tests/support .venv/bin/python -m benchmarks.spot --out DIR
+
+Real: the test cluster with its node (as root), the operator, prepare, the trainer, vLLM on the CPU, and a small seeded
+model on one environment. Losses are a Poisson process: each pod of the run is lost with a chance of ``--rates`` percent
+per ten minutes, by an eviction, a deletion without grace, or a kill of its processes in place.
+One life of ``--minutes`` for each rate and side; a line of JSON each in ``DIR/spot.jsonl``:
+
+- ``steps_a_minute``, and ``of_undisturbed``: their ratio to the life without losses of the same side.
+- ``kept``: trainer seconds that neither a restart nor steps made again took, over all that are decided.
+- ``thrown_away``: sampled tokens lost with an engine, an orchestrator or an attempt, over all that were sampled.
+- ``back_s``: by role that lost a pod, median and longest time until a step that had not been made before.
+- ``exact``: no sample was trained twice, none is missing in the committed history, and the last checkpoint is, bit for
+  bit, what its recorded batches make of the first model.
+
+``--sides earlier`` lives through the same with programs, CRD and operator of ``echorl_testing.earlier``.
+"""
+
+import argparse
+import json
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from echorl_core.wire.goodput import TimeState
+from echorl_testing.cluster import cluster as clusters
+from echorl_testing.cluster import machine_image, namespaces
+from echorl_testing.cluster.api import ApiError
+from echorl_testing.cluster.cluster import Cluster
+from echorl_testing.cluster.errors import ClusterError
+from echorl_testing.earlier import earlier
+from echorl_testing.kube.run_objects import install_crd
+from echorl_testing.local import history
+from echorl_testing.local.local_run import digits
+from echorl_testing.operator.real_stage import PACKAGES, RESTRICTED, Stage, staged
+
+TEN_MINUTES = 600.0
+START_S, END_S = 900.0, 600.0
+ROLES = ("trainer", "inference", "orchestrator")
+WAYS = ("evicted", "deleted", "killed")
+LOST = (TimeState.ENGINE_LOST, TimeState.LOST)
+
+
+@dataclass
+class Life:
+    """One run's, as it is disturbed."""
+
+    stage: Stage
+    chance: random.Random
+    rate: float
+    """Chance of a pod to be lost in ten minutes."""
+    lost: Counter[str] = field(default_factory=Counter)
+    """Losses by role and way."""
+    waiting: list[tuple[str, float, int]] = field(default_factory=list)
+    """Role, time and step of losses after which nothing new was trained yet."""
+    back: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    """Seconds from a loss to the next new step, by role."""
+
+    def through(self, seconds: float) -> float:
+        """Live for so long from the first checkpoint on; steps a minute."""
+        run = self.stage.run
+        run.create(self.stage.document)
+        run.started(START_S)
+        began, first = time.monotonic(), int(run.status()["step"])
+        due = began + self._pause()
+        while (now := time.monotonic()) < began + seconds:
+            if now >= due:
+                self._lose_one()
+                due = now + self._pause()
+            self._look()
+            time.sleep(0.2)
+        run.until("a step after the last loss", self._is_back, START_S)
+        step = int(run.status()["step"])
+        return 60 * (step - first) / (time.monotonic() - began)
+
+    def _pause(self) -> float:
+        pods = sum(len(self.stage.run.pods(role)) for role in ROLES)
+        return self.chance.expovariate(self.rate * pods / TEN_MINUTES) if self.rate else float("inf")
+
+    def _lose_one(self) -> None:
+        run = self.stage.run
+        pods = [(role, name, pod) for role in ROLES for name, pod in sorted(run.pods(role).items())]
+        role, name, pod = self.chance.choice(pods)
+        way = self.chance.choice(WAYS)
+        where = f"/api/v1/namespaces/{run.namespace}/pods/{name}"
+        try:
+            if way == "evicted":
+                eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
+                run.api.create(f"{where}/eviction", eviction)
+            elif way == "deleted":
+                run.api.delete(where, grace_s=0)
+            else:
+                (status,) = pod["status"]["containerStatuses"]
+                run.cluster.node.kill_container(status["containerID"])
+        except (ApiError, ClusterError, KeyError, ValueError) as error:
+            run.note(f"{name} could not be {way}, it is being lost already: {error}")
+            return
+        run.note(f"{name} is {way}")
+        self.lost[f"{role} {way}"] += 1
+        self.waiting.append((role, time.monotonic(), run.status().get("step", 0)))
+
+    def _look(self) -> None:
+        step, now = self.stage.run.status().get("step", 0), time.monotonic()
+        for role, since, before in self.waiting:
+            if step > before:
+                self.back[role].append(now - since)
+        self.waiting = [one for one in self.waiting if step <= one[2]]
+
+    def _is_back(self) -> bool:
+        self._look()
+        return not self.waiting
+
+    def finish(self, folder: Path) -> bool:
+        """End the run a few steps on; whether what it has trained is exactly what it says."""
+        run, directory = self.stage.run, self.stage.directory
+        last = run.status()["step"] + 12
+        run.edit({"maxSteps": last})
+        run.phase("Succeeded", END_S)
+        history.assert_nothing_was_trained_twice(directory, last)
+        replayed, loaded = history.never_killed(directory, folder, last_step=last)
+        return replayed == loaded
+
+    def measured(self) -> dict[str, Any]:
+        """Shares of time and tokens, from what the newest attempt keeps."""
+        attempt = self.stage.directory.last_attempt()
+        told = self.stage.directory.attempt(attempt) / "goodput.json"
+        if not told.exists():
+            return {"attempts": attempt}  # an earlier version, which accounts for nothing
+        saved = json.loads(told.read_text())
+        seconds: dict[str, float] = saved["seconds"]["trainer"]
+        decided = sum(took for state, took in seconds.items() if state != TimeState.UNDECIDED)
+        gone = seconds.get(TimeState.RESTARTING, 0.0) + seconds.get(TimeState.REDONE, 0.0)
+        tokens: dict[str, int] = saved["tokens"]
+        thrown = sum(tokens.get(state, 0) for state in LOST)
+        return {
+            "kept": round(1 - gone / decided, 3),
+            "thrown_away": round(thrown / max(1, sum(tokens.values())), 4),
+            "trainer_seconds": {state: round(took, 1) for state, took in seconds.items()},
+            "attempts": attempt,
+        }
+
+
+def lived(cluster: Cluster, folder: Path, options: argparse.Namespace, side: str, percent: float) -> dict[str, Any]:
+    """One life, as a row."""
+    name = f"spot-{side}-{percent:g}".replace(".", "-")
+    namespaces.make_namespace(cluster.api, name, RESTRICTED)
+    code = folder / "earlier" if side == "earlier" else None
+    (folder / name).mkdir()
+    spec: dict[str, Any] = {
+        "maxSteps": 1_000_000,
+        "environments": {"train": [digits()]},
+        "inference": {"replicas": options.engines, "gpusPerReplica": 0, "tensorParallel": 1},
+        "failurePolicy": {"maxRestarts": 1000, "backoffSeconds": 0},
+    }
+    with staged(cluster, name, folder / name, "spot", code=code, **spec) as stage:
+        life = Life(stage, random.Random(f"{options.seed} {percent}"), percent / 100)
+        steps = life.through(60 * options.minutes)
+        row = {"side": side, "percent": percent, "minutes": options.minutes, "steps_a_minute": round(steps, 2)}
+        row |= life.measured() | {"exact": life.finish(folder / name / "check"), "lost": dict(life.lost)}
+        row["back_s"] = {
+            role: {"median": round(statistics.median(took), 1), "longest": round(max(took), 1), "count": len(took)}
+            for role, took in life.back.items()
+        }
+    cluster.api.delete(f"/api/v1/namespaces/{name}")
+    return row
+
+
+def parser() -> argparse.ArgumentParser:
+    """Of the command line."""
+    made = argparse.ArgumentParser(prog="python -m benchmarks.spot", description=(__doc__ or "").split("\n")[0])
+    made.add_argument("--out", type=Path, required=True, help="folder for results")
+    made.add_argument("--rates", type=float, nargs="+", default=[0, 5, 10, 20, 30], help="percent per ten minutes")
+    made.add_argument("--minutes", type=float, default=10.0, help="of a life, after its first checkpoint")
+    made.add_argument("--sides", nargs="+", choices=["ours", "earlier"], default=["ours"])
+    made.add_argument("--engines", type=int, default=2)
+    made.add_argument("--seed", type=int, default=0, help="of when and what is lost")
+    return made
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Live through what is asked for; 1 if something was trained twice, lost, or is not what its batches make."""
+    options = parser().parse_args(arguments)
+    options.out.mkdir(parents=True, exist_ok=True)
+    exact = True
+    with tempfile.TemporaryDirectory() as made, ExitStack() as stack:
+        folder = Path(made)
+        folder.chmod(0o755)
+        cluster = clusters.start(tethered=True)
+        stack.callback(cluster.stop)
+        cluster.node.ensure()
+        cluster.node.import_image(machine_image.image())
+        for side in options.sides:
+            install_crd(cluster.api) if side == "ours" else install_earlier(cluster, folder / "earlier")
+            undisturbed: float | None = None
+            for percent in options.rates:
+                row = lived(cluster, folder, options, side, percent)
+                undisturbed = row["steps_a_minute"] if percent == 0 else undisturbed
+                row["of_undisturbed"] = undisturbed and round(row["steps_a_minute"] / undisturbed, 3)
+                exact &= row["exact"]
+                print(json.dumps(row), flush=True)
+                with (options.out / "spot.jsonl").open("a") as file:
+                    file.write(json.dumps(row) + "\n")
+    return 0 if exact else 1
+
+
+def install_earlier(cluster: Cluster, folder: Path) -> None:
+    """The earlier version's CRD in place of today's, and its code in ``folder``."""
+    tree = earlier(folder, "crds", *PACKAGES)
+    for path in sorted((tree / "crds").glob("*.yaml")):
+        cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(path))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
