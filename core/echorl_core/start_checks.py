@@ -16,6 +16,8 @@ from echorl_core.problem import Problem
 MODEL_NAME = "spec.model.name"
 ENV_HUB_TOKEN = "HF_TOKEN"  # noqa: S105 - the variable's name
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
+_EXPERTS = ("num_experts", "num_local_experts")
+"""What a config.json calls the number of a layer's experts."""
 _OUR_SECRETS = frozenset({ENV_ADMIN_TOKEN, ENV_HUB_TOKEN})
 _IMPORT_DEADLINE_S = 120
 
@@ -46,6 +48,21 @@ def context_problems(folder: Path, context: int) -> Iterator[Problem]:
 def context_problem(heads: int, context: int) -> Problem:
     """What is told where ``context`` ranks cannot have equal shares of ``heads`` attention heads."""
     return Problem("spec.trainer.parallel.context", str(context), f"a divisor of the model's {heads} attention heads")
+
+
+def expert_problems(folder: Path, expert: int) -> Iterator[Problem]:
+    """Yield that ``expert`` ranks cannot have equally many experts of the model in ``folder``."""
+    said = (_number_of_config(folder, name) for name in _EXPERTS)
+    if (problem := expert_problem(next(filter(None, said), 0), expert)) is not None:
+        yield problem
+
+
+def expert_problem(experts: int, expert: int) -> Problem | None:
+    """What is told where ``expert`` ranks cannot have equally many of a model's experts; 0: it has none."""
+    if expert == 1 or (experts and experts % expert == 0):
+        return None
+    accepted = f"a divisor of the model's {experts} experts" if experts else "1: the model has no experts"
+    return Problem("spec.trainer.parallel.expert", str(expert), accepted)
 
 
 def adapter_problems(folder: Path, targets: Sequence[str]) -> Iterator[Problem]:

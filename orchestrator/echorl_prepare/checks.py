@@ -85,6 +85,7 @@ def model_problems(folder: Path, config: PrepareConfig) -> list[Problem]:
     problems = list(start_checks.model_problems(folder, model.max_model_len))
     if not problems:
         problems = list(start_checks.context_problems(folder, config.trainer.context))
+        problems += start_checks.expert_problems(folder, config.trainer.expert)
         if model.lora is not None:
             problems += start_checks.adapter_problems(folder, model.lora.target_modules)
     return problems or list(_renderer_problems(folder, config))

@@ -75,7 +75,13 @@ class Volume:
         self.elsewhere.mkdir()
 
     def config(
-        self, *, model: ModelSource | None = None, python_path: tuple[str, ...] = (), context: int = 1, **fields: Any
+        self,
+        *,
+        model: ModelSource | None = None,
+        python_path: tuple[str, ...] = (),
+        context: int = 1,
+        expert: int = 1,
+        **fields: Any,
     ) -> None:
         # As the orchestrator's pod sees it, which is not as this one does.
         seen = ModelConfig(path=f"/models/{NAME}", dtype="float32", max_model_len=64, renderer="compact")
@@ -88,6 +94,7 @@ class Volume:
             max_steps=1,
             seq_len=64,
             context=context,
+            expert=expert,
             weight_mode="http",
         )
         source = ModelSource(name=NAME, revision="main", path=str(self.link), store=str(self.store))
@@ -318,6 +325,9 @@ def test_a_model_that_is_a_path(volume: Volume, files: dict[str, bytes]) -> None
     volume.config(model=ModelSource(name="/mine", path=str(folder)), context=4)
     accepted = "a divisor of the model's 6 attention heads"
     assert volume.prepare().words.message == f"spec.trainer.parallel.context: found 4; accepted: {accepted}"
+    volume.config(model=ModelSource(name="/mine", path=str(folder)), expert=2)
+    accepted = "1: the model has no experts"
+    assert volume.prepare().words.message == f"spec.trainer.parallel.expert: found 2; accepted: {accepted}"
     volume.config(model=ModelSource(name="/mine", path=str(folder)), context=3)
     found = volume.prepare()
     assert found.code == 0, found.err

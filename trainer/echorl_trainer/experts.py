@@ -1,11 +1,12 @@
 """Mixtures of experts: the router, what it chose, and the tensors that experts are published as.
 
 transformers keeps the experts of a layer as two stacks of matrices and multiplies them in groups; a folder, and an
-engine, has matrices of each expert. Every rank computes all experts: stacks are sharded by rows like all else. Where
-tokens go to and come from is a permutation, and its gradient is taken by the inverse one: torch would add up rows
-through atomic additions.
+engine, has matrices of each expert. Stacks are sharded by rows like all else, and every rank computes all experts, but
+for expert parallelism (``expert_parallel.py``). Where tokens go to and come from is a permutation, and its gradient is
+taken by the inverse one: torch would add up rows through atomic additions.
 """
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,9 +14,10 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own word
 from torch import Tensor, nn
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS, _grouped_linear
-from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeTopKRouter
+from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeExperts, Qwen3MoeTopKRouter
 
-from echorl_trainer.shards import Portion
+from echorl_trainer.expert_parallel import ExpertSplit, permuted
+from echorl_trainer.shards import Portion, local
 
 FAMILIES = ("qwen3_moe",)
 """Model types that are known here."""
@@ -116,7 +118,8 @@ def grouped_experts(experts: Any, hidden: Tensor, chosen: Tensor, weights: Tenso
     A row is weighted between the products, where it is shortest and its gradient needs nothing that is not kept anyway.
 
     Args:
-        experts: a module with stacks ``gate_up_proj`` [E, 2 I, H] and ``down_proj`` [E, H, I].
+        experts: a module with stacks ``gate_up_proj`` [E, 2 I, H] and ``down_proj`` [E, H, I]; of a ``split`` one, this
+            rank's of them.
         hidden: [T, H].
         chosen: int64 [T, k], experts of each token.
         weights: [T, k], of these.
@@ -129,12 +132,20 @@ def grouped_experts(experts: Any, hidden: Tensor, chosen: Tensor, weights: Tenso
     inverse[order] = torch.arange(len(order), device=order.device)
     ends = torch.searchsorted(ids, torch.arange(1, experts.num_experts + 1, device=ids.device)).to(torch.int32)
     sorted_hidden: Tensor = _ToExperts.apply(hidden, order, inverse)  # type: ignore[no-untyped-call]
-    # A row for each of a token's experts, so this permutes, and its gradient permutes back.
-    weight: Tensor = _ToExperts.apply(weights.reshape(-1, 1), order, inverse)  # type: ignore[no-untyped-call]
-    inside = experts._apply_gate(_grouped_linear(sorted_hidden, experts.gate_up_proj, ends))
-    rows = _grouped_linear((inside * weight).to(hidden.dtype), experts.down_proj, ends)
+    weight = permuted(weights.reshape(-1, 1), order, inverse)
+    split: ExpertSplit | None = getattr(experts, "split", None)
+    products = functools.partial(_products, experts)
+    multiplied = products if split is None else functools.partial(split.apply, products)
+    rows = multiplied(sorted_hidden, weight, ends)
     total: Tensor = _FromExperts.apply(rows, order, inverse, len(hidden))  # type: ignore[no-untyped-call]
     return total
+
+
+def _products(experts: Any, rows: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
+    """Rows [N, H] in the order of experts, the last of each at ``ends``, through the experts' two matrices."""
+    inside = experts._apply_gate(_grouped_linear(rows, local(experts.gate_up_proj), ends))
+    made: Tensor = _grouped_linear((inside * weight).to(rows.dtype), local(experts.down_proj), ends)
+    return made
 
 
 ALL_EXPERTS_FUNCTIONS.register(PRODUCTS, grouped_experts)
@@ -155,6 +166,25 @@ def replace_routers(model: nn.Module) -> None:
 def routers(model: nn.Module) -> list[Router]:
     """All routers, in the order of layers; none of a dense model."""
     return [module for module in model.modules() if isinstance(module, Router)]
+
+
+def expert_stacks(model: nn.Module) -> list[nn.Module]:
+    """The modules with the experts' stacks, in the order of layers; none of a dense model."""
+    return [module for module in model.modules() if isinstance(module, Qwen3MoeExperts)]
+
+
+def refuse_undivided(config: Any, expert: int, *, compiled: bool = False) -> None:
+    """Refuse models whose experts ``expert`` ranks cannot have equally many of, and compiled layers of those they can.
+
+    Raises:
+        ValueError: there are no experts, their number does not divide, or layers are to be compiled.
+    """
+    if expert > 1 and compiled:
+        raise ValueError("compile: found true, accepted where experts are split: false")
+    experts = config.num_experts if has_experts(config) else 0
+    if expert > 1 and (not experts or experts % expert):
+        accepted = f"a divisor of the model's {experts} experts" if experts else "1: the model has no experts"
+        raise ValueError(f"expert: found {expert}, accepted is {accepted}")
 
 
 def published(name: str, parameter: Tensor) -> Iterator[tuple[str, Tensor | Portion]]:

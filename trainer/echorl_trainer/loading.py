@@ -30,7 +30,7 @@ from transformers.core_model_loading import (
 
 from echorl_core.config import ModelConfig
 from echorl_trainer.attention import choose_kernel
-from echorl_trainer.experts import has_experts
+from echorl_trainer.experts import has_experts, refuse_undivided
 from echorl_trainer.lora import attach, draw_adapter, store_frozen
 from echorl_trainer.model import Checkpointing, Policy, fill_buffers, meta_policy, refuse_unshared
 from echorl_trainer.model_folder import tensor_files
@@ -62,6 +62,7 @@ def start_policy(
     check_against_reference(policy.model.config)
     compute_dtype: torch.dtype = getattr(torch, config.dtype)
     refuse_unshared(policy.model.config, ranks.context_size)
+    refuse_undivided(policy.model.config, ranks.expert_size, compiled=compile)
     choose_kernel(ranks.device, compute_dtype, policy.model.config, ranks.context_size)
     if compile and compute_dtype == torch.float32 and has_experts(policy.model.config):
         raise ValueError("compile: found true, accepted for a mixture of experts in float32: false")

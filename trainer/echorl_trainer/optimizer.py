@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.optimizer import ParamsT
 
@@ -92,7 +93,8 @@ def build_optimizer(policy: nn.Module, config: OptimizerConfig) -> Optimizer:
         return SGD(groups, lr=config.lr)
     if config.type == "signSgd":
         return SignSgd(groups, lr=config.lr)
-    if not store.is_plain:
+    # torch's own steps on tensors of one mesh together, and has no step for tensors of several.
+    if not store.is_plain or len({p.device_mesh for p in parameters if isinstance(p, DTensor)}) > 1:
         return StoredAdamW(groups, store, lr=config.lr, betas=config.betas, eps=config.eps)
     fused = all(parameter.device.type == "cuda" for parameter in parameters)
     return AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=fused)

@@ -1,11 +1,12 @@
 """Ranks, their mesh, and how a policy is sharded over them (FSDP2)."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Literal
+from itertools import pairwise
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -14,6 +15,8 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from echorl_trainer.context import ContextGroup
+from echorl_trainer.expert_parallel import split_experts
+from echorl_trainer.experts import expert_stacks
 from echorl_trainer.model import Checkpointing, Policy, checkpoint_layers, compile_layers
 
 Accumulation = Literal["sharded", "unsharded"]
@@ -34,11 +37,18 @@ class Ranks:
     """("shard",), or ("replicate", "shard") with more than one replica."""
     context: ContextGroup | None = None
     """Those that share this one's packs; None: it has packs of its own."""
+    experts: DeviceMesh | None = None
+    """How experts are split: ``mesh`` with its last dimension divided into ("shard", "expert"); None: they are not."""
 
     @property
     def context_size(self) -> int:
         """How many ranks share a pack."""
         return 1 if self.context is None else self.context.size
+
+    @property
+    def expert_size(self) -> int:
+        """Over how many ranks a layer's experts are split."""
+        return 1 if self.experts is None else self.experts["expert"].size()
 
     @property
     def data_rank(self) -> int:
@@ -62,21 +72,25 @@ def connect(
     timeout_s: float = 1800.0,
     *,
     context: int = 1,
+    expert: int = 1,
 ) -> Ranks:
     """Join the process group that torchrun's variables describe; without any of them, a group of one.
 
     gloo serves CPU tensors on every device, NCCL serves CUDA tensors. A collective that waits longer than
-    ``timeout_s`` fails. Every ``context`` consecutive ranks share their packs; a replica has them together.
+    ``timeout_s`` fails. Every ``context`` consecutive ranks share their packs, and every ``expert`` consecutive ones
+    have a layer's experts among them; a replica has them together.
 
     Raises:
-        ValueError: variables are missing or wrong, or ``replicate`` or ``context`` does not divide the number of ranks.
+        ValueError: variables are missing or wrong, or ``replicate``, ``context`` or ``expert`` does not divide the
+            number of ranks.
     """
     rank, world_size, local_rank = _placement(os.environ)
     if replicate < 1 or world_size % replicate:
         raise ValueError(f"replicate: found {replicate}, accepted is a divisor of the {world_size} ranks")
-    if context < 1 or (world_size // replicate) % context:
-        accepted = f"a divisor of the {world_size // replicate} ranks of a replica"
-        raise ValueError(f"context: found {context}, accepted is {accepted}")
+    for name, size in (("context", context), ("expert", expert)):
+        if size < 1 or (world_size // replicate) % size:
+            accepted = f"a divisor of the {world_size // replicate} ranks of a replica"
+            raise ValueError(f"{name}: found {size}, accepted is {accepted}")
     kind = device or ("cuda" if torch.cuda.is_available() else "cpu")
     place = torch.device(kind, local_rank) if kind == "cuda" else torch.device("cpu")
     if kind == "cuda":
@@ -97,7 +111,12 @@ def connect(
         else ((replicate, world_size // replicate), ("replicate", "shard"))
     )
     mesh = init_device_mesh(kind, shape, mesh_dim_names=names)
-    return Ranks(rank, world_size, local_rank, place, mesh, _context_group(kind, world_size, context))
+    among = _context_group(kind, world_size, context)
+    if expert == 1:
+        return Ranks(rank, world_size, local_rank, place, mesh, among)
+    divided = (*shape[:-1], shape[-1] // expert, expert)
+    experts = init_device_mesh(kind, divided, mesh_dim_names=(*names, "expert"))
+    return Ranks(rank, world_size, local_rank, place, mesh, among, experts)
 
 
 def _context_group(kind: str, world_size: int, size: int) -> ContextGroup | None:
@@ -141,7 +160,8 @@ def shard(
 
     Master weights are float32. Gradients are reduced in float32 by a forced plain sum: a loss is already divided by its
     global denominator, so nothing is averaged and nothing rescaled. Each replica holds the whole model over its shard
-    ranks; those that share packs are shards, too, and each has its own tokens' part of the gradient.
+    ranks; those that share packs are shards, too, and each has its own tokens' part of the gradient. Experts that are
+    split are parts of their own, sharded over the ranks that have the same ones.
     """
     checkpoint_layers(policy, activation_checkpointing)
     if compile:
@@ -149,6 +169,13 @@ def shard(
     precision = MixedPrecisionPolicy(
         param_dtype=compute_dtype, reduce_dtype=torch.float32, output_dtype=None, cast_forward_inputs=True
     )
+    split = []
+    if ranks.experts is not None:
+        split = expert_stacks(policy)
+        among = ranks.experts["replicate", "shard"] if ranks.mesh.ndim > 1 else ranks.experts["shard"]
+        for experts in split:
+            split_experts(experts, ranks.experts["expert"])
+            fully_shard(experts, mesh=among, mp_policy=precision)
     for layer in policy.layers:
         fully_shard(layer, mesh=ranks.mesh, mp_policy=precision)
     # The policy's own inputs stay as they are: temperatures are float32, and FSDP looks into data classes.
@@ -158,8 +185,20 @@ def shard(
             module.set_gradient_divide_factor(1.0)
             # On gloo the factor alone is no supported reduction; elsewhere it saves a scaling pass.
             module.set_force_sum_reduction_for_comms(True)
+    if split:
+        _prefetch([*zip(policy.layers, split, strict=True)])
     policy.compute_dtype = compute_dtype
     policy.context = ranks.context
+
+
+def _prefetch(layers: Sequence[tuple[Any, Any]]) -> None:
+    """Gather a layer's weights, and its experts', during the one before.
+
+    It is asked for, since the host, which waits for the device in every layer, is not ahead of it.
+    """
+    for one, following in pairwise(layers):
+        one[0].set_modules_to_forward_prefetch(list(following))
+        following[0].set_modules_to_backward_prefetch(list(reversed(one)))
 
 
 @contextmanager

@@ -92,7 +92,7 @@ def run_rank(
         raise Unreadable(f"{run.attempt(identity.attempt) / 'prepared.json'}: missing; prepare writes it first")
     health.progress.committed = [sealed.step for sealed in prepared.committed]
     try:
-        ranks = connect(config.replicate, timeout_s=config.step_timeout_s, context=config.context)
+        ranks = connect(config.replicate, timeout_s=config.step_timeout_s, context=config.context, expert=config.expert)
         link = Link(
             config.orchestrator_url,
             request_headers(identity, token),

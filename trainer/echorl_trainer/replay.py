@@ -146,7 +146,8 @@ def main(arguments: Sequence[str]) -> ExitCode:
     logs.configure(f"{names.Role.TRAINER}-replay", attempt=0, rank=int(os.environ.get("RANK", "0")))
     try:
         config = TrainerConfig.model_validate_json(options.config.read_text())
-        ranks = connect(config.replicate, options.device, COLLECTIVE_TIMEOUT_S, context=config.context)
+        sizes = {"context": config.context, "expert": config.expert}
+        ranks = connect(config.replicate, options.device, COLLECTIVE_TIMEOUT_S, **sizes)
         result = replay(
             config,
             options.batches,

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Partial, Replicate
 from torch.optim import Optimizer
 
 from echorl_core.wire.batch import MicroBatch, RankBatch
@@ -193,10 +193,12 @@ class StepRunner:
         return torch.nn.utils.get_total_norm([local(gradient) for gradient in gradients])
 
     def _gradient_norm(self) -> Tensor:
-        """Euclidean norm over all ranks' shards; 0-d, on the device."""
-        gradients = [p.grad for p in self._policy.parameters() if p.grad is not None]
-        norm = torch.nn.utils.get_total_norm(gradients)
-        return norm.full_tensor() if isinstance(norm, DTensor) else norm
+        """Euclidean norm over all ranks' shards, of which a replica has each once; 0-d, on the device."""
+        mesh = self._ranks.mesh
+        squares = DTensor.from_local(
+            self._local_norm().double().square(), mesh, [*[Replicate()] * (mesh.ndim - 1), Partial()], run_check=False
+        )
+        return squares.full_tensor().sqrt().float()
 
     @property
     def _is_reduced_once(self) -> bool:
@@ -234,7 +236,8 @@ class StepRunner:
         raise NonFinite(f"step {batch.step}: {'; '.join(failures)}")
 
     def _update(self, step: int, norm: Tensor) -> float:
-        torch.nn.utils.clip_grads_with_norm_(self._policy.parameters(), self._max_grad_norm, norm)
+        gradients = [local(p.grad) for p in self._policy.parameters() if p.grad is not None]
+        torch._foreach_mul_(gradients, (self._max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
         lr = self._schedule.apply(step)
         self._former.keep(step)
         self._optimizer.step()

@@ -95,6 +95,7 @@ def build_learner(config: TrainerConfig, ranks: Ranks) -> Learner:
         **experts,
         compiled=config.compile,
         context=ranks.context_size,
+        expert=ranks.expert_size,
         activation_checkpointing=config.activation_checkpointing,
         optimizer=config.optimizer.type,
         fused_optimizer=bool(optimizer.defaults.get("fused")),

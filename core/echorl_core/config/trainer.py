@@ -76,6 +76,8 @@ class TrainerConfig(RoleConfig):
     """Replicas of the sharded model (HSDP); ranks = replicate x shard."""
     context: int = 1
     """Consecutive ranks, all of one replica, that share their packs."""
+    expert: int = 1
+    """Consecutive ranks, all of one replica, that have the experts of a mixture among them."""
     weight_mode: Literal["http", "disk", "nccl", "auto"]
     """``auto``: nccl or http, by ``echorl_core.links``."""
     engines_on_gpus: bool = False

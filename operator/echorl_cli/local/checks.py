@@ -45,7 +45,9 @@ def model_problems(run: EchoRLRun, environ: Mapping[str, str]) -> Iterator[Probl
     if problems := list(start_checks.model_problems(folder, spec.max_model_len)):
         yield from problems
         return
-    yield from start_checks.context_problems(folder, run.spec.trainer.parallel.context)
+    parallel = run.spec.trainer.parallel
+    yield from start_checks.context_problems(folder, parallel.context)
+    yield from start_checks.expert_problems(folder, parallel.expert)
     if spec.lora is not None:
         yield from start_checks.adapter_problems(folder, spec.lora.target_modules)
 

@@ -16,7 +16,7 @@ from echorl_cli.plan.table import engine_lines, trainer_lines
 from echorl_cli.validate import ManifestArgument, SetOption, end_with, manifest_or_exit
 from echorl_core.capped import MAX_JSON_BYTES, read_capped
 from echorl_core.names import ExitCode
-from echorl_core.start_checks import MODEL_NAME, context_problem
+from echorl_core.start_checks import MODEL_NAME, context_problem, expert_problem
 from echorl_manifest import EchoRLRun, Problem
 
 _SHAPE_KEYS = tuple(key for key in ModelShape.__dataclass_fields__ if key != "windows")
@@ -51,9 +51,13 @@ def plan_command(
     except ValueError as error:
         accepted = f"a folder with a config.json that names it, or {_EXAMPLE}"
         end_with(InvalidManifest(file, [Problem(MODEL_NAME, str(error), accepted)]))
-    heads, context = shape_of_model.num_attention_heads, run.spec.trainer.parallel.context
-    if heads % context:
-        end_with(InvalidManifest(file, [context_problem(heads, context)]))
+    heads, parallel = shape_of_model.num_attention_heads, run.spec.trainer.parallel
+    problems = [context_problem(heads, parallel.context)] if heads % parallel.context else []
+    experts = shape_of_model.num_experts if shape_of_model.has_experts else 0
+    if (problem := expert_problem(experts, parallel.expert)) is not None:
+        problems.append(problem)
+    if problems:
+        end_with(InvalidManifest(file, problems))
     needs = needs_of(run, shape_of_model, longest)
     fits = _say(run, needs, given)
     raise typer.Exit(int(ExitCode.OK if fits else ExitCode.CRASH))

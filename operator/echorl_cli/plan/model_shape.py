@@ -90,8 +90,13 @@ class ModelShape:
     @property
     def layer_matrices(self) -> int:
         """Parameters of a layer's matrices."""
-        routed = self.num_experts * self.hidden_size * (3 * self.moe_intermediate_size + 1) if self.has_experts else 0
-        return sum(rows * columns for rows, columns in self.linear_layers.values()) + routed
+        router = self.num_experts * self.hidden_size if self.has_experts else 0
+        return sum(rows * columns for rows, columns in self.linear_layers.values()) + router + self.layer_experts
+
+    @property
+    def layer_experts(self) -> int:
+        """Parameters of a layer's experts."""
+        return self.num_experts * 3 * self.hidden_size * self.moe_intermediate_size
 
     @property
     def layer_parameters(self) -> int:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from echorl_cli.plan.engine_memory import Serving
 from echorl_cli.plan.model_shape import BFLOAT16, FLOAT32, ModelShape
@@ -59,6 +60,7 @@ def _training(config: TrainerConfig, shape: ModelShape, shards: int) -> Training
         shards=shards,
         micro_batch_tokens=config.seq_len,
         context=config.context,
+        expert=config.expert,
         compute_bytes=_BYTES[config.model.dtype],
         optimizer=optimizer.type,
         state_dtype=optimizer.state_dtype,
@@ -104,10 +106,7 @@ def changes(needs: Needs, gpu_bytes: int) -> Iterator[Change]:
         yield Change(f"trainer.seqLen: {needs.max_model_len}", shorter)
     if use.activation_checkpointing != "full":
         yield Change("trainer.activationCheckpointing: full", replace(use, activation_checkpointing="full"))
-    sliced = (replace(use, context=size) for size in range(use.context + 1, use.shards + 1) if _divides(size, needs))
-    shared = next((one for one in sliced if trainer_memory(needs.shape, one).total <= gpu_bytes), None)
-    if shared is not None:
-        yield Change(f"trainer.parallel.context: {shared.context}", shared)
+    yield from _divided(needs, use, gpu_bytes)
     if keeps_moments and not use.cpu_offload:
         yield Change("trainer.optimizer.cpuOffload: true", replace(use, cpu_offload=True))
     if keeps_moments and use.state_dtype != "int8":
@@ -119,7 +118,14 @@ def changes(needs: Needs, gpu_bytes: int) -> Iterator[Change]:
         yield Change(f"{needs.ranks * fitting[0]} GPUs", fitting[1])
 
 
-def _divides(context: int, needs: Needs) -> bool:
-    """Whether so many ranks could share a pack."""
-    shards = 1 if needs.training is None else needs.training.shards
-    return shards % context == 0 and needs.shape.num_attention_heads % context == 0
+def _divided(needs: Needs, use: Training, gpu_bytes: int) -> Iterator[Change]:
+    """The fewest ranks to share a pack, and the fewest to split experts over, with which it fits."""
+    shape = needs.shape
+    shared, split = (use.context, shape.num_attention_heads), (use.expert, shape.num_experts)
+    for key, (now, number) in (("context", shared), ("expert", split)):
+        for size in range(now + 1, use.shards + 1):
+            sizes: dict[str, Any] = {key: size}
+            changed = replace(use, **sizes)
+            if use.shards % size == number % size == 0 and trainer_memory(shape, changed).total <= gpu_bytes:
+                yield Change(f"trainer.parallel.{key}: {size}", changed)
+                break

@@ -30,6 +30,8 @@ def trainer_lines(needs: Needs, gpu: Gpu | None) -> tuple[str, bool]:
     tokens = f"{use.micro_batch_tokens:,} tokens a micro-batch"
     if use.context > 1:
         tokens += f" of {use.context} GPUs"
+    if use.expert > 1:
+        tokens += f", experts split over {use.expert}"
     lines = [
         f"trainer, GiB a GPU: {needs.ranks} GPUs, the model over {use.shards}{copies}, {tokens}",
         *_trainer_rows(memory, use.activation_checkpointing),

@@ -21,6 +21,8 @@ class Training:
     micro_batch_tokens: int
     context: int = 1
     """Ranks that share a micro-batch."""
+    expert: int = 1
+    """Ranks over which experts are split."""
     compute_bytes: int = BFLOAT16
     """Of a value in the compute dtype."""
     optimizer: Literal["adamw", "muon", "signSgd", "sgd"] = "adamw"
@@ -85,9 +87,11 @@ def trainer_memory(shape: ModelShape, use: Training) -> TrainerMemory:
     state = _state_bytes(shape, use, trained) // use.shards
     copy = FLOAT32 * trained // use.shards + state
     once = use.gradient_accumulation == "unsharded"
-    everything = trained + frozen
-    gathered = everything if once else shape.outer_parameters + 2 * shape.layer_parameters
-    gradients = FLOAT32 * trained // use.shards + (FLOAT32 * trained if once else 0)
+    elsewhere = shape.num_hidden_layers * _elsewhere(shape, use)
+    layers = 2 * (shape.layer_parameters - _elsewhere(shape, use))
+    gathered = trained + frozen - elsewhere if once else shape.outer_parameters + layers
+    whole = trained - elsewhere if use.adapter_parameters is None else trained
+    gradients = FLOAT32 * trained // use.shards + (FLOAT32 * whole if once else 0)
     return TrainerMemory(
         master_weights=FLOAT32 * trained // use.shards,
         frozen_weights=use.compute_bytes * frozen // use.shards,
@@ -101,6 +105,11 @@ def trainer_memory(shape: ModelShape, use: Training) -> TrainerMemory:
         host_copies=2 * copy if use.memory_copies else 0,
         host_versions=2 * use.compute_bytes * trained,
     )
+
+
+def _elsewhere(shape: ModelShape, use: Training) -> int:
+    """Parameters of a layer that no rank ever gathers, as their experts are other ranks'."""
+    return shape.layer_experts - shape.layer_experts // use.expert
 
 
 def _state_bytes(shape: ModelShape, use: Training, trained: int) -> int:
@@ -158,17 +167,21 @@ def _head_buffers(shape: ModelShape, use: Training) -> int:
 
 
 def _layer_buffers(shape: ModelShape, use: Training) -> int:
-    """A layer's activations once more, gradients of what goes through it, its own, and two on their way in float32."""
+    """A layer's activations once more, gradients of what goes through it, its own, and two on their way in float32.
+
+    Of experts that are split, a rank gets as many tokens as it sends, where all are chosen alike, and has them twice.
+    """
     tokens = use.rank_tokens
     recomputed = 0 if use.activation_checkpointing == "none" else tokens * layer_bytes(shape, use)
     widths = 2 * shape.hidden_size + 3 * shape.inner_width
     if shape.has_experts:
-        widths += 2 * shape.num_experts_per_tok * shape.hidden_size
+        widths += (2 if use.expert == 1 else 4) * shape.num_experts_per_tok * shape.hidden_size
     flowing = use.compute_bytes * tokens * widths
     if use.adapter_parameters is not None:
         return recomputed + flowing
     head = use.compute_bytes * shape.vocab_size * shape.hidden_size
-    return recomputed + flowing + head + (use.compute_bytes + 2 * FLOAT32) * shape.layer_parameters
+    own = shape.layer_parameters - _elsewhere(shape, use)
+    return recomputed + flowing + head + (use.compute_bytes + 2 * FLOAT32) * own
 
 
 def _outer_buffers(shape: ModelShape, use: Training) -> int:

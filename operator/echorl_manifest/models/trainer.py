@@ -17,7 +17,9 @@ class Parallel(ApiModel):
     replicate: Annotated[int, Field(ge=1)] = 1
     """Copies of the sharded model."""
     context: Annotated[int, Field(ge=1)] = 1
-    """Ranks that share one pack of tokens (and the copy of the model). Divides the model's attention heads."""
+    """Ranks that share one pack of tokens. Divides the model's attention heads."""
+    expert: Annotated[int, Field(ge=1)] = 1
+    """Ranks that experts are split over. Divides their number."""
 
 
 class Optimizer(ApiModel):
@@ -86,7 +88,7 @@ class Trainer(PodTemplate):
     A GPU then holds up to 6 bytes more per parameter.
     """
     compile: bool | None = None
-    """Whether the model is compiled by torch.compile; by default, on GPUs."""
+    """Whether the model is compiled by torch.compile; by default, on GPUs, unless experts are split."""
     activation_checkpointing: Literal["none", "selective", "full"] | None = None
     """Which activations the backward pass computes again, to save memory; by default selective on GPUs, else none."""
     profile: Profile = Profile()

@@ -9,7 +9,7 @@ from echorl_manifest.rules.finding import Finding, finding
 def gang_sizes(spec: EchoRLRunSpec) -> tuple[int, ...]:
     """Numbers of pods that the gang may train with, most first; ``replicas`` alone unless it is elastic.
 
-    With fewer pods ``replicate`` and ``context`` stay as they are, and the model is split over fewer ranks.
+    With fewer pods ``replicate``, ``context`` and ``expert`` stay as they are, and the model is split over fewer ranks.
     """
     trainer, elastic = spec.trainer, spec.trainer.elastic
     if elastic is None:
@@ -20,7 +20,8 @@ def gang_sizes(spec: EchoRLRunSpec) -> tuple[int, ...]:
 def _divides(spec: EchoRLRunSpec, pods: int) -> bool:
     """Whether the ranks of so many pods are a whole number of shards."""
     parallel = spec.trainer.parallel
-    return pods * max(1, spec.trainer.gpus_per_replica) % (parallel.replicate * parallel.context) == 0
+    ranks = pods * max(1, spec.trainer.gpus_per_replica)
+    return all(ranks % (parallel.replicate * shared) == 0 for shared in (parallel.context, parallel.expert))
 
 
 def elastic_findings(spec: EchoRLRunSpec) -> Iterator[Finding]:
@@ -30,7 +31,7 @@ def elastic_findings(spec: EchoRLRunSpec) -> Iterator[Finding]:
         return
     fits = elastic.min_replicas < trainer.replicas and _divides(spec, elastic.min_replicas)
     if not fits or trainer.parallel.fsdp != "auto":
-        accepted = "fewer than replicas, with ranks that replicate x context divides and fsdp auto"
+        accepted = "fewer than replicas, with ranks that replicate x context and replicate x expert divide, and fsdp auto"
         yield finding("spec.trainer.elastic.minReplicas", elastic.min_replicas, accepted, also=("spec.trainer",))
 
 
@@ -41,6 +42,9 @@ def rank_findings(spec: EchoRLRunSpec) -> Iterator[Finding]:
     ranks = trainer.replicas * max(1, trainer.gpus_per_replica)
     fixed = parallel.replicate * parallel.context
     path = "spec.trainer.parallel"
+    if parallel.expert > 1 and ranks % (parallel.replicate * parallel.expert):
+        accepted = "a divisor of the ranks of a copy of the model"
+        yield finding(f"{path}.expert", parallel.expert, accepted, also=(*sizes, path))
     if parallel.fsdp == "auto" and ranks % fixed:
         key, value = ("replicate", parallel.replicate) if parallel.replicate > 1 else ("context", parallel.context)
         accepted = f"a divisor of the {ranks} ranks"

@@ -12,7 +12,7 @@ from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeTopKRouter
 
 from echorl_core.adapters import ADAPTER_CONFIG, ADAPTER_WEIGHTS, config_json
 from echorl_core.config import LoraConfig, OptimizerConfig
-from echorl_core.start_checks import adapter_problems
+from echorl_core.start_checks import adapter_problems, expert_problems
 from echorl_testing.orchestrator.packs import (
     denominators,
     distance,
@@ -26,10 +26,11 @@ from echorl_testing.orchestrator.packs import (
 )
 from echorl_testing.trainer.gang import on_ranks
 from echorl_testing.trainer.invariance import plain, train
-from echorl_trainer.experts import Router
+from echorl_trainer.experts import Router, refuse_undivided
 from echorl_trainer.lora import attach, published_parameters
 from echorl_trainer.merge import merge as merge_adapter
 from echorl_trainer.optimizer import build_optimizer
+from echorl_trainer.parallel import connect
 from echorl_trainer.snapshots import Copier, Snapshots, file_layouts
 from echorl_trainer.token_metrics import TokenMetrics, merge, summarize
 from echorl_trainer.weights import complete_model
@@ -236,3 +237,29 @@ def test_muon_is_refused(folder: Path) -> None:
     policy = whole_policy(model_config(folder))
     with pytest.raises(ValueError, match=r"optimizer\.type: found muon, accepted for mixtures of experts: adamw, "):
         build_optimizer(policy, OptimizerConfig(type="muon"))
+
+
+def test_experts_that_do_not_divide_are_refused(folder: Path, tmp_path: Path) -> None:
+    config = whole_policy(model_config(folder)).model.config
+    dense = whole_policy(model_config(tmp_path / "dense")).model.config
+    for size in (1, 2, 8):
+        refuse_undivided(config, size)
+    refuse_undivided(dense, 1)
+    with pytest.raises(ValueError, match="expert: found 3, accepted is a divisor of the model's 8 experts"):
+        refuse_undivided(config, 3)
+    with pytest.raises(ValueError, match="compile: found true, accepted where experts are split: false"):
+        refuse_undivided(config, 2, compiled=True)
+    with pytest.raises(ValueError, match="expert: found 2, accepted is 1: the model has no experts"):
+        refuse_undivided(dense, 2)
+    with pytest.raises(ValueError, match="expert: found 2, accepted is a divisor of the 1 ranks of a replica"):
+        connect(device="cpu", expert=2)
+
+
+def test_a_start_is_refused_where_experts_do_not_divide(folder: Path, tmp_path: Path) -> None:
+    assert [list(expert_problems(folder, size)) for size in (1, 2, 4, 8)] == [[], [], [], []]
+    (problem,) = expert_problems(folder, 3)
+    assert str(problem) == "spec.trainer.parallel.expert: found 3; accepted: a divisor of the model's 8 experts"
+    model_config(tmp_path / "dense")
+    assert list(expert_problems(tmp_path / "dense", 1)) == []
+    (problem,) = expert_problems(tmp_path / "dense", 2)
+    assert str(problem) == "spec.trainer.parallel.expert: found 2; accepted: 1: the model has no experts"

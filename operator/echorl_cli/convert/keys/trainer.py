@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from echorl_cli.convert.keys.row import IMPORT, Key, made, none, same
 
-_EXPERTS = "routers train and multiply in float32, experts in groups; no expert parallelism, no router replay"
+_EXPERTS = "routers train and multiply in float32, experts in groups; no router replay"
 _MEMORY = "offloading to host memory is not supported"
 _OLD_LOSS = "of a loss before the probability mask; set loss.maskLow and loss.maskHigh"
 
@@ -26,6 +26,7 @@ def _model() -> Iterator[Key]:
     yield none(f"{base}.ac.targets", "EchoRL chooses what selective recomputes", ["norm"])
     yield same(f"{base}.dp_replicate", "spec.trainer.parallel.replicate", 1)
     yield same(f"{base}.cp", "spec.trainer.parallel.context", 1)
+    yield same(f"{base}.ep", "spec.trainer.parallel.expert", 1)
     yield none(f"{base}.cp_style", "EchoRL chooses how ranks share a sequence", "ulysses")
     yield made(f"{base}.lora", "spec.model.lora", "an adapter", {})
     yield made(f"{base}.lora.rank", "spec.model.lora.rank", "with an adapter", 8, 16)
@@ -51,7 +52,7 @@ def _absent(base: str) -> Iterator[Key]:
     for key in ("quantization", "fusions"):
         yield none(f"{base}.{key}.*", "matrices are multiplied as torch does it, in the model's dtype", {"type": "fp8"})
     yield none(f"{base}.conversion_dir", "weights are read as Hugging Face names them", "x")
-    for key in ("ep", "ep_comm_backend", "deepep_num_sms", "deepep_token_chunk_size", "moe_use_grouped_mm"):
+    for key in ("ep_comm_backend", "deepep_num_sms", "deepep_token_chunk_size", "moe_use_grouped_mm"):
         yield none(f"{base}.{key}", _EXPERTS, 1)
     yield none(f"{base}.moe.*", _EXPERTS, {"dispatch": {"type": "torch"}})
     yield none(f"{base}.freeze_moe_router", _EXPERTS, True)

@@ -182,12 +182,13 @@ def learner(
     lora: LoraConfig | None = None,
     accumulation: Accumulation = "sharded",
     context: int = 1,
+    expert: int = 1,
 ) -> Iterator[Learner]:
     """A policy of ``SHAPE`` sharded over the ranks of torchrun's variables, or over one."""
     config = model_config(folder, family=family, tie=tie).model_copy(
         update={"dtype": str(compute_dtype).removeprefix("torch."), "lora": lora}
     )
-    ranks = connect(replicate, device, 60.0, context=context)
+    ranks = connect(replicate, device, 60.0, context=context, expert=expert)
     try:
         policy = start_policy(config, ranks, seed=0, compile=compiled, activation_checkpointing=checkpointing)
         chosen = build_optimizer(policy, optimizer)

@@ -17,6 +17,7 @@ from echorl_core.wire.batch import MicroBatch, RankBatch
 from echorl_testing.orchestrator.packs import denominators, document, joined, learner, rank_batch, whole
 from echorl_trainer.lora import published_parameters
 from echorl_trainer.losses import policy_loss
+from echorl_trainer.model import Checkpointing
 from echorl_trainer.optimizer import build_schedule
 from echorl_trainer.parallel import Accumulation
 from echorl_trainer.snapshots import Copier, Snapshots, file_layouts
@@ -57,13 +58,16 @@ def told(micro: MicroBatch) -> MicroBatch:
 
 
 def batch(step: int, rank: int, num_ranks: int, *, bad: bool = False) -> RankBatch:
-    """This rank's share: documents in unequal parts, the last rank filled up with a dummy."""
+    """This rank's share, of one, two or four: documents in unequal parts, the last ranks filled up with dummies."""
     parts = documents(step)
     totals = denominators(parts)
     if bad:
         parts[-1] = msgspec.structs.replace(parts[-1], advantage=np.full(LENGTHS[-1], np.nan, np.float32))
     shares: list[Sequence[MicroBatch]] = [[joined(parts[:3]), joined(parts[3:])]]
-    if num_ranks > 1:
+    if num_ranks == 4:
+        alone = [[part, dummy(part)] for part in parts[5:]]
+        shares = [[joined(parts[:2]), parts[2]], [parts[3], parts[4]], *alone]
+    elif num_ranks > 1:
         shares = [[joined(parts[:4]), joined(parts[4:6])], [parts[6], dummy(parts[6])]]
     return rank_batch(shares[rank], totals, step=step, rank=rank, num_ranks=num_ranks)
 
@@ -77,9 +81,12 @@ def train(
     lora: LoraConfig | None = None,
     context: int = 1,
     accumulation: Accumulation = "sharded",
+    expert: int = 1,
+    checkpointing: Checkpointing = "none",
 ) -> dict[str, Any]:
     """Train ``steps`` steps; first gradient, final weights, optimizer state and outcomes."""
-    options: dict[str, Any] = {"context": context, "accumulation": accumulation}
+    options: dict[str, Any] = {"context": context, "accumulation": accumulation, "expert": expert}
+    options["checkpointing"] = checkpointing
     with learner(folder, optimizer=config, replicate=replicate, device=device, lora=lora, **options) as one:
         rank, num_ranks = one.ranks.data_rank, one.ranks.num_data_ranks
         outcomes: list[StepOutcome] = []

@@ -13,9 +13,9 @@ Case = tuple[str, OptimizerConfig, LoraConfig | None]
 """A name, and what trains how."""
 
 
-def saved(model: Path, folder: Path, cases: Sequence[Case], replicate: int = 1) -> dict[str, str]:
+def saved(model: Path, folder: Path, cases: Sequence[Case], replicate: int = 1, expert: int = 1) -> dict[str, str]:
     """Train two steps of each case and write a checkpoint by its name; the digest of what that holds."""
-    ranks = connect(replicate, "cpu", 60.0)
+    ranks = connect(replicate, "cpu", 60.0, expert=expert)
     found = {}
     try:
         for name, optimizer, lora in cases:
@@ -30,10 +30,10 @@ def saved(model: Path, folder: Path, cases: Sequence[Case], replicate: int = 1) 
 
 
 def resumed(
-    model: Path, folder: Path, cases: Sequence[Case], replicate: int = 1
+    model: Path, folder: Path, cases: Sequence[Case], replicate: int = 1, expert: int = 1
 ) -> tuple[dict[str, str], dict[str, float]]:
     """Read each checkpoint: the digest of what it gave, and the gradient's norm of the step after it."""
-    ranks = connect(replicate, "cpu", 60.0)
+    ranks = connect(replicate, "cpu", 60.0, expert=expert)
     digests, norms = {}, {}
     try:
         for name, optimizer, lora in cases:

@@ -11,7 +11,7 @@ from echorl_core.rundir import RunDirectory
 from echorl_testing.trainer.batches import rank_batch
 from echorl_testing.trainer.trainer_processes import TINY, trainer_config
 from echorl_trainer.parallel import Ranks, connect, disconnect
-from echorl_trainer.seeded import write_seeded_model
+from echorl_trainer.seeded import Family, write_seeded_model
 from echorl_trainer.train import Learner, build_learner
 
 
@@ -25,9 +25,9 @@ def alone() -> Iterator[Ranks]:
         disconnect()
 
 
-def tiny_model(folder: Path, *, tie: bool = False, seed: int = 1) -> Path:
+def tiny_model(folder: Path, *, tie: bool = False, seed: int = 1, family: Family = "qwen3") -> Path:
     """A model folder of shape ``TINY``."""
-    write_seeded_model(folder, TINY, seed, tie=tie)
+    write_seeded_model(folder, TINY, seed, tie=tie, family=family)
     return folder
 
 

@@ -151,6 +151,7 @@ def test_what_a_key_means(path, value, to, expected):
         ("trainer.model.seq_len", 9000, "spec.trainer.seqLen"),
         ("trainer.model.dp_replicate", 1, "spec.trainer.parallel.replicate"),
         ("trainer.model.cp", 1, "spec.trainer.parallel.context"),
+        ("trainer.model.ep", 1, "spec.trainer.parallel.expert"),
         ("trainer.model.lora.rank", 4, "spec.model.lora.rank"),
         ("trainer.model.lora.alpha", 8.0, "spec.model.lora.alpha"),
         ("trainer.loss.dppo_mask_low", 0.11, "spec.algorithm.loss.maskLow"),

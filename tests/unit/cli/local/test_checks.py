@@ -233,6 +233,18 @@ def test_ranks_that_share_packs_must_divide_the_heads(problems, model: Path) -> 
     ]
 
 
+def test_ranks_that_split_experts_must_divide_their_number(problems, model: Path) -> None:
+    with_layers(model)
+    described = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**described, "num_experts": 6}))
+    ranks = {"spec__trainer__replicas": 4, "spec__trainer__gpusPerReplica": 0}
+    assert problems(**ranks, spec__trainer__parallel={"expert": 2}) == []
+    accepted = "a divisor of the model's 6 experts"
+    assert problems(**ranks, spec__trainer__parallel={"expert": 4}) == [
+        f"spec.trainer.parallel.expert: found 4; accepted: {accepted}"
+    ]
+
+
 def test_targets_of_an_adapter_that_the_model_has_not(problems, model: Path) -> None:
     with_layers(model)
     lora = "spec__model__lora"

@@ -132,6 +132,20 @@ def test_a_rank_of_a_mixture_of_experts_by_hand():
     assert kept.activations == 2 * 10 * 496
 
 
+def test_a_rank_that_has_half_of_the_experts_by_hand():
+    """Of the mixture above 576 a layer are experts', of which 288 are another rank's and never gathered."""
+    toy = replace(TOY, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=6)
+    alone, split = (trainer_memory(toy, replace(USE, expert=size)) for size in (1, 2))
+    assert split.gathered_weights == 2 * (1608 + 2 * (816 - 288)) == alone.gathered_weights - 2 * 2 * 288
+    # A token's two rows are on their way besides, 2 x 8 there and 2 x 8 back.
+    assert split.buffers == 10 * 496 + 10 * (168 + 2 * 2 * 2 * 8) + 1600 + 10 * (816 - 288)
+    assert (split.master_weights, split.activations) == (alone.master_weights, alone.activations)
+    once = replace(USE, gradient_accumulation="unsharded")
+    whole, half = (trainer_memory(toy, replace(once, expert=size)) for size in (1, 2))
+    assert half.gathered_weights == whole.gathered_weights - 2 * 2 * 288
+    assert half.gradients == whole.gradients - 4 * 2 * 288
+
+
 def test_a_rank_by_hand():
     """A layer has 8 x 8 + 2 x 8 x 4 + 8 x 8 + 3 x 8 x 16 = 576 in matrices, 16 in norms; outside stand 2 x 800 + 8."""
     assert (TOY.layer_parameters, TOY.outer_parameters, TOY.parameters) == (592, 1608, 2792)

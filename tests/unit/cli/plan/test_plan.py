@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from echorl_cli.__main__ import app_for
 from echorl_testing.manifests.documents import shortest, with_value
-from echorl_testing.manifests.model_configs import QWEN3_8B
+from echorl_testing.manifests.model_configs import QWEN3_8B, QWEN3_30B_A3B
 
 SHAPE = [argument for key in list(QWEN3_8B)[2:9] for argument in ("--shape", f"{key}={QWEN3_8B[key]}")]
 
@@ -97,6 +97,28 @@ def test_an_elastic_gang_must_fit_with_its_fewest_pods(plan):
     assert (row(told, "together"), row(told, "with the 4 GPUs of elastic.minReplicas")) == (most, more)
     fits = [": fits" in one.stdout.partition("engines")[0] for one in (whole, fewest, told)]
     assert fits == [True, False, False]
+
+
+def test_ranks_that_split_experts_gather_their_part_of_them(plan):
+    """Of 48 layers two are gathered: 2 x 2 x 603,979,776 bytes of experts, of which an eighth is a rank's own."""
+    trainer = {"gradientAccumulation": "sharded"}
+    alone, split = (plan(config=QWEN3_30B_A3B, trainer={**trainer, "parallel": {"expert": size}}) for size in (1, 8))
+    saved = 2 * 2 * 603_979_776 * 7 / 8 / 2**30
+    assert row(split, "gathered weights") == pytest.approx(row(alone, "gathered weights") - saved, abs=0.01)
+    assert "tokens a micro-batch, experts split over 8" in split.stdout
+    held = row(alone, "together")
+    told = plan("--gpu-memory", f"{int(held * 1024) - 2048}MiB", config=QWEN3_30B_A3B, trainer=trainer)
+    assert any("trainer.parallel.expert: 2" in line and line.endswith("fits") for line in told.stdout.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("config", "size", "accepted"),
+    [(QWEN3_30B_A3B, 3, "a divisor of the model's 128 experts"), (QWEN3_8B, 2, "1: the model has no experts")],
+)
+def test_a_number_of_ranks_that_does_not_divide_the_experts_is_refused(plan, config, size, accepted):
+    told = plan(config=config, trainer={"gpusPerReplica": 6, "parallel": {"expert": size}})
+    assert told.exit_code == 2
+    assert f"spec.trainer.parallel.expert: found {size}; accepted: {accepted}" in told.stderr
 
 
 def test_a_number_of_ranks_that_does_not_divide_the_heads_is_refused(plan):

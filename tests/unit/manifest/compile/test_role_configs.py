@@ -39,6 +39,12 @@ def test_steps_are_compiled_and_spare_memory_on_gpus(gpus, compiles, checkpointi
     assert (trainer.compile, trainer.activation_checkpointing) == (not compiles, "full")
 
 
+def test_steps_are_not_compiled_where_experts_are_split():
+    document = with_value(shortest(), "spec.trainer", {"gpusPerReplica": 4, "parallel": {"expert": 4}})
+    trainer = compiled(document).trainer
+    assert (trainer.expert, trainer.compile) == (4, False)
+
+
 @pytest.mark.parametrize(
     ("explicit", "seq_len", "of_model", "length", "micro_batch"),
     [

@@ -39,7 +39,7 @@ ROLES: list[Refused] = [
         Refused(
             [*changes, ("spec.trainer.elastic", {"minReplicas": fewest})],
             "spec.trainer.elastic.minReplicas",
-            "fewer than replicas, with ranks that replicate x context divides and fsdp auto",
+            "fewer than replicas, with ranks that replicate x context and replicate x expert divide, and fsdp auto",
             id=why,
         )
         for why, fewest, changes in (
@@ -50,6 +50,7 @@ ROLES: list[Refused] = [
                 1,
                 [("spec.trainer.parallel", {"replicate": 8})],
             ),
+            ("an elastic gang whose experts fewer pods do not divide", 1, [("spec.trainer.parallel", {"expert": 8})]),
         )
     ),
     Refused([("spec.inference.tensorParallel", 4)], "spec.inference.tensorParallel", "at most 2", id="tensorParallel"),
@@ -85,5 +86,11 @@ ROLES: list[Refused] = [
     ),
     Refused(
         [("spec.trainer.parallel", {"context": 3})], "spec.trainer.parallel.context", "divisor of the 8", id="context"
+    ),
+    Refused(
+        [("spec.trainer.parallel", {"replicate": 2, "expert": 8})],
+        "spec.trainer.parallel.expert",
+        "divisor of the ranks of a copy",
+        id="expert",
     ),
 ]
