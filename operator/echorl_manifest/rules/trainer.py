@@ -31,7 +31,7 @@ def elastic_findings(spec: EchoRLRunSpec) -> Iterator[Finding]:
         return
     fits = elastic.min_replicas < trainer.replicas and _divides(spec, elastic.min_replicas)
     if not fits or trainer.parallel.fsdp != "auto":
-        accepted = "fewer than replicas, with ranks that replicate x context and replicate x expert divide, and fsdp auto"
+        accepted = "fewer than replicas, with ranks that replicate x context and x expert divide, and fsdp auto"
         yield finding("spec.trainer.elastic.minReplicas", elastic.min_replicas, accepted, also=("spec.trainer",))
 
 

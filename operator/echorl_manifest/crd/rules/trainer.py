@@ -40,6 +40,6 @@ def trainer() -> Iterable[Validation]:
         f"!has(self.elastic) || !({number}) && {fewest} < {replicas} && {left} % ({fixed}) == 0 && "
         f"(!({split}) || {left} % ({copies} * self.parallel.expert) == 0)",
         "found a gang that cannot shrink so; accepted: fewer than replicas, with ranks that replicate x context "
-        "and replicate x expert divide, and fsdp auto",
+        "and x expert divide, and fsdp auto",
         field="elastic.minReplicas",
     )

@@ -39,7 +39,7 @@ ROLES: list[Refused] = [
         Refused(
             [*changes, ("spec.trainer.elastic", {"minReplicas": fewest})],
             "spec.trainer.elastic.minReplicas",
-            "fewer than replicas, with ranks that replicate x context and replicate x expert divide, and fsdp auto",
+            "fewer than replicas, with ranks that replicate x context and x expert divide, and fsdp auto",
             id=why,
         )
         for why, fewest, changes in (
