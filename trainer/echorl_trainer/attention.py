@@ -51,7 +51,11 @@ class Documents:
 
 def has_varlen_kernel(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether packs of this kind go through a varlen kernel (which wants CUDA and half precision)."""
-    return device.type == "cuda" and dtype in (torch.bfloat16, torch.float16) and _kernel is not None
+    return _kernel is not None and _suits_kernels(device, dtype)
+
+
+def _suits_kernels(device: torch.device, dtype: torch.dtype) -> bool:
+    return device.type == "cuda" and dtype in (torch.bfloat16, torch.float16)
 
 
 def kernel_name(device: torch.device, dtype: torch.dtype) -> str:
@@ -81,7 +85,7 @@ def choose_kernel(device: torch.device, dtype: torch.dtype, config: Any, context
     """
     global _kernel  # noqa: PLW0603 - one model is trained in a process, and compiled code is to see a constant
     heads = head_counts(config, context)
-    if not has_varlen_kernel(device, dtype):
+    if not _suits_kernels(device, dtype):
         return
     # Small numbers, so that a few tokens show whether windows and softcaps are heeded.
     cap = None if getattr(config, "attn_logit_softcapping", None) is None else 0.5
