@@ -29,13 +29,13 @@ import msgspec
 import structlog
 
 from echorl_core import __version__, logs, names, termination_message
-from echorl_core.config import MemoryConfig, TrainerConfig
 from echorl_core.identity import RunIdentity
-from echorl_core.memory_copies import RankMemory, Restarted, held_by_all
-from echorl_core.names import NEVER_RESTARTED, ExitCode, Role
+from echorl_core.names import ExitCode, Role
 from echorl_core.notices import time_for_work_s
-from echorl_core.restarts import Action, Death, Decision, Ledger, RestartPolicy, decide
+from echorl_core.restarts import Decision
 from echorl_core.termination_message import TerminationMessage, code_name, message_of_end
+from echorl_trainer.in_place import InPlace, restarts_in_place
+from echorl_trainer.rank_ends import End, telling
 
 log = structlog.get_logger()
 
@@ -96,74 +96,6 @@ class Layout:
     def environment(self, local: int) -> dict[str, str]:
         """Variables of one rank, as torchrun sets them."""
         return {"RANK": str(self.rank(local)), "LOCAL_RANK": str(local), "WORLD_SIZE": str(self.world_size)}
-
-
-@dataclass(frozen=True)
-class End:
-    """How a rank ended by itself, or because we asked it to."""
-
-    rank: int
-    status: int
-    """Exit code; negative: the signal that ended it."""
-    asked: bool = False
-    """It was told to end before."""
-
-    @property
-    def code(self) -> int:
-        """Exit code as a shell writes it."""
-        return self.status if self.status >= 0 else 128 - self.status
-
-
-def telling(ends: Sequence[End]) -> End | None:
-    """The end that says most about the cause; None if every rank finished, or ended because it was told to.
-
-    A code that is never restarted outweighs crashes: when one rank finds a NaN, its peers often crash first. Among
-    crashes a code that is not 1 does, because 1 is also what a peer's broken connection gives; then the earliest.
-
-    Args:
-        ends: in the order in which they were seen.
-    """
-    for end in ends:
-        if end.code in NEVER_RESTARTED:
-            return end
-    failed = [end for end in ends if end.code != ExitCode.OK and not end.asked]
-    return next((end for end in failed if end.code != ExitCode.CRASH), failed[0] if failed else None)
-
-
-@dataclass
-class InPlace:
-    """Restarts of all ranks from what this process keeps in memory for them."""
-
-    config: MemoryConfig
-    memories: dict[int, RankMemory]
-    """By rank."""
-    last: Restarted | None = None
-    """None: there was none yet."""
-    _ledger: Ledger = field(default_factory=Ledger)
-
-    def decide(self, ends: Sequence[End]) -> Decision | None:
-        """Whether all ranks, which have ended so, start again, and when; None: a new attempt may mend it, or nothing.
-
-        What it decides for counts as done.
-        """
-        failed = [end for end in ends if end.code != ExitCode.OK and not end.asked]
-        held = held_by_all(self.memories)
-        if not failed or held is None or any(end.code in self.config.passed_on for end in failed):
-            return None
-        config = self.config
-        policy = RestartPolicy(config.max_restarts, config.backoff_s, config.reset_after_steps)
-        deaths = [Death(Role.TRAINER, f"rank {end.rank}", end.status) for end in failed]
-        self._ledger = self._ledger.after_progress(held, policy)
-        decision = decide(deaths, ledger=self._ledger, policy=policy, is_held=True)
-        if decision.action is not Action.RESTART_GANG:
-            return None
-        self._ledger = self._ledger.with_restart(Role.TRAINER, held)
-        self.last = Restarted(1 if self.last is None else self.last.count + 1, decision.reason)
-        return decision
-
-    def environment(self, rank: int) -> dict[str, str]:
-        """What tells a rank's process."""
-        return {**self.memories[rank].environment(), **({} if self.last is None else self.last.environment())}
 
 
 @dataclass
@@ -323,23 +255,6 @@ class Pod:
             return None
 
 
-def restarts_in_place(config: Path, layout: Layout) -> InPlace | None:
-    """How the ranks start again in place; None: ``checkpoint.memory`` is not set.
-
-    Raises:
-        ValueError: the ranks are in several pods.
-    """
-    try:
-        memory = TrainerConfig.model_validate_json(config.read_text()).memory
-    except (OSError, ValueError):
-        return None  # what is wrong with it the ranks say
-    if memory is None:
-        return None
-    if layout.pods > 1:
-        raise ValueError(f"{config}: memory: found {layout.pods} pods, accepted is 1: all ranks start again together")
-    return InPlace(memory, {rank: RankMemory(rank) for rank in range(layout.world_size)})
-
-
 def main(arguments: Sequence[str]) -> int:
     """Run the pod's ranks; its exit code."""
     parser = argparse.ArgumentParser(prog="python -m echorl_trainer.pod", description="The trainer ranks of one pod.")
@@ -350,7 +265,7 @@ def main(arguments: Sequence[str]) -> int:
         identity = RunIdentity.from_environment(os.environ)
         layout = Layout.from_environment(os.environ)
         notice_s = time_for_work_s(os.environ)
-        in_place = restarts_in_place(config, layout)
+        in_place = restarts_in_place(config, pods=layout.pods, ranks=layout.world_size)
     except ValueError as error:
         logs.configure(Role.TRAINER, attempt=0)
         log.error("the trainer's pod cannot start", error=str(error))

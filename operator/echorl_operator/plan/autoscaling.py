@@ -33,8 +33,6 @@ ROOM_IN_CACHE = 0.5
 """Share of the KV cache in use below which engines without a queue could take more requests."""
 LEAST_GAIN = 0.25
 """Share of what engines that were full would have gained by the last change, below which one more is not tried."""
-
-
 FASTEST = 10**9
 """Most steps a day that are believed: status keeps them."""
 

@@ -13,7 +13,8 @@ from echorl_core.termination_message import TerminationMessage, read
 from echorl_testing.trainer import scripted_pod
 from echorl_testing.trainer.trainer_processes import trainer_config
 from echorl_trainer.__main__ import read_input
-from echorl_trainer.pod import End, Layout, main, telling
+from echorl_trainer.pod import Layout, main
+from echorl_trainer.rank_ends import End, telling
 
 VARIABLES = {
     "ECHORL_PODS": "4",
