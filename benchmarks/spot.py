@@ -3,8 +3,9 @@
     make setup && PYTHONPATH=tests/support .venv/bin/python -m benchmarks.spot --out DIR
 
 Real: the test cluster with its node (as root), the operator, prepare, the trainer, vLLM on the CPU, and a small seeded
-model on one environment. Losses are a Poisson process: each pod of the run is lost with a chance of ``--rates`` percent
-per ten minutes, by an eviction, a deletion without grace, or a kill of its processes in place.
+model on two environments, one of which leaves warnings to learn for ever. Losses are a Poisson process: each pod of
+the run is lost with a chance of ``--rates`` percent per ten minutes, by an eviction, a deletion without grace, or a
+kill of its processes in place.
 One life of ``--minutes`` for each rate and side; a line of JSON each in ``DIR/spot.jsonl``:
 
 - ``steps_a_minute``, and ``of_undisturbed``: their ratio to the life without losses of the same side.
@@ -33,7 +34,6 @@ from typing import Any
 
 from echorl_core.config import TrainerConfig
 from echorl_core.wire.goodput import TimeState
-from echorl_operator.children.cluster_placement import MODELS, run_directory
 from echorl_testing.cluster import cluster as clusters
 from echorl_testing.cluster import machine_image, namespaces
 from echorl_testing.cluster.api import ApiError
@@ -42,7 +42,6 @@ from echorl_testing.cluster.errors import ClusterError
 from echorl_testing.earlier import earlier
 from echorl_testing.kube.run_objects import install_crd
 from echorl_testing.local import history
-from echorl_testing.local.local_run import digits
 from echorl_testing.operator.real_stage import PACKAGES, RESTRICTED, Stage, staged
 
 TEN_MINUTES = 600.0
@@ -143,8 +142,9 @@ class Life:
             (one for one in maps if "trainer.json" in one.get("data", {})),
             key=lambda one: str(one["metadata"]["creationTimestamp"]),
         )
-        text = newest["data"]["trainer.json"].replace(run_directory(run.name), str(self.stage.directory.root))
-        return TrainerConfig.model_validate_json(text.replace(f'"{MODELS}/', f'"{volume}{MODELS}/'))
+        found = TrainerConfig.model_validate_json(newest["data"]["trainer.json"])
+        model = found.model.model_copy(update={"path": str(volume / "models" / "tiny")})
+        return found.model_copy(update={"run_dir": str(self.stage.directory.root), "model": model})
 
     def measured(self) -> dict[str, Any]:
         """Shares of time and tokens, from what the newest attempt keeps."""
@@ -174,7 +174,6 @@ def lived(cluster: Cluster, folder: Path, options: argparse.Namespace, side: str
     (folder / name).mkdir()
     spec: dict[str, Any] = {
         "maxSteps": 1_000_000,
-        "environments": {"train": [digits()]},
         "inference": {"replicas": options.engines, "gpusPerReplica": 0, "tensorParallel": 1},
         "failurePolicy": {"maxRestarts": 1000, "backoffSeconds": 0},
     }
