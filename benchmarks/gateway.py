@@ -10,6 +10,7 @@ share of the time each of the three processes was ready and had no processor.
 
 import argparse
 import asyncio
+import gc
 import json
 import os
 import random
@@ -35,8 +36,8 @@ from echorl_orchestrator.control.slow_connections import SlowConnections
 from echorl_orchestrator.gateway.bodies import LARGEST_BODY
 from echorl_orchestrator.gateway.http import GatewayApi
 from echorl_orchestrator.gateway.session import GatewaySession
-from echorl_orchestrator.gateway.sessions import Sessions
-from echorl_orchestrator.gateway.turns import SessionClosedError, SessionSpec
+from echorl_orchestrator.gateway.sessions import Sessions, UnknownSessionError
+from echorl_orchestrator.gateway.turns import SessionSpec
 from echorl_testing.orchestrator.scripted_policy import write_byte_tokenizer
 
 SHORTEST, LONGEST = 300, 900
@@ -45,18 +46,21 @@ WARM_UP_S = 3.0
 
 
 class _OnDemand(Sessions):
-    """Opens the session that is asked for."""
+    """Opens the session that is asked for, and closes that of its place's episode before."""
 
     def __init__(self, codec: CompactCodec, port: int) -> None:
         super().__init__()
         self._codec, self._dispatcher = codec, dispatcher(port)
+        self._closing: set[asyncio.Task[None]] = set()
 
     def get(self, key: str) -> GatewaySession:
         try:
             return super().get(key)
-        except SessionClosedError:
-            raise
-        except Exception:
+        except UnknownSessionError:
+            place, _, episode = key.rpartition("-")
+            closing = asyncio.create_task(self.close(f"{place}-{int(episode) - 1}"))
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
             sampling = SamplingConfig(max_completion_tokens=LONGEST)
             return self.open(SessionSpec(key, key, self._codec, self._dispatcher, sampling, 1 << 20))
 
@@ -74,6 +78,9 @@ async def serve(port: int) -> None:
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
+    # As the role does.
+    gc.collect()
+    gc.freeze()
     print(runner.addresses[0][1], flush=True)
     await asyncio.Event().wait()
 

@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import gc
 import os
 import signal
 import sys
@@ -143,6 +144,9 @@ class RoleProcess:
 
     async def _run(self) -> Ending:
         self._opened = await Orchestrator.opened(self._config, self._identity, self._secrets)
+        # What lasts as long as the process needs no look by the collector, which stops every turn for it.
+        gc.collect()
+        gc.freeze()
         return await self._opened.run()
 
 

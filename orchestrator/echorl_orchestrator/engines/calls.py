@@ -30,10 +30,11 @@ class Call:
 
     def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> None:
         self._others.discard(self)
-        if error is None or self.reason is None:
+        if self.reason is None:
             return
         # The cancellation was ours, unless somebody else has asked for one, too.
-        if self._task.uncancel() > self._cancelled_before and isinstance(error, asyncio.CancelledError):
+        asked_by_others = self._task.uncancel() > self._cancelled_before
+        if error is None or (asked_by_others and isinstance(error, asyncio.CancelledError)):
             return
         raise CallsGivenUpError(self.reason) from None
 

@@ -1,6 +1,7 @@
 """Calls that are given up all at once."""
 
 import asyncio
+import contextlib
 
 import pytest
 
@@ -68,6 +69,23 @@ async def test_an_answer_and_the_end_at_the_same_moment() -> None:
     calls.give_up("lost")
     with pytest.raises(CallsGivenUpError):
         await task
+
+
+async def test_a_block_that_ends_well_all_the_same_leaves_no_cancellation_behind() -> None:
+    calls, started = Calls(), asyncio.Event()
+
+    async def ends_well() -> str:
+        with calls.running():
+            started.set()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+        return "answered"
+
+    task = asyncio.create_task(ends_well())
+    await started.wait()
+    calls.give_up("lost")
+    assert await task == "answered"
+    assert task.cancelling() == 0
 
 
 async def test_a_timeout_of_its_own_stays_one() -> None:
