@@ -1,4 +1,4 @@
-"""The benchmark of publication to a real engine, at a size for a CPU."""
+"""The benchmarks of publication to a real engine, and of its download alone, at a size for a CPU."""
 
 import json
 import os
@@ -29,3 +29,18 @@ def test_updates_are_measured_with_and_without_requests(tmp_path):
         assert found["update to served"] > found["update to visible"] > 0
         assert found["pause_s"] >= found["apply_s"] > 0
     assert idle["no token of any stream"] == 0 < loaded["no token of any stream"] <= loaded["no token of one stream"]
+
+
+def test_downloads_are_measured_beside_a_loop_and_without_it():
+    ran = subprocess.run(
+        [sys.executable, "-m", "benchmarks.publication.fetch", "--bytes", "3000000", "--repeats", "1"],
+        cwd=REPOSITORY,
+        env={**os.environ, "PYTHONPATH": f"{REPOSITORY / 'core'}:{REPOSITORY / 'trainer'}"},
+        check=True,
+        timeout=120,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    ratios = [line.split()[-1] for line in ran.stdout.splitlines() if "÷" in line]
+    assert len(ratios) == 2
+    assert all(float(ratio) > 0 for ratio in ratios)

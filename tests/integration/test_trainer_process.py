@@ -33,7 +33,8 @@ from echorl_testing.trainer.batches import RUN_UID, record
 from echorl_testing.trainer.fake_orchestrator import TOKEN, FakeOrchestrator
 from echorl_testing.trainer.tiny_learner import tiny_model
 from echorl_testing.trainer.trainer_processes import Gang, trainer_config
-from echorl_vllm.spool import Fetched, Limits, fetch
+from echorl_vllm.downloads import Limits
+from echorl_vllm.spool import Fetched, fetch
 from echorl_vllm.staging import Stager
 from echorl_vllm.validation import model_form
 

@@ -18,7 +18,7 @@ from echorl_core.faults import fault_point
 from echorl_core.wire.broadcast import JoinRequest, Seat
 from echorl_core.wire.engine import StageRequest
 from echorl_core.wire.weights import WeightManifest
-from echorl_vllm.spool import Limits, posted
+from echorl_vllm.downloads import Limits, posted
 from echorl_vllm.validation import WeightsRefusedError, check_digests
 
 # Below vLLM's logger, so that its handler and format are used.

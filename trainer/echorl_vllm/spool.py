@@ -10,128 +10,30 @@ import hashlib
 import logging
 import os
 import shutil
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from threading import Event
-from typing import BinaryIO, Protocol
-from urllib.parse import unquote, urljoin, urlsplit
+from urllib.parse import urljoin
 
 import msgspec
 
 from echorl_core.wire.engine import DeltaUse, StageRequest
 from echorl_core.wire.weights import DELTA_FILE, WeightDelta, WeightManifest, decode
+from echorl_vllm.downloads import Limits, download, received
 from echorl_vllm.rebuilding import MANIFEST, rebuild
 from echorl_vllm.validation import WeightsRefusedError, check_digests, check_manifest, open_tensors
 
 # Below vLLM's logger, so that its handler and format are used.
 log = logging.getLogger("vllm.echorl.spool")
 
-_BLOCK = 4 << 20
 _MAX_MANIFEST_BYTES = 64 << 20
-_SOCKET_TIMEOUT_S = 10.0
 _LOCK_POLL_S = 0.02
 _NO_DELTA: DeltaUse = "none"
 
 
-class StageAbortedError(RuntimeError):
-    """The stage was given up: aborted, or a newer one took its place."""
-
-
-@dataclass
-class Limits:
-    """When a stage must stop: at its deadline, or when it is cancelled."""
-
-    deadline: float
-    """When the download must be done, on the clock of ``time.monotonic``."""
-    cancelled: Event = field(default_factory=Event)
-
-    def check(self, doing: str) -> float:
-        """Seconds that are left.
-
-        Raises:
-            TimeoutError: none are.
-            StageAbortedError: the stage was cancelled.
-        """
-        if self.cancelled.is_set():
-            raise StageAbortedError(f"aborted while {doing}")
-        left = self.deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError(f"deadline passed while {doing}")
-        return left
-
-
-class _Reader(Protocol):
-    def read(self, size: int, /) -> bytes: ...
-
-
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A redirect would carry the run's token elsewhere."""
-
-    def redirect_request(self, *_: object) -> None:
-        """Refuse: urllib then raises the 3xx answer as an error."""
-
-
-@contextmanager
-def _opened(url: str, headers: Mapping[str, str], limits: Limits, body: bytes | None = None) -> Iterator[_Reader]:
-    left = limits.check(f"opening {url}")
-    parts = urlsplit(url)
-    if parts.scheme == "file":
-        with Path(unquote(parts.path)).open("rb") as file:
-            yield file
-        return
-    if parts.scheme != "http":
-        raise WeightsRefusedError(f"{url}: accepted are http:// and file:// addresses")
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects)
-    request = urllib.request.Request(url, data=body, headers=dict(headers))  # noqa: S310 - the scheme was checked
-    try:
-        with opener.open(request, timeout=min(_SOCKET_TIMEOUT_S, left)) as response:
-            yield response
-    except urllib.error.HTTPError as error:
-        with error:
-            reason = error.read(500).decode(errors="replace").strip()
-        raise WeightsRefusedError(f"{url}: HTTP {error.code} {reason}") from None
-
-
-def _copy(source: _Reader, target: BinaryIO, *, size: int, name: str, limits: Limits) -> None:
-    """Copy exactly ``size`` bytes."""
-    done = 0
-    while block := source.read(_BLOCK):
-        limits.check(f"downloading {name}")
-        done += len(block)
-        if done > size:
-            raise WeightsRefusedError(f"{name}: longer than the {size} bytes of the weight manifest")
-        target.write(block)
-    if done != size:
-        raise WeightsRefusedError(f"{name}: {done} bytes, the weight manifest says {size}")
-
-
-def posted(url: str, body: bytes, headers: Mapping[str, str], limits: Limits) -> bytes:
-    """The answer to a small message.
-
-    Raises:
-        WeightsRefusedError: it was refused.
-        OSError: nobody answered.
-        TimeoutError, StageAbortedError: see ``Limits``.
-    """
-    with _opened(url, headers, limits, body) as answer:
-        return answer.read(_BLOCK)
-
-
 def _downloaded_manifest(request: StageRequest, headers: Mapping[str, str], limits: Limits) -> bytes:
-    with _opened(request.url, headers, limits) as source:
-        blocks, size = [], 0
-        while block := source.read(_BLOCK):
-            limits.check("downloading the weight manifest")
-            blocks.append(block)
-            size += len(block)
-            if size > _MAX_MANIFEST_BYTES:
-                raise WeightsRefusedError(f"{request.url}: more than {_MAX_MANIFEST_BYTES} bytes, no weight manifest")
-    data = b"".join(blocks)
+    data = received(request.url, headers, limits, at_most=_MAX_MANIFEST_BYTES)
     digest = hashlib.sha256(data).hexdigest()
     if digest != request.digest:
         raise WeightsRefusedError(f"{request.url}: sha256 is {digest}, announced was {request.digest}")
@@ -187,8 +89,7 @@ class _Source:
     limits: Limits
 
     def bring(self, name: str, size: int, folder: Path) -> int:
-        with _opened(urljoin(self.url, name), self.headers, self.limits) as source, (folder / name).open("wb") as to:
-            _copy(source, to, size=size, name=name, limits=self.limits)
+        download(urljoin(self.url, name), folder / name, size, self.headers, self.limits)
         return size
 
 

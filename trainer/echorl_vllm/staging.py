@@ -13,8 +13,9 @@ from echorl_core.faults import fault_point
 from echorl_core.names import HEADER_ATTEMPT
 from echorl_core.wire.engine import StageRequest, StageState, StageStatus
 from echorl_core.wire.weights import PolicyId
+from echorl_vllm.downloads import Limits, StageAbortedError
 from echorl_vllm.reception import NotReceivedError, Reception
-from echorl_vllm.spool import Fetched, Limits, StageAbortedError, fetch, locked, read_manifest
+from echorl_vllm.spool import Fetched, fetch, locked, read_manifest
 from echorl_vllm.validation import ModelForm, check_adapter_config, check_form, open_tensors, with_head
 
 log = logging.getLogger("vllm.echorl.staging")

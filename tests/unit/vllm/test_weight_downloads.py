@@ -18,21 +18,29 @@ class Publisher:
         self.folder = folder
         self.requests = []
         self.stall = threading.Event()
-        self.stalling = False
+        self.stalling = self.hanging_up = False
 
     async def serve(self, request):
         name = request.match_info["name"]
-        self.requests.append((name, dict(request.headers)))
+        self.requests.append((name, request.headers))
         if name == "moved.json":
             raise web.HTTPFound("/manifest.json")
-        if not (self.folder / name).exists():
+        if not (self.folder / name).exists() and name != "endless.json":
             raise web.HTTPNotFound(text="only the newest two versions are kept")
-        data = (self.folder / name).read_bytes()
-        if not self.stalling or name == "manifest.json":
+        data = (self.folder / name.replace("endless", "manifest")).read_bytes()
+        if name == "endless.json":
+            response = web.StreamResponse()
+            await response.prepare(request)
+            await response.write(data)
+            return response
+        if not (self.stalling or self.hanging_up) or name == "manifest.json":
             return web.Response(body=data)
         response = web.StreamResponse(headers={"Content-Length": str(len(data))})
         await response.prepare(request)
-        await response.write(data[:10])
+        await response.write(data[: len(data) // 2])
+        if self.hanging_up:
+            request.transport.close()
+            return response
         await asyncio.to_thread(self.stall.wait, 10)
         return response
 
@@ -74,12 +82,22 @@ async def test_http_refusals_are_told(worker, model, environment, publisher):
     for url, message in [
         (f"{publisher.url}/gone.json", "HTTP 404 only the newest two versions are kept"),
         (f"{publisher.url}/moved.json", "HTTP 302"),
+        (f"{publisher.url}/endless.json", "does not say its length"),
         ("http://127.0.0.1:9/manifest.json", "refused"),
         ("ftp://x/manifest.json", "accepted are http:// and file://"),
     ]:
         status = await asyncio.to_thread(worker.staged, None, digest, url=url)
         assert status.state == "failed"
         assert message in status.error
+
+
+async def test_a_publisher_that_hangs_up_in_a_file_is_told(worker, model, environment, publisher):
+    publisher.hanging_up = True
+    digest = published(model, environment / "p")
+    size = (environment / "p" / "part-0.safetensors").stat().st_size
+    status = await asyncio.to_thread(worker.staged, None, digest, url=f"{publisher.url}/manifest.json")
+    assert status.state == "failed"
+    assert f"part-0.safetensors: {size // 2} bytes, the weight manifest says {size}" in status.error
 
 
 async def test_a_stalled_download_ends_at_its_deadline(worker, model, environment, publisher):
