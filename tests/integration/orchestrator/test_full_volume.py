@@ -56,6 +56,8 @@ async def test_half_a_row_is_taken_back_and_a_stop_waits_for_no_room(run: Run) -
         state = await run.state()
         while "enough episodes are ready for batch 3" not in state["waiting_for"]:
             state = await run.state(since=state["revision"], wait=10)
+        # Without their rows batch 2 would not be handed out, and no step be reported.
+        await until(lambda: any(row["step"] == 2 for row in run.rows("episodes")))
         rows = run.directory.records(1) / "steps.jsonl"
         before = rows.read_bytes()
         with full(process.pid, len(before) + 20):
