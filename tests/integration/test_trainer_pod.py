@@ -28,7 +28,17 @@ from echorl_testing.trainer.trainer_processes import REPOSITORY, Gang, trainer_c
 
 TERMINATED = 128 + signal.SIGTERM
 IDENTITY = RunIdentity("test", RUN_UID, 1)
-PODS = ["trains", "killed", "two pods", "terminated", "noticed", "noticed late", "bad input", "in place", "in place, two pods"]
+PODS = [
+    "trains",
+    "killed",
+    "two pods",
+    "terminated",
+    "noticed",
+    "noticed late",
+    "bad input",
+    "in place",
+    "in place, two pods",
+]
 
 
 @pytest.fixture(scope="module")

@@ -44,7 +44,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _handle(self, path: str) -> None:
         self.close_connection = True
         parts = urlsplit(self.path)
-        if (problem := self.server.identity.refusal(self.headers)) is not None:
+        given = {name: self.headers.get(name, "") for name in (names.HEADER_RUN, names.HEADER_ATTEMPT)}
+        if (problem := self.server.identity.refusal(given)) is not None:
             self._answer(409, {"error": problem})
         elif not is_same(self.headers.get(names.HEADER_TOKEN), self.server.token):
             self._answer(403, {"error": f"{names.HEADER_TOKEN} is missing or wrong"})

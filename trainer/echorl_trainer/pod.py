@@ -297,11 +297,11 @@ def main(arguments: Sequence[str]) -> int:
             else restarts_in_place(config, os.environ, identity, pods=layout.pods, pod=layout.index, ranks=layout.ranks)
         )
     except (OSError, ValueError) as error:
-        code = ExitCode.BAD_INPUT if isinstance(error, ValueError) else ExitCode.CRASH
+        problem = ExitCode.BAD_INPUT if isinstance(error, ValueError) else ExitCode.CRASH
         logs.configure(Role.TRAINER, attempt=0)
         log.error("the trainer's pod cannot start", error=str(error))
-        termination_message.write(message_of_end(Role.TRAINER, code, str(error)))
-        return code
+        termination_message.write(message_of_end(Role.TRAINER, problem, str(error)))
+        return problem
     logs.configure(Role.TRAINER, attempt=identity.attempt)
     if layout.is_spare:
         return _hold_place(layout)
