@@ -3,6 +3,7 @@
 import http.client
 import signal
 from concurrent.futures import ThreadPoolExecutor
+from random import Random
 
 import msgspec
 import pytest
@@ -95,7 +96,9 @@ def test_a_pod_that_says_nothing_is_not_waited_for() -> None:
     rounds=st.lists(st.lists(st.sampled_from([143, 1, -9, 0]), min_size=3, max_size=3), min_size=1, max_size=4),
     order=st.randoms(use_true_random=False),
 )
-def test_whatever_the_order_and_however_often_they_ask_all_learn_the_same(rounds: list[list[int]], order) -> None:
+def test_whatever_the_order_and_however_often_they_ask_all_learn_the_same(
+    rounds: list[list[int]], order: Random
+) -> None:
     agreement = Agreement(MemoryConfig(limit_bytes=1, max_restarts=99), 3)
     for restarts, statuses in enumerate(rounds):
         reports = [ends(pod, status, restarts=restarts) for pod, status in enumerate(statuses)] * 2
