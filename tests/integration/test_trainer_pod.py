@@ -235,7 +235,7 @@ async def test_a_notice_at_one_pod_has_the_gang_save_the_step_and_redo_nothing(g
     async with gang.orchestrator(9) as orchestrator:
         orchestrator.interval = 100
         orchestrator.sealed = 3
-        await gang.start(orchestrator.url, pods=2, grace_s=200)
+        await gang.start(orchestrator.url, pods=2, grace_s=200, memory=MemoryConfig(limit_bytes=2**30))
         await orchestrator.until(lambda: (4, 1) in orchestrator.pulls)
         gang.processes[1].terminate()
         await orchestrator.until(lambda: bool(orchestrator.notices))

@@ -150,9 +150,9 @@ def _end(said: RankEnd) -> End:
 
 
 def _has_failed(ends: PodEnds) -> bool:
-    """Whether others need not go on; a pod that leaves, or saved after a notice, lets them save too."""
+    """Whether others need not go on; a pod that was told to end, or saved after a notice, lets them save too."""
     expected = (ExitCode.OK, ExitCode.NOTICE)
-    return not ends.leaves and any(not end.asked and _end(end).code not in expected for end in ends.ends)
+    return any(not end.asked and _end(end).code not in expected for end in ends.ends)
 
 
 class InPlace:
