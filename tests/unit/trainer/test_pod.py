@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from echorl_core.config import MemoryConfig
+from echorl_core.identity import RunIdentity
 from echorl_core.names import ExitCode
 from echorl_core.rundir import RunDirectory
 from echorl_core.termination_message import TerminationMessage, read
@@ -14,6 +16,7 @@ from echorl_testing.ports import free_port
 from echorl_testing.trainer import scripted_pod
 from echorl_testing.trainer.trainer_processes import trainer_config
 from echorl_trainer.__main__ import read_input
+from echorl_trainer.in_place_http import restarts_in_place
 from echorl_trainer.pod import Layout, main
 from echorl_trainer.rank_ends import End, telling
 
@@ -299,6 +302,19 @@ def test_the_pods_own_name_overrides_the_configs(
     config.dump(tmp_path / "trainer.json")
     read_config, *_ = read_input(["--config", str(tmp_path / "trainer.json")])
     assert read_config.advertise_host == found
+
+
+@pytest.mark.parametrize("port", ["", "no port", "65536"])
+def test_pods_that_restart_in_place_together_need_a_port_to_agree_at(tmp_path: Path, port: str) -> None:
+    memory = MemoryConfig(limit_bytes=2**30)
+    config = tmp_path / "trainer.json"
+    trainer_config(RunDirectory(tmp_path), tmp_path, memory=memory).dump(config)
+    identity, environ = RunIdentity("n", "u", 2), {"MASTER_ADDR": "127.0.0.1", "ECHORL_GANG_PORT": port}
+    with pytest.raises(ValueError, match=f"ECHORL_GANG_PORT: found '{port}', accepted is a port"):
+        restarts_in_place(config, environ, identity, pods=2, pod=0, ranks=range(1))
+    with pytest.raises(ValueError, match="ECHORL_ADMIN_TOKEN"):
+        restarts_in_place(config, environ | {"ECHORL_GANG_PORT": "1"}, identity, pods=2, pod=1, ranks=range(1, 2))
+    assert restarts_in_place(config, {}, identity, pods=1, pod=0, ranks=range(1)) is not None
 
 
 def test_an_address_that_means_any_is_told_to_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
