@@ -105,7 +105,11 @@ def slots_from(environ: Mapping[str, str]) -> tuple[Slot, ...] | None:
     return tuple(Slot(int(file)) for file in files.split(",")) if files else None
 
 
+def steps_of_all(memories: Mapping[int, RankMemory]) -> set[int]:
+    """Steps that are whole on every one of these ranks."""
+    return set.intersection(*(memory.steps for memory in memories.values())) if memories else set()
+
+
 def held_by_all(memories: Mapping[int, RankMemory]) -> int | None:
     """The newest step that is whole on every rank; None: there is none."""
-    steps = [memory.steps for memory in memories.values()]
-    return max(set.intersection(*steps), default=None) if steps else None
+    return max(steps_of_all(memories), default=None)

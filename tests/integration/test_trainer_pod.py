@@ -28,7 +28,17 @@ from echorl_testing.trainer.trainer_processes import REPOSITORY, Gang, trainer_c
 
 TERMINATED = 128 + signal.SIGTERM
 IDENTITY = RunIdentity("test", RUN_UID, 1)
-PODS = ["trains", "killed", "two pods", "terminated", "noticed", "noticed late", "bad input", "in place"]
+PODS = [
+    "trains",
+    "killed",
+    "two pods",
+    "terminated",
+    "noticed",
+    "noticed late",
+    "bad input",
+    "in place",
+    "in place, two pods",
+]
 
 
 @pytest.fixture(scope="module")
@@ -49,13 +59,20 @@ class Pods:
         return FakeOrchestrator(self.run, IDENTITY, steps=steps, num_ranks=2, interval=2)
 
     async def start(
-        self, url: str, *, pods: int, fault: str = "", grace_s: int | None = None, **settings: object
+        self,
+        url: str,
+        *,
+        pods: int,
+        fault: str = "",
+        faulty: int = 1,
+        grace_s: int | None = None,
+        **settings: object,
     ) -> None:
-        """``fault``: of the first pod."""
+        """``fault``: of the first ``faulty`` pods."""
         config = self.folder / "trainer.json"
         # As in a cluster, where every pod has an address of its own.
         trainer_config(self.run, self.model, url, publish_host="0.0.0.0", **settings).dump(config)
-        port = free_port()
+        port, gang_port = free_port(), free_port()
         for index in range(pods):
             variables = {
                 **{key: value for key, value in os.environ.items() if not key.startswith("ECHORL_")},
@@ -66,10 +83,11 @@ class Pods:
                 "ECHORL_RANKS_PER_POD": str(2 // pods),
                 "ECHORL_ADVERTISE_HOST": "localhost",
                 "ECHORL_TERMINATION_LOG": str(self.words_file(index)),
-                "ECHORL_FAULTS": "" if index else fault,
+                "ECHORL_FAULTS": fault if index < faulty else "",
                 **({} if grace_s is None else {"ECHORL_GRACE_S": str(grace_s)}),
                 "MASTER_ADDR": "127.0.0.1",
                 "MASTER_PORT": str(port),
+                "ECHORL_GANG_PORT": str(gang_port),
                 "OMP_NUM_THREADS": "1",
                 "TMPDIR": str(self.folder),
             }
@@ -147,22 +165,30 @@ async def test_a_killed_rank_ends_its_pod(gang: Pods) -> None:
     assert "secret-token" not in gang.log()
 
 
-@campaign.campaign_mark("pods", PODS, 1, "in place")
+@pytest.mark.parametrize(
+    "pods",
+    [
+        pytest.param(1, marks=campaign.campaign_mark("pods", PODS, 1, "in place"), id="one pod"),
+        pytest.param(2, marks=campaign.campaign_mark("pods", PODS, 1, "in place, two pods"), id="two pods"),
+    ],
+)
 @pytest.mark.faults
-async def test_killed_ranks_go_on_in_place_from_memory_as_if_nothing_had_been(gang: Pods, tmp_path: Path) -> None:
+async def test_killed_ranks_go_on_in_place_from_memory_as_if_nothing_had_been(
+    gang: Pods, tmp_path: Path, pods: int
+) -> None:
     memory = MemoryConfig(limit_bytes=2**30, backoff_s=0.1)
     async with gang.orchestrator(6) as orchestrator:
         orchestrator.interval = 100
         # In the third step; then, in the processes after it, while one copy of the third is whole and one is not.
         marks = [tmp_path / "in a step", tmp_path / "in a copy"]
         fault = f"trainer.mid_step@3!{marks[0]},trainer.before_hold@3!{marks[1]}"
-        await gang.start(orchestrator.url, pods=1, fault=fault, memory=memory)
-        assert await gang.ended() == [ExitCode.OK], gang.log()
+        await gang.start(orchestrator.url, pods=pods, fault=fault, faulty=pods, memory=memory)
+        assert await gang.ended() == [ExitCode.OK] * pods, gang.log()
         assert [one.count for one in orchestrator.restarts] == [1, 2], gang.log()
         assert all("was ended by signal 9" in one.reason and one.step > 0 for one in orchestrator.restarts)
     assert orchestrator.committed == [6]
     assert {report.step for report in orchestrator.reports} == {1, 2, 3, 4, 5, 6}
-    assert gang.words().message == "2 ranks finished"
+    assert {gang.words(index).message for index in range(pods)} == {f"{2 // pods} ranks finished"}
     record(tmp_path / "recorded", 6, num_ranks=2)
     batches = ("--batches", str(tmp_path / "recorded"))
     through = await replayed(gang, tmp_path / "through", *batches, ranks=2)
@@ -209,7 +235,7 @@ async def test_a_notice_at_one_pod_has_the_gang_save_the_step_and_redo_nothing(g
     async with gang.orchestrator(9) as orchestrator:
         orchestrator.interval = 100
         orchestrator.sealed = 3
-        await gang.start(orchestrator.url, pods=2, grace_s=200)
+        await gang.start(orchestrator.url, pods=2, grace_s=200, memory=MemoryConfig(limit_bytes=2**30))
         await orchestrator.until(lambda: (4, 1) in orchestrator.pulls)
         gang.processes[1].terminate()
         await orchestrator.until(lambda: bool(orchestrator.notices))

@@ -9,7 +9,8 @@ most about the cause. It starts a single rank too, rather than becoming it: a ra
 so itself.
 
 Where ranks copy their state to memory that this process keeps for them (memory.py), it starts all of them again
-instead, in the same attempt, after an end that a new attempt could mend, within ``failurePolicy.maxRestarts``.
+instead, in the same attempt, after an end that a new attempt could mend, within ``failurePolicy.maxRestarts``. All pods
+of the gang do so together (in_place.py), and its first one decides.
 """
 
 import argparse
@@ -18,6 +19,7 @@ import os
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,9 +34,10 @@ from echorl_core import __version__, logs, names, termination_message
 from echorl_core.identity import RunIdentity
 from echorl_core.names import ExitCode, Role
 from echorl_core.notices import time_for_work_s
-from echorl_core.restarts import Decision
 from echorl_core.termination_message import TerminationMessage, code_name, message_of_end
-from echorl_trainer.in_place import InPlace, restarts_in_place
+from echorl_core.wire.in_place import Verdict
+from echorl_trainer.in_place import InPlace
+from echorl_trainer.in_place_http import restarts_in_place
 from echorl_trainer.rank_ends import End, telling
 
 log = structlog.get_logger()
@@ -93,6 +96,11 @@ class Layout:
         """Number in the gang of this pod's rank ``local``."""
         return self.index * self.ranks_per_pod + local
 
+    @property
+    def ranks(self) -> range:
+        """Numbers in the gang of this pod's ranks."""
+        return range(self.rank(0), self.rank(0) + self.ranks_per_pod)
+
     def environment(self, local: int) -> dict[str, str]:
         """Variables of one rank, as torchrun sets them."""
         return {"RANK": str(self.rank(local)), "LOCAL_RANK": str(local), "WORLD_SIZE": str(self.world_size)}
@@ -124,6 +132,8 @@ class Pod:
     """It was given notice, and that is why it ends."""
     _given_up: bool = False
     """A rank was lost after the notice."""
+    _for_others: bool = False
+    """The ranks end, or ended, since one of another pod had failed."""
     _killing: bool = False
 
     def run(self) -> int:
@@ -131,21 +141,29 @@ class Pod:
         signal.signal(signal.SIGTERM, self._on_sigterm)
         signal.signal(signal.SIGINT, self._on_sigterm)
         signal.signal(signal.SIGALRM, self._on_alarm)
+        signal.signal(signal.SIGUSR2, self._on_failed_elsewhere)
         self._run_ranks()
-        while (decision := self._decided()) is not None:
-            log.warning("ranks start again in place", reason=decision.reason, delay_s=decision.delay_s)
-            self.ends, self._ending = [], False
-            until = time.monotonic() + decision.delay_s
+        while (verdict := self._verdict()) is not None:
+            log.warning("ranks start again in place", reason=verdict.reason, delay_s=verdict.delay_s)
+            self.ends, self._ending, self._for_others = [], False, False
+            until = time.monotonic() + verdict.delay_s
             while not self._told and time.monotonic() < until:
                 time.sleep(_LOOK_S)
             self._run_ranks()
+        if self.in_place is not None:
+            self.in_place.close()
         return self._code()
 
-    def _decided(self) -> Decision | None:
+    def _verdict(self) -> Verdict | None:
         """The restart in place that follows, if one does."""
-        return None if self._told or self.in_place is None else self.in_place.decide(self.ends)
+        return None if self.in_place is None else self.in_place.decide(self.ends, lambda: self._told)
 
     def _run_ranks(self) -> None:
+        if self.in_place is not None and self.layout.pods > 1:
+            main = threading.main_thread().ident
+            assert main is not None  # noqa: S101 - it runs
+            # A signal of our own, as the wait for children ends for nothing else.
+            self.in_place.watch(lambda: signal.pthread_kill(main, signal.SIGUSR2))
         for local in range(self.layout.ranks_per_pod):
             if not self._ending:
                 self._start(local)
@@ -162,7 +180,8 @@ class Pod:
         if end is None:
             if self._code() == ExitCode.NOTICE:
                 return self._words_of_notice(identity)
-            text = "terminated" if self._code() == TERMINATED else f"{len(self.ends)} ranks finished"
+            texts = {TERMINATED: "terminated", ExitCode.CRASH: "a rank of another pod had failed"}
+            text = texts.get(self._code(), f"{len(self.ends)} ranks finished")
             steps = [said.step for one in self.ends if (said := self._said(one.rank)) is not None]
             step = max((step for step in steps if step is not None), default=None)
             return message_of_end(Role.TRAINER, self._code(), text, attempt=identity.attempt, step=step)
@@ -181,6 +200,8 @@ class Pod:
         failed = any(one.code != ExitCode.OK for one in self.ends) or len(self.ends) < self.layout.ranks_per_pod
         if not failed:
             return ExitCode.OK
+        if self._for_others and not self._told:
+            return ExitCode.CRASH  # as a peer's broken connection gives
         return ExitCode.NOTICE if self._noticed else TERMINATED
 
     def _words_of_notice(self, identity: RunIdentity) -> TerminationMessage:
@@ -225,6 +246,11 @@ class Pod:
         signal.setitimer(signal.ITIMER_REAL, self.notice_s + LAST_WORDS_S)
         self._signal(signal.SIGUSR1)
 
+    def _on_failed_elsewhere(self, number: int, _: FrameType | None) -> None:
+        if self._alive and not self._ending and self.in_place is not None and self.in_place.failed_elsewhere:
+            self._for_others = True
+            signal.setitimer(signal.ITIMER_REAL, self.settle_s)
+
     def _on_alarm(self, number: int, _: FrameType | None) -> None:
         if self._ending:
             self._signal(signal.SIGKILL)
@@ -265,12 +291,17 @@ def main(arguments: Sequence[str]) -> int:
         identity = RunIdentity.from_environment(os.environ)
         layout = Layout.from_environment(os.environ)
         notice_s = time_for_work_s(os.environ)
-        in_place = restarts_in_place(config, pods=layout.pods, ranks=layout.world_size)
-    except ValueError as error:
+        in_place = (
+            None
+            if layout.is_spare
+            else restarts_in_place(config, os.environ, identity, pods=layout.pods, pod=layout.index, ranks=layout.ranks)
+        )
+    except (OSError, ValueError) as error:
+        problem = ExitCode.BAD_INPUT if isinstance(error, ValueError) else ExitCode.CRASH
         logs.configure(Role.TRAINER, attempt=0)
         log.error("the trainer's pod cannot start", error=str(error))
-        termination_message.write(message_of_end(Role.TRAINER, ExitCode.BAD_INPUT, str(error)))
-        return ExitCode.BAD_INPUT
+        termination_message.write(message_of_end(Role.TRAINER, problem, str(error)))
+        return problem
     logs.configure(Role.TRAINER, attempt=identity.attempt)
     if layout.is_spare:
         return _hold_place(layout)

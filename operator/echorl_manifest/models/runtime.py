@@ -43,7 +43,7 @@ class Checkpoint(ApiModel):
     weights_only_keep_last: Annotated[int, Field(ge=1)] = 5
     """Newest of these that stay. Only with ``weightsOnlyEvery``."""
     memory: MemoryCopies | None = None
-    """In its one pod's memory, for restarts of processes in place."""
+    """In its pods' memory, for restarts of processes in place."""
 
 
 class Resume(ApiModel):

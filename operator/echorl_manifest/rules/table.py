@@ -234,7 +234,6 @@ RUNTIME: tuple[Row, ...] = (
         "5",
         but=(5,),
     ),
-    Refused(SPEC, "checkpoint.memory", (has_other("trainer.replicas", 1),), "for one pod"),
     exclusive(("spec.code",), "configMap", "path"),
     Refused(
         SPEC,

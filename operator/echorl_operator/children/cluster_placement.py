@@ -26,6 +26,8 @@ ENGINE_PORT = 8000
 SANDBOX_PORT = 7070
 """Port of the daemon in each sandbox."""
 RENDEZVOUS_PORT = 29500
+GANG_PORT = 29501
+"""Where a gang of several pods agrees on restarts in place."""
 
 VOLUME = "/volume"
 """Where the run's volume is, or the parts of it that a role gets."""

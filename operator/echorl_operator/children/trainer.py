@@ -60,6 +60,8 @@ def _role(target: Target, config: str) -> pods.Role:
         pods.variable("MASTER_ADDR", places.first_trainer(target.name)),
         pods.variable("MASTER_PORT", str(places.RENDEZVOUS_PORT)),
     ]
+    if target.spec.checkpoint.memory is not None and target.spec.trainer.replicas > 1:
+        env.append(pods.variable(core_names.ENV_GANG_PORT, str(places.GANG_PORT)))
     if (code := storage.code_path(target, ROLE)) is not None:
         env.append(pods.variable("PYTHONPATH", code))
     return pods.Role(

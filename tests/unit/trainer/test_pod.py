@@ -7,12 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from echorl_core.config import MemoryConfig
+from echorl_core.identity import RunIdentity
 from echorl_core.names import ExitCode
 from echorl_core.rundir import RunDirectory
 from echorl_core.termination_message import TerminationMessage, read
+from echorl_testing.ports import free_port
 from echorl_testing.trainer import scripted_pod
 from echorl_testing.trainer.trainer_processes import trainer_config
 from echorl_trainer.__main__ import read_input
+from echorl_trainer.in_place_http import restarts_in_place
 from echorl_trainer.pod import Layout, main
 from echorl_trainer.rank_ends import End, telling
 
@@ -90,12 +94,22 @@ def test_a_pod_without_its_variables_is_bad_input(tmp_path: Path, monkeypatch: p
 
 
 class ScriptedPod:
-    def __init__(self, folder: Path, *scripts: str, settle_s: float = 1.0, notice_s: float | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *scripts: str,
+        settle_s: float = 1.0,
+        notice_s: float | None = None,
+        gang: tuple[int, int, int] = (0, 1, 0),
+    ) -> None:
+        """``gang``: index, pods, port."""
         self.folder = folder
+        self._said = "said.json" if not gang[0] else f"said_{gang[0]}.json"
         identity = {"ECHORL_RUN_NAME": "run", "ECHORL_RUN_UID": "uid", "ECHORL_ATTEMPT": "7"}
         command = [sys.executable, scripted_pod.__file__, str(folder), *scripts]
         support = str(Path(scripted_pod.__file__).parents[2])
         environment = {**os.environ, **identity, "PYTHONPATH": support, "SETTLE_S": str(settle_s)}
+        environment["GANG"] = "/".join(map(str, gang))
         if notice_s is not None:
             environment["NOTICE_S"] = str(notice_s)
         self.process = subprocess.Popen(command, env=environment)
@@ -109,7 +123,7 @@ class ScriptedPod:
 
     def ended(self) -> tuple[int, TerminationMessage]:
         code = self.process.wait(120)
-        words = read((self.folder / "said.json").read_bytes())
+        words = read((self.folder / self._said).read_bytes())
         assert words is not None
         assert words.exit_code == code
         return code, words
@@ -142,6 +156,30 @@ def test_a_killed_rank_ends_the_others_and_its_signal_is_told(tmp_path: Path) ->
     assert code == 128 + signal.SIGKILL
     assert words.message == "rank 0 was ended by SIGKILL without a word"
     assert (words.rank, words.attempt) == (0, 7)
+
+
+def gang_of_two(folder: Path, *scripts: str) -> list[tuple[int, TerminationMessage]]:
+    port = free_port()
+    pods = [ScriptedPod(folder, script, settle_s=0.1, gang=(index, 2, port)) for index, script in enumerate(scripts)]
+    return [pod.ended() for pod in pods]
+
+
+FAILS = "hold(4); wait_for('up_1'); os.kill(os.getpid(), signal.SIGKILL) if not restarts else None"
+HANGS = "done(f'up_{rank}'); signal.pause() if not restarts else None"
+"""As ranks do that wait for one which is gone."""
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_pods_whose_ranks_all_hold_a_step_start_them_again_together(tmp_path: Path, failing: int) -> None:
+    scripts = [FAILS.replace("up_1", f"up_{1 - failing}"), f"hold(3); hold(4); {HANGS}"]
+    ended = gang_of_two(tmp_path, *(scripts if failing == 0 else reversed(scripts)))
+    assert [(code, words.message) for code, words in ended] == [(0, "1 ranks finished")] * 2
+
+
+def test_pods_that_hold_no_step_together_end_and_tell_the_cause_from_what_followed(tmp_path: Path) -> None:
+    (first, cause), (second, followed) = gang_of_two(tmp_path, FAILS, f"hold(3); {HANGS}")
+    assert (first, cause.message) == (128 + signal.SIGKILL, "rank 0 was ended by SIGKILL without a word")
+    assert (second, followed.message) == (ExitCode.CRASH, "a rank of another pod had failed")
 
 
 def test_a_rank_that_ignores_sigterm_is_killed_with_its_children(tmp_path: Path) -> None:
@@ -264,6 +302,19 @@ def test_the_pods_own_name_overrides_the_configs(
     config.dump(tmp_path / "trainer.json")
     read_config, *_ = read_input(["--config", str(tmp_path / "trainer.json")])
     assert read_config.advertise_host == found
+
+
+@pytest.mark.parametrize("port", ["", "no port", "65536"])
+def test_pods_that_restart_in_place_together_need_a_port_to_agree_at(tmp_path: Path, port: str) -> None:
+    memory = MemoryConfig(limit_bytes=2**30)
+    config = tmp_path / "trainer.json"
+    trainer_config(RunDirectory(tmp_path), tmp_path, memory=memory).dump(config)
+    identity, environ = RunIdentity("n", "u", 2), {"MASTER_ADDR": "127.0.0.1", "ECHORL_GANG_PORT": port}
+    with pytest.raises(ValueError, match=f"ECHORL_GANG_PORT: found '{port}', accepted is a port"):
+        restarts_in_place(config, environ, identity, pods=2, pod=0, ranks=range(1))
+    with pytest.raises(ValueError, match="ECHORL_ADMIN_TOKEN"):
+        restarts_in_place(config, environ | {"ECHORL_GANG_PORT": "1"}, identity, pods=2, pod=1, ranks=range(1, 2))
+    assert restarts_in_place(config, {}, identity, pods=1, pod=0, ranks=range(1)) is not None
 
 
 def test_an_address_that_means_any_is_told_to_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
 """A pod whose ranks run scripts: ``scripted_pod.py FOLDER SCRIPT...``, one Python script a rank, with short deadlines.
 
 Writes the pod's last words to ``FOLDER/said.json``; ends with its code. A script finds ``FOLDER`` as its first
-argument.
+argument. With ``GANG=INDEX/PODS/PORT`` the pod is one of several that restart in place together.
 """
 
 import ctypes
@@ -9,14 +9,19 @@ import os
 import sys
 from pathlib import Path
 
+from echorl_core.config import MemoryConfig
 from echorl_core.identity import RunIdentity
+from echorl_core.memory_copies import RankMemory
 from echorl_core.termination_message import encoded
+from echorl_trainer.in_place import Agreement, FirstPod, InPlace
+from echorl_trainer.in_place_http import RemoteFirstPod, serve
 from echorl_trainer.pod import Layout, Pod
 
 PR_SET_CHILD_SUBREAPER = 36
 
 _RANK = """
 import os, pathlib, signal, subprocess, sys, time
+from echorl_core.memory_copies import HEAD_BYTES, slots_from
 from echorl_core.termination_message import message_of_end, write
 folder, rank = pathlib.Path(sys.argv[1]), int(os.environ["RANK"])
 def wait_for(name):
@@ -24,6 +29,9 @@ def wait_for(name):
         time.sleep(0.01)
 def done(name):
     (folder / name).touch()
+def hold(step):
+    slots_from(os.environ)[0].seal(step, b"", HEAD_BYTES)
+restarts = int(os.environ.get("ECHORL_RESTARTS", "0"))
 """
 
 
@@ -31,20 +39,32 @@ def main() -> int:
     folder, scripts = Path(sys.argv[1]), sys.argv[2:]
     # Like process 1 of a container: orphans come to us.
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    for rank, script in enumerate(scripts):
+    index, pods, port = map(int, os.environ.get("GANG", "0/1/0").split("/"))
+    layout = Layout(pods=pods, index=index, ranks_per_pod=len(scripts))
+    for rank, script in zip(layout.ranks, scripts, strict=True):
         (folder / f"rank_{rank}.py").write_text(_RANK + script)
     choose = "import os, runpy, sys; runpy.run_path(sys.argv[1] + '/rank_' + os.environ['RANK'] + '.py')"
     command = [sys.executable, "-c", choose, str(folder)]
-    words = folder / "words"
+    words = folder / f"words_{index}"
     words.mkdir()
     settle_s = float(os.environ.get("SETTLE_S", "1.0"))
     notice_s = float(os.environ["NOTICE_S"]) if "NOTICE_S" in os.environ else None
-    layout = Layout(pods=1, index=0, ranks_per_pod=len(scripts))
-    pod = Pod(layout, command, words, settle_s=settle_s, grace_s=0.5, notice_s=notice_s)
+    identity = RunIdentity.from_environment(os.environ)
+    in_place = in_place_of(layout, port, identity) if pods > 1 else None
+    pod = Pod(layout, command, words, settle_s=settle_s, grace_s=0.5, notice_s=notice_s, in_place=in_place)
     code = pod.run()
-    said = pod.termination_message(RunIdentity.from_environment(os.environ))
-    (folder / "said.json").write_bytes(encoded(said))
+    (folder / ("said.json" if not index else f"said_{index}.json")).write_bytes(
+        encoded(pod.termination_message(identity))
+    )
     return code
+
+
+def in_place_of(layout: Layout, port: int, identity: RunIdentity) -> InPlace:
+    first: FirstPod = RemoteFirstPod("127.0.0.1", port, identity, "token")
+    if layout.index == 0:
+        first = agreement = Agreement(MemoryConfig(limit_bytes=1, backoff_s=0.0), layout.pods)
+        serve(agreement, "127.0.0.1", port, pods=layout.pods, identity=identity, token="token")
+    return InPlace(layout.index, {rank: RankMemory(rank) for rank in layout.ranks}, first)
 
 
 if __name__ == "__main__":

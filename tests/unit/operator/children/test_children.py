@@ -161,6 +161,15 @@ def test_the_gang_waits_for_its_gate_and_no_container_of_it_starts_twice():
     assert (pod["containers"][0]["resources"]["limits"]["nvidia.com/gpu"]) == "8"
 
 
+def test_pods_that_restart_in_place_together_know_where_they_agree():
+    body = manifest("two-pods")
+    assert "ECHORL_GANG_PORT" not in env(specs(body)["trainer"])
+    body["spec"].setdefault("checkpoint", {})["memory"] = {"limit": "8Gi"}
+    assert env(specs(body)["trainer"])["ECHORL_GANG_PORT"] == "29501"
+    body["spec"]["trainer"]["replicas"] = 1
+    assert "ECHORL_GANG_PORT" not in env(specs(body)["trainer"])
+
+
 def test_a_gang_on_the_cpu_has_one_rank_a_pod():
     spec = specs(manifest("quickstart"))["trainer"]
     assert env(spec)["ECHORL_RANKS_PER_POD"] == "1"

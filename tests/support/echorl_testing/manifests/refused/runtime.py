@@ -42,12 +42,6 @@ RUNTIME: list[Refused] = [
         id="one node, 2 replicas",
     ),
     Refused(
-        [("spec.checkpoint", {"memory": {"limit": "8Gi"}})],
-        "spec.checkpoint.memory",
-        "no value",
-        id="restarts in place of two pods",
-    ),
-    Refused(
         [("spec.code.configMap", "c")], "spec.code.path", "exactly one of configMap and path", id="both kinds of code"
     ),
     Refused(

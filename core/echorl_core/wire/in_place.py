@@ -1,0 +1,47 @@
+"""What the pods of a trainer gang tell their first one when their ranks have ended, and what it answers (JSON)."""
+
+import msgspec
+
+
+class RankEnd(msgspec.Struct, frozen=True, kw_only=True):
+    """How one rank's process ended."""
+
+    rank: int
+    status: int
+    """Exit code; negative: the signal that ended it."""
+    asked: bool
+    """It was told to end before."""
+
+
+class PodEnds(msgspec.Struct, frozen=True, kw_only=True):
+    """All ranks of a pod have ended."""
+
+    pod: int
+    """Its index."""
+    restarts: int
+    """How many restarts in place came before these ranks."""
+    ends: list[RankEnd]
+    """In the order in which they were seen."""
+    held: list[int]
+    """Steps that memory holds of all ranks of the pod."""
+    leaves: bool
+    """The pod ends, whatever is decided."""
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What follows, for all pods of the gang alike."""
+
+    again: bool
+    """Whether all ranks start again in place; else each pod ends."""
+    restarts: int
+    """How many restarts in place there have been then."""
+    reason: str
+    """For people."""
+    delay_s: float = 0.0
+    """Until the start."""
+
+
+class Failed(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a rank of the gang has failed since its last restart in place."""
+
+    failed: bool
