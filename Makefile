@@ -5,7 +5,7 @@ GPU = $(wildcard /dev/nvidia0)
 ON_GPU = --set trainer.gpusPerReplica=1 --set inference.gpusPerReplica=1 --set 'inference.extraArgs=["--gpu-memory-utilization", "0.3"]'
 SETTINGS ?= $(if $(GPU),$(ON_GPU))
 PYTHON ?= python3
-WORKERS ?= 3
+WORKERS ?= 2
 PACKAGES = core/echorl_core operator/echorl_manifest operator/echorl_operator operator/echorl_broker operator/echorl_cli \
   orchestrator/echorl_prepare orchestrator/echorl_orchestrator trainer/echorl_trainer trainer/echorl_vllm trainer/echorl_collective tools examples
 export PYTHON
