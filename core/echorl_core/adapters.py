@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from echorl_core.config import LoraConfig
+from echorl_core.model_folder import own_tensors
 
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
@@ -19,8 +20,11 @@ TENSOR_PREFIX = "base_model.model."
 """What PEFT writes before a module's name."""
 
 _LAYERS = re.compile(r"(?:^|\.)layers\.\d+\.")
-_EXPERTS = re.compile(r"\.mlp\.(experts\.|gate\.weight$)")
-"""What gets no adapter of a mixture of experts: experts and router."""
+MIXED = ".mlp."
+"""Within a layer's name, where a mixture of experts gets no adapter: experts, those that are shared, routers, and the
+layers that have none."""
+_EXPERTS = ".mlp.experts."
+"""Within the names of a mixture's tensors, and of no other model's."""
 _NAMED = 12
 
 Shape = tuple[int, int]
@@ -60,19 +64,21 @@ def _some(names: Sequence[str]) -> str:
 def linear_layers(folder: Path) -> dict[str, Shape]:
     """Linear layers of the transformer layers of the model in ``folder``: name to [out, in], from safetensors headers.
 
-    Experts and routers are none.
+    Of a mixture of experts those of attention alone.
 
     Raises:
         ValueError: a file is not safetensors.
         OSError: a file cannot be read.
     """
+    is_own, mixed = own_tensors(folder), False
     shapes: dict[str, Shape] = {}
     for file in sorted(folder.glob("*.safetensors")):
         for name, entry in _header(file).items():
             shape = entry.get("shape", [])
-            if name.endswith(".weight") and len(shape) == 2 and _LAYERS.search(name) and not _EXPERTS.search(name):
+            mixed = mixed or _EXPERTS in name
+            if name.endswith(".weight") and len(shape) == 2 and _LAYERS.search(name) and is_own(name):
                 shapes[name.removesuffix(".weight")] = (shape[0], shape[1])
-    return shapes
+    return {name: shape for name, shape in shapes.items() if not (mixed and MIXED in name)}
 
 
 def _header(file: Path) -> dict[str, Any]:

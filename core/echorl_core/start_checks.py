@@ -10,13 +10,14 @@ from pathlib import Path
 from echorl_core import import_check
 from echorl_core.adapters import UnknownModule, chosen_modules, linear_layers
 from echorl_core.capped import MAX_JSON_BYTES, read_capped
+from echorl_core.model_folder import number_of_config
 from echorl_core.names import ENV_ADMIN_TOKEN
 from echorl_core.problem import Problem
 
 MODEL_NAME = "spec.model.name"
 ENV_HUB_TOKEN = "HF_TOKEN"  # noqa: S105 - the variable's name
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
-_EXPERTS = ("num_experts", "num_local_experts")
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 """What a config.json calls the number of a layer's experts."""
 _OUR_SECRETS = frozenset({ENV_ADMIN_TOKEN, ENV_HUB_TOKEN})
 _IMPORT_DEADLINE_S = 120
@@ -40,7 +41,7 @@ def model_problems(folder: Path, max_model_len: int | None) -> Iterator[Problem]
 
 def context_problems(folder: Path, context: int) -> Iterator[Problem]:
     """Yield that ``context`` ranks cannot have equal shares of the attention heads of the model in ``folder``."""
-    heads = _number_of_config(folder, "num_attention_heads")
+    heads = number_of_config(folder, "num_attention_heads")
     if heads is not None and heads % context:
         yield context_problem(heads, context)
 
@@ -52,7 +53,7 @@ def context_problem(heads: int, context: int) -> Problem:
 
 def expert_problems(folder: Path, expert: int) -> Iterator[Problem]:
     """Yield that ``expert`` ranks cannot have equally many experts of the model in ``folder``."""
-    said = (_number_of_config(folder, name) for name in _EXPERTS)
+    said = (number_of_config(folder, name) for name in _EXPERTS)
     if (problem := expert_problem(next(filter(None, said), 0), expert)) is not None:
         yield problem
 
@@ -116,19 +117,7 @@ def import_problems(
 
 def longest_sequence(folder: Path) -> int | None:
     """Read ``max_position_embeddings`` of the model in ``folder``; None if its config does not say."""
-    return _number_of_config(folder, "max_position_embeddings")
-
-
-def _number_of_config(folder: Path, name: str) -> int | None:
-    try:
-        config = json.loads(read_capped(folder / "config.json", MAX_JSON_BYTES))
-    except (OSError, ValueError, RecursionError):
-        return None
-    if not isinstance(config, dict):
-        return None
-    text = config.get("text_config")
-    value = (text if isinstance(text, dict) else config).get(name)
-    return value if isinstance(value, int) else None
+    return number_of_config(folder, "max_position_embeddings")
 
 
 def users_environment() -> dict[str, str]:

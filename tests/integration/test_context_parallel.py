@@ -37,6 +37,7 @@ CASES = [
     pytest.param("qwen3", 4, 2, 2, {"accumulation": "unsharded"}, id="a replica each, reduced once"),
     pytest.param("qwen3", 2, 1, 2, {"lora": ADAPTER}, id="an adapter"),
     pytest.param("qwen3_moe", 4, 1, 4, {}, id="experts"),
+    pytest.param("glm4_moe", 2, 1, 2, {}, id="experts of sigmoid scores"),
     pytest.param("gemma2", 2, 1, 2, {"lora": ADAPTER}, id="windows and caps, an adapter"),
     pytest.param("gemma3_text", 4, 1, 4, {}, id="windows"),
 ]

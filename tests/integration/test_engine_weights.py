@@ -1,6 +1,6 @@
 """Weight updates of a real vLLM engine, checked against transformers in float32.
 
-Engines one after the other: an untied model and, in the campaign, a tied one, a mixture of experts and models with
+Engines one after the other: an untied model and, in the campaign, a tied one, mixtures of experts and models with
 sliding windows; the pool's engine has another one.
 """
 
@@ -34,10 +34,10 @@ TOLERANCE = 1e-4
 UNTIED = pytest.mark.parametrize("setting", ["untied"], indirect=True)
 OF_TIED = pytest.param("tied", marks=campaign.ALL)
 TIED = pytest.mark.parametrize("setting", [OF_TIED], indirect=True)
-OF_EXPERTS = pytest.param("experts", marks=campaign.ALL)
+OF_EXPERTS = [pytest.param(kind, marks=campaign.ALL) for kind in ("experts", "glm4_moe")]
 BOTH = pytest.mark.parametrize("setting", ["untied", OF_TIED], indirect=True)
 OF_WINDOWS = [pytest.param(family, marks=campaign.ALL) for family in ("gemma2", "gemma3_text", "mistral")]
-EACH = pytest.mark.parametrize("setting", ["untied", OF_TIED, OF_EXPERTS, *OF_WINDOWS], indirect=True)
+EACH = pytest.mark.parametrize("setting", ["untied", OF_TIED, *OF_EXPERTS, *OF_WINDOWS], indirect=True)
 WINDOWS = pytest.mark.parametrize("setting", OF_WINDOWS, indirect=True)
 # Weights of a size that softcaps change what is scored.
 LOUD = replace(SHAPES["tiny"], initializer_range=0.2)

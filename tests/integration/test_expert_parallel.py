@@ -21,8 +21,11 @@ from echorl_testing.trainer.invariance import train
 from echorl_testing.trainer.resume_ranks import resumed, saved
 from echorl_testing.trainer.tiny_learner import tiny_model
 from echorl_testing.trainer.trainer_processes import Gang, trainer_config
+from echorl_trainer.seeded import Family
 
-FAMILY = "qwen3_moe"
+FAMILY: Family = "qwen3_moe"
+SIGMOID: Family = "glm4_moe"
+"""With shared experts, and a first layer without any."""
 CLIPPED = SGD.model_copy(update={"max_grad_norm": 0.1, "lr": 0.3})
 """Far below every gradient's norm, so that what clipping makes of it is seen."""
 ADAMW = OptimizerConfig(type="adamw", lr=1e-2, eps=1e-2)
@@ -40,6 +43,11 @@ CASES = [
     pytest.param(4, ADAMW, {"expert": 2, "checkpointing": "selective"}, id="two groups of two, adamw"),
     pytest.param(4, CLIPPED, {"expert": 2, "replicate": 2, "accumulation": "unsharded"}, id="a replica each"),
     pytest.param(4, CLIPPED, {"expert": 4, "context": 2}, id="four that share packs by twos"),
+    pytest.param(2, CLIPPED, {"expert": 2, "family": SIGMOID}, id="two, sigmoid scores"),
+    pytest.param(4, ADAMW, {"expert": 2, "family": SIGMOID, "replicate": 2}, id="a replica each, sigmoid scores"),
+    pytest.param(
+        4, CLIPPED, {"expert": 2, "family": SIGMOID, "context": 4}, id="four that share packs, sigmoid scores"
+    ),
 ]
 
 
@@ -56,9 +64,10 @@ def test_gradient_weights_metrics_and_what_is_published_are_those_of_one_rank(
     tmp_path: Path, num_ranks: int, config: OptimizerConfig, options: dict[str, Any]
 ) -> None:
     folder = tmp_path / "m"
-    model_config(folder, family=FAMILY)
+    model_config(folder, family=options.get("family", FAMILY))
     alone = train(folder, config, 3, lora=options.get("lora"))
-    ranks = on_ranks(num_ranks, trained, folder, config, 3, options)
+    kinds = {key: value for key, value in options.items() if key != "family"}
+    ranks = on_ranks(num_ranks, trained, folder, config, 3, kinds)
     for what in ("gradient", "weights", "published", "state"):
         if alone[what]:
             assert compared(ranks[0][what], alone[what]) <= MOST, what
@@ -103,19 +112,21 @@ RESUMED = [
 ]
 MOVES = [
     # Ranks, replicas and ranks that split experts: of those that write, of those that read.
-    pytest.param((2, 1, 2), (1, 1, 1), id="two that split, one"),
-    pytest.param((1, 1, 1), (2, 1, 2), id="one, two that split"),
-    pytest.param((2, 1, 1), (4, 1, 2), id="two, two groups"),
-    pytest.param((4, 1, 2), (4, 2, 2), id="two groups, a replica each"),
-    pytest.param((4, 1, 4), (2, 1, 2), id="four that split, two"),
+    pytest.param(FAMILY, (2, 1, 2), (1, 1, 1), id="two that split, one"),
+    pytest.param(FAMILY, (1, 1, 1), (2, 1, 2), id="one, two that split"),
+    pytest.param(FAMILY, (2, 1, 1), (4, 1, 2), id="two, two groups"),
+    pytest.param(FAMILY, (4, 1, 2), (4, 2, 2), id="two groups, a replica each"),
+    pytest.param(FAMILY, (4, 1, 4), (2, 1, 2), id="four that split, two"),
+    pytest.param(SIGMOID, (2, 1, 2), (1, 1, 1), id="two that split, one, sigmoid scores"),
+    pytest.param(SIGMOID, (1, 1, 1), (4, 2, 2), id="one, a replica each, sigmoid scores"),
 ]
 
 
-@pytest.mark.parametrize(("writers", "readers"), campaign.campaign_params("split experts resumed", MOVES, 1))
+@pytest.mark.parametrize(("family", "writers", "readers"), campaign.campaign_params("split experts resumed", MOVES, 1))
 def test_a_checkpoint_is_read_to_the_last_bit_by_ranks_that_split_experts_otherwise(
-    tmp_path: Path, writers: tuple[int, int, int], readers: tuple[int, int, int]
+    tmp_path: Path, family: Family, writers: tuple[int, int, int], readers: tuple[int, int, int]
 ) -> None:
-    model = tiny_model(tmp_path / "model", family=FAMILY)
+    model = tiny_model(tmp_path / "model", family=family)
     written, *others = on_ranks(writers[0], saved, model, tmp_path, RESUMED, *writers[1:])
     assert all(other == written for other in others)
     found = on_ranks(readers[0], resumed, model, tmp_path, RESUMED, *readers[1:])

@@ -14,15 +14,20 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own word
 from torch import Tensor, nn
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS, _grouped_linear
+from transformers.models.glm4_moe.modeling_glm4_moe import Glm4MoeExperts, Glm4MoeTopkRouter
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeExperts, Qwen3MoeTopKRouter
 
 from echorl_trainer.expert_parallel import ExpertSplit, permuted
 from echorl_trainer.shards import Portion, local
 
-FAMILIES = ("qwen3_moe",)
+FAMILIES = ("qwen3_moe", "glm4_moe")
 """Model types that are known here."""
 PRODUCTS = "echorl_grouped"
 """The name under which transformers knows ``grouped_experts``; on every device."""
+_LEAST = 1e-20
+"""Added to a sum of weights, as transformers does."""
+_GROUP_LEAST = 2
+"""Experts of a group, by whose best scores it is told from others."""
 GROUPED_MULTIPLE = 8
 """Rows of a grouped product begin at multiples of 16 bytes: of 8 values in half precision."""
 
@@ -35,7 +40,7 @@ class Router(nn.Module):
 
     load: Tensor
 
-    def __init__(self, router: Qwen3MoeTopKRouter) -> None:
+    def __init__(self, router: Qwen3MoeTopKRouter | Glm4MoeTopkRouter) -> None:
         super().__init__()
         self.weight = router.weight
         self.top_k = router.top_k
@@ -47,19 +52,26 @@ class Router(nn.Module):
         """float64 [E + 2], of the last forward: how often each expert was chosen, the sum of entropies, tokens."""
 
     def forward(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """``hidden``: [T, H]. Logits float32 [T, E]; weights of the k chosen, in ``hidden``'s dtype, and which, [T, k].
+        """``hidden``: [..., H], T in all.
 
         A later forward, such as of recomputation, overwrites ``load``.
+
+        Returns:
+            Logits float32 [T, E]; weights of the k chosen, in ``hidden``'s dtype, and which, [T, k].
         """
-        logits = F.linear(hidden.float(), self.weight.float())
-        logs = logits.log_softmax(dim=-1)
-        probabilities = logs.exp()
-        weights, chosen = probabilities.topk(self.top_k, dim=-1)
-        if self.norm_topk_prob:
-            weights = weights / weights.sum(dim=-1, keepdim=True)
+        logits = F.linear(hidden.reshape(-1, hidden.shape[-1]).float(), self.weight.float())
+        logs, weights, chosen = self._choose(logits)
         real = len(chosen) - self.padding
         self._observe(logs.detach()[:real], chosen[:real])
         return logits, weights.to(hidden.dtype), chosen
+
+    def _choose(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Of logits [T, E]: logs of the distribution over experts [T, E]; weights of the chosen, and which, [T, k]."""
+        logs = logits.log_softmax(dim=-1)
+        weights, chosen = logs.exp().topk(self.top_k, dim=-1)
+        if self.norm_topk_prob:
+            weights = weights / weights.sum(dim=-1, keepdim=True)
+        return logs, weights, chosen
 
     @torch.no_grad()
     def _observe(self, logs: Tensor, chosen: Tensor) -> None:
@@ -68,6 +80,42 @@ class Router(nn.Module):
         found[-2] = -(logs.exp() * logs).sum(dtype=found.dtype)
         found[-1].fill_(len(chosen))  # an assignment would wait for the device
         self.load.copy_(found)
+
+
+class SigmoidRouter(Router):
+    """Chooses by each expert's own score and a bias, within the best groups of experts; weighs by scores alone.
+
+    The bias was found where the model was trained first, by how evenly tokens went to experts. It has no gradient, and
+    stays as it is.
+    """
+
+    e_score_correction_bias: Tensor
+
+    def __init__(self, router: Glm4MoeTopkRouter) -> None:
+        super().__init__(router)
+        self.groups, self.best_groups = router.num_group, router.topk_group
+        self.scale = router.routed_scaling_factor
+        # Under the name that a folder has it by; float32 [E].
+        self.register_buffer("e_score_correction_bias", router.e_score_correction_bias)
+
+    def _choose(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        scores = logits.sigmoid()
+        with torch.no_grad():
+            chosen = self._favoured(scores + self.e_score_correction_bias).topk(self.top_k, dim=-1).indices
+        weights = scores.gather(1, chosen)
+        if self.norm_topk_prob:
+            weights = weights / (weights.sum(dim=-1, keepdim=True) + _LEAST)
+        logs = F.logsigmoid(logits.detach())
+        return logs - logs.logsumexp(dim=-1, keepdim=True), self.scale * weights, chosen
+
+    def _favoured(self, scores: Tensor) -> Tensor:
+        """``scores`` [T, E] without those of all but the best groups, which are told by their two best experts."""
+        if self.best_groups == self.groups:
+            return scores
+        grouped = scores.view(len(scores), self.groups, -1)
+        best = grouped.topk(_GROUP_LEAST, dim=-1).values.sum(dim=-1).topk(self.best_groups, dim=-1).indices
+        others = torch.ones_like(grouped[:, :, 0], dtype=torch.bool).scatter(1, best, value=False)
+        return grouped.masked_fill(others[:, :, None], -torch.inf).view_as(scores)
 
 
 class _ToExperts(torch.autograd.Function):
@@ -156,21 +204,47 @@ def has_experts(config: Any) -> bool:
     return config.model_type in FAMILIES
 
 
+def num_experts(config: Any) -> int:
+    """How many experts the layers of a mixture have to choose from; 0 of a dense model."""
+    if not has_experts(config):
+        return 0
+    return int(config.n_routed_experts if config.model_type == "glm4_moe" else config.num_experts)
+
+
+def unsupported(config: Any) -> list[str]:
+    """What of a mixture's config these experts and routers do not know."""
+    found = []
+    if getattr(config, "mlp_only_layers", None) or getattr(config, "decoder_sparse_step", 1) != 1:
+        found.append("layers without experts among those with them (mlp_only_layers, decoder_sparse_step)")
+    widths = (config.hidden_size, config.moe_intermediate_size)
+    if any(width % GROUPED_MULTIPLE for width in widths):
+        found.append(f"experts of widths {widths}, accepted are multiples of {GROUPED_MULTIPLE}")
+    groups, best = getattr(config, "n_group", 1), getattr(config, "topk_group", 1)
+    size, rest = divmod(num_experts(config), max(1, groups))
+    told_apart = best == groups or size >= _GROUP_LEAST
+    if rest or not 1 <= best <= groups or not told_apart or best * size < config.num_experts_per_tok:
+        found.append(f"groups of experts that do not add up (n_group {groups}, topk_group {best})")
+    return found
+
+
 def replace_routers(model: nn.Module) -> None:
-    """Put a ``Router`` in the place of each of transformers'; parameters and their names stay."""
+    """Put a ``Router`` in the place of each of transformers'; parameters, stored buffers and their names stay."""
     for module in list(model.modules()):
-        if isinstance(getattr(module, "gate", None), Qwen3MoeTopKRouter):
-            module.gate = Router(module.gate)
+        gate = getattr(module, "gate", None)
+        if isinstance(gate, Qwen3MoeTopKRouter):
+            module.gate = Router(gate)
+        elif isinstance(gate, Glm4MoeTopkRouter):
+            module.gate = SigmoidRouter(gate)
 
 
 def routers(model: nn.Module) -> list[Router]:
-    """All routers, in the order of layers; none of a dense model."""
+    """All routers, in the order of layers, of which some may have none; none of a dense model."""
     return [module for module in model.modules() if isinstance(module, Router)]
 
 
 def expert_stacks(model: nn.Module) -> list[nn.Module]:
     """The modules with the experts' stacks, in the order of layers; none of a dense model."""
-    return [module for module in model.modules() if isinstance(module, Qwen3MoeExperts)]
+    return [module for module in model.modules() if isinstance(module, Qwen3MoeExperts | Glm4MoeExperts)]
 
 
 def refuse_undivided(config: Any, expert: int, *, compiled: bool = False) -> None:
@@ -181,10 +255,16 @@ def refuse_undivided(config: Any, expert: int, *, compiled: bool = False) -> Non
     """
     if expert > 1 and compiled:
         raise ValueError("compile: found true, accepted where experts are split: false")
-    experts = config.num_experts if has_experts(config) else 0
+    experts = num_experts(config)
     if expert > 1 and (not experts or experts % expert):
         accepted = f"a divisor of the model's {experts} experts" if experts else "1: the model has no experts"
         raise ValueError(f"expert: found {expert}, accepted is {accepted}")
+
+
+def stored_buffers(model: nn.Module) -> dict[str, Tensor]:
+    """What a folder holds beside weights that train, such as biases of routers, by name; none of most models."""
+    stored = model.state_dict(keep_vars=True)
+    return {name: buffer for name, buffer in model.named_buffers() if name in stored}
 
 
 def published(name: str, parameter: Tensor) -> Iterator[tuple[str, Tensor | Portion]]:

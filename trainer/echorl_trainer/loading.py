@@ -30,10 +30,10 @@ from transformers.core_model_loading import (
 
 from echorl_core.config import ModelConfig
 from echorl_trainer.attention import choose_kernel
-from echorl_trainer.experts import has_experts, refuse_undivided
+from echorl_trainer.experts import has_experts, refuse_undivided, stored_buffers
 from echorl_trainer.lora import attach, draw_adapter, store_frozen
 from echorl_trainer.model import Checkpointing, Policy, fill_buffers, meta_policy, refuse_unshared
-from echorl_trainer.model_folder import tensor_files
+from echorl_trainer.model_folder import stored_tensor, tensor_files
 from echorl_trainer.parallel import Ranks, shard
 from echorl_trainer.reference import check_against_reference
 from echorl_trainer.shards import local, rows_of, shard_group
@@ -113,7 +113,8 @@ def load_weights(policy: Policy, folder: Path, device: torch.device) -> None:
         raise ValueError(f"model.path: {folder} lacks weights: {', '.join(missing[:5])} ({len(missing)} in all)")
     _require_finite(list(read.values()), folder)
     fill_buffers(policy.model)
-    names = {id(one): name for name, one in policy.model.named_parameters()}
+    named = (*policy.model.named_parameters(), *stored_buffers(policy.model).items())
+    names = {id(one): name for name, one in named}
     policy.fingerprint = _fingerprint({names[key]: one for key, one in read.items() if key in names})
 
 
@@ -188,7 +189,7 @@ class _Made:
         converter = deepcopy(self.converter)
         for pattern, keys in self.keys.items():
             for key in keys[rows]:
-                converter.add_tensor(self.name, key, pattern, partial(_whole, self.files[key], key))
+                converter.add_tensor(self.name, key, pattern, partial(stored_tensor, self.files[key], key))
         try:
             found = converter.convert(self.name, model=self.model, config=self.model.config)
         except RuntimeError as error:
@@ -198,12 +199,6 @@ class _Made:
 
 def _keeps_rows(operation: Any) -> bool:
     return isinstance(operation, Concatenate) and operation.dim > 0
-
-
-def _whole(path: Path, key: str) -> Tensor:
-    with safe_open(path, framework="pt") as file:
-        found: Tensor = file.get_tensor(key)
-        return found
 
 
 def _take(name: str, stored: Any, target: Tensor, read: dict[int, _Read]) -> None:
@@ -249,9 +244,15 @@ def _fingerprint(read: Mapping[str, _Read]) -> str:
     """sha256 over names, shapes and evenly spaced values; collective, equal at every number of ranks."""
     named = sorted(read.items())
     target = named[0][1].target
+    group = shard_group(target)
+    # What each rank has whole one of them tells.
+    silent = group is not None and dist.get_rank(group) > 0
+    told = [
+        torch.zeros_like(one.samples) if silent and shard_group(one.target) is None else one.samples for _, one in named
+    ]
     # As integers: a value is one rank's alone, and a sum of floats would lose the sign of a negative zero.
-    samples = torch.cat([one.samples for _, one in named]).view(torch.int32).to(target.device)
-    if (group := shard_group(target)) is not None:
+    samples = torch.cat(told).view(torch.int32).to(target.device)
+    if group is not None:
         dist.all_reduce(samples, group=group)
     digest = hashlib.sha256()
     parts = torch.split(samples.cpu().view(torch.float32), [len(one.samples) for _, one in named])

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from echorl_core import adapters
 from echorl_core.config import LoraConfig
-from echorl_trainer.experts import published
+from echorl_trainer.experts import has_experts, published, stored_buffers
 from echorl_trainer.model import Adapter, Policy
 from echorl_trainer.shards import Portion, local, rows_of
 
@@ -82,10 +82,11 @@ def draw_adapter(policy: Policy, *, seed: int) -> None:
 
 
 def _linear_layers(policy: Policy) -> Iterator[tuple[str, _Place]]:
-    """Linear layers of the transformer layers by their Hugging Face names."""
+    """Linear layers of the transformer layers by their Hugging Face names; of a mixture those of attention."""
     inside = {id(module) for module in policy.layers.modules()}
+    mixed = has_experts(policy.model.config)
     for name, module in policy.model.named_modules():
-        if isinstance(module, nn.Linear) and id(module) in inside:
+        if isinstance(module, nn.Linear) and id(module) in inside and not (mixed and adapters.MIXED in name):
             owner, _, last = name.rpartition(".")
             yield name, _Place(policy.model.get_submodule(owner), last, module)
 
@@ -101,9 +102,9 @@ def store_frozen(policy: Policy, dtype: torch.dtype) -> None:
 def published_parameters(policy: Policy) -> dict[str, Tensor | Portion]:
     """What a policy version consists of: the adapter under PEFT's names, or all weights under Hugging Face's.
 
-    A head that is the embedding is not among them, as in Hugging Face's folders.
+    A head that is the embedding is not among them, as in Hugging Face's folders; buffers that these hold are.
     """
-    named = policy.model.named_parameters()
+    buffers, named = stored_buffers(policy.model), policy.model.named_parameters()
     if policy.adapter is None:
-        return dict(each for name, one in named for each in published(name, one))
+        return dict(each for name, one in named for each in published(name, one)) | buffers
     return {adapters.TENSOR_PREFIX + name: one for name, one in named if one.requires_grad}

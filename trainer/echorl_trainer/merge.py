@@ -3,14 +3,13 @@
     python -m echorl_trainer.merge --adapter RUN/checkpoints/step_000010/attempt_1/adapter --model DIR --out DIR
 
 Each weight with an adapter becomes W + alpha / rank * B A, computed in float32 and written in the adapter's dtype, as
-is every other weight. One tensor is held at a time.
+is every other weight but biases of routers, which stay float32. One tensor is held at a time.
 """
 
 import argparse
 import shutil
 import sys
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 import msgspec
@@ -24,7 +23,7 @@ from echorl_core import logs, names
 from echorl_core.adapters import ADAPTER_CONFIG, ADAPTER_WEIGHTS, TENSOR_PREFIX, tensor_shapes
 from echorl_core.names import ExitCode
 from echorl_core.rundir import TEMPORARY_PREFIX
-from echorl_trainer.model_folder import model_shapes, model_tensors
+from echorl_trainer.model_folder import model_shapes, stored_tensor, tensor_files
 from echorl_trainer.snapshots import DTYPES, WEIGHTS, file_layouts
 from echorl_trainer.weights import complete_model
 
@@ -110,14 +109,15 @@ def merge(adapter_folder: Path, model: Path, target: Path) -> None:
     staging.mkdir(parents=True)
     try:
         layouts = file_layouts(dict(model_shapes(model)), adapter.dtype, single_name=WEIGHTS)
-        tensors = model_tensors(model)
+        files = tensor_files(model)
         for layout in layouts:
             with (staging / layout.name).open("wb") as file:
                 file.write(layout.header)
-                for name, tensor in islice(tensors, len(layout.shapes)):
+                for name in layout.shapes:
+                    tensor = stored_tensor(files[name], name)
                     change = adapter.change(name.removesuffix(".weight"))
                     merged = tensor if change is None else tensor.to(adapter.dtype).float() + change
-                    file.write(merged.to(adapter.dtype).contiguous().view(-1).view(torch.uint8).numpy().data)
+                    file.write(merged.to(layout.dtype).contiguous().view(-1).view(torch.uint8).numpy().data)
         complete_model(layouts, model, staging)
         staging.rename(target)
     finally:

@@ -16,7 +16,7 @@ from echorl_core.config import LoraConfig, ModelConfig
 from echorl_trainer.attention import NAME as ATTENTION
 from echorl_trainer.attention import Documents, document_layout
 from echorl_trainer.context import ContextGroup, ContextSlice
-from echorl_trainer.experts import FAMILIES, GROUPED_MULTIPLE, PRODUCTS, has_experts, replace_routers, routers
+from echorl_trainer.experts import FAMILIES, PRODUCTS, has_experts, replace_routers, routers, unsupported
 from echorl_trainer.head import Objective, token_logprobs, token_loss
 from echorl_trainer.varlen_kernels import kernel_operators
 
@@ -210,11 +210,7 @@ def refuse_unsupported(config: Any) -> None:
     found = []
     experts = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
     if has_experts(config):
-        if config.mlp_only_layers or config.decoder_sparse_step != 1:
-            found.append("layers without experts among those with them (mlp_only_layers, decoder_sparse_step)")
-        widths = (config.hidden_size, config.moe_intermediate_size)
-        if any(width % GROUPED_MULTIPLE for width in widths):
-            found.append(f"experts of widths {widths}, accepted are multiples of {GROUPED_MULTIPLE}")
+        found += unsupported(config)
     elif any((getattr(config, name, None) or 0) > 1 for name in experts):
         found.append(f"mixture of experts other than {', '.join(FAMILIES)}")
     if any(getattr(config, name, None) is not None for name in ("vision_config", "audio_config")):

@@ -41,9 +41,8 @@ def model_shapes(model: Path) -> Iterator[tuple[str, list[int]]]:
                 yield name, opened.get_slice(name).get_shape()
 
 
-def model_tensors(model: Path) -> Iterator[tuple[str, Tensor]]:
-    """A model folder's tensors, one at a time."""
-    for file in model_files(model):
-        with safe_open(file, framework="pt") as opened:
-            for name in opened.keys():  # noqa: SIM118 - the handle is no mapping
-                yield name, opened.get_tensor(name)
+def stored_tensor(path: Path, name: str) -> Tensor:
+    """A tensor of a file. The file is opened for it anew, as pages of an open file count as ours."""
+    with safe_open(path, framework="pt") as opened:
+        found: Tensor = opened.get_tensor(name)
+        return found

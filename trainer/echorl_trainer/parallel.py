@@ -186,13 +186,13 @@ def shard(
             # On gloo the factor alone is no supported reduction; elsewhere it saves a scaling pass.
             module.set_force_sum_reduction_for_comms(True)
     if split:
-        _prefetch([*zip(policy.layers, split, strict=True)])
+        _prefetch([[layer, *expert_stacks(layer)] for layer in policy.layers])
     policy.compute_dtype = compute_dtype
     policy.context = ranks.context
 
 
-def _prefetch(layers: Sequence[tuple[Any, Any]]) -> None:
-    """Gather a layer's weights, and its experts', during the one before.
+def _prefetch(layers: Sequence[Sequence[Any]]) -> None:
+    """Gather a layer's weights, and its experts' if it has some, during the one before.
 
     It is asked for, since the host, which waits for the device in every layer, is not ahead of it.
     """

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
-from echorl_trainer.experts import has_experts
+from echorl_trainer.experts import has_experts, stored_buffers
 from echorl_trainer.model import PackedTokens, Policy, fill_buffers, meta_model
 
 _LENGTHS = (7, 5)
@@ -20,6 +20,10 @@ _MOST = {
     "vocab_size": 128,
     "moe_intermediate_size": 64,
     "num_local_experts": 4,
+    "n_routed_experts": 4,
+    "n_group": 2,
+    "topk_group": 1,
+    "first_k_dense_replace": 1,
     "num_experts_per_tok": 2,
     # So that they change what seven tokens are scored.
     "sliding_window": 3,
@@ -99,6 +103,8 @@ def _draw(model: Any) -> None:
             parameter.copy_(noise * parameter.shape[-1] ** -0.5)
         else:
             parameter.add_(noise, alpha=0.1)
+    for buffer in stored_buffers(model).values():
+        buffer.add_(torch.randn(buffer.shape, generator=generator), alpha=0.1)
 
 
 def _packed(token_ids: torch.Tensor) -> PackedTokens:

@@ -17,6 +17,7 @@ from transformers import (
     AutoModelForCausalLM,
     Gemma2Config,
     Gemma3TextConfig,
+    Glm4MoeConfig,
     LlamaConfig,
     MistralConfig,
     PreTrainedTokenizerFast,
@@ -25,16 +26,22 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
-Family = Literal["qwen3", "llama", "qwen3_moe", "gemma2", "gemma3_text", "mistral"]
+from echorl_trainer.experts import stored_buffers
+
+Family = Literal["qwen3", "llama", "qwen3_moe", "glm4_moe", "gemma2", "gemma3_text", "mistral"]
 Dtype = Literal["float32", "bfloat16"]
 _CONFIGS: dict[str, Any] = {
     "qwen3": Qwen3Config,
     "llama": LlamaConfig,
     "qwen3_moe": Qwen3MoeConfig,
+    "glm4_moe": Glm4MoeConfig,
     "gemma2": Gemma2Config,
     "gemma3_text": Gemma3TextConfig,
     "mistral": MistralConfig,
 }
+
+_BIASES = 0.05
+"""Size of routers' biases, which are zero in a new model: enough to change what tokens choose, and not to decide it."""
 
 END_OF_TEXT = "<|endoftext|>"
 TURN_START = "<|im_start|>"
@@ -87,7 +94,7 @@ class SeededShape:
     initializer_range: float = 0.02
     rope_theta: float = 10_000.0
     num_experts: int = 8
-    """Of family ``qwen3_moe`` alone, as the next two."""
+    """Of mixtures of experts alone, as the next two."""
     experts_per_token: int = 2
     moe_intermediate_size: int | None = None
     """Of one expert; None: ``intermediate_size`` divided by ``num_experts``."""
@@ -166,6 +173,20 @@ def _model_config(shape: SeededShape, tokenizer: PreTrainedTokenizerFast, *, fam
             "moe_intermediate_size": shape.moe_intermediate_size or shape.intermediate_size // shape.num_experts,
             "norm_topk_prob": True,
         }
+    if family == "glm4_moe":
+        rope |= {"partial_rotary_factor": 0.5}
+        own = {
+            "n_routed_experts": shape.num_experts,
+            "num_experts_per_tok": shape.experts_per_token,
+            "moe_intermediate_size": shape.moe_intermediate_size or shape.intermediate_size // shape.num_experts,
+            "n_shared_experts": 1,
+            "first_k_dense_replace": 1,
+            "n_group": 2,
+            "topk_group": 1,
+            "routed_scaling_factor": 2.5,
+            "use_qk_norm": True,
+            "attention_bias": True,
+        }
     if family in {"gemma2", "gemma3_text", "mistral"}:
         own = {"sliding_window": shape.sliding_window}
     if family.startswith("gemma"):
@@ -217,11 +238,16 @@ def write_seeded_model(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        biases = {name: _BIASES * torch.randn_like(one) for name, one in stored_buffers(model).items()}
     folder.parent.mkdir(parents=True, exist_ok=True)
     staging = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     shutil.rmtree(staging, ignore_errors=True)
     try:
-        model.to(getattr(torch, dtype)).save_pretrained(staging)
+        model.to(getattr(torch, dtype))
+        for name, bias in biases.items():  # float32 in folders of every dtype
+            owner, _, last = name.rpartition(".")
+            setattr(model.get_submodule(owner), last, bias)
+        model.save_pretrained(staging)
         tokenizer.save_pretrained(staging)
         staging.rename(folder)
     finally:

@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from echorl_core.deltas import Bits, bits
+from echorl_core.model_folder import ROUTER_BIAS
 from echorl_trainer.shards import Portion
 
 log = structlog.get_logger()
@@ -57,20 +58,24 @@ class FileLayout:
 def file_layouts(
     shapes: Mapping[str, Sequence[int]], dtype: torch.dtype, *, single_name: str, file_bytes: int = FILE_BYTES
 ) -> list[FileLayout]:
-    """Spread tensors of ``dtype`` over files of about ``file_bytes``, named as Hugging Face names them."""
-    groups: list[dict[str, tuple[int, ...]]] = []
+    """Spread tensors over files of about ``file_bytes``, named as Hugging Face names them.
+
+    They are of ``dtype``, but biases of routers, whose files are float32 and the last where ``dtype`` is not.
+    """
+    groups: list[tuple[torch.dtype, dict[str, tuple[int, ...]]]] = []
     held = 0
-    for name, shape in shapes.items():
-        size = _bytes_of(shape, dtype)
-        if not groups or held + size > file_bytes:
-            groups.append({})
+    dtypes = {name: torch.float32 if name.endswith(ROUTER_BIAS) else dtype for name in shapes}
+    for name in sorted(shapes, key=lambda one: dtypes[one] != dtype):
+        size = _bytes_of(shapes[name], dtypes[name])
+        if not groups or held + size > file_bytes or groups[-1][0] != dtypes[name]:
+            groups.append((dtypes[name], {}))
             held = 0
-        groups[-1][name] = tuple(shape)
+        groups[-1][1][name] = tuple(shapes[name])
         held += size
     count = len(groups)
     return [
-        _layout(single_name if count == 1 else f"model-{number:05d}-of-{count:05d}.safetensors", group, dtype)
-        for number, group in enumerate(groups, start=1)
+        _layout(single_name if count == 1 else f"model-{number:05d}-of-{count:05d}.safetensors", group, own)
+        for number, (own, group) in enumerate(groups, start=1)
     ]
 
 

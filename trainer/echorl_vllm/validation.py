@@ -17,6 +17,7 @@ from safetensors import safe_open
 from xxhash import xxh3_128_hexdigest
 
 from echorl_core.adapters import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from echorl_core.model_folder import ROUTER_BIAS, own_tensors
 from echorl_core.wire.weights import WeightManifest
 
 OUTPUT_HEAD = "lm_head.weight"
@@ -92,7 +93,8 @@ def model_form(folder: Path, *, tied: bool, engine_dtype: str | None = None, has
         raise WeightsRefusedError(
             f"{folder}: has no safetensors files, so published weights cannot be checked against it"
         )
-    tensors = read_forms(files)
+    is_own = own_tensors(folder)
+    tensors = {name: form for name, form in read_forms(files).items() if is_own(name)}
     if OUTPUT_HEAD not in tensors:
         embeddings = [name for name in tensors if name.endswith(EMBEDDING)]
         if len(embeddings) != 1:
@@ -168,7 +170,8 @@ def check_form(manifest: WeightManifest, expected: ModelForm) -> None:
         wanted = expected.tensors[name]
         if tuple(info.shape) != wanted.shape:
             raise WeightsRefusedError(f"{name}: shape {list(info.shape)}, the model has {list(wanted.shape)}")
-        accepted = sorted({wanted.dtype, expected.engine_dtype or wanted.dtype})
+        other = "F32" if name.endswith(ROUTER_BIAS) else expected.engine_dtype
+        accepted = sorted({wanted.dtype, other or wanted.dtype})
         if info.dtype not in accepted:
             raise WeightsRefusedError(f"{name}: dtype {info.dtype}, accepted: {', '.join(accepted)}")
 

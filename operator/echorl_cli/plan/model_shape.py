@@ -1,12 +1,13 @@
 """A decoder's dimensions, and how many parameters they make.
 
-It is of decoders with gated feed-forward layers and grouped attention, as Llama's, Qwen's and Gemma's, and of
-Qwen3-MoE's with experts in every layer. Biases, norms of heads and norms beyond two a layer are left out: less than a
-thousandth.
+It is of decoders with gated feed-forward layers and grouped attention, as Llama's, Qwen's and Gemma's, and of mixtures
+of experts as Qwen3-MoE's and GLM-4.5's, whose first layers may have none, and whose others may have experts that all
+tokens share. Biases, norms of heads and norms beyond two a layer are left out: less than a thousandth. So are layers
+that predict further tokens (``num_nextn_predict_layers``), which are neither trained nor served.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 GIB = 2**30
@@ -16,7 +17,10 @@ RESERVED_BYTES = int(1.5 * GIB)
 _LARGEST = 10**9
 _KEYS = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+_SHARED_AND_DENSE = {"qwen3_moe": 0, "glm4_moe": 1}
+"""Families of mixtures, and how many shared experts and first layers without experts they have by default."""
 _FAMILY = "qwen3_moe"
+"""Of numbers that name none."""
 _WINDOWS_ASKED_FOR = ("qwen2", "qwen3")
 """Families whose configs name a window that is only used where ``use_sliding_window`` says so."""
 
@@ -37,7 +41,11 @@ class ModelShape:
     """1: there are no experts and no router."""
     num_experts_per_tok: int = 1
     moe_intermediate_size: int = 0
-    """Of one expert; ``intermediate_size`` is of no use then."""
+    """Of one expert; ``intermediate_size`` is that of layers without experts then."""
+    n_shared_experts: int = 0
+    """Experts that every token goes through."""
+    first_k_dense_replace: int = 0
+    """First layers of a mixture that have no experts."""
     windows: tuple[int, ...] = ()
     """Tokens that each layer with a sliding window sees; others see all."""
 
@@ -76,7 +84,13 @@ class ModelShape:
     @property
     def inner_width(self) -> int:
         """Of the feed-forward part that one token goes through: of all experts that it takes together."""
-        return self.num_experts_per_tok * self.moe_intermediate_size if self.has_experts else self.intermediate_size
+        taken = self.num_experts_per_tok + self.n_shared_experts
+        return taken * self.moe_intermediate_size if self.has_experts else self.intermediate_size
+
+    @property
+    def expert_layers(self) -> int:
+        """Layers with experts."""
+        return max(0, self.num_hidden_layers - self.first_k_dense_replace) if self.has_experts else 0
 
     @property
     def linear_layers(self) -> dict[str, tuple[int, int]]:
@@ -89,14 +103,20 @@ class ModelShape:
 
     @property
     def layer_matrices(self) -> int:
-        """Parameters of a layer's matrices."""
+        """Parameters of a layer's matrices; of a mixture of a layer with experts."""
         router = self.num_experts * self.hidden_size if self.has_experts else 0
-        return sum(rows * columns for rows, columns in self.linear_layers.values()) + router + self.layer_experts
+        shared = self.n_shared_experts * self._expert
+        linear = sum(rows * columns for rows, columns in self.linear_layers.values())
+        return linear + router + shared + self.layer_experts
+
+    @property
+    def _expert(self) -> int:
+        return 3 * self.hidden_size * self.moe_intermediate_size
 
     @property
     def layer_experts(self) -> int:
-        """Parameters of a layer's experts."""
-        return self.num_experts * 3 * self.hidden_size * self.moe_intermediate_size
+        """Parameters of a layer's experts that a router chooses from."""
+        return self.num_experts * self._expert
 
     @property
     def layer_parameters(self) -> int:
@@ -106,8 +126,7 @@ class ModelShape:
     @property
     def active_parameters(self) -> int:
         """Of the whole model, those that one token is computed with."""
-        idle = (self.num_experts - self.num_experts_per_tok) * 3 * self.hidden_size * self.moe_intermediate_size
-        return self.parameters - self.num_hidden_layers * idle
+        return self.parameters - self.expert_layers * (self.num_experts - self.num_experts_per_tok) * self._expert
 
     @property
     def outer_parameters(self) -> int:
@@ -117,7 +136,11 @@ class ModelShape:
     @property
     def parameters(self) -> int:
         """Of the whole model."""
-        return self.num_hidden_layers * self.layer_parameters + self.outer_parameters
+        every = self.num_hidden_layers * self.layer_parameters + self.outer_parameters
+        if not self.has_experts:
+            return every
+        dense = replace(self, num_experts=1, moe_intermediate_size=0)
+        return every - (self.num_hidden_layers - self.expert_layers) * (self.layer_parameters - dense.layer_parameters)
 
 
 def _experts(config: Mapping[str, Any]) -> dict[str, int]:
@@ -129,12 +152,15 @@ def _experts(config: Mapping[str, Any]) -> dict[str, int]:
     found = [key for key in _EXPERTS if isinstance(config.get(key), int) and config[key] > 1]
     if not found:
         return {}
-    if config.get("model_type", _FAMILY) != _FAMILY:
-        raise ValueError(f"not supported yet: mixture of experts of model type {config['model_type']}")
+    family = config.get("model_type", _FAMILY)
+    if family not in _SHARED_AND_DENSE:
+        raise ValueError(f"not supported yet: mixture of experts of model type {family}")
     if config.get("mlp_only_layers") or config.get("decoder_sparse_step", 1) != 1:
         raise ValueError("not supported yet: layers without experts (mlp_only_layers, decoder_sparse_step)")
     numbers = {key: _number(config, key) for key in ("num_experts_per_tok", "moe_intermediate_size")}
     numbers["num_experts"] = _number(config, found[0])
+    for key in ("n_shared_experts", "first_k_dense_replace"):
+        numbers[key] = _number(config, key, _SHARED_AND_DENSE[family], least=0)
     if numbers["num_experts_per_tok"] > numbers["num_experts"]:
         accepted = f"at most {numbers['num_experts']} ({found[0]})"
         raise ValueError(f"num_experts_per_tok: found {numbers['num_experts_per_tok']}, accepted is {accepted}")

@@ -87,7 +87,7 @@ def trainer_memory(shape: ModelShape, use: Training) -> TrainerMemory:
     state = _state_bytes(shape, use, trained) // use.shards
     copy = FLOAT32 * trained // use.shards + state
     once = use.gradient_accumulation == "unsharded"
-    elsewhere = shape.num_hidden_layers * _elsewhere(shape, use)
+    elsewhere = shape.expert_layers * _elsewhere(shape, use)
     layers = 2 * (shape.layer_parameters - _elsewhere(shape, use))
     gathered = trained + frozen - elsewhere if once else shape.outer_parameters + layers
     whole = trained - elsewhere if use.adapter_parameters is None else trained
@@ -127,14 +127,16 @@ def kept_bytes(shape: ModelShape, use: Training) -> int:
     """Bytes that a layer keeps for backward, per token.
 
     ``full``: its input. ``selective``: that, what its seven products and attention give, and attention's normaliser;
-    with experts what each of a token's gives, and the router. ``none``: ``layer_bytes``.
+    with experts what each of a token's gives, those that all share as one, and the router. ``none``: ``layer_bytes``.
+    First layers of a mixture that have no experts count as those that have.
     """
     hidden, inner = shape.hidden_size, shape.inner_width
     query, key = shape.query_width, shape.key_width
     if use.activation_checkpointing == "full":
         return use.compute_bytes * hidden
     if use.activation_checkpointing == "selective":
-        values = (2 + shape.num_experts_per_tok) * hidden + 2 * query + 2 * key + 2 * inner
+        results = shape.num_experts_per_tok + bool(shape.n_shared_experts)
+        values = (2 + results) * hidden + 2 * query + 2 * key + 2 * inner
         router = shape.num_experts if shape.has_experts else 0
         return use.compute_bytes * values + FLOAT32 * (shape.num_attention_heads + router)
     return layer_bytes(shape, use)

@@ -36,14 +36,15 @@ from echorl_trainer.token_metrics import TokenMetrics, merge, summarize
 from echorl_trainer.weights import complete_model
 
 FAMILY = "qwen3_moe"
+EACH = pytest.mark.parametrize("folder", [FAMILY, "glm4_moe"], indirect=True)
 DOCUMENTS = [document(seed, length) for seed, length in enumerate([9, 14, 5, 20], start=1)]
 LORA = LoraConfig(rank=4, alpha=8.0, target_modules=["q_proj", "o_proj"])
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     found = tmp_path_factory.mktemp("model") / "m"
-    model_config(found, family=FAMILY)
+    model_config(found, family=getattr(request, "param", FAMILY))
     return found
 
 
@@ -57,6 +58,7 @@ def logprobs(model: torch.nn.Module, ids: Tensor) -> Tensor:
     return model(ids[None]).logits[0, :-1].log_softmax(-1).gather(1, ids[1:, None])[:, 0]
 
 
+@EACH
 @pytest.mark.parametrize("normed", [True, False], ids=["normed", "not normed"])
 def test_packed_logprobs_and_gradients_are_those_of_each_document_alone(
     folder: Path, tmp_path: Path, normed: bool
@@ -79,6 +81,7 @@ def test_packed_logprobs_and_gradients_are_those_of_each_document_alone(
         assert distance({name: gradient}, {name: gradients[1][name]}) <= 1e-4, name
 
 
+@EACH
 def test_two_ranks_train_as_one(folder: Path) -> None:
     """Gradient, weights after three steps, probe and what is published; ranks are filled up with other tokens."""
     config = OptimizerConfig(type="sgd", lr=1e-2, weight_decay=0.0, max_grad_norm=1e9)
@@ -156,6 +159,7 @@ def test_a_step_counts_every_token_once_whatever_is_recomputed(folder: Path) -> 
         assert found["experts/router_entropy"] == pytest.approx(float(expected[1]), rel=1e-5)
 
 
+@EACH
 def test_an_export_has_the_names_of_a_folder_and_the_logits_of_the_policy(folder: Path, tmp_path: Path) -> None:
     """Several files, whose bounds lie within the matrices of one stack."""
     with learner(folder) as one:
@@ -197,7 +201,8 @@ def test_an_expert_that_is_missing_is_refused(folder: Path, tmp_path: Path) -> N
         whole_policy(model_config(tmp_path))
 
 
-@pytest.mark.parametrize("target", ["gate_proj", "down_proj", "gate", "model.layers.0.mlp.experts.3.up_proj"])
+@EACH
+@pytest.mark.parametrize("target", ["gate_proj", "down_proj", "gate", "model.layers.1.mlp.experts.3.up_proj"])
 def test_adapters_are_for_attention_alone(folder: Path, target: str) -> None:
     with pytest.raises(ValueError, match=f"found '{target}', accepted are names of linear layers: k_proj, o_proj, "):
         attach(whole_policy(model_config(folder)), LORA.model_copy(update={"target_modules": [target]}))
@@ -205,6 +210,7 @@ def test_adapters_are_for_attention_alone(folder: Path, target: str) -> None:
     assert problem.accepted.startswith("names of linear layers: k_proj, o_proj, q_proj, v_proj, or")
 
 
+@EACH
 def test_an_adapter_on_attention_trains_and_is_merged_beside_the_experts(folder: Path, tmp_path: Path) -> None:
     documents = [torch.from_numpy(each.token_ids).long() for each in DOCUMENTS]
     with learner(folder, lora=LORA) as one:
@@ -257,6 +263,9 @@ def test_experts_that_do_not_divide_are_refused(folder: Path, tmp_path: Path) ->
 
 def test_a_start_is_refused_where_experts_do_not_divide(folder: Path, tmp_path: Path) -> None:
     assert [list(expert_problems(folder, size)) for size in (1, 2, 4, 8)] == [[], [], [], []]
+    sigmoid = tmp_path / "sigmoid"
+    model_config(sigmoid, family="glm4_moe")
+    assert [len(list(expert_problems(sigmoid, size))) for size in (1, 2, 3)] == [0, 0, 1]
     (problem,) = expert_problems(folder, 3)
     assert str(problem) == "spec.trainer.parallel.expert: found 3; accepted: a divisor of the model's 8 experts"
     model_config(tmp_path / "dense")

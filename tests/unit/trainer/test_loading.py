@@ -6,7 +6,7 @@ import re
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, GraniteConfig, LlamaConfig, Qwen3Config, Qwen3MoeConfig
+from transformers import AutoModelForCausalLM, Glm4MoeConfig, GraniteConfig, LlamaConfig, Qwen3Config, Qwen3MoeConfig
 
 from echorl_core.config import LoraConfig
 from echorl_testing.orchestrator.packs import whole_policy
@@ -81,10 +81,21 @@ def experts(folder):
     return folder
 
 
+def sigmoid_experts(folder):
+    """Routers with biases, shared experts, a first layer without; and a layer that predicts further tokens."""
+    sizes = {"n_routed_experts": 11, "num_experts_per_tok": 2, "moe_intermediate_size": 8, "pad_token_id": 0}
+    write(folder, Glm4MoeConfig(**SIZES, **sizes, use_qk_norm=True, attention_bias=True))
+    weights = load_file(folder / "model.safetensors")
+    weights["model.layers.1.mlp.gate.e_score_correction_bias"] = torch.randn(11)
+    weights |= {name.replace(".1.", ".2."): -one for name, one in weights.items() if ".layers.1." in name}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     root = tmp_path_factory.mktemp("models")
-    kinds = (qwen3, tied, half_in_files, scaled_rotary, without_prefix, experts)
+    kinds = (qwen3, tied, half_in_files, scaled_rotary, without_prefix, experts, sigmoid_experts)
     return [make(root / make.__name__) for make in kinds]
 
 

@@ -8,9 +8,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForCausalLM,
+    DeepseekV3Config,
     Gemma2Config,
     Gemma3TextConfig,
     GemmaConfig,
+    Glm4MoeConfig,
     GraniteConfig,
     MistralConfig,
     MixtralConfig,
@@ -48,7 +50,7 @@ def saved(folder, config):
     return ModelConfig(path=str(folder), dtype="float32", max_model_len=64, renderer="engine")
 
 
-@pytest.mark.parametrize("family", ["qwen3", "llama", "qwen3_moe", "gemma2", "gemma3_text", "mistral"])
+@pytest.mark.parametrize("family", ["qwen3", "llama", "qwen3_moe", "glm4_moe", "gemma2", "gemma3_text", "mistral"])
 @pytest.mark.parametrize("tie", [False, True], ids=["untied", "tied"])
 @torch.no_grad()
 def test_scores_match_the_reference_model_with_a_temperature_per_token(tmp_path, family, tie):
@@ -104,8 +106,18 @@ def test_published_parameters_have_hugging_face_names_and_no_tied_head(tmp_path,
     [
         pytest.param(
             MixtralConfig(**SIZES, num_local_experts=2, num_experts_per_tok=1),
-            "mixture of experts other than qwen3_moe",
+            "mixture of experts other than qwen3_moe, glm4_moe",
             id="another mixture of experts",
+        ),
+        pytest.param(
+            DeepseekV3Config(**SIZES, n_routed_experts=2, num_experts_per_tok=1),
+            "mixture of experts other than qwen3_moe, glm4_moe",
+            id="sigmoid scores and latent attention",
+        ),
+        pytest.param(
+            Glm4MoeConfig(**SIZES, n_routed_experts=8, moe_intermediate_size=8, n_group=4, topk_group=1),
+            r"groups of experts that do not add up \(n_group 4, topk_group 1\)",
+            id="too few experts in the best group",
         ),
         pytest.param(
             Qwen3MoeConfig(**SIZES, num_experts=2, num_experts_per_tok=1, mlp_only_layers=[0]),

@@ -13,7 +13,7 @@ from echorl_trainer.seeded import SHAPES, SeededShape, byte_tokenizer, write_see
 SMALL = SeededShape(hidden_size=32, intermediate_size=64, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=16)
 
 
-@pytest.mark.parametrize("family", ["qwen3", "llama", "qwen3_moe", "gemma2", "gemma3_text", "mistral"])
+@pytest.mark.parametrize("family", ["qwen3", "llama", "qwen3_moe", "glm4_moe", "gemma2", "gemma3_text", "mistral"])
 @pytest.mark.parametrize("tie", [False, True])
 def test_folder_loads_and_predicts(tmp_path, family, tie):
     write_seeded_model(tmp_path / "m", SMALL, 0, family=family, tie=tie)

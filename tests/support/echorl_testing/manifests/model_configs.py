@@ -36,6 +36,33 @@ QWEN3_30B_A3B = QWEN3_8B | {
     "decoder_sparse_step": 1,
     "mlp_only_layers": [],
 }
+GLM45_AIR: dict[str, Any] = {
+    "architectures": ["Glm4MoeForCausalLM"],
+    "model_type": "glm4_moe",
+    "vocab_size": 151_552,
+    "hidden_size": 4096,
+    "intermediate_size": 10_944,
+    "moe_intermediate_size": 1408,
+    "num_hidden_layers": 46,
+    "num_attention_heads": 96,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "n_routed_experts": 128,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 8,
+    "first_k_dense_replace": 1,
+    "n_group": 1,
+    "topk_group": 1,
+    "norm_topk_prob": True,
+    "routed_scaling_factor": 1.0,
+    "num_nextn_predict_layers": 1,
+    "attention_bias": True,
+    "use_qk_norm": False,
+    "partial_rotary_factor": 0.5,
+    "rope_theta": 1_000_000,
+    "max_position_embeddings": 131_072,
+    "tie_word_embeddings": False,
+}
 # As on the hub, which leaves out what the family has by default.
 GEMMA2_2B: dict[str, Any] = {
     "architectures": ["Gemma2ForCausalLM"],

@@ -39,9 +39,13 @@ def expected(folder: Path) -> tuple[dict[str, str], str]:
     """The same of a model that transformers loads whole, in float32."""
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     print_ = hashlib.sha256()
-    for name, parameter in sorted(model.named_parameters()):
-        flat = parameter.detach().flatten()
-        print_.update(f"{name} {tuple(parameter.shape)}\n".encode())
+    stored = {
+        **dict(model.named_parameters()),
+        **{n: one for n, one in model.named_buffers() if n in model.state_dict()},
+    }
+    for name, tensor in sorted(stored.items()):
+        flat = tensor.detach().flatten()
+        print_.update(f"{name} {tuple(tensor.shape)}\n".encode())
         print_.update(flat[:: max(1, flat.numel() // 256)].contiguous().numpy().data)
     digests = {name: digest(tensor) for name, tensor in (*model.named_parameters(), *model.named_buffers())}
     return digests, print_.hexdigest()

@@ -3,11 +3,13 @@
 from dataclasses import replace
 
 import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from echorl_cli.plan.engine_memory import Serving, engine_memory
 from echorl_cli.plan.model_shape import GIB, ModelShape
 from echorl_cli.plan.trainer_memory import Training, adapter_parameters, trainer_memory
-from echorl_testing.manifests.model_configs import GEMMA2_2B, QWEN3_06B, QWEN3_8B, QWEN3_30B_A3B
+from echorl_testing.manifests.model_configs import GEMMA2_2B, GLM45_AIR, QWEN3_06B, QWEN3_8B, QWEN3_30B_A3B
 
 TOY = ModelShape(
     vocab_size=100,
@@ -114,6 +116,33 @@ def test_a_mixture_of_experts_that_is_not_known_is_refused(change, message):
         ModelShape.of_config({**QWEN3_30B_A3B, **change})
 
 
+def test_shared_experts_are_active_and_a_first_layer_has_none():
+    """Of a layer: attention 2 x 4096 x 12,288 + 2 x 4096 x 1024 = 109,051,904, two norms 8192; with experts the router
+    4096 x 128 = 524,288 and experts of 3 x 4096 x 1408 = 17,301,504, the first without 3 x 4096 x 10,944 = 134,479,872.
+    """
+    shape = ModelShape.of_config(GLM45_AIR)
+    every, outside = 46 * (109_051_904 + 8192) + 134_479_872 + 45 * 524_288, 2 * 151_552 * 4096 + 4096
+    assert shape.parameters == every + 45 * 129 * 17_301_504 + outside == 106_851_586_048
+    assert shape.active_parameters == every + 45 * 9 * 17_301_504 + outside == 13_423_464_448
+    assert (shape.inner_width, shape.expert_layers) == (9 * 1408, 45)
+    short = {key: value for key, value in GLM45_AIR.items() if key not in {"n_shared_experts", "first_k_dense_replace"}}
+    assert ModelShape.of_config(short) == shape
+    assert (
+        ModelShape.of_config({**GLM45_AIR, "first_k_dense_replace": 46}).active_parameters < 46 * 245_000_000 + outside
+    )
+    with pytest.raises(ValueError, match="first_k_dense_replace: found -1, accepted is a whole number from 0"):
+        ModelShape.of_config({**GLM45_AIR, "first_k_dense_replace": -1})
+
+
+def test_parameters_of_a_mixture_with_shared_experts_are_those_of_its_architecture():
+    """But for biases of queries, keys and values."""
+    described = AutoConfig.for_model(**{key: value for key, value in GLM45_AIR.items() if key != "architectures"})
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(described)
+    counted = sum(one.numel() for name, one in model.named_parameters() if not name.endswith("_proj.bias"))
+    assert ModelShape.of_config(GLM45_AIR).parameters == counted
+
+
 def test_a_rank_of_a_mixture_of_experts_by_hand():
     """Four experts of width 6 in the place of 16; a token takes two: 12 inside.
 
@@ -130,6 +159,23 @@ def test_a_rank_of_a_mixture_of_experts_by_hand():
     assert found.buffers == 10 * 496 + 10 * 168 + 1600 + 8160
     kept = trainer_memory(toy, replace(USE, activation_checkpointing="none"))
     assert kept.activations == 2 * 10 * 496
+
+
+def test_a_rank_of_a_mixture_with_shared_experts_by_hand():
+    """One of two layers has the experts above and one more, 3 x 8 x 6 = 144, which all tokens share; the other has
+    none, and 3 x 8 x 16 = 384.
+    """
+    toy = replace(TOY, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=6, n_shared_experts=1)
+    mixed = replace(toy, first_k_dense_replace=1)
+    assert (mixed.layer_parameters, mixed.parameters) == (816 + 144, 1608 + (192 + 384 + 16) + (816 + 144))
+    assert mixed.active_parameters == mixed.parameters - 2 * 3 * 8 * 6
+    found = trainer_memory(mixed, USE)
+    # Beside what chosen experts keep: 8 of the width and 2 x 6 inside. Both layers count as if they had experts.
+    assert found.activations == 2 * 10 * (2 * (80 + 8 + 12) + 4 * (2 + 4))
+    assert found.master_weights == 4 * mixed.parameters // 2
+    # Of what two ranks that split experts have, half of the chosen ones, 4 x 3 x 8 x 6 / 2, is not gathered.
+    split = trainer_memory(mixed, replace(USE, expert=2))
+    assert found.gathered_weights - split.gathered_weights == 2 * 2 * 288
 
 
 def test_a_rank_that_has_half_of_the_experts_by_hand():
