@@ -171,8 +171,8 @@ async def _healthy(session: aiohttp.ClientSession, url: str) -> bool:
 
 
 @asynccontextmanager
-async def pool_on(address: str, model: ModelConfig, updates: list[dict[str, Any]]) -> AsyncIterator[EnginePool]:
-    """The run's pool with one engine."""
+async def pool_on(model: ModelConfig, updates: list[dict[str, Any]], *addresses: str) -> AsyncIterator[EnginePool]:
+    """The run's pool of these engines."""
     config = OrchestratorConfig(
         run_dir="run",
         port=1,
@@ -181,7 +181,7 @@ async def pool_on(address: str, model: ModelConfig, updates: list[dict[str, Any]
         max_steps=1,
         batch=BatchConfig(group_size=1, batch_size=1, max_staleness=1, seq_len=64, num_ranks=1),
         train=[],
-        engines=EngineDiscovery(names=[address], interval_s=0.5),
+        engines=EngineDiscovery(names=list(addresses), interval_s=0.5),
         weight_mode="http",
         checkpoint=CheckpointConfig(interval=1, keep_last=1),
         update_deadline_s=DEADLINE_S,
@@ -235,7 +235,7 @@ async def measure(options: argparse.Namespace) -> dict[str, dict[str, float]]:
     trainer = Trainer(options, model)
     updates: list[dict[str, Any]] = []
     found: dict[str, dict[str, float]] = {}
-    async with engine(options, model) as address, pool_on(address, model, updates) as pool:
+    async with engine(options, model) as address, pool_on(model, updates, address) as pool:
         # The first is loaded and looked at, the second the first that is copied.
         for _ in range(2):
             await trainer.update(pool)
