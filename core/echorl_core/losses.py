@@ -67,6 +67,11 @@ def losses_with(setting: str) -> tuple[str, ...]:
     return tuple(name for name, loss in LOSSES.items() if setting in loss.settings)
 
 
+def bounded_losses() -> tuple[str, ...]:
+    """Types of losses that drop or clip tokens by the ratio of the trainer's probability and the sampler's."""
+    return tuple(name for name, loss in LOSSES.items() if loss.settings.keys() - KL_TAU.keys())
+
+
 def listed(words: Sequence[str]) -> str:
     """Join words for a sentence: ``a, b and c``."""
     return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))

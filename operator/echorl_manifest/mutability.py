@@ -61,6 +61,8 @@ EFFECTS: Mapping[str, Effect] = {
     "spec.trainer.optimizer.stateDtype": Effect.IMMUTABLE,
     "spec.trainer.elastic": Effect.LIVE,
     "spec.inference": Effect.LIVE,
+    # What the trainer publishes says how far engines may be from it.
+    "spec.inference.quantization": Effect.NEW_ATTEMPT,
     # The orchestrator's: it reads its config once.
     "spec.inference.extraHeaders": Effect.NEW_ATTEMPT,
     "spec.checkpoint.interval": Effect.LIVE,

@@ -6,9 +6,10 @@ import aiohttp
 import pytest
 import torch
 
-from echorl_core.config import LoraConfig, OptimizerConfig
+from echorl_core.config import LoraConfig, OptimizerConfig, SpeculativeConfig
 from echorl_core.identity import RunIdentity
 from echorl_core.rundir import RunDirectory
+from echorl_testing import campaign
 from echorl_testing.engines.adapter_engine import AdapterClient
 from echorl_testing.engines.engine import running_engine
 from echorl_testing.trainer.tiny_learner import alone, tiny_learner, train
@@ -28,6 +29,7 @@ LENGTH = 300
 # One name of all layers, and one layer by its whole name.
 LORA = LoraConfig(rank=4, alpha=32.0, target_modules=["q_proj", "down_proj", "model.layers.1.self_attn.v_proj"])
 FAST = OptimizerConfig(lr=3e-3)
+NGRAM = SpeculativeConfig(method="ngram", num_tokens=4, prompt_lookup_min=1, prompt_lookup_max=3)
 
 
 class Trained:
@@ -71,15 +73,17 @@ def folder(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module")
-def engine(folder):
-    with running_engine(folder / "model", folder / "engine", run_uid=RUN, lora=LORA) as engine:
+@pytest.fixture(scope="module", params=["plain", pytest.param("guessing", marks=campaign.ALL)])
+def engine(request, folder):
+    work, speculative = folder / f"engine-{request.param}", NGRAM if request.param == "guessing" else None
+    with running_engine(folder / "model", work, run_uid=RUN, lora=LORA, speculative=speculative) as engine:
         yield engine
 
 
 @pytest.fixture(scope="module")
-def trained(ranks, folder):
-    return Trained(tiny_learner(ranks, folder / "model", lora=LORA, optimizer=FAST), ranks, folder, LORA)
+def trained(engine, ranks, folder):
+    learner = tiny_learner(ranks, folder / "model", lora=LORA, optimizer=FAST)
+    return Trained(learner, ranks, engine.work.parent, LORA)
 
 
 @pytest.fixture
@@ -168,7 +172,7 @@ async def test_requests_in_flight_go_on_under_the_new_adapter(client, trained):
     torch.testing.assert_close(logprobs, expected[len(PROBE) - 1 :], rtol=0, atol=TOLERANCE)
 
 
-async def test_adapters_of_another_form_are_refused_and_the_old_one_serves_on(client, trained, ranks, folder):
+async def test_adapters_of_another_form_are_refused_and_the_old_one_serves_on(client, engine, trained, ranks, folder):
     if trained.version < 0:
         await client.update(trained.publish())
     assert await agrees(client, trained) < TOLERANCE
@@ -179,11 +183,11 @@ async def test_adapters_of_another_form_are_refused_and_the_old_one_serves_on(cl
         "lora_alpha is 8": LORA.model_copy(update={"alpha": 8.0}),
     }
     for message, lora in others.items():
-        other = Trained(tiny_learner(ranks, folder / "model", lora=lora), ranks, folder / message, lora)
+        other = Trained(tiny_learner(ranks, folder / "model", lora=lora), ranks, engine.work.parent / message, lora)
         policy = other.publish()
         worker = await client.staged(policy)
         assert worker["state"] == "failed"
         assert message in worker["error"]
-    full = Trained(tiny_learner(ranks, folder / "model"), ranks, folder / "full", LORA).publish()
+    full = Trained(tiny_learner(ranks, folder / "model"), ranks, engine.work.parent / "full", LORA).publish()
     assert "kind is 'full', this engine takes 'adapter'" in (await client.staged(full))["error"]
     assert await agrees(client, trained) < TOLERANCE

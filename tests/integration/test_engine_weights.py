@@ -1,7 +1,7 @@
 """Weight updates of a real vLLM engine, checked against transformers in float32.
 
-Engines one after the other: an untied model and, in the campaign, a tied one, mixtures of experts and models with
-sliding windows; the pool's engine has another one.
+Engines one after the other: an untied model and, in the campaign, a tied one, mixtures of experts, models with
+sliding windows, and an untied model with speculative decoding; the pool's engine has another one.
 """
 
 import asyncio
@@ -9,15 +9,17 @@ import json
 import logging
 import time
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 import aiohttp
 import pytest
 import torch
 from aiohttp import web
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from echorl_core.config import ModelConfig
+from echorl_core.config import ModelConfig, SpeculativeConfig
 from echorl_orchestrator.engines.engine_metrics import parse
 from echorl_testing import campaign
 from echorl_testing.engines.engine import running_engine
@@ -35,19 +37,22 @@ UNTIED = pytest.mark.parametrize("setting", ["untied"], indirect=True)
 OF_TIED = pytest.param("tied", marks=campaign.ALL)
 TIED = pytest.mark.parametrize("setting", [OF_TIED], indirect=True)
 OF_EXPERTS = [pytest.param(kind, marks=campaign.ALL) for kind in ("experts", "glm4_moe")]
+GUESSING = pytest.param("guessing", marks=campaign.ALL)
 BOTH = pytest.mark.parametrize("setting", ["untied", OF_TIED], indirect=True)
 OF_WINDOWS = [pytest.param(family, marks=campaign.ALL) for family in ("gemma2", "gemma3_text", "mistral")]
-EACH = pytest.mark.parametrize("setting", ["untied", OF_TIED, *OF_EXPERTS, *OF_WINDOWS], indirect=True)
+GUESSES = pytest.mark.parametrize("setting", [GUESSING], indirect=True)
+EACH = pytest.mark.parametrize("setting", ["untied", OF_TIED, *OF_EXPERTS, *OF_WINDOWS, GUESSING], indirect=True)
 WINDOWS = pytest.mark.parametrize("setting", OF_WINDOWS, indirect=True)
 # Weights of a size that softcaps change what is scored.
 LOUD = replace(SHAPES["tiny"], initializer_range=0.2)
+NGRAM = SpeculativeConfig(method="ngram", num_tokens=4, prompt_lookup_min=1, prompt_lookup_max=3)
 
 
 class Setting:
     """An engine, and the models that are published to it."""
 
-    def __init__(self, engine, folder, kind):
-        self.engine, self.folder, self.kind = engine, folder, kind
+    def __init__(self, engine, folder, kind, *, repeats):
+        self.engine, self.folder, self.kind, self.repeats = engine, folder, kind, repeats
         self.version = 0
         self.pauses = []
         self._models = {}
@@ -57,33 +62,52 @@ class Setting:
         folder = self.folder / f"seed-{seed}"
         if not folder.exists():
             write_seeded_model(folder, seed=seed, **self.kind)
+            if self.repeats:
+                make_repetitive(folder)
         return folder
 
-    def logprobs(self, seed, tokens, first=1):
-        """Natural-log probabilities of tokens ``first``.. under the model of a seed, by transformers."""
+    def distributions(self, seed, tokens):
+        """Natural-log probabilities of the whole vocabulary for tokens 1.. under the model of a seed."""
         if seed not in self._models:
             # In eager mode, as others know no softcap.
             options = {"dtype": torch.float32, "attn_implementation": "eager"}
             self._models[seed] = AutoModelForCausalLM.from_pretrained(self.model(seed), **options).eval()
         with torch.no_grad():
-            logits = self._models[seed](torch.tensor([tokens])).logits[0, :-1]
-        picked = logits.log_softmax(-1).gather(1, torch.tensor(tokens[1:])[:, None])[:, 0]
+            return self._models[seed](torch.tensor([tokens])).logits[0, :-1].log_softmax(-1)
+
+    def logprobs(self, seed, tokens, first=1):
+        """Natural-log probabilities of tokens ``first``.. under the model of a seed, by transformers."""
+        picked = self.distributions(seed, tokens).gather(1, torch.tensor(tokens[1:])[:, None])[:, 0]
         return picked[first - 1 :]
+
+
+def make_repetitive(folder):
+    """Have a token follow from the last one above all, and surely, so that what followed it before follows it again."""
+    (file,) = folder.glob("*.safetensors")
+    tensors = load_file(file)
+    for name, tensor in tensors.items():
+        if name.endswith("o_proj.weight"):
+            tensor.mul_(0.1)
+    tensors["lm_head.weight"].mul_(3)
+    save_file(tensors, file, {"format": "pt"})
 
 
 @pytest.fixture(scope="module")
 def setting(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
     tie = request.param in {"tied", "gemma2", "gemma3_text"}
-    family = {"untied": "qwen3", "tied": "qwen3", "experts": "qwen3_moe"}.get(request.param, request.param)
-    shape = SHAPES["tiny"] if family.startswith("qwen3") else LOUD
+    guessing = request.param == "guessing"
+    families = {"untied": "qwen3", "tied": "qwen3", "guessing": "qwen3", "experts": "qwen3_moe"}
+    family = families.get(request.param, request.param)
+    shape = SHAPES["tiny"] if family.startswith("qwen3") and not guessing else LOUD
     kind = {"shape": shape, "tie": tie, "family": family}
     write_seeded_model(folder / "start", seed=1, **kind)
     # The third update of the tied engine fails half-way: each passes this point once a tensor.
     per_update = len(published_tensors(folder / "start"))
     faults = {"ECHORL_FAULTS": f"engine.mid_apply@{2 * per_update + 7}=raise"} if request.param == "tied" else {}
-    with running_engine(folder / "start", folder / "engine", run_uid=RUN, variables=faults) as engine:
-        found = Setting(engine, folder, kind)
+    options = {"variables": faults, "speculative": NGRAM if guessing else None}
+    with running_engine(folder / "start", folder / "engine", run_uid=RUN, **options) as engine:
+        found = Setting(engine, folder, kind, repeats=guessing)
         yield found
         if found.pauses:
             log.info("%s: pauses of %s ms", request.param, [round(1000 * one) for one in found.pauses])
@@ -107,10 +131,14 @@ class Client:
             assert response.status == status, answer
             return answer
 
+    async def metrics(self):
+        """The engine's metrics, by our names."""
+        async with self.session.get(f"{self.setting.engine.url}/metrics") as response:
+            return parse(await response.text())
+
     async def at_work(self):
         """How many requests the engine has scheduled: each has its first token by the end of the step."""
-        async with self.session.get(f"{self.setting.engine.url}/metrics") as response:
-            return int(parse(await response.text()).get("running", 0))
+        return int((await self.metrics()).get("running", 0))
 
     def publish(self, seed, *, mode="file", change=None, version=None):
         """Publish the model of a seed as the next version; returns the body of a stage call."""
@@ -170,10 +198,10 @@ class Client:
         pairs = zip(tokens[1:], choice["prompt_logprobs"][1:], strict=True)
         return torch.tensor([one[str(token)]["logprob"] for token, one in pairs])
 
-    async def sample(self, prompt, length, temperature=1.0):
+    async def sample(self, prompt, length, temperature=1.0, **more):
         """Sampled ids and logprobs from the token route."""
         # No min_tokens: it takes the stop tokens out of the distribution.
-        sampling = {"max_tokens": length, "temperature": temperature, "logprobs": 0, "ignore_eos": True}
+        sampling = {"max_tokens": length, "temperature": temperature, "logprobs": 0, "ignore_eos": True, **more}
         answer = await self.ask(
             "POST",
             "/inference/v1/generate",
@@ -242,6 +270,52 @@ async def test_the_trainer_scores_as_the_engine_beyond_a_window(client):
     assert float((scored[len(PROBE) - 1 :] - torch.tensor(sampled)).abs().max()) < TOLERANCE
 
 
+def simple_guesses(prompt, ids):
+    """For places among the ids, what followed the token before when it was there first: mostly the engine's guess."""
+    tokens, followed_by = prompt + ids, {}
+    for place, (before, token) in enumerate(pairwise(tokens), start=1 - len(prompt)):
+        if place >= 0 and before in followed_by:
+            yield place, followed_by[before]
+        followed_by.setdefault(before, token)
+
+
+@GUESSES
+async def test_guessed_tokens_have_the_policys_probabilities(client):
+    await client.update(5)
+    prompts = [[*PROBE, number] * 3 for number in range(24)]
+    # Those of the second half are no policy's that trains, but an eval's.
+    temperatures = [1.0] * 12 + [0.7] * 12
+    asked = [client.sample(prompt, 200, one) for prompt, one in zip(prompts, temperatures, strict=True)]
+    found = likely = variance = 0.0
+    for prompt, temperature, (ids, logprobs) in zip(prompts, temperatures, await asyncio.gather(*asked), strict=True):
+        assert len(ids) == len(logprobs) == 200
+        scored = client.setting.distributions(5, prompt + ids)[len(prompt) - 1 :]
+        expected = (scored.double() / temperature).log_softmax(-1)
+        sampled = expected.gather(1, torch.tensor(ids)[:, None])[:, 0]
+        assert float((sampled - torch.tensor(logprobs)).abs().max()) < TOLERANCE
+        for place, guess in simple_guesses(prompt, ids):
+            probability = float(expected[place, guess].exp())
+            found, likely = found + (ids[place] == guess), likely + probability
+            variance += probability * (1 - probability)
+    counts = await client.metrics()
+    taken, guessed = counts["accepted_draft_tokens_total"], counts["draft_tokens_total"]
+    log.info("%d of %d guesses taken; %d came true, %.1f likely, +-%.1f", taken, guessed, found, likely, variance**0.5)
+    assert 300 < taken < guessed
+    assert abs(found - likely) < 5 * variance**0.5
+
+
+@GUESSES
+async def test_a_stop_token_among_guesses_is_the_last(client):
+    await client.update(5)
+    prompt = PROBE * 3
+    ids, _ = await client.sample(prompt, 200)
+    stop = max(set(ids), key=ids.count)
+    for ids, logprobs in await asyncio.gather(*(client.sample(prompt, 200, stop_token_ids=[stop]) for _ in range(16))):
+        assert stop not in ids[:-1]
+        assert len(ids) == len(logprobs)
+        assert ids[-1] == stop or len(ids) == 200
+
+
 async def samples_through_an_update(client, seed, length):
     """Eight samples that begin before an update over HTTP, and how many of them were in flight while it was made."""
     body = client.publish(seed, mode="http")
@@ -272,7 +346,7 @@ async def test_an_update_by_a_delta_agrees_with_transformers(client):
     assert await client.holds(6)
 
 
-@UNTIED
+@pytest.mark.parametrize("setting", ["untied", GUESSING], indirect=True)
 async def test_requests_in_flight_survive_updates(client):
     length = 300
     for _ in range(6):

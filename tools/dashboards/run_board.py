@@ -219,6 +219,17 @@ _ENGINES = Row(
             ),
         ),
         Plot(
+            "Guessed tokens that were taken",
+            Unit.SHARE,
+            "By inference.speculative. Few: ask for longer matches (promptLookupMin), or do without; each costs.",
+            (
+                Query(
+                    f"{rate('engines_accepted_draft_tokens_total')} / {rate('engines_draft_tokens_total')}",
+                    "taken",
+                ),
+            ),
+        ),
+        Plot(
             "Weight updates",
             Unit.SECONDS,
             "Mean length by part. Generation stands still during pause only.",

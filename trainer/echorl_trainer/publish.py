@@ -25,7 +25,7 @@ from transformers import AutoTokenizer
 from xxhash import xxh3_128_hexdigest
 
 from echorl_core.adapters import ADAPTER_CONFIG, ADAPTER_WEIGHTS, config_json
-from echorl_core.config import ModelConfig
+from echorl_core.config import ModelConfig, Quantization
 from echorl_core.faults import fault_point
 from echorl_core.identity import RunIdentity
 from echorl_core.wire.weights import PolicyAnnouncement, PolicyId, Probe, TensorInfo, WeightFile, WeightManifest
@@ -41,6 +41,9 @@ from echorl_trainer.weights import WeightStore
 
 # float32 is what engine and trainer agreed to on CPU, with a margin; bfloat16 awaits its measurement on a GPU.
 PROBE_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.25}
+# Awaits its measurement as well. The probe's tokens are unlikely ones, whose logprobs fp8 moves most; what it is to
+# find is an engine that holds something else, which is off by several nats.
+FP8_PROBE_TOLERANCE = 2.0
 
 
 HASH_THREADS = 4
@@ -98,15 +101,18 @@ class Publisher:
         deadline_s: float = 600.0,
         deltas: bool = True,
         broadcaster: Broadcaster | None = None,
+        engine_quantization: Quantization | None = None,
     ) -> None:
         """``store``: on rank 0; None elsewhere. ``deadline_s`` bounds the wait for memory, and for a publication.
 
         ``deltas``: whether a version is published as what it changed, too, where that is little; of adapters none is,
-        nor of what a ``broadcaster`` sends, which adapters never are.
+        nor of what a ``broadcaster`` sends, which adapters never are. ``engine_quantization``: how engines hold the
+        weights; by that they may be further from the probe's logprobs.
         """
         self._policy, self._ranks, self._identity = policy, ranks, identity
         self._probe_token_ids = probe_token_ids
         self._store, self._watch, self._deadline_s = store, watch, deadline_s
+        self._tolerance = PROBE_TOLERANCE[policy.dtype] if engine_quantization is None else FP8_PROBE_TOLERANCE
         adapter = policy.adapter
         self._broadcaster = broadcaster if adapter is None else None
         self._deltas = deltas and adapter is None and broadcaster is None
@@ -203,7 +209,7 @@ class Publisher:
             probe=Probe(
                 token_ids=self._probe_token_ids,
                 logprobs=scores.tolist(),
-                tolerance=PROBE_TOLERANCE[self._policy.dtype],
+                tolerance=self._tolerance,
             ),
             delta=None if delta is None else delta.size,
             broadcast=self._broadcaster is not None,

@@ -146,6 +146,7 @@ def run_rank(
             deadline_s=config.step_timeout_s,
             deltas=config.weight_delta == "auto",
             broadcaster=broadcaster,
+            engine_quantization=config.engine_quantization,
         ),
         saver=saver,
         outbox=outbox,

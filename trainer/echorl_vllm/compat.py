@@ -53,6 +53,8 @@ class Loader:
     """How one worker takes versions: by vLLM's loading, and by recorded copies once these are known to be all of it."""
 
     def __init__(self, worker: Any) -> None:
+        if worker.vllm_config.speculative_config is not None and device_of(worker).type == "cpu":
+            mend_temperatures()
         self._worker = worker
         self._copies: Copies | None = None
         self._looked = False
@@ -165,6 +167,35 @@ def forget_packed_experts(model: torch.nn.Module) -> None:
         method: Any = getattr(module, "quant_method", None)
         if getattr(method, "moe_kernel", None) is not None and next(module.parameters()).device.type == "cpu":
             method.moe_kernel = None
+
+
+def mend_temperatures() -> None:
+    """On CPUs, have guessed tokens checked at their temperatures.
+
+    0.32 writes these into a copy that is dropped there, and divides logits by what the memory held before.
+    """
+    from vllm.v1.sample import rejection_sampler  # noqa: PLC0415 - of the first model runner, which GPUs do not take
+
+    rejection_sampler.expand_batch_to_tokens = expanded
+
+
+def expanded(
+    x: torch.Tensor, cu_num_tokens: torch.Tensor, num_tokens: int, replace_from: float = 0, replace_to: float = 0
+) -> torch.Tensor:
+    """Give each token what its request has, as vLLM's function of these arguments does on GPUs.
+
+    Args:
+        x: of each request [r]; ``replace_from`` counts as ``replace_to``.
+        cu_num_tokens: where each request's tokens end [r], ascending.
+        num_tokens: of all requests, n.
+        replace_from: a value that is not passed on.
+        replace_to: what is passed on in its place.
+
+    Returns:
+        Of each token [n].
+    """
+    counts = cu_num_tokens.diff(prepend=cu_num_tokens.new_zeros(1))
+    return x.masked_fill(x == replace_from, replace_to).repeat_interleave(counts, output_size=num_tokens)
 
 
 def settle(worker: Any) -> None:

@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from echorl_core.config import InferenceConfig, LoraConfig
+from echorl_core.config import InferenceConfig, LoraConfig, SpeculativeConfig
 from echorl_core.names import SERVED_MODEL_NAME
 from echorl_vllm.adapter import FOLDER as ADAPTER_FOLDER
 from echorl_vllm.adapter import reserved_rank
@@ -16,9 +16,11 @@ _OURS = frozenset(
         *("--worker-extension-cls", "--middleware", "--api-server-count", "--port", "--host", "--served-model-name"),
         *("--enable-lora", "--no-enable-lora", "--lora-modules", "--lora-dtype", "--lora-target-modules"),
         *("--max-loras", "--max-lora-rank", "--max-cpu-loras"),
+        *("--quantization", "--quantization-config"),
+        *("--speculative-config", "--spec-method", "--spec-model", "--spec-tokens"),
     }
 )
-"""Options that weight updates depend on; ``extra_args`` may not set them."""
+"""Options that weight updates or logprobs depend on; ``extra_args`` may not set them."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +61,10 @@ def command(
         temporary: folder for temporary files and sockets; None: in ``work``.
 
     Raises:
-        ValueError: ``extra_args`` sets an option that weight updates depend on.
+        ValueError: ``extra_args`` sets an option that weight updates or logprobs depend on; fp8 on a CPU.
     """
+    if config.quantization is not None and config.device == "cpu":
+        raise ValueError(f"quantization: {config.quantization}: needs a GPU, and this engine runs on a CPU")
     for argument in config.extra_args:
         # vLLM takes an option's beginning for it, and ``--a.b`` for a key of its value.
         name = argument.partition("=")[0].partition(".")[0].replace("_", "-")
@@ -78,6 +82,11 @@ def command(
     argv += ["--enable-prompt-tokens-details", "--disable-uvicorn-access-log"]
     if config.model.lora is not None:
         argv += _adapter_options(config.model.lora, work / ADAPTER_FOLDER, config.device)
+    if config.speculative is not None:
+        argv += ["--speculative-config", _speculative(config.speculative)]
+    if config.quantization == "fp8":
+        # A scale for each row of weights, and for each token. 0.32 takes "fp8" for folders that are quantized already.
+        argv += ["--quantization", "fp8_per_channel"]
     if installed.scale_out_flag:
         argv.append("--enable-scale-out")
     if config.device == "cpu":
@@ -99,6 +108,17 @@ def _adapter_options(lora: LoraConfig, folder: Path, device: str) -> list[str]:
     options = ["--enable-lora", "--max-loras", places, "--max-cpu-loras", places]
     options += ["--max-lora-rank", str(reserved_rank(lora.rank)), "--lora-target-modules", *targets]
     return [*options, "--lora-modules", module]
+
+
+def _speculative(speculative: SpeculativeConfig) -> str:
+    """As JSON for vLLM. Its way to reject guesses is the default, which keeps the policy's distribution."""
+    options = {
+        "method": speculative.method,
+        "num_speculative_tokens": speculative.num_tokens,
+        "prompt_lookup_min": speculative.prompt_lookup_min,
+        "prompt_lookup_max": speculative.prompt_lookup_max,
+    }
+    return json.dumps(options)
 
 
 def _environment(config: InferenceConfig, *, work: Path, installed: Installed) -> dict[str, str]:

@@ -16,7 +16,7 @@ from echorl_core.config.algorithm import (
 )
 from echorl_core.config.base import RoleConfig
 from echorl_core.config.environment import CurriculumConfig, EnvironmentConfig, EvalConfig, OverridesConfig, SeatConfig
-from echorl_core.config.inference import InferenceConfig
+from echorl_core.config.inference import InferenceConfig, Quantization, SpeculativeConfig
 from echorl_core.config.model import LoraConfig, ModelConfig, SamplingConfig
 from echorl_core.config.orchestrator import (
     BatchConfig,
@@ -54,12 +54,14 @@ __all__ = [
     "OrchestratorConfig",
     "OverridesConfig",
     "PrepareConfig",
+    "Quantization",
     "RoleConfig",
     "RoleConfigs",
     "SamplingConfig",
     "SandboxesConfig",
     "SeatConfig",
     "SftConfig",
+    "SpeculativeConfig",
     "TeacherConfig",
     "TrainerConfig",
     "WandbConfig",

@@ -6,6 +6,7 @@ from pydantic import Field
 
 from echorl_core.config.algorithm import LossConfig
 from echorl_core.config.base import RoleConfig
+from echorl_core.config.inference import Quantization
 from echorl_core.config.model import ModelConfig
 
 
@@ -82,6 +83,8 @@ class TrainerConfig(RoleConfig):
     """``auto``: nccl or http, by ``echorl_core.links``."""
     engines_on_gpus: bool = False
     """For ``auto``."""
+    engine_quantization: Quantization | None = None
+    """How engines hold the published weights."""
     weight_delta: Literal["auto", "never"] = "auto"
     """Whether versions are published as what they changed, too."""
     publish_host: str = "127.0.0.1"

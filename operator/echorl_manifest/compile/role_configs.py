@@ -252,6 +252,7 @@ def _trainer(spec: EchoRLRunSpec, placement: Placement) -> config.TrainerConfig:
         expert=trainer.parallel.expert,
         weight_mode=spec.weight_transfer.mode,
         engines_on_gpus=spec.weight_transfer.mode == "auto" and spec.inference.gpus_per_replica > 0,
+        engine_quantization=spec.inference.quantization,
         weight_delta=spec.weight_transfer.delta,
         publish_host=placement.publish_host,
         advertise_host=placement.advertise_host,
@@ -281,6 +282,11 @@ def _memory(spec: EchoRLRunSpec) -> config.MemoryConfig | None:
     )
 
 
+def _speculative(spec: EchoRLRunSpec) -> config.SpeculativeConfig | None:
+    speculative = spec.inference.speculative
+    return None if speculative is None else config.SpeculativeConfig(**speculative.model_dump())
+
+
 def _inference(spec: EchoRLRunSpec, placement: Placement) -> list[config.InferenceConfig]:
     inference = spec.inference
     return [
@@ -291,6 +297,8 @@ def _inference(spec: EchoRLRunSpec, placement: Placement) -> list[config.Inferen
             port=engine.port,
             tensor_parallel=inference.tensor_parallel or max(1, inference.gpus_per_replica),
             device=placement.device,
+            speculative=_speculative(spec),
+            quantization=inference.quantization,
             extra_args=list(inference.extra_args),
         )
         for engine in placement.engines

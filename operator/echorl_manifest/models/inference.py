@@ -1,6 +1,6 @@
 """spec.inference and spec.orchestrator: the engines, and the role between them and the trainer."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -28,6 +28,19 @@ class Autoscale(ApiModel):
     """Most engines."""
 
 
+class Speculative(ApiModel):
+    """Speculative decoding: guesses are checked several in one step. Samples and their logprobs stay the policy's."""
+
+    method: Literal["ngram"]
+    """``ngram``: what followed in the same text after the same last tokens. It needs no second model."""
+    num_tokens: Annotated[int, Field(ge=1, le=16)] = 4
+    """Tokens that are guessed in a step."""
+    prompt_lookup_min: Annotated[int, Field(ge=1, le=64)] = 2
+    """Fewest last tokens that must have been there before."""
+    prompt_lookup_max: Annotated[int, Field(ge=1, le=64)] = 4
+    """Most last tokens that are looked for; the longest match counts."""
+
+
 class Inference(PodTemplate):
     """The vLLM engines."""
 
@@ -41,8 +54,14 @@ class Inference(PodTemplate):
     """GPUs of each engine. 0: it runs on the CPU."""
     tensor_parallel: Annotated[int, Field(ge=1, le=64)] | None = None
     """GPUs that one copy of the model is split over. Default: ``gpusPerReplica``."""
+    speculative: Speculative | None = None
+    """Has engines guess tokens. Pays where answers repeat what stands in the text and few requests share an engine."""
+    quantization: Literal["fp8"] | None = None
+    """``fp8``: engines quantize the weights of linear layers as they load them, and what these multiply. For GPUs of
+    compute capability 8.9 or newer, and losses that clip or mask the ratio of trainer and engine. Default:
+    ``model.dtype``."""
     extra_args: Annotated[tuple[Text, ...], Field(strict=False, max_length=64)] = ()
-    """Further arguments of ``vllm serve``, by their whole long names (``--quantization``, not ``-q``); those that
+    """Further arguments of ``vllm serve``, by their whole long names (``--attention-config``, not ``-ac``); those that
     EchoRL sets itself are refused."""
     extra_headers: Annotated[tuple[Header, ...], Field(strict=False, max_length=16)] = ()
     """Headers of every request that the orchestrator sends to engines, for a proxy between them."""

@@ -51,6 +51,8 @@ OWN_ENGINE_ARGUMENTS = (
     "--pipeline-parallel-size",
     "--port",
     "--prefill-context-parallel-size",
+    "--quantization",
+    "--quantization-config",
     "--return-tokens-as-token-ids",
     "--root-path",
     "--served-model-name",
@@ -97,4 +99,4 @@ def engine_findings(spec: EchoRLRunSpec) -> Iterator[Finding]:
         if is_own_argument(argument):
             yield finding(path, argument, "other arguments, with their whole names", "EchoRL sets this itself")
         elif re.search(SHORT_ARGUMENT, argument):
-            yield finding(path, argument, "options by their long names (--quantization for -q)")
+            yield finding(path, argument, "options by their long names (--attention-config for -ac)")

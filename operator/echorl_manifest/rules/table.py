@@ -4,7 +4,7 @@ What takes arithmetic stands in both languages: in modules beside this one, and 
 ``echorl_manifest.crd.rules``.
 """
 
-from echorl_core.losses import LOSSES, listed, losses_with
+from echorl_core.losses import LOSSES, bounded_losses, listed, losses_with
 from echorl_core.names import RESERVED_ENVIRONMENT_NAME
 from echorl_manifest.models.algorithm import Loss
 from echorl_manifest.rules.environments import ECHO_ROLES, GIVEN, GIVEN_NAMES
@@ -58,6 +58,8 @@ _OF_GIVEN_CONVERSATIONS = (
 _NO_SUCH_LOGPROBS = "the trainer's logprobs would not match the sampled ones"
 _NO_BASE = "without model.lora the engines hold the policy alone; serve the base model yourself, as an endpoint"
 _NEEDS_ENGINES = "only a run of mode sft without eval environments needs no engines"
+_BOUNDED = bounded_losses()
+_FP8 = has("spec.inference.quantization", "fp8")
 _WITHOUT_STATE = "sgd and signSgd keep no moments"
 _WITHOUT_PROJECT = "only with project: without one there is no W&B"
 
@@ -211,6 +213,26 @@ RUNTIME: tuple[Row, ...] = (
     Compared(("spec.inference.autoscale",), "max", "at least", "min"),
     Compared(INFERENCE, "replicas", "at least", "autoscale.min"),
     Compared(INFERENCE, "autoscale.max", "at least", "replicas"),
+    *(
+        Refused(SPEC, "inference.quantization", (when,), reason)
+        for when, reason in (
+            (has("inference.gpusPerReplica", 0), "CPUs do not multiply fp8"),
+            (has_other("model.dtype", "bfloat16"), "fp8 is for models in bfloat16"),
+            (given("model.lora"), "adapters on quantized layers were never tried"),
+        )
+    ),
+    *(
+        Refused(
+            places,
+            "algorithm.loss.type",
+            (_FP8,),
+            "engines in fp8 are another policy than the trainer's, and this loss neither clips nor masks their ratio",
+            listed(_BOUNDED),
+            but=_BOUNDED,
+        )
+        for places in (SPEC, TRAIN)
+    ),
+    Compared(("spec.inference.speculative",), "promptLookupMax", "at least", "promptLookupMin"),
     Compared(
         SPEC,
         "trainer.seqLen",

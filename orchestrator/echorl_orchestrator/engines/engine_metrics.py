@@ -14,6 +14,8 @@ COUNTERS = {
     "vllm:prefix_cache_hits_total": "prefix_hits_total",
     "vllm:prompt_tokens_total": "prompt_tokens_total",
     "vllm:generation_tokens_total": "generation_tokens_total",
+    "vllm:spec_decode_num_draft_tokens_total": "draft_tokens_total",
+    "vllm:spec_decode_num_accepted_tokens_total": "accepted_draft_tokens_total",
     "vllm:num_preemptions_total": "preemptions_total",
     "vllm:request_success_total": "requests_total",
 }

@@ -119,6 +119,8 @@ ENGINES = (
     _counter("engines_prefix_hit_tokens", "Those that were found there."),
     _counter("engines_prompt_tokens", "Prompt tokens that engines processed."),
     _counter("engines_generation_tokens", "Tokens that engines sampled, those of lost and eval episodes included."),
+    _counter("engines_draft_tokens", "Tokens that engines guessed and checked (inference.speculative)."),
+    _counter("engines_accepted_draft_tokens", "Those that were sampled so."),
     _counter("engines_preemptions", "Requests that engines put back for want of KV cache."),
     _counter("engines_requests", "Requests that engines finished."),
     _histogram("engines_time_to_first_token_seconds", "Of all engines, by their own clocks."),

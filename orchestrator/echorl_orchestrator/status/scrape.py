@@ -112,6 +112,8 @@ class Scrape:
                 engines_prefix_hit_tokens=told["prefix_hits_total"],
                 engines_prompt_tokens=told["prompt_tokens_total"],
                 engines_generation_tokens=told["generation_tokens_total"],
+                engines_draft_tokens=told["draft_tokens_total"],
+                engines_accepted_draft_tokens=told["accepted_draft_tokens_total"],
                 engines_preemptions=told["preemptions_total"],
                 engines_requests=told["requests_total"],
             ),

@@ -16,6 +16,7 @@ import xxhash
 from safetensors.torch import load, load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from echorl_core.config import Quantization
 from echorl_core.identity import RunIdentity
 from echorl_core.rundir import RunDirectory
 from echorl_core.wire.weights import PolicyAnnouncement, WeightManifest
@@ -48,6 +49,7 @@ def publisher_of(
     deadline_s: float = 60,
     deltas: bool = True,
     broadcaster: Broadcaster | None = None,
+    engine_quantization: Quantization | None = None,
 ) -> Publisher:
     return Publisher(
         learner.state.policy,
@@ -59,6 +61,7 @@ def publisher_of(
         deadline_s=deadline_s,
         deltas=deltas,
         broadcaster=broadcaster,
+        engine_quantization=engine_quantization,
     )
 
 
@@ -101,6 +104,15 @@ def test_manifest_describes_every_file_and_tensor(ranks: Ranks, model: Path, tmp
         assert manifest.tensors[name].shape == list(tensor.shape)
         assert manifest.tensors[name].dtype == "F32"
         assert manifest.tensors[name].xxh3 == xxhash.xxh3_128_hexdigest(tensor.numpy())
+
+
+def test_engines_in_fp8_may_be_further_from_the_probe(ranks: Ranks, model: Path) -> None:
+    learner, tolerances = tiny_learner(ranks, model), []
+    for quantization in (None, "fp8"):
+        store = MemoryStore(3, "http://127.0.0.1:9")
+        publisher = publisher_of(learner, ranks, store, model, engine_quantization=quantization)
+        tolerances.append(published(publisher, 0).probe.tolerance)
+    assert tolerances == [1e-3, 2.0]
 
 
 def test_what_is_broadcast_is_announced_as_such_and_has_no_delta(ranks: Ranks, model: Path) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from echorl_core.config import InferenceConfig, LoraConfig, ModelConfig
+from echorl_core.config import InferenceConfig, LoraConfig, ModelConfig, SpeculativeConfig
 from echorl_core.termination_message import read
 from echorl_vllm.adapter import reserved_rank
 from echorl_vllm.environment import share_model_facts, short_path
@@ -79,6 +79,27 @@ def test_an_adapter_is_there_from_the_start_and_the_model_under_another_name():
         assert argv[argv.index("--served-model-name") + 1] == "base"
 
 
+def test_guesses_are_told_in_vllms_own_words():
+    argv, _ = build(
+        speculative=SpeculativeConfig(method="ngram", num_tokens=5, prompt_lookup_min=2, prompt_lookup_max=3)
+    )
+    assert json.loads(argv[argv.index("--speculative-config") + 1]) == {
+        "method": "ngram",
+        "num_speculative_tokens": 5,
+        "prompt_lookup_min": 2,
+        "prompt_lookup_max": 3,
+    }
+    assert "--speculative-config" not in build()[0]
+
+
+def test_fp8_has_a_scale_for_each_row():
+    argv, _ = build(device="cuda", quantization="fp8")
+    assert argv[argv.index("--quantization") + 1] == "fp8_per_channel"
+    assert "--quantization" not in build(device="cuda")[0]
+    with pytest.raises(ValueError, match="quantization: fp8: needs a GPU, and this engine runs on a CPU"):
+        build(quantization="fp8")
+
+
 @pytest.mark.parametrize(("rank", "reserved"), [(1, 8), (8, 8), (9, 16), (257, 320), (512, 512)])
 def test_room_is_reserved_for_the_next_rank_that_vllm_knows(rank, reserved):
     assert reserved_rank(rank) == reserved
@@ -115,6 +136,9 @@ def test_cuda_command_of_an_older_vllm():
         "--enable_lora",
         "--max-loras=4",
         "--middle",
+        "--speculative_config.num_speculative_tokens=3",
+        "--spec-tokens",
+        "--quantization",
     ],
 )
 def test_options_that_weight_updates_depend_on_are_kept(argument):

@@ -51,6 +51,13 @@ def recorded(model, tensors):
     return record(dict(model.named_parameters()), model.load_weights, tensors)
 
 
+def test_weights_that_are_held_in_fp8_are_not_copied():
+    model = Model()
+    model.out = nn.Parameter(model.out.detach().to(torch.float8_e4m3fn), requires_grad=False)
+    with pytest.raises(NotPlainError, match=r"out: torch.bfloat16 \[8, 4\] is loaded into torch.float8_e4m3fn"):
+        recorded(model, published(1))
+
+
 def test_copies_do_what_loading_does():
     model, loaded = Model(), Model()
     model.load_weights(published(1).items())

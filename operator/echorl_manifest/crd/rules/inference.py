@@ -29,6 +29,6 @@ def extra_argument() -> Iterable[Validation]:
     )
     yield validation(
         f"!self.matches({literal(SHORT_ARGUMENT)})",
-        'found "{self}"; accepted: options by their long names (--quantization for -q)',
+        'found "{self}"; accepted: options by their long names (--attention-config for -ac)',
         reason="FieldValueForbidden",
     )

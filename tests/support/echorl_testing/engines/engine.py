@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from echorl_core.config import InferenceConfig, LoraConfig, ModelConfig
+from echorl_core.config import InferenceConfig, LoraConfig, ModelConfig, SpeculativeConfig
 from echorl_testing.ports import free_port
 
 REPOSITORY = Path(__file__).resolve().parents[4]
@@ -90,6 +90,7 @@ def running_engine(
     variables: Mapping[str, str] | None = None,
     max_model_len: int = 1024,
     lora: LoraConfig | None = None,
+    speculative: SpeculativeConfig | None = None,
 ) -> Iterator[Engine]:
     """Start ``python -m echorl_vllm`` on a free port and wait for ``/health``; its whole session is killed at the end.
 
@@ -102,6 +103,7 @@ def running_engine(
         variables: added to its environment, e.g. fault points.
         max_model_len: context length in tokens.
         lora: the adapter that is updated in place of the model.
+        speculative: how the engine guesses tokens.
     """
     python = REPOSITORY / ".venv-inference" / "bin" / "python"
     folder.mkdir(parents=True, exist_ok=True)
@@ -110,6 +112,7 @@ def running_engine(
         model=ModelConfig(path=str(model), dtype="float32", max_model_len=max_model_len, renderer="engine", lora=lora),
         served_name="policy" if lora is None else "base",
         port=port,
+        speculative=speculative,
         extra_args=extra_args or [],
     ).dump(folder / "inference.json")
     environment = {**os.environ, "ECHORL_RUN_UID": run_uid, "ECHORL_ADMIN_TOKEN": token, **(variables or {})}

@@ -43,6 +43,19 @@ WORDS = {
     "adapters of the second runner": (RUNNERS[1], ["LoRAModelRunnerMixin"]),
     "logprobs of the first runner": (RUNNERS[0], ["logprobs_mode=self.model_config.logprobs_mode"]),
     "logprobs of the second runner": ("v1/worker/gpu/sample/sampler.py", ["if self.logprobs_mode"]),
+    "guesses": (
+        "config/speculative.py",
+        ["num_speculative_tokens", "prompt_lookup_min", "prompt_lookup_max", 'RejectionSampleMethod = "standard"'],
+    ),
+    "logprobs of guesses, first runner": (
+        "v1/sample/rejection_sampler.py",
+        ["target_logits if self.is_processed_logprobs_mode", "temperature = expand_batch_to_tokens("],
+    ),
+    "logprobs of guesses, second runner": (
+        "v1/worker/gpu/spec_decode/rejection_sampler.py",
+        ["processed_logits if use_processed_logits"],
+    ),
+    "weights in fp8": ("config/quantization.py", ['"fp8_per_channel": QuantizationConfigArgs']),
 }
 """By what they are: a file of the package, and texts that it holds."""
 _ANYWHERE = ['"/pause"', '"/resume"', '"/is_paused"', '"/health"', '"/metrics"', "enable_prompt_tokens_details: bool"]

@@ -13,12 +13,23 @@ vllm:generation_tokens_total{engine="0",model_name="a b"} 100.0
 vllm:generation_tokens_created{engine="0"} 1.7e+09
 vllm:request_success_total{finished_reason="stop"} 4.0
 vllm:request_success_total{finished_reason="length"} 1.0
+vllm:spec_decode_num_drafts_total{engine="0",model_name="policy"} 5.0
+vllm:spec_decode_num_draft_tokens_total{engine="0",model_name="policy"} 20.0
+vllm:spec_decode_num_accepted_tokens_total{engine="0",model_name="policy"} 7.0
+vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",model_name="policy",position="0"} 4.0
 process_cpu_seconds_total 1.0
 """
 
 
 def test_parse_sums_over_labels_and_keeps_only_known_families():
-    assert parse(TEXT) == {"running": 4.0, "kv_usage": 0.25, "generation_tokens_total": 100.0, "requests_total": 5.0}
+    assert parse(TEXT) == {
+        "running": 4.0,
+        "kv_usage": 0.25,
+        "generation_tokens_total": 100.0,
+        "requests_total": 5.0,
+        "draft_tokens_total": 20.0,
+        "accepted_draft_tokens_total": 7.0,
+    }
 
 
 def test_counters_survive_resets_and_dead_engines_and_gauges_do_not():

@@ -73,6 +73,37 @@ ROLES: list[Refused] = [
         for argument in ("-tp", "-dp=2", "-q", "-O3")
     ),
     Refused(
+        [("spec.inference.speculative", {"method": "ngram", "promptLookupMin": 5})],
+        "spec.inference.speculative.promptLookupMax",
+        "at least promptLookupMin (5)",
+        id="a longest match below the shortest",
+    ),
+    *(
+        Refused([("spec.inference.quantization", "fp8"), *changes], path, accepted, id=why)
+        for why, changes, path, accepted in (
+            ("fp8 on CPUs", [("spec.inference.gpusPerReplica", 0)], "spec.inference.quantization", "no value"),
+            ("fp8 of float32", [("spec.model.dtype", "float32")], "spec.inference.quantization", "no value"),
+            ("fp8 under an adapter", [("spec.model.lora", {})], "spec.inference.quantization", "no value"),
+            (
+                "fp8 without a bound of the ratio",
+                [("spec.algorithm.loss", {"type": "reinforce"})],
+                "spec.algorithm.loss.type",
+                "dppo, ipo, grpo and cispo",
+            ),
+        )
+    ),
+    Refused(
+        [
+            ("spec.inference.quantization", "fp8"),
+            ("spec.environments.train.0.algorithm", {"loss": {"type": "reinforce"}}),
+        ],
+        "spec.environments.train[0].algorithm.loss.type",
+        "dppo, ipo, grpo and cispo",
+        id="fp8 without a bound of an environment's ratio",
+        server_path="spec.environments.train",
+        server_says="engines in fp8",
+    ),
+    Refused(
         [("spec.inference.extraHeaders.0.name", "X Team")],
         "spec.inference.extraHeaders[0].name",
         "letters, digits",
