@@ -55,6 +55,7 @@ _CLUSTER_ONLY = (
     "`spec.code.configMap`, `spec.suspend`",
     "`spec.stallPolicy.action` other than `Restart`",
     "`spec.sandboxes.provider` other than `process`",
+    "`spec.environments.*[].type` of an image, and `server` with it",
 )
 _CHANGES = {Effect.LIVE: "live", Effect.NEW_ATTEMPT: "restart", Effect.IMMUTABLE: "refused"}
 

@@ -4,6 +4,7 @@ A path covers everything below it unless a longer one is in the table too. ``[]`
 What applies live inside a role is what ``echorl_core.live`` can carry to the orchestrator.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
@@ -11,6 +12,7 @@ from functools import lru_cache
 from typing import Any, get_args, get_origin
 
 from echorl_manifest.models.base import ApiModel
+from echorl_manifest.models.environments import OPENENV_IMAGE
 from echorl_manifest.models.run import EchoRLRunSpec
 from echorl_manifest.schema import bare, is_model, keys
 
@@ -50,9 +52,11 @@ EFFECTS: Mapping[str, Effect] = {
     "spec.seed": Effect.IMMUTABLE,
     "spec.algorithm.mode": Effect.IMMUTABLE,
     "spec.environments.train[].type": Effect.IMMUTABLE,
+    "spec.environments.train[].server": Effect.LIVE,
     "spec.environments.train[].sampling.temperature": Effect.LIVE,
     "spec.environments.train[].sampling.maxCompletionTokens": Effect.LIVE,
     "spec.environments.eval[].type": Effect.IMMUTABLE,
+    "spec.environments.eval[].server": Effect.LIVE,
     "spec.environments.eval[].sampling.temperature": Effect.LIVE,
     "spec.environments.eval[].sampling.maxCompletionTokens": Effect.LIVE,
     "spec.environments.eval[].interval": Effect.LIVE,
@@ -78,6 +82,12 @@ EFFECTS: Mapping[str, Effect] = {
     # Every rank's own watchdog is started with noStepFor.
     "spec.stallPolicy.action": Effect.LIVE,
 }
+
+
+REPLACED: Mapping[str, str] = dict.fromkeys(
+    ("spec.environments.train[].type", "spec.environments.eval[].type"), OPENENV_IMAGE
+)
+"""What begins a new attempt in spite of its effect, where both values match: another image of the same environment."""
 
 
 def effect_of(path: str) -> Effect:
@@ -119,7 +129,9 @@ def _changes(annotation: Any, old: Any, new: Any, path: str, pattern: str) -> It
     elif _is_named_list(kind) and _has_names(old) and _has_names(new):
         yield from _items_changes(get_args(kind)[0], old, new, path, pattern)
     elif not _same(kind, old, new):
-        yield Change(path, effect_of(pattern))
+        values = (str(old), str(new))
+        replaced = pattern in REPLACED and all(re.search(REPLACED[pattern], value) for value in values)
+        yield Change(path, Effect.NEW_ATTEMPT if replaced else effect_of(pattern))
 
 
 @lru_cache(maxsize=256)

@@ -12,6 +12,8 @@ LABEL_RUN = f"{GROUP}/run"
 LABEL_RUN_UID = f"{GROUP}/run-uid"
 LABEL_ROLE = f"{GROUP}/role"
 LABEL_ATTEMPT = f"{GROUP}/attempt"
+LABEL_ENVIRONMENT = f"{GROUP}/environment"
+"""Which environment a server's pod serves."""
 LABEL_NAME = "app.kubernetes.io/name"
 LABEL_COMPONENT = "app.kubernetes.io/component"
 LABEL_MANAGED_BY = "app.kubernetes.io/managed-by"
@@ -49,6 +51,8 @@ class PodRole(StrEnum):
     INFERENCE = "inference"
     ORCHESTRATOR = "orchestrator"
     PREPARE = "prepare"
+    ENVIRONMENT = "environment"
+    """Serves an environment that is an image."""
 
 
 def trainer(run: str) -> str:
@@ -64,6 +68,11 @@ def inference(run: str) -> str:
 def orchestrator(run: str) -> str:
     """The orchestrator's pod and Service. One name for all attempts: there can never be two."""
     return f"{run}-orchestrator"
+
+
+def environment(run: str, name: str) -> str:
+    """Deployment and Service of the server of an environment that is an image."""
+    return f"{run}-env-{name}"
 
 
 def prepare(run: str, attempt: int) -> str:

@@ -85,6 +85,18 @@ def test_the_revision_of_a_hub_model_stays(runs, api):
         api.delete(f"{runs.path}/hub")
 
 
+def test_an_image_may_become_another_one_and_nothing_else(runs, api):
+    image = "openenv:registry.example.org/games/wordle:1"
+    document = with_value(with_value(shortest(), "metadata.name", "games"), f"{TRAIN}.0.type", image)
+    runs.created(document)
+    try:
+        runs.replaced(with_value(document, f"{TRAIN}.0.type", f"{image}2"))
+        with pytest.raises(ApiError, match=f'accepted: "{image}"'):
+            runs.replaced(with_value(document, f"{TRAIN}.0.type", "openenv:http://games:8000"))
+    finally:
+        api.delete(f"{runs.path}/games")
+
+
 @pytest.mark.parametrize(
     ("path", "value"),
     [

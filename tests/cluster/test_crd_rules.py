@@ -96,8 +96,8 @@ OUT_OF_RANGE = [
     (
         f"{ENV}.type",
         "terminal",
-        "accepted: builtin:<name>, verifiers:<id>, openenv:http://<host>:<port>, nemo-gym:http://<host>:<port> or "
-        "import:<pkg.module:factory>",
+        "accepted: builtin:<name>, verifiers:<id>, openenv:http://<host>:<port>, openenv:<registry>/<image>, "
+        "nemo-gym:http://<host>:<port> or import:<pkg.module:factory>",
     ),
     (f"{ENV}.echo.filter.import", "no-path", "accepted: an import path such as 'pkg.module:name'"),
     ("spec.model.renderer", "-x", 'supported values: "auto", "engine", "compact"'),

@@ -59,6 +59,35 @@ async def test_a_run_is_prepared_admitted_trained_and_finished(world: World) -> 
 
 
 @together
+async def test_an_environment_that_is_an_image_is_served_before_the_run_begins_and_not_after_it(world: World) -> None:
+    def servers() -> list[str]:
+        path = f"/apis/apps/v1/namespaces/{world.namespace}/deployments"
+        found = world.api.get(path, labelSelector="echorl.dev/role=environment")["items"]
+        return [one["metadata"]["name"] for one in found]
+
+    world.cluster.held = {"environment"}
+    games = {"name": "wordle", "type": "openenv:registry.example.org/games/wordle:1", "server": {"replicas": 2}}
+    world.create(environments={"train": [games]})
+    await world.until(
+        "what keeps it is told", lambda: "one-env-wordle-" in world.condition("Blocked").get("message", "")
+    )
+    assert "cannot be scheduled: the cluster has no nodes" in world.status()["message"]
+    await world.until("nothing else is missing", lambda: len(world.cluster.admitted) == 2)
+    assert not world.pods("orchestrator")
+    world.cluster.held = set()
+    await world.phase("Running", attempt=1)
+    service = world.api.get(f"/api/v1/namespaces/{world.namespace}/services/one-env-wordle")
+    assert service["spec"]["clusterIP"] not in ("", "None")
+    world.edit({"environments": {"train": [{**games, "server": {"replicas": 3}}]}})
+    counted = {"ready": 3, "desired": 3}
+    await world.until("three serve", lambda: world.status()["roles"].get("environment") == counted)
+    assert world.status()["attempt"] == 1
+    await world.cluster.succeed()
+    await world.phase("Succeeded")
+    await world.until("nothing is served any more", lambda: not world.pods("environment") and servers() == [])
+
+
+@together
 async def test_nothing_is_written_while_nothing_changes_and_no_event_read_while_nothing_is_wrong(world: World) -> None:
     world.create()
     await world.phase("Running")

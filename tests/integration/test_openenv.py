@@ -228,6 +228,13 @@ async def test_a_server_that_fails_is_classed(answers: list[str], failure: type[
             await episode.step(act({"word": "x"}))
 
 
+async def test_a_server_that_is_gone_when_an_episode_begins_is_infrastructure() -> None:
+    async with odd_server(RESET) as address:
+        environment = await asyncio.to_thread(loaded, address)
+    with pytest.raises(InfrastructureError, match=r"/ws: .*onnect"):
+        await begun(environment)
+
+
 async def test_a_server_that_does_not_answer_in_time_is_infrastructure() -> None:
     async with odd_server(RESET, "") as address:
         environment = await asyncio.to_thread(loaded, address, call_timeout_s=0.5)

@@ -46,7 +46,7 @@ def differing(observed: Observed) -> str:
     """Where the status does not count pods as they are; empty if it does. It is written anew within seconds."""
     roles = observed.run.status.get("roles") or {}
     parts = []
-    for role in (PodRole.TRAINER, PodRole.INFERENCE, PodRole.ORCHESTRATOR):
+    for role in PodRole:
         told = (roles.get(str(role)) or {}).get("ready")
         ready = sum(pod.ready and pod.meta.deleted_at is None for pod in observed.of(role))
         if isinstance(told, int) and told != ready:

@@ -9,9 +9,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from echorl_core.names import Phase, Role
+from echorl_core.names import Phase
 from echorl_core.wire.goodput import INFERENCE, TRAINER, TimeState
 from echorl_operator.diagnosis.durations import span
+from echorl_operator.names import PodRole
 from echorl_operator.status.conditions import PROBLEMS
 
 _STYLES = {
@@ -159,7 +160,7 @@ def _checkpoint(checkpoint: Mapping[str, Any] | None) -> str:
 
 
 def _roles(roles: Mapping[str, Any]) -> str:
-    by_role = ((str(role), roles.get(str(role))) for role in Role)
+    by_role = ((str(role), roles.get(str(role))) for role in PodRole)
     return ", ".join(f"{role} {counts['ready']}/{counts['desired']}" for role, counts in by_role if counts) or "-"
 
 

@@ -1,6 +1,7 @@
 """What a manifest cannot know: folders, addresses, the device of one start. Supervisor or operator fill it in."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from echorl_manifest.models.run import EchoRLRun
@@ -50,6 +51,8 @@ class Placement:
     """``host:port`` names to find engines by; empty: the addresses of ``engines``."""
     broker_url: str | None = None
     """Where the run asks for sandboxes in pods; None: there are none."""
+    environment_urls: Mapping[str, str] = field(default_factory=dict)
+    """Where environments that are images are served, by their names."""
 
 
 def example_placement(run: EchoRLRun) -> Placement:

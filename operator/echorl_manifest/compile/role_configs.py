@@ -96,14 +96,15 @@ def _seat(member: Member) -> config.SeatConfig:
     )
 
 
-def _environment(environment: Environment) -> config.EnvironmentConfig:
+def _environment(environment: Environment, placement: Placement) -> config.EnvironmentConfig:
     is_train = isinstance(environment, TrainEnvironment)
     holdout = environment.holdout
     workers = environment.workers
     echo = environment.echo if isinstance(environment, TrainEnvironment) else None
+    url = placement.environment_urls.get(environment.name)
     return config.EnvironmentConfig(
         name=environment.name,
-        type=environment.type,
+        type=environment.type if url is None else f"openenv:{url}",
         args=environment.args,
         weight=environment.weight if isinstance(environment, TrainEnvironment) else 1.0,
         workers=math.ceil(environment.max_concurrent / EPISODES_PER_WORKER) if workers == "auto" else workers,
@@ -132,9 +133,9 @@ def _environment(environment: Environment) -> config.EnvironmentConfig:
     )
 
 
-def _eval(environment: EvalEnvironment) -> config.EvalConfig:
+def _eval(environment: EvalEnvironment, placement: Placement) -> config.EvalConfig:
     return config.EvalConfig(
-        environment=_environment(environment),
+        environment=_environment(environment, placement),
         interval=environment.interval,
         num_examples=environment.num_examples,
         group_size=environment.group_size,
@@ -209,8 +210,8 @@ def _orchestrator(spec: EchoRLRunSpec, placement: Placement) -> config.Orchestra
         seed=spec.seed,
         max_steps=spec.max_steps,
         batch=_batch(spec, placement),
-        train=[_environment(environment) for environment in spec.environments.train],
-        evals=[_eval(environment) for environment in spec.environments.eval],
+        train=[_environment(environment, placement) for environment in spec.environments.train],
+        evals=[_eval(environment, placement) for environment in spec.environments.eval],
         engines=config.EngineDiscovery(
             names=(list(placement.engine_names) or addresses) if samples(spec) else [],
             gpus=max(1, spec.inference.gpus_per_replica),

@@ -12,7 +12,7 @@ from pydantic.fields import FieldInfo
 from echorl_manifest.crd.validations import Validation, at, formatted, is_set, literal, validation, value_or
 from echorl_manifest.models.base import ApiModel
 from echorl_manifest.models.run import EchoRLRunSpec
-from echorl_manifest.mutability import Effect, effect_of
+from echorl_manifest.mutability import REPLACED, Effect, effect_of
 from echorl_manifest.schema import bare, is_model, keys
 
 _WHY = "cannot change while the run exists"
@@ -22,7 +22,7 @@ def immutability() -> dict[str, list[Validation]]:
     """Transition rules by the place in the schema that they stand at."""
     rules: dict[str, list[Validation]] = {}
     for place, path, field in _immutable("spec", "", EchoRLRunSpec):
-        rules.setdefault(place, []).append(_rule(path, field))
+        rules.setdefault(place, []).append(_rule(path, field, REPLACED.get(f"{place}.{path}")))
     return rules
 
 
@@ -45,8 +45,8 @@ def _default(field: FieldInfo) -> Any:
     return None if field.is_required() else field.get_default(call_default_factory=True)
 
 
-def _rule(path: str, field: FieldInfo) -> Validation:
-    """The rule of one field."""
+def _rule(path: str, field: FieldInfo, replaced: str | None) -> Validation:
+    """The rule of one field. ``replaced``: a value that matches this may become another one that does."""
     default, is_part = _default(field), is_model(bare(field.annotation))
     there, was_there = is_set(path), is_set(path, "oldSelf")
     if default is not None:
@@ -54,6 +54,9 @@ def _rule(path: str, field: FieldInfo) -> Validation:
     else:
         same = f"({there}) == ({was_there})"
         same += "" if is_part else f" && (!({there}) || {at(path)} == {at(path, 'oldSelf')})"
+    if replaced is not None:
+        both = (f"{at(path, owner)}.matches({literal(replaced)})" for owner in ("self", "oldSelf"))
+        same += f" || ({' && '.join(both)})"
     if is_part or isinstance(default, tuple):
         message = f"{_WHY}; found another value; accepted: the value that it was made with"
     else:

@@ -4,13 +4,14 @@ from collections.abc import Mapping
 
 from echorl_manifest.crd.rules.rows import by_place
 from echorl_manifest.crd.validations import Validation, validation
+from echorl_manifest.models.environments import TYPES
 from echorl_manifest.problems import NOT_SUPPORTED
 from echorl_manifest.rules.table import ENVIRONMENTS
-from echorl_manifest.rules.unsupported import OTHER_TYPES, PLAYED
+from echorl_manifest.rules.unsupported import PLAYED
 
 _OTHER_TYPE = validation(
     "(" + " || ".join(f"self.type.startsWith('{source}:')" for source in PLAYED) + ")",
-    f"{NOT_SUPPORTED}: environments of {{self.type.split(':')[0]}}; found \"{{self.type}}\"; accepted: {OTHER_TYPES}",
+    f"{NOT_SUPPORTED}: environments of {{self.type.split(':')[0]}}; found \"{{self.type}}\"; accepted: {TYPES}",
     field="type",
     reason="FieldValueForbidden",
 )

@@ -248,13 +248,11 @@ Annotations = Annotated[
     AfterValidator(_are_annotations),
     Accepts("annotations of Kubernetes: keys such as owner or example.com/owner, at most 256 KiB in all"),
 ]
+REGISTRY = r"([A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\])(:[0-9]+)?/"
+IMAGE_NAME = r"[a-z0-9]+([._/-]+[a-z0-9]+)*(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@[a-z0-9+._-]+:[A-Fa-f0-9]{32,128})?"
 Image = Annotated[
     str,
-    Field(
-        pattern=r"^(([A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\])(:[0-9]+)?/)?[a-z0-9]+([._/-]+[a-z0-9]+)*"
-        r"(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@[a-z0-9+._-]+:[A-Fa-f0-9]{32,128})?$",
-        max_length=1024,
-    ),
+    Field(pattern=f"^({REGISTRY})?{IMAGE_NAME}$", max_length=1024),
     Accepts("a container image such as registry.example.com/team/trainer:1.2, with a digest or without"),
 ]
 

@@ -1,12 +1,15 @@
 """spec.environments: what the model plays, and which of the environment's tokens ECHO trains on."""
 
+import re
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from echorl_manifest.models.algorithm import AlgorithmOverrides
 from echorl_manifest.models.base import (
+    IMAGE_NAME,
     IMPORT_PATH,
+    REGISTRY,
     Accepts,
     ApiModel,
     DnsLabel,
@@ -14,19 +17,26 @@ from echorl_manifest.models.base import (
     Hook,
     JsonObject,
     ObjectName,
+    Quantity,
     Text,
 )
+
+TYPES = (
+    "builtin:<name>, verifiers:<id>, openenv:http://<host>:<port>, openenv:<registry>/<image>, "
+    "nemo-gym:http://<host>:<port> or import:<pkg.module:factory>"
+)
+"""What an environment's type may be, in words."""
+OPENENV_IMAGE = "^openenv:[^/]+/[^/]"
+"""How a type begins that is an image; an address has two slashes there."""
 
 EnvironmentType = Annotated[
     str,
     Field(
-        pattern=rf"^(((builtin|verifiers|agent):|(openenv|nemo-gym):https?://)[A-Za-z0-9_./:@-]+|import:{IMPORT_PATH})$",
+        pattern=rf"^(((builtin|verifiers|agent):|(openenv|nemo-gym):https?://)[A-Za-z0-9_./:@-]+"
+        rf"|openenv:{REGISTRY}{IMAGE_NAME}|import:{IMPORT_PATH})$",
         max_length=512,
     ),
-    Accepts(
-        "builtin:<name>, verifiers:<id>, openenv:http://<host>:<port>, nemo-gym:http://<host>:<port> or "
-        "import:<pkg.module:factory>"
-    ),
+    Accepts(TYPES),
 ]
 Workers = Annotated[
     Literal["auto"] | Annotated[int, Field(ge=1, le=1024)], Accepts("auto, or a whole number from 1 to 1024")
@@ -128,13 +138,26 @@ class Member(ApiModel):
     ``ECHORL_SECRET_<NAME>``, in capitals, ``_`` for ``-`` and ``.``."""
 
 
+class Server(ApiModel):
+    """The pods that serve an environment which is an image."""
+
+    replicas: Annotated[int, Field(ge=1, le=32)] = 1
+    """How many; each episode stays with one of them."""
+    cpu: Annotated[float, Field(gt=0, le=1024)] = 1.0
+    """Cores that each asks for; it may use more where the node has them."""
+    memory: Quantity = "2Gi"
+    """Of each; one that uses more is ended."""
+
+
 class Environment(ApiModel):
     """What train and eval environments share."""
 
     name: DnsLabel
     """Unique among all environments of the run; ``all`` is reserved."""
     type: EnvironmentType
-    """Where its code is."""
+    """Where its code is. Only an ``openenv:`` image can become another one, which restarts the gang."""
+    server: Server | None = None
+    """Only for ``openenv:<registry>/<image>``: the pods that serve it; absent: one, of the sizes below."""
     args: JsonObject = {}
     """Keyword arguments of its factory."""
     members: Annotated[dict[str, Member], Field(max_length=64)] = {}
@@ -161,6 +184,11 @@ class Environment(ApiModel):
     """Extra fields of the environment's ``info`` to keep in the episode's record."""
     sampling: Sampling = Sampling()
     """How tokens are drawn."""
+
+    @property
+    def image(self) -> str | None:
+        """The image that serves it; None: it is no image."""
+        return self.type.removeprefix("openenv:") if re.search(OPENENV_IMAGE, self.type) else None
 
 
 class TrainEnvironment(Environment):

@@ -96,6 +96,8 @@ class RolesStatus(ApiModel):
     """The engines."""
     orchestrator: RoleReadiness | None = None
     """The role between them."""
+    environment: RoleReadiness | None = None
+    """Servers of environments that are images."""
 
 
 class InferenceStatus(ApiModel):

@@ -1,5 +1,6 @@
 """Rows of rules in Python: from a spec to what they find."""
 
+import re
 from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any
@@ -72,6 +73,8 @@ def _holds(condition: Condition, part: ApiModel, spec: EchoRLRunSpec) -> bool:
 
 def _is_so(condition: Condition, owner: ApiModel, path: str) -> bool:
     value = _value(owner, path)
+    if condition.pattern is not None:
+        return isinstance(value, str) and re.search(condition.pattern, value) is not None
     return _is_given(value) if condition.values is None else value in condition.values
 
 

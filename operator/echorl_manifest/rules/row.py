@@ -19,6 +19,8 @@ class Condition:
     """What a field's value is one of; None: anything, as long as it holds something."""
     holds: bool = True
     """False: the opposite."""
+    pattern: str | None = None
+    """A regular expression that a field of text matches somewhere; None: ``values`` tell."""
 
     @property
     def is_absolute(self) -> bool:
@@ -28,7 +30,7 @@ class Condition:
     @property
     def is_open(self) -> bool:
         """Whether a wrong value, which counts as none, can make the condition true."""
-        return self.values is not None or not self.holds
+        return self.values is not None or self.pattern is not None or not self.holds
 
 
 def has(path: str, *values: Any) -> Condition:
@@ -39,6 +41,16 @@ def has(path: str, *values: Any) -> Condition:
 def has_other(path: str, *values: Any) -> Condition:
     """The field has none of the values."""
     return Condition((path,), values, holds=False)
+
+
+def like(path: str, pattern: str) -> Condition:
+    """The field, a text, matches a regular expression somewhere."""
+    return Condition((path,), pattern=pattern)
+
+
+def unlike(path: str, pattern: str) -> Condition:
+    """The field, a text, does not."""
+    return Condition((path,), holds=False, pattern=pattern)
 
 
 def given(*paths: str) -> Condition:

@@ -7,6 +7,7 @@ What takes arithmetic stands in both languages: in modules beside this one, and 
 from echorl_core.losses import LOSSES, bounded_losses, listed, losses_with
 from echorl_core.names import RESERVED_ENVIRONMENT_NAME
 from echorl_manifest.models.algorithm import Loss
+from echorl_manifest.models.environments import OPENENV_IMAGE
 from echorl_manifest.rules.environments import ECHO_ROLES, GIVEN, GIVEN_NAMES
 from echorl_manifest.rules.modes import TEACHERS_URL
 from echorl_manifest.rules.multi_agent import ENDPOINTS_URL
@@ -20,7 +21,9 @@ from echorl_manifest.rules.row import (
     given,
     has,
     has_other,
+    like,
     only_for,
+    unlike,
 )
 
 ALGORITHM = ("spec.algorithm",)
@@ -39,6 +42,8 @@ INFERENCE = ("spec.inference",)
 CHECKPOINT = ("spec.checkpoint",)
 SPEC, WANDB, RESUME, STORAGE = (("spec",), ("spec.monitors.wandb",), ("spec.resume",), ("spec.storage",))
 
+LONGEST_SERVED_NAME = 18
+"""Characters of the name of an environment that is an image: its Service has the run's, of up to 40, in its own."""
 _SETTINGS = dict.fromkeys(setting for loss in LOSSES.values() for setting in loss.settings)
 _RL, _SFT, _OPD = (has("spec.algorithm.mode", mode) for mode in ("rl", "sft", "opd"))
 _STATELESS = has("type", "sgd", "signSgd")
@@ -169,6 +174,21 @@ ENVIRONMENTS_AND_SAMPLING: tuple[Row, ...] = (
         "'all' is reserved for sums over environments",
         "any other name",
         only=(RESERVED_ENVIRONMENT_NAME,),
+    ),
+    Refused(
+        ENVIRONMENTS,
+        "server",
+        (unlike("type", OPENENV_IMAGE),),
+        "only for openenv:<registry>/<image>",
+        "no server block",
+        found="a server block",
+    ),
+    Refused(
+        ENVIRONMENTS,
+        "name",
+        (like("type", OPENENV_IMAGE), like("name", f"^.{{{LONGEST_SERVED_NAME + 1}}}")),
+        "its server is called <run>-env-<name>",
+        f"a name of at most {LONGEST_SERVED_NAME} characters",
     ),
     Refused(
         TRAIN,

@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from echorl_manifest.models.base import ApiModel
+from echorl_manifest.models.environments import OPENENV_IMAGE, TYPES
 from echorl_manifest.models.model import is_path
 from echorl_manifest.models.run import EchoRLRunSpec
 from echorl_manifest.problems import NOT_SUPPORTED
 from echorl_manifest.rules.checks import row_findings
 from echorl_manifest.rules.finding import Finding, eval_environments, finding, train_environments
-from echorl_manifest.rules.row import Refused
+from echorl_manifest.rules.row import Refused, like
+from echorl_manifest.rules.table import ENVIRONMENTS
 
 
 def _not_supported(place: str, field: str, what: str, accepted: str = "no value", **values: Any) -> Refused:
@@ -28,14 +30,17 @@ IN_A_CLUSTER_ALONE = (
         _not_supported("spec.stallPolicy", "action", f"action {action}", "Restart", only=(action,))
         for action in ("Fail", "Ignore")
     ),
+    Refused(
+        ENVIRONMENTS,
+        "type",
+        (like("type", OPENENV_IMAGE),),
+        f"{NOT_SUPPORTED}: images of environments, which only a cluster runs",
+        "openenv:http://<host>:<port>, of a server that you start yourself",
+    ),
 )
 """What one machine does not carry out."""
 PLAYED = ("builtin", "verifiers", "openenv", "nemo-gym", "import")
 """Before the colon of environments' types that something plays."""
-OTHER_TYPES = (
-    "builtin:<name>, verifiers:<id>, openenv:http://<host>:<port>, nemo-gym:http://<host>:<port> or "
-    "import:<pkg.module:factory>"
-)
 
 
 def _set_fields(part: ApiModel | None, path: str) -> Iterator[tuple[str, Any]]:
@@ -63,7 +68,7 @@ def unsupported_findings(spec: EchoRLRunSpec, *, local: bool = False) -> Iterato
         source = environment.type.partition(":")[0]
         if source not in PLAYED:
             reason = f"{NOT_SUPPORTED}: environments of {source}"
-            yield finding(f"{path}.type", environment.type, OTHER_TYPES, reason)
+            yield finding(f"{path}.type", environment.type, TYPES, reason)
     if local:
         yield from _on_one_machine(spec)
 

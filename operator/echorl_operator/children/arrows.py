@@ -93,6 +93,9 @@ def _between_roles(target: Target) -> Iterator[Arrow]:
         # The members of a process group listen at ports of the system's choice.
         for source, to in ((engines, FIRST_TRAINER), (FIRST_TRAINER, engines), (engines, engines)):
             yield Arrow(source, to, (), "broadcasts of weights")
+    if places.served(target.spec):
+        environments, port = PodRole.ENVIRONMENT.value, _tcp(places.ENVIRONMENT_PORT)
+        yield Arrow(PodRole.ORCHESTRATOR.value, environments, port, "episodes of environments that are images")
     yield Arrow(trainer, PodRole.ORCHESTRATOR.value, orchestrator, "batches and reports")
     yield Arrow(trainer, trainer, (), "collectives")
     yield Arrow(AGENTS, PodRole.ORCHESTRATOR.value, orchestrator, "the gateway")
@@ -125,7 +128,8 @@ def _from_outside(target: Target) -> Iterator[Arrow]:
 
 def _to_outside(target: Target) -> Iterator[Arrow]:
     dns = (Ports(53, 53, "UDP"), Ports(53, 53))
-    for end in (*(role.value for role in PodRole), AGENTS):
+    # What serves an environment needs nothing of the world.
+    for end in (*(role.value for role in PodRole if role is not PodRole.ENVIRONMENT), AGENTS):
         yield Arrow(end, DNS, dns, "names")
     spec, orchestrator = target.spec, PodRole.ORCHESTRATOR.value
     if not is_path(spec.model.name):
@@ -146,7 +150,7 @@ def _to_outside(target: Target) -> Iterator[Arrow]:
 def _urls(path: str, environment: Environment) -> Iterator[tuple[str, str]]:
     """What an environment's episodes are played with elsewhere, each with the field that says so."""
     source, _, server = environment.type.partition(":")
-    if source in {"openenv", "nemo-gym"}:
+    if source in {"openenv", "nemo-gym"} and environment.image is None:
         yield f"{path}.type", server
     for name, member in environment.members.items():
         if member.url is not None:

@@ -17,7 +17,8 @@ from echorl_operator import names
 from echorl_operator.children import inference, orchestrator, prepare, trainer
 from echorl_operator.children.arrows import arrows_of
 from echorl_operator.children.budgets import disruption_budgets
-from echorl_operator.children.cluster_placement import cluster_placement, path_problems
+from echorl_operator.children.cluster_placement import cluster_placement, path_problems, served
+from echorl_operator.children.environments import environment_servers
 from echorl_operator.children.network import egress_problems, network_policies
 from echorl_operator.children.overlay_rules import overlay_problems
 from echorl_operator.children.pod_rules import pod_problems
@@ -108,6 +109,7 @@ def _rendering(target: Target, generation: int) -> Rendering:
                 *maps.values(),
                 *claims(target),
                 *services(target),
+                *environment_servers(target),
                 *disruption_budgets(target),
             )
         ],
@@ -219,11 +221,12 @@ def _name(body: Object) -> str:
 
 
 def _service_accounts(target: Target) -> list[Object]:
-    """ServiceAccounts, one a role: none has rights, and no pod mounts a token of one."""
+    """ServiceAccounts, one a role that the run has: none has rights, and no pod mounts a token of one."""
     return [
         {
             **target.child("v1", "ServiceAccount", names.role_account(target.name, role), role),
             "automountServiceAccountToken": False,
         }
         for role in PodRole
+        if role is not PodRole.ENVIRONMENT or served(target.spec)
     ]

@@ -13,8 +13,9 @@ import posixpath
 
 from echorl_core.problem import Problem
 from echorl_manifest.compile.placement import EnginePlacement, Placement
+from echorl_manifest.models.environments import Environment
 from echorl_manifest.models.model import is_path
-from echorl_manifest.models.run import EchoRLRun
+from echorl_manifest.models.run import EchoRLRun, EchoRLRunSpec
 from echorl_manifest.schema import found_text
 from echorl_operator import names
 from echorl_operator.settings import Settings
@@ -23,6 +24,8 @@ ORCHESTRATOR_PORT = 8100
 TRAINER_PORT = 8200
 """Port of a pod's first rank; the others' ports follow it."""
 ENGINE_PORT = 8000
+ENVIRONMENT_PORT = 8000
+"""Where OpenEnv's images serve."""
 SANDBOX_PORT = 7070
 """Port of the daemon in each sandbox."""
 RENDEZVOUS_PORT = 29500
@@ -83,8 +86,18 @@ def cluster_placement(run: EchoRLRun, settings: Settings, namespace: str) -> Pla
         metrics_port=TRAINER_PORT,
         python_path=(CODE,) if has_code else (),
         engine_names=(f"{names.inference(name)}:{ENGINE_PORT}",),
+        environment_urls={
+            environment.name: f"http://{names.environment(name, environment.name)}:{ENVIRONMENT_PORT}"
+            for environment in served(run.spec)
+        },
         broker_url=None if settings.broker_url is None else f"{settings.broker_url}/runs/{namespace}/{name}",
     )
+
+
+def served(spec: EchoRLRunSpec) -> list[Environment]:
+    """Environments that are images."""
+    both: tuple[Environment, ...] = (*spec.environments.train, *spec.environments.eval)
+    return [environment for environment in both if environment.image is not None]
 
 
 def orchestrator_address(ip: str) -> str:

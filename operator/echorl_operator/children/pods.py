@@ -124,7 +124,7 @@ def pod_template(target: Target, what: Role) -> Object:
         # Of the user's template, if that has another one.
         own["env"].append(variable(core_names.ENV_GRACE, str(spec.get("terminationGracePeriodSeconds", what.grace_s))))
     for container in (*spec["containers"], *spec.get("initContainers", ())):
-        _secure(container)
+        secure(container)
     complete: Object = stored(template)
     return complete
 
@@ -172,7 +172,21 @@ def _spec(target: Target, what: Role) -> Object:
         "volumes": _volumes(target, what),
         "restartPolicy": what.restart_policy,
         "terminationGracePeriodSeconds": what.grace_s,
-        "serviceAccountName": names.role_account(target.name, what.role),
+        **confined(target, what.role),
+    }
+    if gpus and settings.gpu_tolerations:
+        spec["tolerations"] = [
+            {"key": taint.key, "operator": "Exists", "effect": taint.effect} for taint in settings.gpu_tolerations
+        ]
+    if affinity := storage.affinity(target, what.role):
+        spec["affinity"] = affinity
+    return spec
+
+
+def confined(target: Target, role: PodRole) -> Object:
+    """Whom a role's pods run as, without any right, and what their images are pulled with."""
+    spec: Object = {
+        "serviceAccountName": names.role_account(target.name, role),
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "securityContext": {
@@ -184,16 +198,10 @@ def _spec(target: Target, what: Role) -> Object:
             "seccompProfile": {"type": "RuntimeDefault"},
         },
     }
-    secrets = [*(secret.name for secret in target.spec.image_pull_secrets), *settings.image_pull_secrets]
+    secrets = [*(secret.name for secret in target.spec.image_pull_secrets), *target.settings.image_pull_secrets]
     if secrets:
         # The list is a map by name: the API server refuses one that has a name twice.
         spec["imagePullSecrets"] = [{"name": name} for name in dict.fromkeys(secrets)]
-    if gpus and settings.gpu_tolerations:
-        spec["tolerations"] = [
-            {"key": taint.key, "operator": "Exists", "effect": taint.effect} for taint in settings.gpu_tolerations
-        ]
-    if affinity := storage.affinity(target, what.role):
-        spec["affinity"] = affinity
     return spec
 
 
@@ -204,7 +212,7 @@ def _container(target: Target, what: Role) -> Object:
         "imagePullPolicy": target.settings.image_pull_policy,
         "command": list(what.command),
         "workingDir": HOME,
-        "env": [*what.env, *_folders(), *_offline(what.role), *_no_gpu(target, what.role)],
+        "env": [*what.env, *_folders(), *_offline(what.role), *no_gpu(target, what.role)],
         "resources": _resources(target, what.role),
         "volumeMounts": _mounts(target, what),
         "terminationMessagePath": TERMINATION_LOG,
@@ -219,7 +227,7 @@ def _container(target: Target, what: Role) -> Object:
     return container
 
 
-def _secure(container: Object) -> None:
+def secure(container: Object) -> None:
     """What ``restricted`` wants of every container, those of the user included."""
     context = container.setdefault("securityContext", {})
     context.setdefault("allowPrivilegeEscalation", False)
@@ -245,7 +253,8 @@ def _offline(role: PodRole) -> list[Object]:
     return [] if role is PodRole.PREPARE else [variable("HF_HUB_OFFLINE", "1")]
 
 
-def _no_gpu(target: Target, role: PodRole) -> list[Object]:
+def no_gpu(target: Target, role: PodRole) -> list[Object]:
+    """Variables for a role without GPUs."""
     if target.gpus(role):
         return []
     # A container that asks for no GPU may still see all of its node's. -1, since an empty value is not kept.

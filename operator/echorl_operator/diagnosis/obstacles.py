@@ -28,7 +28,7 @@ _SET_UP = frozenset({"Pulling", "Pulled", "Created", "Started"})
 _ENDING = "object is being deleted"
 """The pod before this one is not gone yet; that is no obstacle."""
 _CLOCKS_DIFFER_S = 30.0
-ORDER = (PodRole.PREPARE, PodRole.ORCHESTRATOR, PodRole.TRAINER, PodRole.INFERENCE)
+ORDER = (PodRole.PREPARE, PodRole.ENVIRONMENT, PodRole.ORCHESTRATOR, PodRole.TRAINER, PodRole.INFERENCE)
 """The order of roles: what comes first in an attempt holds up what comes later."""
 
 Figures = Callable[[str, str], str]

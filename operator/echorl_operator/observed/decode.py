@@ -293,7 +293,7 @@ def _role(name: str, labels: Mapping[str, str]) -> PodRole | None:
     if role is PodRole.ORCHESTRATOR:
         return role if name == names.orchestrator(run) else None
     # Names of a Deployment's pods are made up, and cut where they are long.
-    numbered = role is PodRole.INFERENCE or name.rpartition("-")[0] == f"{run}-{role}"
+    numbered = role in (PodRole.INFERENCE, PodRole.ENVIRONMENT) or name.rpartition("-")[0] == f"{run}-{role}"
     return role if numbered else None
 
 

@@ -23,7 +23,7 @@ from echorl_operator.names import PodRole
 from echorl_operator.observed.memory import Admission
 from echorl_operator.observed.records import Kind, PodPhase, PodRecord
 from echorl_operator.observed.times import to_text
-from echorl_operator.plan import endings, housekeeping, lost_nodes
+from echorl_operator.plan import endings, environments, housekeeping, lost_nodes
 from echorl_operator.plan.actions import Create, LiftGate
 from echorl_operator.plan.builder import PlanBuilder
 from echorl_operator.plan.causes import cause_of_pod
@@ -174,11 +174,18 @@ def death_of_prepare(pod: PodRecord) -> str:
 
 
 def ensure_orchestrator(builder: PlanBuilder, rendering: Rendering) -> Outcome:
-    """Create this attempt's orchestrator pod once its back-off is over, unless one is there that is not ending."""
+    """Create this attempt's orchestrator pod once its back-off is over, unless one is there that is not ending.
+
+    Not before the servers of its environments are ready: it takes one that does not answer for a wrong manifest.
+    """
     pods, not_before = builder.pods(PodRole.ORCHESTRATOR), builder.memory.not_before
     if not_before is not None and builder.now < not_before and not any(not pod.ended for pod in pods):
         builder.wake(not_before)
         builder.say(builder.phase, "BackOff", f"the orchestrator starts again at {to_text(not_before)} (back-off)")
+    elif not pods and (unready := environments.unready_servers(builder, rendering)):
+        listed = ", ".join(unready[:3]) + (" ..." if len(unready) > 3 else "")
+        phase = Phase.RUNNING if builder.phase is Phase.RUNNING else Phase.STARTING
+        builder.say(phase, "WaitingForEnvironments", f"waiting for servers of environments: {listed}")
     elif not pods:
         builder.remember(not_before=None)
         builder.do(Create(orchestrator_pod(rendering, builder.memory.attempt)))

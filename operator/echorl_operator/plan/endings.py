@@ -9,7 +9,7 @@ from echorl_operator.children.rendering import Rendering
 from echorl_operator.names import PodRole
 from echorl_operator.observed.memory import ENDED
 from echorl_operator.observed.records import Kind, PodRecord
-from echorl_operator.plan import lost_nodes
+from echorl_operator.plan import environments, lost_nodes
 from echorl_operator.plan.actions import AskToStop, DeleteRun
 from echorl_operator.plan.builder import PlanBuilder
 from echorl_operator.plan.outcome import Outcome
@@ -37,8 +37,9 @@ def succeed(builder: PlanBuilder, message: str) -> None:
 
 
 def scale_to_zero(builder: PlanBuilder, rendering: Rendering | None) -> None:
-    """Let GPUs go: no trainer pods, no engines."""
+    """Let GPUs go: no trainer pods, no engines; and no servers of environments."""
     name = builder.observed.run.key.name
+    environments.end_servers(builder)
     trainer = builder.child(Kind.STATEFUL_SET, names.trainer(name))
     engines = builder.child(Kind.DEPLOYMENT, names.inference(name))
     if rendering is None:

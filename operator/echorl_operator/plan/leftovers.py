@@ -20,8 +20,9 @@ from echorl_operator.observed.memory import ENDED
 from echorl_operator.observed.records import ChildRecord, Kind
 from echorl_operator.plan.builder import PlanBuilder
 
-_OF_THE_CURRENT_ALONE = frozenset({Kind.NETWORK_POLICY, Kind.DISRUPTION_BUDGET})
-"""They act on pods by labels: one that is out of date still allows what the manifest does not, or keeps nodes busy."""
+_OF_THE_CURRENT_ALONE = frozenset({Kind.NETWORK_POLICY, Kind.DISRUPTION_BUDGET, Kind.DEPLOYMENT})
+"""What is out of date of them still allows what the manifest does not, or keeps nodes busy."""
+_OUTLIVE_ATTEMPTS = (PodRole.INFERENCE, PodRole.ENVIRONMENT)
 
 
 def remove(builder: PlanBuilder, rendering: Rendering) -> None:
@@ -78,12 +79,12 @@ def _is_settled(builder: PlanBuilder) -> bool:
     if memory.prepared != memory.attempt or engines is None:
         return False
     rolled_out = engines.observed_generation >= engines.meta.generation
-    of_others = [pod for pod in living if pod.role is not PodRole.INFERENCE and pod.attempt != memory.attempt]
+    of_others = [pod for pod in living if pod.role not in _OUTLIVE_ATTEMPTS and pod.attempt != memory.attempt]
     return rolled_out and engines.updated == engines.replicas == engines.desired and not of_others
 
 
 def _others(mine: list[ChildRecord], rendering: Rendering, kept: _Kept) -> Iterator[ChildRecord]:
-    current = _names(rendering)
+    current = _names(rendering) | {(Kind.DEPLOYMENT, names.inference(rendering.run))}
     gone = [child for child in mine if (child.kind, child.meta.name) not in current]
     yield from (child for child in gone if child.kind in _OF_THE_CURRENT_ALONE)
     if kept.first is None:

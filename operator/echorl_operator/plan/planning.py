@@ -14,10 +14,11 @@ from typing import Any
 from echorl_core.live import settings_of
 from echorl_core.names import Phase
 from echorl_manifest.compile.failure_policy import restart_policy
+from echorl_manifest.models.environments import Server
 from echorl_manifest.models.run import EchoRLRun, EchoRLRunSpec
 from echorl_manifest.mutability import changes
 from echorl_operator.children.assembly import common, inference_deployment
-from echorl_operator.children.cluster_placement import orchestrator_address
+from echorl_operator.children.cluster_placement import orchestrator_address, served
 from echorl_operator.children.rendering import Rendering, orchestrator_config, spec_of
 from echorl_operator.diagnosis import sandboxes
 from echorl_operator.diagnosis.engine_errors import engine_errors
@@ -321,6 +322,7 @@ def _pass_report(builder: PlanBuilder, spec: EchoRLRunSpec | None) -> PassReport
         checkpoint_interval=None if spec is None else spec.checkpoint.interval,
         trainer_pods=0 if spec is None else spec.trainer.replicas,
         engines=0 if spec is None else engine_count.wanted(builder.memory, spec),
+        servers=0 if spec is None else sum((one.server or Server()).replicas for one in served(spec)),
         autoscale=builder.autoscale,
         max_staleness=None if spec is None else spec.algorithm.max_staleness,
         preparation=builder.preparation,

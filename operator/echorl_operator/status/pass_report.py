@@ -22,6 +22,8 @@ class PassReport:
     """Trainer pods that there should be."""
     engines: int
     """Engine pods that there should be."""
+    servers: int = 0
+    """Pods that there should be of environments that are images."""
     max_staleness: int | None = None
     """Bound on the staleness of samples; None if the manifest cannot be read."""
     autoscale: str = ""

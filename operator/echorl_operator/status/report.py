@@ -145,6 +145,8 @@ def _roles(observed: Observed, memory: Memory, report: PassReport) -> dict[str, 
         PodRole.INFERENCE: report.engines if active and memory.prepared else 0,
         PodRole.ORCHESTRATOR: 1 if active and memory.prepared == memory.attempt and memory.attempt else 0,
     }
+    if report.servers:
+        desired[PodRole.ENVIRONMENT] = report.servers if active and memory.attempt else 0
     return {
         str(role): {
             "ready": sum(pod.ready and pod.meta.deleted_at is None for pod in observed.of(role)),

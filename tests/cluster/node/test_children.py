@@ -73,6 +73,7 @@ def test_controllers_can_make_the_pods(api, make_rendering, restricted, name):
         "inference": spec["inference"]["replicas"],
         "orchestrator": 1,
         "prepare": 1,
+        "environment": sum((one["server"] or {}).get("replicas", 0) for one in spec["environments"]["train"]),
     }
 
     def made():

@@ -31,6 +31,7 @@ pytestmark = pytest.mark.timeout(600)
 PORTS = (7070, 8000, 8090, 8100, 8200, 9090, 29500)
 """Daemons, engines, the broker, orchestrators, trainers, metrics, collectives. Every pod answers at all of them."""
 WORLD_PORTS = (443, 8443)
+GAMES = {"train": [{"name": "wordle", "type": "openenv:registry.example.org/games/wordle:1"}]}
 PATIENCE_S = 120.0
 SECURITY = {
     "allowPrivilegeEscalation": False,
@@ -66,7 +67,8 @@ class Stage:
 
 def expected() -> Reached:
     """Written by hand, from the tables of docs/install.md and docs/operator/children.md."""
-    found = {("orchestrator", name) for name in ("engine:8000", "agent-box:7070", "grader-box:7070", "broker:8090")}
+    found = {("orchestrator", name) for name in ("engine:8000", "server:8000", "agent-box:7070", "grader-box:7070")}
+    found |= {("orchestrator", "broker:8090")}
     found |= {("other-orchestrator", "broker:8090"), ("engine", "trainer-0:8200"), ("agent", "orchestrator:8100")}
     found |= {(f"trainer-{one}", f"trainer-{1 - one}:{port}") for one in (0, 1) for port in PORTS}
     found |= {(name, "orchestrator:8100") for name in ("trainer-0", "trainer-1", "agent-box", "operator")}
@@ -96,7 +98,9 @@ def labels_of(rendering: Rendering) -> dict[str, dict[str, str]]:
         ]
         return made
 
+    server = next(body for body in build.common(rendering) if body["kind"] == "Deployment")
     return {
+        "server": server["spec"]["template"]["metadata"]["labels"],
         "orchestrator": build.orchestrator_pod(rendering, 1)["metadata"]["labels"],
         "engine": build.inference_deployment(rendering, 1)["spec"]["template"]["metadata"]["labels"],
         "prepare": build.prepare_pod(rendering, 1)["metadata"]["labels"],
@@ -146,7 +150,8 @@ def stage(
     labels: dict[str, tuple[str, Mapping[str, str]]] = {}
     for name, prefix in (("one", ""), ("two", "other-")):
         rule = {"to": [{"ipBlock": {"cidr": f"{control_plane.layout.host_address}/32"}}], "ports": [{"port": 8443}]}
-        document = with_name(name, sandboxes={"provider": "pod"}, egress=[rule], trainer={"replicas": 2})
+        blocks = {"sandboxes": {"provider": "pod"}, "egress": [rule], "environments": GAMES}
+        document = with_name(name, trainer={"replicas": 2}, **blocks)
         made = api.create(f"/apis/echorl.dev/v1alpha1/namespaces/{research}/echorlruns", document)
         rendering = build.render(
             load(document), uid=made["metadata"]["uid"], namespace=research, generation=1, settings=settings

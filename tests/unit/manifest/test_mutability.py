@@ -146,6 +146,25 @@ def test_specs_that_break_every_rule_are_compared(old, new):
     assert effect_of_change(new, old)[0] is effect
 
 
+IMAGE = "openenv:registry.example.org/games/wordle:1"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "effect"),
+    [
+        (IMAGE, f"{IMAGE}2", Effect.NEW_ATTEMPT),
+        (IMAGE, "openenv:http://games:8000", Effect.IMMUTABLE),
+        ("openenv:http://games:8000", "openenv:http://games:8001/chess", Effect.IMMUTABLE),
+        ("openenv:http://games:8000", IMAGE, Effect.IMMUTABLE),
+        ("builtin:terminal", IMAGE, Effect.IMMUTABLE),
+    ],
+)
+@pytest.mark.parametrize("kind", ["train", "eval"])
+def test_only_an_image_may_become_another_one(kind, before, after, effect):
+    old, new = (with_value(full(), f"spec.environments.{kind}.0.type", one)["spec"] for one in (before, after))
+    assert effect_of_change(old, new)[0] is effect
+
+
 LIVE_EDITS = [
     ("spec.maxSteps", 7),
     ("spec.environments.train.0.sampling.temperature", 0.5),
@@ -153,6 +172,8 @@ LIVE_EDITS = [
     ("spec.environments.eval.0.sampling.temperature", 1),
     ("spec.environments.eval.0.sampling.maxCompletionTokens", 78),
     ("spec.environments.eval.0.interval", 3),
+    ("spec.environments.train.0.server", {"replicas": 3}),
+    ("spec.environments.eval.0.server", {"memory": "8Gi"}),
     ("spec.checkpoint", {**full()["spec"]["checkpoint"], "interval": 7, "keepLast": 5, "keepEvery": 14}),
     ("spec.trainer.elastic", {"minReplicas": 1}),
     ("spec.inference.replicas", 9),
@@ -172,7 +193,10 @@ LIVE_EDITS = [
 
 @pytest.mark.parametrize(("path", "value"), LIVE_EDITS, ids=lambda value: str(value)[:60])
 def test_the_roles_can_take_over_what_applies_live(path, value):
-    old, new = full(), with_value(full(), path, value)
+    old = full()
+    if path.endswith(".server"):
+        old = with_value(old, path.replace(".server", ".type"), IMAGE)
+    new = with_value(old, path, value)
     assert effect_of_change(old["spec"], new["spec"])[0] is Effect.LIVE
     before, after = (
         role_configs(load(document), replace(example_placement(load(document)), engine_names=("engines:8000",)))

@@ -1,5 +1,7 @@
 """What has no machinery yet is refused with these words, by its path, and listed in the reference."""
 
+import re
+
 import pytest
 
 from echorl_manifest import load, problems, refused_locally
@@ -20,10 +22,10 @@ def test_refused_by_path(path, value):
 def test_refused_on_one_machine_alone(path, value):
     document = with_value(unsupported_base(), path, value)
     (problem,) = problems(document, local=True)
-    assert problem.path == path
+    assert problem.path == indexed(path)
     assert problem.reason.startswith("not supported yet: ")
     assert problems(document) == []
-    assert refused_locally(load(document).spec) == [path]
+    assert refused_locally(load(document).spec) == [indexed(path)]
 
 
 @pytest.mark.parametrize(("path", "value"), NOT_SUPPORTED_YET, ids=lambda value: str(value)[:40])
@@ -35,7 +37,7 @@ def test_what_nothing_carries_out_is_refused_on_one_machine_too(path, value):
 @pytest.mark.parametrize("path", sorted({path for path, _ in CLUSTER_ONLY}))
 def test_reference_lists_what_only_a_cluster_does(path):
     listed = reference().partition("Works in a cluster")[2].partition("## ")[0]
-    assert f"`{path}`" in listed
+    assert f"`{re.sub(r'environments.train.0', 'environments.*[]', path)}`" in listed
 
 
 @pytest.mark.parametrize("path", sorted({path for path, _ in NOT_SUPPORTED_YET}))

@@ -116,7 +116,10 @@ def _holds(condition: Condition, model: Any, *, owner: str = "self", below: str 
     tests = []
     for path in (path.removeprefix(f"{stands}.") for path in condition.paths):
         place = _joined(below, path)
-        if condition.values is None:
+        if condition.pattern is not None:
+            text = value_or(place, _default(model, path) or "", owner)
+            tests.append(f"{text}.matches({literal(condition.pattern)})")
+        elif condition.values is None:
             tests.append(_is_given(model, path, place, owner))
         else:
             tests.append(_is_one_of(value_or(place, _default(model, path) or "", owner), condition.values))

@@ -39,6 +39,7 @@ _TEXTS: dict[str, tuple[str, ...]] = {
     "type": (
         *("builtin:digits", "builtin:terminal", "import:my.environments:maze", "openenv:http://hub:8000"),
         *("verifiers:owner/sums", "nemo-gym:http://gym:9000", "openenv:echo", "builtin:none"),
+        *("openenv:example.org/games:1", "openenv:example.org/games:2"),
     ),
     "episodeTimeout": ("45s", "10m", "1h30m", "soon"),
     # Far above what a played orchestrator takes between two steps.

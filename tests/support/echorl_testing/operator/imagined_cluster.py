@@ -216,6 +216,8 @@ class ImaginedCluster:
     def _delete(self, action: Delete) -> None:
         if action.kind != "Pod":
             del self.children[Kind(action.kind), action.name]
+            # Pods of a workload go with it.
+            self.pods = {name: pod for name, pod in self.pods.items() if name.rpartition("-")[0] != action.name}
             return
         pod = self.pods.get(action.name)
         if pod is not None and (pod.meta.deleted_at is None or action.grace_s == 0):

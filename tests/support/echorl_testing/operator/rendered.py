@@ -26,6 +26,7 @@ NAMESPACE = "research"
 TOKEN = "a-token-of-tests"
 MANIFESTS = {
     "quickstart": _REPOSITORY / "examples/quickstart.yaml",
+    "games": _REPOSITORY / "tests/golden/children/manifests/games.yaml",
     "two-pods": _REPOSITORY / "tests/golden/children/manifests/two-pods.yaml",
 }
 

@@ -17,6 +17,17 @@ def compiled(document, **placed):
     return role_configs(run, dataclasses.replace(example_placement(run), **placed))
 
 
+@pytest.mark.parametrize("kind", ["train", "eval"])
+def test_an_image_is_played_at_its_servers_address(kind):
+    image = "openenv:registry.example.org/games/wordle:1"
+    document = with_value(full(), f"spec.environments.{kind}.0.type", image)
+    name = document["spec"]["environments"][kind][0]["name"]
+    orchestrator = compiled(document, environment_urls={name: "http://served:8000"}).orchestrator
+    first, *others = orchestrator.train if kind == "train" else [one.environment for one in orchestrator.evals]
+    assert first.type == "openenv:http://served:8000"
+    assert not any("served" in one.type for one in others)
+
+
 @pytest.mark.parametrize(("concurrent", "workers"), [(1, 1), (256, 1), (257, 2), (512, 2), (1024, 4)])
 def test_auto_workers(concurrent, workers):
     configs = compiled(with_value(shortest(), f"{TRAIN}.maxConcurrent", concurrent))

@@ -24,7 +24,12 @@ from echorl_testing.manifests.documents import full, shortest, with_value
 from echorl_testing.operator.rendered import NAMESPACE, SETTINGS, TOKEN, UID, children, manifest, pod_specs, rendered
 from echorl_testing.operator.role_pods import env, main, mounts, overlaid, specs
 
-DOCUMENTS = {"shortest": shortest, "full": full, "two-pods": lambda: manifest("two-pods")}
+DOCUMENTS = {
+    "shortest": shortest,
+    "full": full,
+    "two-pods": lambda: manifest("two-pods"),
+    "games": lambda: manifest("games"),
+}
 ALL = pytest.mark.parametrize("document", [make() for make in DOCUMENTS.values()], ids=list(DOCUMENTS))
 
 
@@ -45,6 +50,8 @@ def test_every_child_knows_its_run(document):
 @ALL
 def test_names_are_unique_and_short_enough(document):
     document["metadata"]["name"] = "x" * 40
+    if document["spec"]["environments"]["train"][0]["type"].startswith("openenv:"):
+        document["spec"]["environments"]["train"][0]["name"] = "y" * 18
     found = [(body["kind"], body["metadata"]["name"]) for body in children(rendered(document), attempt=99999)]
     assert len(set(found)) == len(found)
     # Host names and labels; other names may be longer.
@@ -109,8 +116,10 @@ def test_pods_carry_no_kubernetes_token_and_a_read_only_root(document):
 def test_every_folder_that_is_written_to_is_a_volume(document):
     for role, spec in specs(document).items():
         writable = [path for path, one in mounts(spec).items() if not one.get("readOnly")]
-        folders = [env(spec)[name] for name in ("HOME", "TMPDIR", "XDG_CACHE_HOME", "HF_HOME", "VLLM_CACHE_ROOT")]
-        folders += [env(spec)["TRITON_CACHE_DIR"], env(spec)["TORCHINDUCTOR_CACHE_DIR"]]
+        folders = [env(spec)[name] for name in ("HOME", "TMPDIR")]
+        if role != "environment":
+            folders += [env(spec)[name] for name in ("XDG_CACHE_HOME", "HF_HOME", "VLLM_CACHE_ROOT")]
+            folders += [env(spec)["TRITON_CACHE_DIR"], env(spec)["TORCHINDUCTOR_CACHE_DIR"]]
         if role == "inference":
             folders.append(main(spec)["command"][-1])
         assert all(any(f"{folder}/".startswith(f"{path}/") for path in writable) for folder in folders), role
@@ -120,7 +129,9 @@ def test_every_folder_that_is_written_to_is_a_volume(document):
 
 @ALL
 def test_only_prepare_is_online(document):
-    offline = {role: env(spec).get("HF_HUB_OFFLINE") for role, spec in specs(document).items()}
+    # Servers of environments are images of others, and reach nothing.
+    own = {role: spec for role, spec in specs(document).items() if role != "environment"}
+    offline = {role: env(spec).get("HF_HUB_OFFLINE") for role, spec in own.items()}
     assert offline == {"trainer": "1", "inference": "1", "orchestrator": "1", "prepare": None}
 
 

@@ -127,6 +127,21 @@ def test_sandboxes_reach_the_gateway_if_they_may_and_nothing_else():
     assert closed == {("agent-box", "orchestrator")}, "no names, no API server, no other sandbox, no world"
 
 
+def test_a_server_of_an_environment_is_reached_by_its_orchestrator_and_reaches_nothing():
+    policies = [*policies_of(manifest("games")), *policies_of(manifest("games"), OTHER_UID)]
+    server, foreign = pod("server", "environment"), pod("foreign-server", "environment", uid=OTHER_UID)
+    peers = [*PEERS, server, foreign]
+    found = {
+        (source.name, target.name, protocol, port)
+        for source in peers
+        for target in peers
+        for protocol, port in PORTS
+        if source is not target and server in (source, target) and allowed(policies, source, target, port, protocol)
+    }
+    assert found == {("orchestrator", "server", "TCP", 8000)}
+    assert not any("anywhere" in line and "environments" in line for line in lines(manifest("games")))
+
+
 def test_without_sandboxes_in_pods_nothing_is_said_of_them():
     for sandboxes in (None, {"provider": "process"}):
         document = shortest() if sandboxes is None else with_value(shortest(), "spec.sandboxes", sandboxes)

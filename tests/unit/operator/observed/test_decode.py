@@ -142,6 +142,7 @@ def test_odd_labels_are_none_of_ours(value: str) -> None:
         ("r-prepare-7", "prepare", PodRole.PREPARE),
         ("r-prepare-7-copy", "prepare", None),
         ("r-inference-5d9-x2", "inference", PodRole.INFERENCE),
+        ("r-env-wordle-5d9-x2", "environment", PodRole.ENVIRONMENT),
     ],
 )
 def test_a_copy_of_a_pod_with_its_labels_is_none_of_the_runs(name: str, role: str, expected: PodRole | None) -> None:

@@ -2,6 +2,8 @@
 
 from echorl_testing.manifests.refused.case import ENV, Refused
 
+IMAGE = "openenv:registry.example.org/games/wordle:1"
+
 ENVIRONMENTS: list[Refused] = [
     Refused([("spec.environments.train", [])], "spec.environments.train", "at least one", id="no train environment"),
     Refused(
@@ -25,6 +27,41 @@ ENVIRONMENTS: list[Refused] = [
         "spec.environments.train[0].type",
         "builtin:kuhn, builtin:messages, builtin:swe, builtin:terminal",
         id="unknown built-in",
+    ),
+    *(
+        Refused(
+            [(f"spec.environments.{kind}.0.server", {})],
+            f"spec.environments.{kind}[0].server",
+            "no server block",
+            id=f"server of no image: {kind}",
+            server_says="only for openenv:<registry>/<image>",
+        )
+        for kind in ("train", "eval")
+    ),
+    *(
+        Refused(
+            [(f"spec.environments.{kind}.0", {"name": "y" * 19, "type": IMAGE})],
+            f"spec.environments.{kind}[0].name",
+            "a name of at most 18 characters",
+            id=f"name of a server: {kind}",
+            server_says="its server is called",
+        )
+        for kind in ("train", "eval")
+    ),
+    *(
+        Refused(
+            [(f"spec.environments.{kind}.0", {"name": "y", "type": IMAGE, "server": {"memory": "0Gi"}})],
+            f"spec.environments.{kind}[0].server.memory",
+            "a Kubernetes quantity above 0",
+            id=f"memory of a server: {kind}",
+        )
+        for kind in ("train", "eval")
+    ),
+    Refused(
+        [(f"{ENV}.type", "openenv:games:8000")],
+        "spec.environments.train[0].type",
+        "openenv:http://<host>:<port>, openenv:<registry>/<image>",
+        id="neither an address nor an image",
     ),
     Refused(
         [(f"{ENV}.echo", {})],

@@ -16,6 +16,7 @@ CLUSTER_ONLY: list[tuple[str, Any]] = [
     ("spec.sandboxes.provider", "agent-sandbox"),
     ("spec.stallPolicy.action", "Fail"),
     ("spec.code.configMap", "code"),
+    (f"{ENV}.type", "openenv:registry.example.org/games/wordle:1"),
 ]
 
 
