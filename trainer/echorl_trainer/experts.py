@@ -242,6 +242,11 @@ def routers(model: nn.Module) -> list[Router]:
     return [module for module in model.modules() if isinstance(module, Router)]
 
 
+def has_sigmoid_routers(model: nn.Module) -> bool:
+    """Whether routers choose by sigmoid scores and a bias."""
+    return any(isinstance(router, SigmoidRouter) for router in routers(model))
+
+
 def expert_stacks(model: nn.Module) -> list[nn.Module]:
     """The modules with the experts' stacks, in the order of layers; none of a dense model."""
     return [module for module in model.modules() if isinstance(module, Qwen3MoeExperts | Glm4MoeExperts)]

@@ -79,6 +79,8 @@ class Policy(nn.Module):
         """Precision of published weights."""
         self.compute_dtype = torch.float32
         """``shard`` sets it."""
+        self.compiled = False
+        """Whether its layers are; ``compile_layers`` sets it."""
         self.context: ContextGroup | None = None
         """``shard`` sets it; None: packs are this rank's alone."""
         self.adapter: Adapter | None = None
@@ -296,3 +298,4 @@ def compile_layers(policy: Policy) -> None:
     """Compile every layer by itself, for packs of any length."""
     for layer in policy.layers:
         layer.compile(dynamic=True)
+    policy.compiled = True

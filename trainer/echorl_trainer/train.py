@@ -93,7 +93,7 @@ def build_learner(config: TrainerConfig, ranks: Ranks) -> Learner:
         dtype=config.model.dtype,
         attention=kernel_name(ranks.device, policy.compute_dtype),
         **experts,
-        compiled=config.compile,
+        compiled=policy.compiled,
         context=ranks.context_size,
         expert=ranks.expert_size,
         activation_checkpointing=config.activation_checkpointing,

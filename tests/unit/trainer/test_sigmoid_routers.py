@@ -163,6 +163,12 @@ def test_a_merged_model_in_half_precision_keeps_its_bias(folder: Path, tmp_path:
     assert torch.equal(loaded.state_dict()["lm_head.weight"], stored["lm_head.weight"].bfloat16())
 
 
+@pytest.mark.parametrize(("family", "compiled"), [("glm4_moe", False), ("qwen3_moe", True)])
+def test_layers_are_not_compiled(tmp_path: Path, family: str, compiled: bool) -> None:
+    with learner(tmp_path / "m", family=family, compute_dtype=torch.bfloat16, compiled=True) as one:
+        assert one.policy.compiled == compiled
+
+
 def with_predictors(folder: Path, target: Path) -> dict[str, Tensor]:
     """The model with one layer more that predicts further tokens, as the hub's folders have it; its own tensors."""
     own = load_file(folder / "model.safetensors")
