@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The tests, in four lots at the same time: two on clusters, which wait more than they work, the one with real pods for
-# itself; those of programs and engines; and those of single modules, which need one process and are collected once.
+# itself; those of programs and engines; and those of single modules, which take longest to collect.
 # Spread over processes by file, so that what a file sets up is set up once; each process that meets a cluster starts its
 # own. What the other lots say comes after that of programs and engines.
 #   WORKERS   processes of that one, which wait for others a third of their time; default 2
@@ -18,7 +18,7 @@ lot() {
 }
 lot node tests/cluster/node
 lot cluster -n 2 --dist loadfile --no-loadscope-reorder tests/cluster --ignore tests/cluster/node
-lot single tests/unit tests/golden tests/charts
+lot single -n 2 --dist loadfile --no-loadscope-reorder tests/unit tests/golden tests/charts
 show() { cat "$outputs/node" "$outputs/cluster" "$outputs/single"; rm -rf "$outputs"; }
 trap 'kill -INT "${lots[@]}" 2>/dev/null; wait "${lots[@]}"; show; exit 130' INT TERM
 .venv/bin/python -m pytest -n "${WORKERS:-2}" --dist loadfile --no-loadscope-reorder tests/integration
