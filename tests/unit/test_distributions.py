@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from echorl_testing.sources import parsed
+
 ROOT = Path(__file__).parents[2]
 DISTRIBUTIONS: dict[str, tuple[Path, list[str]]] = {
     "core": (ROOT / "core", ["echorl_core"]),
@@ -30,7 +32,7 @@ it; the pytest that tasks have in their sandboxes; and what workers import in th
 
 def imported(package: Path) -> Iterator[str]:
     for file in package.rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text())):
+        for node in ast.walk(parsed(file)):
             if isinstance(node, ast.Import):
                 yield from (name.name.split(".")[0] for name in node.names)
             elif isinstance(node, ast.ImportFrom) and node.module is not None and node.level == 0:

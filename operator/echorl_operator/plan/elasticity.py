@@ -71,12 +71,13 @@ def spare_pods(size: GangSize | None, now: float) -> int:
 
 
 def counts(size: GangSize | None, spec: Mapping[str, Any]) -> bool:
-    """Whether a size rests on this manifest. ``spec``: as the API server holds it."""
-    trainer = spec.get("trainer") or {}
-    elastic = trainer.get("elastic")
-    if size is None or not isinstance(elastic, Mapping):
+    """Whether a size rests on this manifest. ``spec``: as the API server holds it, or something that is no manifest."""
+    trainer = spec.get("trainer")
+    elastic = trainer.get("elastic") if isinstance(trainer, Mapping) else None
+    if size is None or not isinstance(trainer, Mapping) or not isinstance(elastic, Mapping):
         return False
-    return bool(size.replicas == trainer.get("replicas", 1) and elastic.get("minReplicas", 1) <= size.pods)
+    least = elastic.get("minReplicas", 1)
+    return isinstance(least, int) and least <= size.pods and bool(size.replicas == trainer.get("replicas", 1))
 
 
 def applied(spec: Mapping[str, Any], size: GangSize | None) -> Mapping[str, Any]:

@@ -9,6 +9,7 @@ from inspect import Parameter, Signature
 from pathlib import Path
 from typing import Any
 
+from echorl_testing.sources import parsed
 from echorl_vllm.middleware import GENERATION_ROUTES
 
 REQUIREMENTS = Path(__file__).resolve().parents[4] / "requirements"
@@ -99,7 +100,7 @@ def signature(package: Path, path: str, name: str) -> Signature:
         LookupError: there is no such function.
     """
     *owners, last = name.split(".")
-    body = ast.parse((package / path).read_text()).body
+    body = parsed(package / path).body
     for owner in owners:
         body = next((one.body for one in body if isinstance(one, ast.ClassDef) and one.name == owner), [])
     for one in body:

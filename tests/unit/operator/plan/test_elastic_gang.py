@@ -9,8 +9,10 @@ from echorl_core.names import ExitCode
 from echorl_core.termination_message import message_of_end
 from echorl_operator import names
 from echorl_operator.names import PodRole
+from echorl_operator.observed.memory import GangSize
 from echorl_operator.observed.records import Kind
 from echorl_operator.plan.actions import AskToStop
+from echorl_operator.plan.elasticity import counts
 from echorl_testing.operator.imagined_cluster import ImaginedCluster
 
 AFTER_S = 60
@@ -260,3 +262,13 @@ def test_a_rendering_that_somebody_took_away_is_of_the_same_size_again() -> None
     del cluster.children[Kind.REVISION, names.revision("one", 2, 1)]
     cluster.settle()
     assert (cluster.status["attempt"], len(trainers(cluster)), pods_of_the_gang(cluster)) == (2, 1, ["1"])
+
+
+@pytest.mark.parametrize(
+    "trainer", [5, None, [], {"elastic": 1}, {"elastic": {"minReplicas": "two"}}, {"elastic": {"minReplicas": None}}]
+)
+def test_no_size_rests_on_what_is_no_manifest(trainer: Any) -> None:
+    size = GangSize(pods=1, replicas=1, since=0)
+    assert counts(size, {"trainer": {"elastic": {}}})
+    assert not counts(size, {"trainer": trainer})
+    assert not counts(None, {"trainer": trainer})

@@ -15,6 +15,7 @@ from echorl_operator.plan.recovery import reason_of
 from echorl_operator.reconcile.passes import TRIPPED
 from echorl_operator.status.conditions import PROBLEMS
 from echorl_testing.operator.imagined_cluster import ImaginedCluster
+from echorl_testing.sources import parsed
 
 ROOT = Path(__file__).parents[4]
 CODE = ROOT / "operator" / "echorl_operator"
@@ -56,7 +57,7 @@ def names(heading: str) -> set[str]:
 def calls(*of: str) -> Iterator[tuple[str, ast.Call]]:
     """Calls of functions and methods of these names in what plans, says and begins attempts."""
     for file in sorted((CODE / "plan").glob("*.py")):
-        for node in ast.walk(ast.parse(file.read_text())):
+        for node in ast.walk(parsed(file)):
             if isinstance(node, ast.Call):
                 name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
                 if name in of:
@@ -72,7 +73,7 @@ def words(node: ast.AST) -> set[str]:
 
 
 def words_in(file: Path) -> set[str]:
-    return {word for node in ast.walk(ast.parse(file.read_text())) for word in words(node)}
+    return {word for node in ast.walk(parsed(file)) for word in words(node)}
 
 
 def said(place: dict[str, int]) -> set[str]:
