@@ -12,6 +12,7 @@ from echorl_core.rundir import RunDirectory
 from echorl_testing import campaign
 from echorl_testing.engines.adapter_engine import AdapterClient
 from echorl_testing.engines.engine import running_engine
+from echorl_testing.local.local_run import longer_run
 from echorl_testing.trainer.tiny_learner import alone, tiny_learner, train
 from echorl_trainer.health import Watch
 from echorl_trainer.publish import Publisher
@@ -19,7 +20,7 @@ from echorl_trainer.seeded import SHAPES, write_seeded_model
 from echorl_trainer.step import probe_logprobs
 from echorl_trainer.weights import disk_store
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.vllm, longer_run("adapters"), pytest.mark.timeout(900)]
 
 RUN = "test-run"
 PROBE = [7, 1, 200, 33, 64, 91, 258, 5, 17, 120]

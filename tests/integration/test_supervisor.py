@@ -63,6 +63,11 @@ class Run:
         files = sorted((self.root / "roles" / name).glob("[0-9]*.json"), key=lambda path: path.stat().st_mtime_ns)
         return [json.loads(path.read_text()) for path in files]
 
+    def count(self, name: str) -> int:
+        """How many processes a role has had, the first of which is up."""
+        self.role(name)
+        return len(self.all_of(name))
+
     def role(self, name: str, launch: int = 0) -> dict[str, Any]:
         """The ``launch``-th process of a role, once it is up."""
         return eventually(lambda: self.all_of(name)[launch : launch + 1], f"{name} number {launch}")[0]
@@ -153,7 +158,7 @@ def test_an_engine_restarts_alone(start) -> None:
     second = run.role("inference-1", launch=1)
     assert not any(alive(pid) for pid in first["grandchildren"])
     assert (second["attempt"], second["port"]) == (1, first["port"])
-    assert len(run.all_of("inference-0")) == len(run.all_of("orchestrator-0")) == len(run.all_of("trainer-0")) == 1
+    assert run.count("inference-0") == run.count("orchestrator-0") == run.count("trainer-0") == 1
     run.tell("orchestrator-0", "/finish")
     assert "leaving with 1" in run.output()
     assert run.state()["restarts_by_cause"] == {"inference": 1}
@@ -168,7 +173,7 @@ def test_the_orchestrator_restarts_alone_in_its_attempt(start) -> None:
     run.tell("orchestrator-0", "/finish", launch=1)
     run.output()
     assert run.process.returncode == 0
-    assert len(run.all_of("trainer-0")) == 1
+    assert run.count("trainer-0") == 1
     assert run.state()["restarts_by_cause"] == {"orchestrator": 1}
 
 
@@ -185,7 +190,7 @@ def test_a_lost_rank_restarts_gang_and_orchestrator_as_a_new_attempt(start) -> N
     assert not stale.exists()
     assert second[0]["environment"]["MASTER_PORT"] != first[0]["environment"]["MASTER_PORT"]
     assert json.loads((run.root / "attempts" / "2" / "prepared.json").read_text())["removed"] == ["batches/step_000001"]
-    assert len(run.all_of("inference-0")) == 1
+    assert run.count("inference-0") == 1
     run.tell("orchestrator-0", "/finish", launch=1)
     run.output()
     assert run.process.returncode == 0
@@ -206,7 +211,7 @@ def test_a_lost_rank_goes_on_in_its_attempt_where_all_ranks_have_a_step_in_memor
     told = [(one["environment"]["ECHORL_RESTARTS"], one["environment"]["ECHORL_RESTART_REASON"]) for one in second]
     assert told == [("1", "trainer-0 was ended by signal 9")] * 2
     assert not any(alive(pid) for one in first for pid in (one["pid"], *one["grandchildren"]))
-    assert len(run.all_of("orchestrator-0")) == 1
+    assert run.count("orchestrator-0") == 1
     run.tell("orchestrator-0", "/finish")
     run.output()
     assert run.process.returncode == 0
@@ -389,7 +394,7 @@ def test_a_rank_that_dies_while_stopping_is_not_restarted(start) -> None:
     os.kill(run.role("trainer-0")["pid"], signal.SIGKILL)
     run.output()
     assert run.process.returncode == 128 + signal.SIGTERM
-    assert len(run.all_of("trainer-0")) == 1
+    assert run.count("trainer-0") == 1
     run.assert_nothing_left()
 
 

@@ -17,6 +17,8 @@ import pytest
 
 T = TypeVar("T")
 
+_BENCHMARKS = ["long context", "mixture", "step"]
+
 ALL = pytest.mark.campaign
 """Mark of a test that ``make campaign`` alone makes."""
 SAMPLED = pytest.mark.sampled
@@ -55,6 +57,11 @@ def drawn(campaign: str, cases: Sequence[T], count: int) -> list[T]:
 def campaign_mark(campaign: str, cases: Sequence[T], count: int, case: T) -> pytest.MarkDecorator:
     """Of the test that is ``case``, where each case of a campaign is a test of its own."""
     return SAMPLED if case in drawn(campaign, cases, count) else ALL
+
+
+def of_benchmark(name: str) -> pytest.MarkDecorator:
+    """Mark of a benchmark of the trainer at its smallest; every run of the tests makes one of these."""
+    return campaign_mark("benchmarks", _BENCHMARKS, 1, name)
 
 
 def campaign_params(

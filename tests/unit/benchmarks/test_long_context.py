@@ -1,10 +1,12 @@
 """The benchmark of long contexts at a size for a CPU: two ranks train packs together."""
 
 from benchmarks.long_context import Case, measured, table
+from echorl_testing.campaign import of_benchmark
 from echorl_testing.trainer.gang import on_ranks
 from echorl_trainer.seeded import SHAPES, write_seeded_model
 
 
+@of_benchmark("long context")
 def test_ranks_train_packs_together(tmp_path):
     write_seeded_model(tmp_path / "m", SHAPES["tiny"], 0, tie=True)
     case = Case(tokens=129, context=2, ranks=2, checkpointing="full", repeats=1)

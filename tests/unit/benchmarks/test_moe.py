@@ -6,8 +6,10 @@ import pytest
 
 from benchmarks.moe import DENSE, MIXTURE, main
 from benchmarks.step.__main__ import PEER
+from echorl_testing.campaign import of_benchmark
 
 
+@of_benchmark("mixture")
 def test_a_mixture_and_a_dense_model_train_the_same_documents(tmp_path, capsys):
     shape = ["--shape", "tiny", "--tokens", "256", "--micro-batches", "1", "--repeats", "1"]
     assert main(["--device", "cpu", "--eager", "--out", str(tmp_path), *shape]) == 0

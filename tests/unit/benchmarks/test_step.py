@@ -7,10 +7,12 @@ from transformers import AutoConfig
 
 from benchmarks.step.__main__ import PEER, main
 from benchmarks.trainer_speed import model_flops
+from echorl_testing.campaign import of_benchmark
 from echorl_testing.manifests.model_configs import QWEN3_30B_A3B
 from echorl_testing.orchestrator.packs import document
 
 
+@of_benchmark("step")
 def test_both_sides_train_the_same_documents(tmp_path, capsys):
     shape = ["--shape", "tiny", "--tokens", "256", "--micro-batches", "1", "--repeats", "1"]
     options = ["--device", "cpu", "--eager", "--sides", PEER, "ours", "--out", str(tmp_path)]

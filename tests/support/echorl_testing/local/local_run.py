@@ -33,6 +33,7 @@ SHAPE = SeededShape(hidden_size=64, intermediate_size=128, num_layers=2, num_hea
 """Steps and updates take milliseconds."""
 SUPPORT = Path(__file__).parents[2]
 _LONGER = [
+    "adapters",
     "an adapter",
     "a judged debate",
     "a real teacher",
