@@ -71,10 +71,7 @@ def start_policy(
         raise ValueError("compile: found true, accepted for a mixture of experts in float32: false")
     compiled = compile and not has_sigmoid_routers(policy.model)
     if compile and not compiled:
-        log.warning(
-            "layers are not compiled: of models whose routers have sigmoid scores the gradient was too far from that of"
-            " layers that are not"
-        )
+        log.warning("layers are not compiled: models whose routers have sigmoid scores failed a test of them on a GPU")
     if config.lora is not None:
         attach(policy, config.lora)
         store_frozen(policy, compute_dtype)
