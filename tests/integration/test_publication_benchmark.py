@@ -1,4 +1,4 @@
-"""The benchmarks of publication to a real engine, and of its download alone, at a size for a CPU."""
+"""Benchmarks with real engines, and of a download alone, at a size for a CPU."""
 
 import json
 import os
@@ -44,3 +44,21 @@ def test_downloads_are_measured_beside_a_loop_and_without_it():
     ratios = [line.split()[-1] for line in ran.stdout.splitlines() if "÷" in line]
     assert len(ratios) == 2
     assert all(float(ratio) > 0 for ratio in ratios)
+
+
+def test_turns_that_go_to_one_engine_are_measured(tmp_path):
+    rooms = ["core", "operator", "orchestrator", "trainer", "tests/support", "."]
+    size = ["--shape", "tiny", "--groups", "2", "--group-size", "2", "--turns", "2", "--prompt", "256", "--fed", "128"]
+    options = ["--out", tmp_path, "--python", REPOSITORY / ".venv-inference" / "bin" / "python", *size]
+    subprocess.run(
+        [sys.executable, "-m", "benchmarks.prefix_affinity", *options, "--sampled", "8", "--repeats", "1"],
+        cwd=REPOSITORY,
+        env={**os.environ, "PYTHONPATH": ":".join(str(REPOSITORY / room) for room in rooms)},
+        check=True,
+        timeout=500,
+    )
+    found = json.loads((tmp_path / "prefix_affinity.json").read_text())
+    assert set(found) == {"episode", "nothing", "group"}
+    # Caches hold blocks of 128 tokens here. Of 256 and 392 that are looked up turn 2 finds the first 256 at least.
+    assert 256 / (256 + 392) <= found["episode"]["hit rate"] < 1
+    assert all(side["seconds"] > 0 for side in found.values())

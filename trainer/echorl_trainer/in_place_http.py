@@ -54,7 +54,7 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             try:
                 self._decide({key: float(values[0]) for key, values in parse_qs(parts.query).items()})
-            except (KeyError, ValueError, msgspec.DecodeError) as error:
+            except (KeyError, ValueError, OverflowError, msgspec.DecodeError) as error:
                 self._answer(400, {"error": f"{type(error).__name__}: {error}"})
 
     def _decide(self, query: Mapping[str, float]) -> None:

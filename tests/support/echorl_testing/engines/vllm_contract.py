@@ -118,7 +118,7 @@ def route(package: Path, path: str) -> Signature:
     for file, text in _server(package):
         if f'"{path}"' not in text:
             continue
-        for one in ast.walk(ast.parse(text, str(file))):
+        for one in ast.walk(parsed(file)):
             if isinstance(one, ast.AsyncFunctionDef) and any(_is_of(call, path) for call in one.decorator_list):
                 return _signature(one)
     raise LookupError(f"entrypoints: no handler of {path}")
