@@ -1,9 +1,10 @@
-"""What a checkpoint costs the loop: the copy of the state over the copy of as many bytes, and steps beside the write.
+"""What copies of the state cost the loop: a checkpoint's, written beside steps, and those kept in memory for a restart.
 
     PYTHONPATH=core:operator:orchestrator:trainer:. python3 -m benchmarks.checkpoint --out DIR
 
 One rank with AdamW takes its state into host memory and writes it to ``DIR/state`` beside its next steps, as a trainer
-does. ``DIR/checkpoint.json`` has the medians; a table is printed last.
+does, and then into the slots of ``checkpoint.memory`` at the end of every step. ``DIR/checkpoint.json`` has the
+medians; a table is printed last.
 """
 
 import argparse
@@ -27,6 +28,10 @@ from transformers import AutoConfig
 from benchmarks.step.__main__ import drawn
 from benchmarks.trainer_bench import ADAMW, Bench
 from benchmarks.trainer_speed import run_timed
+from echorl_core.config import MemoryConfig
+from echorl_core.memory_copies import RankMemory
+from echorl_trainer.health import Health
+from echorl_trainer.memory import MemoryCopies, Unfinished
 from echorl_trainer.parallel import connect, disconnect
 from echorl_trainer.seeded import SHAPES, write_seeded_model
 from echorl_trainer.staging import HostCopies
@@ -37,6 +42,9 @@ STALL = "the loop stands still"
 WRITE = "written after"
 STEP = "a step"
 BESIDE = "a step beside the write"
+MEMORY_STALL = "memory: the loop stands still"
+MEMORY_STEP = "memory: a step and its copy"
+PARTS = (FLOOR, STALL, WRITE, STEP, BESIDE, MEMORY_STALL, MEMORY_STEP)
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -84,7 +92,7 @@ def medians(bench: Bench, options: argparse.Namespace) -> tuple[dict[str, float]
     save(0).result()
     host = torch.empty(copies.size_bytes, dtype=torch.uint8, pin_memory=bench.cuda)
     flat = torch.empty(copies.size_bytes, dtype=torch.uint8, device=bench.ranks.device)
-    seconds: dict[str, list[float]] = {part: [] for part in (FLOOR, STALL, WRITE, STEP, BESIDE)}
+    seconds: dict[str, list[float]] = {part: [] for part in PARTS}
     for turn in range(1, options.repeats + 1):
         seconds[STEP].append(step())
         seconds[FLOOR].append(timed(bench, lambda: host.copy_(flat, non_blocking=True)))
@@ -99,7 +107,32 @@ def medians(bench: Bench, options: argparse.Namespace) -> tuple[dict[str, float]
             seconds[BESIDE].append(beside)
         upload.result()
         seconds[WRITE].append(time.perf_counter() - taken)
+    held_in_memory(bench, options, state, step, seconds)
     return {part: statistics.median(found) for part, found in seconds.items() if found}, copies.size_bytes
+
+
+def held_in_memory(
+    bench: Bench,
+    options: argparse.Namespace,
+    state: TrainState,
+    step: Callable[[], float],
+    seconds: dict[str, list[float]],
+) -> None:
+    """Add to ``seconds`` those of steps each of which begins with a copy of the step before into memory."""
+    memory = RankMemory(0)
+    kept = MemoryConfig(every_steps=1, limit_bytes=1 << 62)
+    copies = MemoryCopies(state, memory.slots, kept, ADAMW, deadline_s=60, health=Health(step_timeout_s=600))
+    for turn in range(options.repeats + 2):  # the first two make the slots
+        bench.synchronize()
+        began = time.perf_counter()
+        copies.begin(turn, Unfinished(report=None, save=False, last=False))
+        stalled = time.perf_counter() - began
+        step()
+        if turn >= 2:
+            seconds[MEMORY_STALL].append(stalled)
+            seconds[MEMORY_STEP].append(time.perf_counter() - began)
+    copies.wait()
+    memory.close()
 
 
 def main(arguments: list[str]) -> int:
@@ -120,6 +153,7 @@ def main(arguments: list[str]) -> int:
     print("|---|---|---|")
     for part, value in found.items():
         print(f"| {part} | {value * 1e3:.1f} | {value / found[FLOOR]:.2f} |")
+    print(f"a step and its copy to memory / a step: {found[MEMORY_STEP] / found[STEP]:.3f}")
     disconnect()
     return 0
 
