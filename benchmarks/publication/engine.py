@@ -34,6 +34,7 @@ from echorl_core.config import (
     InferenceConfig,
     ModelConfig,
     OrchestratorConfig,
+    Quantization,
 )
 from echorl_core.run_token import weights_key
 from echorl_orchestrator.engines.pool import EnginePool
@@ -63,6 +64,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="bfloat16")
     parser.add_argument("--python", default=sys.executable, help="of the environment that holds vLLM")
     parser.add_argument("--engine-args", nargs="*", default=[], help="for vLLM; beginning with a space")
+    parser.add_argument("--quantization", choices=["fp8"], help="of the engine's weights")
     parser.add_argument("--streams", type=int, nargs="+", default=[0, 64], help="requests at once")
     parser.add_argument("--updates", type=int, default=5, help="that are measured, for each number of streams")
     return parser.parse_args(arguments)
@@ -127,7 +129,9 @@ def _longest(times: list[float], began: float, ended: float) -> float:
 
 
 @asynccontextmanager
-async def engine(options: argparse.Namespace, model: ModelConfig) -> AsyncIterator[str]:
+async def engine(
+    options: argparse.Namespace, model: ModelConfig, quantization: Quantization | None = None
+) -> AsyncIterator[str]:
     """A real engine; its address."""
     port = free_port()
     extra = ["--gpu-memory-utilization", "0.4"] if options.device == "cuda" else []
@@ -136,6 +140,7 @@ async def engine(options: argparse.Namespace, model: ModelConfig) -> AsyncIterat
         served_name="policy",
         port=port,
         device=options.device,
+        quantization=quantization,
         extra_args=[*extra, *(one.strip() for one in options.engine_args)],
     )
     config.dump(options.out / "inference.json")
@@ -199,7 +204,9 @@ async def pool_on(model: ModelConfig, updates: list[dict[str, Any]], *addresses:
 class Trainer:
     """What stands for a run's trainer: a policy that changes and is published."""
 
-    def __init__(self, options: argparse.Namespace, model: ModelConfig) -> None:
+    def __init__(
+        self, options: argparse.Namespace, model: ModelConfig, quantization: Quantization | None = None
+    ) -> None:
         self._ranks = connect(device=options.device)
         self._policy = start_policy(model, self._ranks, seed=1)
         health = Health(step_timeout_s=DEADLINE_S)
@@ -207,7 +214,13 @@ class Trainer:
         store = server.weights = MemoryStore(1, f"http://127.0.0.1:{server.start('127.0.0.1', 0)}")
         probe = probe_ids(model, IDENTITY.uid, 16)
         self._publisher = Publisher(
-            self._policy, self._ranks, IDENTITY, probe_token_ids=probe, store=store, watch=health.watch
+            self._policy,
+            self._ranks,
+            IDENTITY,
+            probe_token_ids=probe,
+            store=store,
+            watch=health.watch,
+            engine_quantization=quantization,
         )
         self._versions = itertools.count()
 
@@ -226,16 +239,16 @@ class Trainer:
         return began, visible, time.perf_counter()
 
 
-async def measure(options: argparse.Namespace) -> dict[str, dict[str, float]]:
-    """Medians in seconds, by the number of streams."""
+async def measure(options: argparse.Namespace) -> tuple[dict[str, dict[str, float]], float]:
+    """Medians in seconds, by the number of streams; how far a probe of the engine was off at most, in nats."""
     folder = options.out / "model"
     if not folder.exists():
         write_seeded_model(folder, SHAPES[options.shape], 1, tie=True, dtype=options.dtype)
     model = ModelConfig(path=str(folder), dtype=options.dtype, max_model_len=2048, renderer="plain")
-    trainer = Trainer(options, model)
+    trainer = Trainer(options, model, options.quantization)
     updates: list[dict[str, Any]] = []
     found: dict[str, dict[str, float]] = {}
-    async with engine(options, model) as address, pool_on(model, updates, address) as pool:
+    async with engine(options, model, options.quantization) as address, pool_on(model, updates, address) as pool:
         # The first is loaded and looked at, the second the first that is copied.
         for _ in range(2):
             await trainer.update(pool)
@@ -256,7 +269,7 @@ async def measure(options: argparse.Namespace) -> dict[str, dict[str, float]]:
                     columns["no token of one stream"].append(streams.longest_wait(began, served))
             found[f"{count} streams"] = {name: statistics.median(values) for name, values in columns.items()}
     disconnect()
-    return found
+    return found, max(update["max_probe_error"] for update in updates)
 
 
 def table(found: dict[str, dict[str, float]]) -> str:
@@ -274,9 +287,10 @@ def main(arguments: list[str]) -> int:
     options = parse(arguments)
     options.out = options.out.absolute()
     options.out.mkdir(parents=True, exist_ok=True)
-    found = asyncio.run(measure(options))
-    (options.out / "engine.json").write_text(json.dumps(found, indent=2))
+    found, error = asyncio.run(measure(options))
+    (options.out / "engine.json").write_text(json.dumps({"seconds": found, "max_probe_error": error}, indent=2))
     print(table(found))
+    print(f"largest error of a probe: {error:.2g} nats")
     return 0
 
 
