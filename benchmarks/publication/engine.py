@@ -2,8 +2,9 @@
 
     PYTHONPATH=core:operator:orchestrator:trainer:tests/support python3 -m benchmarks.publication.engine --out DIR
 
-A policy, the run's pool of engines and one engine of vLLM, on one GPU: the policy is changed and published, the pool
-brings the engine to it, and streams of tokens go on. ``DIR/engine.json`` gets the medians.
+A policy, the run's pool of engines and one engine of vLLM, on one GPU, or the engine on the second one where there are
+two, as ``--mode nccl`` needs: the policy is changed and published, the pool brings the engine to it, and streams of
+tokens go on. ``DIR/engine.json`` gets the medians.
 """
 
 import argparse
@@ -39,6 +40,7 @@ from echorl_core.config import (
 from echorl_core.run_token import weights_key
 from echorl_orchestrator.engines.pool import EnginePool
 from echorl_testing.ports import free_port
+from echorl_trainer.broadcast import Broadcaster
 from echorl_trainer.health import Health
 from echorl_trainer.loading import start_policy
 from echorl_trainer.parallel import connect, disconnect
@@ -65,6 +67,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--python", default=sys.executable, help="of the environment that holds vLLM")
     parser.add_argument("--engine-args", nargs="*", default=[], help="for vLLM; beginning with a space")
     parser.add_argument("--quantization", choices=["fp8"], help="of the engine's weights")
+    parser.add_argument("--mode", choices=["http", "nccl"], default="http")
     parser.add_argument("--streams", type=int, nargs="+", default=[0, 64], help="requests at once")
     parser.add_argument("--updates", type=int, default=5, help="that are measured, for each number of streams")
     return parser.parse_args(arguments)
@@ -145,6 +148,8 @@ async def engine(
     )
     config.dump(options.out / "inference.json")
     variables = {names.ENV_RUN_UID: IDENTITY.uid, names.ENV_ADMIN_TOKEN: KEY}
+    if options.device == "cuda" and torch.cuda.device_count() > 1:
+        variables["CUDA_VISIBLE_DEVICES"] = "1"
     arguments = ["--config", str(options.out / "inference.json"), "--work", str(options.out / "work")]
     with (options.out / "engine.log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(
@@ -205,12 +210,19 @@ class Trainer:
     """What stands for a run's trainer: a policy that changes and is published."""
 
     def __init__(
-        self, options: argparse.Namespace, model: ModelConfig, quantization: Quantization | None = None
+        self,
+        options: argparse.Namespace,
+        model: ModelConfig,
+        quantization: Quantization | None = None,
+        mode: str = "http",
     ) -> None:
         self._ranks = connect(device=options.device)
         self._policy = start_policy(model, self._ranks, seed=1)
         health = Health(step_timeout_s=DEADLINE_S)
         server = Server(IDENTITY, 0, health, weights_key=weights_key(KEY))
+        broadcaster = None
+        if mode == "nccl":
+            broadcaster = server.broadcasts = Broadcaster(self._ranks.device, health.watch, attempt=IDENTITY.attempt)
         store = server.weights = MemoryStore(1, f"http://127.0.0.1:{server.start('127.0.0.1', 0)}")
         probe = probe_ids(model, IDENTITY.uid, 16)
         self._publisher = Publisher(
@@ -221,6 +233,7 @@ class Trainer:
             store=store,
             watch=health.watch,
             engine_quantization=quantization,
+            broadcaster=broadcaster,
         )
         self._versions = itertools.count()
 
@@ -239,13 +252,13 @@ class Trainer:
         return began, visible, time.perf_counter()
 
 
-async def measure(options: argparse.Namespace) -> tuple[dict[str, dict[str, float]], float]:
-    """Medians in seconds, by the number of streams; how far a probe of the engine was off at most, in nats."""
+async def measure(options: argparse.Namespace) -> tuple[dict[str, dict[str, float]], list[dict[str, Any]]]:
+    """Medians in seconds, by the number of streams; the records of all updates."""
     folder = options.out / "model"
     if not folder.exists():
         write_seeded_model(folder, SHAPES[options.shape], 1, tie=True, dtype=options.dtype)
     model = ModelConfig(path=str(folder), dtype=options.dtype, max_model_len=2048, renderer="plain")
-    trainer = Trainer(options, model, options.quantization)
+    trainer = Trainer(options, model, options.quantization, options.mode)
     updates: list[dict[str, Any]] = []
     found: dict[str, dict[str, float]] = {}
     async with engine(options, model, options.quantization) as address, pool_on(model, updates, address) as pool:
@@ -269,7 +282,7 @@ async def measure(options: argparse.Namespace) -> tuple[dict[str, dict[str, floa
                     columns["no token of one stream"].append(streams.longest_wait(began, served))
             found[f"{count} streams"] = {name: statistics.median(values) for name, values in columns.items()}
     disconnect()
-    return found, max(update["max_probe_error"] for update in updates)
+    return found, updates
 
 
 def table(found: dict[str, dict[str, float]]) -> str:
@@ -287,10 +300,13 @@ def main(arguments: list[str]) -> int:
     options = parse(arguments)
     options.out = options.out.absolute()
     options.out.mkdir(parents=True, exist_ok=True)
-    found, error = asyncio.run(measure(options))
-    (options.out / "engine.json").write_text(json.dumps({"seconds": found, "max_probe_error": error}, indent=2))
+    found, updates = asyncio.run(measure(options))
+    error, broadcasts = max(one["max_probe_error"] for one in updates), sum(one["broadcast"] for one in updates)
+    (options.out / "engine.json").write_text(
+        json.dumps({"seconds": found, "max_probe_error": error, "broadcasts": broadcasts}, indent=2)
+    )
     print(table(found))
-    print(f"largest error of a probe: {error:.2g} nats")
+    print(f"largest error of a probe: {error:.2g} nats; {broadcasts} of {len(updates)} updates came by broadcast")
     return 0
 
 
