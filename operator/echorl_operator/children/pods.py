@@ -7,7 +7,7 @@ from typing import Any
 from echorl_core import names as core_names
 from echorl_manifest.models.base import duration_seconds
 from echorl_operator import names
-from echorl_operator.children import storage
+from echorl_operator.children import node_network, storage
 from echorl_operator.children.overlay import merged
 from echorl_operator.children.stored import stored
 from echorl_operator.children.target import Object, Target
@@ -125,6 +125,7 @@ def pod_template(target: Target, what: Role) -> Object:
         own["env"].append(variable(core_names.ENV_GRACE, str(spec.get("terminationGracePeriodSeconds", what.grace_s))))
     for container in (*spec["containers"], *spec.get("initContainers", ())):
         secure(container)
+    node_network.take_ports(spec)
     complete: Object = stored(template)
     return complete
 
@@ -173,6 +174,7 @@ def _spec(target: Target, what: Role) -> Object:
         "restartPolicy": what.restart_policy,
         "terminationGracePeriodSeconds": what.grace_s,
         **confined(target, what.role),
+        **node_network.pod_fields(target.network(what.role)),
     }
     if gpus and settings.gpu_tolerations:
         spec["tolerations"] = [
@@ -212,12 +214,15 @@ def _container(target: Target, what: Role) -> Object:
         "imagePullPolicy": target.settings.image_pull_policy,
         "command": list(what.command),
         "workingDir": HOME,
-        "env": [*what.env, *_folders(), *_offline(what.role), *no_gpu(target, what.role)],
+        "env": [
+            *(*what.env, *_folders(), *_offline(what.role), *no_gpu(target, what.role)),
+            *(variable(name, value) for name, value in node_network.variables(target.network(what.role))),
+        ],
         "resources": _resources(target, what.role),
         "volumeMounts": _mounts(target, what),
         "terminationMessagePath": TERMINATION_LOG,
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "securityContext": {"readOnlyRootFilesystem": True},
+        "securityContext": {"readOnlyRootFilesystem": True, **node_network.security(target.network(what.role))},
         **what.probes,
     }
     if what.ports:
@@ -270,6 +275,8 @@ def _resources(target: Target, role: PodRole) -> Object:
     limits = dict(defaults.limits)
     if gpus:
         requests[target.settings.gpu_resource] = limits[target.settings.gpu_resource] = str(gpus)
+    cards = node_network.devices(target.network(role))
+    requests, limits = requests | cards, limits | cards
     return {name: part for name, part in (("requests", requests), ("limits", limits)) if part}
 
 

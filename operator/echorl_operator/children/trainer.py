@@ -30,6 +30,13 @@ def ports(target: Target) -> dict[str, int]:
     return {"metrics" if not local else f"metrics-{local}": port for local, port in enumerate(numbers)}
 
 
+def _taken(target: Target) -> dict[str, int]:
+    """Ports of a pod: on a node's network also those by which a gang meets, so that nobody else has them there."""
+    if not target.network(ROLE).host:
+        return ports(target)
+    return {**ports(target), "rendezvous": places.RENDEZVOUS_PORT, "gang": places.GANG_PORT}
+
+
 def trainer_set(target: Target, config: str) -> Object:
     """The StatefulSet without attempt and replicas. ``config``: name of the ConfigMap with its config."""
     template = pods.pod_template(target, _role(target, config))
@@ -72,7 +79,7 @@ def _role(target: Target, config: str) -> pods.Role:
         env=env,
         mounts=storage.mounts(target, ROLE),
         volumes=storage.volumes(target, ROLE),
-        ports=ports(target),
+        ports=_taken(target),
         probes=pods.probes(target, "/healthz", "metrics", unhealthy_s=pods.stall_s(target)),
         grace_s=GRACE_S,
         restart_policy="Always",

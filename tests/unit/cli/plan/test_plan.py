@@ -54,6 +54,12 @@ def test_a_run_that_fits_says_what_each_part_takes(plan):
     assert row(told, "of rank 0: two policy versions") == 30.51
 
 
+def test_a_plan_tells_whom_policies_do_not_hold(plan):
+    told = plan(spec__inference={"network": {"host": True}})
+    assert "inference: on the network of their nodes (network.host), so no NetworkPolicy holds" in told.stdout
+    assert "NetworkPolicy" not in plan().stdout
+
+
 def test_without_asynchronous_saves_a_checkpoint_takes_no_host_memory(plan):
     told = plan(spec__checkpoint={"asyncSave": False})
     assert "a checkpoint's copy" not in told.stdout
