@@ -79,9 +79,17 @@ def exit_code(error: BaseException) -> ExitCode:
 
 
 def run_rank(
-    config: TrainerConfig, identity: RunIdentity, token: str, health: Health, notice: Notice | None = None
+    config: TrainerConfig,
+    identity: RunIdentity,
+    token: str,
+    health: Health,
+    notice: Notice | None = None,
+    *,
+    late_probe: bool | None = None,
 ) -> StopNotice:
     """Run one rank until its work is done; how it was told so. ``notice``: learns of what it needs to save.
+
+    ``late_probe``: see ``Trainer``; None: on GPUs, where Python takes longer to launch a probe than they to compute it.
 
     Raises:
         BadInput, NonFinite, Fenced, OrchestratorLost, Unreadable, ...: see ``exit_code``.
@@ -157,6 +165,7 @@ def run_rank(
         health=health,
         attempt=identity.attempt,
         start_step=prepared.resume_step,
+        late_probe=ranks.device.type == "cuda" if late_probe is None else late_probe,
         memory=memory,
         held=held,
     ).train()
