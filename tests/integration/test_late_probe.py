@@ -35,7 +35,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("num_ranks", "micro_batches", "options"), campaign.campaign_params("late probes", CASES, 2))
+@pytest.mark.parametrize(("num_ranks", "micro_batches", "options"), campaign.campaign_params("late probes", CASES, 1))
 def test_a_probe_beside_a_step_says_what_it_says_before_it_and_changes_nothing(
     tmp_path: Path, num_ranks: int, micro_batches: int, options: dict[str, Any]
 ) -> None:

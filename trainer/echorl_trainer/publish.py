@@ -38,7 +38,7 @@ from echorl_trainer.lora import published_parameters
 from echorl_trainer.model import Policy
 from echorl_trainer.parallel import Ranks
 from echorl_trainer.snapshots import DTYPES, FILE_BYTES, WEIGHTS, Arrival, Copier, Snapshot, Snapshots, file_layouts
-from echorl_trainer.step import NonFinite, probe_scores
+from echorl_trainer.step import NonFinite, probe_scores, probe_tokens
 from echorl_trainer.weights import WeightStore
 
 # float32 is what engine and trainer agreed to on CPU, with a margin; bfloat16 awaits its measurement on a GPU.
@@ -123,7 +123,7 @@ class Publisher:
         weights; by that they may be further from the probe's logprobs.
         """
         self._policy, self._ranks, self._identity = policy, ranks, identity
-        self._probe_token_ids = probe_token_ids
+        self._probe_token_ids, self._probe_tokens = probe_token_ids, probe_tokens(ranks, probe_token_ids)
         self._store, self._watch, self._deadline_s = store, watch, deadline_s
         self._tolerance = PROBE_TOLERANCE[policy.dtype] if engine_quantization is None else FP8_PROBE_TOLERANCE
         adapter = policy.adapter
@@ -187,7 +187,7 @@ class Publisher:
         if self._unprobed is None:
             return
         told, self._unprobed = self._unprobed, None
-        told(self._copier.arrival(probe_scores(self._policy, self._ranks, self._probe_token_ids)))
+        told(self._copier.arrival(probe_scores(self._policy, self._probe_tokens)))
 
     def _work(self) -> None:
         while True:

@@ -290,16 +290,12 @@ def _losses(shares: Sequence[_RankShare], batch: RankBatch) -> dict[str, float |
 
 def probe_logprobs(policy: Policy, ranks: Ranks, token_ids: list[int]) -> list[float]:
     """``probe_scores`` as numbers; waits for the device."""
-    values: list[float] = probe_scores(policy, ranks, token_ids).tolist()
+    values: list[float] = probe_scores(policy, probe_tokens(ranks, token_ids)).tolist()
     return values
 
 
-@torch.no_grad()
-def probe_scores(policy: Policy, ranks: Ranks, token_ids: list[int]) -> Tensor:
-    """Natural-log probabilities, at temperature 1, of tokens 1.. given their prefix. All ranks call this together.
-
-    Returns:
-        float64 [``len(token_ids)`` - 1] on the device.
+def probe_tokens(ranks: Ranks, token_ids: list[int]) -> PackedTokens:
+    """One document, of which all tokens but the first are scored at temperature 1; on the device, which it waits for.
 
     Raises:
         ValueError: fewer than two tokens.
@@ -307,20 +303,28 @@ def probe_scores(policy: Policy, ranks: Ranks, token_ids: list[int]) -> Tensor:
     length = len(token_ids)
     if length < 2:
         raise ValueError(f"a probe needs at least 2 tokens, found {length}")
+    everything = torch.arange(length, device=ranks.device)
+    return PackedTokens(
+        token_ids=torch.tensor(token_ids, device=ranks.device),
+        positions=everything,
+        cu_seqlens=torch.tensor([0, length], dtype=torch.int32, device=ranks.device),
+        max_len=length,
+        rows=everything[1:],
+        temperature=torch.ones(length, device=ranks.device),
+        row_counts=row_counts(np.arange(1, length), length, ranks.context_size),
+    )
+
+
+@torch.no_grad()
+def probe_scores(policy: Policy, probe: PackedTokens) -> Tensor:
+    """Natural-log probabilities of ``probe.rows``. All ranks call this together; it launches, and waits for nothing.
+
+    Returns:
+        float64 [K] on the device.
+    """
     # Between micro-batches that accumulate unsharded, weights are gathered, and stay so.
     was_sharded = isinstance(policy.model.get_input_embeddings().weight, DTensor)
-    everything = torch.arange(length, device=ranks.device)
-    scores = policy(
-        PackedTokens(
-            token_ids=torch.tensor(token_ids, device=ranks.device),
-            positions=everything,
-            cu_seqlens=torch.tensor([0, length], dtype=torch.int32, device=ranks.device),
-            max_len=length,
-            rows=everything[1:],
-            temperature=torch.ones(length, device=ranks.device),
-            row_counts=row_counts(np.arange(1, length), length, ranks.context_size),
-        )
-    )
+    scores = policy(probe)
     if isinstance(policy, FSDPModule) and was_sharded:
         # Without a backward the root would keep its gathered weights: out of the optimizer's and checkpoints' reach.
         policy.reshard()

@@ -8,7 +8,7 @@ from benchmarks.publication.loop import ALONE, SIDES
 
 
 def test_every_part_is_measured(tmp_path, capsys):
-    size = ["--shape", "tiny", "--dtype", "float32", "--repeats", "1", "--tokens", "256", "--micro-batches", "2"]
+    size = ["--shape", "tiny", "--dtype", "float32", "--repeats", "1", "--tokens", "64", "--micro-batches", "2"]
     assert main(["--device", "cpu", *size, "--out", str(tmp_path)]) == 0
     medians = json.loads((tmp_path / "publication.json").read_text())
     assert {"update to visible", "engine: fetch and check", "engine: replay", ALONE} <= medians.keys()
