@@ -40,9 +40,11 @@ class WatchedRunner(StepRunner):
 
     around: Callable[[], AbstractContextManager[Any]] = nullcontext
 
-    def _accumulate(self, batch: RankBatch, sources: list[Source]) -> tuple[TokenMetrics, torch.Tensor]:
+    def _accumulate(
+        self, batch: RankBatch, sources: list[Source], beside: Callable[[], None]
+    ) -> tuple[TokenMetrics, torch.Tensor]:
         with self.around():
-            return super()._accumulate(batch, sources)
+            return super()._accumulate(batch, sources, beside)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,8 @@
     PYTHONPATH=core:operator:orchestrator:trainer:. python3 -m benchmarks.publication --out DIR
 
 A seeded model is published from a trainer's rank through its own HTTP server, fetched and checked as an engine does,
-and put into the parameters of a second model, which stands for the engine's. ``DIR/publication.json`` has the medians.
+and put into the parameters of a second model, which stands for the engine's. Then it trains, with publication and
+without: how long the loop stands still is what a step takes more. ``DIR/publication.json`` has the medians.
 """
 
 import argparse
@@ -22,6 +23,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from benchmarks.publication.loop import ALONE, SIDES, Loop
 from echorl_core.config import ModelConfig
 from echorl_core.identity import RunIdentity
 from echorl_core.names import HEADER_TOKEN
@@ -55,6 +57,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--shape", choices=sorted(SHAPES), default="0.6b")
     parser.add_argument("--dtype", choices=["bfloat16", "float32"], default="bfloat16")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--tokens", type=int, default=8192, help="of a micro-batch of the steps")
+    parser.add_argument("--micro-batches", type=int, default=4, help="of a step")
+    parser.add_argument("--seed", type=int, default=1, help="of the batch")
     return parser.parse_args(arguments)
 
 
@@ -165,12 +170,14 @@ def measure(policy: Policy, ranks: Ranks, probe: list[int], options: argparse.Na
         expected = weights(policy)
         clock.settle()
         began = time.perf_counter()
-        publication = publisher.begin(turn)
-        clock.note("the loop stands still", time.perf_counter() - began)
+        publication = publisher.begin(turn, probe=False)
+        begun = time.perf_counter()
+        clock.note("the call that begins it", begun - began)
+        publisher.probe()
+        clock.note("the call that launches the probe, nothing to wait for", time.perf_counter() - begun)
         assert publication is not None  # noqa: S101 - this is rank 0
         # As the next step does, while copies may be under way.
         change(policy)
-        clock.note("of that without the probe's forward", publication.seconds_gather)
         announced = publication.result()
         clock.note("update to visible", time.perf_counter() - began)
         found = clock.time("engine: fetch and check", partial(fetched, announced, options.out / "spool"))
@@ -187,7 +194,19 @@ def measure(policy: Policy, ranks: Ranks, probe: list[int], options: argparse.Na
         for name, parameter in engine.held().items():
             if not torch.equal(parameter, expected[name]):
                 raise AssertionError(f"{name}: the engine holds something else than was published")
+    compare(clock, Loop(policy, ranks, publisher, options, first=options.repeats + 1), options.repeats)
     return clock
+
+
+def compare(clock: Clock, loop: Loop, repeats: int) -> None:
+    """What steps take more when their versions are published."""
+    for turn in range(repeats + 1):
+        clock.warming = turn == 0
+        alone = loop.alone()
+        clock.note(ALONE, alone)
+        for side in SIDES:
+            clock.note(f"the loop stands still, {side}", loop.publishing(side) - alone)
+            clock.note(f"update to visible, {side}", statistics.median(loop.visible.pop(side)))
 
 
 def table(seconds: dict[str, list[float]]) -> str:

@@ -22,6 +22,7 @@ from echorl_trainer.attention import has_varlen_kernel, kernel_name
 from echorl_trainer.batches import score_batch
 from echorl_trainer.staging import HostCopies
 from echorl_trainer.state import TrainState, save_state
+from echorl_trainer.step import probe_scores, probe_tokens
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
@@ -94,7 +95,11 @@ def test_nothing_waits_for_the_device_between_micro_batches(tmp_path, monkeypatc
                 torch.cuda.set_sync_debug_mode("default")
 
         monkeypatch.setattr(one.runner, "_accumulate", strictly)
-        one.runner.run(rank_batch(HALVES, TOTALS, step=2))
+        probe, found = probe_tokens(one.ranks, [3, 1, 200, 17]), []
+        expected = probe_scores(one.policy, probe).tolist()
+        batch = rank_batch(HALVES, TOTALS, step=2)
+        one.runner.run(batch, beside=lambda: found.append(probe_scores(one.policy, probe)))
+        assert [scores.tolist() for scores in found] == [expected]
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")

@@ -60,6 +60,10 @@ class BatchSource(Protocol):
         """The batch of ``step`` for this rank, or why there is none and never will be."""
         ...
 
+    def look(self, step: int) -> RankBatch | StopNotice | None:
+        """The same if it is there, without waiting for it; None: it is not, or nobody answered."""
+        ...
+
 
 @dataclass(frozen=True)
 class HttpAnswer:
@@ -241,26 +245,47 @@ class OrchestratorBatches:
             Fenced, OrchestratorLost: from ``Link``.
             WrongBatch: the answer is not this rank's batch of this step.
         """
-        path = f"/trainer/batch?step={step}&rank={self._rank}&wait={LONG_POLL_S:g}"
+        path = self._path(step, LONG_POLL_S)
         while True:
             asked = time.monotonic()
             answer = self._link.patiently("GET", path, timeout_s=LONG_POLL_S + CALL_TIMEOUT_S)
-            if answer.status == 200:
-                batch = self._decoded(answer.body)
-                if (batch.run_uid, batch.attempt) != (self._run_uid, self._attempt):
-                    raise Fenced(
-                        f"batch of run {batch.run_uid!r}, attempt {batch.attempt}; "
-                        f"this is run {self._run_uid!r}, attempt {self._attempt}"
-                    )
-                check_batch(batch, run_uid=self._run_uid, step=step, rank=self._place, num_ranks=self._places)
-                return batch
-            if answer.status == 410:
-                return msgspec.json.decode(answer.body, type=StopNotice)
-            if answer.status != 204:
-                raise Refused(f"GET {path}: status {answer.status}: {_excerpt(answer)}")
+            found = self._read(answer, path, step)
+            if found is not None:
+                return found
             self._idle()
             # A server that does not hold the request open must not be asked in a tight loop.
             time.sleep(max(0.0, FIRST_PAUSE_S - (time.monotonic() - asked)))
+
+    def look(self, step: int) -> RankBatch | StopNotice | None:
+        """The batch of ``step`` if it is sealed; None: it is not, or the orchestrator did not answer.
+
+        Raises:
+            Fenced, WrongBatch: as ``batch``.
+        """
+        path = self._path(step, 0)
+        try:
+            return self._read(self._link.once("GET", path), path, step)
+        except Unreachable:
+            return None
+
+    def _path(self, step: int, wait_s: float) -> str:
+        return f"/trainer/batch?step={step}&rank={self._rank}&wait={wait_s:g}"
+
+    def _read(self, answer: HttpAnswer, path: str, step: int) -> RankBatch | StopNotice | None:
+        if answer.status == 200:
+            batch = self._decoded(answer.body)
+            if (batch.run_uid, batch.attempt) != (self._run_uid, self._attempt):
+                raise Fenced(
+                    f"batch of run {batch.run_uid!r}, attempt {batch.attempt}; "
+                    f"this is run {self._run_uid!r}, attempt {self._attempt}"
+                )
+            check_batch(batch, run_uid=self._run_uid, step=step, rank=self._place, num_ranks=self._places)
+            return batch
+        if answer.status == 410:
+            return msgspec.json.decode(answer.body, type=StopNotice)
+        if answer.status != 204:
+            raise Refused(f"GET {path}: status {answer.status}: {_excerpt(answer)}")
+        return None
 
     @staticmethod
     def _decoded(body: bytes) -> RankBatch:

@@ -65,6 +65,14 @@ class Ranks:
         """Whether this rank tells of its batch, which no other one may count again."""
         return self.context is None or self.context.index == 0
 
+    def agree(self, own: bool) -> bool:  # noqa: FBT001 - all there is to say
+        """Whether all ranks say yes; collective, and nothing waits for the device."""
+        if self.world_size == 1:
+            return own
+        said = torch.tensor([int(own)])
+        dist.all_reduce(said, dist.ReduceOp.MIN)
+        return bool(said)
+
 
 def connect(
     replicate: int = 1,

@@ -1,7 +1,8 @@
 """Publishes policy versions: the loop stops for a copy to host memory, and a thread does the rest.
 
-    begin(version)   all ranks: parameters to a snapshot, the probe's forward; nothing waits for the device
-    thread, rank 0   wait for both -> are all values finite? -> hash, delta -> manifest -> visible -> announced
+    begin(version)   all ranks: parameters to a snapshot; nothing waits for the device
+    probe()          all ranks: the probe's forward, at once or beside the next step; the weights are still the same
+    thread, rank 0   wait for the copy -> are all values finite? -> hash, delta -> the probe -> visible -> announced
 
 Mode ``http``: server.py serves the snapshot from memory; ``nccl``: broadcast.py sends it, too. Mode ``disk``: it is
 written under ``RUN/broadcasts``. A version that cannot be published is a failure of the thread, which the loop meets at
@@ -21,6 +22,7 @@ from typing import Literal
 
 import msgspec
 import torch
+from torch import Tensor
 from transformers import AutoTokenizer
 from xxhash import xxh3_128_hexdigest
 
@@ -36,7 +38,7 @@ from echorl_trainer.lora import published_parameters
 from echorl_trainer.model import Policy
 from echorl_trainer.parallel import Ranks
 from echorl_trainer.snapshots import DTYPES, FILE_BYTES, WEIGHTS, Arrival, Copier, Snapshot, Snapshots, file_layouts
-from echorl_trainer.step import NonFinite, probe_scores
+from echorl_trainer.step import NonFinite, probe_scores, probe_tokens
 from echorl_trainer.weights import WeightStore
 
 # float32 is what engine and trainer agreed to on CPU, with a margin; bfloat16 awaits its measurement on a GPU.
@@ -73,6 +75,8 @@ class Publication:
         self.version, self.snapshot, self.arrival = snapshot.version, snapshot, arrival
         self.began = time.monotonic()
         self.seconds_gather = 0.0
+        self.probe: Future[Arrival] = Future()
+        """The probe's logprobs on their way, once its forward was launched."""
         self.outcome: Future[PolicyAnnouncement] = Future()
         self._deadline_s = deadline_s
 
@@ -85,9 +89,18 @@ class Publication:
         """
         return self.outcome.result(self._deadline_s)
 
+    def probed(self) -> Tensor:
+        """Wait for the probe's logprobs: float64 [tokens - 1].
+
+        Raises:
+            TimeoutError: its forward was not launched before the deadline.
+        """
+        (scores,) = self.probe.result(self._deadline_s).wait()
+        return scores
+
 
 class Publisher:
-    """Publishes versions of one policy; every rank holds one and calls ``begin`` in the same order."""
+    """Publishes versions of one policy; every rank holds one and calls ``begin`` and ``probe`` in the same order."""
 
     def __init__(
         self,
@@ -110,12 +123,14 @@ class Publisher:
         weights; by that they may be further from the probe's logprobs.
         """
         self._policy, self._ranks, self._identity = policy, ranks, identity
-        self._probe_token_ids = probe_token_ids
+        self._probe_token_ids, self._probe_tokens = probe_token_ids, probe_tokens(ranks, probe_token_ids)
         self._store, self._watch, self._deadline_s = store, watch, deadline_s
         self._tolerance = PROBE_TOLERANCE[policy.dtype] if engine_quantization is None else FP8_PROBE_TOLERANCE
         adapter = policy.adapter
         self._broadcaster = broadcaster if adapter is None else None
         self._deltas = deltas and adapter is None and broadcaster is None
+        self._unprobed: Callable[[Arrival], None] | None = None
+        """What is to be told of the probe of the version begun last, on every rank; None: it was launched."""
         self._base: tuple[Snapshot, PolicyId] | None = None
         """The version before, whose memory the thread uses until the next one was compared with it."""
         self._layouts = file_layouts(
@@ -134,8 +149,11 @@ class Publisher:
         self.on_visible: Callable[[PolicyAnnouncement, float], None] = lambda _announcement, _seconds: None
         """Called in the thread with what is visible now, and the seconds since ``begin``."""
 
-    def begin(self, version: int) -> Publication | None:
+    def begin(self, version: int, *, probe: bool = True) -> Publication | None:
         """Copy what the policy holds and publish it as ``version``; collective. None but on rank 0.
+
+        ``probe``: at once. Without it the version is not visible before ``probe`` was called, while the policy still
+        holds it.
 
         Raises:
             TimeoutError: readers or writers of older versions kept their memory beyond the deadline.
@@ -148,13 +166,28 @@ class Publisher:
             snapshot = self._snapshots.take(version, timeout_s=self._deadline_s, check=self._watch.check)
         bounds = self._copier.copy(published_parameters(self._policy), snapshot)
         gathered = time.monotonic()
-        scores = probe_scores(self._policy, self._ranks, self._probe_token_ids)
-        if snapshot is None:
-            return None
-        publication = Publication(snapshot, self._copier.arrival(bounds, scores), deadline_s=self._deadline_s)
-        publication.began, publication.seconds_gather = began, gathered - began
-        self._pending.put(publication)
+        publication = None
+        self._unprobed = lambda _: None
+        if snapshot is not None:
+            publication = Publication(snapshot, self._copier.arrival(bounds), deadline_s=self._deadline_s)
+            publication.began, publication.seconds_gather = began, gathered - began
+            self._unprobed = publication.probe.set_result
+            self._pending.put(publication)
+        if probe:
+            self.probe()
         return publication
+
+    @property
+    def is_unprobed(self) -> bool:
+        """Whether the version that was begun last still waits for its probe; on all ranks alike."""
+        return self._unprobed is not None
+
+    def probe(self) -> None:
+        """Launch the probe of the version that was begun last, which the policy holds; collective. Again: nothing."""
+        if self._unprobed is None:
+            return
+        told, self._unprobed = self._unprobed, None
+        told(self._copier.arrival(probe_scores(self._policy, self._probe_tokens)))
 
     def _work(self) -> None:
         while True:
@@ -173,11 +206,9 @@ class Publisher:
     def _published(self, publication: Publication) -> PolicyAnnouncement:
         assert self._store is not None  # noqa: S101 - the thread runs on rank 0 alone
         version, snapshot = publication.version, publication.snapshot
-        bounds, scores = publication.arrival.wait()
+        (bounds,) = publication.arrival.wait()
         if not bool(bounds.isfinite().all()):
             raise NonFinite(f"policy version {version}: {_not_finite(snapshot)}; it is not published")
-        if not bool(scores.isfinite().all()):
-            raise NonFinite(f"probe of policy version {version}: logprobs are not finite; it is not published")
         delta = self._delta(snapshot)
         snapshot.delta = None if delta is None else delta.file
         kind: Literal["full", "adapter"] = "full" if self._policy.adapter is None else "adapter"
@@ -195,6 +226,9 @@ class Publisher:
                 delta=None if delta is None else delta.described,
             )
         )
+        scores = publication.probed()
+        if not bool(scores.isfinite().all()):
+            raise NonFinite(f"probe of policy version {version}: logprobs are not finite; it is not published")
         self._store.show(snapshot, manifest)
         if self._broadcaster is not None:
             self._broadcaster.offer(snapshot)

@@ -40,6 +40,9 @@ from echorl_trainer.weights import MemoryStore, WeightStore, disk_store
 
 log = structlog.get_logger()
 
+LATE_PROBE_FROM = 4
+"""Micro-batches of a step: a version that is probed beside it is visible by a quarter of its time later at the most."""
+
 
 class BadInput(Exception):
     """The config, or the model that it names, cannot be trained."""
@@ -79,9 +82,18 @@ def exit_code(error: BaseException) -> ExitCode:
 
 
 def run_rank(
-    config: TrainerConfig, identity: RunIdentity, token: str, health: Health, notice: Notice | None = None
+    config: TrainerConfig,
+    identity: RunIdentity,
+    token: str,
+    health: Health,
+    notice: Notice | None = None,
+    *,
+    late_probe_from: int | None = None,
 ) -> StopNotice:
     """Run one rank until its work is done; how it was told so. ``notice``: learns of what it needs to save.
+
+    ``late_probe_from``: see ``Trainer``; None: ``LATE_PROBE_FROM`` on GPUs. On CPUs versions are probed at once then: a
+    forward is work of its own there, whenever it is launched.
 
     Raises:
         BadInput, NonFinite, Fenced, OrchestratorLost, Unreadable, ...: see ``exit_code``.
@@ -157,6 +169,7 @@ def run_rank(
         health=health,
         attempt=identity.attempt,
         start_step=prepared.resume_step,
+        late_probe_from=late_probe_from or (LATE_PROBE_FROM if ranks.device.type == "cuda" else None),
         memory=memory,
         held=held,
     ).train()

@@ -48,7 +48,7 @@ def _oldest_first(folders: Sequence[Path]) -> list[Path]:
 
 
 class RecordedBatches:
-    """Batches of one rank from folders; a ``BatchSource``."""
+    """Batches of one rank from folders."""
 
     def __init__(self, folders: Sequence[Path], *, rank: int, num_ranks: int, last_step: int | None = None) -> None:
         """``last_step``: stop there even if there are more."""

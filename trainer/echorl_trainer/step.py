@@ -8,7 +8,7 @@ Weights are touched only after every rank knows that every rank's losses and the
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -96,8 +96,11 @@ class StepRunner:
         self._routers = routers(policy)
         self._gap_tolerance = GAP_TOLERANCE[policy.compute_dtype]
 
-    def run(self, batch: RankBatch) -> StepOutcome:
+    def run(self, batch: RankBatch, *, beside: Callable[[], None] = lambda: None) -> StepOutcome:
         """Train one step.
+
+        ``beside``: called once, when the first micro-batch's forward and backward were launched. Weights are those that
+        the step began with; what it launches on the device waits behind them, while the host launches it for nothing.
 
         Raises:
             ValueError: the batch is malformed or another rank's.
@@ -107,7 +110,7 @@ class StepRunner:
         self._check(batch)
         begin = time.perf_counter()
         self._optimizer.zero_grad(set_to_none=True)
-        token_metrics, checks = self._accumulate(batch, sources_of(batch.micro_batches))
+        token_metrics, checks = self._accumulate(batch, sources_of(batch.micro_batches), beside)
         norm = self._gradient_norm()
         shares = self._gather(_share(batch, token_metrics.cpu(), checks.cpu(), speaks=self._ranks.speaks))
         grad_norm = float(norm)
@@ -139,7 +142,9 @@ class StepRunner:
         if not batch.micro_batches:
             raise ValueError(f"step {batch.step}: rank {batch.rank} has no micro-batches")
 
-    def _accumulate(self, batch: RankBatch, sources: list[Source]) -> tuple[TokenMetrics, Tensor]:
+    def _accumulate(
+        self, batch: RankBatch, sources: list[Source], beside: Callable[[], None]
+    ) -> tuple[TokenMetrics, Tensor]:
         """Backward over all micro-batches: tallies, and per micro-batch its losses and the norm of what is summed."""
         token_metrics = TokenMetrics.empty(sources, self._ranks.device)
         if self._former.holds(batch.step - 2):
@@ -156,6 +161,10 @@ class StepRunner:
                 shares, total = self._forward(batch, micro, scored, token_metrics)
                 total.backward()  # type: ignore[no-untyped-call]
                 checks.append(torch.cat([shares, self._local_norm()[None]]))
+                if number == 1 < len(batch.micro_batches):
+                    beside()
+        if len(batch.micro_batches) == 1:  # only now do layers give back again what a forward alone gathers
+            beside()
         return token_metrics, torch.stack(checks)
 
     def _scored(self, micro: MicroBatch, sources: list[Source], *, version: int) -> ScoredBatch:
@@ -281,16 +290,12 @@ def _losses(shares: Sequence[_RankShare], batch: RankBatch) -> dict[str, float |
 
 def probe_logprobs(policy: Policy, ranks: Ranks, token_ids: list[int]) -> list[float]:
     """``probe_scores`` as numbers; waits for the device."""
-    values: list[float] = probe_scores(policy, ranks, token_ids).tolist()
+    values: list[float] = probe_scores(policy, probe_tokens(ranks, token_ids)).tolist()
     return values
 
 
-@torch.no_grad()
-def probe_scores(policy: Policy, ranks: Ranks, token_ids: list[int]) -> Tensor:
-    """Natural-log probabilities, at temperature 1, of tokens 1.. given their prefix. All ranks call this together.
-
-    Returns:
-        float64 [``len(token_ids)`` - 1] on the device.
+def probe_tokens(ranks: Ranks, token_ids: list[int]) -> PackedTokens:
+    """One document, of which all tokens but the first are scored at temperature 1; on the device, which it waits for.
 
     Raises:
         ValueError: fewer than two tokens.
@@ -299,18 +304,28 @@ def probe_scores(policy: Policy, ranks: Ranks, token_ids: list[int]) -> Tensor:
     if length < 2:
         raise ValueError(f"a probe needs at least 2 tokens, found {length}")
     everything = torch.arange(length, device=ranks.device)
-    scores = policy(
-        PackedTokens(
-            token_ids=torch.tensor(token_ids, device=ranks.device),
-            positions=everything,
-            cu_seqlens=torch.tensor([0, length], dtype=torch.int32, device=ranks.device),
-            max_len=length,
-            rows=everything[1:],
-            temperature=torch.ones(length, device=ranks.device),
-            row_counts=row_counts(np.arange(1, length), length, ranks.context_size),
-        )
+    return PackedTokens(
+        token_ids=torch.tensor(token_ids, device=ranks.device),
+        positions=everything,
+        cu_seqlens=torch.tensor([0, length], dtype=torch.int32, device=ranks.device),
+        max_len=length,
+        rows=everything[1:],
+        temperature=torch.ones(length, device=ranks.device),
+        row_counts=row_counts(np.arange(1, length), length, ranks.context_size),
     )
-    if isinstance(policy, FSDPModule):
+
+
+@torch.no_grad()
+def probe_scores(policy: Policy, probe: PackedTokens) -> Tensor:
+    """Natural-log probabilities of ``probe.rows``. All ranks call this together; it launches, and waits for nothing.
+
+    Returns:
+        float64 [K] on the device.
+    """
+    # Between micro-batches that accumulate unsharded, weights are gathered, and stay so.
+    was_sharded = isinstance(policy.model.get_input_embeddings().weight, DTensor)
+    scores = policy(probe)
+    if isinstance(policy, FSDPModule) and was_sharded:
         # Without a backward the root would keep its gathered weights: out of the optimizer's and checkpoints' reach.
         policy.reshard()
     found: Tensor = scores.logprobs.double()

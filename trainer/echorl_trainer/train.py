@@ -6,8 +6,9 @@
     410 ends it: save if asked, wait for the acknowledgement
 
 Every rank runs the same loop in lockstep; only rank 0 serves weights, announces and reports. Publishing stops the loop
-for a copy to host memory alone (publish.py). What the orchestrator is told goes through an outbox, in order, so neither
-a publication nor a slow orchestrator holds a step up.
+for a copy to host memory alone (publish.py); on GPUs a version's probe is launched behind the next step's first
+micro-batch or, where the batch is not there yet, in the wait for it. What the orchestrator is told goes through an
+outbox, in order, so neither a publication nor a slow orchestrator holds a step up.
 """
 
 import math
@@ -142,12 +143,15 @@ class Trainer:
         health: Health,
         attempt: int,
         start_step: int,
+        late_probe_from: int | None,
         memory: MemoryCopies | None = None,
         held: Held | None = None,
     ) -> None:
         """``start_step``: whose state ``learner`` holds, unless that is what was ``held`` in memory.
 
-        ``outbox``: on rank 0; None elsewhere. ``exporter``: on rank 0, if weights are exported.
+        ``late_probe_from``: micro-batches that a step must have for the version before it to be probed beside it; None:
+        versions are probed at once. ``outbox``: on rank 0; None elsewhere. ``exporter``: on rank 0, if weights are
+        exported.
         """
         self._learner = learner
         self._source = source
@@ -160,7 +164,7 @@ class Trainer:
         self._step = start_step if held is None else held.step
         self._settled_step = self._step if held is None or held.is_saved else None
         """Of what this process began with, if it is in a checkpoint already, or will never be."""
-        self._memory, self._held = memory, held
+        self._memory, self._held, self._late_probe_from = memory, held, late_probe_from
         self._report: StepReport | None = None
         self._publication: Publication | None = None
         self._checkpoint_s = 0.0
@@ -210,16 +214,28 @@ class Trainer:
 
     def _pull(self) -> RankBatch | StopNotice:
         with self._progress.during(Phase.WAITING_BATCH, f"the orchestrator to seal batch {self._step + 1}"):
-            batch = self._source.batch(self._step + 1)
+            batch = None
+            if self._publisher.is_unprobed:
+                batch = self._source.look(self._step + 1)
+                # Not all have one: it may come only after the announcement, and that waits for the probe.
+                if not self._learner.state.ranks.agree(self._hides_a_probe(batch)):
+                    self._publisher.probe()
+            if batch is None:
+                batch = self._source.batch(self._step + 1)
         fault_point("trainer.pulled")
         return batch
+
+    def _hides_a_probe(self, batch: RankBatch | StopNotice | None) -> bool:
+        least = self._late_probe_from
+        return least is not None and isinstance(batch, RankBatch) and len(batch.micro_batches) >= least
 
     def _learn(self, batch: RankBatch, began: float) -> None:
         waited = time.monotonic() - began
         with self._progress.during(Phase.TRAINING):
-            outcome = self._learner.runner.run(batch)
+            outcome = self._learner.runner.run(batch, beside=self._publisher.probe)
         self._step = self._progress.step = batch.step
-        publish_s = self._publish()
+        # A save may have to wait for the one before it, and the announcement is not to wait with it.
+        publish_s = self._publish(probe=self._late_probe_from is None or batch.checkpoint or batch.last)
         seconds = {
             "wait_batch": waited,
             "publish": publish_s,
@@ -233,11 +249,11 @@ class Trainer:
             self._outbox.report(report)
             self._report = report
 
-    def _publish(self) -> float:
-        """Begin to publish the version that the trainer holds; seconds that this took."""
+    def _publish(self, *, probe: bool = True) -> float:
+        """Begin to publish the version that the trainer holds; seconds that this took. ``probe``: at once."""
         began = time.monotonic()
         with self._progress.during(Phase.PUBLISHING, "host memory that readers of older versions use"):
-            self._publication = self._publisher.begin(self._step)
+            self._publication = self._publisher.begin(self._step, probe=probe)
         if self._publication is None:
             self._note_version(self._step)
         elif self._outbox is not None:

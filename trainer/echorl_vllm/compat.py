@@ -2,8 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -59,12 +58,12 @@ class Loader:
         self._copies: Copies | None = None
         self._looked = False
 
-    def prepare(self, staged: Staged) -> Staged:
-        """Bring a version to the device where copies are all that is needed; called in the staging thread."""
+    def bring(self, tensors: Mapping[str, torch.Tensor]) -> bool:
+        """Bring some of a version's tensors to the device where copies are all that is needed; from any thread."""
         if self._copies is None:
-            return staged
-        self._copies.stage(staged.tensors)
-        return replace(staged, on_device=True)
+            return False
+        self._copies.stage(tensors)
+        return True
 
     def load(self, staged: Staged) -> None:
         """Replace the model's weights, or its adapter, in place; generation must be paused.

@@ -11,7 +11,7 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -139,15 +139,26 @@ def _opened(url: str, headers: Mapping[str, str], limits: Limits) -> Iterator[_S
         yield _Answer(connection, answer, limits, url)
 
 
-def download(url: str, target: Path, size: int, headers: Mapping[str, str], limits: Limits) -> None:
-    """Bring a file of exactly ``size`` bytes.
+def download(
+    url: str,
+    target: Path,
+    size: int,
+    headers: Mapping[str, str],
+    limits: Limits,
+    *,
+    arrived: Callable[[int], None] = lambda _: None,
+) -> None:
+    """Bring a file of exactly ``size`` bytes, which ``target`` has from the begin. Where it exists it is overwritten.
+
+    ``arrived`` is told how many are there whenever more are, and ends the download by raising.
 
     Raises:
         WeightsRefusedError: it has another size, or was refused.
         OSError: nobody answered, nothing came for ten seconds, or the target cannot be written.
         TimeoutError, StageAbortedError: see ``Limits``.
     """
-    with _opened(url, headers, limits) as source, target.open("wb", buffering=0) as to:
+    with _opened(url, headers, limits) as source, open(target, "wb", buffering=0, opener=_kept) as to:
+        to.truncate(size)
         block, done = memoryview(bytearray(min(_BLOCK, size + 1))), 0
         while count := source.readinto(block):
             limits.check(f"downloading {target.name}")
@@ -155,8 +166,14 @@ def download(url: str, target: Path, size: int, headers: Mapping[str, str], limi
             if done > size:
                 raise WeightsRefusedError(f"{target.name}: longer than the {size} bytes of the weight manifest")
             _write(to.fileno(), block[:count])
+            arrived(done)
     if done != size:
         raise WeightsRefusedError(f"{target.name}: {done} bytes, the weight manifest says {size}")
+
+
+def _kept(path: str, flags: int) -> int:
+    """Open a file whose memory is used again."""
+    return os.open(path, flags & ~os.O_TRUNC, 0o666)
 
 
 def _write(file: int, data: memoryview) -> None:

@@ -170,6 +170,9 @@ class Copies:
     def __init__(self, pieces: Sequence[Piece]) -> None:
         """Raises torch.OutOfMemoryError where the device has no room."""
         self._pieces = pieces
+        self._of: dict[str, list[int]] = {}
+        for number, piece in enumerate(pieces):
+            self._of.setdefault(piece.source, []).append(number)
         sizes = [-(-piece.target.nbytes // _ALIGNED) * _ALIGNED for piece in pieces]
         self._device = pieces[0].target.device
         buffer = torch.empty(sum(sizes), dtype=torch.uint8, device=self._device)
@@ -178,21 +181,28 @@ class Copies:
             for room, piece in zip(torch.split(buffer, sizes), pieces, strict=True)
         ]
         self.size_bytes = buffer.nbytes
+        self._side: torch.cuda.Stream | None = None
+        if self._device.type == "cuda":
+            self._side = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
 
     @torch.no_grad()
     def stage(self, tensors: Mapping[str, Tensor]) -> None:
-        """Bring the pieces of a version into the buffer, beside what else the device does; returns when it is done."""
-        if self._device.type != "cuda":
+        """Bring a version's pieces of some tensors into the buffer, beside what else the device does.
+
+        Returns when it is done; threads may do it side by side.
+        """
+        if self._side is None:
             self._fill(tensors)
             return
-        side = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-        with torch.cuda.device(self._device), torch.cuda.stream(side):
+        with torch.cuda.device(self._device), torch.cuda.stream(self._side):
             self._fill(tensors)
-        side.synchronize()
+            done = self._side.record_event()
+        done.synchronize()
 
     def _fill(self, tensors: Mapping[str, Tensor]) -> None:
-        for piece, room in zip(self._pieces, self._staged, strict=True):
-            room.copy_(piece.of(tensors))
+        for name in tensors:
+            for number in self._of.get(name, ()):
+                self._staged[number].copy_(self._pieces[number].of(tensors))
 
     @torch.no_grad()
     def replay(self) -> None:

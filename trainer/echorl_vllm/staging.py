@@ -21,6 +21,10 @@ from echorl_vllm.validation import ModelForm, check_adapter_config, check_form, 
 log = logging.getLogger("vllm.echorl.staging")
 
 
+Bring = Callable[[Mapping[str, torch.Tensor]], bool]
+"""Brings some of a version's checked tensors to the device, from any thread; False: they are loaded when applied."""
+
+
 class NotStagedError(RuntimeError):
     """The version to apply is not what is staged."""
 
@@ -60,17 +64,17 @@ class Stager:
         run_uid: str | None,
         headers: Mapping[str, str],
         form: Callable[[], ModelForm],
-        prepare: Callable[[Staged], Staged] = lambda staged: staged,
+        bring: Bring = lambda _: False,
         device: torch.device | None = None,
         ended: Callable[[], object] = lambda: None,
     ) -> None:
-        """``prepare`` makes a checked version ready to be applied, one at a time on a host.
+        """``bring``: for one version at a time on a host, all its tensors at once or each as it comes.
 
         ``device``: the model's, which says what carries broadcasts; None: a CPU.
         ``ended`` is called whenever staging has ended, well or not; it must not wait or raise.
         """
         self._spool, self._run_uid, self._headers = spool, run_uid, headers
-        self._form, self._prepare, self._ended = form, prepare, ended
+        self._form, self._bring, self._ended = form, bring, ended
         self._device, self._reception = device or torch.device("cpu"), Reception()
         self._lock = threading.Lock()
         self._job: _Job | None = None
@@ -176,20 +180,30 @@ class Stager:
             raise NotReceivedError("adapters are fetched, always")
         received = self._reception.receive(request, manifest, headers, limits, self._device)
         with locked(self._spool, limits):
-            staged = self._prepare(Staged(with_head(received, form)))
+            tensors = with_head(received, form)
+            staged = Staged(tensors, on_device=self._bring(tensors))
         job.size, job.was_broadcast = sum(file.size for file in manifest.files), True
         return staged
 
     def _fetched(self, job: _Job, headers: Mapping[str, str]) -> Staged:
         request, limits = job.request, job.limits
         with locked(self._spool, limits):
-            job.fetched = fetch(self._spool, request, run_uid=self._run_uid, headers=headers, limits=limits)
-            folder, manifest = job.fetched.folder, job.fetched.manifest
             form = self._form()
-            check_form(manifest, form)
+            brought: list[bool] = []
+            job.fetched = fetch(
+                self._spool,
+                request,
+                run_uid=self._run_uid,
+                headers=headers,
+                limits=limits,
+                accept=lambda manifest: check_form(manifest, form),
+                use=lambda name, tensor: brought.append(self._bring(with_head({name: tensor}, form))),
+            )
+            folder, manifest = job.fetched.folder, job.fetched.manifest
             check_adapter_config(folder, form)
             tensors = with_head(open_tensors(folder, manifest), form)
             limits.check("checking the form")
-            staged = self._prepare(Staged(tensors, folder))
+            on_device = all(brought) if job.fetched.is_used else self._bring(tensors)
+            staged = Staged(tensors, folder, on_device=on_device)
         job.size = sum(file.size for file in manifest.files)
         return staged

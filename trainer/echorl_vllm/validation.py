@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 
 import torch
@@ -184,22 +185,26 @@ def open_tensors(folder: Path, manifest: WeightManifest) -> dict[str, torch.Tens
     """
     tensors: dict[str, torch.Tensor] = {}
     for file in manifest.files:
-        if not file.name.endswith(".safetensors"):
-            continue
-        listed = {
-            name: TensorForm(tuple(info.shape), info.dtype)
-            for name, info in manifest.tensors.items()
-            if info.file == file.name
-        }
-        forms = read_forms([folder / file.name])
-        if forms != listed:
-            differing = [name for name in forms.keys() | listed.keys() if forms.get(name) != listed.get(name)]
-            raise WeightsRefusedError(f"{file.name}: header differs from the weight manifest in {_some(differing)}")
-        with safe_open(folder / file.name, framework="pt") as opened:
-            tensors.update({name: opened.get_tensor(name) for name in listed})
+        if file.name.endswith(".safetensors"):
+            tensors.update(open_file(folder / file.name, manifest))
     if tensors.keys() != manifest.tensors.keys():
         raise WeightsRefusedError(f"weight manifest: no file holds {_some(manifest.tensors.keys() - tensors.keys())}")
     return tensors
+
+
+def open_file(path: Path, manifest: WeightManifest) -> dict[str, torch.Tensor]:
+    """Map one of the manifest's safetensors files, of which only header and size need to be there. Raises as above."""
+    listed = {
+        name: TensorForm(tuple(info.shape), info.dtype)
+        for name, info in manifest.tensors.items()
+        if info.file == path.name
+    }
+    forms = read_forms([path])
+    if forms != listed:
+        differing = [name for name in forms.keys() | listed.keys() if forms.get(name) != listed.get(name)]
+        raise WeightsRefusedError(f"{path.name}: header differs from the weight manifest in {_some(differing)}")
+    with safe_open(path, framework="pt") as opened:
+        return {name: opened.get_tensor(name) for name in listed}
 
 
 def with_head(tensors: Mapping[str, torch.Tensor], expected: ModelForm) -> dict[str, torch.Tensor]:
@@ -221,11 +226,12 @@ def check_digests(tensors: Mapping[str, torch.Tensor], manifest: WeightManifest)
         WeightsRefusedError: names the first that is not.
     """
     with ThreadPoolExecutor(min(_HASH_THREADS, os.cpu_count() or 1)) as pool:
-        digests = pool.map(_digest, tensors.values())
-        for name, digest in zip(tensors, digests, strict=True):
-            if digest != (told := manifest.tensors[name].xxh3):
-                raise WeightsRefusedError(f"{name}: xxh3 is {digest}, the weight manifest says {told}")
+        for _ in pool.map(check_digest, tensors, tensors.values(), repeat(manifest)):
+            pass
 
 
-def _digest(tensor: torch.Tensor) -> str:
-    return xxh3_128_hexdigest(tensor.reshape(-1).view(torch.uint8).numpy().data)
+def check_digest(name: str, tensor: torch.Tensor, manifest: WeightManifest) -> None:
+    """One tensor's bytes are those that the manifest tells. Raises as above."""
+    digest = xxh3_128_hexdigest(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    if digest != (told := manifest.tensors[name].xxh3):
+        raise WeightsRefusedError(f"{name}: xxh3 is {digest}, the weight manifest says {told}")

@@ -16,7 +16,7 @@ from echorl_core.wire.weights import PolicyId
 from echorl_vllm.bell import ring
 from echorl_vllm.environment import bell_path, spool_folder
 from echorl_vllm.messages import ApplyReport, WorkerReport
-from echorl_vllm.staging import NotStagedError, Staged, Stager
+from echorl_vllm.staging import Bring, NotStagedError, Staged, Stager
 from echorl_vllm.validation import ModelForm
 
 log = logging.getLogger("vllm.echorl.weights")
@@ -37,7 +37,7 @@ class WorkerWeights:
     Args:
         form: what the model consists of; called in the staging thread.
         load: puts a staged version into the model; if it raises, the model is half replaced.
-        prepare: makes what is checked ready for that, in the staging thread.
+        bring: brings what is checked to the device, as ``Stager`` says.
         device: the model's; None: a CPU.
     """
 
@@ -46,7 +46,7 @@ class WorkerWeights:
         *,
         form: Callable[[], ModelForm],
         load: Callable[[Staged], None],
-        prepare: Callable[[Staged], Staged] = lambda staged: staged,
+        bring: Bring = lambda _: False,
         device: torch.device | None = None,
     ) -> None:
         run_uid = os.environ.get(ENV_RUN_UID)
@@ -60,7 +60,7 @@ class WorkerWeights:
             run_uid=run_uid,
             headers={name: value for name, value in headers.items() if value},
             form=form,
-            prepare=prepare,
+            bring=bring,
             device=device,
             ended=partial(ring, bell_path()),
         )

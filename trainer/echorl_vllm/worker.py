@@ -25,7 +25,7 @@ class WeightsExtension:
             self._echorl_weights = WorkerWeights(
                 form=partial(compat.loaded_form, self),
                 load=loader.load,
-                prepare=loader.prepare,
+                bring=loader.bring,
                 device=compat.device_of(self),
             )
         return self._echorl_weights

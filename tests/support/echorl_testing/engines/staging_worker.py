@@ -11,6 +11,7 @@ from echorl_core.wire.engine import StageRequest, StageStatus
 from echorl_core.wire.weights import PolicyId
 from echorl_testing.engines.published import publish, published_tensors
 from echorl_trainer.seeded import SeededShape
+from echorl_vllm.staging import Bring
 from echorl_vllm.validation import model_form
 from echorl_vllm.weights import WorkerWeights, one_by_one
 
@@ -21,14 +22,14 @@ RUN = "run-1"
 class Worker:
     """The real thing, with a dictionary for a model."""
 
-    def __init__(self, model: tuple[Path, bool], engine_dtype: str = "F32") -> None:
+    def __init__(self, model: tuple[Path, bool], engine_dtype: str = "F32", bring: Bring = lambda _: False) -> None:
         """``model``: a folder, and whether the head is the embedding."""
         folder, tied = model
         self.model: dict[str, torch.Tensor] = {}
         self.refuses: str | None = None
         """Name of a tensor that cannot be loaded."""
         self.weights = WorkerWeights(
-            form=lambda: model_form(folder, tied=tied, engine_dtype=engine_dtype), load=self._load
+            form=lambda: model_form(folder, tied=tied, engine_dtype=engine_dtype), load=self._load, bring=bring
         )
 
     def _load(self, staged: Any) -> None:

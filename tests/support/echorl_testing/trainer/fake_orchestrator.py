@@ -62,6 +62,8 @@ class FakeOrchestrator:
         self.change: Callable[[RankBatch], RankBatch] = lambda batch: batch
         """Applied to every batch before it is sent."""
         self.headers: list[dict[str, str]] = []
+        self.late_ranks: set[int] = set()
+        """Ranks that are answered 204 whenever they first ask for a step."""
         self.sealed = steps
         """Batches beyond this step are answered 204."""
         self.finish = True
@@ -135,16 +137,20 @@ class FakeOrchestrator:
 
     async def _batch(self, request: web.Request) -> web.Response:
         step, rank = int(request.query["step"]), int(request.query["rank"])
+        if rank in self.late_ranks and (step, rank) not in self.pulls:
+            self.pulls.append((step, rank))
+            return web.Response(status=204)
         self.pulls.append((step, rank))
         deadline = time.monotonic() + min(1.0, float(request.query["wait"]))
-        while time.monotonic() < deadline:
+        while True:
             if notice := self._notice(step):
                 return web.Response(body=msgspec.json.encode(notice), status=410)
             if step <= min(self.sealed, self.steps):
                 self.events.append(f"batch {step}")
                 return web.Response(body=self.bytes_of(step, rank))
+            if time.monotonic() >= deadline:
+                return web.Response(status=204)
             await asyncio.sleep(0.02)
-        return web.Response(status=204)
 
     def _notice(self, step: int) -> StopNotice | None:
         if self.stop is not None and step > self.stop.step:
