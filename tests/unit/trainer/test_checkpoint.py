@@ -5,6 +5,7 @@ import random
 import resource
 import sys
 from collections.abc import AsyncIterator, Callable
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -280,7 +281,7 @@ def test_a_copy_follows_what_is_put_in_the_place_of_something_else(
     learner = tiny_learner(ranks, model, steps=1, optimizer=optimizer)
     state, copies = learner.state, HostCopies(ranks.device)
     copies.stage(state.collect(1))
-    held = state.optimizer.state_dict()
+    held = deepcopy(state.optimizer.state_dict())
     held["param_groups"][0]["lr"] = 0.125
     for entry in held["state"].values():
         entry.update({name: one + 1 for name, one in entry.items()})
