@@ -197,9 +197,9 @@ def _sdpa(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
     if query.is_cuda and query.dtype == torch.float32:
         # With grouped heads, float32 would get the kernel that holds all scores: quadratic memory.
         key, value = (part.repeat_interleave(query.shape[1] // part.shape[1], dim=1) for part in (key, value))
-    return functional.scaled_dot_product_attention(
-        query, key, value, is_causal=True, scale=scale, enable_gqa=query.shape[1] != key.shape[1]
-    )
+    # Said where it is so alone, as the compiler takes no comparison of numbers that it holds for variable.
+    grouped: dict[str, Any] = {"enable_gqa": True} if query.shape[1] != key.shape[1] else {}
+    return functional.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale, **grouped)
 
 
 _kernel = next(installed_kernels(), None) if torch.cuda.is_available() else None

@@ -13,7 +13,7 @@ import mmap
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -48,6 +48,18 @@ class Stored:
         return torch.frombuffer(whole, dtype=self.dtype, count=count, offset=self.offset).view(self.shape)
 
 
+class _Copy(NamedTuple):
+    """A tensor and its copy."""
+
+    original: Tensor
+    part: Tensor
+    """This rank's of it."""
+    room: Tensor
+    copied: Tensor
+    """The room, or where ranks share the original, a tensor that they share likewise."""
+    stored: Stored
+
+
 class HostCopies(AsyncStager):
     """Copies nested dictionaries of tensors into memory that it keeps; a copy holds until the next one is made."""
 
@@ -62,6 +74,8 @@ class HostCopies(AsyncStager):
         self._provide = provide or (lambda size: (mmap.mmap(-1, size), 0))
         self._room: dict[_Place, Tensor] = {}
         self._offsets: dict[_Place, int] = {}
+        self._copies: dict[str, _Copy] = {}
+        """The newest of every path. Making one takes Python longer than all else, so those of tensors that stay do."""
         self._side: torch.cuda.Stream | None = None
         if device.type == "cuda":
             self._side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
@@ -78,25 +92,25 @@ class HostCopies(AsyncStager):
 
         On CUDA the copies are whole after ``wait``, and until then the originals change only after ``guard``.
         """
-        new: dict[_Place, Tensor] = {}
-        _mapped(state_dict, "", lambda path, tensor: new.setdefault(_place(path, tensor), local(tensor)))
-        self._allocate([place for place in new if place not in self._room])
+        found: dict[str, Tensor] = {}
+        _mapped(state_dict, "", found.setdefault)
+        new = {path: one for path, one in found.items() if not self._knows(path, one)}
+        self._allocate([place for path, one in new.items() if (place := _place(path, one)) not in self._room])
+        self._copies |= {path: self._copy(path, one) for path, one in new.items()}
+        copies = [self._copies[path] for path in found]
         if self._side is not None:
             self._side.wait_stream(torch.cuda.current_stream(self._device))
         with nullcontext() if self._side is None else torch.cuda.stream(self._side):
-            copied: dict[str, Any] = _mapped(state_dict, "", self._copied)
+            # All by one call: a call from Python for each takes longer than the device does for a small one.
+            torch._foreach_copy_([one.room for one in copies], [one.part for one in copies], non_blocking=True)
         if self._side is not None:
             self._done = self._side.record_event()
+        copied: dict[str, Any] = _mapped(state_dict, "", lambda path, _: self._copies[path].copied)
         return copied
 
     def described(self, state_dict: dict[str, Any]) -> dict[str, Any]:
-        """The same state with ``Stored`` for every tensor: where its copy lies. Its places have been copied before."""
-
-        def stored(path: str, tensor: Tensor) -> Stored:
-            _, shape, dtype = place = _place(path, tensor)
-            return Stored(self._offsets[place], tuple(shape), dtype)
-
-        described: dict[str, Any] = _mapped(state_dict, "", stored)
+        """The same state with ``Stored`` for every tensor: where its copy lies. It is the one that was staged last."""
+        described: dict[str, Any] = _mapped(state_dict, "", lambda path, _: self._copies[path].stored)
         return described
 
     def guard(self) -> None:
@@ -116,14 +130,20 @@ class HostCopies(AsyncStager):
     def close(self) -> None:
         """The room stays for the next copy."""
 
-    def _copied(self, path: str, tensor: Tensor) -> Tensor:
-        room = self._room[_place(path, tensor)]
-        room.copy_(local(tensor), non_blocking=True)
-        if not isinstance(tensor, DTensor):
-            return room
-        like: Any = torch.empty_like(tensor.detach(), device="cpu")
-        like._local_tensor = room
-        return like  # type: ignore[no-any-return]
+    def _knows(self, path: str, tensor: Tensor) -> bool:
+        """Whether the same tensor has been copied there before."""
+        known = self._copies.get(path)
+        return known is not None and known.original is tensor and known.part is local(tensor)
+
+    def _copy(self, path: str, tensor: Tensor) -> _Copy:
+        part = local(tensor)
+        place = _place(path, tensor)
+        room = copied = self._room[place]
+        if isinstance(tensor, DTensor):
+            like: Any = torch.empty_like(tensor.detach(), device="cpu")
+            like._local_tensor = room
+            copied = like
+        return _Copy(tensor, part, room, copied, Stored(self._offsets[place], tuple(part.shape), part.dtype))
 
     def _allocate(self, places: list[_Place]) -> None:
         if not places:
@@ -160,17 +180,20 @@ def read_back(described: Any, whole: mmap.mmap) -> Any:
         return described.tensor(whole)
     if isinstance(described, dict):
         return {key: read_back(item, whole) for key, item in described.items()}
-    if isinstance(described, list | tuple):
-        return type(described)(read_back(item, whole) for item in described)
+    if isinstance(described, list):
+        return [read_back(item, whole) for item in described]
     return described
 
 
 def _mapped(value: Any, path: str, change: Callable[[str, Tensor], Any]) -> Any:
-    """``value`` with its tensors changed by path; what is neither tensor nor container is taken as it is."""
+    """``value`` with its tensors changed by path; what is no tensor, dictionary or list is taken as it is.
+
+    So are tuples, in which torch keeps no tensors, and Python's random state hundreds of numbers.
+    """
     if isinstance(value, Tensor):
         return change(path, value)
     if isinstance(value, dict):
         return {key: _mapped(item, f"{path}/{key}", change) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(_mapped(item, f"{path}/{number}", change) for number, item in enumerate(value))
+    if isinstance(value, list):
+        return [_mapped(item, f"{path}/{number}", change) for number, item in enumerate(value)]
     return value

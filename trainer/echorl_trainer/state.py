@@ -4,6 +4,7 @@ import hashlib
 import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict
+from torch.distributed.checkpoint.state_dict import get_state_dict
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.checkpoint.storage import WriteResult
@@ -23,6 +24,7 @@ from torch.utils.serialization import config
 
 from echorl_core.checkpoints import read_manifest
 from echorl_core.faults import fault_point
+from echorl_trainer.collected import TRAINED, Collected
 from echorl_trainer.model import Policy
 from echorl_trainer.parallel import Ranks
 from echorl_trainer.shards import local
@@ -32,8 +34,6 @@ log = structlog.get_logger()
 TRAINER_FOLDER = "trainer"
 ADAPTER_KEY = "adapter"
 FIXED_KEY = "fixed"
-_TRAINED = StateDictOptions(ignore_frozen_params=True)
-"""Where no adapter trains, nothing is frozen."""
 
 
 class Unreadable(Exception):
@@ -63,7 +63,7 @@ class TrainState:
 
     def collect(self, step: int) -> dict[str, Any]:
         """The state after ``step`` as nested dictionaries; tensors are shared with the model. Collective."""
-        model, optimizer = get_state_dict(self.policy, self.optimizer, options=_TRAINED)
+        model, optimizer = self._collected.now()
         state = {
             "model": model,
             "optimizer": optimizer,
@@ -72,6 +72,10 @@ class TrainState:
             FIXED_KEY: dict(self.fixed),
         }
         return state if self.policy.adapter is None else {**state, ADAPTER_KEY: _described(self.policy)}
+
+    @cached_property
+    def _collected(self) -> Collected:
+        return Collected(self.policy, self.optimizer)
 
     def restore(self, folder: Path) -> int:
         """Take over what ``save`` wrote to ``folder``, by any number of ranks; the step that it holds. Collective.
@@ -265,7 +269,7 @@ def state_digest(policy: torch.nn.Module, optimizer: torch.optim.Optimizer) -> s
 
     Equal on every rank, and at every number of ranks that trained to the same bits.
     """
-    model, optim = get_state_dict(policy, optimizer, options=_TRAINED)
+    model, optim = get_state_dict(policy, optimizer, options=TRAINED)
     digest = hashlib.sha256()
     for name, value in sorted(_leaves({"model": model, "optimizer": optim})):
         if isinstance(value, torch.Tensor):

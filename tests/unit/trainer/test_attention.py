@@ -119,3 +119,15 @@ def test_what_it_cannot_do_is_refused(options, named):
     mask = settings.pop("attention_mask")
     with pytest.raises(ValueError, match=named):
         packed_attention(nn.Identity(), query, query, query, mask, **settings)
+
+
+def test_the_compiler_takes_all_of_attention_whatever_numbers_of_heads_and_tokens():
+    """What breaks a graph there makes layers that are checkpointed and compiled run as if they were not compiled."""
+    compiled = torch.compile(packed_attention, fullgraph=True, dynamic=True, backend="eager")
+    for lengths in ((9, 9), (5, 12)):
+        cu_seqlens = torch.tensor([0, *lengths]).cumsum(0).to(torch.int32)
+        documents = document_layout(cu_seqlens, max(lengths), torch.float32)
+        heads = [torch.randn(1, count, sum(lengths), 8) for count in (4, 2, 2)]
+        expected, _ = packed_attention(nn.Module(), *heads, None, documents=documents)
+        found, _ = compiled(nn.Module(), *heads, None, documents=documents)
+        torch.testing.assert_close(found, expected)

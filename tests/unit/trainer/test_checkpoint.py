@@ -3,7 +3,9 @@
 import asyncio
 import random
 import resource
+import sys
 from collections.abc import AsyncIterator, Callable
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -270,6 +272,50 @@ def test_copies_hold_their_step_and_the_next_takes_no_further_memory(
     assert all(torch.equal(one, second[name]) for name, one in tensors(learner.state.collect(2)).items())
     assert {name: one.data_ptr() for name, one in second.items()} == {n: one.data_ptr() for n, one in first.items()}
     assert copies.size_bytes == size
+
+
+@pytest.mark.parametrize("optimizer", [ADAM, HALF_MUON], ids=["adamw", "muon, host memory"])
+def test_a_copy_follows_what_is_put_in_the_place_of_something_else(
+    ranks: Ranks, model: Path, optimizer: OptimizerConfig
+) -> None:
+    learner = tiny_learner(ranks, model, steps=1, optimizer=optimizer)
+    state, copies = learner.state, HostCopies(ranks.device)
+    copies.stage(state.collect(1))
+    held = deepcopy(state.optimizer.state_dict())
+    held["param_groups"][0]["lr"] = 0.125
+    for entry in held["state"].values():
+        entry.update({name: one + 1 for name, one in entry.items()})
+    state.optimizer.load_state_dict(held)
+    copied, wanted = copies.stage(state.collect(1)), replace(state).collect(1)
+    assert copied["optimizer"]["param_groups"][0]["lr"] == 0.125
+    assert copied["optimizer"]["param_groups"] == wanted["optimizer"]["param_groups"]
+    found = tensors(copied)
+    assert all(torch.equal(one, found[name]) for name, one in tensors(wanted).items())
+
+
+def test_copies_after_the_first_take_a_fraction_of_its_calls(ranks: Ranks, model: Path) -> None:
+    """The loop stands still for as long as Python takes to begin one, whose time no test can tell on a busy machine."""
+    learner = tiny_learner(ranks, model, steps=1, optimizer=ADAM)
+    copies = HostCopies(ranks.device)
+    calls = [calls_of(lambda: copies.stage(learner.state.collect(1))) for _ in range(2)]
+    assert calls[1] < calls[0] / 4
+
+
+def calls_of(work: Callable[[], object]) -> int:
+    """How many functions it calls, of Python and of C."""
+    count = 0
+
+    def note(_frame: object, event: str, _argument: object) -> None:
+        nonlocal count
+        count += event in {"call", "c_call"}
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+    return count
 
 
 def tensors(state: dict[str, Any]) -> dict[str, torch.Tensor]:
