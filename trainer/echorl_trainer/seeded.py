@@ -143,8 +143,9 @@ SHAPES["30b-a3b-bytes"] = SeededShape(
     experts_per_token=8,
     moe_intermediate_size=768,
 )
-"""Shapes by name: ``tiny`` has 0.66 M parameters, ``0.6b`` and ``8b`` are those of Qwen3-0.6B and 8B, ``30b-a3b-bytes`` has four of the 48
-layers of Qwen3-30B-A3B, or as a dense family layers of as many active parameters. Those of ``-bytes`` have an embedding
+"""Shapes by name: ``tiny`` has 0.66 M parameters, ``0.6b`` and ``8b`` are those of Qwen3-0.6B and 8B,
+``30b-a3b-bytes`` has four of the 48 layers of Qwen3-30B-A3B, or as a dense family layers of as many active parameters.
+Those of ``-bytes`` have an embedding
 for bytes only, so that random weights sample text."""
 
 
