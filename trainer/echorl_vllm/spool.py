@@ -19,8 +19,8 @@ from urllib.parse import urljoin
 import msgspec
 
 from echorl_core.wire.engine import DeltaUse, StageRequest
-from echorl_core.wire.weights import DELTA_FILE, WeightDelta, WeightManifest, decode
-from echorl_vllm.downloads import Limits, download, received
+from echorl_core.wire.weights import DELTA_FILE, DeltaPart, WeightDelta, WeightManifest, decode
+from echorl_vllm.downloads import Limits, Wanted, download_all, received
 from echorl_vllm.rebuilding import MANIFEST, rebuild
 from echorl_vllm.validation import WeightsRefusedError, check_digests, check_manifest, open_tensors
 
@@ -88,9 +88,20 @@ class _Source:
     headers: Mapping[str, str]
     limits: Limits
 
-    def bring(self, name: str, size: int, folder: Path) -> int:
-        download(urljoin(self.url, name), folder / name, size, self.headers, self.limits)
-        return size
+    def bring_files(self, manifest: WeightManifest, into: Path) -> int:
+        """All files of the version; their bytes."""
+        beside = urljoin(self.url, ".")
+        wanted = [Wanted(one.folder or beside, one.name, into / one.name, one.size) for one in manifest.files]
+        return download_all(wanted, self.headers, self.limits)
+
+    def bring_delta(self, delta: WeightDelta, into: Path) -> int:
+        """Its file, put together of its parts if it has some; its bytes."""
+        beside, first, wanted = urljoin(self.url, "."), 0, []
+        for one in delta.parts or [DeltaPart(folder=None, size=delta.size)]:
+            if one.size:
+                wanted.append(Wanted(one.folder or beside, DELTA_FILE, into / DELTA_FILE, one.size, first))
+            first += one.size
+        return download_all(wanted, self.headers, self.limits)
 
 
 def fetch(
@@ -120,7 +131,7 @@ def fetch(
         if manifest.delta is not None and base is not None:
             received, use = _from_base(base, partial, manifest, manifest.delta, source)
         if use != "used":
-            received += sum(source.bring(file.name, file.size, partial) for file in manifest.files)
+            received += source.bring_files(manifest, partial)
             limits.check("checking digests")
             check_digests(open_tensors(partial, manifest), manifest)
         (partial / MANIFEST).write_bytes(data)
@@ -141,7 +152,7 @@ def _from_base(
     used_up = into.with_suffix(".base")
     try:
         if delta.size:
-            received = source.bring(DELTA_FILE, delta.size, into)
+            received = source.bring_delta(delta, into)
         # What it is called now is no version's name: its files go one by one.
         base.rename(used_up)
         rebuild(used_up, into, manifest, delta)

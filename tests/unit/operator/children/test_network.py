@@ -51,7 +51,7 @@ def expected():
     """Written by hand, from the architecture's table; not from the code's arrows."""
     trainers = ("trainer-0", "trainer-1")
     found = {("orchestrator", "engine", "TCP", 8000)}
-    found |= {("engine", "trainer-0", "TCP", 8200)}
+    found |= {("engine", trainer, "TCP", port) for trainer in trainers for port in (8200, 8201, 8207)}
     found |= {(trainer, "orchestrator", "TCP", 8100) for trainer in trainers}
     found |= {(a, b, protocol, port) for a in trainers for b in trainers for protocol, port in PORTS}
     found |= {("agent", "orchestrator", "TCP", 8100), ("operator", "orchestrator", "TCP", 8100)}
@@ -159,6 +159,24 @@ def test_every_pod_of_a_run_is_closed_by_default():
 
 def lines(document, settings=SETTINGS):
     return [str(arrow) for arrow in arrows(rendered(document, settings=settings))]
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({}, "inference -> trainer (TCP/8200-8207): new weights"),
+        ({"spec.weightTransfer.mode": "auto"}, "inference -> trainer (TCP/8200-8207): new weights"),
+        ({"spec.trainer.parallel": {"replicate": 2}}, "inference -> trainer (TCP/8200-8207): new weights"),
+        ({"spec.trainer.parallel": {"replicate": 16}}, "inference -> trainer-0 (TCP/8200): new weights"),
+        ({"spec.model.lora": {"rank": 8, "alpha": 16}}, "inference -> trainer-0 (TCP/8200): new weights"),
+        ({"spec.weightTransfer.mode": "nccl"}, "inference -> trainer-0 (TCP/8200): new weights"),
+    ],
+)
+def test_engines_reach_every_rank_that_may_serve_weights_and_no_other(changes, line):
+    document = manifest("two-pods")
+    for path, value in changes.items():
+        document = with_value(document, path, value)
+    assert [found for found in lines(document) if found.endswith("new weights")] == [line]
 
 
 def test_engines_need_no_trainer_when_weights_come_by_disk():
