@@ -1,5 +1,6 @@
 """Versions that several real ranks serve among them, by gloo: what engines get of them, and a rank that is lost."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,8 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+from echorl_testing import campaign
+from echorl_testing.local.local_run import local_run, manifest, write_model
 from echorl_testing.trainer import sharing_ranks
 from echorl_testing.trainer.gang import on_ranks
 from echorl_testing.trainer.tiny_learner import tiny_model
@@ -53,6 +56,12 @@ def test_only_the_first_replica_serves(model: Path, tmp_path: Path) -> None:
     assert load_file(tmp_path / "exports" / "step_000002" / "model.safetensors").keys() == found[2]["tensors"].keys()
 
 
+def test_two_ranks_broadcast_their_files_through_one_group(model: Path, tmp_path: Path) -> None:
+    found, other = on_ranks(2, sharing_ranks.received, model, tmp_path)
+    assert found == [(True, 2)] * 3
+    assert other == []
+
+
 def test_a_rank_that_is_lost_is_named_and_leaves_nothing_half_fetched(model: Path, tmp_path: Path) -> None:
     found, other = on_ranks(2, sharing_ranks.one_is_lost, model, tmp_path)
     assert other is None
@@ -67,3 +76,24 @@ def test_a_nan_in_one_ranks_part_ends_all(model: Path, tmp_path: Path) -> None:
     said = on_ranks(2, sharing_ranks.poisoned, model, tmp_path)
     assert len(set(said)) == 1
     assert said[0].startswith("policy version 1: model.norm.weight: ")
+
+
+@pytest.mark.vllm
+@campaign.ALL
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("mode", ["http", "nccl"])
+def test_a_real_engine_takes_what_two_ranks_serve(tmp_path: Path, mode: str) -> None:
+    """A whole run; the engine's logprobs of every version's probe are those of the trainer."""
+    document = manifest(write_model(tmp_path / "model"), maxSteps=3)
+    document["spec"] |= {"weightTransfer": {"mode": mode}}
+    document["spec"]["trainer"]["replicas"] = 2
+    with local_run(tmp_path, document) as run:
+        assert run.start().ended(800) == 0, run.output()
+    updates = [json.loads(line) for file in run.root.glob("records/*/updates.jsonl") for line in file.open()]
+    assert {update["version"] for update in updates} >= {0, 1, 2}
+    assert all(update["max_probe_error"] < 1e-3 for update in updates)
+    logs = "".join(file.read_text(errors="replace") for file in run.root.glob("logs/*/*.log"))
+    assert ("a version was broadcast" in logs) == (mode == "nccl")
+    assert "is fetched, not received by broadcast" not in logs
+    weights = list(run.root.glob("checkpoints/step_*/attempt_1/weights/*.safetensors"))
+    assert len({file.name for file in weights}) > 1

@@ -4,10 +4,10 @@
     thread, rank 0   wait for both -> are all values finite? -> hash, delta -> manifest -> visible -> announced
 
 Several ranks may share a version (sharing.py): each has some of its files and such a thread, and rank 0's makes the
-manifest of what all tell. Mode ``http``: server.py serves the snapshot from memory; ``nccl``: broadcast.py sends it,
-too. Mode ``disk``: it is written under ``RUN/broadcasts``. A version that cannot be published is a failure of the
-thread, which the loop meets at its next step; nothing that waits for the version (its announcement, its checkpoint)
-comes to pass then.
+manifest of what all tell. Mode ``http``: server.py serves the snapshot from memory; ``nccl``: broadcast.py and
+part_sender.py send it, too. Mode ``disk``: it is written under ``RUN/broadcasts``. A version that cannot be published
+is a failure of the thread, which the loop meets at its next step; nothing that waits for the version (its
+announcement, its checkpoint) comes to pass then.
 """
 
 import hashlib
@@ -48,6 +48,7 @@ from echorl_trainer.health import Watch
 from echorl_trainer.lora import published_parameters
 from echorl_trainer.model import Policy
 from echorl_trainer.parallel import Ranks
+from echorl_trainer.part_sender import PartSender
 from echorl_trainer.sharing import Share, Sharers, changed_ratio, dealt, file_bytes, joined
 from echorl_trainer.snapshots import DTYPES, FILE_BYTES, WEIGHTS, Arrival, Copier, Snapshot, Snapshots, file_layouts
 from echorl_trainer.step import NonFinite, probe_scores
@@ -114,7 +115,7 @@ class Publisher:
         watch: Watch,
         deadline_s: float = 600.0,
         deltas: bool = True,
-        broadcaster: Broadcaster | None = None,
+        broadcaster: Broadcaster | PartSender | None = None,
         engine_quantization: Quantization | None = None,
         sharers: Sharers | None = None,
     ) -> None:
@@ -227,6 +228,8 @@ class Publisher:
         if not self._sharers.is_first:
             folder = urljoin(self._store.url(snapshot.version), ".")
             self._store.show(snapshot, b"")
+            if self._broadcaster is not None:
+                self._broadcaster.offer(snapshot)
         names = tuple(file.layout.name for file in snapshot.files)
         return Share(folder, names, _described(snapshot), None if delta is None else delta.described)
 

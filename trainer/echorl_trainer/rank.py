@@ -8,6 +8,7 @@ from typing import Literal
 
 import structlog
 
+from echorl_collective.group import gpu_of, store_at
 from echorl_core import names
 from echorl_core.attempts import Prepared, read_prepared
 from echorl_core.config import TrainerConfig
@@ -30,10 +31,11 @@ from echorl_trainer.memory import LimitTooLow, MemoryCopies
 from echorl_trainer.model import Policy
 from echorl_trainer.notices import Gang, Notice
 from echorl_trainer.parallel import Ranks, connect, disconnect
+from echorl_trainer.part_sender import PartSender
 from echorl_trainer.profiling import Profiler
 from echorl_trainer.publish import Publisher, probe_ids
 from echorl_trainer.server import Server
-from echorl_trainer.sharing import sharers_of
+from echorl_trainer.sharing import Sharers, sharers_of
 from echorl_trainer.state import OtherRun, TrainState, Unreadable, trainer_folder
 from echorl_trainer.step import NonFinite
 from echorl_trainer.token_export import TokenExport, tokenizer_of
@@ -110,12 +112,12 @@ def run_rank(
         decode = tokenizer_of(Path(config.model.path))
         learner.runner.export = TokenExport(run, config.token_export_every, decode, mode=config.mode)
     mode = transfer_mode(config, ranks, learner.state.policy)
-    broadcaster = None
-    if mode == "nccl" and ranks.rank == 0:
-        sent = health.metrics.sent_bytes.labels("broadcast").inc
-        broadcaster = server.broadcasts = Broadcaster(ranks.device, health.watch, attempt=identity.attempt, sent=sent)
-    num_serving = ranks.replica_size if mode == "http" and learner.state.policy.adapter is None else 1
+    num_serving = 1 if mode == "disk" or learner.state.policy.adapter is not None else ranks.replica_size
     sharers = sharers_of(ranks.rank, num_serving, timeout_s=config.step_timeout_s)
+    broadcaster = None
+    if mode == "nccl" and sharers is not None:
+        broadcaster = broadcaster_of(config, ranks, health, sharers, attempt=identity.attempt)
+        server.broadcasts = broadcaster if isinstance(broadcaster, Broadcaster) else None
     target = SaveTarget(run, identity, Path(config.model.path), link)
     saver = Saver(
         learner.state, target, deadline_s=config.step_timeout_s, health=health, asynchronous=config.async_save
@@ -196,6 +198,25 @@ def transfer_mode(config: TrainerConfig, ranks: Ranks, policy: Policy) -> Litera
     choice = chosen_transfer(size, trainer_on_gpu=ranks.device.type == "cuda", engines_on_gpus=config.engines_on_gpus)
     log.info("weight transfer is chosen", mode=choice.mode, why=choice.why)
     return choice.mode
+
+
+def broadcaster_of(
+    config: TrainerConfig, ranks: Ranks, health: Health, sharers: Sharers, *, attempt: int
+) -> Broadcaster | PartSender:
+    """What broadcasts versions from this rank: all of it, or its part; collective over the ranks that serve."""
+    first = None
+    if sharers.is_first:
+        sent = health.metrics.sent_bytes.labels("broadcast").inc
+        first = Broadcaster(ranks.device, health.watch, attempt=attempt, sent=sent)
+    if sharers.size == 1 and first is not None:
+        return first
+    port = 0 if first is None else first.port
+    met = sharers.exchanged((config.advertise_host or config.publish_host, port, gpu_of(ranks.device)))
+    if first is not None:
+        first.share([gpu for _, _, gpu in met])
+        return first
+    host, port, _ = met[0]
+    return PartSender(ranks.device, health.watch, rank=ranks.rank, store=store_at(host, port))
 
 
 def exporter_of(

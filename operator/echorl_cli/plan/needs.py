@@ -56,8 +56,7 @@ def needs_of(run: EchoRLRun, shape: ModelShape, longest: int | None) -> Needs:
 
 def _training(config: TrainerConfig, shape: ModelShape, shards: int) -> Training:
     lora, optimizer = config.model.lora, config.optimizer
-    # With auto the trainer may choose either; by http it needs less.
-    is_shared = config.weight_mode == "http" and lora is None
+    is_shared = config.weight_mode != "disk" and lora is None
     return Training(
         shards=shards,
         micro_batch_tokens=config.seq_len,

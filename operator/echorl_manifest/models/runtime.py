@@ -11,7 +11,7 @@ class WeightTransfer(ApiModel):
     """How new weights reach the engines."""
 
     mode: Literal["http", "disk", "nccl", "auto"] = "http"
-    """``http``: engines pull from trainer ranks; ``disk``: through the run's volume; ``nccl``: rank 0 broadcasts to
+    """``http``: engines pull from trainer ranks; ``disk``: through the run's volume; ``nccl``: these broadcast to
     them; ``auto``: http or nccl."""
     delta: Literal["auto", "never"] = "auto"
     """``auto``: engines that hold the version before fetch what has changed, where that is at most half of the bytes;

@@ -95,7 +95,8 @@ def _between_roles(target: Target) -> Iterator[Arrow]:
             yield Arrow(engines, FIRST_TRAINER, _tcp(places.TRAINER_PORT), "new weights")
     if _may_broadcast(target.spec):
         # The members of a process group listen at ports of the system's choice.
-        for source, to in ((engines, FIRST_TRAINER), (FIRST_TRAINER, engines), (engines, engines)):
+        senders = trainer if serves_shared(target.spec) else FIRST_TRAINER
+        for source, to in ((engines, senders), (senders, engines), (engines, engines)):
             yield Arrow(source, to, (), "broadcasts of weights")
     if places.served(target.spec):
         environments, port = PodRole.ENVIRONMENT.value, _tcp(places.ENVIRONMENT_PORT)
@@ -108,7 +109,7 @@ def _between_roles(target: Target) -> Iterator[Arrow]:
 def serves_shared(spec: EchoRLRunSpec) -> bool:
     """Whether several ranks of the trainer serve a version among them (the trainer's ``sharing.py``)."""
     per_replica = num_ranks(spec) // spec.trainer.parallel.replicate
-    return spec.weight_transfer.mode in {"http", "auto"} and spec.model.lora is None and per_replica > 1
+    return spec.weight_transfer.mode != "disk" and spec.model.lora is None and per_replica > 1
 
 
 def _may_broadcast(spec: EchoRLRunSpec) -> bool:

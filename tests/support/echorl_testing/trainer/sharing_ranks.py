@@ -20,16 +20,20 @@ from echorl_core.wire.engine import StageRequest
 from echorl_core.wire.weights import PolicyAnnouncement
 from echorl_testing.trainer.batches import RUN_UID
 from echorl_testing.trainer.tiny_learner import tiny_learner
+from echorl_testing.trainer.trainer_processes import trainer_config
+from echorl_trainer.broadcast import Broadcaster
 from echorl_trainer.exports import Exporter
 from echorl_trainer.health import Health
 from echorl_trainer.parallel import Ranks, connect, disconnect
 from echorl_trainer.publish import Publication, Publisher
+from echorl_trainer.rank import broadcaster_of
 from echorl_trainer.server import Server
 from echorl_trainer.sharing import sharers_of
 from echorl_trainer.state import TrainState
 from echorl_trainer.step import NonFinite
 from echorl_trainer.weights import MemoryStore
 from echorl_vllm.downloads import Limits
+from echorl_vllm.reception import Reception
 from echorl_vllm.spool import fetch, locked, read_manifest
 
 _KEY = weights_key("secret")
@@ -61,8 +65,8 @@ class Rank:
 
 
 @contextmanager
-def rank_of(model: Path, run: Path, replicate: int) -> Iterator[Rank]:
-    """A rank that publishes over HTTP, with others where there are some in its replica."""
+def rank_of(model: Path, run: Path, replicate: int, *, broadcast: bool = False) -> Iterator[Rank]:
+    """A rank that publishes over HTTP, and if so by broadcast, with others where there are some in its replica."""
     ranks = connect(replicate, "cpu", _DEADLINE_S)
     try:
         health, identity = Health(step_timeout_s=_DEADLINE_S), RunIdentity("test", RUN_UID, 1)
@@ -73,6 +77,11 @@ def rank_of(model: Path, run: Path, replicate: int) -> Iterator[Rank]:
         store = None
         if sharers is not None:
             store = server.weights = MemoryStore(1, f"http://127.0.0.1:{port}")
+        broadcaster = None
+        if broadcast and sharers is not None:
+            config = trainer_config(RunDirectory(run), model, "http://127.0.0.1:9")
+            broadcaster = broadcaster_of(config, ranks, health, sharers, attempt=1)
+            server.broadcasts = broadcaster if isinstance(broadcaster, Broadcaster) else None
         publisher = Publisher(
             learner.state.policy,
             ranks,
@@ -81,6 +90,7 @@ def rank_of(model: Path, run: Path, replicate: int) -> Iterator[Rank]:
             store=store,
             watch=health.watch,
             deadline_s=_DEADLINE_S,
+            broadcaster=broadcaster,
             sharers=sharers,
         )
         exporter = None
@@ -139,6 +149,24 @@ def three_versions(model: Path, run: Path, replicate: int = 1) -> list[dict[str,
             if rank.ranks.rank == 0:
                 assert announced is not None
                 found.append(fetched(run / "spool", announced))
+            dist.barrier()
+    return found
+
+
+def received(model: Path, run: Path) -> list[tuple[bool, int]]:
+    """Versions by broadcast to a worker beside rank 0: whether all came, digests checked, and from how many ranks."""
+    found, reception = [], Reception()
+    with rank_of(model, run, 1, broadcast=True) as rank:
+        for version in (1, 2, 3):
+            rank.change(1.0)
+            announced = rank.publish(version)
+            if announced is not None and rank.ranks.rank == 0:
+                assert announced.broadcast
+                assert announced.delta is None
+                request, headers = stage_request(announced), {HEADER_TOKEN: _KEY}
+                manifest, _ = read_manifest(request, run_uid=RUN_UID, headers=headers, limits=limits())
+                tensors = reception.receive(request, manifest, headers, limits(), torch.device("cpu"))
+                found.append((tensors.keys() == manifest.tensors.keys(), len({one.folder for one in manifest.files})))
             dist.barrier()
     return found
 
