@@ -68,7 +68,7 @@ def measured(case: Case, model: Path, device: Literal["cpu", "cuda"]) -> dict[st
         vocab_size = int(policy.model.get_input_embeddings().num_embeddings)
         seconds = []
         for step in range(1, case.repeats + 3):
-            batch = _batch(case, step, vocab_size, ranks)
+            batch = batch_of(case, step, vocab_size, ranks)
             if cuda and step == 3:
                 torch.cuda.reset_peak_memory_stats()
             began = time.perf_counter()
@@ -81,7 +81,7 @@ def measured(case: Case, model: Path, device: Literal["cpu", "cuda"]) -> dict[st
     return {"step_s": step_s, "tokens_per_s": case.ranks * case.tokens / step_s, "peak_gib": peak}
 
 
-def _batch(case: Case, step: int, vocab_size: int, ranks: Ranks) -> RankBatch:
+def batch_of(case: Case, step: int, vocab_size: int, ranks: Ranks) -> RankBatch:
     """This rank's share of a step's packs; the same packs however they are shared."""
     mix = Mix(case.tokens, case.tokens, vocab_size, sigma=0.0)
     packs = [
@@ -157,6 +157,29 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
+def run_gang(module: str, arguments: list[str], ranks: int) -> list[int | None]:
+    """Run a module's ranks in processes of their own, with torchrun's variables; how each ended, None: it was ended.
+
+    One that ran out of memory leaves the others waiting for it, so all are ended when one fails.
+    """
+    port = str(29_500 + os.getpid() % 1000)
+    shared = os.environ | {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", module, *arguments], env=shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+        )
+        for rank in range(ranks)
+    ]
+    try:
+        while any(process.poll() is None for process in processes) and not any(one.returncode for one in processes):
+            time.sleep(_POLL_S)
+        return [process.poll() for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
 def _run(case: Case, options: argparse.Namespace) -> dict[str, Any]:
     """The case's ranks in processes of their own; nothing where one of them ran out of memory."""
     result = options.out / "result.json"
@@ -166,23 +189,8 @@ def _run(case: Case, options: argparse.Namespace) -> dict[str, Any]:
         "context": case.context, "tokens": case.tokens, "checkpointing": case.checkpointing, "repeats": case.repeats,
         "as-rank": result,
     }  # fmt: skip
-    command = [sys.executable, "-m", "benchmarks.long_context"]
-    command += [word for name, value in settings.items() for word in (f"--{name}", str(value))]
-    port = str(29_500 + os.getpid() % 1000)
-    shared = os.environ | {"WORLD_SIZE": str(case.ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    processes = [
-        subprocess.Popen(command, env=shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
-        for rank in range(case.ranks)
-    ]
-    try:
-        # One that ran out of memory leaves the others waiting for it.
-        while any(process.poll() is None for process in processes) and not any(one.returncode for one in processes):
-            time.sleep(_POLL_S)
-        codes = [process.poll() for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
+    words = [word for name, value in settings.items() for word in (f"--{name}", str(value))]
+    codes = run_gang("benchmarks.long_context", words, case.ranks)
     if OUT_OF_MEMORY in codes:
         return {}
     if any(codes):

@@ -2,8 +2,9 @@
 
     PYTHONPATH=core:operator:orchestrator:trainer:tests/support python3 -m benchmarks.publication.engine --out DIR
 
-A policy, the run's pool of engines and one engine of vLLM, on one GPU: the policy is changed and published, the pool
-brings the engine to it, and streams of tokens go on. ``DIR/engine.json`` gets the medians.
+A policy, the run's pool of engines and one engine of vLLM, on one GPU, or the engine on the second one where there are
+two, as ``--mode nccl`` needs: the policy is changed and published, the pool brings the engine to it, and streams of
+tokens go on. ``DIR/engine.json`` gets the medians.
 """
 
 import argparse
@@ -34,10 +35,12 @@ from echorl_core.config import (
     InferenceConfig,
     ModelConfig,
     OrchestratorConfig,
+    Quantization,
 )
 from echorl_core.run_token import weights_key
 from echorl_orchestrator.engines.pool import EnginePool
 from echorl_testing.ports import free_port
+from echorl_trainer.broadcast import Broadcaster
 from echorl_trainer.health import Health
 from echorl_trainer.loading import start_policy
 from echorl_trainer.parallel import connect, disconnect
@@ -63,6 +66,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="bfloat16")
     parser.add_argument("--python", default=sys.executable, help="of the environment that holds vLLM")
     parser.add_argument("--engine-args", nargs="*", default=[], help="for vLLM; beginning with a space")
+    parser.add_argument("--quantization", choices=["fp8"], help="of the engine's weights")
+    parser.add_argument("--mode", choices=["http", "nccl"], default="http")
     parser.add_argument("--streams", type=int, nargs="+", default=[0, 64], help="requests at once")
     parser.add_argument("--updates", type=int, default=5, help="that are measured, for each number of streams")
     return parser.parse_args(arguments)
@@ -127,7 +132,9 @@ def _longest(times: list[float], began: float, ended: float) -> float:
 
 
 @asynccontextmanager
-async def engine(options: argparse.Namespace, model: ModelConfig) -> AsyncIterator[str]:
+async def engine(
+    options: argparse.Namespace, model: ModelConfig, quantization: Quantization | None = None
+) -> AsyncIterator[str]:
     """A real engine; its address."""
     port = free_port()
     extra = ["--gpu-memory-utilization", "0.4"] if options.device == "cuda" else []
@@ -136,10 +143,13 @@ async def engine(options: argparse.Namespace, model: ModelConfig) -> AsyncIterat
         served_name="policy",
         port=port,
         device=options.device,
+        quantization=quantization,
         extra_args=[*extra, *(one.strip() for one in options.engine_args)],
     )
     config.dump(options.out / "inference.json")
     variables = {names.ENV_RUN_UID: IDENTITY.uid, names.ENV_ADMIN_TOKEN: KEY}
+    if options.device == "cuda" and torch.cuda.device_count() > 1:
+        variables["CUDA_VISIBLE_DEVICES"] = "1"
     arguments = ["--config", str(options.out / "inference.json"), "--work", str(options.out / "work")]
     with (options.out / "engine.log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(
@@ -199,15 +209,31 @@ async def pool_on(model: ModelConfig, updates: list[dict[str, Any]], *addresses:
 class Trainer:
     """What stands for a run's trainer: a policy that changes and is published."""
 
-    def __init__(self, options: argparse.Namespace, model: ModelConfig) -> None:
+    def __init__(
+        self,
+        options: argparse.Namespace,
+        model: ModelConfig,
+        quantization: Quantization | None = None,
+        mode: str = "http",
+    ) -> None:
         self._ranks = connect(device=options.device)
         self._policy = start_policy(model, self._ranks, seed=1)
         health = Health(step_timeout_s=DEADLINE_S)
         server = Server(IDENTITY, 0, health, weights_key=weights_key(KEY))
+        broadcaster = None
+        if mode == "nccl":
+            broadcaster = server.broadcasts = Broadcaster(self._ranks.device, health.watch, attempt=IDENTITY.attempt)
         store = server.weights = MemoryStore(1, f"http://127.0.0.1:{server.start('127.0.0.1', 0)}")
         probe = probe_ids(model, IDENTITY.uid, 16)
         self._publisher = Publisher(
-            self._policy, self._ranks, IDENTITY, probe_token_ids=probe, store=store, watch=health.watch
+            self._policy,
+            self._ranks,
+            IDENTITY,
+            probe_token_ids=probe,
+            store=store,
+            watch=health.watch,
+            engine_quantization=quantization,
+            broadcaster=broadcaster,
         )
         self._versions = itertools.count()
 
@@ -226,16 +252,16 @@ class Trainer:
         return began, visible, time.perf_counter()
 
 
-async def measure(options: argparse.Namespace) -> dict[str, dict[str, float]]:
-    """Medians in seconds, by the number of streams."""
+async def measure(options: argparse.Namespace) -> tuple[dict[str, dict[str, float]], list[dict[str, Any]]]:
+    """Medians in seconds, by the number of streams; the records of all updates."""
     folder = options.out / "model"
     if not folder.exists():
         write_seeded_model(folder, SHAPES[options.shape], 1, tie=True, dtype=options.dtype)
     model = ModelConfig(path=str(folder), dtype=options.dtype, max_model_len=2048, renderer="plain")
-    trainer = Trainer(options, model)
+    trainer = Trainer(options, model, options.quantization, options.mode)
     updates: list[dict[str, Any]] = []
     found: dict[str, dict[str, float]] = {}
-    async with engine(options, model) as address, pool_on(model, updates, address) as pool:
+    async with engine(options, model, options.quantization) as address, pool_on(model, updates, address) as pool:
         # The first is loaded and looked at, the second the first that is copied.
         for _ in range(2):
             await trainer.update(pool)
@@ -256,7 +282,7 @@ async def measure(options: argparse.Namespace) -> dict[str, dict[str, float]]:
                     columns["no token of one stream"].append(streams.longest_wait(began, served))
             found[f"{count} streams"] = {name: statistics.median(values) for name, values in columns.items()}
     disconnect()
-    return found
+    return found, updates
 
 
 def table(found: dict[str, dict[str, float]]) -> str:
@@ -274,9 +300,13 @@ def main(arguments: list[str]) -> int:
     options = parse(arguments)
     options.out = options.out.absolute()
     options.out.mkdir(parents=True, exist_ok=True)
-    found = asyncio.run(measure(options))
-    (options.out / "engine.json").write_text(json.dumps(found, indent=2))
+    found, updates = asyncio.run(measure(options))
+    error, broadcasts = max(one["max_probe_error"] for one in updates), sum(one["broadcast"] for one in updates)
+    (options.out / "engine.json").write_text(
+        json.dumps({"seconds": found, "max_probe_error": error, "broadcasts": broadcasts}, indent=2)
+    )
     print(table(found))
+    print(f"largest error of a probe: {error:.2g} nats; {broadcasts} of {len(updates)} updates came by broadcast")
     return 0
 
 

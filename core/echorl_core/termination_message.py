@@ -100,6 +100,8 @@ class TerminationMessage(msgspec.Struct, frozen=True, kw_only=True):
     """What a prepare that succeeded did."""
     saved: SavedCheckpoint | None = None
     """The newest committed checkpoint, of an orchestrator that finished or stopped. What polls saw may be older."""
+    reward: float | None = None
+    """Mean reward of the newest trained step, of an orchestrator. What polls saw may be older, or nothing."""
     last_attempt: Count | None = None
     """The run's highest attempt in its directory, of a prepare that came too late (FENCED)."""
 

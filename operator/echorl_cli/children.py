@@ -28,6 +28,7 @@ from echorl_operator.children import (
     trainer_set,
 )
 from echorl_operator.children.arrows import ANYWHERE
+from echorl_operator.children.node_network import warnings
 from echorl_operator.children.target import Object, hashed
 from echorl_operator.settings_file import read_settings
 
@@ -101,13 +102,15 @@ def as_json(bodies: Sequence[Object]) -> str:
 
 
 def arrows_table(rendering: Rendering) -> str:
-    """The connections that the run's NetworkPolicies allow, a line each: from, to, port, why."""
+    """The connections that the run's NetworkPolicies allow, a line each: from, to, port, why; and whom they miss."""
     rows = [("FROM", "TO", "PORT", "WHY"), *(_row(rendering, arrow) for arrow in arrows(rendering))]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    return "".join(
+    table = "".join(
         "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]).rstrip() + "\n"
         for row in rows
     )
+    missed = "".join(f"{line}\n" for line in warnings(spec_of(rendering)))
+    return f"{table}\n{missed}" if missed else table
 
 
 def _row(rendering: Rendering, arrow: Arrow) -> tuple[str, str, str, str]:

@@ -1,5 +1,6 @@
 """What an operator's installation decides for all runs: images, default resources, how to reach DNS and monitoring."""
 
+from ipaddress import ip_network
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field
@@ -12,12 +13,26 @@ LABEL_NAMESPACE = "kubernetes.io/metadata.name"
 QUANTITY = r"^([0-9]+([.][0-9]*)?|[.][0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]{1,2})?$"
 """What a quantity looks like, to those who can only match a pattern."""
 
+
+def _is_cidr(text: str) -> str:
+    if "/" not in text:
+        raise ValueError(text)
+    ip_network(text)
+    return text
+
+
 Quantity = Annotated[
     str,
     AfterValidator(canonical),
     # For the chart's schema of values; what counts here is ``canonical``.
     Field(json_schema_extra={"pattern": QUANTITY}),
     Accepts("a Kubernetes quantity such as 500m or 16Gi"),
+]
+Cidr = Annotated[
+    str,
+    AfterValidator(_is_cidr),
+    Field(max_length=64, json_schema_extra={"pattern": r"^[0-9a-fA-F.:]+/[0-9]{1,3}$"}),
+    Accepts("a range of addresses such as 10.0.0.0/16"),
 ]
 Labels = dict[str, str]
 Quantities = dict[str, Quantity]
@@ -119,6 +134,8 @@ class Settings(SettingsPart):
     """Name of the nodes' resource that ``gpusPerReplica`` counts."""
     gpu_tolerations: Annotated[tuple[Toleration, ...], Field(strict=False)] = (Toleration(key="nvidia.com/gpu"),)
     """Taints of GPU nodes."""
+    host_network_cidrs: Annotated[tuple[Cidr, ...], Field(strict=False)] = ()
+    """Addresses of nodes that runs may be on the network of (``network.host``); empty: none may."""
     trainer: RoleDefaults = RoleDefaults(
         requests={"cpu": "500m", "memory": "2Gi"},
         requests_per_gpu={"cpu": "2", "memory": "8Gi"},

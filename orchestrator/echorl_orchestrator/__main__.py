@@ -103,9 +103,10 @@ class RoleProcess:
             else:
                 log.exception("crash")
                 code, message, unexpected = ExitCode.CRASH, _causes(error), error
-        step = None if self._opened is None else self._opened.step
+        step, reward = (None, None) if self._opened is None else (self._opened.step, self._opened.reward)
         attempt = self._identity.attempt
-        return message_of_end(Role.ORCHESTRATOR, code, message, attempt=attempt, step=step, error=unexpected)
+        words = message_of_end(Role.ORCHESTRATOR, code, message, attempt=attempt, step=step, error=unexpected)
+        return replace(words, reward=reward)
 
     async def _until_a_signal(self) -> tuple[int, str]:
         """The exit code and what to say of it; SIGINT, and SIGTERM that is no notice, end the role at once."""

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
+from echorl_manifest import load
 from echorl_operator import names
+from echorl_operator.children import cluster_problems
 from echorl_operator.children.overlay_rules import overlay_problems
 from echorl_testing.cluster.api import STRATEGIC_MERGE_PATCH, Api, ApiError, granted
 from echorl_testing.cluster.cluster import Cluster
@@ -18,6 +20,7 @@ from echorl_testing.manifests.documents import with_name
 from echorl_testing.operator import pod_templates
 from echorl_testing.operator.operator_process import operator_pod
 from echorl_testing.operator.operator_world import World
+from echorl_testing.operator.rendered import SETTINGS
 from echorl_testing.operator.scripted_cluster import scripted
 
 pytestmark = pytest.mark.timeout(600)
@@ -157,6 +160,43 @@ def strangers_and_emergencies(user: Api, admin: Api, namespace: str) -> None:
         return admin.request("PATCH", deployment, note, content_type="application/merge-patch+json", headers=emergency)
 
     wait_for("the binding holds", lambda: granted(by_emergency), seconds=PATIENCE_S)
+
+
+def test_who_may_be_on_a_nodes_network_is_said_by_the_installation(
+    release: Callable[..., str], api: Api, alice: Callable[[str], Api]
+) -> None:
+    def outcome(user: Api, namespace: str, role: str, network: Mapping[str, Any]) -> str:
+        runs = f"/apis/echorl.dev/v1alpha1/namespaces/{namespace}/echorlruns"
+        try:
+            user.request("POST", runs, with_name("x", **{role: {"network": network}}), query={"dryRun": "All"})
+        except ApiError as error:
+            return str(error)
+        return ""
+
+    namespace = release()
+    user = alice(namespace)
+    wait_for("the policy holds", lambda: bool(outcome(user, namespace, "trainer", {"host": True})), seconds=PATIENCE_S)
+    for role in ("trainer", "inference"):
+        run = load(with_name("x", **{role: {"network": {"host": True}}}))
+        (problem,) = cluster_problems(run, SETTINGS)
+        assert f"denied request: {problem}" in outcome(user, namespace, role, {"host": True})
+        for network in ({"host": False}, {"interface": "eth0", "rdma": {"resource": "rdma/hca"}}, {}):
+            assert outcome(user, namespace, role, network) == ""
+    # The policy of one installation, or the other's change of it, is in force a moment later.
+    allowing = release({"settings": {"hostNetworkCidrs": ["10.0.0.0/16"]}})
+    user = alice(allowing)
+
+    def refused(network: Mapping[str, Any]) -> str:
+        return outcome(user, allowing, "trainer", network)
+
+    template = {"trainer": {"template": {"spec": {"hostNetwork": True}}}}
+
+    def holds() -> bool:
+        runs = f"/apis/echorl.dev/v1alpha1/namespaces/{allowing}/echorlruns"
+        return not granted(lambda: user.request("POST", runs, with_name("x", **template), query={"dryRun": "All"}))
+
+    wait_for("its policy holds", holds, seconds=PATIENCE_S)
+    assert refused({"host": True}) == ""
 
 
 def test_templates_stay_harmless_and_the_operator_thinks_the_same(

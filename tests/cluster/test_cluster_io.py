@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from echorl_operator import names
+from echorl_operator.diagnosis import refusals
 from echorl_operator.kube import credentials, errors
 from echorl_operator.kube.cache import Cache
 from echorl_operator.kube.connection import Call, Connection
@@ -25,8 +26,9 @@ from echorl_testing.cluster.processes import wait_for
 from echorl_testing.kube import faults
 from echorl_testing.kube.fault_proxy import FaultProxy
 from echorl_testing.kube.run_objects import Runs, install_crd
+from echorl_testing.manifests.documents import with_value
 from echorl_testing.operator.operator_io import LABELS, Io, config_map, gated_pod, opened
-from echorl_testing.operator.rendered import MANIFESTS, children, manifest, rendered
+from echorl_testing.operator.rendered import MANIFESTS, SETTINGS, children, manifest, pod_specs, rendered
 from echorl_testing.waiting import until
 
 
@@ -66,13 +68,26 @@ def changes(io: Io) -> list[RunKey]:
     return io.changes
 
 
-@pytest.mark.parametrize("name", sorted(MANIFESTS))
+ON_NODES = {"host": True, "interface": "eth0", "rdma": {"resource": "rdma/hca_shared_devices_a"}}
+
+
+def documents() -> dict[str, dict[str, Any]]:
+    """Runs by name; one of them on its nodes' network."""
+    found = {name: manifest(name) for name in sorted(MANIFESTS)}
+    found["on-nodes"] = with_value(
+        with_value(found["two-pods"], "spec.trainer.network", ON_NODES), "metadata.name", "on-nodes"
+    )
+    return found
+
+
+@pytest.mark.parametrize("name", documents())
 async def test_what_is_built_and_applied_needs_no_second_apply(
     writer: Writer, cache: Cache, api: Api, namespace: str, name: str
 ) -> None:
-    document = manifest(name)
+    document = documents()[name]
     run = Runs(api, namespace).created(document)
-    bodies = children(rendered(document, uid=run["metadata"]["uid"]))
+    settings = SETTINGS.model_copy(update={"host_network_cidrs": ("10.0.0.0/16", "fd00::/64")})
+    bodies = children(rendered(document, uid=run["metadata"]["uid"], settings=settings))
     for body in bodies:
         body["metadata"]["namespace"] = namespace
         reply = await writer.apply(namespace, body)
@@ -226,6 +241,21 @@ async def test_refusals_are_told_apart(writer: Writer, api: Api, namespace: str,
     wait_for("the label counts", lambda: "PodSecurity" in refused_on(api, f"{core}/pods", gated_pod("q")), seconds=120)
     with pytest.raises(errors.Refused, match="violates PodSecurity"):
         await writer.apply(namespace, gated_pod("p"))
+
+
+@pytest.mark.parametrize("level", ["baseline", "restricted"])
+@pytest.mark.parametrize("network", [{"host": True}, {"rdma": ON_NODES["rdma"]}], ids=["host", "rdma"])
+def test_a_namespace_that_enforces_more_than_a_nodes_network_may_have_is_told(
+    api: Api, make_namespace: Callable[..., str], level: str, network: dict[str, Any]
+) -> None:
+    namespace = make_namespace({"pod-security.kubernetes.io/enforce": level})
+    document = with_value(manifest("two-pods"), "spec.trainer.network", network)
+    settings = SETTINGS.model_copy(update={"host_network_cidrs": ("10.0.0.0/16",)})
+    template = dict(pod_specs(rendered(document, settings=settings)))["trainer"]
+    body = {"metadata": {"name": "rank"}, "spec": {**template, "serviceAccountName": "default"}}
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    wait_for("the label counts", lambda: "violates PodSecurity" in refused_on(api, path, body), seconds=120)
+    assert refusals.read(refused_on(api, path, body)).words.endswith("enforce: privileged")
 
 
 def refused_on(api: Api, path: str, body: dict[str, Any]) -> str:

@@ -73,6 +73,7 @@ async def test_many_objects_come_in_pages(view: View) -> None:
 
 @together
 async def test_idle_watches_live_on_bookmarks_and_need_no_list(view: View) -> None:
+    await told_of_a_change_elsewhere(view)
     cache, proxy, began = view.io.cache, view.io.proxy, time.monotonic()
     lists = sum(one.request.verb == "list" for one in proxy.records)
     watches = [one for one in proxy.records if one.request.verb == "watch"]
@@ -83,6 +84,22 @@ async def test_idle_watches_live_on_bookmarks_and_need_no_list(view: View) -> No
     # Where the machine is slow for long enough each stream may have become doubtful and been listed.
     doubtful = int((time.monotonic() - began + oldest) / BRISK.doubtful_s)
     assert sum(one.request.verb == "list" for one in proxy.records) <= lists + doubtful * len(cache.streams)
+
+
+async def told_of_a_change_elsewhere(view: View) -> None:
+    """Wait for a bookmark: the server sends one where it knows of something newer of the kind, in any namespace."""
+    registry, labels = view.io.metrics.registry, {"resource": "configmaps", "type": "BOOKMARK"}
+
+    def bookmarks() -> float:
+        return registry.get_sample_value("echorl_operator_watch_events_total", labels) or 0.0
+
+    told, elsewhere = bookmarks(), "/api/v1/namespaces/default/configmaps"
+    await asyncio.to_thread(view.api.create, elsewhere, {"metadata": {"name": f"of-{view.namespace}"}})
+    try:
+        await until(lambda: bookmarks() > told)
+    finally:
+        await asyncio.to_thread(view.api.delete, f"{elsewhere}/of-{view.namespace}")
+    assert view.names() == []
 
 
 @together.each(["410", "500", "403"])

@@ -24,6 +24,7 @@ from echorl_testing.kube.run_objects import install_crd
 from echorl_testing.load import stretched
 from echorl_testing.operator.lives_together import Together, operated
 from echorl_testing.operator.operator_world import World, operating
+from echorl_testing.operator.rendered import SETTINGS
 from echorl_testing.operator.scripted_cluster import prepared, scripted
 
 pytestmark = pytest.mark.timeout(400)
@@ -166,6 +167,39 @@ async def test_gpus_that_no_node_has(world: World, fake_nodes: Callable[..., lis
         assert world.status()["resumeStep"] == 5
         fake_nodes(gpu=2)
         await healed(world)
+
+
+async def test_two_pods_of_a_gang_on_their_nodes_network_share_none(
+    api: Api,
+    connection: Connection,
+    namespace: str,
+    crd: None,
+    fake_nodes: Callable[..., list[str]],
+    tmp_path: Path,
+) -> None:
+    """Where the installation lets a run be there at all, the scheduler keeps them apart by the ports they declare."""
+    settings = SETTINGS.model_copy(update={"host_network_cidrs": ("10.0.0.0/16",)})
+    gang = {"replicas": 2, "gpusPerReplica": 0, "network": {"host": True}}
+    async with scripted(api, namespace) as cluster:
+        async with operating(connection.kubeconfig, namespace) as operator:
+            world = World(api, namespace, cluster, operator)
+            world.create(storage=SMALL, trainer=gang)
+            await world.until("it is refused", lambda: "hostNetworkCidrs" in world.status().get("message", ""), HEALS_S)
+            assert not world.pods("trainer")
+        fake_nodes(cpu=1)
+        with folder_volume(api, namespace, "one-volume", tmp_path):
+            async with operating(connection.kubeconfig, namespace, settings=settings) as operator:
+                world = World(api, namespace, cluster, operator)
+                cluster.held = KWOK_PLAYS
+                told = "of 1 node, 1 has no free host port for it"
+                await world.until("one has no port", lambda: told in world.status().get("message", ""), HEALS_S)
+                assert len(nodes_of(world)) == 1
+                fake_nodes(cpu=1)
+                await world.until("each has a node", lambda: len(nodes_of(world)) == 2, HEALS_S)
+
+
+def nodes_of(world: World) -> set[str]:
+    return {pod["spec"]["nodeName"] for pod in world.pods("trainer").values() if "nodeName" in pod["spec"]}
 
 
 @together

@@ -13,10 +13,11 @@ from echorl_testing.engines.engine import REPOSITORY
 pytestmark = [pytest.mark.vllm, campaign.ALL, pytest.mark.timeout(600)]
 
 
-def test_updates_are_measured_with_and_without_requests(tmp_path):
+@pytest.mark.parametrize("mode", ["http", "nccl"])
+def test_updates_are_measured_with_and_without_requests(tmp_path, mode):
     rooms = ["core", "operator", "orchestrator", "trainer", "tests/support", "."]
     size = ["--device", "cpu", "--shape", "tiny", "--dtype", "float32", "--streams", "0", "2", "--updates", "2"]
-    options = ["--out", tmp_path, "--python", REPOSITORY / ".venv-inference" / "bin" / "python", *size]
+    options = ["--out", tmp_path, "--python", REPOSITORY / ".venv-inference" / "bin" / "python", "--mode", mode, *size]
     subprocess.run(
         [sys.executable, "-m", "benchmarks.publication.engine", *options],
         cwd=REPOSITORY,
@@ -24,7 +25,10 @@ def test_updates_are_measured_with_and_without_requests(tmp_path):
         check=True,
         timeout=500,
     )
-    idle, loaded = json.loads((tmp_path / "engine.json").read_text()).values()
+    told = json.loads((tmp_path / "engine.json").read_text())
+    assert told["max_probe_error"] < 1e-3
+    assert told["broadcasts"] == (6 if mode == "nccl" else 0)
+    idle, loaded = told["seconds"].values()
     for found in (idle, loaded):
         assert found["update to served"] > found["update to visible"] > 0
         assert found["pause_s"] >= found["apply_s"] > 0

@@ -6,7 +6,7 @@ from typing import Any
 import yaml
 
 from echorl_manifest.schema import LONGEST_FOUND, found_text
-from echorl_operator.children import overlay_rules, security_rules
+from echorl_operator.children import node_network, overlay_rules, security_rules
 from echorl_operator.names import OUR_LABELS
 
 _HEAD = "# Generated from operator/echorl_operator/children by `make generate`; a check fails when it is stale.\n"
@@ -31,6 +31,7 @@ def refused() -> dict[str, Any]:
             "token": overlay_rules.TOKEN_REASON,
             "context": security_rules.REASON,
             "hostPort": overlay_rules.HOST_PORT_REASON,
+            "host": node_network.NOT_ALLOWED,
             "user": security_rules.USER_ACCEPTED,
             "profile": " or ".join(map(found_text, security_rules.PROFILES)),
         },

@@ -126,6 +126,9 @@ SHAPES = {
         vocab_size=151_936,
     ),
 }
+SHAPES["8b"] = replace(
+    SHAPES["0.6b"], hidden_size=4096, intermediate_size=12_288, num_layers=36, num_heads=32, num_kv_heads=8
+)
 SHAPES["0.6b-bytes"] = replace(SHAPES["0.6b"], vocab_size=None)
 SHAPES["30b-a3b-bytes"] = SeededShape(
     hidden_size=2048,
@@ -140,7 +143,7 @@ SHAPES["30b-a3b-bytes"] = SeededShape(
     experts_per_token=8,
     moe_intermediate_size=768,
 )
-"""Shapes by name: ``tiny`` has 0.66 M parameters, ``0.6b`` is that of Qwen3-0.6B, ``30b-a3b-bytes`` has four of the 48
+"""Shapes by name: ``tiny`` has 0.66 M parameters, ``0.6b`` and ``8b`` are those of Qwen3-0.6B and 8B, ``30b-a3b-bytes`` has four of the 48
 layers of Qwen3-30B-A3B, or as a dense family layers of as many active parameters. Those of ``-bytes`` have an embedding
 for bytes only, so that random weights sample text."""
 

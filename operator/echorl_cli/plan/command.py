@@ -18,6 +18,7 @@ from echorl_core.capped import MAX_JSON_BYTES, read_capped
 from echorl_core.names import ExitCode
 from echorl_core.start_checks import MODEL_NAME, context_problem, expert_problem
 from echorl_manifest import EchoRLRun, Problem
+from echorl_operator.children.node_network import warnings
 
 _SHAPE_KEYS = tuple(key for key in ModelShape.__dataclass_fields__ if key != "windows")
 _EXAMPLE = "--shape num_hidden_layers=36 --shape hidden_size=4096 ..."
@@ -124,4 +125,6 @@ def _say(run: EchoRLRun, needs: Needs, given: tuple[int, str] | None) -> bool:
         text, fits = lines(needs, given or gpu_of_template(template))
         typer.echo("\n" + text)
         verdicts.append(fits)
+    if told := warnings(run.spec):
+        typer.echo("\n" + "\n".join(told))
     return all(verdicts)

@@ -12,6 +12,8 @@ class Serving:
     tensor_parallel: int
     max_model_len: int
     compute_bytes: int = BFLOAT16
+    fp8: bool = False
+    """Whether layers' products are by weights of a byte, with a float32 for each of their outputs."""
     gpu_share: float = 0.92
     """Share of a GPU that vLLM takes: its ``--gpu-memory-utilization``."""
 
@@ -47,7 +49,8 @@ _STEP_TOKENS = 8192
 def engine_memory(shape: ModelShape, use: Serving, gpu_bytes: int) -> EngineMemory:
     """What a GPU of an engine holds, by arithmetic."""
     split = use.tensor_parallel
-    weights = use.compute_bytes * shape.parameters // split
+    products, scales = shape.products if use.fp8 else (0, 0)
+    weights = (use.compute_bytes * (shape.parameters - products) + products + FLOAT32 * scales) // split
     through = use.compute_bytes * _STEP_TOKENS * (2 * shape.inner_width // split + 4 * shape.hidden_size)
     workspace = through + 2 * FLOAT32 * 1024 * shape.vocab_size + RESERVED_BYTES
     cache = int(use.gpu_share * gpu_bytes) - weights - workspace

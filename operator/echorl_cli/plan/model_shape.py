@@ -6,7 +6,7 @@ tokens share. Biases, norms of heads and norms beyond two a layer are left out: 
 that predict further tokens (``num_nextn_predict_layers``), which are neither trained nor served.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -93,6 +93,16 @@ class ModelShape:
         return max(0, self.num_hidden_layers - self.first_k_dense_replace) if self.has_experts else 0
 
     @property
+    def dense_layers(self) -> int:
+        """Layers without."""
+        return self.num_hidden_layers - self.expert_layers
+
+    @property
+    def dense(self) -> "ModelShape":
+        """The shape whose layers are all as those without experts."""
+        return replace(self, num_experts=1, num_experts_per_tok=1, moe_intermediate_size=0, n_shared_experts=0)
+
+    @property
     def linear_layers(self) -> dict[str, tuple[int, int]]:
         """Inputs and outputs of a layer's matrices, by the names that adapters know them by; experts get none."""
         hidden, inner, query, key = self.hidden_size, self.intermediate_size, self.query_width, self.key_width
@@ -106,8 +116,7 @@ class ModelShape:
         """Parameters of a layer's matrices; of a mixture of a layer with experts."""
         router = self.num_experts * self.hidden_size if self.has_experts else 0
         shared = self.n_shared_experts * self._expert
-        linear = sum(rows * columns for rows, columns in self.linear_layers.values())
-        return linear + router + shared + self.layer_experts
+        return _size(self.linear_layers.values()) + router + shared + self.layer_experts
 
     @property
     def _expert(self) -> int:
@@ -139,8 +148,30 @@ class ModelShape:
         every = self.num_hidden_layers * self.layer_parameters + self.outer_parameters
         if not self.has_experts:
             return every
-        dense = replace(self, num_experts=1, moe_intermediate_size=0)
-        return every - (self.num_hidden_layers - self.expert_layers) * (self.layer_parameters - dense.layer_parameters)
+        return every - self.dense_layers * (self.layer_parameters - self.dense.layer_parameters)
+
+    @property
+    def products(self) -> tuple[int, int]:
+        """Parameters of what all layers multiply by, routers apart, and how many values it gives."""
+        attention, whole = self.linear_layers.values(), self.dense.linear_layers.values()
+        experts, inner = self.num_experts + self.n_shared_experts, self.moe_intermediate_size
+        mixed = (
+            _size(attention) + experts * self._expert,
+            _outputs(attention) + experts * (2 * inner + self.hidden_size),
+        )
+        dense = (_size(whole), _outputs(whole))
+        first, second = (
+            self.expert_layers * one + self.dense_layers * other for one, other in zip(mixed, dense, strict=True)
+        )
+        return first, second
+
+
+def _size(layers: Iterable[tuple[int, int]]) -> int:
+    return sum(inputs * outputs for inputs, outputs in layers)
+
+
+def _outputs(layers: Iterable[tuple[int, int]]) -> int:
+    return sum(outputs for _, outputs in layers)
 
 
 def _experts(config: Mapping[str, Any]) -> dict[str, int]:

@@ -47,7 +47,8 @@ def needs_of(run: EchoRLRun, shape: ModelShape, longest: int | None) -> Needs:
         training = _training(configs.trainer, shape, ranks // parallel.replicate)
     if engines and spec.inference.gpus_per_replica:
         split = configs.inference[0].tensor_parallel
-        serving = Serving(split, max_model_len, _BYTES[spec.model.dtype])
+        fp8 = spec.inference.quantization == "fp8"
+        serving = Serving(split, max_model_len, _BYTES[spec.model.dtype], fp8)
         if (share := _gpu_share(spec.inference.extra_args)) is not None:
             serving = replace(serving, gpu_share=share)
     fewest = gang_sizes(spec)[-1] * max(1, spec.trainer.gpus_per_replica) if spec.trainer.elastic else 0

@@ -94,7 +94,7 @@ def engine_lines(needs: Needs, gpu: Gpu | None) -> tuple[str, bool]:
     memory = engine_memory(needs.shape, use, 0 if gpu is None else gpu[0])
     lines = [
         f"engines, GiB a GPU: {needs.engines}, {each}",
-        _row("weights", memory.weights),
+        _row("weights, those of layers in fp8" if use.fp8 else "weights", memory.weights),
         _row("workspace", memory.workspace),
     ]
     if gpu is None:
@@ -115,7 +115,7 @@ def _engine_changes(needs: Needs, use: Serving, tokens: int, amount: int) -> lis
     if tokens >= 16:
         lines.append(f"    model.maxModelLen: at most {tokens}")
     for split in (2, 4, 8):
-        wider = Serving(split, use.max_model_len, use.compute_bytes, use.gpu_share)
+        wider = replace(use, tensor_parallel=split)
         if split > use.tensor_parallel and engine_memory(needs.shape, wider, amount).fits:
             return [*lines, f"    inference.gpusPerReplica: {split}"]
     return lines

@@ -84,6 +84,8 @@ class TrainerMemory:
 
 def trainer_memory(shape: ModelShape, use: Training) -> TrainerMemory:
     """What a rank holds, all micro-batches full."""
+    both = ((shape, shape.expert_layers), (shape.dense, shape.dense_layers))
+    kinds = [(kind, layers) for kind, layers in both if layers]
     trained = shape.parameters if use.adapter_parameters is None else use.adapter_parameters
     frozen = 0 if use.adapter_parameters is None else shape.parameters
     state = _state_bytes(shape, use, trained) // use.shards
@@ -100,8 +102,10 @@ def trainer_memory(shape: ModelShape, use: Training) -> TrainerMemory:
         gradients=gradients,
         optimizer_state=0 if use.cpu_offload else state,
         gathered_weights=use.compute_bytes * gathered,
-        activations=shape.num_hidden_layers * use.rank_tokens * kept_bytes(shape, use),
-        buffers=max(_head_buffers(shape, use), _layer_buffers(shape, use), _outer_buffers(shape, use)),
+        activations=use.rank_tokens * sum(layers * kept_bytes(kind, use) for kind, layers in kinds),
+        buffers=max(
+            *(_layer_buffers(kind, use) for kind, _ in kinds), _head_buffers(shape, use), _outer_buffers(shape, use)
+        ),
         host_state=state if use.cpu_offload else 0,
         host_checkpoint=copy if use.async_save else 0,
         host_copies=2 * copy if use.memory_copies else 0,
@@ -130,7 +134,6 @@ def kept_bytes(shape: ModelShape, use: Training) -> int:
 
     ``full``: its input. ``selective``: that, what its seven products and attention give, and attention's normaliser;
     with experts what each of a token's gives, those that all share as one, and the router. ``none``: ``layer_bytes``.
-    First layers of a mixture that have no experts count as those that have.
     """
     hidden, inner = shape.hidden_size, shape.inner_width
     query, key = shape.query_width, shape.key_width

@@ -1,32 +1,23 @@
 """Spec and placement to role configs: one pure function, covered by golden files."""
 
-import math
-
 from echorl_core import config, names
 from echorl_manifest.compile.algorithms import (
     advantage_config,
     filter_configs,
-    hook_config,
     loss_config,
     losses_by_environment,
-    overrides_config,
     sft_config,
     teacher_config,
 )
+from echorl_manifest.compile.environments import environment_config, eval_config
 from echorl_manifest.compile.failure_policy import restart_policy, restart_rules
 from echorl_manifest.compile.placement import Placement
 from echorl_manifest.models.base import duration_seconds, quantity_number
-from echorl_manifest.models.environments import Echo, Environment, EvalEnvironment, Member, Sampling, TrainEnvironment
 from echorl_manifest.models.model import Lora
 from echorl_manifest.models.run import EchoRLRun, EchoRLRunSpec
 from echorl_manifest.rules.algorithm import batch_size, group_size
-from echorl_manifest.rules.environments import ECHO_ROLES
 from echorl_manifest.rules.model import DEFAULT_MAX_MODEL_LEN
 from echorl_manifest.rules.modes import samples
-
-EPISODES_PER_WORKER = 256
-ECHO_ROLES_OF_A_FILTER = ("system", "user", "tool")
-"""What a filter without roles chooses from: whatever the policy did not write, but warnings of the harness."""
 
 
 def num_ranks(spec: EchoRLRunSpec) -> int:
@@ -53,93 +44,6 @@ def _model(spec: EchoRLRunSpec, placement: Placement) -> config.ModelConfig:
         max_model_len=max_model_len(spec, placement),
         renderer=placement.renderer,
         lora=None if spec.model.lora is None else _lora(spec.model.lora),
-    )
-
-
-def _sampling(sampling: Sampling) -> config.SamplingConfig:
-    return config.SamplingConfig(
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
-        top_k=sampling.top_k,
-        max_completion_tokens=sampling.max_completion_tokens,
-        presence_penalty=sampling.presence_penalty or 0.0,
-        frequency_penalty=sampling.frequency_penalty or 0.0,
-        repetition_penalty=1.0 if sampling.repetition_penalty is None else sampling.repetition_penalty,
-    )
-
-
-def _echo(echo: Echo) -> config.EchoConfig:
-    roles = {}
-    for role in ECHO_ROLES:
-        if (entry := getattr(echo, role)) is not None:
-            tool_names = getattr(entry, "tool_names", None)
-            roles[role] = config.EchoRoleConfig(
-                alpha=entry.alpha, tool_names=None if tool_names is None else list(tool_names)
-            )
-    if not roles:
-        roles = dict.fromkeys(ECHO_ROLES_OF_A_FILTER, config.EchoRoleConfig(alpha=1.0))
-    return config.EchoConfig(**roles, filter=None if echo.filter is None else hook_config(echo.filter))
-
-
-def _curriculum(environment: TrainEnvironment) -> config.CurriculumConfig | None:
-    curriculum = environment.curriculum
-    return None if curriculum is None else config.CurriculumConfig(**curriculum.model_dump())
-
-
-def _seat(member: Member) -> config.SeatConfig:
-    secret = member.secret_name
-    return config.SeatConfig(
-        policy=member.policy,
-        url=member.url,
-        model=member.model,
-        key_variable=None if secret is None else names.secret_variable(secret),
-    )
-
-
-def _environment(environment: Environment, placement: Placement) -> config.EnvironmentConfig:
-    is_train = isinstance(environment, TrainEnvironment)
-    holdout = environment.holdout
-    workers = environment.workers
-    echo = environment.echo if isinstance(environment, TrainEnvironment) else None
-    url = placement.environment_urls.get(environment.name)
-    return config.EnvironmentConfig(
-        name=environment.name,
-        type=environment.type if url is None else f"openenv:{url}",
-        args=environment.args,
-        weight=environment.weight if isinstance(environment, TrainEnvironment) else 1.0,
-        workers=math.ceil(environment.max_concurrent / EPISODES_PER_WORKER) if workers == "auto" else workers,
-        holdout_fraction=None if holdout is None else holdout.fraction,
-        holdout_seed=0 if holdout is None else holdout.seed,
-        holdout_side=(holdout.side if holdout else None) or ("train" if is_train else "eval"),
-        max_turns=environment.max_turns,
-        episode_timeout_s=duration_seconds(environment.episode_timeout),
-        on_timeout=environment.on_timeout,
-        max_retries=environment.max_retries,
-        max_infrastructure_share=environment.max_infrastructure_share
-        if isinstance(environment, TrainEnvironment)
-        else 1.0,
-        max_concurrent=environment.max_concurrent,
-        state_columns=list(environment.state_columns),
-        sampling=_sampling(environment.sampling),
-        echo=None if echo is None else _echo(echo),
-        algorithm=overrides_config(environment)
-        if isinstance(environment, TrainEnvironment)
-        else config.OverridesConfig(),
-        members={name: _seat(member) for name, member in environment.members.items()},
-        drop_members=list(environment.drop_members),
-        think_tags=list(environment.think_tags),
-        curriculum=_curriculum(environment) if isinstance(environment, TrainEnvironment) else None,
-        train_branches=environment.train_branches if isinstance(environment, TrainEnvironment) else "used",
-    )
-
-
-def _eval(environment: EvalEnvironment, placement: Placement) -> config.EvalConfig:
-    return config.EvalConfig(
-        environment=_environment(environment, placement),
-        interval=environment.interval,
-        num_examples=environment.num_examples,
-        group_size=environment.group_size,
-        at_start=environment.at_start,
     )
 
 
@@ -210,8 +114,8 @@ def _orchestrator(spec: EchoRLRunSpec, placement: Placement) -> config.Orchestra
         seed=spec.seed,
         max_steps=spec.max_steps,
         batch=_batch(spec, placement),
-        train=[_environment(environment, placement) for environment in spec.environments.train],
-        evals=[_eval(environment, placement) for environment in spec.environments.eval],
+        train=[environment_config(environment, placement) for environment in spec.environments.train],
+        evals=[eval_config(environment, placement) for environment in spec.environments.eval],
         engines=config.EngineDiscovery(
             names=(list(placement.engine_names) or addresses) if samples(spec) else [],
             gpus=max(1, spec.inference.gpus_per_replica),

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from echorl_manifest.models.base import Accepts, ApiModel, PodTemplate, Text
+from echorl_manifest.models.network import Network
 
 _HEADER_NAME = r"^[A-Za-z0-9-]+$"
 _HEADER_VALUE = r"^[!-~]([ -~]*[!-~])?$"
@@ -65,6 +66,8 @@ class Inference(PodTemplate):
     EchoRL sets itself are refused."""
     extra_headers: Annotated[tuple[Header, ...], Field(strict=False, max_length=16)] = ()
     """Headers of every request that the orchestrator sends to engines, for a proxy between them."""
+    network: Network = Network()
+    """Whose network engines' pods are on. No meaning on one machine."""
 
 
 class Orchestrator(PodTemplate):

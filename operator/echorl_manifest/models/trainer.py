@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from echorl_manifest.models.base import Accepts, ApiModel, PodTemplate
+from echorl_manifest.models.network import Network
 
 Shards = Annotated[Literal["auto"] | Annotated[int, Field(ge=1)], Accepts("auto, or a whole number of at least 1")]
 
@@ -76,6 +77,8 @@ class Trainer(PodTemplate):
     """GPUs, and so ranks, of each. 0: one rank on the CPU."""
     elastic: Elastic | None = None
     """Lets the gang train with fewer pods."""
+    network: Network = Network()
+    """Whose network its pods are on. No meaning on one machine."""
     parallel: Parallel = Parallel()
     """How ranks divide the work."""
     seq_len: Annotated[int, Field(ge=16)] | None = None

@@ -44,6 +44,8 @@ SPEC, WANDB, RESUME, STORAGE = (("spec",), ("spec.monitors.wandb",), ("spec.resu
 
 LONGEST_SERVED_NAME = 18
 """Characters of the name of an environment that is an image: its Service has the run's, of up to 40, in its own."""
+_ANOTHER_RUNS = r"(^|-)(trainer|inference|orchestrator)$|(^|-)env-"
+"""Names of such environments by which the server of run ``a`` were called as what a run ``a-env...`` has."""
 _SETTINGS = dict.fromkeys(setting for loss in LOSSES.values() for setting in loss.settings)
 _RL, _SFT, _OPD = (has("spec.algorithm.mode", mode) for mode in ("rl", "sft", "opd"))
 _STATELESS = has("type", "sgd", "signSgd")
@@ -189,6 +191,13 @@ ENVIRONMENTS_AND_SAMPLING: tuple[Row, ...] = (
         (like("type", OPENENV_IMAGE), like("name", f"^.{{{LONGEST_SERVED_NAME + 1}}}")),
         "its server is called <run>-env-<name>",
         f"a name of at most {LONGEST_SERVED_NAME} characters",
+    ),
+    Refused(
+        ENVIRONMENTS,
+        "name",
+        (like("type", OPENENV_IMAGE), like("name", _ANOTHER_RUNS)),
+        "its server is called <run>-env-<name>, and so may be a Service of another run",
+        "a name without env- in it that does not end in trainer, inference or orchestrator",
     ),
     Refused(
         TRAIN,

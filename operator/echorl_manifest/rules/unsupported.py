@@ -85,9 +85,9 @@ def unused_locally(spec: EchoRLRunSpec) -> list[str]:
         "spec.failurePolicy": {"forceDeleteOnNodeLoss"},
         "spec.algorithm.teacher": {"secretName"},
         "spec.monitors.wandb": {"secretName"},
-        "spec.trainer": {"image", "template", "elastic"},
+        "spec.trainer": {"image", "template", "elastic", "network"},
         "spec.orchestrator": {"image", "template"},
-        "spec.inference": {"image", "template", "autoscale"},
+        "spec.inference": {"image", "template", "autoscale", "network"},
     }
     parts = {
         "spec": spec,

@@ -20,6 +20,7 @@ from echorl_operator.children.budgets import disruption_budgets
 from echorl_operator.children.cluster_placement import cluster_placement, path_problems, served
 from echorl_operator.children.environments import environment_servers
 from echorl_operator.children.network import egress_problems, network_policies
+from echorl_operator.children.node_network import host_problems
 from echorl_operator.children.overlay_rules import overlay_problems
 from echorl_operator.children.pod_rules import pod_problems
 from echorl_operator.children.rendering import Rendering
@@ -50,7 +51,8 @@ _TEMPLATES = (PodRole.TRAINER, PodRole.INFERENCE, PodRole.ORCHESTRATOR)
 def cluster_problems(run: EchoRLRun, settings: Settings) -> list[Problem]:
     """What keeps a valid manifest from being rendered for a cluster: overlays, egress rules, paths, memory."""
     target = Target(run, "", "", settings)
-    refused, problems = always_refused(run), [*path_problems(run), *broker_problems(run.spec, settings)]
+    of_the_installation = (*broker_problems(run.spec, settings), *host_problems(run.spec, settings))
+    refused, problems = always_refused(run), [*path_problems(run), *of_the_installation]
     for role in _TEMPLATES:
         path = f"spec.{role}.template"
         if not any(problem.path.startswith(path) for problem in refused):

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from echorl_manifest.models.environments import Environment, Server
 from echorl_operator import names
-from echorl_operator.children import pods
+from echorl_operator.children import pods, variables
 from echorl_operator.children.cluster_placement import ENVIRONMENT_PORT, served
 from echorl_operator.children.stored import stored
 from echorl_operator.children.target import Object, Target
@@ -60,11 +60,11 @@ def _pod(target: Target, environment: Environment) -> Object:
         "image": environment.image,
         "imagePullPolicy": target.settings.image_pull_policy,
         "env": [
-            pods.variable("HOME", pods.TEMPORARY),
-            pods.variable("TMPDIR", pods.TEMPORARY),
+            variables.variable("HOME", variables.TEMPORARY),
+            variables.variable("TMPDIR", variables.TEMPORARY),
             # OpenEnv's servers take one session unless they are told otherwise, and their images by this name.
-            pods.variable("MAX_CONCURRENT_ENVS", str(environment.max_concurrent)),
-            *pods.no_gpu(target, ROLE),
+            variables.variable("MAX_CONCURRENT_ENVS", str(environment.max_concurrent)),
+            *variables.no_gpu(target, ROLE),
         ],
         "ports": [{"name": "http", "containerPort": ENVIRONMENT_PORT, "protocol": "TCP"}],
         "resources": {
@@ -74,7 +74,7 @@ def _pod(target: Target, environment: Environment) -> Object:
         "readinessProbe": pods.http_probe("/health", "http", failures=2),
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": {"readOnlyRootFilesystem": True},
-        "volumeMounts": [{"name": pods.SCRATCH, "mountPath": pods.TEMPORARY}],
+        "volumeMounts": [{"name": pods.SCRATCH, "mountPath": variables.TEMPORARY}],
     }
     pods.secure(container)
     scratch = {"name": pods.SCRATCH, "emptyDir": {"sizeLimit": _SCRATCH}}

@@ -2,7 +2,7 @@
 
 from echorl_operator import names
 from echorl_operator.children import cluster_placement as places
-from echorl_operator.children import pods, storage
+from echorl_operator.children import pods, storage, variables
 from echorl_operator.children.target import Object, Target
 from echorl_operator.names import PodRole
 
@@ -43,8 +43,8 @@ def _role(target: Target, config: str) -> pods.Role:
         ],
         config=config,
         env=[
-            *pods.identity(target, attempt=False, token=True),
-            pods.field_variable("VLLM_HOST_IP", "status.podIP"),
+            *variables.identity(target, attempt=False, token=True),
+            variables.field_variable("VLLM_HOST_IP", "status.podIP"),
         ],
         mounts=storage.mounts(target, ROLE),
         volumes=storage.volumes(target, ROLE),

@@ -21,6 +21,7 @@ from echorl_operator.children.arrows import (
     Arrow,
     Ports,
 )
+from echorl_operator.children.node_network import on_host
 from echorl_operator.children.overlay_rules import POD_INDEX
 from echorl_operator.children.target import Object, Target
 from echorl_operator.names import PodRole
@@ -118,7 +119,7 @@ def _peers(target: Target, end: str) -> list[Object]:
     """Empty: anybody."""
     settings = target.settings
     if end in RUN_ENDS:
-        return [{"podSelector": _pods(target, end)}]
+        return [{"podSelector": _pods(target, end)}, *_nodes(target, end)]
     if end == ANYWHERE:
         return []
     if end in {OPERATOR, BROKER}:
@@ -130,6 +131,13 @@ def _peers(target: Target, end: str) -> list[Object]:
     if end == DNS:
         return [_selected(settings.dns), *({"ipBlock": {"cidr": cidr}} for cidr in settings.dns.cidrs)]
     return [{"ipBlock": {"cidr": end}}]
+
+
+def _nodes(target: Target, end: str) -> list[Object]:
+    """Where pods of an end are that have no address of their own."""
+    role = PodRole.TRAINER if end == FIRST_TRAINER else end
+    on_nodes = role in on_host(target.spec)
+    return [{"ipBlock": {"cidr": cidr}} for cidr in target.settings.host_network_cidrs if on_nodes]
 
 
 def _selected(selector: Selector) -> Object:

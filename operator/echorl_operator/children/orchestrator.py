@@ -4,7 +4,7 @@ from echorl_core import names as core_names
 from echorl_manifest.models.run import EchoRLRunSpec
 from echorl_operator import names
 from echorl_operator.children import cluster_placement as places
-from echorl_operator.children import pods, storage
+from echorl_operator.children import pods, storage, variables
 from echorl_operator.children.target import Object, Target
 from echorl_operator.names import PodRole
 
@@ -23,7 +23,7 @@ def _wandb_key(target: Target) -> list[Object]:
     if wandb.project is None or wandb.secret_name is None:
         return []
     # Optional: a monitor that cannot start is no reason for the run not to.
-    return [pods.secret_variable("WANDB_API_KEY", wandb.secret_name, storage.TOKEN_KEY, optional=True)]
+    return [variables.secret_variable("WANDB_API_KEY", wandb.secret_name, storage.TOKEN_KEY, optional=True)]
 
 
 def member_secrets(spec: EchoRLRunSpec) -> list[str]:
@@ -34,15 +34,15 @@ def member_secrets(spec: EchoRLRunSpec) -> list[str]:
 
 
 def _role(target: Target, config: str) -> pods.Role:
-    env = pods.identity(target, attempt=True, token=True)
+    env = variables.identity(target, attempt=True, token=True)
     if (code := storage.code_path(target, ROLE)) is not None:
-        env.append(pods.variable("PYTHONPATH", code))
+        env.append(variables.variable("PYTHONPATH", code))
     teacher = target.spec.algorithm.teacher
     if teacher is not None and teacher.secret_name is not None:
-        env.append(pods.secret_variable(core_names.ENV_TEACHER_KEY, teacher.secret_name, storage.TOKEN_KEY))
+        env.append(variables.secret_variable(core_names.ENV_TEACHER_KEY, teacher.secret_name, storage.TOKEN_KEY))
     env += _wandb_key(target)
     env += [
-        pods.secret_variable(core_names.secret_variable(secret), secret, storage.TOKEN_KEY)
+        variables.secret_variable(core_names.secret_variable(secret), secret, storage.TOKEN_KEY)
         for secret in member_secrets(target.spec)
     ]
     command = ["python", "-P", "-m", "echorl_orchestrator", "--config", f"{pods.CONFIG}/orchestrator.json"]

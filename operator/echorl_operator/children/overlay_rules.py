@@ -18,7 +18,7 @@ REFUSED_POD_FIELDS: Mapping[str, str] = {
     "serviceAccountName": "pods of a run have service accounts without rights",
     "serviceAccount": "pods of a run have service accounts without rights",
     "automountServiceAccountToken": "pods of a run carry no Kubernetes token",
-    "hostNetwork": "pods of a run share nothing with their node",
+    "hostNetwork": "network.host of trainer and inference says it, where the installation allows it",
     "hostPID": "pods of a run share nothing with their node",
     "hostIPC": "pods of a run share nothing with their node",
     "restartPolicy": "the operator decides what is restarted",

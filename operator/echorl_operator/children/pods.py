@@ -1,4 +1,4 @@
-"""What the pods of all roles have in common: identity, security, scratch space, shared memory, placement, probes."""
+"""What the pods of all roles have in common: security, scratch space, shared memory, placement, probes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,10 +7,11 @@ from typing import Any
 from echorl_core import names as core_names
 from echorl_manifest.models.base import duration_seconds
 from echorl_operator import names
-from echorl_operator.children import storage
+from echorl_operator.children import node_network, storage, variables
 from echorl_operator.children.overlay import merged
 from echorl_operator.children.stored import stored
 from echorl_operator.children.target import Object, Target
+from echorl_operator.children.variables import HOME, TEMPORARY, TERMINATION_LOG
 from echorl_operator.names import PodRole
 from echorl_operator.quantities import total
 
@@ -19,10 +20,7 @@ USER = 10001
 CONFIG = "/etc/echorl"
 SCRATCH = "scratch"
 SHARED_MEMORY = "shm"
-HOME = "/home/echorl"
-TEMPORARY = "/tmp"  # noqa: S108 - a volume of the pod's own
 WORK = "/var/run/echorl"
-TERMINATION_LOG = "/dev/termination-log"
 
 _PROBE_PERIOD_S = 10
 _START_PERIOD_S = 2
@@ -47,41 +45,6 @@ class Role:
     """Seconds between SIGTERM and SIGKILL."""
     notices: bool = True
     """Whether the role is told of them, and takes SIGTERM for a notice."""
-
-
-def variable(name: str, value: str) -> Object:
-    """An environment variable."""
-    return {"name": name, "value": value}
-
-
-def label_variable(name: str, label: str) -> Object:
-    """An environment variable with the value of one of the pod's labels."""
-    return field_variable(name, f"metadata.labels['{label}']")
-
-
-def field_variable(name: str, path: str) -> Object:
-    """An environment variable with the value of one of the pod's fields."""
-    return {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
-
-
-def secret_variable(name: str, secret: str, key: str, *, optional: bool = False) -> Object:
-    """An environment variable with the value of a Secret's key; ``optional``: the pod starts without it too."""
-    reference: Object = {"name": secret, "key": key} | ({"optional": True} if optional else {})
-    return {"name": name, "valueFrom": {"secretKeyRef": reference}}
-
-
-def identity(target: Target, *, attempt: bool, token: bool) -> list[Object]:
-    """Who a role is: the run, and where it is bound to one, the attempt."""
-    variables = [
-        variable(core_names.ENV_RUN_NAME, target.name),
-        variable(core_names.ENV_RUN_UID, target.uid),
-        variable(core_names.ENV_TERMINATION_LOG, TERMINATION_LOG),
-    ]
-    if attempt:
-        variables.append(label_variable(core_names.ENV_ATTEMPT, names.LABEL_ATTEMPT))
-    if token:
-        variables.append(secret_variable(core_names.ENV_ADMIN_TOKEN, names.token(target.name), storage.TOKEN_KEY))
-    return variables
 
 
 def http_probe(path: str, port: str, *, failures: int, period_s: int = _PROBE_PERIOD_S) -> Object:
@@ -122,9 +85,12 @@ def pod_template(target: Target, what: Role) -> Object:
     if what.notices:
         own = next(container for container in spec["containers"] if container["name"] == role)
         # Of the user's template, if that has another one.
-        own["env"].append(variable(core_names.ENV_GRACE, str(spec.get("terminationGracePeriodSeconds", what.grace_s))))
+        own["env"].append(
+            variables.variable(core_names.ENV_GRACE, str(spec.get("terminationGracePeriodSeconds", what.grace_s)))
+        )
     for container in (*spec["containers"], *spec.get("initContainers", ())):
         secure(container)
+    node_network.take_ports(spec)
     complete: Object = stored(template)
     return complete
 
@@ -173,6 +139,7 @@ def _spec(target: Target, what: Role) -> Object:
         "restartPolicy": what.restart_policy,
         "terminationGracePeriodSeconds": what.grace_s,
         **confined(target, what.role),
+        **node_network.pod_fields(target.network(what.role)),
     }
     if gpus and settings.gpu_tolerations:
         spec["tolerations"] = [
@@ -212,12 +179,15 @@ def _container(target: Target, what: Role) -> Object:
         "imagePullPolicy": target.settings.image_pull_policy,
         "command": list(what.command),
         "workingDir": HOME,
-        "env": [*what.env, *_folders(), *_offline(what.role), *no_gpu(target, what.role)],
+        "env": [
+            *(*what.env, *variables.folders(), *variables.offline(what.role), *variables.no_gpu(target, what.role)),
+            *(variables.variable(*one) for one in node_network.variables(target.network(what.role))),
+        ],
         "resources": _resources(target, what.role),
         "volumeMounts": _mounts(target, what),
         "terminationMessagePath": TERMINATION_LOG,
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "securityContext": {"readOnlyRootFilesystem": True},
+        "securityContext": {"readOnlyRootFilesystem": True, **node_network.security(target.network(what.role))},
         **what.probes,
     }
     if what.ports:
@@ -234,33 +204,6 @@ def secure(container: Object) -> None:
     context.setdefault("capabilities", {}).setdefault("drop", ["ALL"])
 
 
-def _folders() -> list[Object]:
-    cache = f"{HOME}/.cache"
-    folders = {
-        "HOME": HOME,
-        "TMPDIR": TEMPORARY,
-        "XDG_CACHE_HOME": cache,
-        "HF_HOME": f"{cache}/huggingface",
-        "VLLM_CACHE_ROOT": f"{cache}/vllm",
-        "TRITON_CACHE_DIR": f"{cache}/triton",
-        "TORCHINDUCTOR_CACHE_DIR": f"{cache}/torchinductor",
-    }
-    own = [variable(name, folder) for name, folder in folders.items()]
-    return [*own, variable("PYTHONUNBUFFERED", "1"), variable("PYTHONDONTWRITEBYTECODE", "1")]
-
-
-def _offline(role: PodRole) -> list[Object]:
-    return [] if role is PodRole.PREPARE else [variable("HF_HUB_OFFLINE", "1")]
-
-
-def no_gpu(target: Target, role: PodRole) -> list[Object]:
-    """Variables for a role without GPUs."""
-    if target.gpus(role):
-        return []
-    # A container that asks for no GPU may still see all of its node's. -1, since an empty value is not kept.
-    return [variable("NVIDIA_VISIBLE_DEVICES", "void"), variable("CUDA_VISIBLE_DEVICES", "-1")]
-
-
 def _resources(target: Target, role: PodRole) -> Object:
     defaults, gpus = target.defaults(role), target.gpus(role)
     requests = {
@@ -270,6 +213,8 @@ def _resources(target: Target, role: PodRole) -> Object:
     limits = dict(defaults.limits)
     if gpus:
         requests[target.settings.gpu_resource] = limits[target.settings.gpu_resource] = str(gpus)
+    cards = node_network.devices(target.network(role))
+    requests, limits = requests | cards, limits | cards
     return {name: part for name, part in (("requests", requests), ("limits", limits)) if part}
 
 

@@ -8,7 +8,7 @@ from echorl_core.config import ModelSource, PrepareConfig, RoleConfigs
 from echorl_manifest.models.model import is_path
 from echorl_manifest.models.runtime import Resume
 from echorl_operator.children import cluster_placement as places
-from echorl_operator.children import pods, storage
+from echorl_operator.children import pods, storage, variables
 from echorl_operator.children.target import Object, Target
 from echorl_operator.names import PodRole
 
@@ -48,11 +48,11 @@ def resume_arguments(resume: Resume | None) -> list[str]:
 
 
 def _role(target: Target, config: str) -> pods.Role:
-    env = pods.identity(target, attempt=True, token=False)
+    env = variables.identity(target, attempt=True, token=False)
     if (code := storage.code_path(target, ROLE)) is not None:
-        env.append(pods.variable("PYTHONPATH", code))
+        env.append(variables.variable("PYTHONPATH", code))
     if target.settings.hub_endpoint is not None:
-        env.append(pods.variable("HF_ENDPOINT", target.settings.hub_endpoint))
+        env.append(variables.variable("HF_ENDPOINT", target.settings.hub_endpoint))
     if (token := storage.hub_token(target)) is not None:
         env.append({"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": token}})
     return pods.Role(

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from echorl_manifest.models.base import PodTemplate as PodFields
+from echorl_manifest.models.network import Network
 from echorl_manifest.models.run import EchoRLRun, EchoRLRunSpec
 from echorl_operator import names
+from echorl_operator.children.node_network import network_of
 from echorl_operator.names import PodRole
 from echorl_operator.settings import RoleDefaults, Settings
 
@@ -58,6 +60,10 @@ class Target:
             PodRole.INFERENCE: self.spec.inference.gpus_per_replica,
         }
         return by_role.get(role, 0)
+
+    def network(self, role: PodRole) -> Network:
+        """Whose network pods of a role are on."""
+        return network_of(self.spec, role)
 
     def selector(self, role: PodRole) -> dict[str, str]:
         """Labels that select the pods of a role, of this run alone."""

@@ -9,7 +9,7 @@ from echorl_core import names as core_names
 from echorl_manifest.compile.role_configs import num_ranks
 from echorl_operator import names
 from echorl_operator.children import cluster_placement as places
-from echorl_operator.children import pods, storage
+from echorl_operator.children import pods, storage, variables
 from echorl_operator.children.overlay_rules import POD_INDEX
 from echorl_operator.children.target import Object, Target
 from echorl_operator.names import PodRole
@@ -28,6 +28,13 @@ def ports(target: Target) -> dict[str, int]:
     """HTTP ports of a pod's ranks, by name; they serve weights, too."""
     numbers = range(places.TRAINER_PORT, places.TRAINER_PORT + ranks_per_pod(target))
     return {"metrics" if not local else f"metrics-{local}": port for local, port in enumerate(numbers)}
+
+
+def _taken(target: Target) -> dict[str, int]:
+    """Ports of a pod: on a node's network also those by which a gang meets, so that nobody else has them there."""
+    if not target.network(ROLE).host:
+        return ports(target)
+    return {**ports(target), "rendezvous": places.RENDEZVOUS_PORT, "gang": places.GANG_PORT}
 
 
 def trainer_set(target: Target, config: str) -> Object:
@@ -53,21 +60,21 @@ def trainer_set(target: Target, config: str) -> Object:
 
 def _role(target: Target, config: str) -> pods.Role:
     env = [
-        *pods.identity(target, attempt=True, token=True),
-        pods.label_variable(core_names.ENV_POD_INDEX, POD_INDEX),
-        pods.variable(core_names.ENV_PODS, str(target.spec.trainer.replicas)),
-        pods.variable(core_names.ENV_RANKS_PER_POD, str(ranks_per_pod(target))),
-        pods.variable("MASTER_ADDR", places.first_trainer(target.name)),
-        pods.variable("MASTER_PORT", str(places.RENDEZVOUS_PORT)),
+        *variables.identity(target, attempt=True, token=True),
+        variables.label_variable(core_names.ENV_POD_INDEX, POD_INDEX),
+        variables.variable(core_names.ENV_PODS, str(target.spec.trainer.replicas)),
+        variables.variable(core_names.ENV_RANKS_PER_POD, str(ranks_per_pod(target))),
+        variables.variable("MASTER_ADDR", places.first_trainer(target.name)),
+        variables.variable("MASTER_PORT", str(places.RENDEZVOUS_PORT)),
     ]
     if target.spec.trainer.replicas > 1:
         # Where engines fetch what this pod's ranks serve; the kubelet puts the number in.
         host = places.trainer_pod(target.name, f"$({core_names.ENV_POD_INDEX})")
-        env.append(pods.variable(core_names.ENV_ADVERTISE_HOST, host))
+        env.append(variables.variable(core_names.ENV_ADVERTISE_HOST, host))
     if target.spec.checkpoint.memory is not None and target.spec.trainer.replicas > 1:
-        env.append(pods.variable(core_names.ENV_GANG_PORT, str(places.GANG_PORT)))
+        env.append(variables.variable(core_names.ENV_GANG_PORT, str(places.GANG_PORT)))
     if (code := storage.code_path(target, ROLE)) is not None:
-        env.append(pods.variable("PYTHONPATH", code))
+        env.append(variables.variable("PYTHONPATH", code))
     return pods.Role(
         role=ROLE,
         image=target.spec.trainer.image or target.image("trainer"),
@@ -76,7 +83,7 @@ def _role(target: Target, config: str) -> pods.Role:
         env=env,
         mounts=storage.mounts(target, ROLE),
         volumes=storage.volumes(target, ROLE),
-        ports=ports(target),
+        ports=_taken(target),
         probes=pods.probes(target, "/healthz", "metrics", unhealthy_s=pods.stall_s(target)),
         grace_s=GRACE_S,
         restart_policy="Always",

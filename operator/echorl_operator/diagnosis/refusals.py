@@ -30,6 +30,9 @@ _CAUSES = (
     (re.compile(r"(maximum|minimum) \S+ usage per|max limit to request ratio per"), "LimitRangeExceeded"),
     (re.compile(r"is invalid: "), "Invalid"),
 )
+_NODES_OWN = (
+    "network.host and network.rdma need a namespace with the label pod-security.kubernetes.io/enforce: privileged"
+)
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,13 @@ def read(message: str) -> Refusal:
         text = text[forbidden.end() :]
         named = f"{_PLURALS.get(forbidden['kind'], forbidden['kind'])} {forbidden['name']}"
     reason = next((word for form, word in _CAUSES if form.search(text)), "Refused")
-    return Refusal(reason, named, _words(text))
+    return Refusal(reason, named, _words(text) + _advice(reason, text))
+
+
+def _advice(reason: str, text: str) -> str:
+    """What a user may not read out of the words: that a level in between would not do."""
+    asked = reason == "PodSecurityRefused" and re.search(r"hostNetwork=true|\bIPC_LOCK\b", text)
+    return f"; {_NODES_OWN}" if asked else ""
 
 
 def _words(text: str) -> str:

@@ -1,7 +1,7 @@
 """One pass over a run: from what is observed to what is written.
 
     nothing has begun ---> begin an attempt ---> prepare ---> admit the gang ---> running ---> succeeded | failed
-    (attempts.py)              ^                                                    |
+    (edits.py)                 ^                 (under_way.py)                     |
                                +--------- edits.py, recovery.py <-------------------+        suspended (endings.py)
 
 The pass decides the first thing that is due and leaves the rest to the passes that follow from it, so an operator that
@@ -11,47 +11,37 @@ dies between any two writes goes on where it was.
 from collections.abc import Mapping
 from typing import Any
 
-from echorl_core.live import settings_of
 from echorl_core.names import Phase
-from echorl_manifest.compile.failure_policy import restart_policy
 from echorl_manifest.models.environments import Server
 from echorl_manifest.models.run import EchoRLRun, EchoRLRunSpec
 from echorl_manifest.mutability import changes
-from echorl_operator.children.assembly import common, inference_deployment
-from echorl_operator.children.cluster_placement import orchestrator_address, served
-from echorl_operator.children.rendering import Rendering, orchestrator_config, spec_of
+from echorl_operator.children.cluster_placement import served
+from echorl_operator.children.rendering import Rendering, spec_of
 from echorl_operator.diagnosis import sandboxes
-from echorl_operator.diagnosis.engine_errors import engine_errors
 from echorl_operator.diagnosis.obstacles import first_obstacle, refused
 from echorl_operator.observed.memory import ENDED
-from echorl_operator.observed.records import Kind
 from echorl_operator.observed.world import Observed
 from echorl_operator.plan import (
-    attempts,
     edits,
     elastic_gang,
     endings,
     engine_count,
     engines,
-    housekeeping,
     leftovers,
-    lost_nodes,
-    recovery,
     retention,
     retries,
+    under_way,
 )
-from echorl_operator.plan.actions import ChangeLive, Delete, Plan
+from echorl_operator.plan.actions import Delete, Plan
 from echorl_operator.plan.builder import PlanBuilder
 from echorl_operator.plan.cache import ResultCache
 from echorl_operator.plan.elasticity import applied
-from echorl_operator.plan.gang import Gang
 from echorl_operator.plan.outcome import Outcome
 from echorl_operator.settings import Settings
 from echorl_operator.status.conditions import begun
 from echorl_operator.status.pass_report import PassReport
 from echorl_operator.status.report import status_of
 
-TELL_AGAIN_S = 10.0
 _MEND_NOTHING = frozenset({"spec.storage.retain", "spec.ttlSecondsAfterFinished", "spec.inference.replicas"})
 """What becomes of a run that has ended; and what autoscalers change, which know nothing of runs."""
 
@@ -159,7 +149,7 @@ def _active(builder: PlanBuilder, run: EchoRLRun | None, rendering: Rendering | 
         return
     if run is not None and edits.handle_edit(builder, rendering, run) is Outcome.DECIDED:
         return
-    _attempt(builder, rendering, spec)
+    under_way.carry_on(builder, rendering, spec)
 
 
 def _frozen_spec(rendering: Rendering) -> EchoRLRunSpec | None:
@@ -202,115 +192,6 @@ def _enforce_deadline(builder: PlanBuilder, spec: EchoRLRunSpec) -> Outcome:
         return Outcome.DONE
     endings.fail(builder, "DeadlineExceeded", f"the run is active for more than {limit} s (activeDeadlineSeconds)")
     return Outcome.DECIDED
-
-
-def _attempt(builder: PlanBuilder, rendering: Rendering, spec: EchoRLRunSpec) -> None:
-    _shared_children(builder, rendering)
-    gang = Gang.of(builder.observed, builder.memory.attempt, spec.trainer.replicas)
-    _note_progress(builder, spec)
-    lost_nodes.handle_hung_engines(builder)
-    if _handle_supersession(builder, spec) is Outcome.DECIDED:
-        return
-    if builder.memory.admitted() and (
-        recovery.handle_ends(builder, gang, spec) is Outcome.DECIDED
-        or elastic_gang.handle_size(builder, gang, spec) is Outcome.DECIDED
-    ):
-        return
-    # Without a gang of this attempt in front of the scheduler nothing stands in the way of its template.
-    pods = spec.trainer.replicas + elastic_gang.num_spares(builder)
-    if attempts.ensure_template(builder, rendering, pods) is Outcome.PENDING:
-        builder.say(builder.phase, "ApplyingTemplate", f"attempt {builder.memory.attempt} is being set up")
-        return
-    if attempts.ensure_others_gone(builder) is Outcome.PENDING:
-        return
-    # What prepare found must be in status before anybody acts on it.
-    if attempts.ensure_prepared(builder, rendering, spec) is Outcome.PENDING or builder.fence:
-        return
-    engine_count.autoscale(builder, spec)
-    wanted = engine_count.wanted(builder.memory, spec)
-    builder.ensure_applied(inference_deployment(rendering, wanted), Kind.DEPLOYMENT)
-    if engines.handle_engine_ends(builder, spec) is Outcome.DECIDED:
-        return
-    # Both are asked for in one pass: neither waits for the other.
-    orchestrator, admission = attempts.ensure_orchestrator(builder, rendering), attempts.ensure_admitted(builder, gang)
-    if Outcome.PENDING not in (orchestrator, admission):
-        elastic_gang.admit_spares(builder)
-        _running(builder, spec)
-        _live_settings(builder, rendering)
-    elif not builder.message:
-        phase = Phase.RUNNING if builder.phase is Phase.RUNNING else Phase.STARTING
-        builder.say(phase, "Starting", f"attempt {builder.memory.attempt}: starting engines, orchestrator, trainer")
-
-
-def _handle_supersession(builder: PlanBuilder, spec: EchoRLRunSpec) -> Outcome:
-    """Begin another attempt if nothing of this one may go on."""
-    if (lost := lost_nodes.lost_alone(builder)) is not None:
-        edits.begin_attempt(builder, spec, Phase.RESTARTING, "NodeLost", lost)
-        return Outcome.DECIDED
-    if (later := attempts.overtaken_by(builder)) is not None:
-        why = f"attempt {later} has left its folder on the volume, and status did not know of it"
-        edits.begin_attempt(builder, spec, Phase.PREPARING, "StatusLost", why, above=later)
-        return Outcome.DECIDED
-    return Outcome.DONE
-
-
-def _shared_children(builder: PlanBuilder, rendering: Rendering) -> None:
-    housekeeping.restore_token(builder, rendering)
-    for desired in common(rendering):
-        kind = Kind(desired["kind"])
-        if kind not in housekeeping.CREATED_ONLY:
-            builder.ensure_applied(desired, kind)
-
-
-def _note_progress(builder: PlanBuilder, spec: EchoRLRunSpec) -> None:
-    state = builder.observed.role_state
-    if state is None or state.step is None or state.attempt != builder.memory.attempt:
-        return
-    if state.checkpoint is not None and state.checkpoint.step > (builder.memory.resume_step or 0):
-        builder.remember(lost_checkpoint="")
-    step = max(builder.memory.step, state.step)
-    builder.remember(step=step, ledger=builder.memory.ledger.after_progress(step, restart_policy(spec)))
-    recovery.count_restarts_in_place(builder, state)
-
-
-def _running(builder: PlanBuilder, spec: EchoRLRunSpec) -> None:
-    state = builder.observed.role_state
-    # Once a run is Running it stays so in this attempt: a role that starts again alone is told by conditions, and an
-    # orchestrator that does not answer us, or not yet, may well be at work.
-    was_running = builder.memory.phase is Phase.RUNNING
-    if state is None or state.attempt != builder.memory.attempt:
-        phase = Phase.RUNNING if was_running else Phase.STARTING
-        builder.say(phase, "WaitingForOrchestrator", "waiting for the orchestrator to answer")
-        return
-    running = state.phase is Phase.RUNNING or was_running
-    message = f"waiting for {state.waiting_for}" if state.waiting_for else "training"
-    if missing := elastic_gang.missing(builder, spec):
-        message = f"{message}, with {missing}"
-    if wrong := engine_errors(builder.observed, state):
-        message = f"{message}; {wrong}"
-    if late := sandboxes.late_words(builder.observed):
-        message = f"{message}; {late}"
-    builder.say(Phase.RUNNING if running else Phase.STARTING, "Training" if running else "Starting", message)
-
-
-def _live_settings(builder: PlanBuilder, rendering: Rendering) -> None:
-    """Send what was edited since the orchestrator was started; sending it again does no harm."""
-    state, orchestrator = builder.observed.role_state, builder.orchestrator()
-    first = 1
-    if state is None or orchestrator is None or not orchestrator.ip or rendering.generation == first:
-        return
-    if state.attempt == builder.memory.attempt and state.live_generation < rendering.generation:
-        try:
-            settings = settings_of(orchestrator_config(rendering), rendering.generation)
-        except ValueError:
-            # As after a rollback: nobody here can read what is to be sent.
-            builder.say(
-                builder.phase, builder.reason, f"{builder.message}; edits of another version wait for an attempt"
-            )
-            return
-        builder.do(ChangeLive(orchestrator_address(orchestrator.ip), builder.memory.attempt, settings))
-        # What is sent takes effect at the next batch; an orchestrator that did not listen is told again.
-        builder.wake(builder.now + TELL_AGAIN_S)
 
 
 def _pass_report(builder: PlanBuilder, spec: EchoRLRunSpec | None) -> PassReport:

@@ -79,6 +79,8 @@ def _at_the_end(message: TerminationMessage, status: Mapping[str, Any]) -> dict[
     told: dict[str, Any] = {}
     if message.step is not None:
         told = {"step": message.step, "policy": {**(status.get("policy") or {}), "trained": message.step}}
+    if message.reward is not None:
+        told["reward"] = _decimal(message.reward)
     saved = message.saved
     if saved is not None and (newest := _checkpoint(saved.step, saved.committed_at, saved.size_bytes)) is not None:
         told["checkpoint"] = newest

@@ -81,6 +81,11 @@ class Orchestrator:
         """The newest trained step."""
         return self._parts.step
 
+    @property
+    def reward(self) -> float | None:
+        """Its mean reward; None: none is known."""
+        return self._parts.reward
+
     async def leave(self) -> None:
         """After a notice: keep what can be kept; ``run`` is to be cancelled then. Whoever calls bounds it."""
         await self._endings.left(self._training.leave)

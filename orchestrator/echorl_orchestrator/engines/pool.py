@@ -49,8 +49,8 @@ class EnginePool:
 
     ``on_update`` gets a record of every finished update: ``engine``, ``attempt``, ``version``, ``stage_s``, ``pause_s``
     (pause sent to resume answered), ``apply_s``, ``probe_s`` (seconds), ``max_probe_error`` (nats; None without a
-    probe), ``running_at_pause`` (requests of this pool), ``received_bytes`` (of weights, all workers) and ``delta``
-    (what became of the version's delta: ``DeltaUse``).
+    probe), ``running_at_pause`` (requests of this pool), ``received_bytes`` (of weights, all workers), ``delta`` (what
+    became of the version's delta: ``DeltaUse``) and ``broadcast`` (whether all workers received it by broadcast).
     """
 
     def __init__(

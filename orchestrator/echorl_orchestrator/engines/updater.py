@@ -125,6 +125,7 @@ class Updater:
             record["received_bytes"] = sum(worker.received_bytes for worker in workers)
             # Those that find another one's download have nothing to say of the delta.
             record["delta"] = next((worker.delta for worker in workers if worker.delta != "none"), "none")
+            record["broadcast"] = all(worker.broadcast for worker in workers)
             in_place = all(worker.in_place for worker in workers)
             fault_point("orchestrator.staged")
             if engine.state is EngineState.DRAINING:

@@ -58,6 +58,11 @@ class RunView:
         return desk.start_step if desk.trained is None else desk.trained
 
     @property
+    def reward(self) -> float | None:
+        """Mean reward of the newest trained step; None: none is known of one."""
+        return self.progress.last_row.get(f"reward/{RESERVED_ENVIRONMENT_NAME}/mean")
+
+    @property
     def in_flight(self) -> int:
         """Episodes that are being played, evals included."""
         return self.rollout.in_flight + self.evals.in_flight
@@ -89,7 +94,7 @@ class RunView:
                 staleness_max=row.get(f"staleness/{RESERVED_ENVIRONMENT_NAME}/max"),
             ),
             checkpoint=self._checkpoint(),
-            reward=row.get(f"reward/{RESERVED_ENVIRONMENT_NAME}/mean"),
+            reward=self.reward,
             steps_without_rl=self.progress.steps_without_rl,
             infrastructure_losses=self.rollout.losses.beyond(),
             sandboxes=None if self.config.sandboxes is None else self.sandboxes.state(),

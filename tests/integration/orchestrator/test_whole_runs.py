@@ -111,6 +111,8 @@ async def test_its_last_words(run: Run, tmp_path: Path, monkeypatch: pytest.Monk
     assert words is not None
     assert (words.role, words.exit_name, words.attempt, words.step) == ("orchestrator", "OK", 1, 1)
     assert words.message == "finished: step 1 is trained, committed and evaluated"
+    (row,) = run.rows("steps")
+    assert words.reward == row["reward/all/mean"]
     run.configure(train=[environment("lost", type="import:no_such_module:make")])
     async with run.orchestrator() as process:
         assert await process.wait() == ExitCode.BAD_INPUT

@@ -93,6 +93,21 @@ def test_arrows_are_a_table(render):
     assert {"source": "trainer", "target": "trainer", "ports": [], "why": "collectives"} in arrows
 
 
+def test_arrows_tell_whom_policies_do_not_hold(render, tmp_path):
+    settings = tmp_path / "settings.yaml"
+    settings.write_text("hostNetworkCidrs: [10.0.0.0/16]\n")
+    document = with_value(shortest(), "spec.trainer.network.host", True)
+    told = render(document, "--arrows", "--settings", settings)
+    assert told.exit_code == 0
+    below = told.stdout.partition("\n\n")[2].splitlines()
+    assert below[0].startswith("trainer: on the network of their nodes (network.host), so no NetworkPolicy holds their")
+    assert below[1].startswith("trainer: a port is taken once on a node")
+    assert "\n\n" not in render(shortest(), "--arrows").stdout
+    told = render(document, "--arrows")
+    assert told.exit_code == 2
+    assert "spec.trainer.network.host: this installation has no run on a node's network" in told.stderr
+
+
 def test_what_only_a_cluster_refuses_is_told(render):
     document = with_value(shortest(), "spec.trainer.template", {"spec": {"hostPID": True}})
     assert render(document).exit_code == 0

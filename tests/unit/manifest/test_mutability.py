@@ -176,6 +176,7 @@ LIVE_EDITS = [
     ("spec.environments.eval.0.server", {"memory": "8Gi"}),
     ("spec.checkpoint", {**full()["spec"]["checkpoint"], "interval": 7, "keepLast": 5, "keepEvery": 14}),
     ("spec.trainer.elastic", {"minReplicas": 1}),
+    ("spec.inference.network.host", True),
     ("spec.inference.replicas", 9),
     ("spec.inference.tensorParallel", 1),
     ("spec.inference.extraArgs", []),

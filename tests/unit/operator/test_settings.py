@@ -14,6 +14,7 @@ FILE = {
     "images": {"trainer": "example.org/trainer:5", "inferenceCpu": None},
     "imagePullPolicy": "Never",
     "imagePullSecrets": ["site"],
+    "hostNetworkCidrs": ["10.0.0.0/16"],
     "dns": {"cidrs": ["169.254.20.10/32"]},
     "gpuResource": "example.org/gpu",
     "gpuTolerations": [{"key": "example.org/gpu"}],

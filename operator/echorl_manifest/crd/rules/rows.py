@@ -65,6 +65,11 @@ def _comparison(row: Compared, place: str) -> Validation:
 
 
 def _exceptions(row: Needed | Compared, place: str) -> list[str]:
+    for condition in row.when:
+        if condition.is_absolute and not condition.paths[0].startswith(f"{place}."):
+            # Only what is refused may stand higher than its place.
+            found = f"found a condition of {condition.paths[0]}, accepted is one below"
+            raise ValueError(f"row of {place}.{row.field}: {found}")
     return [f"!({_holds(condition, _at_place(place), stands=place)})" for condition in row.when]
 
 
@@ -83,7 +88,8 @@ def _refusal(row: Refused, place: str) -> tuple[str, Validation]:
         is_type = len(hops) == 2 and not below and row.field == "type"
         path, found = list_path, f"{{{items}.type)}}" if is_type else f"{_words(row, below)} in {{{items}.name)}}"
     else:
-        path, wrong, found = row.field, _wrong(row, place, "self", below), _found(row, place)
+        path, wrong = _joined(below, row.field), _wrong(row, place, "self", below)
+        found = _found(row, place, path)
     rule = f"!({' && '.join([*above, wrong])})"
     return stands, validation(rule, _message(row, found, row.accepted), field=path, reason="FieldValueForbidden")
 
@@ -141,8 +147,8 @@ def _message(row: Row, found: str, accepted: str) -> str:
     return f"{row.reason}; " * bool(row.reason) + f"found {found}; accepted: {accepted}"
 
 
-def _found(row: Refused, place: str) -> str:
-    """The value, as the error shows it."""
+def _found(row: Refused, place: str, path: str) -> str:
+    """The value, as the error shows it. ``path``: from where the rule stands."""
     annotation = _inside(_at_place(place), row.field)
     if row.found or is_model(annotation):
         return row.found or "a mapping"
@@ -150,7 +156,7 @@ def _found(row: Refused, place: str) -> str:
         return "a list"
     if row.only is not None and len(row.only) == 1:
         return _word(row.only[0])
-    return f'"{{{at(row.field)}}}"' if annotation is str or literals(annotation) else f"{{{at(row.field)}}}"
+    return f'"{{{at(path)}}}"' if annotation is str or literals(annotation) else f"{{{at(path)}}}"
 
 
 def _words(row: Refused, below: str) -> str:

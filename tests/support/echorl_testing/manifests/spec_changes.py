@@ -51,6 +51,9 @@ _TEXTS: dict[str, tuple[str, ...]] = {
     "path": ("/code", "code/run", "../up"),
     "renderer": ("auto", "qwen3"),
     "extraArgs": ("--enable-prefix-caching", "--max-num-seqs=32", "--model=other"),
+    "interface": ("eth0", "ib0", "=eth0"),
+    "resource": ("rdma/hca_shared_devices_a", "example.org/roce", "none"),
+    "hcas": ("mlx5_0", "mlx5_1:1"),
     "url": ("https://teacher.example/v1",),
 }
 _PLAIN = ("a", "bash", "python")

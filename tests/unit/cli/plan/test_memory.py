@@ -170,8 +170,12 @@ def test_a_rank_of_a_mixture_with_shared_experts_by_hand():
     assert (mixed.layer_parameters, mixed.parameters) == (816 + 144, 1608 + (192 + 384 + 16) + (816 + 144))
     assert mixed.active_parameters == mixed.parameters - 2 * 3 * 8 * 6
     found = trainer_memory(mixed, USE)
-    # Beside what chosen experts keep: 8 of the width and 2 x 6 inside. Both layers count as if they had experts.
-    assert found.activations == 2 * 10 * (2 * (80 + 8 + 12) + 4 * (2 + 4))
+    # Beside what chosen experts keep: 8 of the width and 2 x 6 inside. The layer without any keeps what TOY's does.
+    assert found.activations == 10 * (2 * (80 + 8 + 12) + 4 * (2 + 4)) + 10 * (2 * 80 + 4 * 2)
+    # A layer with a wide inside and no experts has the largest buffers, as a model of such layers alone has.
+    wide = replace(mixed, intermediate_size=200)
+    alone = replace(TOY, intermediate_size=200)
+    assert trainer_memory(wide, USE).buffers == trainer_memory(alone, USE).buffers > found.buffers
     assert found.master_weights == 4 * mixed.parameters // 2
     # Of what two ranks that split experts have, half of the chosen ones, 4 x 3 x 8 x 6 / 2, is not gathered.
     split = trainer_memory(mixed, replace(USE, expert=2))
@@ -297,3 +301,17 @@ def test_an_engine_without_room_for_one_sequence_does_not_fit():
     assert small.cache < 0
     assert small.cache_tokens == 0
     assert not engine_memory(shape, Serving(1, 131_072), 24 * GIB).fits
+
+
+def test_weights_in_fp8_by_hand():
+    """Of TOY 2 x 576 parameters are multiplied by; a layer's give 8 + 4 + 4 + 8 + 16 + 16 + 8 = 64 values."""
+    assert TOY.products == (2 * 576, 2 * 64)
+    plain, small = (engine_memory(TOY, Serving(1, 4096, fp8=fp8), 80 * GIB) for fp8 in (False, True))
+    assert (plain.weights, small.weights) == (2 * 2792, 2 * (2792 - 1152) + 1152 + 4 * 128)
+    assert small.cache - plain.cache == plain.weights - small.weights
+    # Four experts and one that all share, 144 parameters and 6 + 6 + 8 outputs each; 192 and 24 in attention. One layer
+    # has none. The router stays as it is.
+    mixed = replace(TOY, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=6, n_shared_experts=1)
+    mixed = replace(mixed, first_k_dense_replace=1)
+    assert mixed.products == (192 + 5 * 144 + 576, 24 + 5 * 20 + 64)
+    assert replace(TOY, first_k_dense_replace=1).products == TOY.products

@@ -54,6 +54,25 @@ def test_a_run_that_fits_says_what_each_part_takes(plan):
     assert row(told, "its files of two policy versions, about") == 3.81
 
 
+def test_engines_in_fp8_hold_half_of_what_layers_weigh(plan):
+    # 36 layers of 2 x 4096 x 4096 + 2 x 4096 x 1024 + 3 x 4096 x 12,288 parameters, and 49,152 outputs each.
+    saved = (36 * 192_937_984 - 4 * 36 * (2 * 4096 + 2 * 1024 + 2 * 12_288 + 4096)) / 2**30
+    found = [
+        row(plan("--gpu-memory", "80GiB", **values), name)
+        for values, name in (
+            ({}, "weights"),
+            ({"spec__inference": {"quantization": "fp8"}}, "weights, those of layers in"),
+        )
+    ]
+    assert found[0] - found[1] == pytest.approx(saved, abs=0.02)
+
+
+def test_a_plan_tells_whom_policies_do_not_hold(plan):
+    told = plan(spec__inference={"network": {"host": True}})
+    assert "inference: on the network of their nodes (network.host), so no NetworkPolicy holds" in told.stdout
+    assert "NetworkPolicy" not in plan().stdout
+
+
 def test_without_asynchronous_saves_a_checkpoint_takes_no_host_memory(plan):
     told = plan(spec__checkpoint={"asyncSave": False})
     assert "a checkpoint's copy" not in told.stdout

@@ -31,6 +31,22 @@ CALL = "create /api/v1/namespaces/ns/pods: 403 Forbidden: "
                 'violates PodSecurity "restricted:latest": privileged (container "t" ...)',
             ),
         ),
+        *(
+            (
+                f'pods "x-1" is forbidden: violates PodSecurity "baseline:latest": {words}',
+                Refusal(
+                    "PodSecurityRefused",
+                    "Pod x-1",
+                    f'violates PodSecurity "baseline:latest": {words}; network.host and network.rdma need a namespace '
+                    "with the label pod-security.kubernetes.io/enforce: privileged",
+                ),
+            )
+            for words in (
+                'host namespaces (hostNetwork=true), hostPort (container "trainer" uses hostPort 8200)',
+                'non-default capabilities (container "trainer" must not include "IPC_LOCK" in '
+                "securityContext.capabilities.add)",
+            )
+        ),
         (
             'pods "x" is forbidden: error looking up service account ns/t: serviceaccount "t" not found',
             Refusal(

@@ -259,6 +259,16 @@ def test_at_the_end_status_has_what_the_orchestrator_said_last_not_what_was_poll
     assert (later["step"], later["checkpoint"]["step"]) == (9, 9)
 
 
+def test_the_last_reward_of_a_run_that_ended_before_anybody_asked():
+    end = observed(orchestrator_that_ended(step=1, reward=0.75), run=run())
+    status = status_of(end, MEMORY, SAID)
+    assert status["reward"] == "0.750"
+    assert status_of(observed(run=run(status)), MEMORY, SAID)["reward"] == "0.750"
+    # It trained no step, or is of a version that does not say: what was told before stays.
+    silent = observed(orchestrator_that_ended(step=1), run=run({"attempt": 2, "reward": "0.500"}))
+    assert status_of(silent, MEMORY, SAID)["reward"] == "0.500"
+
+
 @pytest.mark.parametrize("at", ["", "yesterday", "2026-01-01T00:00:00", "0001-01-01T00:00:00Z"])
 def test_a_checkpoint_without_a_time_of_its_own_does_not_stop_the_status(at):
     saved = SavedCheckpoint(step=9, committed_at=at, size_bytes=98)

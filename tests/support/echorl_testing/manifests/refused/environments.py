@@ -50,6 +50,17 @@ ENVIRONMENTS: list[Refused] = [
     ),
     *(
         Refused(
+            [(f"spec.environments.{kind}.0", {"name": name, "type": IMAGE})],
+            f"spec.environments.{kind}[0].name",
+            "a name without env- in it that does not end in trainer, inference or orchestrator",
+            id=f"name of a server that another run may have: {kind} {name}",
+            server_says="so may be a Service of another run",
+        )
+        for kind in ("train", "eval")
+        for name in ("x-trainer", "inference", "my-env-x")
+    ),
+    *(
+        Refused(
             [(f"spec.environments.{kind}.0", {"name": "y", "type": IMAGE, "server": {"memory": "0Gi"}})],
             f"spec.environments.{kind}[0].server.memory",
             "a Kubernetes quantity above 0",

@@ -115,6 +115,15 @@ ROLES: list[Refused] = [
         "of ASCII",
         id="a header's value",
     ),
+    *(
+        Refused([(f"spec.{role}.network", network)], f"spec.{role}.network.{path}", accepted, id=f"{why} of {role}")
+        for role in ("trainer", "inference")
+        for why, network, path, accepted in (
+            ("an interface", {"interface": "=eth0"}, "interface", "the name of a network interface"),
+            ("a resource of no plug-in", {"rdma": {"resource": "hca"}}, "rdma.resource", "of a device plug-in"),
+            ("a card", {"rdma": {"resource": "rdma/hca", "hcas": ["^mlx5"]}}, "rdma.hcas[0]", "the name of a card"),
+        )
+    ),
     Refused(
         [("spec.trainer.parallel", {"context": 3})], "spec.trainer.parallel.context", "divisor of the 8", id="context"
     ),
