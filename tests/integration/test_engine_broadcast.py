@@ -1,4 +1,4 @@
-"""Real vLLM engines that a trainer's rank broadcasts to, by gloo: the same numbers as by HTTP, and a lost peer."""
+"""Real vLLM engines that a trainer's ranks broadcast to, by gloo: the same numbers as by HTTP, and a lost peer."""
 
 import asyncio
 import json
@@ -53,9 +53,10 @@ class Client:
         return [one[str(token)]["logprob"] for token, one in pairs]
 
 
-async def test_engines_take_broadcasts_while_one_of_them_dies(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ranks", [1, 2])
+async def test_engines_take_broadcasts_while_one_of_them_dies(tmp_path: Path, ranks: int) -> None:
     write_seeded_model(tmp_path / "model", SHAPES["tiny"], 1)
-    trainer = BroadcastingTrainer(tmp_path / "model", run_uid=RUN, token="test-token")
+    trainer = BroadcastingTrainer(tmp_path / "model", run_uid=RUN, token="test-token", files=4, ranks=ranks)
     slices = trainer.num_slices
     dies = {"ECHORL_FAULTS": f"engine.mid_broadcast@{slices + slices // 2}=kill"}
     with (

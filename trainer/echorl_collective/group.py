@@ -1,4 +1,4 @@
-"""One process group of the publisher (rank 0) and the workers that it broadcasts to; never the default group.
+"""One process group of who publishes (the first ranks) and the workers that get it; never the default group.
 
     TCPStore of the trainer -> all are there -> ProcessGroupNCCL or ProcessGroupGloo -> broadcasts, slice by slice
 
@@ -33,6 +33,10 @@ _LOOK_S, _END_LOOK_S = 0.0005, 0.1
 _BUFFERS = 2
 
 
+_Part = tuple[Tensor | None, int, int]
+"""A slice, where it is kept here; its bytes; and the rank that sends it."""
+
+
 class GroupError(RuntimeError):
     """The group could not be formed, or broke; the text names what happened."""
 
@@ -50,16 +54,16 @@ def gpu_of(device: torch.device) -> str | None:
     return str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else None
 
 
-def store_at(host: str, seat: Seat) -> Store:
+def store_at(host: str, port: int) -> Store:
     """The trainer's store.
 
     Raises:
         GroupError: nobody answers there.
     """
     try:
-        return TCPStore(host, seat.port, is_master=False, timeout=timedelta(seconds=_FORM_S))
+        return TCPStore(host, port, is_master=False, timeout=timedelta(seconds=_FORM_S))
     except RuntimeError as error:
-        raise GroupError(f"the trainer's store at {host}, port {seat.port}: {_first_line(error)}") from error
+        raise GroupError(f"the trainer's store at {host}, port {port}: {_first_line(error)}") from error
 
 
 class BroadcastGroup:
@@ -92,20 +96,22 @@ class BroadcastGroup:
         except Exception as error:
             raise GroupError(f"the group of {seat.size} was not formed: {_first_line(error)}") from error
 
-    def broadcast(self, flats: Sequence[Tensor], seat: Seat, passed: Callable[[], object] = lambda: None) -> None:
-        """Bring rank 0's bytes in ``flats`` (uint8, on the host) to all others, in order.
+    def broadcast(self, flats: Sequence[Tensor | int], seat: Seat, passed: Callable[[], object] = lambda: None) -> None:
+        """Bring the bytes in ``flats`` (uint8, on the host) from the rank that sends each to all others, in order.
 
-        ``flats`` have the same sizes on all sides; ``passed`` is called after each slice.
+        ``flats`` have the same sizes on all sides; a number is the size of one that is not kept here. ``passed`` is
+        called after each slice.
 
         Raises:
             GroupError: a peer is gone, or the time is up; the group is of no further use.
         """
         self._deadline = time.monotonic() + seat.timeout_s
-        parts = [flat[first:after] for flat in flats for first, after in slices(flat.numel(), seat.slice_bytes)]
+        parts = list(_parts(flats, seat))
         try:
             if self._side is None:
-                for part in parts:
-                    self._last = self._group.broadcast(part, 0)
+                scratch = torch.empty(seat.slice_bytes if seat.senders else 0, dtype=torch.uint8)
+                for part, size, sender in parts:
+                    self._last = self._group.broadcast(scratch[:size] if part is None else part, sender)
                     self._last.wait(timedelta(seconds=self._left()))
                     passed()
             else:
@@ -121,20 +127,20 @@ class BroadcastGroup:
         threading.Thread(target=_ended, args=(group, self._last), name="echorl-group-end", daemon=True).start()
         self._last = None
 
-    def _pass_on_device(self, parts: Sequence[Tensor], side: torch.cuda.Stream, passed: Callable[[], object]) -> None:
+    def _pass_on_device(self, parts: Sequence[_Part], side: torch.cuda.Stream, passed: Callable[[], object]) -> None:
         events: list[torch.cuda.Event] = []
         with torch.cuda.device(self._device):
-            for number, part in enumerate(parts):
+            for number, (part, size, sender) in enumerate(parts):
                 if number >= _BUFFERS:
                     self._await(events[number - _BUFFERS])
-                room = self._buffers[number % _BUFFERS][: part.numel()]
+                room = self._buffers[number % _BUFFERS][:size]
                 with torch.cuda.stream(side):
-                    if self._rank == 0:
+                    if part is not None and self._rank == sender:
                         room.copy_(part, non_blocking=True)
                     # This has the stream wait, not the host.
-                    self._last = self._group.broadcast(room, 0)
+                    self._last = self._group.broadcast(room, sender)
                     self._last.wait()
-                    if self._rank != 0:
+                    if part is not None and self._rank != sender:
                         part.copy_(room, non_blocking=True)
                     events.append(side.record_event())
                 passed()
@@ -151,6 +157,13 @@ class BroadcastGroup:
         if left <= 0:
             raise GroupError("the broadcast did not end in time: a peer is gone, or slow")
         return left
+
+
+def _parts(flats: Sequence[Tensor | int], seat: Seat) -> Iterator[_Part]:
+    for flat, sender in zip(flats, seat.senders or [0] * len(flats), strict=True):
+        size = flat if isinstance(flat, int) else flat.numel()
+        for first, after in slices(size, seat.slice_bytes):
+            yield None if isinstance(flat, int) else flat[first:after], after - first, sender
 
 
 def _ended(group: Any, last: Any) -> None:

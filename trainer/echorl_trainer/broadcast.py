@@ -3,25 +3,30 @@
     worker   POST .../join, waits -> a seat in a group, or a refusal that says why: it then fetches over HTTP
     thread   all that asked for the version before have asked, or 2 s are over -> group -> broadcast
 
-This is the one place that decides who is in a group. The group stays for as long as the same workers ask; one that
+Where ranks share a version each sends its files (part_sender.py), and all are in the group, before the workers. This is
+the one place that decides who is in a group. The group stays for as long as the same workers ask; one that
 comes, goes or dies has it made anew, and the loop waits for none of this.
 """
 
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from datetime import timedelta
 
+import msgspec
 import structlog
 import torch
 from msgspec.structs import replace
 from torch._C._distributed_c10d import TCPStore
 
-from echorl_collective.group import BroadcastGroup, gpu_of, library_of
+from echorl_collective.group import BroadcastGroup, GroupError, gpu_of, library_of
 from echorl_core.wire.broadcast import JoinRequest, Seat
 from echorl_trainer.health import Watch
+from echorl_trainer.part_sender import Turn, done_key, flats_of, turn_key
+from echorl_trainer.sharing import dealt
 from echorl_trainer.snapshots import Snapshot
 
 log = structlog.get_logger()
@@ -31,6 +36,9 @@ GATHER_S = 2.0
 SLICE_BYTES = 32 << 20
 _TIMEOUT_S, _SLOWEST_BYTES_PER_S = 10.0, 100e6
 """For a broadcast: so many seconds, and its bytes at this rate."""
+_KEPT_TURNS = 8
+_CONFIRM_S = 5.0
+"""For the other ranks of the trainer to say how a broadcast ended, after it has ended here."""
 
 
 class JoinRefused(ValueError):
@@ -64,8 +72,14 @@ class Broadcaster:
         """``sent`` is told the bytes of each broadcast, times its workers."""
         self._device, self._attempt, self._sent = device, attempt, sent
         self._gather_s, self._slice_bytes, self._timeout_s = gather_s, slice_bytes, timeout_s
-        self._library, self._gpu = library_of(device), gpu_of(device)
+        self._library = library_of(device)
+        self._gpus = {gpu_of(device)}
+        """Of the trainer's ranks."""
+        self._num_ranks = 1
         self._store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+        self._words: TCPStore | None = None
+        """The same for turns, by a connection that is never waited at; None: there are no other ranks."""
+        self._turns = 0
         self._changed = threading.Condition()
         self._open: list[_Round] = []
         """Versions that may be asked for, the newest last: older ones only as long as somebody waits for them."""
@@ -73,8 +87,18 @@ class Broadcaster:
         """Workers that asked for the version before, in time or late."""
         self._group: BroadcastGroup | None = None
         self._members: tuple[str, ...] = ()
-        """Workers in the group, by rank from 1."""
+        """Workers in the group, by rank, after the trainer's."""
         watch.thread("broadcaster", self._work)
+
+    @property
+    def port(self) -> int:
+        """Of the store, for the other ranks."""
+        return self._store.port
+
+    def share(self, gpus: Sequence[str | None]) -> None:
+        """Have versions sent by several ranks, on these GPUs in the order of ranks; before anything is offered."""
+        self._gpus, self._num_ranks = set(gpus), len(gpus)
+        self._words = TCPStore("localhost", self._store.port, is_master=False)
 
     def offer(self, snapshot: Snapshot) -> None:
         """Have ``snapshot``, which the caller uses, sent to whoever asks for it before there is a newer one."""
@@ -83,6 +107,8 @@ class Broadcaster:
             self._open = [one for one in self._open if one.asked]
             snapshot.use()
             self._open.append(_Round(snapshot))
+            for one in unwanted:
+                self._tell(Turn(version=one.snapshot.version))
         for one in unwanted:
             one.snapshot.release()
 
@@ -94,7 +120,7 @@ class Broadcaster:
         """
         if request.library != self._library:
             raise JoinRefused(f"library: found {request.library}, the trainer has {self._library}")
-        if request.gpu is not None and request.gpu == self._gpu:
+        if request.gpu is not None and request.gpu in self._gpus:
             raise JoinRefused(f"gpu: {request.gpu} is the trainer's own, and NCCL takes one peer from each")
         with self._changed:
             found = next((one for one in self._open if one.snapshot.version == version), None)
@@ -144,25 +170,54 @@ class Broadcaster:
                 self._changed.wait(left)
 
     def _send(self, chosen: _Round) -> None:
-        flats = [file.data.view(torch.uint8) for file in chosen.snapshot.files]
-        size = sum(flat.numel() for flat in flats)
+        whole = chosen.snapshot.whole
+        sizes = {one.name: one.size - len(one.header) for one in whole}
+        size = sum(sizes.values())
         began = time.monotonic()
-        seat = self._seated(chosen, size)
+        senders = dealt([one.size for one in whole], self._num_ranks) if self._num_ranks > 1 else []
+        seat = self._seated(chosen, size, senders)
+        with self._changed:
+            turn = self._tell(Turn(version=chosen.snapshot.version, seat=seat, sizes=sizes))
         if self._group is None:
             self._group = BroadcastGroup(seat, self._store, self._device)
         formed = time.monotonic()
-        self._group.broadcast(flats, seat)
-        self._sent(size * (seat.size - 1))
+        self._group.broadcast(flats_of(chosen.snapshot, sizes), seat)
+        self._confirm(turn)
+        workers = seat.size - self._num_ranks
+        self._sent(size * workers)
         log.info(
             "a version was broadcast",
             version=chosen.snapshot.version,
-            workers=seat.size - 1,
+            workers=workers,
             bytes=size,
             group_s=round(formed - began, 4),
             seconds=round(time.monotonic() - formed, 4),
         )
 
-    def _seated(self, chosen: _Round, size: int) -> Seat:
+    def _tell(self, turn: Turn) -> int:
+        """Say to the other ranks what becomes of a version, by whoever holds the lock; the turn's number."""
+        number, self._turns = self._turns, self._turns + 1
+        if self._words is not None:
+            self._words.set(turn_key(number), msgspec.json.encode(turn).decode())
+            # Long since read: a rank's memory has room for two versions.
+            self._words.delete_key(turn_key(number - _KEPT_TURNS))
+        return number
+
+    def _confirm(self, turn: int) -> None:
+        """Hear of the other ranks that they have done their part.
+
+        Raises:
+            GroupError: one has not, and is no longer in the group.
+        """
+        keys = {rank: done_key(turn, rank) for rank in range(1, self._num_ranks)}
+        if keys:
+            self._store.wait(list(keys.values()), timedelta(seconds=_CONFIRM_S))
+        for rank, key in keys.items():
+            if problem := self._store.get(key).decode():
+                raise GroupError(f"rank {rank} of the trainer: {problem}")
+            self._store.delete_key(key)
+
+    def _seated(self, chosen: _Round, size: int, senders: list[int]) -> Seat:
         """Tell all who asked their seats; the publisher's own."""
         promised = {
             worker: seat for worker, (_, seat) in sorted(chosen.asked.items()) if seat.set_running_or_notify_cancel()
@@ -177,11 +232,12 @@ class Broadcaster:
             group=name,
             port=self._store.port,
             rank=0,
-            size=len(workers) + 1,
+            size=self._num_ranks + len(workers),
+            senders=senders,
             slice_bytes=self._slice_bytes,
             timeout_s=self._timeout_s + size / _SLOWEST_BYTES_PER_S,
         )
-        for rank, seat in enumerate(promised.values(), start=1):
+        for rank, seat in enumerate(promised.values(), start=self._num_ranks):
             seat.set_result(replace(own, rank=rank))
         return own
 

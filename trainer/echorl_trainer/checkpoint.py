@@ -1,7 +1,7 @@
 """Saves and restores a rank's part of a checkpoint; the orchestrator commits it.
 
     RUN/checkpoints/step_S/attempt_N/trainer/    torch.distributed.checkpoint, readable at another number of ranks
-    RUN/checkpoints/step_S/attempt_N/weights/    the same weights in Hugging Face form, from rank 0
+    RUN/checkpoints/step_S/attempt_N/weights/    the same weights in Hugging Face form, from the ranks that publish
 
 Where an adapter trains, the state is the adapter's, and ``weights`` comes with the run's last checkpoint alone:
 
@@ -103,8 +103,8 @@ class Saver:
     def begin(self, step: int, published: Publication | None, *, last: bool = False) -> None:
         """Start saving the state after ``step``; collective. Returns when the state may change.
 
-        ``published``: the version of that step, on rank 0; without it nothing is saved for people. Should it turn out
-        that it cannot be published, this save does not come to pass. ``last``: of the run.
+        ``published``: the version of that step, or this rank's part; without it nothing is saved for people. Should it
+        turn out that it cannot be published, this save does not come to pass. ``last``: of the run.
         """
         self.wait()
         if published is not None:
@@ -163,7 +163,7 @@ class Saver:
             folder = self._target.folder(step)
             parts, error = [], f"{reason(failure, self._state.ranks.rank)}, writing {folder}"
             log.error("checkpoint could not be saved; training goes on, the one before stays", step=step, error=error)
-            self._remove(step)
+            self._remove(step, published)
         ended = time.monotonic()
         self._metrics.checkpoint_seconds.set(ended - began)
         self._metrics.checkpoint_write_seconds.inc(ended - beside)
@@ -205,23 +205,24 @@ class Saver:
         try:
             published.result()
             target.mkdir(parents=True, exist_ok=True)
-            write_version(published.snapshot, model, target)
+            written = {target.name: write_version(published.snapshot, model, target)}
         finally:
             published.snapshot.release()
-        written = [target]
         if last and not full:
             shutil.rmtree(weights, ignore_errors=True)
             merge(adapter, model, weights)
-            written.append(weights)
-        return {one.name: sorted(one.iterdir()) for one in written}
+            written[weights.name] = sorted(weights.iterdir())
+        return written
 
     def _own_shards(self, step: int) -> list[Path]:
         folder, rank = self._target.folder(step) / TRAINER_FOLDER, self._state.ranks.rank
         shards = sorted(folder.glob(f"__{rank}_*.distcp"))
         return [*shards, folder / ".metadata"] if rank == 0 else shards
 
-    def _remove(self, step: int) -> None:
-        for file in self._own_shards(step):
+    def _remove(self, step: int, published: Publication | None) -> None:
+        weights = self._target.folder(step) / WEIGHTS_FOLDER
+        parts = [] if published is None else [weights / file.layout.name for file in published.snapshot.files]
+        for file in [*self._own_shards(step), *parts]:
             with suppress(OSError):  # what made the save fail may stand in the way here too
                 file.unlink()
         if self._state.ranks.rank == 0:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from echorl_core.deltas import Bits, encoded, sampled_density
-from echorl_core.wire.weights import DeltaSize, PolicyId, TensorChange, WeightDelta
+from echorl_core.wire.weights import TensorChange
+from echorl_trainer.sharing import DeltaShare
 from echorl_trainer.snapshots import MemoryFile, Snapshot
 
 _WORTH = 2
@@ -17,22 +18,12 @@ _WORTH = 2
 class Delta:
     """How a version is made from the one before it."""
 
-    described: WeightDelta
+    described: DeltaShare
     file: MemoryFile
-    changed_ratio: float
-    """Share of all elements."""
-
-    @property
-    def size(self) -> DeltaSize:
-        """For the announcement."""
-        described = self.described
-        return DeltaSize(
-            base_version=described.base.version, size_bytes=described.size, changed_ratio=self.changed_ratio
-        )
 
 
-def delta_of(base: Snapshot, policy: PolicyId, new: Snapshot, *, threads: int) -> Delta | None:
-    """How ``new`` is made from ``base``, which holds ``policy``; None if that takes more than half of its bytes.
+def delta_of(base: Snapshot, new: Snapshot, *, threads: int) -> Delta | None:
+    """How ``new`` is made from ``base``; None if that takes more than half of its bytes.
 
     That it would is seen from a thousand elements of each tensor, as a rule. The file is in this process's memory.
     """
@@ -57,7 +48,7 @@ def delta_of(base: Snapshot, policy: PolicyId, new: Snapshot, *, threads: int) -
                 return None
         size = to.tell()
     elements = sum(len(after) for _, after in pairs.values())
-    return Delta(WeightDelta(base=policy, size=size, tensors=tensors), file, changed / max(1, elements))
+    return Delta(DeltaShare(size, tensors, changed, elements), file)
 
 
 def _expected(before: Bits, after: Bits) -> float:

@@ -1,9 +1,11 @@
-"""Exports of the weights alone, for people: made beside the loop from a published version, on rank 0.
+"""Exports of the weights alone, for people: made beside the loop from a published version, by the ranks that have it.
 
     RUN/exports/step_000050/    a Hugging Face model folder; of an adapter its two files in PEFT's form
 
-A folder is written under a temporary name, synced and renamed, so what is there is whole. One export is under way at a
-time. One that fails is logged and counted, and training goes on. A step that another attempt trains again is replaced.
+A folder is written under a temporary name, synced and renamed, so what is there is whole. Each rank writes its own
+files; the first one makes the folder, and renames it once all have said that theirs are there. One export is under way
+at a time. One that fails is logged and counted, and training goes on. A step that another attempt trains again is
+replaced.
 """
 
 import shutil
@@ -19,6 +21,7 @@ from echorl_core.rundir import TEMPORARY_PREFIX, RunDirectory, sync_file, sync_f
 from echorl_trainer.background import Background
 from echorl_trainer.health import Health
 from echorl_trainer.publish import Publication
+from echorl_trainer.sharing import Sharers
 from echorl_trainer.weights import write_version
 
 log = structlog.get_logger()
@@ -36,14 +39,19 @@ class Exporter:
         keep_last: int,
         health: Health,
         deadline_s: float,
+        sharers: Sharers | None = None,
     ) -> None:
-        """``model_path``: the start model, for config and tokenizer. ``deadline_s`` bounds the wait for an export."""
+        """``model_path``: the start model, for config and tokenizer. ``deadline_s`` bounds the wait for an export.
+
+        ``sharers``: the ranks that have a version among them, in a group for exports alone; None: this one has it.
+        """
+        self._sharers = sharers or Sharers()
         self._run, self._model_path, self._every, self._keep_last = run, model_path, every, keep_last
         self._metrics, self._progress = health.metrics, health.progress
         self._background = Background(health, deadline_s=deadline_s)
 
     def begin(self, published: Publication) -> None:
-        """Export the version if its step is due; from the thread that publishes. Waits for an export under way."""
+        """Export the version if its step is due. Waits for an export under way."""
         step = published.version
         if step % self._every or step == 0:
             return
@@ -64,16 +72,20 @@ class Exporter:
         target = self._run.export(step)
         try:
             published.result()
-            _whole(target, lambda folder: write_version(published.snapshot, self._model_path, folder))
-            self._tidy(step)
+            self._whole(target, lambda folder: write_version(published.snapshot, self._model_path, folder))
+            if self._sharers.is_first:
+                self._tidy(step)
         except OSError as error:
-            log.error(
-                "weights could not be exported; training goes on", step=step, folder=str(target), error=str(error)
-            )
-            self._metrics.exports.labels("failed").inc()
+            if self._sharers.is_first:
+                log.error(
+                    "weights could not be exported; training goes on", step=step, folder=str(target), error=str(error)
+                )
+                self._metrics.exports.labels("failed").inc()
             return
         finally:
             published.snapshot.release()
+        if not self._sharers.is_first:
+            return
         self._metrics.exports.labels("written").inc()
         self._metrics.export_seconds.set(time.monotonic() - began)
         log.info("weights exported", step=step, folder=str(target))
@@ -85,28 +97,53 @@ class Exporter:
             shutil.rmtree(self._run.export(other))
         self._progress.exported = [other for other, _ in self._run.export_steps()]
 
+    def _whole(self, target: Path, write: Callable[[Path], list[Path]]) -> None:
+        """Fill ``target``, in place of what has its name, so that a reader sees all or nothing; durable on return.
 
-def _whole(target: Path, write: Callable[[Path], None]) -> None:
-    """Fill ``target``, in place of what has its name, so that a reader sees all of it or nothing; durable on return.
+        ``write`` writes this rank's files, and tells them.
 
-    Raises:
-        OSError: it could not be written; nothing of it is left.
-    """
-    fresh = target.with_name(f"{TEMPORARY_PREFIX}{target.name}")
-    try:
-        shutil.rmtree(fresh, ignore_errors=True)
-        # Without those above: a run directory that was deleted must not come back in parts.
-        fresh.parent.mkdir(exist_ok=True)
-        fresh.mkdir()
-        write(fresh)
-        for file in fresh.iterdir():
-            sync_file(file)
-        sync_folder(fresh)
-        fault_point("trainer.mid_export")
-        if target.exists():
-            shutil.rmtree(target)
-        fresh.rename(target)
-    except OSError:
-        shutil.rmtree(fresh, ignore_errors=True)
-        raise
-    sync_folder(target.parent)
+        Raises:
+            OSError: some rank's could not be written; nothing of it is left.
+        """
+        fresh = target.with_name(f"{TEMPORARY_PREFIX}{target.name}")
+
+        def make() -> None:
+            shutil.rmtree(fresh, ignore_errors=True)
+            # Without those above: a run directory that was deleted must not come back in parts.
+            fresh.parent.mkdir(exist_ok=True)
+            fresh.mkdir()
+
+        def fill() -> None:
+            for file in write(fresh):
+                sync_file(file)
+
+        def finish() -> None:
+            sync_folder(fresh)
+            fault_point("trainer.mid_export")
+            if target.exists():
+                shutil.rmtree(target)
+            fresh.rename(target)
+            sync_folder(target.parent)
+
+        try:
+            self._by_first(make)
+            self._by_all(fill)
+            self._by_first(finish)
+        except OSError:
+            if self._sharers.is_first:
+                shutil.rmtree(fresh, ignore_errors=True)
+            raise
+
+    def _by_first(self, work: Callable[[], None]) -> None:
+        self._by_all(work if self._sharers.is_first else lambda: None)
+
+    def _by_all(self, work: Callable[[], None]) -> None:
+        """Have ``work`` done on every rank; returns, or raises OSError, on all of them alike."""
+        problem = None
+        try:
+            work()
+        except OSError as error:
+            problem = str(error)
+        for found in self._sharers.exchanged(problem):
+            if found is not None:
+                raise OSError(found)

@@ -61,6 +61,11 @@ class Ranks:
         return self.world_size // self.context_size
 
     @property
+    def replica_size(self) -> int:
+        """How many consecutive ranks hold the model among them."""
+        return self.mesh["shard"].size()
+
+    @property
     def speaks(self) -> bool:
         """Whether this rank tells of its batch, which no other one may count again."""
         return self.context is None or self.context.index == 0

@@ -4,21 +4,25 @@
     probe()          all ranks: the probe's forward, at once or beside the next step; the weights are still the same
     thread, rank 0   wait for the copy -> are all values finite? -> hash, delta -> the probe -> visible -> announced
 
-Mode ``http``: server.py serves the snapshot from memory; ``nccl``: broadcast.py sends it, too. Mode ``disk``: it is
-written under ``RUN/broadcasts``. A version that cannot be published is a failure of the thread, which the loop meets at
-its next step; nothing that waits for the version (its announcement, its checkpoint) comes to pass then.
+Several ranks may share a version (sharing.py): each has some of its files and such a thread, and rank 0's makes the
+manifest of what all tell. Mode ``http``: server.py serves the snapshot from memory; ``nccl``: broadcast.py and
+part_sender.py send it, too. Mode ``disk``: it is written under ``RUN/broadcasts``. A version that cannot be published
+is a failure of the thread, which the loop meets at its next step; nothing that waits for the version (its
+announcement, its checkpoint) comes to pass then.
 """
 
 import hashlib
 import json
+import math
 import queue
 import random
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urljoin
 
 import msgspec
 import torch
@@ -30,13 +34,23 @@ from echorl_core.adapters import ADAPTER_CONFIG, ADAPTER_WEIGHTS, config_json
 from echorl_core.config import ModelConfig, Quantization
 from echorl_core.faults import fault_point
 from echorl_core.identity import RunIdentity
-from echorl_core.wire.weights import PolicyAnnouncement, PolicyId, Probe, TensorInfo, WeightFile, WeightManifest
+from echorl_core.wire.weights import (
+    DeltaSize,
+    PolicyAnnouncement,
+    PolicyId,
+    Probe,
+    TensorInfo,
+    WeightFile,
+    WeightManifest,
+)
 from echorl_trainer.broadcast import Broadcaster
 from echorl_trainer.deltas import Delta, delta_of
 from echorl_trainer.health import Watch
 from echorl_trainer.lora import published_parameters
 from echorl_trainer.model import Policy
 from echorl_trainer.parallel import Ranks
+from echorl_trainer.part_sender import PartSender
+from echorl_trainer.sharing import Share, Sharers, changed_ratio, dealt, file_bytes, joined
 from echorl_trainer.snapshots import DTYPES, FILE_BYTES, WEIGHTS, Arrival, Copier, Snapshot, Snapshots, file_layouts
 from echorl_trainer.step import NonFinite, probe_scores, probe_tokens
 from echorl_trainer.weights import WeightStore
@@ -113,10 +127,13 @@ class Publisher:
         watch: Watch,
         deadline_s: float = 600.0,
         deltas: bool = True,
-        broadcaster: Broadcaster | None = None,
+        broadcaster: Broadcaster | PartSender | None = None,
         engine_quantization: Quantization | None = None,
+        sharers: Sharers | None = None,
     ) -> None:
-        """``store``: on rank 0; None elsewhere. ``deadline_s`` bounds the wait for memory, and for a publication.
+        """``store``: on ranks that have files of a version; None elsewhere. ``sharers``: these ranks; None: the first.
+
+        ``deadline_s`` bounds the wait for memory, and for a publication.
 
         ``deltas``: whether a version is published as what it changed, too, where that is little; of adapters none is,
         nor of what a ``broadcaster`` sends, which adapters never are. ``engine_quantization``: how engines hold the
@@ -131,26 +148,35 @@ class Publisher:
         self._deltas = deltas and adapter is None and broadcaster is None
         self._unprobed: Callable[[Arrival], None] | None = None
         """What is to be told of the probe of the version begun last, on every rank; None: it was launched."""
-        self._base: tuple[Snapshot, PolicyId] | None = None
-        """The version before, whose memory the thread uses until the next one was compared with it."""
+        self._before: Snapshot | None = None
+        """The version before, whose memory the thread uses: until the next one was compared with it, and where ranks
+        share versions until that one is visible, as before there is no other that can be read at all of them."""
+        self._base: PolicyId | None = None
+        """What it is, on the first rank."""
+        self._sharers = sharers or Sharers()
+        shapes = {name: tuple(one.shape) for name, one in published_parameters(policy).items()}
+        total = sum(math.prod(shape) for shape in shapes.values()) * policy.dtype.itemsize
         self._layouts = file_layouts(
-            {name: tuple(one.shape) for name, one in published_parameters(policy).items()},
+            shapes,
             policy.dtype,
             single_name=WEIGHTS if adapter is None else ADAPTER_WEIGHTS,
-            file_bytes=FILE_BYTES if adapter is None else sys.maxsize,
+            file_bytes=file_bytes(total, self._sharers.size, FILE_BYTES) if adapter is None else sys.maxsize,
         )
         self._copier = Copier(self._layouts, ranks.device)
         self._snapshots: Snapshots | None = None
         self._pending: queue.Queue[Publication] = queue.Queue()
         if store is not None:
             small = {} if adapter is None else {ADAPTER_CONFIG: config_json(adapter.config)}
-            self._snapshots = Snapshots(self._layouts, small, pinned=ranks.device.type == "cuda")
+            owners = dealt([layout.size for layout in self._layouts], self._sharers.size)
+            own = [one for one, owner in zip(self._layouts, owners, strict=True) if owner == self._sharers.index]
+            whole = self._layouts if self._sharers.is_first else ()
+            self._snapshots = Snapshots(own, small, pinned=ranks.device.type == "cuda", whole=whole)
             watch.thread("publisher", self._work)
         self.on_visible: Callable[[PolicyAnnouncement, float], None] = lambda _announcement, _seconds: None
-        """Called in the thread with what is visible now, and the seconds since ``begin``."""
+        """Called in the first rank's thread with what is visible now, and the seconds since ``begin``."""
 
     def begin(self, version: int, *, probe: bool = True) -> Publication | None:
-        """Copy what the policy holds and publish it as ``version``; collective. None but on rank 0.
+        """Copy what the policy holds and publish it as ``version``; collective. None but on ranks with a store.
 
         ``probe``: at once. Without it the version is not visible before ``probe`` was called, while the policy still
         holds it.
@@ -194,8 +220,9 @@ class Publisher:
             publication = self._pending.get()
             try:
                 announcement = self._published(publication)
-                self.on_visible(announcement, time.monotonic() - publication.began)
-                fault_point("trainer.published")
+                if self._sharers.is_first:
+                    self.on_visible(announcement, time.monotonic() - publication.began)
+                    fault_point("trainer.published")
             except BaseException as error:
                 publication.outcome.set_exception(error)
                 raise
@@ -204,13 +231,47 @@ class Publisher:
             publication.outcome.set_result(announcement)
 
     def _published(self, publication: Publication) -> PolicyAnnouncement:
-        assert self._store is not None  # noqa: S101 - the thread runs on rank 0 alone
         version, snapshot = publication.version, publication.snapshot
         (bounds,) = publication.arrival.wait()
+        shares = self._sharers.exchanged(self._share(snapshot, bounds))
+        for share in shares:
+            if share.problem is not None:
+                raise NonFinite(f"policy version {version}: {share.problem}; it is not published")
+        if any(share.delta is None for share in shares):
+            snapshot.delta = None
+        announced = self._shown(publication, shares) if self._sharers.is_first else None
+        (announcement,) = (one for one in self._sharers.exchanged(announced) if one is not None)
+        self._let_go()
+        if self._deltas or self._sharers.size > 1:
+            snapshot.use()
+            self._before, self._base = snapshot, announcement.policy
+        return announcement
+
+    def _share(self, snapshot: Snapshot, bounds: Tensor) -> Share:
+        """This rank's part, which can be read then, if another rank's manifest will name it."""
+        assert self._store is not None  # noqa: S101 - the thread runs on ranks with a store
         if not bool(bounds.isfinite().all()):
-            raise NonFinite(f"policy version {version}: {_not_finite(snapshot)}; it is not published")
+            return Share(problem=_not_finite(snapshot))
         delta = self._delta(snapshot)
         snapshot.delta = None if delta is None else delta.file
+        if self._sharers.size == 1:
+            self._let_go()
+        folder = None
+        if not self._sharers.is_first:
+            folder = urljoin(self._store.url(snapshot.version), ".")
+            self._store.show(snapshot, b"")
+            if self._broadcaster is not None:
+                self._broadcaster.offer(snapshot)
+        names = tuple(file.layout.name for file in snapshot.files)
+        return Share(folder, names, _described(snapshot), None if delta is None else delta.described)
+
+    def _shown(self, publication: Publication, shares: Sequence[Share]) -> PolicyAnnouncement:
+        """Make the version visible; what to announce."""
+        assert self._store is not None  # noqa: S101 - called on the first rank alone
+        version, snapshot = publication.version, publication.snapshot
+        delta = None if self._base is None else joined(self._base, shares)
+        folders = {name: share.folder for share in shares for name in share.files}
+        tensors = {name: info for share in shares for name, info in (share.tensors or {}).items()}
         kind: Literal["full", "adapter"] = "full" if self._policy.adapter is None else "adapter"
         manifest = msgspec.json.encode(
             WeightManifest(
@@ -219,11 +280,11 @@ class Publisher:
                 version=version,
                 kind=kind,
                 files=[
-                    *(WeightFile(name=layout.name, size=layout.size) for layout in self._layouts),
+                    *(WeightFile(name=one.name, size=one.size, folder=folders[one.name]) for one in self._layouts),
                     *(WeightFile(name=name, size=len(data)) for name, data in snapshot.small.items()),
                 ],
-                tensors=_described(snapshot),
-                delta=None if delta is None else delta.described,
+                tensors={name: tensors[name] for layout in self._layouts for name in layout.shapes},
+                delta=delta,
             )
         )
         scores = publication.probed()
@@ -232,7 +293,7 @@ class Publisher:
         self._store.show(snapshot, manifest)
         if self._broadcaster is not None:
             self._broadcaster.offer(snapshot)
-        announcement = PolicyAnnouncement(
+        return PolicyAnnouncement(
             attempt=self._identity.attempt,
             version=version,
             kind=kind,
@@ -245,22 +306,25 @@ class Publisher:
                 logprobs=scores.tolist(),
                 tolerance=self._tolerance,
             ),
-            delta=None if delta is None else delta.size,
+            delta=None
+            if delta is None
+            else DeltaSize(
+                base_version=delta.base.version,
+                size_bytes=delta.size,
+                changed_ratio=changed_ratio(share.delta for share in shares if share.delta is not None),
+            ),
             broadcast=self._broadcaster is not None,
         )
-        if self._deltas:
-            snapshot.use()
-            self._base = snapshot, announcement.policy
-        return announcement
 
     def _delta(self, snapshot: Snapshot) -> Delta | None:
-        """How the version is made from the one before it, whose memory is let go."""
-        if self._base is None:
+        """How this rank's files are made from those of the version before."""
+        if not self._deltas or self._before is None:
             return None
-        (before, policy), self._base = self._base, None
-        try:
-            return delta_of(before, policy, snapshot, threads=HASH_THREADS)
-        finally:
+        return delta_of(self._before, snapshot, threads=HASH_THREADS)
+
+    def _let_go(self) -> None:
+        before, self._before = self._before, None
+        if before is not None:
             before.release()
 
 

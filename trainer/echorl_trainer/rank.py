@@ -4,9 +4,11 @@ import math
 import os
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import structlog
 
+from echorl_collective.group import gpu_of, store_at
 from echorl_core import names
 from echorl_core.attempts import Prepared, read_prepared
 from echorl_core.config import TrainerConfig
@@ -29,9 +31,11 @@ from echorl_trainer.memory import LimitTooLow, MemoryCopies
 from echorl_trainer.model import Policy
 from echorl_trainer.notices import Gang, Notice
 from echorl_trainer.parallel import Ranks, connect, disconnect
+from echorl_trainer.part_sender import PartSender
 from echorl_trainer.profiling import Profiler
 from echorl_trainer.publish import Publisher, probe_ids
 from echorl_trainer.server import Server
+from echorl_trainer.sharing import Sharers, sharers_of
 from echorl_trainer.state import OtherRun, TrainState, Unreadable, trainer_folder
 from echorl_trainer.step import NonFinite
 from echorl_trainer.token_export import TokenExport, tokenizer_of
@@ -119,9 +123,13 @@ def run_rank(
     if config.token_export_every is not None and ranks.speaks:
         decode = tokenizer_of(Path(config.model.path))
         learner.runner.export = TokenExport(run, config.token_export_every, decode, mode=config.mode)
-    broadcaster = server.broadcasts = broadcaster_of(
-        config, ranks, health, learner.state.policy, attempt=identity.attempt
-    )
+    mode = transfer_mode(config, ranks, learner.state.policy)
+    num_serving = 1 if mode == "disk" or learner.state.policy.adapter is not None else ranks.replica_size
+    sharers = sharers_of(ranks.rank, num_serving, timeout_s=config.step_timeout_s)
+    broadcaster = None
+    if mode == "nccl" and sharers is not None:
+        broadcaster = broadcaster_of(config, ranks, health, sharers, attempt=identity.attempt)
+        server.broadcasts = broadcaster if isinstance(broadcaster, Broadcaster) else None
     target = SaveTarget(run, identity, Path(config.model.path), link)
     saver = Saver(
         learner.state, target, deadline_s=config.step_timeout_s, health=health, asynchronous=config.async_save
@@ -153,19 +161,20 @@ def run_rank(
             ranks,
             identity,
             probe_token_ids=probe,
-            store=store,
+            store=store if sharers is not None else None,
             watch=health.watch,
             deadline_s=config.step_timeout_s,
             deltas=config.weight_delta == "auto",
             broadcaster=broadcaster,
             engine_quantization=config.engine_quantization,
+            sharers=sharers,
         ),
         saver=saver,
         outbox=outbox,
         profiler=Profiler(
             run, attempt=identity.attempt, rank=ranks.rank, device=ranks.device, steps=config.profile_steps
         ),
-        exporter=exporter_of(config, run, health) if ranks.rank == 0 else None,
+        exporter=exporter_of(config, run, health, ranks.rank, num_serving),
         health=health,
         attempt=identity.attempt,
         start_step=prepared.resume_step,
@@ -194,27 +203,43 @@ def memory_copies(config: TrainerConfig, state: TrainState, health: Health) -> M
         raise BadInput(str(error)) from error
 
 
+def transfer_mode(config: TrainerConfig, ranks: Ranks, policy: Policy) -> Literal["http", "disk", "nccl"]:
+    """How versions come to the engines; chosen here where the config leaves it open, on all ranks alike."""
+    if config.weight_mode != "auto":
+        return config.weight_mode
+    size = sum(math.prod(one.shape) for one in published_parameters(policy).values()) * policy.dtype.itemsize
+    choice = chosen_transfer(size, trainer_on_gpu=ranks.device.type == "cuda", engines_on_gpus=config.engines_on_gpus)
+    log.info("weight transfer is chosen", mode=choice.mode, why=choice.why)
+    return choice.mode
+
+
 def broadcaster_of(
-    config: TrainerConfig, ranks: Ranks, health: Health, policy: Policy, *, attempt: int
-) -> Broadcaster | None:
-    """What broadcasts versions from this rank; None: nothing does."""
-    if ranks.rank != 0 or config.weight_mode not in {"nccl", "auto"}:
-        return None
-    if config.weight_mode == "auto":
-        size = sum(math.prod(one.shape) for one in published_parameters(policy).values()) * policy.dtype.itemsize
-        choice = chosen_transfer(
-            size, trainer_on_gpu=ranks.device.type == "cuda", engines_on_gpus=config.engines_on_gpus
-        )
-        log.info("weight transfer is chosen", mode=choice.mode, why=choice.why)
-        if choice.mode != "nccl":
-            return None
-    sent = health.metrics.sent_bytes.labels("broadcast").inc
-    return Broadcaster(ranks.device, health.watch, attempt=attempt, sent=sent)
+    config: TrainerConfig, ranks: Ranks, health: Health, sharers: Sharers, *, attempt: int
+) -> Broadcaster | PartSender:
+    """What broadcasts versions from this rank: all of it, or its part; collective over the ranks that serve."""
+    first = None
+    if sharers.is_first:
+        sent = health.metrics.sent_bytes.labels("broadcast").inc
+        first = Broadcaster(ranks.device, health.watch, attempt=attempt, sent=sent)
+    if sharers.size == 1 and first is not None:
+        return first
+    port = 0 if first is None else first.port
+    met = sharers.exchanged((config.advertise_host or config.publish_host, port, gpu_of(ranks.device)))
+    if first is not None:
+        first.share([gpu for _, _, gpu in met])
+        return first
+    host, port, _ = met[0]
+    return PartSender(ranks.device, health.watch, rank=ranks.rank, store=store_at(host, port))
 
 
-def exporter_of(config: TrainerConfig, run: RunDirectory, health: Health) -> Exporter | None:
-    """What exports the weights alone; None: nothing does."""
+def exporter_of(
+    config: TrainerConfig, run: RunDirectory, health: Health, rank: int, num_serving: int
+) -> Exporter | None:
+    """What exports this rank's part of the weights alone; None: nothing does. Collective."""
     if config.weights_only_every is None:
+        return None
+    sharers = sharers_of(rank, num_serving, timeout_s=config.step_timeout_s)
+    if sharers is None:
         return None
     return Exporter(
         run,
@@ -223,6 +248,7 @@ def exporter_of(config: TrainerConfig, run: RunDirectory, health: Health) -> Exp
         keep_last=config.weights_only_keep_last,
         health=health,
         deadline_s=config.step_timeout_s,
+        sharers=sharers,
     )
 
 
@@ -258,9 +284,9 @@ def resume(state: TrainState, run: RunDirectory, prepared: Prepared, progress: R
 def serve(
     config: TrainerConfig, identity: RunIdentity, ranks: Ranks, health: Health, *, key: str
 ) -> tuple[WeightStore | None, Server]:
-    """Start this rank's server, write its port, and on rank 0 open the store of published weights.
+    """Start this rank's server, write its port, and open the store of published weights.
 
-    ``key`` fetches them over HTTP.
+    ``key`` fetches them over HTTP. No store on ranks that will never serve any.
     """
     run = RunDirectory(Path(config.run_dir))
     server = Server(identity, ranks.rank, health, weights_key=key)
@@ -269,7 +295,7 @@ def serve(
     store: WeightStore | None = None
     if ranks.rank == 0 and config.weight_mode == "disk":
         store = disk_store(run, identity.attempt)
-    elif ranks.rank == 0:
+    elif config.weight_mode != "disk" and ranks.rank < ranks.replica_size:
         host = config.advertise_host or config.publish_host
         url = f"http://[{host}]:{bound}" if ":" in host else f"http://{host}:{bound}"
         store = server.weights = MemoryStore(identity.attempt, url)

@@ -158,10 +158,19 @@ def pin(memory: Tensor) -> None:
 class Snapshot:
     """Room for one version. Whoever uses it says so, and it is not filled again before all have let it go."""
 
-    def __init__(self, files: Sequence[HostFile], small: Mapping[str, bytes], changed: threading.Condition) -> None:
+    def __init__(
+        self,
+        files: Sequence[HostFile],
+        small: Mapping[str, bytes],
+        changed: threading.Condition,
+        whole: Sequence[FileLayout],
+    ) -> None:
         self.files = files
+        """Of this rank."""
         self.small = small
         """Other files of every version, by name."""
+        self.whole = whole
+        """All files of a version, where this rank completes folders with them; empty: another rank does."""
         self.version = -1
         self.users = 0
         self._changed = changed
@@ -216,10 +225,20 @@ class Snapshot:
 class Snapshots:
     """The snapshots of a process: two, so that one is filled while another is read."""
 
-    def __init__(self, layouts: Sequence[FileLayout], small: Mapping[str, bytes], *, pinned: bool) -> None:
+    def __init__(
+        self,
+        layouts: Sequence[FileLayout],
+        small: Mapping[str, bytes],
+        *,
+        pinned: bool,
+        whole: Sequence[FileLayout] | None = None,
+    ) -> None:
+        """``layouts``: of this rank's files. ``whole``: see ``Snapshot``; None: these are all."""
         self._changed = threading.Condition()
+        whole = layouts if whole is None else whole
         self._all = [
-            Snapshot([HostFile(layout, pinned=pinned) for layout in layouts], small, self._changed) for _ in range(2)
+            Snapshot([HostFile(layout, pinned=pinned) for layout in layouts], small, self._changed, whole)
+            for _ in range(2)
         ]
 
     def take(self, version: int, *, timeout_s: float, check: Callable[[], None]) -> Snapshot:
@@ -271,24 +290,25 @@ class Copier:
     def copy(self, parameters: Mapping[str, Tensor | Portion], snapshot: Snapshot | None) -> Tensor:
         """Walk all parameters, named as in the layouts; collective, since each is gathered.
 
-        ``snapshot``: on rank 0, None elsewhere.
+        ``snapshot``: has this rank's files, all or some of those of the layouts; None: it has none.
 
         When it returns the parameters may change; ``arrival`` says when the snapshot has them.
 
         Returns:
-            Least and largest value of every file, float32 [files, 2] on the device, NaN where one is; empty elsewhere.
+            Least and largest value of each of these files, float32 [files, 2] on the device, NaN where one is.
         """
         bounds: list[Tensor] = []
         under_way: list[torch.cuda.Event] = []
         wanted = ((parameters[name], layout.dtype) for layout in self._layouts for name in layout.shapes)
         everything = _all_gathered(wanted)
-        for number, layout in enumerate(self._layouts):
+        own = {} if snapshot is None else {file.layout.name: file.data for file in snapshot.files}
+        for layout in self._layouts:
             whole = islice(everything, len(layout.shapes))
-            if snapshot is None:
+            data = own.get(layout.name)
+            if data is None:
                 for _ in whole:
                     pass
                 continue
-            data = snapshot.files[number].data
             if self._side is None:
                 _fill(_views(data, layout), whole)
                 bounds.append(_bounds(data))

@@ -5,10 +5,10 @@
       +------------------------------------------------------------------------------+
     410 ends it: save if asked, wait for the acknowledgement
 
-Every rank runs the same loop in lockstep; only rank 0 serves weights, announces and reports. Publishing stops the loop
-for a copy to host memory alone (publish.py); on GPUs a version's probe is launched behind the next step's first
-micro-batch or, where the batch is not there yet, in the wait for it. What the orchestrator is told goes through an
-outbox, in order, so neither a publication nor a slow orchestrator holds a step up.
+Every rank runs the same loop in lockstep; only rank 0 announces and reports, and it serves weights, alone or with
+others. Publishing stops the loop for a copy to host memory alone (publish.py); on GPUs a version's probe is launched
+behind the next step's first micro-batch or, where the batch is not there yet, in the wait for it. What the orchestrator
+is told goes through an outbox, in order, so neither a publication nor a slow orchestrator holds a step up.
 """
 
 import math
@@ -150,8 +150,8 @@ class Trainer:
         """``start_step``: whose state ``learner`` holds, unless that is what was ``held`` in memory.
 
         ``late_probe_from``: micro-batches that a step must have for the version before it to be probed beside it; None:
-        versions are probed at once. ``outbox``: on rank 0; None elsewhere. ``exporter``: on rank 0, if weights are
-        exported.
+        versions are probed at once. ``outbox``: on rank 0; None elsewhere. ``exporter``: on ranks that publish, if
+        weights are exported.
         """
         self._learner = learner
         self._source = source
@@ -254,9 +254,9 @@ class Trainer:
         began = time.monotonic()
         with self._progress.during(Phase.PUBLISHING, "host memory that readers of older versions use"):
             self._publication = self._publisher.begin(self._step, probe=probe)
-        if self._publication is None:
+        if self._outbox is None:
             self._note_version(self._step)
-        elif self._outbox is not None:
+        elif self._publication is not None:
             self._outbox.announce(self._publication)
         if self._publication is not None and self._exporter is not None:
             self._exporter.begin(self._publication)
@@ -296,6 +296,8 @@ class Trainer:
         with self._progress.during(Phase.STOPPING, "the orchestrator to accept the last reports"):
             if self._outbox is not None and not self._outbox.flush(FLUSH_DEADLINE_S):
                 log.warning("not every report was accepted before the end")
+            if self._publication is not None:
+                self._publication.result()  # the ranks that share it must not leave before it is visible
 
     def _await_last(self, step: int) -> None:
         """Wait until the run's last checkpoint is acknowledged.

@@ -25,7 +25,10 @@ class WeightStore(Protocol):
         ...
 
     def show(self, snapshot: Snapshot, manifest: bytes) -> None:
-        """Make a version visible, whole; the caller uses the snapshot meanwhile."""
+        """Make a version visible, whole; the caller uses the snapshot meanwhile.
+
+        Without a manifest: of a rank that has a part of it. Its files can be read; another rank's manifest names them.
+        """
         ...
 
 
@@ -101,29 +104,38 @@ def disk_store(run: RunDirectory, attempt: int) -> DiskStore:
     return DiskStore(run.broadcast(attempt, 0).parent)
 
 
-def write_version(snapshot: Snapshot, model: Path, target: Path) -> None:
-    """Write a version into ``target`` for people: a Hugging Face model folder, or an adapter's two files."""
-    snapshot.write(target)
-    if ADAPTER_CONFIG not in snapshot.small:
-        complete_model([file.layout for file in snapshot.files], model, target)
+def write_version(snapshot: Snapshot, model: Path, target: Path) -> list[Path]:
+    """Write this rank's part of a version into ``target`` for people; what it wrote.
+
+    All parts together are a Hugging Face model folder, or an adapter's two files.
+    """
+    written = snapshot.write(target)
+    if snapshot.whole and ADAPTER_CONFIG not in snapshot.small:
+        written += complete_model(snapshot.whole, model, target)
+    return written
 
 
-def complete_model(layouts: Sequence[FileLayout], model: Path, target: Path) -> None:
+def complete_model(layouts: Sequence[FileLayout], model: Path, target: Path) -> list[Path]:
     """Make weights in ``target`` a Hugging Face model folder: an index, the start model's config and tokenizer."""
+    written = []
     if len(layouts) > 1:
         index = {
             "metadata": {"total_size": sum(layout.size for layout in layouts)},
             "weight_map": {name: layout.name for layout in layouts for name in layout.shapes},
         }
-        (target / "model.safetensors.index.json").write_text(json.dumps(index, indent=2))
-    copy_description(model, target, str(layouts[0].dtype).removeprefix("torch."))
+        written.append(target / "model.safetensors.index.json")
+        written[0].write_text(json.dumps(index, indent=2))
+    return written + copy_description(model, target, str(layouts[0].dtype).removeprefix("torch."))
 
 
-def copy_description(model: Path, target: Path, dtype: str) -> None:
+def copy_description(model: Path, target: Path, dtype: str) -> list[Path]:
     """Put tokenizer and config of the start model beside weights of ``dtype`` (a name such as float32)."""
+    written = {target / "config.json"}
     for source in model.iterdir():
         if source.is_file() and source.suffix in COPIED_SUFFIXES and not source.name.endswith(".index.json"):
             shutil.copyfile(source, target / source.name)
+            written.add(target / source.name)
     config = json.loads((model / "config.json").read_text())
     config.pop("torch_dtype", None)
     (target / "config.json").write_text(json.dumps({**config, "dtype": dtype}, indent=2))
+    return sorted(written)

@@ -7,6 +7,7 @@ Both leave Python's lock to others meanwhile, so the download goes on beside the
 
 import json
 import os
+import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -34,6 +35,8 @@ class Arrivals:
         self._manifest, self._use = manifest, use
         self._pool = ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1), "echorl-arrivals")
         self._tasks: deque[Future[None]] = deque()
+        self._taking = threading.Lock()
+        """Files may come side by side, in threads that all look for what has failed."""
 
     def __enter__(self) -> Self:
         return self
@@ -81,8 +84,9 @@ class Arrivals:
         self._use(name, tensor)
 
     def _raise_failed(self) -> None:
-        while self._tasks and self._tasks[0].done():
-            self._tasks.popleft().result()
+        with self._taking:
+            while self._tasks and self._tasks[0].done():
+                self._tasks.popleft().result()
 
 
 def _has_header(file: Path, count: int) -> bool:

@@ -11,7 +11,8 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,8 @@ _BLOCK = 16 << 20
 _SMALL = 4 << 20
 _SILENT_S = 10.0
 """For which a publisher may send nothing."""
+_ADDRESSES = 8
+"""That are asked at the same time at most; of each a file at a time."""
 _LOOK_S = 0.5
 """After which a block that is not full yet is left, to look at the limits."""
 
@@ -54,6 +57,18 @@ class Limits:
         if left <= 0:
             raise TimeoutError(f"deadline passed while {doing}")
         return left
+
+
+@dataclass
+class _Together(Limits):
+    """Limits of downloads of which each is of no use without the others."""
+
+    one_failed: Event = field(default_factory=Event)
+
+    def check(self, doing: str) -> float:
+        if self.one_failed.is_set():
+            raise StageAbortedError(f"another download failed while {doing}")
+        return super().check(doing)
 
 
 class _Source(Protocol):
@@ -96,6 +111,8 @@ class _Answer:
             self._limits.check(f"downloading {self._url}")
             try:
                 return self._socket.recv_into(block, 0, socket.MSG_WAITALL)
+            except ConnectionError as error:
+                raise ConnectionError(f"{self._url}: broke off: {error}") from error
             except BlockingIOError:
                 if time.monotonic() > silent_until:
                     raise TimeoutError(f"{self._url}: timed out, nothing came for {_SILENT_S:g} s") from None
@@ -118,7 +135,9 @@ def _answered(
             target = parts._replace(scheme="", netloc="", fragment="").geturl() or "/"
             connection.request("GET" if body is None else "POST", target, body, dict(headers))
             answer = connection.getresponse()
-        except http.client.HTTPException as error:
+        except TimeoutError as error:
+            raise TimeoutError(f"{url}: {error}") from error
+        except (http.client.HTTPException, OSError) as error:
             raise ConnectionError(f"{url}: {type(error).__name__}: {error}") from error
         with closing(used), closing(answer):
             if answer.status != http.client.OK:
@@ -139,6 +158,58 @@ def _opened(url: str, headers: Mapping[str, str], limits: Limits) -> Iterator[_S
         yield _Answer(connection, answer, limits, url)
 
 
+def _unheard(_: int) -> None:
+    """Nobody wants to know how far a download is."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A file to be brought."""
+
+    folder: str
+    """Of its address, with a slash at the end."""
+    name: str
+    target: Path
+    size: int
+    first: int = 0
+    """Where it begins in ``target``, which it may be one part of."""
+    whole: int | None = None
+    """Bytes of ``target`` then."""
+    arrived: Callable[[int], None] = _unheard
+    """See ``download``."""
+
+
+def download_all(wanted: Sequence[Wanted], headers: Mapping[str, str], limits: Limits) -> int:
+    """Bring files from all addresses at the same time, from each one after the other; their bytes.
+
+    The first that fails ends all. Raises as ``download``.
+    """
+    addresses: dict[str, list[Wanted]] = {}
+    for one in wanted:
+        addresses.setdefault(one.folder, []).append(one)
+    together = _Together(limits.deadline, limits.cancelled)
+
+    def bring(files: list[Wanted]) -> None:
+        for one in files:
+            url = one.folder + one.name
+            download(
+                url, one.target, one.size, headers, together, first=one.first, whole=one.whole, arrived=one.arrived
+            )
+
+    if len(addresses) == 1:
+        bring(list(wanted))
+    else:
+        with ThreadPoolExecutor(_ADDRESSES, "echorl-download") as pool:
+            futures = [pool.submit(bring, files) for files in addresses.values()]
+            done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+            # What fails from here on fails of this.
+            failed = next((error for one in done if (error := one.exception()) is not None), None)
+            if failed is not None:
+                together.one_failed.set()
+                raise failed
+    return sum(one.size for one in wanted)
+
+
 def download(
     url: str,
     target: Path,
@@ -146,11 +217,14 @@ def download(
     headers: Mapping[str, str],
     limits: Limits,
     *,
-    arrived: Callable[[int], None] = lambda _: None,
+    first: int = 0,
+    whole: int | None = None,
+    arrived: Callable[[int], None] = _unheard,
 ) -> None:
-    """Bring a file of exactly ``size`` bytes, which ``target`` has from the begin. Where it exists it is overwritten.
+    """Bring a file of exactly ``size`` bytes, which go to ``target`` from byte ``first`` on; other bytes there stay.
 
-    ``arrived`` is told how many are there whenever more are, and ends the download by raising.
+    ``target`` has its ``whole`` size, or ``size`` bytes, from the begin. ``arrived`` is told how many have come
+    whenever more have, and ends the download by raising.
 
     Raises:
         WeightsRefusedError: it has another size, or was refused.
@@ -158,7 +232,8 @@ def download(
         TimeoutError, StageAbortedError: see ``Limits``.
     """
     with _opened(url, headers, limits) as source, open(target, "wb", buffering=0, opener=_kept) as to:
-        to.truncate(size)
+        to.truncate(whole or size)
+        to.seek(first)
         block, done = memoryview(bytearray(min(_BLOCK, size + 1))), 0
         while count := source.readinto(block):
             limits.check(f"downloading {target.name}")
@@ -172,7 +247,7 @@ def download(
 
 
 def _kept(path: str, flags: int) -> int:
-    """Open a file whose memory is used again."""
+    """Open a file with what is in it already: memory that is used again, other parts of it."""
     return os.open(path, flags & ~os.O_TRUNC, 0o666)
 
 

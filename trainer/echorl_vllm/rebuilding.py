@@ -74,4 +74,5 @@ def _change(path: Path, names: list[str], manifest: WeightManifest, delta: Weigh
 
 def _form(manifest: WeightManifest) -> object:
     tensors = {name: (one.dtype, one.shape, one.file) for name, one in manifest.tensors.items()}
-    return manifest.files, tensors
+    # Where they are served is another place for every version.
+    return [(one.name, one.size) for one in manifest.files], tensors

@@ -91,7 +91,7 @@ class Reception:
         if self._group is not None and self._group.name != seat.group:
             self._leave()
         if self._group is None:
-            self._group = BroadcastGroup(seat, store_at(host, seat), device)
+            self._group = BroadcastGroup(seat, store_at(host, seat.port), device)
         self._group.broadcast(flats, seat, lambda: fault_point("engine.mid_broadcast"))
 
     def _leave(self) -> None:

@@ -21,9 +21,9 @@ from urllib.parse import urljoin
 import msgspec
 
 from echorl_core.wire.engine import DeltaUse, StageRequest
-from echorl_core.wire.weights import DELTA_FILE, WeightDelta, WeightManifest, decode
+from echorl_core.wire.weights import DELTA_FILE, DeltaPart, WeightDelta, WeightManifest, decode
 from echorl_vllm.arrivals import Arrivals, Use
-from echorl_vllm.downloads import Limits, download, received
+from echorl_vllm.downloads import Limits, Wanted, download_all, received
 from echorl_vllm.rebuilding import MANIFEST, rebuild
 from echorl_vllm.unread import is_unread
 from echorl_vllm.validation import WeightsRefusedError, check_digests, check_manifest, open_tensors
@@ -94,9 +94,24 @@ class _Source:
     headers: Mapping[str, str]
     limits: Limits
 
-    def bring(self, name: str, size: int, folder: Path, arrived: Callable[[int], None] = lambda _: None) -> int:
-        download(urljoin(self.url, name), folder / name, size, self.headers, self.limits, arrived=arrived)
-        return size
+    def bring_files(self, manifest: WeightManifest, into: Path, arrivals: Arrivals) -> int:
+        """All files of the version, of which ``arrivals`` is told; their bytes."""
+        beside = urljoin(self.url, ".")
+        wanted = [
+            Wanted(one.folder or beside, one.name, target, one.size, arrived=arrivals.of(target))
+            for one in manifest.files
+            for target in [into / one.name]
+        ]
+        return download_all(wanted, self.headers, self.limits)
+
+    def bring_delta(self, delta: WeightDelta, into: Path) -> int:
+        """Its file, put together of its parts if it has some; its bytes."""
+        beside, first, wanted = urljoin(self.url, "."), 0, []
+        for one in delta.parts or [DeltaPart(folder=None, size=delta.size)]:
+            if one.size:
+                wanted.append(Wanted(one.folder or beside, DELTA_FILE, into / DELTA_FILE, one.size, first, delta.size))
+            first += one.size
+        return download_all(wanted, self.headers, self.limits)
 
 
 def fetch(
@@ -138,9 +153,7 @@ def fetch(
             received, delta_use = _from_base(base, partial, manifest, manifest.delta, source)
         if delta_use != "used":
             with Arrivals(manifest, use) as arrivals:
-                for file in manifest.files:
-                    target = partial / file.name
-                    received += source.bring(file.name, file.size, partial, arrivals.of(target))
+                received += source.bring_files(manifest, partial, arrivals)
                 arrivals.wait(lambda: limits.check("checking digests"))
             open_tensors(partial, manifest)  # no tensor is missing
         (partial / MANIFEST).write_bytes(data)
@@ -161,7 +174,7 @@ def _from_base(
     used_up = into.with_suffix(".base")
     try:
         if delta.size:
-            received = source.bring(DELTA_FILE, delta.size, into)
+            received = source.bring_delta(delta, into)
         # What it is called now is no version's name: its files go one by one.
         base.rename(used_up)
         rebuild(used_up, into, manifest, delta)

@@ -24,6 +24,7 @@ from echorl_core.wire.weights import WeightManifest
 OUTPUT_HEAD = "lm_head.weight"
 EMBEDDING = "embed_tokens.weight"
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\.safetensors")
+_FOLDER = re.compile(r"http://[^\s?#]+/")
 _NAMED_IN_MESSAGE = 5
 _HASH_THREADS = 8
 
@@ -132,7 +133,7 @@ def _some(names: Iterable[str]) -> str:
 
 
 def check_manifest(manifest: WeightManifest, *, run_uid: str | None, attempt: int, version: int) -> None:
-    """The manifest is of this run, attempt and version, and names plain files only."""
+    """The manifest is of this run, attempt and version, and names plain files only, and folders on other hosts."""
     for name, value, wanted in (
         ("run_uid", manifest.run_uid, run_uid if run_uid is not None else manifest.run_uid),
         ("attempt", manifest.attempt, attempt),
@@ -147,6 +148,12 @@ def check_manifest(manifest: WeightManifest, *, run_uid: str | None, attempt: in
             raise WeightsRefusedError(
                 f"weight manifest: file name {file.name!r}; accepted are plain *.safetensors names"
             )
+    parts = [] if manifest.delta is None else manifest.delta.parts
+    for folder in [*(one.folder for one in manifest.files), *(part.folder for part in parts)]:
+        if folder is not None and not _FOLDER.fullmatch(folder):
+            raise WeightsRefusedError(f"weight manifest: folder {folder!r}; accepted is http://HOST:PORT/.../")
+    if parts and manifest.delta is not None and sum(one.size for one in parts) != manifest.delta.size:
+        raise WeightsRefusedError(f"weight manifest: the delta's parts are not its {manifest.delta.size} bytes")
 
 
 def check_form(manifest: WeightManifest, expected: ModelForm) -> None:

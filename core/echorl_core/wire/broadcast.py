@@ -19,8 +19,8 @@ class JoinRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """The group that it is in since an earlier version."""
 
 
-class Seat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Answer: the group that the version goes through. Rank 0 is the trainer's, and broadcasts."""
+class Seat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Answer: the group that the version goes through. The first ranks are the trainer's, and broadcast."""
 
     group: str
     """Prefix of its keys in the store; the same as that of an earlier version: the group of that time."""
@@ -32,6 +32,8 @@ class Seat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Of one broadcast at most."""
     timeout_s: float
     """For all of them together."""
+    senders: list[int] = []
+    """Which rank has each file of the manifest, in order; empty: rank 0 has all."""
 
 
 def slices(size: int, slice_bytes: int) -> list[tuple[int, int]]:

@@ -93,11 +93,13 @@ class PolicyAnnouncement(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         return self.version > other.version or (self.version == other.version and self != other)
 
 
-class WeightFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One file of a published policy version, safetensors or an adapter's config; ``name`` relative to the manifest."""
+class WeightFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One file of a published policy version: safetensors, or an adapter's config."""
 
     name: str
     size: int
+    folder: str | None = None
+    """``http://host:port/.../`` of the rank that serves it; None: it is beside the manifest."""
 
 
 class TensorInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -121,15 +123,25 @@ class TensorChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Elements that ``echorl_core.deltas`` names there; None: these are the bytes of the whole tensor."""
 
 
-class WeightDelta(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class DeltaPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Some bytes of a delta's file, as a file ``DELTA_FILE`` of their own."""
+
+    folder: str | None
+    """As ``WeightFile`` says it."""
+    size: int
+
+
+class WeightDelta(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """How a version is made from another one, bit for bit; the manifest's digests are those of the result."""
 
     base: PolicyId
     """Of the same files, names and shapes."""
     size: int
-    """Bytes of the file ``DELTA_FILE`` beside the manifest."""
+    """Bytes of the file ``DELTA_FILE`` beside the manifest, or of all its parts."""
     tensors: dict[str, TensorChange]
     """What is not named is as in the base."""
+    parts: list[DeltaPart] = msgspec.field(default_factory=list)
+    """Of which the file is made, one after the other; empty: it is one."""
 
 
 class WeightManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

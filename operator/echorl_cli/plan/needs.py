@@ -57,6 +57,7 @@ def needs_of(run: EchoRLRun, shape: ModelShape, longest: int | None) -> Needs:
 
 def _training(config: TrainerConfig, shape: ModelShape, shards: int) -> Training:
     lora, optimizer = config.model.lora, config.optimizer
+    is_shared = config.weight_mode != "disk" and lora is None
     return Training(
         shards=shards,
         micro_batch_tokens=config.seq_len,
@@ -71,6 +72,7 @@ def _training(config: TrainerConfig, shape: ModelShape, shards: int) -> Training
         async_save=config.async_save,
         memory_copies=config.memory is not None,
         adapter_parameters=None if lora is None else adapter_parameters(shape, lora.rank, tuple(lora.target_modules)),
+        serving_ranks=shards if is_shared else 1,
     )
 
 

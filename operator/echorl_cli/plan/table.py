@@ -36,7 +36,7 @@ def trainer_lines(needs: Needs, gpu: Gpu | None) -> tuple[str, bool]:
         f"trainer, GiB a GPU: {needs.ranks} GPUs, the model over {use.shards}{copies}, {tokens}",
         *_trainer_rows(memory, use.activation_checkpointing),
     ]
-    in_host_memory = _host_rows(memory)
+    in_host_memory = _host_rows(memory, use.serving_ranks)
     most = memory.total
     if needs.fewest_ranks:
         use = replace(use, shards=use.shards * needs.fewest_ranks // needs.ranks)
@@ -73,12 +73,13 @@ def _trainer_rows(memory: TrainerMemory, checkpointing: str) -> list[str]:
     return lines
 
 
-def _host_rows(memory: TrainerMemory) -> list[str]:
+def _host_rows(memory: TrainerMemory, serving_ranks: int) -> list[str]:
+    versions = "of rank 0: two policy versions" if serving_ranks == 1 else "its files of two policy versions, about"
     rows = [
         ("optimizer state", memory.host_state),
         ("a checkpoint's copy (checkpoint.asyncSave)", memory.host_checkpoint),
         ("two copies of its state (checkpoint.memory)", memory.host_copies),
-        ("of rank 0: two policy versions", memory.host_versions),
+        (versions, memory.host_versions),
     ]
     return ["  in host memory, GiB a rank:", *(_row(f"  {name}", amount) for name, amount in rows if amount)]
 

@@ -36,6 +36,8 @@ class Training:
     """Whether copies of the state are kept in host memory for processes that start in place."""
     adapter_parameters: int | None = None
     """Of an adapter that trains; None: all weights train."""
+    serving_ranks: int = 1
+    """That serve a version among them."""
 
     @property
     def rank_tokens(self) -> int:
@@ -68,7 +70,7 @@ class TrainerMemory:
     host_copies: int
     """The two copies of its shards that its process starts from in place."""
     host_versions: int
-    """Of rank 0 alone: two policy versions as engines get them."""
+    """Of a rank that serves: its files of two policy versions, about; a tensor is never divided."""
 
     @property
     def total(self) -> int:
@@ -107,7 +109,7 @@ def trainer_memory(shape: ModelShape, use: Training) -> TrainerMemory:
         host_state=state if use.cpu_offload else 0,
         host_checkpoint=copy if use.async_save else 0,
         host_copies=2 * copy if use.memory_copies else 0,
-        host_versions=2 * use.compute_bytes * trained,
+        host_versions=2 * use.compute_bytes * trained // use.serving_ranks,
     )
 
 

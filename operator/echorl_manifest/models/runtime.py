@@ -11,8 +11,8 @@ class WeightTransfer(ApiModel):
     """How new weights reach the engines."""
 
     mode: Literal["http", "disk", "nccl", "auto"] = "http"
-    """``http``: engines pull from trainer rank 0; ``disk``: through the run's volume; ``nccl``: it broadcasts to them;
-    ``auto``: http or nccl."""
+    """``http``: engines pull from trainer ranks; ``disk``: through the run's volume; ``nccl``: these broadcast to
+    them; ``auto``: http or nccl."""
     delta: Literal["auto", "never"] = "auto"
     """``auto``: engines that hold the version before fetch what has changed, where that is at most half of the bytes;
     ``never``, and for adapters: the whole."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from echorl_core.wire.sandboxes import BROKER_PORT
+from echorl_manifest.compile.role_configs import num_ranks
 from echorl_manifest.models.environments import Environment
 from echorl_manifest.models.model import is_path
 from echorl_manifest.models.run import EchoRLRunSpec
@@ -88,10 +89,14 @@ def _between_roles(target: Target) -> Iterator[Arrow]:
     trainer, engines = PodRole.TRAINER.value, PodRole.INFERENCE.value
     yield Arrow(PodRole.ORCHESTRATOR.value, engines, _tcp(places.ENGINE_PORT), "sampling and weight updates")
     if target.spec.weight_transfer.mode != "disk":
-        yield Arrow(engines, FIRST_TRAINER, _tcp(places.TRAINER_PORT), "new weights")
+        if serves_shared(target.spec):
+            yield Arrow(engines, trainer, _tcp(places.TRAINER_PORT, ranks_per_pod(target)), "new weights")
+        else:
+            yield Arrow(engines, FIRST_TRAINER, _tcp(places.TRAINER_PORT), "new weights")
     if _may_broadcast(target.spec):
         # The members of a process group listen at ports of the system's choice.
-        for source, to in ((engines, FIRST_TRAINER), (FIRST_TRAINER, engines), (engines, engines)):
+        senders = trainer if serves_shared(target.spec) else FIRST_TRAINER
+        for source, to in ((engines, senders), (senders, engines), (engines, engines)):
             yield Arrow(source, to, (), "broadcasts of weights")
     if places.served(target.spec):
         environments, port = PodRole.ENVIRONMENT.value, _tcp(places.ENVIRONMENT_PORT)
@@ -99,6 +104,12 @@ def _between_roles(target: Target) -> Iterator[Arrow]:
     yield Arrow(trainer, PodRole.ORCHESTRATOR.value, orchestrator, "batches and reports")
     yield Arrow(trainer, trainer, (), "collectives")
     yield Arrow(AGENTS, PodRole.ORCHESTRATOR.value, orchestrator, "the gateway")
+
+
+def serves_shared(spec: EchoRLRunSpec) -> bool:
+    """Whether several ranks of the trainer serve a version among them (the trainer's ``sharing.py``)."""
+    per_replica = num_ranks(spec) // spec.trainer.parallel.replicate
+    return spec.weight_transfer.mode != "disk" and spec.model.lora is None and per_replica > 1
 
 
 def _may_broadcast(spec: EchoRLRunSpec) -> bool:

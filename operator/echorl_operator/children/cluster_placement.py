@@ -105,9 +105,14 @@ def orchestrator_address(ip: str) -> str:
     return f"[{ip}]:{ORCHESTRATOR_PORT}" if ":" in ip else f"{ip}:{ORCHESTRATOR_PORT}"
 
 
+def trainer_pod(run: str, index: str) -> str:
+    """DNS name of one of the gang's pods, within the namespace."""
+    return f"{names.trainer(run)}-{index}.{names.trainer(run)}"
+
+
 def first_trainer(run: str) -> str:
     """DNS name of the gang's first pod, within the namespace."""
-    return f"{names.trainer(run)}-0.{names.trainer(run)}"
+    return trainer_pod(run, "0")
 
 
 def path_problems(run: EchoRLRun) -> list[Problem]:

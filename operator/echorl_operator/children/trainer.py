@@ -25,7 +25,7 @@ def ranks_per_pod(target: Target) -> int:
 
 
 def ports(target: Target) -> dict[str, int]:
-    """HTTP ports of a pod's ranks, by name; the first also serves weights on the gang's first pod."""
+    """HTTP ports of a pod's ranks, by name; they serve weights, too."""
     numbers = range(places.TRAINER_PORT, places.TRAINER_PORT + ranks_per_pod(target))
     return {"metrics" if not local else f"metrics-{local}": port for local, port in enumerate(numbers)}
 
@@ -67,6 +67,10 @@ def _role(target: Target, config: str) -> pods.Role:
         variables.variable("MASTER_ADDR", places.first_trainer(target.name)),
         variables.variable("MASTER_PORT", str(places.RENDEZVOUS_PORT)),
     ]
+    if target.spec.trainer.replicas > 1:
+        # Where engines fetch what this pod's ranks serve; the kubelet puts the number in.
+        host = places.trainer_pod(target.name, f"$({core_names.ENV_POD_INDEX})")
+        env.append(variables.variable(core_names.ENV_ADVERTISE_HOST, host))
     if target.spec.checkpoint.memory is not None and target.spec.trainer.replicas > 1:
         env.append(variables.variable(core_names.ENV_GANG_PORT, str(places.GANG_PORT)))
     if (code := storage.code_path(target, ROLE)) is not None:

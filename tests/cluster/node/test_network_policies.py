@@ -69,7 +69,8 @@ def expected() -> Reached:
     """Written by hand, from the tables of docs/install.md and docs/operator/children.md."""
     found = {("orchestrator", name) for name in ("engine:8000", "server:8000", "agent-box:7070", "grader-box:7070")}
     found |= {("orchestrator", "broker:8090")}
-    found |= {("other-orchestrator", "broker:8090"), ("engine", "trainer-0:8200"), ("agent", "orchestrator:8100")}
+    found |= {("other-orchestrator", "broker:8090"), ("agent", "orchestrator:8100")}
+    found |= {("engine", "trainer-0:8200"), ("engine", "trainer-1:8200")}
     found |= {(f"trainer-{one}", f"trainer-{1 - one}:{port}") for one in (0, 1) for port in PORTS}
     found |= {(name, "orchestrator:8100") for name in ("trainer-0", "trainer-1", "agent-box", "operator")}
     found |= {("operator", "other-orchestrator:8100"), ("operator", "api"), ("broker", "api")}

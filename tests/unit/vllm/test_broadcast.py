@@ -3,8 +3,10 @@
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
+from msgspec.structs import replace
 
 from echorl_collective.group import BroadcastGroup, library_of, store_at
 from echorl_core.wire.broadcast import JoinRequest
@@ -12,6 +14,7 @@ from echorl_core.wire.engine import StageRequest
 from echorl_testing.engines.broadcasting import BroadcastingTrainer
 from echorl_testing.engines.staging_worker import RUN, SHAPE, Worker
 from echorl_trainer.broadcast import JoinRefused
+from echorl_trainer.part_sender import Turn, turn_key
 from echorl_trainer.seeded import write_seeded_model
 
 
@@ -23,9 +26,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bool]:
     return folder, True
 
 
-@pytest.fixture
-def trainer(environment: Path, model: tuple[Path, bool]) -> BroadcastingTrainer:
-    return BroadcastingTrainer(model[0], run_uid=RUN, token="secret")
+@pytest.fixture(params=[1, 2], ids=["one_rank", "two_ranks"])
+def trainer(environment: Path, model: tuple[Path, bool], request: pytest.FixtureRequest) -> BroadcastingTrainer:
+    return BroadcastingTrainer(model[0], run_uid=RUN, token="secret", files=5, ranks=request.param)
 
 
 def staged(request: StageRequest, *workers: Worker) -> list[tuple[str, str | None, bool]]:
@@ -129,7 +132,7 @@ def test_a_peer_that_hangs_mid_broadcast_costs_the_others_nothing(trainer: Broad
     stays.weights.stager.stage(request)
     seat = promised.result(30)
     # It connects to all, and then takes part in nothing.
-    mute = BroadcastGroup(seat, store_at("127.0.0.1", seat), cpu)
+    mute = BroadcastGroup(seat, store_at("127.0.0.1", seat.port), cpu)
     status = stays.settled()
     assert (status.state, status.error) == ("staged", None)
     assert applied(request, trainer, stays)
@@ -139,3 +142,21 @@ def test_a_peer_that_hangs_mid_broadcast_costs_the_others_nothing(trainer: Broad
         assert applied(request, trainer, stays)
     trainer.health.watch.check()
     mute.close()
+
+
+def test_a_rank_of_the_trainer_that_dies_costs_a_broadcast(environment: Path, model: tuple[Path, bool]) -> None:
+    """The test is the second rank: it takes its place in the group, and leaves."""
+    trainer = BroadcastingTrainer(model[0], run_uid=RUN, token="secret", files=5, ranks=2, sends=False)
+    worker, request = Worker(model), trainer.publish(1)
+    worker.weights.stager.stage(request)
+    store = store_at("127.0.0.1", trainer.broadcaster.port)
+    turn = msgspec.json.decode(store.get(turn_key(0)), type=Turn)
+    assert turn.seat is not None
+    assert list(turn.sizes) == [one.name for one in trainer.layouts]
+    assert set(turn.seat.senders) == {0, 1}
+    BroadcastGroup(replace(turn.seat, rank=1), store, torch.device("cpu")).close()
+    status = worker.settled()
+    assert (status.state, status.error, status.broadcast) == FETCHED
+    assert applied(request, trainer, worker)
+    assert trainer.sent == []
+    trainer.health.watch.check()

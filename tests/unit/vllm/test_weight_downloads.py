@@ -3,11 +3,16 @@
 import asyncio
 import hashlib
 import threading
+from contextlib import asynccontextmanager
 
 import pytest
+import torch
 from aiohttp import web
+from msgspec.structs import replace
 
 from echorl_core.run_token import weights_key
+from echorl_core.wire.weights import DeltaPart, PolicyId, WeightManifest, decode
+from echorl_testing.engines.published import add_delta, published_tensors, write_manifest
 from echorl_testing.engines.staging_worker import RUN, Worker, published
 
 
@@ -45,9 +50,9 @@ class Publisher:
         return response
 
 
-@pytest.fixture
-async def publisher(environment):
-    served = Publisher(environment / "p")
+@asynccontextmanager
+async def serving(folder):
+    served = Publisher(folder)
     app = web.Application()
     app.router.add_get("/{name}", served.serve)
     runner = web.AppRunner(app)
@@ -58,6 +63,12 @@ async def publisher(environment):
     yield served
     served.stall.set()
     await runner.cleanup()
+
+
+@pytest.fixture
+async def publisher(environment):
+    async with serving(environment / "p") as served:
+        yield served
 
 
 async def test_http_downloads_once_for_all_workers_of_a_host(model, environment, publisher):
@@ -118,3 +129,84 @@ async def test_a_newer_version_takes_the_place_of_a_download(worker, model, envi
     status = await asyncio.to_thread(worker.settled)
     assert status.is_staged(policy)
     assert hashlib.sha256((environment / "q" / "manifest.json").read_bytes()).hexdigest() == newer
+
+
+@pytest.fixture
+async def other(environment):
+    """Another rank, with files of its own."""
+    async with serving(environment / "other") as served:
+        yield served
+
+
+def shared(model, folder, other, *, base=None):
+    """A version of which the second file, and where there is a delta its second part, lie with ``other``."""
+    published(model, folder, version=1 if base is None else 2, change=None if base is None else norms_changed)
+    if base is not None:
+        add_delta(folder, base)
+    manifest = decode((folder / "manifest.json").read_bytes(), WeightManifest)
+    address = f"{other.url}/"
+    other.folder.mkdir(exist_ok=True)
+    (folder / "part-1.safetensors").rename(other.folder / "part-1.safetensors")
+    files = [replace(one, folder=address if one.name.startswith("part-1") else None) for one in manifest.files]
+    delta = manifest.delta
+    if delta is not None:
+        data = (folder / "delta.bin").read_bytes()
+        (folder / "delta.bin").write_bytes(data[:70])
+        (other.folder / "delta.bin").write_bytes(data[70:])
+        parts = [DeltaPart(folder=None, size=70), DeltaPart(folder=address, size=len(data) - 70)]
+        delta = replace(delta, parts=parts)
+    return write_manifest(folder, replace(manifest, files=files, delta=delta))
+
+
+def policy_of(status):
+    return PolicyId(attempt=status.attempt, version=status.version, digest=status.digest)
+
+
+def norms_changed(tensors):
+    for name, tensor in tensors.items():
+        if name.endswith("norm.weight"):
+            tensor.add_(1)
+
+
+async def test_files_and_deltas_of_two_ranks_are_one_version(model, worker, environment, publisher, other):
+    digest = shared(model, environment / "p", other)
+    url = f"{publisher.url}/manifest.json"
+    first = await asyncio.to_thread(worker.staged, None, digest, url=url)
+    assert (first.state, first.error) == ("staged", None)
+    assert [name for name, _ in other.requests] == ["part-1.safetensors"]
+    assert worker.weights.apply(policy_of(first)).error is None
+    wanted = {name: tensor + 1 for name, tensor in published_tensors(model[0]).items()}
+    assert all(torch.equal(worker.model[name], tensor) for name, tensor in wanted.items())
+
+    (environment / "p").rename(environment / "before")
+    publisher.folder = environment / "p"
+    (other.folder / "part-1.safetensors").rename(environment / "before" / "part-1.safetensors")
+    digest = shared(model, environment / "p", other, base=environment / "before")
+    second = await asyncio.to_thread(worker.staged, None, digest, url=url, version=2)
+    assert (second.state, second.error, second.delta) == ("staged", None, "used")
+    assert [name for name, _ in other.requests][1:] == ["delta.bin"]
+    assert worker.weights.apply(policy_of(second)).error is None
+    norms_changed(wanted)
+    assert all(torch.equal(worker.model[name], tensor) for name, tensor in wanted.items())
+
+
+async def test_a_rank_that_hangs_up_in_a_file_is_told_and_ends_the_others(model, worker, environment, publisher, other):
+    other.hanging_up = publisher.stalling = True
+    digest = shared(model, environment / "p", other)
+    url = f"{publisher.url}/manifest.json"
+    size = (other.folder / "part-1.safetensors").stat().st_size
+    status = await asyncio.to_thread(worker.staged, None, digest, url=url)
+    assert status.state == "failed"
+    assert f"part-1.safetensors: {size // 2} bytes, the weight manifest says {size}" in status.error
+    assert [one.name for one in (environment / "spool").iterdir()] == [".lock"]
+
+
+async def test_folders_of_a_manifest_are_addresses_of_ranks(model, worker, environment, publisher, other):
+    shared(model, environment / "p", other)
+    manifest = decode((environment / "p" / "manifest.json").read_bytes(), WeightManifest)
+    for folder in ("file:///etc/", "http://host:1/v", "https://host/v/", "../"):
+        files = [replace(one, folder=folder) for one in manifest.files]
+        digest = write_manifest(environment / "p", replace(manifest, files=files))
+        status = await asyncio.to_thread(worker.staged, None, digest, url=f"{publisher.url}/manifest.json")
+        assert status.state == "failed"
+        assert f"weight manifest: folder {folder!r}; accepted is http://" in status.error

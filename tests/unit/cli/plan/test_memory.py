@@ -211,6 +211,7 @@ def test_a_rank_by_hand():
     assert found.buffers == 10 * 400 + 10 * 128 + 1600 + 5920
     # A checkpoint's copy: 4 bytes of weights and 8 of moments a parameter; versions are in bfloat16.
     assert (found.host_checkpoint, found.host_versions) == (12 * 2792 // 2, 2 * 2 * 2792)
+    assert trainer_memory(TOY, replace(USE, serving_ranks=2)).host_versions == 2 * 2792
     assert trainer_memory(TOY, replace(USE, async_save=False)).host_checkpoint == 0
     assert found.host_copies == 0
     assert trainer_memory(TOY, replace(USE, memory_copies=True)).host_copies == 2 * found.host_checkpoint

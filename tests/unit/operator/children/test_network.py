@@ -51,7 +51,7 @@ def expected():
     """Written by hand, from the architecture's table; not from the code's arrows."""
     trainers = ("trainer-0", "trainer-1")
     found = {("orchestrator", "engine", "TCP", 8000)}
-    found |= {("engine", "trainer-0", "TCP", 8200)}
+    found |= {("engine", trainer, "TCP", port) for trainer in trainers for port in (8200, 8201, 8207)}
     found |= {(trainer, "orchestrator", "TCP", 8100) for trainer in trainers}
     found |= {(a, b, protocol, port) for a in trainers for b in trainers for protocol, port in PORTS}
     found |= {("agent", "orchestrator", "TCP", 8100), ("operator", "orchestrator", "TCP", 8100)}
@@ -161,21 +161,41 @@ def lines(document, settings=SETTINGS):
     return [str(arrow) for arrow in arrows(rendered(document, settings=settings))]
 
 
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({}, "inference -> trainer (TCP/8200-8207): new weights"),
+        ({"spec.weightTransfer.mode": "auto"}, "inference -> trainer (TCP/8200-8207): new weights"),
+        ({"spec.trainer.parallel": {"replicate": 2}}, "inference -> trainer (TCP/8200-8207): new weights"),
+        ({"spec.trainer.parallel": {"replicate": 16}}, "inference -> trainer-0 (TCP/8200): new weights"),
+        ({"spec.model.lora": {"rank": 8, "alpha": 16}}, "inference -> trainer-0 (TCP/8200): new weights"),
+        ({"spec.weightTransfer.mode": "nccl"}, "inference -> trainer (TCP/8200-8207): new weights"),
+    ],
+)
+def test_engines_reach_every_rank_that_may_serve_weights_and_no_other(changes, line):
+    document = manifest("two-pods")
+    for path, value in changes.items():
+        document = with_value(document, path, value)
+    assert [found for found in lines(document) if found.endswith("new weights")] == [line]
+
+
 def test_engines_need_no_trainer_when_weights_come_by_disk():
     assert "inference -> trainer-0 (TCP/8200): new weights" in lines(shortest())
     assert not any("new weights" in line for line in lines(with_value(shortest(), "spec.weightTransfer.mode", "disk")))
 
 
 def test_members_of_a_broadcast_reach_each_other_at_any_port():
-    among = set(permutations(("trainer-0", "engine", "second-engine"), 2))
+    members = ("trainer-0", "engine", "second-engine")
     peers = [*(peer for peer in PEERS if peer.name in RUN), pod("second-engine", "inference")]
-    for mode, on_gpus, opened in (
-        ("nccl", False, True),
-        ("auto", True, True),
-        ("auto", False, False),
-        ("http", True, False),
+    for mode, on_gpus, replicas, opened in (
+        ("nccl", False, 1, (*members, "trainer-1")),
+        ("nccl", False, 2, members),
+        ("auto", True, 1, (*members, "trainer-1")),
+        ("auto", False, 1, ()),
+        ("http", True, 1, ()),
     ):
         document = with_value(manifest("two-pods"), "spec.weightTransfer.mode", mode)
+        document = with_value(document, "spec.trainer.parallel", {"replicate": replicas})
         if not on_gpus:
             document = with_value(document, "spec.trainer.gpusPerReplica", 0)
         policies = policies_of(document)
@@ -186,7 +206,7 @@ def test_members_of_a_broadcast_reach_each_other_at_any_port():
             if source is not target and allowed(policies, source, target, 29777)
         }
         trainers = {("trainer-0", "trainer-1"), ("trainer-1", "trainer-0")}
-        assert found - trainers == (among if opened else set())
+        assert found - trainers == set(permutations(opened, 2)) - trainers
 
 
 def test_a_model_on_the_volume_needs_no_hub():
