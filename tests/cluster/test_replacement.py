@@ -61,7 +61,7 @@ async def test_others_take_the_place_of_lost_pods_in_the_same_attempt_and_the_ot
             told = {"count": 1, "reason": "others have taken the place of lost pods: 1", "replacements": 1}
             orchestrator.say(restarts_in_place=told, step=4)
             await world.until("it is told", lambda: world.status()["control"].get("replacements") == 1)
-            assert world.status()["restartsByRole"]["trainer"] == 1
+            assert world.status()["control"]["restartsUsed"] == {"trainer": 1}
             # Somebody takes one away: a notice, and none of what maxRestarts limits.
             second = uids(world)
             api.delete(f"/api/v1/namespaces/{namespace}/pods/{LOST}")

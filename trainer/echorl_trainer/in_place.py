@@ -85,6 +85,10 @@ class Agreement:
     def _restarts(self) -> int:
         return sum(verdict.again for verdict in self._verdicts)
 
+    @property
+    def _members(self) -> tuple[str, ...]:
+        return tuple(self._instances.get(pod, "") for pod in range(self._pods)) if self._config.mirror else ()
+
     def report(self, ends: PodEnds, wait_s: float) -> Verdict | None:
         """Note how a pod's ranks ended; the verdict, or None if not all others have in time. Idempotent.
 
@@ -123,7 +127,7 @@ class Agreement:
                     self._replaced.add(pod)
                     self._ends.pop(pod, None)
                     self._all_end()
-            return Joined(restarts=self._restarts, replaces=pod in self._replaced)
+            return Joined(restarts=self._restarts, replaces=pod in self._replaced, instances=self._members)
 
     def _leaves(self, ends: PodEnds) -> None:
         """A pod ends, and another one may take its place: all others end their ranks, and wait for it."""
@@ -198,6 +202,7 @@ class Agreement:
                 step=held,
                 replaced=tuple(sorted(self._replaced)),
                 replacements=self._replacements + 1,
+                instances=self._members,
             )
         if not failed:
             return nothing
@@ -216,6 +221,7 @@ class Agreement:
             delay_s=decision.delay_s,
             step=held,
             replacements=self._replacements,
+            instances=self._members,
         )
 
 
@@ -234,8 +240,6 @@ class Mirror:
     """What a pod holds of another one's copies, and what becomes of its own."""
 
     pods: int
-    instance: str
-    """Its name: no other pod has it."""
     held: Mirrors
     """Of the pod before it."""
     own: Mirroring
@@ -245,8 +249,18 @@ class Mirror:
     join_s: float
     """Longest time until the first pod answers."""
 
+    @property
+    def instance(self) -> str:
+        """This pod's name: no other one has it."""
+        return self.held.instance
+
+    def meet(self, instances: Sequence[str], pod: int) -> None:
+        """Which pods the gang is of: an address may still lead to one that is lost."""
+        self.own.meet(instances[(pod + 1) % self.pods])
+
     def restarted(self, verdict: Verdict, step: int, pod: int) -> None:
         """All ranks of the gang have ended and start again from ``step``."""
+        self.meet(verdict.instances, pod)
         self.held.restarted(verdict.restarts, step)
         done = self.own.done
         if pod in verdict.replaced:
@@ -313,6 +327,7 @@ class InPlace:
             self._last = Restarted(joined.restarts, "")
             log.warning("this pod takes the place of a lost one", pod=self._pod, restarts=joined.restarts)
             until = time.monotonic() + self._mirror.within_s
+            self._mirror.meet(joined.instances, self._pod)
             self._mirror.own.fetch(joined.restarts, until, lambda: not is_leaving())
         return joined.replaces
 

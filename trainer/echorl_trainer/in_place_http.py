@@ -11,7 +11,6 @@ loop: process 1 of a pod waits for its children.
 import http.client
 import socket
 import threading
-import uuid
 from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -249,7 +248,6 @@ def restarts_in_place(
         neighbour = mirror_http.NextPod(*members[after], identity, token)
         mirror = Mirror(
             pods=pods,
-            instance=uuid.uuid4().hex,
             held=mirrors,
             own=Mirroring(memories, neighbour),
             within_s=found.memory.replaced_within_s,

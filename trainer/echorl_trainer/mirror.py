@@ -10,6 +10,7 @@ restarts before them: once the ranks of the gang start again, or a pod has come 
 import os
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Protocol
@@ -37,6 +38,10 @@ class Unreachable(Exception):
 
 class Neighbour(Protocol):
     """The next pod in the ring."""
+
+    def meet(self, instance: str) -> None:
+        """Talk from now on to the pod of that name alone; empty: to whoever is there."""
+        ...
 
     def put(self, rank: int, slot: Slot, step: int, restarts: int, go_on: Callable[[], bool]) -> None:
         """Have it hold a rank's copy of a step, which it does when this returns.
@@ -68,6 +73,8 @@ class Mirrors:
 
     def __init__(self, ranks: range, limit_bytes: int) -> None:
         """``limit_bytes``: of one copy."""
+        self.instance = uuid.uuid4().hex
+        """Name of the pod: no other one has it."""
         self.limit_bytes = limit_bytes
         name, flags = "echorl-mirror-{}-{}", os.MFD_CLOEXEC  # no rank of this pod has to do with them
         self._slots = {
@@ -152,6 +159,10 @@ class Mirroring:
         self._restarts: int | None = None
         """Of the ranks that run; None: none do."""
         threading.Thread(target=self._run, name="mirror", daemon=True).start()
+
+    def meet(self, instance: str) -> None:
+        """Which pod the neighbour is; empty: whoever is there."""
+        self._neighbour.meet(instance)
 
     def begin(self, restarts: int) -> None:
         """Ranks start that ``restarts`` came before."""

@@ -18,7 +18,7 @@ import msgspec
 from echorl_core import names
 from echorl_core.identity import RunIdentity
 from echorl_core.memory_copies import HEAD_BYTES, Slot
-from echorl_trainer.mirror import CHUNK_BYTES, Mirrors, Unreachable, content
+from echorl_trainer.mirror import CHUNK_BYTES, Mirrors, Refused, Unreachable, content
 
 CALL_S = 10.0
 """Of each wait for the other side."""
@@ -32,11 +32,16 @@ class NextPod:
     def __init__(self, host: str, port: int, identity: RunIdentity, token: str) -> None:
         self._host, self._port = host, port
         self._headers = {**identity.headers(), names.HEADER_TOKEN: token}
+        self._instance = ""
+
+    def meet(self, instance: str) -> None:
+        """As ``Neighbour``."""
+        self._instance = instance
 
     def put(self, rank: int, slot: Slot, step: int, restarts: int, go_on: Callable[[], bool]) -> None:
         """As ``Neighbour``."""
         size, (at, _) = content(slot, step)
-        path = f"{COPY}?rank={rank}&step={step}&restarts={restarts}&at={at}"
+        path = f"{COPY}?rank={rank}&step={step}&restarts={restarts}&at={at}&to={self._instance}"
         with self._connected() as connection:
             try:
                 connection.putrequest("PUT", path)
@@ -55,7 +60,8 @@ class NextPod:
         """As ``Neighbour``."""
         with self._connected() as connection:
             try:
-                connection.request("GET", f"{STEPS}?restarts={restarts}", None, self._headers)
+                path = f"{STEPS}?restarts={restarts}&to={self._instance}"
+                connection.request("GET", path, None, self._headers)
                 return msgspec.json.decode(_answer(connection.getresponse()).read(), type=dict[int, set[int]])
             except (OSError, http.client.HTTPException, msgspec.DecodeError) as error:
                 raise Unreachable(f"{type(error).__name__}: {error}") from error
@@ -65,7 +71,8 @@ class NextPod:
         into.clear()
         with self._connected() as connection:
             try:
-                connection.request("GET", f"{COPY}?rank={rank}&step={step}", None, self._headers)
+                path = f"{COPY}?rank={rank}&step={step}&to={self._instance}"
+                connection.request("GET", path, None, self._headers)
                 response = _answer(connection.getresponse())
                 size = int(response.headers.get("Content-Length", "0"))
                 at = int(response.headers.get(HEADER_RECORD, "0"))
@@ -85,6 +92,8 @@ def handle(call: BaseHTTPRequestHandler, mirrors: Mirrors, path: str, query: Map
         KeyError, ValueError: the call is wrong.
         Refused: it comes late, or asks for what is not held.
     """
+    if (wanted := query.get("to", mirrors.instance)) != mirrors.instance:
+        raise Refused(f"to: found {wanted}, this is pod {mirrors.instance}")
     if (call.command, path) == ("GET", STEPS):
         return msgspec.json.encode({rank: sorted(held) for rank, held in mirrors.steps(int(query["restarts"])).items()})
     rank, step = int(query["rank"]), int(query["step"])

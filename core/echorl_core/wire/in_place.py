@@ -47,6 +47,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """Pods that have taken the place of lost ones since the restart before."""
     replacements: int = 0
     """How many restarts so far had any of these."""
+    instances: tuple[str, ...] = ()
+    """Which pods the gang is of, by index, where others may take their place."""
 
 
 class Joined(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +58,8 @@ class Joined(msgspec.Struct, frozen=True, kw_only=True):
     """How many restarts in place there have been."""
     replaces: bool
     """Whether it takes the place of a lost pod: its ranks start with all others, from what its neighbour holds."""
+    instances: tuple[str, ...] = ()
+    """Which pods the gang is of, by index; empty: one that has not joined."""
 
 
 class Failed(msgspec.Struct, frozen=True, kw_only=True):

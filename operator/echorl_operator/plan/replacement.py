@@ -8,6 +8,7 @@ and what does not come about in time, is decided as for any gang: by a new attem
 """
 
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 
 from echorl_core.names import ExitCode, Phase, Role
 from echorl_core.restarts import Action, Death, decide
@@ -28,6 +29,9 @@ from echorl_operator.plan.gang import Gang, digest
 from echorl_operator.plan.notices import note_notice
 from echorl_operator.plan.outcome import Outcome
 from echorl_operator.plan.recovery import SETTLE_S, count, reason_of
+
+KILLED = 137
+"""Code of a container whose process 1 was ended by SIGKILL."""
 
 
 def is_mirrored(spec: EchoRLRunSpec) -> bool:
@@ -108,7 +112,7 @@ def count_replacements(builder: PlanBuilder, state: RoleState) -> None:
 def _note_lost(builder: PlanBuilder, spec: EchoRLRunSpec, ends: dict[int, PodRecord | None]) -> Outcome:
     """Count pods that are lost, and have status name them."""
     unknown = Death(Role.TRAINER, _named(builder, ends), int(ExitCode.CRASH), why="its pod is gone", notice=True)
-    deaths = [unknown if pod is None else death_of(pod) for pod in ends.values()]
+    deaths = [unknown if pod is None else _death_of(pod) for pod in ends.values()]
     policy = restart_policy(spec)
     rules, ledger = restart_rules(spec), builder.memory.ledger
     decision = decide(deaths, ledger=ledger, policy=policy, rules=rules, is_held=True)
@@ -167,6 +171,14 @@ def _end(gang: Gang, index: int) -> PodRecord | None:
     ended = [pod for pod in gang.current if pod.index == index and (pod.ended or pod.meta.deleted_at is not None)]
     gone = [pod for pod in gang.departed if pod.index == index]
     return next(iter([*ended, *reversed(gone)]), None)
+
+
+def _death_of(pod: PodRecord) -> Death:
+    """As of any pod; one that was killed without a word was not told to end: its controller deletes it afterwards."""
+    death = death_of(pod)
+    if exit_code(pod) != KILLED or pod.disrupted or termination_message_of(pod) is not None:
+        return death
+    return replace(death, exit_code=-9, why=None, notice=False)
 
 
 def _ended_by_itself(pod: PodRecord) -> bool:

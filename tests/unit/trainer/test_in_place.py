@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from echorl_core.config import MemoryConfig
 from echorl_core.identity import RunIdentity
 from echorl_core.names import ExitCode
-from echorl_core.wire.in_place import Joined, PodEnds, RankEnd, Verdict
+from echorl_core.wire.in_place import PodEnds, RankEnd, Verdict
 from echorl_trainer.in_place import Agreement
 from echorl_trainer.in_place_http import RemoteFirstPod, serve
 from echorl_trainer.mirror import Refused, Unreachable
@@ -124,8 +124,15 @@ MIRRORED = MemoryConfig(limit_bytes=1, max_restarts=0, mirror=True, replaced_wit
 def gang_of(pods: int) -> Agreement:
     agreement = Agreement(MIRRORED, pods)
     for pod in range(pods):
-        assert agreement.join(pod, f"old {pod}") == Joined(restarts=0, replaces=False)
+        assert joined(agreement, pod, f"old {pod}") == (0, False)
     return agreement
+
+
+def joined(agreement: Agreement, pod: int, instance: str) -> tuple[int, bool]:
+    """How many restarts came before it, and whether it takes another one's place."""
+    told = agreement.join(pod, instance)
+    assert told.instances[pod] == instance
+    return told.restarts, told.replaces
 
 
 def of(instance: str, said: PodEnds) -> PodEnds:
@@ -137,13 +144,14 @@ def test_the_gang_goes_on_with_a_pod_in_the_place_of_a_lost_one_from_what_all_ho
     assert agreement.report(of("old", ends(0, 1, held=(4, 6, 7))), 0.0) is None
     assert agreement.report(of("old", ends(1, 1, held=(4, 6, 7))), 0.0) is None
     for _ in range(2):
-        assert agreement.join(2, "new 2") == Joined(restarts=0, replaces=True)
+        assert joined(agreement, 2, "new 2") == (0, True)
     none = replace(of("new", ends(2, held=(4, 6))), ends=[])
     verdict = agreement.report(none, 0.0)
     assert verdict is not None
     assert (verdict.again, verdict.restarts, verdict.step, verdict.delay_s) == (True, 1, 6, 0.0)
+    assert verdict.instances == ("old 0", "old 1", "new 2")
     assert (verdict.replaced, verdict.replacements) == ((2,), 1), "and it counts against nothing here"
-    assert agreement.join(2, "new 2") == Joined(restarts=1, replaces=False)
+    assert joined(agreement, 2, "new 2") == (1, False)
     assert agreement.report(of("old", ends(0, 1, held=(4, 6, 7))), 0.0) == verdict
 
 

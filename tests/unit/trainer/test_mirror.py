@@ -164,6 +164,19 @@ def test_nobody_else_is_heard(mirrors: Mirrors, identity: RunIdentity, token: st
         assert slot is not None
 
 
+def test_a_lost_pod_whose_address_is_still_given_is_not_taken_for_another_one(
+    neighbour: NextPod, memories: dict[int, RankMemory], mirrors: Mirrors
+) -> None:
+    fill(memories[2].slots[0], 2, 5)
+    neighbour.meet("another")
+    with pytest.raises(Unreachable, match="status 409"):
+        neighbour.steps(0)
+    assert not put(neighbour, memories[2].slots[0], 5)
+    neighbour.meet(mirrors.instance)
+    until(lambda: put(neighbour, memories[2].slots[0], 5))
+    assert neighbour.steps(-1)[2] == {5}
+
+
 def test_ranks_of_others_and_copies_beyond_the_limit_are_refused(
     neighbour: NextPod, memories: dict[int, RankMemory]
 ) -> None:

@@ -203,6 +203,15 @@ def test_a_code_that_is_never_restarted_fails_the_run() -> None:
     assert (cluster.status["phase"], cluster.condition("Failed")[1]) == ("Failed", "NonFinite")
 
 
+def test_a_killed_pod_that_its_controller_deletes_at_once_was_not_taken_away() -> None:
+    cluster = at_work(maxRestarts=9)
+    cluster.end(LOST, 137)
+    cluster.take_away(LOST)
+    cluster.settle_after(3.0)
+    assert cluster.status["control"]["restartsUsed"] == {"trainer": 1}
+    assert "notices" not in cluster.status
+
+
 def test_a_pod_that_nobody_saw_end_is_a_notice() -> None:
     cluster = at_work(maxRestarts=0)
     cluster.remove(LOST)
