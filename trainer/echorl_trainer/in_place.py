@@ -63,7 +63,8 @@ class Agreement:
 
     def __init__(self, config: MemoryConfig, pods: int, *, parted_s: float = PARTED_S) -> None:
         self._config, self._pods = config, pods
-        self._parted_s = max(parted_s, config.replaced_within_s) if config.mirror else parted_s
+        # Whoever lets pods through is to give up first: it knows why there is none.
+        self._parted_s = parted_s + config.replaced_within_s if config.mirror else parted_s
         self._changed = threading.Condition()
         self._ends: dict[int, PodEnds] = {}
         """By pod, since the last restart."""
@@ -349,7 +350,7 @@ class InPlace:
         instance = "" if self._mirror is None else self._mirror.instance
         said = PodEnds(pod=self._pod, restarts=self.restarts, ends=told, held=held, leaves=False, instance=instance)
         began = heard = time.monotonic()
-        longest_s = SILENT_S + (PARTED_S if self._mirror is None else max(PARTED_S, self._mirror.within_s))
+        longest_s = SILENT_S + PARTED_S + (0.0 if self._mirror is None else self._mirror.within_s)
         while True:
             late = max(time.monotonic() - heard - SILENT_S, time.monotonic() - began - longest_s) > 0
             said = replace(said, leaves=is_leaving() or late)

@@ -161,17 +161,19 @@ class MemoryCopies:
         self._background.wait()
 
     def resume(self, restarted: Restarted, link: Link, run: RunDirectory, attempt: int) -> Held:
-        """Take over the newest step that every rank holds; collective. Where that fails, the slots are empty.
+        """Take over the newest step that every rank holds; collective. Where there is none, the slots are empty.
 
         Raises:
             Unreadable: no step is held by all, or the newest committed checkpoint is beyond it.
         """
         try:
             return self._resumed(restarted, link, run, attempt)
-        except BaseException:
-            # Who starts the ranks tries once: without a step in memory a new attempt begins at a checkpoint.
-            for room in self._rooms:
-                room.slot.clear()
+        except BaseException as error:
+            # Who starts the ranks tries once: without a step in memory a new attempt begins at a checkpoint. But where
+            # it was a pod that was lost meanwhile, another one goes on from what the others hold.
+            if self._mirror is None or isinstance(error, Unreadable):
+                for room in self._rooms:
+                    room.slot.clear()
             raise
 
     def _resumed(self, restarted: Restarted, link: Link, run: RunDirectory, attempt: int) -> Held:
