@@ -25,7 +25,8 @@ from echorl_core.memory_copies import RankMemory
 from echorl_core.run_token import is_same
 from echorl_core.wire.in_place import Failed, Joined, PodEnds, Verdict
 from echorl_trainer import mirror_http
-from echorl_trainer.in_place import Agreement, FirstPod, InPlace, Mirror
+from echorl_trainer.agreement import Agreement
+from echorl_trainer.in_place import FirstPod, InPlace, Mirror
 from echorl_trainer.mirror import Mirroring, Mirrors, Refused, Unreachable
 
 IN_PLACE = "/in-place/"

@@ -27,7 +27,7 @@ class MemoryCopies(ApiModel):
     """Bytes of two of each rank's state, with ``mirror`` of five."""
     mirror: bool = False
     """Whether each pod's newest copies are also held by a neighbour, so that the others stay when one is lost; needs
-    two replicas or more."""
+    two replicas or more. No meaning on one machine."""
 
 
 class Checkpoint(ApiModel):

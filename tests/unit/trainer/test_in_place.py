@@ -15,7 +15,7 @@ from echorl_core.config import MemoryConfig
 from echorl_core.identity import RunIdentity
 from echorl_core.names import ExitCode
 from echorl_core.wire.in_place import PodEnds, RankEnd, Verdict
-from echorl_trainer.in_place import Agreement
+from echorl_trainer.agreement import Agreement
 from echorl_trainer.in_place_http import RemoteFirstPod, serve
 from echorl_trainer.mirror import Refused, Unreachable
 
