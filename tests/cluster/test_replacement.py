@@ -42,7 +42,7 @@ async def replaced(world: World, before: dict[str, str]) -> None:
     assert {name for name, uid in uids(world).items() if before[name] != uid} == {LOST}
 
 
-@campaign.SAMPLED
+@campaign.ALL
 async def test_others_take_the_place_of_lost_pods_in_the_same_attempt_and_the_other_pods_stay(
     api: Api, connection: Connection, namespace: str, tmp_path: Path
 ) -> None:
