@@ -25,6 +25,8 @@ from echorl_testing.trainer.batches import RUN_UID, record
 from echorl_testing.trainer.fake_orchestrator import TOKEN, FakeOrchestrator
 from echorl_testing.trainer.tiny_learner import tiny_model
 from echorl_testing.trainer.trainer_processes import REPOSITORY, Gang, trainer_config
+from echorl_trainer.mirror import Unreachable
+from echorl_trainer.mirror_http import NextPod
 
 TERMINATED = 128 + signal.SIGTERM
 IDENTITY = RunIdentity("test", RUN_UID, 1)
@@ -38,6 +40,7 @@ PODS = [
     "bad input",
     "in place",
     "in place, two pods",
+    "replaced",
 ]
 
 
@@ -53,10 +56,14 @@ class Pods:
         self.folder, self.model = folder, model
         self.run = RunDirectory(folder / "run")
         self.processes: list[Process] = []
+        self._started: dict[int, tuple[list[str], dict[str, str]]] = {}
+        """Command and variables, by pod."""
+        self.left: list[int] = []
+        """Process ids of ranks that outlive their pods."""
         prepare(self.run, IDENTITY)
 
-    def orchestrator(self, steps: int) -> FakeOrchestrator:
-        return FakeOrchestrator(self.run, IDENTITY, steps=steps, num_ranks=2, interval=2)
+    def orchestrator(self, steps: int, num_ranks: int = 2) -> FakeOrchestrator:
+        return FakeOrchestrator(self.run, IDENTITY, steps=steps, num_ranks=num_ranks, interval=2)
 
     async def start(
         self,
@@ -66,13 +73,14 @@ class Pods:
         fault: str = "",
         faulty: int = 1,
         grace_s: int | None = None,
+        num_ranks: int = 2,
         **settings: object,
     ) -> None:
         """``fault``: of the first ``faulty`` pods."""
         config = self.folder / "trainer.json"
         # As in a cluster, where every pod has an address of its own.
         trainer_config(self.run, self.model, url, publish_host="0.0.0.0", **settings).dump(config)
-        port, gang_port = free_port(), free_port()
+        port, gang_ports = free_port(), [free_port() for _ in range(pods)]
         for index in range(pods):
             variables = {
                 **{key: value for key, value in os.environ.items() if not key.startswith("ECHORL_")},
@@ -80,24 +88,59 @@ class Pods:
                 "ECHORL_ADMIN_TOKEN": TOKEN,
                 "ECHORL_PODS": str(pods),
                 "ECHORL_POD_INDEX": str(index),
-                "ECHORL_RANKS_PER_POD": str(2 // pods),
+                "ECHORL_RANKS_PER_POD": str(num_ranks // pods),
                 "ECHORL_ADVERTISE_HOST": "localhost",
                 "ECHORL_TERMINATION_LOG": str(self.words_file(index)),
                 "ECHORL_FAULTS": fault if index < faulty else "",
                 **({} if grace_s is None else {"ECHORL_GRACE_S": str(grace_s)}),
                 "MASTER_ADDR": "127.0.0.1",
                 "MASTER_PORT": str(port),
-                "ECHORL_GANG_PORT": str(gang_port),
+                "ECHORL_GANG_PORT": str(gang_ports[0]),
+                "ECHORL_GANG_MEMBERS": ",".join(f"127.0.0.1:{one}" for one in gang_ports),
                 "OMP_NUM_THREADS": "1",
                 "TMPDIR": str(self.folder),
             }
-            with (self.folder / f"pod_{index}.log").open("ab") as log:
-                self.processes.append(
-                    await asyncio.create_subprocess_exec(
-                        sys.executable, "-m", "echorl_trainer.pod", "--config", str(config),
-                        env=variables, stdout=log, stderr=log, cwd=REPOSITORY,
-                    )
-                )  # fmt: skip
+            command = [sys.executable, "-m", "echorl_trainer.pod", "--config", str(config)]
+            self._started[index] = command, variables
+            self.processes.append(await self._process(index))
+
+    async def _process(self, index: int) -> Process:
+        command, variables = self._started[index]
+        with (self.folder / f"pod_{index}.log").open("ab") as log:
+            return await asyncio.create_subprocess_exec(*command, env=variables, stdout=log, stderr=log, cwd=REPOSITORY)
+
+    def mirrored(self, step: int, pods: int) -> bool:
+        """Whether every pod's neighbour holds the step of all its ranks."""
+        members = self._started[0][1]["ECHORL_GANG_MEMBERS"].split(",")
+        for member in members[:pods]:
+            try:
+                held = NextPod("127.0.0.1", int(member.rpartition(":")[2]), IDENTITY, TOKEN).steps(-1)
+            except Unreachable:
+                return False
+            if not all(step in steps for steps in held.values()):
+                return False
+        return True
+
+    async def replace(self, way: str, *indices: int) -> None:
+        """Others take the place of pods.
+
+        ``way``: "lose": all processes of these are gone at once, as when their node is; "drain": they are told to end;
+        "leave": their ranks stand still, and may work on later, as on a node that was given up.
+        """
+        for index in indices:
+            process = self.processes[index]
+            ranks = [int(one) for one in children_of(process.pid)]
+            if way == "drain":
+                process.terminate()
+                await process.wait()
+                continue
+            process.kill()
+            for rank in ranks:
+                os.kill(rank, signal.SIGKILL if way == "lose" else signal.SIGSTOP)
+            self.left += ranks if way == "leave" else []
+            await process.wait()
+        for index in indices:
+            self.processes[index] = await self._process(index)
 
     def words_file(self, index: int) -> Path:
         return self.folder / f"words_{index}.json"
@@ -113,8 +156,7 @@ class Pods:
     def ranks(self) -> list[int]:
         """Process ids of the first pod's ranks, in order of their ranks (ids begin anew at a machine's highest)."""
         pid = self.processes[0].pid
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        environs = {int(child): Path(f"/proc/{child}/environ").read_bytes().split(b"\0") for child in children}
+        environs = {int(child): Path(f"/proc/{child}/environ").read_bytes().split(b"\0") for child in children_of(pid)}
         by_rank = {b"RANK=%d" % rank: rank for rank in range(2)}
         return sorted(environs, key=lambda one: next(by_rank[entry] for entry in environs[one] if entry in by_rank))
 
@@ -125,6 +167,8 @@ class Pods:
         for process in self.processes:
             if process.returncode is None:
                 process.terminate()
+        for rank in filter(is_alive, self.left):
+            os.kill(rank, signal.SIGKILL)
         await asyncio.gather(*(process.wait() for process in self.processes))
 
 
@@ -193,6 +237,65 @@ async def test_killed_ranks_go_on_in_place_from_memory_as_if_nothing_had_been(
     batches = ("--batches", str(tmp_path / "recorded"))
     through = await replayed(gang, tmp_path / "through", *batches, ranks=2)
     ended = await replayed(gang, tmp_path / "ended", "--checkpoint", str(gang.run.checkpoint(6)), ranks=1)
+    assert ended == through
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process that is not ours has not ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def children_of(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
+@pytest.mark.parametrize(
+    ("pods", "lost", "ways"),
+    [
+        pytest.param(
+            2, (1,), ("lose", "drain"), marks=campaign.campaign_mark("pods", PODS, 1, "replaced"), id="two pods"
+        ),
+        pytest.param(2, (1,), ("leave", "lose"), marks=campaign.ALL, id="a lost pod works on"),
+        pytest.param(4, (1, 3), ("lose", "lose"), marks=campaign.ALL, id="two of four pods"),
+    ],
+)
+@pytest.mark.faults
+async def test_another_pod_takes_the_place_of_a_lost_one_as_if_nothing_had_been(
+    gang: Pods, tmp_path: Path, pods: int, lost: tuple[int, ...], ways: tuple[str, str]
+) -> None:
+    memory = MemoryConfig(limit_bytes=2**30, mirror=True)
+    async with gang.orchestrator(7, pods) as orchestrator:
+        orchestrator.interval, orchestrator.sealed = 100, 3
+        await gang.start(orchestrator.url, pods=pods, num_ranks=pods, grace_s=200, memory=memory)
+        await orchestrator.until(lambda: gang.mirrored(3, pods))
+        first = gang.processes[0].pid
+        await gang.replace(ways[0], *lost)
+        orchestrator.sealed = 5
+        await orchestrator.until(lambda: bool(orchestrator.restarts))
+        (restart,) = orchestrator.restarts
+        assert (restart.step, restart.count, restart.replacements) == (3, 1, 1), gang.log()
+        # And again, the pods that came for them included: their own copies are at their neighbours' by then.
+        await orchestrator.until(lambda: gang.mirrored(5, pods))
+        for rank in gang.left:
+            os.kill(rank, signal.SIGCONT)
+        await orchestrator.until(lambda: not any(map(is_alive, gang.left)))
+        await gang.replace(ways[1], *lost)
+        orchestrator.sealed = 7
+        assert await gang.ended() == [ExitCode.OK] * pods, gang.log()
+        assert [(one.step, one.count, one.replacements) for one in orchestrator.restarts[1:]] == [(5, 2, 2)]
+        assert gang.processes[0].pid == first
+        assert not orchestrator.notices, "nobody saves for a pod that another one takes the place of"
+    assert orchestrator.committed == [7]
+    assert {report.step for report in orchestrator.reports} == {1, 2, 3, 4, 5, 6, 7}
+    assert {Path(part.file).name for report in orchestrator.parts[7].values() for part in report.parts} >= {
+        f"__{rank}_r2_0.distcp" for rank in range(pods)
+    }
+    record(tmp_path / "recorded", 7, num_ranks=pods)
+    through = await replayed(gang, tmp_path / "through", "--batches", str(tmp_path / "recorded"), ranks=pods)
+    ended = await replayed(gang, tmp_path / "ended", "--checkpoint", str(gang.run.checkpoint(7)), ranks=1)
     assert ended == through
 
 

@@ -59,6 +59,9 @@ class SaveTarget:
     identity: RunIdentity
     model_path: Path
     link: Link
+    replacements: int = 0
+    """In how many restarts in place another pod took the place of a lost one, which may still write: shards are named
+    by it."""
 
     def folder(self, step: int) -> Path:
         """This attempt's folder of a checkpoint."""
@@ -135,14 +138,14 @@ class Saver:
         state = self._state.collect(step)
         folder = self._target.folder(step) / TRAINER_FOLDER
         if self._copies is not None:
-            writer = ShardWriter(folder, sync_files=False, ready=self._copies.wait)
+            writer = ShardWriter(folder, sync_files=False, ready=self._copies.wait, prefix=self._prefix)
             upload = async_save(state, storage_writer=writer, process_group=self._group, async_stager=self._copies)
             assert isinstance(upload, Future)  # noqa: S101 - only stagers that are asynchronous answer otherwise
             return upload
         written: Future[Any] = Future()
         with self._progress.during(Phase.SAVING, f"the files of checkpoint {step}"):
             try:
-                writer = ShardWriter(folder, sync_files=False)
+                writer = ShardWriter(folder, sync_files=False, prefix=self._prefix)
                 written.set_result(save(state, storage_writer=writer, process_group=self._group))
             except (OSError, CheckpointException) as failure:
                 written.set_exception(failure)
@@ -216,8 +219,14 @@ class Saver:
 
     def _own_shards(self, step: int) -> list[Path]:
         folder, rank = self._target.folder(step) / TRAINER_FOLDER, self._state.ranks.rank
-        shards = sorted(folder.glob(f"__{rank}_*.distcp"))
+        shards = sorted(folder.glob(f"{self._prefix or f'__{rank}_'}[0-9]*.distcp"))
         return [*shards, folder / ".metadata"] if rank == 0 else shards
+
+    @property
+    def _prefix(self) -> str | None:
+        """Of this rank's files; None: torch's own, of which those of a pod that is lost have the name."""
+        number = self._target.replacements
+        return f"__{self._state.ranks.rank}_r{number}_" if number else None
 
     def _remove(self, step: int, published: Publication | None) -> None:
         weights = self._target.folder(step) / WEIGHTS_FOLDER

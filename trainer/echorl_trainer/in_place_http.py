@@ -2,8 +2,10 @@
 
     POST /in-place/ends?wait=S               PodEnds -> Verdict; 204: not decided yet, ask again
     GET  /in-place/failed?restarts=N&wait=S  -> Failed
+    POST /in-place/join?pod=I&instance=NAME  -> Joined
 
-A thread a call, and no event loop: process 1 of a pod waits for its children.
+Where neighbours hold copies, each pod answers at its own port too (``mirror_http.py``). A thread a call, and no event
+loop: process 1 of a pod waits for its children.
 """
 
 import http.client
@@ -21,9 +23,14 @@ from echorl_core.config import TrainerConfig
 from echorl_core.identity import RunIdentity
 from echorl_core.memory_copies import RankMemory
 from echorl_core.run_token import is_same
-from echorl_core.wire.in_place import Failed, PodEnds, Verdict
-from echorl_trainer.in_place import Agreement, FirstPod, InPlace, Unreachable
+from echorl_core.wire.in_place import Failed, Joined, PodEnds, Verdict
+from echorl_trainer import mirror_http
+from echorl_trainer.agreement import Agreement
+from echorl_trainer.in_place import FirstPod, InPlace, Mirror
+from echorl_trainer.mirror import Mirroring, Mirrors, Refused, Unreachable
 
+IN_PLACE = "/in-place/"
+ENDS, FAILED, JOIN = f"{IN_PLACE}ends", f"{IN_PLACE}failed", f"{IN_PLACE}join"
 MAX_BODY_BYTES = 1 << 20
 MAX_WAIT_S = 60.0
 CALL_S = 10.0
@@ -36,12 +43,15 @@ class _Handler(BaseHTTPRequestHandler):
     server: "_Server"
 
     def do_GET(self) -> None:
-        self._handle("/in-place/failed")
+        self._handle(FAILED, mirror_http.COPY, mirror_http.STEPS)
 
     def do_POST(self) -> None:
-        self._handle("/in-place/ends")
+        self._handle(ENDS, JOIN)
 
-    def _handle(self, path: str) -> None:
+    def do_PUT(self) -> None:
+        self._handle(mirror_http.COPY)
+
+    def _handle(self, *paths: str) -> None:
         self.close_connection = True
         parts = urlsplit(self.path)
         given = {name: self.headers.get(name, "") for name in (names.HEADER_RUN, names.HEADER_ATTEMPT)}
@@ -49,32 +59,55 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(409, {"error": problem})
         elif not is_same(self.headers.get(names.HEADER_TOKEN), self.server.token):
             self._answer(403, {"error": f"{names.HEADER_TOKEN} is missing or wrong"})
-        elif parts.path != path:
+        elif parts.path not in paths or self._whose(parts.path) is None:
             self._answer(404, {"error": f"no {self.command} {parts.path[:100]}"})
         else:
             try:
-                self._decide({key: float(values[0]) for key, values in parse_qs(parts.query).items()})
+                self._decide(parts.path, {key: values[0] for key, values in parse_qs(parts.query).items()})
             except (KeyError, ValueError, OverflowError, msgspec.DecodeError) as error:
                 self._answer(400, {"error": f"{type(error).__name__}: {error}"})
+            except (Refused, Unreachable) as error:
+                self._answer(409, {"error": str(error)})
 
-    def _decide(self, query: Mapping[str, float]) -> None:
-        agreement, wait_s = self.server.agreement, min(max(query["wait"], 0.0), MAX_WAIT_S)
-        if self.command == "GET":
+    def _whose(self, path: str) -> Agreement | Mirrors | None:
+        return self.server.agreement if path.startswith(IN_PLACE) else self.server.mirrors
+
+    def _decide(self, path: str, query: Mapping[str, str]) -> None:
+        whose = self._whose(path)
+        if isinstance(whose, Mirrors):
+            content = mirror_http.handle(self, whose, path, query)
+            if content is not None:
+                self._send(200, content)
+        elif whose is not None:
+            self._agree(whose, path, query)
+
+    def _agree(self, agreement: Agreement, path: str, query: Mapping[str, str]) -> None:
+        if path == JOIN:
+            self._answer(200, agreement.join(self._other(int(query["pod"])), query["instance"]))
+            return
+        wait_s = min(max(float(query["wait"]), 0.0), MAX_WAIT_S)
+        if path == FAILED:
             self._answer(200, Failed(failed=agreement.has_failed(int(query["restarts"]), wait_s)))
             return
         size = int(self.headers.get("Content-Length", "0"))
         if not 0 < size <= MAX_BODY_BYTES:
             raise ValueError(f"Content-Length: found {size}, accepted are 1 to {MAX_BODY_BYTES}")
         ends = msgspec.json.decode(self.rfile.read(size), type=PodEnds)
-        if not 0 < ends.pod < self.server.pods:
-            raise ValueError(f"pod: found {ends.pod}, accepted are 1 to {self.server.pods - 1}")
+        self._other(ends.pod)
         verdict = agreement.report(ends, wait_s)
         self._answer(204 if verdict is None else 200, verdict)
         if verdict is not None:
             agreement.answered(ends.pod)
 
+    def _other(self, pod: int) -> int:
+        if not 0 < pod < self.server.pods:
+            raise ValueError(f"pod: found {pod}, accepted are 1 to {self.server.pods - 1}")
+        return pod
+
     def _answer(self, status: int, body: msgspec.Struct | dict[str, str] | None) -> None:
-        content = b"" if body is None else msgspec.json.encode(body)
+        self._send(status, b"" if body is None else msgspec.json.encode(body))
+
+    def _send(self, status: int, content: bytes) -> None:
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(content)))
@@ -89,23 +122,43 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(
-        self, host: str, port: int, agreement: Agreement, *, pods: int, identity: RunIdentity, token: str
+        self,
+        host: str,
+        port: int,
+        agreement: Agreement | None,
+        mirrors: Mirrors | None,
+        *,
+        pods: int,
+        identity: RunIdentity,
+        token: str,
     ) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self.agreement, self.pods, self.identity, self.token = agreement, pods, identity, token
+        self.agreement, self.mirrors = agreement, mirrors
+        self.pods, self.identity, self.token = pods, identity, token
         super().__init__((host, port), _Handler)
 
     def handle_error(self, request: object, client_address: object) -> None:
         """A caller that hung up asks again."""
 
 
-def serve(agreement: Agreement, host: str, port: int, *, pods: int, identity: RunIdentity, token: str) -> int:
+def serve(
+    agreement: Agreement | None,
+    host: str,
+    port: int,
+    *,
+    pods: int,
+    identity: RunIdentity,
+    token: str,
+    mirrors: Mirrors | None = None,
+) -> int:
     """Answer the gang's other pods at ``host:port`` (0: any free port) until the process ends; the port.
+
+    ``agreement``: of the first pod; None elsewhere. ``mirrors``: where this pod holds copies for another one.
 
     Raises:
         OSError: the address cannot be listened on.
     """
-    server = _Server(host, port, agreement, pods=pods, identity=identity, token=token)
+    server = _Server(host, port, agreement, mirrors, pods=pods, identity=identity, token=token)
     threading.Thread(target=server.serve_forever, name="agreement", daemon=True).start()
     return int(server.server_address[1])
 
@@ -123,7 +176,7 @@ class RemoteFirstPod:
         Raises:
             Unreachable: there was no usable answer.
         """
-        body = self._call("POST", f"/in-place/ends?wait={wait_s:g}", msgspec.json.encode(ends), wait_s)
+        body = self._call("POST", f"{ENDS}?wait={wait_s:g}", msgspec.json.encode(ends), wait_s)
         return msgspec.json.decode(body, type=Verdict) if body else None
 
     def has_failed(self, restarts: int, wait_s: float) -> bool:
@@ -132,8 +185,16 @@ class RemoteFirstPod:
         Raises:
             Unreachable: there was no usable answer.
         """
-        body = self._call("GET", f"/in-place/failed?restarts={restarts}&wait={wait_s:g}", None, wait_s)
+        body = self._call("GET", f"{FAILED}?restarts={restarts}&wait={wait_s:g}", None, wait_s)
         return msgspec.json.decode(body, type=Failed).failed
+
+    def join(self, pod: int, instance: str) -> Joined:
+        """As ``FirstPod``.
+
+        Raises:
+            Unreachable: there was no usable answer.
+        """
+        return msgspec.json.decode(self._call("POST", f"{JOIN}?pod={pod}&instance={instance}", None, 0.0), type=Joined)
 
     def close(self) -> None:
         """Nobody waits for this pod."""
@@ -168,7 +229,8 @@ def restarts_in_place(
         return None  # what is wrong with it the ranks say
     if found.memory is None:
         return None
-    memories = {rank: RankMemory(rank) for rank in ranks}
+    mirrored = found.memory.mirror and pods > 1
+    memories = {rank: RankMemory(rank, mirrored=mirrored) for rank in ranks}
     if pods == 1:
         return InPlace(pod, memories, Agreement(found.memory, pods))
     port, token = environ.get(names.ENV_GANG_PORT, ""), environ.get(names.ENV_ADMIN_TOKEN, "")
@@ -177,7 +239,35 @@ def restarts_in_place(
     if not token:
         raise ValueError(f"environment variables are missing: {names.ENV_ADMIN_TOKEN}")
     first: FirstPod = RemoteFirstPod(environ["MASTER_ADDR"], int(port), identity, token)
-    if pod == 0:
-        first = agreement = Agreement(found.memory, pods)
-        serve(agreement, found.publish_host, int(port), pods=pods, identity=identity, token=token)
-    return InPlace(pod, memories, first)
+    agreement = Agreement(found.memory, pods) if pod == 0 else None
+    mirrors, mirror, own_port = None, None, int(port)
+    if mirrored:
+        members = _members(environ, pods)
+        own_port = members[pod][1]
+        before, after = (pod - 1) % pods, (pod + 1) % pods
+        mirrors = Mirrors(range(before * len(ranks), (before + 1) * len(ranks)), found.memory.limit_bytes)
+        neighbour = mirror_http.NextPod(*members[after], identity, token)
+        mirror = Mirror(
+            pods=pods,
+            held=mirrors,
+            own=Mirroring(memories, neighbour),
+            within_s=found.memory.replaced_within_s,
+            join_s=found.step_timeout_s,
+        )
+    if agreement is not None or mirrors is not None:
+        serve(agreement, found.publish_host, own_port, pods=pods, identity=identity, token=token, mirrors=mirrors)
+    return InPlace(pod, memories, first if agreement is None else agreement, mirror)
+
+
+def _members(environ: Mapping[str, str], pods: int) -> list[tuple[str, int]]:
+    """Host and port of each pod of the gang.
+
+    Raises:
+        ValueError: the variable is missing or wrong.
+    """
+    found = environ.get(names.ENV_GANG_MEMBERS, "")
+    parts = (one.rpartition(":") for one in found.split(","))
+    members = [(host, int(port)) for host, _, port in parts if host and port.isdigit()]
+    if len(members) != pods:
+        raise ValueError(f"{names.ENV_GANG_MEMBERS}: found {found!r}, accepted is host:port of each of {pods} pods")
+    return members

@@ -81,8 +81,13 @@ class Metrics:
             "memory_checkpoint_step", "Newest step that all ranks hold in memory (checkpoint.memory); NaN: none."
         )
         self.memory_step.set(math.nan)
+        self.mirrored_step = self._gauge(
+            "memory_checkpoint_mirrored_step",
+            "Newest step that all neighbours hold in memory (checkpoint.memory.mirror); NaN: none.",
+        )
+        self.mirrored_step.set(math.nan)
         self.memory_bytes = self._gauge(
-            "memory_checkpoint_bytes", "Host memory of this rank's copies of its state, both of them."
+            "memory_checkpoint_bytes", "Host memory of this rank's own copies of its state, all of them."
         )
         self.exports = self._counter(
             "exports", "Exports of the weights alone by how they ended: written, failed.", ("state",)

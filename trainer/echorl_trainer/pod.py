@@ -10,7 +10,8 @@ so itself.
 
 Where ranks copy their state to memory that this process keeps for them (memory.py), it starts all of them again
 instead, in the same attempt, after an end that a new attempt could mend, within ``failurePolicy.maxRestarts``. All pods
-of the gang do so together (in_place.py), and its first one decides.
+of the gang do so together (in_place.py), and its first one decides. Where they hold copies for each other (mirror.py) a
+pod may take the place of one that is lost.
 """
 
 import argparse
@@ -38,6 +39,7 @@ from echorl_core.termination_message import TerminationMessage, code_name, messa
 from echorl_core.wire.in_place import Verdict
 from echorl_trainer.in_place import InPlace
 from echorl_trainer.in_place_http import restarts_in_place
+from echorl_trainer.mirror import Unreachable
 from echorl_trainer.rank_ends import End, telling
 
 log = structlog.get_logger()
@@ -142,7 +144,10 @@ class Pod:
         signal.signal(signal.SIGINT, self._on_sigterm)
         signal.signal(signal.SIGALRM, self._on_alarm)
         signal.signal(signal.SIGUSR2, self._on_failed_elsewhere)
-        self._run_ranks()
+        if self._takes_place():
+            self._for_others = True
+        else:
+            self._run_ranks()
         while (verdict := self._verdict()) is not None:
             log.warning("ranks start again in place", reason=verdict.reason, delay_s=verdict.delay_s)
             self.ends, self._ending, self._for_others = [], False, False
@@ -153,6 +158,15 @@ class Pod:
         if self.in_place is not None:
             self.in_place.close()
         return self._code()
+
+    def _takes_place(self) -> bool:
+        """Whether the ranks start with those of all other pods, since this one takes the place of a lost one."""
+        try:
+            return self.in_place is not None and self.in_place.takes_place(lambda: self._told)
+        except Unreachable as error:
+            # Their ranks would not meet either; they say so, and how long they waited.
+            log.warning("the gang's first pod does not answer", error=str(error))
+            return False
 
     def _verdict(self) -> Verdict | None:
         """The restart in place that follows, if one does."""
@@ -239,7 +253,7 @@ class Pod:
 
     def _on_sigterm(self, number: int, _: FrameType | None) -> None:
         self._told = True
-        if self.notice_s is None or self._ending:
+        if self.notice_s is None or self._ending or (self.in_place is not None and self.in_place.is_replaced):
             self._end_all()
             return
         self._ending = self._noticed = True

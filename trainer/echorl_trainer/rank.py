@@ -14,7 +14,7 @@ from echorl_core.attempts import Prepared, read_prepared
 from echorl_core.config import TrainerConfig
 from echorl_core.identity import RunIdentity
 from echorl_core.links import chosen_transfer
-from echorl_core.memory_copies import Restarted, slots_from
+from echorl_core.memory_copies import Restarted, mirror_note_from, slots_from
 from echorl_core.names import ExitCode, Role
 from echorl_core.run_token import weights_key
 from echorl_core.rundir import RunDirectory, write_file
@@ -107,11 +107,12 @@ def run_rank(
     if prepared is None:
         raise Unreadable(f"{run.attempt(identity.attempt) / 'prepared.json'}: missing; prepare writes it first")
     health.progress.committed = [sealed.step for sealed in prepared.committed]
+    restarted, held = Restarted.from_environment(os.environ), None
     try:
         ranks = connect(config.replicate, timeout_s=config.step_timeout_s, context=config.context, expert=config.expert)
         link = Link(
             config.orchestrator_url,
-            request_headers(identity, token),
+            request_headers(identity, token, 0 if restarted is None else restarted.count),
             deadline_s=config.step_timeout_s,
             watch=health.watch,
         )
@@ -130,12 +131,12 @@ def run_rank(
     if mode == "nccl" and sharers is not None:
         broadcaster = broadcaster_of(config, ranks, health, sharers, attempt=identity.attempt)
         server.broadcasts = broadcaster if isinstance(broadcaster, Broadcaster) else None
-    target = SaveTarget(run, identity, Path(config.model.path), link)
+    replacements = 0 if restarted is None else restarted.replacements
+    target = SaveTarget(run, identity, Path(config.model.path), link, replacements)
     saver = Saver(
         learner.state, target, deadline_s=config.step_timeout_s, health=health, asynchronous=config.async_save
     )
     memory = memory_copies(config, learner.state, health)
-    restarted, held = Restarted.from_environment(os.environ), None
     if memory is not None and restarted is not None:
         with health.progress.during(Phase.RESUMING, "all ranks to read their copies in memory"):
             held = memory.resume(restarted, link, run, identity.attempt)
@@ -197,7 +198,13 @@ def memory_copies(config: TrainerConfig, state: TrainState, health: Health) -> M
         return None
     try:
         return MemoryCopies(
-            state, slots, config.memory, config.optimizer, deadline_s=config.step_timeout_s, health=health
+            state,
+            slots,
+            config.memory,
+            config.optimizer,
+            deadline_s=config.step_timeout_s,
+            health=health,
+            mirror=mirror_note_from(os.environ),
         )
     except LimitTooLow as error:
         raise BadInput(str(error)) from error
@@ -252,9 +259,10 @@ def exporter_of(
     )
 
 
-def request_headers(identity: RunIdentity, token: str) -> dict[str, str]:
-    """Headers of every call to the orchestrator."""
-    return {**identity.headers(), names.HEADER_WIRE: str(WIRE_VERSION), names.HEADER_TOKEN: token}
+def request_headers(identity: RunIdentity, token: str, restarts: int = 0) -> dict[str, str]:
+    """Headers of every call to the orchestrator. ``restarts``: in place, before this process."""
+    own = {names.HEADER_WIRE: str(WIRE_VERSION), names.HEADER_TOKEN: token, names.HEADER_RESTARTS: str(restarts)}
+    return {**identity.headers(), **own}
 
 
 def idle(progress: RankProgress, outbox: Outbox | None) -> None:

@@ -1,5 +1,6 @@
 """All of a rank's training state: collected, written, read back at any number of ranks, and digested."""
 
+import dataclasses
 import hashlib
 import random
 from collections.abc import Callable, Iterator, Mapping
@@ -11,7 +12,7 @@ from typing import Any
 import structlog
 import torch
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter, _StoragePrefix
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.state_dict import get_state_dict
@@ -233,10 +234,27 @@ def _described(policy: Policy) -> dict[str, Any]:
 class ShardWriter(FileSystemWriter):
     """torch's file writer with fault points before a rank's shard, and between it and the metadata."""
 
-    def __init__(self, folder: Path, *, sync_files: bool = True, ready: Callable[[], None] = lambda: None) -> None:
-        """``ready`` returns when what is to be written lies in host memory; it is called before the first read."""
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        sync_files: bool = True,
+        ready: Callable[[], None] = lambda: None,
+        prefix: str | None = None,
+    ) -> None:
+        """``ready`` returns when what is to be written lies in host memory; it is called before the first read.
+
+        ``prefix``: of the names of this rank's files; None: ``__<rank>_``.
+        """
         super().__init__(folder, sync_files=sync_files)
-        self._ready = ready
+        self._ready, self._prefix = ready, prefix
+
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        """Name this rank's files; torch leaves a plan that has a name as it is."""
+        prepared = super().prepare_local_plan(plan)
+        if self._prefix is None:
+            return prepared
+        return dataclasses.replace(prepared, storage_data=_StoragePrefix(self._prefix))
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         """Write this rank's shard.

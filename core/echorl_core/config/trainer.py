@@ -23,7 +23,11 @@ class MemoryConfig(RoleConfig):
 
     every_steps: Annotated[int, Field(ge=1)] = 1
     limit_bytes: int
-    """That all ranks' copies may take together: two of each rank's state."""
+    """That all ranks' copies may take together: two of each rank's state, with ``mirror`` five."""
+    mirror: bool = False
+    """Whether each pod's newest copies are also held by a neighbour, for a pod that takes the place of a lost one."""
+    replaced_within_s: float = 600.0
+    """With ``mirror``: longest time that the other pods wait for it."""
     max_restarts: int = 5
     """Restarts from them between two resets."""
     backoff_s: float = 10.0

@@ -26,6 +26,8 @@ class PodEnds(msgspec.Struct, frozen=True, kw_only=True):
     """Steps that memory holds of all ranks of the pod."""
     leaves: bool
     """The pod ends, whatever is decided."""
+    instance: str = ""
+    """Which pod of that index: another one may have taken its place. Empty: nobody may."""
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,6 +41,25 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """For people."""
     delay_s: float = 0.0
     """Until the start."""
+    step: int | None = None
+    """That they go on from; of a restart."""
+    replaced: tuple[int, ...] = ()
+    """Pods that have taken the place of lost ones since the restart before."""
+    replacements: int = 0
+    """How many restarts so far had any of these."""
+    instances: tuple[str, ...] = ()
+    """Which pods the gang is of, by index, where others may take their place."""
+
+
+class Joined(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pod must know before its ranks start."""
+
+    restarts: int
+    """How many restarts in place there have been."""
+    replaces: bool
+    """Whether it takes the place of a lost pod: its ranks start with all others, from what its neighbour holds."""
+    instances: tuple[str, ...] = ()
+    """Which pods the gang is of, by index; empty: one that has not joined."""
 
 
 class Failed(msgspec.Struct, frozen=True, kw_only=True):

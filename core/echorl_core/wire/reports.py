@@ -69,6 +69,8 @@ class RestartReport(msgspec.Struct, frozen=True, kw_only=True):
     """How many times that has happened in this attempt."""
     reason: str
     """Why, for people."""
+    replacements: int = 0
+    """In how many of these another pod has taken the place of a lost one."""
 
 
 class RestartReply(msgspec.Struct, frozen=True, kw_only=True):

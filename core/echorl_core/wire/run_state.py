@@ -66,6 +66,8 @@ class RestartsInPlace(msgspec.Struct, frozen=True, kw_only=True):
     count: int = 0
     reason: str = ""
     """Of the newest one."""
+    replacements: int = 0
+    """In how many of them another pod has taken the place of a lost one."""
 
 
 class Rates(msgspec.Struct, frozen=True, kw_only=True):

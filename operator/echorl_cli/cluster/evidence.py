@@ -98,7 +98,16 @@ def _notices(observed: Observed) -> Iterator[Evidence]:
 
 
 def _restarts_in_place(observed: Observed) -> Iterator[Evidence]:
-    if count := (observed.run.status.get("control") or {}).get("restartsInPlace"):
+    control = observed.run.status.get("control") or {}
+    if count := control.get("replacements"):
+        text = (
+            f"{count} with another pod in a lost one's place in this attempt; events PodLost and PodReplaced say which"
+        )
+        yield Evidence("restarts", "", text)
+    if lost := control.get("replacing"):
+        pods = ", ".join(f"{observed.run.key.name}-trainer-{index}" for index in sorted(lost, key=int))
+        yield Evidence("restarts", "", f"the gang waits for another pod in the place of {pods}")
+    if count := control.get("restartsInPlace"):
         text = f"{count} of the trainer's processes in place in this attempt; events RestartedInPlace say why"
         yield Evidence("restarts", "", text)
 

@@ -70,7 +70,7 @@ def _training(config: TrainerConfig, shape: ModelShape, shards: int) -> Training
         activation_checkpointing=config.activation_checkpointing,
         gradient_accumulation=config.gradient_accumulation,
         async_save=config.async_save,
-        memory_copies=config.memory is not None,
+        memory_copies=0 if config.memory is None else 5 if config.memory.mirror else 2,
         adapter_parameters=None if lora is None else adapter_parameters(shape, lora.rank, tuple(lora.target_modules)),
         serving_ranks=shards if is_shared else 1,
     )

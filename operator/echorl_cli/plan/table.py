@@ -78,7 +78,7 @@ def _host_rows(memory: TrainerMemory, serving_ranks: int) -> list[str]:
     rows = [
         ("optimizer state", memory.host_state),
         ("a checkpoint's copy (checkpoint.asyncSave)", memory.host_checkpoint),
-        ("two copies of its state (checkpoint.memory)", memory.host_copies),
+        ("copies of its state (checkpoint.memory)", memory.host_copies),
         (versions, memory.host_versions),
     ]
     return ["  in host memory, GiB a rank:", *(_row(f"  {name}", amount) for name, amount in rows if amount)]

@@ -32,8 +32,8 @@ class Training:
     gradient_accumulation: Literal["sharded", "unsharded"] = "sharded"
     async_save: bool = True
     """Whether checkpoints are written from a copy in host memory."""
-    memory_copies: bool = False
-    """Whether copies of the state are kept in host memory for processes that start in place."""
+    memory_copies: int = 0
+    """Copies of the state that are kept in host memory for processes that start in place."""
     adapter_parameters: int | None = None
     """Of an adapter that trains; None: all weights train."""
     serving_ranks: int = 1
@@ -68,7 +68,7 @@ class TrainerMemory:
     host_checkpoint: int
     """The copy of its shards that a checkpoint is written from: weights that train, and moments."""
     host_copies: int
-    """The two copies of its shards that its process starts from in place."""
+    """The copies of its shards that processes start from in place."""
     host_versions: int
     """Of a rank that serves: its files of two policy versions, about; a tensor is never divided."""
 
@@ -108,7 +108,7 @@ def trainer_memory(shape: ModelShape, use: Training) -> TrainerMemory:
         ),
         host_state=state if use.cpu_offload else 0,
         host_checkpoint=copy if use.async_save else 0,
-        host_copies=2 * copy if use.memory_copies else 0,
+        host_copies=use.memory_copies * copy,
         host_versions=2 * use.compute_bytes * trained // use.serving_ranks,
     )
 

@@ -19,6 +19,9 @@ from echorl_manifest.rules.algorithm import batch_size, group_size
 from echorl_manifest.rules.model import DEFAULT_MAX_MODEL_LEN
 from echorl_manifest.rules.modes import samples
 
+LONGEST_REPLACEMENT_S = 600.0
+"""For which a gang waits for a pod in the place of a lost one."""
+
 
 def num_ranks(spec: EchoRLRunSpec) -> int:
     """Data-parallel ranks of the trainer gang."""
@@ -172,6 +175,11 @@ def _trainer(spec: EchoRLRunSpec, placement: Placement) -> config.TrainerConfig:
     )
 
 
+def replaced_within_s(spec: EchoRLRunSpec) -> float:
+    """How long a gang waits for a pod in the place of a lost one: less than it may go without a step."""
+    return min(LONGEST_REPLACEMENT_S, duration_seconds(spec.stall_policy.no_step_for) / 2)
+
+
 def _memory(spec: EchoRLRunSpec) -> config.MemoryConfig | None:
     memory, policy = spec.checkpoint.memory, restart_policy(spec)
     if memory is None:
@@ -180,6 +188,8 @@ def _memory(spec: EchoRLRunSpec) -> config.MemoryConfig | None:
     return config.MemoryConfig(
         every_steps=memory.every_steps,
         limit_bytes=int(quantity_number(memory.limit)),
+        mirror=memory.mirror,
+        replaced_within_s=replaced_within_s(spec),
         max_restarts=policy.max_restarts,
         backoff_s=policy.backoff_s,
         reset_after_steps=policy.reset_after_steps,

@@ -24,7 +24,10 @@ class MemoryCopies(ApiModel):
     every_steps: Annotated[int, Field(ge=1)] = 1
     """Steps between two."""
     limit: Quantity
-    """Bytes of two of each rank's state."""
+    """Bytes of two of each rank's state, with ``mirror`` of five."""
+    mirror: bool = False
+    """Whether each pod's newest copies are also held by a neighbour, so that the others stay when one is lost; needs
+    two replicas or more. No meaning on one machine."""
 
 
 class Checkpoint(ApiModel):

@@ -196,6 +196,12 @@ class Control(ApiModel):
     """Restarts since the last reset, by role; they count against ``failurePolicy.maxRestarts``."""
     restarts_in_place: Count | None = None
     """Those of this attempt that are counted."""
+    replacements: Count | None = None
+    """Restarts in place of this attempt, with pods in the place of lost ones, that are told."""
+    replacing: Annotated[dict[str, Count], Field(max_length=4096)] | None = None
+    """When pods of the gang were lost that others are to take the place of, in seconds since the epoch, by index."""
+    replaced_at: Annotated[int, Field(ge=0)] | None = None
+    """When these were let through, in seconds since the epoch; until the gang has gone on."""
     reached_step: Count | None = None
     """Step at the last restart; ``failurePolicy.resetAfterSteps`` counts from it."""
     counted_pod: Annotated[str, Field(max_length=64)] | None = None

@@ -278,6 +278,14 @@ RUNTIME: tuple[Row, ...] = (
     Refused(RESUME, "onExisting", (has_other("policy", "Never"),), "only for policy Never", "Refuse", but=("Refuse",)),
     Compared(CHECKPOINT, "keepEvery", "a multiple of", "interval"),
     Refused(
+        SPEC,
+        "checkpoint.memory.mirror",
+        (has("trainer.replicas", 1),),
+        "one pod has no neighbour",
+        "false, or trainer.replicas from 2",
+        but=(False,),
+    ),
+    Refused(
         CHECKPOINT,
         "weightsOnlyKeepLast",
         (absent("weightsOnlyEvery"),),

@@ -115,6 +115,11 @@ def first_trainer(run: str) -> str:
     return trainer_pod(run, "0")
 
 
+def trainer_member(run: str, index: int) -> str:
+    """``host:port`` of process 1 of one of the gang's pods, within the namespace."""
+    return f"{names.trainer(run)}-{index}.{names.trainer(run)}:{GANG_PORT}"
+
+
 def path_problems(run: EchoRLRun) -> list[Problem]:
     """Paths that mean something on one machine, but nothing on a volume."""
     paths = {"spec.model.name": run.spec.model.name if is_path(run.spec.model.name) else None}

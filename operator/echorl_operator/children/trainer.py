@@ -73,6 +73,9 @@ def _role(target: Target, config: str) -> pods.Role:
         env.append(variables.variable(core_names.ENV_ADVERTISE_HOST, host))
     if target.spec.checkpoint.memory is not None and target.spec.trainer.replicas > 1:
         env.append(variables.variable(core_names.ENV_GANG_PORT, str(places.GANG_PORT)))
+        if target.spec.checkpoint.memory.mirror:
+            members = (places.trainer_member(target.name, index) for index in range(target.spec.trainer.replicas))
+            env.append(variables.variable(core_names.ENV_GANG_MEMBERS, ",".join(members)))
     if (code := storage.code_path(target, ROLE)) is not None:
         env.append(variables.variable("PYTHONPATH", code))
     return pods.Role(

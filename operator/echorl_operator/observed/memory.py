@@ -154,6 +154,13 @@ class Memory:
     """All so far, by the role that caused them."""
     restarts_in_place: int = 0
     """Of the gang in this attempt, as far as they are counted."""
+    replacements: int = 0
+    """Of these with pods in the place of lost ones, in this attempt, as far as they are told."""
+    replacing: Mapping[str, int] = field(default_factory=dict)
+    """Pods of the gang that are lost, and others are to take their place: when that was seen, in seconds since the
+    epoch, by their index."""
+    replaced_at: int = 0
+    """When others were let through in their place, in seconds since the epoch; 0: the gang has gone on since."""
     engine_restarts: Mapping[str, int] = field(default_factory=dict)
     """Restarts of engines whose pods are there, by the pod's name."""
     judged_ends: Mapping[str, int] = field(default_factory=dict)
@@ -201,6 +208,9 @@ class Memory:
             ledger=Ledger(_roles(control.get("restartsUsed")), _count(control.get("reachedStep"))),
             restarts=_counts(status.get("restartsByRole")),
             restarts_in_place=_count(control.get("restartsInPlace")),
+            replacements=_count(control.get("replacements")),
+            replacing={key: at for key, at in _counts(control.get("replacing")).items() if key.isdigit()},
+            replaced_at=_count(control.get("replacedAt")),
             engine_restarts=_counts(control.get("engineRestarts")),
             judged_ends=_counts(control.get("judgedEnds")),
             counted=_text(control.get("countedPod")),
@@ -227,6 +237,9 @@ class Memory:
             "restartsUsed": {str(role): count for role, count in self.ledger.used.items()},
             "reachedStep": self.ledger.reached,
             "restartsInPlace": self.restarts_in_place,
+            "replacements": self.replacements,
+            "replacing": dict(self.replacing),
+            "replacedAt": self.replaced_at,
             "engineRestarts": dict(self.engine_restarts),
             "judgedEnds": dict(self.judged_ends),
             "countedPod": self.counted,
@@ -256,6 +269,9 @@ class Memory:
             stop_asked_at=None,
             preparations=0,
             restarts_in_place=0,
+            replacements=0,
+            replacing={},
+            replaced_at=0,
             ended_at=None,
             failure="",
             gang_size=None if self.gang_size is None else replace(self.gang_size, held_since=0, grows=False),

@@ -59,7 +59,9 @@ class RoleState:
     live_generation: int = 0
     """Generation of the run whose live settings are in effect; 0: those that it was started with."""
     restarts_in_place: int = 0
-    """Of the trainer's processes in this attempt, from copies in memory."""
+    """Of the trainer's processes in this attempt, from copies in memory, without those with pods in another's place."""
+    replacements: int = 0
+    """Those with pods that have taken the place of lost ones."""
     restart_reason: str = ""
     """Of the newest of these."""
     steps_without_rl: int | None = None

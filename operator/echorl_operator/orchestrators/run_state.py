@@ -21,7 +21,8 @@ def read_answer(body: bytes) -> RunState:
     served = () if policy.served is None else (policy.served.min, policy.served.max)
     sandboxes = answer.sandboxes or SandboxesState()
     waiting = (waits.count for waits in sandboxes.waiting)
-    counted = (*sandboxes.lost.values(), *waiting, answer.restarts_in_place.count)
+    restarts = answer.restarts_in_place
+    counted = (*sandboxes.lost.values(), *waiting, restarts.count, restarts.replacements)
     for number in (*counted, answer.step, policy.trained, policy.staleness_max, *served, saved.step, saved.size_bytes):
         if number is not None and not 0 <= number <= _MOST:
             raise msgspec.ValidationError(f"found the number {str(number)[:40]}, accepted are 0 to {_MOST}")
@@ -64,7 +65,8 @@ def role_state(answer: RunState, *, before: RoleState | None, now: float) -> Rol
         last_step_at=moved_at,
         seen_at=now,
         live_generation=answer.live_generation or 0,
-        restarts_in_place=answer.restarts_in_place.count,
+        restarts_in_place=max(0, answer.restarts_in_place.count - answer.restarts_in_place.replacements),
+        replacements=answer.restarts_in_place.replacements,
         restart_reason=answer.restarts_in_place.reason,
         steps_without_rl=answer.steps_without_rl,
         infrastructure_losses=None if answer.infrastructure_losses is None else tuple(answer.infrastructure_losses),

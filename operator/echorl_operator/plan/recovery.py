@@ -163,7 +163,7 @@ def _handle_deaths(
     if decision.notice:
         (note_notice_of_gang if decision.action is Action.NEW_ATTEMPT else note_notice)(builder, decision.reason)
     if decision.action is Action.RESTART_ALONE and orchestrator is not None:
-        _count(builder, decision)
+        count(builder, decision)
         builder.fenced(counted=orchestrator.meta.uid, not_before=_not_before(builder, decision.delay_s))
         builder.delete_pods([orchestrator], decision.reason)
         builder.note("OrchestratorRestarted", decision.reason, warning=True)
@@ -172,7 +172,8 @@ def _handle_deaths(
     return _restart(builder, spec, [decision], decision.reason)
 
 
-def _count(builder: PlanBuilder, decision: Decision) -> None:
+def count(builder: PlanBuilder, decision: Decision) -> None:
+    """Count what is decided as a restart, and against ``maxRestarts`` if it counts there."""
     role = decision.role or Role.TRAINER
     restarts = {**builder.memory.restarts, str(role): builder.memory.restarts.get(str(role), 0) + 1}
     builder.remember(restarts=restarts)
@@ -184,7 +185,7 @@ def _restart(builder: PlanBuilder, spec: EchoRLRunSpec, decisions: list[Decision
     """A new attempt; its pods are asked for at once, and let through after the back-off."""
     delay = 0.0
     for decision in decisions:
-        _count(builder, decision)
+        count(builder, decision)
         delay = decision.delay_s
     edits.begin_attempt(builder, spec, Phase.RESTARTING, "GangRestarted", reason)
     builder.remember(not_before=_not_before(builder, delay))

@@ -22,6 +22,7 @@ from echorl_operator.plan import (
     housekeeping,
     lost_nodes,
     recovery,
+    replacement,
 )
 from echorl_operator.plan.actions import ChangeLive
 from echorl_operator.plan.builder import PlanBuilder
@@ -45,10 +46,7 @@ def carry_on(builder: PlanBuilder, rendering: Rendering, spec: EchoRLRunSpec) ->
     lost_nodes.handle_hung_engines(builder)
     if _handle_supersession(builder, spec) is Outcome.DECIDED:
         return
-    if builder.memory.admitted() and (
-        recovery.handle_ends(builder, gang, spec) is Outcome.DECIDED
-        or elastic_gang.handle_size(builder, gang, spec) is Outcome.DECIDED
-    ):
+    if builder.memory.admitted() and _handle_gang(builder, gang, spec) is not Outcome.DONE:
         return
     # Without a gang of this attempt in front of the scheduler nothing stands in the way of its template.
     pods = spec.trainer.replicas + elastic_gang.num_spares(builder)
@@ -74,6 +72,16 @@ def carry_on(builder: PlanBuilder, rendering: Rendering, spec: EchoRLRunSpec) ->
     elif not builder.message:
         phase = Phase.RUNNING if builder.phase is Phase.RUNNING else Phase.STARTING
         builder.say(phase, "Starting", f"attempt {builder.memory.attempt}: starting engines, orchestrator, trainer")
+
+
+def _handle_gang(builder: PlanBuilder, gang: Gang, spec: EchoRLRunSpec) -> Outcome:
+    """See to the ends of pods, and to the size of the gang. Pending: others are to take the place of lost pods."""
+    followed = replacement.handle_losses(builder, gang, spec)
+    if followed is Outcome.DONE:
+        followed = recovery.handle_ends(builder, replacement.without_history(builder, gang, spec), spec)
+    if followed is not Outcome.DECIDED and elastic_gang.handle_size(builder, gang, spec) is Outcome.DECIDED:
+        return Outcome.DECIDED
+    return followed
 
 
 def _handle_supersession(builder: PlanBuilder, spec: EchoRLRunSpec) -> Outcome:
@@ -105,6 +113,7 @@ def _note_progress(builder: PlanBuilder, spec: EchoRLRunSpec) -> None:
     step = max(builder.memory.step, state.step)
     builder.remember(step=step, ledger=builder.memory.ledger.after_progress(step, restart_policy(spec)))
     recovery.count_restarts_in_place(builder, state)
+    replacement.count_replacements(builder, state)
 
 
 def _running(builder: PlanBuilder, spec: EchoRLRunSpec) -> None:
@@ -118,6 +127,8 @@ def _running(builder: PlanBuilder, spec: EchoRLRunSpec) -> None:
         return
     running = state.phase is Phase.RUNNING or was_running
     message = f"waiting for {state.waiting_for}" if state.waiting_for else "training"
+    if builder.memory.replaced_at:
+        message = "waiting for the gang to go on with a pod that takes the place of a lost one"
     if missing := elastic_gang.missing(builder, spec):
         message = f"{message}, with {missing}"
     if wrong := engine_errors(builder.observed, state):

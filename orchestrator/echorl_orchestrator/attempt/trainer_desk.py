@@ -25,6 +25,7 @@ from echorl_orchestrator.disk_room import DiskRoom, is_full
 log = structlog.get_logger()
 
 STOP_NAME = "stop.json"
+RESTART_NAME = "restart.json"
 POLICY_NAME = "policy.json"
 
 
@@ -52,6 +53,7 @@ class TrainerDesk:
         self._store, self._num_ranks, self._room = store, num_ranks, room or DiskRoom()
         self._context = context
         self._marker, self._policy_file = attempt_folder / STOP_NAME, attempt_folder / POLICY_NAME
+        self._restart_file = attempt_folder / RESTART_NAME
         self._changed = asyncio.Condition()
         self._limit: int | None = None
         self._pulled: dict[int, set[int]] = {}
@@ -67,7 +69,7 @@ class TrainerDesk:
         self.told: set[int] = set()
         """Ranks that were told of the stop."""
         self.restarts_in_place = RestartsInPlace()
-        """Of the gang in this attempt, as far as this process was told."""
+        """Of the gang in this attempt."""
         self._heard_of = False
         self._after_notice: NoticeReply | None = None
         """What was decided when a rank was given notice."""
@@ -85,6 +87,8 @@ class TrainerDesk:
         """Read the stop that was decided, and the policy that was announced, before a restart. Blocking."""
         if self._policy_file.exists():
             self.policy = msgspec.json.decode(self._policy_file.read_bytes(), type=PolicyAnnouncement)
+        if self._restart_file.exists():
+            self.restarts_in_place = msgspec.json.decode(self._restart_file.read_bytes(), type=RestartsInPlace)
         if self._marker.exists():
             self.notice = msgspec.json.decode(self._marker.read_bytes(), type=StopNotice)
             self._limit = self.notice.step
@@ -100,9 +104,27 @@ class TrainerDesk:
         self.policy = policy
         await self._notify()
 
-    def restarted(self, report: RestartReport) -> None:
-        """Note that the gang was started again in place."""
-        self.restarts_in_place = RestartsInPlace(count=report.count, reason=report.reason)
+    async def restarted(self, report: RestartReport) -> None:
+        """Note that the gang was started again in place: from now on ranks of before are refused.
+
+        It is written down where a pod has taken the place of a lost one: that one's ranks may still be at work.
+        """
+        known = self.restarts_in_place = RestartsInPlace(
+            count=report.count, reason=report.reason, replacements=report.replacements
+        )
+        if report.replacements:
+            data, file = msgspec.json.encode(known), self._restart_file
+            await self._room.written(RESTART_NAME, lambda: write_file(file, data, within=file.parent))
+
+    def refusal(self, restarts: str | None) -> str | None:
+        """Why a message of a rank that so many restarts in place came before is not taken; None if it is.
+
+        ``restarts``: None: it is no rank's.
+        """
+        count = self.restarts_in_place.count
+        if restarts is None or not restarts.isdigit() or int(restarts) >= count:
+            return None
+        return f"message of a rank of before restart {count} in place; {restarts} came before it"
 
     async def step_reported(self, step: int) -> None:
         """Note that the report of ``step`` is recorded."""

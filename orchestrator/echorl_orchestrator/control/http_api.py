@@ -101,10 +101,12 @@ class Api:
         return app
 
     def _fenced(self, handler: Handler) -> Handler:
-        """Refuse messages of another run, attempt or wire version, and those without the run's token."""
+        """Refuse messages of another run, attempt or wire version, of ranks of before, and without the run's token."""
 
         async def guarded(request: web.Request) -> web.StreamResponse:
             refusal = self._identity.refusal(request.headers)
+            if refusal is None:
+                refusal = self._desk.refusal(request.headers.get(names.HEADER_RESTARTS))
             wire = request.headers.get(names.HEADER_WIRE, str(WIRE_VERSION))
             if refusal is None and wire != str(WIRE_VERSION):
                 refusal = f"message of wire version {wire!r}; this is {WIRE_VERSION}"

@@ -86,7 +86,7 @@ class TrainerReports:
     async def restarted(self, report: RestartReport) -> RestartReply:
         """The gang was started again in place, and goes on from a step that it holds in memory."""
         self._health.beat()
-        self._disk.desk.restarted(report)
+        await self._disk.desk.restarted(report)
         state = await self._disk.committer.restarted(report.step)
         await self._board.refresh()
         return RestartReply(checkpoint=state)

@@ -56,11 +56,16 @@ def digest(learner: Learner) -> str:
 
 
 def saver_of(
-    learner: Learner, model: Path, orchestrator: FakeOrchestrator, *, asynchronous: bool = True
+    learner: Learner,
+    model: Path,
+    orchestrator: FakeOrchestrator,
+    *,
+    asynchronous: bool = True,
+    replacements: int = 0,
 ) -> tuple[Saver, Health]:
     health = Health(step_timeout_s=120)
     link = Link(orchestrator.url, request_headers(IDENTITY, TOKEN), deadline_s=120, watch=health.watch)
-    target = SaveTarget(orchestrator.run, IDENTITY, model, link)
+    target = SaveTarget(orchestrator.run, IDENTITY, model, link, replacements)
     return Saver(learner.state, target, deadline_s=120, health=health, asynchronous=asynchronous), health
 
 
@@ -346,6 +351,27 @@ async def test_parts_name_every_file_and_the_weights(ranks: Ranks, model: Path, 
     assert {"attempt_1/trainer/.metadata", "attempt_1/trainer/__0_0.distcp"} <= named
     weights = {"model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json"}
     assert {f"attempt_1/weights/{name}" for name in weights} <= named
+
+
+@pytest.mark.parametrize("asynchronous", [True, False])
+async def test_shards_of_a_gang_with_others_in_lost_pods_places_are_not_those_that_a_lost_rank_writes(
+    ranks: Ranks, model: Path, orchestrator: FakeOrchestrator, tmp_path: Path, asynchronous: bool
+) -> None:
+    learner = tiny_learner(ranks, model)
+    folder = orchestrator.run.checkpoint(2) / "attempt_1" / "trainer"
+    folder.mkdir(parents=True)
+    for name in ("__0_0.distcp", "__0_r1_0.distcp", "__1_0.distcp"):
+        (folder / name).write_bytes(b"of a lost rank")
+    saver, _ = saver_of(learner, model, orchestrator, asynchronous=asynchronous, replacements=2)
+    train(learner, 1, 2)
+    saved = digest(learner)
+    await in_thread(lambda: (saver.begin(2, None), saver.wait())[1])
+    (report,) = orchestrator.parts[2].values()
+    named = {part.file for part in report.parts}
+    assert named == {f"attempt_1/trainer/{name}" for name in (".metadata", "__0_r2_0.distcp")}
+    again = tiny_learner(ranks, model)
+    again.state.restore(trainer_folder(orchestrator.run.checkpoint(2)))
+    assert digest(again) == saved
 
 
 async def test_a_version_that_is_refused_is_never_committed(

@@ -9,13 +9,15 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from echorl_core.config import MemoryConfig
 from echorl_core.identity import RunIdentity
 from echorl_core.names import ExitCode
 from echorl_core.wire.in_place import PodEnds, RankEnd, Verdict
-from echorl_trainer.in_place import Agreement, Unreachable
+from echorl_trainer.agreement import Agreement
 from echorl_trainer.in_place_http import RemoteFirstPod, serve
+from echorl_trainer.mirror import Refused, Unreachable
 
 CONFIG = MemoryConfig(limit_bytes=1, max_restarts=2, backoff_s=8.0, passed_on=[77])
 IDENTITY = RunIdentity("run", "uid", 3)
@@ -42,7 +44,7 @@ def test_all_pods_start_again_when_all_have_ended() -> None:
     assert agreement.has_failed(0, 0.0)
     assert agreement.report(ends(0, held=(3, 4)), 0.0) is None
     verdict = agreement.report(ends(2), 0.0)
-    assert verdict == Verdict(again=True, restarts=1, reason="rank 1 was ended by signal 9", delay_s=0.0)
+    assert verdict == Verdict(again=True, restarts=1, reason="rank 1 was ended by signal 9", delay_s=0.0, step=4)
     assert agreement.report(ends(1, -signal.SIGKILL), 0.0) == verdict, "asked again by who missed the answer"
     assert agreement.has_failed(0, 0.0), "for who is late"
     assert not agreement.has_failed(1, 0.0)
@@ -114,6 +116,102 @@ def test_whatever_the_order_and_however_often_they_ask_all_learn_the_same(
         assert verdict.again == any(status in (1, -9) for status in statuses)
         if not verdict.again:
             return
+
+
+MIRRORED = MemoryConfig(limit_bytes=1, max_restarts=0, mirror=True, replaced_within_s=60.0, passed_on=[77])
+
+
+def gang_of(pods: int) -> Agreement:
+    agreement = Agreement(MIRRORED, pods)
+    for pod in range(pods):
+        assert joined(agreement, pod, f"old {pod}") == (0, False)
+    return agreement
+
+
+def joined(agreement: Agreement, pod: int, instance: str) -> tuple[int, bool]:
+    """How many restarts came before it, and whether it takes another one's place."""
+    told = agreement.join(pod, instance)
+    assert told.instances[pod] == instance
+    return told.restarts, told.replaces
+
+
+def of(instance: str, said: PodEnds) -> PodEnds:
+    return replace(said, instance=f"{instance} {said.pod}")
+
+
+def test_the_gang_goes_on_with_a_pod_in_the_place_of_a_lost_one_from_what_all_hold() -> None:
+    agreement = gang_of(3)
+    assert agreement.report(of("old", ends(0, 1, held=(4, 6, 7))), 0.0) is None
+    assert agreement.report(of("old", ends(1, 1, held=(4, 6, 7))), 0.0) is None
+    for _ in range(2):
+        assert joined(agreement, 2, "new 2") == (0, True)
+    none = replace(of("new", ends(2, held=(4, 6))), ends=[])
+    verdict = agreement.report(none, 0.0)
+    assert verdict is not None
+    assert (verdict.again, verdict.restarts, verdict.step, verdict.delay_s) == (True, 1, 6, 0.0)
+    assert verdict.instances == ("old 0", "old 1", "new 2")
+    assert (verdict.replaced, verdict.replacements) == ((2,), 1), "and it counts against nothing here"
+    assert joined(agreement, 2, "new 2") == (1, False)
+    assert agreement.report(of("old", ends(0, 1, held=(4, 6, 7))), 0.0) == verdict
+
+
+def test_others_end_when_a_pod_comes_in_anothers_place_and_that_one_is_not_heard_any_more() -> None:
+    agreement = gang_of(3)
+    assert not agreement.has_failed(0, 0.0)
+    agreement.join(1, "new 1")
+    assert agreement.has_failed(0, 0.0)
+    for _ in range(2):
+        with pytest.raises(Refused, match="pod 1 is another one now"):
+            agreement.report(of("old", ends(1)), 0.0)
+        with pytest.raises(Refused, match="pod 1 is another one now"):
+            agreement.join(1, "old 1")
+        agreement.report(of("old", ends(0)), 0.0)
+        agreement.report(of("old", ends(2)), 0.0)
+        verdict = agreement.report(of("new", ends(1)), 0.0)
+    assert verdict is not None
+    assert verdict.again
+
+
+def test_a_pod_that_is_told_to_end_is_waited_for_unless_it_is_the_first() -> None:
+    agreement = gang_of(2)
+    assert agreement.report(of("old", ends(1, leaves=True)), 0.0) is None
+    assert agreement.has_failed(0, 0.0), "the others end their ranks"
+    assert agreement.report(of("old", ends(0)), 0.0) is None
+    agreement.join(1, "new 1")
+    verdict = agreement.report(of("new", ends(1)), 0.0)
+    assert verdict is not None
+    assert verdict.again
+    other = gang_of(2)
+    verdict = other.report(of("old", ends(0, leaves=True)), 0.0)
+    assert verdict is not None
+    assert not verdict.again
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (ends(0, 1), ends(1, held=())),
+        (ends(0, int(ExitCode.NON_FINITE)), ends(1)),
+        (ends(0, 77), ends(1)),
+        (ends(0, 0), replace(ends(1), ends=[])),
+    ],
+    ids=["nothing is held", "a NaN", "a code with a rule", "all is done"],
+)
+def test_what_a_pod_in_anothers_place_does_not_mend(first: PodEnds, second: PodEnds) -> None:
+    agreement = gang_of(2)
+    agreement.join(1, "new 1")
+    agreement.report(of("old", first), 0.0)
+    verdict = agreement.report(of("new", second), 0.0)
+    assert verdict is not None
+    assert not verdict.again
+
+
+def test_a_place_that_nobody_takes_is_not_waited_for_longer_than_that() -> None:
+    agreement = Agreement(MIRRORED.model_copy(update={"replaced_within_s": 0.1}), 2, parted_s=0.1)
+    agreement.report(ends(0, -9), 0.0)
+    verdict = agreement.report(ends(0, -9), 60.0)
+    assert verdict is not None
+    assert not verdict.again
 
 
 @pytest.fixture

@@ -46,7 +46,9 @@ async def orchestrator(tmp_path: Path) -> AsyncIterator[FakeOrchestrator]:
 def copies_of(learner: Learner, memory: RankMemory, optimizer: OptimizerConfig, limit: int = 2**30) -> MemoryCopies:
     config = MemoryConfig(every_steps=2, limit_bytes=limit)
     health = Health(step_timeout_s=60)
-    return MemoryCopies(learner.state, memory.slots, config, optimizer, deadline_s=60, health=health)
+    return MemoryCopies(
+        learner.state, memory.slots, config, optimizer, deadline_s=60, health=health, mirror=memory.mirror
+    )
 
 
 async def resumed(copies: MemoryCopies, orchestrator: FakeOrchestrator) -> Held:
@@ -118,6 +120,47 @@ def test_a_limit_below_two_copies_is_refused_with_the_arithmetic_before_anything
         copies_of(learner, memory, ADAM, needed - 1)
     half = ADAM.model_copy(update={"state_dtype": "bfloat16"})
     copies_of(learner, memory, half, needed - 1)
+
+
+async def test_the_step_that_goes_to_the_neighbour_and_the_newest_there_are_left_alone_and_gone_on_from(
+    ranks: Ranks, model: Path, orchestrator: FakeOrchestrator
+) -> None:
+    memory = RankMemory(0, mirrored=True)
+    learner, note = tiny_learner(ranks, model, optimizer=ADAM), memory.mirror
+    assert note is not None
+    copies = copies_of(learner, memory, ADAM)
+    held = []
+    for step in range(1, 10):
+        train(learner, step, step)
+        copies.begin(step, NOTHING)
+        copies.wait()
+        held.append((note.wanted, memory.steps))
+        if step in (4, 7):
+            note.note(note.wanted)  # it has come there
+    assert held[3:] == [
+        (1, {1, 3, 4}),
+        (5, {1, 4, 5}),
+        (5, {1, 5, 6}),
+        (5, {1, 5, 7}),
+        (8, {1, 5, 8}),
+        (8, {5, 8, 9}),
+    ]
+    after = tiny_learner(ranks, model, optimizer=ADAM)
+    memory.slots[[slot.step for slot in memory.slots].index(9)].clear()  # as if not all held it
+    copies = copies_of(after, memory, ADAM)
+    assert (await resumed(copies, orchestrator)).step == 8
+    assert (note.wanted, memory.steps) == (8, {5, 8})
+    train(after, 9, 9)
+    assert digest(after) == digest(learner)
+    memory.close()
+
+
+def test_a_limit_below_five_copies_is_refused_where_a_neighbour_holds_two(ranks: Ranks, model: Path) -> None:
+    learner, memory = tiny_learner(ranks, model), RankMemory(0, mirrored=True)
+    needed = 5 * 3 * 4 * sum(one.numel() for one in learner.state.policy.parameters())
+    with pytest.raises(LimitTooLow, match=f"at least {needed}: with mirror five copies"):
+        copies_of(learner, memory, ADAM, needed - 1)
+    memory.close()
 
 
 def test_steps_that_are_saved_are_copied_whatever_their_number(ranks: Ranks, model: Path, memory: RankMemory) -> None:

@@ -128,6 +128,15 @@ class ScriptedPod:
         assert words.exit_code == code
         return code, words
 
+    def kill(self) -> None:
+        """All its processes are gone at once."""
+        pid = self.process.pid
+        ranks = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        self.process.kill()
+        for rank in ranks:
+            os.kill(int(rank), signal.SIGKILL)
+        self.process.wait(60)
+
     def text(self, name: str) -> str:
         return (self.folder / name).read_text()
 
@@ -302,6 +311,76 @@ def test_the_pods_own_name_overrides_the_configs(
     config.dump(tmp_path / "trainer.json")
     read_config, *_ = read_input(["--config", str(tmp_path / "trainer.json")])
     assert read_config.advertise_host == found
+
+
+KEEPS = """
+slot, note = slots_from(os.environ)[0], mirror_note_from(os.environ)
+if restarts:
+    held = next(one for one in slots_from(os.environ) if one.step == 4)
+    (folder / f"resumed_{rank}_{restarts}").write_bytes(held.record())
+    note.want(4)
+else:
+    slot.seal(4, f"of rank {rank}".encode(), HEAD_BYTES)
+    note.want(4)
+while note.done != 4:
+    time.sleep(0.01)
+done(f"mirrored_{rank}_{restarts}")
+if restarts < 2:
+    signal.pause()
+"""
+"""Ranks that hold step 4 until they are ended, twice."""
+
+
+def test_others_take_the_place_of_lost_pods_with_what_their_neighbours_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, ports = tmp_path / "trainer.json", [free_port() for _ in range(3)]
+    memory = MemoryConfig(limit_bytes=2**20, mirror=True)
+    trainer_config(RunDirectory(tmp_path), tmp_path, memory=memory, publish_host="127.0.0.1").dump(config)
+    variables = {
+        "CONFIG": str(config),
+        "MASTER_ADDR": "127.0.0.1",
+        "ECHORL_GANG_PORT": str(ports[0]),
+        "ECHORL_GANG_MEMBERS": ",".join(f"127.0.0.1:{port}" for port in ports),
+        "ECHORL_ADMIN_TOKEN": "token",
+    }
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    pods = [ScriptedPod(tmp_path, KEEPS, gang=(index, 3, ports[0])) for index in range(3)]
+    # One is killed whole; then the one after it is told to end, which by then holds what that one came back with.
+    for restarts, lost in enumerate((1, 2)):
+        for index, pod in enumerate(pods):
+            pod.wait_for(f"mirrored_{index}_{restarts}")
+        if lost == 1:
+            pods[lost].kill()
+        else:
+            pods[lost].process.terminate()
+            assert pods[lost].process.wait(60) == 143
+        pods[lost] = ScriptedPod(tmp_path, KEEPS, gang=(lost, 3, ports[0]))
+    assert [pod.ended()[0] for pod in pods] == [0, 0, 0]
+    for restarts in (1, 2):
+        assert [(tmp_path / f"resumed_{rank}_{restarts}").read_text() for rank in range(3)] == [
+            f"of rank {rank}" for rank in range(3)
+        ]
+
+
+@pytest.mark.parametrize("members", ["", "host", "host:1", "host:1,:2", "host:1,host:port", "a:1,b:2,c:3"])
+def test_pods_that_hold_copies_for_each_other_need_an_address_of_each(tmp_path: Path, members: str) -> None:
+    config = tmp_path / "trainer.json"
+    memory = MemoryConfig(limit_bytes=2**30, mirror=True)
+    trainer_config(RunDirectory(tmp_path), tmp_path, memory=memory).dump(config)
+    environ = {"MASTER_ADDR": "127.0.0.1", "ECHORL_GANG_PORT": "1", "ECHORL_ADMIN_TOKEN": "token"}
+    with pytest.raises(
+        ValueError, match=f"ECHORL_GANG_MEMBERS: found '{members}', accepted is host:port of each of 2 pods"
+    ):
+        restarts_in_place(
+            config,
+            environ | {"ECHORL_GANG_MEMBERS": members},
+            RunIdentity("n", "u", 2),
+            pods=2,
+            pod=1,
+            ranks=range(1, 2),
+        )
 
 
 @pytest.mark.parametrize("port", ["", "no port", "65536"])

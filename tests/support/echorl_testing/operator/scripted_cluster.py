@@ -47,6 +47,8 @@ class PlayedOrchestrator:
     failure: dict[str, Any] | None = None
     sandboxes: dict[str, Any] | None = None
     goodput: dict[str, Any] | None = None
+    restarts_in_place: dict[str, Any] = field(default_factory=dict)
+    """Of the trainer's gang."""
     engines: int = 0
     """How many serve."""
     revision: int = 1
@@ -72,6 +74,7 @@ class PlayedOrchestrator:
             "failure": self.failure,
             "sandboxes": self.sandboxes,
             "goodput": self.goodput,
+            "restarts_in_place": self.restarts_in_place,
             "live_generation": self.live[-1]["generation"] if self.live else 0,
         }
 

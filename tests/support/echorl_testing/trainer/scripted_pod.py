@@ -1,7 +1,8 @@
 """A pod whose ranks run scripts: ``scripted_pod.py FOLDER SCRIPT...``, one Python script a rank, with short deadlines.
 
 Writes the pod's last words to ``FOLDER/said.json``; ends with its code. A script finds ``FOLDER`` as its first
-argument. With ``GANG=INDEX/PODS/PORT`` the pod is one of several that restart in place together.
+argument. With ``GANG=INDEX/PODS/PORT`` the pod is one of several that restart in place together; with ``CONFIG`` too, a
+trainer's config, as that says and the pod's own variables.
 """
 
 import ctypes
@@ -13,15 +14,16 @@ from echorl_core.config import MemoryConfig
 from echorl_core.identity import RunIdentity
 from echorl_core.memory_copies import RankMemory
 from echorl_core.termination_message import encoded
-from echorl_trainer.in_place import Agreement, FirstPod, InPlace
-from echorl_trainer.in_place_http import RemoteFirstPod, serve
+from echorl_trainer.agreement import Agreement
+from echorl_trainer.in_place import FirstPod, InPlace
+from echorl_trainer.in_place_http import RemoteFirstPod, restarts_in_place, serve
 from echorl_trainer.pod import Layout, Pod
 
 PR_SET_CHILD_SUBREAPER = 36
 
 _RANK = """
 import os, pathlib, signal, subprocess, sys, time
-from echorl_core.memory_copies import HEAD_BYTES, slots_from
+from echorl_core.memory_copies import HEAD_BYTES, mirror_note_from, slots_from
 from echorl_core.termination_message import message_of_end, write
 folder, rank = pathlib.Path(sys.argv[1]), int(os.environ["RANK"])
 def wait_for(name):
@@ -46,7 +48,7 @@ def main() -> int:
     choose = "import os, runpy, sys; runpy.run_path(sys.argv[1] + '/rank_' + os.environ['RANK'] + '.py')"
     command = [sys.executable, "-c", choose, str(folder)]
     words = folder / f"words_{index}"
-    words.mkdir()
+    words.mkdir(exist_ok=True)
     settle_s = float(os.environ.get("SETTLE_S", "1.0"))
     notice_s = float(os.environ["NOTICE_S"]) if "NOTICE_S" in os.environ else None
     identity = RunIdentity.from_environment(os.environ)
@@ -59,7 +61,10 @@ def main() -> int:
     return code
 
 
-def in_place_of(layout: Layout, port: int, identity: RunIdentity) -> InPlace:
+def in_place_of(layout: Layout, port: int, identity: RunIdentity) -> InPlace | None:
+    if "CONFIG" in os.environ:
+        config, pods = Path(os.environ["CONFIG"]), layout.pods
+        return restarts_in_place(config, os.environ, identity, pods=pods, pod=layout.index, ranks=layout.ranks)
     first: FirstPod = RemoteFirstPod("127.0.0.1", port, identity, "token")
     if layout.index == 0:
         first = agreement = Agreement(MemoryConfig(limit_bytes=1, backoff_s=0.0), layout.pods)

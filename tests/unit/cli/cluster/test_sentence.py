@@ -101,6 +101,15 @@ def test_restarts_in_place_are_told() -> None:
     assert found == ["restarts: 2 of the trainer's processes in place in this attempt; events RestartedInPlace say why"]
 
 
+def test_pods_in_the_place_of_lost_ones_are_told() -> None:
+    told = status("Running", "training", control={"replacements": 1, "replacing": {"3": 1, "1": 1}})
+    found = [str(one) for one in evidence(observed(run=run(told)), {}, [], [])]
+    assert found == [
+        "restarts: 1 with another pod in a lost one's place in this attempt; events PodLost and PodReplaced say which",
+        "restarts: the gang waits for another pod in the place of one-trainer-1, one-trainer-3",
+    ]
+
+
 def test_a_run_that_is_being_deleted() -> None:
     gone = run(status("Running"))
     object.__setattr__(gone, "deleted_at", NOW)

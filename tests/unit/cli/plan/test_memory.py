@@ -214,7 +214,8 @@ def test_a_rank_by_hand():
     assert trainer_memory(TOY, replace(USE, serving_ranks=2)).host_versions == 2 * 2792
     assert trainer_memory(TOY, replace(USE, async_save=False)).host_checkpoint == 0
     assert found.host_copies == 0
-    assert trainer_memory(TOY, replace(USE, memory_copies=True)).host_copies == 2 * found.host_checkpoint
+    for copies in (2, 5):
+        assert trainer_memory(TOY, replace(USE, memory_copies=copies)).host_copies == copies * found.host_checkpoint
     held = 5584 + 5584 + 11_168 + 5584 + 3360 + 12_800
     assert found.total == int(held * 1.04) + int(1.5 * GIB)
 

@@ -177,6 +177,11 @@ def test_pods_that_restart_in_place_together_know_where_they_agree():
     assert "ECHORL_GANG_PORT" not in env(specs(body)["trainer"])
     body["spec"].setdefault("checkpoint", {})["memory"] = {"limit": "8Gi"}
     assert env(specs(body)["trainer"])["ECHORL_GANG_PORT"] == "29501"
+    assert "ECHORL_GANG_MEMBERS" not in env(specs(body)["trainer"])
+    body["spec"]["checkpoint"]["memory"]["mirror"] = True
+    members = [f"two-pods-trainer-{index}.two-pods-trainer:29501" for index in range(2)]
+    assert env(specs(body)["trainer"])["ECHORL_GANG_MEMBERS"] == ",".join(members)
+    body["spec"]["checkpoint"]["memory"]["mirror"] = False
     body["spec"]["trainer"]["replicas"] = 1
     assert "ECHORL_GANG_PORT" not in env(specs(body)["trainer"])
 

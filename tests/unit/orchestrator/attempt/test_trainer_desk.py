@@ -6,6 +6,7 @@ import pytest
 
 from echorl_core.rundir import RunDirectory
 from echorl_core.wire.batch import StopNotice
+from echorl_core.wire.reports import RestartReport
 from echorl_orchestrator.attempt.trainer_desk import NoSuchBatch, TrainerDesk
 from echorl_orchestrator.batches.batch_store import BatchStore
 from echorl_testing.engines.fake_engine import policy
@@ -173,3 +174,16 @@ async def test_a_version_that_another_process_announces_again_lies_where_that_on
     await desk.announced(again)
     assert desk.policy == again
     assert desk_of(store, tmp_path).policy == again
+
+
+async def test_ranks_of_before_a_restart_are_refused_also_by_an_orchestrator_that_starts_again(
+    store: BatchStore, tmp_path: Path
+) -> None:
+    (tmp_path / "attempts" / "1").mkdir(parents=True, exist_ok=True)
+    desk = desk_of(store, tmp_path)
+    assert [desk.refusal(told) for told in (None, "0", "7")] == [None, None, None]
+    await desk.restarted(RestartReport(attempt=1, step=4, count=2, reason="others came", replacements=1))
+    for known in (desk, desk_of(store, tmp_path)):
+        assert [known.refusal(told) for told in (None, "2", "3")] == [None, None, None]
+        assert known.refusal("1") == "message of a rank of before restart 2 in place; 1 came before it"
+        assert known.restarts_in_place.replacements == 1

@@ -12,7 +12,7 @@ from echorl_core import names
 from echorl_core.arrays import unpack
 from echorl_core.names import Phase
 from echorl_core.wire.batch import WIRE_VERSION, RankBatch, StopNotice
-from echorl_core.wire.reports import LogprobGap, StepReport
+from echorl_core.wire.reports import LogprobGap, RestartReport, StepReport
 from echorl_core.wire.weights import PolicyAnnouncement
 from echorl_testing.orchestrator.sealed import identity, parts_report, seal_step
 from echorl_testing.orchestrator.served_api import TOKEN, ServedApi
@@ -127,6 +127,29 @@ async def test_foreign_messages_are_refused(
     assert answer.status == 409
     assert words in (await answer.json())["error"]
     assert served.arrived == []
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/trainer/batch?step=1&rank=0"),
+        ("POST", "/trainer/policy"),
+        ("POST", "/trainer/step"),
+        ("POST", "/trainer/parts"),
+        ("POST", "/trainer/notice"),
+        ("POST", "/trainer/restart"),
+    ],
+)
+async def test_ranks_of_a_lost_pod_are_refused_once_others_have_started(
+    served: ServedApi, client: Client, method: str, path: str
+) -> None:
+    await served.desk.restarted(RestartReport(attempt=1, step=0, count=2, reason="lost", replacements=1))
+    answer = await client.request(method, path, headers={**HEADERS, names.HEADER_RESTARTS: "1"})
+    assert answer.status == 409
+    assert "a rank of before restart 2 in place" in (await answer.json())["error"]
+    assert served.arrived == []
+    pull = {"params": {"step": 1, "rank": 0}, "headers": {**HEADERS, names.HEADER_RESTARTS: "2"}}
+    assert (await client.get("/trainer/batch", **pull)).status == 204
 
 
 async def test_messages_arrive_typed(served: ServedApi, client: Client) -> None:

@@ -11,6 +11,12 @@ RUNTIME: list[Refused] = [
     Refused([("spec.resume", {"onExisting": "Archive"})], "spec.resume.onExisting", "Refuse", id="Archive, not Never"),
     Refused([("spec.checkpoint.keepEvery", 30)], "spec.checkpoint.keepEvery", "interval (25)", id="keepEvery"),
     Refused(
+        [("spec.trainer.replicas", 1), ("spec.checkpoint.memory", {"limit": "1Gi", "mirror": True})],
+        "spec.checkpoint.memory.mirror",
+        "trainer.replicas from 2",
+        id="copies at a neighbour that there is none of",
+    ),
+    Refused(
         [("spec.checkpoint", {"weightsOnlyKeepLast": 2})],
         "spec.checkpoint.weightsOnlyKeepLast",
         "5",

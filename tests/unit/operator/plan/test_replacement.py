@@ -1,0 +1,235 @@
+"""Lost pods of a gang with copies at neighbours: others take their place in the same attempt, or a new one begins."""
+
+from dataclasses import replace
+from itertools import combinations
+
+import pytest
+
+from echorl_core.names import ExitCode
+from echorl_core.termination_message import message_of_end
+from echorl_operator.plan.actions import Delete, LiftGate
+from echorl_operator.plan.gang import digest
+from echorl_operator.plan.replacement import is_covered
+from echorl_testing.operator.imagined_cluster import ImaginedCluster
+
+LOST = "one-trainer-1"
+GAVE_UP = message_of_end("trainer", 1, "rank 0: a peer is gone", attempt=1)
+
+
+def at_work(*, pods: int = 4, mirror: bool = True, **policy: object) -> ImaginedCluster:
+    return ImaginedCluster(
+        trainer={"replicas": pods, "gpusPerReplica": 8},
+        checkpoint={"memory": {"limit": "1Gi", "mirror": mirror}},
+        failurePolicy={"maxRestarts": 1} | policy,
+        stallPolicy={"noStepFor": "1h"},
+    ).begin()
+
+
+def uids(cluster: ImaginedCluster) -> dict[str, str]:
+    return {name: pod.meta.uid for name, pod in cluster.pods.items() if "trainer" in name}
+
+
+def lose(cluster: ImaginedCluster, *names: str, code: int = 137) -> None:
+    """Killed whole; its StatefulSet puts another pod in its place once it has been seen."""
+    for name in names:
+        cluster.end(name, code)
+    cluster.settle_after(3.0)
+    for name in set(names) & set(cluster.pods):
+        cluster.remove(name)
+    cluster.settle()
+
+
+def went_on(cluster: ImaginedCluster, replacements: int) -> None:
+    cluster.say(step=5, replacements=replacements, restart_reason="others came", last_step_at=cluster.now)
+    cluster.settle()
+
+
+def told(cluster: ImaginedCluster, reason: str) -> list[str]:
+    return [note.message for note in cluster.notes if note.reason == reason]
+
+
+@pytest.mark.parametrize("pods", [2, 3, 5])
+def test_neighbours_and_the_first_pod_are_not_covered(pods: int) -> None:
+    for count in range(1, pods):
+        for lost in combinations(range(pods), count):
+            beside = any({a, b} in ({0, pods - 1}, {min(a, b), min(a, b) + 1}) for a, b in combinations(lost, 2))
+            assert is_covered(lost, pods) == (0 not in lost and not beside), lost
+
+
+def test_the_other_pods_stay_and_another_one_takes_the_place_in_the_same_attempt() -> None:
+    cluster = at_work()
+    before = uids(cluster)
+    cluster.end(LOST, 137)
+    cluster.settle_after(1.0)
+    assert cluster.status["message"].endswith("was ended by signal 9")
+    cluster.settle_after(3.0)
+    assert list(cluster.status["control"]["replacing"]) == ["1"]
+    assert cluster.status["message"].endswith("is lost; the gang waits for another pod in its place")
+    cluster.remove(LOST)
+    assert cluster.pods[LOST].gated
+    made = cluster.step()
+    assert not [one for one in made.actions if isinstance(one, LiftGate)], "not before status names it"
+    assert cluster.status["control"]["admittedPods"] == digest(p for n, p in cluster.pods.items() if n in before)
+    cluster.settle()
+    after = uids(cluster)
+    assert {name for name in before if before[name] != after[name]} == {LOST}
+    assert not cluster.pods[LOST].gated
+    assert cluster.status["attempt"] == 1
+    assert "takes the place of a lost one" in cluster.status["message"]
+    went_on(cluster, 1)
+    assert cluster.status["message"] == "training"
+    assert cluster.status["restartsByRole"] == {"trainer": 1}
+    assert cluster.status["control"]["restartsUsed"] == {"trainer": 1}
+    assert "restartsInPlace" not in cluster.status["control"], "counted when it was lost"
+    assert told(cluster, "PodReplaced") == ["the gang went on from memory: others came"]
+    assert len(told(cluster, "PodLost")) == 1
+    assert not [one for one in cluster.deleted if isinstance(one, Delete) and "trainer" in one.name]
+
+
+def test_two_that_are_no_neighbours_are_lost_together_or_one_after_the_other() -> None:
+    cluster = at_work()
+    lose(cluster, LOST, "one-trainer-3")
+    assert (cluster.status["attempt"], cluster.status["restartsByRole"]) == (1, {"trainer": 1})
+    went_on(cluster, 1)
+    other = at_work(maxRestarts=2)
+    other.end(LOST, 137)
+    other.settle_after(3.0)
+    other.end("one-trainer-3", 137)
+    other.settle_after(3.0)
+    assert list(other.status["control"]["replacing"]) == ["1", "3"]
+    for name in (LOST, "one-trainer-3"):
+        other.remove(name)
+    other.settle_after(10.0)
+    assert not any(pod.gated for pod in other.pods.values())
+    assert (other.status["attempt"], other.status["restartsByRole"]) == (1, {"trainer": 2})
+
+
+def test_a_pod_that_is_lost_again_and_again_uses_the_restarts_up() -> None:
+    cluster = at_work()
+    lose(cluster, LOST)
+    went_on(cluster, 1)
+    lose(cluster, LOST)
+    assert (cluster.status["phase"], cluster.condition("Failed")[1]) == ("Failed", "RestartsUsedUp")
+
+
+def test_notices_are_told_and_use_nothing_up() -> None:
+    cluster = at_work(maxRestarts=0)
+    for number in range(1, 6):
+        cluster.take_away(LOST, "EvictionByEvictionAPI")
+        cluster.settle()
+        assert cluster.status["control"]["replacing"], "it ends at once, and saves nothing"
+        cluster.remove(LOST)
+        cluster.settle()
+        went_on(cluster, number)
+        assert (cluster.status["phase"], cluster.status["attempt"], cluster.status["notices"]) == ("Running", 1, number)
+    assert "restartsUsed" not in cluster.status["control"]
+    assert cluster.status["restartsByRole"] == {"trainer": 5}
+
+
+def neighbours(cluster: ImaginedCluster) -> None:
+    lose(cluster, LOST, "one-trainer-2")
+
+
+def one_and_then_its_neighbour(cluster: ImaginedCluster) -> None:
+    cluster.end(LOST, 137)
+    cluster.settle_after(3.0)
+    lose(cluster, "one-trainer-2")
+
+
+def first(cluster: ImaginedCluster) -> None:
+    lose(cluster, "one-trainer-0")
+
+
+def by_itself(cluster: ImaginedCluster) -> None:
+    cluster.end(LOST, 1, GAVE_UP)
+    cluster.settle_after(3.0)
+
+
+def with_the_orchestrator(cluster: ImaginedCluster) -> None:
+    cluster.end("one-orchestrator", 1)
+    lose(cluster, LOST)
+
+
+def too_late(cluster: ImaginedCluster) -> None:
+    cluster.end(LOST, 137)
+    cluster.settle_after(3.0)
+    assert cluster.status["attempt"] == 1
+    cluster.settle_after(600.0)
+
+
+def not_taken(cluster: ImaginedCluster) -> None:
+    lose(cluster, LOST)
+    assert cluster.status["attempt"] == 1
+    cluster.settle_after(601.0)
+
+
+def given_up(cluster: ImaginedCluster) -> None:
+    lose(cluster, LOST)
+    assert cluster.status["attempt"] == 1
+    cluster.end("one-trainer-0", 1, GAVE_UP)
+    cluster.settle_after(3.0)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        neighbours,
+        one_and_then_its_neighbour,
+        first,
+        by_itself,
+        with_the_orchestrator,
+        too_late,
+        not_taken,
+        given_up,
+    ],
+)
+def test_what_neighbours_cannot_mend_is_mended_by_a_new_attempt(loss: object) -> None:
+    cluster = at_work(maxRestarts=9)
+    assert callable(loss)
+    loss(cluster)
+    assert cluster.status["attempt"] == 2
+    assert not {"replacing", "replacedAt", "replacements"} & set(cluster.status["control"])
+
+
+def test_without_copies_at_neighbours_a_lost_pod_takes_the_gang_along() -> None:
+    cluster = at_work(mirror=False)
+    lose(cluster, LOST)
+    assert cluster.status["attempt"] == 2
+
+
+def test_a_code_that_is_never_restarted_fails_the_run() -> None:
+    cluster = at_work()
+    lose(cluster, LOST, code=int(ExitCode.NON_FINITE))
+    assert (cluster.status["phase"], cluster.condition("Failed")[1]) == ("Failed", "NonFinite")
+
+
+def test_a_killed_pod_that_its_controller_deletes_at_once_was_not_taken_away() -> None:
+    cluster = at_work(maxRestarts=9)
+    cluster.end(LOST, 137)
+    cluster.take_away(LOST)
+    cluster.settle_after(3.0)
+    assert cluster.status["control"]["restartsUsed"] == {"trainer": 1}
+    assert "notices" not in cluster.status
+
+
+def test_a_pod_that_nobody_saw_end_is_a_notice() -> None:
+    cluster = at_work(maxRestarts=0)
+    cluster.remove(LOST)
+    cluster.settle()
+    assert (cluster.status["attempt"], cluster.status["notices"]) == (1, 1)
+    assert not cluster.pods[LOST].gated
+
+
+def test_an_operator_that_dies_between_two_passes_goes_on() -> None:
+    cluster = at_work()
+    cluster.end(LOST, 137)
+    cluster.settle_after(3.0)
+    cluster.remove(LOST)
+    for _ in range(6):
+        made = cluster.look()
+        # Status alone was written.
+        cluster.run = replace(cluster.run, status=made.status)
+        assert cluster.status["restartsByRole"] == {"trainer": 1}
+        cluster.step()
+    assert not cluster.pods[LOST].gated
+    assert cluster.status["attempt"] == 1
