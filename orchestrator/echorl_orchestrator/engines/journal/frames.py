@@ -29,4 +29,5 @@ def unframed(data: bytes) -> Iterator[bytes]:
 
 
 def _digest(record: bytes) -> bytes:
-    return hashlib.blake2b(record, digest_size=8).digest()
+    # Processors have instructions for it: of the same record BLAKE2b takes twice as long.
+    return hashlib.sha256(record).digest()[:8]

@@ -11,7 +11,6 @@ the process dies.
 
 import asyncio
 import hashlib
-from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +27,8 @@ from echorl_orchestrator.engines.journal.segments import Segments, Settled
 from echorl_orchestrator.metrics.process_counters import JOURNAL_DROPPED, JOURNAL_ENDED, JOURNAL_KEPT
 
 log = structlog.get_logger()
+
+_ENCODER = msgspec.msgpack.Encoder()
 
 FLUSH_S = 0.25
 """Between two writes: what a process that is killed loses, at the most."""
@@ -149,9 +150,9 @@ class TurnJournal:
         key = playing.key._replace(member=member)
         if member in playing.tried:
             self._begin_anew(playing, key)
-        digest = hashlib.blake2b(settings, digest_size=16)
-        digest.update(array("i", prompt_ids).tobytes())
-        request = digest.digest()
+        digest = hashlib.sha256(settings)
+        digest.update(msgspec.msgpack.encode(list(prompt_ids)))
+        request = digest.digest()[:16]
         turns = playing.kept.get(member, [])
         # The oldest of equal ones: an agent that asks twice gets its first answer first, whichever was cut short.
         kept = next((turn for turn in turns if turn.request == request), None)
@@ -189,7 +190,7 @@ class TurnJournal:
     def _append(self, part: Part) -> None:
         if not self._on:
             return
-        record, file = framed(msgspec.msgpack.encode(part)), self._segments.file
+        record, file = framed(_ENCODER.encode(part)), self._segments.file
         self._segments.note(file, part, len(record))
         self._waiting.setdefault(file, []).append(record)
         self._backlog += len(record)

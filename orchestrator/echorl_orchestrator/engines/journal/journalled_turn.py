@@ -28,8 +28,8 @@ class JournalledTurn:
         self._before, self._streamed = self.tokens, 0
 
     def streamed(self, stream: OpenStream) -> None:
-        """The stream that runs has brought more that is certain."""
-        if stream.certain - self._streamed >= STREAM_INTERVAL:
+        """The stream that runs has brought more that is certain. Its end is told by ``closed``, at once."""
+        if stream.finish_reason is None and stream.certain - self._streamed >= STREAM_INTERVAL:
             self._write(stream, stream.certain, None)
 
     def closed(self, stream: OpenStream, finish_reason: FinishReason | None) -> None:

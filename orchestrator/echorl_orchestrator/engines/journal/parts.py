@@ -4,10 +4,10 @@ A part says how many tokens its turn had before it. One that begins earlier repl
 without tokens takes some back, or all; one that begins later follows something that is missing, and its turn is gone.
 """
 
-from array import array
+import struct
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -85,8 +85,8 @@ class KeptTurn:
                 one.boot_id,
                 one.version_low,
                 one.version_high,
-                array("i", one.token_ids).tolist(),
-                array("f", one.logprobs).tolist(),
+                _unpacked("i", one.token_ids),
+                _unpacked("f", one.logprobs),
             )
             for one in self._stretches
         ]
@@ -139,5 +139,10 @@ def kept_turns(parts: Iterable[Part]) -> dict[TurnKey, list[KeptTurn]]:
 
 
 def packed(token_ids: list[int], logprobs: list[float]) -> tuple[bytes, bytes]:
-    """Ids and logprobs as parts hold them."""
-    return array("i", token_ids).tobytes(), array("f", logprobs).tobytes()
+    """Ids and logprobs as parts hold them, little-endian."""
+    # For so few numbers a third of the time that an array takes.
+    return struct.pack(f"<{len(token_ids)}i", *token_ids), struct.pack(f"<{len(logprobs)}f", *logprobs)
+
+
+def _unpacked(kind: str, data: bytes) -> list[Any]:
+    return list(struct.unpack(f"<{len(data) // _TOKEN_BYTES}{kind}", data))

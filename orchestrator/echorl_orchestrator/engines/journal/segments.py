@@ -50,13 +50,10 @@ class Segments:
         self._number = 1
         self.process = 1
         """Which process of the attempt this is."""
+        self.file = self._file()
+        """The file that is written now."""
         self.bytes = 0
         """Of all files, and of what is noted for them."""
-
-    @property
-    def file(self) -> Path:
-        """The file that is written now."""
-        return self._folder / f"{self.process:06d}-{self._number:06d}.log"
 
     def read(self) -> Iterator[Part]:
         """What other processes of this attempt have left, in the order of writing; what other attempts left goes."""
@@ -68,6 +65,10 @@ class Segments:
                 self.process = max(self.process, int(match[1]) + 1)
                 self._files[file] = _File()
                 yield from self._parts(file)
+        self.file = self._file()
+
+    def _file(self) -> Path:
+        return self._folder / f"{self.process:06d}-{self._number:06d}.log"
 
     def _parts(self, file: Path) -> Iterator[Part]:
         try:
@@ -118,6 +119,7 @@ class Segments:
         """What comes from here on goes to another file, if this one has anything."""
         if self.file in self._files:
             self._number += 1
+            self.file = self._file()
 
     def settled(self, settled: Settled) -> list[Path]:
         """Files that nobody needs any more, forgotten here; to be removed."""

@@ -80,6 +80,21 @@ def streamed(play: Play, number: int, events: list[tuple[int, bool]], finish: Li
     return stream
 
 
+def told(log: bytes) -> tuple[list[tuple[int, float, int]], str | None]:
+    """Tokens of the turn in a file, and why it ended."""
+    turns = kept_turns(msgspec.msgpack.decode(record, type=Part) for record in unframed(log))
+    if not turns:
+        return [], None
+    ((kept,),) = turns.values()
+    tokens = [
+        (token, logprob, segment.version_low)
+        for segment in kept.segments()
+        for token, logprob in zip(segment.token_ids, segment.logprobs, strict=True)
+    ]
+    assert len(tokens) == kept.tokens
+    return tokens, kept.finish_reason
+
+
 @given(st.lists(STREAM, max_size=4), st.lists(EVENT, min_size=1, max_size=3))
 def test_a_turn_is_told_as_it_stood_at_the_newest_whole_record(
     broken: list[tuple[list[tuple[int, bool]], bool]], last: list[tuple[int, bool]]
@@ -90,23 +105,14 @@ def test_a_turn_is_told_as_it_stood_at_the_newest_whole_record(
         play.turn.break_off(stream, trusted=trusted)
         play.journalled.closed(stream, play.turn.finish_reason)
         assert play.turn.finish_reason is None
+        assert told(play.log)[0] == play.now(), "what does not count any more is not told either"
     stream = streamed(play, 9, [*last, (1, True)], "stop")
     stream.vouch(9)
     play.turn.complete(stream)
     play.journalled.closed(stream, play.turn.finish_reason)
     for end, tokens, reason in [(0, [], None), *play.told]:
-        parts = [msgspec.msgpack.decode(record, type=Part) for record in unframed(play.log[:end])]
-        turns = kept_turns(parts)
-        if not tokens:
-            assert not turns
-            continue
-        ((kept,),) = turns.values()
-        found = [
-            (token, logprob, segment.version_low)
-            for segment in kept.segments()
-            for token, logprob in zip(segment.token_ids, segment.logprobs, strict=True)
-        ]
-        assert (found, kept.tokens, kept.finish_reason) == (tokens, len(tokens), reason)
+        found, why = told(play.log[:end])
+        assert (found, why) == (tokens, reason)
     assert play.told[-1][1:] == (play.now(), "stop")
 
 
