@@ -82,6 +82,8 @@ async def _dispatch(port: int, journal: TurnJournal | None = None) -> Turn:
         found = await ours.generate(
             episode=f"e{episode}", prompt_ids=_prompt(number), sampling=sampling, max_tokens=TOKENS, stop_ids=[7]
         )
+        if journal is not None and number == TURNS - 1:
+            journal.ends(f"e{episode}")
         return len(found.logprobs)
 
     return turn
