@@ -2,9 +2,9 @@
 
     PYTHONPATH=tests/support .venv/bin/python -m benchmarks.orchestrator [--parts dispatch lag history wire]
 
-dispatch   turns per CPU-second of the client, 256 episodes at once, one core: ours against the same for turns that are
-           not streamed (whole), a session's turns, aiohttp and msgspec alone, httpx, and the OpenAI client, by turns
-           against one fake engine on the other core
+dispatch   turns per CPU-second of the client, 256 episodes at once, one core: ours against the same with a turn
+           journal, for turns that are not streamed (whole), a session's turns, aiohttp and msgspec alone, httpx, and
+           the OpenAI client, by turns against one fake engine on the other core
 lag        how late the event loop is while 1,024 episodes wait for an engine that takes two seconds a turn
 history    seconds of a whole episode's turns without an engine, 20, 40 and 80 turns of equal length
 wire       64 sequences of 8,192 tokens to a rank and back: ours against msgspec with lists of numbers
@@ -38,7 +38,7 @@ from echorl_orchestrator.gateway.session import GatewaySession
 from echorl_orchestrator.gateway.turns import SessionSpec
 from echorl_testing.orchestrator.scripted_policy import write_byte_tokenizer
 
-SIDES = ("dispatch", "whole", "session", "raw aiohttp", "httpx", "openai")
+SIDES = ("dispatch", "journal", "whole", "session", "raw aiohttp", "httpx", "openai")
 SAMPLED, FED = 200, 600
 """Tokens of a turn of the history part."""
 

@@ -8,6 +8,7 @@ import argparse
 import asyncio
 import itertools
 import json
+import shutil
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
@@ -22,7 +23,9 @@ from openai import AsyncOpenAI
 
 from benchmarks.orchestrator_server import BOOT, TOKENS
 from echorl_core.config import SamplingConfig
+from echorl_core.identity import RunIdentity
 from echorl_core.names import HEADER_SESSION
+from echorl_core.rundir import RunDirectory
 from echorl_core.wire.weights import PolicyId
 from echorl_orchestrator.codec.compact import CompactCodec
 from echorl_orchestrator.codec.tokenizer import TextTokenizer
@@ -33,6 +36,8 @@ from echorl_orchestrator.engines.client import GenerationClient
 from echorl_orchestrator.engines.dispatch import Dispatcher, believed, check_status
 from echorl_orchestrator.engines.engine import Engine, EngineState
 from echorl_orchestrator.engines.generation import Generation
+from echorl_orchestrator.engines.journal.journal import TurnJournal
+from echorl_orchestrator.engines.journal.parts import TurnKey
 from echorl_orchestrator.gateway.session import GatewaySession
 from echorl_orchestrator.gateway.turns import SessionSpec
 from echorl_testing.orchestrator.scripted_policy import write_byte_tokenizer
@@ -61,23 +66,40 @@ def _parts(port: int) -> tuple[GenerationClient, Engine, Changes]:
     return GenerationClient(session), engine, changes
 
 
-def dispatcher(port: int) -> Dispatcher:
+def dispatcher(port: int, journal: TurnJournal | None = None) -> Dispatcher:
     """Our way to one engine that serves version 3."""
     client, engine, changes = _parts(port)
-    return Dispatcher(client, lambda: [engine], changes, 60.0)
+    return Dispatcher(client, lambda: [engine], changes, 60.0, journal=journal)
 
 
-async def _dispatch(port: int) -> Turn:
+async def _dispatch(port: int, journal: TurnJournal | None = None) -> Turn:
     """Our requests: engine chosen, body, headers, answer checked, version stamped."""
-    ours, sampling = dispatcher(port), SamplingConfig(max_completion_tokens=TOKENS)
+    ours, sampling = dispatcher(port, journal), SamplingConfig(max_completion_tokens=TOKENS)
 
     async def turn(episode: int, number: int) -> int:
+        if journal is not None and number == 0:
+            journal.begins(f"e{episode}", TurnKey("", episode, 0), 0)
         found = await ours.generate(
             episode=f"e{episode}", prompt_ids=_prompt(number), sampling=sampling, max_tokens=TOKENS, stop_ids=[7]
         )
+        if journal is not None and number == TURNS - 1:
+            journal.ends(f"e{episode}")
         return len(found.logprobs)
 
     return turn
+
+
+_writing: list[asyncio.Task[None]] = []
+
+
+async def _journal(port: int) -> Turn:
+    """The same with a turn journal, on whatever holds temporary files."""
+    run = RunDirectory(Path(tempfile.mkdtemp()))
+    run.attempt(1).mkdir(parents=True)
+    journal = TurnJournal.opened(run, RunIdentity("run", "uid", 1), lambda *_: False)
+    _writing.append(asyncio.create_task(journal.run()))
+    _writing[-1].add_done_callback(lambda _: shutil.rmtree(run.root))
+    return await _dispatch(port, journal)
 
 
 class _Unstreamed(Dispatcher):
@@ -188,6 +210,7 @@ async def _session(port: int) -> Turn:
 
 SIDES = {
     "dispatch": _dispatch,
+    "journal": _journal,
     "whole": _whole,
     "session": _session,
     "raw aiohttp": _raw_aiohttp,

@@ -98,6 +98,8 @@ class OrchestratorConfig(RoleConfig):
     """Keep a copy of every sealed batch under ``record/``, to be trained on again without engines."""
     record_episodes: bool = False
     """Write every train and eval episode to ``episodes/`` and ``eval_episodes/`` of the records, as Parquet."""
+    turn_journal: bool = False
+    """Keep turns of train episodes in ``attempts/N/turns/``, for another process of the attempt to go on from."""
     monitors: MonitorsConfig = MonitorsConfig()
     sandboxes: SandboxesConfig | None = None
     """What agents run in; None: no environment may ask for any."""

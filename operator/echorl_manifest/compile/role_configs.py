@@ -131,6 +131,7 @@ def _orchestrator(spec: EchoRLRunSpec, placement: Placement) -> config.Orchestra
         ),
         record=spec.record.enabled,
         record_episodes=spec.record.episodes,
+        turn_journal=spec.orchestrator.turn_journal,
         monitors=_monitors(spec),
         sandboxes=_sandboxes(spec, placement),
         python_path=list(placement.python_path),

@@ -72,3 +72,7 @@ class Inference(PodTemplate):
 
 class Orchestrator(PodTemplate):
     """The role that plays episodes and makes batches."""
+
+    turn_journal: bool = False
+    """true: keep what engines sample for train episodes on the run's volume until it is in a batch, so that an
+    orchestrator that is started again need not have it sampled again where environments answer as before."""

@@ -111,7 +111,16 @@ class Request:
 class Ledger:
     """The account of one run, from its first attempt on."""
 
-    def __init__(self, saved: Saved | None, *, now: float, attempt: int, ranks: int, gpus_per_engine: int) -> None:
+    def __init__(
+        self,
+        saved: Saved | None,
+        *,
+        now: float,
+        attempt: int,
+        ranks: int,
+        gpus_per_engine: int,
+        kept_tokens: int = 0,
+    ) -> None:
         """Go on from what this attempt, or one before it, has saved.
 
         Args:
@@ -120,6 +129,7 @@ class Ledger:
             attempt: of the run.
             ranks: of the trainer; each is one GPU, or one process without.
             gpus_per_engine: 1 for an engine without a GPU.
+            kept_tokens: of what was undecided, that episodes may yet be given again by a journal.
         """
         self._attempt, self._ranks, self._gpus = attempt, ranks, gpus_per_engine
         self._seconds: dict[str, defaultdict[TimeState, float]] = {
@@ -131,13 +141,14 @@ class Ledger:
         self._requests: set[Request] = set()
         self._costs: defaultdict[str, Cost] = defaultdict(Cost)
         self._sealed: dict[int, Cost] = {}
+        self._kept = Cost()
         self._reached = self._redone_to = 0
         self._trainer_since = now
         self._before, self._closed = TimeState.STARTING, False
         if saved is not None:
-            self._resume(saved, now)
+            self._resume(saved, now, kept_tokens)
 
-    def _resume(self, saved: Saved, now: float) -> None:
+    def _resume(self, saved: Saved, now: float, kept_tokens: int) -> None:
         for role, states in saved.seconds.items():
             self._seconds[role].update({TimeState(state): seconds for state, seconds in states.items()})
         self._tokens.update(saved.tokens)
@@ -146,6 +157,10 @@ class Ledger:
         lost = [saved.undecided]
         if same:
             self._sealed = dict(saved.sealed)
+            # Turns that are still open are kept, too, and were not counted yet.
+            share = min(1.0, kept_tokens / saved.undecided.tokens) if saved.undecided.tokens else float(kept_tokens > 0)
+            self._kept = Cost(saved.undecided.seconds * share, kept_tokens)
+            lost = [Cost(saved.undecided.seconds * (1 - share), max(0, saved.undecided.tokens - kept_tokens))]
         else:
             lost += saved.sealed.values()
         for cost in lost:
@@ -202,6 +217,21 @@ class Ledger:
         """An answer holds tokens."""
         self._costs[episode].tokens += tokens
 
+    def kept(self, episode: str, tokens: int) -> None:
+        """An episode is given tokens again that were sampled before this process began."""
+        self._costs[episode].add(self._of_kept(tokens))
+
+    def not_kept(self, tokens: int) -> None:
+        """No episode will be given them."""
+        self._book(self._of_kept(tokens), TimeState.LOST)
+
+    def _of_kept(self, tokens: int) -> Cost:
+        """What these tokens have cost, taken out of what was kept."""
+        share = min(1.0, tokens / self._kept.tokens) if self._kept.tokens else 0.0
+        cost = Cost(self._kept.seconds * share, tokens)
+        self._kept = Cost(self._kept.seconds - cost.seconds, max(0, self._kept.tokens - tokens))
+        return cost
+
     def decided(self, episode: str, state: TimeState) -> None:
         """What became of all that was sampled for an episode so far. One that nothing is known of is ignored."""
         if (cost := self._costs.pop(episode, None)) is not None:
@@ -235,6 +265,7 @@ class Ledger:
             self._book(cost, TimeState.UNUSED)
         self._costs.clear()
         self._sealed.clear()
+        self.not_kept(self._kept.tokens)
         for name in list(self._engines):
             self.engine_gone(now, name)
 
@@ -277,6 +308,7 @@ class Ledger:
 
     def _undecided(self) -> Cost:
         whole = Cost(sum(self._share(request) for request in self._requests))
+        whole.add(self._kept)
         for cost in self._costs.values():
             whole.add(cost)
         return whole

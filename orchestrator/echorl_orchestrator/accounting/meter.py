@@ -42,13 +42,21 @@ class Meter:
         attempt: int = 1,
         ranks: int = 1,
         gpus_per_engine: int = 1,
+        kept_tokens: int = 0,
     ) -> None:
-        """``folder``: of the attempt. ``saved``: by it, or by the newest attempt before; see ``opened``."""
+        """``folder``: of the attempt. ``saved``: by it, or by the newest attempt before; the rest: see ``Ledger``."""
         # Steps of the wall clock, as by time servers, would else be counted.
         self._epoch = time.time() - time.monotonic()
         self._file = None if folder is None else folder / NAME
         now = self._now()
-        self._ledger = Ledger(saved, now=now, attempt=attempt, ranks=ranks, gpus_per_engine=gpus_per_engine)
+        self._ledger = Ledger(
+            saved,
+            now=now,
+            attempt=attempt,
+            ranks=ranks,
+            gpus_per_engine=gpus_per_engine,
+            kept_tokens=kept_tokens,
+        )
         self._before: Seconds = {} if saved is None else saved.seconds
         self._tokens_before: dict[TimeState, int] = {} if saved is None else saved.tokens
         self._writing = asyncio.Lock()
@@ -58,10 +66,18 @@ class Meter:
         """As it was measured last; None before the first measurement."""
 
     @classmethod
-    def opened(cls, run: RunDirectory, attempt: int, *, ranks: int, gpus_per_engine: int) -> "Meter":
+    def opened(
+        cls, run: RunDirectory, attempt: int, *, ranks: int, gpus_per_engine: int, kept_tokens: int = 0
+    ) -> "Meter":
         """Go on from what is kept in the run's directory. Blocking."""
-        saved = newest(run, attempt)
-        return cls(run.attempt(attempt), saved, attempt=attempt, ranks=ranks, gpus_per_engine=gpus_per_engine)
+        return cls(
+            run.attempt(attempt),
+            newest(run, attempt),
+            attempt=attempt,
+            ranks=ranks,
+            gpus_per_engine=gpus_per_engine,
+            kept_tokens=kept_tokens,
+        )
 
     def engines(self, doing: Mapping[str, TimeState | None]) -> None:
         """What every known engine does from now on, by name; None: it serves."""
@@ -82,6 +98,14 @@ class Meter:
     def sampled(self, episode: str, tokens: int) -> None:
         """An answer to an episode holds tokens."""
         self._ledger.sampled(_whole(episode), tokens)
+
+    def kept(self, episode: str, tokens: int) -> None:
+        """An episode is given tokens again that an earlier process of the attempt was given."""
+        self._ledger.kept(_whole(episode), tokens)
+
+    def not_kept(self, tokens: int) -> None:
+        """No episode will be given these again."""
+        self._ledger.not_kept(tokens)
 
     def decided(self, episode: str, state: TimeState) -> None:
         """What became of all that was sampled for an episode so far."""

@@ -106,9 +106,12 @@ class Orchestrator:
         try:
             ending = await self._serve()
             await parts.meter.close()
+            if parts.journal is not None:
+                await parts.journal.discard()
             return ending
         finally:
-            await close_all(parts.player, parts.pool, parts.disk.recorder, parts.disk.episodes)
+            kept = [] if parts.journal is None else [parts.journal]
+            await close_all(parts.player, parts.pool, parts.disk.recorder, parts.disk.episodes, *kept)
             await close_all(parts.monitors, deadline_s=MONITORS_END_S)
 
     async def _serve(self) -> Ending:
@@ -139,6 +142,7 @@ class Orchestrator:
                 volume=parts.volume.run(),
                 time=parts.meter.run(parts.pool.metrics_snapshot, parts.board.soon),
                 connections=api.connections.run(runner.server),
+                **({} if parts.journal is None else {"journal": parts.journal.run()}),
             )
         except Exception as error:
             failure = failure_in(error)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from echorl_orchestrator.engines.journal.journal import TurnJournal
 from echorl_orchestrator.episodes.player import EpisodePlayer
 from echorl_orchestrator.monitors.monitors import Monitors
 from echorl_orchestrator.status.health import Health
@@ -21,3 +22,5 @@ class RunParts(RunView):
     monitors: Monitors
     volume: Volume
     metrics: Metrics
+    journal: TurnJournal | None = None
+    """Turns for the next process of the attempt; None unless asked for."""

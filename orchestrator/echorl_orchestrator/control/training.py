@@ -27,6 +27,7 @@ class Training:
         self._config, self._identity, self._disk, self._live = parts.config, parts.identity, parts.disk, parts.live
         self._evals, self._counters = parts.evals, parts.counters
         self._health, self._board, self._meter = parts.health, parts.board, parts.meter
+        self._journal = parts.journal
         self._history = self._disk.history
         self._baselines = RunBaselines.resumed(self._config, self._disk.state)
         self._leaving, self._left = False, asyncio.Event()
@@ -135,6 +136,8 @@ class Training:
         )
         await self._seal(step, units, content, state, since)
         await self._meter.sealed(step, {episode.outcome.episode for episode in episodes})
+        if self._journal is not None:
+            await self._journal.sealed(state.deck.is_settled)
         self._baselines = baselines
         play.buffer.sealed()
         play.scheduler.cancel_hopeless()

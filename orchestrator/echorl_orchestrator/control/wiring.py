@@ -9,12 +9,13 @@ from echorl_core.config import OrchestratorConfig
 from echorl_core.identity import RunIdentity
 from echorl_core.run_token import sandboxes_key
 from echorl_orchestrator.accounting.meter import Meter
-from echorl_orchestrator.attempt.disk import read_disk
+from echorl_orchestrator.attempt.disk import Disk, read_disk
 from echorl_orchestrator.attempt.live_settings import AttemptSettings
 from echorl_orchestrator.control.run_parts import RunParts
 from echorl_orchestrator.control.trainer_reports import TrainerReports
 from echorl_orchestrator.disk_room import DiskRoom
 from echorl_orchestrator.engines import EnginePool
+from echorl_orchestrator.engines.journal.journal import TurnJournal
 from echorl_orchestrator.episode_outcome import EpisodeOutcome, FailedEpisode
 from echorl_orchestrator.episodes.player import build_player
 from echorl_orchestrator.evals.evaluation import EvalHorizon, Evals
@@ -91,14 +92,18 @@ async def assemble(
 
     disk = await asyncio.to_thread(read_disk, config, identity, room, state_changed)
     room.on_change = state_changed
+    journal = await asyncio.to_thread(_journal, config, identity, disk)
     meter = await asyncio.to_thread(
         Meter.opened,
         disk.run,
         identity.attempt,
         ranks=config.batch.num_ranks,
         gpus_per_engine=config.engines.gpus,
+        kept_tokens=0 if journal is None else journal.tokens,
     )
-    pool = EnginePool(config, identity, secrets.token, on_update=engine_updated, meter=meter)
+    if journal is not None:
+        journal.on_dropped = meter.not_kept
+    pool = EnginePool(config, identity, secrets.token, on_update=engine_updated, meter=meter, journal=journal)
     in_pods = config.sandboxes is not None and config.sandboxes.provider == "pod"
     sandboxes = SandboxLedger()
     player = build_player(
@@ -124,6 +129,7 @@ async def assemble(
         trained=trained,
         ledger=EpisodeLedger(counters, failures, losses, health.beat),
         concurrency=Concurrency(pool.metrics_snapshot),
+        journal=journal,
         on_filtered=disk.episodes.filtered,
         on_failed=disk.episodes.failed,
     )
@@ -171,9 +177,22 @@ async def assemble(
         monitors=Monitors([Feed(launch) for launch in launches(config, identity, secrets.wandb)]),
         volume=volume,
         metrics=metrics,
+        journal=journal,
     )
     reports = TrainerReports(parts)
     return parts, reports
+
+
+def _journal(config: OrchestratorConfig, identity: RunIdentity, disk: Disk) -> TurnJournal | None:
+    """The turn journal, if there is to be one. Blocking."""
+    if not config.turn_journal:
+        return None
+    state = disk.state
+
+    def settled(environment: str, ordinal: int) -> bool:
+        return state is not None and state.deck.is_settled(environment, ordinal)
+
+    return TurnJournal.opened(disk.run, identity, settled)
 
 
 def _longest_silence_s(config: OrchestratorConfig) -> float:

@@ -35,6 +35,8 @@ from echorl_orchestrator.engines.chat import (
 from echorl_orchestrator.engines.client import Answer, GenerationClient
 from echorl_orchestrator.engines.engine import Engine, EngineState
 from echorl_orchestrator.engines.generation import ChatGeneration, Generation
+from echorl_orchestrator.engines.journal.journal import TurnJournal
+from echorl_orchestrator.engines.journal.journalled_turn import JournalledTurn
 from echorl_orchestrator.engines.open_turn import OpenTurn, is_movable
 from echorl_orchestrator.engines.placement import Placement
 from echorl_orchestrator.engines.reception import Reception, StallWatch, check_boot
@@ -61,9 +63,10 @@ class Dispatcher:
         timing: Timing | None = None,
         *,
         meter: Meter | None = None,
+        journal: TurnJournal | None = None,
     ) -> None:
-        """``meter``: is told of every request for tokens."""
-        self._client, self._meter = client, meter or Meter()
+        """``meter``: is told of every request for tokens. ``journal``: keeps and tells turns of train episodes."""
+        self._client, self._meter, self._journal = client, meter or Meter(), journal
         self._placement = Placement(engines, changes, patience_s)
         self._timing = timing or Timing()
         self._stalls = StallWatch(self._timing.stall_s)
@@ -85,6 +88,7 @@ class Dispatcher:
     ) -> Generation:
         """One completion on the episode's engine, and on others if that one does not see it through."""
         turn, seconds, fruitless = OpenTurn(prompt_ids, max_tokens, stop_ids), 0.0, 0
+        journalled = None if self._journal is None else self._journalled(episode, turn, sampling, model)
         try:
             while turn.finish_reason is None:
                 engine = await self._placement.of_episode(episode)
@@ -95,7 +99,7 @@ class Dispatcher:
                     stop_ids=stop_ids,
                     model=model,
                 )
-                reception, started = Reception(turn, engine), time.monotonic()
+                reception, started = Reception(turn, engine, journalled), time.monotonic()
                 request, kept = self._meter.asked(engine.address, episode), 0
                 broken: BrokenStreamError | None = None
                 try:
@@ -107,6 +111,8 @@ class Dispatcher:
                     kept = _broken_off(turn, engine, reception, error, movable=is_movable(sampling))
                 finally:
                     self._meter.answered(request, lost=not kept)
+                if journalled is not None:
+                    journalled.closed(reception.stream, turn.finish_reason)
                 seconds += time.monotonic() - started
                 fruitless = 0 if kept else fruitless + 1
                 if broken is not None and turn.finish_reason is None:
@@ -114,11 +120,26 @@ class Dispatcher:
                         raise broken
                     await self._placement.leave(episode, engine, self._timing.elsewhere_s)
         except EpisodeError:
+            if journalled is not None:
+                journalled.failed()
             TURN_TOKENS_LOST.labels("abandoned").inc(turn.begin_anew())
             raise
         generation = turn.generation(seconds)
-        self._meter.sampled(episode, len(generation.token_ids))
+        self._meter.sampled(episode, len(generation.token_ids) - (0 if journalled is None else journalled.tokens))
         return generation
+
+    def _journalled(self, episode: str, turn: OpenTurn, sampling: SamplingConfig, model: str) -> JournalledTurn | None:
+        """The turn's place in the journal, once the turn has what is kept there; None where it has none."""
+        if self._journal is None or not is_movable(sampling):
+            return None
+        settings = generate_body(
+            prompt_ids=(), sampling=sampling, max_tokens=turn.max_tokens, stop_ids=turn.stop_ids, model=model
+        )
+        journalled = self._journal.turn(episode, turn.prompt_ids, settings)
+        if journalled is not None and journalled.tokens:
+            turn.resume(journalled.segments, journalled.finish_reason)
+            self._meter.kept(episode, journalled.tokens)
+        return journalled
 
     async def _stream(self, episode: str, engine: Engine, reception: Reception, body: bytes) -> None:
         """Have the engine go on with the turn until it says that it is over.
@@ -184,6 +205,8 @@ class Dispatcher:
     def release(self, episode: str) -> None:
         """Forget which engine an episode sticks to."""
         self._placement.release(episode)
+        if self._journal is not None:
+            self._journal.tried(episode)
 
     async def _computed(self, episode: str, path: str, body: bytes) -> Answer:
         """The answer to what takes no weights: of the episode's engine, or of another if that one gives none."""

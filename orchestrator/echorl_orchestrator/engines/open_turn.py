@@ -65,6 +65,11 @@ class OpenTurn:
         """Prompt and sampled ids: what the next engine goes on from."""
         return [*self.prompt_ids, *(token for segment in self.segments for token in segment.token_ids)]
 
+    def resume(self, segments: list[Segment], finish_reason: FinishReason | None) -> None:
+        """Begin with what was sampled before, by whomever; it is over for ``finish_reason``, or as its tokens say."""
+        self.segments, self.left = segments, self.max_tokens - sum(len(segment.token_ids) for segment in segments)
+        self.finish_reason = finish_reason or self._over(segments[-1].token_ids if segments else ())
+
     def take(self, stream: OpenStream, frame: Frame) -> None:
         """Add a frame to what ``stream`` has brought.
 
@@ -107,10 +112,8 @@ class OpenTurn:
         self._keep(stream)
         if size == received and stream.finish_reason is not None and self.segments:
             self.finish_reason = stream.finish_reason
-        elif stream.token_ids and stream.token_ids[-1] in self.stop_ids:
-            self.finish_reason = "stop"
-        elif self.left == 0:
-            self.finish_reason = "length"
+        else:
+            self.finish_reason = self._over(stream.token_ids)
         return size, received - size
 
     def begin_anew(self) -> int:
@@ -146,6 +149,12 @@ class OpenTurn:
             version_high=max(segment.version_high for segment in self.segments),
             segments=tuple(self.segments),
         )
+
+    def _over(self, newest: Sequence[int]) -> FinishReason | None:
+        """Why a turn whose newest tokens are these is over, whatever its engine was about to say."""
+        if newest and newest[-1] in self.stop_ids:
+            return "stop"
+        return "length" if self.left == 0 else None
 
     def _keep(self, stream: OpenStream) -> None:
         if stream.token_ids:

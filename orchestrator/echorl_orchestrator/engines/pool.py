@@ -26,6 +26,7 @@ from echorl_orchestrator.engines.engine import COUNTED, Engine, EngineState
 from echorl_orchestrator.engines.engine_metrics import Distribution, EngineMetrics
 from echorl_orchestrator.engines.engine_monitor import EngineMonitor
 from echorl_orchestrator.engines.generation import ChatGeneration, Generation
+from echorl_orchestrator.engines.journal.journal import TurnJournal
 from echorl_orchestrator.engines.timing import Timing
 from echorl_orchestrator.engines.updater import Goal, Limits, Updater
 
@@ -62,9 +63,10 @@ class EnginePool:
         on_update: Callable[[dict[str, Any]], None],
         timing: Timing | None = None,
         meter: Meter | None = None,
+        journal: TurnJournal | None = None,
     ) -> None:
-        """``meter``: is told what engines do, and of every request for tokens."""
-        self._meter = meter or Meter()
+        """``meter``: is told what engines do, and of every request for tokens. ``journal``: see ``Dispatcher``."""
+        self._meter, self._journal = meter or Meter(), journal
         self._config = config
         self._identity = identity
         self._token = token
@@ -94,6 +96,7 @@ class EnginePool:
             self._config.update_deadline_s,
             self._timing,
             meter=self._meter,
+            journal=self._journal,
         )
         failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         finding = asyncio.create_task(self._find_engines())

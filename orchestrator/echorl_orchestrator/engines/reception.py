@@ -8,6 +8,7 @@ from echorl_orchestrator.engines.answers import BrokenStreamError, invalid, pars
 from echorl_orchestrator.engines.calls import Call
 from echorl_orchestrator.engines.client import Answer
 from echorl_orchestrator.engines.engine import VERIFIED, Engine, EngineState
+from echorl_orchestrator.engines.journal.journalled_turn import JournalledTurn
 from echorl_orchestrator.engines.open_turn import OpenStream, OpenTurn
 
 LOOKS = 4
@@ -17,9 +18,11 @@ LOOKS = 4
 class Reception:
     """What an engine streams into a turn, event by event; ``stream`` has what came, however it ends."""
 
-    def __init__(self, turn: OpenTurn, engine: Engine) -> None:
+    def __init__(self, turn: OpenTurn, engine: Engine, journalled: JournalledTurn | None = None) -> None:
+        """``journalled``: is told of what is certain as it comes."""
         self._turn = turn
         self._engine = engine
+        self._journalled = journalled
         self._heard = time.monotonic()
         self.stalled = False
         """It was given up because it stood still."""
@@ -54,6 +57,8 @@ class Reception:
         # Between resume and probe nobody knows yet whether the weights are right.
         if self._engine.state in VERIFIED:
             self.stream.vouch(self._engine.version)
+            if self._journalled is not None:
+                self._journalled.streamed(self.stream)
         if frame.aborted:
             raise BrokenStreamError(f"engine {self._engine.address} aborted the request", "aborted")
 

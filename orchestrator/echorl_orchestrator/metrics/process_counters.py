@@ -36,6 +36,18 @@ TURN_TOKENS_LOST = _counter(
     f"Received tokens that were dropped {_BROKEN}; abandoned: of turns that no engine went on with.",
     ("cause",),
 )
+JOURNAL_KEPT = _counter(
+    "turn_journal_kept_tokens", "Tokens of an orchestrator's process before that episodes were answered again."
+)
+JOURNAL_DROPPED = _counter(
+    "turn_journal_dropped_tokens",
+    "Tokens of an orchestrator's process before that no episode was answered, by why: prompt (another one was asked "
+    "for), stale (too old for every batch to come), unasked.",
+    ("cause",),
+)
+JOURNAL_ENDED = _counter(
+    "turn_journal_ends", "Times that the turn journal turned itself off, by why: volume, size.", ("cause",)
+)
 MONITOR_WRITTEN = _counter("monitor_rows", "Rows that a monitor took: wandb, tensorboard.", ("monitor",))
 MONITOR_DROPPED = _counter("monitor_rows_dropped", "Rows that a monitor never got.", ("monitor",))
 MONITOR_FAILURES = _counter("monitor_failures", "Ends of a monitor's process that it was not asked for.", ("monitor",))

@@ -82,6 +82,10 @@ class Group:
     unscored: list[FailedEpisode] = field(default_factory=list)
     """Episodes that ended well, and that nobody could score."""
 
+    def episode(self, index: int) -> str:
+        """Name of one of its episodes, unique within the run."""
+        return f"{self.key}-e{index}"
+
     def add(self, index: int, outcome: EpisodeOutcome) -> ErrorKind | None:
         """Note that episode ``index`` has ended; why it failed, or None."""
         kind = failure_of(outcome)

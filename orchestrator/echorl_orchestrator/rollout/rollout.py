@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from echorl_core.config import OrchestratorConfig
+from echorl_orchestrator.engines.journal.journal import TurnJournal
 from echorl_orchestrator.episode_outcome import FailedEpisode
 from echorl_orchestrator.failures import BadInputError
 from echorl_orchestrator.rollout.concurrency import Concurrency
@@ -54,11 +55,12 @@ class Rollout:
         trained: Callable[[], int],
         ledger: EpisodeLedger,
         concurrency: Concurrency,
+        journal: TurnJournal | None = None,
         on_filtered: Callable[[int, ReadyEpisode], None],
         on_failed: Callable[[int, FailedEpisode], None],
     ) -> None:
         """``version``: that engines would sample with now; the others: see ``ReadyBuffer`` and ``Scheduler``."""
-        self.concurrency = concurrency
+        self.concurrency, self._journal = concurrency, journal
         self._config, self._attempt, self._start = config, attempt, start
         self._player, self._version, self._ledger, self._on_filtered = player, version, ledger, on_filtered
         self._trained, self._on_failed = trained, on_failed
@@ -127,6 +129,7 @@ class Rollout:
             horizon=Horizon(self._attempt, config.seed, config.max_steps, start.groups),
             ledger=self._ledger,
             concurrency=self.concurrency,
+            journal=self._journal,
             on_failed=self._on_failed,
         )
         self._loaded = LoadedRollout(deck, buffer, scheduler)

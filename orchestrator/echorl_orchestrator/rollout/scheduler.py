@@ -18,6 +18,8 @@ from typing import Any
 import structlog
 
 from echorl_core.config import BatchConfig, EnvironmentConfig
+from echorl_orchestrator.engines.journal.journal import Playing, TurnJournal
+from echorl_orchestrator.engines.journal.parts import TurnKey
 from echorl_orchestrator.episode_outcome import EpisodeOutcome, FailedEpisode, StopReason
 from echorl_orchestrator.failures import EpisodeError, ErrorKind
 from echorl_orchestrator.rollout.concurrency import Concurrency
@@ -49,8 +51,14 @@ class Horizon:
 @dataclass(eq=False)
 class _Running:
     version: int
-    """Bound at the episode's start: none of its tokens is older."""
+    """Bound at the episode's start: none of its tokens is older, but those of a journal."""
+    replayed: Playing | None = None
     hopeless: bool = False
+
+    def oldest(self) -> int:
+        """Lowest version that its tokens may have."""
+        low = None if self.replayed is None else self.replayed.version_low
+        return self.version if low is None else min(self.version, low)
 
 
 def capacity(config: BatchConfig, *, version: int, next_step: int, max_steps: int, per_batch: int) -> int:
@@ -76,6 +84,7 @@ class Scheduler:
         horizon: Horizon,
         ledger: EpisodeLedger,
         concurrency: Concurrency,
+        journal: TurnJournal | None = None,
         on_failed: Callable[[int, FailedEpisode], None] = lambda step, episode: None,
     ) -> None:
         """Nothing is played before ``run``.
@@ -90,6 +99,7 @@ class Scheduler:
             horizon: what episodes are identified by, and how far the run goes.
             ledger: hears of every episode that has ended.
             concurrency: bounds episodes in flight by what engines can take.
+            journal: is told which episodes are played, by what every process of the attempt knows them by.
             on_failed: gets each one that failed, and the step whose batch was being filled; not those that were
                 cancelled.
         """
@@ -99,7 +109,7 @@ class Scheduler:
         self._slots = {environment.name: asyncio.Semaphore(environment.max_concurrent) for environment in environments}
         self._unfinished: Counter[str] = Counter()
         self._version, self._horizon, self._ledger, self._on_failed = version, horizon, ledger, on_failed
-        self._concurrency = concurrency
+        self._concurrency, self._journal = concurrency, journal
         self._open: dict[str, Group] = {}
         self._running: dict[asyncio.Task[None], _Running] = {}
         self._wake = asyncio.Event()
@@ -159,7 +169,7 @@ class Scheduler:
         next_step = self._buffer.next_step
         oldest = next_step - 1 - self._config.max_staleness
         for task, running in self._running.items():
-            too_old = running.version < oldest and self._mode.versions
+            too_old = running.oldest() < oldest and self._mode.versions
             if (next_step > self._horizon.max_steps or too_old) and not running.hopeless:
                 running.hopeless = True
                 task.cancel()
@@ -202,6 +212,9 @@ class Scheduler:
         # An episode that waits has no version yet: none of its tokens can be too old.
         async with self._slots[environment.name], self._concurrency.room(), self._player.room(environment):
             outcome = await self._outcome(group, environment, task, index)
+        # Not of one that is cut off: the next process may go on with it.
+        if self._journal is not None:
+            self._journal.ends(group.episode(index))
         self._ended(group, index, outcome)
 
     async def _outcome(
@@ -209,12 +222,12 @@ class Scheduler:
     ) -> EpisodeOutcome:
         me = asyncio.current_task()
         assert me is not None  # noqa: S101 - a coroutine runs in a task
-        running = self._running[me] = _Running(max(self._version(), 0))
+        running = self._running[me] = _Running(max(self._version(), 0), self._replayed(group, index))
         try:
             return await self._player.play(
                 environment,
                 task,
-                episode=f"{group.key}-e{index}",
+                episode=group.episode(index),
                 group=group.key,
                 seed=group.seed,
                 attempt=self._horizon.attempt,
@@ -226,6 +239,12 @@ class Scheduler:
             return _failed(group, index, EpisodeError(ErrorKind.CANCELLED, reason))
         finally:
             del self._running[me]
+
+    def _replayed(self, group: Group, index: int) -> Playing | None:
+        if self._journal is None:
+            return None
+        key = TurnKey(group.ticket.environment, group.ticket.ordinal, index)
+        return self._journal.begins(group.episode(index), key, self._buffer.next_step - 1 - self._config.max_staleness)
 
     def _ended(self, group: Group, index: int, outcome: EpisodeOutcome) -> None:
         kind = group.add(index, outcome)
@@ -263,7 +282,7 @@ class Scheduler:
 
 def _failed(group: Group, index: int, error: EpisodeError) -> EpisodeOutcome:
     return EpisodeOutcome(
-        episode=f"{group.key}-e{index}",
+        episode=group.episode(index),
         environment=group.ticket.environment,
         task_key="",
         samples=[],

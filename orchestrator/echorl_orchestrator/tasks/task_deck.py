@@ -42,6 +42,11 @@ class DeckState(msgspec.Struct, frozen=True, kw_only=True):
     """Fresh tasks drawn so far, over all environments."""
     cursors: dict[str, CursorState]
 
+    def is_settled(self, environment: str, ordinal: int) -> bool:
+        """Whether a task was dispatched, and is not dispatched again by who goes on from here."""
+        cursor = self.cursors.get(environment)
+        return cursor is not None and ordinal < cursor.next and ordinal not in cursor.returned
+
 
 @dataclass(frozen=True)
 class Ticket:

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from echorl_core.config import BatchConfig, EnvironmentConfig
+from echorl_orchestrator.engines.journal.journal import TurnJournal
 from echorl_orchestrator.episode_outcome import EpisodeOutcome, FailedEpisode
 from echorl_orchestrator.failures import ErrorKind, FailureLimit
 from echorl_orchestrator.rollout.concurrency import Concurrency
@@ -30,6 +31,7 @@ class Rig:
         max_steps: int = 100,
         limit: int = 1000,
         concurrency: Concurrency | None = None,
+        journal: TurnJournal | None = None,
         on_filtered: Callable[[int, ReadyEpisode], None] = lambda step, episode: None,
         on_failed: Callable[[int, FailedEpisode], None] = lambda step, episode: None,
     ) -> None:
@@ -58,6 +60,7 @@ class Rig:
             horizon=Horizon(1, 0, max_steps),
             ledger=ledger,
             concurrency=concurrency or Concurrency(dict),
+            journal=journal,
             on_failed=on_failed,
         )
 

@@ -37,6 +37,42 @@ def test_parts_that_are_longer_than_the_interval_are_shortened_alike() -> None:
     assert divided == {S.WAITING: 1.0, S.PUBLISHING: 0.5, S.SAVING: 0.5, S.REDONE: 3.0}
 
 
+def test_what_a_journal_keeps_over_a_restart_is_lost_only_once_nobody_is_given_it() -> None:
+    first = ledger()
+    first.engine(0.0, "e", None)
+    request = first.asked(0.0, "e", "old name")
+    first.answered(10.0, request, lost=False)
+    first.sampled("old name", 40)
+    saved = first.saved(10.0)
+    second = Ledger(saved, now=10.0, attempt=1, ranks=1, gpus_per_engine=1, kept_tokens=30)
+    assert second.tokens == {S.LOST: 10}
+    assert role(second, INFERENCE, 10.0) == {S.LOST: 2.5, S.UNDECIDED: 7.5}
+    second.kept("new name", 12)
+    second.not_kept(6)
+    assert second.tokens == {S.LOST: 16}
+    assert role(second, INFERENCE, 10.0) == {S.LOST: 4.0, S.UNDECIDED: 6.0}
+    second.sealed(1, {"new name"})
+    second.step(10.0, 1, {})
+    assert second.tokens == {S.LOST: 16, S.USEFUL: 12}
+    assert role(second, INFERENCE, 10.0) == {S.LOST: 4.0, S.USEFUL: 3.0, S.UNDECIDED: 3.0}
+    third = Ledger(second.saved(10.0), now=10.0, attempt=2, ranks=1, gpus_per_engine=1)
+    assert third.tokens == {S.LOST: 28, S.USEFUL: 12}
+    second.close(10.0)
+    assert second.tokens == {S.LOST: 28, S.USEFUL: 12}
+
+
+def test_tokens_of_open_turns_that_a_journal_keeps_were_not_counted_before() -> None:
+    first = ledger()
+    first.engine(0.0, "e", None)
+    first.asked(0.0, "e", "open")
+    second = Ledger(first.saved(8.0), now=8.0, attempt=1, ranks=1, gpus_per_engine=1, kept_tokens=64)
+    assert second.tokens[S.LOST] == 0
+    second.kept("again", 64)
+    second.decided("again", S.STALE)
+    assert role(second, INFERENCE, 8.0) == {S.STALE: 8.0}
+    assert second.tokens[S.STALE] == 64
+
+
 def test_requests_share_their_engine_and_their_time_is_what_becomes_of_the_episode() -> None:
     account = ledger(gpus=2)
     account.engine(0.0, "e", S.STARTING)

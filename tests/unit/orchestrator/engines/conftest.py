@@ -17,6 +17,7 @@ from echorl_core.identity import RunIdentity
 from echorl_core.wire.run_state import EngineView
 from echorl_orchestrator.engines import EnginePool
 from echorl_orchestrator.engines.generation import Generation
+from echorl_orchestrator.engines.journal.journal import TurnJournal
 from echorl_orchestrator.engines.timing import Timing
 from echorl_testing.engines.fake_engine import RUN_UID, TOKEN, FakeEngine
 
@@ -97,6 +98,7 @@ def running_pool() -> Callable[..., Any]:
         timing: Timing = TIMING,
         names: Sequence[str] = (),
         fails: bool = False,
+        journal: TurnJournal | None = None,
         **settings: float,
     ) -> AsyncIterator[Harness]:
         updates: list[dict[str, Any]] = []
@@ -106,6 +108,7 @@ def running_pool() -> Callable[..., Any]:
             TOKEN,
             on_update=updates.append,
             timing=timing,
+            journal=journal,
         )
         await pool.start()
         forever = asyncio.create_task(pool.run_forever())

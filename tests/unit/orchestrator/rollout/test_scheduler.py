@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,11 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from echorl_core.config import EnvironmentConfig, OverridesConfig, SamplingConfig
+from echorl_core.identity import RunIdentity
+from echorl_core.rundir import RunDirectory
+from echorl_orchestrator.engines.journal.journal import TurnJournal
+from echorl_orchestrator.engines.journal.parts import TurnKey
+from echorl_orchestrator.engines.open_turn import OpenStream
 from echorl_orchestrator.episode_outcome import EpisodeOutcome
 from echorl_orchestrator.failures import ErrorKind
 from echorl_orchestrator.rollout.groups import ReadyEpisode
@@ -145,6 +151,35 @@ async def test_episodes_that_no_batch_can_use_are_cancelled() -> None:
     assert rig.counters.totals["failures/cancelled"] == 4
     assert failed == []  # what nobody needs any more has not failed
     assert rig.counters.totals["groups/dropped"] == 2
+
+
+async def test_an_episode_is_as_old_as_what_a_journal_has_told_it(tmp_path: Path) -> None:
+    identity, run = RunIdentity("run", "uid", 1), RunDirectory(tmp_path)
+    run.attempt(1).mkdir(parents=True)
+    before = TurnJournal.opened(run, identity, lambda *_: False)
+    for ordinal, low in ((0, 2), (1, 3)):
+        before.begins(f"e{ordinal}", TurnKey("terminal", ordinal, 0), 0)
+        turn = before.turn(f"e{ordinal}", [5], b"s")
+        assert turn is not None
+        turn.closed(OpenStream("e", "b", low, low, [1], [-1.0], certain=1), "stop")
+    await before.close()
+
+    journal = TurnJournal.opened(run, identity, lambda *_: False)
+    player = ScriptedPlayer(version=3)
+    player.gate.clear()
+    rig = Rig(batch_config(max_staleness=1), player, journal=journal)
+    rig.buffer.next_step = 4  # version 2 is the oldest that it may be trained on
+    async with rig.running():
+        await eventually(lambda: rig.scheduler.in_flight == 8, "as many as may be are played")
+        told = journal.turn("a1-g000001-e0", [5], b"s")
+        assert told is not None
+        assert told.tokens == 1
+        rig.buffer.next_step = 5
+        rig.scheduler.cancel_hopeless()
+        await eventually(lambda: rig.scheduler.in_flight == 7, "one is too old")
+    assert player.cancelled[0] == "a1-g000001-e0"
+    again = TurnJournal.opened(run, identity, lambda *_: False)
+    assert again.begins("e", TurnKey("terminal", 1, 0), 3).version_low == 3, "who is cut off leaves all to the next"
 
 
 async def test_an_episode_that_waits_for_room_does_not_grow_old() -> None:

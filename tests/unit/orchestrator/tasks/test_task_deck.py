@@ -78,7 +78,11 @@ def test_a_resumed_deck_deals_each_task_once(taken: int, later: int, settled: se
     done = [ticket for number, ticket in enumerate(tickets) if number in settled]
     for ticket in done:
         before.settle(ticket)
-    after = TaskDeck(environments, lengths, 9, before.state())
+    state = before.state()
+    for ticket in every:
+        assert state.is_settled(ticket.environment, ticket.ordinal) == (ticket in done)
+    assert not state.is_settled("another", 0)
+    after = TaskDeck(environments, lengths, 9, state)
     dealt = [after.take() for _ in range(taken - len(done) + later)]
     key = lambda ticket: (ticket.environment, ticket.ordinal)  # noqa: E731
     assert sorted(map(key, done + dealt)) == sorted(map(key, every))

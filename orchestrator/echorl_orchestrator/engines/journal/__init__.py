@@ -1,0 +1,1 @@
+"""Turns for the next process of the attempt: ``frames`` and ``parts`` are pure, ``segments`` are files."""
