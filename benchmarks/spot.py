@@ -13,7 +13,10 @@ One life of ``--minutes`` for each rate and side; a line of JSON each in ``DIR/s
 - ``thrown_away``: sampled tokens lost with an engine, an orchestrator or an attempt, over all that were sampled.
 - ``back_s``: by role that lost a pod, median and longest time until a step that had not been made before.
 - ``exact``: no sample was trained twice, none is missing in the committed history, and the last checkpoint is, bit for
-  bit, what its recorded batches make of the first model.
+  bit, what its recorded batches make of the first model. Else ``wrong`` says what was found.
+
+A life that does not come to its end leaves ``failed`` with the reason, and the next one begins. How many losses to
+expect: rate x pods x minutes / 10; a ratio from fewer than two or three of them says nothing.
 
 ``--sides earlier`` lives through the same with programs, CRD and operator of ``echorl_testing.earlier``.
 """
@@ -42,6 +45,7 @@ from echorl_testing.cluster.errors import ClusterError
 from echorl_testing.earlier import earlier
 from echorl_testing.kube.run_objects import install_crd
 from echorl_testing.local import history
+from echorl_testing.local.local_run import eventually
 from echorl_testing.operator.real_stage import PACKAGES, RESTRICTED, Stage, staged
 
 TEN_MINUTES = 600.0
@@ -74,23 +78,34 @@ class Life:
         began, first = time.monotonic(), int(run.status()["step"])
         due = began + self._pause()
         while (now := time.monotonic()) < began + seconds:
-            if now >= due:
-                self._lose_one()
-                due = now + self._pause()
-            self._look()
+            try:
+                if now >= due:
+                    due = now + self._pause()
+                    self._lose_one()
+                self._look()
+            except (ApiError, OSError) as error:  # of a busy machine's API server, which is asked again
+                run.note(f"no answer: {error}")
             time.sleep(0.2)
         run.until("a step after the last loss", self._is_back, START_S)
         step = int(run.status()["step"])
         return 60 * (step - first) / (time.monotonic() - began)
 
+    def _pods(self) -> list[tuple[str, str, dict[str, Any]]]:
+        """Role, name and object of those that can be lost."""
+        found = ((role, *one) for role in ROLES for one in sorted(self.stage.run.pods(role).items()))
+        return [
+            (role, name, pod)
+            for role, name, pod in found
+            if "deletionTimestamp" not in pod["metadata"] and pod["status"].get("phase") in {"Pending", "Running"}
+        ]
+
     def _pause(self) -> float:
-        pods = sum(len(self.stage.run.pods(role)) for role in ROLES)
+        # Between two attempts there may be none; then as for one, since somebody has to look again.
+        pods = max(1, len(self._pods()))
         return self.chance.expovariate(self.rate * pods / TEN_MINUTES) if self.rate else float("inf")
 
     def _lose_one(self) -> None:
-        run = self.stage.run
-        found = ((role, name, pod) for role in ROLES for name, pod in sorted(run.pods(role).items()))
-        pods = [one for one in found if "deletionTimestamp" not in one[2]["metadata"]]
+        run, pods = self.stage.run, self._pods()
         if not pods:
             return
         role, name, pod = self.chance.choice(pods)
@@ -120,19 +135,28 @@ class Life:
         self.waiting = [one for one in self.waiting if step <= one[2]]
 
     def _is_back(self) -> bool:
-        self._look()
+        try:
+            self._look()
+        except (ApiError, OSError) as error:
+            self.stage.run.note(f"no answer: {error}")
         return not self.waiting
 
-    def finish(self, folder: Path) -> bool:
-        """End the run a few steps on; whether what it has trained is exactly what it says."""
+    def finish(self, folder: Path, replay_s: float) -> dict[str, Any]:
+        """End the run a few steps on; whether what it has trained is exactly what it says, and else what is wrong.
+
+        ``replay_s``: for all of its steps, made anew.
+        """
         run, directory = self.stage.run, self.stage.directory
         last = run.status()["step"] + 12
         run.edit({"maxSteps": last})
         config = self._config()
         run.phase("Succeeded", END_S)
-        history.assert_nothing_was_trained_twice(directory, last)
-        replayed, loaded = history.never_killed(directory, folder, last_step=last, config=config)
-        return replayed == loaded
+        try:
+            history.assert_nothing_was_trained_twice(directory, last)
+        except AssertionError as error:
+            return {"exact": False, "wrong": f"the history of {directory.root}: {error}"}
+        replayed, loaded = history.never_killed(directory, folder, last_step=last, config=config, deadline_s=replay_s)
+        return {"exact": True} if replayed == loaded else {"exact": False, "wrong": f"{loaded}, replayed: {replayed}"}
 
     def _config(self) -> TrainerConfig:
         """The newest attempt's, with this machine's paths."""
@@ -168,7 +192,7 @@ class Life:
 
 def lived(cluster: Cluster, folder: Path, options: argparse.Namespace, side: str, percent: float) -> dict[str, Any]:
     """One life, as a row."""
-    name = f"spot-{side}-{percent:g}".replace(".", "-")
+    name = name_of(side, percent)
     namespaces.make_namespace(cluster.api, name, RESTRICTED)
     code = folder / "earlier" if side == "earlier" else None
     (folder / name).mkdir()
@@ -184,13 +208,32 @@ def lived(cluster: Cluster, folder: Path, options: argparse.Namespace, side: str
         life = Life(stage, random.Random(f"{options.seed} {percent}"), percent / 100)
         steps = life.through(60 * options.minutes)
         row = {"side": side, "percent": percent, "minutes": options.minutes, "steps_a_minute": round(steps, 2)}
-        row |= life.measured() | {"exact": life.finish(folder / name / "check"), "lost": dict(life.lost)}
+        row |= life.measured() | {"lost": dict(life.lost)}
+        row |= life.finish(folder / name / "check", END_S + 120 * options.minutes)
         row["back_s"] = {
             role: {"median": round(statistics.median(took), 1), "longest": round(max(took), 1), "count": len(took)}
             for role, took in life.back.items()
         }
-    cluster.api.delete(f"/api/v1/namespaces/{name}")
     return row
+
+
+def tried(cluster: Cluster, folder: Path, options: argparse.Namespace, side: str, percent: float) -> dict[str, Any]:
+    """``lived``, or a row that says why it did not come to its end; nothing of it runs afterwards."""
+    name = name_of(side, percent)
+    try:
+        return lived(cluster, folder, options, side, percent)
+    except (AssertionError, TimeoutError, ClusterError, ApiError, OSError) as error:
+        print(error, file=sys.stderr, flush=True)
+        return {"side": side, "percent": percent, "exact": False, "failed": str(error).split("\n", maxsplit=1)[0]}
+    finally:
+        cluster.api.delete(f"/api/v1/namespaces/{name}")
+        # What still ends would take processors from the next life.
+        eventually(lambda: cluster.api.find(f"/api/v1/namespaces/{name}") is None, f"the end of {name}", END_S)
+
+
+def name_of(side: str, percent: float) -> str:
+    """Of a life's namespace."""
+    return f"spot-{side}-{percent:g}".replace(".", "-")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -221,9 +264,10 @@ def main(arguments: Sequence[str]) -> int:
             install_crd(cluster.api) if side == "ours" else install_earlier(cluster, folder / "earlier")
             undisturbed: float | None = None
             for percent in options.rates:
-                row = lived(cluster, folder, options, side, percent)
-                undisturbed = row["steps_a_minute"] if percent == 0 else undisturbed
-                row["of_undisturbed"] = undisturbed and round(row["steps_a_minute"] / undisturbed, 3)
+                row = tried(cluster, folder, options, side, percent)
+                steps = row.get("steps_a_minute")
+                undisturbed = steps if percent == 0 else undisturbed
+                row["of_undisturbed"] = round(steps / undisturbed, 3) if steps and undisturbed else None
                 exact &= row["exact"]
                 print(json.dumps(row), flush=True)
                 with (options.out / "spot.jsonl").open("a") as file:

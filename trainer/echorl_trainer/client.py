@@ -29,7 +29,8 @@ log = structlog.get_logger()
 
 LONG_POLL_S = 20.0
 CALL_TIMEOUT_S = 30.0
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 1.0
+"""Between two tries. The whole gang stands still until every rank has noticed that its orchestrator is back."""
 REPEAT_ANNOUNCEMENT_S = 15.0
 
 

@@ -11,9 +11,19 @@ from echorl_core.config import SamplingConfig
 GENERATE = "/inference/v1/generate"
 COMPLETIONS = "/v1/completions"
 
-STREAM_INTERVAL = 64
-"""Tokens to a frame of a stream, after the first, which has one: what is lost with an engine at most, against what
-each frame costs engine and orchestrator."""
+STREAM_INTERVAL, LEAST_INTERVAL = 64, 8
+"""Most and fewest tokens to a frame of a stream, after the first, which has one."""
+
+
+def stream_interval(pace: float | None) -> int:
+    """How many tokens an engine shall send at a time: those of about a second.
+
+    What was not sent is lost with the engine, and each frame costs engine and orchestrator.
+
+    Args:
+        pace: tokens a second that it samples for one stream; None: unknown.
+    """
+    return STREAM_INTERVAL if pace is None else round(min(STREAM_INTERVAL, max(LEAST_INTERVAL, pace)))
 
 
 def generate_body(
@@ -22,11 +32,13 @@ def generate_body(
     sampling: SamplingConfig,
     max_tokens: int,
     stop_ids: Sequence[int],
+    interval: int = STREAM_INTERVAL,
     model: str = names.SERVED_MODEL_NAME,
 ) -> bytes:
     """A generate request with every sampling field set, so that no default of the model or the server applies.
 
     There is no seed: a seed per request can end vLLM's CPU engine. ``logprobs: 1`` gives the sampled token's own.
+    ``interval``: tokens to a frame.
     """
     params: dict[str, Any] = {
         "n": 1,
@@ -44,7 +56,7 @@ def generate_body(
         "logprobs": 1,
         "detokenize": False,
         "skip_special_tokens": False,
-        "stream_interval": STREAM_INTERVAL,
+        "stream_interval": interval,
     }
     request = {
         "model": model,

@@ -16,7 +16,13 @@ from echorl_orchestrator.engines.answers import (
     ImpossibleLogprobError,
     parse_prompt_logprobs,
 )
-from echorl_orchestrator.engines.bodies import COMPLETIONS, GENERATE, generate_body, prompt_logprobs_body
+from echorl_orchestrator.engines.bodies import (
+    COMPLETIONS,
+    GENERATE,
+    generate_body,
+    prompt_logprobs_body,
+    stream_interval,
+)
 from echorl_orchestrator.engines.calls import Calls, CallsGivenUpError
 from echorl_orchestrator.engines.changes import Changes
 from echorl_orchestrator.engines.chat import (
@@ -97,6 +103,7 @@ class Dispatcher:
                     sampling=sampling,
                     max_tokens=turn.left,
                     stop_ids=stop_ids,
+                    interval=stream_interval(engine.pace),
                     model=model,
                 )
                 reception, started = Reception(turn, engine, journalled), time.monotonic()

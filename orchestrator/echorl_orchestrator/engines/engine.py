@@ -73,6 +73,8 @@ class Engine:
         """Calls of this pool that wait for its answer."""
         self.pinned = 0
         """Episodes that stick to it."""
+        self.pace: float | None = None
+        """Tokens a second that it sampled for one stream, when it was seen last."""
         self.impossible = 0
         """Answers of it that cannot be true."""
         self.suspect = asyncio.Event()

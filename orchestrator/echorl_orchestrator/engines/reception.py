@@ -52,7 +52,10 @@ class Reception:
         frame = parse_frame(data)
         if frame is None:
             return
-        self._heard = time.monotonic()
+        now = time.monotonic()
+        if self.stream.token_ids and now > self._heard:
+            self._engine.pace = len(frame.token_ids) / (now - self._heard)
+        self._heard = now
         self._turn.take(self.stream, frame)
         # Between resume and probe nobody knows yet whether the weights are right.
         if self._engine.state in VERIFIED:

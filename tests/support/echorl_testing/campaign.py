@@ -17,7 +17,7 @@ import pytest
 
 T = TypeVar("T")
 
-_BENCHMARKS = ["long context", "mixture", "rehearsal", "step"]
+_BENCHMARKS = ["long context", "mixture", "recovery", "rehearsal", "step"]
 
 ALL = pytest.mark.campaign
 """Mark of a test that ``make campaign`` alone makes."""
@@ -60,7 +60,7 @@ def campaign_mark(campaign: str, cases: Sequence[T], count: int, case: T) -> pyt
 
 
 def of_benchmark(name: str) -> pytest.MarkDecorator:
-    """Mark of a benchmark of the trainer at its smallest; every run of the tests makes one of these."""
+    """Mark of a benchmark at its smallest; every run of the tests makes one of these."""
     return campaign_mark("benchmarks", _BENCHMARKS, 1, name)
 
 

@@ -1,6 +1,7 @@
 """The trainer's calls to the orchestrator: patience, order, and whose batches are trained."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -119,6 +120,23 @@ async def test_orchestrator_that_restarts_is_waited_for(orchestrator: FakeOrches
     await orchestrator.until(lambda: link.failures >= 2)
     await orchestrator.start()
     assert isinstance(await pulling, RankBatch)
+
+
+async def test_no_pause_between_two_tries_is_longer_than_a_second(orchestrator: FakeOrchestrator) -> None:
+    watch, pauses = Watch(), []
+
+    class Hurried(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            pauses.append(timeout)
+            if len(pauses) == 7:
+                watch.fail(TimeoutError("enough"))
+            return self.is_set()
+
+    watch.failed = Hurried()
+    await orchestrator.halt()
+    with pytest.raises(TimeoutError, match="enough"):
+        await asyncio.to_thread(batches(link_to(orchestrator, watch=watch)).batch, 1)
+    assert pauses == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.0]
 
 
 async def test_orchestrator_that_says_nothing_ends_the_wait(orchestrator: FakeOrchestrator) -> None:

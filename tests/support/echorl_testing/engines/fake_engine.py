@@ -54,6 +54,8 @@ class FakeEngine:
         self.wrong_by = 0.0
         """Added to every prompt logprob: an engine whose weights are not the trainer's."""
         self.tokens_per_answer = 3
+        self.token_s = 0.0
+        """That each token behind the first takes."""
         self.next_token: Callable[[Sequence[int]], int] | None = None
         """Of a prefix; None: 7, 8, ... ``tokens_per_answer`` of them, whatever the prompt."""
         self.breaks: list[tuple[int, str]] = []
@@ -230,6 +232,8 @@ class FakeEngine:
             after = min(begin + (params["stream_interval"] if begin else 1), len(ids), end)
             self.counters["generation_tokens_total"] += after - begin
             last = reason if after == len(ids) else None
+            if begin and self.token_s:
+                await asyncio.sleep((after - begin) * self.token_s)
             await response.write(self._event(ids[begin:after], len(prompt) + begin, last))
             begin = after
             if not ids:

@@ -97,11 +97,17 @@ def redone(run: RunDirectory) -> dict[int, int]:
 
 
 def never_killed(
-    run: RunDirectory, folder: Path, *, last_step: int, config: TrainerConfig | None = None
+    run: RunDirectory,
+    folder: Path,
+    *,
+    last_step: int,
+    config: TrainerConfig | None = None,
+    deadline_s: float = 240.0,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Step and state digest of a replay from the start model, and those of the last checkpoint as it is loaded.
 
-    ``config``: the trainer's; None: as the newest attempt of a local run keeps it.
+    ``config``: the trainer's; None: as the newest attempt of a local run keeps it. ``deadline_s``: for all of the
+    replay, which makes every step anew.
     """
     if config is None:
         kept = run.attempt(run.last_attempt()) / "configs" / "trainer.json"
@@ -114,21 +120,22 @@ def never_killed(
             Gang(folder / "loaded", config, None, ranks),
             batches,
             ["--checkpoint", str(run.checkpoint(last_step))],
+            deadline_s,
         )
     )
 
 
 async def _both(
-    replay: Gang, load: Gang, batches: list[str], checkpoint: list[str]
+    replay: Gang, load: Gang, batches: list[str], checkpoint: list[str], deadline_s: float
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    return await _result(replay, batches), await _result(load, checkpoint)
+    return await _result(replay, batches, deadline_s), await _result(load, checkpoint, deadline_s)
 
 
-async def _result(gang: Gang, arguments: list[str]) -> dict[str, Any]:
+async def _result(gang: Gang, arguments: list[str], deadline_s: float) -> dict[str, Any]:
     out = gang.folder / "out"
     try:
         gang.start("echorl_trainer.replay", "--out", str(out), "--device", "cpu", *arguments)
-        codes = await gang.ended(240.0)
+        codes = await gang.ended(deadline_s)
     finally:
         await gang.stop()
     assert set(codes) == {0}, gang.log()

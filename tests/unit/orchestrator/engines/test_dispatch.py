@@ -6,6 +6,7 @@ import time
 import pytest
 from aiohttp import web
 
+from echorl_orchestrator.engines.bodies import stream_interval
 from echorl_orchestrator.engines.dispatch import FRUITLESS
 from echorl_orchestrator.engines.generation import TokenGenerator
 from echorl_orchestrator.failures import EpisodeError, ErrorKind
@@ -51,6 +52,24 @@ async def test_every_sampling_field_is_sent_and_no_seed(running_pool):
             "skip_special_tokens": False,
             "stream_interval": 64,
         }
+
+
+@pytest.mark.parametrize(("pace", "tokens"), [(None, 64), (1e6, 64), (64.4, 64), (20.4, 20), (0.1, 8)])
+def test_a_frame_has_the_tokens_of_a_second(pace, tokens):
+    assert stream_interval(pace) == tokens
+
+
+async def test_a_slow_engine_is_asked_for_smaller_frames(running_pool):
+    async with FakeEngine() as engine, running_pool(engine) as harness:
+        harness.pool.announce(policy(0))
+        await harness.pool.wait_served(0, 60)
+        engine.token_s = 0.05
+        for _ in range(2):
+            await harness.generate()
+        before, after = (body["sampling_params"]["stream_interval"] for body in engine.bodies("generate"))
+        # 20 tokens a second, or less on a busy machine.
+        assert before == 64
+        assert 8 <= after <= 20
 
 
 def choice(**changes):
