@@ -14,7 +14,8 @@ _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 _BYTE = 256
 """Up to so many experts, one takes a byte."""
 
-Choices = NDArray[np.uint8] | NDArray[np.uint16]
+Choices = NDArray[np.unsignedinteger]
+"""Numbers of experts, uint8 or uint16."""
 
 
 @dataclass(frozen=True)
@@ -35,12 +36,13 @@ class RouterShape:
         """What an expert's number is told in."""
         return np.dtype(np.uint8) if self.experts <= _BYTE else np.dtype(np.uint16)
 
-    def offence(self, choices: Choices) -> str | None:
+    def offence(self, choices: NDArray[np.integer]) -> str | None:
         """Say what of ``choices`` [n, layers, top_k], numbers of experts, no router can have chosen; None: nothing."""
         if choices.shape[1:] != (self.layers, self.top_k):
             return f"found experts of shape {choices.shape}, accepted is (tokens, {self.layers}, {self.top_k})"
-        if choices.size and (most := int(choices.max())) >= self.experts:
-            return f"found expert {most}, accepted are 0 to {self.experts - 1}"
+        extremes = (int(choices.min()), int(choices.max())) if choices.size else ()
+        if beyond := [one for one in extremes if not 0 <= one < self.experts]:
+            return f"found expert {beyond[0]}, accepted are 0 to {self.experts - 1}"
         # Columns beside each other in memory: a comparison of two takes microseconds, sorting every row a thousand.
         columns = np.ascontiguousarray(choices.reshape(-1, self.top_k).T)
         if any((first == second).any() for first, second in combinations(columns, 2)):

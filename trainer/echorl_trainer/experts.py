@@ -130,9 +130,8 @@ class SigmoidRouter(Router):
         return logs - logs.logsumexp(dim=-1, keepdim=True), scores, own
 
     def _weighed(self, scores: Tensor) -> Tensor:
-        if self.norm_topk_prob:
-            scores = scores / (scores.sum(dim=-1, keepdim=True) + _LEAST)
-        return self.scale * scores
+        weights = scores / (scores.sum(dim=-1, keepdim=True) + _LEAST) if self.norm_topk_prob else scores
+        return weights.mul(self.scale)
 
     def _favoured(self, scores: Tensor) -> Tensor:
         """``scores`` [T, E] without those of all but the best groups, which are told by their two best experts."""

@@ -57,8 +57,8 @@ class PackedTokens:
     row_counts: tuple[int, ...] = ()
     """Where ranks share the pack: how many of ``rows`` each of them scores (``context.row_counts``)."""
     experts: Tensor | None = None
-    """Int [T, layers with experts, k]: which each token goes to, as engines routed it, else ``experts.NOT_GIVEN``; None:
-    the model's routers choose for all."""
+    """Int [T, layers with experts, k]: which each token goes to, as engines routed it, else ``experts.NOT_GIVEN``.
+    None: the model's routers choose for all."""
 
 
 class TokenScores(NamedTuple):

@@ -204,14 +204,16 @@ def _routing(load: Tensor) -> dict[str, float | None]:
     counts, (entropy, tokens, given, differing) = load[:, : -len(SUMS)], load[:, -len(SUMS) :].unbind(dim=1)
     shares = counts / counts.mean(dim=1, keepdim=True)
     most, least = shares.amax(dim=1), shares.amin(dim=1)
-    return {
+    found: dict[str, float | None] = {
         "experts/load_max": float(most.mean()),
         "experts/load_max_layer": float(most.max()),
         "experts/load_min": float(least.mean()),
         "experts/router_entropy": float((entropy / tokens).mean()),
         "experts/replayed": float((given / tokens).mean()),
-        "experts/replay_differs": float((differing / given).mean()) if given.any() else None,
     }
+    if given.all():
+        found["experts/replay_differs"] = float((differing / given).mean())
+    return found
 
 
 def _of_scope(metrics: TokenMetrics, scope: str, rows: list[int]) -> dict[str, float | None]:

@@ -76,9 +76,9 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     ref_logprobs: NDArray[np.float32] | None = None
     ce_mask: NDArray[np.bool_] | None = None
     """Tokens that the component ``ce`` counts, those of weight 0 included; None: those with a ``ce_weight``."""
-    experts: NDArray[np.uint8] | NDArray[np.uint16] | None = None
-    """Which experts of a mixture the first ``routed_tokens`` tokens went to in the engine, of each token all layers with
-    experts, of each layer all experts of the token, flat; None: not told."""
+    experts: NDArray[np.unsignedinteger] | None = None
+    """uint8 or uint16, flat: which experts of a mixture the first ``routed_tokens`` tokens went to in the engine; of
+    each token all layers with experts, of each layer all experts of the token. None: not told."""
     routed_tokens: int = 0
 
     @property
@@ -144,7 +144,7 @@ class MicroBatch(msgspec.Struct, frozen=True, kw_only=True):
     """Of each document's episode, length S; empty: not told. For exports alone, as ``ce_mask`` is."""
     ce_mask: NDArray[np.bool_] | None = None
     """Tokens that the component ``ce`` counts; None: those with a ``ce_weight``."""
-    experts: NDArray[np.uint8] | NDArray[np.uint16] | None = None
+    experts: NDArray[np.unsignedinteger] | None = None
     """As in ``Sample``, of one document after the other; None: of none."""
     routed_tokens: list[int] = []
     """How many tokens of each document, from its first on, ``experts`` is about, length S; empty: none."""

@@ -142,7 +142,7 @@ def micro_batch(samples: Sequence[Sample]) -> MicroBatch:
     )
 
 
-def _experts(samples: Sequence[Sample]) -> NDArray[np.uint8] | NDArray[np.uint16] | None:
+def _experts(samples: Sequence[Sample]) -> NDArray[np.unsignedinteger] | None:
     told = [sample.experts for sample in samples if sample.experts is not None]
     return np.concatenate(told) if told else None
 

@@ -23,10 +23,12 @@ def generate_body(
     max_tokens: int,
     stop_ids: Sequence[int],
     model: str = names.SERVED_MODEL_NAME,
+    experts_from: int | None = None,
 ) -> bytes:
     """A generate request with every sampling field set, so that no default of the model or the server applies.
 
     There is no seed: a seed per request can end vLLM's CPU engine. ``logprobs: 1`` gives the sampled token's own.
+    ``experts_from``: of an engine that returns experts, the first token whose are wanted; None: of others.
     """
     params: dict[str, Any] = {
         "n": 1,
@@ -46,6 +48,8 @@ def generate_body(
         "skip_special_tokens": False,
         "stream_interval": STREAM_INTERVAL,
     }
+    if experts_from is not None:
+        params["routed_experts_prompt_start"] = experts_from
     request = {
         "model": model,
         "token_ids": list(prompt_ids),

@@ -4,11 +4,13 @@ import asyncio
 import time
 
 from echorl_core import names
+from echorl_core.routing import RouterShape
 from echorl_orchestrator.engines.answers import BrokenStreamError, invalid, parse_frame
 from echorl_orchestrator.engines.calls import Call
 from echorl_orchestrator.engines.client import Answer
 from echorl_orchestrator.engines.engine import VERIFIED, Engine, EngineState
 from echorl_orchestrator.engines.open_turn import OpenStream, OpenTurn
+from echorl_orchestrator.engines.routed_experts import decode
 
 LOOKS = 4
 """At the streams, in the time that one of them may stand still."""
@@ -17,8 +19,10 @@ LOOKS = 4
 class Reception:
     """What an engine streams into a turn, event by event; ``stream`` has what came, however it ends."""
 
-    def __init__(self, turn: OpenTurn, engine: Engine) -> None:
+    def __init__(self, turn: OpenTurn, engine: Engine, routing: RouterShape | None = None) -> None:
+        """``routing``: the routers whose choices are wanted; None: nobody wants them."""
         self._turn = turn
+        self._routing = routing
         self._engine = engine
         self._heard = time.monotonic()
         self.stalled = False
@@ -51,6 +55,8 @@ class Reception:
             return
         self._heard = time.monotonic()
         self._turn.take(self.stream, frame)
+        if frame.experts is not None and self._routing is not None:
+            self.stream.experts.append(decode(frame.experts, self._routing))
         # Between resume and probe nobody knows yet whether the weights are right.
         if self._engine.state in VERIFIED:
             self.stream.vouch(self._engine.version)

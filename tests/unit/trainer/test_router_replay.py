@@ -1,7 +1,7 @@
 """Routers that take an engine's choices: their numbers by hand, transformers' own with the same choices, refusals."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, Glm4MoeConfig
-from transformers.models.glm4_moe.modeling_glm4_moe import Glm4MoeMoE, Glm4MoeTopkRouter
+from transformers.models.glm4_moe.modeling_glm4_moe import Glm4MoeTopkRouter
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeTopKRouter
 
 from echorl_core.routing import RouterShape, router_shape
@@ -73,7 +73,7 @@ def test_weights_and_gradients_are_of_the_given_experts_scores() -> None:
 
 
 def test_given_experts_know_no_bias_and_no_groups() -> None:
-    """Groups {0, 1} and {2, 3}; its own choice is within one, and by the bias. Weights are of sigmoids alone, scaled."""
+    """Groups {0, 1} and {2, 3}; its own choice is within one, and by the bias. Weights are of sigmoids alone."""
     config = Glm4MoeConfig(
         hidden_size=4, norm_topk_prob=True, n_routed_experts=4, num_experts_per_tok=2, n_group=2, topk_group=1,
         routed_scaling_factor=2.5,
@@ -121,9 +121,7 @@ def _expert_counts(model: torch.nn.Module) -> Iterator[int]:
 
 def scored(micro: MicroBatch, shape: RouterShape | None) -> ScoredBatch:
     sources = [(name, "") for name in sorted(set(micro.environments))]
-    return score_batch(
-        micro, sources=sources, version=0, vocab_size=265, device=torch.device("cpu"), routing=shape
-    )
+    return score_batch(micro, sources=sources, version=0, vocab_size=265, device=torch.device("cpu"), routing=shape)
 
 
 @EACH

@@ -58,9 +58,7 @@ def told(micro: MicroBatch) -> MicroBatch:
     return msgspec.structs.replace(micro, rl_weight=zeros, advantage=zeros)
 
 
-def batch(
-    step: int, rank: int, num_ranks: int, *, bad: bool = False, routing: RouterShape | None = None
-) -> RankBatch:
+def batch(step: int, rank: int, num_ranks: int, *, bad: bool = False, routing: RouterShape | None = None) -> RankBatch:
     """This rank's share, of one, two or four: documents in unequal parts, the last ranks filled up with dummies.
 
     ``routing``: experts are given, of all tokens of most documents, of half of some, of none of one.

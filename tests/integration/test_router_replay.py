@@ -1,0 +1,34 @@
+"""A whole run of a mixture of experts whose trainer takes the experts of a real engine."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from echorl_core.arrays import unpack
+from echorl_core.wire.batch import RankBatch
+from echorl_testing.local.local_run import local_run, manifest, write_model
+
+
+@pytest.mark.vllm
+@pytest.mark.timeout(1200)
+def test_a_trainer_takes_the_experts_that_engines_chose(tmp_path: Path) -> None:
+    document = manifest(write_model(tmp_path / "model", family="qwen3_moe"), maxSteps=2)
+    document["spec"]["trainer"] |= {"routerReplay": True}
+    with local_run(tmp_path, document) as run:
+        code = run.start({}).ended(1000)
+        assert code == 0, run.output()
+    report = json.loads((run.root / "report.json").read_text())
+    assert report["logprob_gap_tokens"] > 0
+    assert report["logprob_gap_over_tolerance"] == 0
+    batches = [unpack(file.read_bytes(), RankBatch) for file in run.root.glob("record/attempt_*/step_*/rank_*")]
+    told = [
+        (int(length), routed)
+        for batch in batches
+        for micro in batch.micro_batches
+        if micro.experts is not None
+        for length, routed in zip(micro.lengths, micro.routed_tokens, strict=True)
+    ]
+    # All but the last token, which no engine has computed.
+    assert told
+    assert all(routed == length - 1 for length, routed in told)
