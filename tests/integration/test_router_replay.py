@@ -21,6 +21,10 @@ def test_a_trainer_takes_the_experts_that_engines_chose(tmp_path: Path) -> None:
     report = json.loads((run.root / "report.json").read_text())
     assert report["logprob_gap_tokens"] > 0
     assert report["logprob_gap_over_tolerance"] == 0
+    steps = [json.loads(line) for file in run.root.glob("records/*/steps.jsonl") for line in file.open()]
+    # In float32, of the same version, both choose alike nearly always, if each row is that of its token and layer.
+    assert steps[0]["experts/replay_differs"] < 0.01
+    assert all(step["experts/replayed"] > 0.8 for step in steps)
     batches = [unpack(file.read_bytes(), RankBatch) for file in run.root.glob("record/attempt_*/step_*/rank_*")]
     told = [
         (int(length), routed)

@@ -15,6 +15,7 @@ from transformers.models.glm4_moe.modeling_glm4_moe import Glm4MoeTopkRouter
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeTopKRouter
 
 from echorl_core.routing import RouterShape, router_shape
+from echorl_core.start_checks import replay_problems
 from echorl_core.wire.batch import MicroBatch
 from echorl_testing.orchestrator.packs import (
     denominators,
@@ -231,3 +232,16 @@ def test_experts_that_no_router_chose_are_refused(
         scored(micro, shape_of(folder))
     with pytest.raises(ValueError, match="accepted are a mixture's"):
         scored(micro, None)
+
+
+def test_a_start_without_experts_is_refused_by_name(tmp_path: Path) -> None:
+    for family, shape in (
+        ("qwen3_moe", RouterShape(2, 0, 8, 2)),
+        ("glm4_moe", RouterShape(1, 1, 8, 2)),
+        ("qwen3", None),
+    ):
+        model_config(tmp_path / family, family=family)
+        assert router_shape(tmp_path / family) == shape
+        refused = [str(problem) for problem in replay_problems(tmp_path / family)]
+        message = "spec.trainer.routerReplay: found true; accepted: false: the model has no experts"
+        assert refused == ([] if shape else [message])
