@@ -7,13 +7,16 @@ import pytest
 
 from echorl_core.arrays import unpack
 from echorl_core.wire.batch import RankBatch
-from echorl_testing.local.local_run import local_run, manifest, write_model
+from echorl_testing.local.local_run import local_run, longer_run, manifest, write_model
+from echorl_trainer.seeded import Family
 
 
+@longer_run("replayed routers")
+@pytest.mark.parametrize("family", ["qwen3_moe", "glm4_moe"])
 @pytest.mark.vllm
 @pytest.mark.timeout(1200)
-def test_a_trainer_takes_the_experts_that_engines_chose(tmp_path: Path) -> None:
-    document = manifest(write_model(tmp_path / "model", family="qwen3_moe"), maxSteps=2)
+def test_a_trainer_takes_the_experts_that_engines_chose(tmp_path: Path, family: Family) -> None:
+    document = manifest(write_model(tmp_path / "model", family=family), maxSteps=2)
     document["spec"]["trainer"] |= {"routerReplay": True}
     with local_run(tmp_path, document) as run:
         code = run.start({}).ended(1000)

@@ -43,6 +43,7 @@ _LONGER = [
     "preflight",
     "quickstart",
     "quickstart-rl-only",
+    "replayed routers",
     "rlvr",
     "shared packs",
 ]
