@@ -15,7 +15,7 @@ ByteArray = NDArray[np.uint8]
 
 T = TypeVar("T")
 
-_DTYPES = {1: "|u1", 2: "<i2", 3: "<i4", 4: "<i8", 5: "<f4", 6: "<f8"}
+_DTYPES = {1: "|u1", 2: "<i2", 3: "<i4", 4: "<i8", 5: "<f4", 6: "<f8", 7: "<u2"}
 """Types by extension code; numbers are never given to another dtype."""
 _CODES = {np.dtype(text): code for code, text in _DTYPES.items()}
 

@@ -13,12 +13,11 @@ from echorl_core.capped import MAX_JSON_BYTES, read_capped
 from echorl_core.model_folder import number_of_config
 from echorl_core.names import ENV_ADMIN_TOKEN
 from echorl_core.problem import Problem
+from echorl_core.routing import expert_count, router_shape
 
 MODEL_NAME = "spec.model.name"
 ENV_HUB_TOKEN = "HF_TOKEN"  # noqa: S105 - the variable's name
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
-_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
-"""What a config.json calls the number of a layer's experts."""
 _OUR_SECRETS = frozenset({ENV_ADMIN_TOKEN, ENV_HUB_TOKEN})
 _IMPORT_DEADLINE_S = 120
 
@@ -53,8 +52,7 @@ def context_problem(heads: int, context: int) -> Problem:
 
 def expert_problems(folder: Path, expert: int) -> Iterator[Problem]:
     """Yield that ``expert`` ranks cannot have equally many experts of the model in ``folder``."""
-    said = (number_of_config(folder, name) for name in _EXPERTS)
-    if (problem := expert_problem(next(filter(None, said), 0), expert)) is not None:
+    if (problem := expert_problem(expert_count(folder), expert)) is not None:
         yield problem
 
 
@@ -64,6 +62,12 @@ def expert_problem(experts: int, expert: int) -> Problem | None:
         return None
     accepted = f"a divisor of the model's {experts} experts" if experts else "1: the model has no experts"
     return Problem("spec.trainer.parallel.expert", str(expert), accepted)
+
+
+def replay_problems(folder: Path) -> Iterator[Problem]:
+    """Yield that the model in ``folder`` has no routers whose choices could be replayed."""
+    if router_shape(folder) is None:
+        yield Problem("spec.trainer.routerReplay", "true", "false: the model has no experts")
 
 
 def adapter_problems(folder: Path, targets: Sequence[str]) -> Iterator[Problem]:

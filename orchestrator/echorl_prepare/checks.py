@@ -86,6 +86,8 @@ def model_problems(folder: Path, config: PrepareConfig) -> list[Problem]:
     if not problems:
         problems = list(start_checks.context_problems(folder, config.trainer.context))
         problems += start_checks.expert_problems(folder, config.trainer.expert)
+        if config.trainer.router_replay:
+            problems += start_checks.replay_problems(folder)
         if model.lora is not None:
             problems += start_checks.adapter_problems(folder, model.lora.target_modules)
     return problems or list(_renderer_problems(folder, config))

@@ -85,6 +85,33 @@ def test_gradient_weights_metrics_and_what_is_published_are_those_of_one_rank(
         assert split[2] == whole[2]
 
 
+REPLAYED = [
+    pytest.param(FAMILY, 2, {"expert": 2, "context": 2, "checkpointing": "selective"}, id="two that split and share"),
+    pytest.param(FAMILY, 2, {}, id="two"),
+    pytest.param(SIGMOID, 4, {"expert": 2, "context": 2, "checkpointing": "full"}, id="four, sigmoid scores"),
+]
+
+
+@pytest.mark.parametrize(("family", "num_ranks", "options"), campaign.campaign_params("replayed routers", REPLAYED, 1))
+def test_experts_that_are_given_are_those_of_one_rank(
+    tmp_path: Path, family: Family, num_ranks: int, options: dict[str, Any]
+) -> None:
+    """Some documents in part, one not at all: every rank takes the rows of its own tokens."""
+    folder = tmp_path / "m"
+    model_config(folder, family=family)
+    given = {"replayed": True}
+    alone, free = train(folder, CLIPPED, 2, **given), train(folder, CLIPPED, 2)
+    assert compared(alone["gradient"], free["gradient"]) > 0.01
+    for rank in on_ranks(num_ranks, trained, folder, CLIPPED, 2, options | given):
+        assert compared(rank["gradient"], alone["gradient"]) <= MOST
+        assert compared(rank["weights"], alone["weights"]) <= MOST
+        metrics = rank["outcomes"][0][0]
+        assert metrics["loss/total"] == pytest.approx(alone["outcomes"][0][0]["loss/total"], rel=1e-4)
+        if "context" in options and num_ranks == 2:
+            # No rank is filled up with other tokens: every number is that of one rank.
+            assert metrics == pytest.approx(alone["outcomes"][0][0], rel=1e-4, abs=1e-6)
+
+
 def test_loads_of_experts_are_counted_over_all_ranks_and_versions_are_the_same_bytes(tmp_path: Path) -> None:
     """Without a dummy, for two ranks that share packs; and before anything was trained."""
     folder = tmp_path / "m"

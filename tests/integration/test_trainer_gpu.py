@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from echorl_core.config import OptimizerConfig
+from echorl_core.routing import router_shape
 from echorl_testing.orchestrator.packs import (
     SGD,
     denominators,
@@ -12,7 +13,9 @@ from echorl_testing.orchestrator.packs import (
     document,
     joined,
     learner,
+    model_config,
     rank_batch,
+    routed,
     tiny_policy,
     whole,
 )
@@ -78,6 +81,29 @@ def test_compiled_layers_change_no_gradient(tmp_path, mode, family):
     expected = gradient_of(tmp_path / "m", **options)
     bound = 0.06 if family.endswith("_moe") else 0.03  # tokens between two experts go to the other one
     assert distance(gradient_of(tmp_path / "m", compiled=True, checkpointing=mode, **options), expected) <= bound
+
+
+@pytest.mark.parametrize("family", ["qwen3_moe", "glm4_moe"])
+def test_experts_that_are_given_are_those_of_the_cpu(tmp_path, family):
+    """Nothing is between two experts then: half precision is as near as of a dense model, compiled or not."""
+    folder = tmp_path / "m"
+    model_config(folder, family=family)
+    shape = router_shape(folder)
+    given = [routed(one, shape, len(one.token_ids)) for one in DOCUMENTS]
+    batch = rank_batch([joined(given[:4]), joined(given[4:])], TOTALS)
+
+    def gradient(**options):
+        with learner(folder, **options) as one:
+            one.runner.run(batch)
+            return one.gradient
+
+    expected = gradient()
+    assert distance(gradient(device="cuda"), expected) <= 1e-4
+    half = gradient(device="cuda", compute_dtype=HALF)
+    assert distance(half, expected) <= 0.1
+    for mode in ("selective", "full"):
+        options = {"device": "cuda", "compute_dtype": HALF, "checkpointing": mode}
+        assert distance(gradient(compiled=family == "qwen3_moe", **options), half) <= 0.03
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -8,8 +8,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from echorl_core.routing import RouterShape
 from echorl_core.wire.batch import MicroBatch, TokenRole
 from echorl_trainer.context import row_counts
+from echorl_trainer.experts import NOT_GIVEN
 from echorl_trainer.losses import RlSequences
 from echorl_trainer.model import PackedTokens
 
@@ -63,11 +65,13 @@ def score_batch(
     vocab_size: int,
     device: torch.device,
     context: int = 1,
+    routing: RouterShape | None = None,
 ) -> ScoredBatch:
     """Check a micro-batch and bring it to ``device`` (without waiting, on CUDA).
 
     Scored are tokens with a weight in any component, action tokens (for the logprob gap) and environment output (for
     ``env_nll``, with or without ECHO); a document's first token never is. ``context``: ranks that share the pack.
+    ``routing``: the model's routers; None: it has none.
 
     Raises:
         ValueError: columns disagree in length, a first token has a weight, or a value is out of range.
@@ -98,6 +102,7 @@ def score_batch(
         rows=_to_device(rows.astype(np.int64), device),
         temperature=_to_device(micro.temperature.astype(np.float32), device),
         row_counts=row_counts(rows, len(micro.token_ids), context),
+        experts=_experts(micro, starts, routing, device),
     )
     source = _to_device(_sources(micro, sources)[rows], device)
     sampler_logprobs, advantages, rl_weight, ce_weight = _to_device(floats, device)
@@ -115,6 +120,30 @@ def score_batch(
         sequences=_sequences(micro, starts, rows, device),
         teacher_logprobs=_teacher(micro, rows, device),
     )
+
+
+def _experts(
+    micro: MicroBatch, starts: NDArray[np.int64], routing: RouterShape | None, device: torch.device
+) -> Tensor | None:
+    """Int [T, layers, k], ``NOT_GIVEN`` for tokens that no engine told the experts of; None: it told none."""
+    if micro.experts is None:
+        return None
+    told = np.array(micro.routed_tokens, np.int64)
+    if routing is None or len(told) != len(micro.lengths) or (told < 0).any() or (told > micro.lengths).any():
+        found = f"found experts of {told.tolist()} tokens"
+        raise ValueError(f"micro-batch {micro.sample_ids}: {found}, accepted are a mixture's, up to {micro.lengths}")
+    width = routing.layers * routing.top_k
+    if micro.experts.size != told.sum() * width:
+        found = f"experts: found {micro.experts.size} numbers of {told.sum()} tokens"
+        raise ValueError(f"micro-batch {micro.sample_ids}: {found}, accepted are {width} of each")
+    choices = micro.experts.reshape(-1, routing.layers, routing.top_k)
+    if (offence := routing.offence(choices)) is not None:
+        raise ValueError(f"micro-batch {micro.sample_ids}: {offence}")
+    # Signed, and on the device no wider than it has to be.
+    table = np.full((int(starts[-1]), *choices.shape[1:]), NOT_GIVEN, np.min_scalar_type(-routing.experts))
+    begins = np.cumsum(told) - told
+    table[np.arange(told.sum()) + np.repeat(starts[:-1] - begins, told)] = choices
+    return _to_device(table, device)
 
 
 def _teacher(micro: MicroBatch, rows: NDArray[np.int64], device: torch.device) -> Tensor | None:

@@ -64,10 +64,10 @@ class ContextSlice:
         """How attention sees the pack whole."""
         return HeadExchange(self.of.group.group_name, self.of.size, self.of.size * self.length - self.tokens)
 
-    def part(self, values: Tensor) -> Tensor:
-        """Of a pack's column [T] this rank's [L], zeros beyond the end."""
+    def part(self, values: Tensor, beyond: int = 0) -> Tensor:
+        """Of a pack's column [T, ...] this rank's [L, ...], and ``beyond`` where there are no more tokens."""
         own = values[self.begin : self.begin + self.length]
-        return pad(own, (0, self.length - len(own)))
+        return pad(own, (0, 0) * (own.ndim - 1) + (0, self.length - len(own)), value=beyond)
 
     def gathered(self, own: Tensor, counts: Sequence[int]) -> Tensor:
         """All ranks' columns, in order of ranks: from [C, n] of this rank, n being ``counts[index]``, to [C, sum].

@@ -45,7 +45,8 @@ class Metrics:
         )
         self.experts = self._gauge(
             "experts",
-            "Of mixtures of experts, in the last step: load_max, load_max_layer, load_min, router_entropy.",
+            "Of mixtures of experts, in the last step: load_max, load_max_layer, load_min, router_entropy,"
+            " replayed, replay_differs.",
             ("kind",),
         )
         self.grad_norm = self._gauge("grad_norm", "Norm of the last step's gradient, before clipping.")

@@ -16,7 +16,16 @@ from echorl_core.config import LoraConfig, ModelConfig
 from echorl_trainer.attention import NAME as ATTENTION
 from echorl_trainer.attention import Documents, document_layout
 from echorl_trainer.context import ContextGroup, ContextSlice
-from echorl_trainer.experts import FAMILIES, PRODUCTS, has_experts, replace_routers, routers, unsupported
+from echorl_trainer.experts import (
+    FAMILIES,
+    NOT_GIVEN,
+    PRODUCTS,
+    give_choices,
+    has_experts,
+    replace_routers,
+    routers,
+    unsupported,
+)
 from echorl_trainer.head import Objective, token_logprobs, token_loss
 from echorl_trainer.varlen_kernels import kernel_operators
 
@@ -47,6 +56,9 @@ class PackedTokens:
     """float32 [T], above 0 at ``rows``."""
     row_counts: tuple[int, ...] = ()
     """Where ranks share the pack: how many of ``rows`` each of them scores (``context.row_counts``)."""
+    experts: Tensor | None = None
+    """Int [T, layers with experts, k]: which each token goes to, as engines routed it, else ``experts.NOT_GIVEN``.
+    None: the model's routers choose for all."""
 
 
 class TokenScores(NamedTuple):
@@ -109,6 +121,7 @@ class Policy(nn.Module):
         if self.context is not None:
             return self._shared_forward(micro, objective, self.context.slice_of(len(micro.token_ids)))
         documents = document_layout(micro.cu_seqlens, micro.max_len, self.compute_dtype)
+        give_choices(self._routers, micro.experts)
         hidden = self._hidden(micro.token_ids, micro.positions, documents)
         columns = self._head_columns(hidden, micro.rows - 1, micro, micro.rows)
         if objective is None:
@@ -120,6 +133,7 @@ class Policy(nn.Module):
         documents = document_layout(micro.cu_seqlens, micro.max_len, self.compute_dtype, part.exchange)
         for router in self._routers:
             router.padding = part.padding
+        give_choices(self._routers, None if micro.experts is None else part.part(micro.experts, NOT_GIVEN))
         hidden = self._hidden(part.part(micro.token_ids), part.part(micro.positions), documents)
         counts, index = micro.row_counts, part.of.index
         before, after = sum(counts[:index]), sum(counts[index + 1 :])

@@ -24,7 +24,7 @@ from echorl_core.wire.batch import MicroBatch, RankBatch
 from echorl_core.wire.reports import LogprobGap
 from echorl_trainer.batches import ScoredBatch, Source, score_batch, sources_of
 from echorl_trainer.context import row_counts
-from echorl_trainer.experts import routers
+from echorl_trainer.experts import router_shape, routers
 from echorl_trainer.former import FormerWeights
 from echorl_trainer.losses import PolicyLoss
 from echorl_trainer.model import PackedTokens, Policy
@@ -94,6 +94,7 @@ class StepRunner:
         self._vocab_size = int(policy.model.get_input_embeddings().num_embeddings)
         self._former = FormerWeights(policy)
         self._routers = routers(policy)
+        self._routing = router_shape(self._routers)
         self._gap_tolerance = GAP_TOLERANCE[policy.compute_dtype]
 
     def run(self, batch: RankBatch, *, beside: Callable[[], None] = lambda: None) -> StepOutcome:
@@ -175,6 +176,7 @@ class StepRunner:
             vocab_size=self._vocab_size,
             device=self._ranks.device,
             context=self._ranks.context_size,
+            routing=self._routing,
         )
 
     def _forward(

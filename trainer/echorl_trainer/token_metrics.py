@@ -15,6 +15,7 @@ from torch import Tensor
 
 from echorl_core.wire.reports import LogprobGap
 from echorl_trainer.batches import ScoredBatch, Source
+from echorl_trainer.experts import SUMS
 from echorl_trainer.losses import LossOutput
 from echorl_trainer.model import TokenScores
 from echorl_trainer.moments import Moments
@@ -66,7 +67,7 @@ class TokenMetrics:
     extra: dict[str, Moments]
     """Moments over RL tokens of what only some losses measure, one measure each, by metric."""
     routing: Tensor | None = None
-    """Sums of ``Router.load``, float64 [layers, E + 2]; None: there are no experts."""
+    """Sums of ``Router.load``, float64 [layers, E + 4]; None: there are no experts."""
 
     @property
     def taught(self) -> bool:
@@ -95,7 +96,7 @@ class TokenMetrics:
         return TokenMetrics(self.sources, found[0], moments, found[1], by_name, counted)
 
     def add_routing(self, load: Tensor) -> None:
-        """Count what the routers of all layers chose of a micro-batch's tokens, float64 [layers, E + 2]."""
+        """Count what the routers of all layers chose of a micro-batch's tokens, float64 [layers, E + 4]."""
         self.routing = load if self.routing is None else self.routing + load
 
 
@@ -200,15 +201,19 @@ def summarize(metrics: TokenMetrics) -> tuple[dict[str, float | None], LogprobGa
 
 def _routing(load: Tensor) -> dict[str, float | None]:
     """How evenly tokens went to experts; a load of 1 is that of equal shares."""
-    counts, entropy, tokens = load[:, :-2], load[:, -2], load[:, -1]
+    counts, (entropy, tokens, given, differing) = load[:, : -len(SUMS)], load[:, -len(SUMS) :].unbind(dim=1)
     shares = counts / counts.mean(dim=1, keepdim=True)
     most, least = shares.amax(dim=1), shares.amin(dim=1)
-    return {
+    found: dict[str, float | None] = {
         "experts/load_max": float(most.mean()),
         "experts/load_max_layer": float(most.max()),
         "experts/load_min": float(least.mean()),
         "experts/router_entropy": float((entropy / tokens).mean()),
+        "experts/replayed": float((given / tokens).mean()),
     }
+    if given.all():
+        found["experts/replay_differs"] = float((differing / given).mean())
+    return found
 
 
 def _of_scope(metrics: TokenMetrics, scope: str, rows: list[int]) -> dict[str, float | None]:

@@ -83,10 +83,12 @@ def build_learner(config: TrainerConfig, ranks: Ranks) -> Learner:
     }
     optimizer = build_optimizer(policy, config.optimizer)
     experts = {"experts": PRODUCTS} if has_experts(policy.model.config) else {}
-    if experts:
+    if config.router_replay and not experts:
+        raise ValueError("router_replay: found true, accepted for a model without experts: false")
+    if experts and not config.router_replay:
         log.warning(
             "engine and trainer each choose a token's experts, and may choose differently where two are nearly as good;"
-            " mismatch_kl and the logprob gap show by how much"
+            " mismatch_kl and the logprob gap show by how much; trainer.routerReplay has the trainer take the engine's"
         )
     log.info(
         "policy is ready",
@@ -94,6 +96,7 @@ def build_learner(config: TrainerConfig, ranks: Ranks) -> Learner:
         dtype=config.model.dtype,
         attention=kernel_name(ranks.device, policy.compute_dtype),
         **experts,
+        router_replay=config.router_replay,
         compiled=policy.compiled,
         context=ranks.context_size,
         expert=ranks.expert_size,

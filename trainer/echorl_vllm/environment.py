@@ -12,6 +12,8 @@ ENV_SPOOL = "ECHORL_ENGINE_SPOOL"
 """Folder for downloaded weights, shared by the engines of a host; default: ``spool`` in the work folder."""
 ENV_DIE_WITH_PARENT = "ECHORL_DIE_WITH_PARENT"
 """``1``: vLLM's child processes are killed when their parent dies."""
+ENV_CPU_ROUTED_EXPERTS = "ECHORL_CPU_ROUTED_EXPERTS"
+"""``1``: an engine on CPUs returns the experts that tokens went to."""
 
 _SOCKET_ADDRESS = 107
 """Bytes that Linux allows in a Unix socket's path."""

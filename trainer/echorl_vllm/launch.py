@@ -8,7 +8,7 @@ from echorl_core.config import InferenceConfig, LoraConfig, SpeculativeConfig
 from echorl_core.names import SERVED_MODEL_NAME
 from echorl_vllm.adapter import FOLDER as ADAPTER_FOLDER
 from echorl_vllm.adapter import reserved_rank
-from echorl_vllm.environment import ENV_DIE_WITH_PARENT, ENV_SPOOL, ENV_WORK
+from echorl_vllm.environment import ENV_CPU_ROUTED_EXPERTS, ENV_DIE_WITH_PARENT, ENV_SPOOL, ENV_WORK
 from echorl_vllm.leftovers import TEMPORARY_FOLDER
 
 _OURS = frozenset(
@@ -16,6 +16,7 @@ _OURS = frozenset(
         *("--worker-extension-cls", "--middleware", "--api-server-count", "--port", "--host", "--served-model-name"),
         *("--enable-lora", "--no-enable-lora", "--lora-modules", "--lora-dtype", "--lora-target-modules"),
         *("--max-loras", "--max-lora-rank", "--max-cpu-loras"),
+        *("--enable-return-routed-experts", "--no-enable-return-routed-experts", "--aux-output-config"),
         *("--quantization", "--quantization-config"),
         *("--speculative-config", "--spec-method", "--spec-model", "--spec-tokens"),
     }
@@ -82,11 +83,7 @@ def command(
     argv += ["--enable-prompt-tokens-details", "--disable-uvicorn-access-log"]
     if config.model.lora is not None:
         argv += _adapter_options(config.model.lora, work / ADAPTER_FOLDER, config.device)
-    if config.speculative is not None:
-        argv += ["--speculative-config", _speculative(config.speculative)]
-    if config.quantization == "fp8":
-        # A scale for each row of weights, and for each token. 0.32 takes "fp8" for folders that are quantized already.
-        argv += ["--quantization", "fp8_per_channel"]
+    argv += _computation_options(config)
     if installed.scale_out_flag:
         argv.append("--enable-scale-out")
     if config.device == "cpu":
@@ -108,6 +105,19 @@ def _adapter_options(lora: LoraConfig, folder: Path, device: str) -> list[str]:
     options = ["--enable-lora", "--max-loras", places, "--max-cpu-loras", places]
     options += ["--max-lora-rank", str(reserved_rank(lora.rank)), "--lora-target-modules", *targets]
     return [*options, "--lora-modules", module]
+
+
+def _computation_options(config: InferenceConfig) -> list[str]:
+    """What changes how tokens are computed, or what is told of it."""
+    options = []
+    if config.speculative is not None:
+        options += ["--speculative-config", _speculative(config.speculative)]
+    if config.quantization == "fp8":
+        # A scale for each row of weights, and for each token. 0.32 takes "fp8" for folders that are quantized already.
+        options += ["--quantization", "fp8_per_channel"]
+    if config.router_replay:
+        options.append("--enable-return-routed-experts")
+    return options
 
 
 def _speculative(speculative: SpeculativeConfig) -> str:
@@ -135,6 +145,8 @@ def _environment(config: InferenceConfig, *, work: Path, installed: Installed) -
     if config.device == "cpu":
         # Even in eager mode the first request with logprobs would compile a helper, which needs a C++ compiler.
         variables |= {"OMP_NUM_THREADS": "1", "TORCH_COMPILE_DISABLE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+        if config.router_replay:
+            variables[ENV_CPU_ROUTED_EXPERTS] = "1"
         if config.tensor_parallel == 1:
             # A worker process of its own and the engine core wait for each other in busy loops, a core each. With 0
             # the CPU platform lets the worker run inside the engine core; the API server stays a process of its own.

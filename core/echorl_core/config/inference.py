@@ -29,4 +29,6 @@ class InferenceConfig(RoleConfig):
     device: Literal["cpu", "cuda"] = "cpu"
     speculative: SpeculativeConfig | None = None
     quantization: Quantization | None = None
+    router_replay: bool = False
+    """Whether it returns the experts of a mixture that tokens went to."""
     extra_args: list[str] = []

@@ -93,6 +93,8 @@ class OrchestratorConfig(RoleConfig):
     teacher: TeacherConfig | None = None
     """For mode opd; in mode sft who plays the episodes, None where all conversations are given."""
     weight_mode: Literal["http", "disk", "nccl", "auto"]
+    router_replay: bool = False
+    """Whether engines return the experts of a mixture that tokens went to, and samples carry them."""
     checkpoint: CheckpointConfig
     record: bool = False
     """Keep a copy of every sealed batch under ``record/``, to be trained on again without engines."""

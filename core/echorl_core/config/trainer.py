@@ -83,6 +83,8 @@ class TrainerConfig(RoleConfig):
     """Consecutive ranks, all of one replica, that share their packs."""
     expert: int = 1
     """Consecutive ranks, all of one replica, that have the experts of a mixture among them."""
+    router_replay: bool = False
+    """Whether batches carry the experts that engines chose; routers take them."""
     weight_mode: Literal["http", "disk", "nccl", "auto"]
     """``auto``: nccl or http, by ``echorl_core.links``."""
     engines_on_gpus: bool = False

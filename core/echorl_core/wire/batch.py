@@ -35,7 +35,7 @@ class MessageRole(IntEnum):
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
-    """One token sequence: one branch of one episode, T tokens. Every array has length T.
+    """One token sequence: one branch of one episode, T tokens. Every array but ``experts`` has length T.
 
     What trains is explicit per token (``rl_weight``, ``ce_weight``); the trainer never infers it from roles.
     Token 0 is never a target: both weights are 0 there.
@@ -76,6 +76,10 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     ref_logprobs: NDArray[np.float32] | None = None
     ce_mask: NDArray[np.bool_] | None = None
     """Tokens that the component ``ce`` counts, those of weight 0 included; None: those with a ``ce_weight``."""
+    experts: NDArray[np.unsignedinteger] | None = None
+    """uint8 or uint16, flat: which experts of a mixture the first ``routed_tokens`` tokens went to in the engine; of
+    each token all layers with experts, of each layer all experts of the token. None: not told."""
+    routed_tokens: int = 0
 
     @property
     def ce_selected(self) -> NDArray[np.bool_]:
@@ -140,6 +144,10 @@ class MicroBatch(msgspec.Struct, frozen=True, kw_only=True):
     """Of each document's episode, length S; empty: not told. For exports alone, as ``ce_mask`` is."""
     ce_mask: NDArray[np.bool_] | None = None
     """Tokens that the component ``ce`` counts; None: those with a ``ce_weight``."""
+    experts: NDArray[np.unsignedinteger] | None = None
+    """As in ``Sample``, of one document after the other; None: of none."""
+    routed_tokens: list[int] = []
+    """How many tokens of each document, from its first on, ``experts`` is about, length S; empty: none."""
 
 
 class RankBatch(msgspec.Struct, frozen=True, kw_only=True):

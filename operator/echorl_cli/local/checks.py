@@ -48,6 +48,8 @@ def model_problems(run: EchoRLRun, environ: Mapping[str, str]) -> Iterator[Probl
     parallel = run.spec.trainer.parallel
     yield from start_checks.context_problems(folder, parallel.context)
     yield from start_checks.expert_problems(folder, parallel.expert)
+    if run.spec.trainer.router_replay:
+        yield from start_checks.replay_problems(folder)
     if spec.lora is not None:
         yield from start_checks.adapter_problems(folder, spec.lora.target_modules)
 

@@ -126,6 +126,7 @@ def _orchestrator(spec: EchoRLRunSpec, placement: Placement) -> config.Orchestra
         ),
         teacher=teacher_config(spec.algorithm),
         weight_mode=spec.weight_transfer.mode,
+        router_replay=spec.trainer.router_replay,
         checkpoint=config.CheckpointConfig(
             interval=checkpoint.interval, keep_last=checkpoint.keep_last, keep_every=checkpoint.keep_every
         ),
@@ -159,6 +160,7 @@ def _trainer(spec: EchoRLRunSpec, placement: Placement) -> config.TrainerConfig:
         replicate=trainer.parallel.replicate,
         context=trainer.parallel.context,
         expert=trainer.parallel.expert,
+        router_replay=trainer.router_replay,
         weight_mode=spec.weight_transfer.mode,
         engines_on_gpus=spec.weight_transfer.mode == "auto" and spec.inference.gpus_per_replica > 0,
         engine_quantization=spec.inference.quantization,
@@ -215,6 +217,7 @@ def _inference(spec: EchoRLRunSpec, placement: Placement) -> list[config.Inferen
             device=placement.device,
             speculative=_speculative(spec),
             quantization=inference.quantization,
+            router_replay=spec.trainer.router_replay,
             extra_args=list(inference.extra_args),
         )
         for engine in placement.engines

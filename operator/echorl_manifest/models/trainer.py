@@ -90,6 +90,8 @@ class Trainer(PodTemplate):
 
     A GPU then holds up to 6 bytes more per parameter.
     """
+    router_replay: bool = False
+    """Whether routers of a mixture of experts take the experts that engines chose. Refused for other models."""
     compile: bool | None = None
     """Whether the model is compiled by torch.compile; by default, on GPUs, unless experts are split."""
     activation_checkpointing: Literal["none", "selective", "full"] | None = None

@@ -11,6 +11,7 @@ from echorl_manifest.rules.finding import Finding, finding
 OWN_ENGINE_ARGUMENTS = (
     "--api-key",
     "--api-server-count",
+    "--aux-output-config",
     "--config",
     "--data-parallel-address",
     "--data-parallel-backend",
@@ -26,6 +27,7 @@ OWN_ENGINE_ARGUMENTS = (
     "--default-mm-loras",
     "--dtype",
     "--enable-lora",
+    "--enable-return-routed-experts",
     "--enable-scale-out",
     "--enable-ssl-refresh",
     "--generation-config",

@@ -113,6 +113,7 @@ MODES: tuple[Row, ...] = (
     Refused(ALGORITHM, "rlWeight", (_OPD,), "mode opd has a single term"),
     Refused(ALGORITHM, "advantage", (_SFT,), "mode sft has no advantages"),
     Refused(ALGORITHM, "advantage", (_OPD,), "the teacher's logprobs stand in for advantages"),
+    Refused(("spec.trainer",), "routerReplay", (_SFT,), "mode sft trains on what no engine has routed", only=(True,)),
     Refused(ALGORITHM, "rewardPerBranch", (_SFT,), "mode sft has no rewards of branches"),
     Refused(ALGORITHM, "rewardPerBranch", (_OPD,), "mode opd has no rewards of branches"),
     Refused(ALGORITHM, "echo", (_SFT,), "mode sft has no ECHO term"),

@@ -101,6 +101,10 @@ def check_aligned(sample: Sample) -> None:
                 f"sample {sample.sample_id}: {name} has shape {array.shape}, accepted is ({sample.num_tokens},)"
                 " as of token_ids"
             )
+    experts, routed = sample.experts, sample.routed_tokens
+    width, rest = divmod(0 if experts is None else experts.size, routed or 1)
+    if not 0 <= routed <= sample.num_tokens or rest or bool(width) != bool(routed):
+        raise ValueError(f"sample {sample.sample_id}: experts and routed_tokens {routed} do not belong together")
 
 
 def micro_batch(samples: Sequence[Sample]) -> MicroBatch:
@@ -133,7 +137,14 @@ def micro_batch(samples: Sequence[Sample]) -> MicroBatch:
         tool_names=tool_names,
         rewards=[sample.reward for sample in samples],
         ce_mask=_ce_mask(samples),
+        experts=_experts(samples),
+        routed_tokens=[sample.routed_tokens for sample in samples] if any(s.routed_tokens for s in samples) else [],
     )
+
+
+def _experts(samples: Sequence[Sample]) -> NDArray[np.unsignedinteger] | None:
+    told = [sample.experts for sample in samples if sample.experts is not None]
+    return np.concatenate(told) if told else None
 
 
 def _ce_mask(samples: Sequence[Sample]) -> NDArray[np.bool_] | None:

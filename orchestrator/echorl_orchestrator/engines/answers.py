@@ -41,6 +41,7 @@ class _Choice(msgspec.Struct, gc=False):
     finish_reason: str | None = None
     token_ids: list[int] | None = None
     logprobs: _Logprobs | None = None
+    routed_experts: str | None = None
 
 
 class _Frame(msgspec.Struct):
@@ -86,6 +87,8 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
     finish_reason: Literal["stop", "length"] | None
     aborted: bool = False
     """The engine gives the request up; there is no other reason then."""
+    experts: str | None = None
+    """Which experts tokens went to, as the engine writes it (``routed_experts.decode``); it comes with the end."""
 
 
 def parse_frame(raw: bytes) -> Frame | None:
@@ -108,8 +111,8 @@ def parse_frame(raw: bytes) -> Frame | None:
     entries = choice.logprobs.content if choice.logprobs is not None else None
     ids, logprobs = _paired(choice.token_ids or [], entries or [])
     if choice.finish_reason in {None, "abort"}:
-        return Frame(ids, logprobs, None, aborted=choice.finish_reason == "abort")
-    return Frame(ids, logprobs, _ended(choice.finish_reason))
+        return Frame(ids, logprobs, None, choice.finish_reason == "abort", choice.routed_experts)
+    return Frame(ids, logprobs, _ended(choice.finish_reason), experts=choice.routed_experts)
 
 
 def _ended(finish_reason: str | None) -> Literal["stop", "length"]:

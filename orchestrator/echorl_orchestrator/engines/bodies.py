@@ -34,11 +34,13 @@ def generate_body(
     stop_ids: Sequence[int],
     interval: int = STREAM_INTERVAL,
     model: str = names.SERVED_MODEL_NAME,
+    experts_from: int | None = None,
 ) -> bytes:
     """A generate request with every sampling field set, so that no default of the model or the server applies.
 
     There is no seed: a seed per request can end vLLM's CPU engine. ``logprobs: 1`` gives the sampled token's own.
     ``interval``: tokens to a frame.
+    ``experts_from``: of an engine that returns experts, the first token whose are wanted; None: of others.
     """
     params: dict[str, Any] = {
         "n": 1,
@@ -58,6 +60,8 @@ def generate_body(
         "skip_special_tokens": False,
         "stream_interval": interval,
     }
+    if experts_from is not None:
+        params["routed_experts_prompt_start"] = experts_from
     request = {
         "model": model,
         "token_ids": list(prompt_ids),

@@ -8,6 +8,7 @@ import structlog
 
 from echorl_core import names
 from echorl_core.config import SamplingConfig
+from echorl_core.routing import RouterShape
 from echorl_orchestrator.accounting.meter import Meter
 from echorl_orchestrator.chat.messages import Message, Tool
 from echorl_orchestrator.engines.admin import message_of
@@ -70,13 +71,18 @@ class Dispatcher:
         *,
         meter: Meter | None = None,
         journal: TurnJournal | None = None,
+        routing: RouterShape | None = None,
     ) -> None:
-        """``meter``: is told of every request for tokens. ``journal``: keeps and tells turns of train episodes."""
+        """``meter``: is told of every request for tokens. ``journal``: keeps and tells turns of train episodes.
+
+        ``routing``: of engines that return experts; None: of others. So a turn asks them for no more than it needs.
+        """
         self._client, self._meter, self._journal = client, meter or Meter(), journal
         self._placement = Placement(engines, changes, patience_s)
         self._timing = timing or Timing()
         self._stalls = StallWatch(self._timing.stall_s)
         self._closed = False
+        self._routing = routing
 
     def close(self) -> None:
         """Give turns up whose streams break off from now on."""
@@ -91,10 +97,14 @@ class Dispatcher:
         max_tokens: int,
         stop_ids: Sequence[int],
         model: str = names.SERVED_MODEL_NAME,
+        experts_from: int | None = None,
     ) -> Generation:
         """One completion on the episode's engine, and on others if that one does not see it through."""
         turn, seconds, fruitless = OpenTurn(prompt_ids, max_tokens, stop_ids), 0.0, 0
         journalled = None if self._journal is None else self._journalled(episode, turn, sampling, model)
+        wanted = None if experts_from is None else self._routing
+        # Engines that return experts do so unasked: then of as few tokens as can be.
+        turn.experts_from = len(prompt_ids) if experts_from is None else experts_from
         try:
             while turn.finish_reason is None:
                 engine = await self._placement.of_episode(episode)
@@ -105,8 +115,9 @@ class Dispatcher:
                     stop_ids=stop_ids,
                     interval=stream_interval(engine.pace),
                     model=model,
+                    experts_from=None if self._routing is None else turn.routed,
                 )
-                reception, started = Reception(turn, engine, journalled), time.monotonic()
+                reception, started = Reception(turn, engine, journalled, wanted), time.monotonic()
                 request, kept = self._meter.asked(engine.address, episode), 0
                 broken: BrokenStreamError | None = None
                 try:
@@ -190,6 +201,8 @@ class Dispatcher:
             sampling=sampling,
             max_tokens=chat.max_tokens,
             stop_ids=chat.stop_ids,
+            # What of the prompt is known already, nobody can say before it is rendered.
+            experts_from=0,
         )
         body = derender_body(request, chat.prompt_ids, generation)
         if body is None:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from echorl_core.config import SamplingConfig
 from echorl_core.names import SERVED_MODEL_NAME
+from echorl_core.routing import Choices
 from echorl_orchestrator.chat.messages import Message, Tool
 
 Versions = int | NDArray[np.int32]
@@ -48,6 +49,10 @@ class Generation:
     seconds: float = 0.0
     segments: tuple[Segment, ...] = ()
     """What each engine gave, in order, if there were several."""
+    experts: Choices | None = None
+    """[n, layers, k]: which experts n tokens went to, from token ``experts_from`` of prompt and sampled ids together
+    on; the last one has none. None: no engine told any."""
+    experts_from: int = 0
 
     def versions(self) -> tuple[Versions, Versions]:
         """``version_low`` and ``version_high`` of all tokens (one number) or of each (T, int32)."""
@@ -70,8 +75,11 @@ class TokenGenerator(Protocol):
         max_tokens: int,
         stop_ids: Sequence[int],
         model: str = SERVED_MODEL_NAME,
+        experts_from: int | None = None,
     ) -> Generation:
         """Sample one completion on the engine that the episode sticks to (least-loaded at its first call).
+
+        ``experts_from``: the first token whose experts are wanted, if engines return any; None: nobody wants them.
 
         Waits while no engine may serve. What an engine is lost in goes on at another one (``open_turn``). Cancelling
         the call aborts the request on the engine.

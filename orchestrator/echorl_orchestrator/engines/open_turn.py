@@ -10,7 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+import numpy as np
+
 from echorl_core.config import SamplingConfig
+from echorl_core.routing import Choices
 from echorl_orchestrator.engines.answers import Frame, invalid
 from echorl_orchestrator.engines.generation import Generation, Segment
 
@@ -37,6 +40,8 @@ class OpenStream:
     version_high: int
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    experts: list[Choices] = field(default_factory=list)
+    """Of the tokens from ``OpenTurn.routed`` on, prompt and sampled ids together."""
     certain: int = 0
     """How many of them were sampled with weights that are known to be right: by ``version_high`` at the latest."""
     finish_reason: FinishReason | None = None
@@ -55,11 +60,20 @@ class OpenTurn:
     stop_ids: Sequence[int]
     segments: list[Segment] = field(default_factory=list)
     finish_reason: FinishReason | None = None
+    experts_from: int = 0
+    """The first token whose experts are wanted."""
+    experts: list[Choices] = field(default_factory=list)
+    """Of the tokens from there on, as far as they are known."""
     left: int = field(init=False)
     """How many tokens may still be sampled, without those of an open stream."""
 
     def __post_init__(self) -> None:
         self.left = self.max_tokens
+
+    @property
+    def routed(self) -> int:
+        """The first token whose experts are still to be told."""
+        return self.experts_from + sum(len(part) for part in self.experts)
 
     def ids(self) -> list[int]:
         """Prompt and sampled ids: what the next engine goes on from."""
@@ -91,8 +105,12 @@ class OpenTurn:
         """A stream came to its end, and all of it is certain.
 
         Raises:
-            EpisodeError: INVALID_RESPONSE when the turn has no token.
+            EpisodeError: INVALID_RESPONSE when the turn has no token, or experts of more or fewer than there are.
         """
+        rows, tokens = sum(len(part) for part in stream.experts), self._tokens + len(stream.token_ids)
+        # The last token has not been through the model.
+        if stream.experts and rows != tokens - 1 - self.routed:
+            raise invalid(f"routed_experts: found {rows} tokens, accepted are {tokens - 1 - self.routed}")
         self._keep(stream)
         if not self.segments:
             raise invalid("found 0 token ids, accepted is at least 1")
@@ -119,7 +137,7 @@ class OpenTurn:
     def begin_anew(self) -> int:
         """Forget everything sampled; returns how many tokens that were."""
         lost = self.max_tokens - self.left
-        self.segments, self.finish_reason, self.left = [], None, self.max_tokens
+        self.segments, self.finish_reason, self.left, self.experts = [], None, self.max_tokens, []
         return lost
 
     def generation(self, seconds: float) -> Generation:
@@ -136,6 +154,8 @@ class OpenTurn:
             engine=last.engine,
             boot_id=last.boot_id,
             seconds=seconds,
+            experts=np.concatenate(self.experts) if self.experts else None,
+            experts_from=self.experts_from,
         )
         return whole if len(self.segments) == 1 else self._joined(whole)
 
@@ -156,9 +176,16 @@ class OpenTurn:
             return "stop"
         return "length" if self.left == 0 else None
 
+    @property
+    def _tokens(self) -> int:
+        """How many there are, those of the prompt included and those of an open stream not."""
+        return len(self.prompt_ids) + self.max_tokens - self.left
+
     def _keep(self, stream: OpenStream) -> None:
         if stream.token_ids:
             self.left -= len(stream.token_ids)
+            if stream.experts:
+                self.experts.append(np.concatenate(stream.experts)[: max(0, self._tokens - self.routed)])
             self.segments.append(
                 Segment(
                     stream.engine,

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -12,6 +13,7 @@ import structlog
 from echorl_core import names
 from echorl_core.config import OrchestratorConfig, SamplingConfig
 from echorl_core.identity import RunIdentity
+from echorl_core.routing import router_shape
 from echorl_core.wire.goodput import TimeState
 from echorl_core.wire.run_state import EngineView
 from echorl_core.wire.weights import PolicyAnnouncement
@@ -97,6 +99,7 @@ class EnginePool:
             self._timing,
             meter=self._meter,
             journal=self._journal,
+            routing=router_shape(Path(self._config.model.path)) if self._config.router_replay else None,
         )
         failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         finding = asyncio.create_task(self._find_engines())
@@ -180,6 +183,7 @@ class EnginePool:
         max_tokens: int,
         stop_ids: Sequence[int],
         model: str = names.SERVED_MODEL_NAME,
+        experts_from: int | None = None,
     ) -> Generation:
         """Sample one completion on the engine that the episode sticks to; see TokenGenerator."""
         return await self._opened.dispatcher.generate(
@@ -189,6 +193,7 @@ class EnginePool:
             max_tokens=max_tokens,
             stop_ids=stop_ids,
             model=model,
+            experts_from=experts_from,
         )
 
     async def chat(

@@ -4,12 +4,14 @@ import asyncio
 import time
 
 from echorl_core import names
+from echorl_core.routing import RouterShape
 from echorl_orchestrator.engines.answers import BrokenStreamError, invalid, parse_frame
 from echorl_orchestrator.engines.calls import Call
 from echorl_orchestrator.engines.client import Answer
 from echorl_orchestrator.engines.engine import VERIFIED, Engine, EngineState
 from echorl_orchestrator.engines.journal.journalled_turn import JournalledTurn
 from echorl_orchestrator.engines.open_turn import OpenStream, OpenTurn
+from echorl_orchestrator.engines.routed_experts import decode
 
 LOOKS = 4
 """At the streams, in the time that one of them may stand still."""
@@ -18,9 +20,19 @@ LOOKS = 4
 class Reception:
     """What an engine streams into a turn, event by event; ``stream`` has what came, however it ends."""
 
-    def __init__(self, turn: OpenTurn, engine: Engine, journalled: JournalledTurn | None = None) -> None:
-        """``journalled``: is told of what is certain as it comes."""
+    def __init__(
+        self,
+        turn: OpenTurn,
+        engine: Engine,
+        journalled: JournalledTurn | None = None,
+        routing: RouterShape | None = None,
+    ) -> None:
+        """``journalled``: is told of what is certain as it comes.
+
+        ``routing``: the routers whose choices are wanted; None: nobody wants them.
+        """
         self._turn = turn
+        self._routing = routing
         self._engine = engine
         self._journalled = journalled
         self._heard = time.monotonic()
@@ -57,6 +69,8 @@ class Reception:
             self._engine.pace = len(frame.token_ids) / (now - self._heard)
         self._heard = now
         self._turn.take(self.stream, frame)
+        if frame.experts is not None and self._routing is not None:
+            self.stream.experts.append(decode(frame.experts, self._routing))
         # Between resume and probe nobody knows yet whether the weights are right.
         if self._engine.state in VERIFIED:
             self.stream.vouch(self._engine.version)

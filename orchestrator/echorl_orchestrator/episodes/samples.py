@@ -165,6 +165,8 @@ def build_samples(
     kept_tokens = 0
     for branch, columns in zip(kept, parts, strict=True):
         sample = sample_of(columns, branch.number, owner, list(tool_names), reward)
+        if (experts := branch.routed.whole()) is not None:
+            sample = msgspec.structs.replace(sample, experts=experts.ravel(), routed_tokens=len(experts))
         first = acted.fresh(sample.role == TokenRole.ACTION, columns.origin)
         first[:1] = False
         kept_tokens += int(np.count_nonzero(first))

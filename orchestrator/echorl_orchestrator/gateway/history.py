@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from echorl_orchestrator.chat.messages import message_key
+from echorl_orchestrator.gateway.routed_tokens import RoutedTokens
 from echorl_orchestrator.gateway.tokens import Columns
 
 
@@ -57,6 +58,7 @@ class Branch:
     """Every token's id: an array, because each request sends all of them."""
     parts: list[Columns] = field(default_factory=list)
     messages: list[dict[str, Any]] = field(default_factory=list)
+    routed: RoutedTokens = field(default_factory=RoutedTokens)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while a turn extends the branch."""
 

@@ -43,6 +43,11 @@ class Prompt:
         return whole
 
     @property
+    def routed(self) -> int:
+        """How many of its first tokens have experts that are known."""
+        return min(self.kept, len(self.parent.routed)) if self.parent else 0
+
+    @property
     def tail_ids(self) -> list[int]:
         """Token ids from ``tail`` on."""
         return self.new.ids.tolist() if self.tail == self.kept else self.ids[self.tail :].tolist()

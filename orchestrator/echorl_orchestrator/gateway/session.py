@@ -270,6 +270,7 @@ class GatewaySession:
             sampling=sampling,
             max_tokens=min(sampling.max_completion_tokens, room),
             stop_ids=codec.stop_ids,
+            experts_from=None if self.spec.evaluation else prompt.routed,
         )
         return _checked(generation)
 
@@ -303,6 +304,7 @@ class GatewaySession:
             branch = Branch(len(self.history.branches))
             if prompt.parent is not None and prompt.kept:
                 branch.append(prompt.parent.columns().head(prompt.kept))
+                branch.routed = prompt.parent.routed.head(prompt.kept)
             self.history.branches.append(branch)
             BRANCHES.inc()
         branch.append(prompt.new)
@@ -317,6 +319,8 @@ class GatewaySession:
             trains=trains,
         )
         branch.append(sampled)
+        if generation.experts is not None:
+            branch.routed.add(generation.experts_from, generation.experts)
         return branch
 
     def _answer(self, parsed: Parsed, *, truncated: bool) -> tuple[dict[str, Any], Action]:

@@ -92,6 +92,16 @@ def test_guesses_are_told_in_vllms_own_words():
     assert "--speculative-config" not in build()[0]
 
 
+def test_an_engine_returns_routed_experts_where_they_are_replayed():
+    """On CPUs a variable has the plugin give vLLM's runner what only the one of GPUs has."""
+    argv, variables = build(router_replay=True)
+    assert ("--enable-return-routed-experts" in argv, variables["ECHORL_CPU_ROUTED_EXPERTS"]) == (True, "1")
+    argv, variables = build(device="cuda", router_replay=True)
+    assert "--enable-return-routed-experts" in argv
+    assert "ECHORL_CPU_ROUTED_EXPERTS" not in variables
+    assert "--enable-return-routed-experts" not in build()[0]
+
+
 def test_fp8_has_a_scale_for_each_row():
     argv, _ = build(device="cuda", quantization="fp8")
     assert argv[argv.index("--quantization") + 1] == "fp8_per_channel"

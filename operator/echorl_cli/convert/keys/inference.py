@@ -20,7 +20,8 @@ def _engine() -> Iterator[Key]:
     yield made(f"{ENGINE}.dtype", "spec.model.dtype", "float32 or bfloat16; auto: the default", "float32")
     for key in ("enable_lora", "max_loras", "max_cpu_loras", "max_lora_rank", "lora_target_modules"):
         yield none(f"{ENGINE}.{key}", _ADAPTERS, 1)
-    experts = "enable_expert_parallel all2all_backend enable_eplb eplb_config enable_dbo enable_return_routed_experts"
+    yield none(f"{ENGINE}.enable_return_routed_experts", "follows from spec.trainer.routerReplay", True)
+    experts = "enable_expert_parallel all2all_backend enable_eplb eplb_config enable_dbo"
     for key in experts.split():
         yield none(f"{ENGINE}.{key}", _EXPERTS, True)
     for key in ("tool_call_parser", "reasoning_parser", "chat_template", "enable_auto_tool_choice"):

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from echorl_cli.convert.keys.row import IMPORT, Key, made, none, same
 
-_EXPERTS = "routers train and multiply in float32, experts in groups; no router replay"
+_EXPERTS = "routers train and multiply in float32, experts in groups"
 _MEMORY = "offloading to host memory is not supported"
 _OLD_LOSS = "of a loss before the probability mask; set loss.maskLow and loss.maskHigh"
 
@@ -114,7 +114,7 @@ def _rest() -> Iterator[Key]:
     yield none(
         "trainer.matmul_precision", "EchoRL chooses the precision of products; logits and losses are float32", "highest"
     )
-    yield none("trainer.enable_router_replay", _EXPERTS, True)
+    yield same("trainer.enable_router_replay", "spec.trainer.routerReplay", True)
     yield none("trainer.max_concurrent_runs", "one trainer serves one run", 2)
     yield none("trainer.dist_timeout_seconds", "stallPolicy.noStepFor bounds a step", 900)
     yield none("trainer.metrics_server.*", "every role always serves /metrics", {"port": 8000})

@@ -59,6 +59,7 @@ class BaseGenerator:
         max_tokens: int,
         stop_ids: Sequence[int],
         model: str = SERVED_BASE_NAME,
+        experts_from: int | None = None,
     ) -> Generation:
         """See TokenGenerator."""
         return await self._generator.generate(
@@ -68,6 +69,7 @@ class BaseGenerator:
             max_tokens=max_tokens,
             stop_ids=stop_ids,
             model=model,
+            experts_from=experts_from,
         )
 
     async def prompt_logprobs(self, *, token_ids: Sequence[int]) -> list[float]:

@@ -5,16 +5,20 @@ prompt token or of a sampled token depends on the version and the position alone
 """
 
 import asyncio
+import base64
+import io
 import itertools
 import json
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+import numpy as np
 from aiohttp import web
 
 from echorl_core import names
-from echorl_testing.engines.fake_policies import logprob, policy, probe_of
+from echorl_core.routing import RouterShape
+from echorl_testing.engines.fake_policies import logprob, policy, probe_of, routed
 from echorl_testing.orchestrator.fake_chat import END, Reply, derendered, rendered, said, too_long, unrendered
 from echorl_testing.ports import free_port
 
@@ -62,6 +66,10 @@ class FakeEngine:
         """How the next streams break off, one each: behind so many tokens, by ``cut`` (no more bytes), ``half`` (in the
         middle of an event), ``end`` (a whole answer without a reason), ``abort``, ``error``, or ``still`` (nothing)."""
         self.reply: Reply = lambda _: {"content": "ok"}
+        self.routing: RouterShape | None = None
+        """Of a mixture: the last event of a stream then says which experts tokens went to (``routed``)."""
+        self.routing_by = 0
+        """What tells its choices from another engine's."""
         self.max_model_len = 4096
         """For chats; longer prompts are refused."""
         self.counters: dict[str, float] = defaultdict(float)
@@ -234,12 +242,14 @@ class FakeEngine:
             last = reason if after == len(ids) else None
             if begin and self.token_s:
                 await asyncio.sleep((after - begin) * self.token_s)
-            await response.write(self._event(ids[begin:after], len(prompt) + begin, last))
+            told = None if last is None else self._routed(params, len(prompt) + after)
+            await response.write(self._event(ids[begin:after], len(prompt) + begin, last, told))
             begin = after
             if not ids:
                 break
         if begin == end:
-            return await self._break(request, response, how)
+            told = self._routed(params, len(prompt) + begin) if how == "abort" else None
+            return await self._break(request, response, how, told)
         await response.write(b"data: [DONE]\n\n")
         return response
 
@@ -257,21 +267,31 @@ class FakeEngine:
                 return ids, "stop"
         return ids, "length"
 
-    def _event(self, ids: Sequence[int], start: int, reason: str | None) -> bytes:
+    def _routed(self, params: dict[str, Any], tokens: int) -> str | None:
+        if self.routing is None:
+            return None
+        start, file = params["routed_experts_prompt_start"], io.BytesIO()
+        np.save(file, routed(self.routing, self.routing_by, range(start, tokens - 1)), allow_pickle=False)
+        return base64.b64encode(file.getvalue()).decode()
+
+    def _event(self, ids: Sequence[int], start: int, reason: str | None, experts: str | None = None) -> bytes:
         content = [
             {"token_id": token, "logprob": logprob(self._version, start + i), "rank": 1, "top_logprobs": []}
             for i, token in enumerate(ids)
         ]
         choice = {"index": 0, "token_ids": ids, "logprobs": {"content": content}, "finish_reason": reason}
+        choice |= {} if experts is None else {"routed_experts": experts}
         return b"data: " + json.dumps({"request_id": "r", "choices": [choice]}).encode() + b"\n\n"
 
-    async def _break(self, request: web.Request, response: web.StreamResponse, how: str) -> web.StreamResponse:
+    async def _break(
+        self, request: web.Request, response: web.StreamResponse, how: str, experts: str | None
+    ) -> web.StreamResponse:
         if how == "still":
             await asyncio.Event().wait()
         if how == "half":
             await response.write(self._event([1], 0, "stop")[:-9])
         if how == "abort":
-            await response.write(self._event([], 0, "abort"))
+            await response.write(self._event([], 0, "abort", experts))
         if how == "error":
             await response.write(b'data: {"error": {"message": "scripted error", "code": 500}}\n\ndata: [DONE]\n\n')
         if how in {"cut", "half"} and request.transport is not None:

@@ -1,5 +1,9 @@
 """Policies as a fake engine holds them: announcements, and the closed forms of what a version computes."""
 
+import numpy as np
+from numpy.typing import NDArray
+
+from echorl_core.routing import RouterShape
 from echorl_core.wire.weights import PolicyAnnouncement, Probe
 
 PROBE_IDS = [1, 2, 3, 4]
@@ -27,3 +31,13 @@ def policy(version: int, *, attempt: int = 1, probe: bool = True) -> PolicyAnnou
         seconds_gather=0.0,
         probe=probe_of(version) if probe else None,
     )
+
+
+def routed(shape: RouterShape, by: int, positions: range) -> NDArray[np.integer]:
+    """Which experts tokens at these positions go to, [n, all layers, k], zeros in layers that have none."""
+    found = np.zeros((len(positions), shape.dense_layers + shape.layers, shape.top_k), shape.dtype)
+    for row, position in enumerate(positions):
+        for layer in range(shape.layers):
+            first = by + 3 * position + layer
+            found[row, shape.dense_layers + layer] = [(first + place) % shape.experts for place in range(shape.top_k)]
+    return found

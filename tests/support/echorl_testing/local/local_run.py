@@ -25,7 +25,7 @@ from echorl_core.attempts import Prepared, prepared_attempts
 from echorl_core.rundir import RunDirectory
 from echorl_testing import campaign
 from echorl_testing.local.run_processes import MARK, marked, noted, roles_of
-from echorl_trainer.seeded import SeededShape, write_seeded_model
+from echorl_trainer.seeded import Family, SeededShape, write_seeded_model
 
 T = TypeVar("T")
 
@@ -43,6 +43,7 @@ _LONGER = [
     "preflight",
     "quickstart",
     "quickstart-rl-only",
+    "replayed routers",
     "rlvr",
     "shared packs",
 ]
@@ -69,9 +70,9 @@ def longer_run(case: str) -> pytest.MarkDecorator:
     return campaign.campaign_mark("longer runs", _LONGER, 1, case)
 
 
-def write_model(folder: Path) -> Path:
+def write_model(folder: Path, family: Family = "qwen3") -> Path:
     """The model of these runs."""
-    write_seeded_model(folder, SHAPE, seed=5)
+    write_seeded_model(folder, SHAPE, seed=5, family=family)
     return folder
 
 

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from echorl_core.config import LoraConfig, LossConfig, ModelConfig, OptimizerConfig
+from echorl_core.routing import RouterShape
 from echorl_core.wire.batch import MicroBatch, RankBatch, TokenRole
 from echorl_trainer.loading import load_weights, start_policy
 from echorl_trainer.losses import policy_loss
@@ -98,14 +100,25 @@ def joined(parts: Sequence[MicroBatch]) -> MicroBatch:
         name: np.concatenate([getattr(part, name) for part in parts])
         for name in MicroBatch.__struct_fields__
         if name not in ("sample_ids", "environments", "ref_logprobs", "tool", "tool_names", "rewards", "ce_mask")
+        and name not in ("experts", "routed_tokens")
     }
+    routed = [part.experts for part in parts if part.experts is not None]
     taught = [part.ref_logprobs for part in parts if part.ref_logprobs is not None]
     return MicroBatch(
         ref_logprobs=np.concatenate(taught) if len(taught) == len(parts) else None,
         sample_ids=[name for part in parts for name in part.sample_ids],
         environments=[name for part in parts for name in part.environments],
+        experts=np.concatenate(routed) if routed else None,
+        routed_tokens=[told for part in parts for told in part.routed_tokens or [0]] if routed else [],
         **columns,
     )
+
+
+def routed(micro: MicroBatch, shape: RouterShape, tokens: int, seed: int = 0) -> MicroBatch:
+    """The document with experts of its first ``tokens`` tokens, drawn without regard to any router."""
+    generator = np.random.default_rng((seed, len(micro.token_ids)))
+    drawn = generator.random((tokens, shape.layers, shape.experts)).argsort(axis=-1)[..., : shape.top_k]
+    return msgspec.structs.replace(micro, experts=drawn.astype(shape.dtype).ravel(), routed_tokens=[tokens])
 
 
 def denominators(parts: Sequence[MicroBatch]) -> dict[str, float]:

@@ -2,9 +2,11 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from echorl_core.config import (
@@ -61,6 +63,8 @@ class ScriptedPolicy:
         self.cancelled = 0
         self.released: list[str] = []
         self.version = 3
+        self.routes = False
+        """Whether it tells the experts of tokens: of one layer a token's place, and the number of the call."""
 
     async def generate(
         self,
@@ -71,6 +75,7 @@ class ScriptedPolicy:
         max_tokens: int,
         stop_ids: Sequence[int],
         model: str = SERVED_MODEL_NAME,
+        experts_from: int | None = None,
     ) -> Generation:
         """See TokenGenerator."""
         prompt = list(prompt_ids)
@@ -92,6 +97,10 @@ class ScriptedPolicy:
         ids = ids[:max_tokens]
         logprobs = [-(len(prompt) + place) / 1000 for place in range(len(ids))]
         generation = Generation(ids, logprobs, finish, low, self.version, "engine-0", "boot-1")
+        if self.routes and experts_from is not None:
+            places = np.arange(experts_from, len(prompt) + len(ids) - 1)
+            rows = np.stack([places, np.full_like(places, len(self.returned))], axis=1)[:, None]
+            generation = replace(generation, experts=rows.astype(np.uint16), experts_from=experts_from)
         self.returned.append((prompt, generation))
         return generation
 

@@ -13,8 +13,9 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from echorl_core.config import LoraConfig, LossConfig, OptimizerConfig
+from echorl_core.routing import RouterShape, router_shape
 from echorl_core.wire.batch import MicroBatch, RankBatch
-from echorl_testing.orchestrator.packs import denominators, document, joined, learner, rank_batch, whole
+from echorl_testing.orchestrator.packs import denominators, document, joined, learner, rank_batch, routed, whole
 from echorl_trainer.lora import published_parameters
 from echorl_trainer.losses import policy_loss
 from echorl_trainer.model import Checkpointing
@@ -57,9 +58,15 @@ def told(micro: MicroBatch) -> MicroBatch:
     return msgspec.structs.replace(micro, rl_weight=zeros, advantage=zeros)
 
 
-def batch(step: int, rank: int, num_ranks: int, *, bad: bool = False) -> RankBatch:
-    """This rank's share, of one, two or four: documents in unequal parts, the last ranks filled up with dummies."""
+def batch(step: int, rank: int, num_ranks: int, *, bad: bool = False, routing: RouterShape | None = None) -> RankBatch:
+    """This rank's share, of one, two or four: documents in unequal parts, the last ranks filled up with dummies.
+
+    ``routing``: experts are given, of all tokens of most documents, of half of some, of none of one.
+    """
     parts = documents(step)
+    if routing is not None:
+        told = [length if number % 3 else length // 2 for number, length in enumerate(LENGTHS[:-1])]
+        parts[:-1] = [routed(part, routing, count, step) for part, count in zip(parts, told, strict=False)]
     totals = denominators(parts)
     if bad:
         parts[-1] = msgspec.structs.replace(parts[-1], advantage=np.full(LENGTHS[-1], np.nan, np.float32))
@@ -83,8 +90,13 @@ def train(
     accumulation: Accumulation = "sharded",
     expert: int = 1,
     checkpointing: Checkpointing = "none",
+    replayed: bool = False,
 ) -> dict[str, Any]:
-    """Train ``steps`` steps; first gradient, final weights, optimizer state and outcomes."""
+    """Train ``steps`` steps; first gradient, final weights, optimizer state and outcomes.
+
+    ``replayed``: with experts that are given.
+    """
+    routing = router_shape(folder) if replayed else None
     options: dict[str, Any] = {"context": context, "accumulation": accumulation, "expert": expert}
     options["checkpointing"] = checkpointing
     with learner(folder, optimizer=config, replicate=replicate, device=device, lora=lora, **options) as one:
@@ -92,7 +104,7 @@ def train(
         outcomes: list[StepOutcome] = []
         first: dict[str, Tensor] = {}
         for step in range(1, steps + 1):
-            outcome = one.runner.run(batch(step, rank, num_ranks))
+            outcome = one.runner.run(batch(step, rank, num_ranks, routing=routing))
             first = first or dict(one.gradient)
             outcomes.append(dataclasses.replace(outcome, seconds={}))
         names: dict[Tensor, str] = {parameter: name for name, parameter in one.policy.named_parameters()}

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echorl_core.wire.batch import ARRAY_FIELDS, OPTIONAL_ARRAY_FIELDS, Sample
+from echorl_core.arrays import pack, unpack
+from echorl_core.wire.batch import ARRAY_FIELDS, OPTIONAL_ARRAY_FIELDS, MicroBatch, Sample
 from echorl_orchestrator.batches.packing import best_fit_decreasing, check_aligned, lay_out, micro_batch
 from echorl_testing.orchestrator.scripted_player import A, C, E, sample
 
@@ -140,6 +141,35 @@ def test_a_misaligned_array_is_refused_by_name(field: str, shape: tuple[int, ...
 
 
 def test_every_array_of_a_sample_is_held_to_its_length() -> None:
-    assert set(ARRAYS) == {
+    """But for experts, of which a token has as many as there are (tested below)."""
+    assert {*ARRAYS, "experts"} == {
         field.name for field in msgspec.structs.fields(Sample) if "ndarray" in str(field.type).casefold()
     }
+
+
+def test_experts_of_samples_stand_one_after_the_other() -> None:
+    """Two numbers a token; of the second sample none are known, and a column travels as the bytes that it has."""
+    first, second = sample([C, C, A, A]), sample([C, C, A])
+    told = np.array([3, 1, 0, 2, 1, 0], np.uint8)
+    one = msgspec.structs.replace(first, experts=told, routed_tokens=3)
+    two = msgspec.structs.replace(first, experts=np.array([300, 7], np.uint16), routed_tokens=1)
+    for each in (one, two, second):
+        check_aligned(each)
+    found = unpack(pack(micro_batch([one, second])), MicroBatch)
+    assert found.experts is not None
+    assert (found.experts.dtype, found.experts.tolist()) == (np.uint8, told.tolist())
+    assert found.routed_tokens == [3, 0]
+    wide = unpack(pack(micro_batch([second, two])), MicroBatch)
+    assert wide.experts is not None
+    assert (wide.experts.dtype, wide.experts.tolist(), wide.routed_tokens) == (np.uint16, [300, 7], [0, 1])
+    assert (micro_batch([second]).experts, micro_batch([second]).routed_tokens) == (None, [])
+
+
+@pytest.mark.parametrize(("count", "tokens"), [(5, 2), (6, 0), (0, 2), (10, 5), (6, -3)])
+def test_experts_that_are_not_of_their_tokens_are_refused(count: int, tokens: int) -> None:
+    """Of a sample of four tokens."""
+    told = msgspec.structs.replace(
+        sample([C, C, A, A]), experts=np.zeros(count, np.uint8) if count else None, routed_tokens=tokens
+    )
+    with pytest.raises(ValueError, match="experts and routed_tokens"):
+        check_aligned(told)

@@ -1,6 +1,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -61,20 +62,29 @@ class Harness:
 
         await self.eventually(reached)
 
-    async def generate(self, episode: str = "e1") -> Generation:
+    async def generate(self, episode: str = "e1", experts_from: int | None = None) -> Generation:
         return await self.pool.generate(
-            episode=episode, prompt_ids=[1, 2], sampling=SamplingConfig(temperature=0.7), max_tokens=8, stop_ids=[9]
+            episode=episode,
+            prompt_ids=[1, 2],
+            sampling=SamplingConfig(temperature=0.7),
+            max_tokens=8,
+            stop_ids=[9],
+            experts_from=experts_from,
         )
 
     def call(self, episode: str = "e1") -> asyncio.Task[Generation]:
         return asyncio.create_task(self.generate(episode))
 
 
-def config(*names: str, lease_s: float = 30.0, deadline_s: float = 60.0) -> OrchestratorConfig:
+def config(
+    *names: str, lease_s: float = 30.0, deadline_s: float = 60.0, mixture: Path | None = None
+) -> OrchestratorConfig:
+    """``mixture``: a folder of a model whose engines return experts."""
     return OrchestratorConfig(
         run_dir="run",
         port=1,
-        model=ModelConfig(path="model", dtype="float32", max_model_len=64, renderer="plain"),
+        router_replay=mixture is not None,
+        model=ModelConfig(path=str(mixture or "model"), dtype="float32", max_model_len=64, renderer="plain"),
         seed=0,
         max_steps=1,
         batch=BatchConfig(group_size=1, batch_size=1, max_staleness=1, seq_len=64, num_ranks=1),
@@ -99,7 +109,7 @@ def running_pool() -> Callable[..., Any]:
         names: Sequence[str] = (),
         fails: bool = False,
         journal: TurnJournal | None = None,
-        **settings: float,
+        **settings: Any,
     ) -> AsyncIterator[Harness]:
         updates: list[dict[str, Any]] = []
         pool = EnginePool(

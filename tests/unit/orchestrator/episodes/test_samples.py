@@ -294,3 +294,15 @@ def test_filters_see_tokens_and_record() -> None:
     assert seen["reward"] == 1.0
     assert seen["samples"][0]["role"] == [C, C, C, C, A, A, C, E, W, E, C, A, A]
     assert seen["samples"][0]["tool_names"] == ["bash", "ls"]
+
+
+def test_a_sample_carries_the_experts_of_its_first_tokens() -> None:
+    """Two layers, two experts each, of 12 of 13 tokens; another branch has none."""
+    told, without = conversation(), conversation()
+    experts = np.arange(48, dtype=np.uint8).reshape(12, 2, 2)
+    told.routed.add(0, experts[:5])
+    told.routed.add(3, experts[3:])
+    samples = build([told, without]).samples
+    assert samples[0].experts is not None
+    assert (samples[0].experts.tolist(), samples[0].routed_tokens) == (list(range(48)), 12)
+    assert (samples[1].experts, samples[1].routed_tokens) == (None, 0)

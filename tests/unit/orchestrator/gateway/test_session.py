@@ -293,3 +293,47 @@ async def test_engine_rendered_turns_link_by_exact_ids(tokenizer: TextTokenizer)
     assert forked.branch == 1
     columns = gateway.history.branches[0].columns()
     assert not columns.body[columns.turn < 0].any()
+
+
+def routes(gateway: GatewaySession, branch: int) -> list[list[int]]:
+    """Of each token of a branch whose experts are known: its place, and the call that told of it."""
+    whole = gateway.history.branches[branch].routed.whole()
+    return [] if whole is None else whole[:, 0].tolist()
+
+
+async def test_a_token_has_the_experts_of_the_call_that_computed_it_first(tokenizer: TextTokenizer) -> None:
+    """The last token of a turn is computed by the next one; a fork has what is known of the tokens that it shares."""
+    policy = policy_of(tokenizer, GREP, "done<|im_end|>", "else<|im_end|>")
+    policy.routes = True
+    gateway = session(tokenizer, policy)
+    first = await gateway.turn(PROMPT, TOOLS)
+    end = first.prompt_tokens + first.completion_tokens
+    assert routes(gateway, 0) == [[place, 0] for place in range(end - 1)]
+    talk = [*PROMPT, wire_message(first.message)]
+    second = await gateway.turn([*talk, result(first, "etc/a")], TOOLS)
+    whole = second.prompt_tokens + second.completion_tokens
+    told = [[place, 0] for place in range(end - 1)] + [[place, 1] for place in range(end - 1, whole - 1)]
+    assert routes(gateway, 0) == told
+    third = await gateway.turn([*talk, result(first, "etc/b")], TOOLS)
+    assert third.branch == 1
+    kept = len(gateway.history.branches[0].ids[:end])
+    forked = routes(gateway, 1)
+    assert forked[:kept] == told[:kept]
+    assert forked[-1] == [third.prompt_tokens + third.completion_tokens - 2, 2]
+    assert [place for place, _ in forked] == list(range(len(forked)))
+    assert {call for _, call in forked[kept:]} == {2}
+    assert routes(gateway, 0) == told
+
+
+async def test_nothing_is_known_of_experts_that_no_engine_tells(tokenizer: TextTokenizer) -> None:
+    """An engine that begins to tell is asked for all; an evaluation asks for none."""
+    policy = policy_of(tokenizer, GREP, "done<|im_end|>")
+    gateway = session(tokenizer, policy)
+    first = await gateway.turn(PROMPT, TOOLS)
+    assert routes(gateway, 0) == []
+    policy.routes = True
+    second = await gateway.turn([*PROMPT, wire_message(first.message), result(first, "etc/a")], TOOLS)
+    assert routes(gateway, 0) == [[place, 1] for place in range(second.prompt_tokens + second.completion_tokens - 1)]
+    judged = session(tokenizer, policy, evaluation=True)
+    await judged.turn(PROMPT, TOOLS)
+    assert routes(judged, 0) == []

@@ -20,6 +20,12 @@ MODES: list[Refused] = [
     Refused([*SFT, ("spec.algorithm.loss", {"klTau": 0.1})], "spec.algorithm.loss", "no value", id="loss of sft"),
     Refused([*SFT, ("spec.algorithm.rlWeight", 0.5)], "spec.algorithm.rlWeight", "no value", id="rlWeight of sft"),
     Refused(
+        [*SFT, ("spec.trainer.routerReplay", True)],
+        "spec.trainer.routerReplay",
+        "no value",
+        id="replay of sft",
+    ),
+    Refused(
         [*SFT, ("spec.algorithm.rewardPerBranch", "split")],
         "spec.algorithm.rewardPerBranch",
         "no value",
