@@ -139,8 +139,9 @@ class SigmoidRouter(Router):
             return scores
         grouped = scores.view(len(scores), self.groups, -1)
         best = grouped.topk(_GROUP_LEAST, dim=-1).values.sum(dim=-1).topk(self.best_groups, dim=-1).indices
-        others = torch.ones_like(grouped[:, :, 0], dtype=torch.bool).scatter(1, best, value=False)
-        return grouped.masked_fill(others[:, :, None], -torch.inf).view_as(scores)
+        # No tensor of ones to scatter into: with it the compiler loses the number of tokens from a checkpointed layer.
+        is_best = (best[:, :, None] == torch.arange(self.groups, device=scores.device)).any(dim=1)
+        return torch.where(is_best[:, :, None], grouped, -torch.inf).view_as(scores)
 
 
 class _ToExperts(torch.autograd.Function):
@@ -279,11 +280,6 @@ def give_choices(found: list[Router], chosen: Tensor | None) -> None:
     """
     for layer, router in enumerate(found):
         router.given = None if chosen is None else chosen[:, layer].long()
-
-
-def has_sigmoid_routers(model: nn.Module) -> bool:
-    """Whether routers choose by sigmoid scores and a bias."""
-    return any(isinstance(router, SigmoidRouter) for router in routers(model))
 
 
 def expert_stacks(model: nn.Module) -> list[nn.Module]:

@@ -31,7 +31,7 @@ from transformers.core_model_loading import (
 
 from echorl_core.config import ModelConfig
 from echorl_trainer.attention import choose_kernel
-from echorl_trainer.experts import has_experts, has_sigmoid_routers, refuse_undivided, stored_buffers
+from echorl_trainer.experts import has_experts, refuse_undivided, stored_buffers
 from echorl_trainer.lora import attach, draw_adapter, store_frozen
 from echorl_trainer.model import Checkpointing, Policy, fill_buffers, meta_policy, refuse_unshared
 from echorl_trainer.model_folder import stored_tensor, tensor_files
@@ -69,13 +69,10 @@ def start_policy(
     choose_kernel(ranks.device, compute_dtype, policy.model.config, ranks.context_size)
     if compile and compute_dtype == torch.float32 and has_experts(policy.model.config):
         raise ValueError("compile: found true, accepted for a mixture of experts in float32: false")
-    compiled = compile and not has_sigmoid_routers(policy.model)
-    if compile and not compiled:
-        log.warning("layers are not compiled: models whose routers have sigmoid scores failed a test of them on a GPU")
     if config.lora is not None:
         attach(policy, config.lora)
         store_frozen(policy, compute_dtype)
-    shard(policy, ranks, compute_dtype, compile=compiled, activation_checkpointing=activation_checkpointing)
+    shard(policy, ranks, compute_dtype, compile=compile, activation_checkpointing=activation_checkpointing)
     load_weights(policy, Path(config.path), ranks.device)
     if config.lora is not None:
         draw_adapter(policy, seed=seed)
