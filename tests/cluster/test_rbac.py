@@ -86,7 +86,8 @@ async def test_the_rights_are_enough_and_the_least(
         ]
         stranger.create()
         with stage.operating(ours, also_ours, disruptionBudgets=True):
-            world.create()
+            # Replicas, of which the first alone serves weights: by a policy that mode ``disk`` does without.
+            world.create(trainer=SPEC["trainer"] | {"parallel": {"replicate": 2}})
             await asyncio.gather(lives(world), is_held_up(other))
         # Another process: it goes on with the events of the first, and the installation wants no budgets any more.
         with stage.operating(ours, also_ours):
