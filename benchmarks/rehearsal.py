@@ -20,7 +20,6 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
-from transformers import AutoConfig
 
 from benchmarks.long_context import Case, batch_of, run_gang
 from echorl_core.config import LossConfig, ModelConfig, OptimizerConfig
@@ -32,7 +31,7 @@ from echorl_trainer.model import meta_model
 from echorl_trainer.optimizer import build_optimizer, build_schedule
 from echorl_trainer.parallel import Ranks, connect, disconnect
 from echorl_trainer.publish import Publisher, probe_ids
-from echorl_trainer.seeded import SHAPES, SeededShape, byte_tokenizer
+from echorl_trainer.seeded import SHAPES, SeededShape, byte_tokenizer, seeded_config
 from echorl_trainer.step import StepRunner
 from echorl_trainer.weights import MemoryStore
 
@@ -45,20 +44,7 @@ IDENTITY = RunIdentity("rehearsal", "rehearsal", 1)
 def write_model(folder: Path, shape: SeededShape) -> int:
     """Write config, tokenizer and bfloat16 values of a Qwen3 of this shape; how many parameters it has."""
     tokenizer = byte_tokenizer()
-    config = AutoConfig.for_model(
-        "qwen3",
-        vocab_size=shape.vocab_size or len(tokenizer),
-        hidden_size=shape.hidden_size,
-        intermediate_size=shape.intermediate_size,
-        num_hidden_layers=shape.num_layers,
-        num_attention_heads=shape.num_heads,
-        num_key_value_heads=shape.num_kv_heads,
-        head_dim=shape.head_dim,
-        max_position_embeddings=shape.max_position_embeddings,
-        rope_parameters={"rope_type": "default", "rope_theta": shape.rope_theta},
-        tie_word_embeddings=False,
-        eos_token_id=tokenizer.eos_token_id,
-    )
+    config = seeded_config(shape, tokenizer, family="qwen3", tie=False)
     folder.mkdir(parents=True)
     tokenizer.save_pretrained(folder)
     config.architectures = ["Qwen3ForCausalLM"]

@@ -162,7 +162,12 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def _model_config(shape: SeededShape, tokenizer: PreTrainedTokenizerFast, *, family: Family, tie: bool) -> Any:
+def seeded_config(shape: SeededShape, tokenizer: PreTrainedTokenizerFast, *, family: Family, tie: bool) -> Any:
+    """The config of a model of that shape and family, of transformers' class for it.
+
+    Raises:
+        ValueError: unknown family, or a vocabulary smaller than the tokenizer.
+    """
     vocab_size = shape.vocab_size or len(tokenizer)
     if vocab_size < len(tokenizer):
         raise ValueError(f"vocab_size is {vocab_size}, but the byte tokenizer has {len(tokenizer)} entries")
@@ -238,7 +243,7 @@ def write_seeded_model(
     if folder.exists() and any(folder.iterdir()):
         raise FileExistsError(f"{folder}: is not empty; a model is only written to a new or empty folder")
     tokenizer = byte_tokenizer()
-    config = _model_config(shape, tokenizer, family=family, tie=tie)
+    config = seeded_config(shape, tokenizer, family=family, tie=tie)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
