@@ -46,9 +46,9 @@ def with_machine_programs(document: dict[str, Any], code: Path | None = None) ->
             (container,) = template["spec"]["containers"]
             path = ":".join(str(code / package) for package in PACKAGES)
             container["env"].append({"name": "PYTHONPATH", "value": path})
-            container["volumeMounts"].append({"name": "code", "mountPath": str(code), "readOnly": True})
+            container["volumeMounts"].append({"name": "earlier", "mountPath": str(code), "readOnly": True})
             claim = {"claimName": "code", "readOnly": True}
-            template["spec"]["volumes"].append({"name": "code", "persistentVolumeClaim": claim})
+            template["spec"]["volumes"].append({"name": "earlier", "persistentVolumeClaim": claim})
         document["spec"].setdefault(role, {})["template"] = template
 
 
