@@ -17,7 +17,7 @@ import pytest
 
 T = TypeVar("T")
 
-_BENCHMARKS = ["long context", "mixture", "recovery", "rehearsal", "step"]
+_BENCHMARKS = ["long context", "mixture", "rehearsal", "step"]
 
 ALL = pytest.mark.campaign
 """Mark of a test that ``make campaign`` alone makes."""
