@@ -1,6 +1,6 @@
 """Records in a file that may end anywhere: each has its length and its digest before it. Pure.
 
-| length: 4 bytes | BLAKE2b-64 of the record | record |        little-endian
+| length: 4 bytes, little-endian | first 8 bytes of the record's SHA-256 | record |
 """
 
 import hashlib
