@@ -57,8 +57,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--shape", choices=sorted(SHAPES), default="0.6b")
     parser.add_argument("--dtype", choices=["bfloat16", "float32"], default="bfloat16")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--tokens", type=int, default=8192, help="of a micro-batch of the steps")
+    parser.add_argument("--tokens", type=int, default=16_384, help="of a micro-batch of the steps")
     parser.add_argument("--micro-batches", type=int, default=4, help="of a step")
+    parser.add_argument("--eager", action="store_true", help="layers are not compiled, as they are on CUDA by default")
     parser.add_argument("--seed", type=int, default=1, help="of the batch")
     return parser.parse_args(arguments)
 
@@ -230,7 +231,8 @@ def main(arguments: list[str]) -> int:
     ranks = connect(device=options.device)
     dtype = getattr(torch, options.dtype)
     config = ModelConfig(path=str(model), dtype=options.dtype, max_model_len=64, renderer="engine")
-    policy = start_policy(config, ranks, seed=1)
+    compiled = options.device == "cuda" and not options.eager
+    policy = start_policy(config, ranks, seed=1, compile=compiled, activation_checkpointing="selective")
     probe = probe_ids(config, IDENTITY.uid, 16)
     clock = measure(policy, ranks, probe, options)
     medians = {part: statistics.median(found) for part, found in clock.seconds.items()}

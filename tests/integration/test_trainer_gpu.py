@@ -1,5 +1,7 @@
 """The trainer's numerics on CUDA: the varlen kernel, no host synchronisation, compiled layers, NCCL."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -100,10 +102,13 @@ def test_experts_that_are_given_are_those_of_the_cpu(tmp_path, family):
     expected = gradient()
     assert distance(gradient(device="cuda"), expected) <= 1e-4
     half = gradient(device="cuda", compute_dtype=HALF)
-    assert distance(half, expected) <= 0.1
+    rounding = distance(half, expected)
+    assert rounding <= 0.1
     for mode in ("selective", "full"):
-        options = {"device": "cuda", "compute_dtype": HALF, "checkpointing": mode}
-        assert distance(gradient(compiled=family == "qwen3_moe", **options), half) <= 0.03
+        compiled = gradient(compiled=True, checkpointing=mode, device="cuda", compute_dtype=HALF)
+        # Compiled layers round elsewhere, so they are about as far from those that are not as both are from float32.
+        assert distance(compiled, expected) <= 1.1 * rounding
+        assert distance(compiled, half) <= rounding
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -128,17 +133,35 @@ def test_nothing_waits_for_the_device_between_micro_batches(tmp_path, monkeypatc
         assert [scores.tolist() for scores in found] == [expected]
 
 
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+two_devices = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+
+
+@two_devices
 @pytest.mark.parametrize("replicate", [1, 2], ids=["two shards", "two replicas"])
 def test_two_devices_train_as_one(tmp_path, replicate):
     start = {name: value.detach() for name, value in tiny_policy(tmp_path / "m").named_parameters()}
-    one = train(tmp_path / "m", SGD, 3, 1, "cuda")
+    [one] = on_ranks(1, train, tmp_path / "m", SGD, 3, 1, "cuda")
     two = on_ranks(2, train, tmp_path / "m", SGD, 3, replicate, "cuda")
     assert compared(one["weights"], plain(start)) > 1e-3
     assert compared(two[0]["gradient"], one["gradient"]) <= 1e-5
     assert compared(two[0]["weights"], one["weights"]) <= 1e-5
     assert two[0]["outcomes"] == two[1]["outcomes"]
     assert np.allclose(two[1]["probe"], one["probe"], atol=1e-4)
+
+
+@two_devices
+@pytest.mark.parametrize(
+    ("family", "options"),
+    [("qwen3", {"context": 2}), ("qwen3_moe", {"expert": 2}), ("glm4_moe", {"expert": 2, "context": 2})],
+    ids=["a pack", "experts", "both"],
+)
+def test_two_devices_that_share_packs_or_experts_train_as_one(tmp_path, family, options):
+    folder = tmp_path / "m"
+    model_config(folder, family=family)
+    [one] = on_ranks(1, partial(train, device="cuda"), folder, SGD, 2)
+    for rank in on_ranks(2, partial(train, device="cuda", **options), folder, SGD, 2):
+        assert compared(rank["gradient"], one["gradient"]) <= 1e-4
+        assert compared(rank["weights"], one["weights"]) <= 1e-4
 
 
 def compared(left, right):

@@ -19,12 +19,15 @@ from transformers import AttentionInterface
 
 from echorl_trainer.block_attention import Scoring, block_attention
 from echorl_trainer.context import HeadExchange, repeated_heads
-from echorl_trainer.varlen_kernels import HeadCounts, Heads, installed_kernels, working_kernel
+from echorl_trainer.varlen_kernels import HeadCounts, Heads, VarlenKernel, working_kernel
 
 NAME = "echorl_varlen"
 
 # A document joins a bucket while it fills this share of the bucket's width: less padding against more kernel calls.
 _MIN_FILL = 0.8
+
+_kernel: VarlenKernel | None = None
+"""What ``choose_kernel`` chose. The driver is not asked at import, which would keep forked processes from GPUs."""
 
 
 @dataclass(frozen=True)
@@ -201,7 +204,5 @@ def _sdpa(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
     grouped: dict[str, Any] = {"enable_gqa": True} if query.shape[1] != key.shape[1] else {}
     return functional.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale, **grouped)
 
-
-_kernel = next(installed_kernels(), None) if torch.cuda.is_available() else None
 
 AttentionInterface.register(NAME, packed_attention)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.async_gain import measured, table
+from benchmarks.async_gain.__main__ import measured, table
 
 
 def step(since: float, backward: float, idle: float) -> dict[str, float]:

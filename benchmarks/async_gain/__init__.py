@@ -1,0 +1,1 @@
+"""Sampling beside training against sampling in turns with it."""
