@@ -229,6 +229,7 @@ def main(arguments: Sequence[str]) -> int:
     """Lose what is asked for, and tell what that took."""
     options = parse(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that no process of the run is left
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell puts into the background ignores it
     options.out.mkdir(parents=True, exist_ok=True)
     model, began, rows, share = write_model(options.out / "model"), time.monotonic(), list[dict[str, Any]](), 0.0
     print(f"seed {options.seed}, {os.cpu_count()} cores, {load()}", flush=True)

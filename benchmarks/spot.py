@@ -11,7 +11,8 @@ One life of ``--minutes`` for each rate and side; a line of JSON each in ``DIR/s
 - ``steps_a_minute``, and ``of_undisturbed``: their ratio to the life without losses of the same side.
 - ``kept``: trainer seconds that neither a restart nor steps made again took, over all that are decided.
 - ``thrown_away``: sampled tokens lost with an engine, an orchestrator or an attempt, over all that were sampled.
-- ``back_s``: by role that lost a pod, median and longest time until a step that had not been made before.
+- ``back_s``: by role that lost a pod, of several trainers by pod, median and longest time until a step that had not
+  been made before.
 - ``exact``: no sample was trained twice, none is missing in the committed history, and the last checkpoint is, bit for
   bit, what its recorded batches make of the first model. Else ``wrong`` says what was found.
 
@@ -64,11 +65,11 @@ class Life:
     rate: float
     """Chance of a pod to be lost in ten minutes."""
     lost: Counter[str] = field(default_factory=Counter)
-    """Losses by role and way."""
+    """Losses by what was lost, and how."""
     waiting: list[tuple[str, float, int]] = field(default_factory=list)
-    """Role, time and step of losses after which nothing new was trained yet."""
+    """What was lost, when and at which step, where nothing new was trained yet."""
     back: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    """Seconds from a loss to the next new step, by role."""
+    """Seconds from a loss to the next new step, by what was lost."""
 
     def through(self, seconds: float) -> float:
         """Live for so long from the first checkpoint on; steps a minute."""
@@ -104,6 +105,11 @@ class Life:
         pods = max(1, len(self._pods()))
         return self.chance.expovariate(self.rate * pods / TEN_MINUTES) if self.rate else float("inf")
 
+    def _label(self, role: str, name: str) -> str:
+        # A gang's first pod is replaced in another way than the others.
+        several = role == "trainer" and self.stage.document["spec"]["trainer"]["replicas"] > 1
+        return name.removeprefix(f"{self.stage.run.name}-") if several else role
+
     def _lose_one(self) -> None:
         run, pods = self.stage.run, self._pods()
         if not pods:
@@ -124,8 +130,9 @@ class Life:
             run.note(f"{name} could not be {way}, it is being lost already: {error}")
             return
         run.note(f"{name} is {way}")
-        self.lost[f"{role} {way}"] += 1
-        self.waiting.append((role, time.monotonic(), run.status().get("step", 0)))
+        label = self._label(role, name)
+        self.lost[f"{label} {way}"] += 1
+        self.waiting.append((label, time.monotonic(), run.status().get("step", 0)))
 
     def _look(self) -> None:
         step, now = self.stage.run.status().get("step", 0), time.monotonic()
@@ -200,10 +207,15 @@ def lived(cluster: Cluster, folder: Path, options: argparse.Namespace, side: str
         "maxSteps": 1_000_000,
         "inference": {"replicas": options.engines, "gpusPerReplica": 0, "tensorParallel": 1},
         "failurePolicy": {"maxRestarts": 1000, "backoffSeconds": 0},
+        "checkpoint": {"interval": options.interval, "keepLast": 3},
     }
+    if options.memory is not None:
+        spec["checkpoint"]["memory"] = {"limit": "1Gi", "mirror": options.memory == "mirrored"}
     with staged(cluster, name, folder / name, "spot", code=code, **spec) as stage:
         # As the replay computes: sums are of other bits with other numbers of threads.
-        (container,) = stage.document["spec"]["trainer"]["template"]["spec"]["containers"]
+        trainer = stage.document["spec"]["trainer"]
+        trainer["replicas"] = options.trainers
+        (container,) = trainer["template"]["spec"]["containers"]
         container["env"].append({"name": "OMP_NUM_THREADS", "value": "1"})
         life = Life(stage, random.Random(f"{options.seed} {percent}"), percent / 100)
         steps = life.through(60 * options.minutes)
@@ -244,6 +256,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--minutes", type=float, default=10.0, help="of a life, after its first checkpoint")
     made.add_argument("--sides", nargs="+", choices=["ours", "earlier"], default=["ours"])
     made.add_argument("--engines", type=int, default=2)
+    made.add_argument("--trainers", type=int, default=1, help="pods of the gang")
+    made.add_argument("--interval", type=int, default=2, help="steps from checkpoint to checkpoint on the volume")
+    made.add_argument("--memory", choices=["kept", "mirrored"], help="copies in pods' memory, and at neighbours; none")
     made.add_argument("--seed", type=int, default=0, help="of when and what is lost")
     return made
 

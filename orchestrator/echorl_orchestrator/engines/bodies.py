@@ -16,14 +16,14 @@ STREAM_INTERVAL, LEAST_INTERVAL = 64, 8
 
 
 def stream_interval(pace: float | None) -> int:
-    """How many tokens an engine shall send at a time: those of about a second.
+    """How many tokens an engine shall send at a time: those of about half a second.
 
     What was not sent is lost with the engine, and each frame costs engine and orchestrator.
 
     Args:
         pace: tokens a second that it samples for one stream; None: unknown.
     """
-    return STREAM_INTERVAL if pace is None else round(min(STREAM_INTERVAL, max(LEAST_INTERVAL, pace)))
+    return STREAM_INTERVAL if pace is None else round(min(STREAM_INTERVAL, max(LEAST_INTERVAL, pace / 2)))
 
 
 def generate_body(
