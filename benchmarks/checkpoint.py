@@ -33,8 +33,9 @@ from echorl_trainer.health import Health
 from echorl_trainer.memory import MemoryCopies, Unfinished
 from echorl_trainer.parallel import connect, disconnect
 from echorl_trainer.seeded import SHAPES, write_seeded_model
+from echorl_trainer.shard_writer import ShardWriter
 from echorl_trainer.staging import HostCopies
-from echorl_trainer.state import ShardWriter, TrainState
+from echorl_trainer.state import TrainState
 
 FLOOR = "floor: copy to host memory"
 STALL = "the loop stands still"

@@ -30,7 +30,8 @@ from echorl_trainer.losses import policy_loss
 from echorl_trainer.model import meta_model
 from echorl_trainer.optimizer import build_optimizer, build_schedule
 from echorl_trainer.parallel import Ranks, connect, disconnect
-from echorl_trainer.publish import Publisher, probe_ids
+from echorl_trainer.probe import probe_ids
+from echorl_trainer.publish import Publisher
 from echorl_trainer.seeded import SHAPES, SeededShape, byte_tokenizer, seeded_config
 from echorl_trainer.step import StepRunner
 from echorl_trainer.weights import MemoryStore

@@ -29,15 +29,16 @@ from echorl_core.identity import RunIdentity
 from echorl_core.names import HEADER_TOKEN
 from echorl_core.wire.engine import StageRequest
 from echorl_core.wire.weights import PolicyAnnouncement
+from echorl_trainer.copier import gathered
 from echorl_trainer.health import Health
 from echorl_trainer.loading import start_policy
 from echorl_trainer.lora import published_parameters
 from echorl_trainer.model import Policy
 from echorl_trainer.parallel import Ranks, connect, disconnect
-from echorl_trainer.publish import Publisher, probe_ids
+from echorl_trainer.probe import probe_ids
+from echorl_trainer.publish import Publisher
 from echorl_trainer.seeded import SHAPES, write_seeded_model
 from echorl_trainer.server import Server
-from echorl_trainer.snapshots import gathered
 from echorl_trainer.weights import MemoryStore
 from echorl_vllm.recording import Copies, check_equal, record
 from echorl_vllm.spool import Fetched, Limits, fetch

@@ -23,7 +23,8 @@ from echorl_core.config import ModelConfig, OptimizerConfig, TrainerConfig
 from echorl_core.wire.batch import MicroBatch, RankBatch, TokenRole
 from echorl_trainer.health import Health
 from echorl_trainer.parallel import connect, disconnect
-from echorl_trainer.publish import Publisher, probe_ids
+from echorl_trainer.probe import probe_ids
+from echorl_trainer.publish import Publisher
 from echorl_trainer.seeded import SHAPES, write_seeded_model
 from echorl_trainer.server import Server
 from echorl_trainer.train import build_learner

@@ -31,7 +31,7 @@ from aiohttp import web
 from xxhash import xxh3_128_hexdigest
 
 from echorl_core.wire.weights import TensorInfo, WeightFile, WeightManifest
-from echorl_trainer.snapshots import file_layouts
+from echorl_trainer.host_files import file_layouts
 from echorl_vllm.arrivals import Arrivals
 from echorl_vllm.downloads import Limits, download
 from echorl_vllm.recording import Copies, Piece

@@ -20,7 +20,8 @@ from echorl_trainer.losses import policy_loss
 from echorl_trainer.model import Policy
 from echorl_trainer.optimizer import build_optimizer, build_schedule
 from echorl_trainer.parallel import Ranks
-from echorl_trainer.publish import Publication, Publisher
+from echorl_trainer.publication import Publication
+from echorl_trainer.publish import Publisher
 from echorl_trainer.step import StepRunner
 
 STEPS = 4

@@ -12,12 +12,12 @@ from safetensors.torch import save_file
 from echorl_core.config import LossConfig, ModelConfig, OptimizerConfig
 from echorl_core.wire.batch import MicroBatch, RankBatch, TokenRole
 from echorl_orchestrator.environments.builtin.parts.terminal_policy import DemonstrationTokens
+from echorl_trainer.copier import gathered
 from echorl_trainer.loading import start_policy
 from echorl_trainer.lora import published_parameters
 from echorl_trainer.losses import policy_loss
 from echorl_trainer.optimizer import build_optimizer, build_schedule
 from echorl_trainer.parallel import connect, disconnect
-from echorl_trainer.snapshots import gathered
 from echorl_trainer.step import StepRunner
 
 

@@ -15,9 +15,9 @@ from echorl_testing.engines.engine import running_engine
 from echorl_testing.local.local_run import longer_run
 from echorl_testing.trainer.tiny_learner import alone, tiny_learner, train
 from echorl_trainer.health import Watch
+from echorl_trainer.probe import probe_logprobs
 from echorl_trainer.publish import Publisher
 from echorl_trainer.seeded import SHAPES, write_seeded_model
-from echorl_trainer.step import probe_logprobs
 from echorl_trainer.weights import disk_store
 
 pytestmark = [pytest.mark.vllm, longer_run("adapters"), pytest.mark.timeout(900)]

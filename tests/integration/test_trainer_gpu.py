@@ -25,9 +25,9 @@ from echorl_testing.trainer.gang import on_ranks
 from echorl_testing.trainer.invariance import plain, train
 from echorl_trainer.attention import has_varlen_kernel, kernel_name
 from echorl_trainer.batches import score_batch
+from echorl_trainer.probe import probe_scores, probe_tokens
 from echorl_trainer.staging import HostCopies
 from echorl_trainer.state import TrainState, save_state
-from echorl_trainer.step import probe_scores, probe_tokens
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 

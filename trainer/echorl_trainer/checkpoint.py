@@ -39,9 +39,10 @@ from echorl_trainer.background import Background
 from echorl_trainer.client import Link
 from echorl_trainer.health import Health, Phase
 from echorl_trainer.merge import Unmergeable, merge
-from echorl_trainer.publish import Publication
+from echorl_trainer.publication import Publication
+from echorl_trainer.shard_writer import ShardWriter
 from echorl_trainer.staging import HostCopies
-from echorl_trainer.state import TRAINER_FOLDER, ShardWriter, TrainState, reason
+from echorl_trainer.state import TRAINER_FOLDER, TrainState, reason
 from echorl_trainer.weights import write_version
 
 log = structlog.get_logger()

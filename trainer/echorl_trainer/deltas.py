@@ -7,8 +7,9 @@ import numpy as np
 
 from echorl_core.deltas import Bits, encoded, sampled_density
 from echorl_core.wire.weights import TensorChange
+from echorl_trainer.host_files import MemoryFile
 from echorl_trainer.sharing import DeltaShare
-from echorl_trainer.snapshots import MemoryFile, Snapshot
+from echorl_trainer.snapshots import Snapshot
 
 _WORTH = 2
 """A delta, and a tensor's part of one, is at most one so many-th of what it stands for; else there is none."""

@@ -20,7 +20,7 @@ from echorl_core.faults import fault_point
 from echorl_core.rundir import TEMPORARY_PREFIX, RunDirectory, sync_file, sync_folder
 from echorl_trainer.background import Background
 from echorl_trainer.health import Health
-from echorl_trainer.publish import Publication
+from echorl_trainer.publication import Publication
 from echorl_trainer.sharing import Sharers
 from echorl_trainer.weights import write_version
 

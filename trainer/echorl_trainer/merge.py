@@ -23,8 +23,8 @@ from echorl_core import logs, names
 from echorl_core.adapters import ADAPTER_CONFIG, ADAPTER_WEIGHTS, TENSOR_PREFIX, tensor_shapes
 from echorl_core.names import ExitCode
 from echorl_core.rundir import TEMPORARY_PREFIX
+from echorl_trainer.host_files import DTYPES, WEIGHTS, file_layouts
 from echorl_trainer.model_folder import model_shapes, stored_tensor, tensor_files
-from echorl_trainer.snapshots import DTYPES, WEIGHTS, file_layouts
 from echorl_trainer.weights import complete_model
 
 log = structlog.get_logger()

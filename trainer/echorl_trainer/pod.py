@@ -22,7 +22,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -40,6 +40,7 @@ from echorl_core.wire.in_place import Verdict
 from echorl_trainer.in_place import InPlace
 from echorl_trainer.in_place_http import restarts_in_place
 from echorl_trainer.mirror import Unreachable
+from echorl_trainer.pod_layout import Layout
 from echorl_trainer.rank_ends import End, telling
 
 log = structlog.get_logger()
@@ -53,59 +54,6 @@ LAST_WORDS_S = 2.0
 """Seconds that a rank has for its end when its time after a notice is over."""
 _LOOK_S = 0.1
 """Between two looks at whether the pod was told to end, before ranks start again in place."""
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Where this pod's ranks stand in the gang."""
-
-    pods: int
-    index: int
-    ranks_per_pod: int
-
-    @classmethod
-    def from_environment(cls, environ: Mapping[str, str]) -> "Layout":
-        """Read what the operator gave this pod.
-
-        Raises:
-            ValueError: names every variable that is missing or wrong.
-        """
-        lowest = {names.ENV_PODS: 1, names.ENV_POD_INDEX: 0, names.ENV_RANKS_PER_POD: 1}
-        problems = [
-            f"{name}: found {environ.get(name, '')!r}, accepted is an integer from {least}"
-            for name, least in lowest.items()
-            if not environ.get(name, "").isdigit() or int(environ[name]) < least
-        ]
-        if problems:
-            raise ValueError("; ".join(problems))
-        found = cls(*(int(environ[name]) for name in lowest))
-        missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not environ.get(name)]
-        if found.world_size > 1 and missing:
-            raise ValueError(f"environment variables are missing: {', '.join(missing)}")
-        return found
-
-    @property
-    def is_spare(self) -> bool:
-        """Whether the pod is none of the gang's, and holds a place until the gang grows."""
-        return self.index >= self.pods
-
-    @property
-    def world_size(self) -> int:
-        """Ranks of the whole gang."""
-        return self.pods * self.ranks_per_pod
-
-    def rank(self, local: int) -> int:
-        """Number in the gang of this pod's rank ``local``."""
-        return self.index * self.ranks_per_pod + local
-
-    @property
-    def ranks(self) -> range:
-        """Numbers in the gang of this pod's ranks."""
-        return range(self.rank(0), self.rank(0) + self.ranks_per_pod)
-
-    def environment(self, local: int) -> dict[str, str]:
-        """Variables of one rank, as torchrun sets them."""
-        return {"RANK": str(self.rank(local)), "LOCAL_RANK": str(local), "WORLD_SIZE": str(self.world_size)}
 
 
 @dataclass

@@ -30,8 +30,9 @@ from echorl_trainer.health import Watch
 from echorl_trainer.losses import HookError
 from echorl_trainer.model import Policy
 from echorl_trainer.parallel import Ranks, connect, disconnect
-from echorl_trainer.publish import PROBE_TOLERANCE, Publisher, probe_ids
-from echorl_trainer.step import NonFinite, probe_logprobs
+from echorl_trainer.probe import PROBE_TOLERANCE, probe_ids, probe_logprobs
+from echorl_trainer.publish import Publisher
+from echorl_trainer.step import NonFinite
 from echorl_trainer.train import build_learner
 from echorl_trainer.weights import DiskStore
 

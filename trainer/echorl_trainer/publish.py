@@ -12,26 +12,21 @@ announcement, its checkpoint) comes to pass then.
 """
 
 import hashlib
-import json
 import math
 import queue
-import random
 import sys
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
 from urllib.parse import urljoin
 
 import msgspec
-import torch
 from torch import Tensor
-from transformers import AutoTokenizer
 from xxhash import xxh3_128_hexdigest
 
 from echorl_core.adapters import ADAPTER_CONFIG, ADAPTER_WEIGHTS, config_json
-from echorl_core.config import ModelConfig, Quantization
+from echorl_core.config import Quantization
 from echorl_core.faults import fault_point
 from echorl_core.identity import RunIdentity
 from echorl_core.wire.weights import (
@@ -44,73 +39,23 @@ from echorl_core.wire.weights import (
     WeightManifest,
 )
 from echorl_trainer.broadcast import Broadcaster
+from echorl_trainer.copier import Arrival, Copier
 from echorl_trainer.deltas import Delta, delta_of
 from echorl_trainer.health import Watch
+from echorl_trainer.host_files import DTYPES, FILE_BYTES, WEIGHTS, file_layouts
 from echorl_trainer.lora import published_parameters
 from echorl_trainer.model import Policy
 from echorl_trainer.parallel import Ranks
 from echorl_trainer.part_sender import PartSender
+from echorl_trainer.probe import FP8_PROBE_TOLERANCE, PROBE_TOLERANCE, probe_scores, probe_tokens
+from echorl_trainer.publication import Publication, not_finite
 from echorl_trainer.sharing import Share, Sharers, changed_ratio, dealt, file_bytes, joined
-from echorl_trainer.snapshots import DTYPES, FILE_BYTES, WEIGHTS, Arrival, Copier, Snapshot, Snapshots, file_layouts
-from echorl_trainer.step import NonFinite, probe_scores, probe_tokens
+from echorl_trainer.snapshots import Snapshot, Snapshots
+from echorl_trainer.step import NonFinite
 from echorl_trainer.weights import WeightStore
-
-# float32 is what engine and trainer agreed to on CPU, with a margin; bfloat16 awaits its measurement on a GPU.
-PROBE_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.25}
-# Awaits its measurement as well. The probe's tokens are unlikely ones, whose logprobs fp8 moves most; what it is to
-# find is an engine that holds something else, which is off by several nats.
-FP8_PROBE_TOLERANCE = 2.0
-
 
 HASH_THREADS = 4
 """Of the background; the loop's own thread launches kernels meanwhile."""
-
-
-def probe_ids(model: ModelConfig, run_uid: str, count: int) -> list[int]:
-    """``count`` ordinary token ids, fixed by the run's uid: no special or added token, all below the vocabulary's size.
-
-    Raises:
-        ValueError: the tokenizer has no ordinary token.
-    """
-    config = json.loads((Path(model.path) / "config.json").read_text())
-    vocab_size = config.get("vocab_size") or config["text_config"]["vocab_size"]
-    tokenizer = AutoTokenizer.from_pretrained(model.path, local_files_only=True)
-    special = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
-    ordinary = sorted(id_ for id_ in set(tokenizer.get_vocab().values()) - special if 0 <= id_ < vocab_size)
-    if not ordinary:
-        raise ValueError(f"{model.path}: the tokenizer has no ordinary token below vocab_size {vocab_size}")
-    return random.Random(f"echorl probe {run_uid}").choices(ordinary, k=min(count, model.max_model_len))
-
-
-class Publication:
-    """One version on its way to its readers."""
-
-    def __init__(self, snapshot: Snapshot, arrival: Arrival, *, deadline_s: float) -> None:
-        self.version, self.snapshot, self.arrival = snapshot.version, snapshot, arrival
-        self.began = time.monotonic()
-        self.seconds_gather = 0.0
-        self.probe: Future[Arrival] = Future()
-        """The probe's logprobs on their way, once its forward was launched."""
-        self.outcome: Future[PolicyAnnouncement] = Future()
-        self._deadline_s = deadline_s
-
-    def result(self) -> PolicyAnnouncement:
-        """Wait until the version is visible; what to announce.
-
-        Raises:
-            NonFinite: its weights, or the probe's logprobs, are NaN or infinite; it never becomes visible.
-            TimeoutError: it took longer than the deadline.
-        """
-        return self.outcome.result(self._deadline_s)
-
-    def probed(self) -> Tensor:
-        """Wait for the probe's logprobs: float64 [tokens - 1].
-
-        Raises:
-            TimeoutError: its forward was not launched before the deadline.
-        """
-        (scores,) = self.probe.result(self._deadline_s).wait()
-        return scores
 
 
 class Publisher:
@@ -251,7 +196,7 @@ class Publisher:
         """This rank's part, which can be read then, if another rank's manifest will name it."""
         assert self._store is not None  # noqa: S101 - the thread runs on ranks with a store
         if not bool(bounds.isfinite().all()):
-            return Share(problem=_not_finite(snapshot))
+            return Share(problem=not_finite(snapshot))
         delta = self._delta(snapshot)
         snapshot.delta = None if delta is None else delta.file
         if self._sharers.size == 1:
@@ -341,11 +286,3 @@ def _described(snapshot: Snapshot) -> dict[str, TensorInfo]:
             )
             for (file, name), digest in zip(pieces, digests, strict=True)
         }
-
-
-def _not_finite(snapshot: Snapshot) -> str:
-    for file in snapshot.files:
-        for name, tensor in file.tensors().items():
-            if bad := int(tensor.numel() - tensor.isfinite().sum()):
-                return f"{name}: {bad} of {tensor.numel()} values are NaN or infinite"
-    return "values were NaN or infinite before their copy"

@@ -32,8 +32,9 @@ from echorl_trainer.model import Policy
 from echorl_trainer.notices import Gang, Notice
 from echorl_trainer.parallel import Ranks, connect, disconnect
 from echorl_trainer.part_sender import PartSender
+from echorl_trainer.probe import probe_ids
 from echorl_trainer.profiling import Profiler
-from echorl_trainer.publish import Publisher, probe_ids
+from echorl_trainer.publish import Publisher
 from echorl_trainer.server import Server
 from echorl_trainer.sharing import Sharers, sharers_of
 from echorl_trainer.state import OtherRun, TrainState, Unreadable, trainer_folder

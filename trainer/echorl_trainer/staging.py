@@ -20,8 +20,8 @@ from torch import Tensor
 from torch.distributed.checkpoint.staging import AsyncStager
 from torch.distributed.tensor import DTensor
 
+from echorl_trainer.host_files import pin
 from echorl_trainer.shards import local
-from echorl_trainer.snapshots import pin
 
 _ALIGNED = 64
 _Place = tuple[str, torch.Size, torch.dtype]

@@ -12,22 +12,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Partial, Replicate
 from torch.optim import Optimizer
 
 from echorl_core.wire.batch import MicroBatch, RankBatch
 from echorl_core.wire.reports import LogprobGap
 from echorl_trainer.batches import ScoredBatch, Source, score_batch, sources_of
-from echorl_trainer.context import row_counts
 from echorl_trainer.experts import router_shape, routers
 from echorl_trainer.former import FormerWeights
 from echorl_trainer.losses import PolicyLoss
-from echorl_trainer.model import PackedTokens, Policy
+from echorl_trainer.model import Policy
 from echorl_trainer.objective import COMPONENTS, MicroBatchLoss
 from echorl_trainer.optimizer import Schedule
 from echorl_trainer.parallel import Accumulation, Ranks, accumulating
@@ -288,47 +285,3 @@ def _losses(shares: Sequence[_RankShare], batch: RankBatch) -> dict[str, float |
     }
     found: dict[str, float | None] = {f"loss/{name}": sums.get(name) for name in COMPONENTS}
     return found | {"loss/total": sum(sums.values()) if sums else None}
-
-
-def probe_logprobs(policy: Policy, ranks: Ranks, token_ids: list[int]) -> list[float]:
-    """``probe_scores`` as numbers; waits for the device."""
-    values: list[float] = probe_scores(policy, probe_tokens(ranks, token_ids)).tolist()
-    return values
-
-
-def probe_tokens(ranks: Ranks, token_ids: list[int]) -> PackedTokens:
-    """One document, of which all tokens but the first are scored at temperature 1; on the device, which it waits for.
-
-    Raises:
-        ValueError: fewer than two tokens.
-    """
-    length = len(token_ids)
-    if length < 2:
-        raise ValueError(f"a probe needs at least 2 tokens, found {length}")
-    everything = torch.arange(length, device=ranks.device)
-    return PackedTokens(
-        token_ids=torch.tensor(token_ids, device=ranks.device),
-        positions=everything,
-        cu_seqlens=torch.tensor([0, length], dtype=torch.int32, device=ranks.device),
-        max_len=length,
-        rows=everything[1:],
-        temperature=torch.ones(length, device=ranks.device),
-        row_counts=row_counts(np.arange(1, length), length, ranks.context_size),
-    )
-
-
-@torch.no_grad()
-def probe_scores(policy: Policy, probe: PackedTokens) -> Tensor:
-    """Natural-log probabilities of ``probe.rows``. All ranks call this together; it launches, and waits for nothing.
-
-    Returns:
-        float64 [K] on the device.
-    """
-    # Between micro-batches that accumulate unsharded, weights are gathered, and stay so.
-    was_sharded = isinstance(policy.model.get_input_embeddings().weight, DTensor)
-    scores = policy(probe)
-    if isinstance(policy, FSDPModule) and was_sharded:
-        # Without a backward the root would keep its gathered weights: out of the optimizer's and checkpoints' reach.
-        policy.reshard()
-    found: Tensor = scores.logprobs.double()
-    return found

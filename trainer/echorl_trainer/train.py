@@ -38,7 +38,8 @@ from echorl_trainer.memory import Held, MemoryCopies, Unfinished
 from echorl_trainer.optimizer import build_optimizer, build_schedule
 from echorl_trainer.parallel import Ranks
 from echorl_trainer.profiling import Profiler
-from echorl_trainer.publish import Publication, Publisher
+from echorl_trainer.publication import Publication
+from echorl_trainer.publish import Publisher
 from echorl_trainer.state import TrainState
 from echorl_trainer.step import StepOutcome, StepRunner
 

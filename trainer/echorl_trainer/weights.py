@@ -10,7 +10,8 @@ from typing import Protocol
 from echorl_core.adapters import ADAPTER_CONFIG
 from echorl_core.rundir import TEMPORARY_PREFIX, RunDirectory
 from echorl_core.wire.weights import DELTA_FILE
-from echorl_trainer.snapshots import FileLayout, Snapshot
+from echorl_trainer.host_files import FileLayout
+from echorl_trainer.snapshots import Snapshot
 
 KEPT_VERSIONS = 2
 MANIFEST = "manifest.json"

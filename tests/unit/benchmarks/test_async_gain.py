@@ -1,8 +1,14 @@
 """Asynchronous against synchronous runs: what is read of their steps."""
 
+from pathlib import Path
+
 import pytest
+from typer.testing import CliRunner
 
 from benchmarks.async_gain.__main__ import measured, table
+from benchmarks.async_gain.letters import Letters, build
+from echorl_cli.__main__ import app_for
+from echorl_orchestrator.types import Action
 
 
 def step(since: float, backward: float, idle: float) -> dict[str, float]:
@@ -33,3 +39,14 @@ def test_the_gain_is_of_medians() -> None:
         "| sync | 12.00 | 1.00 | 50% | 50% |",
         "| async | 6.00 | 2.00 | 50% | 50% |",
     ]
+
+
+def test_the_manifest_for_two_gpus_is_valid_and_half_of_its_answers_are_right() -> None:
+    manifest = Path(__file__).parents[3] / "benchmarks" / "async_gain" / "two-gpus.yaml"
+    arguments = ["validate", str(manifest)]
+    told = CliRunner().invoke(app_for(arguments), arguments, prog_name="echorl")
+    assert told.exit_code == 0, told.output
+    task = build(length=7, num_tasks=1).tasks[0]
+    (message,) = Letters().reset(task, seed=0, episode_id="e").messages
+    assert len(message["content"]) == 7
+    assert [Letters().step(Action("x" * length)).reward for length in range(4)] == [1.0, 0.0, 1.0, 0.0]

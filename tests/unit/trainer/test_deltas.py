@@ -5,7 +5,8 @@ import torch
 
 from echorl_core.wire.weights import TensorChange
 from echorl_trainer.deltas import delta_of
-from echorl_trainer.snapshots import Snapshot, Snapshots, file_layouts
+from echorl_trainer.host_files import file_layouts
+from echorl_trainer.snapshots import Snapshot, Snapshots
 
 SHAPES = {"few": (1000,), "many": (10, 100), "none": (0,), "same": (4000,)}
 

@@ -11,7 +11,7 @@ from echorl_core.config import LossConfig
 from echorl_core.wire.batch import TokenRole
 from echorl_testing.orchestrator.packs import denominators, document, learner, rank_batch
 from echorl_trainer.losses import PolicyTokens, RlSequences, opd_loss, policy_loss
-from echorl_trainer.step import probe_logprobs
+from echorl_trainer.probe import probe_logprobs
 
 DEFAULTS = {"mask_low": 0.2, "kl_tau": 1e-3}
 

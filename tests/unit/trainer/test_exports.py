@@ -14,12 +14,12 @@ from echorl_core.identity import RunIdentity
 from echorl_core.rundir import RunDirectory
 from echorl_testing.trainer.batches import RUN_UID
 from echorl_testing.trainer.tiny_learner import tiny_learner, train
+from echorl_trainer.copier import gathered
 from echorl_trainer.exports import Exporter
 from echorl_trainer.health import Health
 from echorl_trainer.lora import published_parameters
 from echorl_trainer.parallel import Ranks
 from echorl_trainer.publish import Publisher
-from echorl_trainer.snapshots import gathered
 from echorl_trainer.step import NonFinite
 from echorl_trainer.train import Learner
 from echorl_trainer.weights import MemoryStore

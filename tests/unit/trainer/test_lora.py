@@ -19,11 +19,11 @@ from echorl_trainer.health import Watch
 from echorl_trainer.lora import LoraLinear, attach, draw_adapter, published_parameters
 from echorl_trainer.merge import Unmergeable, main, merge
 from echorl_trainer.parallel import Ranks
+from echorl_trainer.probe import probe_logprobs
 from echorl_trainer.publish import Publisher
 from echorl_trainer.rank import exit_code
 from echorl_trainer.seeded import SHAPES, write_seeded_model
 from echorl_trainer.state import OtherAdapter, save_state, state_digest
-from echorl_trainer.step import probe_logprobs
 from echorl_trainer.train import Learner, build_learner
 from echorl_trainer.weights import disk_store
 

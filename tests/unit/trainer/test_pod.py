@@ -17,7 +17,8 @@ from echorl_testing.trainer import scripted_pod
 from echorl_testing.trainer.trainer_processes import trainer_config
 from echorl_trainer.__main__ import read_input
 from echorl_trainer.in_place_http import restarts_in_place
-from echorl_trainer.pod import Layout, main
+from echorl_trainer.pod import main
+from echorl_trainer.pod_layout import Layout
 from echorl_trainer.rank_ends import End, telling
 
 VARIABLES = {

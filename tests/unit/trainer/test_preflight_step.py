@@ -14,8 +14,7 @@ from echorl_core.wire.weights import Probe, WeightManifest
 from echorl_testing.trainer.tiny_learner import tiny_config, tiny_learner, tiny_model
 from echorl_trainer.parallel import Ranks
 from echorl_trainer.preflight_step import MOVES_BY, run_preflight_step
-from echorl_trainer.publish import PROBE_TOLERANCE
-from echorl_trainer.step import probe_logprobs
+from echorl_trainer.probe import PROBE_TOLERANCE, probe_logprobs
 
 LORA = LoraConfig(rank=2, alpha=4.0, target_modules=["q_proj", "up_proj"])
 IDENTITY = RunIdentity("test", "uid", 1)

@@ -22,11 +22,14 @@ from echorl_core.rundir import RunDirectory
 from echorl_core.wire.weights import PolicyAnnouncement, WeightManifest
 from echorl_testing.trainer.tiny_learner import tiny_config, tiny_learner, tiny_model, train
 from echorl_trainer.broadcast import Broadcaster
+from echorl_trainer.copier import Copier
 from echorl_trainer.health import Watch
+from echorl_trainer.host_files import file_layouts
 from echorl_trainer.lora import published_parameters
 from echorl_trainer.parallel import Ranks
-from echorl_trainer.publish import Publisher, probe_ids
-from echorl_trainer.snapshots import Copier, Snapshot, Snapshots, file_layouts
+from echorl_trainer.probe import probe_ids
+from echorl_trainer.publish import Publisher
+from echorl_trainer.snapshots import Snapshot, Snapshots
 from echorl_trainer.step import NonFinite
 from echorl_trainer.train import Learner
 from echorl_trainer.weights import DiskStore, MemoryStore, WeightStore, complete_model, disk_store

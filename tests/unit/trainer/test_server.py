@@ -13,9 +13,10 @@ from echorl_core.identity import RunIdentity
 from echorl_core.run_token import weights_key
 from echorl_core.wire.reports import LogprobGap, StepReport
 from echorl_trainer.health import Health, Phase, RankProgress, Watch
+from echorl_trainer.host_files import file_layouts
 from echorl_trainer.metrics import Metrics
 from echorl_trainer.server import Server
-from echorl_trainer.snapshots import Snapshots, file_layouts
+from echorl_trainer.snapshots import Snapshots
 from echorl_trainer.weights import MemoryStore
 
 IDENTITY = RunIdentity("demo", "uid-1", 2)

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from echorl_core.wire.weights import DeltaPart, PolicyId, TensorChange, WeightDelta
+from echorl_trainer.host_files import file_layouts
 from echorl_trainer.sharing import DeltaShare, Share, changed_ratio, dealt, file_bytes, joined
-from echorl_trainer.snapshots import file_layouts
 
 BASE = PolicyId(attempt=1, version=1, digest="d" * 64)
 SIZES = st.lists(st.integers(0, 1 << 30), max_size=60)

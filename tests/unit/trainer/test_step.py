@@ -21,7 +21,8 @@ from echorl_testing.orchestrator.packs import (
     tiny_policy,
 )
 from echorl_trainer.former import FormerWeights
-from echorl_trainer.step import NonFinite, probe_logprobs
+from echorl_trainer.probe import probe_logprobs
+from echorl_trainer.step import NonFinite
 
 LOSSES = ("dppo", "ipo", "grpo", "cispo", "reinforce")
 DOCUMENTS = [document(seed, length) for seed, length in enumerate([9, 14, 9, 5, 20, 14, 7, 9], start=1)]

@@ -18,10 +18,11 @@ from echorl_core.wire.weights import TensorInfo, WeightFile, WeightManifest
 from echorl_testing.engines.published import tensor_info
 from echorl_trainer.broadcast import Broadcaster
 from echorl_trainer.health import Health
+from echorl_trainer.host_files import file_layouts
 from echorl_trainer.part_sender import PartSender
 from echorl_trainer.server import Server
 from echorl_trainer.sharing import dealt
-from echorl_trainer.snapshots import Snapshots, file_layouts
+from echorl_trainer.snapshots import Snapshots
 from echorl_trainer.weights import MemoryStore
 
 SLICE = 4096

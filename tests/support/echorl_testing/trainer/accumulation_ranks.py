@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from echorl_testing.orchestrator.packs import SGD, denominators, document, learner, rank_batch
 from echorl_testing.trainer.invariance import plain
 from echorl_trainer.parallel import Accumulation
-from echorl_trainer.step import probe_logprobs
+from echorl_trainer.probe import probe_logprobs
 
 MICRO_BATCHES = 4
 _PROBE = [3, 1, 200, 17]

@@ -16,13 +16,16 @@ from echorl_core.config import LoraConfig, LossConfig, OptimizerConfig
 from echorl_core.routing import RouterShape, router_shape
 from echorl_core.wire.batch import MicroBatch, RankBatch
 from echorl_testing.orchestrator.packs import denominators, document, joined, learner, rank_batch, routed, whole
+from echorl_trainer.copier import Copier
+from echorl_trainer.host_files import file_layouts
 from echorl_trainer.lora import published_parameters
 from echorl_trainer.losses import policy_loss
 from echorl_trainer.model import Checkpointing
 from echorl_trainer.optimizer import build_schedule
 from echorl_trainer.parallel import Accumulation
-from echorl_trainer.snapshots import Copier, Snapshots, file_layouts
-from echorl_trainer.step import NonFinite, StepOutcome, StepRunner, probe_logprobs
+from echorl_trainer.probe import probe_logprobs
+from echorl_trainer.snapshots import Snapshots
+from echorl_trainer.step import NonFinite, StepOutcome, StepRunner
 
 LENGTHS = (9, 14, 9, 5, 20, 14, 7)
 

@@ -11,8 +11,8 @@ from echorl_testing.trainer.fake_orchestrator import TOKEN
 from echorl_testing.trainer.invariance import plain
 from echorl_trainer.health import Health
 from echorl_trainer.parallel import disconnect
+from echorl_trainer.probe import probe_logprobs
 from echorl_trainer.rank import run_rank
-from echorl_trainer.step import probe_logprobs
 
 PROBE = [3, 1, 200, 17]
 

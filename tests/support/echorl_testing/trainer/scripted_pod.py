@@ -17,7 +17,8 @@ from echorl_core.termination_message import encoded
 from echorl_trainer.agreement import Agreement
 from echorl_trainer.in_place import FirstPod, InPlace
 from echorl_trainer.in_place_http import RemoteFirstPod, restarts_in_place, serve
-from echorl_trainer.pod import Layout, Pod
+from echorl_trainer.pod import Pod
+from echorl_trainer.pod_layout import Layout
 
 PR_SET_CHILD_SUBREAPER = 36
 

@@ -25,7 +25,8 @@ from echorl_trainer.broadcast import Broadcaster
 from echorl_trainer.exports import Exporter
 from echorl_trainer.health import Health
 from echorl_trainer.parallel import Ranks, connect, disconnect
-from echorl_trainer.publish import Publication, Publisher
+from echorl_trainer.publication import Publication
+from echorl_trainer.publish import Publisher
 from echorl_trainer.rank import broadcaster_of
 from echorl_trainer.server import Server
 from echorl_trainer.sharing import sharers_of
