@@ -22,12 +22,12 @@ from benchmarks.publication.__main__ import DEADLINE_S, IDENTITY, KEY, fetched
 from echorl_core.config import ModelConfig, OptimizerConfig, TrainerConfig
 from echorl_core.wire.batch import MicroBatch, RankBatch, TokenRole
 from echorl_trainer.health import Health
+from echorl_trainer.learner import build_learner
 from echorl_trainer.parallel import connect, disconnect
 from echorl_trainer.probe import probe_ids
 from echorl_trainer.publish import Publisher
 from echorl_trainer.seeded import SHAPES, write_seeded_model
 from echorl_trainer.server import Server
-from echorl_trainer.train import build_learner
 from echorl_trainer.weights import MemoryStore
 
 

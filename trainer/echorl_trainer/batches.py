@@ -11,9 +11,9 @@ from torch import Tensor
 from echorl_core.routing import RouterShape
 from echorl_core.wire.batch import MicroBatch, TokenRole
 from echorl_trainer.context import row_counts
-from echorl_trainer.experts import NOT_GIVEN
 from echorl_trainer.losses import RlSequences
 from echorl_trainer.model import PackedTokens
+from echorl_trainer.routers import NOT_GIVEN
 
 Source = tuple[str, str]
 """Environment of a token, and the tool that wrote it ("": none, or not told)."""

@@ -36,8 +36,8 @@ from echorl_core.identity import RunIdentity
 from echorl_core.rundir import RunDirectory, sync_file, sync_folder
 from echorl_core.wire.reports import Part, PartsReply, PartsReport
 from echorl_trainer.background import Background
-from echorl_trainer.client import Link
 from echorl_trainer.health import Health, Phase
+from echorl_trainer.link import Link
 from echorl_trainer.merge import Unmergeable, merge
 from echorl_trainer.publication import Publication
 from echorl_trainer.shard_writer import ShardWriter

@@ -35,8 +35,8 @@ from echorl_core.memory_copies import HEAD_BYTES, NEIGHBOURS_SLOTS, OWN_SLOTS, M
 from echorl_core.rundir import RunDirectory
 from echorl_core.wire.reports import RestartReply, RestartReport, StepReport
 from echorl_trainer.background import Background
-from echorl_trainer.client import Link
 from echorl_trainer.health import Health
+from echorl_trainer.link import Link
 from echorl_trainer.shards import local
 from echorl_trainer.staging import HostCopies, read_back
 from echorl_trainer.state import TrainState, Unreadable

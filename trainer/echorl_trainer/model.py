@@ -16,17 +16,9 @@ from echorl_core.config import LoraConfig, ModelConfig
 from echorl_trainer.attention import NAME as ATTENTION
 from echorl_trainer.attention import Documents, document_layout
 from echorl_trainer.context import ContextGroup, ContextSlice
-from echorl_trainer.experts import (
-    FAMILIES,
-    NOT_GIVEN,
-    PRODUCTS,
-    give_choices,
-    has_experts,
-    replace_routers,
-    routers,
-    unsupported,
-)
+from echorl_trainer.experts import FAMILIES, PRODUCTS, has_experts, unsupported
 from echorl_trainer.head import Objective, token_logprobs, token_loss
+from echorl_trainer.routers import NOT_GIVEN, give_choices, replace_routers, routers
 from echorl_trainer.varlen_kernels import kernel_operators
 
 Checkpointing = Literal["none", "selective", "full"]
@@ -57,7 +49,7 @@ class PackedTokens:
     row_counts: tuple[int, ...] = ()
     """Where ranks share the pack: how many of ``rows`` each of them scores (``context.row_counts``)."""
     experts: Tensor | None = None
-    """Int [T, layers with experts, k]: which each token goes to, as engines routed it, else ``experts.NOT_GIVEN``.
+    """Int [T, layers with experts, k]: which each token goes to, as engines routed it, else ``routers.NOT_GIVEN``.
     None: the model's routers choose for all."""
 
 

@@ -20,8 +20,8 @@ import structlog
 from echorl_core.names import ExitCode
 from echorl_core.termination_message import TerminationMessage, write
 from echorl_core.wire.reports import NoticeReply, NoticeReport
-from echorl_trainer.client import Fenced, Link, Unreachable
 from echorl_trainer.health import Health
+from echorl_trainer.link import Fenced, Link, Unreachable
 
 log = structlog.get_logger()
 

@@ -27,13 +27,13 @@ from echorl_core.preflight_step import PreflightStep
 from echorl_core.wire.batch import MicroBatch, RankBatch, TokenRole
 from echorl_core.wire.weights import PolicyAnnouncement
 from echorl_trainer.health import Watch
+from echorl_trainer.learner import build_learner
 from echorl_trainer.losses import HookError
 from echorl_trainer.model import Policy
 from echorl_trainer.parallel import Ranks, connect, disconnect
 from echorl_trainer.probe import PROBE_TOLERANCE, probe_ids, probe_logprobs
 from echorl_trainer.publish import Publisher
 from echorl_trainer.step import NonFinite
-from echorl_trainer.train import build_learner
 from echorl_trainer.weights import DiskStore
 
 log = structlog.get_logger()

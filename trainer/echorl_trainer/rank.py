@@ -22,9 +22,11 @@ from echorl_core.termination_message import TerminationMessage, message_of_end
 from echorl_core.wire.batch import WIRE_VERSION, StopNotice
 from echorl_trainer.broadcast import Broadcaster
 from echorl_trainer.checkpoint import Saver, SaveTarget
-from echorl_trainer.client import Fenced, Link, OrchestratorBatches, OrchestratorLost, Outbox, Refused, WrongBatch
+from echorl_trainer.client import OrchestratorBatches, Outbox, WrongBatch
 from echorl_trainer.exports import Exporter
 from echorl_trainer.health import Health, Phase, RankProgress
+from echorl_trainer.learner import build_learner
+from echorl_trainer.link import Fenced, Link, OrchestratorLost, Refused
 from echorl_trainer.lora import published_parameters
 from echorl_trainer.losses import HookError
 from echorl_trainer.memory import LimitTooLow, MemoryCopies
@@ -40,7 +42,7 @@ from echorl_trainer.sharing import Sharers, sharers_of
 from echorl_trainer.state import OtherRun, TrainState, Unreadable, trainer_folder
 from echorl_trainer.step import NonFinite
 from echorl_trainer.token_export import TokenExport, tokenizer_of
-from echorl_trainer.train import LastCheckpointLost, Trainer, build_learner
+from echorl_trainer.train import LastCheckpointLost, Trainer
 from echorl_trainer.weights import MemoryStore, WeightStore, disk_store
 
 log = structlog.get_logger()

@@ -28,10 +28,10 @@ from echorl_core.names import ExitCode
 from echorl_core.rundir import numbered, step_name, write_file
 from echorl_core.wire.batch import RankBatch, StopNotice
 from echorl_trainer.client import WrongBatch, check_batch
+from echorl_trainer.learner import build_learner
 from echorl_trainer.parallel import Ranks, connect, disconnect
 from echorl_trainer.state import TRAINER_FOLDER, Unreadable, save_state, state_digest, trainer_folder
 from echorl_trainer.step import NonFinite
-from echorl_trainer.train import build_learner
 
 log = structlog.get_logger()
 

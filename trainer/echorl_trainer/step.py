@@ -21,13 +21,13 @@ from torch.optim import Optimizer
 from echorl_core.wire.batch import MicroBatch, RankBatch
 from echorl_core.wire.reports import LogprobGap
 from echorl_trainer.batches import ScoredBatch, Source, score_batch, sources_of
-from echorl_trainer.experts import router_shape, routers
 from echorl_trainer.former import FormerWeights
 from echorl_trainer.losses import PolicyLoss
 from echorl_trainer.model import Policy
 from echorl_trainer.objective import COMPONENTS, MicroBatchLoss
 from echorl_trainer.optimizer import Schedule
 from echorl_trainer.parallel import Accumulation, Ranks, accumulating
+from echorl_trainer.routers import router_shape, routers
 from echorl_trainer.shards import local
 from echorl_trainer.token_export import TokenExport
 from echorl_trainer.token_metrics import GAP_TOLERANCE, TokenMetrics, count_batch, count_gap, merge, summarize

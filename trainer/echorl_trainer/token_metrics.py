@@ -15,10 +15,10 @@ from torch import Tensor
 
 from echorl_core.wire.reports import LogprobGap
 from echorl_trainer.batches import ScoredBatch, Source
-from echorl_trainer.experts import SUMS
 from echorl_trainer.losses import LossOutput
 from echorl_trainer.model import TokenScores
 from echorl_trainer.moments import Moments
+from echorl_trainer.routers import SUMS
 
 ALL = "all"
 NAMED_TOOLS = 16

@@ -14,34 +14,25 @@ is told goes through an outbox, in order, so neither a publication nor a slow or
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import structlog
-from transformers.utils import logging as transformers_logging
 
-from echorl_core.config import TrainerConfig
 from echorl_core.faults import fault_point
 from echorl_core.jsonsafe import finite
 from echorl_core.wire.batch import RankBatch, StopNotice
 from echorl_core.wire.reports import StepReport
 from echorl_core.wire.weights import PolicyAnnouncement
-from echorl_trainer.attention import kernel_name
 from echorl_trainer.checkpoint import Saver
 from echorl_trainer.client import BatchSource, Outbox
-from echorl_trainer.experts import PRODUCTS, has_experts
 from echorl_trainer.exports import Exporter
 from echorl_trainer.health import Health, Phase
-from echorl_trainer.loading import start_policy
-from echorl_trainer.losses import policy_loss
+from echorl_trainer.learner import Learner
 from echorl_trainer.memory import Held, MemoryCopies, Unfinished
-from echorl_trainer.optimizer import build_optimizer, build_schedule
-from echorl_trainer.parallel import Ranks
 from echorl_trainer.profiling import Profiler
 from echorl_trainer.publication import Publication
 from echorl_trainer.publish import Publisher
-from echorl_trainer.state import TrainState
-from echorl_trainer.step import StepOutcome, StepRunner
+from echorl_trainer.step import StepOutcome
 
 log = structlog.get_logger()
 
@@ -50,72 +41,6 @@ FLUSH_DEADLINE_S = 30.0
 
 class LastCheckpointLost(Exception):
     """The run's last checkpoint was abandoned."""
-
-
-@dataclass(frozen=True)
-class Learner:
-    """The sharded policy with all that trains it."""
-
-    state: TrainState
-    runner: StepRunner
-
-
-def build_learner(config: TrainerConfig, ranks: Ranks) -> Learner:
-    """Load the start model, shard it, and put optimizer, schedule and step around it; collective.
-
-    Raises:
-        ValueError: the model cannot be trained, or a custom loss cannot be loaded.
-    """
-    loss = policy_loss(config.loss, config.python_path, config.losses)
-    transformers_logging.disable_progress_bar()
-    policy = start_policy(
-        config.model,
-        ranks,
-        seed=config.seed,
-        compile=config.compile,
-        activation_checkpointing=config.activation_checkpointing,
-    )
-    fixed = {
-        "spec.seed": str(config.seed),
-        "spec.model.name (its weights)": policy.fingerprint,
-        "spec.model.dtype": config.model.dtype,
-        "spec.trainer.optimizer.type": config.optimizer.type,
-        "spec.trainer.optimizer.stateDtype": config.optimizer.state_dtype,
-    }
-    optimizer = build_optimizer(policy, config.optimizer)
-    experts = {"experts": PRODUCTS} if has_experts(policy.model.config) else {}
-    if config.router_replay and not experts:
-        raise ValueError("router_replay: found true, accepted for a model without experts: false")
-    if experts and not config.router_replay:
-        log.warning(
-            "engine and trainer each choose a token's experts, and may choose differently where two are nearly as good;"
-            " mismatch_kl and the logprob gap show by how much; trainer.routerReplay has the trainer take the engine's"
-        )
-    log.info(
-        "policy is ready",
-        device=str(ranks.device),
-        dtype=config.model.dtype,
-        attention=kernel_name(ranks.device, policy.compute_dtype),
-        **experts,
-        router_replay=config.router_replay,
-        compiled=policy.compiled,
-        context=ranks.context_size,
-        expert=ranks.expert_size,
-        activation_checkpointing=config.activation_checkpointing,
-        optimizer=config.optimizer.type,
-        fused_optimizer=bool(optimizer.defaults.get("fused")),
-    )
-    schedule = build_schedule(optimizer, config.optimizer, config.max_steps)
-    runner = StepRunner(
-        policy,
-        optimizer,
-        schedule,
-        loss,
-        ranks,
-        config.optimizer.max_grad_norm,
-        config.gradient_accumulation,
-    )
-    return Learner(TrainState(policy, optimizer, ranks, fixed), runner)
 
 
 def step_report(attempt: int, step: int, outcome: StepOutcome, seconds: Mapping[str, float]) -> StepReport:

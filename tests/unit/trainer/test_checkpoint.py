@@ -25,15 +25,15 @@ from echorl_testing.trainer.batches import RUN_UID
 from echorl_testing.trainer.fake_orchestrator import TOKEN, FakeOrchestrator
 from echorl_testing.trainer.tiny_learner import tiny_learner, tiny_model, train
 from echorl_trainer.checkpoint import Saver, SaveTarget
-from echorl_trainer.client import Fenced, Link
 from echorl_trainer.health import Health
+from echorl_trainer.learner import Learner
+from echorl_trainer.link import Fenced, Link
 from echorl_trainer.parallel import Ranks
 from echorl_trainer.publish import Publisher
 from echorl_trainer.rank import exit_code, request_headers
 from echorl_trainer.staging import HostCopies
 from echorl_trainer.state import OtherRun, Unreadable, reason, save_state, state_digest, trainer_folder
 from echorl_trainer.step import NonFinite
-from echorl_trainer.train import Learner
 from echorl_trainer.weights import disk_store
 
 IDENTITY = RunIdentity("test", RUN_UID, 1)

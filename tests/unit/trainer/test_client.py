@@ -15,16 +15,9 @@ from echorl_core.wire.reports import LogprobGap, StepReport
 from echorl_core.wire.weights import PolicyAnnouncement
 from echorl_testing.trainer.batches import RUN_UID, rank_batch
 from echorl_testing.trainer.fake_orchestrator import TOKEN, FakeOrchestrator
-from echorl_trainer.client import (
-    Fenced,
-    Link,
-    OrchestratorBatches,
-    OrchestratorLost,
-    Outbox,
-    WrongBatch,
-    check_batch,
-)
+from echorl_trainer.client import OrchestratorBatches, Outbox, WrongBatch, check_batch
 from echorl_trainer.health import Watch
+from echorl_trainer.link import Fenced, Link, OrchestratorLost
 from echorl_trainer.rank import request_headers
 
 IDENTITY = RunIdentity("test", RUN_UID, 1)

@@ -27,12 +27,13 @@ from echorl_testing.orchestrator.packs import (
 from echorl_testing.trainer.gang import on_ranks
 from echorl_testing.trainer.invariance import plain, train
 from echorl_trainer.copier import Copier
-from echorl_trainer.experts import Router, refuse_undivided
+from echorl_trainer.experts import refuse_undivided
 from echorl_trainer.host_files import file_layouts
 from echorl_trainer.lora import attach, published_parameters
 from echorl_trainer.merge import merge as merge_adapter
 from echorl_trainer.optimizer import build_optimizer
 from echorl_trainer.parallel import connect
+from echorl_trainer.routers import Router
 from echorl_trainer.snapshots import Snapshots
 from echorl_trainer.token_metrics import TokenMetrics, merge, summarize
 from echorl_trainer.weights import complete_model

@@ -17,11 +17,11 @@ from echorl_testing.trainer.tiny_learner import tiny_learner, train
 from echorl_trainer.copier import gathered
 from echorl_trainer.exports import Exporter
 from echorl_trainer.health import Health
+from echorl_trainer.learner import Learner
 from echorl_trainer.lora import published_parameters
 from echorl_trainer.parallel import Ranks
 from echorl_trainer.publish import Publisher
 from echorl_trainer.step import NonFinite
-from echorl_trainer.train import Learner
 from echorl_trainer.weights import MemoryStore
 
 

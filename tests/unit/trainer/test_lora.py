@@ -16,6 +16,7 @@ from echorl_core.rundir import RunDirectory
 from echorl_testing.orchestrator.packs import packed, tiny_policy
 from echorl_testing.trainer.tiny_learner import tiny_config, tiny_learner, tiny_model, train, weights
 from echorl_trainer.health import Watch
+from echorl_trainer.learner import Learner, build_learner
 from echorl_trainer.lora import LoraLinear, attach, draw_adapter, published_parameters
 from echorl_trainer.merge import Unmergeable, main, merge
 from echorl_trainer.parallel import Ranks
@@ -24,7 +25,6 @@ from echorl_trainer.publish import Publisher
 from echorl_trainer.rank import exit_code
 from echorl_trainer.seeded import SHAPES, write_seeded_model
 from echorl_trainer.state import OtherAdapter, save_state, state_digest
-from echorl_trainer.train import Learner, build_learner
 from echorl_trainer.weights import disk_store
 
 LORA = LoraConfig(rank=4, alpha=8.0, target_modules=["q_proj", "down_proj", "model.layers.1.self_attn.v_proj"])

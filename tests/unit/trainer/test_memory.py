@@ -14,13 +14,13 @@ from echorl_core.wire.reports import LogprobGap, StepReport
 from echorl_testing.trainer.batches import RUN_UID
 from echorl_testing.trainer.fake_orchestrator import TOKEN, FakeOrchestrator
 from echorl_testing.trainer.tiny_learner import tiny_learner, train
-from echorl_trainer.client import Link
 from echorl_trainer.health import Health
+from echorl_trainer.learner import Learner
+from echorl_trainer.link import Link
 from echorl_trainer.memory import Held, LimitTooLow, MemoryCopies, Unfinished
 from echorl_trainer.parallel import Ranks
 from echorl_trainer.rank import request_headers
 from echorl_trainer.state import Unreadable, state_digest
-from echorl_trainer.train import Learner
 
 IDENTITY = RunIdentity("test", RUN_UID, 1)
 ADAM = OptimizerConfig(lr=1e-3, schedule="cosine", warmup_steps=2)

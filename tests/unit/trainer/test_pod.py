@@ -227,18 +227,21 @@ def rank_under_notice(end: str) -> str:
     return (
         f"def told(*_):\n    done(f'told_{{rank}}'); {end}\n"
         "signal.signal(signal.SIGUSR1, told)\n"
+        "(folder / f'pid_{rank}').write_text(str(os.getpid()))\n"
         "done(f'up_{rank}')\nwhile True: time.sleep(60)"
     )
 
 
 SAVES = rank_under_notice("write(message_of_end('trainer', 9, 'saved', step=4)); os._exit(9)")
+AFTER_THAT = "\n    while os.path.exists('/proc/' + (folder / 'pid_0').read_text()): time.sleep(0.01)\n    "
+"""The first rank's process is gone: one that is lost before it has saved keeps it from that."""
 
 
 @pytest.mark.parametrize(
     ("other", "code", "message"),
     [
         (SAVES, 9, "saved"),
-        (rank_under_notice("os._exit(1)"), 9, "saved"),
+        (rank_under_notice(AFTER_THAT + "os._exit(1)"), 9, "saved"),
         (rank_under_notice("os._exit(3)"), 3, "rank 1 ended with code 3 (NON_FINITE) without a word"),
     ],
     ids=["both save", "one is lost", "one finds a NaN"],

@@ -25,13 +25,13 @@ from echorl_trainer.broadcast import Broadcaster
 from echorl_trainer.copier import Copier
 from echorl_trainer.health import Watch
 from echorl_trainer.host_files import file_layouts
+from echorl_trainer.learner import Learner
 from echorl_trainer.lora import published_parameters
 from echorl_trainer.parallel import Ranks
 from echorl_trainer.probe import probe_ids
 from echorl_trainer.publish import Publisher
 from echorl_trainer.snapshots import Snapshot, Snapshots
 from echorl_trainer.step import NonFinite
-from echorl_trainer.train import Learner
 from echorl_trainer.weights import DiskStore, MemoryStore, WeightStore, complete_model, disk_store
 
 IDENTITY = RunIdentity("test", "uid-of-the-run", 3)

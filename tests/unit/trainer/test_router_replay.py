@@ -30,7 +30,7 @@ from echorl_testing.orchestrator.packs import (
     whole_policy,
 )
 from echorl_trainer.batches import ScoredBatch, score_batch
-from echorl_trainer.experts import NOT_GIVEN, Router, SigmoidRouter, routers
+from echorl_trainer.routers import NOT_GIVEN, Router, SigmoidRouter, routers
 
 EACH = pytest.mark.parametrize("folder", ["qwen3_moe", "glm4_moe"], indirect=True)
 LENGTHS = [9, 14, 5]

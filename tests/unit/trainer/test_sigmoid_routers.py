@@ -27,10 +27,11 @@ from echorl_testing.orchestrator.packs import (
 )
 from echorl_testing.trainer.tiny_learner import alone, tiny_learner, tiny_model
 from echorl_trainer.copier import Copier
-from echorl_trainer.experts import SigmoidRouter, stored_buffers
+from echorl_trainer.experts import stored_buffers
 from echorl_trainer.host_files import file_layouts
 from echorl_trainer.lora import published_parameters
 from echorl_trainer.merge import merge
+from echorl_trainer.routers import SigmoidRouter
 from echorl_trainer.snapshots import Snapshots
 from echorl_trainer.state import save_state
 from echorl_trainer.weights import complete_model

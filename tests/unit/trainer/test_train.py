@@ -21,11 +21,11 @@ from echorl_testing.trainer.fake_orchestrator import TOKEN, FakeOrchestrator
 from echorl_testing.trainer.tiny_learner import alone, tiny_learner
 from echorl_testing.trainer.trainer_processes import trainer_config
 from echorl_trainer import __main__ as entry
+from echorl_trainer.learner import build_learner
 from echorl_trainer.parallel import disconnect
 from echorl_trainer.rank import run_to_words
 from echorl_trainer.replay import replay
 from echorl_trainer.state import TrainState, state_digest, trainer_folder
-from echorl_trainer.train import build_learner
 
 
 @pytest.fixture(autouse=True)

@@ -10,9 +10,9 @@ from echorl_core.config import LoraConfig, TrainerConfig
 from echorl_core.rundir import RunDirectory
 from echorl_testing.trainer.batches import rank_batch
 from echorl_testing.trainer.trainer_processes import TINY, trainer_config
+from echorl_trainer.learner import Learner, build_learner
 from echorl_trainer.parallel import Ranks, connect, disconnect
 from echorl_trainer.seeded import Family, write_seeded_model
-from echorl_trainer.train import Learner, build_learner
 
 
 @contextmanager
