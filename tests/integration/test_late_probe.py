@@ -82,7 +82,7 @@ async def sealed_on_announcement(orchestrator: FakeOrchestrator) -> None:
         orchestrator.sealed = step + 1
 
 
-@pytest.mark.parametrize("num_ranks", [1, 2])
+@pytest.mark.parametrize("num_ranks", campaign.campaign_params("ranks that probe late", [1, 2], 1))
 async def test_versions_and_probes_are_those_of_a_run_that_probes_at_once(
     tmp_path: Path, model: Path, num_ranks: int
 ) -> None:

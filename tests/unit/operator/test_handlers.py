@@ -19,6 +19,7 @@ from echorl_operator.orchestrators.tokens import Tokens
 from echorl_operator.process import Operator, Options, running
 from echorl_operator.settings import Settings
 from echorl_operator.watchdog import WatchdogLimits
+from echorl_testing import campaign
 from echorl_testing.kube import faults
 from echorl_testing.kube.fault_proxy import FaultProxy, Upstream
 from echorl_testing.kube.wire_api import WireApi
@@ -92,7 +93,10 @@ def describe(api: WireApi) -> None:
 VERBS = ["create", "delete", "get", "list", "patch", "update", "watch"]
 
 
-@pytest.mark.parametrize("how", [faults.fail(403, SERVICES), faults.hang(SERVICES)], ids=["refused", "unanswered"])
+WAYS = [pytest.param(faults.fail(403, SERVICES), id="refused"), pytest.param(faults.hang(SERVICES), id="unanswered")]
+
+
+@pytest.mark.parametrize("how", campaign.campaign_params("silent watches", WAYS, 1))
 async def test_a_watch_that_stays_silent_fails_the_probe_until_it_is_heard_of_again(
     how: faults.Fault, tmp_path: Path
 ) -> None:
