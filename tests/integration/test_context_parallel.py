@@ -44,7 +44,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(
-    ("family", "num_ranks", "replicate", "context", "more"), campaign.campaign_params("shared packs", CASES, 2)
+    ("family", "num_ranks", "replicate", "context", "more"), campaign.campaign_params("shared packs", CASES, 1)
 )
 def test_gradient_weights_metrics_and_what_is_published_are_those_of_one_rank(
     tmp_path: Path, family: Family, num_ranks: int, replicate: int, context: int, more: dict[str, Any]

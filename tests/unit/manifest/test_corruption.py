@@ -58,7 +58,7 @@ def paths(document):
 
 
 @given(place=st.sampled_from(PLACES), alien=st.sampled_from([[[[]]], {"alien key": 1}, 3.5, "\x00 alien", b"\x00"]))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_value_of_another_kind(place, alien):
     location, kind = place
     core = bare(kind)
@@ -76,7 +76,7 @@ def test_value_of_another_kind(place, alien):
 
 
 @given(location=st.sampled_from(SCALARS), value=st.sampled_from([math.nan, math.inf, -(10**9), "", []]))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_value_out_of_any_range(location, value):
     document = full()
     at(document, location[:-1])[location[-1]] = value
@@ -88,7 +88,7 @@ def test_value_out_of_any_range(location, value):
     key=st.text(st.characters(codec="utf-8"), min_size=1, max_size=12),
     value=st.none() | st.integers(),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_unknown_key(model, key, value):
     location, kind = model
     if key in keys(kind):
@@ -121,7 +121,7 @@ JSON = st.recursive(
 
 
 @given(places=st.lists(st.tuples(st.sampled_from(PLACES), JSON), min_size=1, max_size=6))
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_nothing_raises_whatever_is_replaced(places):
     document = full()
     for (location, _), value in places:

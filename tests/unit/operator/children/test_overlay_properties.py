@@ -39,7 +39,7 @@ PODS = st.dictionaries(FIELDS, JSON, max_size=2) | st.fixed_dictionaries(
 
 
 @given(PARTS | st.fixed_dictionaries({}, optional={"metadata": PARTS, "spec": PARTS | PODS}))
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=300, deadline=None)
 def test_no_json_makes_the_rules_fail(overlay):
     """Refused or not: never another exception, whatever a user writes."""
     refused = overlay_problems(overlay, PATH)
@@ -119,7 +119,7 @@ OVERLAYS = st.fixed_dictionaries(
 
 
 @given(OVERLAYS)
-@settings(max_examples=300)
+@settings(max_examples=150)
 def test_merging_twice_is_merging_once(overlay):
     if not overlay_problems(overlay, PATH):
         once = merged(BASE, overlay, PATH)

@@ -167,7 +167,7 @@ HAPPENINGS = [*OFTEN, *OFTEN, *OFTEN, to_prepare, to_prepare, to_children, to_th
 
 
 @campaign.SAMPLED
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(st.data())
 def test_a_pass_decides_in_any_world(data: st.DataObject) -> None:
     live(data)

@@ -13,7 +13,7 @@ from echorl_testing.orchestrator.imagined_run import ImaginedRun
 from echorl_testing.virtual_time import run_in_virtual_time
 
 MEMORY = Path("/dev/shm")
-SOME, MANY = 100, 5000
+SOME, MANY = 50, 5000
 
 
 @campaign.SAMPLED
