@@ -29,6 +29,7 @@ from benchmarks.step.__main__ import drawn
 from benchmarks.trainer_bench import ADAMW, Bench
 from echorl_core.config import MemoryConfig
 from echorl_core.memory_copies import RankMemory
+from echorl_trainer.background import SWITCH_S, share_lock
 from echorl_trainer.health import Health
 from echorl_trainer.memory import MemoryCopies, Unfinished
 from echorl_trainer.parallel import connect, disconnect
@@ -55,6 +56,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
     parser.add_argument("--tokens", type=int, default=16_384, help="of a micro-batch")
     parser.add_argument("--micro-batches", type=int, default=2)
+    parser.add_argument("--switch-s", type=float, default=SWITCH_S, help="after which Python's lock is given away")
     parser.add_argument("--eager", action="store_true", help="layers are not compiled")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--seed", type=int, default=1)
@@ -142,6 +144,7 @@ def held_in_memory(
 def main(arguments: list[str]) -> int:
     """Run the benchmark."""
     options = parse(arguments)
+    share_lock(options.switch_s)
     options.out.mkdir(parents=True, exist_ok=True)
     transformers.utils.logging.disable_progress_bar()
     ranks = connect(device=options.device, timeout_s=120)

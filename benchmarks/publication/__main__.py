@@ -29,6 +29,7 @@ from echorl_core.identity import RunIdentity
 from echorl_core.names import HEADER_TOKEN
 from echorl_core.wire.engine import StageRequest
 from echorl_core.wire.weights import PolicyAnnouncement
+from echorl_trainer.background import SWITCH_S, share_lock
 from echorl_trainer.copier import gathered
 from echorl_trainer.health import Health
 from echorl_trainer.loading import start_policy
@@ -60,6 +61,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=16_384, help="of a micro-batch of the steps")
     parser.add_argument("--micro-batches", type=int, default=4, help="of a step")
+    parser.add_argument("--switch-s", type=float, default=SWITCH_S, help="after which Python's lock is given away")
     parser.add_argument("--eager", action="store_true", help="layers are not compiled, as they are on CUDA by default")
     parser.add_argument("--seed", type=int, default=1, help="of the batch")
     return parser.parse_args(arguments)
@@ -225,6 +227,7 @@ def table(seconds: dict[str, list[float]]) -> str:
 def main(arguments: list[str]) -> int:
     """Run the benchmark."""
     options = parse(arguments)
+    share_lock(options.switch_s)
     options.out.mkdir(parents=True, exist_ok=True)
     model = options.out / "model"
     if not model.exists():

@@ -49,8 +49,10 @@ def main(arguments: Sequence[str]) -> int:
     notice = None if within_s is None else Notice(within_s, words_of)
     terminated = on_signals(words_of(TERMINATED, "terminated"), notice)
     # torch takes seconds to import and is of no use to a rank with a wrong config.
+    from echorl_trainer.background import share_lock  # noqa: PLC0415
     from echorl_trainer.rank import run_to_words  # noqa: PLC0415
 
+    share_lock()
     words = run_to_words(config, identity, token, notice)
     if terminated.is_set():
         return TERMINATED

@@ -1,5 +1,6 @@
 """Work beside the loop, one piece at a time: a second piece waits until the first is done."""
 
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -8,6 +9,18 @@ from echorl_trainer.health import Health, Phase
 
 _LOOK_S = 0.1
 """Between two looks at whether something else has failed, and whether a sign of life is due."""
+SWITCH_S = 0.0005
+"""Python's own is 0.005."""
+
+
+def share_lock(switch_s: float = SWITCH_S) -> None:
+    """Have threads of this process that compute in Python give its lock away after ``switch_s`` seconds.
+
+    The loop lets the lock go, and wants it back, at operations of torch in every layer, and backward passes it between
+    two threads. Beside one that hashes or plans, each time may cost it a whole interval: work of milliseconds in the
+    background made steps longer by hundreds.
+    """
+    sys.setswitchinterval(switch_s)
 
 
 class Background:
