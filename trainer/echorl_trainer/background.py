@@ -17,8 +17,7 @@ def share_lock(switch_s: float = SWITCH_S) -> None:
     """Have threads of this process that compute in Python give its lock away after ``switch_s`` seconds.
 
     The loop lets the lock go, and wants it back, at operations of torch in every layer, and backward passes it between
-    two threads. Beside one that hashes or plans, each time may cost it a whole interval: work of milliseconds in the
-    background made steps longer by hundreds.
+    two threads. Beside one that hashes or plans, each time may cost it a whole interval.
     """
     sys.setswitchinterval(switch_s)
 

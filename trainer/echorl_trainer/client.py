@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
-import structlog
 
 from echorl_core.arrays import unpack
 from echorl_core.faults import fault_point
@@ -22,8 +21,6 @@ from echorl_core.wire.reports import StepReport
 from echorl_core.wire.weights import PolicyAnnouncement
 from echorl_trainer.health import Watch
 from echorl_trainer.link import CALL_TIMEOUT_S, Fenced, HttpAnswer, Link, Refused, Unreachable, excerpt
-
-log = structlog.get_logger()
 
 LONG_POLL_S, SHORTEST_POLL_S = 20.0, 0.1
 REPEAT_ANNOUNCEMENT_S = 15.0
