@@ -1,8 +1,9 @@
-"""What holds for every test: logging and signals start as they should, no example is too slow, skips are counted."""
+"""What holds for every test: logging, signals and threads start as they should, no example is too slow, skips are counted."""
 
 import logging
 import os
 import signal
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -40,6 +41,14 @@ def untouched_logging() -> Iterator[None]:
     structlog.reset_defaults()
     structlog.contextvars.clear_contextvars()
     root.handlers[:], root.level = before
+
+
+@pytest.fixture(autouse=True)
+def untouched_switch_interval() -> Iterator[None]:
+    """What a test has threads share Python's lock by is no matter of the next one."""
+    before = sys.getswitchinterval()
+    yield
+    sys.setswitchinterval(before)
 
 
 @pytest.hookimpl(hookwrapper=True)

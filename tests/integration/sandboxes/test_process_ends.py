@@ -11,7 +11,7 @@ import pytest
 
 from echorl_orchestrator.sandboxes.contract import Command, SandboxError, SandboxLoss, SandboxSpec
 from echorl_orchestrator.sandboxes.process.provider import ProcessSandboxes
-from echorl_testing.sandboxes.processes import alive, descendants
+from echorl_testing.sandboxes.processes import alive, children, descendants
 from echorl_testing.sandboxes.running import ran
 from echorl_testing.waiting import until
 
@@ -30,8 +30,9 @@ async def test_nothing_outlives_a_worker_that_is_killed(sandboxes: ProcessSandbo
     worker = await asyncio.create_subprocess_exec(*line, stdout=asyncio.subprocess.PIPE, env=environment)
     assert worker.stdout is not None
     assert await worker.stdout.readline() == b"made\n"
+    # A shell's command is started, and its children come in their time.
+    await until(lambda: len(descendants(worker.pid)) >= 3 * 5, 30)
     below = descendants(worker.pid)
-    assert len(below) >= 3 * 5
     worker.kill()
     await worker.wait()
 
@@ -44,7 +45,7 @@ async def test_a_sandbox_whose_process_is_killed_is_lost(sandboxes: ProcessSandb
     sandbox = await sandboxes.create(HOST, "one")
     await sandbox.start(Command(["sleep", "1000"]), "long")
     made = descendants(os.getpid()) - before
-    guard = min(made)
+    [guard] = made & children(os.getpid())
     os.kill(guard, signal.SIGKILL)
 
     with pytest.raises(SandboxError) as lost:

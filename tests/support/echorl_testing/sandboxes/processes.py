@@ -3,8 +3,7 @@
 from pathlib import Path
 
 
-def descendants(parent: int) -> set[int]:
-    """All below one."""
+def _parents() -> dict[int, int]:
     parents = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -12,7 +11,17 @@ def descendants(parent: int) -> set[int]:
                 parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
             except OSError:
                 continue
-    found = {parent}
+    return parents
+
+
+def children(parent: int) -> set[int]:
+    """Those right below one."""
+    return {number for number, above in _parents().items() if above == parent}
+
+
+def descendants(parent: int) -> set[int]:
+    """All below one."""
+    parents, found = _parents(), {parent}
     while more := {number for number, above in parents.items() if above in found} - found:
         found |= more
     return found - {parent}
