@@ -1,4 +1,4 @@
-"""What holds for every test: logging, signals and threads start as they should, no example is too slow, skips are counted."""
+"""What holds for every test: logging, signals and threads start as they should, no example is too slow; skips count."""
 
 import logging
 import os
