@@ -31,8 +31,8 @@ from echorl_operator.plan.deaths import death_of, exit_code, termination_message
 from echorl_operator.plan.gang import Gang, digest
 from echorl_operator.plan.outcome import Outcome
 
-OLD_RANKS_END_S = 10
-"""Grace period of an older attempt's ranks: their gang is broken or unwanted, and waits for nothing."""
+OLD_PODS_END_S = 10
+"""Grace period of an older attempt's pods: its gang is broken or unwanted, and nobody reports to its orchestrator."""
 
 ATTEMPT_ROLES = (PodRole.TRAINER, PodRole.ORCHESTRATOR, PodRole.PREPARE)
 
@@ -65,9 +65,7 @@ def ensure_template(builder: PlanBuilder, rendering: Rendering, replicas: int) -
 def ensure_others_gone(builder: PlanBuilder) -> Outcome:
     """Delete the pods of other attempts, and wait until none is left."""
     old = [pod for pod in builder.observed.pods if pod.role in ATTEMPT_ROLES and pod.attempt != builder.memory.attempt]
-    why = f"attempt {builder.memory.attempt} begins"
-    builder.delete_pods((pod for pod in old if pod.role is PodRole.TRAINER), why, grace_s=OLD_RANKS_END_S)
-    builder.delete_pods((pod for pod in old if pod.role is not PodRole.TRAINER), why)
+    builder.delete_pods(old, f"attempt {builder.memory.attempt} begins", grace_s=OLD_PODS_END_S)
     hung = lost_nodes.hung(builder, old)
     if hung:
         builder.say(builder.phase, "NodeLost", lost_nodes.handle_hung_pods(builder, hung))

@@ -81,6 +81,8 @@ class Endings:
         and the account of time.
         """
         await seal_ready()
+        # Before the wait for a gang that may be gone: whoever ends this process may not wait for it.
+        await self._meter.keep()
         notice = self._disk.desk.notice
         if notice is not None and notice.reason == "notice" and notice.checkpoint:
             await self._disk.committer.settled(notice.step)
