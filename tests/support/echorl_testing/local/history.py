@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from echorl_core.wire.batch import RankBatch
 from echorl_orchestrator.batches.sealing import SEAL_NAME, Seal, digest, rank_file
 from echorl_orchestrator.records.recorder import STEPS, read_rows
 from echorl_testing.trainer.trainer_processes import Gang
+
+_CHECKPOINT = re.compile(r"checkpoints/step_(\d+)")
 
 
 def recordings(run: RunDirectory) -> list[Path]:
@@ -91,7 +94,8 @@ def redone(run: RunDirectory) -> dict[int, int]:
     lost = {}
     for (before, _), (attempt, prepared) in pairwise(prepared_attempts(run)):
         reached = max(reported_steps(run, before), default=prepared.resume_step)
-        begun = [int(path.rpartition("_")[2]) for path in prepared.removed if path.startswith("checkpoints/step_")]
+        # Whole folders of checkpoints; of committed ones, temporary files are removed alone.
+        begun = [int(found[1]) for path in prepared.removed if (found := _CHECKPOINT.fullmatch(path))]
         lost[attempt] = min(reached, *begun) - prepared.resume_step if begun else reached - prepared.resume_step
     return lost
 

@@ -26,9 +26,9 @@ EXTRA = {"X-Extra": "yes", "x-echorl-run": "another run", "x-echorl-token": "ano
 """Of a manifest; the last two are ours, and stay as they are."""
 TIMING = Timing(
     identity_s=0.02,
-    silence_s=3.0,
+    silence_s=60.0,
     metrics_s=0.05,
-    look_s=1.0,
+    look_s=10.0,
     admin_s=10.0,
     stage_again_s=0.005,
     retry_first_s=0.02,

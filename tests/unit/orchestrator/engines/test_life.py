@@ -10,6 +10,10 @@ from echorl_orchestrator.engines.engine import LEGAL, Engine, EngineState
 from echorl_orchestrator.engines.timing import Timing
 from echorl_testing.engines.fake_engine import FakeEngine, policy
 
+IMPATIENT = Timing(
+    identity_s=0.02, silence_s=3.0, metrics_s=0.05, look_s=1.0, stage_again_s=0.005, retry_first_s=0.02, retry_max_s=0.1
+)
+
 
 async def test_no_traffic_before_the_first_sync(running_pool):
     async with FakeEngine() as engine, running_pool(engine) as harness:
@@ -53,7 +57,7 @@ async def test_others_take_over_the_requests_of_a_lost_engine(running_pool):
 
 
 async def test_engine_that_falls_silent_is_lost(running_pool):
-    async with FakeEngine() as engine, running_pool(engine) as harness:
+    async with FakeEngine() as engine, running_pool(engine, timing=IMPATIENT) as harness:
         harness.pool.announce(policy(0))
         await harness.pool.wait_served(0, 60)
         engine.hold("generate")
@@ -69,7 +73,7 @@ async def test_engine_that_falls_silent_is_lost(running_pool):
 
 
 async def test_engine_that_was_lost_while_the_machine_stood_still_is_found_again(running_pool):
-    async with FakeEngine() as engine, running_pool(engine) as harness:
+    async with FakeEngine() as engine, running_pool(engine, timing=IMPATIENT) as harness:
         harness.pool.announce(policy(0))
         await harness.pool.wait_served(0, 60)
         answers = [engine.hold(call) for call in ("identity", "metrics")]
