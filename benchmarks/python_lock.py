@@ -2,8 +2,9 @@
 
     PYTHONPATH=core:trainer python3 -m benchmarks.python_lock
 
-Forward and backward of forty small layers on one core, as a loop that Python's launches bound, alone and beside a
-thread that never rests, by turns. Each interval has a line.
+Forward and backward of forty small layers on one core, as a loop that Python's launches bound, alone, beside a thread
+that never rests, and while a thread computes a version's delta, by turns. Each interval has a line. What the delta
+costs is how much longer the steps beside it took, all together; it needs a second core that is free.
 """
 
 import argparse
@@ -13,13 +14,17 @@ import threading
 import time
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import nn
 
+from echorl_core.deltas import Bits, encoded
 from echorl_trainer.background import SWITCH_S, share_lock
 
 PYTHONS_S = 0.005
 STEPS, WIDTH, LAYERS = 60, 64, 40
+TENSORS, ELEMENTS, CHANGED = 60, 3 << 20, 0.02
+"""Of the version: those of a layer of 0.6 B parameters, and the share of them that a step changes."""
 
 
 def step(layers: Sequence[nn.Module], rows: torch.Tensor) -> None:
@@ -55,6 +60,30 @@ def beside(layers: Sequence[nn.Module], rows: torch.Tensor) -> float:
         thread.join()
 
 
+def lost(layers: Sequence[nn.Module], rows: torch.Tensor, alone: float, pair: tuple[Bits, Bits]) -> float:
+    """Seconds by which the steps beside one delta are longer, all together."""
+
+    def work() -> None:
+        for _ in range(TENSORS):
+            encoded(*pair, most_bytes=pair[1].nbytes // 2)
+
+    thread = threading.Thread(target=work)
+    began, steps = time.perf_counter(), 0
+    thread.start()
+    while thread.is_alive():
+        step(layers, rows)
+        steps += 1
+    return time.perf_counter() - began - steps * alone
+
+
+def changed() -> tuple[Bits, Bits]:
+    """A tensor of two versions."""
+    chance = np.random.default_rng(1)
+    before = chance.integers(0, 1 << 16, ELEMENTS, dtype="<u2")
+    after: Bits = before ^ (chance.random(ELEMENTS) < CHANGED)
+    return before, after
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
@@ -64,16 +93,19 @@ def main(arguments: Sequence[str]) -> int:
     torch.set_num_threads(1)
     layers, rows = [nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)], torch.randn(32, WIDTH)
     seconds(layers, rows)
-    found: dict[float, list[tuple[float, float]]] = {interval: [] for interval in options.switch_s}
+    pair = changed()
+    found: dict[float, list[tuple[float, ...]]] = {interval: [] for interval in options.switch_s}
     for _ in range(options.repeats):
-        for interval, pairs in found.items():
+        for interval, times in found.items():
             share_lock(interval)
-            pairs.append((seconds(layers, rows), beside(layers, rows)))
-    print("| interval | a step | beside the thread | ÷ alone |\n|---|---|---|---|")
-    for interval, pairs in found.items():
-        alone, together = (statistics.median(side) for side in zip(*pairs, strict=True))
+            alone = seconds(layers, rows)
+            times.append((alone, beside(layers, rows), lost(layers, rows, alone, pair)))
+    print("| interval | a step | beside the thread | ÷ alone | a delta costs |\n|---|---|---|---|---|")
+    for interval, times in found.items():
+        alone, together, delta = (statistics.median(side) for side in zip(*times, strict=True))
         name = f"{interval * 1e3:g} ms" + (", by default" if interval == PYTHONS_S else "")
-        print(f"| {name} | {alone * 1e3:.2f} ms | {together * 1e3:.2f} ms | {together / alone:.1f} |")
+        row = (f"{alone * 1e3:.2f} ms", f"{together * 1e3:.2f} ms", f"{together / alone:.1f}", f"{delta * 1e3:.0f} ms")
+        print(f"| {name} | {' | '.join(row)} |")
     return 0
 
 

@@ -215,6 +215,8 @@ def lived(cluster: Cluster, folder: Path, options: argparse.Namespace, side: str
         # As the replay computes: sums are of other bits with other numbers of threads.
         trainer = stage.document["spec"]["trainer"]
         trainer["replicas"] = options.trainers
+        # So low that thousands of steps leave it something to learn: a policy that is sure of itself ends the run.
+        trainer["optimizer"] = {"type": "adamw", "lr": 1e-6}
         (container,) = trainer["template"]["spec"]["containers"]
         container["env"].append({"name": "OMP_NUM_THREADS", "value": "1"})
         life = Life(stage, random.Random(f"{options.seed} {percent}"), percent / 100)

@@ -16,8 +16,9 @@ Bits = NDArray[np.unsignedinteger]
 WIDTHS = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2}
 """Bytes of an element, by safetensors' name of its dtype."""
 _PASSED = 255
-_BLOCK = 1 << 19
-"""Elements, or gaps, that are worked on at once: what bounds the memory that it takes."""
+_BLOCK, _COMPARED = 1 << 19, 1 << 22
+"""Changed elements, or gaps, that are worked on at once, and elements that are compared at once: what bounds the memory
+that it takes. Each call of numpy takes Python's lock from whoever computes beside it, so they are few."""
 _SAMPLED = 1024
 
 
@@ -37,28 +38,32 @@ def sampled_density(before: Bits, after: Bits) -> float:
     return float(differ.mean()) if len(differ) else 0.0
 
 
-def encoded(before: Bits, after: Bits, *, most_bytes: int) -> tuple[bytes, int] | None:
-    """Gaps and values of what changed, and how many elements that is; None if it takes more than ``most_bytes``."""
-    gaps: list[bytes] = []
-    values: list[bytes] = []
+def encoded(before: Bits, after: Bits, *, most_bytes: int) -> tuple[list[Bits], int] | None:
+    """How ``after`` is made from ``before``; None if that takes more than ``most_bytes``.
+
+    Returns:
+        Vectors whose bytes are to follow each other, gaps before values, and how many elements changed.
+    """
+    gaps: list[Bits] = []
+    values: list[Bits] = []
     size = count = 0
     last = -1
-    for begin in range(0, len(after), _BLOCK):
-        new = after[begin : begin + _BLOCK]
-        at = np.flatnonzero(before[begin : begin + _BLOCK] != new)
-        if not len(at):
-            continue
-        passed, rest = np.divmod(np.diff(at + begin, prepend=last) - 1, _PASSED)
-        size += int(passed.sum()) + len(at) * (1 + after.itemsize)
-        if size > most_bytes:
-            return None
-        stream = np.full(int(passed.sum()) + len(at), _PASSED, np.uint8)
-        stream[np.cumsum(passed) + np.arange(len(at))] = rest
-        gaps.append(stream.tobytes())
-        values.append(new[at].tobytes())
-        count += len(at)
-        last = begin + int(at[-1])
-    return b"".join((*gaps, *values)), count
+    for begin in range(0, len(after), _COMPARED):
+        new = after[begin : begin + _COMPARED]
+        changed = np.flatnonzero(before[begin : begin + _COMPARED] != new)
+        for first in range(0, len(changed), _BLOCK):
+            at = changed[first : first + _BLOCK]
+            passed, rest = np.divmod(np.diff(at + begin, prepend=last) - 1, _PASSED)
+            size += int(passed.sum()) + len(at) * (1 + after.itemsize)
+            if size > most_bytes:
+                return None
+            stream = np.full(int(passed.sum()) + len(at), _PASSED, np.uint8)
+            stream[np.cumsum(passed) + np.arange(len(at))] = rest
+            gaps.append(stream)
+            values.append(new[at])
+            count += len(at)
+            last = begin + int(at[-1])
+    return [*gaps, *values], count
 
 
 def apply(data: NDArray[np.uint8], changed: int, target: Bits) -> None:

@@ -1,5 +1,6 @@
 """What a version's snapshot has that the snapshot before it has not: one small file beside the whole version."""
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -42,8 +43,9 @@ def delta_of(base: Snapshot, new: Snapshot, *, threads: int) -> Delta | None:
             changed += found.count
             if found.count:
                 sparse = None if found.is_whole else found.count
-                tensors[name] = TensorChange(offset=to.tell(), size=len(found.data), changed=sparse)
-                to.write(found.data)
+                size = sum(part.nbytes for part in found.parts)
+                tensors[name] = TensorChange(offset=to.tell(), size=size, changed=sparse)
+                to.writelines(found.parts)
             if to.tell() > most:
                 pool.shutdown(cancel_futures=True)
                 return None
@@ -59,15 +61,16 @@ def _expected(before: Bits, after: Bits) -> float:
 
 @dataclass(frozen=True)
 class _Change:
-    data: bytes
+    parts: Sequence[Bits]
+    """Whose bytes follow each other. They are not copied together, as that takes long and keeps Python's lock."""
     count: int
     """Elements."""
     is_whole: bool
-    """``data`` are the tensor's bytes."""
+    """``parts`` are the tensor's bytes."""
 
 
 def _change(pair: tuple[Bits, Bits]) -> _Change:
     before, after = pair
     if (sparse := encoded(before, after, most_bytes=after.nbytes // _WORTH)) is not None:
         return _Change(*sparse, is_whole=False)
-    return _Change(after.tobytes(), int(np.count_nonzero(before != after)), is_whole=True)
+    return _Change((after,), int(np.count_nonzero(before != after)), is_whole=True)

@@ -12,6 +12,11 @@ WIDTHS = (1, 2, 4, 8)
 ANY = 1 << 40
 
 
+def written(before, after, most_bytes=ANY):
+    found = encoded(before, after, most_bytes=most_bytes)
+    return None if found is None else (b"".join(part.tobytes() for part in found[0]), found[1])
+
+
 def applied(data, count, before):
     target = before.copy()
     apply(np.frombuffer(data, np.uint8), count, target)
@@ -25,8 +30,8 @@ def test_a_tiny_tensor_by_hand():
     after[3] = 0x8000  # -0.0
     after[259] = 0x7FC0  # NaN
     # One unchanged before the first, one before the second, 255 before the third: 255 are passed, and none is left.
-    assert encoded(before, after, most_bytes=10) == (bytes.fromhex("01 01 ff 00  81 3f 00 80 c0 7f"), 3)
-    assert encoded(before, after, most_bytes=9) is None
+    assert written(before, after, 10) == (bytes.fromhex("01 01 ff 00  81 3f 00 80 c0 7f"), 3)
+    assert written(before, after, 9) is None
 
 
 def test_a_gap_beyond_two_bytes_by_hand():
@@ -34,14 +39,14 @@ def test_a_gap_beyond_two_bytes_by_hand():
     after = before.copy()
     after[-1] = 5
     # 199,999 = 784 x 255 + 79
-    assert encoded(before, after, most_bytes=ANY) == (b"\xff" * 784 + bytes([79, 5, 0, 0, 0]), 1)
-    assert np.array_equal(applied(*encoded(before, after, most_bytes=ANY), before), after)
+    assert written(before, after) == (b"\xff" * 784 + bytes([79, 5, 0, 0, 0]), 1)
+    assert np.array_equal(applied(*written(before, after), before), after)
 
 
 def test_elements_are_compared_by_their_bits():
     before = np.array([0.0, np.nan, 1.0], np.float32)
     after = np.array([-0.0, np.nan, 1.0], np.float32)
-    data, count = encoded(*(bits(one.view(np.uint8), 4) for one in (before, after)), most_bytes=ANY)
+    data, count = written(*(bits(one.view(np.uint8), 4) for one in (before, after)))
     assert (data, count) == (bytes([0, 0, 0, 0, 0x80]), 1)
 
 
@@ -62,7 +67,7 @@ def pairs(draw):
 @given(pairs())
 def test_any_two_vectors_round_trip(pair):
     before, after = pair
-    data, count = encoded(before, after, most_bytes=ANY)
+    data, count = written(before, after)
     assert count == int((before != after).sum())
     assert np.array_equal(applied(data, count, before), after)
 
@@ -72,7 +77,7 @@ def test_any_gaps_round_trip(places, width):
     before = np.zeros(300_001, f"<u{width}")
     after = before.copy()
     after[places] = 200
-    data, count = encoded(before, after, most_bytes=ANY)
+    data, count = written(before, after)
     assert len(data) <= count * (1 + width) + len(before) // 255
     assert np.array_equal(applied(data, count, before), after)
 
@@ -81,9 +86,11 @@ def test_blocks_are_one_vector(monkeypatch):
     rng = np.random.default_rng(0)
     before = rng.integers(0, 4, 10_000).astype("<u2")
     after = rng.integers(0, 4, 10_000).astype("<u2")
-    whole = encoded(before, after, most_bytes=ANY)
-    monkeypatch.setattr("echorl_core.deltas._BLOCK", 97)
-    assert encoded(before, after, most_bytes=ANY) == whole
+    whole = written(before, after)
+    for block, compared in ((97, 1 << 22), (1 << 19, 101), (89, 307)):
+        monkeypatch.setattr("echorl_core.deltas._BLOCK", block)
+        monkeypatch.setattr("echorl_core.deltas._COMPARED", compared)
+        assert written(before, after) == whole
     assert np.array_equal(applied(*whole, before), after)
 
 

@@ -63,8 +63,9 @@ def add_delta(folder: Path, base: Path) -> str:
             found = encoded(*pair, most_bytes=1 << 40)
             assert found is not None
             if found[1]:
-                tensors[name] = TensorChange(offset=len(data), size=len(found[0]), changed=found[1])
-                data += found[0]
+                part = b"".join(one.tobytes() for one in found[0])
+                tensors[name] = TensorChange(offset=len(data), size=len(part), changed=found[1])
+                data += part
     (folder / DELTA_FILE).write_bytes(data)
     policy = PolicyId(attempt=before.attempt, version=before.version, digest=digest)
     delta = WeightDelta(base=policy, size=len(data), tensors=tensors)
