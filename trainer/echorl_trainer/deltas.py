@@ -45,7 +45,7 @@ def delta_of(base: Snapshot, new: Snapshot, *, threads: int) -> Delta | None:
                 sparse = None if found.is_whole else found.count
                 size = sum(part.nbytes for part in found.parts)
                 tensors[name] = TensorChange(offset=to.tell(), size=size, changed=sparse)
-                to.writelines(found.parts)
+                to.writelines(part.data for part in found.parts)
             if to.tell() > most:
                 pool.shutdown(cancel_futures=True)
                 return None
