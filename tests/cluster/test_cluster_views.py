@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pytest
+
 from echorl_operator.kube import credentials
 from echorl_operator.kube.cache import Cache
 from echorl_operator.kube.connection import Connection
@@ -71,6 +73,7 @@ async def test_many_objects_come_in_pages(view: View) -> None:
         await running
 
 
+@pytest.mark.campaign  # its bound is of a machine that keeps up
 @together
 async def test_idle_watches_live_on_bookmarks_and_need_no_list(view: View) -> None:
     await told_of_a_change_elsewhere(view)
