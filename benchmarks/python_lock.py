@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
@@ -24,7 +25,7 @@ from echorl_trainer.background import SWITCH_S, share_lock
 PYTHONS_S = 0.005
 STEPS, WIDTH, LAYERS = 60, 64, 40
 TENSORS, ELEMENTS, CHANGED = 60, 3 << 20, 0.02
-"""Of the version: those of a layer of 0.6 B parameters, and the share of them that a step changes."""
+"""Tensors of a version, elements of each, as in layers of a model of 0.6 B, and which share of them changes."""
 
 
 def step(layers: Sequence[nn.Module], rows: torch.Tensor) -> None:
@@ -67,12 +68,13 @@ def lost(layers: Sequence[nn.Module], rows: torch.Tensor, alone: float, pair: tu
         for _ in range(TENSORS):
             encoded(*pair, most_bytes=pair[1].nbytes // 2)
 
-    thread = threading.Thread(target=work)
-    began, steps = time.perf_counter(), 0
-    thread.start()
-    while thread.is_alive():
-        step(layers, rows)
-        steps += 1
+    with ThreadPoolExecutor(1) as pool:
+        began, steps = time.perf_counter(), 0
+        delta = pool.submit(work)
+        while not delta.done():
+            step(layers, rows)
+            steps += 1
+        delta.result()
     return time.perf_counter() - began - steps * alone
 
 

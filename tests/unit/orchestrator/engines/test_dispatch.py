@@ -67,9 +67,9 @@ async def test_a_slow_engine_is_asked_for_smaller_frames(running_pool):
         for _ in range(2):
             await harness.generate()
         before, after = (body["sampling_params"]["stream_interval"] for body in engine.bodies("generate"))
-        # 4 tokens a second, which a busy machine may take for more: it hears late of the first.
+        # 4 tokens a second, which a busy machine may take for more where it hears late of the first.
         assert before == 64
-        assert 8 <= after < 64
+        assert 8 <= after <= 20
 
 
 def choice(**changes):
