@@ -18,6 +18,7 @@ import (
 	"sync"
 	"syscall"
 	"time"
+	"unsafe"
 )
 
 const (
@@ -134,7 +135,19 @@ func prctl(option, value uintptr) {
 
 // withstandSignals lets this process outlive all that commands, which run as the same user, may send to it. The kernel
 // keeps SIGKILL and SIGSTOP from process 1; the others are not ignored, since what is ignored stays so in what is started.
-func withstandSignals() { signal.Notify(make(chan os.Signal, 1)) }
+//
+// Go handles all but 32 and 34, which C libraries may use. The kernel drops what process 1 does not handle, unless its
+// main thread blocks signals, as Go's threads do while they fork or make others: then it ends the process. So these two
+// are ignored, in what is started as well: whoever uses them sets a handler of his own.
+func withstandSignals() {
+	signal.Notify(make(chan os.Signal, 1))
+	ignored := [8]uint64{1} // SIG_IGN, and no flags or mask; at least as long as the kernel's structure.
+	for _, number := range []uintptr{32, 34} {
+		_, _, failed := syscall.RawSyscall6(
+			syscall.SYS_RT_SIGACTION, number, uintptr(unsafe.Pointer(&ignored)), 0, 8, 0, 0)
+		expect(failed == 0, 1, "sigaction %d: %w", number, failed)
+	}
+}
 
 // spareThreads makes threads while there is room: Go ends a program that may not make one, and keeps those that it has.
 func spareThreads(count int) {
