@@ -183,11 +183,13 @@ async def test_an_api_server_that_is_killed_and_comes_back(
         cache = view.io.cache
         await asyncio.to_thread(control_plane.stop_component, "kube-apiserver", number=signal.SIGKILL)
         await until(lambda: min(stream.age() for stream in cache.streams) > 1)
+        lost = time.monotonic()
         await asyncio.to_thread(control_plane.ensure_control_plane)
         await asyncio.to_thread(wait_until_served, api)
         await asyncio.to_thread(api.create, view.maps, config_map("a"))
         await until(lambda: len(view.names()) == 1)
-        await until(lambda: max(stream.age() for stream in cache.streams) < BRISK.watch_s + BRISK.silence_s)
+        # Not all of them at one moment lately: a server may have nothing to tell of a kind that does not change.
+        await until(lambda: min(stream.last_heard for stream in cache.streams) > lost)
 
 
 async def test_watching_the_whole_cluster(

@@ -20,7 +20,6 @@ import os
 import signal
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -37,6 +36,7 @@ from echorl_core.names import ExitCode, Role
 from echorl_core.notices import time_for_work_s
 from echorl_core.termination_message import TerminationMessage, code_name, message_of_end
 from echorl_core.wire.in_place import Verdict
+from echorl_trainer.child_ends import ChildEnds
 from echorl_trainer.in_place import InPlace
 from echorl_trainer.in_place_http import restarts_in_place
 from echorl_trainer.mirror import Unreachable
@@ -92,17 +92,18 @@ class Pod:
         signal.signal(signal.SIGINT, self._on_sigterm)
         signal.signal(signal.SIGALRM, self._on_alarm)
         signal.signal(signal.SIGUSR2, self._on_failed_elsewhere)
+        children = ChildEnds()
         if self._takes_place():
             self._for_others = True
         else:
-            self._run_ranks()
+            self._run_ranks(children)
         while (verdict := self._verdict()) is not None:
             log.warning("ranks start again in place", reason=verdict.reason, delay_s=verdict.delay_s)
             self.ends, self._ending, self._for_others = [], False, False
             until = time.monotonic() + verdict.delay_s
             while not self._told and time.monotonic() < until:
                 time.sleep(_LOOK_S)
-            self._run_ranks()
+            self._run_ranks(children)
         if self.in_place is not None:
             self.in_place.close()
         return self._code()
@@ -120,18 +121,15 @@ class Pod:
         """The restart in place that follows, if one does."""
         return None if self.in_place is None else self.in_place.decide(self.ends, lambda: self._told)
 
-    def _run_ranks(self) -> None:
+    def _run_ranks(self, children: ChildEnds) -> None:
         if self.in_place is not None and self.layout.pods > 1:
-            main = threading.main_thread().ident
-            assert main is not None  # noqa: S101 - it runs
-            # A signal of our own, as the wait for children ends for nothing else.
-            self.in_place.watch(lambda: signal.pthread_kill(main, signal.SIGUSR2))
+            self.in_place.watch(lambda: signal.raise_signal(signal.SIGUSR2))
         for local in range(self.layout.ranks_per_pod):
             if not self._ending:
                 self._start(local)
         while self._alive:
             # A handler that runs meanwhile does not end the wait.
-            pid, status = os.waitpid(-1, 0)
+            pid, status = children.wait()
             if (rank := self._alive.pop(pid, None)) is not None:
                 self._ended(rank, os.waitstatus_to_exitcode(status))
         signal.setitimer(signal.ITIMER_REAL, 0)

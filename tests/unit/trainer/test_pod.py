@@ -1,3 +1,4 @@
+import ctypes
 import os
 import signal
 import subprocess
@@ -221,6 +222,18 @@ def test_sigterm_is_passed_on(tmp_path: Path) -> None:
     assert (code, words.message) == (143, "terminated")
     assert (tmp_path / "asked_0").exists()
     assert (tmp_path / "asked_1").exists()
+
+
+def test_a_signal_that_the_kernel_gives_to_another_thread_is_heard(tmp_path: Path) -> None:
+    pod = ScriptedPod(tmp_path, SLEEPS, gang=(0, 2, free_port()))
+    pod.wait_for("up_0")
+    pid = pod.process.pid
+    others = {int(one.name) for one in Path(f"/proc/{pid}/task").iterdir()} - {pid}
+    assert others
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.tgkill(pid, others.pop(), signal.SIGTERM) == 0, os.strerror(ctypes.get_errno())
+    code, words = pod.ended()
+    assert (code, words.message) == (143, "terminated")
 
 
 def rank_under_notice(end: str) -> str:
