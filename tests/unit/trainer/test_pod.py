@@ -4,6 +4,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -95,6 +97,19 @@ def test_a_pod_without_its_variables_is_bad_input(tmp_path: Path, monkeypatch: p
     assert words.message.startswith("ECHORL_PODS: found ''")
 
 
+STARTED: list["ScriptedPod"] = []
+"""By the test that runs."""
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    """Also of a test that fails."""
+    yield
+    while STARTED:
+        if (pod := STARTED.pop()).process.poll() is None:
+            pod.kill()
+
+
 class ScriptedPod:
     def __init__(
         self,
@@ -115,6 +130,7 @@ class ScriptedPod:
         if notice_s is not None:
             environment["NOTICE_S"] = str(notice_s)
         self.process = subprocess.Popen(command, env=environment)
+        STARTED.append(self)
 
     def wait_for(self, *names: str) -> None:
         until = time.monotonic() + 120
@@ -136,7 +152,8 @@ class ScriptedPod:
         ranks = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         self.process.kill()
         for rank in ranks:
-            os.kill(int(rank), signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(int(rank), signal.SIGKILL)
         self.process.wait(60)
 
     def text(self, name: str) -> str:
