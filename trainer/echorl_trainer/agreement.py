@@ -1,7 +1,8 @@
 """The first pod's decisions for all pods of a gang: whether their ranks start again in place, and who is of it.
 
 Where neighbours hold copies (mirror.py) every pod has a name of its own and joins before its ranks start. Another name
-takes a lost pod's place, and whoever is not of the gang any more is not heard.
+takes a lost pod's place, and whoever is not of the gang any more is not heard. The first pod begins when it has heard
+of all others: if any of them knows another first pod, that one is lost, and this one goes on from what they know.
 """
 
 import threading
@@ -11,7 +12,7 @@ from collections.abc import Callable
 from echorl_core.config import MemoryConfig
 from echorl_core.names import NEVER_RESTARTED, ExitCode, Role
 from echorl_core.restarts import Action, Death, Ledger, RestartPolicy, decide
-from echorl_core.wire.in_place import Joined, PodEnds, RankEnd, Verdict
+from echorl_core.wire.in_place import Joined, Known, PodEnds, RankEnd, Verdict
 from echorl_trainer.mirror import Refused
 from echorl_trainer.rank_ends import End
 
@@ -22,20 +23,28 @@ PARTED_S = 60.0
 class Agreement:
     """The first pod's decisions for all pods of the gang. Thread-safe."""
 
-    def __init__(self, config: MemoryConfig, pods: int, *, parted_s: float = PARTED_S) -> None:
-        self._config, self._pods = config, pods
+    def __init__(self, config: MemoryConfig, pods: int, *, instance: str = "", parted_s: float = PARTED_S) -> None:
+        """``instance``: the first pod's name, where others may take a pod's place."""
+        self._config, self._pods, self._instance = config, pods, instance
         # Whoever lets pods through is to give up first: it knows why there is none.
         self._parted_s = parted_s + config.replaced_within_s if config.mirror else parted_s
         self._changed = threading.Condition()
         self._ends: dict[int, PodEnds] = {}
         """By pod, since the last restart."""
+        self._since = 0
+        """Restarts that another first pod decided."""
         self._verdicts: list[Verdict] = []
-        """By the number of restarts before them; one that is no restart is the last one."""
+        """By the number of restarts before them, from ``since`` on; one that is no restart is the last one."""
         self._until: float | None = None
         self._unanswered: set[int] = set()
         self._ledger = Ledger()
         self._instances: dict[int, str] = {}
         """Names of the pods that are heard, by index."""
+        self._knows: dict[int, Known | None] = {}
+        """What other pods were told before this one began, by index."""
+        self._has_begun = not config.mirror
+        self._leaves_too = False
+        """The first pod itself ends."""
         self._gone: set[str] = set()
         """Names of pods that are not heard any more."""
         self._replaced: set[int] = set()
@@ -45,7 +54,12 @@ class Agreement:
 
     @property
     def _restarts(self) -> int:
-        return sum(verdict.again for verdict in self._verdicts)
+        return self._since + sum(verdict.again for verdict in self._verdicts)
+
+    @property
+    def _number(self) -> int:
+        """Of the verdict that is due."""
+        return self._since + len(self._verdicts)
 
     @property
     def _members(self) -> tuple[str, ...]:
@@ -55,25 +69,38 @@ class Agreement:
         """Note how a pod's ranks ended; the verdict, or None if not all others have in time. Idempotent.
 
         Raises:
-            Refused: another pod has taken its place.
+            Refused: another pod has taken its place, or this one's.
         """
         with self._changed:
+            self._check_first("" if ends.known is None else ends.known.instances[0])
             if ends.instance in self._gone and not ends.leaves:
                 raise Refused(f"pod {ends.pod} is another one now")
-            if ends.leaves and self._config.mirror and ends.pod:
-                self._leaves(ends)
+            if not self._has_begun:
+                if ends.pod == 0:
+                    self._begin()  # nobody came
+                else:
+                    self._hears(ends.pod, ends.instance, ends.known)
+                    self._wait_for(lambda: self._has_begun, wait_s)
+                    if not self._has_begun:
+                        return None
+            # Of one that missed the answer of a first pod before, too: its ranks have ended.
+            restarts = max(ends.restarts, self._since)
+            if ends.leaves and self._config.mirror:
+                self._leaves(ends, restarts)
                 return None
-            if ends.restarts == len(self._verdicts):
+            if restarts == self._number:
                 self._ends[ends.pod] = ends
                 self._unanswered.add(ends.pod)
                 if self._until is None and _has_failed(ends):
                     self._until = time.monotonic() + self._parted_s
                 self._changed.notify_all()
-            self._wait_for(lambda: self._known(ends.restarts) is not None, wait_s)
-            return self._known(ends.restarts)
+            self._wait_for(lambda: self._known(restarts) is not None, wait_s)
+            return self._known(restarts)
 
-    def join(self, pod: int, instance: str) -> Joined:
+    def join(self, pod: int, instance: str, wait_s: float) -> Joined | None:
         """Note that a pod is there, also that it takes the place of another one, which is not heard any more then.
+
+        None: the first pod has not heard of all others in time.
 
         Raises:
             Refused: that name's place was taken.
@@ -81,6 +108,11 @@ class Agreement:
         with self._changed:
             if instance in self._gone:
                 raise Refused(f"pod {pod} is another one now")
+            if not self._has_begun:
+                self._hears(pod, instance, None)
+                self._wait_for(lambda: self._has_begun, wait_s)
+                if not self._has_begun:
+                    return None
             before = self._instances.get(pod)
             if before != instance:
                 self._instances[pod] = instance
@@ -89,12 +121,45 @@ class Agreement:
                     self._replaced.add(pod)
                     self._ends.pop(pod, None)
                     self._all_end()
-            return Joined(restarts=self._restarts, replaces=pod in self._replaced, instances=self._members)
+            return Joined(
+                restarts=self._restarts,
+                replaces=pod in self._replaced,
+                replacements=self._replacements,
+                instances=self._members,
+            )
 
-    def _leaves(self, ends: PodEnds) -> None:
+    def _hears(self, pod: int, instance: str, known: Known | None) -> None:
+        """Note who is there, until all are."""
+        self._instances[pod], self._knows[pod] = instance, known
+        if len(self._instances) == self._pods:
+            self._begin()
+
+    def _begin(self) -> None:
+        """Go on from where the first pod before this one stood, if there was one."""
+        self._has_begun = True
+        known = [one for one in self._knows.values() if one is not None]
+        if known:
+            newest = max(known, key=lambda one: one.restarts)
+            self._since, self._replacements = newest.restarts, newest.replacements
+            self._gone = {name for one in known for name in one.instances} - set(self._members)
+            self._replaced = {pod for pod, name in enumerate(self._members) if name != newest.instances[pod]}
+            self._all_end()
+        self._changed.notify_all()
+
+    def _check_first(self, known: str) -> None:
+        """``known``: name of the first pod that the caller knows; empty: none.
+
+        Raises:
+            Refused: another pod has taken this one's place.
+        """
+        if self._has_begun and known and known != self._instance and known not in self._gone:
+            raise Refused("pod 0 is another one now")
+
+    def _leaves(self, ends: PodEnds, restarts: int) -> None:
         """A pod ends, and another one may take its place: all others end their ranks, and wait for it."""
         self._gone.add(ends.instance)
-        if ends.restarts == len(self._verdicts):
+        self._leaves_too = self._leaves_too or ends.pod == 0
+        if restarts == self._number:
             self._ends.pop(ends.pod, None)
             self._all_end()
 
@@ -102,9 +167,16 @@ class Agreement:
         self._until = self._until or time.monotonic() + self._parted_s
         self._changed.notify_all()
 
-    def has_failed(self, restarts: int, wait_s: float) -> bool:
-        """Whether a rank that ``restarts`` came before has failed, within ``wait_s`` seconds."""
+    def has_failed(self, restarts: int, first: str, wait_s: float) -> bool:
+        """Whether a rank that ``restarts`` came before has failed, or the pod ``first`` is lost, within ``wait_s``.
+
+        Raises:
+            Refused: another pod has taken this one's place.
+        """
         with self._changed:
+            self._check_first(first)
+            if first and first != self._instance:
+                return True
             return self._wait_for(lambda: restarts < self._restarts or self._until is not None, wait_s)
 
     def answered(self, pod: int) -> None:
@@ -116,7 +188,7 @@ class Agreement:
     def close(self) -> None:
         """Wait a moment for the other pods' answers to be on their way."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._unanswered - {0}, 5.0)
+            self._changed.wait_for(lambda: self._leaves_too or not self._unanswered - {0}, 5.0)
 
     def _wait_for(self, is_true: Callable[[], bool], wait_s: float) -> bool:
         until = time.monotonic() + wait_s
@@ -126,16 +198,16 @@ class Agreement:
         return is_true()
 
     def _known(self, restarts: int) -> Verdict | None:
-        if restarts == len(self._verdicts) and (verdict := self._decided()) is not None:
+        if restarts == self._number and (verdict := self._decided()) is not None:
             self._verdicts.append(verdict)
             if verdict.again:
                 self._ends, self._until, self._replaced = {}, None, set()
                 self._replacements = verdict.replacements
             self._changed.notify_all()
-        return self._verdicts[restarts] if restarts < len(self._verdicts) else None
+        return self._verdicts[restarts - self._since] if restarts < self._number else None
 
     def _decided(self) -> Verdict | None:
-        restarts = len(self._verdicts)
+        restarts = self._number
         if leaving := [pod for pod, said in self._ends.items() if said.leaves]:
             return Verdict(again=False, restarts=restarts, reason=f"pod {leaving[0]} of the gang ends")
         if len(self._ends) == self._pods:

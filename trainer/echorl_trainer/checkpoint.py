@@ -61,12 +61,12 @@ class SaveTarget:
     model_path: Path
     link: Link
     replacements: int = 0
-    """In how many restarts in place another pod took the place of a lost one, which may still write: shards are named
-    by it."""
+    """In how many restarts in place another pod took the place of a lost one, which may still write."""
 
     def folder(self, step: int) -> Path:
-        """This attempt's folder of a checkpoint."""
-        return self.run.checkpoint(step) / f"attempt_{self.identity.attempt}"
+        """This attempt's folder of a checkpoint; since a pod was lost, one within it that the lost pod does not know."""
+        folder = self.run.checkpoint(step) / f"attempt_{self.identity.attempt}"
+        return folder / f"replaced_{self.replacements}" if self.replacements else folder
 
 
 class Saver:
@@ -139,14 +139,14 @@ class Saver:
         state = self._state.collect(step)
         folder = self._target.folder(step) / TRAINER_FOLDER
         if self._copies is not None:
-            writer = ShardWriter(folder, sync_files=False, ready=self._copies.wait, prefix=self._prefix)
+            writer = ShardWriter(folder, sync_files=False, ready=self._copies.wait)
             upload = async_save(state, storage_writer=writer, process_group=self._group, async_stager=self._copies)
             assert isinstance(upload, Future)  # noqa: S101 - only stagers that are asynchronous answer otherwise
             return upload
         written: Future[Any] = Future()
         with self._progress.during(Phase.SAVING, f"the files of checkpoint {step}"):
             try:
-                writer = ShardWriter(folder, sync_files=False, prefix=self._prefix)
+                writer = ShardWriter(folder, sync_files=False)
                 written.set_result(save(state, storage_writer=writer, process_group=self._group))
             except (OSError, CheckpointException) as failure:
                 written.set_exception(failure)
@@ -197,9 +197,10 @@ class Saver:
             for file in own:
                 sync_file(file)
             sync_folder(folder / role)
-        for parent in (folder, folder.parent, folder.parent.parent):
+        checkpoint = self._target.run.checkpoint(step)
+        for parent in (folder, *(one for one in folder.parents if one.is_relative_to(checkpoint.parent))):
             sync_folder(parent)
-        return [part_of(folder.parent, file, role, rank) for role, own in files.items() for file in own]
+        return [part_of(checkpoint, file, role, rank) for role, own in files.items() for file in own]
 
     def _exported(self, published: Publication, folder: Path, *, last: bool) -> dict[str, list[Path]]:
         """Files for people, by the folder that they are in."""
@@ -220,14 +221,8 @@ class Saver:
 
     def _own_shards(self, step: int) -> list[Path]:
         folder, rank = self._target.folder(step) / TRAINER_FOLDER, self._state.ranks.rank
-        shards = sorted(folder.glob(f"{self._prefix or f'__{rank}_'}[0-9]*.distcp"))
+        shards = sorted(folder.glob(f"__{rank}_*.distcp"))
         return [*shards, folder / ".metadata"] if rank == 0 else shards
-
-    @property
-    def _prefix(self) -> str | None:
-        """Of this rank's files; None: torch's own, of which those of a pod that is lost have the name."""
-        number = self._target.replacements
-        return f"__{self._state.ranks.rank}_r{number}_" if number else None
 
     def _remove(self, step: int, published: Publication | None) -> None:
         weights = self._target.folder(step) / WEIGHTS_FOLDER

@@ -40,12 +40,15 @@ class Exporter:
         health: Health,
         deadline_s: float,
         sharers: Sharers | None = None,
+        replacements: int = 0,
     ) -> None:
         """``model_path``: the start model, for config and tokenizer. ``deadline_s`` bounds the wait for an export.
 
+        ``replacements``: how often the gang lost a pod, which may still write: not where this one does.
+
         ``sharers``: the ranks that have a version among them, in a group for exports alone; None: this one has it.
         """
-        self._sharers = sharers or Sharers()
+        self._sharers, self._replacements = sharers or Sharers(), replacements
         self._run, self._model_path, self._every, self._keep_last = run, model_path, every, keep_last
         self._metrics, self._progress = health.metrics, health.progress
         self._background = Background(health, deadline_s=deadline_s)
@@ -105,7 +108,7 @@ class Exporter:
         Raises:
             OSError: some rank's could not be written; nothing of it is left.
         """
-        fresh = target.with_name(f"{TEMPORARY_PREFIX}{target.name}")
+        fresh = target.with_name(f"{TEMPORARY_PREFIX}{target.name}.{self._replacements}")
 
         def make() -> None:
             shutil.rmtree(fresh, ignore_errors=True)

@@ -5,8 +5,8 @@
 
 No rank starts before all of the gang have ended, so none meets a process of before at the address where ranks meet.
 
-The first pod's part is ``agreement.py``. Where neighbours hold copies (mirror.py), a lost pod is waited for: another
-one takes its place in the gang, with what its neighbour held of it.
+The first pod's part is ``agreement.py``. Where neighbours hold copies (mirror.py), a lost pod is waited for, the first
+one too: another one takes its place in the gang, with what its neighbour held of it.
 """
 
 import threading
@@ -19,7 +19,7 @@ import structlog
 from msgspec.structs import replace
 
 from echorl_core.memory_copies import RankMemory, Restarted, steps_of_all
-from echorl_core.wire.in_place import Joined, PodEnds, RankEnd, Verdict
+from echorl_core.wire.in_place import Joined, Known, PodEnds, RankEnd, Verdict
 from echorl_trainer.agreement import PARTED_S
 from echorl_trainer.mirror import Mirroring, Mirrors, Unreachable
 from echorl_trainer.rank_ends import End
@@ -27,7 +27,7 @@ from echorl_trainer.rank_ends import End
 log = structlog.get_logger()
 
 SILENT_S = 15.0
-"""How long a pod that knows how its ranks ended waits for an answer, any, of the first pod."""
+"""How long a pod that knows how its ranks ended waits for an answer, any, of a first pod that nobody replaces."""
 ASK_S = 1.0
 """Of one question for the verdict; a pod that is told to end meanwhile notices it after that."""
 WATCH_S = 20.0
@@ -41,12 +41,18 @@ class FirstPod(Protocol):
         """Say how a pod's ranks ended, as often as one likes; what follows, or None if that is not known in time."""
         ...
 
-    def has_failed(self, restarts: int, wait_s: float) -> bool:
-        """Whether ranks that ``restarts`` came before must end since one of the gang failed; False: not in time."""
+    def has_failed(self, restarts: int, first: str, wait_s: float) -> bool:
+        """Whether ranks that ``restarts`` came before must end since one of the gang failed; False: not in time.
+
+        ``first``: name of the first pod that they were started with; empty: it has none.
+        """
         ...
 
-    def join(self, pod: int, instance: str) -> Joined:
-        """Say, as often as one likes, that a pod of that name is there; what it must know before its ranks start."""
+    def join(self, pod: int, instance: str, wait_s: float) -> Joined | None:
+        """Say, as often as one likes, that a pod of that name is there; what it must know before its ranks start.
+
+        None: the first pod does not know that in time.
+        """
         ...
 
     def close(self) -> None:
@@ -102,6 +108,7 @@ class InPlace:
         """``memories``: by rank. ``mirror``: None: a pod that is lost is not waited for."""
         self._pod, self._memories, self._first, self._mirror = pod, memories, first, mirror
         self._last: Restarted | None = None
+        self._known: Known | None = None
         self._failed_elsewhere: set[int] = set()
 
     @property
@@ -121,7 +128,7 @@ class InPlace:
     @property
     def is_replaced(self) -> bool:
         """Whether another pod takes this one's place if it ends: its ranks need not save then."""
-        return self._mirror is not None and self._pod > 0
+        return self._mirror is not None
 
     def takes_place(self, is_leaving: Callable[[], bool]) -> bool:
         """Whether this pod takes the place of a lost one: its copies were fetched, its ranks start with all others.
@@ -134,21 +141,24 @@ class InPlace:
         if self._mirror is None:
             return False
         until = time.monotonic() + self._mirror.join_s
-        while True:
-            try:
-                joined = self._first.join(self._pod, self._mirror.instance)
-                break
-            except Unreachable:
-                if is_leaving() or time.monotonic() > until:
-                    raise
-                time.sleep(ASK_S)
+        while (joined := self._joined(self._mirror.instance)) is None:
+            if is_leaving() or time.monotonic() > until:
+                raise Unreachable("the pods of the gang do not all meet")
+        self._known = Known(restarts=joined.restarts, replacements=joined.replacements, instances=joined.instances)
         if joined.replaces:
-            self._last = Restarted(joined.restarts, "")
+            self._last = Restarted(joined.restarts, "", joined.replacements)
             log.warning("this pod takes the place of a lost one", pod=self._pod, restarts=joined.restarts)
             until = time.monotonic() + self._mirror.within_s
             self._mirror.meet(joined.instances, self._pod)
             self._mirror.own.fetch(joined.restarts, until, lambda: not is_leaving())
         return joined.replaces
+
+    def _joined(self, instance: str) -> Joined | None:
+        try:
+            return self._first.join(self._pod, instance, ASK_S)
+        except Unreachable:
+            time.sleep(ASK_S)
+            return None
 
     def watch(self, tell: Callable[[], None]) -> None:
         """Call ``tell``, from another thread, once ``failed_elsewhere`` holds of the ranks that start now."""
@@ -166,11 +176,19 @@ class InPlace:
         told = [RankEnd(rank=end.rank, status=end.status, asked=end.asked) for end in ends]
         held = sorted(steps_of_all(self._memories))
         instance = "" if self._mirror is None else self._mirror.instance
-        said = PodEnds(pod=self._pod, restarts=self.restarts, ends=told, held=held, leaves=False, instance=instance)
+        said = PodEnds(
+            pod=self._pod,
+            restarts=self.restarts,
+            ends=told,
+            held=held,
+            leaves=False,
+            instance=instance,
+            known=self._known,
+        )
         began = heard = time.monotonic()
-        longest_s = SILENT_S + PARTED_S + (0.0 if self._mirror is None else self._mirror.within_s)
+        silent_s = SILENT_S + (0.0 if self._mirror is None else self._mirror.within_s)
         while True:
-            late = max(time.monotonic() - heard - SILENT_S, time.monotonic() - began - longest_s) > 0
+            late = max(time.monotonic() - heard - silent_s, time.monotonic() - began - silent_s - PARTED_S) > 0
             said = replace(said, leaves=is_leaving() or late)
             try:
                 verdict = self._first.report(said, ASK_S)
@@ -187,6 +205,9 @@ class InPlace:
             return None
         self._last = Restarted(verdict.restarts, verdict.reason, verdict.replacements)
         if self._mirror is not None and verdict.step is not None:
+            self._known = Known(
+                restarts=verdict.restarts, replacements=verdict.replacements, instances=verdict.instances
+            )
             self._mirror.restarted(verdict, verdict.step, self._pod)
         return verdict
 
@@ -196,9 +217,10 @@ class InPlace:
 
     def _watch(self, restarts: int, tell: Callable[[], None]) -> None:
         quiet = False
+        first = "" if self._known is None else self._known.instances[0]
         while self.restarts == restarts:
             try:
-                if self._first.has_failed(restarts, WATCH_S):
+                if self._first.has_failed(restarts, first, WATCH_S):
                     self._failed_elsewhere.add(restarts)
                     tell()
                     return

@@ -1,8 +1,8 @@
 """How the pods of a gang reach their first one (``in_place.py``): HTTP with the run's token, at ``ECHORL_GANG_PORT``.
 
-    POST /in-place/ends?wait=S               PodEnds -> Verdict; 204: not decided yet, ask again
-    GET  /in-place/failed?restarts=N&wait=S  -> Failed
-    POST /in-place/join?pod=I&instance=NAME  -> Joined
+    POST /in-place/ends?wait=S                          PodEnds -> Verdict; 204: not decided yet, ask again
+    GET  /in-place/failed?restarts=N&first=NAME&wait=S  -> Failed
+    POST /in-place/join?pod=I&instance=NAME&wait=S      -> Joined; 204: not all are there yet, ask again
 
 Where neighbours hold copies, each pod answers at its own port too (``mirror_http.py``). A thread a call, and no event
 loop: process 1 of a pod waits for its children.
@@ -82,12 +82,14 @@ class _Handler(BaseHTTPRequestHandler):
             self._agree(whose, path, query)
 
     def _agree(self, agreement: Agreement, path: str, query: Mapping[str, str]) -> None:
-        if path == JOIN:
-            self._answer(200, agreement.join(self._other(int(query["pod"])), query["instance"]))
-            return
         wait_s = min(max(float(query["wait"]), 0.0), MAX_WAIT_S)
+        if path == JOIN:
+            joined = agreement.join(self._other(int(query["pod"])), query["instance"], wait_s)
+            self._answer(204 if joined is None else 200, joined)
+            return
         if path == FAILED:
-            self._answer(200, Failed(failed=agreement.has_failed(int(query["restarts"]), wait_s)))
+            failed = agreement.has_failed(int(query["restarts"]), query.get("first", ""), wait_s)
+            self._answer(200, Failed(failed=failed))
             return
         size = int(self.headers.get("Content-Length", "0"))
         if not 0 < size <= MAX_BODY_BYTES:
@@ -179,22 +181,23 @@ class RemoteFirstPod:
         body = self._call("POST", f"{ENDS}?wait={wait_s:g}", msgspec.json.encode(ends), wait_s)
         return msgspec.json.decode(body, type=Verdict) if body else None
 
-    def has_failed(self, restarts: int, wait_s: float) -> bool:
+    def has_failed(self, restarts: int, first: str, wait_s: float) -> bool:
         """As ``FirstPod``.
 
         Raises:
             Unreachable: there was no usable answer.
         """
-        body = self._call("GET", f"{FAILED}?restarts={restarts}&wait={wait_s:g}", None, wait_s)
+        body = self._call("GET", f"{FAILED}?restarts={restarts}&first={first}&wait={wait_s:g}", None, wait_s)
         return msgspec.json.decode(body, type=Failed).failed
 
-    def join(self, pod: int, instance: str) -> Joined:
+    def join(self, pod: int, instance: str, wait_s: float) -> Joined | None:
         """As ``FirstPod``.
 
         Raises:
             Unreachable: there was no usable answer.
         """
-        return msgspec.json.decode(self._call("POST", f"{JOIN}?pod={pod}&instance={instance}", None, 0.0), type=Joined)
+        body = self._call("POST", f"{JOIN}?pod={pod}&instance={instance}&wait={wait_s:g}", None, wait_s)
+        return msgspec.json.decode(body, type=Joined) if body else None
 
     def close(self) -> None:
         """Nobody waits for this pod."""
@@ -239,7 +242,6 @@ def restarts_in_place(
     if not token:
         raise ValueError(f"environment variables are missing: {names.ENV_ADMIN_TOKEN}")
     first: FirstPod = RemoteFirstPod(environ["MASTER_ADDR"], int(port), identity, token)
-    agreement = Agreement(found.memory, pods) if pod == 0 else None
     mirrors, mirror, own_port = None, None, int(port)
     if mirrored:
         members = _members(environ, pods)
@@ -254,6 +256,8 @@ def restarts_in_place(
             within_s=found.memory.replaced_within_s,
             join_s=found.step_timeout_s,
         )
+    instance = "" if mirrors is None else mirrors.instance
+    agreement = Agreement(found.memory, pods, instance=instance) if pod == 0 else None
     if agreement is not None or mirrors is not None:
         serve(agreement, found.publish_host, own_port, pods=pods, identity=identity, token=token, mirrors=mirrors)
     return InPlace(pod, memories, first if agreement is None else agreement, mirror)

@@ -119,7 +119,8 @@ def run_rank(
             deadline_s=config.step_timeout_s,
             watch=health.watch,
         )
-        store, server = serve(config, identity, ranks, health, key=weights_key(token))
+        replacements = 0 if restarted is None else restarted.replacements
+        store, server = serve(config, identity, ranks, health, key=weights_key(token), replacements=replacements)
         learner = build_learner(config, ranks)
         probe = probe_ids(config.model, identity.uid, config.probe_tokens)
     except ValueError as error:
@@ -134,7 +135,6 @@ def run_rank(
     if mode == "nccl" and sharers is not None:
         broadcaster = broadcaster_of(config, ranks, health, sharers, attempt=identity.attempt)
         server.broadcasts = broadcaster if isinstance(broadcaster, Broadcaster) else None
-    replacements = 0 if restarted is None else restarted.replacements
     target = SaveTarget(run, identity, Path(config.model.path), link, replacements)
     saver = Saver(
         learner.state, target, deadline_s=config.step_timeout_s, health=health, asynchronous=config.async_save
@@ -178,7 +178,7 @@ def run_rank(
         profiler=Profiler(
             run, attempt=identity.attempt, rank=ranks.rank, device=ranks.device, steps=config.profile_steps
         ),
-        exporter=exporter_of(config, run, health, ranks.rank, num_serving),
+        exporter=exporter_of(config, run, health, ranks.rank, num_serving, replacements=replacements),
         health=health,
         attempt=identity.attempt,
         start_step=prepared.resume_step,
@@ -243,7 +243,7 @@ def broadcaster_of(
 
 
 def exporter_of(
-    config: TrainerConfig, run: RunDirectory, health: Health, rank: int, num_serving: int
+    config: TrainerConfig, run: RunDirectory, health: Health, rank: int, num_serving: int, *, replacements: int
 ) -> Exporter | None:
     """What exports this rank's part of the weights alone; None: nothing does. Collective."""
     if config.weights_only_every is None:
@@ -259,6 +259,7 @@ def exporter_of(
         health=health,
         deadline_s=config.step_timeout_s,
         sharers=sharers,
+        replacements=replacements,
     )
 
 
@@ -293,7 +294,7 @@ def resume(state: TrainState, run: RunDirectory, prepared: Prepared, progress: R
 
 
 def serve(
-    config: TrainerConfig, identity: RunIdentity, ranks: Ranks, health: Health, *, key: str
+    config: TrainerConfig, identity: RunIdentity, ranks: Ranks, health: Health, *, key: str, replacements: int
 ) -> tuple[WeightStore | None, Server]:
     """Start this rank's server, write its port, and open the store of published weights.
 
@@ -305,7 +306,7 @@ def serve(
     bound = server.start(config.publish_host, config.metrics_port + ranks.local_rank if config.metrics_port else 0)
     store: WeightStore | None = None
     if ranks.rank == 0 and config.weight_mode == "disk":
-        store = disk_store(run, identity.attempt)
+        store = disk_store(run, identity.attempt, replacements)
     elif config.weight_mode != "disk" and ranks.rank < ranks.replica_size:
         host = config.advertise_host or config.publish_host
         url = f"http://[{host}]:{bound}" if ":" in host else f"http://{host}:{bound}"

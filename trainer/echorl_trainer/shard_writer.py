@@ -1,10 +1,9 @@
 """How a rank's shard of a checkpoint is written."""
 
-import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
-from torch.distributed.checkpoint.filesystem import FileSystemWriter, _StoragePrefix
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
@@ -22,21 +21,10 @@ class ShardWriter(FileSystemWriter):
         *,
         sync_files: bool = True,
         ready: Callable[[], None] = lambda: None,
-        prefix: str | None = None,
     ) -> None:
-        """``ready`` returns when what is to be written lies in host memory; it is called before the first read.
-
-        ``prefix``: of the names of this rank's files; None: ``__<rank>_``.
-        """
+        """``ready`` returns when what is to be written lies in host memory; it is called before the first read."""
         super().__init__(folder, sync_files=sync_files)
-        self._ready, self._prefix = ready, prefix
-
-    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        """Name this rank's files; torch leaves a plan that has a name as it is."""
-        prepared = super().prepare_local_plan(plan)
-        if self._prefix is None:
-            return prepared
-        return dataclasses.replace(prepared, storage_data=_StoragePrefix(self._prefix))
+        self._ready = ready
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         """Write this rank's shard.

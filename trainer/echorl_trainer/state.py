@@ -261,10 +261,15 @@ def trainer_folder(checkpoint: Path) -> Path:
     """Where the trainer's state lies in a checkpoint's folder, or in an attempt's folder within it.
 
     Raises:
-        Unreadable: neither a manifest nor a trainer folder is there.
+        Unreadable: neither a manifest that names it nor a trainer folder is there.
     """
     if (manifest := read_manifest(checkpoint)) is not None:
-        return checkpoint / f"attempt_{manifest.attempt}" / TRAINER_FOLDER
+        metadata = next(
+            (part.file for part in manifest.parts if part.file.endswith(f"/{TRAINER_FOLDER}/.metadata")), None
+        )
+        if metadata is None:
+            raise Unreadable(f"{checkpoint}: its manifest names no {TRAINER_FOLDER}/.metadata")
+        return checkpoint / Path(metadata).parent
     if (checkpoint / TRAINER_FOLDER).is_dir():
         return checkpoint / TRAINER_FOLDER
     if (checkpoint / ".metadata").is_file():

@@ -73,12 +73,14 @@ class MemoryStore:
 class DiskStore:
     """Mode ``disk``: folders of versions, written under temporary names and renamed. The newest stay."""
 
-    def __init__(self, root: Path, *, kept: int = KEPT_VERSIONS) -> None:
+    def __init__(self, root: Path, *, kept: int = KEPT_VERSIONS, replacements: int = 0) -> None:
+        """``replacements``: how often the gang lost a pod, which may still write; its folders have other names."""
         self._root, self._kept = root.absolute(), kept
+        self._suffix = f"_r{replacements}" if replacements else ""
 
     def folder(self, version: int) -> Path:
         """Where a version lies."""
-        return self._root / f"v_{version:06d}"
+        return self._root / f"v_{version:06d}{self._suffix}"
 
     def url(self, version: int) -> str:
         """Address of a version's manifest."""
@@ -100,9 +102,9 @@ class DiskStore:
             shutil.rmtree(old)
 
 
-def disk_store(run: RunDirectory, attempt: int) -> DiskStore:
+def disk_store(run: RunDirectory, attempt: int, replacements: int = 0) -> DiskStore:
     """Where mode ``disk`` publishes."""
-    return DiskStore(run.broadcast(attempt, 0).parent)
+    return DiskStore(run.broadcast(attempt, 0).parent, replacements=replacements)
 
 
 def write_version(snapshot: Snapshot, model: Path, target: Path) -> list[Path]:

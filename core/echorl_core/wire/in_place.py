@@ -13,6 +13,17 @@ class RankEnd(msgspec.Struct, frozen=True, kw_only=True):
     """It was told to end before."""
 
 
+class Known(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pod was told last of its gang; another first pod goes on from there."""
+
+    restarts: int
+    """How many restarts in place there have been."""
+    replacements: int
+    """In how many of them another pod had taken the place of a lost one."""
+    instances: tuple[str, ...]
+    """Which pods the gang is of, by index."""
+
+
 class PodEnds(msgspec.Struct, frozen=True, kw_only=True):
     """All ranks of a pod have ended."""
 
@@ -28,6 +39,8 @@ class PodEnds(msgspec.Struct, frozen=True, kw_only=True):
     """The pod ends, whatever is decided."""
     instance: str = ""
     """Which pod of that index: another one may have taken its place. Empty: nobody may."""
+    known: Known | None = None
+    """None where nobody may take a pod's place, and of one that knows of no gang yet."""
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +71,8 @@ class Joined(msgspec.Struct, frozen=True, kw_only=True):
     """How many restarts in place there have been."""
     replaces: bool
     """Whether it takes the place of a lost pod: its ranks start with all others, from what its neighbour holds."""
+    replacements: int = 0
+    """In how many of them another pod had taken the place of a lost one."""
     instances: tuple[str, ...] = ()
     """Which pods the gang is of, by index; empty: one that has not joined."""
 

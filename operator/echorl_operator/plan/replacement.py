@@ -52,8 +52,8 @@ def lost_pods(gang: Gang, admitted: str) -> set[int]:
 
 
 def is_covered(lost: Collection[int], pods: int) -> bool:
-    """Whether the neighbour of each lost pod is there, and the first pod, which decides for the gang."""
-    return 0 not in lost and not any((index + 1) % pods in lost for index in lost)
+    """Whether the neighbour of each lost pod is there."""
+    return not any((index + 1) % pods in lost for index in lost)
 
 
 def handle_losses(builder: PlanBuilder, gang: Gang, spec: EchoRLRunSpec) -> Outcome:

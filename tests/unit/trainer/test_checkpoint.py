@@ -354,13 +354,13 @@ async def test_parts_name_every_file_and_the_weights(ranks: Ranks, model: Path, 
 
 
 @pytest.mark.parametrize("asynchronous", [True, False])
-async def test_shards_of_a_gang_with_others_in_lost_pods_places_are_not_those_that_a_lost_rank_writes(
+async def test_a_gang_with_others_in_lost_pods_places_saves_where_no_lost_rank_writes(
     ranks: Ranks, model: Path, orchestrator: FakeOrchestrator, tmp_path: Path, asynchronous: bool
 ) -> None:
     learner = tiny_learner(ranks, model)
     folder = orchestrator.run.checkpoint(2) / "attempt_1" / "trainer"
     folder.mkdir(parents=True)
-    for name in ("__0_0.distcp", "__0_r1_0.distcp", "__1_0.distcp"):
+    for name in (".metadata", "__0_0.distcp", "__1_0.distcp"):
         (folder / name).write_bytes(b"of a lost rank")
     saver, _ = saver_of(learner, model, orchestrator, asynchronous=asynchronous, replacements=2)
     train(learner, 1, 2)
@@ -368,7 +368,7 @@ async def test_shards_of_a_gang_with_others_in_lost_pods_places_are_not_those_th
     await in_thread(lambda: (saver.begin(2, None), saver.wait())[1])
     (report,) = orchestrator.parts[2].values()
     named = {part.file for part in report.parts}
-    assert named == {f"attempt_1/trainer/{name}" for name in (".metadata", "__0_r2_0.distcp")}
+    assert named == {f"attempt_1/replaced_2/trainer/{name}" for name in (".metadata", "__0_0.distcp")}
     again = tiny_learner(ranks, model)
     again.state.restore(trainer_folder(orchestrator.run.checkpoint(2)))
     assert digest(again) == saved

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from echorl_core.config import MemoryConfig
 from echorl_core.identity import RunIdentity
 from echorl_core.names import ExitCode
-from echorl_core.wire.in_place import PodEnds, RankEnd, Verdict
+from echorl_core.wire.in_place import Joined, Known, PodEnds, RankEnd, Verdict
 from echorl_trainer.agreement import Agreement
 from echorl_trainer.in_place_http import RemoteFirstPod, serve
 from echorl_trainer.mirror import Refused, Unreachable
@@ -39,15 +39,15 @@ def agreed(*reports: PodEnds, config: MemoryConfig = CONFIG, parted_s: float = 6
 
 def test_all_pods_start_again_when_all_have_ended() -> None:
     agreement = Agreement(CONFIG, 3)
-    assert not agreement.has_failed(0, 0.0)
+    assert not agreement.has_failed(0, "", 0.0)
     assert agreement.report(ends(1, -signal.SIGKILL), 0.0) is None
-    assert agreement.has_failed(0, 0.0)
+    assert agreement.has_failed(0, "", 0.0)
     assert agreement.report(ends(0, held=(3, 4)), 0.0) is None
     verdict = agreement.report(ends(2), 0.0)
     assert verdict == Verdict(again=True, restarts=1, reason="rank 1 was ended by signal 9", delay_s=0.0, step=4)
     assert agreement.report(ends(1, -signal.SIGKILL), 0.0) == verdict, "asked again by who missed the answer"
-    assert agreement.has_failed(0, 0.0), "for who is late"
-    assert not agreement.has_failed(1, 0.0)
+    assert agreement.has_failed(0, "", 0.0), "for who is late"
+    assert not agreement.has_failed(1, "", 0.0)
 
 
 def test_restarts_wait_and_are_limited_by_the_gangs_common_count() -> None:
@@ -83,7 +83,7 @@ def test_what_is_not_mended_in_place(first: PodEnds, second: PodEnds) -> None:
 def test_a_pod_that_saved_or_leaves_does_not_disturb_those_that_still_save(end: PodEnds) -> None:
     agreement = Agreement(CONFIG, 2)
     agreement.report(end, 0.0)
-    assert not agreement.has_failed(0, 0.0)
+    assert not agreement.has_failed(0, "", 0.0)
 
 
 def test_a_pod_that_says_nothing_is_not_waited_for() -> None:
@@ -122,7 +122,9 @@ MIRRORED = MemoryConfig(limit_bytes=1, max_restarts=0, mirror=True, replaced_wit
 
 
 def gang_of(pods: int) -> Agreement:
-    agreement = Agreement(MIRRORED, pods)
+    agreement = Agreement(MIRRORED, pods, instance="old 0")
+    for pod in range(pods):
+        assert (agreement.join(pod, f"old {pod}", 0.0) is None) == (pod < pods - 1), "all meet first"
     for pod in range(pods):
         assert joined(agreement, pod, f"old {pod}") == (0, False)
     return agreement
@@ -130,7 +132,8 @@ def gang_of(pods: int) -> Agreement:
 
 def joined(agreement: Agreement, pod: int, instance: str) -> tuple[int, bool]:
     """How many restarts came before it, and whether it takes another one's place."""
-    told = agreement.join(pod, instance)
+    told = agreement.join(pod, instance, 0.0)
+    assert told is not None
     assert told.instances[pod] == instance
     return told.restarts, told.replaces
 
@@ -157,14 +160,14 @@ def test_the_gang_goes_on_with_a_pod_in_the_place_of_a_lost_one_from_what_all_ho
 
 def test_others_end_when_a_pod_comes_in_anothers_place_and_that_one_is_not_heard_any_more() -> None:
     agreement = gang_of(3)
-    assert not agreement.has_failed(0, 0.0)
-    agreement.join(1, "new 1")
-    assert agreement.has_failed(0, 0.0)
+    assert not agreement.has_failed(0, "", 0.0)
+    joined(agreement, 1, "new 1")
+    assert agreement.has_failed(0, "", 0.0)
     for _ in range(2):
         with pytest.raises(Refused, match="pod 1 is another one now"):
             agreement.report(of("old", ends(1)), 0.0)
         with pytest.raises(Refused, match="pod 1 is another one now"):
-            agreement.join(1, "old 1")
+            agreement.join(1, "old 1", 0.0)
         agreement.report(of("old", ends(0)), 0.0)
         agreement.report(of("old", ends(2)), 0.0)
         verdict = agreement.report(of("new", ends(1)), 0.0)
@@ -172,19 +175,87 @@ def test_others_end_when_a_pod_comes_in_anothers_place_and_that_one_is_not_heard
     assert verdict.again
 
 
-def test_a_pod_that_is_told_to_end_is_waited_for_unless_it_is_the_first() -> None:
+def test_a_pod_that_is_told_to_end_is_waited_for() -> None:
     agreement = gang_of(2)
     assert agreement.report(of("old", ends(1, leaves=True)), 0.0) is None
-    assert agreement.has_failed(0, 0.0), "the others end their ranks"
+    assert agreement.has_failed(0, "old 0", 0.0), "the others end their ranks"
     assert agreement.report(of("old", ends(0)), 0.0) is None
-    agreement.join(1, "new 1")
+    joined(agreement, 1, "new 1")
     verdict = agreement.report(of("new", ends(1)), 0.0)
     assert verdict is not None
     assert verdict.again
+    # The first one itself: nothing is decided, and another one is waited for.
     other = gang_of(2)
-    verdict = other.report(of("old", ends(0, leaves=True)), 0.0)
+    assert other.report(of("old", ends(0, leaves=True)), 0.0) is None
+    assert other.has_failed(0, "old 0", 0.0)
+    assert other.report(of("old", ends(1)), 0.0) is None
+    other.close()
+
+
+def knowing(said: PodEnds, restarts: int, replacements: int, *instances: str) -> PodEnds:
+    """Of a pod that was told that of its gang."""
+    return replace(said, known=Known(restarts=restarts, replacements=replacements, instances=instances))
+
+
+def test_another_first_pod_goes_on_from_what_the_others_know() -> None:
+    agreement = Agreement(MIRRORED, 3, instance="new 0")
+    assert agreement.join(0, "new 0", 0.0) is None, "it does not know yet that another one was there"
+    assert agreement.has_failed(4, "old 0", 0.0), "the others end their ranks"
+    one = knowing(of("old", ends(1, 1, restarts=4, held=(6, 7))), 4, 2, "old 0", "old 1", "old 2")
+    two = knowing(of("old", ends(2, restarts=4, held=(6, 7))), 4, 2, "old 0", "old 1", "old 2")
+    assert agreement.report(one, 0.0) is None
+    assert agreement.join(0, "new 0", 0.0) is None
+    assert agreement.report(two, 0.0) is None
+    told = agreement.join(0, "new 0", 0.0)
+    assert told == Joined(restarts=4, replaces=True, replacements=2, instances=("new 0", "old 1", "old 2"))
+    assert agreement.report(one, 0.0) is None, "it has said so before the first pod had begun"
+    verdict = agreement.report(of("new", replace(ends(0, restarts=4, held=(5, 6)), ends=[])), 0.0)
     assert verdict is not None
-    assert not verdict.again
+    assert (verdict.again, verdict.restarts, verdict.step) == (True, 5, 6)
+    assert (verdict.replaced, verdict.replacements) == ((0,), 3)
+    assert verdict.instances == ("new 0", "old 1", "old 2")
+    assert agreement.report(two, 0.0) == verdict
+    assert not agreement.has_failed(5, "new 0", 0.0)
+
+
+def test_a_pod_that_missed_the_lost_first_pods_answer_is_heard_by_the_next_one() -> None:
+    agreement = Agreement(MIRRORED, 3, instance="third 0")
+    agreement.join(0, "third 0", 0.0)
+    ahead = knowing(of("old", ends(1, restarts=5)), 5, 1, "second 0", "old 1", "new 2")
+    behind = knowing(of("new", ends(2, restarts=4)), 4, 1, "first 0", "old 1", "new 2")
+    for _ in range(2):
+        assert agreement.report(ahead, 0.0) is None
+        assert agreement.report(behind, 0.0) is None
+    verdict = agreement.report(of("third", ends(0, restarts=5)), 0.0)
+    assert verdict is not None
+    assert (verdict.again, verdict.restarts, verdict.replaced) == (True, 6, (0,))
+    assert agreement.report(behind, 0.0) == verdict
+
+
+def test_the_first_pod_and_another_one_are_replaced_at_once() -> None:
+    agreement = Agreement(MIRRORED, 4, instance="new 0")
+    old = ("old 0", "old 1", "old 2", "old 3")
+    agreement.join(0, "new 0", 0.0)
+    agreement.join(2, "new 2", 0.0)
+    said = [knowing(of("old", ends(pod, restarts=1)), 1, 0, *old) for pod in (1, 3)]
+    for one in (*said, *said):
+        assert agreement.report(one, 0.0) is None
+    assert joined(agreement, 0, "new 0") == joined(agreement, 2, "new 2") == (1, True)
+    assert agreement.report(of("new", ends(2, restarts=1)), 0.0) is None
+    verdict = agreement.report(of("new", ends(0, restarts=1)), 0.0)
+    assert verdict is not None
+    assert (verdict.again, verdict.replaced) == (True, (0, 2))
+    with pytest.raises(Refused, match="pod 2 is another one now"):
+        agreement.join(2, "old 2", 0.0)
+
+
+def test_a_first_pod_whose_place_was_taken_is_of_no_use_to_those_who_know() -> None:
+    agreement = gang_of(3)
+    said = knowing(of("old", ends(1, restarts=1)), 1, 1, "new 0", "old 1", "old 2")
+    with pytest.raises(Refused, match="pod 0 is another one now"):
+        agreement.report(said, 0.0)
+    with pytest.raises(Refused, match="pod 0 is another one now"):
+        agreement.has_failed(1, "new 0", 0.0)
 
 
 @pytest.mark.parametrize(
@@ -199,7 +270,7 @@ def test_a_pod_that_is_told_to_end_is_waited_for_unless_it_is_the_first() -> Non
 )
 def test_what_a_pod_in_anothers_place_does_not_mend(first: PodEnds, second: PodEnds) -> None:
     agreement = gang_of(2)
-    agreement.join(1, "new 1")
+    joined(agreement, 1, "new 1")
     agreement.report(of("old", first), 0.0)
     verdict = agreement.report(of("new", second), 0.0)
     assert verdict is not None
@@ -207,9 +278,11 @@ def test_what_a_pod_in_anothers_place_does_not_mend(first: PodEnds, second: PodE
 
 
 def test_a_place_that_nobody_takes_is_not_waited_for_longer_than_that() -> None:
-    agreement = Agreement(MIRRORED.model_copy(update={"replaced_within_s": 0.1}), 2, parted_s=0.1)
-    agreement.report(ends(0, -9), 0.0)
-    verdict = agreement.report(ends(0, -9), 60.0)
+    agreement = Agreement(MIRRORED.model_copy(update={"replaced_within_s": 0.1}), 2, instance="old 0", parted_s=0.1)
+    agreement.join(1, "old 1", 0.0)
+    agreement.join(0, "old 0", 0.0)
+    agreement.report(of("old", ends(0, -9)), 0.0)
+    verdict = agreement.report(of("old", ends(0, -9)), 60.0)
     assert verdict is not None
     assert not verdict.again
 
@@ -223,9 +296,9 @@ def served() -> tuple[Agreement, int]:
 def test_other_pods_hear_of_a_failure_and_of_the_verdict_while_they_wait(served: tuple[Agreement, int]) -> None:
     agreement, port = served
     other = RemoteFirstPod("127.0.0.1", port, IDENTITY, "secret")
-    assert not other.has_failed(0, 0.0)
+    assert not other.has_failed(0, "", 0.0)
     with ThreadPoolExecutor() as threads:
-        waiting = threads.submit(other.has_failed, 0, 60.0)
+        waiting = threads.submit(other.has_failed, 0, "", 60.0)
         assert agreement.report(ends(0, -9), 0.0) is None
         assert waiting.result(60)
         answer = threads.submit(other.report, ends(1), 60.0)
@@ -253,7 +326,7 @@ def test_nobody_else_is_heard(
     agreement, port = served
     with pytest.raises(Unreachable, match=f"status {status}"):
         RemoteFirstPod("127.0.0.1", port, identity, token).report(report, 0.0)
-    assert not agreement.has_failed(0, 0.0)
+    assert not agreement.has_failed(0, "", 0.0)
 
 
 @pytest.mark.parametrize(

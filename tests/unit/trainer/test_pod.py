@@ -359,10 +359,10 @@ else:
 while note.done != 4:
     time.sleep(0.01)
 done(f"mirrored_{rank}_{restarts}")
-if restarts < 2:
+if restarts < 4:
     signal.pause()
 """
-"""Ranks that hold step 4 until they are ended, twice."""
+"""Ranks that hold step 4 until they are ended, four times."""
 
 
 def test_others_take_the_place_of_lost_pods_with_what_their_neighbours_held(
@@ -381,18 +381,19 @@ def test_others_take_the_place_of_lost_pods_with_what_their_neighbours_held(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     pods = [ScriptedPod(tmp_path, KEEPS, gang=(index, 3, ports[0])) for index in range(3)]
-    # One is killed whole; then the one after it is told to end, which by then holds what that one came back with.
-    for restarts, lost in enumerate((1, 2)):
+    # One is killed whole; then the one after it is told to end, which by then holds what that one came back with; then
+    # the first one, which decides for the gang, is lost in both ways.
+    for restarts, (lost, is_killed) in enumerate(((1, True), (2, False), (0, True), (0, False))):
         for index, pod in enumerate(pods):
             pod.wait_for(f"mirrored_{index}_{restarts}")
-        if lost == 1:
+        if is_killed:
             pods[lost].kill()
         else:
             pods[lost].process.terminate()
             assert pods[lost].process.wait(60) == 143
         pods[lost] = ScriptedPod(tmp_path, KEEPS, gang=(lost, 3, ports[0]))
     assert [pod.ended()[0] for pod in pods] == [0, 0, 0]
-    for restarts in (1, 2):
+    for restarts in range(1, 5):
         assert [(tmp_path / f"resumed_{rank}_{restarts}").read_text() for rank in range(3)] == [
             f"of rank {rank}" for rank in range(3)
         ]
