@@ -152,7 +152,9 @@ def _handle_deaths(
         gang_is_whole=gang_is_whole,
     )
     newest = max((at for _, at in dated if at is not None), default=None)
-    if decision.action is not Action.FAIL and newest is not None and builder.now < newest + SETTLE_S:
+    # After a notice nothing is waited for once the gang's own pods have all ended: none is there to say more.
+    is_quiet = decision.notice and all(pod.ended or pod.gated for pod in gang.current)
+    if decision.action is not Action.FAIL and not is_quiet and newest is not None and builder.now < newest + SETTLE_S:
         builder.wake(newest + SETTLE_S)
         builder.say(builder.phase, "Settling", decision.reason)
         return Outcome.DECIDED
