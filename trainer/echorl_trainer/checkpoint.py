@@ -47,7 +47,8 @@ from echorl_trainer.weights import write_version
 
 log = structlog.get_logger()
 
-REPORT_INTERVAL_S = 1.0
+REPORT_PAUSE_S = 0.05
+"""Between two reports of the same parts: the orchestrator answers once the checkpoint is settled, or after a second."""
 WEIGHTS_FOLDER = "weights"
 ADAPTER_FOLDER = "adapter"
 
@@ -64,7 +65,7 @@ class SaveTarget:
     """In how many restarts in place another pod took the place of a lost one, which may still write."""
 
     def folder(self, step: int) -> Path:
-        """This attempt's folder of a checkpoint; since a pod was lost, one within it that the lost pod does not know."""
+        """This attempt's folder of a checkpoint; since a pod was lost, one in it that the lost pod does not know."""
         folder = self.run.checkpoint(step) / f"attempt_{self.identity.attempt}"
         return folder / f"replaced_{self.replacements}" if self.replacements else folder
 
@@ -246,5 +247,5 @@ class Saver:
             self._progress.beat(Phase.SAVING)
             if time.monotonic() > until:
                 raise TimeoutError(f"checkpoint {step}: the orchestrator neither committed nor abandoned it in time")
-            self._watch.failed.wait(REPORT_INTERVAL_S)
+            self._watch.failed.wait(REPORT_PAUSE_S)
             self._watch.check()

@@ -1,6 +1,6 @@
 """Commits checkpoints: gathers the ranks' parts, adds the orchestrator's own, writes the manifest last.
 
-    rank r --PartsReport(step)--> report() --all ranks are in--> commit (thread): own part, manifest, retention, release
+    rank r --PartsReport(step)--> take() --all ranks are in--> commit (thread): own part, manifest, retention, release
 
 A step is *waiting* until it is *committed* or *abandoned* (a rank could not save, a reported file is not there, or the
 deadline passed). An abandoned step has no manifest, so the checkpoint before it and its batches stay. After a restart
@@ -10,6 +10,7 @@ the ranks repeat their reports; what is on disk already counts.
 import asyncio
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,6 +32,8 @@ from echorl_orchestrator.batches.sealing import read_state
 log = structlog.get_logger()
 
 State = Literal["waiting", "committed", "abandoned"]
+ANSWER_S = 1.0
+"""Longest time until a rank that has reported parts is answered: it saves nothing anew before it is."""
 
 
 @dataclass
@@ -101,6 +104,18 @@ class Committer:
         if step not in self._settled and step not in self._pending:
             self._pending[step] = _Pending(deadline=_now() + self._part_deadline_s)
             self._wake.set()
+
+    async def take(self, report: PartsReport) -> PartsReply:
+        """As ``report``; what it answers waits a moment for the checkpoint to be settled."""
+        reply = self.report(report)
+        if reply.state != "waiting":
+            return reply
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ANSWER_S):
+                reply = PartsReply(state=await self.settled(report.step))
+                self._answered.setdefault(report.step, set()).add(report.rank)
+                self._heard.set()
+        return reply
 
     def report(self, report: PartsReport) -> PartsReply:
         """Take one rank's parts; the answer says where the checkpoint stands."""

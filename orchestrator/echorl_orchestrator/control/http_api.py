@@ -56,7 +56,7 @@ class Actions:
 
     policy: Callable[[PolicyAnnouncement], Awaitable[None]]
     step: Callable[[StepReport], Awaitable[None]]
-    parts: Callable[[PartsReport], PartsReply]
+    parts: Callable[[PartsReport], Awaitable[PartsReply]]
     notice: Callable[[NoticeReport], Awaitable[NoticeReply]]
     restarted: Callable[[RestartReport], Awaitable[RestartReply]]
     stop: Callable[[], Awaitable[StopNotice]]
@@ -154,7 +154,7 @@ class Api:
         report = await self._message(request, PartsReport)
         self._refuse_strange(report.rank)
         self._refuse_beyond("step", report.step)
-        reply = self._actions.parts(report)
+        reply = await self._actions.parts(report)
         return web.Response(body=msgspec.json.encode(reply), content_type="application/json")
 
     async def _notice(self, request: web.Request) -> web.StreamResponse:

@@ -78,10 +78,10 @@ class TrainerReports:
         await self._disk.desk.step_reported(report.step)
         await self._board.refresh()
 
-    def parts(self, report: PartsReport) -> PartsReply:
+    async def parts(self, report: PartsReport) -> PartsReply:
         """A rank has written its parts of a checkpoint."""
         self._health.beat()
-        return self._disk.committer.report(report)
+        return await self._disk.committer.take(report)
 
     async def restarted(self, report: RestartReport) -> RestartReply:
         """The gang was started again in place, and goes on from a step that it holds in memory."""

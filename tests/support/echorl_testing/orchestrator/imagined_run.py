@@ -338,7 +338,7 @@ class ImaginedRun:
         report = PartsReport(attempt=self.attempt, step=step, rank=rank, parts=parts, error=error)
 
         async def asked(process: OrchestratorLife) -> str:
-            return process.reports.parts(report).state
+            return (await process.reports.parts(report)).state
 
         while await self.call(asked) == "waiting":  # noqa: ASYNC110 - as ranks do it
             await asyncio.sleep(1.0)

@@ -73,6 +73,6 @@ class ServedApi:
         self.arrived.append(message)
         return RestartReply(checkpoint="committed")
 
-    def _parts(self, message: PartsReport) -> PartsReply:
+    async def _parts(self, message: PartsReport) -> PartsReply:
         self.arrived.append(message)
         return PartsReply(state="waiting")

@@ -106,6 +106,19 @@ async def test_ranks_that_have_reported_are_waited_for_until_they_know_the_outco
         assert await waiting
 
 
+async def test_a_rank_is_answered_once_its_checkpoint_is_settled_and_after_a_moment_at_the_latest(
+    run: RunDirectory,
+) -> None:
+    store = store_of(run.root)
+    seal_step(store, 1, ranks=2)
+    async with running(committer(run, store, ranks=2)) as made:
+        assert (await made.take(parts_report(run, 1, 0))).state == "waiting", "the other one may take long"
+        answers = asyncio.gather(*(made.take(parts_report(run, 1, rank)) for rank in range(2)))
+        assert [answer.state for answer in await answers] == ["committed"] * 2
+        assert await made.acknowledged(1, 0.0)
+        assert await made.heard(0.0)
+
+
 async def test_retention_removes_the_oldest_and_leaves_what_lies_ahead(run: RunDirectory) -> None:
     store = store_of(run.root)
     # A later checkpoint of a lineage that this attempt went back behind, and one that was never committed.
