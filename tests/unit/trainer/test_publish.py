@@ -275,7 +275,7 @@ def test_training_goes_on_while_a_version_is_published(ranks: Ranks, model: Path
 
 def test_the_loop_waits_only_for_memory_that_is_used(ranks: Ranks, model: Path) -> None:
     store = MemoryStore(3, "http://host:1")
-    publisher = publisher_of(tiny_learner(ranks, model), ranks, store, model, deadline_s=0.2)
+    publisher = publisher_of(tiny_learner(ranks, model), ranks, store, model, deadline_s=3.0)
     published(publisher, 0)
     published(publisher, 1)
     with store.reading(3, 0, "model.safetensors") as path:
