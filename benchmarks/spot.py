@@ -11,8 +11,9 @@ One life of ``--minutes`` for each rate and side; a line of JSON each in ``DIR/s
 - ``steps_a_minute``, and ``of_undisturbed``: their ratio to the life without losses of the same side.
 - ``kept``: trainer seconds that neither a restart nor steps made again took, over all that are decided.
 - ``thrown_away``: sampled tokens lost with an engine, an orchestrator or an attempt, over all that were sampled.
-- ``back_s``: by role that lost a pod, of several trainers by pod, median and longest time until a step that had not
-  been made before.
+- ``paused_s``: by role that lost a pod, of several trainers by pod, median and longest of the longest times without a
+  step that had not been made before, of each loss until the next one, two minutes at the most; ``undisturbed_s`` is
+  the longest such time before the first loss.
 - ``exact``: no sample was trained twice, none is missing in the committed history, and the last checkpoint is, bit for
   bit, what its recorded batches make of the first model. Else ``wrong`` says what was found.
 
@@ -36,6 +37,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.pauses import longest_pause, new_steps
 from echorl_core.config import TrainerConfig
 from echorl_core.wire.goodput import TimeState
 from echorl_testing.cluster import cluster as clusters
@@ -50,6 +52,8 @@ from echorl_testing.local.local_run import eventually
 from echorl_testing.operator.real_stage import PACKAGES, RESTRICTED, Stage, staged
 
 TEN_MINUTES = 600.0
+WINDOW_S = 120.0
+"""After a loss, in which what it cost is looked for."""
 START_S, END_S = 900.0, 600.0
 ROLES = ("trainer", "inference", "orchestrator")
 WAYS = ("evicted", "deleted", "killed")
@@ -66,10 +70,10 @@ class Life:
     """Chance of a pod to be lost in ten minutes."""
     lost: Counter[str] = field(default_factory=Counter)
     """Losses by what was lost, and how."""
-    waiting: list[tuple[str, float, int]] = field(default_factory=list)
-    """What was lost, when and at which step, where nothing new was trained yet."""
-    back: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    """Seconds from a loss to the next new step, by what was lost."""
+    losses: list[tuple[str, float]] = field(default_factory=list)
+    """What was lost, and when, in seconds since the epoch."""
+    reached: int = 0
+    """The newest step when something was lost last."""
 
     def through(self, seconds: float) -> float:
         """Live for so long from the first checkpoint on; steps a minute."""
@@ -83,11 +87,10 @@ class Life:
                 if now >= due:
                     due = now + self._pause()
                     self._lose_one()
-                self._look()
             except (ApiError, OSError) as error:  # of a busy machine's API server, which is asked again
                 run.note(f"no answer: {error}")
             time.sleep(0.2)
-        run.until("a step after the last loss", self._is_back, START_S)
+        run.until("a step after the last loss", lambda: self._step() > self.reached, START_S)
         step = int(run.status()["step"])
         return 60 * (step - first) / (time.monotonic() - began)
 
@@ -132,21 +135,30 @@ class Life:
         run.note(f"{name} is {way}")
         label = self._label(role, name)
         self.lost[f"{label} {way}"] += 1
-        self.waiting.append((label, time.monotonic(), run.status().get("step", 0)))
+        self.losses.append((label, time.time()))
+        self.reached = self._step()
 
-    def _look(self) -> None:
-        step, now = self.stage.run.status().get("step", 0), time.monotonic()
-        for role, since, before in self.waiting:
-            if step > before:
-                self.back[role].append(now - since)
-        self.waiting = [one for one in self.waiting if step <= one[2]]
-
-    def _is_back(self) -> bool:
+    def _step(self) -> int:
         try:
-            self._look()
-        except (ApiError, OSError) as error:
+            return int(self.stage.run.status().get("step", 0))
+        except (ApiError, OSError) as error:  # of a busy machine's API server, which is asked again
             self.stage.run.note(f"no answer: {error}")
-        return not self.waiting
+            return 0
+
+    def paused(self) -> dict[str, Any]:
+        """How long no new step was made, by what was lost before."""
+        made = new_steps(self.stage.directory)
+        found: dict[str, list[float]] = defaultdict(list)
+        for (label, at), after in zip(self.losses, [*(at for _, at in self.losses[1:]), float("inf")], strict=True):
+            found[label].append(longest_pause(made, at, min(after, at + WINDOW_S)))
+        first = min((at for _, at in self.losses), default=made[-1])
+        return {
+            "undisturbed_s": round(longest_pause(made, made[0], first), 1),
+            "paused_s": {
+                label: {"median": round(statistics.median(took), 1), "longest": round(max(took), 1), "count": len(took)}
+                for label, took in found.items()
+            },
+        }
 
     def finish(self, folder: Path, replay_s: float) -> dict[str, Any]:
         """End the run a few steps on; whether what it has trained is exactly what it says, and else what is wrong.
@@ -222,12 +234,8 @@ def lived(cluster: Cluster, folder: Path, options: argparse.Namespace, side: str
         life = Life(stage, random.Random(f"{options.seed} {percent}"), percent / 100)
         steps = life.through(60 * options.minutes)
         row = {"side": side, "percent": percent, "minutes": options.minutes, "steps_a_minute": round(steps, 2)}
-        row |= life.measured() | {"lost": dict(life.lost)}
+        row |= life.measured() | {"lost": dict(life.lost)} | life.paused()
         row |= life.finish(folder / name / "check", END_S + 120 * options.minutes)
-        row["back_s"] = {
-            role: {"median": round(statistics.median(took), 1), "longest": round(max(took), 1), "count": len(took)}
-            for role, took in life.back.items()
-        }
     return row
 
 

@@ -31,15 +31,15 @@ def uids(world: World) -> dict[str, str]:
     }
 
 
-async def replaced(world: World, before: dict[str, str]) -> None:
+async def replaced(world: World, before: dict[str, str], lost: str = LOST) -> None:
     """Another pod was let through in the lost one's place, and no other was touched."""
 
     def question() -> bool:
         now = uids(world)
-        return len(now) == len(before) and now[LOST] != before[LOST]
+        return len(now) == len(before) and now[lost] != before[lost]
 
     await world.until("another pod is let through", question)
-    assert {name for name, uid in uids(world).items() if before[name] != uid} == {LOST}
+    assert {name for name, uid in uids(world).items() if before[name] != uid} == {lost}
 
 
 @campaign.ALL
@@ -71,10 +71,19 @@ async def test_others_take_the_place_of_lost_pods_in_the_same_attempt_and_the_ot
             assert status["control"]["restartsUsed"] == {"trainer": 1}
             orchestrator.say(restarts_in_place={**told, "count": 2, "replacements": 2}, step=5)
             await world.until("it is told", lambda: world.status()["control"].get("replacements") == 2)
-            # The first one decides for the gang: a new attempt.
+            # The first one decides for the gang: the next one goes on from what the others know.
+            third = uids(world)
             await cluster.end("one-trainer-0", 137)
+            await replaced(world, third, "one-trainer-0")
+            assert world.status()["attempt"] == 1
+            orchestrator.say(restarts_in_place={**told, "count": 3, "replacements": 3}, step=6)
+            await world.until("it is told", lambda: world.status()["control"].get("replacements") == 3)
+            # Two neighbours hold each other's copies: a new attempt.
+            fourth = uids(world)
+            await cluster.end("one-trainer-0", 137)
+            await cluster.end(LOST, 137)
             await world.phase("Running", attempt=2)
-            assert not set(uids(world).values()) & set(second.values())
+            assert not set(uids(world).values()) & set(fourth.values())
         events = {one["reason"] for one in api.get(f"/api/v1/namespaces/{namespace}/events")["items"]}
         assert {"PodLost", "PodReplaced", "Notice", "GangRestarted"} <= events
         attempts = {int(pod["metadata"]["labels"][names.LABEL_ATTEMPT]) for pod in world.pods("trainer").values()}

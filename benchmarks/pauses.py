@@ -1,0 +1,25 @@
+"""When a run made its steps, and for how long it made none that was new."""
+
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from itertools import pairwise
+
+from echorl_core.rundir import RunDirectory
+
+
+def new_steps(run: RunDirectory) -> list[float]:
+    """When each step was reported that none before was as high as, in seconds since the epoch."""
+    rows = [json.loads(line) for file in run.root.glob("records/attempt_*/steps.jsonl") for line in file.open()]
+    made, highest = [], 0
+    for at, step in sorted((datetime.fromisoformat(row["time"]).timestamp(), row["step"]) for row in rows):
+        if step > highest:
+            made.append(at)
+            highest = step
+    return made
+
+
+def longest_pause(made: Sequence[float], begin: float, end: float) -> float:
+    """Seconds between two of these times, or ``begin`` and the next one, of which the earlier is before ``end``."""
+    times = [begin, *(at for at in made if at > begin)]
+    return max((after - before for before, after in pairwise(times) if before < end), default=0.0)
