@@ -50,7 +50,8 @@ async def test_others_take_the_place_of_lost_pods_in_the_same_attempt_and_the_ot
     async with scripted(api, namespace) as cluster, operating(connection.kubeconfig, namespace):
         world = World(api, namespace, cluster, None)
         with folder_volume(api, namespace, "one-volume", tmp_path):
-            world.create(storage={"size": "1Gi"}, trainer=TRAINER, checkpoint=MEMORY)
+            policy = {"maxRestarts": 9, "backoffSeconds": 0}
+            world.create(storage={"size": "1Gi"}, trainer=TRAINER, checkpoint=MEMORY, failurePolicy=policy)
             await world.phase("Running", attempt=1)
             orchestrator = cluster.orchestrators["one"]
             orchestrator.say(step=3)
