@@ -6,7 +6,8 @@ RUN/attempts/N/                      configs/, prepared.json, committed.json (ch
                                      goodput.json (what GPU time was for, over all attempts up to this one)
 RUN/logs/attempt_N/                  one file per role process
 RUN/batches/step_000012/             sealed batch: seal.json, orchestrator.bin, rank_0.bin ...
-RUN/checkpoints/step_000010/         attempt_N/{trainer,weights,adapter,orchestrator}/..., manifest.json last
+RUN/checkpoints/step_000010/         attempt_N/{trainer,weights,adapter,orchestrator}/..., manifest.json last; of a gang
+                                     with pods in lost ones' places attempt_N/replaced_R/{trainer,weights,adapter}
 RUN/exports/step_000050/             the weights alone, as a model folder or an adapter's
 RUN/broadcasts/attempt_N/v_000012/   published weights (mode disk)
 RUN/record/attempt_N/step_000012/    copies of sealed batches, never cleaned

@@ -41,6 +41,7 @@ PODS = [
     "in place",
     "in place, two pods",
     "replaced",
+    "first replaced",
 ]
 
 
@@ -258,7 +259,11 @@ def children_of(pid: int) -> list[str]:
         pytest.param(
             2, (1,), ("lose", "drain"), marks=campaign.campaign_mark("pods", PODS, 1, "replaced"), id="two pods"
         ),
+        pytest.param(
+            2, (0,), ("lose", "drain"), marks=campaign.campaign_mark("pods", PODS, 1, "first replaced"), id="the first"
+        ),
         pytest.param(2, (1,), ("leave", "lose"), marks=campaign.ALL, id="a lost pod works on"),
+        pytest.param(4, (0, 2), ("lose", "lose"), marks=campaign.ALL, id="the first and another one of four pods"),
         pytest.param(4, (1, 3), ("lose", "lose"), marks=campaign.ALL, id="two of four pods"),
     ],
 )
@@ -271,7 +276,7 @@ async def test_another_pod_takes_the_place_of_a_lost_one_as_if_nothing_had_been(
         orchestrator.interval, orchestrator.sealed = 100, 3
         await gang.start(orchestrator.url, pods=pods, num_ranks=pods, grace_s=200, memory=memory)
         await orchestrator.until(lambda: gang.mirrored(3, pods))
-        first = gang.processes[0].pid
+        others = {index: gang.processes[index].pid for index in range(pods) if index not in lost}
         await gang.replace(ways[0], *lost)
         orchestrator.sealed = 5
         await orchestrator.until(lambda: bool(orchestrator.restarts))
@@ -286,12 +291,12 @@ async def test_another_pod_takes_the_place_of_a_lost_one_as_if_nothing_had_been(
         orchestrator.sealed = 7
         assert await gang.ended() == [ExitCode.OK] * pods, gang.log()
         assert [(one.step, one.count, one.replacements) for one in orchestrator.restarts[1:]] == [(5, 2, 2)]
-        assert gang.processes[0].pid == first
+        assert {index: gang.processes[index].pid for index in others} == others
         assert not orchestrator.notices, "nobody saves for a pod that another one takes the place of"
     assert orchestrator.committed == [7]
     assert {report.step for report in orchestrator.reports} == {1, 2, 3, 4, 5, 6, 7}
-    assert {Path(part.file).name for report in orchestrator.parts[7].values() for part in report.parts} >= {
-        f"__{rank}_r2_0.distcp" for rank in range(pods)
+    assert {part.file for report in orchestrator.parts[7].values() for part in report.parts} >= {
+        f"attempt_1/replaced_2/trainer/__{rank}_0.distcp" for rank in range(pods)
     }
     record(tmp_path / "recorded", 7, num_ranks=pods)
     through = await replayed(gang, tmp_path / "through", "--batches", str(tmp_path / "recorded"), ranks=pods)
