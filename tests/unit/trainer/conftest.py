@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from echorl_testing.trainer.pod_process import STARTED
 from echorl_testing.trainer.tiny_learner import alone, tiny_model
 from echorl_trainer.parallel import Ranks
 
@@ -18,3 +19,12 @@ def ranks() -> Iterator[Ranks]:
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_model(tmp_path_factory.mktemp("model") / "tiny")
+
+
+@pytest.fixture(autouse=True)
+def no_scripted_pod_is_left() -> Iterator[None]:
+    """Also of a test that fails."""
+    yield
+    while STARTED:
+        if (pod := STARTED.pop()).process.poll() is None:
+            pod.kill()
