@@ -77,7 +77,7 @@ class Saved(msgspec.Struct, frozen=True, kw_only=True):
     reached: int
     """Highest step that was ever trained."""
     redone_to: int
-    """Highest step that attempts before this one trained."""
+    """Highest step that was trained before the attempt, or the gang's newest restart in place, began."""
     seconds: Seconds
     tokens: dict[TimeState, int]
     """Sampled tokens, by what became of them."""
@@ -253,6 +253,10 @@ class Ledger:
         for trained in [other for other in self._sealed if other <= step]:
             self._book(self._sealed.pop(trained), training)
         self._reached = max(self._reached, step)
+
+    def restarted(self) -> None:
+        """All ranks start again in place. Idempotent until the next step: what is beyond their memory is redone."""
+        self._before, self._redone_to = TimeState.RESTARTING, self._reached
 
     def close(self, now: float) -> None:
         """The attempt ends, and its pods with it: what is undecided was for nothing."""

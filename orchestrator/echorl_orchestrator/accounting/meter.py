@@ -121,6 +121,10 @@ class Meter:
         self._ledger.step(self._now(), step, seconds)
         await self._save()
 
+    def restarted(self) -> None:
+        """All trainer ranks start again in place."""
+        self._ledger.restarted()
+
     async def keep(self) -> None:
         """The process ends, and another one goes on with the attempt."""
         await self._save()

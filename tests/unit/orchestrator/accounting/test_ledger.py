@@ -126,6 +126,26 @@ def test_steps_that_a_lost_attempt_had_trained_are_redone_and_count_as_that() ->
     assert sum(role(second, TRAINER, 54.0).values()) == 2 * 54.0
 
 
+def test_ranks_that_start_again_in_place_restart_and_redo_what_their_memory_did_not_hold() -> None:
+    account = ledger(ranks=2)
+    account.step(12.0, 1, STEP)
+    account.step(22.0, 2, STEP)
+    for _ in range(2):
+        account.restarted()
+    # 4 s of the step under way, 3 s until the ranks are back, 10 s each of a step made again and of a new one.
+    account.step(39.0, 2, STEP)
+    account.step(49.0, 3, STEP)
+    assert role(account, TRAINER, 49.0) == {
+        S.STARTING: 4.0,
+        S.RESTARTING: 14.0,
+        S.WAITING: 16.0,
+        S.PUBLISHING: 8.0,
+        S.SAVING: 8.0,
+        S.USEFUL: 36.0,
+        S.REDONE: 12.0,
+    }
+
+
 def test_an_orchestrator_that_is_restarted_alone_loses_what_was_not_sealed_and_ranks_go_on() -> None:
     first = ledger()
     first.engine(0.0, "e", None)
@@ -201,6 +221,10 @@ class Pods:
         self.newest += 1
         self.account.step(self.now, self.newest, {"wait_batch": number, "publish": 0.5, "step": number * other})
 
+    def in_place(self, number: int, _: int) -> None:
+        self.account.restarted()
+        self.newest = max(0, self.newest - number)
+
     def again(self, _: int, other: int) -> None:
         """The orchestrator alone is killed; its successor begins ``other`` seconds later."""
         saved = self.account.saved(self.now)
@@ -226,7 +250,7 @@ class Pods:
 
 
 EVENTS = [Pods.engine, Pods.gone, Pods.ask, Pods.answer, Pods.decide, Pods.seal, Pods.step]
-EVENTS += [Pods.again, Pods.next_attempt, Pods.put_away]
+EVENTS += [Pods.in_place, Pods.again, Pods.next_attempt, Pods.put_away]
 
 
 @given(
