@@ -122,6 +122,12 @@ class Pods:
                 return False
         return True
 
+    async def trained_to(self, step: int, orchestrator: FakeOrchestrator, pods: int) -> None:
+        """Step by step: one that comes before the neighbours hold the one before is not sent to them."""
+        while not self.mirrored(step, pods):
+            await orchestrator.until(lambda: self.mirrored(orchestrator.sealed, pods))
+            orchestrator.sealed = min(step, orchestrator.sealed + 1)
+
     async def replace(self, way: str, *indices: int) -> None:
         """Others take the place of pods.
 
@@ -273,17 +279,16 @@ async def test_another_pod_takes_the_place_of_a_lost_one_as_if_nothing_had_been(
 ) -> None:
     memory = MemoryConfig(limit_bytes=2**30, mirror=True)
     async with gang.orchestrator(7, pods) as orchestrator:
-        orchestrator.interval, orchestrator.sealed = 100, 3
+        orchestrator.interval, orchestrator.sealed = 100, 1
         await gang.start(orchestrator.url, pods=pods, num_ranks=pods, grace_s=200, memory=memory)
-        await orchestrator.until(lambda: gang.mirrored(3, pods))
+        await gang.trained_to(3, orchestrator, pods)
         others = {index: gang.processes[index].pid for index in range(pods) if index not in lost}
         await gang.replace(ways[0], *lost)
-        orchestrator.sealed = 5
         await orchestrator.until(lambda: bool(orchestrator.restarts))
         (restart,) = orchestrator.restarts
         assert (restart.step, restart.count, restart.replacements) == (3, 1, 1), gang.log()
         # And again, the pods that came for them included: their own copies are at their neighbours' by then.
-        await orchestrator.until(lambda: gang.mirrored(5, pods))
+        await gang.trained_to(5, orchestrator, pods)
         for rank in gang.left:
             os.kill(rank, signal.SIGCONT)
         await orchestrator.until(lambda: not any(map(is_alive, gang.left)))
