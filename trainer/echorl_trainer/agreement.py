@@ -43,7 +43,7 @@ class Agreement:
         self._knows: dict[int, Known | None] = {}
         """What other pods were told before this one began, by index."""
         self._has_begun = not config.mirror
-        self._leaves_too = False
+        self._is_leaving = False
         """The first pod itself ends."""
         self._gone: set[str] = set()
         """Names of pods that are not heard any more."""
@@ -75,14 +75,10 @@ class Agreement:
             self._check_first("" if ends.known is None else ends.known.instances[0])
             if ends.instance in self._gone and not ends.leaves:
                 raise Refused(f"pod {ends.pod} is another one now")
-            if not self._has_begun:
-                if ends.pod == 0:
-                    self._begin()  # nobody came
-                else:
-                    self._hears(ends.pod, ends.instance, ends.known)
-                    self._wait_for(lambda: self._has_begun, wait_s)
-                    if not self._has_begun:
-                        return None
+            if ends.pod == 0 and not self._has_begun:
+                self._begin()  # nobody came
+            if not self._has_met(ends.pod, ends.instance, ends.known, wait_s):
+                return None
             # Of one that missed the answer of a first pod before, too: its ranks have ended.
             restarts = max(ends.restarts, self._since)
             if ends.leaves and self._config.mirror:
@@ -108,11 +104,8 @@ class Agreement:
         with self._changed:
             if instance in self._gone:
                 raise Refused(f"pod {pod} is another one now")
-            if not self._has_begun:
-                self._hears(pod, instance, None)
-                self._wait_for(lambda: self._has_begun, wait_s)
-                if not self._has_begun:
-                    return None
+            if not self._has_met(pod, instance, None, wait_s):
+                return None
             before = self._instances.get(pod)
             if before != instance:
                 self._instances[pod] = instance
@@ -128,11 +121,13 @@ class Agreement:
                 instances=self._members,
             )
 
-    def _hears(self, pod: int, instance: str, known: Known | None) -> None:
-        """Note who is there, until all are."""
-        self._instances[pod], self._knows[pod] = instance, known
-        if len(self._instances) == self._pods:
-            self._begin()
+    def _has_met(self, pod: int, instance: str, known: Known | None, wait_s: float) -> bool:
+        """Note who is there, until all are; whether all are in time."""
+        if not self._has_begun:
+            self._instances[pod], self._knows[pod] = instance, known
+            if len(self._instances) == self._pods:
+                self._begin()
+        return self._wait_for(lambda: self._has_begun, wait_s)
 
     def _begin(self) -> None:
         """Go on from where the first pod before this one stood, if there was one."""
@@ -158,7 +153,7 @@ class Agreement:
     def _leaves(self, ends: PodEnds, restarts: int) -> None:
         """A pod ends, and another one may take its place: all others end their ranks, and wait for it."""
         self._gone.add(ends.instance)
-        self._leaves_too = self._leaves_too or ends.pod == 0
+        self._is_leaving = self._is_leaving or ends.pod == 0
         if restarts == self._number:
             self._ends.pop(ends.pod, None)
             self._all_end()
@@ -188,7 +183,7 @@ class Agreement:
     def close(self) -> None:
         """Wait a moment for the other pods' answers to be on their way."""
         with self._changed:
-            self._changed.wait_for(lambda: self._leaves_too or not self._unanswered - {0}, 5.0)
+            self._changed.wait_for(lambda: self._is_leaving or not self._unanswered - {0}, 5.0)
 
     def _wait_for(self, is_true: Callable[[], bool], wait_s: float) -> bool:
         until = time.monotonic() + wait_s
