@@ -1,6 +1,7 @@
 """When a run made its steps, and for how long it made none that was new."""
 
 import json
+from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime
 from itertools import pairwise
@@ -23,3 +24,12 @@ def longest_pause(made: Sequence[float], begin: float, end: float) -> float:
     """Seconds between two of these times, or ``begin`` and the next one, of which the earlier is before ``end``."""
     times = [begin, *(at for at in made if at > begin)]
     return max((after - before for before, after in pairwise(times) if before < end), default=0.0)
+
+
+def pauses_after(losses: Sequence[tuple[str, float]], made: Sequence[float], window_s: float) -> dict[str, list[float]]:
+    """The longest pause after each loss until the next one, ``window_s`` at the most, by what was lost."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for number, (label, at) in enumerate(losses):
+        after = min((other for _, other in losses[number + 1 :]), default=float("inf"))
+        found[label].append(longest_pause(made, at, min(after, at + window_s)))
+    return found

@@ -30,14 +30,14 @@ import statistics
 import sys
 import tempfile
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.pauses import longest_pause, new_steps
+from benchmarks.pauses import longest_pause, new_steps, pauses_after
 from echorl_core.config import TrainerConfig
 from echorl_core.wire.goodput import TimeState
 from echorl_testing.cluster import cluster as clusters
@@ -148,9 +148,7 @@ class Life:
     def paused(self) -> dict[str, Any]:
         """How long no new step was made, by what was lost before."""
         made = new_steps(self.stage.directory)
-        found: dict[str, list[float]] = defaultdict(list)
-        for (label, at), after in zip(self.losses, [*(at for _, at in self.losses[1:]), float("inf")], strict=True):
-            found[label].append(longest_pause(made, at, min(after, at + WINDOW_S)))
+        found = pauses_after(self.losses, made, WINDOW_S)
         first = min((at for _, at in self.losses), default=made[-1])
         return {
             "undisturbed_s": round(longest_pause(made, made[0], first), 1),
