@@ -48,7 +48,7 @@ class Exporter:
 
         ``sharers``: the ranks that have a version among them, in a group for exports alone; None: this one has it.
         """
-        self._sharers, self._replacements = sharers or Sharers(), replacements
+        self._sharers, self._suffix = sharers or Sharers(), f"_r{replacements}" if replacements else ""
         self._run, self._model_path, self._every, self._keep_last = run, model_path, every, keep_last
         self._metrics, self._progress = health.metrics, health.progress
         self._background = Background(health, deadline_s=deadline_s)
@@ -108,7 +108,7 @@ class Exporter:
         Raises:
             OSError: some rank's could not be written; nothing of it is left.
         """
-        fresh = target.with_name(f"{TEMPORARY_PREFIX}{target.name}.{self._replacements}")
+        fresh = target.with_name(f"{TEMPORARY_PREFIX}{target.name}{self._suffix}")
 
         def make() -> None:
             shutil.rmtree(fresh, ignore_errors=True)
