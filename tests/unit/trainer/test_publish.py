@@ -273,6 +273,20 @@ def test_training_goes_on_while_a_version_is_published(ranks: Ranks, model: Path
     assert not all(torch.equal(tensors[name], tensor) for name, tensor in whole_weights(learner).items())
 
 
+def test_a_gang_with_others_in_lost_pods_places_publishes_where_no_lost_rank_does(
+    ranks: Ranks, model: Path, tmp_path: Path
+) -> None:
+    run, learner = RunDirectory(tmp_path), tiny_learner(ranks, model)
+    store = disk_store(run, 3, 2)
+    publish(learner, ranks, store, 5, model)
+    folder = store.folder(5)
+    before = {file.name: file.read_bytes() for file in folder.iterdir()}
+    # Of the rank 0 that was lost.
+    publish(learner, ranks, disk_store(run, 3), 5, model)
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
+    assert [one.name for one in sorted(folder.parent.iterdir())] == ["v_000005", "v_000005_r2"]
+
+
 def test_the_loop_waits_only_for_memory_that_is_used(ranks: Ranks, model: Path) -> None:
     store = MemoryStore(3, "http://host:1")
     publisher = publisher_of(tiny_learner(ranks, model), ranks, store, model, deadline_s=3.0)
