@@ -76,7 +76,7 @@ class DiskStore:
     def __init__(self, root: Path, *, kept: int = KEPT_VERSIONS, replacements: int = 0) -> None:
         """``replacements``: how often the gang lost a pod, which may still write; its folders have other names."""
         self._root, self._kept = root.absolute(), kept
-        self._suffix = f"_r{replacements}" if replacements else ""
+        self._replacements, self._suffix = replacements, f"_r{replacements}" if replacements else ""
 
     def folder(self, version: int) -> Path:
         """Where a version lies."""
@@ -98,7 +98,9 @@ class DiskStore:
             shutil.copyfile(snapshot.delta.path, fresh / DELTA_FILE)
         (fresh / MANIFEST).write_bytes(manifest)
         fresh.rename(target)
-        for old in sorted(self._root.glob("v_*"))[: -self._kept]:
+        # A lost rank does not know what its gang has written since.
+        known = (one for one in self._root.glob("v_*") if int(one.name.partition("_r")[2] or 0) <= self._replacements)
+        for old in sorted(known)[: -self._kept]:
             shutil.rmtree(old)
 
 
