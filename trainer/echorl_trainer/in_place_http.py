@@ -12,6 +12,7 @@ import http.client
 import socket
 import threading
 from collections.abc import Mapping
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -26,6 +27,7 @@ from echorl_core.run_token import is_same
 from echorl_core.wire.in_place import Failed, Joined, PodEnds, Verdict
 from echorl_trainer import mirror_http
 from echorl_trainer.agreement import Agreement
+from echorl_trainer.connections import connected
 from echorl_trainer.in_place import FirstPod, InPlace, Mirror
 from echorl_trainer.mirror import Mirroring, Mirrors, Refused, Unreachable
 
@@ -203,15 +205,13 @@ class RemoteFirstPod:
         """Nobody waits for this pod."""
 
     def _call(self, method: str, path: str, body: bytes | None, wait_s: float) -> bytes:
-        connection = http.client.HTTPConnection(self._host, self._port, timeout=wait_s + CALL_S)
         try:
-            connection.request(method, path, body, self._headers)
-            response = connection.getresponse()
-            answer = response.read()
+            with closing(connected(self._host, self._port, wait_s + CALL_S)) as connection:
+                connection.request(method, path, body, self._headers)
+                response = connection.getresponse()
+                answer = response.read()
         except (OSError, http.client.HTTPException) as error:
             raise Unreachable(f"{type(error).__name__}: {error}") from error
-        finally:
-            connection.close()
         if response.status not in (200, 204):
             raise Unreachable(f"status {response.status}: {answer[:200]!r}")
         return answer

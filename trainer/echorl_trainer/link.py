@@ -3,12 +3,14 @@
 import http.client
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 import msgspec
 import structlog
 
+from echorl_trainer.connections import connected
 from echorl_trainer.health import Watch
 
 log = structlog.get_logger()
@@ -68,15 +70,13 @@ class Link:
             Fenced: status 409.
         """
         headers = self._headers if body is None else {**self._headers, "Content-Type": "application/json"}
-        connection = http.client.HTTPConnection(self._host, self._port, timeout=timeout_s)
         try:
-            connection.request(method, self._base + path, body, headers)
-            response = connection.getresponse()
-            answer = HttpAnswer(response.status, response.read())
+            with closing(connected(self._host, self._port, timeout_s)) as connection:
+                connection.request(method, self._base + path, body, headers)
+                response = connection.getresponse()
+                answer = HttpAnswer(response.status, response.read())
         except (OSError, http.client.HTTPException) as error:
             raise Unreachable(f"{type(error).__name__}: {error}") from error
-        finally:
-            connection.close()
         if answer.status >= 500:
             raise Unreachable(f"status {answer.status}: {excerpt(answer)}")
         self._last_answer = time.monotonic()

@@ -1,8 +1,11 @@
 """The trainer's calls to the orchestrator: patience, order, and whose batches are trained."""
 
 import asyncio
+import socket
 import threading
+import time
 from collections.abc import AsyncIterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import msgspec
@@ -17,7 +20,7 @@ from echorl_testing.trainer.batches import RUN_UID, rank_batch
 from echorl_testing.trainer.fake_orchestrator import TOKEN, FakeOrchestrator
 from echorl_trainer.client import OrchestratorBatches, Outbox, WrongBatch, check_batch
 from echorl_trainer.health import Watch
-from echorl_trainer.link import Fenced, Link, OrchestratorLost
+from echorl_trainer.link import Fenced, Link, OrchestratorLost, Unreachable
 from echorl_trainer.rank import request_headers
 
 IDENTITY = RunIdentity("test", RUN_UID, 1)
@@ -130,6 +133,20 @@ async def test_no_pause_between_two_tries_is_longer_than_a_second(orchestrator: 
     with pytest.raises(TimeoutError, match="enough"):
         await asyncio.to_thread(batches(link_to(orchestrator, watch=watch)).batch, 1)
     assert pauses == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.0]
+
+
+def test_an_address_that_takes_no_connection_is_not_waited_for_as_long_as_an_answer() -> None:
+    with ExitStack() as stack:
+        full = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        port = full.getsockname()[1]
+        # The kernel answers nobody once as many wait to be accepted as may.
+        with suppress(TimeoutError):
+            for _ in range(8):
+                stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=1.0))
+        began = time.monotonic()
+        with pytest.raises(Unreachable, match="TimeoutError"):
+            Link(f"http://127.0.0.1:{port}", {}, deadline_s=1.0, watch=Watch()).once("GET", "/", timeout_s=60.0)
+        assert time.monotonic() - began < 30.0
 
 
 async def test_orchestrator_that_says_nothing_ends_the_wait(orchestrator: FakeOrchestrator) -> None:
