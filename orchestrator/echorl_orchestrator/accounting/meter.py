@@ -121,9 +121,10 @@ class Meter:
         self._ledger.step(self._now(), step, seconds)
         await self._save()
 
-    def restarted(self) -> None:
+    async def restarted(self) -> None:
         """All trainer ranks start again in place."""
         self._ledger.restarted()
+        await self._save()
 
     async def keep(self) -> None:
         """The process ends, and another one goes on with the attempt."""

@@ -112,9 +112,8 @@ class Committer:
             return reply
         with suppress(TimeoutError):
             async with asyncio.timeout(ANSWER_S):
-                reply = PartsReply(state=await self.settled(report.step))
-                self._answered.setdefault(report.step, set()).add(report.rank)
-                self._heard.set()
+                await self.settled(report.step)
+            return self.report(report)
         return reply
 
     def report(self, report: PartsReport) -> PartsReply:

@@ -87,7 +87,7 @@ class TrainerReports:
         """The gang was started again in place, and goes on from a step that it holds in memory."""
         self._health.beat()
         await self._disk.desk.restarted(report)
-        self._meter.restarted()
+        await self._meter.restarted()
         state = await self._disk.committer.restarted(report.step)
         await self._board.refresh()
         return RestartReply(checkpoint=state)
