@@ -4,7 +4,7 @@
 
 Each seed has a fresh warm start and a fresh run, of which the engine, the trainer and the orchestrator are killed, in
 random order and then any of them again, each at a random moment of a random step. A line of JSON a seed: the row of
-``benchmarks.quickstart``, and ``killed``: which process after which step. What undisturbed seeds reach stands there.
+``benchmarks.quickstart``, which undisturbed seeds are measured with, and ``killed``: which process after which step.
 """
 
 import argparse
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.quickstart import train, warm_start
+from echorl_orchestrator.records.recorder import STEPS, read_rows
 from echorl_testing.local.run_processes import noted, roles_of
 
 ROLES = ("inference", "orchestrator", "trainer")
@@ -50,9 +51,8 @@ def kill(root: Path, planned: list[tuple[int, str]], chance: random.Random, over
 
 
 def _step(root: Path) -> int:
-    # A line may be half written.
-    lines = [file.read_text().rpartition("\n")[0] for file in root.glob("records/attempt_*/steps.jsonl")]
-    return max((json.loads(line)["step"] for text in lines for line in text.splitlines()), default=0)
+    files = root.glob(f"records/attempt_*/{STEPS}")
+    return max((row["step"] for file in files for row in read_rows(file)), default=0)
 
 
 def _killed(root: Path, role: str) -> str | None:

@@ -1,17 +1,17 @@
 """When a run made its steps, and for how long it made none that was new."""
 
-import json
 from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime
 from itertools import pairwise
 
 from echorl_core.rundir import RunDirectory
+from echorl_orchestrator.records.recorder import STEPS, read_rows
 
 
 def new_steps(run: RunDirectory) -> list[float]:
     """When each step was reported that none before was as high as, in seconds since the epoch."""
-    rows = [json.loads(line) for file in run.root.glob("records/attempt_*/steps.jsonl") for line in file.open()]
+    rows = [row for file in run.root.glob(f"records/attempt_*/{STEPS}") for row in read_rows(file)]
     made, highest = [], 0
     for at, step in sorted((datetime.fromisoformat(row["time"]).timestamp(), row["step"]) for row in rows):
         if step > highest:
