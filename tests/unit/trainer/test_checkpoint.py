@@ -16,7 +16,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.tensor import DTensor
 from torch.utils._pytree import keystr, tree_flatten_with_path
 
-from echorl_core.checkpoints import committed, verify
+from echorl_core.checkpoints import NO_HISTORY, CheckpointManifest, committed, verify, write_manifest
 from echorl_core.config import LoraConfig, OptimizerConfig
 from echorl_core.identity import RunIdentity
 from echorl_core.names import ExitCode
@@ -494,6 +494,22 @@ def test_missing_file_is_named(ranks: Ranks, model: Path, tmp_path: Path, missin
     (tmp_path / "trainer" / missing).unlink()
     with pytest.raises(Unreadable, match=missing.replace(".", r"\.")):
         learner.state.restore(trainer_folder(tmp_path))
+
+
+def test_a_manifest_that_names_no_state_of_the_trainer_is_named(tmp_path: Path) -> None:
+    manifest = CheckpointManifest(
+        run_uid=RUN_UID,
+        attempt=1,
+        step=2,
+        policy_version=2,
+        num_ranks=1,
+        committed_at="2026-01-01T00:00:00Z",
+        history=NO_HISTORY,
+        parts=[],
+    )
+    write_manifest(tmp_path, manifest)
+    with pytest.raises(Unreadable, match=r"its manifest names no trainer/\.metadata"):
+        trainer_folder(tmp_path)
 
 
 def test_folder_without_a_checkpoint_is_named(tmp_path: Path) -> None:

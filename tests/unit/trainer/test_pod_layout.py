@@ -27,6 +27,7 @@ VARIABLES = {
     "MASTER_ADDR": "run-trainer-0.run-trainer",
     "MASTER_PORT": "29500",
 }
+IDENTITY = {"ECHORL_RUN_NAME": "n", "ECHORL_RUN_UID": "u", "ECHORL_ATTEMPT": "2", "ECHORL_ADMIN_TOKEN": "t"}
 
 
 def test_ranks_are_numbered_through_the_pods() -> None:
@@ -60,12 +61,7 @@ def test_a_pod_without_its_variables_is_bad_input(tmp_path: Path, monkeypatch: p
         monkeypatch.delenv(name, raising=False)
     file = tmp_path / "log"
     monkeypatch.setenv("ECHORL_TERMINATION_LOG", str(file))
-    for name, value in {
-        "ECHORL_RUN_NAME": "n",
-        "ECHORL_RUN_UID": "u",
-        "ECHORL_ATTEMPT": "2",
-        "ECHORL_ADMIN_TOKEN": "t",
-    }.items():
+    for name, value in IDENTITY.items():
         monkeypatch.setenv(name, value)
     assert main(["--config", "nowhere.json"]) == ExitCode.BAD_INPUT
     words = read(file.read_bytes())
@@ -90,12 +86,7 @@ def test_the_pods_own_name_overrides_the_configs(
     variable: str | None,
     found: str | None,
 ) -> None:
-    for name, value in {
-        "ECHORL_RUN_NAME": "n",
-        "ECHORL_RUN_UID": "u",
-        "ECHORL_ATTEMPT": "2",
-        "ECHORL_ADMIN_TOKEN": "t",
-    }.items():
+    for name, value in IDENTITY.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("ECHORL_ADVERTISE_HOST", raising=False)
     if variable is not None:
@@ -146,8 +137,7 @@ def test_pods_that_restart_in_place_together_need_a_port_to_agree_at(tmp_path: P
 
 
 def test_a_pod_beyond_the_gang_holds_its_place_until_it_is_told_to_end(tmp_path: Path) -> None:
-    identity = {"ECHORL_RUN_NAME": "run", "ECHORL_RUN_UID": "uid", "ECHORL_ATTEMPT": "7", "ECHORL_ADMIN_TOKEN": "t"}
-    variables = {**VARIABLES, **identity, "ECHORL_POD_INDEX": "4", "ECHORL_GRACE_S": "60"}
+    variables = {**VARIABLES, **IDENTITY, "ECHORL_POD_INDEX": "4", "ECHORL_GRACE_S": "60"}
     command = [sys.executable, "-m", "echorl_trainer.pod", "--config", "nowhere.json"]
     log = tmp_path / "log"
     with log.open("wb") as file:
