@@ -2,17 +2,18 @@
 
     PYTHONPATH=core:operator:orchestrator:trainer:. python3 -m benchmarks.checkpoint --out DIR
 
-One rank with AdamW takes its state into host memory and writes it to ``DIR/state`` beside its next steps, as a trainer
-does, and then into the slots of ``checkpoint.memory`` at the end of every step. ``DIR/checkpoint.json`` has the
-medians; a table is printed last.
+Each rank, with AdamW, takes its state into host memory and writes it to ``DIR/state`` beside its next steps, as a
+trainer does, and then into the slots of ``checkpoint.memory``, before a step and beside it. ``DIR/checkpoint.json`` has
+the first rank's medians; a table is printed last.
 """
 
 import argparse
+import itertools
 import json
+import os
 import shutil
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -22,9 +23,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import transformers
+from msgspec.structs import replace
 from torch.distributed.checkpoint.state_dict_saver import async_save
 from transformers import AutoConfig
 
+from benchmarks.long_context import run_gang
 from benchmarks.step.__main__ import drawn
 from benchmarks.trainer_bench import ADAMW, Bench
 from echorl_core.config import MemoryConfig
@@ -43,9 +46,11 @@ STALL = "the loop stands still"
 WRITE = "written after"
 STEP = "a step"
 BESIDE = "a step beside the write"
-MEMORY_STALL = "memory: the loop stands still"
-MEMORY_STEP = "memory: a step and its copy"
-PARTS = (FLOOR, STALL, WRITE, STEP, BESIDE, MEMORY_STALL, MEMORY_STEP)
+MEMORY_ALONE = "memory: a step"
+MEMORY_STALL = "memory: the call that begins a copy"
+MEMORY_STEP = "memory: a step behind that call"
+MEMORY_BESIDE = "memory: a step that has it behind its first micro-batch"
+PARTS = (FLOOR, STALL, WRITE, STEP, BESIDE, MEMORY_ALONE, MEMORY_STALL, MEMORY_STEP, MEMORY_BESIDE)
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -54,6 +59,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True, help="folder for results and what is written")
     parser.add_argument("--shape", choices=sorted(SHAPES), default="0.6b")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
+    parser.add_argument("--ranks", type=int, default=1, help="that share the state, one a GPU")
     parser.add_argument("--tokens", type=int, default=16_384, help="of a micro-batch")
     parser.add_argument("--micro-batches", type=int, default=2)
     parser.add_argument("--switch-s", type=float, default=SWITCH_S, help="after which Python's lock is given away")
@@ -75,16 +81,17 @@ def timed(bench: Bench, work: Callable[[], Any]) -> float:
 def medians(bench: Bench, options: argparse.Namespace) -> tuple[dict[str, float], int]:
     """Seconds by part, and the bytes of a copy."""
     config = AutoConfig.from_pretrained(bench.model, local_files_only=True)
-    batch = drawn(options, int(config.vocab_size))
+    ranks = bench.ranks
+    batch = replace(drawn(options, int(config.vocab_size)), rank=ranks.data_rank, num_ranks=ranks.num_data_ranks)
     learner = bench.learner("bfloat16", ADAMW, compiled=not options.eager)
-    state = TrainState(learner.policy, learner.optimizer, bench.ranks)
-    copies, group = HostCopies(bench.ranks.device), dist.new_group(backend="gloo")
+    state = TrainState(learner.policy, learner.optimizer, ranks)
+    copies, group = HostCopies(ranks.device), dist.new_group(backend="gloo")
     learner.optimizer.register_step_pre_hook(lambda *_: copies.guard())
 
-    def step() -> float:
+    def step(beside: Callable[[], None] = lambda: None) -> float:
         # The device is drained after it alone: a copy that is under way when it begins runs beside it.
         began = time.perf_counter()
-        learner.runner.run(batch)
+        learner.runner.run(batch, beside=beside)
         bench.synchronize()
         return time.perf_counter() - began
 
@@ -97,12 +104,14 @@ def medians(bench: Bench, options: argparse.Namespace) -> tuple[dict[str, float]
     step()
     save(0).result()
     host = torch.empty(copies.size_bytes, dtype=torch.uint8, pin_memory=bench.cuda)
-    flat = torch.empty(copies.size_bytes, dtype=torch.uint8, device=bench.ranks.device)
+    flat = torch.empty(copies.size_bytes, dtype=torch.uint8, device=ranks.device)
     seconds: dict[str, list[float]] = {part: [] for part in PARTS}
     for turn in range(1, options.repeats + 1):
         seconds[STEP].append(step())
         seconds[FLOOR].append(timed(bench, lambda: host.copy_(flat, non_blocking=True)))
-        shutil.rmtree(options.out / "state")
+        if ranks.rank == 0:
+            shutil.rmtree(options.out / "state")
+        dist.barrier(group)
         bench.synchronize()
         began = time.perf_counter()
         upload = save(turn)
@@ -121,48 +130,65 @@ def held_in_memory(
     bench: Bench,
     options: argparse.Namespace,
     state: TrainState,
-    step: Callable[[], float],
+    step: Callable[..., float],
     seconds: dict[str, list[float]],
 ) -> None:
-    """Add to ``seconds`` those of steps each of which begins with a copy of the step before into memory."""
-    memory = RankMemory(0)
+    """Add to ``seconds`` those of steps without and with a copy of the step before into memory, by turns."""
+    memory = RankMemory(bench.ranks.rank)
     kept = MemoryConfig(every_steps=1, limit_bytes=1 << 62)
     copies = MemoryCopies(state, memory.slots, kept, ADAMW, deadline_s=60, health=Health(step_timeout_s=600))
-    for turn in range(options.repeats + 2):  # the first two make the slots
-        bench.synchronize()
+    turns = itertools.count()
+
+    def copy() -> float:
         began = time.perf_counter()
-        copies.begin(turn, Unfinished(report=None, save=False, last=False))
-        stalled = time.perf_counter() - began
-        step()
-        if turn >= 2:
-            seconds[MEMORY_STALL].append(stalled)
-            seconds[MEMORY_STEP].append(time.perf_counter() - began)
-    copies.wait()
+        copies.begin(next(turns), Unfinished(report=None, save=False, last=False))
+        return time.perf_counter() - began
+
+    for turn in range(options.repeats + 1):  # the first makes the slots
+        alone = step()
+        stalled = copy()
+        behind = stalled + step()
+        beside = step(copy)
+        copies.wait()
+        if turn:
+            found = {MEMORY_ALONE: alone, MEMORY_STALL: stalled, MEMORY_STEP: behind, MEMORY_BESIDE: beside}
+            for part, taken in found.items():
+                seconds[part].append(taken)
     memory.close()
 
 
 def main(arguments: list[str]) -> int:
     """Run the benchmark."""
     options = parse(arguments)
-    share_lock(options.switch_s)
     options.out.mkdir(parents=True, exist_ok=True)
+    model = options.out / "model"
+    if not model.exists():
+        write_seeded_model(model, SHAPES[options.shape], options.seed)
+    if options.ranks > 1 and "RANK" not in os.environ:
+        return 1 if any(run_gang("benchmarks.checkpoint", arguments, options.ranks)) else 0
+    share_lock(options.switch_s)
     transformers.utils.logging.disable_progress_bar()
     ranks = connect(device=options.device, timeout_s=120)
-    with tempfile.TemporaryDirectory() as temporary:
-        bench = Bench(ranks, Path(temporary) / "model", Path(temporary), options.out, limit_s=1e9)
-        write_seeded_model(bench.model, SHAPES[options.shape], options.seed)
-        found, size = medians(bench, options)
+    bench = Bench(ranks, model, options.out, options.out, limit_s=1e9)
+    found, size = medians(bench, options)
+    if ranks.rank == 0:
+        show(bench, found, size, options)
+    disconnect()
+    return 0
+
+
+def show(bench: Bench, found: dict[str, float], size: int, options: argparse.Namespace) -> None:
+    """Write and print the medians."""
     device = torch.cuda.get_device_name() if bench.cuda else "cpu"
     (options.out / "checkpoint.json").write_text(json.dumps({"bytes": size, "seconds": found}))
     print(
-        f"{device}, torch {torch.__version__}, {options.shape}: {size / 1e9:.2f} GB of state\n| part | ms | ÷ floor |"
+        f"{device}, torch {torch.__version__}, {options.shape}, ranks {options.ranks}: a rank has {size / 1e9:.2f} GB"
     )
-    print("|---|---|---|")
+    print("| part | ms | ÷ floor |\n|---|---|---|")
     for part, value in found.items():
         print(f"| {part} | {value * 1e3:.1f} | {value / found[FLOOR]:.2f} |")
-    print(f"a step and its copy to memory / a step: {found[MEMORY_STEP] / found[STEP]:.3f}")
-    disconnect()
-    return 0
+    for part in (MEMORY_STEP, MEMORY_BESIDE):
+        print(f"{part} / a step: {found[part] / found[MEMORY_ALONE]:.3f}")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
     PYTHONPATH=core:operator:orchestrator:trainer python3 -m benchmarks.rehearsal --out DIR --ranks 2
 
 The model has a published one's shape, and values drawn from a small pool, which is quicker than to draw all. Every rank
-reads its rows of it, trains steps of one pack of its own, and the gang publishes what it has after each. The seconds of
+reads its rows of it, trains steps of one pack of its own, and the first ``--serving`` ranks publish what the gang has
+after each. The seconds of
 each part are printed, rank 0's, and the largest peaks of any rank; ``DIR/rehearsal.json`` has the same.
 ``--device cpu --shape tiny`` tries the program; its times say nothing of GPUs.
 """
@@ -33,6 +34,7 @@ from echorl_trainer.parallel import Ranks, connect, disconnect
 from echorl_trainer.probe import probe_ids
 from echorl_trainer.publish import Publisher
 from echorl_trainer.seeded import SHAPES, SeededShape, byte_tokenizer, seeded_config
+from echorl_trainer.sharing import sharers_of
 from echorl_trainer.step import StepRunner
 from echorl_trainer.weights import MemoryStore
 
@@ -111,14 +113,16 @@ def rehearse(case: Case, model: Path, options: argparse.Namespace) -> dict[str, 
         clock.part("read the model")
         runner = StepRunner(policy, optimizer, schedule, policy_loss(LossConfig()), ranks, 1.0)
         vocab_size = int(policy.model.get_input_embeddings().num_embeddings)
+        sharers = sharers_of(ranks.rank, options.serving, timeout_s=600.0)
         publisher = Publisher(
             policy,
             ranks,
             IDENTITY,
             probe_token_ids=probe_ids(config, IDENTITY.uid, 16),
-            store=MemoryStore(1, "http://127.0.0.1:1") if ranks.rank == 0 else None,
+            store=None if sharers is None else MemoryStore(1, "http://127.0.0.1:1"),
             watch=Health(step_timeout_s=600.0).watch,
             deltas=False,
+            sharers=sharers,
         )
         clock.part("rooms for versions")
         for step in range(1, case.repeats + 1):
@@ -148,6 +152,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--shape", choices=sorted(SHAPES), default="8b")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
     parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--serving", type=int, default=1, help="ranks that share a version's files, of the first ones")
     parser.add_argument("--tokens", type=int, default=16_384, help="of a rank's pack")
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--moments", choices=["float32", "bfloat16", "int8"], default="bfloat16")

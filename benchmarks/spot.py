@@ -6,7 +6,8 @@ Real: the test cluster with its node (as root), the operator, prepare, the train
 model on two environments, one of which leaves warnings to learn for ever. Losses are a Poisson process: each pod of
 the run is lost with a chance of ``--rates`` percent per ten minutes, by an eviction, a deletion without grace, or a
 kill of its processes in place.
-One life of ``--minutes`` for each rate and side; a line of JSON each in ``DIR/spot.jsonl``:
+One life of ``--minutes`` for each rate and side; ``DIR/spot-SIDE-RATE`` has its pods' logs and its records, and
+``DIR/spot.jsonl`` a line of JSON:
 
 - ``steps_a_minute``, and ``of_undisturbed``: their ratio to the life without losses of the same side.
 - ``kept``: trainer seconds that neither a restart nor steps made again took, over all that are decided.
@@ -37,6 +38,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.left_behind import LeftBehind
 from benchmarks.pauses import longest_pause, new_steps, pauses_after
 from echorl_core.config import TrainerConfig
 from echorl_core.wire.goodput import TimeState
@@ -65,6 +67,7 @@ class Life:
     """One run's, as it is disturbed."""
 
     stage: Stage
+    left: LeftBehind
     chance: random.Random
     rate: float
     """Chance of a pod to be lost in ten minutes."""
@@ -84,6 +87,7 @@ class Life:
         due = began + self._pause()
         while (now := time.monotonic()) < began + seconds:
             try:
+                self.left.look()
                 if now >= due:
                     due = now + self._pause()
                     self._lose_one()
@@ -221,7 +225,10 @@ def lived(cluster: Cluster, folder: Path, options: argparse.Namespace, side: str
     }
     if options.memory is not None:
         spec["checkpoint"]["memory"] = {"limit": "1Gi", "mirror": options.memory == "mirrored"}
-    with staged(cluster, name, folder / name, "spot", code=code, **spec) as stage:
+    with (
+        staged(cluster, name, folder / name, "spot", code=code, **spec) as stage,
+        LeftBehind(stage, folder / name / "operator.log", options.out / name) as left,
+    ):
         # As the replay computes: sums are of other bits with other numbers of threads.
         trainer = stage.document["spec"]["trainer"]
         trainer["replicas"] = options.trainers
@@ -229,7 +236,7 @@ def lived(cluster: Cluster, folder: Path, options: argparse.Namespace, side: str
         trainer["optimizer"] = {"type": "adamw", "lr": 1e-6}
         (container,) = trainer["template"]["spec"]["containers"]
         container["env"].append({"name": "OMP_NUM_THREADS", "value": "1"})
-        life = Life(stage, random.Random(f"{options.seed} {percent}"), percent / 100)
+        life = Life(stage, left, random.Random(f"{options.seed} {percent}"), percent / 100)
         steps = life.through(60 * options.minutes)
         row = {"side": side, "percent": percent, "minutes": options.minutes, "steps_a_minute": round(steps, 2)}
         row |= life.measured() | {"lost": dict(life.lost)} | life.paused()

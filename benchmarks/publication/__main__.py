@@ -23,7 +23,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from benchmarks.publication.loop import ALONE, SIDES, Loop
+from benchmarks.publication.loop import ALONE, EARLY, LATE, SIDES, WHOLE, Loop
 from echorl_core.config import ModelConfig
 from echorl_core.identity import RunIdentity
 from echorl_core.names import HEADER_TOKEN
@@ -160,12 +160,12 @@ def measure(policy: Policy, ranks: Ranks, probe: list[int], options: argparse.Na
     health = Health(step_timeout_s=DEADLINE_S)
     server = Server(IDENTITY, 0, health, weights_key=KEY)
     store = server.weights = MemoryStore(1, f"http://127.0.0.1:{server.start('127.0.0.1', 0)}")
-    publisher = Publisher(policy, ranks, IDENTITY, probe_token_ids=probe, store=store, watch=health.watch)
+    make = partial(Publisher, policy, ranks, IDENTITY, probe_token_ids=probe, watch=health.watch)
+    publisher = make(store=store)
     shapes = {name: tuple(one.shape) for name, one in published_parameters(policy).items()}
     engine = Engine(shapes, policy.dtype, ranks.device)
-    size = sum(one.nbytes for one in engine.parameters())
-    flat = torch.zeros(size, dtype=torch.uint8, device=ranks.device)
-    host = torch.empty(size, dtype=torch.uint8, pin_memory=ranks.device.type == "cuda")
+    flat = torch.zeros(sum(one.nbytes for one in engine.parameters()), dtype=torch.uint8, device=ranks.device)
+    host = torch.empty(len(flat), dtype=torch.uint8, pin_memory=ranks.device.type == "cuda")
     clock, copies = Clock(ranks.device), None
     for turn in range(options.repeats + 1):
         clock.warming = turn == 0
@@ -198,7 +198,8 @@ def measure(policy: Policy, ranks: Ranks, probe: list[int], options: argparse.Na
         for name, parameter in engine.held().items():
             if not torch.equal(parameter, expected[name]):
                 raise AssertionError(f"{name}: the engine holds something else than was published")
-    compare(clock, Loop(policy, ranks, publisher, options, first=options.repeats + 1), options.repeats)
+    publishers = {EARLY: publisher, LATE: publisher, WHOLE: make(store=MemoryStore(2, ""), deltas=False)}
+    compare(clock, Loop(policy, ranks, publishers, options, first=options.repeats + 1), options.repeats)
     return clock
 
 
@@ -211,6 +212,7 @@ def compare(clock: Clock, loop: Loop, repeats: int) -> None:
         for side in SIDES:
             clock.note(f"the loop stands still, {side}", loop.publishing(side) - alone)
             clock.note(f"update to visible, {side}", statistics.median(loop.visible.pop(side)))
+            clock.note(f"the longest call that begins it, {side}", max(loop.called.pop(side)))
 
 
 def table(seconds: dict[str, list[float]]) -> str:

@@ -8,6 +8,7 @@ import argparse
 import itertools
 import time
 from collections import defaultdict
+from collections.abc import Mapping
 
 import torch
 from msgspec.structs import replace
@@ -27,16 +28,25 @@ from echorl_trainer.step import StepRunner
 STEPS = 4
 """Of a run."""
 ALONE = "a step without publication"
-SIDES = ("the probe at once", "the probe beside the next step")
+EARLY = "the probe at once"
+LATE = "the probe beside the next step"
+WHOLE = "the probe beside the next step, no deltas"
+SIDES = (EARLY, LATE, WHOLE)
 
 
 class Loop:
     """Steps of one policy on one batch, whose versions are published or not."""
 
     def __init__(
-        self, policy: Policy, ranks: Ranks, publisher: Publisher, options: argparse.Namespace, *, first: int
+        self,
+        policy: Policy,
+        ranks: Ranks,
+        publishers: Mapping[str, Publisher],
+        options: argparse.Namespace,
+        *,
+        first: int,
     ) -> None:
-        """``first``: the first version that is free."""
+        """``publishers``: by side. ``first``: the first version that is free."""
         optimizer = build_optimizer(policy, ADAMW)
         schedule = build_schedule(optimizer, ADAMW, 1000)
         self._runner = StepRunner(
@@ -45,18 +55,22 @@ class Loop:
         vocabulary = int(policy.model.get_input_embeddings().num_embeddings)
         # Not a step after which weights are kept to be compared.
         self._batch: RankBatch = replace(drawn(options, vocabulary), step=3)
-        self._publisher, self._device = publisher, ranks.device
+        self._publishers, self._device = publishers, ranks.device
         self._versions = itertools.count(first)
         self.visible: dict[str, list[float]] = defaultdict(list)
         """Seconds from each publication's begin until its version was visible, by side."""
+        self.called: dict[str, list[float]] = defaultdict(list)
+        """Seconds of each call that begins one, by side."""
 
     def _settle(self) -> None:
         # Not the whole device: the copy goes on beside the next step, as it does in a run.
         if self._device.type == "cuda":
             torch.cuda.current_stream().synchronize()
 
-    def _begin(self, *, late: bool) -> Publication:
-        publication = self._publisher.begin(next(self._versions), probe=not late)
+    def _begin(self, side: str) -> Publication:
+        began = time.perf_counter()
+        publication = self._publishers[side].begin(next(self._versions), probe=side == EARLY)
+        self.called[side].append(time.perf_counter() - began)
         assert publication is not None  # noqa: S101 - this is rank 0
         return publication
 
@@ -71,17 +85,17 @@ class Loop:
 
     def publishing(self, side: str) -> float:
         """Seconds of a step, each of whose versions is published."""
-        late = side != SIDES[0]
-        self._publisher.on_visible = lambda _, seconds: self.visible[side].append(seconds)
-        under_way = [self._begin(late=late)]
+        publisher = self._publishers[side]
+        publisher.on_visible = lambda _, seconds: self.visible[side].append(seconds)
+        under_way = [self._begin(side)]
         self._settle()
         began = time.perf_counter()
         for _ in range(STEPS):
-            self._runner.run(self._batch, beside=self._publisher.probe)
-            under_way.append(self._begin(late=late))
+            self._runner.run(self._batch, beside=publisher.probe)
+            under_way.append(self._begin(side))
         self._settle()
         taken = (time.perf_counter() - began) / STEPS
-        self._publisher.probe()
+        publisher.probe()
         for one in under_way:
             one.result()
         return taken

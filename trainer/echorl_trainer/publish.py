@@ -195,6 +195,7 @@ class Publisher:
     def _share(self, snapshot: Snapshot, bounds: Tensor) -> Share:
         """This rank's part, which can be read then, if another rank's manifest will name it."""
         assert self._store is not None  # noqa: S101 - the thread runs on ranks with a store
+        snapshot.delta = None
         if not bool(bounds.isfinite().all()):
             return Share(problem=not_finite(snapshot))
         delta = self._delta(snapshot)

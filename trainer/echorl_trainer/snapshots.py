@@ -38,7 +38,11 @@ class Snapshot:
         self._changed = changed
         self._manifest: bytes | None = None
         self.delta: MemoryFile | None = None
-        """What the version has that the one before it has not, for readers who have that one."""
+        """What the version has that the one before it has not, for readers who have that one.
+
+        Set before the version is shown, by whom publishes it: the loop does not wait until an older one's memory is
+        free.
+        """
 
     def use(self) -> None:
         """One user more: beside one that there is, or in the thread that takes snapshots."""
@@ -53,7 +57,7 @@ class Snapshot:
 
     def begin(self, version: int) -> None:
         """The caller, who holds the lock of all snapshots, is the first user of ``version``; readers see none yet."""
-        self.version, self.users, self._manifest, self.delta = version, 1, None, None
+        self.version, self.users, self._manifest = version, 1, None
 
     def show(self, manifest: bytes) -> None:
         """Let readers see the version."""

@@ -11,6 +11,7 @@ behind the next step's first micro-batch or, where the batch is not there yet, i
 is told goes through an outbox, in order, so neither a publication nor a slow orchestrator holds a step up.
 """
 
+import gc
 import math
 import time
 from collections.abc import Mapping
@@ -54,6 +55,17 @@ def step_report(attempt: int, step: int, outcome: StepOutcome, seconds: Mapping[
         packed_tokens=outcome.packed_tokens,
         seconds={**outcome.seconds, **seconds},
     )
+
+
+def settle() -> None:
+    """Have Python's collector pass over all that there is from now on; only once in a process.
+
+    After a first step that is what lasts, and a device has nothing to do while the collector looks at it: half a second
+    for a compiled model's 700,000 objects.
+    """
+    if not gc.get_freeze_count():
+        gc.collect()
+        gc.freeze()
 
 
 class Trainer:
@@ -118,6 +130,8 @@ class Trainer:
                 return batch
             with self._profiler.tracing(batch.step):
                 self._learn(batch, began)
+            if self._late_probe_from is not None:
+                settle()
             unfinished = Unfinished(self._report, save=batch.checkpoint or batch.last, last=batch.last)
             self._hold(unfinished)
             if unfinished.save:
