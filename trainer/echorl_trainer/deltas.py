@@ -1,6 +1,7 @@
-"""What a version's snapshot has that the snapshot before it has not: one small file beside the whole version."""
+"""What a version has that the one before it has not: one small file beside the whole version. No torch."""
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -8,50 +9,52 @@ import numpy as np
 
 from echorl_core.deltas import Bits, encoded, sampled_density
 from echorl_core.wire.weights import TensorChange
-from echorl_trainer.host_files import MemoryFile
-from echorl_trainer.sharing import DeltaShare
-from echorl_trainer.snapshots import Snapshot
 
 _WORTH = 2
 """A delta, and a tensor's part of one, is at most one so many-th of what it stands for; else there is none."""
 
 
 @dataclass(frozen=True)
-class Delta:
-    """How a version is made from the one before it."""
+class DeltaShare:
+    """What changed in a rank's files; offsets are those of its own delta file."""
 
-    described: DeltaShare
-    file: MemoryFile
+    size: int
+    tensors: dict[str, TensorChange]
+    changed: int
+    """Elements."""
+    elements: int
+    """Of all tensors of the rank."""
 
 
-def delta_of(base: Snapshot, new: Snapshot, *, threads: int) -> Delta | None:
-    """How ``new`` is made from ``base``; None if that takes more than half of its bytes.
+def delta_of(before: Mapping[str, Bits], after: Mapping[str, Bits], file: int, *, threads: int) -> DeltaShare | None:
+    """How ``after`` is made from ``before``, tensors of the same names; None if that takes more than half of its bytes.
 
-    That it would is seen from a thousand elements of each tensor, as a rule. The file is in this process's memory.
+    That it would is seen from a thousand elements of each tensor, as a rule. ``file``: a descriptor, whose content is
+    replaced.
     """
-    pairs = {
-        name: (before, after)
-        for one, other in zip(base.files, new.files, strict=True)
-        for (name, before), after in zip(one.bits().items(), other.bits().values(), strict=True)
-    }
-    most = sum(after.nbytes for _, after in pairs.values()) // _WORTH
-    if sum(_expected(*pair) for pair in pairs.values()) > most:
-        return None
-    file, tensors, changed = MemoryFile(), dict[str, TensorChange](), 0
-    with file.path.open("wb") as to, ThreadPoolExecutor(threads) as pool:
-        for name, found in zip(pairs, pool.map(_change, pairs.values()), strict=True):
-            changed += found.count
-            if found.count:
-                sparse = None if found.is_whole else found.count
-                size = sum(part.nbytes for part in found.parts)
-                tensors[name] = TensorChange(offset=to.tell(), size=size, changed=sparse)
-                to.writelines(part.data for part in found.parts)
-            if to.tell() > most:
-                pool.shutdown(cancel_futures=True)
-                return None
-        size = to.tell()
-    elements = sum(len(after) for _, after in pairs.values())
-    return Delta(DeltaShare(size, tensors, changed, elements), file)
+    pairs = {name: (before[name], one) for name, one in after.items()}
+    most = sum(one.nbytes for one in after.values()) // _WORTH
+    tensors, changed = dict[str, TensorChange](), 0
+    # Written over, as memory that is there is quicker than such that must be made.
+    with os.fdopen(os.dup(file), "r+b") as to:
+        to.seek(0)
+        if sum(_expected(*pair) for pair in pairs.values()) > most:
+            to.truncate()
+            return None
+        with ThreadPoolExecutor(threads) as pool:
+            for name, found in zip(pairs, pool.map(_change, pairs.values()), strict=True):
+                changed += found.count
+                if found.count:
+                    sparse = None if found.is_whole else found.count
+                    size = sum(part.nbytes for part in found.parts)
+                    tensors[name] = TensorChange(offset=to.tell(), size=size, changed=sparse)
+                    to.writelines(part.data for part in found.parts)
+                if to.tell() > most:
+                    pool.shutdown(cancel_futures=True)
+                    to.truncate(0)
+                    return None
+        to.truncate()
+        return DeltaShare(to.tell(), tensors, changed, sum(len(one) for one in after.values()))
 
 
 def _expected(before: Bits, after: Bits) -> float:

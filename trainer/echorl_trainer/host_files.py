@@ -15,7 +15,6 @@ import structlog
 import torch
 from torch import Tensor
 
-from echorl_core.deltas import Bits, bits
 from echorl_core.model_folder import ROUTER_BIAS
 
 log = structlog.get_logger()
@@ -96,6 +95,11 @@ class MemoryFile:
         """To be opened."""
         return Path(f"/proc/self/fd/{self._handle}")
 
+    @property
+    def descriptor(self) -> int:
+        """To be inherited, or mapped."""
+        return self._handle
+
     def __del__(self) -> None:
         os.close(self._handle)
 
@@ -118,11 +122,6 @@ class HostFile(MemoryFile):
     def tensors(self) -> dict[str, Tensor]:
         """Views of the data, by name."""
         return dict(zip(self.layout.shapes, views(self.data, self.layout), strict=True))
-
-    def bits(self) -> dict[str, Bits]:
-        """The elements of every tensor as unsigned integers, by name; views."""
-        width = self.layout.dtype.itemsize
-        return {name: bits(self.view(*place), width) for name, place in self.layout.places.items()}
 
     def view(self, first: int = 0, after: int | None = None) -> memoryview:
         """Some of the file's bytes."""

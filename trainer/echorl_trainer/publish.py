@@ -16,14 +16,12 @@ import math
 import queue
 import sys
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 from urllib.parse import urljoin
 
 import msgspec
 from torch import Tensor
-from xxhash import xxh3_128_hexdigest
 
 from echorl_core.adapters import ADAPTER_CONFIG, ADAPTER_WEIGHTS, config_json
 from echorl_core.config import Quantization
@@ -39,8 +37,8 @@ from echorl_core.wire.weights import (
     WeightManifest,
 )
 from echorl_trainer.broadcast import Broadcaster
+from echorl_trainer.comparing import Comparer, Compares, ComparingProcess
 from echorl_trainer.copier import Arrival, Copier
-from echorl_trainer.deltas import Delta, delta_of
 from echorl_trainer.health import Watch
 from echorl_trainer.host_files import DTYPES, FILE_BYTES, WEIGHTS, file_layouts
 from echorl_trainer.lora import published_parameters
@@ -53,9 +51,6 @@ from echorl_trainer.sharing import Share, Sharers, changed_ratio, dealt, file_by
 from echorl_trainer.snapshots import Snapshot, Snapshots
 from echorl_trainer.step import NonFinite
 from echorl_trainer.weights import WeightStore
-
-HASH_THREADS = 4
-"""Of the background; the loop's own thread launches kernels meanwhile."""
 
 
 class Publisher:
@@ -75,6 +70,7 @@ class Publisher:
         broadcaster: Broadcaster | PartSender | None = None,
         engine_quantization: Quantization | None = None,
         sharers: Sharers | None = None,
+        compares_beside: bool | None = None,
     ) -> None:
         """``store``: on ranks that have files of a version; None elsewhere. ``sharers``: these ranks; None: the first.
 
@@ -83,6 +79,9 @@ class Publisher:
         ``deltas``: whether a version is published as what it changed, too, where that is little; of adapters none is,
         nor of what a ``broadcaster`` sends, which adapters never are. ``engine_quantization``: how engines hold the
         weights; by that they may be further from the probe's logprobs.
+
+        ``compares_beside``: versions are hashed and compared in a process of their own; None: on GPUs, where the loop
+        launches kernels meanwhile, but for adapters, which are small.
         """
         self._policy, self._ranks, self._identity = policy, ranks, identity
         self._probe_token_ids, self._probe_tokens = probe_token_ids, probe_tokens(ranks, probe_token_ids)
@@ -115,7 +114,11 @@ class Publisher:
             owners = dealt([layout.size for layout in self._layouts], self._sharers.size)
             own = [one for one, owner in zip(self._layouts, owners, strict=True) if owner == self._sharers.index]
             whole = self._layouts if self._sharers.is_first else ()
-            self._snapshots = Snapshots(own, small, pinned=ranks.device.type == "cuda", whole=whole)
+            on_gpu = ranks.device.type == "cuda"
+            self._snapshots = Snapshots(own, small, pinned=on_gpu, whole=whole)
+            beside = on_gpu and adapter is None if compares_beside is None else compares_beside
+            mapped = self._snapshots.mapped()
+            self._compare: Compares = ComparingProcess(mapped, deadline_s=deadline_s) if beside else Comparer(mapped)
             watch.thread("publisher", self._work)
         self.on_visible: Callable[[PolicyAnnouncement, float], None] = lambda _announcement, _seconds: None
         """Called in the first rank's thread with what is visible now, and the seconds since ``begin``."""
@@ -183,7 +186,7 @@ class Publisher:
             if share.problem is not None:
                 raise NonFinite(f"policy version {version}: {share.problem}; it is not published")
         if any(share.delta is None for share in shares):
-            snapshot.delta = None
+            snapshot.has_delta = False
         announced = self._shown(publication, shares) if self._sharers.is_first else None
         (announcement,) = (one for one in self._sharers.exchanged(announced) if one is not None)
         self._let_go()
@@ -195,11 +198,11 @@ class Publisher:
     def _share(self, snapshot: Snapshot, bounds: Tensor) -> Share:
         """This rank's part, which can be read then, if another rank's manifest will name it."""
         assert self._store is not None  # noqa: S101 - the thread runs on ranks with a store
-        snapshot.delta = None
         if not bool(bounds.isfinite().all()):
             return Share(problem=not_finite(snapshot))
-        delta = self._delta(snapshot)
-        snapshot.delta = None if delta is None else delta.file
+        base = self._before if self._deltas else None
+        found = self._compare(snapshot.number, None if base is None else base.number)
+        snapshot.has_delta = found.delta is not None
         if self._sharers.size == 1:
             self._let_go()
         folder = None
@@ -209,7 +212,7 @@ class Publisher:
             if self._broadcaster is not None:
                 self._broadcaster.offer(snapshot)
         names = tuple(file.layout.name for file in snapshot.files)
-        return Share(folder, names, _described(snapshot), None if delta is None else delta.described)
+        return Share(folder, names, _described(snapshot, found.digests), found.delta)
 
     def _shown(self, publication: Publication, shares: Sequence[Share]) -> PolicyAnnouncement:
         """Make the version visible; what to announce."""
@@ -262,28 +265,15 @@ class Publisher:
             broadcast=self._broadcaster is not None,
         )
 
-    def _delta(self, snapshot: Snapshot) -> Delta | None:
-        """How this rank's files are made from those of the version before."""
-        if not self._deltas or self._before is None:
-            return None
-        return delta_of(self._before, snapshot, threads=HASH_THREADS)
-
     def _let_go(self) -> None:
         before, self._before = self._before, None
         if before is not None:
             before.release()
 
 
-def _described(snapshot: Snapshot) -> dict[str, TensorInfo]:
-    pieces = [(file, name) for file in snapshot.files for name in file.layout.shapes]
-    with ThreadPoolExecutor(HASH_THREADS) as pool:
-        digests = pool.map(lambda one: xxh3_128_hexdigest(one[0].view(*one[0].layout.places[one[1]])), pieces)
-        return {
-            name: TensorInfo(
-                dtype=DTYPES[file.layout.dtype],
-                shape=list(file.layout.shapes[name]),
-                file=file.layout.name,
-                xxh3=digest,
-            )
-            for (file, name), digest in zip(pieces, digests, strict=True)
-        }
+def _described(snapshot: Snapshot, digests: Mapping[str, str]) -> dict[str, TensorInfo]:
+    return {
+        name: TensorInfo(dtype=DTYPES[file.layout.dtype], shape=list(shape), file=file.layout.name, xxh3=digests[name])
+        for file in snapshot.files
+        for name, shape in file.layout.shapes.items()
+    }

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from msgspec.structs import replace
 
 from echorl_core.wire.weights import DeltaPart, PolicyId, TensorChange, TensorInfo, WeightDelta
+from echorl_trainer.deltas import DeltaShare
 
 T = TypeVar("T")
 
@@ -39,18 +40,6 @@ def dealt(sizes: Sequence[int], ranks: int) -> list[int]:
 def file_bytes(total: int, ranks: int, most: int) -> int:
     """How large files are to be, so that ``ranks`` can share ``total`` bytes; one rank's are of ``most`` bytes."""
     return most if ranks == 1 else max(1, min(most, total // (FILES_PER_RANK * ranks)))
-
-
-@dataclass(frozen=True)
-class DeltaShare:
-    """What changed in a rank's files; offsets are those of its own delta file."""
-
-    size: int
-    tensors: dict[str, TensorChange]
-    changed: int
-    """Elements."""
-    elements: int
-    """Of all tensors of the rank."""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from echorl_trainer.comparing import MappedFile, MappedSnapshot
 from echorl_trainer.host_files import FileLayout, HostFile, MemoryFile
 
 _LOOK_S = 0.5
@@ -22,11 +23,14 @@ class Snapshot:
 
     def __init__(
         self,
+        number: int,
         files: Sequence[HostFile],
         small: Mapping[str, bytes],
         changed: threading.Condition,
         whole: Sequence[FileLayout],
     ) -> None:
+        self.number = number
+        """Its place in ``Snapshots.mapped``."""
         self.files = files
         """Of this rank."""
         self.small = small
@@ -37,12 +41,10 @@ class Snapshot:
         self.users = 0
         self._changed = changed
         self._manifest: bytes | None = None
-        self.delta: MemoryFile | None = None
-        """What the version has that the one before it has not, for readers who have that one.
-
-        Set before the version is shown, by whom publishes it: the loop does not wait until an older one's memory is
-        free.
-        """
+        self.delta_file = MemoryFile()
+        """Room for what the version has that the one before it has not, for readers who have that one."""
+        self.has_delta = False
+        """Whether that is there. Said before the version is shown."""
 
     def use(self) -> None:
         """One user more: beside one that there is, or in the thread that takes snapshots."""
@@ -57,7 +59,7 @@ class Snapshot:
 
     def begin(self, version: int) -> None:
         """The caller, who holds the lock of all snapshots, is the first user of ``version``; readers see none yet."""
-        self.version, self.users, self._manifest = version, 1, None
+        self.version, self.users, self._manifest, self.has_delta = version, 1, None, False
 
     def show(self, manifest: bytes) -> None:
         """Let readers see the version."""
@@ -103,9 +105,13 @@ class Snapshots:
         self._changed = threading.Condition()
         whole = layouts if whole is None else whole
         self._all = [
-            Snapshot([HostFile(layout, pinned=pinned) for layout in layouts], small, self._changed, whole)
-            for _ in range(2)
+            Snapshot(number, [HostFile(layout, pinned=pinned) for layout in layouts], small, self._changed, whole)
+            for number in range(2)
         ]
+
+    def mapped(self) -> list[MappedSnapshot]:
+        """What who compares them needs, here or in another process, while these are there."""
+        return [MappedSnapshot([_mapped(file) for file in one.files], one.delta_file.descriptor) for one in self._all]
 
     def take(self, version: int, *, timeout_s: float, check: Callable[[], None]) -> Snapshot:
         """The one with the older version, for ``version``, once nobody uses it; the caller is its first user.
@@ -126,3 +132,8 @@ class Snapshots:
             oldest = min(free, key=lambda one: one.version)
             oldest.begin(version)
             return oldest
+
+
+def _mapped(file: HostFile) -> MappedFile:
+    layout = file.layout
+    return MappedFile(file.descriptor, layout.size, layout.dtype.itemsize, dict(layout.places))

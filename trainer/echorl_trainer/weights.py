@@ -63,8 +63,8 @@ class MemoryStore:
                 if manifest is not None:
                     small = {MANIFEST: manifest, **snapshot.small}
                     paths = {file.layout.name: file.path for file in snapshot.files}
-                    if snapshot.delta is not None:
-                        paths[DELTA_FILE] = snapshot.delta.path
+                    if snapshot.has_delta:
+                        paths[DELTA_FILE] = snapshot.delta_file.path
                     yield small.get(name) or paths.get(name)
                     return
             yield None
@@ -94,8 +94,8 @@ class DiskStore:
             shutil.rmtree(old, ignore_errors=True)
         fresh.mkdir(parents=True)
         snapshot.write(fresh)
-        if snapshot.delta is not None:
-            shutil.copyfile(snapshot.delta.path, fresh / DELTA_FILE)
+        if snapshot.has_delta:
+            shutil.copyfile(snapshot.delta_file.path, fresh / DELTA_FILE)
         (fresh / MANIFEST).write_bytes(manifest)
         fresh.rename(target)
         # A lost rank does not know what its gang has written since.

@@ -53,6 +53,7 @@ def publisher_of(
     deltas: bool = True,
     broadcaster: Broadcaster | None = None,
     engine_quantization: Quantization | None = None,
+    compares_beside: bool | None = None,
 ) -> Publisher:
     return Publisher(
         learner.state.policy,
@@ -65,6 +66,7 @@ def publisher_of(
         deltas=deltas,
         broadcaster=broadcaster,
         engine_quantization=engine_quantization,
+        compares_beside=compares_beside,
     )
 
 
@@ -208,10 +210,16 @@ def test_who_is_killed_while_he_writes_leaves_nothing_to_be_read(tmp_path: Path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["v_000001", "v_000002"], "nothing is left of the other"
 
 
-def test_a_version_that_changed_little_is_published_as_that_too(ranks: Ranks, model: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("beside", [False, True], ids=["compared by a thread", "compared by a process"])
+def test_a_version_that_changed_little_is_published_as_that_too(
+    ranks: Ranks,
+    model: Path,
+    tmp_path: Path,
+    beside: bool,
+) -> None:
     store = disk_store(RunDirectory(tmp_path), 3)
     learner = tiny_learner(ranks, model)
-    publisher = publisher_of(learner, ranks, store, model)
+    publisher = publisher_of(learner, ranks, store, model, compares_beside=beside)
     parameters = published_parameters(learner.state.policy)
     norm = parameters["model.norm.weight"]
     assert isinstance(norm, torch.Tensor)
