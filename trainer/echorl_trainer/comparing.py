@@ -83,7 +83,11 @@ class ComparingProcess:
     """Has snapshots compared in a process of its own."""
 
     def __init__(self, snapshots: Sequence[MappedSnapshot], *, deadline_s: float, threads: int = THREADS) -> None:
-        """``deadline_s`` bounds an answer."""
+        """``deadline_s`` bounds an answer.
+
+        Raises:
+            RuntimeError: the process has ended at once.
+        """
         self._deadline_s = deadline_s
         self._connection, theirs = Pipe()
         descriptors = {each for one in snapshots for each in (one.delta, *(file.descriptor for file in one.files))}
@@ -93,7 +97,7 @@ class ComparingProcess:
             stdin=subprocess.DEVNULL,
         )
         theirs.close()
-        self._connection.send_bytes(msgspec.msgpack.encode(snapshots))
+        self._send(snapshots)
 
     @property
     def pid(self) -> int:
@@ -107,19 +111,28 @@ class ComparingProcess:
             RuntimeError: the process is gone.
             TimeoutError: it did not answer before the deadline.
         """
+        self._send((new, base))
         try:
-            self._connection.send_bytes(msgspec.msgpack.encode((new, base)))
             if not self._connection.poll(self._deadline_s):
                 raise TimeoutError(f"a version was not compared within {self._deadline_s:g} s")
             return msgspec.msgpack.decode(self._connection.recv_bytes(), type=Comparison)
         except (EOFError, ConnectionError) as error:
-            code = self._process.wait(_ENDS_S)
-            raise RuntimeError(f"the process that compares versions has ended with code {code}") from error
+            raise self._gone() from error
 
     def close(self) -> None:
         """End the process."""
         self._connection.close()
         self._process.wait(_ENDS_S)
+
+    def _send(self, what: object) -> None:
+        try:
+            self._connection.send_bytes(msgspec.msgpack.encode(what))
+        except ConnectionError as error:
+            raise self._gone() from error
+
+    def _gone(self) -> RuntimeError:
+        code = self._process.wait(_ENDS_S)
+        return RuntimeError(f"the process that compares versions has ended with code {code}")
 
 
 def _tensors(snapshot: MappedSnapshot) -> Mapping[str, Bits]:

@@ -1,6 +1,7 @@
 """One rank's whole loop in this process against an orchestrator at the wire: order, stops, exit codes."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from echorl_trainer.parallel import disconnect
 from echorl_trainer.rank import run_to_words
 from echorl_trainer.replay import replay
 from echorl_trainer.state import TrainState, state_digest, trainer_folder
+from echorl_trainer.train import settle
 
 
 @pytest.fixture(autouse=True)
@@ -258,3 +260,16 @@ def test_wrong_config_is_refused_before_anything_starts(
     path.write_bytes(msgspec.json.encode({**settings, **change}))
     with pytest.raises(ValueError, match=message):
         entry.read_input(["--config", str(path)])
+
+
+def test_the_collector_passes_over_what_is_there_once_and_not_over_what_comes_later() -> None:
+    gc.unfreeze()
+    try:
+        early: list[object] = [[]]
+        settle()
+        late: list[object] = [[]]
+        settle()
+        looked_at = gc.get_objects()
+        assert [any(one is each for one in looked_at) for each in (early, late)] == [False, True]
+    finally:
+        gc.unfreeze()
