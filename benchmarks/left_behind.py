@@ -11,6 +11,7 @@ from echorl_testing.operator.real_stage import Stage
 
 _LOOK_S = 2.0
 """Between two lists of pods; each takes processors from the run."""
+_ENDS_S = 10.0
 
 
 class LeftBehind:
@@ -50,7 +51,7 @@ class LeftBehind:
         """Stop to follow, and copy what the run and the operator wrote."""
         for process in self._followed.values():
             process.terminate()
-            process.wait()
+            process.wait(_ENDS_S)
         records = self._stage.directory.root / "records"
         if records.exists():
             shutil.copytree(
