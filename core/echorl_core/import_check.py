@@ -1,8 +1,9 @@
 """Imports a user's functions as an environment worker would: ``import_check.py REQUEST ANSWER`` (two JSON files).
 
-Run with ``-P`` from a foreign folder, in the orchestrator's Python. The request holds ``path`` (folders for sys.path),
-``imports`` (``pkg.module:name``) and ``elsewhere`` (packages that only the role has which will import them: a module
-that stops for want of one is taken for good); the answer maps each of those that fail to the reason.
+Run with ``-P`` from a foreign folder, in the orchestrator's Python. The request holds ``parent`` (the process id of who
+asks, with whom this ends: an import may hang), ``path`` (folders for sys.path), ``imports`` (``pkg.module:name``) and
+``elsewhere`` (packages that only the role has which will import them: a module that stops for want of one is taken for
+good); the answer maps each of those that fail to the reason.
 """
 
 import importlib
@@ -10,6 +11,8 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+from echorl_core.tether import die_with_parent
 
 
 def problem(import_path: str, elsewhere: Sequence[str] = ()) -> str | None:
@@ -30,6 +33,7 @@ def problem(import_path: str, elsewhere: Sequence[str] = ()) -> str | None:
 def main() -> None:
     """Read the request in the file that is named first, and write why its imports fail to the second."""
     request = json.loads(Path(sys.argv[1]).read_text())
+    die_with_parent(request["parent"])
     sys.path[:0] = request["path"]
     problems = {entry: problem(entry, request["elsewhere"]) for entry in request["imports"]}
     Path(sys.argv[2]).write_text(json.dumps({entry: why for entry, why in problems.items() if why is not None}))

@@ -108,7 +108,12 @@ def import_problems(
         return
     with tempfile.TemporaryDirectory() as folder:
         request, answer = Path(folder) / "request.json", Path(folder) / "answer.json"
-        asked = {"path": list(python_path), "imports": sorted(set(wanted.values())), "elsewhere": list(elsewhere)}
+        asked = {
+            "parent": os.getpid(),
+            "path": list(python_path),
+            "imports": sorted(set(wanted.values())),
+            "elsewhere": list(elsewhere),
+        }
         request.write_text(json.dumps(asked))
         command = [python, "-P", import_check.__file__, str(request), str(answer)]
         ended = _end_of(command, folder)

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from echorl_cli.local import proctable
 from echorl_core import checkpoints
 from echorl_core.attempts import claim_run, read_prepared
 from echorl_core.checkpoints import CheckpointManifest
@@ -449,18 +450,23 @@ def test_sigterm_ends_it_and_it_can_be_done_again(volume: Volume) -> None:
     hang = volume.root / "code"
     hang.mkdir()
     started = volume.root / "started"
-    (hang / "hangs.py").write_text(f"import pathlib, time\npathlib.Path({str(started)!r}).touch()\ntime.sleep(300)\n")
+    code = f"import os, pathlib, time\npathlib.Path({str(started)!r}).write_text(str(os.getpid()))\ntime.sleep(300)\n"
+    (hang / "hangs.py").write_text(code)
     volume.config(python_path=(str(hang),), train=[EnvironmentConfig(name="a", type="import:hangs:make")])
     process = volume.start()
     until = time.monotonic() + 180
-    while not started.exists():
+    while not (started.exists() and started.read_text()):
         assert time.monotonic() < until, process.returncode
         time.sleep(0.02)
+    importing = int(started.read_text())
     process.send_signal(signal.SIGTERM)
     assert process.ended(60) == 143
     words = read((volume.root / "words").read_bytes())
     assert words is not None
     assert (words.message, words.exit_name) == ("terminated", "SIGTERM")
+    while proctable.stat_of(importing) is not None:
+        assert time.monotonic() < until, "the import's process outlives it"
+        time.sleep(0.02)
     (hang / "hangs.py").write_text("def make(): ...\n")
     assert volume.prepare().code == 0
 

@@ -84,7 +84,12 @@ class Run:
             return {}
 
     def until_running(self) -> None:
-        eventually(lambda: self.state().get("phase") == "Running", "running")
+        def running() -> bool:
+            code = self.process.returncode
+            assert code is None, f"ended with {code} before it was running:\n{self.printed()}"
+            return self.state().get("phase") == "Running"
+
+        eventually(running, "running")
 
     def printed(self) -> str:
         """What it has printed so far."""

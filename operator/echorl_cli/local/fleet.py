@@ -89,7 +89,7 @@ class Fleet:
     async def start_ranks(self, restarted: Restarted | None = None) -> None:
         """Start all trainer ranks, which are the gang; again in their attempt, if that is what happened."""
         fault_point("supervisor.half_started")
-        [self._master_port] = free_ports(1)
+        [self._master_port] = free_ports(1, taken={self._master_port, *self._plan.ports})
         self.ranks = {}
         for rank in range(self._plan.num_ranks):
             self.ranks[rank] = await self._start(Role.TRAINER, rank, restarted)

@@ -123,6 +123,13 @@ class LocalRun:
         """Base URL for the supervisor's own calls."""
         return f"http://{self.configs.orchestrator.host}:{self.configs.orchestrator.port}"
 
+    @property
+    def ports(self) -> frozenset[int]:
+        """Where the processes of the run listen, whether they do so yet or not."""
+        first = self.configs.trainer.metrics_port
+        engines = (engine.port for engine in self.configs.inference)
+        return frozenset({self.configs.orchestrator.port, *engines, *range(first, first + self.num_ranks)})
+
     def config(self, role: Role, index: int) -> tuple[str, RoleConfig]:
         """File name and content of a process's config."""
         if role is Role.INFERENCE:

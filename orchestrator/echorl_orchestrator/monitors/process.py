@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 import msgspec
 
+from echorl_core.tether import die_with_parent
 from echorl_orchestrator.monitors.rows import Row
-from echorl_orchestrator.workers.tether import die_with_parent
 
 
 class Sink(Protocol):

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from echorl_core import logs
 from echorl_core.config import EnvironmentConfig, HookConfig, SandboxesConfig
+from echorl_core.tether import die_with_parent
 from echorl_orchestrator.failures import BadInputError
 from echorl_orchestrator.workers.host import Host, error_of
 from echorl_orchestrator.workers.rpc import FrameError, encode, read
-from echorl_orchestrator.workers.tether import die_with_parent
 
 if TYPE_CHECKING:
     from echorl_orchestrator.sandboxes.lent import Lending, Tell

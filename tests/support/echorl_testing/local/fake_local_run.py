@@ -51,7 +51,7 @@ class FakeCommands:
 
 
 def role_configs(
-    root: Path, *, ports: list[int], ranks: int, max_steps: int, scripted: bool, memory: bool
+    root: Path, *, ports: list[int], metrics_port: int, ranks: int, max_steps: int, memory: bool
 ) -> config.RoleConfigs:
     """Configs with free ports, and nothing else that a fake reads."""
     port, *engine_ports = ports
@@ -77,7 +77,7 @@ def role_configs(
         max_steps=max_steps,
         seq_len=64,
         weight_mode="http",
-        metrics_port=0 if scripted else free_run(ranks),
+        metrics_port=metrics_port,
         memory=config.MemoryConfig(limit_bytes=1) if memory else None,
     )
     inference = [config.InferenceConfig(model=model, served_name="policy", port=engine) for engine in engine_ports]
@@ -93,7 +93,9 @@ def main() -> int:
         run = RunDirectory(root)
         record = claim_run(run, "fake", os.urandom(4).hex())
         ranks, engines, scripted = chosen.get("ranks", 2), chosen.get("engines", 1), "ports" in chosen
-        ports = chosen.get("ports") or free_ports(1 + engines)
+        metrics_port = 0 if scripted else free_run(ranks)
+        taken = range(metrics_port, metrics_port + ranks)
+        ports = chosen.get("ports") or free_ports(1 + engines, taken=taken)
         plan = LocalRun(
             run=run,
             name=record.name,
@@ -101,9 +103,9 @@ def main() -> int:
             configs=role_configs(
                 root,
                 ports=ports,
+                metrics_port=metrics_port,
                 ranks=ranks,
                 max_steps=chosen.get("max_steps", 10),
-                scripted=scripted,
                 memory=chosen.get("memory", False),
             ),
             commands=ScriptedCommands() if scripted else FakeCommands(),
