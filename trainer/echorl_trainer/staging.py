@@ -10,7 +10,7 @@ already are copied too: the next step changes them where they are.
 
 import math
 import mmap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.distributed.checkpoint.staging import AsyncStager
 from torch.distributed.tensor import DTensor
 
+from echorl_trainer.collected import Settled
 from echorl_trainer.host_files import pin
 from echorl_trainer.shards import local
 
@@ -49,15 +50,28 @@ class Stored:
 
 
 class _Copy(NamedTuple):
-    """A tensor and its copy."""
+    """Of a tensor."""
 
-    original: Tensor
     part: Tensor
-    """This rank's of it."""
+    """This rank's of the original."""
     room: Tensor
     copied: Tensor
     """The room, or where ranks share the original, a tensor that they share likewise."""
-    stored: Stored
+    described: Stored
+
+    @property
+    def copies(self) -> "list[_Copy]":
+        """Itself."""
+        return [self]
+
+
+class _Tree(NamedTuple):
+    """What was made of tensors that stay. To walk over thousands takes Python longer than to begin their copy."""
+
+    source: Settled
+    copies: list[_Copy]
+    copied: dict[str, Any]
+    described: dict[str, Any]
 
 
 class HostCopies(AsyncStager):
@@ -74,8 +88,9 @@ class HostCopies(AsyncStager):
         self._provide = provide or (lambda size: (mmap.mmap(-1, size), 0))
         self._room: dict[_Place, Tensor] = {}
         self._offsets: dict[_Place, int] = {}
-        self._copies: dict[str, _Copy] = {}
-        """The newest of every path. Making one takes Python longer than all else, so those of tensors that stay do."""
+        self._made: dict[str, _Copy | _Tree] = {}
+        """By path: of trees, and of the tensors beside them in the newest state."""
+        self._size = 0
         self._side: torch.cuda.Stream | None = None
         if device.type == "cuda":
             self._side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
@@ -84,7 +99,7 @@ class HostCopies(AsyncStager):
     @property
     def size_bytes(self) -> int:
         """What the room takes of this process's memory."""
-        return sum(one.nbytes for one in self._room.values())
+        return self._size
 
     @torch.no_grad()
     def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
@@ -92,12 +107,18 @@ class HostCopies(AsyncStager):
 
         On CUDA the copies are whole after ``wait``, and until then the originals change only after ``guard``.
         """
+        leaves: dict[str, Tensor | Settled] = {}
+        _mapped(state_dict, "", leaves.setdefault)
+        new = {path: one for path, one in leaves.items() if not self._knows(path, one)}
         found: dict[str, Tensor] = {}
-        _mapped(state_dict, "", found.setdefault)
-        new = {path: one for path, one in found.items() if not self._knows(path, one)}
-        self._allocate([place for path, one in new.items() if (place := _place(path, one)) not in self._room])
-        self._copies |= {path: self._copy(path, one) for path, one in new.items()}
-        copies = [self._copies[path] for path in found]
+        for path, one in new.items():
+            _mapped(dict(one) if isinstance(one, Settled) else one, path, found.setdefault)
+        self._allocate([place for path, one in found.items() if (place := _place(path, one)) not in self._room])
+        made = {path: self._copy(path, one) for path, one in found.items()}
+        self._made |= {
+            path: _tree(path, one, made) if isinstance(one, Settled) else made[path] for path, one in new.items()
+        }
+        copies = [one for path in leaves for one in self._made[path].copies]
         if self._side is not None:
             self._side.wait_stream(torch.cuda.current_stream(self._device))
         with nullcontext() if self._side is None else torch.cuda.stream(self._side):
@@ -105,12 +126,12 @@ class HostCopies(AsyncStager):
             torch._foreach_copy_([one.room for one in copies], [one.part for one in copies], non_blocking=True)
         if self._side is not None:
             self._done = self._side.record_event()
-        copied: dict[str, Any] = _mapped(state_dict, "", lambda path, _: self._copies[path].copied)
+        copied: dict[str, Any] = _mapped(state_dict, "", lambda path, _: self._made[path].copied)
         return copied
 
     def described(self, state_dict: dict[str, Any]) -> dict[str, Any]:
         """The same state with ``Stored`` for every tensor: where its copy lies. It is the one that was staged last."""
-        described: dict[str, Any] = _mapped(state_dict, "", lambda path, _: self._copies[path].stored)
+        described: dict[str, Any] = _mapped(state_dict, "", lambda path, _: self._made[path].described)
         return described
 
     def guard(self) -> None:
@@ -130,10 +151,9 @@ class HostCopies(AsyncStager):
     def close(self) -> None:
         """The room stays for the next copy."""
 
-    def _knows(self, path: str, tensor: Tensor) -> bool:
-        """Whether the same tensor has been copied there before."""
-        known = self._copies.get(path)
-        return known is not None and known.original is tensor and known.part is local(tensor)
+    def _knows(self, path: str, leaf: Tensor | Settled) -> bool:
+        known = self._made.get(path)
+        return isinstance(known, _Tree) and known.source is leaf
 
     def _copy(self, path: str, tensor: Tensor) -> _Copy:
         part = local(tensor)
@@ -143,13 +163,14 @@ class HostCopies(AsyncStager):
             like: Any = torch.empty_like(tensor.detach(), device="cpu")
             like._local_tensor = room
             copied = like
-        return _Copy(tensor, part, room, copied, Stored(self._offsets[place], tuple(part.shape), part.dtype))
+        return _Copy(part, room, copied, Stored(self._offsets[place], tuple(part.shape), part.dtype))
 
     def _allocate(self, places: list[_Place]) -> None:
         if not places:
             return
         sizes = [shape.numel() * dtype.itemsize for _, shape, dtype in places]
         whole, start = self._provide(max(_ALIGNED, sum(map(_padded, sizes))))
+        self._size += sum(sizes)
         if self._device.type == "cuda":
             pin(torch.frombuffer(whole, dtype=torch.uint8))
         offset = 0
@@ -163,6 +184,17 @@ class HostCopies(AsyncStager):
             self._room[path, shape, dtype] = part.view(shape)
             self._offsets[path, shape, dtype] = start + offset
             offset += _padded(size)
+
+
+def _tree(path: str, source: Settled, made: Mapping[str, _Copy]) -> _Tree:
+    copies: list[_Copy] = []
+    _mapped(dict(source), path, lambda place, _: copies.append(made[place]))
+    return _Tree(
+        source,
+        copies,
+        _mapped(dict(source), path, lambda place, _: made[place].copied),
+        _mapped(dict(source), path, lambda place, _: made[place].described),
+    )
 
 
 def _place(path: str, tensor: Tensor) -> _Place:
@@ -185,12 +217,12 @@ def read_back(described: Any, whole: mmap.mmap) -> Any:
     return described
 
 
-def _mapped(value: Any, path: str, change: Callable[[str, Tensor], Any]) -> Any:
-    """``value`` with its tensors changed by path; what is no tensor, dictionary or list is taken as it is.
+def _mapped(value: Any, path: str, change: Callable[[str, Any], Any]) -> Any:
+    """``value`` with its tensors and settled trees changed by path; what is no dictionary or list is taken as it is.
 
     So are tuples, in which torch keeps no tensors, and Python's random state hundreds of numbers.
     """
-    if isinstance(value, Tensor):
+    if isinstance(value, Tensor | Settled):
         return change(path, value)
     if isinstance(value, dict):
         return {key: _mapped(item, f"{path}/{key}", change) for key, item in value.items()}
