@@ -9,10 +9,12 @@ import threading
 import time
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from echorl_core.config import MemoryConfig
 from echorl_core.names import NEVER_RESTARTED, ExitCode, Role
 from echorl_core.restarts import Action, Death, Ledger, RestartPolicy, decide
-from echorl_core.wire.in_place import Joined, Known, PodEnds, RankEnd, Verdict
+from echorl_core.wire.in_place import Gang, Joined, PodEnds, RankEnd, Verdict
 from echorl_trainer.mirror import Refused
 from echorl_trainer.rank_ends import End
 
@@ -40,7 +42,7 @@ class Agreement:
         self._ledger = Ledger()
         self._instances: dict[int, str] = {}
         """Names of the pods that are heard, by index."""
-        self._knows: dict[int, Known | None] = {}
+        self._knows: dict[int, Gang | None] = {}
         """What other pods were told before this one began, by index."""
         self._has_begun = not config.mirror
         self._is_leaving = False
@@ -114,14 +116,9 @@ class Agreement:
                     self._replaced.add(pod)
                     self._ends.pop(pod, None)
                     self._all_end()
-            return Joined(
-                restarts=self._restarts,
-                replaces=pod in self._replaced,
-                replacements=self._replacements,
-                instances=self._members,
-            )
+            return Joined(gang=self._gang(self._restarts), replaces=pod in self._replaced)
 
-    def _has_met(self, pod: int, instance: str, known: Known | None, wait_s: float) -> bool:
+    def _has_met(self, pod: int, instance: str, known: Gang | None, wait_s: float) -> bool:
         """Note who is there, until all are; whether all are in time."""
         if not self._has_begun:
             self._instances[pod], self._knows[pod] = instance, known
@@ -197,28 +194,31 @@ class Agreement:
             self._verdicts.append(verdict)
             if verdict.again:
                 self._ends, self._until, self._replaced = {}, None, set()
-                self._replacements = verdict.replacements
+                self._replacements = verdict.gang.replacements
             self._changed.notify_all()
         return self._verdicts[restarts - self._since] if restarts < self._number else None
 
     def _decided(self) -> Verdict | None:
-        restarts = self._number
+        gang = self._gang(self._number)
         if leaving := [pod for pod, said in self._ends.items() if said.leaves]:
-            return Verdict(again=False, restarts=restarts, reason=f"pod {leaving[0]} of the gang ends")
+            return Verdict(again=False, gang=gang, reason=f"pod {leaving[0]} of the gang ends")
         if len(self._ends) == self._pods:
-            return self._of_all(restarts)
+            return self._of_all(gang)
         if self._until is None or time.monotonic() < self._until:
             return None
         missing = sorted(set(range(self._pods)) - set(self._ends))
         reason = f"pods {missing} did not say within {self._parted_s:.0f} s how their ranks ended"
-        return Verdict(again=False, restarts=restarts, reason=reason)
+        return Verdict(again=False, gang=gang, reason=reason)
 
-    def _of_all(self, restarts: int) -> Verdict:
+    def _gang(self, restarts: int) -> Gang:
+        return Gang(restarts=restarts, replacements=self._replacements, instances=self._members)
+
+    def _of_all(self, before: Gang) -> Verdict:
         ends = [end for pod in sorted(self._ends) for end in self._ends[pod].ends]
         held = max(set.intersection(*(set(said.held) for said in self._ends.values())), default=None)
         failed = [end for end in map(_end, ends) if end.code != ExitCode.OK and not end.asked]
         passed_on = {*self._config.passed_on, ExitCode.NOTICE}
-        nothing = Verdict(again=False, restarts=restarts, reason="a new attempt may mend it, or nothing has to")
+        nothing = Verdict(again=False, gang=before, reason="a new attempt may mend it, or nothing has to")
         if held is None or any(end.code in passed_on for end in failed):
             return nothing
         is_over = all(end.status == ExitCode.OK for end in ends)
@@ -226,12 +226,10 @@ class Agreement:
             # Whoever lets pods through counts the loss of the ones before.
             return Verdict(
                 again=True,
-                restarts=restarts + 1,
+                gang=replace(before, restarts=before.restarts + 1, replacements=before.replacements + 1),
                 reason=f"others have taken the place of lost pods: {', '.join(map(str, sorted(self._replaced)))}",
                 step=held,
                 replaced=tuple(sorted(self._replaced)),
-                replacements=self._replacements + 1,
-                instances=self._members,
             )
         if not failed:
             return nothing
@@ -245,12 +243,10 @@ class Agreement:
         self._ledger = self._ledger.with_restart(Role.TRAINER, held)
         return Verdict(
             again=True,
-            restarts=restarts + 1,
+            gang=replace(before, restarts=before.restarts + 1),
             reason=decision.reason,
             delay_s=decision.delay_s,
             step=held,
-            replacements=self._replacements,
-            instances=self._members,
         )
 
 

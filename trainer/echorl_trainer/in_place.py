@@ -19,7 +19,7 @@ import structlog
 from msgspec.structs import replace
 
 from echorl_core.memory_copies import RankMemory, Restarted, steps_of_all
-from echorl_core.wire.in_place import Joined, Known, PodEnds, RankEnd, Verdict
+from echorl_core.wire.in_place import Gang, Joined, PodEnds, RankEnd, Verdict
 from echorl_trainer.agreement import PARTED_S
 from echorl_trainer.mirror import Mirroring, Mirrors, Unreachable
 from echorl_trainer.rank_ends import End
@@ -85,8 +85,8 @@ class Mirror:
 
     def restarted(self, verdict: Verdict, step: int, pod: int) -> None:
         """All ranks of the gang have ended and start again from ``step``."""
-        self.meet(verdict.instances, pod)
-        self.held.restarted(verdict.restarts, step)
+        self.meet(verdict.gang.instances, pod)
+        self.held.restarted(verdict.gang.restarts, step)
         done = self.own.done
         if pod in verdict.replaced:
             done = step  # it was had from there
@@ -108,7 +108,7 @@ class InPlace:
         """``memories``: by rank. ``mirror``: None: a pod that is lost is not waited for."""
         self._pod, self._memories, self._first, self._mirror = pod, memories, first, mirror
         self._last: Restarted | None = None
-        self._known: Known | None = None
+        self._known: Gang | None = None
         self._failed_elsewhere: set[int] = set()
 
     @property
@@ -144,13 +144,13 @@ class InPlace:
         while (joined := self._joined(self._mirror.instance)) is None:
             if is_leaving() or time.monotonic() > until:
                 raise Unreachable("the pods of the gang do not all meet")
-        self._known = Known(restarts=joined.restarts, replacements=joined.replacements, instances=joined.instances)
+        self._known = gang = joined.gang
         if joined.replaces:
-            self._last = Restarted(joined.restarts, "", joined.replacements)
-            log.warning("this pod takes the place of a lost one", pod=self._pod, restarts=joined.restarts)
+            self._last = Restarted(gang.restarts, "", gang.replacements)
+            log.warning("this pod takes the place of a lost one", pod=self._pod, restarts=gang.restarts)
             until = time.monotonic() + self._mirror.within_s
-            self._mirror.meet(joined.instances, self._pod)
-            self._mirror.own.fetch(joined.restarts, until, lambda: not is_leaving())
+            self._mirror.meet(gang.instances, self._pod)
+            self._mirror.own.fetch(gang.restarts, until, lambda: not is_leaving())
         return joined.replaces
 
     def _joined(self, instance: str) -> Joined | None:
@@ -203,11 +203,9 @@ class InPlace:
         if verdict is None or not verdict.again or said.leaves:
             log.info("no restart in place", reason="the pod ends" if verdict is None else verdict.reason)
             return None
-        self._last = Restarted(verdict.restarts, verdict.reason, verdict.replacements)
+        self._last = Restarted(verdict.gang.restarts, verdict.reason, verdict.gang.replacements)
         if self._mirror is not None and verdict.step is not None:
-            self._known = Known(
-                restarts=verdict.restarts, replacements=verdict.replacements, instances=verdict.instances
-            )
+            self._known = verdict.gang
             self._mirror.restarted(verdict, verdict.step, self._pod)
         return verdict
 

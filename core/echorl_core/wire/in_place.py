@@ -13,15 +13,15 @@ class RankEnd(msgspec.Struct, frozen=True, kw_only=True):
     """It was told to end before."""
 
 
-class Known(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pod was told last of its gang; another first pod goes on from there."""
+class Gang(msgspec.Struct, frozen=True, kw_only=True):
+    """What a gang has become of; another first pod goes on from what the others were told of it last."""
 
     restarts: int
     """How many restarts in place there have been."""
-    replacements: int
+    replacements: int = 0
     """In how many of them another pod had taken the place of a lost one."""
-    instances: tuple[str, ...]
-    """Which pods the gang is of, by index."""
+    instances: tuple[str, ...] = ()
+    """Which pods the gang is of, by index, where others may take their place."""
 
 
 class PodEnds(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,7 +39,7 @@ class PodEnds(msgspec.Struct, frozen=True, kw_only=True):
     """The pod ends, whatever is decided."""
     instance: str = ""
     """Which pod of that index: another one may have taken its place. Empty: nobody may."""
-    known: Known | None = None
+    known: Gang | None = None
     """None where nobody may take a pod's place, and of one that knows of no gang yet."""
 
 
@@ -48,8 +48,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
     again: bool
     """Whether all ranks start again in place; else each pod ends."""
-    restarts: int
-    """How many restarts in place there have been then."""
+    gang: Gang
+    """As it is then."""
     reason: str
     """For people."""
     delay_s: float = 0.0
@@ -58,23 +58,14 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """That they go on from; of a restart."""
     replaced: tuple[int, ...] = ()
     """Pods that have taken the place of lost ones since the restart before."""
-    replacements: int = 0
-    """How many restarts so far had any of these."""
-    instances: tuple[str, ...] = ()
-    """Which pods the gang is of, by index, where others may take their place."""
 
 
 class Joined(msgspec.Struct, frozen=True, kw_only=True):
     """What a pod must know before its ranks start."""
 
-    restarts: int
-    """How many restarts in place there have been."""
+    gang: Gang
     replaces: bool
     """Whether it takes the place of a lost pod: its ranks start with all others, from what its neighbour holds."""
-    replacements: int = 0
-    """In how many of them another pod had taken the place of a lost one."""
-    instances: tuple[str, ...] = ()
-    """Which pods the gang is of, by index; empty: one that has not joined."""
 
 
 class Failed(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from echorl_core.config import MemoryConfig
 from echorl_core.identity import RunIdentity
 from echorl_core.names import ExitCode
-from echorl_core.wire.in_place import Joined, Known, PodEnds, RankEnd, Verdict
+from echorl_core.wire.in_place import Gang, Joined, PodEnds, RankEnd, Verdict
 from echorl_trainer.agreement import Agreement
 from echorl_trainer.in_place_http import RemoteFirstPod, serve
 from echorl_trainer.mirror import Refused, Unreachable
@@ -44,7 +44,9 @@ def test_all_pods_start_again_when_all_have_ended() -> None:
     assert agreement.has_failed(0, "", 0.0)
     assert agreement.report(ends(0, held=(3, 4)), 0.0) is None
     verdict = agreement.report(ends(2), 0.0)
-    assert verdict == Verdict(again=True, restarts=1, reason="rank 1 was ended by signal 9", delay_s=0.0, step=4)
+    assert verdict == Verdict(
+        again=True, gang=Gang(restarts=1), reason="rank 1 was ended by signal 9", delay_s=0.0, step=4
+    )
     assert agreement.report(ends(1, -signal.SIGKILL), 0.0) == verdict, "asked again by who missed the answer"
     assert agreement.has_failed(0, "", 0.0), "for who is late"
     assert not agreement.has_failed(1, "", 0.0)
@@ -91,7 +93,9 @@ def test_a_pod_that_says_nothing_is_not_waited_for() -> None:
     assert agreement.report(ends(2, -9), 0.0) is None
     agreement.report(ends(0), 0.0)
     verdict = agreement.report(ends(0), 60.0)
-    assert verdict == Verdict(again=False, restarts=0, reason="pods [1] did not say within 0 s how their ranks ended")
+    assert verdict == Verdict(
+        again=False, gang=Gang(restarts=0), reason="pods [1] did not say within 0 s how their ranks ended"
+    )
 
 
 @given(
@@ -134,8 +138,8 @@ def joined(agreement: Agreement, pod: int, instance: str) -> tuple[int, bool]:
     """How many restarts came before it, and whether it takes another one's place."""
     told = agreement.join(pod, instance, 0.0)
     assert told is not None
-    assert told.instances[pod] == instance
-    return told.restarts, told.replaces
+    assert told.gang.instances[pod] == instance
+    return told.gang.restarts, told.replaces
 
 
 def of(instance: str, said: PodEnds) -> PodEnds:
@@ -151,9 +155,9 @@ def test_the_gang_goes_on_with_a_pod_in_the_place_of_a_lost_one_from_what_all_ho
     none = replace(of("new", ends(2, held=(4, 6))), ends=[])
     verdict = agreement.report(none, 0.0)
     assert verdict is not None
-    assert (verdict.again, verdict.restarts, verdict.step, verdict.delay_s) == (True, 1, 6, 0.0)
-    assert verdict.instances == ("old 0", "old 1", "new 2")
-    assert (verdict.replaced, verdict.replacements) == ((2,), 1), "and it counts against nothing here"
+    assert (verdict.again, verdict.step, verdict.delay_s) == (True, 6, 0.0)
+    assert verdict.gang == Gang(restarts=1, replacements=1, instances=("old 0", "old 1", "new 2"))
+    assert verdict.replaced == (2,), "and it counts against nothing here"
     assert joined(agreement, 2, "new 2") == (1, False)
     assert agreement.report(of("old", ends(0, 1, held=(4, 6, 7))), 0.0) == verdict
 
@@ -194,7 +198,7 @@ def test_a_pod_that_is_told_to_end_is_waited_for() -> None:
 
 def knowing(said: PodEnds, restarts: int, replacements: int, *instances: str) -> PodEnds:
     """Of a pod that was told that of its gang."""
-    return replace(said, known=Known(restarts=restarts, replacements=replacements, instances=instances))
+    return replace(said, known=Gang(restarts=restarts, replacements=replacements, instances=instances))
 
 
 def test_another_first_pod_goes_on_from_what_the_others_know() -> None:
@@ -207,13 +211,13 @@ def test_another_first_pod_goes_on_from_what_the_others_know() -> None:
     assert agreement.join(0, "new 0", 0.0) is None
     assert agreement.report(two, 0.0) is None
     told = agreement.join(0, "new 0", 0.0)
-    assert told == Joined(restarts=4, replaces=True, replacements=2, instances=("new 0", "old 1", "old 2"))
+    gang = Gang(restarts=4, replacements=2, instances=("new 0", "old 1", "old 2"))
+    assert told == Joined(gang=gang, replaces=True)
     assert agreement.report(one, 0.0) is None, "it has said so before the first pod had begun"
     verdict = agreement.report(of("new", replace(ends(0, restarts=4, held=(5, 6)), ends=[])), 0.0)
     assert verdict is not None
-    assert (verdict.again, verdict.restarts, verdict.step) == (True, 5, 6)
-    assert (verdict.replaced, verdict.replacements) == ((0,), 3)
-    assert verdict.instances == ("new 0", "old 1", "old 2")
+    assert (verdict.again, verdict.step, verdict.replaced) == (True, 6, (0,))
+    assert verdict.gang == replace(gang, restarts=5, replacements=3)
     assert agreement.report(two, 0.0) == verdict
     assert not agreement.has_failed(5, "new 0", 0.0)
 
@@ -228,7 +232,7 @@ def test_a_pod_that_missed_the_lost_first_pods_answer_is_heard_by_the_next_one()
         assert agreement.report(behind, 0.0) is None
     verdict = agreement.report(of("third", ends(0, restarts=5)), 0.0)
     assert verdict is not None
-    assert (verdict.again, verdict.restarts, verdict.replaced) == (True, 6, (0,))
+    assert (verdict.again, verdict.gang.restarts, verdict.replaced) == (True, 6, (0,))
     assert agreement.report(behind, 0.0) == verdict
 
 
