@@ -2,7 +2,7 @@ import json
 from datetime import UTC, datetime
 from pathlib import Path
 
-from benchmarks.pauses import longest_pause, new_steps, pauses_after
+from benchmarks.spot.pauses import longest_pause, new_steps, pauses_after
 from echorl_core.rundir import RunDirectory
 
 
