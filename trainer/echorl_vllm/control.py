@@ -62,8 +62,10 @@ class EngineControl:
         self._in_place: PolicyId | None = None
         """What is being applied while generation goes on."""
         self.broken = False
+        self.noticed = False
+        """The engine was given notice."""
         self.draining = False
-        """The engine was given notice: nothing is sampled but for the requests that run."""
+        """After it: nothing is sampled but for the requests that run."""
         self._routes = routes
         self._run_uid, self._running = run_uid, running
         self._end_engine = end_engine
@@ -90,6 +92,7 @@ class EngineControl:
             paused=lease is not None,
             lease_s=None if lease is None else round(max(0.0, lease.deadline - time.monotonic()), 3),
             running=self._running(),
+            noticed=self.noticed,
             draining=self.draining,
         )
 

@@ -2,7 +2,8 @@
 
 It adds ``/echorl/*`` (see docs/protocols.md), refuses vLLM's admin and development routes without the run's token,
 refuses generation until a trained version was applied, and stamps every response with what the engine holds. Where the
-engine was told its grace period, it sees to SIGTERM: no more requests, then the end of those that run.
+engine was told its grace period, it sees to SIGTERM: no more requests, then the end of those that run. An engine that
+no other one can stand in for goes on until one can, as long as its period lasts.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ import os
 import signal
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import TypeVar
 from urllib.parse import parse_qs
 
@@ -121,7 +123,9 @@ class EngineGate:
         self._token = token or os.environ.get(ENV_ADMIN_TOKEN)
         self._run_uid = run_uid or os.environ.get(ENV_RUN_UID)
         self._running = 0
-        self._idle = asyncio.Event()
+        self._needed_until = 0.0
+        self._eased = asyncio.Event()
+        """Nothing runs any more, or it was said whether the engine is needed."""
         self._within_s, self._leave = time_for_work_s(os.environ), leave
         self._draining: asyncio.Task[None] | None = None
         self._routes = OwnRoutes(app)
@@ -181,17 +185,28 @@ class EngineGate:
         finally:
             self._running -= 1
             if not self._running:
-                self._idle.set()
+                self._eased.set()
 
     def give_notice(self, within_s: float) -> None:
-        """Take no more requests, and end within so many seconds: when the last one has ended, or without the rest."""
+        """End within so many seconds: when the last request has ended, or without the rest; take no more of them.
+
+        Where no other engine can stand in for it, it takes requests until one can, or there is no time left.
+        """
         if self._draining is None:
             log.warning("given notice: %d requests run, %g s are left", self._running, within_s)
-            self._control.draining = True
+            self._control.noticed, self._control.draining = True, not self._is_needed
             self._draining = asyncio.create_task(self._drain(time.monotonic() + within_s))
 
+    @property
+    def _is_needed(self) -> bool:
+        return time.monotonic() < self._needed_until
+
     async def _drain(self, until: float) -> None:
-        await self._ended(until - HAND_OVER_S)
+        hand_over = until - HAND_OVER_S
+        while self._is_needed and time.monotonic() < hand_over:
+            await self._eases(min(hand_over, self._needed_until))
+        self._control.draining = True
+        await self._ended(hand_over)
         left = self._running
         if left:
             # They answer with what they have, so that it is not sampled again elsewhere.
@@ -205,13 +220,15 @@ class EngineGate:
 
     async def _ended(self, until: float) -> None:
         """Wait until no request runs, at most until then."""
-        try:
+        while self._running and time.monotonic() < until:
+            await self._eases(until)
+
+    async def _eases(self, until: float) -> None:
+        """Wait for what ``_eased`` says, at most until then."""
+        self._eased.clear()
+        with suppress(TimeoutError):
             async with asyncio.timeout(max(0.0, until - time.monotonic())):
-                while self._running:
-                    self._idle.clear()
-                    await self._idle.wait()
-        except TimeoutError:
-            return
+                await self._eased.wait()
 
     def _check_caller(self, scope: Scope, path: str) -> None:
         run = header(scope, HEADER_RUN)
@@ -237,7 +254,10 @@ class EngineGate:
     async def _own_call(self, scope: Scope, name: str, receive: Receive) -> object:
         method = scope["method"]
         if (method, name) == ("GET", "stage"):
-            return await self._control.staged(_seconds(scope, "wait"))
+            return await self._control.staged(_seconds(scope, "wait") or 0.0)
+        if (method, name) == ("GET", "identity") and (needed_s := _seconds(scope, "needed")) is not None:
+            self._needed_until = time.monotonic() + needed_s
+            self._eased.set()
         call = self._calls.get((method, name))
         if call is None:
             methods = {known_method for known_method, known_name in self._calls if known_name == name}
@@ -262,8 +282,10 @@ class EngineGate:
         return stamped
 
 
-def _seconds(scope: Scope, name: str) -> float:
-    given = parse_qs(scope.get("query_string", b"").decode("latin-1")).get(name, ["0"])[-1]
+def _seconds(scope: Scope, name: str) -> float | None:
+    given = parse_qs(scope.get("query_string", b"").decode("latin-1")).get(name, [None])[-1]
+    if given is None:
+        return None
     try:
         return float(given)
     except ValueError:

@@ -91,8 +91,10 @@ class EngineIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds until a pause ends by itself; null while there is none."""
     running: int = 0
     """Generation requests in flight."""
+    noticed: bool = False
+    """It was given notice, and ends within its grace period."""
     draining: bool = False
-    """It was given notice: it takes no more requests, and ends."""
+    """After it, it takes no more requests."""
 
     @property
     def policy(self) -> PolicyId | None:

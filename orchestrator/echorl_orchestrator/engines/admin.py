@@ -42,9 +42,13 @@ class AdminClient:
         self._address = address
         self._timing = timing
 
-    async def identity(self) -> EngineIdentity:
-        """Who answers at the address."""
-        answer = await self._call("GET", "/echorl/identity", seconds=self._timing.look_s)
+    async def identity(self, needed_s: float | None = None) -> EngineIdentity:
+        """Who answers at the address.
+
+        ``needed_s``: for how long no other engine will stand in for it; None: says nothing of that.
+        """
+        path = "/echorl/identity" if needed_s is None else f"/echorl/identity?needed={needed_s:.3f}"
+        answer = await self._call("GET", path, seconds=self._timing.look_s)
         return self._decode("/echorl/identity", answer, EngineIdentity)
 
     async def health(self) -> bool:

@@ -22,7 +22,8 @@ class EngineState(StrEnum):
     UPDATING = "updating"
     """Between pause and probe. Its requests are frozen or go on; new ones wait."""
     DRAINING = "draining"
-    """It was given notice: its requests go on as long as it lives, new ones go elsewhere, and it is not updated."""
+    """It was given notice, and others serve: its requests go on as long as it lives, new ones go elsewhere, and it is
+    not updated."""
     QUARANTINED = "quarantined"
     """Holds weights that are not what they should be, answers what cannot be true, or cannot be updated; its requests
     were given up."""
@@ -66,6 +67,8 @@ class Engine:
         self.fresh = True
         """It held no policy of this run when it was found."""
         self.paused = False
+        self.noticed = False
+        """It was given notice, and ends."""
         self.running = 0
         """Requests that run on it, by its own count."""
         self.error: str | None = None

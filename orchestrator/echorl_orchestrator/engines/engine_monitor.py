@@ -32,6 +32,10 @@ class Registry(Protocol):
         """Another address at which the same start of the same server is already known."""
         ...
 
+    def stands_in(self, engine: Engine) -> bool:
+        """Whether another engine serves, and goes on to."""
+        ...
+
 
 class EngineMonitor:
     """Looks at one address as long as a name resolves to it."""
@@ -109,7 +113,8 @@ class EngineMonitor:
         while True:
             before = (engine.state, engine.held)
             try:
-                identity = await self._admin.identity()
+                needed_s = 0.0 if self._registry.stands_in(engine) else self._timing.needed_s
+                identity = await self._admin.identity(needed_s)
                 healthy = await self._admin.health()
             except AdminError as error:
                 refusals = refusals + 1 if error.refused else 0
@@ -138,13 +143,15 @@ class EngineMonitor:
         self, engine: Engine, identity: EngineIdentity, before: tuple[EngineState, PolicyId | None], *, healthy: bool
     ) -> None:
         engine.running = identity.running
+        if identity.noticed and not engine.noticed:
+            log.warning("engine was given notice", engine=engine.address, in_flight=engine.in_flight)
+        engine.noticed = identity.noticed
         if engine.state is EngineState.STARTING and healthy:
             engine.move(EngineState.SYNCING)
         # Only if nothing moved while the answer was on its way: else it may speak of an earlier version.
         elif engine.state is EngineState.SERVING and (engine.state, engine.held) == before:
             held = identity.policy
             if identity.draining:
-                log.warning("engine was given notice", engine=engine.address, in_flight=engine.in_flight)
                 engine.move(EngineState.DRAINING, error="given notice")
             elif held != engine.held:
                 engine.move(EngineState.QUARANTINED, error=f"holds {held}, this pool has applied {engine.held}")

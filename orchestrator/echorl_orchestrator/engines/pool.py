@@ -237,6 +237,11 @@ class EnginePool:
                 return other.address
         return None
 
+    def stands_in(self, engine: Engine) -> bool:
+        """Whether another engine serves, and goes on to (called by monitors)."""
+        others = (one for one in self._engines.values() if one is not engine)
+        return any(one.state in COUNTED and not one.noticed for one in others)
+
     @property
     def _opened(self) -> "_Open":
         if self._open is None:

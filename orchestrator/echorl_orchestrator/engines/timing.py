@@ -12,6 +12,9 @@ class Timing:
     silence_s: float = 10.0
     """Without any answer for so long, a connected engine is lost. Longer than a stalled event loop; a refused
     connection, a failed health check and a vanished address are seen at once and do not wait for it."""
+    needed_s: float = 5.0
+    """That an engine which no other one can stand in for is needed, as it is told at every look: longer than a stalled
+    event loop."""
     metrics_s: float = 2.0
     """Between two reads of an engine's metrics."""
     look_s: float = 5.0

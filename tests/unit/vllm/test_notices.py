@@ -1,6 +1,7 @@
 """An engine's gate after a notice: what it still does, and when it ends."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -43,3 +44,52 @@ async def test_what_does_not_end_in_time_is_ended_with_what_it_has(answers: int)
     await until(lambda: engine.left)
     assert engine.left == ["given notice: 1 requests go on elsewhere"]
     call.cancel()
+
+
+async def needed(engine: Engine, seconds: str) -> Any:
+    status, identity, _ = await engine.ask("GET", "/echorl/identity", query=f"needed={seconds}")
+    assert status == 200
+    return identity
+
+
+async def test_an_engine_that_is_needed_takes_requests_until_it_is_not() -> None:
+    engine = Engine()
+    await engine.update()
+    await needed(engine, "600")
+    engine.gate.give_notice(600.0)
+    told = await engine.identity()
+    assert (told["noticed"], told["draining"]) == (True, False)
+    assert (await engine.ask("POST", CHAT, {}))[0] == 200
+    assert engine.left == [], "though no request runs"
+    await needed(engine, "0")
+    await until(lambda: engine.left)
+    assert (await engine.ask("POST", CHAT, {}))[0] == 503
+    assert engine.left == ["given notice: no request was open"]
+
+
+async def test_an_engine_is_needed_for_as_long_as_somebody_says_so() -> None:
+    engine = Engine()
+    await engine.update()
+    await needed(engine, "0.05")
+    engine.gate.give_notice(600.0)
+    await until(lambda: engine.left)
+    assert (await engine.identity())["draining"]
+
+
+async def test_an_engine_that_is_needed_ends_in_time() -> None:
+    engine = Engine()
+    await engine.update()
+    await needed(engine, "inf")
+    engine.vllm.hold[CHAT] = asyncio.Event()
+    engine.gate.give_notice(2.1)
+    call = asyncio.create_task(engine.ask("POST", CHAT, {}))
+    await until(lambda: "/abort_requests" in engine.vllm.calls)
+    assert (await engine.ask("POST", CHAT, {}))[0] == 503
+    await until(lambda: engine.left)
+    assert engine.left == ["given notice: 1 requests go on elsewhere"]
+    call.cancel()
+
+
+async def test_what_is_no_time_is_refused() -> None:
+    status, body, _ = await Engine().ask("GET", "/echorl/identity", query="needed=long")
+    assert (status, body["error"]) == (400, "needed is 'long', accepted: a number of seconds")

@@ -51,8 +51,10 @@ class FakeEngine:
         self.in_place = False
         """Whether versions are applied without a pause."""
         self.healthy = True
+        self.noticed = False
+        """It was given notice: it refuses new requests once it hears that it is not needed."""
         self.draining = False
-        """It was given notice, and refuses new requests."""
+        """It refuses them."""
         self.paused = False
         self.lease_lost = False
         self.wrong_by = 0.0
@@ -349,10 +351,11 @@ class FakeEngine:
             positions.append({str(prompt[position]): {"logprob": value, "rank": 1, "decoded_token": "x"}})
         return web.json_response({"id": "c", "choices": [{"index": 0, "text": "x", "prompt_logprobs": positions}]})
 
-    async def _identity(self, _: web.Request) -> web.Response:
+    async def _identity(self, request: web.Request) -> web.Response:
+        self.draining |= self.noticed and not float(request.query.get("needed", 1))
         held = self.held or {"attempt": None, "version": None, "digest": None}
         state = {"ready": self.held is not None, "paused": self.paused, "lease_s": None, "running": len(self.running)}
-        state["draining"] = self.draining
+        state |= {"noticed": self.noticed, "draining": self.draining}
         return web.json_response({"boot_id": self.boot_id, "run_uid": self.run_uid, **held, **state})
 
     async def _stage(self, request: web.Request) -> web.Response:

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import time
+from typing import Any
 
 import pytest
 
@@ -283,3 +284,41 @@ async def test_an_engine_that_was_given_notice_ends_its_requests_and_gets_no_mor
             gate.set()
         made = await call
         assert (made.engine, made.version_high, made.token_ids) == (leaving.address, 0, [7, 8, 9])
+
+
+async def looked_at(harness: Any, *engines: FakeEngine) -> None:
+    """Return when each has been looked at twice more."""
+    looks = [len(one.named("identity")) + 2 for one in engines]
+    await harness.eventually(
+        lambda: all(len(one.named("identity")) > least for one, least in zip(engines, looks, strict=True))
+    )
+
+
+async def test_an_engine_that_was_given_notice_goes_on_until_another_one_serves(running_pool):
+    async with FakeEngine() as last, FakeEngine() as other, running_pool(last, other) as harness:
+        other.healthy = False
+        harness.pool.announce(policy(0))
+        await harness.state(last, "serving")
+        last.noticed = True
+        await looked_at(harness, last)
+        assert (await harness.generate("new")).engine == last.address
+        harness.pool.announce(policy(1))
+        await harness.pool.wait_served(1, 60)
+        assert harness.view(last).version == 1, "it is updated as ever"
+        other.healthy = True
+        await harness.state(last, "draining")
+        assert (await harness.generate("newer")).engine == other.address
+
+
+async def test_engines_that_were_given_notice_are_no_stand_in_for_each_other(running_pool):
+    async with FakeEngine() as first, FakeEngine() as second, running_pool(first, second) as harness:
+        second.healthy = False
+        harness.pool.announce(policy(0))
+        await harness.state(first, "serving")
+        for one in (first, second):
+            one.noticed = True
+            await looked_at(harness, one)
+        second.healthy = True
+        await harness.state(second, "serving")
+        await looked_at(harness, first, second)
+        assert {harness.view(one).state for one in (first, second)} == {"serving"}
