@@ -15,7 +15,7 @@ async def test_open_requests_are_ended_new_ones_refused_and_the_engine_ends_as_s
     call = asyncio.create_task(engine.ask("POST", CHAT, {}))
     await until(lambda: CHAT in engine.vllm.calls)
     engine.gate.give_notice(600.0)
-    status, body, _ = await engine.ask("POST", CHAT, {})
+    status, body, _ = await engine.ask("POST", CHAT, {}, token=None)
     assert (status, body["error"]) == (503, "the engine was given notice and takes no more requests")
     assert (await engine.ask("GET", "/health"))[0] == 200, "else its kubelet would end it at once"
     assert ((await engine.identity())["draining"], (await engine.identity())["running"]) == (True, 1)
@@ -46,6 +46,25 @@ async def test_what_does_not_end_in_time_is_ended_with_what_it_has(answers: int)
     call.cancel()
 
 
+async def test_an_update_that_is_under_way_is_probed_after_a_notice() -> None:
+    engine = Engine()
+    await engine.update()
+    engine.vllm.hold[CHAT] = asyncio.Event()
+    call = asyncio.create_task(engine.ask("POST", CHAT, {}))
+    await until(lambda: CHAT in engine.vllm.calls)
+    await engine.stage(2)
+    await engine.pause()
+    engine.gate.give_notice(600.0)
+    await engine.apply(2)
+    await engine.resume()
+    assert (await engine.ask("POST", "/v1/completions", {}))[0] == 200
+    assert (await engine.ask("POST", "/v1/completions", {}, token=None))[0] == 503
+    assert (await engine.ask("POST", "/v1/completions", {}, token="another"))[0] == 503
+    engine.vllm.hold[CHAT].set()
+    assert (await call)[0] == 200
+    await until(lambda: engine.left)
+
+
 async def needed(engine: Engine, seconds: str) -> Any:
     status, identity, _ = await engine.ask("GET", "/echorl/identity", query=f"needed={seconds}")
     assert status == 200
@@ -63,7 +82,7 @@ async def test_an_engine_that_is_needed_takes_requests_until_it_is_not() -> None
     assert engine.left == [], "though no request runs"
     await needed(engine, "0")
     await until(lambda: engine.left)
-    assert (await engine.ask("POST", CHAT, {}))[0] == 503
+    assert (await engine.ask("POST", CHAT, {}, token=None))[0] == 503
     assert engine.left == ["given notice: no request was open"]
 
 
@@ -84,7 +103,7 @@ async def test_an_engine_that_is_needed_ends_in_time() -> None:
     engine.gate.give_notice(2.1)
     call = asyncio.create_task(engine.ask("POST", CHAT, {}))
     await until(lambda: "/abort_requests" in engine.vllm.calls)
-    assert (await engine.ask("POST", CHAT, {}))[0] == 503
+    assert (await engine.ask("POST", CHAT, {}, token=None))[0] == 503
     await until(lambda: engine.left)
     assert engine.left == ["given notice: 1 requests go on elsewhere"]
     call.cancel()
