@@ -225,7 +225,7 @@ class Broker:
             return Waits("its forerunner, of an earlier orchestrator, still ends", Why.FORERUNNER)
         if pod.unclaimed is not None and not await self._bind(run, pod, pod.unclaimed):
             return Waits("its pod is claimed", Why.START)
-        if pod.record.unscheduled:
+        if pod.record.unscheduled and isinstance(state, Waits):
             await self._give_way(run)
         return state
 

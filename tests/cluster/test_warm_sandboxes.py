@@ -57,6 +57,9 @@ async def test_a_warm_pod_is_claimed_once_and_replaced_at_once(brokers: Sites) -
         assert age - 2 <= claimed["spec"]["activeDeadlineSeconds"] - TTL_S <= age + 2, "its own time begins now"
         (replaced,) = warm(run)
         assert replaced["metadata"]["uid"] != kept["metadata"]["uid"]
+        # A scheduler that is late says of the one that is up that no node takes it.
+        unscheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no node"}
+        run.play(claimed["metadata"]["name"], {"conditions": [*claimed["status"]["conditions"], unscheduled]})
         assert await asker.put("third") == (200, ready) == await asker.get("third")
         assert names(warm(run)) == names([replaced]), "who asks again takes none"
         # A sandbox of another image has no use for it, nor has one of other limits.

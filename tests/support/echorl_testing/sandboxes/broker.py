@@ -291,5 +291,9 @@ class Sites:
         playing: AbstractAsyncContextManager[None] = nullcontext()
         if of_provider and controller:
             playing = played_controller(self._api, self._namespace)
-        async with process as url, aiohttp.ClientSession() as session, playing:
-            yield Site(self._api, self._namespace, self._folder, url, session, self._provider)
+        try:
+            async with process as url, aiohttp.ClientSession() as session, playing:
+                yield Site(self._api, self._namespace, self._folder, url, session, self._provider)
+        except AssertionError:
+            sys.stdout.write((self._folder / "broker.log").read_text()[-20_000:])
+            raise
