@@ -65,7 +65,7 @@ class EngineControl:
         self.noticed = False
         """The engine was given notice."""
         self.draining = False
-        """After it: nothing is sampled but for the requests that run."""
+        """After it, while others stand in for it: nothing is sampled but for the requests that run."""
         self._routes = routes
         self._run_uid, self._running = run_uid, running
         self._end_engine = end_engine

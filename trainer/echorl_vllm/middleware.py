@@ -90,6 +90,10 @@ T = TypeVar("T")
 HAND_OVER_S = 2.0
 """Seconds that requests which are ended early have for their last tokens."""
 
+HEARD_S = 2.0
+"""Seconds after a notice in which an engine stays that has nothing to do, as it may hear that all others got one, too.
+The orchestrator looks at it once a second."""
+
 _NOTHING_APPLIED = "-1"
 _PREFIX = "/echorl/"
 _LARGEST_BODY = 64 << 20
@@ -123,7 +127,7 @@ class EngineGate:
         self._token = token or os.environ.get(ENV_ADMIN_TOKEN)
         self._run_uid = run_uid or os.environ.get(ENV_RUN_UID)
         self._running = 0
-        self._needed_until = 0.0
+        self._needed_until, self._is_leaving = 0.0, False
         self._eased = asyncio.Event()
         """Nothing runs any more, or it was said whether the engine is needed."""
         self._within_s, self._leave = time_for_work_s(os.environ), leave
@@ -190,23 +194,31 @@ class EngineGate:
     def give_notice(self, within_s: float) -> None:
         """End within so many seconds: when the last request has ended, or without the rest; take no more of them.
 
-        Where no other engine can stand in for it, it takes requests until one can, or there is no time left.
+        While no other engine can stand in for it, it goes on to take requests, as long as there is time.
         """
         if self._draining is None:
             log.warning("given notice: %d requests run, %g s are left", self._running, within_s)
-            self._control.noticed, self._control.draining = True, not self._is_needed
+            self._control.noticed = True
+            self._see_need()
             self._draining = asyncio.create_task(self._drain(time.monotonic() + within_s))
 
-    @property
-    def _is_needed(self) -> bool:
-        return time.monotonic() < self._needed_until
+    def _see_need(self) -> None:
+        if self._control.noticed and not self._is_leaving:
+            self._control.draining = time.monotonic() >= self._needed_until
 
     async def _drain(self, until: float) -> None:
-        hand_over = until - HAND_OVER_S
-        while self._is_needed and time.monotonic() < hand_over:
-            await self._eases(min(hand_over, self._needed_until))
-        self._control.draining = True
-        await self._ended(hand_over)
+        hand_over, heard = until - HAND_OVER_S, time.monotonic() + HEARD_S
+        while (now := time.monotonic()) < hand_over:
+            self._see_need()
+            if not self._control.draining:
+                await self._eases(min(self._needed_until, hand_over))
+            elif self._running:
+                await self._eases(hand_over)
+            elif now < heard:
+                await self._eases(min(heard, hand_over))
+            else:
+                break
+        self._is_leaving = self._control.draining = True
         left = self._running
         if left:
             # They answer with what they have, so that it is not sampled again elsewhere.
@@ -261,6 +273,7 @@ class EngineGate:
             return await self._control.staged(_seconds(scope, "wait") or 0.0)
         if (method, name) == ("GET", "identity") and (needed_s := _seconds(scope, "needed")) is not None:
             self._needed_until = time.monotonic() + needed_s
+            self._see_need()
             self._eased.set()
         call = self._calls.get((method, name))
         if call is None:

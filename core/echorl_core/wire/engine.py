@@ -94,7 +94,7 @@ class EngineIdentity(msgspec.Struct, frozen=True, kw_only=True):
     noticed: bool = False
     """It was given notice, and ends within its grace period."""
     draining: bool = False
-    """After it, it takes no more requests."""
+    """After it, it takes no more requests, as long as others stand in for it."""
 
     @property
     def policy(self) -> PolicyId | None:

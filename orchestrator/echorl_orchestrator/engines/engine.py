@@ -23,7 +23,7 @@ class EngineState(StrEnum):
     """Between pause and probe. Its requests are frozen or go on; new ones wait."""
     DRAINING = "draining"
     """It was given notice, and others serve: its requests go on as long as it lives, new ones go elsewhere, and it is
-    not updated."""
+    not updated. Once no other one serves, it does again."""
     QUARANTINED = "quarantined"
     """Holds weights that are not what they should be, answers what cannot be true, or cannot be updated; its requests
     were given up."""
@@ -41,7 +41,7 @@ LEGAL: Mapping[EngineState, frozenset[EngineState]] = {
         {EngineState.UPDATING, EngineState.DRAINING, EngineState.QUARANTINED, EngineState.LOST}
     ),
     EngineState.UPDATING: frozenset({EngineState.SERVING, EngineState.QUARANTINED, EngineState.LOST}),
-    EngineState.DRAINING: frozenset({EngineState.LOST}),
+    EngineState.DRAINING: frozenset({EngineState.SERVING, EngineState.LOST}),
     EngineState.QUARANTINED: frozenset({EngineState.SYNCING, EngineState.LOST}),
     EngineState.LOST: frozenset(),
 }

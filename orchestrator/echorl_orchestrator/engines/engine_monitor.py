@@ -155,6 +155,8 @@ class EngineMonitor:
                 engine.move(EngineState.DRAINING, error="given notice")
             elif held != engine.held:
                 engine.move(EngineState.QUARANTINED, error=f"holds {held}, this pool has applied {engine.held}")
+        elif engine.state is EngineState.DRAINING and not identity.draining:
+            engine.move(EngineState.SERVING)
 
     async def _read_metrics(self, engine: Engine) -> None:
         boot_id = engine.boot_id or engine.address

@@ -86,6 +86,17 @@ async def test_an_engine_that_is_needed_takes_requests_until_it_is_not() -> None
     assert engine.left == ["given notice: no request was open"]
 
 
+async def test_an_engine_takes_requests_again_when_it_hears_that_it_is_needed_after_all() -> None:
+    engine = Engine()
+    await engine.update()
+    await needed(engine, "0")
+    engine.gate.give_notice(600.0)
+    assert (await engine.ask("POST", CHAT, {}, token=None))[0] == 503
+    assert (await needed(engine, "600"))["noticed"], "it stays for a moment, though it has nothing to do"
+    assert (await engine.ask("POST", CHAT, {}, token=None))[0] == 200
+    assert engine.left == []
+
+
 async def test_an_engine_is_needed_for_as_long_as_somebody_says_so() -> None:
     engine = Engine()
     await engine.update()

@@ -52,7 +52,7 @@ class FakeEngine:
         """Whether versions are applied without a pause."""
         self.healthy = True
         self.noticed = False
-        """It was given notice: it refuses new requests once it hears that it is not needed."""
+        """It was given notice: it refuses new requests while it hears that it is not needed."""
         self.draining = False
         """It refuses them."""
         self.paused = False
@@ -352,7 +352,8 @@ class FakeEngine:
         return web.json_response({"id": "c", "choices": [{"index": 0, "text": "x", "prompt_logprobs": positions}]})
 
     async def _identity(self, request: web.Request) -> web.Response:
-        self.draining |= self.noticed and not float(request.query.get("needed", 1))
+        if self.noticed:
+            self.draining = not float(request.query.get("needed", 0))
         held = self.held or {"attempt": None, "version": None, "digest": None}
         state = {"ready": self.held is not None, "paused": self.paused, "lease_s": None, "running": len(self.running)}
         state |= {"noticed": self.noticed, "draining": self.draining}

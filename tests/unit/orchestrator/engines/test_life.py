@@ -310,15 +310,38 @@ async def test_an_engine_that_was_given_notice_goes_on_until_another_one_serves(
         assert (await harness.generate("newer")).engine == other.address
 
 
-async def test_engines_that_were_given_notice_are_no_stand_in_for_each_other(running_pool):
-    async with FakeEngine() as first, FakeEngine() as second, running_pool(first, second) as harness:
-        second.healthy = False
+async def test_engines_that_are_given_notice_at_once_go_on_until_another_one_serves(running_pool):
+    async with (
+        FakeEngine() as first,
+        FakeEngine() as second,
+        FakeEngine() as other,
+        running_pool(first, second, other) as harness,
+    ):
+        other.healthy = False
         harness.pool.announce(policy(0))
-        await harness.state(first, "serving")
         for one in (first, second):
-            one.noticed = True
-            await looked_at(harness, one)
-        second.healthy = True
-        await harness.state(second, "serving")
+            await harness.state(one, "serving")
+        for one in (first, second):
+            one.noticed = one.draining = True
         await looked_at(harness, first, second)
-        assert {harness.view(one).state for one in (first, second)} == {"serving"}
+        for one in (first, second):
+            await harness.state(one, "serving")
+        harness.pool.announce(policy(1))
+        await harness.pool.wait_served(1, 60)
+        assert (await harness.generate("new")).engine in {first.address, second.address}
+        await harness.eventually(lambda: {harness.view(one).version for one in (first, second)} == {1})
+        other.healthy = True
+        for one in (first, second):
+            await harness.state(one, "draining")
+        assert (await harness.generate("newer")).engine == other.address
+
+
+async def test_an_engine_serves_again_when_those_that_stood_in_for_it_are_gone(running_pool):
+    async with FakeEngine() as leaving, FakeEngine() as other, running_pool(leaving, other) as harness:
+        harness.pool.announce(policy(0))
+        await harness.eventually(lambda: harness.pool.metrics_snapshot()["engines"] == 2)
+        leaving.noticed = True
+        await harness.state(leaving, "draining")
+        await other.stop()
+        await harness.state(leaving, "serving")
+        assert (await harness.generate("new")).engine == leaving.address
