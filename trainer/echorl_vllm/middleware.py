@@ -90,9 +90,9 @@ T = TypeVar("T")
 HAND_OVER_S = 2.0
 """Seconds that requests which are ended early have for their last tokens."""
 
-HEARD_S = 2.0
-"""Seconds after a notice in which an engine stays that has nothing to do, as it may hear that all others got one, too.
-The orchestrator looks at it once a second."""
+STAYS_S = 2.0
+"""Seconds for which an engine that drains stays, though it has nothing to do: it may hear that the others were given
+notice, too, and it refuses at once what is on its way to it. The orchestrator looks at it once a second."""
 
 _NOTHING_APPLIED = "-1"
 _PREFIX = "/echorl/"
@@ -207,15 +207,18 @@ class EngineGate:
             self._control.draining = time.monotonic() >= self._needed_until
 
     async def _drain(self, until: float) -> None:
-        hand_over, heard = until - HAND_OVER_S, time.monotonic() + HEARD_S
+        hand_over, stays = until - HAND_OVER_S, 0.0
         while (now := time.monotonic()) < hand_over:
             self._see_need()
             if not self._control.draining:
+                stays = 0.0
                 await self._eases(min(self._needed_until, hand_over))
-            elif self._running:
+                continue
+            stays = stays or now + STAYS_S
+            if self._running:
                 await self._eases(hand_over)
-            elif now < heard:
-                await self._eases(min(heard, hand_over))
+            elif now < stays:
+                await self._eases(min(stays, hand_over))
             else:
                 break
         self._is_leaving = self._control.draining = True

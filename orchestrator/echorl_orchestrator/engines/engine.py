@@ -69,6 +69,8 @@ class Engine:
         self.paused = False
         self.noticed = False
         """It was given notice, and ends."""
+        self.draining = False
+        """It takes no more requests, by its own word."""
         self.running = 0
         """Requests that run on it, by its own count."""
         self.error: str | None = None

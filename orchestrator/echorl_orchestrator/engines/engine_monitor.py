@@ -145,7 +145,7 @@ class EngineMonitor:
         engine.running = identity.running
         if identity.noticed and not engine.noticed:
             log.warning("engine was given notice", engine=engine.address, in_flight=engine.in_flight)
-        engine.noticed = identity.noticed
+        engine.noticed, engine.draining = identity.noticed, identity.draining
         if engine.state is EngineState.STARTING and healthy:
             engine.move(EngineState.SYNCING)
         # Only if nothing moved while the answer was on its way: else it may speak of an earlier version.

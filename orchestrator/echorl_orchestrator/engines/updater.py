@@ -183,6 +183,8 @@ class Updater:
         engine.held = target.policy
         if engine.state is EngineState.UPDATING or target.version >= self._goal.floor():
             engine.move(EngineState.SERVING)
+            if engine.draining:
+                engine.move(EngineState.DRAINING, error="given notice")
 
     async def _failed(self, error: UpdateError | AdminError, failures: int) -> None:
         """Decide what the engine may still do after a failed update, and drop what is staged."""
