@@ -8,6 +8,7 @@ the first rank's medians; a table is printed last.
 """
 
 import argparse
+import dataclasses
 import itertools
 import json
 import os
@@ -58,6 +59,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("--out", type=Path, required=True, help="folder for results and what is written")
     parser.add_argument("--shape", choices=sorted(SHAPES), default="0.6b")
+    parser.add_argument("--layers", type=int, help="other than the shape's: as many tensors as a large model has")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
     parser.add_argument("--ranks", type=int, default=1, help="that share the state, one a GPU")
     parser.add_argument("--tokens", type=int, default=16_384, help="of a micro-batch")
@@ -163,7 +165,9 @@ def main(arguments: list[str]) -> int:
     options.out.mkdir(parents=True, exist_ok=True)
     model = options.out / "model"
     if not model.exists():
-        write_seeded_model(model, SHAPES[options.shape], options.seed)
+        shape = SHAPES[options.shape]
+        layers = options.layers or shape.num_layers
+        write_seeded_model(model, dataclasses.replace(shape, num_layers=layers), options.seed)
     if options.ranks > 1 and "RANK" not in os.environ:
         return 1 if any(run_gang("benchmarks.checkpoint", arguments, options.ranks)) else 0
     share_lock(options.switch_s)

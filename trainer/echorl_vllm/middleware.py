@@ -8,6 +8,7 @@ no other one can stand in for goes on until one can, as long as its period lasts
 
 import asyncio
 import logging
+import math
 import os
 import signal
 import time
@@ -306,10 +307,10 @@ def _seconds(scope: Scope, name: str) -> float | None:
     given = parse_qs(scope.get("query_string", b"").decode("latin-1")).get(name, [None])[-1]
     if given is None:
         return None
-    try:
-        return float(given)
-    except ValueError:
-        raise HttpError(400, f"{name} is {given!r}, accepted: a number of seconds") from None
+    with suppress(ValueError):
+        if not math.isnan(seconds := float(given)):
+            return seconds
+    raise HttpError(400, f"{name} is {given!r}, accepted: a number of seconds")
 
 
 def _decode(body: bytes, kind: type[T]) -> T:

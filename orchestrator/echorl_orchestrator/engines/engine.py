@@ -113,6 +113,12 @@ class Engine:
             self.interrupt(error or state)
         self._changed()
 
+    def serve(self, *, error: str | None = None) -> None:
+        """Serve after an update; an engine that has said meanwhile that it drains does that."""
+        self.move(EngineState.SERVING, error=error)
+        if self.draining:
+            self.move(EngineState.DRAINING, error="given notice")
+
     def distrust(self, error: str) -> None:
         """It has answered what cannot be true: nothing of it is used until its weights are loaded and probed anew."""
         self.impossible += 1

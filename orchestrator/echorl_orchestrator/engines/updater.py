@@ -182,9 +182,7 @@ class Updater:
             return
         engine.held = target.policy
         if engine.state is EngineState.UPDATING or target.version >= self._goal.floor():
-            engine.move(EngineState.SERVING)
-            if engine.draining:
-                engine.move(EngineState.DRAINING, error="given notice")
+            engine.serve()
 
     async def _failed(self, error: UpdateError | AdminError, failures: int) -> None:
         """Decide what the engine may still do after a failed update, and drop what is staged."""
@@ -195,7 +193,7 @@ class Updater:
         if tainted or (serves and failures >= self._timing.update_tries):
             engine.move(EngineState.QUARANTINED, error=str(error))
         elif engine.state is EngineState.UPDATING:
-            engine.move(EngineState.SERVING, error=str(error))
+            engine.serve(error=str(error))
         else:
             engine.note(str(error))
         calls = [self._admin.abort()]

@@ -294,6 +294,6 @@ class Sites:
         try:
             async with process as url, aiohttp.ClientSession() as session, playing:
                 yield Site(self._api, self._namespace, self._folder, url, session, self._provider)
-        except AssertionError:
+        except Exception:
             sys.stdout.write((self._folder / "broker.log").read_text()[-20_000:])
             raise
