@@ -24,6 +24,8 @@ ROLE, CONFIG = sys.argv[1], json.loads(Path(sys.argv[2]).read_text())
 RUN = Path(os.environ["FAKE_RUN"])
 ATTEMPT = int(os.environ["ECHORL_ATTEMPT"])
 RANK = int(os.environ.get("RANK", "0"))
+ENDS = {"/control/stop": "stopped", "/finish": "finished"}
+"""What ranks are told after these calls; the orchestrator ends with the last of them."""
 # Ends on its own soon after the longest test, whatever the supervisor does.
 LIFETIME_S = 300
 
@@ -89,9 +91,6 @@ class Handler(BaseHTTPRequestHandler):
             if self.headers.get("X-EchoRL-Token") != os.environ["ECHORL_ADMIN_TOKEN"]:
                 self.reply(403, {})
                 return
-            Part.notice = "stopped"
-        elif path == "/finish":
-            Part.notice = "finished"
         elif path == "/step":
             Part.step = int(fields["n"])
             Part.revision += 1
@@ -108,8 +107,12 @@ class Handler(BaseHTTPRequestHandler):
         elif path == "/exit":
             sys.stdout.write(f"leaving with {fields['code']}\n")
             sys.stdout.flush()
-            leave(int(fields["code"]))
         self.reply(200, {})
+        # Only then what ends the process: on a busy machine it could be gone before it has answered.
+        if path == "/exit":
+            leave(int(fields["code"]))
+        elif path in ENDS:
+            Part.notice = ENDS[path]
 
     def reply(self, status: int, body: object) -> None:
         data = b"" if body is None else json.dumps(body).encode()
