@@ -8,11 +8,10 @@ backward passes, which only read; what changes the state waits for it, on the de
 already are copied too: the next step changes them where they are.
 """
 
-import math
 import mmap
-from collections.abc import Callable, Mapping
+import pickle
+from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -21,32 +20,8 @@ from torch.distributed.checkpoint.staging import AsyncStager
 from torch.distributed.tensor import DTensor
 
 from echorl_trainer.collected import Settled
-from echorl_trainer.host_files import pin
+from echorl_trainer.host_rooms import Place, Provide, Rooms, Stored
 from echorl_trainer.shards import local
-
-_ALIGNED = 64
-_Place = tuple[str, torch.Size, torch.dtype]
-"""Of a tensor: its path in the state, and the shape and dtype of this rank's part."""
-
-
-Provide = Callable[[int], tuple[mmap.mmap, int]]
-
-
-@dataclass(frozen=True)
-class Stored:
-    """Where the copy of a rank's part of a tensor lies."""
-
-    offset: int
-    """Bytes from the beginning of the whole."""
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-
-    def tensor(self, whole: mmap.mmap) -> Tensor:
-        """The copy itself, not a copy of it."""
-        count = math.prod(self.shape)
-        if not count:
-            return torch.empty(self.shape, dtype=self.dtype)
-        return torch.frombuffer(whole, dtype=self.dtype, count=count, offset=self.offset).view(self.shape)
 
 
 class _Copy(NamedTuple):
@@ -59,19 +34,38 @@ class _Copy(NamedTuple):
     """The room, or where ranks share the original, a tensor that they share likewise."""
     described: Stored
 
-    @property
-    def copies(self) -> "list[_Copy]":
-        """Itself."""
-        return [self]
+
+class Described(NamedTuple):
+    """Nested dictionaries with ``Stored``, pickled once: that holds up every other thread while it lasts."""
+
+    pickled: bytes
 
 
 class _Tree(NamedTuple):
     """What was made of tensors that stay. To walk over thousands takes Python longer than to begin their copy."""
 
     source: Settled
-    copies: list[_Copy]
+    copies: dict[Place, _Copy]
     copied: dict[str, Any]
-    described: dict[str, Any]
+    described: Described
+
+
+class _Pack(NamedTuple):
+    """Small tensors that are put side by side on the device, and copied together."""
+
+    parts: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]]
+    """Where they are put, and they themselves. Those of a dtype are put there by one call of the device."""
+    packed: Tensor
+    """In memory of the device that all packs have by turns."""
+    room: Tensor
+
+
+class _Plan(NamedTuple):
+    """How the tensors of trees are copied."""
+
+    trees: list[_Tree]
+    packs: list[_Pack]
+    others: list[_Copy]
 
 
 class HostCopies(AsyncStager):
@@ -79,18 +73,16 @@ class HostCopies(AsyncStager):
 
     _synchronize_after_execute = False  # who changes the originals calls ``guard``, who reads the copies ``wait``
 
-    def __init__(self, device: torch.device, provide: "Provide | None" = None) -> None:
+    def __init__(self, device: torch.device, provide: Provide | None = None) -> None:
         """``device``: where tensors come from that do not lie in host memory.
 
         ``provide``: makes room of so many bytes, and says at which byte of the whole it begins; None: of this process.
         """
         self._device = device
-        self._provide = provide or (lambda size: (mmap.mmap(-1, size), 0))
-        self._room: dict[_Place, Tensor] = {}
-        self._offsets: dict[_Place, int] = {}
+        self._rooms = Rooms(device, provide)
+        self._plan = _Plan([], [], [])
         self._made: dict[str, _Copy | _Tree] = {}
         """By path: of trees, and of the tensors beside them in the newest state."""
-        self._size = 0
         self._side: torch.cuda.Stream | None = None
         if device.type == "cuda":
             self._side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
@@ -99,7 +91,7 @@ class HostCopies(AsyncStager):
     @property
     def size_bytes(self) -> int:
         """What the room takes of this process's memory."""
-        return self._size
+        return self._rooms.size_bytes
 
     @torch.no_grad()
     def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
@@ -109,28 +101,29 @@ class HostCopies(AsyncStager):
         """
         leaves: dict[str, Tensor | Settled] = {}
         _mapped(state_dict, "", leaves.setdefault)
-        new = {path: one for path, one in leaves.items() if not self._knows(path, one)}
-        found: dict[str, Tensor] = {}
-        for path, one in new.items():
-            _mapped(dict(one) if isinstance(one, Settled) else one, path, found.setdefault)
-        self._allocate([place for path, one in found.items() if (place := _place(path, one)) not in self._room])
-        made = {path: self._copy(path, one) for path, one in found.items()}
-        self._made |= {
-            path: _tree(path, one, made) if isinstance(one, Settled) else made[path] for path, one in new.items()
-        }
-        copies = [one for path in leaves for one in self._made[path].copies]
+        for path, one in leaves.items():
+            if not self._knows(path, one):
+                self._make(path, one)
+        trees = [made for path in leaves if isinstance(made := self._made[path], _Tree)]
+        loose = [made for path in leaves if isinstance(made := self._made[path], _Copy)]
         if self._side is not None:
             self._side.wait_stream(torch.cuda.current_stream(self._device))
         with nullcontext() if self._side is None else torch.cuda.stream(self._side):
-            # All by one call: a call from Python for each takes longer than the device does for a small one.
-            torch._foreach_copy_([one.room for one in copies], [one.part for one in copies], non_blocking=True)
+            if [*map(id, trees)] != [*map(id, self._plan.trees)]:
+                self._plan = self._planned(trees)
+            for pack in self._plan.packs:
+                for places, parts in pack.parts.values():
+                    torch._foreach_copy_(places, parts)
+                pack.room.copy_(pack.packed, non_blocking=True)
+            if others := [*self._plan.others, *loose]:
+                torch._foreach_copy_([one.room for one in others], [one.part for one in others], non_blocking=True)
         if self._side is not None:
             self._done = self._side.record_event()
         copied: dict[str, Any] = _mapped(state_dict, "", lambda path, _: self._made[path].copied)
         return copied
 
     def described(self, state_dict: dict[str, Any]) -> dict[str, Any]:
-        """The same state with ``Stored`` for every tensor: where its copy lies. It is the one that was staged last."""
+        """The same state with where each tensor's copy lies, for ``read_back``. It is the one that was staged last."""
         described: dict[str, Any] = _mapped(state_dict, "", lambda path, _: self._made[path].described)
         return described
 
@@ -155,59 +148,58 @@ class HostCopies(AsyncStager):
         known = self._made.get(path)
         return isinstance(known, _Tree) and known.source is leaf
 
+    def _make(self, path: str, leaf: Tensor | Settled) -> None:
+        if isinstance(leaf, Tensor):
+            self._rooms.make({_place(path, leaf): local(leaf)}, together=False)
+            self._made[path] = self._copy(path, leaf)
+            return
+        found: dict[str, Tensor] = {}
+        _mapped(dict(leaf), path, found.setdefault)
+        self._rooms.make({_place(place, one): local(one) for place, one in found.items()}, together=True)
+        made = {place: self._copy(place, one) for place, one in found.items()}
+        self._made[path] = _Tree(
+            leaf,
+            {_place(place, one): made[place] for place, one in found.items()},
+            _mapped(dict(leaf), path, lambda place, _: made[place].copied),
+            Described(pickle.dumps(_mapped(dict(leaf), path, lambda place, _: made[place].described))),
+        )
+
     def _copy(self, path: str, tensor: Tensor) -> _Copy:
-        part = local(tensor)
-        place = _place(path, tensor)
-        room = copied = self._room[place]
+        room, stored = self._rooms[_place(path, tensor)]
+        copied = room
         if isinstance(tensor, DTensor):
             like: Any = torch.empty_like(tensor.detach(), device="cpu")
             like._local_tensor = room
             copied = like
-        return _Copy(part, room, copied, Stored(self._offsets[place], tuple(part.shape), part.dtype))
+        return _Copy(local(tensor), room, copied, stored)
 
-    def _allocate(self, places: list[_Place]) -> None:
-        if not places:
-            return
-        sizes = [shape.numel() * dtype.itemsize for _, shape, dtype in places]
-        whole, start = self._provide(max(_ALIGNED, sum(map(_padded, sizes))))
-        self._size += sum(sizes)
-        if self._device.type == "cuda":
-            pin(torch.frombuffer(whole, dtype=torch.uint8))
-        offset = 0
-        for (path, shape, dtype), size in zip(places, sizes, strict=True):
-            # A storage each, as what writes tensors copies those whose storage is larger than they are.
-            part = (
-                torch.frombuffer(whole, dtype=dtype, count=shape.numel(), offset=offset)
-                if size
-                else torch.empty(0, dtype=dtype)
-            )
-            self._room[path, shape, dtype] = part.view(shape)
-            self._offsets[path, shape, dtype] = start + offset
-            offset += _padded(size)
+    def _planned(self, trees: list[_Tree]) -> _Plan:
+        copies = {place: one for tree in trees for place, one in tree.copies.items()}
+        longest = max((len(room) for room, _ in self._rooms.spans), default=0)
+        packs, packed = [], torch.empty(longest, dtype=torch.uint8, device=self._device)
+        for room, offsets in self._rooms.spans:
+            # What is not all there, or lies elsewhere now, is copied one by one.
+            if not all(place in copies and self._rooms.is_small(copies[place].part) for place in offsets):
+                continue
+            parts: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
+            for place, begin in offsets.items():
+                part = copies.pop(place).part.reshape(-1)
+                places, originals = parts.setdefault(part.dtype, ([], []))
+                places.append(packed[begin : begin + part.nbytes].view(part.dtype))
+                originals.append(part)
+            packs.append(_Pack(parts, packed[: len(room)], room))
+        return _Plan(trees, packs, list(copies.values()))
 
 
-def _tree(path: str, source: Settled, made: Mapping[str, _Copy]) -> _Tree:
-    copies: list[_Copy] = []
-    _mapped(dict(source), path, lambda place, _: copies.append(made[place]))
-    return _Tree(
-        source,
-        copies,
-        _mapped(dict(source), path, lambda place, _: made[place].copied),
-        _mapped(dict(source), path, lambda place, _: made[place].described),
-    )
-
-
-def _place(path: str, tensor: Tensor) -> _Place:
+def _place(path: str, tensor: Tensor) -> Place:
     part = local(tensor)
     return path, part.shape, part.dtype
 
 
-def _padded(size: int) -> int:
-    return size + -size % _ALIGNED
-
-
 def read_back(described: Any, whole: mmap.mmap) -> Any:
     """What ``HostCopies.described`` described, each tensor a view of ``whole``: this rank's parts."""
+    if isinstance(described, Described):
+        return read_back(pickle.loads(described.pickled), whole)  # noqa: S301 - made above, by a process of this attempt
     if isinstance(described, Stored):
         return described.tensor(whole)
     if isinstance(described, dict):
