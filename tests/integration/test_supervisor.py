@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import pytest
 
 from echorl_cli.local import proctable
+from echorl_core.names import ExitCode
 from echorl_core.rundir import TEMPORARY_PREFIX
 from echorl_testing.local import fake_local_run
 from echorl_testing.local.small_disk import small_disk
@@ -221,6 +222,40 @@ def test_a_lost_rank_goes_on_in_its_attempt_where_all_ranks_have_a_step_in_memor
     run.output()
     assert run.process.returncode == 0
     assert run.state()["restarts_by_cause"] == {"trainer": 1}
+    run.assert_nothing_left()
+
+
+def test_the_orchestrator_and_a_rank_go_on_in_their_attempt_from_memory_when_both_are_lost(start) -> None:
+    """Together, and the one while the other one's restart is under way."""
+    run = start(memory=True, restart_policy={"max_restarts": 5, "backoff_s": 0.5})
+    run.until_running()
+    for launch in range(2):
+        for name in ("trainer-0", "trainer-1"):
+            run.tell(name, "/hold?step=3", launch=launch)
+        orchestrator, rank = (run.role(name, launch=launch)["pid"] for name in ("orchestrator-0", "trainer-1"))
+        os.kill(rank, signal.SIGKILL)
+        if launch == 1:
+            eventually(lambda: run.state()["restarts_by_cause"]["trainer"] == 2, "the restart is decided")
+        os.kill(orchestrator, signal.SIGKILL)
+        again = [run.role(name, launch=launch + 1) for name in ("trainer-0", "trainer-1", "orchestrator-0")]
+        assert [one["attempt"] for one in again] == [1, 1, 1]
+        run.until_running()
+    run.tell("orchestrator-0", "/finish", launch=2)
+    run.output()
+    assert run.process.returncode == 0
+    assert run.state()["restarts_by_cause"] == {"trainer": 2, "orchestrator": 2}
+    run.assert_nothing_left()
+
+
+def test_an_orchestrator_that_ends_the_run_does_so_beside_a_lost_rank(start) -> None:
+    run = start(memory=True)
+    run.until_running()
+    for name in ("trainer-0", "trainer-1"):
+        run.tell(name, "/hold?step=3")
+    os.kill(run.role("trainer-1")["pid"], signal.SIGKILL)
+    run.tell("orchestrator-0", f"/exit?code={ExitCode.ENVIRONMENT}")
+    run.output()
+    assert run.process.returncode == ExitCode.ENVIRONMENT
     run.assert_nothing_left()
 
 

@@ -32,7 +32,7 @@ class Fleet:
     @property
     def is_held(self) -> bool:
         """Whether the ranks can go on in this attempt from a step that memory holds."""
-        return self.orchestrator_lives and held_by_all(self._memories) is not None
+        return held_by_all(self._memories) is not None
 
     @property
     def gang_is_whole(self) -> bool:

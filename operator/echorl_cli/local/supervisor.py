@@ -50,6 +50,8 @@ class Supervisor:
         self._starting_attempt = False
         self._restarts_in_place = 0
         """Of this attempt."""
+        self._gang_restarts = False
+        """Whether ranks that are to go on from memory are still to be started."""
         self._ranks_change = asyncio.Lock()
         self._void_attempt = 0
         """What this attempt's orchestrator and ranks still do is of no interest, nor that of older ones."""
@@ -172,31 +174,46 @@ class Supervisor:
             self._mailbox.do(self._settle())
 
     def _carry_out(self, deaths: list[Death], engine: int | None = None) -> Outcome | None:
-        decision = decide(
-            deaths,
-            ledger=self._ledger,
-            policy=self._plan.restart_policy,
-            rules=self._plan.rules,
-            gang_is_whole=self._fleet.gang_is_whole,
-            is_held=self._fleet.is_held,
-        )
-        if decision.action is Action.FAIL:
-            return Outcome.failed(decision.reason, decision.exit_code)
-        if self._signal is not None:
-            return Outcome.stopped_at_once(self._signal, f"stopped: {decision.reason}")
-        self._count(decision)
-        if decision.action is Action.NEW_ATTEMPT:
-            self._begin_attempt(Policy.AUTO, decision.delay_s, decision.reason)
-        elif decision.action is Action.RESTART_GANG:
-            self._restarts_in_place += 1
-            self._fleet.give_up_ranks()
-            restarted = Restarted(self._restarts_in_place, decision.reason)
-            self._mailbox.do(self._restart_gang(restarted, decision.delay_s))
-        elif engine is not None:
-            self._mailbox.do(self._restart_engine(engine, decision.delay_s))
-        else:
-            self._mailbox.do(self._restart_orchestrator(decision.delay_s))
+        for decision in self._decisions(deaths):
+            if decision.action is Action.FAIL:
+                return Outcome.failed(decision.reason, decision.exit_code)
+            if self._signal is not None:
+                return Outcome.stopped_at_once(self._signal, f"stopped: {decision.reason}")
+            self._count(decision)
+            if decision.action is Action.NEW_ATTEMPT:
+                self._begin_attempt(Policy.AUTO, decision.delay_s, decision.reason)
+            elif decision.action is Action.RESTART_GANG:
+                self._restarts_in_place += 1
+                self._fleet.give_up_ranks()
+                restarted = Restarted(self._restarts_in_place, decision.reason)
+                self._gang_restarts = True
+                self._mailbox.do(self._restart_gang(restarted, decision.delay_s))
+            elif engine is not None:
+                self._mailbox.do(self._restart_engine(engine, decision.delay_s))
+            else:
+                self._mailbox.do(self._restart_orchestrator(decision.delay_s))
         return None
+
+    def _decisions(self, deaths: list[Death]) -> list[Decision]:
+        """One about all; ranks that go on from memory, and the orchestrator, are decided on by themselves."""
+
+        def decided(some: list[Death], *, gang_is_whole: bool) -> Decision:
+            return decide(
+                some,
+                ledger=self._ledger,
+                policy=self._plan.restart_policy,
+                rules=self._plan.rules,
+                gang_is_whole=gang_is_whole,
+                is_held=self._fleet.is_held,
+            )
+
+        ranks = [death for death in deaths if death.role is Role.TRAINER]
+        others = [death for death in deaths if death.role is not Role.TRAINER]
+        if ranks and others:
+            both = [decided(ranks, gang_is_whole=False), decided(others, gang_is_whole=True)]
+            if both[0].action is Action.RESTART_GANG:
+                return sorted(both, key=lambda one: one.action is not Action.FAIL)
+        return [decided(deaths, gang_is_whole=self._fleet.gang_is_whole or self._gang_restarts)]
 
     def _count(self, decision: Decision) -> None:
         if decision.role is not None:
@@ -225,7 +242,7 @@ class Supervisor:
         async with self._ranks_change:
             await self._fleet.end_gang()
         await asyncio.sleep(delay_s)
-        self._restarts_in_place = 0
+        self._restarts_in_place, self._gang_restarts = 0, False
         identity = self._fleet.begin_attempt()
         self._journal.enter(Phase.PREPARING, "choosing the step to start from", attempt=identity.attempt)
         step = self._plan.resume_step if policy is Policy.FROM_STEP else None
@@ -249,6 +266,7 @@ class Supervisor:
         async with self._ranks_change:
             if attempt == self._fleet.identity.attempt and not self._starting_attempt:
                 await self._fleet.start_ranks(restarted)
+                self._gang_restarts = False
 
     async def _restart_engine(self, index: int, delay_s: float) -> None:
         await asyncio.sleep(delay_s)

@@ -18,12 +18,7 @@ _AS_TOLD = frozenset({ExitCode.OK, ExitCode.NOTICE})
 
 def handle_notices(builder: PlanBuilder, gang: Gang) -> Outcome:
     """Tell of pods that are being taken away. Pending: the gang has time to save."""
-    for pod in builder.pods(PodRole.ORCHESTRATOR):
-        ours = pod.attempt == builder.memory.attempt and pod.meta.uid != builder.memory.counted
-        if ours and pod.meta.deleted_at is not None:
-            # Another one is made when it is gone, whatever it ends with.
-            note_notice(builder, words_of(pod))
-            builder.remember(counted=pod.meta.uid)
+    note_notice_of_orchestrator(builder)
     ending = [pod for pod in gang.current if pod.meta.deleted_at is not None and not pod.ended]
     if not ending:
         return Outcome.DONE
@@ -35,6 +30,16 @@ def handle_notices(builder: PlanBuilder, gang: Gang) -> Outcome:
     builder.wake(until)
     builder.say(builder.phase, "Notice", f"{words_of(ending[0])}; its gang saves, or drops the step under way")
     return Outcome.PENDING
+
+
+def note_notice_of_orchestrator(builder: PlanBuilder) -> None:
+    """Count and tell that the attempt's orchestrator is taken away."""
+    for pod in builder.pods(PodRole.ORCHESTRATOR):
+        ours = pod.attempt == builder.memory.attempt and pod.meta.uid != builder.memory.counted
+        if ours and pod.meta.deleted_at is not None:
+            # Another one is made when it is gone, whatever it ends with.
+            note_notice(builder, words_of(pod))
+            builder.remember(counted=pod.meta.uid)
 
 
 def words_of(pod: PodRecord) -> str:

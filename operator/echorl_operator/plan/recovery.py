@@ -14,7 +14,12 @@ from echorl_operator.plan.builder import PlanBuilder
 from echorl_operator.plan.causes import cause_of
 from echorl_operator.plan.deaths import death_of, exit_code, main_container
 from echorl_operator.plan.gang import Gang
-from echorl_operator.plan.notices import handle_notices, note_notice, note_notice_of_gang
+from echorl_operator.plan.notices import (
+    handle_notices,
+    note_notice,
+    note_notice_of_gang,
+    note_notice_of_orchestrator,
+)
 from echorl_operator.plan.outcome import Outcome
 
 SETTLE_S = 3.0
@@ -26,7 +31,7 @@ PART_S = 120.0
 def handle_ends(builder: PlanBuilder, gang: Gang, spec: EchoRLRunSpec) -> Outcome:
     """Decide what follows from the ends of pods, and from steps that do not come."""
     state = _state(builder)
-    orchestrator = _ended_orchestrator(builder)
+    orchestrator = ended_orchestrator(builder)
     if _has_finished(builder, state, orchestrator):
         endings.succeed(builder, f"all {spec.max_steps} steps are done")
         return Outcome.DECIDED
@@ -49,6 +54,18 @@ def handle_ends(builder: PlanBuilder, gang: Gang, spec: EchoRLRunSpec) -> Outcom
     if deaths:
         return _handle_deaths(builder, gang, spec, deaths, orchestrator)
     return _enforce_stall_policy(builder, spec, state)
+
+
+def handle_orchestrator(builder: PlanBuilder, gang: Gang, spec: EchoRLRunSpec) -> Outcome:
+    """See to the end of an orchestrator by itself, whatever becomes of the gang. Done: there is none to decide on."""
+    note_notice_of_orchestrator(builder)
+    ended = ended_orchestrator(builder)
+    if ended is None:
+        return Outcome.DONE
+    if ended.meta.uid == builder.memory.counted:
+        builder.delete_pods([ended], "its end is seen to")
+        return Outcome.DONE
+    return _handle_deaths(builder, gang, spec, [(death_of(ended), _ended_at(ended))], ended)
 
 
 def count_restarts_in_place(builder: PlanBuilder, state: RoleState) -> None:
@@ -81,7 +98,8 @@ def _state(builder: PlanBuilder) -> RoleState | None:
     return state if state is not None and state.attempt == builder.memory.attempt else None
 
 
-def _ended_orchestrator(builder: PlanBuilder) -> PodRecord | None:
+def ended_orchestrator(builder: PlanBuilder) -> PodRecord | None:
+    """An orchestrator's pod that has ended."""
     return next((pod for pod in builder.pods(PodRole.ORCHESTRATOR) if pod.ended), None)
 
 

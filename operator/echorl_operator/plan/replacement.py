@@ -3,8 +3,9 @@
     a pod is lost --> counted, status names it --> its StatefulSet makes another one --> status names the new gang, and
     its gate is lifted --> the pods agree and go on from memory: the orchestrator tells of it
 
-The pods themselves know whether the copies are there; where they are not, all of them end. What this does not cover,
-and what does not come about in time, is decided as for any gang: by a new attempt.
+The pods themselves know whether the copies are there; where they are not, all of them end. An orchestrator that is
+lost as well starts again by itself meanwhile. What this does not cover, and what does not come about in time, is
+decided as for any gang: by a new attempt.
 """
 
 from collections.abc import Collection, Iterable
@@ -21,15 +22,16 @@ from echorl_operator.names import PodRole
 from echorl_operator.observed.memory import Admission
 from echorl_operator.observed.records import PodRecord
 from echorl_operator.observed.roles import RoleState
-from echorl_operator.plan import edits, endings, lost_nodes
+from echorl_operator.plan import edits, endings, lost_nodes, recovery
 from echorl_operator.plan.builder import PlanBuilder
 from echorl_operator.plan.causes import cause_of_pod
 from echorl_operator.plan.deaths import death_of, exit_code, main_container, termination_message_of
 from echorl_operator.plan.gang import Gang, digest
 from echorl_operator.plan.notices import note_notice
 from echorl_operator.plan.outcome import Outcome
-from echorl_operator.plan.recovery import SETTLE_S, count, reason_of
 
+_ENDS_OF_RUNS = frozenset({ExitCode.OK, ExitCode.STOPPED})
+"""Codes of an orchestrator that is not started again for its gang."""
 KILLED = 137
 """Code of a container whose process 1 was ended by SIGKILL."""
 
@@ -62,25 +64,26 @@ def handle_losses(builder: PlanBuilder, gang: Gang, spec: EchoRLRunSpec) -> Outc
     ``gang``: one that was let through.
     """
     admission, state = builder.memory.admission, _state(builder)
-    if admission is None or not is_mirrored(spec):
-        return Outcome.DONE
     replacing = dict(builder.memory.replacing)
-    lost = lost_pods(gang, admission.pods)
+    lost = set() if admission is None or not is_mirrored(spec) else lost_pods(gang, admission.pods)
     if not lost and not replacing and not builder.memory.replaced_at:
         return Outcome.DONE
     if state is not None and builder.memory.replaced_at and state.last_step_at > builder.memory.replaced_at:
         # It had nothing to go on from, and begins as any gang.
         builder.remember(replaced_at=0)
+    orchestrator = recovery.ended_orchestrator(builder)
     is_over = state is not None and (state.phase is Phase.SUCCEEDED or state.failure_code is not None)
+    is_over |= orchestrator is not None and exit_code(orchestrator) in _ENDS_OF_RUNS
     has_begun = builder.memory.phase is Phase.RUNNING and not (
         state is not None and (state.step or 0) <= (builder.memory.resume_step or 0)
     )
     fresh = sorted(lost - {int(index) for index in replacing})
     ends = {index: _end(gang, index) for index in fresh}
     by_themselves = any(pod is not None and _ended_by_itself(pod) for pod in ends.values())
-    no_orchestrator = bool(lost) and builder.orchestrator() is None
-    if is_over or not has_begun or by_themselves or no_orchestrator or not is_covered(lost, gang.wanted):
+    if is_over or not has_begun or by_themselves or not is_covered(lost, gang.wanted):
         return Outcome.DONE
+    if (lost or replacing) and recovery.handle_orchestrator(builder, gang, spec) is Outcome.DECIDED:
+        return Outcome.DECIDED
     if _is_late(builder, state, spec):
         which = _named(builder, map(int, replacing)) if replacing else "a pod of the gang"
         why = f"{which} was lost, and the gang did not go on from memory in time"
@@ -117,20 +120,22 @@ def _note_lost(builder: PlanBuilder, spec: EchoRLRunSpec, ends: dict[int, PodRec
     rules, ledger = restart_rules(spec), builder.memory.ledger
     decision = decide(deaths, ledger=ledger, policy=policy, rules=rules, is_held=True)
     if decision.action is Action.FAIL:
-        endings.fail(builder, reason_of(decision), decision.reason)
+        endings.fail(builder, recovery.reason_of(decision), decision.reason)
         return Outcome.DECIDED
     newest = max((at for pod in ends.values() if (at := _ended_at(pod)) is not None), default=None)
-    if newest is not None and builder.now < newest + SETTLE_S:
-        builder.wake(newest + SETTLE_S)
+    if newest is not None and builder.now < newest + recovery.SETTLE_S:
+        builder.wake(newest + recovery.SETTLE_S)
         builder.say(builder.phase, "Settling", decision.reason)
         return Outcome.DECIDED
     causes = [Cause.POD_LOST if pod is None else cause_of_pod(pod) for pod in ends.values()]
     builder.restart = Restart(PodRole.TRAINER, next(cause for cause in Cause if cause in causes))
     if decision.notice:
         note_notice(builder, decision.reason)
-    count(builder, decision)
+    recovery.count(builder, decision)
     since = dict.fromkeys(map(str, ends), int(builder.now))
-    not_before = builder.now + decision.delay_s if decision.delay_s and not decision.notice else None
+    not_before = builder.memory.not_before  # of an orchestrator that is lost as well
+    if decision.delay_s and not decision.notice:
+        not_before = builder.now + decision.delay_s
     builder.fenced(replacing={**builder.memory.replacing, **since}, not_before=not_before)
     builder.note("PodLost", f"{decision.reason}; the other pods stay", warning=True)
     builder.say(builder.phase, "ReplacingPods", f"{decision.reason}; the gang waits for another pod in its place")

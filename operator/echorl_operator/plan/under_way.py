@@ -46,7 +46,9 @@ def carry_on(builder: PlanBuilder, rendering: Rendering, spec: EchoRLRunSpec) ->
     lost_nodes.handle_hung_engines(builder)
     if _handle_supersession(builder, spec) is Outcome.DECIDED:
         return
-    if builder.memory.admitted() and _handle_gang(builder, gang, spec) is not Outcome.DONE:
+    if builder.memory.admitted() and (followed := _handle_gang(builder, gang, spec)) is not Outcome.DONE:
+        if followed is Outcome.PENDING:
+            attempts.ensure_orchestrator(builder, rendering)
         return
     # Without a gang of this attempt in front of the scheduler nothing stands in the way of its template.
     pods = spec.trainer.replicas + elastic_gang.num_spares(builder)

@@ -13,6 +13,7 @@ from echorl_operator.plan.replacement import is_covered
 from echorl_testing.operator.imagined_cluster import ImaginedCluster
 
 LOST = "one-trainer-1"
+ORCHESTRATOR = "one-orchestrator"
 GAVE_UP = message_of_end("trainer", 1, "rank 0: a peer is gone", attempt=1)
 
 
@@ -127,6 +128,76 @@ def test_notices_are_told_and_use_nothing_up() -> None:
     assert cluster.status["restartsByRole"] == {"trainer": 5}
 
 
+def crashed(cluster: ImaginedCluster) -> None:
+    cluster.end(ORCHESTRATOR, 1)
+
+
+def evicted(cluster: ImaginedCluster) -> None:
+    cluster.take_away(ORCHESTRATOR, "EvictionByEvictionAPI")
+    cluster.state = None
+
+
+def evicted_and_ended(cluster: ImaginedCluster) -> None:
+    evicted(cluster)
+    cluster.end(ORCHESTRATOR, int(ExitCode.NOTICE))
+
+
+def gone(cluster: ImaginedCluster) -> None:
+    cluster.remove(ORCHESTRATOR)
+    cluster.state = None
+
+
+@pytest.mark.parametrize("when", ["before", "together", "while another is waited for"])
+@pytest.mark.parametrize("end", [crashed, evicted, evicted_and_ended, gone])
+def test_an_orchestrator_that_is_lost_as_well_starts_again_before_the_gang_is_whole(end: object, when: str) -> None:
+    cluster = at_work()
+    before, first = uids(cluster), cluster.pods[ORCHESTRATOR].meta.uid
+    assert callable(end)
+    if when != "while another is waited for":
+        end(cluster)
+    if when == "before":
+        cluster.settle_after(1.0)
+    cluster.end(LOST, 137)
+    cluster.settle_after(3.0)
+    if when == "while another is waited for":
+        end(cluster)
+        cluster.settle_after(3.0)
+    if ORCHESTRATOR in cluster.pods and cluster.pods[ORCHESTRATOR].meta.deleted_at is not None:
+        cluster.remove(ORCHESTRATOR)
+    cluster.settle_after(10.0)
+    assert cluster.pods[ORCHESTRATOR].meta.uid != first, "its back-off is over, and the other pod is not there yet"
+    assert list(cluster.status["control"]["replacing"]) == ["1"]
+    cluster.remove(LOST)
+    cluster.settle()
+    assert not any(pod.gated for pod in cluster.pods.values())
+    assert {name for name, uid in uids(cluster).items() if before[name] != uid} == {LOST}
+    cluster.say(step=4)
+    went_on(cluster, 1)
+    status = cluster.status
+    assert (status["attempt"], status["phase"], status["message"]) == (1, "Running", "training")
+    assert status["restartsByRole"] == {"trainer": 1} | ({"orchestrator": 1} if end is crashed else {})
+    assert status.get("notices", 0) == (end in (evicted, evicted_and_ended))
+
+
+def test_ends_of_an_orchestrator_that_end_the_run_do_so_beside_a_lost_pod() -> None:
+    for code, phase in ((ExitCode.OK, "Succeeded"), (ExitCode.ENVIRONMENT, "Failed")):
+        cluster = at_work()
+        cluster.end(ORCHESTRATOR, int(code))
+        cluster.end(LOST, 137)
+        cluster.settle_after(3.0)
+        assert cluster.status["phase"] == phase
+
+
+def test_an_orchestrator_that_is_lost_as_well_again_and_again_uses_its_restarts_up() -> None:
+    cluster = at_work(backoffSeconds=0)
+    cluster.end(LOST, 137)
+    for _ in range(2):
+        cluster.settle_after(3.0)
+        cluster.end(ORCHESTRATOR, 1)
+    cluster.settle_after(3.0)
+    assert (cluster.status["phase"], cluster.condition("Failed")[1]) == ("Failed", "RestartsUsedUp")
+
+
 def neighbours(cluster: ImaginedCluster) -> None:
     lose(cluster, LOST, "one-trainer-2")
 
@@ -140,11 +211,6 @@ def one_and_then_its_neighbour(cluster: ImaginedCluster) -> None:
 def by_itself(cluster: ImaginedCluster) -> None:
     cluster.end(LOST, 1, GAVE_UP)
     cluster.settle_after(3.0)
-
-
-def with_the_orchestrator(cluster: ImaginedCluster) -> None:
-    cluster.end("one-orchestrator", 1)
-    lose(cluster, LOST)
 
 
 def too_late(cluster: ImaginedCluster) -> None:
@@ -173,7 +239,6 @@ def given_up(cluster: ImaginedCluster) -> None:
         neighbours,
         one_and_then_its_neighbour,
         by_itself,
-        with_the_orchestrator,
         too_late,
         not_taken,
         given_up,
