@@ -81,6 +81,7 @@ STATUS = {
         "restartsUsed": {"trainer": 1, "inference": 0, "orchestrator": 0},
         "reachedStep": 137,
         "failedPreparations": 1,
+        "steppedAttempt": 2,
         "noticedAttempt": 2,
         "lostCheckpoint": "checkpoint 140: its file is 12 bytes short",
     },

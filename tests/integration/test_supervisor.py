@@ -227,7 +227,7 @@ def test_a_lost_rank_goes_on_in_its_attempt_where_all_ranks_have_a_step_in_memor
 
 def test_the_orchestrator_and_a_rank_go_on_in_their_attempt_from_memory_when_both_are_lost(start) -> None:
     """Together, and the one while the other one's restart is under way."""
-    run = start(memory=True, restart_policy={"max_restarts": 5, "backoff_s": 0.5})
+    run = start(memory=True, restart_policy={"max_restarts": 5, "backoff_s": 1.5})
     run.until_running()
     for launch in range(2):
         for name in ("trainer-0", "trainer-1"):
@@ -245,6 +245,25 @@ def test_the_orchestrator_and_a_rank_go_on_in_their_attempt_from_memory_when_bot
     assert run.process.returncode == 0
     assert run.state()["restarts_by_cause"] == {"trainer": 2, "orchestrator": 2}
     run.assert_nothing_left()
+
+
+def test_an_orchestrator_that_is_due_already_is_not_started_twice_for_a_rank_that_is_lost_meanwhile(start) -> None:
+    """It has said why it ended, which stands until another one answers."""
+    run = start(memory=True, restart_policy={"backoff_s": 3.0}, rules=[["orchestrator", [4], "Restart"]])
+    run.until_running()
+    for name in ("trainer-0", "trainer-1"):
+        run.tell(name, "/hold?step=3")
+    run.tell("orchestrator-0", "/exit?code=4&told=1")
+    eventually(lambda: run.state().get("restarts_by_cause") == {"orchestrator": 1}, "its restart is decided")
+    os.kill(run.role("trainer-1")["pid"], signal.SIGKILL)
+    for name in ("trainer-0", "trainer-1", "orchestrator-0"):
+        assert run.role(name, launch=1)["attempt"] == 1
+    run.until_running()
+    run.tell("orchestrator-0", "/finish", launch=1)
+    run.output()
+    assert run.process.returncode == 0
+    assert run.state()["restarts_by_cause"] == {"orchestrator": 1, "trainer": 1}
+    assert run.count("orchestrator-0") == 2
 
 
 def test_an_orchestrator_that_ends_the_run_does_so_beside_a_lost_rank(start) -> None:

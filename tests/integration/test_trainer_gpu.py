@@ -108,9 +108,10 @@ def test_experts_that_are_given_are_those_of_the_cpu(tmp_path, family):
     for mode in ("selective", "full"):
         assert distance(gradient(checkpointing=mode, device="cuda", compute_dtype=HALF), half) <= 0.03
         compiled = gradient(compiled=True, checkpointing=mode, device="cuda", compute_dtype=HALF)
-        # Compiled layers round elsewhere, so they are about as far from those that are not as both are from float32.
-        assert distance(compiled, expected) <= 0.1
-        assert distance(compiled, half) <= 0.1
+        # Compiled layers round elsewhere. Which of both is nearer to float32 is chance, by a few tokens of large
+        # ratios: on a CPU 0.3 to 1.6 times as far as those that are not, over eight batches; 1.3 times on an H100.
+        assert distance(compiled, expected) <= 2 * rounding
+        assert distance(compiled, half) <= 2 * rounding
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -196,8 +197,15 @@ def test_moments_in_host_memory_are_the_same_bits_there_and_in_a_checkpoint(tmp_
 def test_a_copy_holds_what_was_there_when_it_was_asked_for():
     """The device may change the original as soon as it is told to, and the copy is still on its way."""
     sizes = [1 << 28, *[4_000_001] * 12, *[3] * 100]
-    originals = Settled({str(number): torch.zeros(size, device="cuda") for number, size in enumerate(sizes)})
-    copies = HostCopies(originals["0"].device)
+    dtypes = [torch.float32, HALF, torch.int8]
+    originals = Settled(
+        {
+            f"{n} {dtype}": torch.zeros(size, device="cuda", dtype=dtype)
+            for dtype in dtypes
+            for n, size in enumerate(sizes)
+        }
+    )
+    copies = HostCopies(next(iter(originals.values())).device)
     for value in (0.0, 1.0, 2.0):
         copied = copies.stage({"weights": originals, "count": torch.tensor(value)})
         copies.guard()

@@ -13,8 +13,8 @@ from echorl_trainer.host_files import pin
 
 _ALIGNED = 64
 _SMALL = 16 << 20
-"""Bytes up to which a tensor is copied together with others. A copy costs Python 8 us, and a device takes a thousand
-before it holds up who asks for more."""
+"""Bytes up to which a tensor is copied together with others. A copy costs Python 8 us, and once a thousand are under
+way the device holds up who asks for one more."""
 _TOGETHER = 64 << 20
 """Bytes of what is copied together, and of the device's memory that this takes."""
 
@@ -49,12 +49,14 @@ class Span(NamedTuple):
 class Rooms:
     """Rooms that were made, and stay."""
 
-    def __init__(self, device: torch.device, provide: Provide | None) -> None:
+    def __init__(self, device: torch.device, provide: Provide | None, *, together: bool) -> None:
         """``device``: where what is small comes from; on CUDA rooms are pinned.
 
         ``provide``: makes room of so many bytes, and says at which byte of the whole it begins; None: of this process.
+
+        ``together``: whether small tensors of it have rooms side by side.
         """
-        self._device = device
+        self._device, self._together = device, together
         self._provide = provide or (lambda size: (mmap.mmap(-1, size), 0))
         self._rooms: dict[Place, Tensor] = {}
         self._stored: dict[Place, Stored] = {}
@@ -67,12 +69,12 @@ class Rooms:
         """The room, and where it is."""
         return self._rooms[place], self._stored[place]
 
-    def make(self, parts: Mapping[Place, Tensor], *, together: bool) -> None:
-        """Make those that are not there. ``together``: small ones side by side."""
+    def make(self, parts: Mapping[Place, Tensor], *, stays: bool) -> None:
+        """Make those that are not there. ``stays``: whether the parts remain what they are, and may be told of once."""
         new = {place: part for place, part in parts.items() if place not in self._rooms}
         if not new:
             return
-        small = {place: part for place, part in new.items() if together and self.is_small(part)}
+        small = {place: part for place, part in new.items() if stays and self._together and self.is_small(part)}
         whole, start = self._provide(max(_ALIGNED, sum(_padded(part.nbytes) for part in new.values())))
         self.size_bytes += sum(part.nbytes for part in new.values())
         if self._device.type == "cuda":

@@ -36,7 +36,7 @@ class _Copy(NamedTuple):
 
 
 class Described(NamedTuple):
-    """Nested dictionaries with ``Stored``, pickled once: that holds up every other thread while it lasts."""
+    """Nested dictionaries with ``Stored``, pickled once, since pickling holds up every other thread."""
 
     pickled: bytes
 
@@ -73,13 +73,16 @@ class HostCopies(AsyncStager):
 
     _synchronize_after_execute = False  # who changes the originals calls ``guard``, who reads the copies ``wait``
 
-    def __init__(self, device: torch.device, provide: Provide | None = None) -> None:
+    def __init__(self, device: torch.device, provide: Provide | None = None, *, together: bool | None = None) -> None:
         """``device``: where tensors come from that do not lie in host memory.
 
         ``provide``: makes room of so many bytes, and says at which byte of the whole it begins; None: of this process.
+
+        ``together``: whether small tensors are put side by side on the device first, and copied together; None: on
+        CUDA, as elsewhere there is nothing to wait for.
         """
         self._device = device
-        self._rooms = Rooms(device, provide)
+        self._rooms = Rooms(device, provide, together=device.type == "cuda" if together is None else together)
         self._plan = _Plan([], [], [])
         self._made: dict[str, _Copy | _Tree] = {}
         """By path: of trees, and of the tensors beside them in the newest state."""
@@ -110,6 +113,7 @@ class HostCopies(AsyncStager):
             self._side.wait_stream(torch.cuda.current_stream(self._device))
         with nullcontext() if self._side is None else torch.cuda.stream(self._side):
             if [*map(id, trees)] != [*map(id, self._plan.trees)]:
+                self._plan = _Plan([], [], [])  # gives its memory back before another one takes some
                 self._plan = self._planned(trees)
             for pack in self._plan.packs:
                 for places, parts in pack.parts.values():
@@ -150,12 +154,12 @@ class HostCopies(AsyncStager):
 
     def _make(self, path: str, leaf: Tensor | Settled) -> None:
         if isinstance(leaf, Tensor):
-            self._rooms.make({_place(path, leaf): local(leaf)}, together=False)
+            self._rooms.make({_place(path, leaf): local(leaf)}, stays=False)
             self._made[path] = self._copy(path, leaf)
             return
         found: dict[str, Tensor] = {}
         _mapped(dict(leaf), path, found.setdefault)
-        self._rooms.make({_place(place, one): local(one) for place, one in found.items()}, together=True)
+        self._rooms.make({_place(place, one): local(one) for place, one in found.items()}, stays=True)
         made = {place: self._copy(place, one) for place, one in found.items()}
         self._made[path] = _Tree(
             leaf,

@@ -50,8 +50,10 @@ class Supervisor:
         self._starting_attempt = False
         self._restarts_in_place = 0
         """Of this attempt."""
-        self._gang_restarts = False
-        """Whether ranks that are to go on from memory are still to be started."""
+        self._gang_due = 0
+        """Number of the restart whose ranks are still to be started; 0: of none."""
+        self._orchestrator_due = False
+        """Whether one is still to be started, of this attempt."""
         self._ranks_change = asyncio.Lock()
         self._void_attempt = 0
         """What this attempt's orchestrator and ranks still do is of no interest, nor that of older ones."""
@@ -186,11 +188,12 @@ class Supervisor:
                 self._restarts_in_place += 1
                 self._fleet.give_up_ranks()
                 restarted = Restarted(self._restarts_in_place, decision.reason)
-                self._gang_restarts = True
+                self._gang_due = self._restarts_in_place
                 self._mailbox.do(self._restart_gang(restarted, decision.delay_s))
             elif engine is not None:
                 self._mailbox.do(self._restart_engine(engine, decision.delay_s))
             else:
+                self._orchestrator_due = True
                 self._mailbox.do(self._restart_orchestrator(decision.delay_s))
         return None
 
@@ -210,10 +213,14 @@ class Supervisor:
         ranks = [death for death in deaths if death.role is Role.TRAINER]
         others = [death for death in deaths if death.role is not Role.TRAINER]
         if ranks and others:
-            both = [decided(ranks, gang_is_whole=False), decided(others, gang_is_whole=True)]
-            if both[0].action is Action.RESTART_GANG:
-                return sorted(both, key=lambda one: one.action is not Action.FAIL)
-        return [decided(deaths, gang_is_whole=self._fleet.gang_is_whole or self._gang_restarts)]
+            gang, other = decided(ranks, gang_is_whole=False), decided(others, gang_is_whole=True)
+            if gang.action is Action.RESTART_GANG:
+                if other.action is Action.FAIL:
+                    return [other]
+                # What an orchestrator said of its end may have been seen to already, or its end is still to come.
+                is_seen_to = self._orchestrator_due or self._fleet.orchestrator_lives
+                return [gang] if is_seen_to else [gang, other]
+        return [decided(deaths, gang_is_whole=self._fleet.gang_is_whole or self._gang_due > 0)]
 
     def _count(self, decision: Decision) -> None:
         if decision.role is not None:
@@ -242,7 +249,7 @@ class Supervisor:
         async with self._ranks_change:
             await self._fleet.end_gang()
         await asyncio.sleep(delay_s)
-        self._restarts_in_place, self._gang_restarts = 0, False
+        self._restarts_in_place, self._gang_due, self._orchestrator_due = 0, 0, False
         identity = self._fleet.begin_attempt()
         self._journal.enter(Phase.PREPARING, "choosing the step to start from", attempt=identity.attempt)
         step = self._plan.resume_step if policy is Policy.FROM_STEP else None
@@ -266,7 +273,8 @@ class Supervisor:
         async with self._ranks_change:
             if attempt == self._fleet.identity.attempt and not self._starting_attempt:
                 await self._fleet.start_ranks(restarted)
-                self._gang_restarts = False
+                if self._gang_due == restarted.count:
+                    self._gang_due = 0
 
     async def _restart_engine(self, index: int, delay_s: float) -> None:
         await asyncio.sleep(delay_s)
@@ -276,6 +284,7 @@ class Supervisor:
         attempt = self._fleet.identity.attempt
         await asyncio.sleep(delay_s)
         if attempt == self._fleet.identity.attempt and not self._starting_attempt:
+            self._orchestrator_due = False
             await self._fleet.start_orchestrator()
 
     async def _settle(self) -> None:

@@ -212,6 +212,8 @@ class Control(ApiModel):
     """Ends of engines that were looked at, by pod."""
     failure: Reason | None = None
     """Why the run failed, in one word."""
+    stepped_attempt: Count | None = None
+    """Newest attempt that has made a step of its own."""
     noticed_attempt: Count | None = None
     """Newest attempt whose gang was given notice."""
     lost_checkpoint: ShortText | None = None

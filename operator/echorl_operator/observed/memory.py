@@ -173,6 +173,8 @@ class Memory:
     """Prepare pods of this attempt that failed."""
     step: int = 0
     """Highest step that was ever reached."""
+    stepped_attempt: int = 0
+    """Newest attempt that has made a step of its own."""
     notices: int = 0
     """Pods and gangs that somebody took away, so far."""
     last_notice: str = ""
@@ -219,6 +221,7 @@ class Memory:
             step=_count(status.get("step")),
             notices=_count(status.get("notices")),
             last_notice=_text(status.get("lastNotice")),
+            stepped_attempt=_count(control.get("steppedAttempt")),
             noticed_attempt=_count(control.get("noticedAttempt")),
             autoscaling=Autoscaling.of(control.get("autoscale")),
             gang_size=GangSize.of(control.get("gang")),
@@ -245,6 +248,7 @@ class Memory:
             "countedPod": self.counted,
             "failedPreparations": self.preparations,
             "lostCheckpoint": self.lost_checkpoint,
+            "steppedAttempt": self.stepped_attempt,
             "noticedAttempt": self.noticed_attempt,
             "autoscale": None if self.autoscaling is None else self.autoscaling.status(),
             "gang": None if self.gang_size is None else self.gang_size.status(),

@@ -11,7 +11,7 @@ from echorl_operator.observed.records import PodRecord
 from echorl_operator.observed.roles import RoleState
 from echorl_operator.plan import edits, elastic_gang, endings
 from echorl_operator.plan.builder import PlanBuilder
-from echorl_operator.plan.causes import cause_of
+from echorl_operator.plan.causes import cause_of, cause_of_pod
 from echorl_operator.plan.deaths import death_of, exit_code, main_container
 from echorl_operator.plan.gang import Gang
 from echorl_operator.plan.notices import (
@@ -179,13 +179,15 @@ def _handle_deaths(
     if decision.action is Action.FAIL:
         endings.fail(builder, reason_of(decision), decision.reason)
         return Outcome.DECIDED
-    builder.restart = Restart(decision.role or Role.TRAINER, cause_of(gang, orchestrator))
+    alone = orchestrator if decision.action is Action.RESTART_ALONE else None
+    cause = cause_of(gang, orchestrator) if alone is None else cause_of_pod(alone)
+    builder.restart = Restart(decision.role or Role.TRAINER, cause)
     if decision.notice:
         (note_notice_of_gang if decision.action is Action.NEW_ATTEMPT else note_notice)(builder, decision.reason)
-    if decision.action is Action.RESTART_ALONE and orchestrator is not None:
+    if alone is not None:
         count(builder, decision)
-        builder.fenced(counted=orchestrator.meta.uid, not_before=_not_before(builder, decision.delay_s))
-        builder.delete_pods([orchestrator], decision.reason)
+        builder.fenced(counted=alone.meta.uid, not_before=held_back(builder, decision.delay_s))
+        builder.delete_pods([alone], decision.reason)
         builder.note("OrchestratorRestarted", decision.reason, warning=True)
         builder.say(builder.phase, "OrchestratorRestarted", decision.reason)
         return Outcome.DECIDED
@@ -199,6 +201,12 @@ def count(builder: PlanBuilder, decision: Decision) -> None:
     builder.remember(restarts=restarts)
     if decision.counts:
         builder.remember(ledger=builder.memory.ledger.with_restart(role, builder.memory.step))
+
+
+def held_back(builder: PlanBuilder, delay_s: float) -> float | None:
+    """Until when what starts again waits: for its own back-off, and what else of the attempt waits for already."""
+    ends = (builder.memory.not_before, _not_before(builder, delay_s))
+    return max((end for end in ends if end is not None), default=None)
 
 
 def _restart(builder: PlanBuilder, spec: EchoRLRunSpec, decisions: list[Decision], reason: str) -> Outcome:

@@ -8,7 +8,7 @@ lost as well starts again by itself meanwhile. What this does not cover, and wha
 decided as for any gang: by a new attempt.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from echorl_core.names import ExitCode, Phase, Role
@@ -64,35 +64,43 @@ def handle_losses(builder: PlanBuilder, gang: Gang, spec: EchoRLRunSpec) -> Outc
     ``gang``: one that was let through.
     """
     admission, state = builder.memory.admission, _state(builder)
-    replacing = dict(builder.memory.replacing)
-    lost = set() if admission is None or not is_mirrored(spec) else lost_pods(gang, admission.pods)
-    if not lost and not replacing and not builder.memory.replaced_at:
+    if admission is None or not is_mirrored(spec):
         return Outcome.DONE
-    if state is not None and builder.memory.replaced_at and state.last_step_at > builder.memory.replaced_at:
-        # It had nothing to go on from, and begins as any gang.
-        builder.remember(replaced_at=0)
-    orchestrator = recovery.ended_orchestrator(builder)
-    is_over = state is not None and (state.phase is Phase.SUCCEEDED or state.failure_code is not None)
-    is_over |= orchestrator is not None and exit_code(orchestrator) in _ENDS_OF_RUNS
-    has_begun = builder.memory.phase is Phase.RUNNING and not (
-        state is not None and (state.step or 0) <= (builder.memory.resume_step or 0)
-    )
-    fresh = sorted(lost - {int(index) for index in replacing})
+    lost = lost_pods(gang, admission.pods)
+    if not lost and not builder.memory.replacing and not builder.memory.replaced_at:
+        return Outcome.DONE
+    fresh = sorted(lost - {int(index) for index in builder.memory.replacing})
     ends = {index: _end(gang, index) for index in fresh}
     by_themselves = any(pod is not None and _ended_by_itself(pod) for pod in ends.values())
-    if is_over or not has_begun or by_themselves or not is_covered(lost, gang.wanted):
+    has_begun = builder.memory.phase is Phase.RUNNING and builder.memory.stepped_attempt == builder.memory.attempt
+    if _is_over(builder, state) or not has_begun or by_themselves or not is_covered(lost, gang.wanted):
         return Outcome.DONE
-    if (lost or replacing) and recovery.handle_orchestrator(builder, gang, spec) is Outcome.DECIDED:
+    return _replace(builder, gang, spec, ends if lost or builder.memory.replacing else None)
+
+
+def _replace(
+    builder: PlanBuilder, gang: Gang, spec: EchoRLRunSpec, ends: Mapping[int, PodRecord | None] | None
+) -> Outcome:
+    """Of a gang that its neighbours' copies cover. ``ends``: of pods that are lost since; None: none is lost now."""
+    replacing = builder.memory.replacing
+    if ends is not None and recovery.handle_orchestrator(builder, gang, spec) is Outcome.DECIDED:
         return Outcome.DECIDED
-    if _is_late(builder, state, spec):
+    if _is_late(builder, _state(builder), spec):
         which = _named(builder, map(int, replacing)) if replacing else "a pod of the gang"
         why = f"{which} was lost, and the gang did not go on from memory in time"
         builder.restart = Restart(PodRole.TRAINER, Cause.POD_LOST)
         edits.begin_attempt(builder, spec, Phase.RESTARTING, "GangRestarted", why)
         return Outcome.DECIDED
-    if fresh:
+    if ends:
         return _note_lost(builder, spec, ends)
     return _let_through(builder, gang) if replacing else Outcome.DONE
+
+
+def _is_over(builder: PlanBuilder, state: RoleState | None) -> bool:
+    orchestrator = recovery.ended_orchestrator(builder)
+    if orchestrator is not None and exit_code(orchestrator) in _ENDS_OF_RUNS:
+        return True
+    return state is not None and (state.phase is Phase.SUCCEEDED or state.failure_code is not None)
 
 
 def without_history(builder: PlanBuilder, gang: Gang, spec: EchoRLRunSpec) -> Gang:
@@ -112,7 +120,7 @@ def count_replacements(builder: PlanBuilder, state: RoleState) -> None:
     builder.note("PodReplaced", f"the gang went on from memory: {state.restart_reason}", warning=True)
 
 
-def _note_lost(builder: PlanBuilder, spec: EchoRLRunSpec, ends: dict[int, PodRecord | None]) -> Outcome:
+def _note_lost(builder: PlanBuilder, spec: EchoRLRunSpec, ends: Mapping[int, PodRecord | None]) -> Outcome:
     """Count pods that are lost, and have status name them."""
     unknown = Death(Role.TRAINER, _named(builder, ends), int(ExitCode.CRASH), why="its pod is gone", notice=True)
     deaths = [unknown if pod is None else _death_of(pod) for pod in ends.values()]
@@ -133,9 +141,7 @@ def _note_lost(builder: PlanBuilder, spec: EchoRLRunSpec, ends: dict[int, PodRec
         note_notice(builder, decision.reason)
     recovery.count(builder, decision)
     since = dict.fromkeys(map(str, ends), int(builder.now))
-    not_before = builder.memory.not_before  # of an orchestrator that is lost as well
-    if decision.delay_s and not decision.notice:
-        not_before = builder.now + decision.delay_s
+    not_before = recovery.held_back(builder, 0.0 if decision.notice else decision.delay_s)
     builder.fenced(replacing={**builder.memory.replacing, **since}, not_before=not_before)
     builder.note("PodLost", f"{decision.reason}; the other pods stay", warning=True)
     builder.say(builder.phase, "ReplacingPods", f"{decision.reason}; the gang waits for another pod in its place")

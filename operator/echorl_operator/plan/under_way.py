@@ -48,7 +48,9 @@ def carry_on(builder: PlanBuilder, rendering: Rendering, spec: EchoRLRunSpec) ->
         return
     if builder.memory.admitted() and (followed := _handle_gang(builder, gang, spec)) is not Outcome.DONE:
         if followed is Outcome.PENDING:
+            phase, reason, message = builder.phase, builder.reason, builder.message
             attempts.ensure_orchestrator(builder, rendering)
+            builder.say(phase, reason, message)
         return
     # Without a gang of this attempt in front of the scheduler nothing stands in the way of its template.
     pods = spec.trainer.replicas + elastic_gang.num_spares(builder)
@@ -112,6 +114,11 @@ def _note_progress(builder: PlanBuilder, spec: EchoRLRunSpec) -> None:
         return
     if state.checkpoint is not None and state.checkpoint.step > (builder.memory.resume_step or 0):
         builder.remember(lost_checkpoint="")
+    if state.step > (builder.memory.resume_step or 0):
+        builder.remember(stepped_attempt=builder.memory.attempt)
+    if state.step > builder.memory.step and builder.memory.replaced_at:
+        # It had nothing to go on from, and begins as any gang.
+        builder.remember(replaced_at=0)
     step = max(builder.memory.step, state.step)
     builder.remember(step=step, ledger=builder.memory.ledger.after_progress(step, restart_policy(spec)))
     recovery.count_restarts_in_place(builder, state)

@@ -77,7 +77,7 @@ def whole():
 
 def test_a_copy_is_what_was_there_and_is_read_back_from_where_it_says(whole):
     provide, everything = whole
-    copies, state = HostCopies(CPU, provide), state_of()
+    copies, state = HostCopies(CPU, provide, together=True), state_of()
     for turn in range(3):
         expected = {path: one.clone() for path, one in leaves(state).items()}
         copied = copies.stage(state)
@@ -95,7 +95,7 @@ def test_a_copy_is_what_was_there_and_is_read_back_from_where_it_says(whole):
 
 
 def test_small_tensors_are_copied_together():
-    copies, state = HostCopies(CPU), state_of()
+    copies, state = HostCopies(CPU, together=True), state_of()
     copies.stage(state)
     with Copies() as made:
         copies.stage(state)
@@ -104,7 +104,7 @@ def test_small_tensors_are_copied_together():
 
 @pytest.mark.parametrize("turned", [False, True])
 def test_what_lies_elsewhere_now_is_copied_from_there(turned):
-    copies, state = HostCopies(CPU), state_of()
+    copies, state = HostCopies(CPU, together=True), state_of()
     copies.stage(state)
     before = state["model"]
     for path in ("scalar", "half 1", "large", "square", "turned"):
@@ -118,7 +118,7 @@ def test_what_lies_elsewhere_now_is_copied_from_there(turned):
 
 
 def test_a_tree_that_is_no_longer_there_takes_nothing_of_the_others_along():
-    copies, state = HostCopies(CPU), state_of()
+    copies, state = HostCopies(CPU, together=True), state_of()
     copies.stage(state)
     del state["model"]
     for one in leaves(state).values():

@@ -3,7 +3,8 @@
 ``fake_role.py ROLE CONFIG``. The test finds it by ``RUN/roles/<role>-<index>/<pid>.json`` and posts to it:
 ``/exit?code=N``, ``/sick`` (healthz answers 503 once it has answered 200), ``/hold?step=N`` (a rank's memory holds
 that step), and to the orchestrator ``/step?n=N``,
-``/quarantine`` (its state calls every engine quarantined) and ``/finish``.
+``/exit?code=N&told=1`` (its state tells of that as a failure a second before), ``/quarantine`` (its state calls every
+engine quarantined) and ``/finish``.
 """
 
 import json
@@ -38,6 +39,7 @@ class Part:
     engine_state = "serving"
     step = 0
     notice: str | None = None
+    failure: dict[str, object] | None = None
     told: set[str] = set()
     revision = 0
 
@@ -57,8 +59,16 @@ def grandchildren() -> list[int]:
     return found
 
 
-def leave(code: int) -> None:
-    threading.Timer(0.05, os._exit, [code]).start()
+def leave(code: int, after_s: float = 0.05) -> None:
+    threading.Timer(after_s, os._exit, [code]).start()
+
+
+def announce_end(fields: dict[str, str]) -> None:
+    sys.stdout.write(f"leaving with {fields['code']}\n")
+    sys.stdout.flush()
+    if "told" in fields:
+        Part.failure = {"exit_code": int(fields["code"]), "message": "as told"}
+        Part.revision += 1
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -105,12 +115,11 @@ class Handler(BaseHTTPRequestHandler):
             (slot, _) = slots_from(os.environ) or ()
             slot.seal(int(fields["step"]), b"", HEAD_BYTES)
         elif path == "/exit":
-            sys.stdout.write(f"leaving with {fields['code']}\n")
-            sys.stdout.flush()
+            announce_end(fields)
         self.reply(200, {})
         # Only then what ends the process: on a busy machine it could be gone before it has answered.
         if path == "/exit":
-            leave(int(fields["code"]))
+            leave(int(fields["code"]), 1.0 if "told" in fields else 0.05)
         elif path in ENDS:
             Part.notice = ENDS[path]
 
@@ -134,6 +143,7 @@ def state() -> dict[str, object]:
         "revision": Part.revision,
         "phase": "Running",
         "step": Part.step,
+        "failure": Part.failure,
         "engines": [
             {"name": name, "state": Part.engine_state, "error": "as told"} for name in CONFIG["engines"]["names"]
         ],

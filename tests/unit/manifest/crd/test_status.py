@@ -40,6 +40,7 @@ FULL = Memory(
     step=31,
     notices=4,
     last_notice="attempt 3: one-trainer-0 was given notice: EvictionByEvictionAPI",
+    stepped_attempt=3,
     noticed_attempt=3,
     autoscaling=Autoscaling(3, 1, 4, 2, since=9, is_off=True, before_engines=2, before_pace=1440),
     gang_size=GangSize(1, 2, 7, tries=1, spares_from=67, held_since=68, grows=True),

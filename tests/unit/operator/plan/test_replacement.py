@@ -5,8 +5,9 @@ from itertools import combinations
 
 import pytest
 
-from echorl_core.names import ExitCode
+from echorl_core.names import ExitCode, Role
 from echorl_core.termination_message import message_of_end
+from echorl_operator.accounting.restarts import Cause
 from echorl_operator.plan.actions import Delete, LiftGate
 from echorl_operator.plan.gang import digest
 from echorl_operator.plan.replacement import is_covered
@@ -196,6 +197,87 @@ def test_an_orchestrator_that_is_lost_as_well_again_and_again_uses_its_restarts_
         cluster.end(ORCHESTRATOR, 1)
     cluster.settle_after(3.0)
     assert (cluster.status["phase"], cluster.condition("Failed")[1]) == ("Failed", "RestartsUsedUp")
+
+
+def lose_again_and_again(cluster: ImaginedCluster, name: str, times: int) -> None:
+    """Until its back-off is a long one, without a step that would be a new one."""
+    for number in range(1, times + 1):
+        cluster.end(name, 137 if name == LOST else 1)
+        cluster.settle_after(3.0)
+        if name == LOST:
+            cluster.remove(LOST)
+        cluster.settle_after(300.0)
+        cluster.say(step=2, last_step_at=cluster.now, replacements=number if name == LOST else 0)
+        cluster.settle()
+
+
+@pytest.mark.parametrize(("often", "once"), [(LOST, ORCHESTRATOR), (ORCHESTRATOR, LOST)])
+def test_the_longer_back_off_of_two_that_are_lost_together_holds(often: str, once: str) -> None:
+    cluster = at_work(maxRestarts=9, resetAfterSteps=1000)
+    lose_again_and_again(cluster, often, 4)
+    cluster.end(often, 137)
+    cluster.settle_after(3.0)
+    until = cluster.status["control"]["notBefore"]
+    cluster.end(once, 1 if once == ORCHESTRATOR else 137)
+    cluster.settle_after(3.0)
+    cluster.remove(LOST)
+    cluster.settle_after(20.0)
+    assert cluster.status["control"]["notBefore"] == until
+    assert ORCHESTRATOR not in cluster.pods
+    assert cluster.pods[LOST].gated
+    cluster.settle_after(300.0)
+    assert not cluster.pods[LOST].gated
+    assert (cluster.status["attempt"], ORCHESTRATOR in cluster.pods) == (1, True)
+
+
+def test_a_gang_that_does_not_go_on_is_late_whatever_a_new_orchestrator_says_of_its_own_start() -> None:
+    cluster = at_work(maxRestarts=9)
+    cluster.end(ORCHESTRATOR, 1)
+    lose(cluster, LOST)
+    cluster.settle_after(20.0)
+    cluster.now += 5.0
+    cluster.say(step=1)
+    cluster.settle_after(30.0)
+    assert (cluster.status["attempt"], cluster.status["control"]["replacedAt"] > 0) == (1, True)
+    cluster.settle_after(601.0)
+    assert cluster.status["attempt"] == 2
+
+
+def test_before_the_first_step_nothing_is_held_though_nobody_can_say_so() -> None:
+    cluster = at_work(maxRestarts=9)
+    lose(cluster, LOST, "one-trainer-2")
+    cluster.settle_after(60.0)
+    cluster.say(step=0)
+    cluster.settle()
+    assert (cluster.status["attempt"], cluster.status["phase"]) == (2, "Running")
+    cluster.end(ORCHESTRATOR, 1)
+    cluster.end(LOST, 137)
+    cluster.settle_after(3.0)
+    assert cluster.status["attempt"] == 3
+
+
+def test_two_that_hang_on_a_lost_node_are_told_and_then_a_new_attempt_begins() -> None:
+    """A silent node may still be at work: what takes a hung orchestrator's place is of another attempt."""
+    cluster = at_work()
+    for name in (LOST, ORCHESTRATOR):
+        cluster.hang(name)
+    cluster.state = None
+    cluster.settle_after(10.0)
+    assert cluster.status["attempt"] == 1
+    cluster.settle_after(120.0)
+    assert (cluster.status["attempt"], told(cluster, "NodeLost") != []) == (2, True)
+
+
+def test_each_of_two_that_are_lost_has_its_own_cause() -> None:
+    cluster = at_work()
+    cluster.end(LOST, 137, reason="OOMKilled")
+    cluster.end(ORCHESTRATOR, 1)
+    cluster.now += 3.0
+    found = [made.restart for made in (cluster.step() for _ in range(4)) if made.restart is not None]
+    assert [(one.role, one.cause) for one in found] == [
+        (Role.ORCHESTRATOR, Cause.CRASHED),
+        (Role.TRAINER, Cause.OUT_OF_MEMORY),
+    ]
 
 
 def neighbours(cluster: ImaginedCluster) -> None:
