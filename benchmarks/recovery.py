@@ -4,8 +4,9 @@
 
 Real: ``echorl run`` with a trainer of two ranks, a small seeded model, and vLLM on the CPU. Processes are ended by
 SIGKILL at random moments, the next one when the run is back. Two runs: with ``checkpoint.memory`` lose an engine, the
-orchestrator and a rank (``rank``, which goes on in place); without it a rank (``rank-volume``, which begins anew at the
-volume's checkpoint). No loss begins after ``--minutes``; what that leaves is in the count.
+orchestrator, a rank (``rank``, which goes on in place) and both at once (``rank-orchestrator``); without it a rank
+(``rank-volume``, which begins anew at the volume's checkpoint). No loss begins after ``--minutes``; what that leaves is
+in the count.
 
 By what was lost, p50 and p99 (nearest rank):
 
@@ -39,8 +40,14 @@ from echorl_testing.scrape import asked
 
 START_S, LOST_S = 400.0, 300.0
 RANKS, INTERVAL = 2, 5
-VICTIMS = {"engine": "inference-", "orchestrator": "orchestrator-", "rank": "trainer-", "rank-volume": "trainer-"}
-"""By what is lost: how the names of its processes begin."""
+VICTIMS = {
+    "engine": "inference-",
+    "orchestrator": "orchestrator-",
+    "rank": "trainer-",
+    "rank-orchestrator": "trainer-",
+    "rank-volume": "trainer-",
+}
+"""By what is lost: how the names of its processes begin, of both: the rank's."""
 GENERATED, FINISHED = "vllm:generation_tokens_total", "vllm:request_generation_tokens_sum"
 KEPT, ABANDONED = "echorl_orchestrator_turn_tokens_kept_total", "echorl_orchestrator_turn_tokens_lost_total"
 
@@ -87,6 +94,8 @@ class Losses:
         time.sleep(self._chance.uniform(0.0, 2 * a_step))
         pid, state, at_kill = run.roles()[victim], run.orchestrator_state(), self._tokens(engine)
         os.kill(pid, signal.SIGKILL)
+        if what == "rank-orchestrator":
+            os.kill(run.roles()["orchestrator-0"], signal.SIGKILL)
         killed, step = time.monotonic(), int(state["step"])
         boots = {one["boot_id"] for one in state["engines"] if one["name"] == engine}
         row = {"lost": what, "process": victim, "step": step, "step_s": round(a_step, 3)}

@@ -120,7 +120,7 @@ class Life:
         found = pauses_after(self.losses, made, WINDOW_S)
         first = min((at for _, at in self.losses), default=made[-1])
         return {
-            "undisturbed_s": round(longest_pause(made, made[0], first), 1),
+            "undisturbed_s": round(longest_pause([at for at in made if at <= first], made[0], first), 1),
             "paused_s": {
                 label: {"median": round(statistics.median(took), 1), "longest": round(max(took), 1), "count": len(took)}
                 for label, took in found.items()

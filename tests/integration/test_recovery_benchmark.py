@@ -14,7 +14,10 @@ from echorl_testing.engines.engine import REPOSITORY
 pytestmark = [pytest.mark.vllm, pytest.mark.faults, campaign.ALL, pytest.mark.timeout(1200)]
 
 
-@pytest.mark.parametrize("kinds", [["orchestrator", "rank"], ["engine", "rank-volume"]], ids=["in place", "anew"])
+KINDS = [["orchestrator", "rank", "rank-orchestrator"], ["engine", "rank-volume"]]
+
+
+@pytest.mark.parametrize("kinds", KINDS, ids=["in place", "anew"])
 def test_a_run_is_back_after_one_loss_of_each_kind(tmp_path: Path, kinds: list[str]) -> None:
     rooms = ["core", "operator", "orchestrator", "trainer", "tests/support", "."]
     options = ["--out", tmp_path, "--losses", "1", "--kinds", *kinds]
