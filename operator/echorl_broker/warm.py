@@ -22,6 +22,9 @@ from echorl_operator.observed.runs import RunRecord
 
 _log = structlog.get_logger()
 
+_LOOKS = 4
+"""At pods that could not be claimed as they were read: a kubelet or scheduler may only have written their status."""
+
 
 class WarmPods:
     """Of all runs of one API server."""
@@ -32,15 +35,20 @@ class WarmPods:
     async def claim(self, run: RunRecord, orchestrator: PodRecord, key: str, wanted: Wanted) -> bool:
         """Make a ready one that was made by the same the sandbox ``key``; False where there is none."""
         now, shape = time.time(), profile.shape_of(wanted)
-        for pod in await self._cluster.warm(run.key.namespace, run.uid):
-            fits = pod.warm == shape and pod.orchestrator_uid == orchestrator.meta.uid
-            if not fits or _is_old(pod, now) or not isinstance(self._state(pod, now), Up):
-                continue
-            meta = pod.record.meta
-            if await self._cluster.claim(meta, profile.claim(meta, key, wanted.ttl_s, now=now)):
-                self._metrics.claimed(run.key)
-                _log.info("sandbox claimed", namespace=run.key.namespace, run=run.key.name, key=key)
-                return True
+        for _ in range(_LOOKS):
+            was_refused = False
+            for pod in await self._cluster.warm(run.key.namespace, run.uid):
+                fits = pod.warm == shape and pod.orchestrator_uid == orchestrator.meta.uid
+                if not fits or _is_old(pod, now) or not isinstance(self._state(pod, now), Up):
+                    continue
+                meta = pod.record.meta
+                if await self._cluster.claim(meta, profile.claim(meta, key, wanted.ttl_s, now=now)):
+                    self._metrics.claimed(run.key)
+                    _log.info("sandbox claimed", namespace=run.key.namespace, run=run.key.name, key=key)
+                    return True
+                was_refused = True
+            if not was_refused:
+                break
         return False
 
     async def keep(
