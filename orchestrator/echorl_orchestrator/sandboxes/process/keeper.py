@@ -31,6 +31,15 @@ class _Command:
     out_of_memory: bool = False
 
 
+@dataclass
+class _Leaving:
+    """A command that ended, and what it left behind has not yet."""
+
+    command: _Command
+    status: int
+    left: set[int]
+
+
 @dataclass(frozen=True)
 class _Process:
     parent: int
@@ -46,6 +55,7 @@ class Keeper:
         self._mounted = mounted
         self._commands: dict[int, _Command] = {}
         """By the number of bubblewrap's outer process."""
+        self._leaving: list[_Leaving] = []
 
     def serve(self) -> None:
         """Do what is asked; returns at the channel's end."""
@@ -63,13 +73,13 @@ class Keeper:
                     return
                 self._answer(*told)
             self._reap()
-            if self._commands:
+            if self._commands or self._leaving:
                 self._look()
 
     def _patience(self) -> float | None:
         if any(command.killed for command in self._commands.values()):
             return _AGAIN_S
-        return _LOOK_S if self._commands else None
+        return _LOOK_S if self._commands or self._leaving else None
 
     def _answer(self, asked: dict[str, Any], descriptors: list[int]) -> None:
         beside: list[int] = []
@@ -142,7 +152,18 @@ class Keeper:
                 return
             command = self._commands.pop(ended, None)
             if command is not None:
-                self._tell(command, status)
+                # Bubblewrap's outer process ends with the command, and the namespace a moment after it.
+                self._leaving.append(_Leaving(command, status, self._orphans(_processes())))
+            for leaving in self._leaving:
+                leaving.left.discard(ended)
+            for leaving in [leaving for leaving in self._leaving if not leaving.left]:
+                self._leaving.remove(leaving)
+                self._tell(leaving.command, leaving.status)
+
+    def _orphans(self, found: dict[int, _Process]) -> set[int]:
+        """First processes of namespaces whose command ended: each is reaped when all in its namespace are gone."""
+        ours = os.getpid()
+        return {number for number, process in found.items() if process.parent == ours and number not in self._commands}
 
     def _tell(self, command: _Command, status: int) -> None:
         found = os.waitstatus_to_exitcode(status)
@@ -159,10 +180,10 @@ class Keeper:
     def _look(self) -> None:
         """End what was to be killed, what nobody owns, and who uses most where that is too much."""
         found = _processes()
+        orphans = self._orphans(found)
         for number, process in found.items():
             command = self._commands.get(process.parent)
-            orphaned = process.parent == os.getpid() and number not in self._commands
-            if orphaned or (command is not None and command.killed):
+            if number in orphans or (command is not None and command.killed):
                 # Process 1 of the command's namespace: with it the kernel ends all others.
                 _kill(number)
         if sum(process.resident_bytes for process in found.values()) <= self._order.memory_bytes:
