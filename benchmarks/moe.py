@@ -4,7 +4,8 @@
 
 Both have a vocabulary of bytes, so that layers are what counts, and train the same documents, ours and transformers' by
 turns in one process. What is compared is each side's share of the rate of one large matrix product, of the operations
-of its active parameters. ``DIR/moe.jsonl`` gets a line a side; a table is printed last.
+of its active parameters, by how many micro-batches a step has: what a mixture does once a step, with all of its
+parameters, weighs less in a longer one. ``DIR/moe.jsonl`` gets a line for each; a table is printed last.
 """
 
 import argparse
@@ -18,7 +19,7 @@ import torch
 import transformers
 from transformers import AutoConfig
 
-from benchmarks.step.__main__ import OURS, PEER, drawn, measured
+from benchmarks.step.__main__ import OURS, PEER, drawn, measured, side
 from benchmarks.trainer_bench import Bench
 from benchmarks.trainer_speed import matmul_ceiling, model_flops
 from echorl_trainer.parallel import Accumulation, connect, disconnect
@@ -35,7 +36,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--shape", choices=sorted(SHAPES), default="30b-a3b-bytes")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
     parser.add_argument("--tokens", type=int, default=32_768, help="of a micro-batch")
-    parser.add_argument("--micro-batches", type=int, default=2)
+    parser.add_argument("--micro-batches", nargs="+", type=int, default=[2], help="of a step")
     parser.add_argument("--sides", nargs="+", choices=[PEER, *OURS], default=["ours", PEER])
     parser.add_argument("--eager", action="store_true", help="our layers are not compiled")
     parser.add_argument("--accumulation", choices=get_args(Accumulation), default="sharded", help="of our gradients")
@@ -45,26 +46,35 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def rows_of(family: Family, bench: Bench, ceiling: float, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """One model, all sides."""
+    """One model, all sides, all steps."""
     write_seeded_model(bench.model, SHAPES[options.shape], options.seed, family=family)
     config = AutoConfig.from_pretrained(bench.model, local_files_only=True)
-    batch = drawn(options, int(config.vocab_size))
-    flops = sum(model_flops(micro, config) for micro in batch.micro_batches)
     rows = []
     for name in options.sides:
-        row = measured(bench, name, batch, options)
-        rows.append({"family": family, **row, "share_of_product": flops / row["step_s"] / ceiling})
+        step = side(bench, name, compiled=not options.eager)
+        for count in options.micro_batches:
+            batch = drawn(options, int(config.vocab_size), count)
+            row = measured(bench, step, batch, options)
+            flops = sum(model_flops(micro, config) for micro in batch.micro_batches)
+            share = flops / row["step_s"] / ceiling
+            rows.append({"family": family, "side": name, "micro_batches": count, **row, "share_of_product": share})
+            print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
+        del step
         bench.clean()
     return rows
 
 
 def table(rows: list[dict[str, Any]]) -> str:
     """As Markdown."""
-    lines = ["| model | side | step s | tokens/s | share of a product | ÷ dense | GiB |", "|" + "---|" * 7]
+    lines = [
+        "| model | side | micro-batches | step s | tokens/s | share of a product | ÷ dense | GiB |",
+        "|" + "---|" * 8,
+    ]
     for row in rows:
         peak = "" if row["peak_gib"] is None else f"{row['peak_gib']:.1f}"
+        what = (row["family"], row["side"], str(row["micro_batches"]))
         values = (f"{row['step_s']:.3f}", f"{row['tokens_per_s']:,.0f}", f"{row['share_of_product']:.1%}")
-        lines.append("| " + " | ".join([row["family"], row["side"], *values, f"{row['over_dense']:.2f}", peak]) + " |")
+        lines.append("| " + " | ".join([*what, *values, f"{row['over_dense']:.2f}", peak]) + " |")
     return "\n".join(lines)
 
 
@@ -82,9 +92,9 @@ def main(arguments: list[str]) -> int:
             if not rows:
                 ceiling = matmul_ceiling(bench)
             rows += rows_of(family, bench, ceiling, options)
-    dense = {row["side"]: row["share_of_product"] for row in rows if row["family"] == DENSE}
+    dense = {(row["side"], row["micro_batches"]): row["share_of_product"] for row in rows if row["family"] == DENSE}
     for row in rows:
-        row["over_dense"] = row["share_of_product"] / dense[row["side"]]
+        row["over_dense"] = row["share_of_product"] / dense[row["side"], row["micro_batches"]]
     (options.out / "moe.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     device = torch.cuda.get_device_name() if options.device == "cuda" else "cpu"
     print(f"{device}, torch {torch.__version__}, transformers {transformers.__version__}, {options.shape}")

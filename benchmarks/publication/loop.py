@@ -54,7 +54,7 @@ class Loop:
         )
         vocabulary = int(policy.model.get_input_embeddings().num_embeddings)
         # Not a step after which weights are kept to be compared.
-        self._batch: RankBatch = replace(drawn(options, vocabulary), step=3)
+        self._batch: RankBatch = replace(drawn(options, vocabulary, options.micro_batches), step=3)
         self._publishers, self._device = publishers, ranks.device
         self._versions = itertools.count(first)
         self.visible: dict[str, list[float]] = defaultdict(list)

@@ -53,11 +53,11 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def drawn(options: argparse.Namespace, vocab_size: int) -> RankBatch:
+def drawn(options: argparse.Namespace, vocab_size: int, micro_batches: int) -> RankBatch:
     """The batch; sampled as by a model that knows nothing, which is what a seeded one is."""
     generator = np.random.default_rng(options.seed)
     mix = Mix(tokens=options.tokens, median=max(32, options.tokens // 12), vocab_size=vocab_size)
-    micros = [micro_batch(mix, generator, f"m{index}") for index in range(options.micro_batches)]
+    micros = [micro_batch(mix, generator, f"m{index}") for index in range(micro_batches)]
     chance = -np.log(vocab_size)
     sampled = [
         replace(one, logprobs=np.where(one.role == TokenRole.ACTION, chance, 0).astype(np.float32)) for one in micros
@@ -73,9 +73,8 @@ def side(bench: Bench, name: str, *, compiled: bool) -> Step:
     return lambda batch: run_timed(bench, learner, batch)["wall"]
 
 
-def measured(bench: Bench, name: str, batch: RankBatch, options: argparse.Namespace) -> dict[str, Any]:
-    """One side: its first step, in which it compiles, and the median of the later ones."""
-    step = side(bench, name, compiled=not options.eager)
+def measured(bench: Bench, step: Step, batch: RankBatch, options: argparse.Namespace) -> dict[str, Any]:
+    """A side's first step on ``batch``, in which it may compile, and the median of the later ones."""
     first = step(batch)
     step(batch)
     bench.clean()
@@ -85,11 +84,10 @@ def measured(bench: Bench, name: str, batch: RankBatch, options: argparse.Namesp
     peak = torch.cuda.max_memory_allocated() / GIB if bench.cuda else None
     median = statistics.median(walls)
     return {
-        "side": name,
         "step_s": median,
         "spread": (max(walls) - min(walls)) / median,
         "first_step_s": first,
-        "tokens_per_s": options.tokens * options.micro_batches / median,
+        "tokens_per_s": options.tokens * len(batch.micro_batches) / median,
         "peak_gib": peak,
     }
 
@@ -115,12 +113,14 @@ def main(arguments: list[str]) -> int:
         bench = Bench(ranks, Path(temporary) / "model", Path(temporary), options.out, limit_s=1e9)
         write_seeded_model(bench.model, SHAPES[options.shape], options.seed)
         config = AutoConfig.from_pretrained(bench.model, local_files_only=True)
-        batch = drawn(options, int(config.vocab_size))
+        batch = drawn(options, int(config.vocab_size), options.micro_batches)
         flops = sum(model_flops(micro, config) for micro in batch.micro_batches)
         ceiling = matmul_ceiling(bench)
         rows = []
         for name in options.sides:
-            rows.append(measured(bench, name, batch, options))
+            step = side(bench, name, compiled=not options.eager)
+            rows.append({"side": name, **measured(bench, step, batch, options)})
+            del step
             print(f"[{time.monotonic() - bench.began:6.1f} s] {name}", file=sys.stderr, flush=True)
             bench.clean()
     peer = next((row["step_s"] for row in rows if row["side"] == PEER), None)
