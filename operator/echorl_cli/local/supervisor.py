@@ -13,6 +13,7 @@ from functools import partial
 
 import aiohttp
 
+from echorl_cli.local.deciding import Standing, decisions
 from echorl_cli.local.fleet import Fleet, last_lines
 from echorl_cli.local.health import HealthWatch, Quarantines
 from echorl_cli.local.journal import Journal
@@ -26,7 +27,7 @@ from echorl_core.attempts import Policy
 from echorl_core.memory_copies import Restarted
 from echorl_core.names import NEVER_RESTARTED, ExitCode, Phase, Role
 from echorl_core.prepare import prepare
-from echorl_core.restarts import Action, Death, Decision, Ledger, decide
+from echorl_core.restarts import Action, Death, Decision, Ledger
 from echorl_core.wire.run_state import RunState
 
 _OBSERVE_S = 5.0
@@ -176,7 +177,13 @@ class Supervisor:
             self._mailbox.do(self._settle())
 
     def _carry_out(self, deaths: list[Death], engine: int | None = None) -> Outcome | None:
-        for decision in self._decisions(deaths):
+        standing = Standing(
+            ledger=self._ledger,
+            gang_is_whole=self._fleet.gang_is_whole or self._gang_due > 0,
+            is_held=self._fleet.is_held,
+            orchestrator_is_seen_to=self._orchestrator_due or self._fleet.orchestrator_lives,
+        )
+        for decision in decisions(deaths, standing, self._plan.restart_policy, self._plan.rules):
             if decision.action is Action.FAIL:
                 return Outcome.failed(decision.reason, decision.exit_code)
             if self._signal is not None:
@@ -196,31 +203,6 @@ class Supervisor:
                 self._orchestrator_due = True
                 self._mailbox.do(self._restart_orchestrator(decision.delay_s))
         return None
-
-    def _decisions(self, deaths: list[Death]) -> list[Decision]:
-        """One about all; ranks that go on from memory, and the orchestrator, are decided on by themselves."""
-
-        def decided(some: list[Death], *, gang_is_whole: bool) -> Decision:
-            return decide(
-                some,
-                ledger=self._ledger,
-                policy=self._plan.restart_policy,
-                rules=self._plan.rules,
-                gang_is_whole=gang_is_whole,
-                is_held=self._fleet.is_held,
-            )
-
-        ranks = [death for death in deaths if death.role is Role.TRAINER]
-        others = [death for death in deaths if death.role is not Role.TRAINER]
-        if ranks and others:
-            gang, other = decided(ranks, gang_is_whole=False), decided(others, gang_is_whole=True)
-            if gang.action is Action.RESTART_GANG:
-                if other.action is Action.FAIL:
-                    return [other]
-                # What an orchestrator said of its end may have been seen to already, or its end is still to come.
-                is_seen_to = self._orchestrator_due or self._fleet.orchestrator_lives
-                return [gang] if is_seen_to else [gang, other]
-        return [decided(deaths, gang_is_whole=self._fleet.gang_is_whole or self._gang_due > 0)]
 
     def _count(self, decision: Decision) -> None:
         if decision.role is not None:
