@@ -12,6 +12,8 @@ ARCHIVE = "archive"
 STOP_MARKERS = ("stop", "STOP", "control")
 """Files or folders in a run directory that would tell a role to stop."""
 SPOOLS = ("spool",)
+_SUPERVISORS = (f"{TEMPORARY_PREFIX}.", f"{TEMPORARY_PREFIX}state.json.")
+"""How temporaries of a living supervisor's notes and state begin."""
 
 
 def remove_leftovers(run: RunDirectory) -> list[str]:
@@ -28,7 +30,7 @@ def remove_leftovers(run: RunDirectory) -> list[str]:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
-            path.unlink()
+            path.unlink(missing_ok=True)
         removed.append(str(path.relative_to(run.root)))
         parents.add(path.parent)
     for parent in parents:
@@ -48,12 +50,12 @@ def _leftovers(run: RunDirectory) -> Iterator[Path]:
         if not os.path.lexists(folder / MANIFEST_NAME):
             yield folder
     for current, folders, files in os.walk(run.root):
-        # Dot files of the root are a supervisor's, which lives, and may be writing one right now.
-        living = f"{TEMPORARY_PREFIX}." if Path(current) == run.root else None
+        # A supervisor's files stand in the root, and it may be writing one right now.
+        living = _SUPERVISORS if Path(current) == run.root else ()
         if living and ARCHIVE in folders:
             folders.remove(ARCHIVE)
         for name in (*folders, *files):
-            if name.startswith(TEMPORARY_PREFIX) and not (living and name.startswith(living)):
+            if name.startswith(TEMPORARY_PREFIX) and not name.startswith(living):
                 yield Path(current, name)
 
 

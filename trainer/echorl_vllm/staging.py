@@ -118,7 +118,9 @@ class Stager:
                 state = "nothing is staged" if job is None else f"{job.request.policy} is {job.state}"
                 raise NotStagedError(f"{wanted} is not staged: {state}")
             self._job = None
-            return job.staged
+            # A spool's file can be written to again once nobody has it.
+            staged, job.staged = job.staged, None
+            return staged
 
     @staticmethod
     def _status(job: _Job | None) -> StageStatus:
@@ -153,6 +155,7 @@ class Stager:
             job.error, job.state = error, "failed" if error else "staged"
             if job is self._job:
                 job.staged = staged
+            staged = None
         self._ended()
 
     def _download(self, job: _Job) -> Staged:

@@ -266,8 +266,8 @@ class Supervisor:
         attempt = self._fleet.identity.attempt
         await asyncio.sleep(delay_s)
         if attempt == self._fleet.identity.attempt and not self._starting_attempt:
-            self._orchestrator_due = False
             await self._fleet.start_orchestrator()
+            self._orchestrator_due = False
 
     async def _settle(self) -> None:
         await asyncio.sleep(self._plan.limits.settle)

@@ -161,7 +161,8 @@ def test_prepare_goes_on_after_it_was_interrupted(run: RunDirectory, monkeypatch
 
 def test_what_a_living_supervisor_is_writing_stays(run: RunDirectory) -> None:
     run.root.mkdir(parents=True, exist_ok=True)
-    being_written = run.root / ".tmp-.processes.json.12"
-    being_written.write_text("{")
+    being_written = [run.root / f".tmp-{name}.12" for name in (".processes.json", "state.json")]
+    for path in being_written:
+        path.write_text("{")
     assert prepare(run, identity(3)).removed == []
-    assert being_written.exists()
+    assert all(path.exists() for path in being_written)
