@@ -28,6 +28,7 @@ from msgspec.structs import replace
 from torch.distributed.checkpoint.state_dict_saver import async_save
 from transformers import AutoConfig
 
+from benchmarks.ending import end
 from benchmarks.long_context import run_gang
 from benchmarks.step.__main__ import drawn
 from benchmarks.trainer_bench import ADAMW, Bench
@@ -196,4 +197,4 @@ def show(bench: Bench, found: dict[str, float], size: int, options: argparse.Nam
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    end(main(sys.argv[1:]))

@@ -22,7 +22,9 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from benchmarks.ending import end
 from benchmarks.trainer_workload import Mix, micro_batch
+from echorl_cli.local.ports import free_ports
 from echorl_core.config import LossConfig, ModelConfig, OptimizerConfig
 from echorl_core.wire.batch import RankBatch
 from echorl_trainer.loading import start_policy
@@ -162,8 +164,8 @@ def run_gang(module: str, arguments: list[str], ranks: int) -> list[int | None]:
 
     One that ran out of memory leaves the others waiting for it, so all are ended when one fails.
     """
-    port = str(29_500 + os.getpid() % 1000)
-    shared = os.environ | {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    [port] = free_ports(1)
+    shared = os.environ | {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     processes = [
         subprocess.Popen(
             [sys.executable, "-m", module, *arguments], env=shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
@@ -200,4 +202,4 @@ def _run(case: Case, options: argparse.Namespace) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    end(main(sys.argv[1:]))

@@ -19,7 +19,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.ending import end
 from benchmarks.trainer_workload import RUN_UID, Mix, micro_batch
+from echorl_cli.local.ports import free_ports
 from echorl_cli.plan.model_shape import GIB, RESERVED_BYTES, ModelShape
 from echorl_cli.plan.trainer_memory import Training, trainer_memory
 from echorl_core.config import LossConfig, ModelConfig, OptimizerConfig
@@ -192,8 +194,8 @@ def _tiny(case: Case) -> Case:
 
 def _run(case: Case, arguments: list[str]) -> list[int]:
     """The case's ranks, to their end; their exit codes."""
-    port = str(29_500 + os.getpid() % 1000)
-    variables = {"WORLD_SIZE": str(case.ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    [port] = free_ports(1)
+    variables = {"WORLD_SIZE": str(case.ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     command = [sys.executable, "-m", "benchmarks.memory", *arguments]
     processes = [
         subprocess.Popen(command, env=os.environ | variables | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
@@ -215,3 +217,4 @@ def _report(case: Case, measured: dict[str, Any], out: Path) -> None:
 
 if __name__ == "__main__":
     main()
+    end(0)

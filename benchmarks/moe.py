@@ -19,6 +19,7 @@ import torch
 import transformers
 from transformers import AutoConfig
 
+from benchmarks.ending import end
 from benchmarks.step.__main__ import OURS, PEER, drawn, measured, side
 from benchmarks.trainer_bench import Bench
 from benchmarks.trainer_speed import matmul_ceiling, model_flops
@@ -104,4 +105,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    end(main(sys.argv[1:]))

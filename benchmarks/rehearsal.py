@@ -22,6 +22,7 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
 
+from benchmarks.ending import end
 from benchmarks.long_context import Case, batch_of, run_gang
 from echorl_core.config import LossConfig, ModelConfig, OptimizerConfig
 from echorl_core.identity import RunIdentity
@@ -187,4 +188,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    end(main(sys.argv[1:]))

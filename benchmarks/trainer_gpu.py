@@ -10,7 +10,6 @@ Builds a seeded Qwen3-shaped model and recordings in a temporary folder, then ru
 import argparse
 import faulthandler
 import json
-import os
 import sys
 import tempfile
 import time
@@ -24,6 +23,7 @@ import structlog
 import torch
 import transformers
 
+from benchmarks.ending import end
 from benchmarks.trainer_agreement import agreement
 from benchmarks.trainer_bench import FROZEN, Bench
 from benchmarks.trainer_speed import Repeats, speed
@@ -151,8 +151,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    code = main(sys.argv[1:])
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # Threads of torch's process groups can abort the interpreter's own shutdown, and with it the exit code.
-    os._exit(code)
+    end(main(sys.argv[1:]))

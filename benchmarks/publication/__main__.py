@@ -23,6 +23,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from benchmarks.ending import end
 from benchmarks.publication.loop import ALONE, EARLY, LATE, SIDES, WHOLE, Loop
 from echorl_core.config import ModelConfig
 from echorl_core.identity import RunIdentity
@@ -252,4 +253,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    end(main(sys.argv[1:]))

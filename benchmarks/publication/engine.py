@@ -26,6 +26,7 @@ from typing import Any
 import aiohttp
 import torch
 
+from benchmarks.ending import end
 from benchmarks.publication.__main__ import DEADLINE_S, IDENTITY, change
 from echorl_core import names
 from echorl_core.config import (
@@ -312,4 +313,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    end(main(sys.argv[1:]))

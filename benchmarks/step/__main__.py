@@ -22,6 +22,7 @@ import transformers
 from msgspec.structs import replace
 from transformers import AutoConfig
 
+from benchmarks.ending import end
 from benchmarks.step.peer import Peer
 from benchmarks.trainer_bench import ADAMW, Bench
 from benchmarks.trainer_speed import matmul_ceiling, model_flops, run_timed
@@ -137,4 +138,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    end(main(sys.argv[1:]))
